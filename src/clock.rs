@@ -1,0 +1,72 @@
+//! The only source of time and randomness. Decisions and projections take what they need from
+//! here as inputs, so that they can be repeated exactly.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+/// Wall-clock time, in milliseconds since the Unix epoch.
+#[derive(Clone, Debug, Default)]
+pub struct Clock(Option<Arc<AtomicU64>>);
+
+impl Clock {
+    /// The machine's clock.
+    #[must_use]
+    pub const fn system() -> Self {
+        Self(None)
+    }
+
+    /// A clock for tests: starts at `now_ms` and advances by one millisecond each time it is read.
+    #[must_use]
+    pub fn manual(now_ms: u64) -> Self {
+        Self(Some(Arc::new(AtomicU64::new(now_ms))))
+    }
+
+    /// Milliseconds since the Unix epoch; 0 for a clock set before it.
+    #[must_use]
+    pub fn now_ms(&self) -> u64 {
+        match &self.0 {
+            Some(now) => now.fetch_add(1, Ordering::Relaxed),
+            None => SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX)),
+        }
+    }
+}
+
+/// Fills `N` bytes with randomness from the operating system.
+///
+/// # Panics
+/// When the operating system has no source of randomness: nothing secure can be done then.
+#[must_use]
+pub fn random_bytes<const N: usize>() -> [u8; N] {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes).expect("the operating system gives random bytes");
+    bytes
+}
+
+/// A random string of `length` characters from `A`–`Z`.
+#[must_use]
+pub fn random_letters(length: usize) -> String {
+    let mut letters = String::with_capacity(length);
+    while letters.len() < length {
+        for byte in random_bytes::<16>() {
+            // 234 is the largest multiple of 26 below 256: larger bytes would favour some letters.
+            if byte < 234 && letters.len() < length {
+                letters.push(char::from(b'A' + byte % 26));
+            }
+        }
+    }
+    letters
+}
+
+/// A random secret of 256 bits in URL-safe base64, without padding.
+#[must_use]
+pub fn random_token() -> String {
+    use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+    URL_SAFE_NO_PAD.encode(random_bytes::<32>())
+}

@@ -1,0 +1,157 @@
+//! The log: append-only, durable, and the only truth.
+//!
+//! [`Log`] is the contract. A backend accepts *batches*: all records of a batch are appended, next
+//! to each other, or none. A batch names the streams that its decision rested on and the last
+//! offset of each; when one has moved on, the batch is refused with a conflict and the decision is
+//! to be taken again. A backend on one machine checks this itself; a replicated log has the same
+//! primitive on its server.
+//!
+//! Reads are local in every backend: one whose log is remote keeps a local copy up to its durable
+//! watermark.
+
+use std::{fmt, future::Future, pin::Pin, sync::Arc};
+
+use tokio::sync::watch;
+
+use crate::record::{Chain, NewRecord, Offset, Record, Stream};
+
+pub mod memory;
+
+/// A set of records that is appended whole or not at all.
+#[derive(Clone, Debug, Default)]
+pub struct Batch {
+    /// The streams the decision rested on, each with its last offset then
+    /// ([`Offset::ZERO`] for a stream that must not exist yet).
+    pub expect: Vec<(Stream, Offset)>,
+    /// The records, in order.
+    pub records: Vec<NewRecord>,
+}
+
+/// Where a batch was appended: the offsets of its first and last record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Appended {
+    /// Offset of the first record.
+    pub first: Offset,
+    /// Offset of the last record.
+    pub last: Offset,
+}
+
+/// Why a batch was not appended.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum AppendError {
+    /// A stream has moved on since the decision was taken.
+    #[error("stream `{stream}` is at {actual}, the decision was taken at {expected}")]
+    Conflict {
+        /// The stream.
+        stream: Stream,
+        /// Its last offset when the decision was taken.
+        expected: Offset,
+        /// Its last offset now.
+        actual: Offset,
+    },
+    /// The batch or one of its records is larger than the log takes.
+    #[error("the record does not fit the log: {0}")]
+    TooLarge(String),
+    /// The disk is full, or about to be. Reads go on; writes are taken again once there is room.
+    #[error("no room for writes: {0}")]
+    Full(String),
+    /// A write or sync failed. Nothing after the last durable record is known to be on disk, so
+    /// the log takes no more writes until the server is started anew. Reads go on.
+    #[error("the log refuses writes since one failed: {0}")]
+    Failed(Arc<str>),
+    /// The log is shutting down.
+    #[error("the server is shutting down")]
+    Closed,
+}
+
+/// Why a record could not be read.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// The store below failed.
+    #[error("reading the log failed: {0}")]
+    Storage(String),
+    /// The bytes at this offset are not a record.
+    #[error("record {offset} is damaged: {source}")]
+    Damaged {
+        /// The offset.
+        offset: Offset,
+        /// What is wrong.
+        source: crate::record::codec::CodecError,
+    },
+    /// A record is missing between others.
+    #[error("record {0} is missing")]
+    Missing(Offset),
+}
+
+/// A boxed future, so that [`Log`] can be a trait object.
+pub type Appending<'a> = Pin<Box<dyn Future<Output = Result<Appended, AppendError>> + Send + 'a>>;
+
+/// Receives every durable record once, in order, from the log's own thread.
+///
+/// An append resolves only after the follower has returned from its records: what is acknowledged
+/// is durable *and* applied.
+pub type Follower = Box<dyn FnMut(&[Arc<Record>]) + Send>;
+
+/// An append-only log. See the module's documentation for the contract.
+pub trait Log: Send + Sync + fmt::Debug + 'static {
+    /// Appends all of `batch`, or nothing. Resolves once the batch is durable and the follower has
+    /// seen it. Dropping the future does not take the batch back.
+    fn append(&self, batch: Batch) -> Appending<'_>;
+
+    /// The record at `offset`, if the log is that long.
+    ///
+    /// # Errors
+    /// When the store fails or the record is damaged.
+    fn get(&self, offset: Offset) -> Result<Option<Record>, ReadError>;
+
+    /// Up to `limit` records, beginning with the one at `from`, in order.
+    ///
+    /// # Errors
+    /// When the store fails or a record is damaged or missing.
+    fn read(&self, from: Offset, limit: usize) -> Result<Vec<Record>, ReadError>;
+
+    /// The offset of the last durable record, as it moves.
+    fn durable(&self) -> watch::Receiver<Offset>;
+
+    /// Begins to take appends. To be called once, after the records up to the durable watermark
+    /// have been read: `heads` gives the last offset of each stream among them. The follower
+    /// receives every record after them.
+    fn start(&self, heads: StreamHeads, follower: Follower);
+
+    /// Refuses new appends, completes those under way and makes everything durable. Blocks.
+    fn close(&self);
+}
+
+/// The last offset of each stream.
+pub type StreamHeads = std::collections::HashMap<Stream, Offset>;
+
+/// What [`Log::append`] checks before it takes a batch, the same for every local backend.
+///
+/// # Errors
+/// [`AppendError::Conflict`] for the first stream that has moved on.
+pub(crate) fn check_expected(heads: &StreamHeads, batch: &Batch) -> Result<(), AppendError> {
+    for (stream, expected) in &batch.expect {
+        let actual = heads.get(stream).copied().unwrap_or_default();
+        if actual != *expected {
+            return Err(AppendError::Conflict {
+                stream: stream.clone(),
+                expected: *expected,
+                actual,
+            });
+        }
+    }
+    Ok(())
+}
+
+/// The result of a check of the whole log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verified {
+    /// How many records were checked.
+    pub records: u64,
+    /// The last offset.
+    pub last: Offset,
+    /// The last chain value.
+    pub chain: Chain,
+    /// How many payloads were erased.
+    pub erased: u64,
+}

@@ -1,0 +1,3 @@
+//! The logcabin program.
+
+fn main() {}

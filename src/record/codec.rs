@@ -1,0 +1,360 @@
+//! The bytes of a record, as `log_format.md` specifies them.
+//!
+//! A *frame* is what a backend stores for one record: header, chain value, payload state, payload.
+//! Integers are big-endian. Decoding checks every length against the bytes at hand and never
+//! panics; [`Frame::verify`] checks the hashes.
+
+use bytes::Bytes;
+
+use super::{
+    CHAIN_START, Chain, Class, Encoding, Epoch, Header, NewRecord, Offset, Origin, Payload, Record,
+    Stream,
+};
+
+/// The header format that this version writes.
+pub const FORMAT: u8 = 1;
+
+const FLAG_MUST_NOT_REWIND: u8 = 1;
+const FLAG_EPHEMERAL: u8 = 1 << 1;
+const FLAG_SEALED: u8 = 1 << 2;
+const KNOWN_FLAGS: u8 = FLAG_MUST_NOT_REWIND | FLAG_EPHEMERAL | FLAG_SEALED;
+
+const ENCODING_JSON: u8 = 1;
+
+const STATE_PRESENT: u8 = 0;
+const STATE_ERASED: u8 = 1;
+
+/// Why bytes are not a record.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CodecError {
+    /// The bytes end inside a field.
+    #[error("the record ends inside `{0}`")]
+    Truncated(&'static str),
+    /// Bytes are left after the payload.
+    #[error("{0} bytes follow the payload")]
+    Trailing(usize),
+    /// The header is in a format that this version does not read.
+    #[error("header format {0} is not known to this version of logcabin")]
+    Format(u8),
+    /// A field holds a value that the format does not have.
+    #[error("`{field}` holds {value}, which the format does not have")]
+    Value {
+        /// The field.
+        field: &'static str,
+        /// What it holds.
+        value: u64,
+    },
+    /// A text field is not UTF-8.
+    #[error("`{0}` is not UTF-8")]
+    Text(&'static str),
+    /// A text field is longer than the format can say.
+    #[error("`{0}` is too long")]
+    TooLong(&'static str),
+    /// The chain value does not follow from the one before it and the header.
+    #[error("the hash chain breaks here")]
+    Chain,
+    /// The payload is not the one that the header names.
+    #[error("the payload does not match its hash")]
+    PayloadHash,
+}
+
+/// Encodes `header` alone: the bytes that the chain covers.
+///
+/// # Errors
+/// When a text field is too long for the format.
+pub fn encode_header(header: &Header) -> Result<Vec<u8>, CodecError> {
+    let mut out = Vec::with_capacity(160 + header.stream.as_str().len());
+    let mut flags = 0;
+    if header.class == Class::MustNotRewind {
+        flags |= FLAG_MUST_NOT_REWIND;
+    }
+    if header.ephemeral {
+        flags |= FLAG_EPHEMERAL;
+    }
+    if !header.seal_key.is_empty() {
+        flags |= FLAG_SEALED;
+    }
+    out.push(FORMAT);
+    out.push(flags);
+    out.extend_from_slice(&[0; 4]); // length of the header, filled in below
+    out.extend_from_slice(&header.offset.get().to_be_bytes());
+    out.extend_from_slice(&header.time_ms.to_be_bytes());
+    out.extend_from_slice(&header.epoch.0.to_be_bytes());
+    out.extend_from_slice(&header.batch_remaining.to_be_bytes());
+    out.extend_from_slice(&header.version.to_be_bytes());
+    out.push(match header.encoding {
+        Encoding::Json => ENCODING_JSON,
+    });
+    out.extend_from_slice(&header.payload_len.to_be_bytes());
+    out.extend_from_slice(&header.payload_hash);
+    put_text(&mut out, "kind", &header.kind)?;
+    put_text(&mut out, "stream", header.stream.as_str())?;
+    put_text(&mut out, "user", &header.origin.user)?;
+    put_text(&mut out, "device", &header.origin.device)?;
+    put_text(&mut out, "request", &header.origin.request)?;
+    put_text(&mut out, "seal_key", &header.seal_key)?;
+    let length = u32::try_from(out.len()).map_err(|_| CodecError::TooLong("header"))?;
+    out[2..6].copy_from_slice(&length.to_be_bytes());
+    Ok(out)
+}
+
+fn put_text(out: &mut Vec<u8>, field: &'static str, text: &str) -> Result<(), CodecError> {
+    let length = u16::try_from(text.len()).map_err(|_| CodecError::TooLong(field))?;
+    out.extend_from_slice(&length.to_be_bytes());
+    out.extend_from_slice(text.as_bytes());
+    Ok(())
+}
+
+/// The chain value that follows `previous` for a record with this encoded header.
+#[must_use]
+pub fn chain(previous: &Chain, encoded_header: &[u8]) -> Chain {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(previous).update(encoded_header);
+    *hasher.finalize().as_bytes()
+}
+
+/// Encodes the frame of a record.
+///
+/// # Errors
+/// When a text field is too long for the format.
+pub fn encode_frame(record: &Record) -> Result<Vec<u8>, CodecError> {
+    let mut out = encode_header(&record.header)?;
+    put_after_header(&mut out, &record.chain, &record.payload);
+    Ok(out)
+}
+
+fn put_after_header(out: &mut Vec<u8>, chain: &Chain, payload: &Payload) {
+    out.extend_from_slice(chain);
+    match payload {
+        Payload::Present(bytes) => {
+            out.reserve(1 + bytes.len());
+            out.push(STATE_PRESENT);
+            out.extend_from_slice(bytes);
+        }
+        Payload::Erased => out.push(STATE_ERASED),
+    }
+}
+
+/// The end of the log, and what the next record needs from it: gives new records their offset,
+/// time and chain value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tip {
+    /// The last record's offset.
+    pub offset: Offset,
+    /// The last record's time.
+    pub time_ms: u64,
+    /// The last record's chain value.
+    pub chain: Chain,
+    /// The epoch that new records are written in.
+    pub epoch: Epoch,
+}
+
+impl Default for Tip {
+    fn default() -> Self {
+        Self { offset: Offset::ZERO, time_ms: 0, chain: CHAIN_START, epoch: Epoch(0) }
+    }
+}
+
+impl Tip {
+    /// The tip after `record`.
+    #[must_use]
+    pub fn after(record: &Record) -> Self {
+        Self {
+            offset: record.header.offset,
+            time_ms: record.header.time_ms,
+            chain: record.chain,
+            epoch: record.header.epoch,
+        }
+    }
+
+    /// Makes `new` the next record, with its frame, and moves the tip onto it.
+    ///
+    /// `batch_remaining` records of the same batch are to follow. The time is `now_ms`, or the
+    /// last record's if the clock went backwards.
+    ///
+    /// # Errors
+    /// When a field is too long for the format; the tip has not moved then.
+    pub fn extend(
+        &mut self,
+        new: NewRecord,
+        batch_remaining: u32,
+        now_ms: u64,
+    ) -> Result<(Record, Vec<u8>), CodecError> {
+        let payload_len =
+            u32::try_from(new.payload.len()).map_err(|_| CodecError::TooLong("payload"))?;
+        let header = Header {
+            offset: self.offset.next(),
+            time_ms: now_ms.max(self.time_ms),
+            epoch: self.epoch,
+            class: new.class,
+            ephemeral: new.ephemeral,
+            batch_remaining,
+            stream: new.stream,
+            kind: new.kind.into(),
+            version: new.version,
+            origin: new.origin,
+            seal_key: Box::default(),
+            encoding: Encoding::Json,
+            payload_len,
+            payload_hash: *blake3::hash(&new.payload).as_bytes(),
+        };
+        let mut frame = encode_header(&header)?;
+        let chain = chain(&self.chain, &frame);
+        let record = Record { header, chain, payload: Payload::Present(new.payload) };
+        put_after_header(&mut frame, &record.chain, &record.payload);
+        *self = Self::after(&record);
+        Ok((record, frame))
+    }
+}
+
+/// A decoded frame with the bytes its hashes are checked against.
+#[derive(Clone, Debug)]
+pub struct Frame {
+    /// The record.
+    pub record: Record,
+    header_bytes: Bytes,
+}
+
+impl Frame {
+    /// Decodes a frame. The hashes are not checked: see [`Frame::verify`].
+    ///
+    /// # Errors
+    /// When the bytes are not a frame of a known format.
+    pub fn decode(bytes: &Bytes) -> Result<Self, CodecError> {
+        let mut reader = Reader { bytes, at: 0 };
+        let format = reader.u8("format")?;
+        if format != FORMAT {
+            return Err(CodecError::Format(format));
+        }
+        let flags = reader.u8("flags")?;
+        if flags & !KNOWN_FLAGS != 0 {
+            return Err(CodecError::Value { field: "flags", value: flags.into() });
+        }
+        let header_len = reader.u32("header_len")? as usize;
+        let offset = Offset::new(reader.u64("offset")?);
+        let time_ms = reader.u64("time_ms")?;
+        let epoch = Epoch(reader.u32("epoch")?);
+        let batch_remaining = reader.u32("batch_remaining")?;
+        let version = reader.u16("version")?;
+        let encoding = match reader.u8("encoding")? {
+            ENCODING_JSON => Encoding::Json,
+            other => return Err(CodecError::Value { field: "encoding", value: other.into() }),
+        };
+        let payload_len = reader.u32("payload_len")?;
+        let payload_hash = reader.array("payload_hash")?;
+        let kind = reader.text("kind")?.into();
+        let stream = Stream::from_name(reader.text("stream")?);
+        let origin = Origin {
+            user: reader.text("user")?.into(),
+            device: reader.text("device")?.into(),
+            request: reader.text("request")?.into(),
+        };
+        let seal_key: Box<str> = reader.text("seal_key")?.into();
+        if (flags & FLAG_SEALED != 0) == seal_key.is_empty() {
+            return Err(CodecError::Value { field: "flags", value: flags.into() });
+        }
+        if reader.at != header_len {
+            return Err(CodecError::Value { field: "header_len", value: header_len as u64 });
+        }
+        let header_bytes = bytes.slice(..header_len);
+        let chain = reader.array("chain")?;
+        let state = reader.u8("payload_state")?;
+        let rest = bytes.slice(reader.at..);
+        let payload = match state {
+            STATE_PRESENT => {
+                let length = payload_len as usize;
+                if rest.len() < length {
+                    return Err(CodecError::Truncated("payload"));
+                }
+                if rest.len() > length {
+                    return Err(CodecError::Trailing(rest.len() - length));
+                }
+                Payload::Present(rest)
+            }
+            STATE_ERASED if rest.is_empty() => Payload::Erased,
+            STATE_ERASED => return Err(CodecError::Trailing(rest.len())),
+            other => {
+                return Err(CodecError::Value { field: "payload_state", value: other.into() });
+            }
+        };
+        let header = Header {
+            offset,
+            time_ms,
+            epoch,
+            class: if flags & FLAG_MUST_NOT_REWIND == 0 {
+                Class::Rewindable
+            } else {
+                Class::MustNotRewind
+            },
+            ephemeral: flags & FLAG_EPHEMERAL != 0,
+            batch_remaining,
+            stream,
+            kind,
+            version,
+            origin,
+            seal_key,
+            encoding,
+            payload_len,
+            payload_hash,
+        };
+        Ok(Self { record: Record { header, chain, payload }, header_bytes })
+    }
+
+    /// Checks that the record follows `previous` in the chain and holds the payload it names.
+    ///
+    /// # Errors
+    /// [`CodecError::Chain`] or [`CodecError::PayloadHash`].
+    pub fn verify(&self, previous: &Chain) -> Result<(), CodecError> {
+        if chain(previous, &self.header_bytes) != self.record.chain {
+            return Err(CodecError::Chain);
+        }
+        match &self.record.payload {
+            Payload::Present(bytes)
+                if *blake3::hash(bytes).as_bytes() != self.record.header.payload_hash =>
+            {
+                Err(CodecError::PayloadHash)
+            }
+            Payload::Present(_) | Payload::Erased => Ok(()),
+        }
+    }
+}
+
+struct Reader<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, length: usize, field: &'static str) -> Result<&'a [u8], CodecError> {
+        let end = self.at.checked_add(length).ok_or(CodecError::Truncated(field))?;
+        let taken = self.bytes.get(self.at..end).ok_or(CodecError::Truncated(field))?;
+        self.at = end;
+        Ok(taken)
+    }
+
+    fn array<const N: usize>(&mut self, field: &'static str) -> Result<[u8; N], CodecError> {
+        self.take(N, field)?.try_into().map_err(|_| CodecError::Truncated(field))
+    }
+
+    fn u8(&mut self, field: &'static str) -> Result<u8, CodecError> {
+        self.array::<1>(field).map(|[byte]| byte)
+    }
+
+    fn u16(&mut self, field: &'static str) -> Result<u16, CodecError> {
+        self.array(field).map(u16::from_be_bytes)
+    }
+
+    fn u32(&mut self, field: &'static str) -> Result<u32, CodecError> {
+        self.array(field).map(u32::from_be_bytes)
+    }
+
+    fn u64(&mut self, field: &'static str) -> Result<u64, CodecError> {
+        self.array(field).map(u64::from_be_bytes)
+    }
+
+    fn text(&mut self, field: &'static str) -> Result<&'a str, CodecError> {
+        let length = self.u16(field)?;
+        let bytes = self.take(length.into(), field)?;
+        std::str::from_utf8(bytes).map_err(|_| CodecError::Text(field))
+    }
+}

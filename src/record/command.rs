@@ -1,0 +1,467 @@
+//! The kinds of command, their payloads, and the reading of payloads written by older versions.
+//!
+//! A command is a *fact*: every id, hash, signature and time in it was settled before it was
+//! appended. The names in [`Kind`] are permanent: they are in every log ever written.
+
+use bytes::Bytes;
+use ruma::{
+    OwnedDeviceId, OwnedEventId, OwnedRoomAliasId, OwnedRoomId, OwnedUserId, RoomVersionId,
+};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde_json::value::RawValue;
+
+use super::Offset;
+
+/// Whether a command may be undone by restoring the log to an earlier moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    /// A restore to an earlier moment forgets it.
+    Rewindable,
+    /// A restore carries it over: a token that was revoked stays revoked, a key that was handed
+    /// out stays handed out.
+    MustNotRewind,
+}
+
+/// What is fixed about a kind of command.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Kind {
+    /// The name in the record's header. Permanent.
+    pub name: &'static str,
+    /// The payload version that this server writes. It reads all versions up to this one.
+    pub version: u16,
+    /// Whether a restore may forget it.
+    pub class: Class,
+    /// Whether compaction may drop superseded payloads.
+    pub ephemeral: bool,
+}
+
+/// Why a payload could not be read as a command.
+#[derive(Debug, thiserror::Error)]
+pub enum CommandError {
+    /// The kind is not known.
+    #[error("command kind `{0}` is not known to this version of logcabin; a newer one wrote it")]
+    UnknownKind(String),
+    /// The kind is known but its version is newer.
+    #[error(
+        "command `{kind}` has version {found}, this version of logcabin reads up to {known}; a newer one wrote it"
+    )]
+    NewerVersion {
+        /// The kind.
+        kind: &'static str,
+        /// Version in the record.
+        found: u16,
+        /// Newest version this server reads.
+        known: u16,
+    },
+    /// The payload is not what its kind and version say.
+    #[error("payload of `{kind}` does not fit: {source}")]
+    Payload {
+        /// The kind.
+        kind: &'static str,
+        /// What does not fit.
+        source: serde_json::Error,
+    },
+}
+
+macro_rules! commands {
+    ($($(#[$doc:meta])* $variant:ident($payload:ty) = $name:literal version $version:literal $class:ident $(, $ephemeral:ident)?;)*) => {
+        /// A write, as a fact.
+        #[derive(Clone, Debug)]
+        pub enum Command {
+            $($(#[$doc])* $variant($payload),)*
+        }
+
+        /// Every kind of command, in the order of `log_format.md`.
+        pub const KINDS: &[Kind] = &[$(<$payload as Body>::KIND),*];
+
+        $(impl Body for $payload {
+            const KIND: Kind = Kind {
+                name: $name,
+                version: $version,
+                class: Class::$class,
+                ephemeral: commands!(@ephemeral $($ephemeral)?),
+            };
+        }
+
+        impl From<$payload> for Command {
+            fn from(body: $payload) -> Self {
+                Self::$variant(body)
+            }
+        })*
+
+        impl Command {
+            /// What is fixed about this command's kind.
+            #[must_use]
+            pub const fn kind(&self) -> &'static Kind {
+                match self { $(Self::$variant(_) => &<$payload as Body>::KIND,)* }
+            }
+
+            /// The payload: one JSON object.
+            #[must_use]
+            pub fn encode(&self) -> Bytes {
+                match self { $(Self::$variant(body) => encode(body),)* }
+            }
+
+            /// Reads the payload of a record, upcasting it when an older version wrote it.
+            ///
+            /// # Errors
+            /// When the kind or version is not known or the payload does not fit.
+            pub fn decode(kind: &str, version: u16, payload: &[u8]) -> Result<Self, CommandError> {
+                match kind {
+                    $($name => decode::<$payload>(version, payload).map(Self::$variant),)*
+                    other => Err(CommandError::UnknownKind(other.to_owned())),
+                }
+            }
+        }
+    };
+    (@ephemeral ephemeral) => { true };
+    (@ephemeral) => { false };
+}
+
+commands! {
+    /// The server's name and signing key, made at its first start.
+    ServerIdentity(ServerIdentity) = "server.identity" version 1 MustNotRewind;
+    /// An account was made.
+    UserRegister(UserRegister) = "user.register" version 1 MustNotRewind;
+    /// A password was set or its hash renewed.
+    UserPassword(UserPassword) = "user.password" version 1 MustNotRewind;
+    /// A device logged in, with new tokens.
+    DeviceLogin(DeviceLogin) = "device.login" version 1 MustNotRewind;
+    /// A session was given new tokens in exchange for its refresh token.
+    DeviceRefresh(DeviceRefresh) = "device.refresh" version 1 MustNotRewind;
+    /// The tokens of a refresh were used for the first time, which revokes the ones before them.
+    DeviceConfirm(DeviceConfirm) = "device.confirm" version 1 MustNotRewind;
+    /// Devices were removed and their tokens revoked.
+    DeviceRemove(DeviceRemove) = "device.remove" version 1 MustNotRewind;
+    /// A device was renamed.
+    DeviceRename(DeviceRename) = "device.rename" version 1 Rewindable;
+    /// A profile field was set or removed.
+    ProfileSet(ProfileSet) = "profile.set" version 1 Rewindable;
+    /// Account data was set, global or for a room.
+    AccountDataSet(AccountDataSet) = "account_data.set" version 1 Rewindable;
+    /// A filter was stored.
+    FilterCreate(FilterCreate) = "filter.create" version 1 Rewindable;
+    /// An event was added to a room.
+    RoomEvent(RoomEvent) = "room.event" version 1 Rewindable;
+    /// A user forgot a room.
+    RoomForget(RoomForget) = "room.forget" version 1 Rewindable;
+    /// A room was listed in or taken off the public directory.
+    RoomVisibility(RoomVisibility) = "room.visibility" version 1 Rewindable;
+    /// A user's receipts in a room moved.
+    RoomReceipt(RoomReceipt) = "room.receipt" version 1 Rewindable, ephemeral;
+    /// A user started or stopped typing in a room.
+    RoomTyping(RoomTyping) = "room.typing" version 1 Rewindable, ephemeral;
+    /// An alias was pointed at a room.
+    AliasSet(AliasSet) = "alias.set" version 1 Rewindable;
+    /// An alias was removed.
+    AliasRemove(AliasRemove) = "alias.remove" version 1 Rewindable;
+}
+
+/// The payload of one kind of command.
+pub trait Body: Serialize + DeserializeOwned {
+    /// What is fixed about the kind.
+    const KIND: Kind;
+
+    /// Reads a payload that an older version wrote. There is none yet for any kind.
+    ///
+    /// # Errors
+    /// When the payload does not fit that version.
+    fn upcast(version: u16, payload: &[u8]) -> Result<Self, serde_json::Error> {
+        let _ = version;
+        serde_json::from_slice(payload)
+    }
+}
+
+fn encode<T: Serialize>(body: &T) -> Bytes {
+    // Payload types hold strings, numbers and JSON that was parsed before: they always serialise.
+    serde_json::to_vec(body).map(Bytes::from).expect("command payloads serialise")
+}
+
+fn decode<T: Body>(version: u16, payload: &[u8]) -> Result<T, CommandError> {
+    let kind = T::KIND;
+    let fits = |source| CommandError::Payload { kind: kind.name, source };
+    if version == kind.version {
+        serde_json::from_slice(payload).map_err(fits)
+    } else if version < kind.version {
+        T::upcast(version, payload).map_err(fits)
+    } else {
+        Err(CommandError::NewerVersion { kind: kind.name, found: version, known: kind.version })
+    }
+}
+
+/// Payload of `server.identity`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ServerIdentity {
+    /// The server's name: the part of user ids after the colon.
+    pub server_name: String,
+    /// Id of the signing key, `ed25519:<version>`.
+    pub key_id: String,
+    /// The private key: PKCS#8 DER in unpadded base64.
+    pub private_key: String,
+    /// The public key in unpadded base64.
+    pub public_key: String,
+}
+
+/// What kind of account it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum AccountKind {
+    /// A full account.
+    User,
+    /// A guest account.
+    Guest,
+}
+
+/// Payload of `user.register`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct UserRegister {
+    /// The new user.
+    pub user_id: OwnedUserId,
+    /// Full or guest account.
+    pub kind: AccountKind,
+    /// Password hash in PHC form (`$pbkdf2-sha512$i=…$salt$hash`); none for accounts without one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub password: Option<String>,
+}
+
+/// Payload of `user.password`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct UserPassword {
+    /// The user.
+    pub user_id: OwnedUserId,
+    /// Password hash in PHC form.
+    pub password: String,
+}
+
+/// Payload of `device.login`. The session it opens is named by this record's offset.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct DeviceLogin {
+    /// The user.
+    pub user_id: OwnedUserId,
+    /// The device; a device of this id that exists already loses its tokens.
+    pub device_id: OwnedDeviceId,
+    /// Display name for a new device; ignored for one that exists.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub display_name: Option<String>,
+    /// The session's first tokens.
+    pub tokens: Tokens,
+}
+
+/// The tokens of a session, as hashes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tokens {
+    /// The access token.
+    pub access: TokenHash,
+    /// When the access token expires, in milliseconds since the Unix epoch; none: never.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expires_ms: Option<u64>,
+    /// The refresh token, for clients that support it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub refresh: Option<TokenHash>,
+}
+
+/// Payload of `device.refresh`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct DeviceRefresh {
+    /// The user.
+    pub user_id: OwnedUserId,
+    /// The device.
+    pub device_id: OwnedDeviceId,
+    /// The new tokens. Those before them stay valid until one of these is used.
+    pub tokens: Tokens,
+}
+
+/// Payload of `device.confirm`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct DeviceConfirm {
+    /// The user.
+    pub user_id: OwnedUserId,
+    /// The device.
+    pub device_id: OwnedDeviceId,
+}
+
+/// Payload of `device.remove`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct DeviceRemove {
+    /// The user.
+    pub user_id: OwnedUserId,
+    /// The devices that were removed.
+    pub devices: Vec<OwnedDeviceId>,
+}
+
+/// Payload of `device.rename`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct DeviceRename {
+    /// The user.
+    pub user_id: OwnedUserId,
+    /// The device.
+    pub device_id: OwnedDeviceId,
+    /// The new display name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub display_name: Option<String>,
+}
+
+/// Payload of `profile.set`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ProfileSet {
+    /// The user.
+    pub user_id: OwnedUserId,
+    /// The field, for example `displayname`.
+    pub field: String,
+    /// The new value; none removes the field.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub value: Option<serde_json::Value>,
+}
+
+/// Payload of `account_data.set`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct AccountDataSet {
+    /// The user.
+    pub user_id: OwnedUserId,
+    /// The room, for account data of a room.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub room_id: Option<OwnedRoomId>,
+    /// The event type.
+    #[serde(rename = "type")]
+    pub event_type: String,
+    /// The content: a JSON object.
+    pub content: Box<RawValue>,
+}
+
+/// Payload of `filter.create`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct FilterCreate {
+    /// The user.
+    pub user_id: OwnedUserId,
+    /// The id given out for it.
+    pub filter_id: String,
+    /// The filter as the client sent it.
+    pub filter: Box<RawValue>,
+}
+
+/// Payload of `room.event`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct RoomEvent {
+    /// The room.
+    pub room_id: OwnedRoomId,
+    /// The event's id: the reference hash of `pdu`.
+    pub event_id: OwnedEventId,
+    /// The room's version; only with its `m.room.create` event.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub room_version: Option<RoomVersionId>,
+    /// The transaction that sent it, for events sent with a transaction id.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub transaction: Option<Transaction>,
+    /// The event in federation format: hashed, signed, canonical JSON.
+    pub pdu: Box<RawValue>,
+}
+
+/// A client's transaction.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Transaction {
+    /// The session it belongs to: the offset of the `device.login` that opened it. Survives token
+    /// refreshes, ends with a logout.
+    pub session: Offset,
+    /// The client's transaction id.
+    pub id: String,
+    /// What the id was used for: the endpoint and its path arguments.
+    pub scope: String,
+}
+
+/// Payload of `room.forget`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct RoomForget {
+    /// The user who forgot it.
+    pub user_id: OwnedUserId,
+    /// The room.
+    pub room_id: OwnedRoomId,
+}
+
+/// Payload of `room.visibility`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct RoomVisibility {
+    /// The room.
+    pub room_id: OwnedRoomId,
+    /// Whether the public directory lists it.
+    pub public: bool,
+}
+
+/// Payload of `room.receipt`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct RoomReceipt {
+    /// The room.
+    pub room_id: OwnedRoomId,
+    /// The user.
+    pub user_id: OwnedUserId,
+    /// `m.read`, `m.read.private` or `m.fully_read`.
+    pub receipt_type: String,
+    /// The event it points at.
+    pub event_id: OwnedEventId,
+    /// The thread it belongs to, as in the request.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub thread_id: Option<String>,
+    /// Milliseconds since the Unix epoch.
+    pub ts: u64,
+}
+
+/// Payload of `room.typing`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct RoomTyping {
+    /// The room.
+    pub room_id: OwnedRoomId,
+    /// The user.
+    pub user_id: OwnedUserId,
+    /// When it ends by itself, in milliseconds since the Unix epoch; 0 ends it now.
+    pub until_ms: u64,
+}
+
+/// Payload of `alias.set`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct AliasSet {
+    /// The alias.
+    pub alias: OwnedRoomAliasId,
+    /// The room it points at.
+    pub room_id: OwnedRoomId,
+    /// Who made it.
+    pub creator: OwnedUserId,
+}
+
+/// Payload of `alias.remove`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct AliasRemove {
+    /// The alias.
+    pub alias: OwnedRoomAliasId,
+}
+
+/// SHA-256 of a secret token, written as hex. The token itself is never stored.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TokenHash(pub [u8; 32]);
+
+impl TokenHash {
+    /// The hash of `token`.
+    #[must_use]
+    pub fn of(token: &str) -> Self {
+        use sha2::Digest as _;
+        Self(sha2::Sha256::digest(token.as_bytes()).into())
+    }
+}
+
+impl std::fmt::Debug for TokenHash {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&blake3::Hash::from_bytes(self.0).to_hex())
+    }
+}
+
+impl Serialize for TokenHash {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&blake3::Hash::from_bytes(self.0).to_hex())
+    }
+}
+
+impl<'de> Deserialize<'de> for TokenHash {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let hex = <std::borrow::Cow<'de, str>>::deserialize(deserializer)?;
+        let hash = blake3::Hash::from_hex(hex.as_bytes()).map_err(serde::de::Error::custom)?;
+        Ok(Self(*hash.as_bytes()))
+    }
+}

@@ -1,0 +1,283 @@
+//! What the log holds: one [`Record`] for each write, carrying one [`Command`].
+//!
+//! A record is a fixed header, the chain value that ties it to every record before it, and a JSON
+//! payload. The bytes are specified in `log_format.md`; [`codec`] is the only code that writes or
+//! reads them. Everything here is plain data: no clock, no randomness, no input or output.
+
+use std::{fmt, sync::Arc};
+
+use bytes::Bytes;
+use ruma::{RoomAliasId, RoomId, UserId};
+use serde::{Deserialize, Serialize};
+
+pub mod codec;
+pub mod command;
+
+pub use command::{Class, Command, CommandError};
+
+/// A position in the log, and the only clock that clients see.
+///
+/// The first record has offset 1. [`Offset::ZERO`] is the position before it: "nothing yet".
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct Offset(u64);
+
+impl Offset {
+    /// Before the first record.
+    pub const ZERO: Self = Self(0);
+    /// After every record that can ever exist.
+    pub const MAX: Self = Self(u64::MAX);
+
+    /// The offset with this number.
+    #[must_use]
+    pub const fn new(number: u64) -> Self {
+        Self(number)
+    }
+
+    /// The number of this offset.
+    #[must_use]
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+
+    /// The offset right after this one.
+    #[must_use]
+    pub const fn next(self) -> Self {
+        Self(self.0.saturating_add(1))
+    }
+
+    /// The offset right before this one; [`Offset::ZERO`] stays where it is.
+    #[must_use]
+    pub const fn prev(self) -> Self {
+        Self(self.0.saturating_sub(1))
+    }
+}
+
+impl fmt::Display for Offset {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// A life of the log between two restores. A restore to an earlier moment begins the next epoch,
+/// so that positions of an abandoned future can be told from positions of the present.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct Epoch(pub u32);
+
+/// The stream a record belongs to: the unit on which a decision is taken.
+///
+/// Written as `<kind>/<id>`, for example `room/!r:example.org`, `user/alice` or `alias/#a:example.org`;
+/// the server's own facts are in the stream `server`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Stream(Arc<str>);
+
+impl Stream {
+    /// The server's own facts.
+    #[must_use]
+    pub fn server() -> Self {
+        Self("server".into())
+    }
+
+    /// The stream of a room: its events, its place in the directory.
+    #[must_use]
+    pub fn room(room_id: &RoomId) -> Self {
+        Self(format!("room/{room_id}").into())
+    }
+
+    /// The stream of a local user: account, devices, profile, account data.
+    #[must_use]
+    pub fn user(user_id: &UserId) -> Self {
+        Self(format!("user/{}", user_id.localpart()).into())
+    }
+
+    /// The stream of a room alias.
+    #[must_use]
+    pub fn alias(alias: &RoomAliasId) -> Self {
+        Self(format!("alias/{alias}").into())
+    }
+
+    /// The stream with this name, as read from a record.
+    #[must_use]
+    pub fn from_name(name: &str) -> Self {
+        Self(name.into())
+    }
+
+    /// The stream's name.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The room of a room's stream.
+    #[must_use]
+    pub fn room_id(&self) -> Option<&RoomId> {
+        self.0.strip_prefix("room/").and_then(|id| <&RoomId>::try_from(id).ok())
+    }
+}
+
+impl fmt::Display for Stream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Who caused a record: the user and device that made the request, and the request's id in the
+/// server's own log. All empty for what the server does by itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Origin {
+    /// Fully qualified user id, or empty.
+    pub user: Box<str>,
+    /// Device id, or empty.
+    pub device: Box<str>,
+    /// Request id, or empty.
+    pub request: Box<str>,
+}
+
+impl Origin {
+    /// The server itself.
+    #[must_use]
+    pub fn server() -> Self {
+        Self::default()
+    }
+}
+
+/// How the payload's bytes are to be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Encoding {
+    /// UTF-8 JSON, one object. On disk: 1.
+    Json,
+}
+
+/// The header of a record. Its encoded bytes are what the hash chain covers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// Position in the log.
+    pub offset: Offset,
+    /// Milliseconds since the Unix epoch at which the server appended the record. Never decreases
+    /// from one record to the next.
+    pub time_ms: u64,
+    /// The life of the log in which the record was written.
+    pub epoch: Epoch,
+    /// Whether the record must survive a restore to a moment before it.
+    pub class: Class,
+    /// Whether compaction may drop the payload once it is superseded (typing, presence, receipts).
+    pub ephemeral: bool,
+    /// How many records of the same atomic batch follow this one.
+    pub batch_remaining: u32,
+    /// The stream.
+    pub stream: Stream,
+    /// The command's kind, for example `room.event`.
+    pub kind: Box<str>,
+    /// The version of the command's payload.
+    pub version: u16,
+    /// Who caused it.
+    pub origin: Origin,
+    /// Name of the key under which the payload is sealed; empty for a payload in the clear.
+    pub seal_key: Box<str>,
+    /// Encoding of the payload (before sealing).
+    pub encoding: Encoding,
+    /// Length of the payload in bytes, also once it is erased.
+    pub payload_len: u32,
+    /// blake3 of the payload, also once it is erased.
+    pub payload_hash: [u8; 32],
+}
+
+/// A value of the hash chain: `blake3(previous ‖ header)`.
+pub type Chain = [u8; 32];
+
+/// The chain value before the first record.
+pub const CHAIN_START: Chain = [0; 32];
+
+/// The payload of a record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Payload {
+    /// The payload's bytes.
+    Present(Bytes),
+    /// The bytes were erased; the header still holds their length and hash.
+    Erased,
+}
+
+impl Payload {
+    /// The bytes, unless they were erased.
+    #[must_use]
+    pub const fn bytes(&self) -> Option<&Bytes> {
+        match self {
+            Self::Present(bytes) => Some(bytes),
+            Self::Erased => None,
+        }
+    }
+}
+
+/// One entry of the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// What the chain covers.
+    pub header: Header,
+    /// The chain value of this record.
+    pub chain: Chain,
+    /// The command's JSON.
+    pub payload: Payload,
+}
+
+impl Record {
+    /// Position in the log.
+    #[must_use]
+    pub const fn offset(&self) -> Offset {
+        self.header.offset
+    }
+
+    /// The command this record carries; `None` when its payload was erased.
+    ///
+    /// # Errors
+    /// When the kind or version is not known to this server or the payload does not fit it.
+    pub fn command(&self) -> Result<Option<Command>, CommandError> {
+        match &self.payload {
+            Payload::Present(bytes) => {
+                Command::decode(&self.header.kind, self.header.version, bytes).map(Some)
+            }
+            Payload::Erased => Ok(None),
+        }
+    }
+}
+
+/// A record before the log has given it an offset, a time and a chain value.
+#[derive(Clone, Debug)]
+pub struct NewRecord {
+    /// The stream it belongs to.
+    pub stream: Stream,
+    /// The command's kind.
+    pub kind: &'static str,
+    /// The version of the payload.
+    pub version: u16,
+    /// Whether it must survive a restore to a moment before it.
+    pub class: Class,
+    /// Whether compaction may drop the payload once it is superseded.
+    pub ephemeral: bool,
+    /// Who caused it.
+    pub origin: Origin,
+    /// The payload: one JSON object.
+    pub payload: Bytes,
+}
+
+impl NewRecord {
+    /// The record of `command` in `stream`.
+    #[must_use]
+    pub fn new(stream: Stream, origin: Origin, command: &Command) -> Self {
+        let kind = command.kind();
+        Self {
+            stream,
+            kind: kind.name,
+            version: kind.version,
+            class: kind.class,
+            ephemeral: kind.ephemeral,
+            origin,
+            payload: command.encode(),
+        }
+    }
+}
