@@ -352,6 +352,9 @@ pub struct RoomEvent {
     /// The transaction that sent it, for events sent with a transaction id.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub transaction: Option<Transaction>,
+    /// For a redaction that takes effect: the offset of the event that it redacts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub redacts: Option<Offset>,
     /// The event in federation format: hashed, signed, canonical JSON.
     pub pdu: Box<RawValue>,
 }

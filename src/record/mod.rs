@@ -90,6 +90,13 @@ impl Stream {
         Self(format!("room/{room_id}").into())
     }
 
+    /// The stream of what passes in a room: receipts and typing. No decision rests on it, so that
+    /// it never stands in the way of a message.
+    #[must_use]
+    pub fn ephemeral(room_id: &RoomId) -> Self {
+        Self(format!("ephemeral/{room_id}").into())
+    }
+
     /// The stream of a local user: account, devices, profile, account data.
     #[must_use]
     pub fn user(user_id: &UserId) -> Self {
@@ -114,10 +121,11 @@ impl Stream {
         &self.0
     }
 
-    /// The room of a room's stream.
+    /// The room of a room's stream, or of the stream of what passes in it.
     #[must_use]
     pub fn room_id(&self) -> Option<&RoomId> {
-        self.0.strip_prefix("room/").and_then(|id| <&RoomId>::try_from(id).ok())
+        let id = self.0.strip_prefix("room/").or_else(|| self.0.strip_prefix("ephemeral/"))?;
+        <&RoomId>::try_from(id).ok()
     }
 }
 

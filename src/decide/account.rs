@@ -1,0 +1,395 @@
+//! Accounts: registration, login, tokens, devices, profile, account data, filters.
+
+use ruma::{OwnedDeviceId, OwnedRoomId, OwnedUserId};
+use serde_json::value::RawValue;
+
+use super::{Proposal, Refusal, Turn};
+use crate::record::{
+    Stream,
+    command::{
+        AccountDataSet, AccountKind, DeviceConfirm, DeviceLogin, DeviceRefresh, DeviceRemove,
+        DeviceRename, FilterCreate, ProfileSet, TokenHash, Tokens, UserPassword, UserRegister,
+    },
+};
+
+fn no_account() -> Refusal {
+    Refusal::NotFound("There is no such user here.".to_owned())
+}
+
+/// Make an account, and log its first device in.
+#[derive(Clone, Debug)]
+pub struct Register {
+    /// The new user.
+    pub user_id: OwnedUserId,
+    /// Full or guest account.
+    pub kind: AccountKind,
+    /// The password's hash.
+    pub password: Option<String>,
+    /// The display name that the profile begins with.
+    pub display_name: Option<String>,
+    /// The first device, unless the client does not want one.
+    pub login: Option<Login>,
+}
+
+/// Log a device in.
+#[derive(Clone, Debug)]
+pub struct Login {
+    /// The user.
+    pub user_id: OwnedUserId,
+    /// The device.
+    pub device_id: OwnedDeviceId,
+    /// Display name for a new device.
+    pub display_name: Option<String>,
+    /// The session's tokens.
+    pub tokens: Tokens,
+}
+
+impl Login {
+    fn command(&self) -> DeviceLogin {
+        DeviceLogin {
+            user_id: self.user_id.clone(),
+            device_id: self.device_id.clone(),
+            display_name: self.display_name.clone(),
+            tokens: self.tokens.clone(),
+        }
+    }
+}
+
+impl Proposal for Register {
+    type Outcome = ();
+
+    fn stream(&self) -> Stream {
+        Stream::user(&self.user_id)
+    }
+
+    fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
+        if turn.env.state.accounts.contains(&self.user_id) {
+            return Err(Refusal::UserInUse);
+        }
+        turn.append(
+            self.stream(),
+            UserRegister {
+                user_id: self.user_id.clone(),
+                kind: self.kind,
+                password: self.password.clone(),
+            },
+        );
+        if let Some(name) = &self.display_name {
+            let user_id = self.user_id.clone();
+            let value = Some(serde_json::Value::String(name.clone()));
+            turn.append(
+                self.stream(),
+                ProfileSet { user_id, field: "displayname".to_owned(), value },
+            );
+        }
+        if let Some(login) = &self.login {
+            turn.append(self.stream(), login.command());
+        }
+        Ok(())
+    }
+}
+
+impl Proposal for Login {
+    type Outcome = ();
+
+    fn stream(&self) -> Stream {
+        Stream::user(&self.user_id)
+    }
+
+    fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
+        if !turn.env.state.accounts.contains(&self.user_id) {
+            return Err(no_account());
+        }
+        turn.append(self.stream(), self.command());
+        Ok(())
+    }
+}
+
+/// Exchange a refresh token for new tokens.
+#[derive(Clone, Debug)]
+pub struct Refresh {
+    /// The user.
+    pub user_id: OwnedUserId,
+    /// The device.
+    pub device_id: OwnedDeviceId,
+    /// The refresh token that was presented.
+    pub presented: TokenHash,
+    /// The new tokens.
+    pub tokens: Tokens,
+}
+
+impl Proposal for Refresh {
+    type Outcome = ();
+
+    fn stream(&self) -> Stream {
+        Stream::user(&self.user_id)
+    }
+
+    fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
+        let token = turn.env.state.accounts.refresh_token(&self.presented);
+        let token = token.ok_or(Refusal::UnknownToken)?;
+        if token.unconfirmed {
+            // Presenting a new refresh token is a use of it: the tokens before it end.
+            turn.append(
+                self.stream(),
+                DeviceConfirm { user_id: self.user_id.clone(), device_id: self.device_id.clone() },
+            );
+        }
+        turn.append(
+            self.stream(),
+            DeviceRefresh {
+                user_id: self.user_id.clone(),
+                device_id: self.device_id.clone(),
+                tokens: self.tokens.clone(),
+            },
+        );
+        Ok(())
+    }
+}
+
+/// Note the first use of the tokens of a refresh.
+#[derive(Clone, Debug)]
+pub struct ConfirmTokens {
+    /// The user.
+    pub user_id: OwnedUserId,
+    /// The device.
+    pub device_id: OwnedDeviceId,
+    /// The access token that was used.
+    pub used: TokenHash,
+}
+
+impl Proposal for ConfirmTokens {
+    type Outcome = ();
+
+    fn stream(&self) -> Stream {
+        Stream::user(&self.user_id)
+    }
+
+    fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
+        let token = turn.env.state.accounts.access_token(&self.used);
+        if token.ok_or(Refusal::UnknownToken)?.unconfirmed {
+            turn.append(
+                self.stream(),
+                DeviceConfirm { user_id: self.user_id.clone(), device_id: self.device_id.clone() },
+            );
+        }
+        Ok(())
+    }
+}
+
+/// Which devices are to be removed.
+#[derive(Clone, Debug)]
+pub enum Which {
+    /// These.
+    These(Vec<OwnedDeviceId>),
+    /// All of the user's.
+    All,
+    /// All but this one.
+    AllBut(OwnedDeviceId),
+}
+
+/// Remove devices and revoke their tokens.
+#[derive(Clone, Debug)]
+pub struct RemoveDevices {
+    /// The user.
+    pub user_id: OwnedUserId,
+    /// Which devices.
+    pub which: Which,
+}
+
+impl Proposal for RemoveDevices {
+    type Outcome = ();
+
+    fn stream(&self) -> Stream {
+        Stream::user(&self.user_id)
+    }
+
+    fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
+        let account = turn.env.state.accounts.get(&self.user_id).ok_or_else(no_account)?;
+        let wanted = |device_id: &OwnedDeviceId| match &self.which {
+            Which::These(devices) => devices.contains(device_id),
+            Which::All => true,
+            Which::AllBut(kept) => kept != device_id,
+        };
+        let devices: Vec<_> = account
+            .read()
+            .active_devices()
+            .map(|(device_id, _)| device_id.clone())
+            .filter(wanted)
+            .collect();
+        if !devices.is_empty() {
+            turn.append(self.stream(), DeviceRemove { user_id: self.user_id.clone(), devices });
+        }
+        Ok(())
+    }
+}
+
+/// Rename a device.
+#[derive(Clone, Debug)]
+pub struct RenameDevice {
+    /// The user.
+    pub user_id: OwnedUserId,
+    /// The device.
+    pub device_id: OwnedDeviceId,
+    /// The new name.
+    pub display_name: Option<String>,
+}
+
+impl Proposal for RenameDevice {
+    type Outcome = ();
+
+    fn stream(&self) -> Stream {
+        Stream::user(&self.user_id)
+    }
+
+    fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
+        let account = turn.env.state.accounts.get(&self.user_id).ok_or_else(no_account)?;
+        let device = account.read().device(&self.device_id).cloned();
+        let device = device.ok_or_else(|| Refusal::NotFound("No such device.".to_owned()))?;
+        if device.display_name != self.display_name {
+            turn.append(
+                self.stream(),
+                DeviceRename {
+                    user_id: self.user_id.clone(),
+                    device_id: self.device_id.clone(),
+                    display_name: self.display_name.clone(),
+                },
+            );
+        }
+        Ok(())
+    }
+}
+
+/// Set a password.
+#[derive(Clone, Debug)]
+pub struct SetPassword {
+    /// The user.
+    pub user_id: OwnedUserId,
+    /// The password's hash.
+    pub password: String,
+}
+
+impl Proposal for SetPassword {
+    type Outcome = ();
+
+    fn stream(&self) -> Stream {
+        Stream::user(&self.user_id)
+    }
+
+    fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
+        if !turn.env.state.accounts.contains(&self.user_id) {
+            return Err(no_account());
+        }
+        let (user_id, password) = (self.user_id.clone(), self.password.clone());
+        turn.append(self.stream(), UserPassword { user_id, password });
+        Ok(())
+    }
+}
+
+/// Set or remove a profile field.
+#[derive(Clone, Debug)]
+pub struct SetProfile {
+    /// The user.
+    pub user_id: OwnedUserId,
+    /// The field.
+    pub field: String,
+    /// Its new value; none removes it.
+    pub value: Option<serde_json::Value>,
+}
+
+impl Proposal for SetProfile {
+    /// Whether anything changed.
+    type Outcome = bool;
+
+    fn stream(&self) -> Stream {
+        Stream::user(&self.user_id)
+    }
+
+    fn decide(&self, turn: &mut Turn<'_>) -> Result<bool, Refusal> {
+        let account = turn.env.state.accounts.get(&self.user_id).ok_or_else(no_account)?;
+        let before = account.read().profile_field(&self.field, crate::record::Offset::MAX).cloned();
+        if before == self.value {
+            return Ok(false);
+        }
+        turn.append(
+            self.stream(),
+            ProfileSet {
+                user_id: self.user_id.clone(),
+                field: self.field.clone(),
+                value: self.value.clone(),
+            },
+        );
+        Ok(true)
+    }
+}
+
+/// Set account data.
+#[derive(Clone, Debug)]
+pub struct SetAccountData {
+    /// The user.
+    pub user_id: OwnedUserId,
+    /// The room, for account data of a room.
+    pub room_id: Option<OwnedRoomId>,
+    /// The type.
+    pub event_type: String,
+    /// The content: a JSON object.
+    pub content: Box<RawValue>,
+}
+
+impl Proposal for SetAccountData {
+    type Outcome = ();
+
+    fn stream(&self) -> Stream {
+        Stream::user(&self.user_id)
+    }
+
+    fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
+        turn.append(
+            self.stream(),
+            AccountDataSet {
+                user_id: self.user_id.clone(),
+                room_id: self.room_id.clone(),
+                event_type: self.event_type.clone(),
+                content: self.content.clone(),
+            },
+        );
+        Ok(())
+    }
+}
+
+/// Store a filter.
+#[derive(Clone, Debug)]
+pub struct CreateFilter {
+    /// The user.
+    pub user_id: OwnedUserId,
+    /// The filter as the client sent it.
+    pub filter: Box<RawValue>,
+}
+
+impl Proposal for CreateFilter {
+    /// The filter's id.
+    type Outcome = String;
+
+    fn stream(&self) -> Stream {
+        Stream::user(&self.user_id)
+    }
+
+    fn decide(&self, turn: &mut Turn<'_>) -> Result<String, Refusal> {
+        // The id is a hash of the filter: a client that uploads the same one at each start adds
+        // nothing. Hex never begins with `{`.
+        let hash = blake3::hash(self.filter.get().as_bytes()).to_hex();
+        let filter_id = hash[..16].to_owned();
+        let account = turn.env.state.accounts.get(&self.user_id).ok_or_else(no_account)?;
+        if !account.read().filters.contains_key(&filter_id) {
+            turn.append(
+                self.stream(),
+                FilterCreate {
+                    user_id: self.user_id.clone(),
+                    filter_id: filter_id.clone(),
+                    filter: self.filter.clone(),
+                },
+            );
+        }
+        Ok(filter_id)
+    }
+}

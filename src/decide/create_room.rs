@@ -1,0 +1,279 @@
+//! Making a room: all of its first events in one batch.
+
+use ruma::{
+    CanonicalJsonObject, CanonicalJsonValue, MilliSecondsSinceUnixEpoch, OwnedRoomAliasId,
+    OwnedRoomId, OwnedUserId, RoomVersionId,
+    events::{TimelineEventType, room::member::MembershipState},
+};
+use serde_json::json;
+
+use super::{NewEvent, Proposal, Refusal, RoomDraft, Turn, membership::member_content};
+use crate::record::{
+    Offset, Stream,
+    command::{AliasSet, RoomVisibility},
+};
+
+/// The room version that rooms get when a client asks for none.
+pub const DEFAULT_ROOM_VERSION: RoomVersionId = RoomVersionId::V10;
+
+/// The room versions that are offered, all stable.
+pub const ROOM_VERSIONS: [RoomVersionId; 10] = [
+    RoomVersionId::V3,
+    RoomVersionId::V4,
+    RoomVersionId::V5,
+    RoomVersionId::V6,
+    RoomVersionId::V7,
+    RoomVersionId::V8,
+    RoomVersionId::V9,
+    RoomVersionId::V10,
+    RoomVersionId::V11,
+    RoomVersionId::V12,
+];
+
+/// Which state a room begins with (client-server API, `POST /createRoom`, `preset`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Preset {
+    /// Invited users may join.
+    PrivateChat,
+    /// As private, and those who are invited have the creator's power.
+    TrustedPrivateChat,
+    /// Everyone may join.
+    PublicChat,
+}
+
+/// A state event given in a request.
+#[derive(Clone, Debug)]
+pub struct InitialState {
+    /// Its type.
+    pub event_type: TimelineEventType,
+    /// Its state key.
+    pub state_key: String,
+    /// Its content.
+    pub content: CanonicalJsonObject,
+}
+
+/// Make a room.
+#[derive(Clone, Debug)]
+pub struct CreateRoom {
+    /// The id it gets, unless its version takes the id from the create event.
+    pub room_id: OwnedRoomId,
+    /// Who makes it.
+    pub creator: OwnedUserId,
+    /// Its version.
+    pub version: RoomVersionId,
+    /// Which state it begins with.
+    pub preset: Preset,
+    /// Further content of the create event.
+    pub creation_content: CanonicalJsonObject,
+    /// Keys that replace those of the power levels it would get.
+    pub power_levels: CanonicalJsonObject,
+    /// Further state.
+    pub initial_state: Vec<InitialState>,
+    /// Its name.
+    pub name: Option<String>,
+    /// Its topic.
+    pub topic: Option<String>,
+    /// An alias for it, which becomes its canonical one.
+    pub alias: Option<OwnedRoomAliasId>,
+    /// Who is invited.
+    pub invite: Vec<OwnedUserId>,
+    /// Whether the invites are to a direct chat.
+    pub is_direct: bool,
+    /// Whether the public directory lists it.
+    pub public: bool,
+    /// When, by the server's clock.
+    pub ts: MilliSecondsSinceUnixEpoch,
+}
+
+impl Proposal for CreateRoom {
+    type Outcome = OwnedRoomId;
+
+    fn stream(&self) -> Stream {
+        Stream::room(&self.room_id)
+    }
+
+    fn decide(&self, turn: &mut Turn<'_>) -> Result<OwnedRoomId, Refusal> {
+        let unsupported = || Refusal::UnsupportedRoomVersion(self.version.to_string());
+        if !ROOM_VERSIONS.contains(&self.version) {
+            return Err(unsupported());
+        }
+        let rules = self.version.rules().ok_or_else(unsupported)?;
+        if let Some(alias) = &self.alias {
+            turn.rests_on(Stream::alias(alias));
+            if turn.env.state.aliases.get(alias, Offset::MAX).is_some() {
+                return Err(Refusal::RoomInUse(alias.to_string()));
+            }
+        }
+        let id_from_create = rules.authorization.room_create_event_id_as_room_id;
+        let room_id = (!id_from_create).then(|| self.room_id.clone());
+        turn.begin_room(RoomDraft::new(room_id, self.version.clone(), rules.clone()));
+
+        // The order is the specification's.
+        turn.add_event(self.event("m.room.create", "", self.create_content(&rules)?))?;
+        let join = member_content(turn.env, &self.creator, MembershipState::Join, None);
+        turn.add_event(self.event("m.room.member", self.creator.as_str(), join))?;
+        let levels = self.power_level_content(&rules)?;
+        turn.add_event(self.event("m.room.power_levels", "", levels)).map_err(in_state)?;
+        let room_id = turn.draft()?.room_id().cloned().ok_or_else(unsupported)?;
+        if let Some(alias) = &self.alias {
+            let set = AliasSet {
+                alias: alias.clone(),
+                room_id: room_id.clone(),
+                creator: self.creator.clone(),
+            };
+            turn.append(Stream::alias(alias), set);
+            turn.add_event(self.event(
+                "m.room.canonical_alias",
+                "",
+                object(json!({ "alias": alias })),
+            ))?;
+        }
+        for (event_type, content) in self.preset_state() {
+            let given = |state: &InitialState| {
+                state.event_type.to_string() == event_type && state.state_key.is_empty()
+            };
+            if !self.initial_state.iter().any(given) {
+                turn.add_event(self.event(event_type, "", content))?;
+            }
+        }
+        for state in &self.initial_state {
+            let event = NewEvent::state(
+                state.event_type.clone(),
+                state.state_key.clone(),
+                state.content.clone(),
+                &self.creator,
+                self.ts,
+            );
+            turn.add_event(event).map_err(in_state)?;
+        }
+        if let Some(name) = &self.name {
+            turn.add_event(self.event("m.room.name", "", object(json!({ "name": name }))))?;
+        }
+        if let Some(topic) = &self.topic {
+            let content = object(json!({
+                "topic": topic,
+                "m.topic": { "m.text": [{ "body": topic, "mimetype": "text/plain" }] },
+            }));
+            turn.add_event(self.event("m.room.topic", "", content))?;
+        }
+        for invitee in &self.invite {
+            if *invitee == self.creator {
+                continue;
+            }
+            let mut content = member_content(turn.env, invitee, MembershipState::Invite, None);
+            if self.is_direct {
+                content.insert("is_direct".to_owned(), CanonicalJsonValue::Bool(true));
+            }
+            turn.add_event(self.event("m.room.member", invitee.as_str(), content))?;
+        }
+        if self.public {
+            let visibility = RoomVisibility { room_id: room_id.clone(), public: true };
+            turn.append(Stream::room(&room_id), visibility);
+        }
+        Ok(room_id)
+    }
+}
+
+impl CreateRoom {
+    fn event(&self, event_type: &str, state_key: &str, content: CanonicalJsonObject) -> NewEvent {
+        NewEvent::state(event_type.into(), state_key, content, &self.creator, self.ts)
+    }
+
+    fn create_content(
+        &self,
+        rules: &ruma::room_version_rules::RoomVersionRules,
+    ) -> Result<CanonicalJsonObject, Refusal> {
+        let mut content = self.creation_content.clone();
+        if !rules.authorization.use_room_create_sender {
+            let creator = CanonicalJsonValue::String(self.creator.to_string());
+            content.insert("creator".to_owned(), creator);
+        }
+        let version = CanonicalJsonValue::String(self.version.to_string());
+        content.insert("room_version".to_owned(), version);
+        let trusted = self.preset == Preset::TrustedPrivateChat && !self.invite.is_empty();
+        if rules.authorization.additional_room_creators && trusted {
+            let creators = content
+                .entry("additional_creators".to_owned())
+                .or_insert_with(|| CanonicalJsonValue::Array(Vec::new()));
+            let CanonicalJsonValue::Array(creators) = creators else {
+                return Err(Refusal::BadJson("`additional_creators` is a list.".to_owned()));
+            };
+            for invitee in self.invite.iter().filter(|invitee| **invitee != self.creator) {
+                let invitee = CanonicalJsonValue::String(invitee.to_string());
+                if !creators.contains(&invitee) {
+                    creators.push(invitee);
+                }
+            }
+        }
+        Ok(content)
+    }
+
+    fn power_level_content(
+        &self,
+        rules: &ruma::room_version_rules::RoomVersionRules,
+    ) -> Result<CanonicalJsonObject, Refusal> {
+        let creators_above = rules.authorization.explicitly_privilege_room_creators;
+        let mut users = serde_json::Map::new();
+        if !creators_above {
+            users.insert(self.creator.to_string(), 100.into());
+            if self.preset == Preset::TrustedPrivateChat {
+                users.extend(self.invite.iter().map(|user| (user.to_string(), 100.into())));
+            }
+        }
+        let mut content = object(json!({
+            "users": users,
+            "users_default": 0,
+            "events": {
+                "m.room.name": 50,
+                "m.room.avatar": 50,
+                "m.room.canonical_alias": 50,
+                "m.room.power_levels": 100,
+                "m.room.history_visibility": 100,
+                "m.room.encryption": 100,
+                "m.room.server_acl": 100,
+                // Above every level that can be given away: only creators may end such a room.
+                "m.room.tombstone": if creators_above { 150 } else { 100 },
+            },
+            "events_default": 0,
+            "state_default": 50,
+            "ban": 50,
+            "kick": 50,
+            "redact": 50,
+            "invite": 0,
+            "notifications": { "room": 50 },
+        }));
+        content.extend(self.power_levels.clone());
+        Ok(content)
+    }
+
+    fn preset_state(&self) -> Vec<(&'static str, CanonicalJsonObject)> {
+        let public = self.preset == Preset::PublicChat;
+        let mut state = vec![
+            (
+                "m.room.join_rules",
+                object(json!({ "join_rule": if public { "public" } else { "invite" } })),
+            ),
+            ("m.room.history_visibility", object(json!({ "history_visibility": "shared" }))),
+        ];
+        if !public {
+            state.push(("m.room.guest_access", object(json!({ "guest_access": "can_join" }))));
+        }
+        state
+    }
+}
+
+/// What is wrong with state that the client gave is named as such.
+fn in_state(refusal: Refusal) -> Refusal {
+    match refusal {
+        Refusal::Forbidden(reason) | Refusal::BadJson(reason) => Refusal::InvalidRoomState(reason),
+        other => other,
+    }
+}
+
+/// A JSON object that is written in this file, as canonical JSON.
+fn object(value: serde_json::Value) -> CanonicalJsonObject {
+    match CanonicalJsonValue::try_from(value) {
+        Ok(CanonicalJsonValue::Object(object)) => object,
+        _ => CanonicalJsonObject::new(),
+    }
+}

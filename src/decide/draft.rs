@@ -1,0 +1,432 @@
+//! A room with the events that are about to be added to it.
+
+use std::{collections::HashMap, sync::Arc};
+
+use ruma::{
+    CanonicalJsonObject, CanonicalJsonValue, EventId, Int, MilliSecondsSinceUnixEpoch,
+    OwnedEventId, OwnedRoomId, OwnedUserId, RoomVersionId, UserId,
+    events::{StateEventType, TimelineEventType},
+    room_version_rules::{AuthorizationRules, RoomVersionRules},
+    signatures::{hash_and_sign_event, reference_hash},
+    state_res::{
+        auth_types_for_event, check_state_dependent_auth_rules, check_state_independent_auth_rules,
+        events::{RoomCreateEvent, RoomPowerLevelsEvent, RoomPowerLevelsIntField},
+    },
+};
+
+use super::{Env, Refusal};
+use crate::{
+    events::{EventRef, StoredEvent},
+    limits,
+    record::{
+        Offset,
+        command::{RoomEvent, Transaction},
+    },
+    state::{Membership, Room, rooms::Tip},
+};
+
+/// An event before it has its place in the room.
+#[derive(Clone, Debug)]
+pub struct NewEvent {
+    /// The type.
+    pub event_type: TimelineEventType,
+    /// The state key, for a state event.
+    pub state_key: Option<String>,
+    /// The content.
+    pub content: CanonicalJsonObject,
+    /// Who sends it.
+    pub sender: OwnedUserId,
+    /// When, by the server's clock.
+    pub ts: MilliSecondsSinceUnixEpoch,
+    /// For a redaction: the event that it redacts, and its offset.
+    pub redacts: Option<(OwnedEventId, Offset)>,
+    /// The transaction that sends it.
+    pub transaction: Option<Transaction>,
+}
+
+impl NewEvent {
+    /// A state event with an empty state key unless [`NewEvent::state_key`] is set afterwards.
+    #[must_use]
+    pub fn state(
+        event_type: TimelineEventType,
+        state_key: impl Into<String>,
+        content: CanonicalJsonObject,
+        sender: &UserId,
+        ts: MilliSecondsSinceUnixEpoch,
+    ) -> Self {
+        Self {
+            event_type,
+            state_key: Some(state_key.into()),
+            content,
+            sender: sender.to_owned(),
+            ts,
+            redacts: None,
+            transaction: None,
+        }
+    }
+}
+
+/// A room as it is, with events on top that are not in the log yet.
+#[derive(Debug)]
+pub struct RoomDraft {
+    room_id: Option<OwnedRoomId>,
+    version: RoomVersionId,
+    rules: RoomVersionRules,
+    base: Option<Arc<Room>>,
+    added: Vec<EventRef>,
+    state: HashMap<(StateEventType, String), EventRef>,
+    tip: Option<Tip>,
+}
+
+/// Where a draft stood, to go back to.
+#[derive(Debug)]
+pub(super) struct Mark {
+    added: usize,
+    tip: Option<Tip>,
+}
+
+impl RoomDraft {
+    /// The room as it is.
+    pub(super) fn of(room: Arc<Room>) -> Self {
+        Self {
+            room_id: Some(room.id.clone()),
+            version: room.version.clone(),
+            rules: room.rules.clone(),
+            tip: room.tip(),
+            base: Some(room),
+            added: Vec::new(),
+            state: HashMap::new(),
+        }
+    }
+
+    /// A room that does not exist yet. `room_id` is `None` for versions that take the id from the
+    /// create event.
+    pub(super) fn new(
+        room_id: Option<OwnedRoomId>,
+        version: RoomVersionId,
+        rules: RoomVersionRules,
+    ) -> Self {
+        Self {
+            room_id,
+            version,
+            rules,
+            base: None,
+            added: Vec::new(),
+            state: HashMap::new(),
+            tip: None,
+        }
+    }
+
+    pub(super) fn mark(&self) -> Mark {
+        Mark { added: self.added.len(), tip: self.tip.clone() }
+    }
+
+    pub(super) fn rewind(&mut self, mark: &Mark) {
+        self.added.truncate(mark.added);
+        self.tip.clone_from(&mark.tip);
+        self.state.clear();
+        for event in self.added.clone() {
+            self.note_state(&event);
+        }
+    }
+
+    /// The room's id, once it is known.
+    #[must_use]
+    pub fn room_id(&self) -> Option<&OwnedRoomId> {
+        self.room_id.as_ref()
+    }
+
+    /// The room's version.
+    #[must_use]
+    pub fn version(&self) -> &RoomVersionId {
+        &self.version
+    }
+
+    /// The rules of the room's version.
+    #[must_use]
+    pub fn rules(&self) -> &RoomVersionRules {
+        &self.rules
+    }
+
+    /// The state event of this key.
+    ///
+    /// # Errors
+    /// When the log cannot be read.
+    pub fn state_event(
+        &self,
+        env: &Env,
+        event_type: &StateEventType,
+        state_key: &str,
+    ) -> Result<Option<EventRef>, Refusal> {
+        if !self.state.is_empty() {
+            let key = (event_type.clone(), state_key.to_owned());
+            if let Some(event) = self.state.get(&key) {
+                return Ok(Some(Arc::clone(event)));
+            }
+        }
+        let Some(room) = &self.base else { return Ok(None) };
+        match room.state_event(event_type, state_key, Offset::MAX) {
+            Some(offset) => Ok(env.events.get(offset)?),
+            None => Ok(None),
+        }
+    }
+
+    /// The membership of a user.
+    ///
+    /// # Errors
+    /// When the log cannot be read.
+    pub fn membership(&self, env: &Env, user_id: &UserId) -> Result<Option<Membership>, Refusal> {
+        #[derive(serde::Deserialize)]
+        struct Content {
+            membership: ruma::events::room::member::MembershipState,
+        }
+        let event = self.state_event(env, &StateEventType::RoomMember, user_id.as_str())?;
+        let content = event.and_then(|event| event.content_as::<Content>().ok());
+        Ok(content.and_then(|content| Membership::from_ruma(&content.membership)))
+    }
+
+    /// Whether the power levels let `user_id` do what needs the level `field`.
+    ///
+    /// # Errors
+    /// When the log cannot be read.
+    pub fn has_level(
+        &self,
+        env: &Env,
+        user_id: &UserId,
+        field: RoomPowerLevelsIntField,
+    ) -> Result<bool, Refusal> {
+        self.reaches(env, user_id, |levels, rules| match levels {
+            Some(levels) => levels.get_as_int_or_default(field, rules),
+            None => Ok(field.default_value()),
+        })
+    }
+
+    /// Whether the power levels let `user_id` send state of this type with an empty key.
+    ///
+    /// # Errors
+    /// When the log cannot be read.
+    pub fn may_send_state(
+        &self,
+        env: &Env,
+        user_id: &UserId,
+        event_type: StateEventType,
+    ) -> Result<bool, Refusal> {
+        let event_type = TimelineEventType::from(event_type.to_string());
+        self.reaches(env, user_id, |levels, rules| match levels {
+            Some(levels) => levels.event_power_level(&event_type, Some(""), rules),
+            // Without power levels, any member may send state.
+            None => Ok(Int::from(0)),
+        })
+    }
+
+    fn reaches(
+        &self,
+        env: &Env,
+        user_id: &UserId,
+        needed: impl FnOnce(
+            Option<&RoomPowerLevelsEvent<EventRef>>,
+            &AuthorizationRules,
+        ) -> Result<Int, String>,
+    ) -> Result<bool, Refusal> {
+        let rules = &self.rules.authorization;
+        let create = self.state_event(env, &StateEventType::RoomCreate, "")?;
+        let creators = create.map(RoomCreateEvent::new).map(|create| create.creators(rules));
+        let creators = creators.and_then(Result::ok).unwrap_or_default();
+        let levels = self.state_event(env, &StateEventType::RoomPowerLevels, "")?;
+        let is_creator = creators.contains(user_id);
+        if is_creator && (rules.explicitly_privilege_room_creators || levels.is_none()) {
+            return Ok(true);
+        }
+        let levels = levels.map(RoomPowerLevelsEvent::new);
+        let level = match &levels {
+            Some(levels) => levels.user_power_level(user_id, rules),
+            None => Ok(Int::from(0)),
+        };
+        let needed = needed(levels.as_ref(), rules);
+        Ok(matches!((level, needed), (Ok(level), Ok(needed)) if level >= needed))
+    }
+
+    /// The joined users who may invite, for joins that one of them must authorise.
+    ///
+    /// # Errors
+    /// When the log cannot be read.
+    pub fn someone_who_may_invite(&self, env: &Env) -> Result<Option<OwnedUserId>, Refusal> {
+        let Some(room) = &self.base else { return Ok(None) };
+        for (user_id, _) in room.members(Membership::Join, Offset::MAX) {
+            if self.has_level(env, &user_id, RoomPowerLevelsIntField::Invite)? {
+                return Ok(Some(user_id));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Builds the event on the room's tip, checks it by the room's rules, hashes and signs it, and
+    /// puts it on top.
+    pub(super) fn add(&mut self, env: &Env, new: NewEvent) -> Result<RoomEvent, Refusal> {
+        check_lengths(&new)?;
+        let is_create = self.tip.is_none();
+        let mut pdu = self.pdu(env, &new)?;
+        hash_and_sign_event(
+            env.server.name.as_str(),
+            &env.server.key_pair,
+            &mut pdu,
+            &self.rules.redaction,
+        )
+        .map_err(|error| Refusal::TooLarge(format!("The event cannot be signed: {error}")))?;
+        let hash = reference_hash(&pdu, &self.rules)
+            .map_err(|error| Refusal::TooLarge(format!("The event cannot be hashed: {error}")))?;
+        let json = serde_json::to_string(&pdu)
+            .map_err(|error| Refusal::BadJson(format!("Not canonical JSON: {error}")))?;
+        if json.len() > limits::EVENT_BYTES {
+            return Err(Refusal::TooLarge(format!(
+                "The event takes {} bytes, {} are allowed.",
+                json.len(),
+                limits::EVENT_BYTES
+            )));
+        }
+        let event_id = OwnedEventId::try_from(format!("${hash}"))
+            .map_err(|error| Refusal::BadJson(error.to_string()))?;
+        let room_id = match &self.room_id {
+            Some(room_id) => room_id.clone(),
+            None => OwnedRoomId::try_from(format!("!{hash}"))
+                .map_err(|error| Refusal::BadJson(error.to_string()))?,
+        };
+        let depth = self.tip.as_ref().map_or(0, |tip| tip.depth) + 1;
+        let raw = serde_json::value::RawValue::from_string(json)
+            .map_err(|error| Refusal::BadJson(error.to_string()))?;
+        let body = RoomEvent {
+            room_id: room_id.clone(),
+            event_id: event_id.clone(),
+            room_version: is_create.then(|| self.version.clone()),
+            transaction: new.transaction,
+            redacts: new.redacts.map(|(_, offset)| offset),
+            pdu: raw,
+        };
+        let event = StoredEvent::new(Offset::ZERO, body.clone())
+            .map_err(|error| Refusal::BadJson(error.to_string()))?;
+        let event = Arc::new(event);
+        self.authorise(env, &event)?;
+
+        self.room_id = Some(room_id);
+        self.tip = Some(Tip { event_id, depth });
+        self.note_state(&event);
+        self.added.push(event);
+        Ok(body)
+    }
+
+    fn note_state(&mut self, event: &EventRef) {
+        if let Some(state_key) = &event.state_key {
+            let event_type = StateEventType::from(event.event_type.to_string());
+            self.state.insert((event_type, state_key.to_string()), Arc::clone(event));
+        }
+    }
+
+    fn pdu(&self, env: &Env, new: &NewEvent) -> Result<CanonicalJsonObject, Refusal> {
+        let text = |text: &str| CanonicalJsonValue::String(text.to_owned());
+        let ids = |ids: Vec<OwnedEventId>| {
+            CanonicalJsonValue::Array(ids.iter().map(|id| text(id.as_str())).collect())
+        };
+        let depth = self.tip.as_ref().map_or(0, |tip| tip.depth) + 1;
+        let depth = Int::try_from(depth)
+            .map_err(|_| Refusal::Forbidden("The room takes no more events.".to_owned()))?;
+        let ts = Int::try_from(u64::from(new.ts.get()))
+            .map_err(|_| Refusal::BadJson("The time is out of range.".to_owned()))?;
+
+        let mut pdu = CanonicalJsonObject::new();
+        pdu.insert("type".to_owned(), text(&new.event_type.to_string()));
+        pdu.insert("sender".to_owned(), text(new.sender.as_str()));
+        pdu.insert("origin_server_ts".to_owned(), CanonicalJsonValue::Integer(ts));
+        pdu.insert("content".to_owned(), CanonicalJsonValue::Object(new.content.clone()));
+        pdu.insert("depth".to_owned(), CanonicalJsonValue::Integer(depth));
+        if let Some(room_id) = &self.room_id {
+            pdu.insert("room_id".to_owned(), text(room_id.as_str()));
+        }
+        if let Some(state_key) = &new.state_key {
+            pdu.insert("state_key".to_owned(), text(state_key));
+        }
+        if let Some((redacts, _)) = &new.redacts
+            && !self.rules.redaction.content_field_redacts
+        {
+            pdu.insert("redacts".to_owned(), text(redacts.as_str()));
+        }
+        let prev: Vec<_> = self.tip.iter().map(|tip| tip.event_id.clone()).collect();
+        pdu.insert("prev_events".to_owned(), ids(prev));
+        pdu.insert("auth_events".to_owned(), ids(self.auth_events(env, new)?));
+        Ok(pdu)
+    }
+
+    fn auth_events(&self, env: &Env, new: &NewEvent) -> Result<Vec<OwnedEventId>, Refusal> {
+        let content = crate::events::to_raw(&new.content);
+        let types = auth_types_for_event(
+            &new.event_type,
+            &new.sender,
+            new.state_key.as_deref(),
+            &content,
+            &self.rules.authorization,
+        )
+        .map_err(Refusal::BadJson)?;
+        let mut ids = Vec::with_capacity(types.len());
+        for (event_type, state_key) in types {
+            let event = self.state_event(env, &event_type, &state_key)?;
+            ids.extend(event.map(|event| event.event_id.clone()));
+        }
+        Ok(ids)
+    }
+
+    fn authorise(&self, env: &Env, event: &EventRef) -> Result<(), Refusal> {
+        let rules = &self.rules.authorization;
+        // The rules ask through closures that cannot fail; a failed read is kept and reported.
+        let failed = std::cell::RefCell::new(None);
+        let keep = |result: Result<Option<EventRef>, Refusal>| {
+            result.unwrap_or_else(|refusal| {
+                *failed.borrow_mut() = Some(refusal);
+                None
+            })
+        };
+        let by_id = |event_id: &EventId| {
+            let added = self.added.iter().find(|event| event.event_id == event_id);
+            added
+                .cloned()
+                .or_else(|| keep(env.events.find(&env.state, event_id).map_err(Refusal::from)))
+        };
+        let by_key = |event_type: &StateEventType, state_key: &str| {
+            keep(self.state_event(env, event_type, state_key))
+        };
+        let allowed = check_state_independent_auth_rules(rules, event, by_id)
+            .and_then(|()| check_state_dependent_auth_rules(rules, event, by_key));
+        if let Some(refusal) = failed.into_inner() {
+            return Err(refusal);
+        }
+        allowed.map_err(|reason| Refusal::Forbidden(sentence(&reason)))
+    }
+}
+
+/// The limits on single fields (client-server API, "Size limits").
+fn check_lengths(new: &NewEvent) -> Result<(), Refusal> {
+    let event_type = new.event_type.to_string();
+    let fields = [
+        ("type", event_type.as_str()),
+        ("state_key", new.state_key.as_deref().unwrap_or_default()),
+        ("sender", new.sender.as_str()),
+    ];
+    for (field, value) in fields {
+        if value.len() > limits::EVENT_FIELD_BYTES {
+            return Err(Refusal::TooLarge(format!(
+                "`{field}` takes {} bytes, {} are allowed.",
+                value.len(),
+                limits::EVENT_FIELD_BYTES
+            )));
+        }
+    }
+    if event_type.is_empty() {
+        return Err(Refusal::InvalidParam("An event needs a type.".to_owned()));
+    }
+    Ok(())
+}
+
+/// A rule's reason as a sentence.
+fn sentence(reason: &str) -> String {
+    let mut chars = reason.chars();
+    let first = chars.next().map(|first| first.to_uppercase().to_string()).unwrap_or_default();
+    format!("{first}{}.", chars.as_str().trim_end_matches('.'))
+}

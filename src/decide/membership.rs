@@ -1,0 +1,248 @@
+//! Memberships: join, leave, invite, kick, ban, unban, knock, forget.
+
+use ruma::{
+    CanonicalJsonObject, CanonicalJsonValue, MilliSecondsSinceUnixEpoch, OwnedEventId, OwnedRoomId,
+    OwnedUserId, UserId,
+    events::{StateEventType, TimelineEventType, room::member::MembershipState},
+};
+
+use super::{Env, Membership, NewEvent, Proposal, Refusal, RoomDraft, Turn, is_local};
+use crate::record::{Offset, Stream, command::RoomForget};
+
+/// What is to become of a membership.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// The sender joins.
+    Join,
+    /// The sender leaves, rejects an invite or takes back a knock.
+    Leave,
+    /// The sender asks to be let in.
+    Knock,
+    /// The target is invited.
+    Invite,
+    /// The target is made to leave.
+    Kick,
+    /// The target is banned.
+    Ban,
+    /// The target's ban ends.
+    Unban,
+    /// The sender's profile changed and is brought to a room in which they are joined.
+    Profile,
+}
+
+/// Change a membership.
+#[derive(Clone, Debug)]
+pub struct ChangeMembership {
+    /// The room.
+    pub room_id: OwnedRoomId,
+    /// Who asks for it.
+    pub sender: OwnedUserId,
+    /// Whose membership it is.
+    pub target: OwnedUserId,
+    /// What is to become of it.
+    pub change: Change,
+    /// The reason given.
+    pub reason: Option<String>,
+    /// For invites to direct chats.
+    pub is_direct: bool,
+    /// For joins on a third-party invite: its signed part, as the client sent it.
+    pub third_party_signed: Option<CanonicalJsonObject>,
+    /// When, by the server's clock.
+    pub ts: MilliSecondsSinceUnixEpoch,
+}
+
+/// What became of a membership.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Changed {
+    /// The event that says so.
+    To(OwnedEventId),
+    /// It was so already.
+    Already,
+}
+
+impl Proposal for ChangeMembership {
+    type Outcome = Changed;
+
+    fn stream(&self) -> Stream {
+        Stream::room(&self.room_id)
+    }
+
+    fn shares_turn(&self) -> bool {
+        // A restricted join looks at the members of other rooms, and at those who may invite.
+        self.change != Change::Join
+    }
+
+    fn decide(&self, turn: &mut Turn<'_>) -> Result<Changed, Refusal> {
+        let env = turn.env;
+        let room = turn.room(&self.room_id)?;
+        let now = room.membership(env, &self.target)?;
+        let before = room.state_event(env, &StateEventType::RoomMember, self.target.as_str())?;
+        let membership = match self.checked(now)? {
+            Some(membership) => membership,
+            None => return Ok(Changed::Already),
+        };
+        if self.change != Change::Join && self.sender != self.target {
+            let sender = room.membership(env, &self.sender)?;
+            if sender != Some(Membership::Join) {
+                return Err(Refusal::Forbidden("You are not in this room.".to_owned()));
+            }
+        }
+        let mut content = member_content(env, &self.target, membership, self.reason.as_deref());
+        if self.change == Change::Invite && self.is_direct {
+            content.insert("is_direct".to_owned(), CanonicalJsonValue::Bool(true));
+        }
+        if self.change == Change::Join && now != Some(Membership::Invite) {
+            if let Some(signed) = &self.third_party_signed {
+                content.insert("third_party_signed".to_owned(), signed.clone().into());
+            }
+            if let Some(authoriser) = self.join_authoriser(env, room)? {
+                let key = "join_authorised_via_users_server".to_owned();
+                content.insert(key, CanonicalJsonValue::String(authoriser.to_string()));
+            }
+        }
+        if let Some(before) = before
+            && matches!(self.change, Change::Profile | Change::Join)
+            && before.content_as::<CanonicalJsonObject>().is_ok_and(|before| before == content)
+        {
+            return Ok(Changed::Already);
+        }
+        let event_id = turn.add_event(NewEvent::state(
+            TimelineEventType::RoomMember,
+            self.target.as_str(),
+            content,
+            &self.sender,
+            self.ts,
+        ))?;
+        Ok(Changed::To(event_id))
+    }
+}
+
+impl ChangeMembership {
+    /// The membership to set, given the one there is; `None` when there is nothing to change.
+    /// Refuses what the endpoint is not for; the room's rules judge the rest.
+    fn checked(&self, now: Option<Membership>) -> Result<Option<MembershipState>, Refusal> {
+        let forbidden = |text: &str| Err(Refusal::Forbidden(text.to_owned()));
+        match (self.change, now) {
+            (Change::Join, _) => Ok(Some(MembershipState::Join)),
+            (Change::Profile, Some(Membership::Join)) => Ok(Some(MembershipState::Join)),
+            (Change::Profile, _) => Ok(None),
+            (Change::Knock, Some(Membership::Join)) => forbidden("You are in this room already."),
+            (Change::Knock, Some(Membership::Knock)) => Ok(None),
+            (Change::Knock, _) => Ok(Some(MembershipState::Knock)),
+            (Change::Leave, Some(Membership::Leave)) => Ok(None),
+            (Change::Leave, None) => forbidden("You are not in this room."),
+            (Change::Leave, _) => Ok(Some(MembershipState::Leave)),
+            (Change::Invite, Some(Membership::Join)) => forbidden("They are in this room already."),
+            (Change::Invite, _) => Ok(Some(MembershipState::Invite)),
+            (Change::Kick, None | Some(Membership::Leave)) => {
+                forbidden("They are not in this room.")
+            }
+            (Change::Kick, Some(Membership::Ban)) => {
+                forbidden("They are banned from this room, not in it.")
+            }
+            (Change::Kick, _) => Ok(Some(MembershipState::Leave)),
+            (Change::Ban, Some(Membership::Ban)) => Ok(None),
+            (Change::Ban, _) => Ok(Some(MembershipState::Ban)),
+            (Change::Unban, Some(Membership::Ban)) => Ok(Some(MembershipState::Leave)),
+            (Change::Unban, _) => Err(Refusal::BadState("They are not banned.".to_owned())),
+        }
+    }
+
+    /// For a restricted room: a user who may invite, if the target is in one of the rooms that the
+    /// join rules name (client-server API, "Restricted rooms").
+    fn join_authoriser(&self, env: &Env, room: &RoomDraft) -> Result<Option<OwnedUserId>, Refusal> {
+        #[derive(serde::Deserialize)]
+        struct Rules {
+            join_rule: String,
+            #[serde(default)]
+            allow: Vec<serde_json::Value>,
+        }
+        if !room.rules().authorization.restricted_join_rule {
+            return Ok(None);
+        }
+        let rules = room.state_event(env, &StateEventType::RoomJoinRules, "")?;
+        let Some(rules) = rules.and_then(|rules| rules.content_as::<Rules>().ok()) else {
+            return Ok(None);
+        };
+        if !matches!(rules.join_rule.as_str(), "restricted" | "knock_restricted") {
+            return Ok(None);
+        }
+        let met = rules.allow.iter().any(|condition| {
+            condition.get("type").and_then(|t| t.as_str()) == Some("m.room_membership")
+                && condition
+                    .get("room_id")
+                    .and_then(|id| id.as_str())
+                    .and_then(|id| <&ruma::RoomId>::try_from(id).ok())
+                    .and_then(|id| env.state.rooms.get(id))
+                    .is_some_and(|other| other.is_joined(&self.target, Offset::MAX))
+        });
+        if met { room.someone_who_may_invite(env) } else { Ok(None) }
+    }
+}
+
+/// The content of a member event, with the profile of a local user who joins, is invited or
+/// knocks.
+pub(super) fn member_content(
+    env: &Env,
+    user_id: &UserId,
+    membership: MembershipState,
+    reason: Option<&str>,
+) -> CanonicalJsonObject {
+    let mut content = CanonicalJsonObject::new();
+    let with_profile = !matches!(membership, MembershipState::Leave | MembershipState::Ban);
+    if with_profile
+        && is_local(&env.server, user_id)
+        && let Some(account) = env.state.accounts.get(user_id)
+    {
+        let account = account.read();
+        for field in ["displayname", "avatar_url"] {
+            if let Some(value) = account.profile_field(field, Offset::MAX)
+                && let Some(text) = value.as_str()
+            {
+                content.insert(field.to_owned(), CanonicalJsonValue::String(text.to_owned()));
+            }
+        }
+    }
+    content.insert("membership".to_owned(), CanonicalJsonValue::String(membership.to_string()));
+    if let Some(reason) = reason {
+        content.insert("reason".to_owned(), CanonicalJsonValue::String(reason.to_owned()));
+    }
+    content
+}
+
+/// Forget a room that one has left.
+#[derive(Clone, Debug)]
+pub struct ForgetRoom {
+    /// Who forgets it.
+    pub user_id: OwnedUserId,
+    /// The room.
+    pub room_id: OwnedRoomId,
+}
+
+impl Proposal for ForgetRoom {
+    type Outcome = ();
+
+    fn stream(&self) -> Stream {
+        Stream::user(&self.user_id)
+    }
+
+    fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
+        let part = turn.env.state.memberships.part(&self.user_id, &self.room_id);
+        let Some(part) = part else {
+            return Err(Refusal::NotFound("You were never in this room.".to_owned()));
+        };
+        let membership = part.membership.latest();
+        if matches!(membership, Some(Membership::Join | Membership::Invite | Membership::Knock)) {
+            return Err(Refusal::BadState("Leave the room before you forget it.".to_owned()));
+        }
+        if part.forgotten.latest() == Some(&true) {
+            return Ok(());
+        }
+        turn.rests_on(Stream::room(&self.room_id));
+        turn.append(
+            self.stream(),
+            RoomForget { user_id: self.user_id.clone(), room_id: self.room_id.clone() },
+        );
+        Ok(())
+    }
+}

@@ -1,0 +1,156 @@
+//! Sending: messages, state, redactions.
+
+use ruma::{
+    CanonicalJsonObject, CanonicalJsonValue, MilliSecondsSinceUnixEpoch, OwnedEventId, OwnedRoomId,
+    OwnedUserId, events::TimelineEventType, state_res::events::RoomPowerLevelsIntField,
+};
+
+use super::{Membership, NewEvent, Proposal, Refusal, Turn};
+use crate::record::{Stream, command::Transaction};
+
+/// Send an event into a room.
+#[derive(Clone, Debug)]
+pub struct SendEvent {
+    /// The room.
+    pub room_id: OwnedRoomId,
+    /// Who sends it.
+    pub sender: OwnedUserId,
+    /// Its type.
+    pub event_type: TimelineEventType,
+    /// Its state key, for a state event.
+    pub state_key: Option<String>,
+    /// Its content.
+    pub content: CanonicalJsonObject,
+    /// For a redaction: what it redacts.
+    pub redacts: Option<OwnedEventId>,
+    /// The client's transaction, if the endpoint has one.
+    pub transaction: Option<Transaction>,
+    /// When, by the server's clock.
+    pub ts: MilliSecondsSinceUnixEpoch,
+}
+
+impl Proposal for SendEvent {
+    type Outcome = OwnedEventId;
+
+    fn stream(&self) -> Stream {
+        Stream::room(&self.room_id)
+    }
+
+    fn shares_turn(&self) -> bool {
+        // A redaction looks up its target in the state, where it is only once it is durable.
+        self.redacts.is_none()
+    }
+
+    fn decide(&self, turn: &mut Turn<'_>) -> Result<OwnedEventId, Refusal> {
+        if let Some(transaction) = &self.transaction
+            && let Some(event_id) = turn.sent_by(transaction)?
+        {
+            return Ok(event_id);
+        }
+        let env = turn.env;
+        let room = turn.room(&self.room_id)?;
+        if room.membership(env, &self.sender)? != Some(Membership::Join) && self.needs_join() {
+            return Err(Refusal::Forbidden("You are not in this room.".to_owned()));
+        }
+        let redacts = match &self.redacts {
+            Some(target) => Some(self.redaction_target(turn, target)?),
+            None => None,
+        };
+        if self.event_type == TimelineEventType::RoomCanonicalAlias {
+            self.check_canonical_alias(turn)?;
+        }
+        let mut content = self.content.clone();
+        if let Some((target, _)) = &redacts
+            && turn.room(&self.room_id)?.rules().redaction.content_field_redacts
+        {
+            content.insert("redacts".to_owned(), CanonicalJsonValue::String(target.to_string()));
+        }
+        let event_id = turn.add_event(NewEvent {
+            event_type: self.event_type.clone(),
+            state_key: self.state_key.clone(),
+            content,
+            sender: self.sender.clone(),
+            ts: self.ts,
+            redacts,
+            transaction: self.transaction.clone(),
+        })?;
+        if let Some(transaction) = &self.transaction {
+            turn.note_sent(transaction, &event_id);
+        }
+        Ok(event_id)
+    }
+}
+
+impl SendEvent {
+    /// A member event may be sent by one who is not joined (it is how one joins); the rules judge.
+    fn needs_join(&self) -> bool {
+        !(self.event_type == TimelineEventType::RoomMember && self.state_key.is_some())
+    }
+
+    /// The event to redact, if the sender may: their own, or any with the level for it.
+    fn redaction_target(
+        &self,
+        turn: &mut Turn<'_>,
+        target: &OwnedEventId,
+    ) -> Result<(OwnedEventId, crate::record::Offset), Refusal> {
+        let env = turn.env;
+        let gone = || Refusal::NotFound("There is no such event in this room.".to_owned());
+        let event = env.events.find(&env.state, target)?.ok_or_else(gone)?;
+        if event.room_id != self.room_id {
+            return Err(gone());
+        }
+        let own = event.sender == self.sender;
+        let room = turn.room(&self.room_id)?;
+        if !own && !room.has_level(env, &self.sender, RoomPowerLevelsIntField::Redact)? {
+            return Err(Refusal::Forbidden(
+                "You may redact only your own events in this room.".to_owned(),
+            ));
+        }
+        Ok((target.clone(), event.offset))
+    }
+
+    /// Aliases that are new in a canonical alias event must point at the room (client-server API,
+    /// "m.room.canonical_alias").
+    fn check_canonical_alias(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
+        let env = turn.env;
+        let room = turn.room(&self.room_id)?;
+        let kind = ruma::events::StateEventType::RoomCanonicalAlias;
+        let before = room.state_event(env, &kind, "")?;
+        let before: CanonicalJsonObject =
+            before.and_then(|event| event.content_as().ok()).unwrap_or_default();
+        let known = aliases(&before)?;
+        for alias in aliases(&self.content)? {
+            if known.contains(&alias) {
+                continue;
+            }
+            let parsed = <&ruma::RoomAliasId>::try_from(alias.as_str())
+                .map_err(|_| Refusal::InvalidParam(format!("`{alias}` is not a room alias.")))?;
+            let target = env.state.aliases.get(parsed, crate::record::Offset::MAX);
+            if target.is_none_or(|target| target.room_id != self.room_id) {
+                return Err(Refusal::BadAlias(format!("`{alias}` does not point at this room.")));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn aliases(content: &CanonicalJsonObject) -> Result<Vec<String>, Refusal> {
+    let bad = || Refusal::BadJson("Aliases are strings.".to_owned());
+    let mut found = Vec::new();
+    match content.get("alias") {
+        None | Some(CanonicalJsonValue::Null) => {}
+        Some(CanonicalJsonValue::String(alias)) if alias.is_empty() => {}
+        Some(CanonicalJsonValue::String(alias)) => found.push(alias.clone()),
+        Some(_) => return Err(bad()),
+    }
+    match content.get("alt_aliases") {
+        None | Some(CanonicalJsonValue::Null) => {}
+        Some(CanonicalJsonValue::Array(aliases)) => {
+            for alias in aliases {
+                found.push(alias.as_str().ok_or_else(bad)?.to_owned());
+            }
+        }
+        Some(_) => return Err(bad()),
+    }
+    Ok(found)
+}

@@ -1,0 +1,120 @@
+//! The published head of the log, and the long-polls that wait for what concerns them.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+
+use dashmap::DashMap;
+use ruma::{OwnedUserId, UserId};
+use tokio::sync::{Notify, watch};
+
+use crate::{
+    record::Offset,
+    state::{Effect, State},
+};
+
+/// The last offset that is durable and applied, as readers may see it.
+#[derive(Debug)]
+pub struct Head {
+    offset: AtomicU64,
+    moved: watch::Sender<Offset>,
+    waiting: DashMap<OwnedUserId, Waiting>,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    notify: Arc<Notify>,
+    listeners: usize,
+}
+
+impl Head {
+    pub(super) fn new(offset: Offset) -> Self {
+        Self {
+            offset: AtomicU64::new(offset.get()),
+            moved: watch::Sender::new(offset),
+            waiting: DashMap::new(),
+        }
+    }
+
+    /// The head now.
+    #[must_use]
+    pub fn offset(&self) -> Offset {
+        Offset::new(self.offset.load(Ordering::Acquire))
+    }
+
+    /// The head as it moves: for those who follow everything.
+    #[must_use]
+    pub fn follow(&self) -> watch::Receiver<Offset> {
+        self.moved.subscribe()
+    }
+
+    /// Begins to listen for what concerns `user_id`. What is published from now on wakes
+    /// [`Listener::woken`].
+    #[must_use]
+    pub fn listen(&self, user_id: &UserId) -> Listener<'_> {
+        let mut waiting = self.waiting.entry(user_id.to_owned()).or_default();
+        waiting.listeners += 1;
+        let notify = Arc::clone(&waiting.notify);
+        drop(waiting);
+        Listener { head: self, user_id: user_id.to_owned(), notify }
+    }
+
+    /// How many users have a long-poll open.
+    #[must_use]
+    pub fn waiting_users(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Publishes what was applied and wakes exactly those it concerns.
+    pub(super) fn publish(&self, state: &State, mut effects: Vec<Effect>) {
+        let offset = state.applied();
+        self.offset.store(offset.get(), Ordering::Release);
+        effects.dedup();
+        if !self.waiting.is_empty() {
+            for effect in effects {
+                match effect {
+                    Effect::WakeUser(user_id) => self.wake(&user_id),
+                    Effect::WakeRoom(room_id) => {
+                        if let Some(room) = state.rooms.get(&room_id) {
+                            room.each_member_now(|user_id| self.wake(user_id));
+                        }
+                    }
+                }
+            }
+        }
+        self.moved.send_replace(offset);
+    }
+
+    fn wake(&self, user_id: &UserId) {
+        if let Some(waiting) = self.waiting.get(user_id) {
+            waiting.notify.notify_waiters();
+        }
+    }
+}
+
+/// One who listens for what concerns a user.
+#[derive(Debug)]
+pub struct Listener<'a> {
+    head: &'a Head,
+    user_id: OwnedUserId,
+    notify: Arc<Notify>,
+}
+
+impl Listener<'_> {
+    /// Resolves at the next publication that concerns the user. To be created before the state is
+    /// looked at, and awaited after, so that nothing falls in between.
+    #[must_use]
+    pub fn woken(&self) -> tokio::sync::futures::Notified<'_> {
+        self.notify.notified()
+    }
+}
+
+impl Drop for Listener<'_> {
+    fn drop(&mut self) {
+        self.head.waiting.remove_if_mut(&self.user_id, |_, waiting| {
+            waiting.listeners -= 1;
+            waiting.listeners == 0
+        });
+    }
+}

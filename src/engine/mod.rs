@@ -1,0 +1,262 @@
+//! The engine: the way of a write, from a proposal to a durable, applied record.
+//!
+//! ```text
+//! proposal → turn of its stream: decide → log: append, durable → apply → publish the head → reply
+//! ```
+//!
+//! [`Engine::propose`] queues a proposal on its stream. A turn takes what waits for that stream,
+//! decides it, and appends the outcome as one batch on one expected version. The log calls the
+//! follower with durable records only; the follower applies them, publishes the new head and wakes
+//! the long-polls they concern; then the append resolves and the replies go out.
+
+mod durable;
+mod head;
+mod turns;
+
+use std::sync::Arc;
+
+use base64::{Engine as _, engine::general_purpose::STANDARD_NO_PAD};
+use ruma::{OwnedServerName, ServerName, signatures::Ed25519KeyPair};
+
+pub use durable::Durable;
+pub use head::{Head, Listener};
+pub use turns::Rejected;
+
+use crate::{
+    clock::Clock,
+    decide::{Env, Proposal, ServerKeys},
+    events::EventStore,
+    log::{AppendError, Batch, Log, ReadError, StreamHeads},
+    record::{Command, NewRecord, Offset, Origin, Record, Stream, command::ServerIdentity},
+    state::{ApplyError, State},
+};
+
+/// How many records a replay reads at once: enough to make a read cheap, little enough to keep
+/// memory flat.
+const REPLAY_RECORDS: usize = 1024;
+
+/// Why the engine could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The log could not be read.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// A record could not be applied.
+    #[error("the log cannot be replayed: {0}")]
+    Apply(#[from] ApplyError),
+    /// The first record could not be written.
+    #[error("the server's identity could not be recorded: {0}")]
+    Append(#[from] AppendError),
+    /// The directory belongs to a server of another name.
+    #[error(
+        "this data belongs to the server `{found}`, not `{asked}`: a server keeps its name for ever"
+    )]
+    ServerName {
+        /// The name in the log.
+        found: String,
+        /// The name in the configuration.
+        asked: String,
+    },
+    /// The identity in the log cannot be used.
+    #[error("the server's signing key in the log cannot be read: {0}")]
+    Identity(String),
+}
+
+/// What a replay came through.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Replayed {
+    /// How many records were applied.
+    pub records: u64,
+    /// How many payload bytes they held.
+    pub bytes: u64,
+}
+
+/// Applies every record of `log` to a new state. `progress` is called now and then with the last
+/// offset applied and the last offset there is.
+///
+/// # Errors
+/// When a record cannot be read or applied: the first such record is named.
+pub fn replay(
+    log: &dyn Log,
+    mut progress: impl FnMut(Offset, Offset),
+) -> Result<(State, Replayed), OpenError> {
+    let state = State::default();
+    let mut replayed = Replayed::default();
+    let end = *log.durable().borrow();
+    while state.applied() < end {
+        let records = log.read(state.applied().next(), REPLAY_RECORDS)?;
+        if records.is_empty() {
+            return Err(ReadError::Missing(state.applied().next()).into());
+        }
+        for record in &records {
+            state.apply(record)?;
+            replayed.records += 1;
+            replayed.bytes += u64::from(record.header.payload_len);
+        }
+        progress(state.applied(), end);
+    }
+    Ok((state, replayed))
+}
+
+/// What the engine is opened with.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The server's name.
+    pub server_name: OwnedServerName,
+    /// About how many bytes of events are kept in memory.
+    pub event_cache_bytes: u64,
+    /// The source of time.
+    pub clock: Clock,
+}
+
+/// The one way to change anything.
+#[derive(Debug)]
+pub struct Engine {
+    log: Arc<dyn Log>,
+    env: Arc<Env>,
+    head: Arc<Head>,
+    turns: turns::Turns,
+    clock: Clock,
+}
+
+impl Engine {
+    /// Replays `log` and begins to take proposals.
+    ///
+    /// # Errors
+    /// When the log cannot be replayed, or belongs to a server of another name.
+    pub async fn open(log: Arc<dyn Log>, options: Options) -> Result<Self, OpenError> {
+        let (state, _) = replay(&*log, |_, _| {})?;
+        Self::start(log, state, options).await
+    }
+
+    /// Begins to take proposals on `state`, which is what `log` adds up to.
+    ///
+    /// # Errors
+    /// When the log belongs to a server of another name or its first record cannot be written.
+    pub async fn start(
+        log: Arc<dyn Log>,
+        state: State,
+        options: Options,
+    ) -> Result<Self, OpenError> {
+        let state = Arc::new(state);
+        let events = Arc::new(EventStore::new(Arc::clone(&log), options.event_cache_bytes));
+        let head = Arc::new(Head::new(state.applied()));
+        let heads: StreamHeads = state.streams.heads();
+        log.start(heads, Box::new(follower(&state, &events, &head)));
+
+        if state.server().is_none() {
+            let identity = Command::from(new_identity(&options.server_name)?);
+            let record = NewRecord::new(Stream::server(), Origin::server(), &identity);
+            let expect = vec![(Stream::server(), Offset::ZERO)];
+            log.append(Batch { expect, records: vec![record] }).await?;
+        }
+        let server = keys(&state, &options.server_name)?;
+        let env = Arc::new(Env { state, events, server });
+        let turns = turns::Turns::new(Arc::clone(&env), Arc::clone(&log));
+        Ok(Self { log, env, head, turns, clock: options.clock })
+    }
+
+    /// Proposes a change. Resolves when it is durable and applied, or refused on durable grounds.
+    /// Once called, dropping the future does not take the proposal back.
+    ///
+    /// # Errors
+    /// When the proposal is refused or the log takes no writes.
+    pub async fn propose<P: Proposal>(
+        &self,
+        origin: Origin,
+        proposal: P,
+    ) -> Result<Durable<P::Outcome>, Rejected> {
+        self.turns.propose(origin, proposal).await
+    }
+
+    /// What decisions look at: projections, bodies, the server's keys.
+    #[must_use]
+    pub fn env(&self) -> &Arc<Env> {
+        &self.env
+    }
+
+    /// The projections.
+    #[must_use]
+    pub fn state(&self) -> &State {
+        &self.env.state
+    }
+
+    /// The bodies.
+    #[must_use]
+    pub fn events(&self) -> &EventStore {
+        &self.env.events
+    }
+
+    /// The published head, and those who wait for it to move.
+    #[must_use]
+    pub fn head(&self) -> &Head {
+        &self.head
+    }
+
+    /// The log.
+    #[must_use]
+    pub fn log(&self) -> &Arc<dyn Log> {
+        &self.log
+    }
+
+    /// The source of time.
+    #[must_use]
+    pub const fn clock(&self) -> &Clock {
+        &self.clock
+    }
+}
+
+/// What the log calls with each group of durable records: applies them, publishes the new head,
+/// wakes those concerned.
+fn follower(
+    state: &Arc<State>,
+    events: &Arc<EventStore>,
+    head: &Arc<Head>,
+) -> impl FnMut(&[Arc<Record>]) + Send + use<> {
+    let (state, events, head) = (Arc::clone(state), Arc::clone(events), Arc::clone(head));
+    move |records| {
+        let mut effects = Vec::new();
+        for record in records {
+            match state.apply(record) {
+                Ok(more) => effects.extend(more),
+                Err(error) => {
+                    // Only what this server has just encoded comes here. If it cannot be applied,
+                    // the projections no longer say what the log says: nothing more may be
+                    // answered from them.
+                    tracing::error!(%error, "a record cannot be applied; the server stops");
+                    std::process::abort();
+                }
+            }
+            events.remember(record);
+        }
+        head.publish(&state, effects);
+    }
+}
+
+fn new_identity(name: &ServerName) -> Result<ServerIdentity, OpenError> {
+    let version = crate::clock::random_letters(6).to_lowercase();
+    let document = Ed25519KeyPair::generate();
+    let pair = Ed25519KeyPair::from_der(&document, version.clone())
+        .map_err(|error| OpenError::Identity(error.to_string()))?;
+    Ok(ServerIdentity {
+        server_name: name.to_string(),
+        key_id: format!("ed25519:{version}"),
+        private_key: STANDARD_NO_PAD.encode(&*document),
+        public_key: STANDARD_NO_PAD.encode(pair.public_key()),
+    })
+}
+
+fn keys(state: &State, asked: &ServerName) -> Result<ServerKeys, OpenError> {
+    let unusable = |what: &dyn std::fmt::Display| OpenError::Identity(what.to_string());
+    let identity = state.server().ok_or_else(|| unusable(&"it is missing"))?;
+    if identity.server_name != asked.as_str() {
+        let found = identity.server_name.clone();
+        return Err(OpenError::ServerName { found, asked: asked.to_string() });
+    }
+    let document =
+        STANDARD_NO_PAD.decode(&identity.private_key).map_err(|error| unusable(&error))?;
+    let version = identity.key_id.strip_prefix("ed25519:").unwrap_or(&identity.key_id);
+    let key_pair = Ed25519KeyPair::from_der(&document, version.to_owned())
+        .map_err(|error| unusable(&error))?;
+    Ok(ServerKeys { name: asked.to_owned(), key_pair })
+}

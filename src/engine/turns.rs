@@ -1,0 +1,173 @@
+//! Turns: proposals on one stream are decided one turn after the other.
+//!
+//! A turn takes what waits for its stream, decides it, appends the outcome as one batch and waits
+//! until that is durable. So a hot room is not limited to one message for each disk sync, and no
+//! one holds a lock while waiting for the disk. A conflict, which only another writer on the same
+//! log can cause, means that the turn is decided again on the newer state.
+
+use std::{
+    collections::{HashMap, VecDeque, hash_map::Entry},
+    sync::Arc,
+};
+
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
+
+use super::Durable;
+use crate::{
+    decide::{Env, Proposal, Refusal, Turn},
+    limits,
+    log::{AppendError, Log},
+    record::{Offset, Origin, Stream},
+};
+
+/// How often a turn is decided again after a conflict before its proposals are given up.
+const CONFLICTS: usize = 16;
+
+/// Why a proposal came to nothing.
+#[derive(Debug, thiserror::Error)]
+pub enum Rejected {
+    /// It was refused.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// The log takes no writes.
+    #[error(transparent)]
+    Log(#[from] AppendError),
+    /// The decision failed in a way that it must not. The log says where.
+    #[error("an internal error")]
+    Broken,
+}
+
+/// The turns of all streams.
+#[derive(Debug)]
+pub(super) struct Turns {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    env: Arc<Env>,
+    log: Arc<dyn Log>,
+    /// The streams with a turn under way, each with what waits for the next.
+    lanes: Mutex<HashMap<Stream, VecDeque<Box<dyn Job>>>>,
+}
+
+impl Turns {
+    pub(super) fn new(env: Arc<Env>, log: Arc<dyn Log>) -> Self {
+        Self { shared: Arc::new(Shared { env, log, lanes: Mutex::default() }) }
+    }
+
+    pub(super) async fn propose<P: Proposal>(
+        &self,
+        origin: Origin,
+        proposal: P,
+    ) -> Result<Durable<P::Outcome>, Rejected> {
+        let stream = proposal.stream();
+        let (reply, answer) = oneshot::channel();
+        let job = Box::new(Pending { proposal, origin, verdict: None, reply });
+        match self.shared.lanes.lock().entry(stream.clone()) {
+            Entry::Occupied(mut waiting) => waiting.get_mut().push_back(job),
+            Entry::Vacant(lane) => {
+                lane.insert(VecDeque::from([job as Box<dyn Job>]));
+                tokio::spawn(run(Arc::clone(&self.shared), stream));
+            }
+        }
+        answer.await.unwrap_or(Err(Rejected::Broken))
+    }
+}
+
+/// Takes turn after turn on one stream until nothing waits for it.
+async fn run(shared: Arc<Shared>, stream: Stream) {
+    loop {
+        let jobs = match shared.lanes.lock().entry(stream.clone()) {
+            Entry::Occupied(lane) if lane.get().is_empty() => {
+                lane.remove();
+                return;
+            }
+            Entry::Occupied(mut lane) => take(lane.get_mut()),
+            Entry::Vacant(_) => return,
+        };
+        turn(&shared, &stream, jobs).await;
+    }
+}
+
+/// The proposals of the next turn: the first, and those behind it as long as all share.
+fn take(waiting: &mut VecDeque<Box<dyn Job>>) -> Vec<Box<dyn Job>> {
+    let shares = waiting.iter().take(limits::TURN_PROPOSALS).take_while(|job| job.shares_turn());
+    let count = shares.count().max(1).min(waiting.len());
+    waiting.drain(..count).collect()
+}
+
+async fn turn(shared: &Shared, stream: &Stream, mut jobs: Vec<Box<dyn Job>>) {
+    for _ in 0..CONFLICTS {
+        let mut turn = Turn::new(&shared.env, stream);
+        for job in &mut jobs {
+            job.decide(&mut turn);
+        }
+        let batch = turn.into_batch();
+        if batch.records.is_empty() {
+            // Nothing to write: all was refused or is so already, on applied, durable grounds.
+            let applied = shared.env.state.applied();
+            jobs.into_iter().for_each(|job| job.settle(Ok(applied)));
+            return;
+        }
+        match shared.log.append(batch).await {
+            Ok(appended) => {
+                jobs.into_iter().for_each(|job| job.settle(Ok(appended.last)));
+                return;
+            }
+            Err(AppendError::Conflict { stream, expected, actual }) => {
+                tracing::debug!(%stream, %expected, %actual, "decided again after a conflict");
+            }
+            Err(error) => {
+                jobs.into_iter().for_each(|job| job.settle(Err(error.clone())));
+                return;
+            }
+        }
+    }
+    tracing::error!(%stream, "given up after {CONFLICTS} conflicts");
+}
+
+/// A proposal with the one who waits for it, of whatever type.
+trait Job: Send + std::fmt::Debug {
+    fn shares_turn(&self) -> bool;
+    fn decide(&mut self, turn: &mut Turn<'_>);
+    fn settle(self: Box<Self>, result: Result<Offset, AppendError>);
+}
+
+struct Pending<P: Proposal> {
+    proposal: P,
+    origin: Origin,
+    verdict: Option<Result<P::Outcome, Refusal>>,
+    reply: oneshot::Sender<Result<Durable<P::Outcome>, Rejected>>,
+}
+
+impl<P: Proposal> std::fmt::Debug for Pending<P> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pending").field("origin", &self.origin).finish_non_exhaustive()
+    }
+}
+
+impl<P: Proposal> Job for Pending<P> {
+    fn shares_turn(&self) -> bool {
+        self.proposal.shares_turn()
+    }
+
+    fn decide(&mut self, turn: &mut Turn<'_>) {
+        self.verdict = Some(turn.take(&self.proposal, &self.origin));
+    }
+
+    fn settle(self: Box<Self>, result: Result<Offset, AppendError>) {
+        let answer = match (result, self.verdict) {
+            // A refusal is told as soon as what it rests on is durable; it does not matter to it
+            // that the batch then failed only if it rests on nothing in the batch, which is not
+            // known here: the log's failure is told instead.
+            (Err(error), _) => Err(Rejected::Log(error)),
+            (Ok(offset), Some(Ok(outcome))) => Ok(Durable::proven(outcome, offset)),
+            (Ok(_), Some(Err(refusal))) => Err(Rejected::Refused(refusal)),
+            (Ok(_), None) => Err(Rejected::Broken),
+        };
+        // The one who waited may have hung up.
+        let _ = self.reply.send(answer);
+    }
+}

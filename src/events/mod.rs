@@ -1,0 +1,176 @@
+//! Events as they stand in the log: read by offset through a bounded cache, and turned into the
+//! form that clients get.
+
+mod client;
+mod store;
+
+use std::sync::Arc;
+
+use ruma::{
+    MilliSecondsSinceUnixEpoch, OwnedEventId, OwnedRoomId, OwnedUserId, RoomId, UserId,
+    events::TimelineEventType,
+};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+pub(crate) use client::to_raw;
+pub use client::{ClientForm, Viewer};
+pub use store::EventStore;
+
+use crate::record::{
+    Offset,
+    command::{RoomEvent, Transaction},
+};
+
+/// An event with the facts that decisions and responses need.
+#[derive(Clone, Debug)]
+pub struct StoredEvent {
+    /// Where it is in the log; [`Offset::ZERO`] while it is still being decided.
+    pub offset: Offset,
+    /// Its id.
+    pub event_id: OwnedEventId,
+    /// Its room.
+    pub room_id: OwnedRoomId,
+    /// Its type.
+    pub event_type: TimelineEventType,
+    /// Who sent it.
+    pub sender: OwnedUserId,
+    /// Its state key, if it is a state event.
+    pub state_key: Option<Box<str>>,
+    /// When, by the sending server's clock.
+    pub origin_server_ts: MilliSecondsSinceUnixEpoch,
+    /// Its content.
+    pub content: Box<RawValue>,
+    /// Its depth in the room's graph.
+    pub depth: u64,
+    /// The events before it.
+    pub prev_events: Vec<OwnedEventId>,
+    /// The events that authorise it.
+    pub auth_events: Vec<OwnedEventId>,
+    /// The event it redacts, wherever the room version puts that.
+    pub redacts: Option<OwnedEventId>,
+    /// The transaction that sent it.
+    pub transaction: Option<Transaction>,
+    /// The event in federation format.
+    pub pdu: Box<RawValue>,
+}
+
+#[derive(Deserialize)]
+struct Pdu {
+    #[serde(rename = "type")]
+    event_type: TimelineEventType,
+    sender: OwnedUserId,
+    #[serde(default)]
+    state_key: Option<Box<str>>,
+    origin_server_ts: MilliSecondsSinceUnixEpoch,
+    content: Box<RawValue>,
+    depth: u64,
+    #[serde(default)]
+    prev_events: Vec<OwnedEventId>,
+    #[serde(default)]
+    auth_events: Vec<OwnedEventId>,
+    #[serde(default)]
+    redacts: Option<OwnedEventId>,
+}
+
+#[derive(Deserialize)]
+struct RedactionContent {
+    #[serde(default)]
+    redacts: Option<OwnedEventId>,
+}
+
+impl StoredEvent {
+    /// The event of a `room.event` record.
+    ///
+    /// # Errors
+    /// When the PDU lacks a field that every PDU has.
+    pub fn new(offset: Offset, body: RoomEvent) -> serde_json::Result<Self> {
+        let pdu: Pdu = serde_json::from_str(body.pdu.get())?;
+        let mut redacts = pdu.redacts;
+        if redacts.is_none() && pdu.event_type == TimelineEventType::RoomRedaction {
+            let content: RedactionContent = serde_json::from_str(pdu.content.get())?;
+            redacts = content.redacts;
+        }
+        Ok(Self {
+            offset,
+            event_id: body.event_id,
+            room_id: body.room_id,
+            event_type: pdu.event_type,
+            sender: pdu.sender,
+            state_key: pdu.state_key,
+            origin_server_ts: pdu.origin_server_ts,
+            content: pdu.content,
+            depth: pdu.depth,
+            prev_events: pdu.prev_events,
+            auth_events: pdu.auth_events,
+            redacts,
+            transaction: body.transaction,
+            pdu: body.pdu,
+        })
+    }
+
+    /// The content, read as `T`.
+    ///
+    /// # Errors
+    /// When the content is not a `T`.
+    pub fn content_as<'a, T: Deserialize<'a>>(&'a self) -> serde_json::Result<T> {
+        serde_json::from_str(self.content.get())
+    }
+
+    /// About how many bytes it takes in memory.
+    fn weight(&self) -> u64 {
+        (512 + self.pdu.get().len() + self.content.get().len()) as u64
+    }
+}
+
+/// What ruma's authorisation rules ask of an event.
+impl ruma::state_res::Event for StoredEvent {
+    type Id = OwnedEventId;
+
+    fn event_id(&self) -> &Self::Id {
+        &self.event_id
+    }
+
+    fn room_id(&self) -> Option<&RoomId> {
+        Some(&self.room_id)
+    }
+
+    fn sender(&self) -> &UserId {
+        &self.sender
+    }
+
+    fn origin_server_ts(&self) -> MilliSecondsSinceUnixEpoch {
+        self.origin_server_ts
+    }
+
+    fn event_type(&self) -> &TimelineEventType {
+        &self.event_type
+    }
+
+    fn content(&self) -> &RawValue {
+        &self.content
+    }
+
+    fn state_key(&self) -> Option<&str> {
+        self.state_key.as_deref()
+    }
+
+    fn prev_events(&self) -> Box<dyn DoubleEndedIterator<Item = &Self::Id> + '_> {
+        Box::new(self.prev_events.iter())
+    }
+
+    fn auth_events(&self) -> Box<dyn DoubleEndedIterator<Item = &Self::Id> + '_> {
+        Box::new(self.auth_events.iter())
+    }
+
+    fn redacts(&self) -> Option<&Self::Id> {
+        self.redacts.as_ref()
+    }
+
+    fn rejected(&self) -> bool {
+        false
+    }
+}
+
+/// An event that is shared between the cache and its readers.
+pub type EventRef = Arc<StoredEvent>;

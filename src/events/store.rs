@@ -1,0 +1,134 @@
+//! Bodies from the log, through a cache bounded in bytes.
+
+use std::sync::Arc;
+
+use quick_cache::{Weighter, sync::Cache};
+use ruma::EventId;
+
+use super::{EventRef, StoredEvent};
+use crate::{
+    log::{Log, ReadError},
+    record::{Command, Offset, Record},
+    state::State,
+};
+
+/// Reads events and other payloads by offset.
+pub struct EventStore {
+    log: Arc<dyn Log>,
+    cache: Cache<Offset, EventRef, ByBytes>,
+}
+
+#[derive(Clone)]
+struct ByBytes;
+
+impl Weighter<Offset, EventRef> for ByBytes {
+    fn weight(&self, _: &Offset, event: &EventRef) -> u64 {
+        event.weight()
+    }
+}
+
+impl std::fmt::Debug for EventStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("EventStore").field("cached_bytes", &self.cache.weight()).finish()
+    }
+}
+
+impl EventStore {
+    /// A store over `log` that caches up to about `cache_bytes`.
+    #[must_use]
+    pub fn new(log: Arc<dyn Log>, cache_bytes: u64) -> Self {
+        // The estimate only sizes the cache's table at the start: events take about 2 KiB.
+        let estimated = usize::try_from(cache_bytes / 2048).unwrap_or(1024).clamp(64, 1 << 20);
+        Self { log, cache: Cache::with_weighter(estimated, cache_bytes, ByBytes) }
+    }
+
+    /// The event at `offset`; `None` if there is no event there or its payload was erased.
+    ///
+    /// # Errors
+    /// When the log cannot be read.
+    pub fn get(&self, offset: Offset) -> Result<Option<EventRef>, ReadError> {
+        if let Some(event) = self.cache.get(&offset) {
+            return Ok(Some(event));
+        }
+        let Some(record) = self.log.get(offset)? else { return Ok(None) };
+        let Some(event) = parse(&record) else { return Ok(None) };
+        self.cache.insert(offset, Arc::clone(&event));
+        Ok(Some(event))
+    }
+
+    /// The events at `offsets`, in that order, without those that are gone.
+    ///
+    /// # Errors
+    /// When the log cannot be read.
+    pub fn get_all(&self, offsets: &[Offset]) -> Result<Vec<EventRef>, ReadError> {
+        let mut events = Vec::with_capacity(offsets.len());
+        for offset in offsets {
+            events.extend(self.get(*offset)?);
+        }
+        Ok(events)
+    }
+
+    /// The event of this id, as far as `state` goes.
+    ///
+    /// # Errors
+    /// When the log cannot be read.
+    pub fn find(&self, state: &State, event_id: &EventId) -> Result<Option<EventRef>, ReadError> {
+        for offset in state.events.candidates(event_id) {
+            if let Some(event) = self.get(offset)?
+                && event.event_id == event_id
+            {
+                return Ok(Some(event));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The event that a transaction of `session` sent, if it has sent one.
+    ///
+    /// # Errors
+    /// When the log cannot be read.
+    pub fn find_transaction(
+        &self,
+        state: &State,
+        session: Offset,
+        scope: &str,
+        id: &str,
+    ) -> Result<Option<EventRef>, ReadError> {
+        for offset in state.transactions.candidates(session, scope, id) {
+            if let Some(event) = self.get(offset)?
+                && event.transaction.as_ref().is_some_and(|t| t.scope == scope && t.id == id)
+            {
+                return Ok(Some(event));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The command at `offset`, for what is not an event.
+    ///
+    /// # Errors
+    /// When the log cannot be read.
+    pub fn command(&self, offset: Offset) -> Result<Option<Command>, ReadError> {
+        let record = self.log.get(offset)?;
+        // What was applied could be decoded; it can be decoded again.
+        Ok(record.and_then(|record| record.command().ok().flatten()))
+    }
+
+    /// Keeps an event that was just appended: it is about to be read by everyone in its room.
+    pub(crate) fn remember(&self, record: &Record) {
+        if &*record.header.kind == "room.event"
+            && let Some(event) = parse(record)
+        {
+            self.cache.insert(record.offset(), event);
+        }
+    }
+}
+
+fn parse(record: &Record) -> Option<EventRef> {
+    match record.command() {
+        Ok(Some(Command::RoomEvent(body))) => {
+            StoredEvent::new(record.offset(), body).ok().map(Arc::new)
+        }
+        _ => None,
+    }
+}

@@ -1,0 +1,84 @@
+//! A value with its past: what it was as of any offset.
+
+use serde::Serialize;
+
+use crate::record::Offset;
+
+/// The values something had, each with the offset of the record that gave it that value.
+///
+/// Offsets only grow, so a read *as of* an offset is a binary search, and a reader that holds an
+/// older offset is not disturbed by newer records being applied.
+#[derive(Clone, Debug, Serialize)]
+pub struct History<T>(Vec<(Offset, T)>);
+
+impl<T> Default for History<T> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<T> History<T> {
+    /// Records that the value became `value` at `offset`.
+    pub(super) fn push(&mut self, offset: Offset, value: T) {
+        debug_assert!(self.0.last().is_none_or(|(last, _)| *last <= offset));
+        self.0.push((offset, value));
+    }
+
+    /// The value as of `at`, with the offset that wrote it.
+    pub fn at(&self, at: Offset) -> Option<(Offset, &T)> {
+        let after = self.0.partition_point(|(offset, _)| *offset <= at);
+        let (offset, value) = self.0.get(after.checked_sub(1)?)?;
+        Some((*offset, value))
+    }
+
+    /// The newest value.
+    pub fn latest(&self) -> Option<&T> {
+        self.0.last().map(|(_, value)| value)
+    }
+
+    /// The newest value, to be changed in place for facts that have no past of their own.
+    pub(super) fn latest_mut(&mut self) -> Option<&mut T> {
+        self.0.last_mut().map(|(_, value)| value)
+    }
+
+    /// Every change, oldest first.
+    pub fn changes(&self) -> impl DoubleEndedIterator<Item = (Offset, &T)> {
+        self.0.iter().map(|(offset, value)| (*offset, value))
+    }
+
+    /// The changes after `since`, up to and with `to`, oldest first.
+    pub fn between(
+        &self,
+        since: Offset,
+        to: Offset,
+    ) -> impl DoubleEndedIterator<Item = (Offset, &T)> {
+        let from = self.0.partition_point(|(offset, _)| *offset <= since);
+        let end = self.0.partition_point(|(offset, _)| *offset <= to).max(from);
+        self.0[from..end].iter().map(|(offset, value)| (*offset, value))
+    }
+
+    /// The offset of the newest change.
+    pub fn last_change(&self) -> Offset {
+        self.0.last().map_or(Offset::ZERO, |(offset, _)| *offset)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_is_found_as_of_every_offset() {
+        let mut history = History::default();
+        assert!(history.at(Offset::MAX).is_none());
+        history.push(Offset::new(3), 'a');
+        history.push(Offset::new(7), 'b');
+        let at = |n| history.at(Offset::new(n)).map(|(_, value)| *value);
+        assert_eq!(
+            [at(0), at(2), at(3), at(6), at(7), at(99)].map(|v| v.unwrap_or('-')),
+            ['-', '-', 'a', 'a', 'b', 'b']
+        );
+        let between = |a, b| history.between(Offset::new(a), Offset::new(b)).count();
+        assert_eq!((between(0, 9), between(3, 7), between(3, 6), between(7, 3)), (2, 1, 0, 0));
+    }
+}

@@ -1,0 +1,125 @@
+//! Which rooms a user has to do with, and since when.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use dashmap::DashMap;
+use parking_lot::RwLock;
+use ruma::{OwnedRoomId, OwnedUserId, RoomId, UserId};
+use serde::Serialize;
+
+use super::{history::History, rooms::Membership};
+use crate::record::Offset;
+
+/// One user's part in one room.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Part {
+    /// The user's memberships.
+    pub membership: History<Membership>,
+    /// Whether the user has forgotten the room; a new membership takes that back.
+    pub forgotten: History<bool>,
+}
+
+impl Part {
+    /// Whether the room was forgotten as of `at`.
+    #[must_use]
+    pub fn is_forgotten(&self, at: Offset) -> bool {
+        self.forgotten.at(at).is_some_and(|(_, forgotten)| *forgotten)
+    }
+}
+
+type Parts = BTreeMap<OwnedRoomId, Part>;
+
+/// The rooms of every user.
+#[derive(Debug, Default)]
+pub struct Memberships(DashMap<OwnedUserId, Arc<RwLock<Parts>>>);
+
+impl Memberships {
+    /// The rooms that `user_id` has a membership in as of `at`, in the order of their ids.
+    #[must_use]
+    pub fn of(&self, user_id: &UserId, at: Offset) -> Vec<RoomMembership> {
+        let Some(parts) = self.parts(user_id) else { return Vec::new() };
+        let parts = parts.read();
+        let of = |(room_id, part): (&OwnedRoomId, &Part)| {
+            let (offset, membership) = part.membership.at(at)?;
+            Some(RoomMembership {
+                room_id: room_id.clone(),
+                membership: *membership,
+                offset,
+                forgotten: part.is_forgotten(at),
+            })
+        };
+        parts.iter().filter_map(of).collect()
+    }
+
+    /// The rooms in which the membership of `user_id` changed after `since` up to and with `to`.
+    #[must_use]
+    pub fn changed_between(&self, user_id: &UserId, since: Offset, to: Offset) -> Vec<OwnedRoomId> {
+        let Some(parts) = self.parts(user_id) else { return Vec::new() };
+        let parts = parts.read();
+        let changed =
+            parts.iter().filter(|(_, part)| part.membership.between(since, to).next().is_some());
+        changed.map(|(room_id, _)| room_id.clone()).collect()
+    }
+
+    /// The part of `user_id` in one room.
+    #[must_use]
+    pub fn part(&self, user_id: &UserId, room_id: &RoomId) -> Option<Part> {
+        self.parts(user_id)?.read().get(room_id).cloned()
+    }
+
+    fn parts(&self, user_id: &UserId) -> Option<Arc<RwLock<Parts>>> {
+        self.0.get(user_id).map(|parts| Arc::clone(&parts))
+    }
+
+    fn change(&self, user_id: &UserId, room_id: &RoomId, change: impl FnOnce(&mut Part)) {
+        let parts = match self.parts(user_id) {
+            Some(parts) => parts,
+            None => Arc::clone(&self.0.entry(user_id.to_owned()).or_default()),
+        };
+        change(parts.write().entry(room_id.to_owned()).or_default());
+    }
+
+    pub(super) fn set(
+        &self,
+        offset: Offset,
+        user_id: &UserId,
+        room_id: &RoomId,
+        membership: Membership,
+    ) {
+        self.change(user_id, room_id, |part| {
+            part.membership.push(offset, membership);
+            let comes_back =
+                matches!(membership, Membership::Join | Membership::Invite | Membership::Knock);
+            if comes_back && part.forgotten.latest() == Some(&true) {
+                part.forgotten.push(offset, false);
+            }
+        });
+    }
+
+    pub(super) fn forget(&self, offset: Offset, user_id: &UserId, room_id: &RoomId) {
+        self.change(user_id, room_id, |part| part.forgotten.push(offset, true));
+    }
+
+    pub(super) fn digest(&self, digest: &mut super::digest::Digest) {
+        let mut users: Vec<_> =
+            self.0.iter().map(|entry| (entry.key().clone(), Arc::clone(entry.value()))).collect();
+        users.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
+        for (user_id, parts) in users {
+            digest.add(&user_id);
+            digest.add(&*parts.read());
+        }
+    }
+}
+
+/// A user's membership in a room.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RoomMembership {
+    /// The room.
+    pub room_id: OwnedRoomId,
+    /// The membership.
+    pub membership: Membership,
+    /// The offset of the member event.
+    pub offset: Offset,
+    /// Whether the user has forgotten the room.
+    pub forgotten: bool,
+}

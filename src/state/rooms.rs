@@ -1,0 +1,501 @@
+//! Rooms: timeline, state with its past, members, receipts, typing, and the place in the directory.
+//!
+//! A room holds offsets and small facts. The events themselves are read from the log.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use dashmap::DashMap;
+use parking_lot::RwLock;
+use ruma::{
+    OwnedEventId, OwnedRoomId, OwnedUserId, RoomId, RoomVersionId, UserId,
+    events::{StateEventType, room::member::MembershipState},
+    room_version_rules::RoomVersionRules,
+};
+use serde::{Deserialize, Serialize};
+
+use super::history::History;
+use crate::record::{
+    Offset,
+    command::{RoomReceipt, RoomTyping, RoomVisibility},
+};
+
+/// A user's relation to a room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Membership {
+    /// Takes part.
+    Join,
+    /// Is invited.
+    Invite,
+    /// Asked to be let in.
+    Knock,
+    /// Left, was kicked, or rejected an invite.
+    Leave,
+    /// May not come back.
+    Ban,
+}
+
+impl Membership {
+    /// The membership that a member event's content names; `None` for one that Matrix lacks.
+    #[must_use]
+    pub fn from_ruma(membership: &MembershipState) -> Option<Self> {
+        Some(match membership {
+            MembershipState::Join => Self::Join,
+            MembershipState::Invite => Self::Invite,
+            MembershipState::Knock => Self::Knock,
+            MembershipState::Leave => Self::Leave,
+            MembershipState::Ban => Self::Ban,
+            _ => return None,
+        })
+    }
+
+    /// The word in the member event's content.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Join => "join",
+            Self::Invite => "invite",
+            Self::Knock => "knock",
+            Self::Leave => "leave",
+            Self::Ban => "ban",
+        }
+    }
+}
+
+/// One room.
+#[derive(Debug)]
+pub struct Room {
+    /// The room.
+    pub id: OwnedRoomId,
+    /// Its version.
+    pub version: RoomVersionId,
+    /// The rules of its version.
+    pub rules: RoomVersionRules,
+    /// The offset of its `m.room.create` event.
+    pub created: Offset,
+    inner: RwLock<Inner>,
+}
+
+#[derive(Debug, Default, Serialize)]
+struct Inner {
+    timeline: Vec<Offset>,
+    /// Every change of state, as (offset, index into `keys`).
+    state_log: Vec<(Offset, u32)>,
+    keys: Vec<(StateEventType, Box<str>)>,
+    #[serde(skip)]
+    key_index: BTreeMap<StateEventType, BTreeMap<Box<str>, u32>>,
+    /// By key index, the offsets at which the key changed.
+    state: Vec<Vec<Offset>>,
+    members: BTreeMap<OwnedUserId, History<Membership>>,
+    counts: History<MemberCounts>,
+    tip: Option<Tip>,
+    /// Redacted event → the redaction.
+    redactions: BTreeMap<Offset, Offset>,
+    public: History<bool>,
+    receipts: BTreeMap<ReceiptKey, ReceiptEntry>,
+    typing: BTreeMap<OwnedUserId, u64>,
+    typing_changed: Offset,
+    changed: Offset,
+}
+
+/// The end of a room's event graph, on which the next event is built.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Tip {
+    /// The forward extremity.
+    pub event_id: OwnedEventId,
+    /// Its depth.
+    pub depth: u64,
+}
+
+/// How many users are joined and invited.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct MemberCounts {
+    /// Joined users.
+    pub joined: u64,
+    /// Invited users.
+    pub invited: u64,
+}
+
+/// Whose receipt it is: user, receipt type, thread.
+pub type ReceiptKey = (OwnedUserId, String, Option<String>);
+
+/// Where a receipt points.
+#[derive(Clone, Debug, Serialize)]
+pub struct ReceiptEntry {
+    /// The record that put it there.
+    pub offset: Offset,
+    /// The event.
+    pub event_id: OwnedEventId,
+    /// When, in milliseconds since the Unix epoch.
+    pub ts: u64,
+}
+
+/// The facts of an event that a room keeps.
+#[derive(Clone, Debug)]
+pub(super) struct EventFacts {
+    pub(super) event_id: OwnedEventId,
+    pub(super) depth: u64,
+    pub(super) state_key: Option<(StateEventType, Box<str>)>,
+    pub(super) membership: Option<(OwnedUserId, Membership)>,
+    pub(super) redacts: Option<Offset>,
+}
+
+impl Room {
+    /// The offset of the last record that changed the room, typing and receipts included.
+    #[must_use]
+    pub fn changed(&self) -> Offset {
+        self.inner.read().changed
+    }
+
+    /// The end of the event graph.
+    #[must_use]
+    pub fn tip(&self) -> Option<Tip> {
+        self.inner.read().tip.clone()
+    }
+
+    /// The offset of the last event up to and with `at`.
+    #[must_use]
+    pub fn last_event(&self, at: Offset) -> Option<Offset> {
+        let inner = self.inner.read();
+        let end = inner.timeline.partition_point(|offset| *offset <= at);
+        end.checked_sub(1).and_then(|last| inner.timeline.get(last).copied())
+    }
+
+    /// Up to `limit` events after `after`, up to and with `to`, oldest first.
+    #[must_use]
+    pub fn events_forward(&self, after: Offset, to: Offset, limit: usize) -> Vec<Offset> {
+        let inner = self.inner.read();
+        let from = inner.timeline.partition_point(|offset| *offset <= after);
+        inner.timeline[from..].iter().copied().take_while(|o| *o <= to).take(limit).collect()
+    }
+
+    /// Up to `limit` events up to and with `from`, back to but without `after`, newest first.
+    #[must_use]
+    pub fn events_backward(&self, from: Offset, after: Offset, limit: usize) -> Vec<Offset> {
+        let inner = self.inner.read();
+        let end = inner.timeline.partition_point(|offset| *offset <= from);
+        let events = inner.timeline[..end].iter().rev().copied();
+        events.take_while(|offset| *offset > after).take(limit).collect()
+    }
+
+    /// How many events the room has as of `at`.
+    #[must_use]
+    pub fn event_count(&self, at: Offset) -> usize {
+        self.inner.read().timeline.partition_point(|offset| *offset <= at)
+    }
+
+    /// Whether `offset` is an event of this room.
+    #[must_use]
+    pub fn has_event(&self, offset: Offset) -> bool {
+        self.inner.read().timeline.binary_search(&offset).is_ok()
+    }
+
+    /// The offset of the state event of this key as of `at`.
+    #[must_use]
+    pub fn state_event(
+        &self,
+        event_type: &StateEventType,
+        state_key: &str,
+        at: Offset,
+    ) -> Option<Offset> {
+        let inner = self.inner.read();
+        let index = *inner.key_index.get(event_type)?.get(state_key)?;
+        as_of(inner.state.get(index as usize)?, at)
+    }
+
+    /// The offset of the state event that held this key right before `before`.
+    #[must_use]
+    pub fn state_before(
+        &self,
+        event_type: &StateEventType,
+        state_key: &str,
+        before: Offset,
+    ) -> Option<Offset> {
+        self.state_event(event_type, state_key, before.prev())
+    }
+
+    /// The offsets of all state events as of `at`, in the order in which they were sent.
+    #[must_use]
+    pub fn full_state(&self, at: Offset) -> Vec<Offset> {
+        let inner = self.inner.read();
+        let mut state: Vec<_> =
+            inner.state.iter().filter_map(|changes| as_of(changes, at)).collect();
+        drop(inner);
+        state.sort_unstable();
+        state
+    }
+
+    /// The offsets of all state events except memberships as of `at`, in order.
+    #[must_use]
+    pub fn state_without_members(&self, at: Offset) -> Vec<Offset> {
+        let inner = self.inner.read();
+        let mut state: Vec<_> = inner
+            .key_index
+            .iter()
+            .filter(|(event_type, _)| **event_type != StateEventType::RoomMember)
+            .flat_map(|(_, keys)| keys.values())
+            .filter_map(|index| as_of(inner.state.get(*index as usize)?, at))
+            .collect();
+        drop(inner);
+        state.sort_unstable();
+        state
+    }
+
+    /// The offsets of the state events as of `to` whose key changed after `since`, in order.
+    /// Costs what changed, not what exists.
+    #[must_use]
+    pub fn state_delta(&self, since: Offset, to: Offset) -> Vec<Offset> {
+        let inner = self.inner.read();
+        let from = inner.state_log.partition_point(|(offset, _)| *offset <= since);
+        let mut seen = std::collections::HashSet::new();
+        let mut delta: Vec<_> = inner.state_log[from..]
+            .iter()
+            .take_while(|(offset, _)| *offset <= to)
+            .collect::<Vec<_>>()
+            .into_iter()
+            .rev()
+            .filter(|(_, key)| seen.insert(*key))
+            .map(|(offset, _)| *offset)
+            .collect();
+        drop(inner);
+        delta.sort_unstable();
+        delta
+    }
+
+    /// Every change of state up to and with `at`: offset, type, state key; oldest first.
+    #[must_use]
+    pub fn state_changes(&self, at: Offset) -> Vec<(Offset, StateEventType, String)> {
+        let inner = self.inner.read();
+        inner
+            .state_log
+            .iter()
+            .take_while(|(offset, _)| *offset <= at)
+            .filter_map(|(offset, key)| {
+                let (event_type, state_key) = inner.keys.get(*key as usize)?;
+                Some((*offset, event_type.clone(), state_key.to_string()))
+            })
+            .collect()
+    }
+
+    /// The membership of `user_id` as of `at`, with the offset that set it.
+    #[must_use]
+    pub fn membership(&self, user_id: &UserId, at: Offset) -> Option<(Offset, Membership)> {
+        let inner = self.inner.read();
+        inner.members.get(user_id)?.at(at).map(|(offset, membership)| (offset, *membership))
+    }
+
+    /// Whether `user_id` is joined as of `at`.
+    #[must_use]
+    pub fn is_joined(&self, user_id: &UserId, at: Offset) -> bool {
+        matches!(self.membership(user_id, at), Some((_, Membership::Join)))
+    }
+
+    /// All memberships that `user_id` had up to and with `at`, oldest first.
+    #[must_use]
+    pub fn membership_changes(&self, user_id: &UserId, at: Offset) -> Vec<(Offset, Membership)> {
+        let inner = self.inner.read();
+        inner.members.get(user_id).map_or_else(Vec::new, |history| {
+            history.between(Offset::ZERO, at).map(|(offset, m)| (offset, *m)).collect()
+        })
+    }
+
+    /// The users with this membership as of `at`, in order, each with the offset that set it.
+    #[must_use]
+    pub fn members(&self, membership: Membership, at: Offset) -> Vec<(OwnedUserId, Offset)> {
+        let inner = self.inner.read();
+        inner
+            .members
+            .iter()
+            .filter_map(|(user_id, history)| {
+                let (offset, is) = history.at(at)?;
+                (*is == membership).then(|| (user_id.clone(), offset))
+            })
+            .collect()
+    }
+
+    /// Calls `found` for each user who is joined or invited now.
+    pub(crate) fn each_member_now(&self, mut found: impl FnMut(&OwnedUserId)) {
+        for (user_id, history) in &self.inner.read().members {
+            if matches!(history.latest(), Some(Membership::Join | Membership::Invite)) {
+                found(user_id);
+            }
+        }
+    }
+
+    /// How many users are joined and invited as of `at`.
+    #[must_use]
+    pub fn counts(&self, at: Offset) -> MemberCounts {
+        self.inner.read().counts.at(at).map(|(_, counts)| *counts).unwrap_or_default()
+    }
+
+    /// The offset of the redaction of the event at `event`, if it was redacted as of `at`.
+    #[must_use]
+    pub fn redaction_of(&self, event: Offset, at: Offset) -> Option<Offset> {
+        self.inner.read().redactions.get(&event).copied().filter(|redaction| *redaction <= at)
+    }
+
+    /// Whether the public directory lists the room.
+    #[must_use]
+    pub fn is_public(&self) -> bool {
+        self.inner.read().public.latest().copied().unwrap_or(false)
+    }
+
+    /// The receipts that moved after `since` up to and with `to`.
+    #[must_use]
+    pub fn receipts_between(&self, since: Offset, to: Offset) -> Vec<(ReceiptKey, ReceiptEntry)> {
+        let inner = self.inner.read();
+        let moved = inner.receipts.iter().filter(|(_, r)| r.offset > since && r.offset <= to);
+        moved.map(|(key, receipt)| (key.clone(), receipt.clone())).collect()
+    }
+
+    /// The receipt of this user, type and thread.
+    #[must_use]
+    pub fn receipt(&self, key: &ReceiptKey) -> Option<ReceiptEntry> {
+        self.inner.read().receipts.get(key).cloned()
+    }
+
+    /// The users who type, each with the time at which it ends, and the offset of the last change.
+    #[must_use]
+    pub fn typing(&self) -> (Vec<(OwnedUserId, u64)>, Offset) {
+        let inner = self.inner.read();
+        let users = inner.typing.iter().map(|(user_id, until)| (user_id.clone(), *until)).collect();
+        (users, inner.typing_changed)
+    }
+
+    fn add_event(&self, offset: Offset, facts: EventFacts) {
+        let mut inner = self.inner.write();
+        inner.timeline.push(offset);
+        inner.tip = Some(Tip { event_id: facts.event_id, depth: facts.depth });
+        inner.changed = offset;
+        if let Some((event_type, state_key)) = facts.state_key {
+            let key = inner.key(event_type, state_key);
+            inner.state_log.push((offset, key));
+            inner.state[key as usize].push(offset);
+        }
+        if let Some((user_id, membership)) = facts.membership {
+            inner.set_membership(offset, user_id, membership);
+        }
+        if let Some(target) = facts.redacts {
+            inner.redactions.entry(target).or_insert(offset);
+        }
+    }
+}
+
+impl Inner {
+    fn key(&mut self, event_type: StateEventType, state_key: Box<str>) -> u32 {
+        let keys = self.key_index.entry(event_type.clone()).or_default();
+        if let Some(index) = keys.get(&state_key) {
+            return *index;
+        }
+        // A log cannot hold 2^32 distinct state keys of one room: each takes a record.
+        let index = u32::try_from(self.keys.len()).unwrap_or(u32::MAX);
+        keys.insert(state_key.clone(), index);
+        self.keys.push((event_type, state_key));
+        self.state.push(Vec::new());
+        index
+    }
+
+    fn set_membership(&mut self, offset: Offset, user_id: OwnedUserId, membership: Membership) {
+        let mut counts = self.counts.latest().copied().unwrap_or_default();
+        let history = self.members.entry(user_id.clone()).or_default();
+        let before = history.latest().copied();
+        history.push(offset, membership);
+        let tally = |of| u64::from(membership == of) as i64 - i64::from(before == Some(of));
+        counts.joined = counts.joined.saturating_add_signed(tally(Membership::Join));
+        counts.invited = counts.invited.saturating_add_signed(tally(Membership::Invite));
+        if self.counts.latest() != Some(&counts) {
+            self.counts.push(offset, counts);
+        }
+        if membership != Membership::Join && self.typing.remove(&user_id).is_some() {
+            self.typing_changed = offset;
+        }
+    }
+}
+
+fn as_of(changes: &[Offset], at: Offset) -> Option<Offset> {
+    let after = changes.partition_point(|offset| *offset <= at);
+    after.checked_sub(1).and_then(|index| changes.get(index).copied())
+}
+
+/// All rooms.
+#[derive(Debug, Default)]
+pub struct Rooms(DashMap<OwnedRoomId, Arc<Room>>);
+
+impl Rooms {
+    /// The room of this id.
+    #[must_use]
+    pub fn get(&self, room_id: &RoomId) -> Option<Arc<Room>> {
+        self.0.get(room_id).map(|room| Arc::clone(&room))
+    }
+
+    /// How many rooms there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there is no room.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// All rooms, in the order of their creation.
+    #[must_use]
+    pub fn all(&self) -> Vec<Arc<Room>> {
+        let mut rooms: Vec<_> = self.0.iter().map(|entry| Arc::clone(entry.value())).collect();
+        rooms.sort_unstable_by_key(|room| room.created);
+        rooms
+    }
+
+    /// Adds the room of a create event. Returns false for a version without known rules.
+    pub(super) fn create(&self, offset: Offset, id: OwnedRoomId, version: RoomVersionId) -> bool {
+        let Some(rules) = version.rules() else { return false };
+        let room =
+            Room { id: id.clone(), version, rules, created: offset, inner: RwLock::default() };
+        self.0.insert(id, Arc::new(room));
+        true
+    }
+
+    pub(super) fn add_event(&self, offset: Offset, room_id: &RoomId, facts: EventFacts) {
+        if let Some(room) = self.get(room_id) {
+            room.add_event(offset, facts);
+        }
+    }
+
+    pub(super) fn set_visibility(&self, offset: Offset, body: &RoomVisibility) {
+        if let Some(room) = self.get(&body.room_id) {
+            room.inner.write().public.push(offset, body.public);
+        }
+    }
+
+    pub(super) fn set_receipt(&self, offset: Offset, body: RoomReceipt) {
+        if let Some(room) = self.get(&body.room_id) {
+            let mut inner = room.inner.write();
+            let key = (body.user_id, body.receipt_type, body.thread_id);
+            let entry = ReceiptEntry { offset, event_id: body.event_id, ts: body.ts };
+            inner.receipts.insert(key, entry);
+            inner.changed = offset;
+        }
+    }
+
+    pub(super) fn set_typing(&self, offset: Offset, body: RoomTyping) {
+        if let Some(room) = self.get(&body.room_id) {
+            let mut inner = room.inner.write();
+            if body.until_ms == 0 {
+                inner.typing.remove(&body.user_id);
+            } else {
+                inner.typing.insert(body.user_id, body.until_ms);
+            }
+            inner.typing_changed = offset;
+            inner.changed = offset;
+        }
+    }
+
+    pub(super) fn digest(&self, digest: &mut super::digest::Digest) {
+        for room in self.all() {
+            digest.add(&(&room.id, &room.version, room.created));
+            digest.add(&*room.inner.read());
+        }
+    }
+}
