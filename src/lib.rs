@@ -8,3 +8,5 @@ pub mod limits;
 pub mod log;
 pub mod record;
 pub mod state;
+pub mod sync;
+pub mod view;

@@ -1,0 +1,274 @@
+//! What a user sees: the way of a read, from projections as of an offset to the JSON of events.
+//!
+//! A [`View`] is one user's look at the server as of one offset. Every path an event can take to a
+//! client goes through it, so that visibility and redaction are judged in one place.
+
+pub mod filter;
+pub mod token;
+mod visibility;
+
+use std::collections::HashSet;
+
+use ruma::{RoomId, UserId, events::StateEventType};
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+use self::{filter::EventFilter, visibility::Visibility};
+use crate::{
+    events::{ClientForm, EventRef, EventStore, Viewer, to_raw},
+    log::ReadError,
+    record::Offset,
+    state::{Membership, Room, State},
+};
+
+/// One user's look at the server as of one offset.
+#[derive(Clone, Copy, Debug)]
+pub struct View<'a> {
+    /// The projections.
+    pub state: &'a State,
+    /// The bodies.
+    pub events: &'a EventStore,
+    /// Who looks, and as of when.
+    pub viewer: Viewer<'a>,
+}
+
+/// A stretch of a room's timeline.
+#[derive(Debug, Default)]
+pub struct Page {
+    /// The events, in the order in which they were looked for.
+    pub events: Vec<EventRef>,
+    /// The position after the last event that was looked at; `None` at the end of the stretch.
+    pub next: Option<Offset>,
+}
+
+impl<'a> View<'a> {
+    /// The user who looks.
+    #[must_use]
+    pub const fn user_id(&self) -> &'a UserId {
+        self.viewer.user_id
+    }
+
+    /// As of which offset.
+    #[must_use]
+    pub const fn at(&self) -> Offset {
+        self.viewer.at
+    }
+
+    /// The same user's look as of an earlier offset.
+    #[must_use]
+    pub fn as_of(self, at: Offset) -> Self {
+        Self { viewer: Viewer { at, ..self.viewer }, ..self }
+    }
+
+    /// The events in the form that clients get.
+    ///
+    /// # Errors
+    /// When the log cannot be read.
+    pub fn client_events(
+        &self,
+        room: &Room,
+        events: &[EventRef],
+        form: ClientForm,
+    ) -> Result<Vec<Box<RawValue>>, ReadError> {
+        events.iter().map(|event| self.events.client_form(room, event, self.viewer, form)).collect()
+    }
+
+    /// Whether the user may see this event.
+    ///
+    /// # Errors
+    /// When the log cannot be read.
+    pub fn may_see(&self, room: &Room, event: &EventRef) -> Result<bool, ReadError> {
+        Visibility::of(self, room).shows(self, event)
+    }
+
+    /// Up to `limit` visible events that pass the filter, newest first: from `from` (included) back
+    /// to `after` (not included).
+    ///
+    /// # Errors
+    /// When the log cannot be read.
+    pub fn page_backward(
+        &self,
+        room: &Room,
+        from: Offset,
+        after: Offset,
+        limit: usize,
+        filter: &EventFilter,
+    ) -> Result<Page, ReadError> {
+        let visibility = Visibility::of(self, room);
+        let mut page = Page::default();
+        let mut position = from.min(self.at());
+        loop {
+            let offsets = room.events_backward(position, after, chunk(limit));
+            let exhausted = offsets.len() < chunk(limit);
+            for offset in offsets {
+                if page.events.len() == limit {
+                    page.next = Some(position);
+                    return Ok(page);
+                }
+                position = offset.prev();
+                page.next = Some(position);
+                if let Some(event) = self.events.get(offset)?
+                    && filter.matches(&event)
+                    && visibility.shows(self, &event)?
+                {
+                    page.events.push(event);
+                }
+            }
+            if exhausted {
+                page.next = None;
+                return Ok(page);
+            }
+        }
+    }
+
+    /// Up to `limit` visible events that pass the filter, oldest first: after `after`, up to and
+    /// with `to`.
+    ///
+    /// # Errors
+    /// When the log cannot be read.
+    pub fn page_forward(
+        &self,
+        room: &Room,
+        after: Offset,
+        to: Offset,
+        limit: usize,
+        filter: &EventFilter,
+    ) -> Result<Page, ReadError> {
+        let visibility = Visibility::of(self, room);
+        let mut page = Page::default();
+        let mut position = after;
+        loop {
+            let offsets = room.events_forward(position, to.min(self.at()), chunk(limit));
+            let exhausted = offsets.len() < chunk(limit);
+            for offset in offsets {
+                if page.events.len() == limit {
+                    page.next = Some(position);
+                    return Ok(page);
+                }
+                position = offset;
+                page.next = Some(position);
+                if let Some(event) = self.events.get(offset)?
+                    && filter.matches(&event)
+                    && visibility.shows(self, &event)?
+                {
+                    page.events.push(event);
+                }
+            }
+            if exhausted {
+                page.next = None;
+                return Ok(page);
+            }
+        }
+    }
+
+    /// The member events of those who sent `events`, and of `also`, as of `at`: what a client that
+    /// loads members lazily needs.
+    ///
+    /// # Errors
+    /// When the log cannot be read.
+    pub fn members_of(
+        &self,
+        room: &Room,
+        events: &[EventRef],
+        also: Option<&UserId>,
+        at: Offset,
+    ) -> Result<Vec<EventRef>, ReadError> {
+        let mut users: Vec<&UserId> = events.iter().map(|event| &*event.sender).collect();
+        users.extend(also);
+        let mut seen = HashSet::new();
+        users.retain(|user_id| seen.insert(*user_id));
+        let mut offsets: Vec<_> = users
+            .into_iter()
+            .filter_map(|user_id| {
+                room.state_event(&StateEventType::RoomMember, user_id.as_str(), at)
+            })
+            .collect();
+        offsets.sort_unstable();
+        self.events.get_all(&offsets)
+    }
+
+    /// The offset as of which the user sees the room's state: now while joined, otherwise when
+    /// they left. `None` for one who was never in the room, unless everyone may read it.
+    ///
+    /// # Errors
+    /// When the log cannot be read.
+    pub fn state_as_of(&self, room: &Room) -> Result<Option<Offset>, ReadError> {
+        if room.is_joined(self.user_id(), self.at()) {
+            return Ok(Some(self.at()));
+        }
+        if visibility::is_world_readable(self, room, self.at())? {
+            return Ok(Some(self.at()));
+        }
+        let changes = room.membership_changes(self.user_id(), self.at());
+        let mut left = None;
+        let mut joined = false;
+        for (offset, membership) in changes {
+            if joined && membership != Membership::Join {
+                left = Some(offset);
+            }
+            joined = membership == Membership::Join;
+        }
+        Ok(left)
+    }
+
+    /// The state that one who is invited to a room or knocks on it is shown (client-server API,
+    /// "Stripped state"): as of their own member event, which is part of it.
+    ///
+    /// # Errors
+    /// When the log cannot be read.
+    pub fn stripped_state(&self, room_id: &RoomId) -> Result<Vec<Box<RawValue>>, ReadError> {
+        let Some(room) = self.state.rooms.get(room_id) else { return Ok(Vec::new()) };
+        let Some((at, _)) = room.membership(self.user_id(), self.at()) else {
+            return Ok(Vec::new());
+        };
+        let key = |event_type: &StateEventType, state_key: &str| {
+            room.state_event(event_type, state_key, at)
+        };
+        let mut offsets: Vec<_> =
+            STRIPPED.iter().filter_map(|event_type| key(event_type, "")).collect();
+        if let Some(own) = self.events.get(at)? {
+            let inviter = own.sender.as_str();
+            if inviter != self.user_id().as_str() {
+                offsets.extend(key(&StateEventType::RoomMember, inviter));
+            }
+        }
+        offsets.push(at);
+        let events = self.events.get_all(&offsets)?;
+        Ok(events.iter().map(|event| strip(event)).collect())
+    }
+}
+
+/// The state that helps to recognise a room.
+const STRIPPED: [StateEventType; 8] = [
+    StateEventType::RoomCreate,
+    StateEventType::RoomName,
+    StateEventType::RoomAvatar,
+    StateEventType::RoomTopic,
+    StateEventType::RoomJoinRules,
+    StateEventType::RoomCanonicalAlias,
+    StateEventType::RoomEncryption,
+    StateEventType::RoomPowerLevels,
+];
+
+fn strip(event: &EventRef) -> Box<RawValue> {
+    #[derive(Serialize)]
+    struct Stripped<'a> {
+        #[serde(rename = "type")]
+        event_type: &'a ruma::events::TimelineEventType,
+        state_key: &'a str,
+        sender: &'a UserId,
+        content: &'a RawValue,
+    }
+    to_raw(&Stripped {
+        event_type: &event.event_type,
+        state_key: event.state_key.as_deref().unwrap_or_default(),
+        sender: &event.sender,
+        content: &event.content,
+    })
+}
+
+/// How many offsets are looked at in one go: what is wanted and one more to see whether there is
+/// more, within what one look under the room's lock should cost.
+const fn chunk(limit: usize) -> usize {
+    if limit >= 1000 { 1000 } else { limit + 1 }
+}

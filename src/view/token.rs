@@ -1,0 +1,69 @@
+//! Positions as clients see them: opaque to them, an offset of an epoch to us.
+
+use std::{fmt, str::FromStr};
+
+use crate::record::{Epoch, Offset};
+
+/// A position in the log: after this offset. `since`, `next_batch`, `prev_batch`, `from`, `to`,
+/// `start` and `end` are all of this form: `s<epoch>_<offset>`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Token {
+    /// The life of the log that the offset is of.
+    pub epoch: Epoch,
+    /// The offset.
+    pub offset: Offset,
+}
+
+/// Text that is not a token of this server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not a token that this server has given out")]
+pub struct BadToken;
+
+impl fmt::Display for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "s{}_{}", self.epoch.0, self.offset)
+    }
+}
+
+impl FromStr for Token {
+    type Err = BadToken;
+
+    fn from_str(text: &str) -> Result<Self, BadToken> {
+        let (epoch, offset) =
+            text.strip_prefix('s').and_then(|rest| rest.split_once('_')).ok_or(BadToken)?;
+        let token = Self {
+            epoch: Epoch(epoch.parse().map_err(|_| BadToken)?),
+            offset: Offset::new(offset.parse().map_err(|_| BadToken)?),
+        };
+        // One position has one form: `+5` and `05` parse as numbers but were never given out.
+        if token.to_string() == text { Ok(token) } else { Err(BadToken) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_round_trip_and_nothing_else_parses() {
+        let token = Token { epoch: Epoch(2), offset: Offset::new(77) };
+        assert_eq!(token.to_string().parse(), Ok(token));
+        for bad in [
+            "",
+            "s",
+            "77",
+            "s0",
+            "s0_",
+            "s_7",
+            "s0_-1",
+            "s0_+1",
+            "s0_07",
+            "s0_7x",
+            "t0_7",
+            "s99999999999_1",
+            "s0_99999999999999999999",
+        ] {
+            assert_eq!(bad.parse::<Token>(), Err(BadToken), "{bad}");
+        }
+    }
+}
