@@ -12,6 +12,7 @@ use std::{
     collections::BTreeMap,
     fmt::{self, Write as _},
     net::SocketAddr,
+    ops::RangeInclusive,
     path::PathBuf,
 };
 
@@ -346,10 +347,13 @@ macro_rules! settings {
                 name: stringify!($name),
                 doc: &[$($doc),+],
                 allowed: || {
-                    #[allow(unused_mut, unused_assignments)]
-                    let mut allowed = <$type as Setting>::ALLOWED.to_owned();
-                    $(allowed = format!("{allowed} from {} to {}", $range.start(), $range.end());)?
-                    allowed
+                    let allowed = <$type as Setting>::ALLOWED;
+                    $(
+                        let range: RangeInclusive<$type> = $range;
+                        let allowed =
+                            format!("{allowed} from {} to {}", range.start(), range.end());
+                    )?
+                    allowed.to_owned()
                 },
                 get: |config| config.$section.$name.to_toml(),
                 set: |config, given| {

@@ -244,7 +244,7 @@ impl<A: Send + Sync + 'static> Table<A> {
         route: Route<A>,
     ) -> Self {
         let route = Arc::new(route);
-        for path in paths.into_iter().flat_map(|path| self.aliases(path)).collect::<Vec<_>>() {
+        for path in paths.into_iter().flat_map(|path| aliases(&self.prefixes, path)) {
             let methods = self.paths.entry(path.clone()).or_default();
             match methods.iter().find(|(known, _)| known == method) {
                 // Two versions of one endpoint may become the same path.
@@ -258,25 +258,25 @@ impl<A: Send + Sync + 'static> Table<A> {
         }
         self
     }
+}
 
-    /// The paths under which what ruma calls `path` is served.
-    fn aliases(&self, path: &str) -> Vec<String> {
-        let mut served: Vec<String> = if let Some(rest) = path.strip_prefix("/_matrix/") {
-            self.prefixes.iter().map(|prefix| format!("{prefix}/{rest}")).collect()
-        } else if let Some(rest) = path.strip_prefix("/.well-known/matrix/") {
-            vec![path.to_owned(), format!("/.well-known/svc/{rest}")]
-        } else {
-            vec![path.to_owned()]
-        };
-        for index in 0..served.len() {
-            let path = without_slash(&served[index]);
-            let empty_key = path.strip_suffix("/state/{event_type}/{state_key}");
-            let empty_key = empty_key.map(|room| format!("{room}/state/{{event_type}}"));
-            served[index] = numbered(path);
-            served.extend(empty_key.map(|path| numbered(&path)));
-        }
-        served
+/// The paths under which what ruma calls `path` is served.
+fn aliases(prefixes: &[String], path: &str) -> Vec<String> {
+    let mut served: Vec<String> = if let Some(rest) = path.strip_prefix("/_matrix/") {
+        prefixes.iter().map(|prefix| format!("{prefix}/{rest}")).collect()
+    } else if let Some(rest) = path.strip_prefix("/.well-known/matrix/") {
+        vec![path.to_owned(), format!("/.well-known/svc/{rest}")]
+    } else {
+        vec![path.to_owned()]
+    };
+    for index in 0..served.len() {
+        let path = without_slash(&served[index]);
+        let empty_key = path.strip_suffix("/state/{event_type}/{state_key}");
+        let empty_key = empty_key.map(|room| format!("{room}/state/{{event_type}}"));
+        served[index] = numbered(path);
+        served.extend(empty_key.map(|path| numbered(&path)));
     }
+    served
 }
 
 impl<A> Call<A> {
@@ -319,6 +319,9 @@ fn numbered(path: &str) -> String {
         .join("/")
 }
 
+/// An endpoint and the decoded parameters of the path it was found at.
+type Found<'a, 'p, A> = (&'a Route<A>, Vec<Cow<'p, str>>);
+
 /// The finished table.
 pub(super) struct Routes<A>(Router<Methods<A>>);
 
@@ -328,7 +331,7 @@ impl<A> Routes<A> {
         &'a self,
         method: &Method,
         path: &'p str,
-    ) -> Result<(&'a Arc<Route<A>>, Vec<Cow<'p, str>>), ApiError> {
+    ) -> Result<Found<'a, 'p, A>, ApiError> {
         let found = self.0.at(without_slash(path)).map_err(|_| ApiError::no_such_endpoint())?;
         let method = if method == Method::HEAD { &Method::GET } else { method };
         let (_, route) = found

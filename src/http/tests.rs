@@ -4,7 +4,7 @@ use std::{convert::Infallible, net::SocketAddr, time::Duration};
 
 use futures_util::{StreamExt as _, stream};
 use http::{Method, Request, StatusCode, header};
-use http_body_util::{BodyExt as _, Full, StreamBody, combinators::BoxBody};
+use http_body_util::{BodyExt, Full, StreamBody, combinators::BoxBody};
 use hyper::body::Frame;
 use hyper_util::{
     client::legacy::{Client, connect::HttpConnector},
@@ -359,10 +359,10 @@ async fn bodies_are_read_however_they_are_sent() {
         let frames = stream::iter(pieces).map(|piece| Ok(Frame::data(piece)));
         Request::post(&join)
             .header(header::AUTHORIZATION, "Bearer good")
-            .body(StreamBody::new(frames).boxed())
+            .body(BodyExt::boxed(StreamBody::new(frames)))
             .unwrap()
     };
-    let pieces = ["{\"rea", "son\":", "\"x\"}"].map(Bytes::from_static).to_vec();
+    let pieces = ["{\"rea", "son\":", "\"x\"}"].map(Bytes::from).to_vec();
     is(&server.send(chunked(pieces)).await, 200, "");
     let piece = Bytes::from(vec![b' '; 50_000]);
     is(&server.send(chunked(vec![piece; 30])).await, 413, "M_TOO_LARGE");
