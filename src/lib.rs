@@ -1,12 +1,37 @@
 //! Logcabin: a Matrix-compatible homeserver whose only truth is an append-only log.
+//!
+//! The modules stand in the order of a write, then of a read:
+//!
+//! ```text
+//! write: http → api → decide ┐
+//!                            ├ engine → log → state (apply) → the waiting sync
+//! read:  http → api → view, sync ← state (as of an offset) ← events (bodies from the log)
+//! ```
+//!
+//! | word | meaning |
+//! |---|---|
+//! | record | one entry of the log: header, chain value, payload |
+//! | command | what a record says happened: a fact with every detail settled |
+//! | offset | a record's place in the log; the only clock that clients see |
+//! | stream | the records that one kind of decision rests on: a room, a user, an alias |
+//! | proposal | what a request asks for, before it is decided |
+//! | turn | the proposals of one stream that are decided and appended together |
+//! | projection | what the records add up to; disposable |
+//! | head | the last offset that is durable, applied and published |
 
+pub mod cli;
 pub mod clock;
+pub mod config;
 pub mod decide;
 pub mod engine;
 pub mod events;
+mod http;
 pub mod limits;
 pub mod log;
 pub mod record;
+pub mod server;
+mod shutdown;
 pub mod state;
 pub mod sync;
+pub mod telemetry;
 pub mod view;

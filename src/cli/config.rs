@@ -1,0 +1,28 @@
+//! `logcabin config`: what the server would run with.
+
+use std::{
+    io::{self, Write as _},
+    process::ExitCode,
+};
+
+/// Print the effective configuration, with every setting explained
+///
+/// The output is a TOML file that `--config` takes: keep what you change and leave out the rest.
+/// Where a value is not the default, the place it comes from is noted.
+#[derive(Debug, clap::Args)]
+pub(super) struct Print {
+    #[command(flatten)]
+    settings: super::Settings,
+}
+
+impl Print {
+    pub(super) fn run(&self) -> Result<ExitCode, Box<dyn std::error::Error + Send + Sync>> {
+        let text = self.settings.load()?.to_toml();
+        match io::stdout().lock().write_all(text.as_bytes()) {
+            // The reader has seen enough (`logcabin config | head`).
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
+            other => other?,
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}

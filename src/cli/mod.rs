@@ -1,0 +1,132 @@
+//! The command line: one file for each subcommand.
+
+use std::{path::PathBuf, process::ExitCode};
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::config::{ConfigError, Effective, Override};
+
+mod config;
+mod serve;
+
+/// A Matrix-compatible homeserver whose only truth is an append-only log.
+///
+/// Without a command it serves: on 127.0.0.1:8008, with its data in ./data.
+#[derive(Debug, Parser)]
+#[command(name = "logcabin", version, args_conflicts_with_subcommands = true)]
+#[command(after_help = "Every setting can also be given in a file or in the environment: \
+                        `logcabin config` prints them all, explained.")]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
+    /// The flags of `serve`, which need not be named.
+    #[command(flatten)]
+    serve: serve::Serve,
+}
+
+/// What the program can do.
+#[derive(Debug, Subcommand)]
+enum Command {
+    Serve(serve::Serve),
+    Config(config::Print),
+}
+
+impl Cli {
+    /// Does what the command line asks for.
+    ///
+    /// # Errors
+    /// Whatever makes that impossible, in words for the person who asked.
+    pub fn run(self) -> Result<ExitCode, Box<dyn std::error::Error + Send + Sync>> {
+        match self.command {
+            None => self.serve.run(),
+            Some(Command::Serve(serve)) => serve.run(),
+            Some(Command::Config(print)) => print.run(),
+        }
+    }
+}
+
+/// The flags that change settings, which win over the environment and the file.
+#[derive(Clone, Debug, Args)]
+struct Settings {
+    /// Read settings from this TOML file
+    #[arg(long, value_name = "FILE", env = "LOGCABIN_CONFIG")]
+    config: Option<PathBuf>,
+
+    /// Keep all data in this directory [default: ./data]
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<String>,
+
+    /// Listen here; can be given several times [default: 127.0.0.1:8008]
+    #[arg(long, value_name = "ADDR:PORT")]
+    bind: Vec<String>,
+
+    /// The name in user and room ids, fixed at the first start [default: localhost]
+    #[arg(long, value_name = "NAME")]
+    server_name: Option<String>,
+
+    /// Let anyone create an account; without this, only while listening on loopback alone
+    #[arg(long)]
+    open_registration: bool,
+
+    /// Do not limit how often anyone may ask
+    #[arg(long)]
+    no_rate_limits: bool,
+}
+
+impl Settings {
+    /// The configuration from all its sources.
+    fn load(&self) -> Result<Effective, ConfigError> {
+        let file = match &self.config {
+            Some(path) => {
+                let text = std::fs::read_to_string(path)
+                    .map_err(|source| ConfigError::Unreadable { path: path.clone(), source })?;
+                Some((path.clone(), text))
+            }
+            None => None,
+        };
+        // A variable that is not Unicode cannot be one of ours by name, or is refused by value.
+        let env = std::env::vars_os()
+            .filter_map(|(name, value)| Some((name.into_string().ok()?, value)))
+            .map(|(name, value)| (name, value.to_string_lossy().into_owned()));
+        Effective::load(file, env, &self.overrides())
+    }
+
+    fn overrides(&self) -> Vec<Override> {
+        let mut given = Vec::new();
+        let mut give = |key, flag, text: Option<String>| {
+            given.extend(text.map(|text| Override { key, flag, text }));
+        };
+        give("server.data_dir", "--data-dir", self.data_dir.clone());
+        give("server.bind", "--bind", (!self.bind.is_empty()).then(|| self.bind.join(",")));
+        give("server.name", "--server-name", self.server_name.clone());
+        let set = |flag: bool, value: &str| flag.then(|| value.to_owned());
+        give("registration.open", "--open-registration", set(self.open_registration, "true"));
+        give("rate_limits.enabled", "--no-rate-limits", set(self.no_rate_limits, "false"));
+        given
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn flags_become_settings() {
+        let line = "logcabin --bind 127.0.0.1:1 --bind [::1]:2 --data-dir d --server-name a.example \
+                    --open-registration --no-rate-limits";
+        let cli = Cli::try_parse_from(line.split_whitespace()).unwrap();
+        let config = Effective::load(None, [], &cli.serve.settings.overrides()).unwrap().config;
+        assert_eq!(config.server.bind.len(), 2);
+        assert_eq!(config.server.data_dir, PathBuf::from("d"));
+        assert_eq!(config.server.name, "a.example");
+        assert!(config.registration_is_open());
+        assert!(!config.rate_limits.enabled);
+    }
+}

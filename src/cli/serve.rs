@@ -1,0 +1,133 @@
+//! `logcabin serve`: the server itself, until it is told to stop.
+
+use std::{
+    io::{self, IsTerminal as _, Write as _},
+    process::ExitCode,
+};
+
+use tokio::signal::unix::{SignalKind, signal};
+use tracing::info;
+
+use crate::{
+    config::{Config, OpenRegistration},
+    server,
+    telemetry::{self, LogFormat},
+};
+
+/// Run the server (this is what happens without a command, too)
+///
+/// It serves until it gets SIGTERM or SIGINT (Ctrl-C), then finishes the requests in progress and
+/// stops; a second signal stops it at once.
+#[derive(Debug, clap::Args)]
+pub(super) struct Serve {
+    #[command(flatten)]
+    pub(super) settings: super::Settings,
+
+    /// How to write the log, which goes to standard error
+    #[arg(
+        long,
+        value_enum,
+        value_name = "FORMAT",
+        env = "LOGCABIN_LOG_FORMAT",
+        default_value = "human"
+    )]
+    log_format: LogFormat,
+}
+
+impl Serve {
+    pub(super) fn run(&self) -> Result<ExitCode, Box<dyn std::error::Error + Send + Sync>> {
+        let config = self.settings.load()?.config;
+        telemetry::install(self.log_format)?;
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+        runtime.block_on(async {
+            let stop = stop_signal()?;
+            let started = |config: &Config| {
+                // For the person at the terminal; programs have the log.
+                if io::stdout().is_terminal() || self.log_format == LogFormat::Human {
+                    // A closed standard output is no reason not to serve.
+                    let _ = io::stdout().lock().write_all(banner(config).as_bytes());
+                }
+            };
+            server::run(config, stop, started).await?;
+            Ok(ExitCode::SUCCESS)
+        })
+    }
+}
+
+/// Completes at the first SIGTERM or SIGINT; at the second the process ends at once.
+fn stop_signal() -> io::Result<impl Future<Output = ()> + Send + 'static> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut next = async move || {
+        tokio::select! {
+            _ = terminate.recv() => "SIGTERM",
+            _ = interrupt.recv() => "SIGINT",
+        }
+    };
+    let (sender, receiver) = tokio::sync::oneshot::channel::<()>();
+    tokio::spawn(async move {
+        let first = next().await;
+        info!(signal = first, "stopping");
+        drop(sender);
+        let second = next().await;
+        info!(signal = second, "stopping at once");
+        std::process::exit(130);
+    });
+    Ok(async move {
+        let _ = receiver.await;
+    })
+}
+
+/// What a newcomer needs to know once the server runs.
+fn banner(config: &Config) -> String {
+    let url = config.server.bind.first().map_or_else(String::new, |bind| format!("http://{bind}"));
+    let listening: Vec<_> =
+        config.server.bind.iter().map(|bind| format!("http://{bind}")).collect();
+    let registration = match (config.registration_is_open(), config.registration.open) {
+        (true, OpenRegistration::Auto) => "open, as only this machine can reach the server",
+        (true, _) => "open: anyone who reaches the server can create an account",
+        (false, OpenRegistration::Auto) => {
+            "closed, as others can reach the server; open it with --open-registration"
+        }
+        (false, _) => "closed",
+    };
+    let prefix = config.server.prefixes.first().map(ToString::to_string).unwrap_or_default();
+    let try_next = if config.registration_is_open() {
+        format!(
+            "    curl {url}{prefix}/client/versions\n    \
+                 curl -X POST {url}{prefix}/client/v3/register -d \\\n      \
+                   '{{\"username\":\"ann\",\"password\":\"correct horse\",\"auth\":{{\"type\":\"m.login.dummy\"}}}}'\n  \
+             or give {url} to a Matrix client as its homeserver."
+        )
+    } else {
+        format!("    curl {url}{prefix}/client/versions")
+    };
+    format!(
+        "\n  Logcabin {version}\n\n  \
+           Listening      {listening}\n  \
+           Server name    {name}   (users are @someone:{name})\n  \
+           Data           {data}\n  \
+           Registration   {registration}\n  \
+           Settings       `logcabin config` prints and explains them\n\n  \
+           Try next:\n{try_next}\n\n",
+        version = env!("CARGO_PKG_VERSION"),
+        listening = listening.join(", "),
+        name = config.server.name,
+        data = config.server.data_dir.display(),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_banner_says_how_registration_is_set() {
+        let mut config = Config::default();
+        assert!(banner(&config).contains("open, as only this machine"));
+        assert!(banner(&config).contains("m.login.dummy"));
+        config.server.bind = vec!["0.0.0.0:8008".parse().unwrap()];
+        assert!(banner(&config).contains("--open-registration"));
+        assert!(!banner(&config).contains("m.login.dummy"));
+    }
+}

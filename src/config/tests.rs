@@ -1,0 +1,163 @@
+use super::*;
+
+fn file(text: &str) -> Result<Effective, ConfigError> {
+    Effective::load(Some(("logcabin.toml".into(), text.to_owned())), [], &[])
+}
+
+fn env(name: &str, value: &str) -> Result<Effective, ConfigError> {
+    Effective::load(None, [(name.to_owned(), value.to_owned())], &[])
+}
+
+fn flag(key: &'static str, flag: &'static str, text: &str) -> Result<Effective, ConfigError> {
+    Effective::load(None, [], &[Override { key, flag, text: text.to_owned() }])
+}
+
+#[test]
+fn later_sources_win() {
+    let text = "[server]\nname = \"file\"\nbind = [\"[::1]:1\"]\ndata_dir = \"file\"\n";
+    let vars = [
+        ("LOGCABIN_SERVER_BIND".to_owned(), "127.0.0.1:2, 127.0.0.1:3".to_owned()),
+        ("LOGCABIN_SERVER_DATA_DIR".to_owned(), "env".to_owned()),
+        ("LOGCABIN_CONFIG".to_owned(), "x".to_owned()),
+        ("PATH".to_owned(), "y".to_owned()),
+    ];
+    let flags = [Override { key: "server.data_dir", flag: "--data-dir", text: "flag".to_owned() }];
+    let effective =
+        Effective::load(Some(("c.toml".into(), text.to_owned())), vars, &flags).unwrap();
+    let server = &effective.config.server;
+    assert_eq!(server.name, "file");
+    assert_eq!(server.bind.len(), 2);
+    assert_eq!(server.data_dir, PathBuf::from("flag"));
+    assert_eq!(effective.config.http, Http::default());
+}
+
+#[test]
+fn every_bad_value_is_refused_with_key_place_and_what_is_allowed() {
+    for (section, name, value) in [
+        ("server", "bind", "[]"),
+        ("server", "bind", "8008"),
+        ("server", "bind", "\"127.0.0.1:8008\""),
+        ("server", "bind", "[\"localhost\"]"),
+        ("server", "bind", "[\"127.0.0.1\"]"),
+        ("server", "bind", "[\"127.0.0.1:99999\"]"),
+        ("server", "bind", "[5]"),
+        ("server", "name", "\"\""),
+        ("server", "name", "\"a b\""),
+        ("server", "name", "\"http://a\""),
+        ("server", "name", "1"),
+        ("server", "data_dir", "\"\""),
+        ("server", "data_dir", "true"),
+        ("server", "prefixes", "[]"),
+        ("server", "prefixes", "[\"matrix\"]"),
+        ("server", "prefixes", "[\"/matrix/\"]"),
+        ("server", "prefixes", "[\"/\"]"),
+        ("server", "prefixes", "[\"/{x}\"]"),
+        ("server", "public_url", "\"example.org\""),
+        ("server", "public_url", "\"ftp://example.org\""),
+        ("server", "public_url", "\"\""),
+        ("server", "trust_forwarded_for", "\"maybe\""),
+        ("server", "trust_forwarded_for", "1"),
+        ("registration", "open", "\"yes\""),
+        ("registration", "open", "1"),
+        ("rate_limits", "enabled", "\"true\""),
+        ("rate_limits", "user_per_second", "0"),
+        ("rate_limits", "user_per_second", "-1"),
+        ("rate_limits", "user_burst", "0"),
+        ("rate_limits", "address_per_second", "1.5"),
+        ("rate_limits", "address_burst", "10000000000"),
+        ("http", "max_body_bytes", "1"),
+        ("http", "header_timeout_seconds", "0"),
+        ("http", "max_connections", "0"),
+        ("http", "shutdown_seconds", "601"),
+        ("log", "archive_dir", "false"),
+        ("log", "archive_dir", "\"\""),
+        ("log", "archive_segment_bytes", "\"64M\""),
+        ("log", "min_free_bytes", "-5"),
+        ("passwords", "iterations", "999"),
+        ("passwords", "concurrent", "5000"),
+        ("tokens", "access_lifetime_seconds", "0"),
+        ("sync", "max_timeout_seconds", "{}"),
+        ("sync", "timeline_limit", "0"),
+        ("sync", "max_timeline_limit", "1979-05-27"),
+    ] {
+        let error = file(&format!("# comment\n[{section}]\n{name} = {value}\n")).unwrap_err();
+        let message = error.to_string();
+        assert!(matches!(error, ConfigError::Bad { .. }), "{name} = {value}: {message}");
+        assert!(message.starts_with("logcabin.toml:3: "), "{message}");
+        assert!(message.contains(&format!("`{section}.{name}`")), "{message}");
+        assert!(message.contains("allowed is "), "{message}");
+    }
+}
+
+#[test]
+fn every_setting_refuses_nonsense_from_the_environment() {
+    for setting in SETTINGS {
+        // An empty value is nonsense for all of them.
+        let error = env(&setting.env(), "").unwrap_err().to_string();
+        assert!(error.starts_with("environment variable LOGCABIN_"), "{error}");
+        assert!(error.contains(&format!("`{}.{}`", setting.section, setting.name)), "{error}");
+    }
+}
+
+#[test]
+fn unknown_keys_are_refused_with_what_there_is() {
+    let error = file("[server]\nbnd = 1\n").unwrap_err().to_string();
+    assert!(error.starts_with("logcabin.toml:2: there is no setting `server.bnd`"), "{error}");
+    assert!(error.contains("bind, name, data_dir"), "{error}");
+    let error = file("\n[severs]\n").unwrap_err().to_string();
+    assert!(error.starts_with("logcabin.toml:2: "), "{error}");
+    assert!(error.contains("[server], [registration]"), "{error}");
+    assert!(file("bind = 1").unwrap_err().to_string().contains("`bind`"));
+    let error = env("LOGCABIN_SERVER_BNID", "x").unwrap_err().to_string();
+    assert!(error.contains("LOGCABIN_SERVER_BNID"), "{error}");
+    let error = flag("server.bind", "--bind", "nowhere").unwrap_err().to_string();
+    assert!(error.starts_with("flag --bind: `server.bind` cannot be \"nowhere\""), "{error}");
+}
+
+#[test]
+fn a_file_that_is_not_toml_is_refused_with_the_line() {
+    let error = file("[server]\nname = \n").unwrap_err();
+    assert!(matches!(error, ConfigError::Syntax { .. }));
+    assert!(error.to_string().starts_with("logcabin.toml:2: "), "{error}");
+    assert!(file("[server]\nname = \"a\"\nname = \"b\"\n").is_err());
+}
+
+#[test]
+fn what_is_printed_reads_back_as_the_same() {
+    let printed = Effective::load(None, [], &[]).unwrap().to_toml();
+    assert_eq!(file(&printed).unwrap().config, Config::default());
+    assert!(!printed.contains("This value is from"));
+
+    let changed = "[server]\nbind = [\"0.0.0.0:80\"]\npublic_url = \"https://m.example.org/\"\n\
+                   [registration]\nopen = false\n[log]\narchive_dir = \"off\"\n\
+                   [rate_limits]\nenabled = false\n[passwords]\niterations = 1_000\n";
+    let effective = file(changed).unwrap();
+    let printed = effective.to_toml();
+    assert_eq!(file(&printed).unwrap().config, effective.config);
+    assert!(printed.contains("This value is from: logcabin.toml:2."), "{printed}");
+    assert_eq!(effective.config.public_url(), "https://m.example.org");
+    for setting in SETTINGS {
+        assert!(printed.contains(&format!("\n{} = ", setting.name)), "{}", setting.name);
+    }
+}
+
+#[test]
+fn defaults_are_within_their_own_bounds() {
+    for setting in SETTINGS {
+        let text = (setting.get)(&Config::default()).to_string();
+        let value = DeValue::parse(&text).unwrap();
+        let read = (setting.set)(&mut Config::default(), &Given::Toml(value.get_ref()));
+        assert!(read.is_some(), "{}.{}", setting.section, setting.name);
+    }
+}
+
+#[test]
+fn registration_is_open_by_itself_only_on_loopback() {
+    let open = |text| file(text).unwrap().config.registration_is_open();
+    assert!(open(""));
+    assert!(open("[server]\nbind = [\"[::1]:1\", \"127.0.0.2:1\"]"));
+    assert!(!open("[server]\nbind = [\"127.0.0.1:1\", \"192.168.0.1:1\"]"));
+    assert!(!open("[server]\nbind = [\"0.0.0.0:1\"]"));
+    assert!(open("[server]\nbind = [\"0.0.0.0:1\"]\n[registration]\nopen = true"));
+    assert!(!open("[registration]\nopen = false"));
+}

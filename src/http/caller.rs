@@ -1,0 +1,166 @@
+//! Who is calling, as a type: an endpoint's authentication scheme decides at compile time what its
+//! handler receives.
+
+use std::borrow::Cow;
+
+use http::{HeaderMap, Uri, header::AUTHORIZATION};
+use percent_encoding::percent_decode_str;
+use ruma::{
+    OwnedDeviceId, OwnedUserId,
+    api::auth_scheme::{
+        AccessToken, AccessTokenOptional, AppserviceToken, AppserviceTokenOptional, NoAccessToken,
+        NoAuthentication,
+    },
+};
+
+use crate::record::{Offset, Origin};
+
+/// A logged-in client: what an access token stands for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Session {
+    /// Whose it is.
+    pub(crate) user_id: OwnedUserId,
+    /// The device that logged in.
+    pub(crate) device_id: OwnedDeviceId,
+    /// The offset of the login. It names the session across token refreshes, and with it the scope
+    /// of transaction ids.
+    pub(crate) session: Offset,
+}
+
+/// An application service. There are none yet, so that no request can claim to be one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Appservice {}
+
+/// Whether an endpoint wants an access token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// A token means nothing here and is not looked at.
+    None,
+    /// A good token is needed.
+    Required,
+    /// No token is fine; a bad one is not.
+    Optional,
+    /// Only application services may call.
+    Appservice,
+}
+
+/// The authentication scheme of an endpoint: says what to check and what its handler receives.
+pub(crate) trait Gate {
+    /// What the handler is told of the caller.
+    type Caller: Caller;
+    /// What is checked before the handler runs.
+    const ACCESS: Access;
+    /// The caller, from the session its token stands for; `None` if the check has let through a
+    /// request that the type does not allow.
+    fn caller(session: Option<Session>) -> Option<Self::Caller>;
+}
+
+/// What a handler may be told of its caller.
+pub(crate) trait Caller: Send + 'static {
+    /// The caller's session, if it has one.
+    fn session(&self) -> Option<&Session>;
+
+    /// The origin of the records that this request causes.
+    fn origin(&self, request: &str) -> Origin {
+        self.session().map_or_else(
+            || Origin { request: request.into(), ..Origin::default() },
+            |session| Origin {
+                user: session.user_id.as_str().into(),
+                device: session.device_id.as_str().into(),
+                request: request.into(),
+            },
+        )
+    }
+}
+
+impl Caller for () {
+    fn session(&self) -> Option<&Session> {
+        None
+    }
+}
+
+impl Caller for Session {
+    fn session(&self) -> Option<&Session> {
+        Some(self)
+    }
+}
+
+impl Caller for Option<Session> {
+    fn session(&self) -> Option<&Session> {
+        self.as_ref()
+    }
+}
+
+impl Caller for Appservice {
+    fn session(&self) -> Option<&Session> {
+        None
+    }
+}
+
+impl Caller for Option<Appservice> {
+    fn session(&self) -> Option<&Session> {
+        None
+    }
+}
+
+macro_rules! gates {
+    ($($scheme:ty => $caller:ty, $access:ident, $make:expr;)+) => {$(
+        impl Gate for $scheme {
+            type Caller = $caller;
+            const ACCESS: Access = Access::$access;
+            fn caller(session: Option<Session>) -> Option<$caller> {
+                let make: fn(Option<Session>) -> Option<$caller> = $make;
+                make(session)
+            }
+        }
+    )+};
+}
+
+gates! {
+    NoAuthentication => (), None, |_| Some(());
+    NoAccessToken => (), None, |_| Some(());
+    AccessToken => Session, Required, |session| session;
+    AccessTokenOptional => Option<Session>, Optional, Some;
+    AppserviceToken => Appservice, Appservice, |_| None;
+    // Clients send the token of an older session along with a login: it must not get in the way.
+    AppserviceTokenOptional => Option<Appservice>, None, |_| Some(None);
+}
+
+/// The access token of a request: from the `Authorization` header, or else from the query.
+pub(crate) fn access_token<'a>(headers: &'a HeaderMap, uri: &'a Uri) -> Option<Cow<'a, str>> {
+    bearer(headers).map(Cow::Borrowed).or_else(|| query_token(uri)).filter(|t| !t.is_empty())
+}
+
+fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let (scheme, token) = headers.get(AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
+}
+
+fn query_token(uri: &Uri) -> Option<Cow<'_, str>> {
+    let raw = uri.query()?.split('&').find_map(|pair| pair.strip_prefix("access_token="))?;
+    percent_decode_str(raw).decode_utf8().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn token(header: Option<&str>, uri: &'static str) -> Option<String> {
+        let mut headers = HeaderMap::new();
+        if let Some(header) = header {
+            headers.insert(AUTHORIZATION, header.parse().unwrap());
+        }
+        access_token(&headers, &Uri::from_static(uri)).map(Cow::into_owned)
+    }
+
+    #[test]
+    fn tokens_come_from_header_or_query() {
+        assert_eq!(token(Some("Bearer abc"), "/").as_deref(), Some("abc"));
+        assert_eq!(token(Some("bEARER  abc"), "/?access_token=x").as_deref(), Some("abc"));
+        assert_eq!(token(None, "/?a=b&access_token=x%2By&c").as_deref(), Some("x+y"));
+        assert_eq!(token(Some("Basic abc"), "/"), None);
+        assert_eq!(token(Some("Bearer"), "/"), None);
+        assert_eq!(token(Some("Bearer "), "/?access_token="), None);
+        assert_eq!(token(None, "/?my_access_token=x"), None);
+    }
+}

@@ -1,0 +1,319 @@
+//! From bytes to a typed request, with every way in which that can fail told apart.
+//!
+//! ruma decodes; what it lets through that it should not, or refuses that it should not, is handled
+//! here and nowhere else:
+//!
+//! - a JSON body must be one object, well formed to its last byte, of bounded depth (ruma reads
+//!   arrays as objects, and raw event content of any depth, and stops at the end of raw content);
+//! - an empty body is read as `{}`, since clients send none to endpoints such as join and logout;
+//! - `POST /login` without a `type` makes ruma-client-api 0.25.2 panic: it is checked before, and
+//!   decoding stands behind a fence that turns any other panic into `M_BAD_JSON`.
+
+use std::{
+    borrow::Cow,
+    panic::{AssertUnwindSafe, catch_unwind},
+};
+
+use bytes::Bytes;
+use http::{Method, Request};
+use percent_encoding::percent_decode_str;
+use ruma::api::{
+    IncomingRequest, IncomingRequestExt as _,
+    error::{DeserializationError, FromHttpRequestError},
+};
+use serde::de::IgnoredAny;
+
+use super::ApiError;
+use crate::limits;
+
+/// A check of one endpoint's body that ruma does not make, or not without harm.
+pub(crate) type Precheck = fn(&[u8]) -> Result<(), ApiError>;
+
+/// The check that an endpoint's body needs before ruma may see it.
+pub(crate) fn precheck(method: &Method, path: &str) -> Option<Precheck> {
+    (method == Method::POST && path.starts_with("/_matrix/client/") && path.ends_with("/login"))
+        .then_some(login_has_type as Precheck)
+}
+
+fn login_has_type(body: &[u8]) -> Result<(), ApiError> {
+    #[derive(serde::Deserialize)]
+    struct Login<'a> {
+        #[serde(rename = "type", borrow)]
+        _kind: Cow<'a, str>,
+    }
+    match serde_json::from_slice::<Login<'_>>(body) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(json_error(&error, body)),
+    }
+}
+
+/// The segments of a path that stand for parameters, each decoded by itself, so that an encoded
+/// slash stays within its segment.
+pub(crate) fn path_args<'a>(
+    segments: impl Iterator<Item = &'a str>,
+) -> Result<Vec<Cow<'a, str>>, ApiError> {
+    segments
+        .map(|segment| {
+            percent_decode_str(segment)
+                .decode_utf8()
+                .map_err(|_| ApiError::invalid_param("A part of the path is not UTF-8."))
+        })
+        .collect()
+}
+
+/// The JSON body of a request, checked: one well-formed object of bounded depth.
+pub(crate) fn json_body(body: Bytes) -> Result<Bytes, ApiError> {
+    let Some(first) = body.iter().position(|byte| !byte.is_ascii_whitespace()) else {
+        return Ok(Bytes::from_static(b"{}"));
+    };
+    if std::str::from_utf8(&body).is_err() {
+        return Err(ApiError::not_json("The body is not UTF-8."));
+    }
+    if body[first] != b'{' {
+        return Err(if is_json(&body) {
+            ApiError::bad_json("The body must be a JSON object.")
+        } else {
+            ApiError::not_json("The body is not JSON.")
+        });
+    }
+    match check_nesting(&body[first..]) {
+        Nesting::Fine => Ok(body),
+        Nesting::TooDeep => Err(ApiError::bad_json("The body nests too deeply.")),
+        Nesting::Unbalanced => Err(ApiError::not_json("The body is not one JSON object.")),
+    }
+}
+
+/// Decodes a request whose JSON body has passed [`json_body`].
+pub(crate) fn request<R: IncomingRequest>(
+    request: Request<&[u8]>,
+    args: &[Cow<'_, str>],
+    precheck: Option<Precheck>,
+) -> Result<R, ApiError> {
+    let body = *request.body();
+    if let Some(precheck) = precheck {
+        precheck(body)?;
+    }
+    let args: Vec<&str> = args.iter().map(AsRef::as_ref).collect();
+    // Unwind safe: what decoding has built is dropped, and the inputs are only read.
+    match catch_unwind(AssertUnwindSafe(|| R::try_from_http_request(request, &args))) {
+        Ok(Ok(request)) => Ok(request),
+        Ok(Err(error)) => Err(decode_error(error, body)),
+        Err(_) => Err(ApiError::bad_json("The body cannot be read.")
+            .with_cause("ruma panicked while decoding the request")),
+    }
+}
+
+fn decode_error(error: FromHttpRequestError, body: &[u8]) -> ApiError {
+    match error {
+        FromHttpRequestError::Deserialization(DeserializationError::Json(error)) => {
+            json_error(&error, body)
+        }
+        FromHttpRequestError::Deserialization(DeserializationError::Utf8(_)) => {
+            ApiError::not_json("The body is not UTF-8.")
+        }
+        // Parts of the path come as this variant too.
+        FromHttpRequestError::Deserialization(DeserializationError::Query(error)) => {
+            let message = error.to_string();
+            if message.contains("missing field") {
+                ApiError::missing_param(message)
+            } else {
+                ApiError::invalid_param(message)
+            }
+        }
+        FromHttpRequestError::Deserialization(DeserializationError::Header(error)) => {
+            ApiError::missing_param(error.to_string())
+        }
+        FromHttpRequestError::Deserialization(error) => ApiError::invalid_param(error.to_string()),
+        FromHttpRequestError::MethodMismatch { .. } => ApiError::no_such_method(),
+        error => ApiError::bad_request("The request cannot be read.").with_cause(error.to_string()),
+    }
+}
+
+/// A value of the wrong kind can be met before the place where the body ends to be JSON at all.
+fn json_error(error: &serde_json::Error, body: &[u8]) -> ApiError {
+    if error.is_data() && is_json(body) {
+        // A missing field of the body is `M_BAD_JSON` in the specification's words.
+        ApiError::bad_json(error.to_string())
+    } else {
+        ApiError::not_json("The body is not JSON.").with_cause(error.to_string())
+    }
+}
+
+fn is_json(body: &[u8]) -> bool {
+    serde_json::from_slice::<IgnoredAny>(body).is_ok()
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Nesting {
+    Fine,
+    TooDeep,
+    Unbalanced,
+}
+
+/// Walks a text that begins with `{` once. Says whether its brackets close exactly at its end, and
+/// how deep they go; all else is the parser's to find.
+fn check_nesting(text: &[u8]) -> Nesting {
+    let mut depth = 0_usize;
+    let mut bytes = text.iter();
+    while let Some(byte) = bytes.next() {
+        match byte {
+            b'"' => loop {
+                match bytes.next() {
+                    Some(b'"') => break,
+                    Some(b'\\') => {
+                        bytes.next();
+                    }
+                    Some(_) => {}
+                    None => return Nesting::Unbalanced,
+                }
+            },
+            b'{' | b'[' => {
+                depth += 1;
+                if depth > limits::JSON_DEPTH {
+                    return Nesting::TooDeep;
+                }
+            }
+            b'}' | b']' => {
+                // Never below zero: the first byte opens, and at zero the walk ends.
+                depth -= 1;
+                if depth == 0 {
+                    return if bytes.all(u8::is_ascii_whitespace) {
+                        Nesting::Fine
+                    } else {
+                        Nesting::Unbalanced
+                    };
+                }
+            }
+            _ => {}
+        }
+    }
+    Nesting::Unbalanced
+}
+
+#[cfg(test)]
+mod tests {
+    use ruma::api::client::{
+        account::register, membership::join_room_by_id, message::send_message_event,
+        session::login, state::send_state_event, user_directory::search_users,
+    };
+
+    use super::*;
+
+    fn code(result: Result<impl Sized, ApiError>) -> &'static str {
+        result.map_or_else(|error| error.code().as_str(), |_| "ok")
+    }
+
+    fn decode<R: IncomingRequest>(uri: &str, args: &[&str], body: &'static [u8]) -> &'static str {
+        let result = json_body(Bytes::from_static(body)).and_then(|body| {
+            let http = Request::builder().method(R::METHOD).uri(uri).body(&body[..]).unwrap();
+            let args: Vec<_> = args.iter().map(|arg| Cow::Borrowed(*arg)).collect();
+            request::<R>(http, &args, precheck(&R::METHOD, uri))
+        });
+        code(result)
+    }
+
+    #[test]
+    fn bodies_that_are_not_objects_are_refused() {
+        for (body, expected) in [
+            (&b""[..], "ok"),
+            (b" \n", "ok"),
+            (b"{}", "ok"),
+            (b" {} \r\n", "ok"),
+            (b"[]", "M_BAD_JSON"),
+            (b"[\"ann\"]", "M_BAD_JSON"),
+            (b"5", "M_BAD_JSON"),
+            (b"null", "M_BAD_JSON"),
+            (b"\"text\"", "M_BAD_JSON"),
+            (b"{", "M_NOT_JSON"),
+            (b"{\"a\":\"", "M_NOT_JSON"),
+            (b"{\"a\":\"\\", "M_NOT_JSON"),
+            (b"{}{}", "M_NOT_JSON"),
+            (b"{} x", "M_NOT_JSON"),
+            (b"hello", "M_NOT_JSON"),
+            (b"\xef\xbb\xbf{}", "M_NOT_JSON"),
+            (b"{\"a\":\"\xff\"}", "M_NOT_JSON"),
+            (b"[", "M_NOT_JSON"),
+            (b"}", "M_NOT_JSON"),
+        ] {
+            let shown = String::from_utf8_lossy(body);
+            assert_eq!(code(json_body(Bytes::from_static(body))), expected, "{shown}");
+        }
+    }
+
+    #[test]
+    fn depth_is_bounded() {
+        let nested = |n: usize| {
+            let levels = n - 1;
+            Bytes::from(format!("{{\"a\":{}1{}}}", "[".repeat(levels), "]".repeat(levels)))
+        };
+        assert_eq!(code(json_body(nested(limits::JSON_DEPTH))), "ok");
+        assert_eq!(code(json_body(nested(limits::JSON_DEPTH + 1))), "M_BAD_JSON");
+        assert_eq!(code(json_body(nested(100_000))), "M_BAD_JSON");
+        let braces_in_text = Bytes::from(format!("{{\"a\":\"{}\\\"\"}}", "{[".repeat(500)));
+        assert_eq!(code(json_body(braces_in_text)), "ok");
+    }
+
+    #[test]
+    fn login_without_type_is_refused_before_ruma_panics() {
+        let uri = "/_matrix/client/v3/login";
+        assert_eq!(decode::<login::v3::Request>(uri, &[], b""), "M_BAD_JSON");
+        assert_eq!(decode::<login::v3::Request>(uri, &[], b"{\"type\":5}"), "M_BAD_JSON");
+        assert_eq!(decode::<login::v3::Request>(uri, &[], b"{\"type\":,}"), "M_NOT_JSON");
+        // The fence, reached by hiding the path from the check above.
+        assert_eq!(decode::<login::v3::Request>("/", &[], b"{}"), "M_BAD_JSON");
+        let good = br#"{"type":"m.login.password","user":"ann","password":"x"}"#;
+        assert_eq!(decode::<login::v3::Request>(uri, &[], good), "ok");
+    }
+
+    #[test]
+    fn wrong_shape_is_told_from_broken_json() {
+        type Search = search_users::v3::Request;
+        assert_eq!(decode::<Search>("/", &[], br#"{"search_term":"a"}"#), "ok");
+        assert_eq!(decode::<Search>("/", &[], br#"{"search_term":5}"#), "M_BAD_JSON");
+        assert_eq!(decode::<Search>("/", &[], br"{}"), "M_BAD_JSON");
+        assert_eq!(
+            decode::<Search>("/", &[], br#"{"search_term":"a","search_term":"b"}"#),
+            "M_BAD_JSON"
+        );
+        // The wrong kind comes first, the end of the JSON after it.
+        assert_eq!(decode::<Search>("/", &[], br#"{"search_term":5,,}"#), "M_NOT_JSON");
+        assert_eq!(decode::<Search>("/", &[], br#"{"search_term":"a",}"#), "M_NOT_JSON");
+    }
+
+    #[test]
+    fn parameters_of_path_and_query_are_told_from_the_body() {
+        type Join = join_room_by_id::v3::Request;
+        assert_eq!(decode::<Join>("/", &["!r:example.org"], b""), "ok");
+        assert_eq!(decode::<Join>("/", &["#r"], b"{}"), "M_INVALID_PARAM");
+        type Register = register::v3::Request;
+        assert_eq!(decode::<Register>("/?kind=guest", &[], b"{}"), "ok");
+        type Available = ruma::api::client::account::get_username_availability::v3::Request;
+        assert_eq!(decode::<Available>("/?username=a", &[], b""), "ok");
+        assert_eq!(decode::<Available>("/", &[], b""), "M_MISSING_PARAM");
+        type Messages = ruma::api::client::message::get_message_events::v3::Request;
+        let room = &["!r:example.org"];
+        assert_eq!(decode::<Messages>("/?dir=b", room, b""), "ok");
+        assert_eq!(decode::<Messages>("/?dir=up", room, b""), "M_INVALID_PARAM");
+        assert_eq!(decode::<Messages>("/?dir=b&limit=-1", room, b""), "M_INVALID_PARAM");
+    }
+
+    #[test]
+    fn raw_event_content_is_checked_to_its_end() {
+        type Send = send_message_event::v3::Request;
+        let args = &["!r:example.org", "m.room.message", "t"];
+        assert_eq!(decode::<Send>("/", args, br#"{"body":"x"}"#), "ok");
+        assert_eq!(decode::<Send>("/", args, br#"{"body":"x"} {}"#), "M_NOT_JSON");
+        assert_eq!(decode::<Send>("/", args, br#"{"body":}"#), "M_NOT_JSON");
+        type State = send_state_event::v3::Request;
+        let args = &["!r:example.org", "m.room.topic"];
+        assert_eq!(decode::<State>("/", args, br#"{"topic":"x"}"#), "ok");
+        assert_eq!(decode::<State>("/", args, br#"{"topic":"x"}x"#), "M_NOT_JSON");
+    }
+
+    #[test]
+    fn path_segments_are_decoded_one_by_one() {
+        let args = path_args(["%23a%3Ab", "x%2Fy", "%F0%9F%90%BB", "a+b"].into_iter()).unwrap();
+        assert_eq!(args, ["#a:b", "x/y", "🐻", "a+b"]);
+        assert_eq!(code(path_args(["%FF"].into_iter())), "M_INVALID_PARAM");
+    }
+}

@@ -1,0 +1,266 @@
+//! The way of one request through the edge, from the parsed head to the response.
+
+use std::{
+    net::IpAddr,
+    panic::AssertUnwindSafe,
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use bytes::{Buf, Bytes, BytesMut};
+use futures_util::{FutureExt as _, Stream, StreamExt as _};
+use http::{HeaderMap, Method, StatusCode, Uri, header::CONTENT_LENGTH};
+use tracing::{Instrument as _, Level, Span, debug, error, field::Empty, info_span, warn};
+use warp::reply::Response;
+
+use super::{
+    Access, ApiError, App, Reply, Session, Table, TableError,
+    caller::access_token,
+    decode,
+    table::{Body, Call, Route, Routes},
+    throttle::Throttle,
+};
+use crate::{clock, config::Config, limits, shutdown::Shutdown};
+
+/// The edge of a running server: the program with its table of endpoints.
+pub(crate) struct Edge<A> {
+    app: Arc<A>,
+    routes: Routes<A>,
+    throttle: Throttle,
+    ids: RequestIds,
+    max_body_bytes: usize,
+    body_timeout: Duration,
+    trust_forwarded_for: bool,
+    pub(super) shutdown: Shutdown,
+    pub(super) limits: crate::config::Http,
+}
+
+/// A request as it comes from the connection.
+pub(super) struct Inbound<S> {
+    pub(super) method: Method,
+    pub(super) uri: Uri,
+    pub(super) headers: HeaderMap,
+    pub(super) peer: IpAddr,
+    pub(super) body: S,
+}
+
+impl<A: App> Edge<A> {
+    /// An edge for `app` with these endpoints.
+    pub(crate) fn new(
+        app: Arc<A>,
+        table: Table<A>,
+        config: &Config,
+        shutdown: Shutdown,
+    ) -> Result<Self, TableError> {
+        Ok(Self {
+            app,
+            routes: table.build()?,
+            throttle: Throttle::new(&config.rate_limits),
+            ids: RequestIds::new(),
+            max_body_bytes: config.http.max_body_bytes,
+            body_timeout: Duration::from_secs(config.http.header_timeout_seconds),
+            trust_forwarded_for: config.server.trust_forwarded_for,
+            shutdown,
+            limits: config.http.clone(),
+        })
+    }
+
+    /// Answers one request.
+    pub(super) async fn answer<S, D, E>(&self, inbound: Inbound<S>) -> Response
+    where
+        S: Stream<Item = Result<D, E>> + Send,
+        D: Buf,
+        E: std::error::Error + Send + Sync + 'static,
+    {
+        let started = Instant::now();
+        let request_id = self.ids.next();
+        let method = inbound.method.clone();
+        // Never the path or the query: they hold tokens and names.
+        let span = info_span!("request", id = %request_id, %method, route = Empty);
+        let reply = async {
+            // Boxed handlers and the reading of the body may panic on their own: this request fails.
+            let outcome = AssertUnwindSafe(self.handle(inbound, &request_id)).catch_unwind().await;
+            let result = outcome.unwrap_or_else(|_| Err(ApiError::internal("a handler panicked")));
+            let reply = result.unwrap_or_else(|error| {
+                report(&error);
+                Reply::from(&error)
+            });
+            if tracing::enabled!(Level::DEBUG) {
+                let micros = u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX);
+                debug!(status = reply.status().as_u16(), micros, "answered");
+            }
+            reply
+        }
+        .instrument(span)
+        .await;
+        reply.into_response(&method, &request_id)
+    }
+
+    async fn handle<S, D, E>(
+        &self,
+        inbound: Inbound<S>,
+        request_id: &Arc<str>,
+    ) -> Result<Reply, ApiError>
+    where
+        S: Stream<Item = Result<D, E>> + Send,
+        D: Buf,
+        E: std::error::Error + Send + Sync + 'static,
+    {
+        let Inbound { method, uri, headers, peer, body } = inbound;
+        if method == Method::OPTIONS {
+            return Ok(Reply::preflight());
+        }
+        let path_of = uri.clone();
+        let (route, args) = self.routes.find(&method, path_of.path())?;
+        Span::current().record("route", route.path);
+
+        let client = self.client_address(&headers, peer);
+        let session = self.session(route, &headers, &uri).await?;
+        if route.rate_limited {
+            self.throttle.check(session.as_ref(), client)?;
+        }
+        let body = match route.body {
+            Body::None => Bytes::new(),
+            Body::Json => decode::json_body(self.read(&headers, body, self.max_body_bytes).await?)?,
+            Body::Bytes(limit) => {
+                self.read(&headers, body, limit.unwrap_or(self.max_body_bytes)).await?
+            }
+        };
+        let call = Call {
+            app: Arc::clone(&self.app),
+            session,
+            method,
+            uri,
+            headers,
+            body,
+            request_id: Arc::clone(request_id),
+            client,
+            shutdown: self.shutdown.clone(),
+        };
+        (route.handler)(call, &args)?.await
+    }
+
+    async fn session(
+        &self,
+        route: &Route<A>,
+        headers: &HeaderMap,
+        uri: &Uri,
+    ) -> Result<Option<Session>, ApiError> {
+        if route.access == Access::None {
+            return Ok(None);
+        }
+        match (access_token(headers, uri), route.access) {
+            (Some(_), Access::Appservice) => Err(ApiError::unknown_token(false)),
+            (Some(token), _) => self.app.authenticate(&token).await.map(Some),
+            (None, Access::Optional) => Ok(None),
+            (None, _) => Err(ApiError::missing_token()),
+        }
+    }
+
+    /// The address of the client: the connection's, or what the last proxy before us says it was.
+    fn client_address(&self, headers: &HeaderMap, peer: IpAddr) -> IpAddr {
+        if !self.trust_forwarded_for {
+            return peer;
+        }
+        headers
+            .get_all("x-forwarded-for")
+            .into_iter()
+            .next_back()
+            .and_then(|value| value.to_str().ok()?.rsplit(',').next()?.trim().parse().ok())
+            .unwrap_or(peer)
+    }
+
+    /// Reads a body of at most `limit` bytes, however it is sent.
+    async fn read<S, D, E>(
+        &self,
+        headers: &HeaderMap,
+        body: S,
+        limit: usize,
+    ) -> Result<Bytes, ApiError>
+    where
+        S: Stream<Item = Result<D, E>> + Send,
+        D: Buf,
+        E: std::error::Error + Send + Sync + 'static,
+    {
+        let mut body = pin!(body);
+        let mut whole = Bytes::new();
+        let mut parts = BytesMut::new();
+        let mut length = 0_usize;
+        let declared: Option<usize> =
+            headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
+        let drain = limit.saturating_add(limits::OVERSIZED_BODY_DRAIN);
+        if declared.is_some_and(|declared| declared > drain) {
+            return Err(too_large(limit));
+        }
+        loop {
+            let next =
+                tokio::time::timeout(self.body_timeout, body.next()).await.map_err(|_| {
+                    ApiError::bad_request("The body did not arrive in time.")
+                        .with_status(StatusCode::REQUEST_TIMEOUT)
+                })?;
+            let Some(part) = next else { break };
+            let mut part = part.map_err(|error| {
+                ApiError::bad_request("The body ended early.").with_cause(error)
+            })?;
+            let part = part.copy_to_bytes(part.remaining());
+            length = length.saturating_add(part.len());
+            if length > drain {
+                return Err(too_large(limit));
+            } else if length > limit {
+                // Read on, but keep nothing.
+                whole = Bytes::new();
+                parts = BytesMut::new();
+            } else if whole.is_empty() && parts.is_empty() {
+                // Most bodies come in one piece, which is then not copied.
+                whole = part;
+            } else {
+                if parts.is_empty() {
+                    parts.extend_from_slice(&std::mem::take(&mut whole));
+                }
+                parts.extend_from_slice(&part);
+            }
+        }
+        if length > limit {
+            return Err(too_large(limit));
+        }
+        Ok(if parts.is_empty() { whole } else { parts.freeze() })
+    }
+}
+
+fn too_large(limit: usize) -> ApiError {
+    ApiError::too_large(format!("The body is larger than {limit} bytes."))
+}
+
+/// Tells the log of a failed request: this is the one place where that is done.
+fn report(error: &ApiError) {
+    let status = error.status().as_u16();
+    let cause = error.cause().map(tracing::field::display);
+    if error.status() == StatusCode::SERVICE_UNAVAILABLE {
+        warn!(status, cause, "{error}");
+    } else if error.status().is_server_error() && error.status() != StatusCode::GATEWAY_TIMEOUT {
+        error!(status, cause, "{error}");
+    } else {
+        debug!(status, cause, "refused");
+    }
+}
+
+/// Names requests: letters that are new with each start, and a number.
+struct RequestIds {
+    start: String,
+    next: AtomicU64,
+}
+
+impl RequestIds {
+    fn new() -> Self {
+        Self { start: clock::random_letters(6).to_ascii_lowercase(), next: AtomicU64::new(1) }
+    }
+
+    fn next(&self) -> Arc<str> {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        format!("{}-{number:x}", self.start).into()
+    }
+}

@@ -1,0 +1,87 @@
+//! The edge: the only code that knows HTTP.
+//!
+//! ```text
+//! accept loop (serve) → one warp filter → Edge: OPTIONS? → route (table) → who calls (caller)
+//!   → rate limit (throttle) → body → typed request (decode) → handler → Reply or ApiError → CORS
+//! ```
+//!
+//! The rest of the program is known here only through [`App`]. An endpoint is one `async fn` from a
+//! [`Cx`] and one of ruma's request types to that type's response, and one line in a [`Table`]:
+//!
+//! ```ignore
+//! async fn whoami(cx: Cx<Server>, _: whoami::v3::Request) -> Result<whoami::v3::Response, ApiError> {
+//!     let mut response = whoami::v3::Response::new(cx.caller.user_id.clone());
+//!     response.device_id = Some(cx.caller.device_id.clone());
+//!     Ok(response)
+//! }
+//!
+//! Table::new(&config.server.prefixes).on(whoami)
+//! ```
+//!
+//! Promises: every response has CORS headers, a content type and a request id; a handler runs only
+//! for a request that was authenticated as its type says and decoded whole; a panic in a handler
+//! costs that request alone. A client that hangs up drops the handler at its next await, so
+//! whatever has an effect must not live in the handler's future.
+
+mod caller;
+mod decode;
+mod edge;
+mod error;
+mod reply;
+pub(crate) mod serve;
+mod table;
+#[cfg(test)]
+mod tests;
+mod throttle;
+
+use std::{net::IpAddr, sync::Arc};
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+
+#[allow(
+    unused_imports,
+    reason = "the vocabulary of handlers, which not every build uses whole"
+)]
+pub(crate) use self::{
+    caller::{Access, Appservice, Caller, Gate, Session},
+    edge::Edge,
+    error::{ApiError, AuthRequired, ErrorCode},
+    reply::{Content, Reply},
+    table::{RawRequest, Table, TableError},
+};
+use crate::{record::Origin, shutdown::Shutdown};
+
+/// What the edge needs of the program behind it.
+pub(crate) trait App: Send + Sync + 'static {
+    /// The session that an access token stands for.
+    ///
+    /// The error is what the client is told: [`ApiError::unknown_token`], or that its account is
+    /// locked, or that the server cannot tell right now.
+    fn authenticate<'a>(&'a self, token: &'a str) -> BoxFuture<'a, Result<Session, ApiError>>;
+}
+
+/// What a handler is given besides the typed request: `A` is the program, `C` the caller, whose
+/// type is decided by the endpoint's authentication scheme (see [`Gate`]).
+pub(crate) struct Cx<A, C = Session> {
+    /// The program.
+    pub(crate) app: Arc<A>,
+    /// Who is calling.
+    pub(crate) caller: C,
+    /// The request's id in the log, also sent to the client as `X-Request-Id`.
+    pub(crate) request_id: Arc<str>,
+    /// The address the request came from.
+    pub(crate) client: IpAddr,
+    /// Given when the server goes down: whatever waits should answer then.
+    pub(crate) shutdown: Shutdown,
+    /// The body as it was sent, checked to be one JSON object if the endpoint takes JSON (and `{}`
+    /// if there was none).
+    pub(crate) body: Bytes,
+}
+
+impl<A, C: Caller> Cx<A, C> {
+    /// The origin of the records that this request causes.
+    pub(crate) fn origin(&self) -> Origin {
+        self.caller.origin(&self.request_id)
+    }
+}

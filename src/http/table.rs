@@ -1,0 +1,345 @@
+//! The table of endpoints: from a method and a path to the handler, in one look-up.
+//!
+//! Paths come from ruma's metadata, all versions of them. Matching is done on the raw path, and the
+//! segments are percent-decoded afterwards, so that an encoded slash stays within its segment.
+//!
+//! What ruma's metadata lacks is added at registration: the configured prefixes in place of
+//! `/_matrix`, `/.well-known/svc` beside `/.well-known/matrix`, the path of an empty state key, and
+//! one trailing slash more or less.
+
+use std::{borrow::Cow, collections::BTreeMap, net::IpAddr, sync::Arc};
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use http::{HeaderMap, Method, Request, Uri};
+use matchit::Router;
+use ruma::api::{IncomingRequest, path_builder::PathBuilder as _};
+use thiserror::Error;
+
+use super::{
+    Access, ApiError, Cx, Gate, Reply, Session,
+    decode::{self, Precheck},
+};
+use crate::shutdown::Shutdown;
+
+/// The endpoints, while they are being registered.
+pub(crate) struct Table<A> {
+    prefixes: Vec<String>,
+    paths: BTreeMap<String, Methods<A>>,
+    problem: Option<TableError>,
+}
+
+/// Two endpoints cannot be told apart, or a path cannot be matched.
+#[derive(Debug, Error, PartialEq, Eq)]
+pub(crate) enum TableError {
+    /// Two handlers for the same requests.
+    #[error("{method} {path} is registered twice")]
+    Twice {
+        /// The method of both.
+        method: Method,
+        /// The path of the second.
+        path: String,
+    },
+    /// A path that the router does not take.
+    #[error("{path} cannot be routed: {reason}")]
+    Path {
+        /// The path.
+        path: String,
+        /// Why not.
+        reason: String,
+    },
+}
+
+/// A request as a raw handler gets it.
+pub(crate) struct RawRequest {
+    /// The method.
+    pub(crate) method: Method,
+    /// The address with its query.
+    pub(crate) uri: Uri,
+    /// The headers.
+    pub(crate) headers: HeaderMap,
+    /// The parameters of the path, decoded, in order.
+    pub(crate) args: Vec<String>,
+}
+
+/// What an endpoint's body is, which decides how much of it is read and how it is checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Body {
+    /// Not looked at.
+    None,
+    /// One JSON object, of at most the configured size.
+    Json,
+    /// Any bytes, of at most the configured size, or this many.
+    Bytes(Option<usize>),
+}
+
+/// A request on its way to a handler.
+pub(super) struct Call<A> {
+    pub(super) app: Arc<A>,
+    pub(super) session: Option<Session>,
+    pub(super) method: Method,
+    pub(super) uri: Uri,
+    pub(super) headers: HeaderMap,
+    pub(super) body: Bytes,
+    pub(super) request_id: Arc<str>,
+    pub(super) client: IpAddr,
+    pub(super) shutdown: Shutdown,
+}
+
+type Answer = BoxFuture<'static, Result<Reply, ApiError>>;
+/// Every handler has this one shape, so that the router knows nothing of request types. Decoding
+/// happens before the future is made: the future holds the typed request alone.
+type Handler<A> = dyn Fn(Call<A>, &[Cow<'_, str>]) -> Result<Answer, ApiError> + Send + Sync;
+
+/// One endpoint.
+pub(super) struct Route<A> {
+    /// The path it was registered with: a name for logs that holds nothing of the request.
+    pub(super) path: &'static str,
+    pub(super) access: Access,
+    pub(super) rate_limited: bool,
+    pub(super) body: Body,
+    pub(super) handler: Box<Handler<A>>,
+}
+
+/// The endpoints of one path. There are few: a list is looked through faster than a map.
+type Methods<A> = Vec<(Method, Arc<Route<A>>)>;
+
+impl<A: Send + Sync + 'static> Table<A> {
+    /// An empty table whose endpoints will be served under each of `prefixes`, for example
+    /// `/_matrix`.
+    pub(crate) fn new<P: ToString>(prefixes: &[P]) -> Self {
+        Self {
+            prefixes: prefixes.iter().map(ToString::to_string).collect(),
+            paths: BTreeMap::new(),
+            problem: None,
+        }
+    }
+
+    /// Registers `handler` for the requests that ruma's metadata of `R` describes.
+    #[must_use]
+    pub(crate) fn on<R, H, F>(self, handler: H) -> Self
+    where
+        R: IncomingRequest + Send + 'static,
+        R::Authentication: Gate,
+        H: Fn(Cx<A, <R::Authentication as Gate>::Caller>, R) -> F + Copy + Send + Sync + 'static,
+        F: Future<Output = Result<R::OutgoingResponse, ApiError>> + Send + 'static,
+    {
+        self.typed::<R>(json_unless_get(&R::METHOD), move |cx, request: R| {
+            let answer = handler(cx, request);
+            Box::pin(async move { Reply::typed(answer.await?) })
+        })
+    }
+
+    /// As [`Table::on`], for a handler that gives the response as JSON text: for hot paths whose
+    /// responses are put together from parts that are JSON already.
+    #[must_use]
+    pub(crate) fn on_json<R, H, F>(self, handler: H) -> Self
+    where
+        R: IncomingRequest + Send + 'static,
+        R::Authentication: Gate,
+        H: Fn(Cx<A, <R::Authentication as Gate>::Caller>, R) -> F + Copy + Send + Sync + 'static,
+        F: Future<Output = Result<Bytes, ApiError>> + Send + 'static,
+    {
+        self.typed::<R>(json_unless_get(&R::METHOD), move |cx, request: R| {
+            let answer = handler(cx, request);
+            Box::pin(async move { answer.await.map(Reply::json) })
+        })
+    }
+
+    /// As [`Table::on`], for an endpoint whose body is a file of at most `max_bytes`.
+    #[must_use]
+    pub(crate) fn on_upload<R, H, F>(self, max_bytes: usize, handler: H) -> Self
+    where
+        R: IncomingRequest + Send + 'static,
+        R::Authentication: Gate,
+        H: Fn(Cx<A, <R::Authentication as Gate>::Caller>, R) -> F + Copy + Send + Sync + 'static,
+        F: Future<Output = Result<R::OutgoingResponse, ApiError>> + Send + 'static,
+    {
+        self.typed::<R>(Body::Bytes(Some(max_bytes)), move |cx, request: R| {
+            let answer = handler(cx, request);
+            Box::pin(async move { Reply::typed(answer.await?) })
+        })
+    }
+
+    /// Registers a handler for requests that are not of the Matrix API, or whose responses are not
+    /// JSON: pages, health, inspection, media. A path under `/_matrix` is served under each prefix.
+    ///
+    /// The body is any bytes of at most the configured size, in [`Cx::body`].
+    #[must_use]
+    pub(crate) fn raw<H, F>(
+        self,
+        method: Method,
+        path: &'static str,
+        access: Access,
+        handler: H,
+    ) -> Self
+    where
+        H: Fn(Cx<A, Option<Session>>, RawRequest) -> F + Copy + Send + Sync + 'static,
+        F: Future<Output = Result<Reply, ApiError>> + Send + 'static,
+    {
+        let body = if method == Method::GET { Body::None } else { Body::Bytes(None) };
+        let handler: Box<Handler<A>> = Box::new(move |mut call, args| {
+            let caller = call.session.take();
+            let request = RawRequest {
+                method: std::mem::take(&mut call.method),
+                uri: std::mem::take(&mut call.uri),
+                headers: std::mem::take(&mut call.headers),
+                args: args.iter().map(|arg| arg.clone().into_owned()).collect(),
+            };
+            Ok(Box::pin(handler(call.into_cx(caller), request)))
+        });
+        self.add(&method, [path], Route { path, access, rate_limited: false, body, handler })
+    }
+
+    /// The finished table.
+    pub(super) fn build(self) -> Result<Routes<A>, TableError> {
+        if let Some(problem) = self.problem {
+            return Err(problem);
+        }
+        let mut router = Router::new();
+        for (path, methods) in self.paths {
+            router
+                .insert(path.clone(), methods)
+                .map_err(|error| TableError::Path { path, reason: error.to_string() })?;
+        }
+        Ok(Routes(router))
+    }
+
+    fn typed<R>(
+        self,
+        body: Body,
+        handler: impl Fn(Cx<A, <R::Authentication as Gate>::Caller>, R) -> Answer
+        + Send
+        + Sync
+        + 'static,
+    ) -> Self
+    where
+        R: IncomingRequest + Send + 'static,
+        R::Authentication: Gate,
+    {
+        let paths: Vec<&'static str> = R::PATH_BUILDER.all_paths().collect();
+        // The newest path comes last: the one to show in logs.
+        let path = paths.last().copied().unwrap_or_default();
+        let precheck: Option<Precheck> = decode::precheck(&R::METHOD, path);
+        let handler: Box<Handler<A>> = Box::new(move |mut call, args| {
+            let caller = <R::Authentication as Gate>::caller(call.session.take())
+                .ok_or_else(ApiError::missing_token)?;
+            let mut http = Request::new(&call.body[..]);
+            *http.method_mut() = std::mem::take(&mut call.method);
+            *http.uri_mut() = std::mem::take(&mut call.uri);
+            *http.headers_mut() = std::mem::take(&mut call.headers);
+            let request = decode::request::<R>(http, args, precheck)?;
+            Ok(handler(call.into_cx(caller), request))
+        });
+        let access = <R::Authentication as Gate>::ACCESS;
+        let route = Route { path, access, rate_limited: R::RATE_LIMITED, body, handler };
+        self.add(&R::METHOD, paths, route)
+    }
+
+    /// Registers `route` at every path that stands for one of `paths`.
+    fn add(
+        mut self,
+        method: &Method,
+        paths: impl IntoIterator<Item = &'static str>,
+        route: Route<A>,
+    ) -> Self {
+        let route = Arc::new(route);
+        for path in paths.into_iter().flat_map(|path| aliases(&self.prefixes, path)) {
+            let methods = self.paths.entry(path.clone()).or_default();
+            match methods.iter().find(|(known, _)| known == method) {
+                // Two versions of one endpoint may become the same path.
+                Some((_, other)) if Arc::ptr_eq(other, &route) => {}
+                Some(_) => {
+                    self.problem
+                        .get_or_insert_with(|| TableError::Twice { method: method.clone(), path });
+                }
+                None => methods.push((method.clone(), Arc::clone(&route))),
+            }
+        }
+        self
+    }
+}
+
+/// The paths under which what ruma calls `path` is served.
+fn aliases(prefixes: &[String], path: &str) -> Vec<String> {
+    let mut served: Vec<String> = if let Some(rest) = path.strip_prefix("/_matrix/") {
+        prefixes.iter().map(|prefix| format!("{prefix}/{rest}")).collect()
+    } else if let Some(rest) = path.strip_prefix("/.well-known/matrix/") {
+        vec![path.to_owned(), format!("/.well-known/svc/{rest}")]
+    } else {
+        vec![path.to_owned()]
+    };
+    for index in 0..served.len() {
+        let path = without_slash(&served[index]);
+        let empty_key = path.strip_suffix("/state/{event_type}/{state_key}");
+        let empty_key = empty_key.map(|room| format!("{room}/state/{{event_type}}"));
+        served[index] = numbered(path);
+        served.extend(empty_key.map(|path| numbered(&path)));
+    }
+    served
+}
+
+impl<A> Call<A> {
+    fn into_cx<C>(self, caller: C) -> Cx<A, C> {
+        Cx {
+            app: self.app,
+            caller,
+            request_id: self.request_id,
+            client: self.client,
+            shutdown: self.shutdown,
+            body: self.body,
+        }
+    }
+}
+
+fn json_unless_get(method: &Method) -> Body {
+    if method == Method::GET { Body::None } else { Body::Json }
+}
+
+fn without_slash(path: &str) -> &str {
+    path.strip_suffix('/').filter(|rest| !rest.is_empty()).unwrap_or(path)
+}
+
+/// Names the parameters of a path by their place, since endpoints that share a path differ in the
+/// names, and the router would take them for different paths that clash.
+fn numbered(path: &str) -> String {
+    let mut place = 0;
+    path.split('/')
+        .map(|segment| {
+            if segment.starts_with("{*") {
+                Cow::Borrowed("{*rest}")
+            } else if segment.starts_with('{') {
+                place += 1;
+                Cow::Owned(format!("{{p{place}}}"))
+            } else {
+                Cow::Borrowed(segment)
+            }
+        })
+        .collect::<Vec<_>>()
+        .join("/")
+}
+
+/// An endpoint and the decoded parameters of the path it was found at.
+type Found<'a, 'p, A> = (&'a Route<A>, Vec<Cow<'p, str>>);
+
+/// The finished table.
+pub(super) struct Routes<A>(Router<Methods<A>>);
+
+impl<A> Routes<A> {
+    /// The endpoint of a request and the parameters in its path.
+    pub(super) fn find<'a, 'p>(
+        &'a self,
+        method: &Method,
+        path: &'p str,
+    ) -> Result<Found<'a, 'p, A>, ApiError> {
+        let found = self.0.at(without_slash(path)).map_err(|_| ApiError::no_such_endpoint())?;
+        let method = if method == Method::HEAD { &Method::GET } else { method };
+        let (_, route) = found
+            .value
+            .iter()
+            .find(|(known, _)| known == method)
+            .ok_or_else(ApiError::no_such_method)?;
+        let args = decode::path_args(found.params.iter().map(|(_, value)| value))?;
+        Ok((route, args))
+    }
+}

@@ -1,0 +1,531 @@
+//! The edge as clients meet it: a program of a few endpoints behind real connections.
+
+use std::{convert::Infallible, net::SocketAddr, time::Duration};
+
+use futures_util::{StreamExt as _, stream};
+use http::{Method, Request, StatusCode, header};
+use http_body_util::{BodyExt, Full, StreamBody, combinators::BoxBody};
+use hyper::body::Frame;
+use hyper_util::{
+    client::legacy::{Client, connect::HttpConnector},
+    rt::TokioExecutor,
+};
+use ruma::{
+    api::client::{
+        account::whoami,
+        alias::get_alias,
+        authenticated_media::get_content_as_filename,
+        discovery::get_supported_versions,
+        media::create_content,
+        membership::join_room_by_id,
+        message::send_message_event,
+        push::get_pushrules_all,
+        session::login,
+        state::{get_state_event_for_key, send_state_event},
+    },
+    owned_device_id, owned_event_id, owned_user_id,
+};
+use serde_json::Value;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::{TcpListener, TcpStream},
+    sync::oneshot,
+    task::JoinHandle,
+};
+
+use super::*;
+use crate::{config::Config, record::Offset};
+
+struct Fake;
+
+impl App for Fake {
+    fn authenticate<'a>(&'a self, token: &'a str) -> BoxFuture<'a, Result<Session, ApiError>> {
+        Box::pin(async move {
+            match token {
+                "good" => Ok(Session {
+                    user_id: owned_user_id!("@ann:example.org"),
+                    device_id: owned_device_id!("DEV"),
+                    session: Offset::new(7),
+                }),
+                "old" => Err(ApiError::unknown_token(true)),
+                _ => Err(ApiError::unknown_token(false)),
+            }
+        })
+    }
+}
+
+async fn versions(
+    _: Cx<Fake, Option<Session>>,
+    _: get_supported_versions::Request,
+) -> Result<get_supported_versions::Response, ApiError> {
+    Ok(get_supported_versions::Response::new(vec!["v1.1".into()]))
+}
+
+async fn who(cx: Cx<Fake>, _: whoami::v3::Request) -> Result<whoami::v3::Response, ApiError> {
+    assert_eq!(&*cx.origin().user, "@ann:example.org");
+    assert_eq!(&*cx.origin().device, "DEV");
+    assert!(!cx.origin().request.is_empty());
+    Ok(whoami::v3::Response::new(cx.caller.user_id, false))
+}
+
+async fn join(
+    cx: Cx<Fake>,
+    request: join_room_by_id::v3::Request,
+) -> Result<join_room_by_id::v3::Response, ApiError> {
+    assert!(cx.body.starts_with(b"{"));
+    Ok(join_room_by_id::v3::Response::new(request.room_id))
+}
+
+async fn sign_in(
+    _: Cx<Fake, Option<Appservice>>,
+    _: login::v3::Request,
+) -> Result<login::v3::Response, ApiError> {
+    Err(ApiError::forbidden("Wrong password."))
+}
+
+async fn put_state(_: Cx<Fake>, request: send_state_event::v3::Request) -> Result<Bytes, ApiError> {
+    Ok(format!("{{\"key\":{:?}}}", request.state_key).into())
+}
+
+async fn get_state(
+    _: Cx<Fake>,
+    request: get_state_event_for_key::v3::Request,
+) -> Result<Bytes, ApiError> {
+    Ok(format!("{{\"type\":{:?},\"key\":{:?}}}", request.event_type.to_string(), request.state_key)
+        .into())
+}
+
+async fn alias(_: Cx<Fake, ()>, request: get_alias::v3::Request) -> Result<Bytes, ApiError> {
+    Ok(format!("{{\"alias\":{:?}}}", request.room_alias.as_str()).into())
+}
+
+async fn pushrules(_: Cx<Fake>, _: get_pushrules_all::v3::Request) -> Result<Bytes, ApiError> {
+    Ok(Bytes::from_static(b"{}"))
+}
+
+/// Sleeps for as long as the transaction id says, or until the server goes down.
+async fn send(
+    cx: Cx<Fake>,
+    request: send_message_event::v3::Request,
+) -> Result<send_message_event::v3::Response, ApiError> {
+    match request.txn_id.as_str() {
+        "poll" => cx.shutdown.given().await,
+        "panic" => panic!("a handler panics, as a test"),
+        millis => {
+            tokio::time::sleep(Duration::from_millis(millis.parse().unwrap_or(0))).await;
+        }
+    }
+    Ok(send_message_event::v3::Response::new(owned_event_id!("$e")))
+}
+
+async fn upload(
+    _: Cx<Fake>,
+    request: create_content::v3::Request,
+) -> Result<create_content::v3::Response, ApiError> {
+    Ok(create_content::v3::Response::new(format!("mxc://x/{}", request.file.len()).into()))
+}
+
+async fn download(cx: Cx<Fake, Option<Session>>, request: RawRequest) -> Result<Reply, ApiError> {
+    assert!(cx.caller.is_none());
+    let parts = request.args.into_iter().map(|part| Ok(Bytes::from(part + ";")));
+    Ok(Reply::stream("text/plain", stream::iter(parts)))
+}
+
+async fn typed_download(
+    _: Cx<Fake>,
+    _: get_content_as_filename::v1::Request,
+) -> Result<get_content_as_filename::v1::Response, ApiError> {
+    Err(ApiError::not_found("No such file."))
+}
+
+fn table() -> Table<Fake> {
+    Table::new(&["/_svc", "/_matrix"])
+        .on(versions)
+        .on(who)
+        .on(join)
+        .on(sign_in)
+        .on(send)
+        .on(typed_download)
+        .on_json(put_state)
+        .on_json(get_state)
+        .on_json(alias)
+        .on_json(pushrules)
+        .on_upload(1000, upload)
+        .raw(Method::GET, "/page/{a}/x/{b}", Access::None, download)
+}
+
+type Body = BoxBody<Bytes, Infallible>;
+
+struct Running {
+    address: SocketAddr,
+    stop: Option<oneshot::Sender<()>>,
+    serving: JoinHandle<()>,
+    client: Client<HttpConnector, Body>,
+}
+
+impl Running {
+    async fn start() -> Self {
+        Self::configured(|config| config.rate_limits.enabled = false).await
+    }
+
+    async fn configured(change: impl FnOnce(&mut Config)) -> Self {
+        let mut config = Config::default();
+        config.http.max_body_bytes = 65_536;
+        config.http.shutdown_seconds = 2;
+        change(&mut config);
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (stop, stopped) = oneshot::channel();
+        let shutdown = Shutdown::when(async move {
+            let _ = stopped.await;
+        });
+        let edge = Edge::new(Arc::new(Fake), table(), &config, shutdown).unwrap();
+        let serving = tokio::spawn(serve::run(vec![listener], edge));
+        let client = Client::builder(TokioExecutor::new()).build_http();
+        Self { address, stop: Some(stop), serving, client }
+    }
+
+    async fn ask(&self, method: Method, path: &str, token: Option<&str>, body: &str) -> Answer {
+        let mut request =
+            Request::builder().method(method).uri(format!("http://{}{path}", self.address));
+        if let Some(token) = token {
+            request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
+        }
+        let body = Full::new(Bytes::from(body.to_owned())).boxed();
+        self.send(request.body(body).unwrap()).await
+    }
+
+    async fn send(&self, request: Request<Body>) -> Answer {
+        Answer::read(self.client.request(request).await.unwrap()).await
+    }
+
+    async fn get(&self, path: &str) -> Answer {
+        self.ask(Method::GET, path, Some("good"), "").await
+    }
+}
+
+#[derive(Debug)]
+struct Answer {
+    status: StatusCode,
+    headers: http::HeaderMap,
+    body: Bytes,
+}
+
+impl Answer {
+    async fn read(response: http::Response<hyper::body::Incoming>) -> Self {
+        let (parts, body) = response.into_parts();
+        let body = body.collect().await.unwrap().to_bytes();
+        let answer = Self { status: parts.status, headers: parts.headers, body };
+        // True of every answer in every test.
+        let header = |name: &str| answer.headers.get(name).unwrap().to_str().unwrap();
+        assert_eq!(header("access-control-allow-origin"), "*");
+        assert_eq!(header("access-control-allow-methods"), "GET, POST, PUT, DELETE, OPTIONS");
+        assert_eq!(
+            header("access-control-allow-headers"),
+            "X-Requested-With, Content-Type, Authorization"
+        );
+        assert!(!header("x-request-id").is_empty());
+        assert!(!header("content-type").is_empty());
+        if !answer.status.is_success() {
+            assert_eq!(header("content-type"), "application/json");
+            assert!(answer.json()["error"].is_string());
+        }
+        answer
+    }
+
+    fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap()
+    }
+
+    fn brief(&self) -> (u16, String) {
+        let json: Value = serde_json::from_slice(&self.body).unwrap_or_default();
+        (self.status.as_u16(), json["errcode"].as_str().unwrap_or_default().to_owned())
+    }
+}
+
+fn is(answer: &Answer, status: u16, code: &str) {
+    assert_eq!(answer.brief(), (status, code.to_owned()), "{answer:?}");
+}
+
+#[tokio::test]
+async fn paths_and_methods_are_told_apart() {
+    let server = Running::start().await;
+    for path in [
+        "/_svc/client/versions",
+        "/_matrix/client/versions",
+        "/_matrix/client/versions/",
+        "/_matrix/client/v3/account/whoami",
+        "/_svc/client/r0/account/whoami",
+        "/_matrix/client/v3/pushrules/",
+        "/_matrix/client/v3/pushrules",
+    ] {
+        is(&server.get(path).await, 200, "");
+    }
+    for path in ["/", "//", "/_matrix", "/_other/client/versions", "/_matrix/client/versions//"] {
+        is(&server.get(path).await, 404, "M_UNRECOGNIZED");
+    }
+    let answer = server.ask(Method::POST, "/_matrix/client/versions", None, "{}").await;
+    is(&answer, 405, "M_UNRECOGNIZED");
+    let answer = server.ask(Method::PATCH, "/_svc/client/v3/login", None, "{}").await;
+    is(&answer, 405, "M_UNRECOGNIZED");
+}
+
+#[tokio::test]
+async fn path_segments_are_decoded_after_matching() {
+    let server = Running::start().await;
+    let answer = server.get("/_matrix/client/v3/directory/room/%23a%2Fb%3Aexample.org").await;
+    assert_eq!(answer.json()["alias"], "#a/b:example.org");
+    let answer = server.get("/_matrix/client/v3/directory/room/%FF").await;
+    is(&answer, 400, "M_INVALID_PARAM");
+    let answer = server.get("/_matrix/client/v3/directory/room/nothing").await;
+    is(&answer, 400, "M_INVALID_PARAM");
+    let answer = server.get("/page/1%2F2/x/%F0%9F%90%BB").await;
+    assert_eq!(answer.body, "1/2;🐻;");
+    assert_eq!(answer.headers["content-type"], "text/plain");
+}
+
+#[tokio::test]
+async fn an_empty_state_key_has_paths_of_its_own() {
+    let server = Running::start().await;
+    let room = "/_svc/client/v3/rooms/!r:example.org/state";
+    for (path, key) in [("m.room.topic", ""), ("m.room.topic/", ""), ("m.room.topic/k%2F", "k/")] {
+        let path = format!("{room}/{path}");
+        assert_eq!(server.get(&path).await.json()["key"], key);
+        let answer = server.ask(Method::PUT, &path, Some("good"), "{}").await;
+        assert_eq!(answer.json()["key"], key);
+    }
+}
+
+#[tokio::test]
+async fn tokens_are_asked_for_where_they_are_needed() {
+    let server = Running::start().await;
+    let whoami = "/_matrix/client/v3/account/whoami";
+    let ask = |token| server.ask(Method::GET, whoami, token, "");
+    is(&ask(None).await, 401, "M_MISSING_TOKEN");
+    is(&ask(Some("bad")).await, 401, "M_UNKNOWN_TOKEN");
+    assert_eq!(ask(Some("bad")).await.json()["soft_logout"], false);
+    assert_eq!(ask(Some("old")).await.json()["soft_logout"], true);
+    assert_eq!(ask(Some("good")).await.json()["user_id"], "@ann:example.org");
+    let in_query = format!("{whoami}?access_token=good");
+    is(&server.ask(Method::GET, &in_query, None, "").await, 200, "");
+    let versions = "/_matrix/client/versions";
+    is(&server.ask(Method::GET, versions, None, "").await, 200, "");
+    // The token of an older session does not keep anyone from logging in.
+    let body = r#"{"type":"m.login.password","user":"a","password":"b"}"#;
+    let answer = server.ask(Method::POST, "/_matrix/client/v3/login", Some("bad"), body).await;
+    is(&answer, 403, "M_FORBIDDEN");
+}
+
+#[tokio::test]
+async fn bad_bodies_are_told_apart() {
+    let server = Running::start().await;
+    let login = |body: &'static str| server.ask(Method::POST, "/_svc/client/v3/login", None, body);
+    is(&login("").await, 400, "M_BAD_JSON");
+    is(&login("{}").await, 400, "M_BAD_JSON");
+    is(&login("[]").await, 400, "M_BAD_JSON");
+    is(&login("{\"type\":").await, 400, "M_NOT_JSON");
+    let join = "/_matrix/client/v3/rooms/!r:example.org/join";
+    is(&server.ask(Method::POST, join, Some("good"), "").await, 200, "");
+    is(&server.ask(Method::POST, join, Some("good"), "null").await, 400, "M_BAD_JSON");
+    let bomb = format!("{{\"a\":{}", "[".repeat(50_000));
+    is(&server.ask(Method::POST, join, Some("good"), &bomb).await, 400, "M_BAD_JSON");
+}
+
+#[tokio::test]
+async fn options_runs_nothing_anywhere() {
+    let server = Running::start().await;
+    for path in ["/_matrix/client/v3/account/whoami", "/nowhere", "/%FF"] {
+        let answer = server.ask(Method::OPTIONS, path, None, "not json").await;
+        is(&answer, 200, "");
+        assert_eq!(answer.body, "{}");
+    }
+}
+
+#[tokio::test]
+async fn head_is_get_without_the_body() {
+    let server = Running::start().await;
+    let whole = server.get("/_matrix/client/versions").await;
+    let head = server.ask(Method::HEAD, "/_matrix/client/versions", None, "").await;
+    is(&head, 200, "");
+    assert!(head.body.is_empty());
+    assert_eq!(head.headers["content-length"], whole.body.len().to_string());
+}
+
+#[tokio::test]
+async fn bodies_are_read_however_they_are_sent() {
+    let server = Running::start().await;
+    let join = format!("http://{}/_matrix/client/v3/rooms/!r:example.org/join", server.address);
+    let chunked = |pieces: Vec<Bytes>| {
+        let frames = stream::iter(pieces).map(|piece| Ok(Frame::data(piece)));
+        Request::post(&join)
+            .header(header::AUTHORIZATION, "Bearer good")
+            .body(BodyExt::boxed(StreamBody::new(frames)))
+            .unwrap()
+    };
+    let pieces = ["{\"rea", "son\":", "\"x\"}"].map(Bytes::from).to_vec();
+    is(&server.send(chunked(pieces)).await, 200, "");
+    let piece = Bytes::from(vec![b' '; 50_000]);
+    is(&server.send(chunked(vec![piece; 30])).await, 413, "M_TOO_LARGE");
+    let large = " ".repeat(65_537);
+    let path = "/_matrix/client/v3/rooms/!r:example.org/join";
+    is(&server.ask(Method::POST, path, Some("good"), &large).await, 413, "M_TOO_LARGE");
+    is(&server.ask(Method::POST, path, Some("good"), &large[1..]).await, 200, "");
+}
+
+#[tokio::test]
+async fn uploads_are_bytes_with_a_limit_of_their_own() {
+    let server = Running::start().await;
+    let path = "/_matrix/media/v3/upload";
+    let answer = server.ask(Method::POST, path, Some("good"), "[not json").await;
+    assert_eq!(answer.json()["content_uri"], "mxc://x/9");
+    let answer = server.ask(Method::POST, path, Some("good"), &"x".repeat(1001)).await;
+    is(&answer, 413, "M_TOO_LARGE");
+}
+
+#[tokio::test]
+async fn a_panic_costs_one_request() {
+    let server = Running::start().await;
+    let send = "/_matrix/client/v3/rooms/!r:example.org/send/m.room.message";
+    let answer =
+        server.ask(Method::PUT, &format!("{send}/panic"), Some("good"), "{\"body\":\"x\"}").await;
+    is(&answer, 500, "M_UNKNOWN");
+    is(&server.ask(Method::PUT, &format!("{send}/1"), Some("good"), "{}").await, 200, "");
+}
+
+#[tokio::test]
+async fn too_many_requests_are_refused_with_the_time_to_wait() {
+    let server = Running::configured(|config| {
+        config.rate_limits.address_per_second = 1;
+        config.rate_limits.address_burst = 2;
+    })
+    .await;
+    let body = r#"{"type":"m.login.password","user":"a","password":"b"}"#;
+    let login = || server.ask(Method::POST, "/_svc/client/v3/login", None, body);
+    is(&login().await, 403, "M_FORBIDDEN");
+    is(&login().await, 403, "M_FORBIDDEN");
+    let refused = login().await;
+    is(&refused, 429, "M_LIMIT_EXCEEDED");
+    assert!(refused.json()["retry_after_ms"].as_u64().unwrap() <= 1000);
+    assert_eq!(refused.headers["retry-after"], "1");
+    // Others, and endpoints without limits, are not concerned.
+    is(&server.get("/_matrix/client/v3/account/whoami").await, 200, "");
+    is(&server.ask(Method::GET, "/_svc/client/versions", None, "").await, 200, "");
+}
+
+#[tokio::test]
+async fn http2_without_tls_is_spoken() {
+    let server = Running::start().await;
+    let client: Client<_, Body> =
+        Client::builder(TokioExecutor::new()).http2_only(true).build_http();
+    for method in [Method::GET, Method::HEAD] {
+        let request = Request::builder()
+            .method(&method)
+            .uri(format!("http://{}/_svc/client/versions", server.address))
+            .body(Full::default().boxed())
+            .unwrap();
+        let response = client.request(request).await.unwrap();
+        assert_eq!(response.version(), http::Version::HTTP_2);
+        let answer = Answer::read(response).await;
+        is(&answer, 200, "");
+        assert_eq!(answer.body.is_empty(), method == Method::HEAD);
+    }
+}
+
+async fn exchange(stream: &mut TcpStream, request: &str) -> String {
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = vec![0; 4096];
+    let length = stream.read(&mut answer).await.unwrap();
+    String::from_utf8_lossy(&answer[..length]).into_owned()
+}
+
+#[tokio::test]
+async fn connections_are_kept_alive() {
+    let server = Running::start().await;
+    let mut stream = TcpStream::connect(server.address).await.unwrap();
+    let request = "GET /_svc/client/versions HTTP/1.1\r\nHost: x\r\n\r\n";
+    for _ in 0..3 {
+        assert!(exchange(&mut stream, request).await.starts_with("HTTP/1.1 200"));
+    }
+    // A refusal before the body is read does not end the connection either.
+    let refused = "POST /_svc/client/v3/rooms/!r:x/join HTTP/1.1\r\nHost: x\r\n\
+                   Content-Length: 2\r\n\r\n{}";
+    assert!(exchange(&mut stream, refused).await.starts_with("HTTP/1.1 401"));
+    assert!(exchange(&mut stream, request).await.starts_with("HTTP/1.1 200"));
+}
+
+#[tokio::test]
+async fn connections_that_say_too_little_are_closed() {
+    let server = Running::configured(|config| config.http.header_timeout_seconds = 1).await;
+    for beginning in ["", "P", "GET / HTTP/1.1\r\nHost: x\r\n"] {
+        let mut stream = TcpStream::connect(server.address).await.unwrap();
+        stream.write_all(beginning.as_bytes()).await.unwrap();
+        let mut rest = Vec::new();
+        let closed = tokio::time::timeout(Duration::from_secs(5), stream.read_to_end(&mut rest));
+        assert!(closed.await.is_ok(), "after {beginning:?}");
+    }
+    let mut stream = TcpStream::connect(server.address).await.unwrap();
+    let slow = "PUT /_svc/client/v3/rooms/!r:x/send/m/1 HTTP/1.1\r\nHost: x\r\n\
+                Authorization: Bearer good\r\nContent-Length: 20\r\n\r\n{";
+    assert!(exchange(&mut stream, slow).await.starts_with("HTTP/1.1 408"));
+}
+
+#[tokio::test]
+async fn connections_beyond_the_bound_wait() {
+    let server = Running::configured(|config| config.http.max_connections = 1).await;
+    let request = "GET /_svc/client/versions HTTP/1.1\r\nHost: x\r\n\r\n";
+    let mut first = TcpStream::connect(server.address).await.unwrap();
+    assert!(exchange(&mut first, request).await.starts_with("HTTP/1.1 200"));
+    let mut second = TcpStream::connect(server.address).await.unwrap();
+    let waiting = tokio::time::timeout(Duration::from_millis(200), exchange(&mut second, request));
+    assert!(waiting.await.is_err());
+    drop(first);
+    let mut buffer = [0; 12];
+    second.read_exact(&mut buffer).await.unwrap();
+    assert_eq!(&buffer, b"HTTP/1.1 200");
+}
+
+#[tokio::test]
+async fn stopping_lets_requests_finish_and_long_polls_end() {
+    let mut server = Running::start().await;
+    let send = "/_matrix/client/v3/rooms/!r:example.org/send/m.room.message";
+    let (slow, poll) = (format!("{send}/300"), format!("{send}/poll"));
+    let stop = server.stop.take().unwrap();
+    let address = server.address;
+    let stopping = async {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        stop.send(()).unwrap();
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        assert!(TcpStream::connect(address).await.is_err(), "no more are accepted");
+    };
+    let (slow, poll, ()) = tokio::join!(
+        server.ask(Method::PUT, &slow, Some("good"), "{}"),
+        server.ask(Method::PUT, &poll, Some("good"), "{}"),
+        stopping,
+    );
+    is(&slow, 200, "");
+    is(&poll, 200, "");
+    tokio::time::timeout(Duration::from_secs(1), server.serving).await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn stopping_does_not_wait_for_ever() {
+    let mut server = Running::configured(|config| config.http.shutdown_seconds = 1).await;
+    let path = "/_matrix/client/v3/rooms/!r:example.org/send/m.room.message/60000";
+    let request = Request::put(format!("http://{}{path}", server.address))
+        .header(header::AUTHORIZATION, "Bearer good")
+        .body(Full::default().boxed())
+        .unwrap();
+    let cut_off = tokio::spawn(server.client.request(request));
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    server.stop.take().unwrap().send(()).unwrap();
+    tokio::time::timeout(Duration::from_secs(3), server.serving).await.unwrap().unwrap();
+    assert!(cut_off.await.unwrap().is_err());
+}
+
+#[tokio::test]
+async fn endpoints_registered_twice_are_an_error() {
+    let shutdown = Shutdown::when(std::future::pending());
+    let twice = table().on(who);
+    let error = Edge::new(Arc::new(Fake), twice, &Config::default(), shutdown).err().unwrap();
+    assert!(matches!(error, TableError::Twice { .. }), "{error}");
+}
