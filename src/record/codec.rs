@@ -173,7 +173,7 @@ impl Tip {
     /// last record's if the clock went backwards.
     ///
     /// # Errors
-    /// When a field is too long for the format; the tip has not moved then.
+    /// When a field is too long for the format or the payload is empty; the tip has not moved then.
     pub fn extend(
         &mut self,
         new: NewRecord,
@@ -182,6 +182,9 @@ impl Tip {
     ) -> Result<(Record, Vec<u8>), CodecError> {
         let payload_len =
             u32::try_from(new.payload.len()).map_err(|_| CodecError::TooLong("payload"))?;
+        if payload_len == 0 {
+            return Err(CodecError::Value { field: "payload_len", value: 0 });
+        }
         let header = Header {
             offset: self.offset.next(),
             time_ms: now_ms.max(self.time_ms),
@@ -241,6 +244,10 @@ impl Frame {
             other => return Err(CodecError::Value { field: "encoding", value: other.into() }),
         };
         let payload_len = reader.u32("payload_len")?;
+        if payload_len == 0 {
+            // Nothing could tell an empty payload from an erased one whose state byte was damaged.
+            return Err(CodecError::Value { field: "payload_len", value: 0 });
+        }
         let payload_hash = reader.array("payload_hash")?;
         let kind = reader.text("kind")?.into();
         let stream = Stream::from_name(reader.text("stream")?);
