@@ -732,3 +732,215 @@ fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
         .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
         .unwrap_or("no message")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        log::{
+            MAX_PAYLOAD_BYTES,
+            contract::{batch, payload, record, start},
+            verify,
+        },
+        record::NewRecord,
+    };
+
+    fn options(dir: &tempfile::TempDir) -> SledOptions {
+        SledOptions { clock: Clock::manual(1_000), ..SledOptions::new(dir.path()) }
+    }
+
+    fn open(dir: &tempfile::TempDir) -> SledLog {
+        let log = SledLog::open(options(dir)).unwrap();
+        start(&log);
+        log
+    }
+
+    /// Changes the stored frames behind the log's back.
+    fn tamper(dir: &tempfile::TempDir, change: impl FnOnce(&Store)) {
+        let store = Store::open(&log_dir(dir.path()), DEFAULT_CACHE_BYTES).unwrap();
+        change(&store);
+        store.sync().unwrap();
+    }
+
+    fn put(store: &Store, offset: u64, frame: &[u8]) {
+        store.records.insert(key(Offset::new(offset)), frame).unwrap();
+    }
+
+    fn damaged_at(result: Result<SledLog, OpenError>) -> u64 {
+        match result {
+            Err(OpenError::Damaged(error)) => error.offset.get(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_second_process_is_told_who_has_the_directory() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = open(&dir);
+        let error = SledLog::open(options(&dir)).unwrap_err();
+        let OpenError::InUse { pid, .. } = &error else { panic!("{error}") };
+        assert_eq!(*pid, Some(std::process::id()));
+        assert!(error.to_string().contains("another logcabin"), "{error}");
+        drop(log);
+        SledLog::open(options(&dir)).unwrap();
+    }
+
+    #[tokio::test]
+    async fn directories_are_private() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let parent = tempfile::tempdir().unwrap();
+        let data_dir = parent.path().join("new/data");
+        drop(SledLog::open(SledOptions::new(&data_dir)).unwrap());
+        for dir in [data_dir.clone(), log_dir(&data_dir)] {
+            assert_eq!(std::fs::metadata(dir).unwrap().permissions().mode() & 0o777, 0o700);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_torn_last_batch_is_dropped() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = open(&dir);
+        log.append(batch("a", 2)).await.unwrap();
+        log.append(batch("b", 4)).await.unwrap();
+        drop(log);
+        tamper(&dir, |store| {
+            store.records.remove(key(Offset::new(6))).unwrap();
+        });
+        let log = open(&dir);
+        assert_eq!(*log.durable().borrow(), Offset::new(2));
+        assert_eq!(log.append(batch("b", 1)).await.unwrap().last, Offset::new(3));
+        assert_eq!(verify(&log, |_| ()).unwrap().records, 3);
+        drop(log);
+        // Also when it is the only one.
+        tamper(&dir, |store| {
+            for offset in 2..=3 {
+                store.records.remove(key(Offset::new(offset))).unwrap();
+            }
+        });
+        assert_eq!(*open(&dir).durable().borrow(), Offset::ZERO);
+    }
+
+    #[tokio::test]
+    async fn a_damaged_end_is_refused_with_the_offset() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = open(&dir);
+        for number in 0..20 {
+            log.append(batch("a", number % 2 + 1)).await.unwrap();
+        }
+        drop(log);
+        let frame = |offset: u64| {
+            let mut frame = Bytes::new();
+            tamper(&dir, |store| frame = store.get(Offset::new(offset)).unwrap().unwrap());
+            frame.to_vec()
+        };
+        let good = frame(10);
+        for index in [0, 9, 20, 60, good.len() - 1] {
+            let mut bad = good.clone();
+            bad[index] ^= 1;
+            tamper(&dir, |store| put(store, 10, &bad));
+            assert_eq!(damaged_at(SledLog::open(options(&dir))), 10, "byte {index}");
+        }
+        tamper(&dir, |store| put(store, 10, &frame_of_another_chain(&good)));
+        assert_eq!(damaged_at(SledLog::open(options(&dir))), 10);
+        tamper(&dir, |store| {
+            store.records.remove(key(Offset::new(10))).unwrap();
+        });
+        assert_eq!(damaged_at(SledLog::open(options(&dir))), 10);
+        // Before the tail it is found by the full check, and by reads.
+        let later = SledOptions { verify_tail: 5, ..options(&dir) };
+        let log = SledLog::open(later.clone()).unwrap();
+        assert_eq!(verify(&log, |_| ()).unwrap_err().offset, Offset::new(10));
+        assert!(matches!(log.get(Offset::new(10)), Err(ReadError::Missing(_))));
+        drop(log);
+        tamper(&dir, |store| put(store, 10, &good[..good.len() - 1]));
+        let log = SledLog::open(later).unwrap();
+        assert_eq!(verify(&log, |_| ()).unwrap_err().offset, Offset::new(10));
+        drop(log);
+        tamper(&dir, |store| put(store, 10, &good));
+        verify(&open(&dir), |_| ()).unwrap();
+    }
+
+    fn frame_of_another_chain(frame: &[u8]) -> Vec<u8> {
+        let mut record = Frame::decode(&Bytes::copy_from_slice(frame)).unwrap().record;
+        let header = crate::record::codec::encode_header(&record.header).unwrap();
+        record.chain = crate::record::codec::chain(&[7; 32], &header);
+        crate::record::codec::encode_frame(&record).unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_full_disk_refuses_writes_until_there_is_room() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = open(&dir);
+        log.append(batch("a", 1)).await.unwrap();
+        log.set_min_free_bytes(u64::MAX);
+        assert!(matches!(log.append(batch("a", 1)).await, Err(AppendError::Full(_))));
+        assert_eq!(log.read(Offset::new(1), 10).unwrap().len(), 1);
+        log.set_min_free_bytes(DEFAULT_MIN_FREE_BYTES);
+        assert_eq!(log.append(batch("a", 1)).await.unwrap().last, Offset::new(2));
+    }
+
+    #[tokio::test]
+    async fn after_a_failed_sync_nothing_is_written_or_shown() {
+        let dir = tempfile::tempdir().unwrap();
+        let settings = options(&dir);
+        let lock = lock_data_dir(dir.path()).unwrap();
+        let mut store = Store::open(&log_dir(dir.path()), DEFAULT_CACHE_BYTES).unwrap();
+        // The kernel refuses to sync this one.
+        store.data = File::open("/dev/null").unwrap();
+        let log = SledLog::with_store(store, Tip::default(), lock, settings);
+        log.start(StreamHeads::new(), Box::new(|_| panic!("shown, though not durable")));
+        for _ in 0..3 {
+            assert!(matches!(log.append(batch("a", 1)).await, Err(AppendError::Failed(_))));
+        }
+        assert!(log.failure().borrow().as_ref().unwrap().contains("sync"));
+        assert_eq!(*log.durable().borrow(), Offset::ZERO);
+        assert!(log.read(Offset::new(1), 10).unwrap().is_empty());
+        log.close();
+        assert!(matches!(log.append(batch("a", 1)).await, Err(AppendError::Failed(_))));
+    }
+
+    #[tokio::test]
+    async fn a_panicking_follower_stops_writing() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = SledLog::open(options(&dir)).unwrap();
+        log.start(StreamHeads::new(), Box::new(|_| panic!("a bug")));
+        let error = log.append(batch("a", 1)).await.unwrap_err();
+        assert!(matches!(&error, AppendError::Failed(why) if why.contains("a bug")), "{error}");
+        assert!(matches!(log.append(batch("a", 1)).await, Err(AppendError::Failed(_))));
+        // Durable all the same.
+        assert_eq!(log.read(Offset::new(1), 10).unwrap().len(), 1);
+    }
+
+    #[tokio::test]
+    async fn more_appends_than_the_queue_holds_all_arrive() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = SledLog::open(options(&dir)).unwrap();
+        let count = 3 * QUEUE_BATCHES as u64;
+        let waiting: Vec<_> = (0..count).map(|_| log.append(batch("a", 1))).collect();
+        let all = futures_util::future::join_all(waiting);
+        let (results, ()) = tokio::join!(all, async { start(&log) });
+        let last = results.into_iter().map(|result| result.unwrap().last).max();
+        assert_eq!(last, Some(Offset::new(count)));
+    }
+
+    #[tokio::test]
+    async fn the_largest_records_are_never_blobs() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = open(&dir);
+        let large =
+            |number: u8| -> NewRecord { record("a", vec![number.max(1); MAX_PAYLOAD_BYTES]) };
+        for number in 0..60 {
+            log.append(Batch { expect: vec![], records: vec![large(number)] }).await.unwrap();
+        }
+        log.append(Batch { expect: vec![], records: (0..20).map(large).collect() }).await.unwrap();
+        for _ in 0..40 {
+            log.append(Batch { expect: vec![], records: vec![record("b", payload(1))] })
+                .await
+                .unwrap();
+        }
+        assert_eq!(log.read(Offset::new(1), usize::MAX).unwrap().len(), 120);
+        log.close();
+        let blobs = std::fs::read_dir(log_dir(dir.path()).join("blobs")).unwrap();
+        assert_eq!(blobs.count(), 0);
+    }
+}
