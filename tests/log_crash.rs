@@ -3,6 +3,8 @@
 //! The child is this test binary itself, asked to run the ignored "test" `child` in a directory. It
 //! prints every acknowledged append, is killed with SIGKILL, and leaves the checks to the parent.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
 use std::{
     io::{BufRead as _, BufReader, Write as _},
     path::Path,

@@ -532,12 +532,9 @@ impl Unsealed {
 fn find_end(dir: &Path) -> Result<End, ArchiveError> {
     let mut unusable = Vec::new();
     for (_, path) in segments(dir)?.into_iter().rev() {
-        let mut reader = match SegmentReader::open(&path)? {
-            Ok(reader) => reader,
-            Err(_) => {
-                unusable.push(path);
-                continue;
-            }
+        let Ok(mut reader) = SegmentReader::open(&path)? else {
+            unusable.push(path);
+            continue;
         };
         let mut whole = None;
         while let Ok(Some((record, _))) = reader.next()? {
