@@ -8,6 +8,7 @@ use tokio::sync::watch;
 
 use super::{
     AppendError, Appended, Appending, Batch, Follower, Log, ReadError, StreamHeads, check_expected,
+    check_size,
 };
 use crate::{
     clock::Clock,
@@ -57,6 +58,7 @@ impl MemoryLog {
         if inner.closed {
             return Err(AppendError::Closed);
         }
+        check_size(&batch)?;
         check_expected(&inner.heads, &batch)?;
         let now = self.clock.now_ms();
         let mut tip = inner.tip.clone();

@@ -15,7 +15,29 @@ use tokio::sync::watch;
 
 use crate::record::{Chain, NewRecord, Offset, Record, Stream};
 
+pub mod archive;
+#[cfg(test)]
+mod contract;
+pub mod format;
 pub mod memory;
+pub mod sled;
+pub mod verify;
+
+pub use verify::{VerifyError, verify};
+
+/// The largest payload of one record.
+///
+/// Twice the size of the largest event with room to spare, and small enough that no page of the
+/// default backend outgrows what it stores in line: see [`sled`].
+pub const MAX_PAYLOAD_BYTES: usize = 192 * 1024;
+
+/// The largest sum of the text fields of a record's header: stream, kind, user, device, request.
+/// Identifiers have at most 255 bytes each.
+pub const MAX_HEADER_TEXT_BYTES: usize = 2 * 1024;
+
+/// The largest sum of the payloads of one batch. A batch is written, sent to followers and kept in
+/// memory whole; making a room with every option is a few dozen records.
+pub const MAX_BATCH_BYTES: usize = 4 * 1024 * 1024;
 
 /// A set of records that is appended whole or not at all.
 #[derive(Clone, Debug, Default)]
@@ -50,7 +72,7 @@ pub enum AppendError {
         actual: Offset,
     },
     /// The batch or one of its records is larger than the log takes.
-    #[error("the record does not fit the log: {0}")]
+    #[error("the write does not fit the log: {0}")]
     TooLarge(String),
     /// The disk is full, or about to be. Reads go on; writes are taken again once there is room.
     #[error("no room for writes: {0}")]
@@ -139,6 +161,43 @@ pub(crate) fn check_expected(heads: &StreamHeads, batch: &Batch) -> Result<(), A
                 actual,
             });
         }
+    }
+    Ok(())
+}
+
+/// Refuses a batch that is larger than a log takes, the same for every backend.
+///
+/// # Errors
+/// [`AppendError::TooLarge`].
+pub(crate) fn check_size(batch: &Batch) -> Result<(), AppendError> {
+    let mut total = 0;
+    for record in &batch.records {
+        let NewRecord { stream, kind, origin, payload, .. } = record;
+        if payload.is_empty() {
+            return Err(AppendError::TooLarge("a payload must not be empty".to_owned()));
+        }
+        if payload.len() > MAX_PAYLOAD_BYTES {
+            return Err(AppendError::TooLarge(format!(
+                "a payload of {} bytes; the most is {MAX_PAYLOAD_BYTES}",
+                payload.len()
+            )));
+        }
+        let text = stream.as_str().len()
+            + kind.len()
+            + origin.user.len()
+            + origin.device.len()
+            + origin.request.len();
+        if text > MAX_HEADER_TEXT_BYTES {
+            return Err(AppendError::TooLarge(format!(
+                "{text} bytes of names and ids; the most is {MAX_HEADER_TEXT_BYTES}"
+            )));
+        }
+        total += payload.len();
+    }
+    if total > MAX_BATCH_BYTES {
+        return Err(AppendError::TooLarge(format!(
+            "a batch of {total} bytes; the most is {MAX_BATCH_BYTES}"
+        )));
     }
     Ok(())
 }

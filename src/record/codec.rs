@@ -173,7 +173,7 @@ impl Tip {
     /// last record's if the clock went backwards.
     ///
     /// # Errors
-    /// When a field is too long for the format; the tip has not moved then.
+    /// When a field is too long for the format or the payload is empty; the tip has not moved then.
     pub fn extend(
         &mut self,
         new: NewRecord,
@@ -182,6 +182,9 @@ impl Tip {
     ) -> Result<(Record, Vec<u8>), CodecError> {
         let payload_len =
             u32::try_from(new.payload.len()).map_err(|_| CodecError::TooLong("payload"))?;
+        if payload_len == 0 {
+            return Err(CodecError::Value { field: "payload_len", value: 0 });
+        }
         let header = Header {
             offset: self.offset.next(),
             time_ms: now_ms.max(self.time_ms),
@@ -241,6 +244,10 @@ impl Frame {
             other => return Err(CodecError::Value { field: "encoding", value: other.into() }),
         };
         let payload_len = reader.u32("payload_len")?;
+        if payload_len == 0 {
+            // Nothing could tell an empty payload from an erased one whose state byte was damaged.
+            return Err(CodecError::Value { field: "payload_len", value: 0 });
+        }
         let payload_hash = reader.array("payload_hash")?;
         let kind = reader.text("kind")?.into();
         let stream = Stream::from_name(reader.text("stream")?);
@@ -356,5 +363,101 @@ impl<'a> Reader<'a> {
         let length = self.u16(field)?;
         let bytes = self.take(length.into(), field)?;
         std::str::from_utf8(bytes).map_err(|_| CodecError::Text(field))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn text() -> impl Strategy<Value = String> {
+        prop_oneof!["[a-z/.!:]{0,40}", "\\PC{0,20}"]
+    }
+
+    prop_compose! {
+        fn header()(
+            offset in 1..u64::MAX,
+            time_ms: u64,
+            epoch: u32,
+            must_not_rewind: bool,
+            ephemeral: bool,
+            batch_remaining: u32,
+            version: u16,
+            texts in prop::array::uniform6(text()),
+        ) -> Header {
+            let [stream, kind, user, device, request, seal_key] = texts;
+            Header {
+                offset: Offset::new(offset),
+                time_ms,
+                epoch: Epoch(epoch),
+                class: if must_not_rewind { Class::MustNotRewind } else { Class::Rewindable },
+                ephemeral,
+                batch_remaining,
+                stream: Stream::from_name(&stream),
+                kind: kind.into(),
+                version,
+                origin: Origin { user: user.into(), device: device.into(), request: request.into() },
+                seal_key: seal_key.into(),
+                encoding: Encoding::Json,
+                payload_len: 0,
+                payload_hash: [0; 32],
+            }
+        }
+    }
+
+    prop_compose! {
+        fn record()(
+            mut header in header(),
+            payload in prop::collection::vec(any::<u8>(), 1..200),
+            erased: bool,
+            previous: Chain,
+        ) -> (Chain, Record) {
+            header.payload_len = payload.len() as u32;
+            header.payload_hash = *blake3::hash(&payload).as_bytes();
+            let chain = chain(&previous, &encode_header(&header).unwrap());
+            let payload =
+                if erased { Payload::Erased } else { Payload::Present(payload.into()) };
+            (previous, Record { header, chain, payload })
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn every_record_comes_back_as_it_was((previous, record) in record()) {
+            let bytes = Bytes::from(encode_frame(&record).unwrap());
+            let frame = Frame::decode(&bytes).unwrap();
+            frame.verify(&previous).unwrap();
+            prop_assert_eq!(&frame.record, &record);
+            prop_assert_eq!(encode_frame(&frame.record).unwrap(), bytes);
+        }
+
+        #[test]
+        fn a_changed_byte_is_found(
+            (previous, record) in record(),
+            at: prop::sample::Index,
+            change in 1..=u8::MAX,
+        ) {
+            let mut bytes = encode_frame(&record).unwrap();
+            let at = at.index(bytes.len());
+            bytes[at] ^= change;
+            let found = Frame::decode(&bytes.into()).and_then(|frame| frame.verify(&previous));
+            prop_assert!(found.is_err(), "byte {} of the frame", at);
+        }
+
+        #[test]
+        fn a_changed_length_is_found((_, record) in record(), at: prop::sample::Index) {
+            let mut bytes = encode_frame(&record).unwrap();
+            let cut = Bytes::copy_from_slice(&bytes[..at.index(bytes.len())]);
+            prop_assert!(Frame::decode(&cut).is_err());
+            bytes.push(0);
+            prop_assert!(Frame::decode(&bytes.into()).is_err());
+        }
+
+        #[test]
+        fn no_bytes_make_decoding_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+            let _ = Frame::decode(&bytes.into());
+        }
     }
 }

@@ -1,0 +1,352 @@
+//! What every log keeps to, as one suite that runs against each backend.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+
+use super::{
+    AppendError, Appended, Batch, Log, MAX_BATCH_BYTES, MAX_PAYLOAD_BYTES, StreamHeads,
+    memory::MemoryLog,
+    sled::{SledLog, SledOptions},
+    verify,
+};
+use crate::{
+    clock::Clock,
+    record::{Class, NewRecord, Offset, Origin, Record, Stream},
+};
+
+/// A log that can be closed and opened again with the same records.
+trait Backend {
+    fn open(&self) -> Arc<dyn Log>;
+}
+
+#[derive(Default)]
+struct InMemory(Mutex<Vec<Arc<MemoryLog>>>);
+
+impl Backend for InMemory {
+    fn open(&self) -> Arc<dyn Log> {
+        let mut opened = self.0.lock();
+        let records = opened.last().map_or_else(Vec::new, |log| {
+            log.read(Offset::new(1), usize::MAX).unwrap().into_iter().map(Arc::new).collect()
+        });
+        let log = Arc::new(MemoryLog::with_records(Clock::manual(1_000), records));
+        opened.push(Arc::clone(&log));
+        log
+    }
+}
+
+struct OnDisk(tempfile::TempDir);
+
+impl Backend for OnDisk {
+    fn open(&self) -> Arc<dyn Log> {
+        let options =
+            SledOptions { clock: Clock::manual(1_000), ..SledOptions::new(self.0.path()) };
+        Arc::new(SledLog::open(options).unwrap())
+    }
+}
+
+macro_rules! contract {
+    ($($test:ident),* $(,)?) => {
+        mod memory {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $test() {
+                super::$test(&super::InMemory::default()).await;
+            })*
+        }
+
+        mod sled {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $test() {
+                super::$test(&super::OnDisk(tempfile::tempdir().unwrap())).await;
+            })*
+        }
+    };
+}
+
+contract!(
+    a_new_log_is_empty,
+    what_was_appended_is_read,
+    a_decision_on_an_old_stream_is_refused,
+    a_batch_is_appended_whole_or_not_at_all,
+    the_follower_sees_every_record_once_before_the_append_resolves,
+    an_opened_log_goes_on_where_it_ended,
+    of_many_writers_one_wins_each_step,
+    a_dropped_append_is_not_taken_back,
+    what_is_too_large_is_refused,
+    a_closed_log_takes_nothing,
+    time_never_decreases,
+);
+
+pub(crate) fn stream(name: &str) -> Stream {
+    Stream::from_name(name)
+}
+
+pub(crate) fn record(name: &str, payload: impl Into<Bytes>) -> NewRecord {
+    NewRecord {
+        stream: stream(name),
+        kind: "room.forget",
+        version: 1,
+        class: Class::Rewindable,
+        ephemeral: false,
+        origin: Origin::server(),
+        payload: payload.into(),
+    }
+}
+
+/// A payload that fits `room.forget`.
+pub(crate) fn payload(number: u64) -> Bytes {
+    Bytes::from(format!(r#"{{"user_id":"@u{number}:example.org","room_id":"!r:example.org"}}"#))
+}
+
+/// `count` records without expectations.
+pub(crate) fn batch(name: &str, count: u64) -> Batch {
+    let records = (0..count).map(|number| record(name, payload(number))).collect();
+    Batch { expect: Vec::new(), records }
+}
+
+fn heads(log: &dyn Log) -> StreamHeads {
+    let records = log.read(Offset::new(1), usize::MAX).unwrap();
+    records.into_iter().map(|r| (r.header.stream.clone(), r.offset())).collect()
+}
+
+pub(crate) fn start(log: &dyn Log) {
+    log.start(heads(log), Box::new(|_| ()));
+}
+
+async fn a_new_log_is_empty(backend: &dyn Backend) {
+    let log = backend.open();
+    assert_eq!(*log.durable().borrow(), Offset::ZERO);
+    assert!(log.read(Offset::ZERO, 10).unwrap().is_empty());
+    assert!(log.read(Offset::new(1), 10).unwrap().is_empty());
+    assert!(log.read(Offset::MAX, 10).unwrap().is_empty());
+    for offset in [Offset::ZERO, Offset::new(1), Offset::MAX] {
+        assert_eq!(log.get(offset).unwrap(), None);
+    }
+    assert_eq!(verify(&*log, |_| ()).unwrap().records, 0);
+}
+
+async fn what_was_appended_is_read(backend: &dyn Backend) {
+    let log = backend.open();
+    start(&*log);
+    let first = log.append(batch("a", 3)).await.unwrap();
+    assert_eq!(first, Appended { first: Offset::new(1), last: Offset::new(3) });
+    let second = log.append(batch("b", 1)).await.unwrap();
+    assert_eq!(second, Appended { first: Offset::new(4), last: Offset::new(4) });
+    assert_eq!(*log.durable().borrow(), Offset::new(4));
+
+    let all = log.read(Offset::new(1), 100).unwrap();
+    let offsets: Vec<u64> = all.iter().map(|record| record.offset().get()).collect();
+    assert_eq!(offsets, [1, 2, 3, 4]);
+    let remaining: Vec<u32> = all.iter().map(|record| record.header.batch_remaining).collect();
+    assert_eq!(remaining, [2, 1, 0, 0]);
+    assert_eq!(all[1].payload.bytes(), Some(&payload(1)));
+    assert_eq!(log.read(Offset::ZERO, 2).unwrap(), all[..2]);
+    assert_eq!(log.read(Offset::new(2), 2).unwrap(), all[1..3]);
+    assert!(log.read(Offset::new(2), 0).unwrap().is_empty());
+    assert!(log.read(Offset::new(5), 2).unwrap().is_empty());
+    assert_eq!(log.get(Offset::new(3)).unwrap().as_ref(), Some(&all[2]));
+    assert_eq!(log.get(Offset::new(5)).unwrap(), None);
+    let verified = verify(&*log, |_| ()).unwrap();
+    assert_eq!(
+        (verified.records, verified.last, verified.chain),
+        (4, Offset::new(4), all[3].chain)
+    );
+}
+
+async fn a_decision_on_an_old_stream_is_refused(backend: &dyn Backend) {
+    let log = backend.open();
+    start(&*log);
+    let taken_at = |at: u64| Batch {
+        expect: vec![(stream("user/ann"), Offset::new(at))],
+        records: vec![record("user/ann", payload(at))],
+    };
+    assert_eq!(log.append(taken_at(0)).await.unwrap().last, Offset::new(1));
+    match log.append(taken_at(0)).await.unwrap_err() {
+        AppendError::Conflict { stream: moved, expected, actual } => {
+            assert_eq!(moved, stream("user/ann"));
+            assert_eq!((expected, actual), (Offset::ZERO, Offset::new(1)));
+        }
+        other => panic!("{other}"),
+    }
+    assert_eq!(log.append(taken_at(1)).await.unwrap().last, Offset::new(2));
+    // A stream that other records passed by has not moved.
+    log.append(batch("user/bob", 2)).await.unwrap();
+    assert_eq!(log.append(taken_at(2)).await.unwrap().last, Offset::new(5));
+    // In one group, too, each sees the ones before it.
+    let (one, two) = (log.append(taken_at(5)), log.append(taken_at(5)));
+    assert_eq!(one.await.unwrap().last, Offset::new(6));
+    assert!(
+        matches!(two.await, Err(AppendError::Conflict { actual, .. }) if actual == Offset::new(6))
+    );
+}
+
+async fn a_batch_is_appended_whole_or_not_at_all(backend: &dyn Backend) {
+    let log = backend.open();
+    start(&*log);
+    log.append(batch("alias/#a", 1)).await.unwrap();
+    let refused = Batch {
+        expect: vec![(stream("room/!r"), Offset::ZERO), (stream("alias/#a"), Offset::ZERO)],
+        records: vec![record("room/!r", payload(1)), record("alias/#a", payload(2))],
+    };
+    assert!(matches!(log.append(refused.clone()).await, Err(AppendError::Conflict { .. })));
+    assert_eq!(log.read(Offset::new(1), 10).unwrap().len(), 1);
+    let mut accepted = refused;
+    accepted.expect[1].1 = Offset::new(1);
+    let appended = log.append(accepted).await.unwrap();
+    assert_eq!(appended, Appended { first: Offset::new(2), last: Offset::new(3) });
+    // Both streams have moved.
+    for (name, at) in [("room/!r", 2), ("alias/#a", 3)] {
+        let expect = vec![(stream(name), Offset::new(at))];
+        log.append(Batch { expect, records: vec![] }).await.unwrap();
+    }
+}
+
+async fn the_follower_sees_every_record_once_before_the_append_resolves(backend: &dyn Backend) {
+    let log = backend.open();
+    let seen = Arc::new(Mutex::new(Vec::<u64>::new()));
+    let follower = {
+        let (seen, durable) = (Arc::clone(&seen), log.durable());
+        Box::new(move |records: &[Arc<Record>]| {
+            let last = records.last().unwrap().offset();
+            assert!(*durable.borrow() >= last, "shown before it was durable");
+            seen.lock().extend(records.iter().map(|record| record.offset().get()));
+        })
+    };
+    log.start(StreamHeads::new(), follower);
+    let mut writers = tokio::task::JoinSet::new();
+    for writer in 0..8_u64 {
+        let (log, seen) = (Arc::clone(&log), Arc::clone(&seen));
+        writers.spawn(async move {
+            for round in 0..20 {
+                let name = format!("room/{writer}");
+                let appended = log.append(batch(&name, round % 3 + 1)).await.unwrap();
+                assert!(seen.lock().contains(&appended.last.get()), "acknowledged before applied");
+            }
+        });
+    }
+    while let Some(result) = writers.join_next().await {
+        result.unwrap();
+    }
+    let last = log.durable().borrow().get();
+    assert_eq!(*seen.lock(), (1..=last).collect::<Vec<u64>>());
+}
+
+async fn an_opened_log_goes_on_where_it_ended(backend: &dyn Backend) {
+    let log = backend.open();
+    start(&*log);
+    log.append(batch("a", 5)).await.unwrap();
+    log.append(batch("b", 2)).await.unwrap();
+    let before = log.read(Offset::new(1), 100).unwrap();
+    log.close();
+    drop(log);
+
+    let log = backend.open();
+    assert_eq!(*log.durable().borrow(), Offset::new(7));
+    assert_eq!(log.read(Offset::new(1), 100).unwrap(), before);
+    start(&*log);
+    let stale =
+        Batch { expect: vec![(stream("a"), Offset::ZERO)], records: vec![record("a", payload(0))] };
+    assert!(matches!(log.append(stale).await, Err(AppendError::Conflict { .. })));
+    assert_eq!(log.append(batch("a", 1)).await.unwrap().last, Offset::new(8));
+    assert_eq!(verify(&*log, |_| ()).unwrap().records, 8);
+}
+
+async fn of_many_writers_one_wins_each_step(backend: &dyn Backend) {
+    const WRITERS: u64 = 16;
+    const STEPS: u64 = 10;
+    let log = backend.open();
+    start(&*log);
+    let refused = Arc::new(AtomicU64::new(0));
+    let mut writers = tokio::task::JoinSet::new();
+    for writer in 0..WRITERS {
+        let (log, refused) = (Arc::clone(&log), Arc::clone(&refused));
+        writers.spawn(async move {
+            let (mut at, mut won) = (Offset::ZERO, Vec::new());
+            while won.len() < STEPS as usize {
+                let expect = vec![(stream("room/hot"), at)];
+                let records = vec![record("room/hot", payload(writer))];
+                match log.append(Batch { expect, records }).await {
+                    Ok(appended) => {
+                        won.push((at, appended.last));
+                        at = appended.last;
+                    }
+                    Err(AppendError::Conflict { actual, .. }) => {
+                        refused.fetch_add(1, Ordering::Relaxed);
+                        // A refusal is answered only when what it was decided on can be read.
+                        assert!(log.get(actual).unwrap().is_some());
+                        at = actual;
+                    }
+                    Err(other) => panic!("{other}"),
+                }
+            }
+            won
+        });
+    }
+    let mut steps = HashMap::new();
+    while let Some(won) = writers.join_next().await {
+        for (before, after) in won.unwrap() {
+            assert_eq!(steps.insert(before, after), None, "two writers won the same step");
+        }
+    }
+    assert_eq!(steps.len() as u64, WRITERS * STEPS);
+    assert_eq!(log.durable().borrow().get(), WRITERS * STEPS);
+    verify(&*log, |_| ()).unwrap();
+}
+
+async fn a_dropped_append_is_not_taken_back(backend: &dyn Backend) {
+    let log = backend.open();
+    start(&*log);
+    drop(log.append(batch("a", 2)));
+    assert_eq!(log.append(batch("b", 1)).await.unwrap().last, Offset::new(3));
+}
+
+async fn what_is_too_large_is_refused(backend: &dyn Backend) {
+    let log = backend.open();
+    start(&*log);
+    let of_bytes = |bytes: usize| record("a", vec![b'x'; bytes]);
+    let one = |record| Batch { expect: vec![], records: vec![record] };
+    let full = MAX_BATCH_BYTES / MAX_PAYLOAD_BYTES;
+    for too_large in [
+        one(of_bytes(MAX_PAYLOAD_BYTES + 1)),
+        one(of_bytes(0)),
+        one(record(&"s".repeat(70_000), payload(1))),
+        Batch { expect: vec![], records: vec![of_bytes(MAX_PAYLOAD_BYTES); full + 1] },
+    ] {
+        assert!(matches!(log.append(too_large).await, Err(AppendError::TooLarge(_))));
+    }
+    let largest = Batch { expect: vec![], records: vec![of_bytes(MAX_PAYLOAD_BYTES); full] };
+    assert_eq!(log.append(largest).await.unwrap().first, Offset::new(1));
+}
+
+async fn a_closed_log_takes_nothing(backend: &dyn Backend) {
+    let log = backend.open();
+    start(&*log);
+    let under_way = log.append(batch("a", 1));
+    log.close();
+    assert_eq!(under_way.await.unwrap().last, Offset::new(1));
+    assert!(matches!(log.append(batch("a", 1)).await, Err(AppendError::Closed)));
+    assert_eq!(log.read(Offset::new(1), 10).unwrap().len(), 1);
+}
+
+async fn time_never_decreases(backend: &dyn Backend) {
+    let mut before = 0;
+    for _ in 0..3 {
+        // Each opening starts the test's clock at the same moment again.
+        let log = backend.open();
+        start(&*log);
+        for _ in 0..5 {
+            let last = log.append(batch("a", 1)).await.unwrap().last;
+            let time_ms = log.get(last).unwrap().unwrap().header.time_ms;
+            assert!(time_ms >= before);
+            before = time_ms;
+        }
+        log.close();
+    }
+}

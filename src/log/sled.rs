@@ -1,0 +1,946 @@
+//! The default log: records in an embedded sled 0.34 tree, nothing to install.
+//!
+//! Key: the offset as 8 bytes, big-endian. Value: the record's frame (`log_format.md`).
+//!
+//! One thread, the *committer*, does all writing. It takes every batch that is queued, checks each
+//! against the stream heads as the batches before it leave them, writes what it accepts as one sled
+//! batch, makes that durable once, and only then lets anybody know: watermark, follower, replies, in
+//! this order. A refusal waits with the rest of its group, because the record it was decided against
+//! may be in that group.
+//!
+//! What is not left to sled:
+//!
+//! - **Durability.** sled's `flush` ends in `sync_file_range` on Linux, which neither writes the
+//!   file's metadata nor empties the device's cache. After each flush the committer calls
+//!   `fdatasync` on sled's data file through a handle of its own. sled's timed flush is off.
+//! - **Blobs.** sled writes a page that is larger than a quarter of a segment to a file of its own,
+//!   and never syncs that file. A page holds up to 17 records, so segments are as large as sled takes
+//!   and [`MAX_PAYLOAD_BYTES`](super::MAX_PAYLOAD_BYTES) keeps 17 of the largest records below the
+//!   quarter. No record is ever in a blob.
+//! - **Reuse of space.** sled may overwrite a segment once all its pages were written again elsewhere
+//!   and flushed *in its sense*. A group writes less than one segment, so between the copy and the
+//!   reuse there is always an `fdatasync` of ours.
+//! - **Panics.** sled panics on some damage. Every call is fenced; a panic counts as a failed call.
+//!
+//! A failed write or sync ends writing for good: what the disk holds past the last durable record is
+//! unknown, so every append is refused from then on. Reads, which end at the durable watermark, go on.
+
+use std::{
+    fmt,
+    fs::{DirBuilder, File, OpenOptions, TryLockError},
+    io::{self, Read as _, Seek as _, Write as _},
+    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
+    panic::{AssertUnwindSafe, catch_unwind},
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    thread::JoinHandle,
+    time::Duration,
+};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use tokio::sync::{mpsc, oneshot, watch};
+
+use super::{
+    AppendError, Appended, Appending, Batch, Follower, Log, ReadError, StreamHeads, VerifyError,
+    check_expected, check_size,
+    verify::{Checker, Fault},
+};
+use crate::{
+    clock::Clock,
+    record::{
+        Offset, Record,
+        codec::{CodecError, Frame, Tip},
+    },
+};
+
+/// How a [`SledLog`] is opened.
+#[derive(Clone, Debug)]
+pub struct SledOptions {
+    /// The server's data directory. The log is in its sub-directory `log`.
+    pub data_dir: PathBuf,
+    /// Where record times come from.
+    pub clock: Clock,
+    /// Appends are refused while the disk has less room than this, in bytes.
+    pub min_free_bytes: u64,
+    /// How much memory sled may use to cache pages, in bytes.
+    pub cache_bytes: u64,
+    /// How many of the last records are verified on open.
+    pub verify_tail: u64,
+}
+
+impl SledOptions {
+    /// The defaults for the log in `data_dir`.
+    #[must_use]
+    pub fn new(data_dir: impl Into<PathBuf>) -> Self {
+        Self {
+            data_dir: data_dir.into(),
+            clock: Clock::system(),
+            min_free_bytes: DEFAULT_MIN_FREE_BYTES,
+            cache_bytes: DEFAULT_CACHE_BYTES,
+            verify_tail: DEFAULT_VERIFY_TAIL,
+        }
+    }
+}
+
+/// Room for a few groups and for what sled writes besides them, so that sled itself never meets a
+/// full disk.
+pub const DEFAULT_MIN_FREE_BYTES: u64 = 64 * 1024 * 1024;
+
+/// The newest records are what is read most; the kernel caches the file besides.
+pub const DEFAULT_CACHE_BYTES: u64 = 64 * 1024 * 1024;
+
+/// More than a crash can touch, and still only milliseconds of work.
+pub const DEFAULT_VERIFY_TAIL: u64 = 1000;
+
+/// Why a log could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// Another process has it open.
+    #[error(
+        "another logcabin{} is using the directory {}; stop it first or give this one another data directory",
+        .pid.map_or_else(String::new, |pid| format!(" (process {pid})")),
+        .data_dir.display()
+    )]
+    InUse {
+        /// The data directory.
+        data_dir: PathBuf,
+        /// The other process, if it said who it is.
+        pid: Option<u32>,
+    },
+    /// A directory or file could not be made or opened.
+    #[error("{}: {source}", .path.display())]
+    Io {
+        /// What could not be opened.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The store below could not be opened or read.
+    #[error("the log's store {} cannot be used: {reason}; `logcabin restore --from-archive` can rebuild it from an archive", .path.display())]
+    Store {
+        /// The store's directory.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
+    /// The end of the log is damaged.
+    #[error(
+        "the log is damaged at {0}; `logcabin restore --from-archive` can rebuild it from an archive"
+    )]
+    Damaged(#[source] VerifyError),
+}
+
+/// A log in an embedded sled database. See the module's documentation.
+pub struct SledLog {
+    store: Arc<Store>,
+    shared: Arc<Shared>,
+    queue: mpsc::Sender<Message>,
+    idle: Mutex<Option<Idle>>,
+    committer: Mutex<Option<JoinHandle<()>>>,
+    // Released last: only then may another process open the directory.
+    _lock: File,
+}
+
+/// What the committer is made from when the log is started.
+struct Idle {
+    queue: mpsc::Receiver<Message>,
+    tip: Tip,
+    clock: Clock,
+}
+
+/// What the committer and the log's users both see.
+struct Shared {
+    durable: watch::Sender<Offset>,
+    failure: watch::Sender<Option<Arc<str>>>,
+    closing: AtomicBool,
+    min_free_bytes: AtomicU64,
+}
+
+enum Message {
+    Append(Request),
+    /// Wakes the committer so that it sees `closing`.
+    Close,
+}
+
+struct Request {
+    batch: Batch,
+    reply: oneshot::Sender<Result<Appended, AppendError>>,
+}
+
+/// How many batches may wait for the committer; further appends wait outside the queue. Some
+/// multiples of what the busiest measured load has under way.
+const QUEUE_BATCHES: usize = 1024;
+
+/// How many batches share one sync.
+const MAX_GROUP_BATCHES: usize = QUEUE_BATCHES;
+
+/// A group is closed once its payloads reach this. With the largest batch on top (4 MiB) and sled
+/// writing each record up to about twice, a group stays below one segment (16 MiB).
+const MAX_GROUP_BYTES: usize = 2 * 1024 * 1024;
+
+impl fmt::Debug for SledLog {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SledLog")
+            .field("dir", &self.store.dir)
+            .field("durable", &*self.shared.durable.borrow())
+            .finish_non_exhaustive()
+    }
+}
+
+impl SledLog {
+    /// Opens the log, or makes an empty one: verifies its last records and drops a last batch that
+    /// is not whole. Blocks.
+    ///
+    /// # Errors
+    /// When another process uses it, the disk fails, or the log's end is damaged.
+    pub fn open(options: SledOptions) -> Result<Self, OpenError> {
+        let lock = lock_data_dir(&options.data_dir)?;
+        let dir = log_dir(&options.data_dir);
+        make_private_dir(&dir)?;
+        let store = Store::open(&dir, options.cache_bytes)?;
+        let tip = recover(&store, options.verify_tail)?;
+        Ok(Self::with_store(store, tip, lock, options))
+    }
+
+    fn with_store(store: Store, tip: Tip, lock: File, options: SledOptions) -> Self {
+        let (queue, receiver) = mpsc::channel(QUEUE_BATCHES);
+        Self {
+            store: Arc::new(store),
+            shared: Arc::new(Shared {
+                durable: watch::Sender::new(tip.offset),
+                failure: watch::Sender::new(None),
+                closing: AtomicBool::new(false),
+                min_free_bytes: AtomicU64::new(options.min_free_bytes),
+            }),
+            queue,
+            idle: Mutex::new(Some(Idle { queue: receiver, tip, clock: options.clock })),
+            committer: Mutex::new(None),
+            _lock: lock,
+        }
+    }
+
+    /// Why the log takes no more writes, once a write or sync has failed. A server that sees this
+    /// is to stop with the message.
+    #[must_use]
+    pub fn failure(&self) -> watch::Receiver<Option<Arc<str>>> {
+        self.shared.failure.subscribe()
+    }
+
+    /// Changes the room that the disk must have for appends, in bytes.
+    pub fn set_min_free_bytes(&self, bytes: u64) {
+        self.shared.min_free_bytes.store(bytes, Ordering::Relaxed);
+    }
+
+    async fn outcome(
+        &self,
+        reply: oneshot::Receiver<Result<Appended, AppendError>>,
+    ) -> Result<Appended, AppendError> {
+        reply.await.unwrap_or_else(|_| Err(self.shared.gone()))
+    }
+}
+
+impl Shared {
+    /// What an append gets that no committer takes any more.
+    fn gone(&self) -> AppendError {
+        self.failure.borrow().clone().map_or(AppendError::Closed, AppendError::Failed)
+    }
+
+    fn fail(&self, reason: &str) -> AppendError {
+        let reason: Arc<str> = reason.into();
+        tracing::error!(%reason, "the log failed and takes no more writes");
+        self.failure.send_replace(Some(Arc::clone(&reason)));
+        AppendError::Failed(reason)
+    }
+}
+
+impl Log for SledLog {
+    fn append(&self, batch: Batch) -> Appending<'_> {
+        if let Err(error) = check_size(&batch) {
+            return Box::pin(std::future::ready(Err(error)));
+        }
+        if self.shared.closing.load(Ordering::SeqCst) {
+            return Box::pin(std::future::ready(Err(self.shared.gone())));
+        }
+        let (reply, outcome) = oneshot::channel();
+        // Queued now rather than when first polled: a caller that goes away does not take it back.
+        match self.queue.try_send(Message::Append(Request { batch, reply })) {
+            Ok(()) => Box::pin(self.outcome(outcome)),
+            Err(mpsc::error::TrySendError::Full(message)) => Box::pin(async move {
+                if self.queue.send(message).await.is_err() {
+                    return Err(self.shared.gone());
+                }
+                self.outcome(outcome).await
+            }),
+            Err(mpsc::error::TrySendError::Closed(_)) => {
+                Box::pin(std::future::ready(Err(self.shared.gone())))
+            }
+        }
+    }
+
+    fn get(&self, offset: Offset) -> Result<Option<Record>, ReadError> {
+        if offset == Offset::ZERO || offset > *self.shared.durable.borrow() {
+            return Ok(None);
+        }
+        let frame = self.store.get(offset)?.ok_or(ReadError::Missing(offset))?;
+        decode(offset, &frame).map(Some)
+    }
+
+    fn read(&self, from: Offset, limit: usize) -> Result<Vec<Record>, ReadError> {
+        let durable = *self.shared.durable.borrow();
+        self.store.read(from.max(Offset::new(1)), durable, limit)
+    }
+
+    fn durable(&self) -> watch::Receiver<Offset> {
+        self.shared.durable.subscribe()
+    }
+
+    fn start(&self, heads: StreamHeads, follower: Follower) {
+        let Some(Idle { queue, tip, clock }) = self.idle.lock().take() else {
+            tracing::error!("the log was started twice; the second start is ignored");
+            return;
+        };
+        let committer = Committer {
+            store: Arc::clone(&self.store),
+            shared: Arc::clone(&self.shared),
+            clock,
+            tip,
+            heads,
+            follower,
+        };
+        let thread = std::thread::Builder::new().name("log-committer".to_owned());
+        match thread.spawn(move || committer.run(queue)) {
+            Ok(handle) => *self.committer.lock() = Some(handle),
+            Err(error) => {
+                self.shared.fail(&format!("the committer's thread could not be started: {error}"));
+            }
+        }
+    }
+
+    fn close(&self) {
+        self.shared.closing.store(true, Ordering::SeqCst);
+        // A full queue needs no wake-up: the committer looks at `closing` after each group.
+        let _ = self.queue.try_send(Message::Close);
+        drop(self.idle.lock().take());
+        if let Some(handle) = self.committer.lock().take()
+            && handle.join().is_err()
+        {
+            self.shared.fail("the committer's thread panicked");
+        }
+    }
+}
+
+impl Drop for SledLog {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+/// The one thread that writes.
+struct Committer {
+    store: Arc<Store>,
+    shared: Arc<Shared>,
+    clock: Clock,
+    tip: Tip,
+    heads: StreamHeads,
+    follower: Follower,
+}
+
+/// The records of a group, on their way to the disk.
+#[derive(Default)]
+struct Group {
+    writes: sled::Batch,
+    records: Vec<Arc<Record>>,
+}
+
+impl Committer {
+    fn run(mut self, mut queue: mpsc::Receiver<Message>) {
+        let mut requests = Vec::new();
+        while let Some(message) = queue.blocking_recv() {
+            gather(message, &mut queue, &mut requests);
+            self.commit(&mut requests);
+            if self.shared.closing.load(Ordering::SeqCst) {
+                queue.close();
+                while let Ok(message) = queue.try_recv() {
+                    gather(message, &mut queue, &mut requests);
+                    self.commit(&mut requests);
+                }
+                return;
+            }
+        }
+    }
+
+    /// Commits one group and answers all of it.
+    fn commit(&mut self, requests: &mut Vec<Request>) {
+        if requests.is_empty() {
+            return;
+        }
+        if let Err(error) = self.may_write() {
+            for request in requests.drain(..) {
+                let _ = request.reply.send(Err(error.clone()));
+            }
+            return;
+        }
+        let now_ms = self.clock.now_ms();
+        let mut group = Group::default();
+        let mut answers = Vec::with_capacity(requests.len());
+        for Request { batch, reply } in requests.drain(..) {
+            answers.push((reply, self.accept(batch, now_ms, &mut group)));
+        }
+        if let Err(error) = self.publish(group) {
+            // Nothing in the group is known to be on disk, nor what its refusals were decided on.
+            for (reply, _) in answers {
+                let _ = reply.send(Err(error.clone()));
+            }
+            return;
+        }
+        for (reply, answer) in answers {
+            // Whoever asked may be gone; what was appended stays.
+            let _ = reply.send(answer);
+        }
+    }
+
+    fn may_write(&self) -> Result<(), AppendError> {
+        if let Some(reason) = self.shared.failure.borrow().clone() {
+            return Err(AppendError::Failed(reason));
+        }
+        let reserve = self.shared.min_free_bytes.load(Ordering::Relaxed);
+        let free = free_bytes(&self.store.dir)
+            .map_err(|error| AppendError::Full(format!("free space is unknown: {error}")))?;
+        if free < reserve {
+            return Err(AppendError::Full(format!(
+                "{free} bytes are free on the disk of {}, {reserve} are kept in reserve",
+                self.store.dir.display()
+            )));
+        }
+        Ok(())
+    }
+
+    /// Adds `batch` to the group, as a whole or not at all.
+    fn accept(
+        &mut self,
+        batch: Batch,
+        now_ms: u64,
+        group: &mut Group,
+    ) -> Result<Appended, AppendError> {
+        check_expected(&self.heads, &batch)?;
+        let mut tip = self.tip.clone();
+        let first = tip.offset.next();
+        let mut accepted = Vec::with_capacity(batch.records.len());
+        let mut remaining = u32::try_from(batch.records.len())
+            .map_err(|_| AppendError::TooLarge("too many records".to_owned()))?;
+        for new in batch.records {
+            remaining -= 1;
+            accepted.push(
+                tip.extend(new, remaining, now_ms)
+                    .map_err(|error| AppendError::TooLarge(error.to_string()))?,
+            );
+        }
+        for (record, frame) in accepted {
+            self.heads.insert(record.header.stream.clone(), record.offset());
+            group.writes.insert(&key(record.offset()), frame);
+            group.records.push(Arc::new(record));
+        }
+        self.tip = tip;
+        Ok(Appended { first, last: self.tip.offset })
+    }
+
+    /// Makes the group durable, then visible.
+    fn publish(&mut self, group: Group) -> Result<(), AppendError> {
+        if group.records.is_empty() {
+            return Ok(());
+        }
+        self.store.write(group.writes).map_err(|error| self.shared.fail(&error.0))?;
+        self.shared.durable.send_replace(self.tip.offset);
+        catch_unwind(AssertUnwindSafe(|| (self.follower)(&group.records))).map_err(|panic| {
+            self.shared.fail(&format!(
+                "the records up to {} are durable, but applying them panicked: {}",
+                self.tip.offset,
+                panic_text(&*panic)
+            ))
+        })
+    }
+}
+
+/// Takes what is queued behind `message`, up to the size of a group.
+fn gather(message: Message, queue: &mut mpsc::Receiver<Message>, requests: &mut Vec<Request>) {
+    let mut bytes = 0;
+    let mut next = Some(message);
+    while let Some(message) = next {
+        if let Message::Append(request) = message {
+            bytes += request.batch.records.iter().map(|new| new.payload.len()).sum::<usize>();
+            requests.push(request);
+        }
+        if bytes >= MAX_GROUP_BYTES || requests.len() >= MAX_GROUP_BATCHES {
+            return;
+        }
+        next = queue.try_recv().ok();
+    }
+}
+
+/// Drops a last batch that is not whole, verifies the last records, and gives the log's end.
+fn recover(store: &Store, verify_tail: u64) -> Result<Tip, OpenError> {
+    let unusable =
+        |error: StoreError| OpenError::Store { path: store.dir.clone(), reason: error.0 };
+    let damaged = |offset, fault| OpenError::Damaged(VerifyError { offset, fault });
+    let load = |offset| -> Result<Record, OpenError> {
+        let frame = store.get(offset).map_err(unusable)?;
+        let frame = frame.ok_or_else(|| damaged(offset, Fault::Missing))?;
+        Frame::decode(&frame)
+            .map(|frame| frame.record)
+            .map_err(|error| damaged(offset, Fault::Damaged(error)))
+    };
+
+    let Some(end) = store.last().map_err(unusable)? else { return Ok(Tip::default()) };
+    if end == Offset::ZERO {
+        return Err(damaged(end, Fault::OutOfOrder { found: end }));
+    }
+    let mut last = end;
+    if load(end)?.header.batch_remaining != 0 {
+        while last > Offset::ZERO && load(last)?.header.batch_remaining != 0 {
+            last = last.prev();
+        }
+        tracing::warn!(
+            first = last.next().get(),
+            last = end.get(),
+            "the last batch of the log is not whole; its records are dropped"
+        );
+        let mut torn = sled::Batch::default();
+        for offset in last.get() + 1..=end.get() {
+            torn.remove(&key(Offset::new(offset)));
+        }
+        store.write(torn).map_err(unusable)?;
+    }
+    if last == Offset::ZERO {
+        return Ok(Tip::default());
+    }
+
+    load(Offset::new(1))?;
+    let before = Offset::new(last.get().saturating_sub(verify_tail));
+    let mut checker =
+        if before == Offset::ZERO { Checker::from_start() } else { Checker::after(&load(before)?) };
+    let mut tip = Tip::default();
+    while checker.last() < last {
+        let record = load(checker.last().next())?;
+        checker.check(&record).map_err(OpenError::Damaged)?;
+        tip = Tip::after(&record);
+    }
+    if tip.offset != last {
+        tip = Tip::after(&load(last)?);
+    }
+    Ok(tip)
+}
+
+/// The directory of the log in a data directory.
+#[must_use]
+pub fn log_dir(data_dir: &Path) -> PathBuf {
+    data_dir.join("log")
+}
+
+/// Makes the data directory, if need be, and takes the lock that keeps other processes out of it.
+pub(crate) fn lock_data_dir(data_dir: &Path) -> Result<File, OpenError> {
+    make_private_dir(data_dir)?;
+    let path = data_dir.join("lock");
+    let failed = |source| OpenError::Io { path: path.clone(), source };
+    let mut file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(&path)
+        .map_err(failed)?;
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => {
+            let mut text = String::new();
+            let pid = file.read_to_string(&mut text).ok().and_then(|_| text.trim().parse().ok());
+            return Err(OpenError::InUse { data_dir: data_dir.to_owned(), pid });
+        }
+        Err(TryLockError::Error(source)) => return Err(failed(source)),
+    }
+    // Only for the message that another process prints.
+    file.set_len(0).map_err(failed)?;
+    file.rewind().map_err(failed)?;
+    file.write_all(format!("{}\n", std::process::id()).as_bytes()).map_err(failed)?;
+    Ok(file)
+}
+
+/// Makes a directory that only its owner can enter, with those above it.
+pub(crate) fn make_private_dir(path: &Path) -> Result<(), OpenError> {
+    let failed = |source| OpenError::Io { path: path.to_owned(), source };
+    if path.is_dir() {
+        return Ok(());
+    }
+    DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(failed)?;
+    if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+        File::open(parent).and_then(|parent| parent.sync_all()).map_err(failed)?;
+    }
+    Ok(())
+}
+
+/// The bytes that an ordinary user may still write on the disk of `path`.
+fn free_bytes(path: &Path) -> io::Result<u64> {
+    let stat = rustix::fs::statvfs(path)?;
+    Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+}
+
+/// sled with its calls fenced and its writes made durable.
+pub(crate) struct Store {
+    records: sled::Tree,
+    db: sled::Db,
+    /// sled's data file, through a handle of our own.
+    data: File,
+    dir: PathBuf,
+}
+
+/// A call into sled, or a sync, failed.
+#[derive(Debug)]
+pub(crate) struct StoreError(pub(crate) String);
+
+impl From<StoreError> for ReadError {
+    fn from(error: StoreError) -> Self {
+        Self::Storage(error.0)
+    }
+}
+
+/// The largest segment that sled takes, see the module's documentation. Fixed for ever: sled refuses
+/// to open a database with another one.
+const SEGMENT_BYTES: usize = 16 * 1024 * 1024;
+
+/// The name of the tree.
+const TREE: &str = "records";
+
+/// sled's own threads can hold its lock for a moment after its last handle in this process was
+/// dropped. Nobody else can have it: ours is taken first.
+const LOCK_RETRIES: u32 = 100;
+const LOCK_RETRY_PAUSE: Duration = Duration::from_millis(50);
+
+impl Store {
+    pub(crate) fn open(dir: &Path, cache_bytes: u64) -> Result<Self, OpenError> {
+        let unusable =
+            |error: StoreError| OpenError::Store { path: dir.to_owned(), reason: error.0 };
+        let failed = |path: &Path, source| OpenError::Io { path: path.to_owned(), source };
+        let config = sled::Config::new()
+            .path(dir)
+            .flush_every_ms(None)
+            .segment_size(SEGMENT_BYTES)
+            .cache_capacity(cache_bytes);
+        let mut retries = 0;
+        let db = loop {
+            match fenced("opening the database", || config.open()) {
+                Err(error)
+                    if error.0.contains("could not acquire lock") && retries < LOCK_RETRIES =>
+                {
+                    retries += 1;
+                    std::thread::sleep(LOCK_RETRY_PAUSE);
+                }
+                opened => break opened.map_err(unusable)?,
+            }
+        };
+        let records = fenced("opening the tree", || db.open_tree(TREE)).map_err(unusable)?;
+        let path = dir.join("db");
+        let data = File::open(&path).map_err(|source| failed(&path, source))?;
+        let store = Self { records, db, data, dir: dir.to_owned() };
+        store.sync().map_err(unusable)?;
+        // The files' names must survive a power cut too, and sled's own configuration file.
+        let conf = dir.join("conf");
+        for path in [conf.as_path(), dir] {
+            File::open(path).and_then(|file| file.sync_all()).map_err(|e| failed(path, e))?;
+        }
+        Ok(store)
+    }
+
+    /// Applies `batch`, whole or not at all, and returns once it is durable.
+    pub(crate) fn write(&self, batch: sled::Batch) -> Result<(), StoreError> {
+        fenced("writing", || self.records.apply_batch(batch))?;
+        self.sync()
+    }
+
+    fn sync(&self) -> Result<(), StoreError> {
+        fenced("flushing", || self.db.flush())?;
+        self.data
+            .sync_data()
+            .map_err(|error| StoreError(format!("syncing the data file failed: {error}")))
+    }
+
+    pub(crate) fn get(&self, offset: Offset) -> Result<Option<Bytes>, StoreError> {
+        let value = fenced("reading", || self.records.get(key(offset)))?;
+        Ok(value.map(|value| Bytes::copy_from_slice(&value)))
+    }
+
+    /// The records from `from` to `to`, at most `limit`.
+    fn read(&self, from: Offset, to: Offset, limit: usize) -> Result<Vec<Record>, ReadError> {
+        if from > to {
+            return Ok(Vec::new());
+        }
+        let expected = usize::try_from(to.get() - from.get()).unwrap_or(limit).saturating_add(1);
+        let mut records = Vec::with_capacity(limit.min(expected));
+        let mut values = self.records.range(key(from)..=key(to));
+        let mut offset = from;
+        while records.len() < limit && offset <= to {
+            let (found, frame) = fenced("reading", || values.next().transpose())?
+                .ok_or(ReadError::Missing(offset))?;
+            if *found != key(offset) {
+                return Err(ReadError::Missing(offset));
+            }
+            records.push(decode(offset, &Bytes::copy_from_slice(&frame))?);
+            offset = offset.next();
+        }
+        Ok(records)
+    }
+
+    /// The offset of the last record.
+    fn last(&self) -> Result<Option<Offset>, StoreError> {
+        let Some((key, _)) = fenced("reading", || self.records.last())? else { return Ok(None) };
+        let key = <[u8; 8]>::try_from(&*key)
+            .map_err(|_| StoreError(format!("a key of {} bytes is in the tree", key.len())))?;
+        Ok(Some(Offset::new(u64::from_be_bytes(key))))
+    }
+}
+
+pub(crate) const fn key(offset: Offset) -> [u8; 8] {
+    offset.get().to_be_bytes()
+}
+
+fn decode(offset: Offset, frame: &Bytes) -> Result<Record, ReadError> {
+    let damaged = |source| ReadError::Damaged { offset, source };
+    let record = Frame::decode(frame).map_err(damaged)?.record;
+    if record.offset() != offset {
+        let value = record.offset().get();
+        return Err(damaged(CodecError::Value { field: "offset", value }));
+    }
+    Ok(record)
+}
+
+/// Calls into sled, taking a panic for a failure.
+fn fenced<T>(what: &str, call: impl FnOnce() -> sled::Result<T>) -> Result<T, StoreError> {
+    match catch_unwind(AssertUnwindSafe(call)) {
+        Ok(Ok(value)) => Ok(value),
+        Ok(Err(error)) => Err(StoreError(format!("{what} failed: {error}"))),
+        Err(panic) => Err(StoreError(format!("{what} panicked: {}", panic_text(&*panic)))),
+    }
+}
+
+fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
+    panic
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("no message")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        log::{
+            MAX_PAYLOAD_BYTES,
+            contract::{batch, payload, record, start},
+            verify,
+        },
+        record::NewRecord,
+    };
+
+    fn options(dir: &tempfile::TempDir) -> SledOptions {
+        SledOptions { clock: Clock::manual(1_000), ..SledOptions::new(dir.path()) }
+    }
+
+    fn open(dir: &tempfile::TempDir) -> SledLog {
+        let log = SledLog::open(options(dir)).unwrap();
+        start(&log);
+        log
+    }
+
+    /// Changes the stored frames behind the log's back.
+    fn tamper(dir: &tempfile::TempDir, change: impl FnOnce(&Store)) {
+        let store = Store::open(&log_dir(dir.path()), DEFAULT_CACHE_BYTES).unwrap();
+        change(&store);
+        store.sync().unwrap();
+    }
+
+    fn put(store: &Store, offset: u64, frame: &[u8]) {
+        store.records.insert(key(Offset::new(offset)), frame).unwrap();
+    }
+
+    fn damaged_at(result: Result<SledLog, OpenError>) -> u64 {
+        match result {
+            Err(OpenError::Damaged(error)) => error.offset.get(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_second_process_is_told_who_has_the_directory() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = open(&dir);
+        let error = SledLog::open(options(&dir)).unwrap_err();
+        let OpenError::InUse { pid, .. } = &error else { panic!("{error}") };
+        assert_eq!(*pid, Some(std::process::id()));
+        assert!(error.to_string().contains("another logcabin"), "{error}");
+        drop(log);
+        SledLog::open(options(&dir)).unwrap();
+    }
+
+    #[tokio::test]
+    async fn directories_are_private() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let parent = tempfile::tempdir().unwrap();
+        let data_dir = parent.path().join("new/data");
+        drop(SledLog::open(SledOptions::new(&data_dir)).unwrap());
+        for dir in [data_dir.clone(), log_dir(&data_dir)] {
+            assert_eq!(std::fs::metadata(dir).unwrap().permissions().mode() & 0o777, 0o700);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_torn_last_batch_is_dropped() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = open(&dir);
+        log.append(batch("a", 2)).await.unwrap();
+        log.append(batch("b", 4)).await.unwrap();
+        drop(log);
+        tamper(&dir, |store| {
+            store.records.remove(key(Offset::new(6))).unwrap();
+        });
+        let log = open(&dir);
+        assert_eq!(*log.durable().borrow(), Offset::new(2));
+        assert_eq!(log.append(batch("b", 1)).await.unwrap().last, Offset::new(3));
+        assert_eq!(verify(&log, |_| ()).unwrap().records, 3);
+        drop(log);
+        // Also when it is the only one.
+        tamper(&dir, |store| {
+            for offset in 2..=3 {
+                store.records.remove(key(Offset::new(offset))).unwrap();
+            }
+        });
+        assert_eq!(*open(&dir).durable().borrow(), Offset::ZERO);
+    }
+
+    #[tokio::test]
+    async fn a_damaged_end_is_refused_with_the_offset() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = open(&dir);
+        for number in 0..20 {
+            log.append(batch("a", number % 2 + 1)).await.unwrap();
+        }
+        drop(log);
+        let frame = |offset: u64| {
+            let mut frame = Bytes::new();
+            tamper(&dir, |store| frame = store.get(Offset::new(offset)).unwrap().unwrap());
+            frame.to_vec()
+        };
+        let good = frame(10);
+        for index in [0, 9, 20, 60, good.len() - 1] {
+            let mut bad = good.clone();
+            bad[index] ^= 1;
+            tamper(&dir, |store| put(store, 10, &bad));
+            assert_eq!(damaged_at(SledLog::open(options(&dir))), 10, "byte {index}");
+        }
+        tamper(&dir, |store| put(store, 10, &frame_of_another_chain(&good)));
+        assert_eq!(damaged_at(SledLog::open(options(&dir))), 10);
+        tamper(&dir, |store| {
+            store.records.remove(key(Offset::new(10))).unwrap();
+        });
+        assert_eq!(damaged_at(SledLog::open(options(&dir))), 10);
+        // Before the tail it is found by the full check, and by reads.
+        let later = SledOptions { verify_tail: 5, ..options(&dir) };
+        let log = SledLog::open(later.clone()).unwrap();
+        assert_eq!(verify(&log, |_| ()).unwrap_err().offset, Offset::new(10));
+        assert!(matches!(log.get(Offset::new(10)), Err(ReadError::Missing(_))));
+        drop(log);
+        tamper(&dir, |store| put(store, 10, &good[..good.len() - 1]));
+        let log = SledLog::open(later).unwrap();
+        assert_eq!(verify(&log, |_| ()).unwrap_err().offset, Offset::new(10));
+        drop(log);
+        tamper(&dir, |store| put(store, 10, &good));
+        verify(&open(&dir), |_| ()).unwrap();
+    }
+
+    fn frame_of_another_chain(frame: &[u8]) -> Vec<u8> {
+        let mut record = Frame::decode(&Bytes::copy_from_slice(frame)).unwrap().record;
+        let header = crate::record::codec::encode_header(&record.header).unwrap();
+        record.chain = crate::record::codec::chain(&[7; 32], &header);
+        crate::record::codec::encode_frame(&record).unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_full_disk_refuses_writes_until_there_is_room() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = open(&dir);
+        log.append(batch("a", 1)).await.unwrap();
+        log.set_min_free_bytes(u64::MAX);
+        assert!(matches!(log.append(batch("a", 1)).await, Err(AppendError::Full(_))));
+        assert_eq!(log.read(Offset::new(1), 10).unwrap().len(), 1);
+        log.set_min_free_bytes(DEFAULT_MIN_FREE_BYTES);
+        assert_eq!(log.append(batch("a", 1)).await.unwrap().last, Offset::new(2));
+    }
+
+    #[tokio::test]
+    async fn after_a_failed_sync_nothing_is_written_or_shown() {
+        let dir = tempfile::tempdir().unwrap();
+        let settings = options(&dir);
+        let lock = lock_data_dir(dir.path()).unwrap();
+        let mut store = Store::open(&log_dir(dir.path()), DEFAULT_CACHE_BYTES).unwrap();
+        // The kernel refuses to sync this one.
+        store.data = File::open("/dev/null").unwrap();
+        let log = SledLog::with_store(store, Tip::default(), lock, settings);
+        log.start(StreamHeads::new(), Box::new(|_| panic!("shown, though not durable")));
+        for _ in 0..3 {
+            assert!(matches!(log.append(batch("a", 1)).await, Err(AppendError::Failed(_))));
+        }
+        assert!(log.failure().borrow().as_ref().unwrap().contains("sync"));
+        assert_eq!(*log.durable().borrow(), Offset::ZERO);
+        assert!(log.read(Offset::new(1), 10).unwrap().is_empty());
+        log.close();
+        assert!(matches!(log.append(batch("a", 1)).await, Err(AppendError::Failed(_))));
+    }
+
+    #[tokio::test]
+    async fn a_panicking_follower_stops_writing() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = SledLog::open(options(&dir)).unwrap();
+        log.start(StreamHeads::new(), Box::new(|_| panic!("a bug")));
+        let error = log.append(batch("a", 1)).await.unwrap_err();
+        assert!(matches!(&error, AppendError::Failed(why) if why.contains("a bug")), "{error}");
+        assert!(matches!(log.append(batch("a", 1)).await, Err(AppendError::Failed(_))));
+        // Durable all the same.
+        assert_eq!(log.read(Offset::new(1), 10).unwrap().len(), 1);
+    }
+
+    #[tokio::test]
+    async fn more_appends_than_the_queue_holds_all_arrive() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = SledLog::open(options(&dir)).unwrap();
+        let count = 3 * QUEUE_BATCHES as u64;
+        let waiting: Vec<_> = (0..count).map(|_| log.append(batch("a", 1))).collect();
+        let all = futures_util::future::join_all(waiting);
+        let (results, ()) = tokio::join!(all, async { start(&log) });
+        let last = results.into_iter().map(|result| result.unwrap().last).max();
+        assert_eq!(last, Some(Offset::new(count)));
+    }
+
+    #[tokio::test]
+    async fn the_largest_records_are_never_blobs() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = open(&dir);
+        let large =
+            |number: u8| -> NewRecord { record("a", vec![number.max(1); MAX_PAYLOAD_BYTES]) };
+        for number in 0..60 {
+            log.append(Batch { expect: vec![], records: vec![large(number)] }).await.unwrap();
+        }
+        log.append(Batch { expect: vec![], records: (0..20).map(large).collect() }).await.unwrap();
+        for _ in 0..40 {
+            log.append(Batch { expect: vec![], records: vec![record("b", payload(1))] })
+                .await
+                .unwrap();
+        }
+        assert_eq!(log.read(Offset::new(1), usize::MAX).unwrap().len(), 120);
+        log.close();
+        let blobs = std::fs::read_dir(log_dir(dir.path()).join("blobs")).unwrap();
+        assert_eq!(blobs.count(), 0);
+    }
+}

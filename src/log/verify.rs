@@ -1,0 +1,234 @@
+//! The check of a log from its first record to its last.
+//!
+//! [`verify`] walks any [`Log`] through its ordinary reads and names the offset of the first fault.
+//! [`Checker`] is the same check for one record after another; opening a log, reading an archive
+//! and restoring from one all go through it, so that they cannot disagree on what is intact.
+
+use super::{Log, ReadError, Verified};
+use crate::record::{
+    CHAIN_START, Chain, CommandError, Epoch, Offset, Payload, Record,
+    codec::{self, CodecError},
+};
+
+/// How many records are read at a time.
+const CHUNK: usize = 512;
+
+/// Checks every record of `log` up to its durable watermark: contiguous offsets, hash chain,
+/// payload hashes, commands that can be read, times and epochs that do not decrease, whole
+/// batches. `on_progress` is called now and then with the last offset checked.
+///
+/// # Errors
+/// The first fault, with its offset.
+pub fn verify(log: &dyn Log, mut on_progress: impl FnMut(Offset)) -> Result<Verified, VerifyError> {
+    let durable = *log.durable().borrow();
+    let mut checker = Checker::from_start();
+    while checker.last() < durable {
+        let from = checker.last().next();
+        // Damage anywhere in a chunk fails the whole read; one by one, the first fault is found.
+        let records = match log.read(from, CHUNK) {
+            Ok(records) => records,
+            Err(_) => log.read(from, 1).map_err(|error| VerifyError::reading(from, error))?,
+        };
+        if records.is_empty() {
+            return Err(VerifyError { offset: from, fault: Fault::Missing });
+        }
+        for record in &records {
+            checker.check(record)?;
+            record
+                .command()
+                .map_err(|error| VerifyError::at(record.offset(), Fault::Command(error)))?;
+        }
+        on_progress(checker.last());
+    }
+    checker.finish()
+}
+
+/// The first fault that a check found.
+#[derive(Debug, thiserror::Error)]
+#[error("record {offset}: {fault}")]
+pub struct VerifyError {
+    /// The offset at which it is.
+    pub offset: Offset,
+    /// What is wrong.
+    #[source]
+    pub fault: Fault,
+}
+
+impl VerifyError {
+    const fn at(offset: Offset, fault: Fault) -> Self {
+        Self { offset, fault }
+    }
+
+    fn reading(from: Offset, error: ReadError) -> Self {
+        match error {
+            ReadError::Storage(reason) => Self::at(from, Fault::Storage(reason)),
+            ReadError::Damaged { offset, source } => Self::at(offset, Fault::Damaged(source)),
+            ReadError::Missing(offset) => Self::at(offset, Fault::Missing),
+        }
+    }
+}
+
+/// What is wrong with a record.
+#[derive(Debug, thiserror::Error)]
+pub enum Fault {
+    /// The store below could not read it.
+    #[error("reading it failed: {0}")]
+    Storage(String),
+    /// It is not there, though later ones are or should be.
+    #[error("the record is missing")]
+    Missing,
+    /// Its bytes are not a record, its payload is not the one its header names, or it does not
+    /// follow from the record before it.
+    #[error("the record is damaged: {0}")]
+    Damaged(#[source] CodecError),
+    /// Another record stands in its place.
+    #[error("the record in this place says that it is record {found}")]
+    OutOfOrder {
+        /// The offset in the header.
+        found: Offset,
+    },
+    /// It is older than the record before it.
+    #[error("the record is {0} ms older than the one before it")]
+    Time(u64),
+    /// It belongs to an epoch before that of the record before it.
+    #[error("the record's epoch {} comes before {}, that of the record before it", found.0, before.0)]
+    Epoch {
+        /// The record's epoch.
+        found: Epoch,
+        /// The epoch of the record before it.
+        before: Epoch,
+    },
+    /// The batch of the record before it should go on here with another count.
+    #[error("{found} records of a batch should follow; after the record before it, {expected}")]
+    Batch {
+        /// What the record says.
+        found: u32,
+        /// What follows from the record before it.
+        expected: u32,
+    },
+    /// The log ends inside a batch.
+    #[error("the log ends here, {0} records before the end of a batch")]
+    Unfinished(u32),
+    /// Its command cannot be read.
+    #[error(transparent)]
+    Command(CommandError),
+}
+
+/// Checks records one after another.
+#[derive(Clone, Debug)]
+pub struct Checker {
+    last: Offset,
+    chain: Chain,
+    time_ms: u64,
+    epoch: Epoch,
+    batch_remaining: u32,
+    records: u64,
+    erased: u64,
+}
+
+impl Checker {
+    /// A checker whose next record is the first of a log.
+    #[must_use]
+    pub const fn from_start() -> Self {
+        Self::from_chain(Offset::ZERO, CHAIN_START)
+    }
+
+    /// A checker whose next record follows the record `last`, of which only the chain value is
+    /// known.
+    #[must_use]
+    pub const fn from_chain(last: Offset, chain: Chain) -> Self {
+        Self { last, chain, time_ms: 0, epoch: Epoch(0), batch_remaining: 0, records: 0, erased: 0 }
+    }
+
+    /// A checker whose next record follows `record`, which is taken as it is.
+    #[must_use]
+    pub fn after(record: &Record) -> Self {
+        Self {
+            time_ms: record.header.time_ms,
+            epoch: record.header.epoch,
+            batch_remaining: record.header.batch_remaining,
+            ..Self::from_chain(record.offset(), record.chain)
+        }
+    }
+
+    /// The offset of the last record that was checked.
+    #[must_use]
+    pub const fn last(&self) -> Offset {
+        self.last
+    }
+
+    /// The chain value of the last record that was checked.
+    #[must_use]
+    pub const fn chain(&self) -> &Chain {
+        &self.chain
+    }
+
+    /// Whether the last record that was checked is the last of its batch.
+    #[must_use]
+    pub const fn at_batch_end(&self) -> bool {
+        self.batch_remaining == 0
+    }
+
+    /// Checks that `record` is intact and follows the one before it.
+    ///
+    /// # Errors
+    /// The first fault; the checker has not moved then.
+    pub fn check(&mut self, record: &Record) -> Result<(), VerifyError> {
+        let expected = self.last.next();
+        let fault = |fault| VerifyError::at(expected, fault);
+        let header = &record.header;
+        if header.offset != expected {
+            return Err(fault(if header.offset > expected {
+                Fault::Missing
+            } else {
+                Fault::OutOfOrder { found: header.offset }
+            }));
+        }
+        let encoded = codec::encode_header(header).map_err(|error| fault(Fault::Damaged(error)))?;
+        if codec::chain(&self.chain, &encoded) != record.chain {
+            return Err(fault(Fault::Damaged(CodecError::Chain)));
+        }
+        if let Payload::Present(bytes) = &record.payload
+            && *blake3::hash(bytes).as_bytes() != header.payload_hash
+        {
+            return Err(fault(Fault::Damaged(CodecError::PayloadHash)));
+        }
+        if header.time_ms < self.time_ms {
+            return Err(fault(Fault::Time(self.time_ms - header.time_ms)));
+        }
+        if header.epoch < self.epoch {
+            return Err(fault(Fault::Epoch { found: header.epoch, before: self.epoch }));
+        }
+        if let Some(expected) = self.batch_remaining.checked_sub(1)
+            && header.batch_remaining != expected
+        {
+            return Err(fault(Fault::Batch { found: header.batch_remaining, expected }));
+        }
+        *self = Self {
+            last: header.offset,
+            chain: record.chain,
+            time_ms: header.time_ms,
+            epoch: header.epoch,
+            batch_remaining: header.batch_remaining,
+            records: self.records + 1,
+            erased: self.erased + u64::from(record.payload == Payload::Erased),
+        };
+        Ok(())
+    }
+
+    /// The result, once every record was checked.
+    ///
+    /// # Errors
+    /// When the last record is not the last of its batch.
+    pub const fn finish(self) -> Result<Verified, VerifyError> {
+        if self.batch_remaining != 0 {
+            return Err(VerifyError::at(self.last, Fault::Unfinished(self.batch_remaining)));
+        }
+        Ok(Verified {
+            records: self.records,
+            last: self.last,
+            chain: self.chain,
+            erased: self.erased,
+        })
+    }
+}
