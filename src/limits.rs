@@ -34,3 +34,7 @@ pub(crate) const RATE_LIMIT_SWEEP: Duration = Duration::from_secs(60);
 /// How long a browser may remember that cross-origin requests are allowed, in seconds: two hours is
 /// the most that common browsers honour.
 pub(crate) const CORS_MAX_AGE_S: &str = "7200";
+
+/// How long someone is shown as typing whose client does not say how long: as long as common
+/// clients ask for.
+pub(crate) const TYPING: Duration = Duration::from_secs(30);
