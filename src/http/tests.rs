@@ -476,7 +476,9 @@ async fn connections_are_kept_alive() {
 #[tokio::test]
 async fn connections_that_say_too_little_are_closed() {
     let server = Running::configured(|config| config.http.header_timeout_seconds = 1).await;
-    for beginning in ["", "P", "GET / HTTP/1.1\r\nHost: x\r\n"] {
+    let unfinished = "GET / HTTP/1.1\r\nHost: x\r\n";
+    let idle = format!("{unfinished}\r\n");
+    for beginning in ["", "P", unfinished, &idle] {
         let mut stream = TcpStream::connect(server.address).await.unwrap();
         stream.write_all(beginning.as_bytes()).await.unwrap();
         let mut rest = Vec::new();
