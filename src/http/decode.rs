@@ -209,7 +209,7 @@ fn json_error(error: &serde_json::Error, body: &[u8]) -> ApiError {
         // A missing field of the body is `M_BAD_JSON` in the specification's words.
         ApiError::bad_json(error.to_string())
     } else {
-        ApiError::not_json("The body is not JSON.").with_cause(error.to_string())
+        ApiError::not_json("The body is not JSON.")
     }
 }
 
