@@ -1,0 +1,1 @@
+//! Two clients nobody here wrote talk to each other.
