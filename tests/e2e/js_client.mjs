@@ -80,7 +80,13 @@ function watch() {
             reason: event.getContent().reason ?? null,
         });
     });
+    // The SDK tells of the user's own membership separately, and only there reliably: a room newly
+    // joined gets new state, to which the old membership is unknown.
+    client.on(sdk.RoomEvent.MyMembership, (room, membership) => {
+        tell({ event: "member", room_id: room.roomId, user_id: client.getUserId(), membership });
+    });
     client.on(sdk.RoomMemberEvent.Membership, (event, member) => {
+        if (member.userId === client.getUserId()) return;
         tell({
             event: "member",
             room_id: member.roomId,

@@ -19,6 +19,7 @@ pub(crate) enum Direction {
 #[derive(Clone)]
 pub(crate) struct User {
     pub(crate) http: Http,
+    #[allow(dead_code, reason = "part of the harness; few tests name the user")]
     pub(crate) user_id: String,
     pub(crate) access_token: String,
     #[allow(dead_code, reason = "part of the harness; few tests name a device")]
