@@ -135,24 +135,29 @@ impl TestServer {
         self.output.lock().expect("no test thread panicked while it printed").clone()
     }
 
-    /// Kills the server as a power cut would, except that the kernel's caches survive.
+    /// Kills the server with SIGKILL: it gets no chance to write anything more.
     pub(crate) fn kill9(&mut self) {
+        self.signal("KILL");
         let mut child = self.child.take().expect("the server runs");
-        if self.wrapper.is_empty() {
-            child.kill().expect("the server can be killed");
-        } else {
-            signal("KILL", served_by(&child));
-        }
         child.wait().expect("the server can be waited for");
     }
 
     /// Asks the server to end (SIGTERM), waits for it, and demands that it ends well.
     pub(crate) fn stop(&mut self) {
+        self.signal("TERM");
         let mut child = self.child.take().expect("the server runs");
-        signal("TERM", if self.wrapper.is_empty() { child.id() } else { served_by(&child) });
-        let status = wait(&mut child, STOP_WITHIN)
-            .unwrap_or_else(|| panic!("still running {STOP_WITHIN:?} after SIGTERM"));
+        let Some(status) = wait(&mut child, STOP_WITHIN) else {
+            self.child = Some(child);
+            panic!("still running {STOP_WITHIN:?} after SIGTERM");
+        };
         assert!(status.success(), "the server ended with {status}:\n{}", self.output());
+    }
+
+    fn signal(&self, name: &str) {
+        let child = self.child.as_ref().expect("the server runs");
+        let process = serving_process(child, !self.wrapper.is_empty());
+        let sent = process.is_some_and(|process| signal(name, process));
+        assert!(sent, "cannot send SIG{name}: the server is gone:\n{}", self.output());
     }
 
     /// Starts the server again on the same data and port; kills it first if it runs.
@@ -167,8 +172,8 @@ impl TestServer {
 impl Drop for TestServer {
     fn drop(&mut self) {
         if let Some(child) = &mut self.child {
-            if !self.wrapper.is_empty() {
-                signal("KILL", served_by(child));
+            if let Some(process) = serving_process(child, !self.wrapper.is_empty()) {
+                signal("KILL", process);
             }
             let _ = child.kill();
             let _ = child.wait();
@@ -216,26 +221,25 @@ fn collect(stream: impl Read + Send + 'static, output: &Arc<Mutex<String>>) {
     });
 }
 
-/// The process id of the server that `wrapper` runs.
-fn served_by(wrapper: &Child) -> u32 {
-    let id = wrapper.id();
-    let children = fs::read_to_string(format!("/proc/{id}/task/{id}/children"))
-        .expect("the kernel lists the children of a process");
-    children
-        .split_whitespace()
-        .next()
-        .and_then(|child| child.parse().ok())
-        .expect("the wrapper runs the server")
+/// The process id of the server: the child itself, or the child's child under a wrapper. `None` when
+/// a wrapper has none.
+fn serving_process(child: &Child, wrapped: bool) -> Option<u32> {
+    let id = child.id();
+    if !wrapped {
+        return Some(id);
+    }
+    let children = fs::read_to_string(format!("/proc/{id}/task/{id}/children")).ok()?;
+    children.split_whitespace().next()?.parse().ok()
 }
 
-/// Sends a signal. Through the `kill` program: the crate forbids unsafe code, and one dependency
-/// for one call is too much.
-fn signal(name: &str, process: u32) {
-    let status = Command::new("kill")
+/// Sends a signal and tells whether that went well. Through the `kill` program: the crate forbids
+/// unsafe code, and one dependency for one call is too much.
+fn signal(name: &str, process: u32) -> bool {
+    Command::new("kill")
         .args(["-s", name, &process.to_string()])
+        .stderr(Stdio::null())
         .status()
-        .expect("the kill program runs");
-    assert!(status.success(), "cannot send SIG{name} to process {process}");
+        .is_ok_and(|status| status.success())
 }
 
 /// Waits for a process with a limit.
