@@ -12,6 +12,8 @@ import sys
 import nio
 
 PASSWORD = "a password that is long enough"
+# More than the messages that may be under way at once, so that none is left out of a live timeline.
+FILTER = {"room": {"timeline": {"limit": 50}}}
 
 
 def tell(line):
@@ -104,7 +106,8 @@ class Driver:
         self.client.add_event_callback(self.on_redaction, nio.RedactionEvent)
         self.client.add_event_callback(self.on_member, nio.RoomMemberEvent)
         self.client.add_event_callback(self.on_member, nio.InviteMemberEvent)
-        self.syncing = asyncio.create_task(self.client.sync_forever(timeout=30000))
+        self.syncing = asyncio.create_task(
+            self.client.sync_forever(timeout=30000, sync_filter=FILTER))
         self.syncing.add_done_callback(self.sync_ended)
         return {"rooms": sorted(first.rooms.join)}
 
