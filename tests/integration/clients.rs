@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::harness::{Random, TestServer, runs, skip};
+use crate::harness::{Random, TestServer, alone, runs, skip};
 
 /// How long a client may take to answer or to see something. No test is about this time; it only
 /// ends a run that hangs.
@@ -35,6 +35,7 @@ async fn matrix_nio_and_matrix_js_sdk_talk_to_each_other() {
         Ok(tools) => tools,
         Err(missing) => return skip("clients", &missing),
     };
+    let _alone = alone().await;
     let other = env::var("LOGCABIN_E2E_ADDRESS").ok();
     let mut server = match other {
         Some(_) => None,

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::time::Duration;
 
-use crate::harness::{Random, TestServer, number_from_env, run_logcabin};
+use crate::harness::{Random, TestServer, alone, number_from_env, run_logcabin};
 use crate::load::{History, Load, Message, Writer};
 
 const USERS: usize = 4;
@@ -16,6 +16,7 @@ const ROOMS: usize = 3;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_acknowledged_is_lost_or_doubled_when_the_server_is_killed() {
+    let _alone = alone().await;
     let rounds = number_from_env("LOGCABIN_CRASH_ROUNDS", 20);
     let mut random = Random::from_env("LOGCABIN_CRASH_SEED");
     let mut server = TestServer::start().await;

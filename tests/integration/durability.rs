@@ -9,7 +9,7 @@ use std::ops::RangeInclusive;
 use serde_json::json;
 use tempfile::TempDir;
 
-use crate::harness::{TestServer, runs, skip};
+use crate::harness::{TestServer, alone, runs, skip};
 
 const SYSTEM_CALLS: &str = "trace=fdatasync,fsync,read,readv,recvfrom,recvmsg,\
                             write,writev,sendto,sendmsg";
@@ -23,6 +23,7 @@ async fn every_acknowledged_write_is_synced_between_its_request_and_its_answer()
         skip("durability", "strace is absent or may not trace here");
         return;
     }
+    let _alone = alone().await;
     let scratch = TempDir::new().expect("a temporary directory");
     let trace_file = scratch.path().join("trace");
     // -y names the file behind each descriptor, -s keeps enough of each buffer.

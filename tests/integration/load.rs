@@ -81,11 +81,8 @@ pub(crate) struct Watcher {
 impl Watcher {
     /// Starts to follow; what was written before is not seen.
     pub(crate) async fn start(user: User) -> Self {
-        let first = match user.try_sync(None, 0, Some(WATCHER_FILTER)).await {
-            Ok(answer) => answer,
-            Err(error) => panic!("no answer: {error}"),
-        };
-        let since = first.ok_string("next_batch");
+        let first = user.sync(None, 0, Some(WATCHER_FILTER)).await;
+        let since = first["next_batch"].as_str().expect("a next_batch").to_owned();
         Self { user, since, seen: HashMap::new() }
     }
 
@@ -251,12 +248,7 @@ impl History {
         let mut newest_first = Vec::new();
         let mut from: Option<String> = None;
         loop {
-            let page =
-                match user.try_messages(room_id, from.as_deref(), None, Direction::Back, 100).await
-                {
-                    Ok(answer) => answer.ok(),
-                    Err(error) => panic!("no answer: {error}"),
-                };
+            let page = user.messages(room_id, from.as_deref(), None, Direction::Back, 100).await;
             let messages = Message::among(&page["chunk"]);
             if let Some(at) = messages.iter().position(|message| *message == newest) {
                 newest_first.extend_from_slice(&messages[..at]);

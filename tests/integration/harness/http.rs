@@ -98,6 +98,16 @@ impl Answer {
         self.body
     }
 
+    /// An answer that must be this refusal; gives its body.
+    #[track_caller]
+    pub(crate) fn refused(self, status: u16, errcode: &str) -> Value {
+        assert!(
+            self.status == status && self.body["errcode"] == errcode,
+            "expected {status} {errcode}, got {self}"
+        );
+        self.body
+    }
+
     /// A string of a successful answer.
     #[track_caller]
     pub(crate) fn ok_string(self, key: &str) -> String {

@@ -1,5 +1,6 @@
 //! What the tests that drive a server share: the server process, an HTTP client that speaks JSON,
 //! a user, and a seeded source of randomness.
+#![allow(dead_code, reason = "a helper may wait for the test that will use it")]
 
 mod http;
 mod random;
@@ -12,24 +13,31 @@ pub(crate) use server::{TestServer, run_logcabin};
 pub(crate) use user::{Direction, User};
 
 use std::env;
+use std::io::Write;
 use std::process::Command;
+
+use tokio::sync::{Mutex, MutexGuard};
 
 /// Whether the tests run in CI, where a tool that is missing is a failure and not a skip.
 pub(crate) fn in_ci() -> bool {
     env::var("CI").is_ok_and(|value| !matches!(value.as_str(), "" | "0" | "false"))
 }
 
+/// Held by a test that loads the machine or measures time, so that two such tests do not disturb each
+/// other.
+pub(crate) async fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::const_new(());
+    ALONE.lock().await
+}
+
 /// Says visibly that a test did nothing for want of a tool, or fails in CI.
 ///
-/// The message goes to the terminal itself where there is one, since the test runner swallows what
-/// a passing test prints.
+/// The message is written to the terminal's handle, which the test runner does not capture as it does
+/// `eprintln!`.
 pub(crate) fn skip(test: &str, reason: &str) {
     let message = format!("SKIPPED: {test}: {reason} (install with .ci/run)");
     assert!(!in_ci(), "{message}: in CI this is a failure");
-    use std::io::Write as _;
-    let mut stderr = std::io::stderr();
-    // Written to the handle, not with `eprintln!`: the handle is not captured by the test runner.
-    let _ = writeln!(stderr, "\n{message}");
+    let _ = writeln!(std::io::stderr(), "\n{message}");
 }
 
 /// Whether `program` with `arguments` runs and ends well here.

@@ -11,7 +11,6 @@ pub(crate) enum Direction {
     /// From new to old.
     Back,
     /// From old to new.
-    #[allow(dead_code, reason = "part of the harness; not every test reads forwards")]
     Forward,
 }
 
@@ -19,10 +18,8 @@ pub(crate) enum Direction {
 #[derive(Clone)]
 pub(crate) struct User {
     pub(crate) http: Http,
-    #[allow(dead_code, reason = "part of the harness; few tests name the user")]
     pub(crate) user_id: String,
     pub(crate) access_token: String,
-    #[allow(dead_code, reason = "part of the harness; few tests name a device")]
     pub(crate) device_id: String,
 }
 
@@ -41,7 +38,6 @@ impl User {
     }
 
     /// Logs in with a password, as a new device.
-    #[allow(dead_code, reason = "part of the harness; tests of sessions use it")]
     pub(crate) async fn login(http: &Http, username: &str, password: &str) -> Self {
         let body = json!({
             "type": "m.login.password",
@@ -96,6 +92,28 @@ impl User {
         self.request("POST", &format!("/join/{}", encode(room)), Some(&json!({}))).await
     }
 
+    /// A membership action of this user on a room: `leave`, `forget`, or with a target `invite`,
+    /// `kick`, `ban`, `unban`.
+    pub(crate) async fn act(&self, room_id: &str, action: &str, target: Option<&Self>) -> Answer {
+        let body = target.map_or_else(|| json!({}), |target| json!({ "user_id": target.user_id }));
+        let path = format!("/rooms/{}/{action}", encode(room_id));
+        self.request("POST", &path, Some(&body)).await
+    }
+
+    /// Sends an event of any type under a transaction id.
+    pub(crate) async fn send(
+        &self,
+        room_id: &str,
+        event_type: &str,
+        txn_id: &str,
+        content: &Value,
+    ) -> Answer {
+        let room_id = encode(room_id);
+        let event_type = encode(event_type);
+        let path = format!("/rooms/{room_id}/send/{event_type}/{}", encode(txn_id));
+        self.request("PUT", &path, Some(content)).await
+    }
+
     /// Sends a text under a transaction id.
     pub(crate) async fn try_send_text(
         &self,
@@ -117,15 +135,19 @@ impl User {
     }
 
     /// The content of one state event.
-    #[allow(dead_code, reason = "part of the harness; tests of rooms use it")]
     pub(crate) async fn state(&self, room_id: &str, event_type: &str, state_key: &str) -> Answer {
-        let path = format!(
-            "/rooms/{}/state/{}/{}",
-            encode(room_id),
-            encode(event_type),
-            encode(state_key)
-        );
-        self.request("GET", &path, None).await
+        self.request("GET", &state_path(room_id, event_type, state_key), None).await
+    }
+
+    /// Sets one state event.
+    pub(crate) async fn set_state(
+        &self,
+        room_id: &str,
+        event_type: &str,
+        state_key: &str,
+        content: &Value,
+    ) -> Answer {
+        self.request("PUT", &state_path(room_id, event_type, state_key), Some(content)).await
     }
 
     /// One `/sync`; `filter` is a filter's id or its JSON.
@@ -143,6 +165,19 @@ impl User {
             path.push_str(&format!("&filter={}", encode(filter)));
         }
         self.try_request("GET", &path, None).await
+    }
+
+    /// As [`Self::try_sync`], to a server that is expected to answer well.
+    pub(crate) async fn sync(
+        &self,
+        since: Option<&str>,
+        timeout_ms: u64,
+        filter: Option<&str>,
+    ) -> Value {
+        match self.try_sync(since, timeout_ms, filter).await {
+            Ok(answer) => answer.ok(),
+            Err(error) => panic!("no answer: {error}"),
+        }
     }
 
     /// One page of a room's history.
@@ -167,4 +202,23 @@ impl User {
         }
         self.try_request("GET", &path, None).await
     }
+
+    /// As [`Self::try_messages`], to a server that is expected to answer well.
+    pub(crate) async fn messages(
+        &self,
+        room_id: &str,
+        from: Option<&str>,
+        to: Option<&str>,
+        direction: Direction,
+        limit: u32,
+    ) -> Value {
+        match self.try_messages(room_id, from, to, direction, limit).await {
+            Ok(answer) => answer.ok(),
+            Err(error) => panic!("no answer: {error}"),
+        }
+    }
+}
+
+fn state_path(room_id: &str, event_type: &str, state_key: &str) -> String {
+    format!("/rooms/{}/state/{}/{}", encode(room_id), encode(event_type), encode(state_key))
 }
