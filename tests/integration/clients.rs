@@ -94,8 +94,10 @@ async fn matrix_nio_and_matrix_js_sdk_talk_to_each_other() {
     // The server is killed and started again; both clients find it by themselves and go on.
     if let Some(server) = &mut server {
         server.restart().await;
+        let restarted = Instant::now();
         say(&ann, &bob, &room, &ann_id, "back again");
         say(&bob, &ann, &room, &bob_id, "so am I");
+        println!("the clients were back {:?} after the restart", restarted.elapsed());
     }
 
     // A long history, written by both at the same time and seen live by both, each message once. In
