@@ -5,6 +5,7 @@
 //! that may be in memory. Run with `cargo bench --bench append`.
 
 use std::{
+    path::Path,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -13,7 +14,7 @@ use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_m
 use logcabin::{
     log::{
         Batch, Log, StreamHeads,
-        sled::{SledLog, SledOptions},
+        sled::{SledLog, SledOptions, log_dir},
     },
     record::{Class, NewRecord, Origin, Stream},
 };
@@ -52,8 +53,24 @@ fn append(criterion: &mut Criterion) {
             latencies.last().copied().unwrap_or_default(),
         );
         log.close();
+        let records = log.durable().borrow().get();
+        drop(log);
+        report_opening(directory.path(), records);
     }
     group.finish();
+}
+
+/// What the log takes on the disk, and how long it takes to open it again.
+fn report_opening(data_dir: &Path, records: u64) {
+    let bytes = std::fs::metadata(log_dir(data_dir).join("db")).map_or(0, |db| db.len());
+    let began = Instant::now();
+    let log = SledLog::open(SledOptions::new(data_dir)).expect("the log opens again");
+    println!(
+        "append: {records} records take {} bytes each on the disk; opened again in {:?}",
+        bytes / records.max(1),
+        began.elapsed()
+    );
+    drop(log);
 }
 
 /// Appends at least `appends` records from `writers` tasks at once; gives the time that `appends` of
