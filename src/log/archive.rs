@@ -147,6 +147,9 @@ pub enum ArchiveError {
     /// The log could not be read.
     #[error(transparent)]
     Log(#[from] ReadError),
+    /// A command in the archive cannot be read, though its bytes are intact.
+    #[error(transparent)]
+    Command(#[from] VerifyError),
 }
 
 impl ArchiveError {
@@ -1012,29 +1015,44 @@ fn copy_into(store: &Store, archive: &ArchiveReader) -> Result<Restored, Restore
     Ok(restored)
 }
 
-/// Verifies a whole archive; gives how many records it holds and what a crash left at its end.
+/// What [`verify_archive`] found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VerifiedArchive {
+    /// How many records were checked.
+    pub records: u64,
+    /// The last of them.
+    pub last: Offset,
+    /// The chain value of the last.
+    pub chain: Chain,
+    /// What a crash left at the archive's end.
+    pub torn: Option<TornTail>,
+}
+
+/// Verifies a whole archive, and that every command in it can be read. `on_progress` is called with
+/// each offset.
 ///
 /// # Errors
 /// The first damage or gap.
 pub fn verify_archive(
     dir: &Path,
     mut on_progress: impl FnMut(Offset),
-) -> Result<(u64, Option<TornTail>), ArchiveError> {
+) -> Result<VerifiedArchive, ArchiveError> {
     let archive = ArchiveReader::open(dir)?;
     let mut records = archive.records(Offset::ZERO);
-    let mut count = 0;
+    let mut verified =
+        VerifiedArchive { records: 0, last: Offset::ZERO, chain: CHAIN_START, torn: None };
     for record in records.by_ref() {
         let record = record?;
-        record.command().map_err(|error| ArchiveError::Damaged {
-            path: dir.to_owned(),
-            at: 0,
-            reason: VerifyError { offset: record.offset(), fault: Fault::Command(error) }
-                .to_string(),
-        })?;
-        count += 1;
+        let unreadable =
+            |error| VerifyError { offset: record.offset(), fault: Fault::Command(error) };
+        record.command().map_err(unreadable)?;
+        verified.records += 1;
+        verified.last = record.offset();
+        verified.chain = record.chain;
         on_progress(record.offset());
     }
-    Ok((count, records.torn().cloned()))
+    verified.torn = records.torn().cloned();
+    Ok(verified)
 }
 
 #[cfg(test)]
@@ -1122,7 +1140,9 @@ mod tests {
             let tail: Vec<_> = reader.records(Offset::new(from)).map(Result::unwrap).collect();
             assert_eq!(tail, log.read(Offset::new(from), usize::MAX).unwrap());
         }
-        assert_eq!(verify_archive(&place.options().dir, |_| ()).unwrap(), (durable.get(), None));
+        let verified = verify_archive(&place.options().dir, |_| ()).unwrap();
+        assert_eq!((verified.records, verified.last), (durable.get(), durable));
+        assert_eq!((verified.chain, verified.torn), (all(&*log).last().unwrap().chain, None));
     }
 
     #[tokio::test]
