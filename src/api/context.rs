@@ -52,9 +52,8 @@ pub(super) async fn context(
     let state_at = last.min(seen);
     let mut state = view.events.get_all(&room.full_state(state_at))?;
     if filter.lazy_load_members {
-        let around: Vec<_> =
-            before.iter().chain(&after).chain([&event]).map(|event| &event.sender).collect();
-        let senders: HashSet<_> = around.into_iter().map(|sender| sender.as_str()).collect();
+        let around = before.iter().chain(&after).chain([&event]);
+        let senders: HashSet<_> = around.map(|event| event.sender.as_str()).collect();
         state.retain(|event| {
             event.event_type != TimelineEventType::RoomMember
                 || event.state_key.as_deref().is_some_and(|key| senders.contains(key))

@@ -210,8 +210,8 @@ pub(super) async fn whoami(
     cx: Cx<Server>,
     _: whoami_v3::Request,
 ) -> Result<whoami_v3::Response, ApiError> {
-    let mut response = whoami_v3::Response::new(cx.caller.user_id.clone(), false);
-    response.device_id = Some(cx.caller.device_id.clone());
+    let mut response = whoami_v3::Response::new(cx.caller.user_id, false);
+    response.device_id = Some(cx.caller.device_id);
     Ok(response)
 }
 

@@ -186,8 +186,8 @@ fn required(
 mod tests {
     use super::*;
 
-    const BODY: &Bytes = &Bytes::from_static(br#"{"username":"ann","auth":{"session":"x"}}"#);
-    const OTHER: &Bytes = &Bytes::from_static(br#"{"username":"bob"}"#);
+    static BODY: Bytes = Bytes::from_static(br#"{"username":"ann","auth":{"session":"x"}}"#);
+    static OTHER: Bytes = Bytes::from_static(br#"{"username":"bob"}"#);
 
     async fn attempt(
         sessions: &Sessions,
@@ -214,32 +214,32 @@ mod tests {
     #[tokio::test]
     async fn a_dummy_stage_completes_with_and_without_a_session() {
         let (sessions, stages) = (Sessions::default(), [AuthType::Dummy]);
-        let asked = attempt(&sessions, BODY, &stages, None, 0).await.unwrap_err();
+        let asked = attempt(&sessions, &BODY, &stages, None, 0).await.unwrap_err();
         assert_eq!(asked["flows"][0]["stages"][0], "m.login.dummy");
         let session = dummy(&asked["session"]);
-        attempt(&sessions, BODY, &stages, session.clone(), 1).await.unwrap();
+        attempt(&sessions, &BODY, &stages, session.clone(), 1).await.unwrap();
         // A session serves once.
-        let again = attempt(&sessions, BODY, &stages, session, 2).await.unwrap_err();
+        let again = attempt(&sessions, &BODY, &stages, session, 2).await.unwrap_err();
         assert_eq!(again["errcode"], "M_UNKNOWN");
         let at_once = Some(serde_json::json!({ "type": "m.login.dummy" }));
-        attempt(&sessions, BODY, &stages, at_once, 3).await.unwrap();
+        attempt(&sessions, &BODY, &stages, at_once, 3).await.unwrap();
     }
 
     #[tokio::test]
     async fn a_session_is_good_for_its_own_request_and_time_alone() {
         let (sessions, stages) = (Sessions::default(), [AuthType::Dummy]);
-        let asked = attempt(&sessions, BODY, &stages, None, 0).await.unwrap_err();
+        let asked = attempt(&sessions, &BODY, &stages, None, 0).await.unwrap_err();
         let session = dummy(&asked["session"]);
-        assert!(attempt(&sessions, OTHER, &stages, session.clone(), 1).await.is_err());
-        assert!(attempt(&sessions, BODY, &stages, session, LIFETIME_MS + 1).await.is_err());
+        assert!(attempt(&sessions, &OTHER, &stages, session.clone(), 1).await.is_err());
+        assert!(attempt(&sessions, &BODY, &stages, session, LIFETIME_MS + 1).await.is_err());
     }
 
     #[tokio::test]
     async fn stages_go_in_order_and_a_failed_one_can_be_tried_again() {
         let (sessions, stages) = (Sessions::default(), [AuthType::Password, AuthType::Dummy]);
-        let asked = attempt(&sessions, BODY, &stages, None, 0).await.unwrap_err();
+        let asked = attempt(&sessions, &BODY, &stages, None, 0).await.unwrap_err();
         let session = &asked["session"];
-        let early = attempt(&sessions, BODY, &stages, dummy(session), 1).await.unwrap_err();
+        let early = attempt(&sessions, &BODY, &stages, dummy(session), 1).await.unwrap_err();
         assert_eq!(early["completed"], serde_json::json!([]));
         let password = |password: &str| {
             Some(serde_json::json!({
@@ -247,12 +247,12 @@ mod tests {
                 "identifier": { "type": "m.id.user", "user": "ann" },
             }))
         };
-        let wrong = attempt(&sessions, BODY, &stages, password("wrong"), 2).await.unwrap_err();
+        let wrong = attempt(&sessions, &BODY, &stages, password("wrong"), 2).await.unwrap_err();
         assert_eq!(wrong["errcode"], "M_FORBIDDEN");
         assert_eq!(&wrong["session"], session);
-        let half = attempt(&sessions, BODY, &stages, password("right"), 3).await.unwrap_err();
+        let half = attempt(&sessions, &BODY, &stages, password("right"), 3).await.unwrap_err();
         assert_eq!(half["completed"], serde_json::json!(["m.login.password"]));
         assert!(half.get("errcode").is_none());
-        attempt(&sessions, BODY, &stages, dummy(session), 4).await.unwrap();
+        attempt(&sessions, &BODY, &stages, dummy(session), 4).await.unwrap();
     }
 }
