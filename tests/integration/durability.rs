@@ -69,7 +69,7 @@ async fn every_acknowledged_write_is_synced_between_its_request_and_its_answer()
 /// in which the kernel reported.
 #[derive(Default)]
 struct Trace {
-    /// Reads that brought a PUT: the line, where the read was over.
+    /// Reads that brought a request line: the line, where the read was over.
     puts: Vec<(usize, String)>,
     /// Writes to sockets: the line, where the write began.
     answers: Vec<(usize, String)>,
@@ -103,7 +103,9 @@ impl Trace {
                         trace.syncs.push(at..=at);
                     }
                 }
-                "read" | "readv" | "recvfrom" | "recvmsg" if call.contains("\"PUT /") => {
+                // The end of the request line: the first bytes of a connection are read by
+                // themselves, to tell HTTP/1 from HTTP/2.
+                "read" | "readv" | "recvfrom" | "recvmsg" if call.contains(" HTTP/1.1") => {
                     trace.puts.push((at, call.to_owned()));
                 }
                 "write" | "writev" | "sendto" | "sendmsg" if on_socket(call) => {
