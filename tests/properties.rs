@@ -583,6 +583,22 @@ fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
 }
 
+/// A room of every version that is offered can be made; the histories above would not notice.
+#[test]
+fn rooms_of_every_version_can_be_made() {
+    runtime().block_on(async {
+        let mut world = World::open(Vec::new()).await;
+        world.run(&Op::Register(0)).await;
+        for version in 0..u8::try_from(ROOM_VERSIONS.len()).unwrap() {
+            for preset in 0..3 {
+                let made = world.try_run(&Op::CreateRoom(0, preset, version)).await;
+                assert!(made.is_ok(), "{:?}: {made:?}", ROOM_VERSIONS[usize::from(version)]);
+                world.step += 1;
+            }
+        }
+    });
+}
+
 /// Histories begin with users and a room, so that most operations find something to work on.
 fn history() -> impl Strategy<Value = Vec<Op>> {
     proptest::collection::vec(op(), 20..120).prop_map(|random| {

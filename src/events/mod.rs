@@ -10,7 +10,7 @@ use ruma::{
     MilliSecondsSinceUnixEpoch, OwnedEventId, OwnedRoomId, OwnedUserId, RoomId, UserId,
     events::TimelineEventType,
 };
-use serde::Deserialize;
+use serde::{Deserialize, de::IgnoredAny};
 use serde_json::value::RawValue;
 
 pub(crate) use client::to_raw;
@@ -53,10 +53,14 @@ pub struct StoredEvent {
     pub transaction: Option<Transaction>,
     /// The event in federation format.
     pub pdu: Box<RawValue>,
+    /// Whether the PDU names its room: a create event whose id is the room's id does not.
+    names_room: bool,
 }
 
 #[derive(Deserialize)]
 struct Pdu {
+    #[serde(default)]
+    room_id: Option<IgnoredAny>,
     #[serde(rename = "type")]
     event_type: TimelineEventType,
     sender: OwnedUserId,
@@ -106,6 +110,7 @@ impl StoredEvent {
             redacts,
             transaction: body.transaction,
             pdu: body.pdu,
+            names_room: pdu.room_id.is_some(),
         })
     }
 
@@ -132,7 +137,7 @@ impl ruma::state_res::Event for StoredEvent {
     }
 
     fn room_id(&self) -> Option<&RoomId> {
-        Some(&self.room_id)
+        self.names_room.then_some(&self.room_id)
     }
 
     fn sender(&self) -> &UserId {
