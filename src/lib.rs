@@ -19,12 +19,15 @@
 //! | projection | what the records add up to; disposable |
 //! | head | the last offset that is durable, applied and published |
 
+pub mod admin;
+pub mod checkpoint;
 pub mod cli;
 pub mod clock;
 pub mod config;
 pub mod decide;
 pub mod engine;
 pub mod events;
+pub mod history;
 mod http;
 pub mod limits;
 pub mod log;

@@ -1,0 +1,2 @@
+//! History.
+pub mod source;
