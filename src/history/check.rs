@@ -15,7 +15,7 @@ use crate::{
     checkpoint::Checkpoint,
     log::{
         ReadError, VerifyError,
-        archive::{ArchiveError, ArchiveReader},
+        archive::{ArchiveError, ArchiveReader, archive_dir},
         sled::OpenError,
         verify::{Checker, Fault},
     },
@@ -88,6 +88,21 @@ impl Report {
 /// The checks of the records themselves, in the order in which they are made of each.
 const STEPS: [&str; 4] = ["chain", "payloads", "commands", "replay"];
 
+/// Checks all there is to check about `source`: its records, the checkpoint that its server stored,
+/// and, for a stopped server's log, the archive in `archive_dir` or else the default one.
+///
+/// # Errors
+/// When it cannot be read at all; faults of the log are in the report.
+pub fn check_all(source: &Source, archive: Option<&Path>) -> Result<Report, HistoryError> {
+    let checkpoint = source.dir().map(Checkpoint::read).transpose()?.flatten();
+    let mut report = check(source, checkpoint.as_ref())?;
+    let default = source.dir().map(archive_dir).filter(|dir| dir.is_dir());
+    if let Some(dir) = archive.map(Path::to_owned).or(default) {
+        check_archive(&mut report, source, &dir)?;
+    }
+    Ok(report)
+}
+
 /// Checks every record of `source`: place, chain, payload hash, command, replay. Then, that the
 /// state at `checkpoint` is the one that was stored.
 ///
@@ -114,7 +129,16 @@ pub fn check(source: &Source, checkpoint: Option<&Checkpoint>) -> Result<Report,
         }
         progress.at(record.offset());
     }
-    Ok(walk.finish())
+    let mut report = walk.finish();
+    if let Some(torn) = source.torn()? {
+        let detail = format!(
+            "the last {} bytes of {} are of an entry that was not finished, as a crash leaves it",
+            torn.bytes,
+            torn.path.display()
+        );
+        report.add("end", Outcome::Skipped, detail);
+    }
+    Ok(report)
 }
 
 /// The report of a log that does not open: what is wrong with it is all there is to say.
@@ -317,11 +341,7 @@ impl<'a> Walk<'a> {
         );
         report.add("commands", Outcome::Passed, "every command can be read");
         let digest = report.digest.clone();
-        report.add(
-            "replay",
-            Outcome::Passed,
-            format!("every record applies; the state digest is {digest}"),
-        );
+        report.add("replay", Outcome::Passed, format!("all apply; state digest {digest}"));
         self.compared(&mut report);
         report
     }
@@ -329,7 +349,7 @@ impl<'a> Walk<'a> {
     fn compared(&self, report: &mut Report) {
         const NAME: &str = "checkpoint";
         let Some(Checkpoint { offset, digest, version }) = self.checkpoint else {
-            report.add(NAME, Outcome::Skipped, "no server has stored one at its shutdown");
+            report.add(NAME, Outcome::Skipped, "there is none to compare with; a server stores one in its data directory when it stops");
             return;
         };
         match &self.digest {
@@ -387,6 +407,7 @@ fn fault_of(error: &SourceError) -> Option<(&'static str, Option<Offset>)> {
         | SourceError::Archive(ArchiveError::Damaged { .. })
         | SourceError::Admin(AdminError::Refused(_)) => Some(("chain", None)),
         SourceError::Nothing(_)
+        | SourceError::NoLog(_)
         | SourceError::InUse { .. }
         | SourceError::Open(_)
         | SourceError::Archive(_)

@@ -244,10 +244,16 @@ impl<'a> History<'a> {
             .and_then(|target| OwnedUserId::try_from(target).ok())
             .and_then(|target| room.membership(&target, offset.prev()))
             .map(|(_, membership)| membership);
+        // Two events of one room whose ids have the same 64 bits of hash: then no record is named.
+        let about = words::about(&event).and_then(|event_id| {
+            let mut candidates = self.state.events.candidates(&event_id);
+            candidates.retain(|offset| room.has_event(*offset));
+            candidates.pop().filter(|_| candidates.is_empty())
+        });
         let text = match redacted_by {
             // A redaction is a wish not to be read; `show` has what the log still holds.
             Some(by) => format!("(redacted by record {by})"),
-            None => words::of_event(&event, before),
+            None => words::of_event(&event, words::Context { before, about }),
         };
         let content = event.content_as().ok().filter(|_| redacted_by.is_none());
         EventRow {

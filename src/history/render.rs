@@ -36,6 +36,18 @@ fn kind_style(kind: &str) -> Style {
     }
 }
 
+/// Messages stand out from what rooms, accounts and the server do.
+fn text_style(record: &RecordView) -> Style {
+    let member = |name: &str| record.payload.as_ref()?.pointer(&format!("/pdu/{name}"));
+    match (&*record.kind, member("state_key").is_some(), member("type").and_then(Value::as_str)) {
+        ("room.event", true, Some("m.room.member")) => YELLOW,
+        ("room.event", true, _) => CYAN,
+        ("room.event", false, Some("m.room.redaction")) => RED,
+        ("room.event", false, Some("m.room.message" | "m.room.encrypted")) => PLAIN,
+        _ => DIM,
+    }
+}
+
 fn event_style(event: &EventRow) -> Style {
     match (&event.state_key, event.event_type.as_str()) {
         _ if event.redacted_by.is_some() => DIM,
@@ -67,6 +79,13 @@ fn day_line(day: &str, last: &mut String, look: &Look) -> String {
     look.paint(DIM, &format!("── {day} {}", "─".repeat(look.left(14).min(46)))) + "\n"
 }
 
+/// `3 events`, `1 event`.
+fn count(number: u64, what: &str) -> String {
+    let (one, rest) =
+        what.split_once(' ').map_or((what, String::new()), |(one, rest)| (one, format!(" {rest}")));
+    format!("{} {one}{}{rest}", grouped(number), if number == 1 { "" } else { "s" })
+}
+
 /// What an id is known by: its part before the server's name.
 fn short(id: &str) -> &str {
     id.split_once(':').map_or(id, |(local, _)| local)
@@ -84,7 +103,7 @@ pub(super) fn record_in_line(record: &RecordView, look: &Look, last_day: &mut St
         (kind_style(&record.kind), pad(&clean(&record.kind), KIND)),
         (BOLD, pad(&clean(short(&record.who)), WHO)),
         (DIM, pad(&clean(room), ROOM)),
-        (if record.ephemeral { DIM } else { PLAIN }, cut(&clean(&record.text), look.left(used))),
+        (text_style(record), cut(&clean(&record.text), look.left(used))),
     ];
     let cells: Vec<_> = cells.iter().map(|(style, text)| look.paint(*style, text)).collect();
     line.push_str(cells.join(" ").trim_end());
@@ -267,13 +286,11 @@ pub(super) fn diff(diff: &Diff, look: &Look) -> String {
     let mut out = heading(look, diff.room_id.as_str(), None);
     let (joined, later) = diff.joined;
     let summary = format!(
-        "records {} → {}: {} events, {} changes of state, {} joined → {}",
+        "records {} → {}: {}, {}, {joined} → {later} joined",
         diff.from,
         diff.to,
-        diff.events.len(),
-        diff.state.len(),
-        joined,
-        later
+        count(diff.events.len() as u64, "event"),
+        count(diff.state.len() as u64, "change of state"),
     );
     out.push_str(&look.paint(DIM, &summary));
     out.push('\n');
@@ -353,10 +370,13 @@ pub(super) fn stats(stats: &Stats, look: &Look) -> String {
     );
     row("First", to_second(stats.first.as_ref()));
     row("Last", to_second(stats.last.as_ref()));
-    let devices = format!("with {} devices logged in", grouped(counts.devices));
+    let devices = format!("with {} logged in", count(counts.devices, "device"));
     row("Users", format!("{}  {}", grouped(counts.users), look.paint(DIM, &devices)));
-    let events =
-        format!("with {} events and {} aliases", grouped(counts.events), grouped(counts.aliases));
+    let events = format!(
+        "with {}, {} known by alias",
+        count(counts.events, "event"),
+        grouped(counts.aliases)
+    );
     row("Rooms", format!("{}  {}", grouped(counts.rooms), look.paint(DIM, &events)));
     out.push('\n');
 

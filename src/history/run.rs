@@ -172,7 +172,7 @@ pub fn run(
         }
         Question::Stats => out.put(&query::stats(source)?, render::stats)?,
         Question::Verify => {
-            let report = check::check(source, None)?;
+            let report = check::check_all(source, None)?;
             out.put(&report, render::report)?;
             return Ok(report.intact);
         }

@@ -12,7 +12,7 @@ use crate::{
     admin::{AdminError, Client, socket_path},
     log::{
         Log, ReadError,
-        archive::{ArchiveError, ArchiveReader, ArchiveRecords, archive_dir},
+        archive::{ArchiveError, ArchiveReader, ArchiveRecords, TornTail, archive_dir},
         sled::{OpenError, SledLog, SledOptions, log_dir},
     },
     record::{Offset, Record},
@@ -37,6 +37,12 @@ pub enum SourceError {
         .0.display()
     )]
     Nothing(PathBuf),
+    /// There is no log in the directory.
+    #[error(
+        "there is no log in {}; `logcabin restore --from-archive` can make one of an archive",
+        .0.display()
+    )]
+    NoLog(PathBuf),
     /// A running server has the log and cannot be asked for it.
     #[error(
         "a running server (or another tool) has the log in {} open, and its admin socket does not answer ({socket}); there is no archive beside it to read instead",
@@ -70,6 +76,7 @@ pub struct Source {
     kind: Kind,
     place: String,
     note: Option<String>,
+    data_dir: Option<PathBuf>,
 }
 
 enum Kind {
@@ -118,7 +125,7 @@ impl Source {
     }
 
     fn new(kind: Kind, place: String) -> Self {
-        Self { kind, place, note: None }
+        Self { kind, place, note: None, data_dir: None }
     }
 
     fn server(socket: &Path) -> Result<Self, SourceError> {
@@ -127,34 +134,45 @@ impl Source {
         Ok(Self::new(Kind::Server(socket.to_owned(), Mutex::new(client)), place))
     }
 
-    fn data_dir(data_dir: &Path) -> Result<Self, SourceError> {
-        // Every command goes through the log anyway, or reads what the server has verified.
-        let options = SledOptions { verify_tail: 0, ..SledOptions::new(data_dir) };
-        match SledLog::open(options) {
-            Ok(log) => {
-                let place = format!("data directory {}", data_dir.display());
-                Ok(Self::new(Kind::Log(Box::new(log)), place))
-            }
-            Err(OpenError::InUse { .. }) => match Self::server(&socket_path(data_dir)) {
-                Ok(source) => Ok(source),
-                Err(SourceError::Admin(socket)) => {
-                    let archive = archive_dir(data_dir);
-                    if !is_archive(&archive) {
-                        let data_dir = data_dir.to_owned();
-                        return Err(SourceError::InUse { data_dir, socket });
-                    }
-                    let mut source = Self::archive(&archive);
-                    source.note = Some(format!(
-                        "the log is in use and its server's admin socket does not answer; this is \
-                         the archive {}, which may be a second behind",
-                        archive.display()
-                    ));
-                    Ok(source)
-                }
-                Err(error) => Err(error),
-            },
-            Err(error) => Err(error.into()),
+    /// The log in `data_dir`, which no server may be using.
+    ///
+    /// # Errors
+    /// When there is none, it is in use, or it cannot be opened.
+    pub fn stopped(data_dir: &Path) -> Result<Self, SourceError> {
+        // Opening makes what is missing, which is not for one who only looks.
+        if !log_dir(data_dir).is_dir() {
+            return Err(SourceError::NoLog(data_dir.to_owned()));
         }
+        // Every record is looked at afterwards; a fault at the end is to be found like any other.
+        let options = SledOptions { verify_tail: 0, ..SledOptions::new(data_dir) };
+        let log = Kind::Log(Box::new(SledLog::open(options)?));
+        let source = Self::new(log, format!("data directory {}", data_dir.display()));
+        Ok(Self { data_dir: Some(data_dir.to_owned()), ..source })
+    }
+
+    fn data_dir(data_dir: &Path) -> Result<Self, SourceError> {
+        let source = match Self::stopped(data_dir) {
+            Err(SourceError::Open(OpenError::InUse { .. })) => {
+                match Self::server(&socket_path(data_dir)) {
+                    Err(SourceError::Admin(socket)) => Self::archive_instead(data_dir, socket)?,
+                    other => other?,
+                }
+            }
+            other => other?,
+        };
+        Ok(Self { data_dir: Some(data_dir.to_owned()), ..source })
+    }
+
+    fn archive_instead(data_dir: &Path, socket: AdminError) -> Result<Self, SourceError> {
+        let dir = archive_dir(data_dir);
+        if !is_archive(&dir) {
+            return Err(SourceError::InUse { data_dir: data_dir.to_owned(), socket });
+        }
+        let note = format!(
+            "the log is in use and its server's admin socket does not answer; this is the archive              {}, which may be a second behind",
+            dir.display()
+        );
+        Ok(Self { note: Some(note), ..Self::archive(&dir) })
     }
 
     /// What is being read, in words.
@@ -167,6 +185,27 @@ impl Source {
     #[must_use]
     pub fn note(&self) -> Option<&str> {
         self.note.as_deref()
+    }
+
+    /// The data directory, if that is what was opened.
+    #[must_use]
+    pub fn dir(&self) -> Option<&Path> {
+        self.data_dir.as_deref()
+    }
+
+    /// What could not be read at the end of an archive: an entry that was being written when its
+    /// archiver was stopped.
+    ///
+    /// # Errors
+    /// When the archive cannot be read.
+    pub fn torn(&self) -> Result<Option<TornTail>, SourceError> {
+        let Kind::Archive(dir) = &self.kind else { return Ok(None) };
+        let from = segments(dir).last().copied().unwrap_or(Offset::ZERO);
+        let mut records = archive_records(dir, from)?;
+        for record in records.by_ref() {
+            record?;
+        }
+        Ok(records.torn().cloned())
     }
 
     /// The log itself, when it is a stopped server's.

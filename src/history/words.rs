@@ -1,11 +1,11 @@
 //! What a record says, in words.
 
-use ruma::events::TimelineEventType;
+use ruma::{OwnedEventId, events::TimelineEventType};
 use serde_json::Value;
 
 use crate::{
     events::StoredEvent,
-    record::{Command, Record},
+    record::{Command, Offset, Record},
     state::Membership,
 };
 
@@ -77,7 +77,7 @@ fn of_command(record: &Record, command: Command, who: String) -> (String, String
             (body.user_id.to_string(), format!("stored the filter {}", body.filter_id))
         }
         Command::RoomEvent(body) => match StoredEvent::new(record.offset(), body) {
-            Ok(event) => (event.sender.to_string(), of_event(&event, None)),
+            Ok(event) => (event.sender.to_string(), of_event(&event, Context::default())),
             Err(error) => (who, format!("(not an event: {error})")),
         },
         Command::RoomForget(body) => (body.user_id.to_string(), "forgot the room".to_owned()),
@@ -104,23 +104,45 @@ fn of_command(record: &Record, command: Command, who: String) -> (String, String
     }
 }
 
-/// What `event` says, its sender left out. `before` is the membership that a member event changes,
-/// where it is known.
+/// What is known of an event's surroundings.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Context {
+    /// The membership that a member event changes.
+    pub before: Option<Membership>,
+    /// The record of the event that it is about: redacts, replaces, reacts to.
+    pub about: Option<Offset>,
+}
+
+/// The event that `event` is about: redacts, replaces, reacts to.
 #[must_use]
-pub fn of_event(event: &StoredEvent, before: Option<Membership>) -> String {
+pub fn about(event: &StoredEvent) -> Option<OwnedEventId> {
+    let content: Value = event.content_as().unwrap_or_default();
+    let related = content.pointer("/m.relates_to/event_id").and_then(Value::as_str);
+    event.redacts.clone().or_else(|| related?.try_into().ok())
+}
+
+/// What `event` says, its sender left out.
+#[must_use]
+pub fn of_event(event: &StoredEvent, context: Context) -> String {
+    let about = |id: Option<&str>| match context.about {
+        Some(offset) => format!("record {offset}"),
+        None => id.unwrap_or("an event").to_owned(),
+    };
     let content: Value = event.content_as().unwrap_or_default();
     let text = |key: &str| content.get(key).and_then(Value::as_str);
     match (&event.event_type, event.state_key.as_deref()) {
-        (TimelineEventType::RoomMessage, None) => message(&content),
+        (TimelineEventType::RoomMessage, None) => message(&content, about(None)),
         (TimelineEventType::RoomEncrypted, None) => "(an encrypted message)".to_owned(),
-        (TimelineEventType::RoomMember, Some(target)) => member(event, target, &content, before),
+        (TimelineEventType::RoomMember, Some(target)) => {
+            member(event, target, &content, context.before)
+        }
         (TimelineEventType::RoomRedaction, None) => {
-            let target = event.redacts.as_ref().map_or("nothing", |id| id.as_str());
+            let target = about(event.redacts.as_ref().map(|id| id.as_str()));
             format!("redacted {target}{}", reason(&content))
         }
         (TimelineEventType::Reaction, None) => {
             let key = content.pointer("/m.relates_to/key").and_then(Value::as_str);
-            format!("reacted {}", key.unwrap_or_default())
+            format!("reacted {} to {}", key.unwrap_or_default(), about(None))
         }
         (TimelineEventType::RoomCreate, Some(_)) => {
             let version = text("room_version").unwrap_or("1");
@@ -153,12 +175,12 @@ fn set(what: &str, value: Option<&str>) -> String {
     }
 }
 
-fn message(content: &Value) -> String {
+fn message(content: &Value, about: String) -> String {
     let text = |from: &Value, key: &str| from.get(key).and_then(Value::as_str).map(str::to_owned);
     let relation = content.pointer("/m.relates_to/rel_type").and_then(Value::as_str);
     if relation == Some("m.replace") {
         let new = content.get("m.new_content").unwrap_or(content);
-        return format!("(edit) {}", text(new, "body").unwrap_or_default());
+        return format!("(edits {about}) {}", text(new, "body").unwrap_or_default());
     }
     let body = text(content, "body").unwrap_or_default();
     match content.get("msgtype").and_then(Value::as_str) {
