@@ -198,7 +198,7 @@ impl From<CodecError> for Failure {
 }
 
 fn error_frame(reason: &str) -> Vec<u8> {
-    let text = reason.get(..reason.floor_char_boundary(1024)).unwrap_or_default();
+    let text: String = reason.chars().take(1024).collect();
     let length = u16::try_from(text.len()).unwrap_or_default();
     [&[TAG_ERROR][..], &length.to_be_bytes(), text.as_bytes()].concat()
 }

@@ -2,11 +2,14 @@
 
 use std::{path::PathBuf, process::ExitCode};
 
-use crate::history::{
-    HistoryError, Look, Report,
-    check::{check_all, unopened},
-    render_report,
-    source::{Source, SourceError},
+use crate::{
+    history::{
+        HistoryError, Look, Report,
+        check::{check_all, unopened},
+        render_report,
+        source::{Source, SourceError},
+    },
+    log::sled::OpenError,
 };
 
 /// Check the whole log: chain, payloads, commands, replay, and what lies beside it
@@ -37,6 +40,14 @@ impl Verify {
             Ok(report) => report,
             Err(error) => {
                 eprintln!("logcabin: nothing was checked: {error}");
+                if matches!(
+                    error.downcast_ref(),
+                    Some(HistoryError::Source(SourceError::Open(OpenError::InUse { .. })))
+                ) {
+                    eprintln!(
+                        "A running server is checked with: cargo run --example history -- verify DIR"
+                    );
+                }
                 return Ok(ExitCode::from(2));
             }
         };

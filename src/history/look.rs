@@ -1,6 +1,6 @@
 //! How things look on a terminal: colours, widths, tables, and text that others wrote made harmless.
 
-use std::{fmt::Write as _, io};
+use std::io;
 
 use anstream::{AutoStream, ColorChoice};
 use anstyle::{AnsiColor, Style};
@@ -18,6 +18,9 @@ pub(super) const CYAN: Style = AnsiColor::Cyan.on_default();
 
 /// No column that may be cut is cut to less.
 const LEAST_WIDTH: usize = 10;
+
+/// Where a column would have to be cut to less, others are left out instead.
+const FAIR_WIDTH: usize = 20;
 
 /// What the output can show.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -142,6 +145,8 @@ pub(super) enum Set {
     Right,
     /// To the left, and cut where the terminal is too narrow.
     Flexible,
+    /// To the left, and left out where the terminal is too narrow.
+    Optional,
 }
 
 /// A table with aligned columns.
@@ -161,25 +166,27 @@ impl Table {
     }
 
     pub(super) fn render(&self, look: &Look) -> String {
-        let widths = self.widths(look);
+        let columns = self.widths(look);
         let mut out = String::new();
         let titles = self.columns.iter().map(|(title, _)| ((*title).to_owned(), DIM)).collect();
         for row in std::iter::once(&titles).chain(&self.rows) {
             let row: &Vec<(String, Style)> = row;
             let mut line = String::new();
+            // Blanks are written only before a next cell, so that no line ends in them.
             let mut gap = 0;
-            for (((text, style), wide), (_, set)) in row.iter().zip(&widths).zip(&self.columns) {
+            for (index, wide) in &columns {
+                let Some((text, style)) = row.get(*index) else { continue };
                 let text = cut(text, *wide);
-                let filling = wide - width(&text);
-                // Filled up only before the next cell, so that no line ends in blanks.
-                let (before, after) = if *set == Set::Right { (filling, 0) } else { (0, filling) };
-                if !text.is_empty() {
-                    let _ = write!(line, "{:1$}", "", gap + before);
-                    line.push_str(&look.paint(*style, &text));
-                    gap = after + 2;
-                } else {
+                if text.is_empty() {
                     gap += wide + 2;
+                    continue;
                 }
+                let filling = wide - width(&text);
+                let right = self.columns.get(*index).is_some_and(|(_, set)| *set == Set::Right);
+                let (before, after) = if right { (filling, 0) } else { (0, filling) };
+                line.extend(std::iter::repeat_n(' ', gap + before));
+                line.push_str(&look.paint(*style, &text));
+                gap = after + 2;
             }
             out.push_str(&line);
             out.push('\n');
@@ -187,26 +194,45 @@ impl Table {
         out
     }
 
-    fn widths(&self, look: &Look) -> Vec<usize> {
-        let mut widths: Vec<usize> = self.columns.iter().map(|(title, _)| width(title)).collect();
-        for row in &self.rows {
-            for (wide, (text, _)) in widths.iter_mut().zip(row) {
-                *wide = (*wide).max(width(text));
+    /// The columns that are shown, each with its width. One that holds nothing is not.
+    fn widths(&self, look: &Look) -> Vec<(usize, usize)> {
+        let set = |index: usize| self.columns.get(index).map(|(_, set)| *set);
+        let widest = |index: usize, (title, _): &(&str, Set)| {
+            let texts = self.rows.iter().filter_map(|row| Some(width(&row.get(index)?.0)));
+            let widest = texts.max().unwrap_or(0);
+            (widest > 0).then(|| (index, widest.max(width(title))))
+        };
+        let mut widths: Vec<_> = self
+            .columns
+            .iter()
+            .enumerate()
+            .filter_map(|(index, column)| widest(index, column))
+            .collect();
+        let Some(available) = look.width else { return widths };
+        let gaps = |widths: &[(usize, usize)]| 2 * widths.len().saturating_sub(1);
+        loop {
+            let fair = |(index, wide): &(usize, usize)| match set(*index) {
+                Some(Set::Flexible) => (*wide).min(FAIR_WIDTH),
+                _ => *wide,
+            };
+            let least = widths.iter().map(fair).sum::<usize>() + gaps(&widths);
+            let optional = widths.iter().rposition(|(index, _)| set(*index) == Some(Set::Optional));
+            match optional {
+                Some(optional) if least > available => drop(widths.remove(optional)),
+                _ => break,
             }
         }
-        let Some(available) = look.width else { return widths };
-        let gaps = 2 * widths.len().saturating_sub(1);
-        let mut excess = (widths.iter().sum::<usize>() + gaps).saturating_sub(available);
-        while excess > 0 {
-            // The widest gives way first.
-            let flexible = |index: &usize| {
-                self.columns.get(*index).is_some_and(|(_, set)| *set == Set::Flexible)
-                    && widths[*index] > LEAST_WIDTH
-            };
-            let widest = (0..widths.len()).filter(flexible).max_by_key(|index| widths[*index]);
-            let Some(widest) = widest else { break };
-            widths[widest] -= 1;
-            excess -= 1;
+        let taken = widths.iter().map(|(_, wide)| wide).sum::<usize>() + gaps(&widths);
+        for _ in available..taken {
+            // Those that may be cut give way before the others, and of them the widest.
+            let widest = widths
+                .iter_mut()
+                .filter(|(_, wide)| *wide > LEAST_WIDTH)
+                .max_by_key(|(index, wide)| (set(*index) == Some(Set::Flexible), *wide));
+            match widest {
+                Some((_, wide)) => *wide -= 1,
+                None => break,
+            }
         }
         widths
     }
@@ -238,6 +264,14 @@ mod tests {
         let narrow = table.render(&Look { colour: false, width: Some(40) });
         assert!(narrow.lines().all(|line| width(line) <= 40), "{narrow}");
         assert_eq!(narrow.lines().nth(2), Some("50  b"));
+        let mut table =
+            Table::new(&[("A", Set::Flexible), ("B", Set::Optional), ("EMPTY", Set::Left)]);
+        table.row([("a".repeat(30), PLAIN), ("b".repeat(15), PLAIN), (String::new(), PLAIN)]);
+        let fits = |width| table.render(&Look { colour: false, width: Some(width) });
+        assert!(fits(40).contains("bbb") && !fits(40).contains("EMPTY"));
+        assert!(!fits(36).contains("bbb"));
+        let mut table = Table::new(&[("TEXT", Set::Flexible), ("X", Set::Left)]);
+        table.row([("a".repeat(80), PLAIN), ("end".to_owned(), BOLD)]);
         let wide = table.render(&Look::default());
         assert!(wide.contains(&"a".repeat(80)));
         assert!(!wide.contains('\u{1b}'));

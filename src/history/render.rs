@@ -210,11 +210,11 @@ pub(super) fn rooms(rooms: &[RoomRow], look: &Look) -> String {
         ("ROOM", Set::Left),
         ("ALIAS", Set::Flexible),
         ("NAME", Set::Flexible),
-        ("V", Set::Right),
+        ("V", Set::Optional),
         ("JOINED", Set::Right),
         ("EVENTS", Set::Right),
-        ("LAST EVENT", Set::Left),
-        ("", Set::Left),
+        ("LAST EVENT", Set::Optional),
+        ("", Set::Optional),
     ]);
     for room in rooms {
         let invited = if room.invited > 0 { format!("+{} ", room.invited) } else { String::new() };
@@ -265,8 +265,8 @@ pub(super) fn state(events: &[EventRow], look: &Look) -> String {
         ("TYPE", Set::Left),
         ("KEY", Set::Flexible),
         ("RECORD", Set::Right),
-        ("SINCE", Set::Left),
-        ("BY", Set::Flexible),
+        ("SINCE", Set::Optional),
+        ("BY", Set::Optional),
         ("CONTENT", Set::Flexible),
     ]);
     for event in events {
@@ -339,8 +339,8 @@ pub(super) fn users(users: &[UserRow], look: &Look) -> String {
         ("NAME", Set::Flexible),
         ("ROOMS", Set::Right),
         ("DEVICES", Set::Flexible),
-        ("REGISTERED", Set::Left),
-        ("CHANGED", Set::Left),
+        ("REGISTERED", Set::Optional),
+        ("CHANGED", Set::Optional),
         ("", Set::Left),
     ]);
     for user in users {

@@ -188,7 +188,7 @@ fn tail(
     out: &mut Output<'_>,
 ) -> Result<(), HistoryError> {
     let end = source.end()?;
-    let last = last.map_or(end.get(), |last| u64::try_from(last).unwrap_or(u64::MAX));
+    let last = last.and_then(|last| u64::try_from(last).ok()).unwrap_or(u64::MAX);
     let first = Offset::new(end.get().saturating_sub(last)).next();
     let mut day = String::new();
     let mut put = |view: RecordView, out: &mut Output<'_>| {
