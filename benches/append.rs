@@ -2,9 +2,11 @@
 //! and percentiles of the time that one append takes, printed after each group.
 //!
 //! The directory is made in `LOGCABIN_BENCH_DIR` or the current directory, not in a temporary one
-//! that may be in memory. Run with `cargo bench --bench append`.
+//! that may be in memory. With `LOGCABIN_BENCH_ARCHIVE=1` the archiver runs along. Run with
+//! `cargo bench --bench append`.
 
 use std::{
+    path::Path,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -13,7 +15,8 @@ use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_m
 use logcabin::{
     log::{
         Batch, Log, StreamHeads,
-        sled::{SledLog, SledOptions},
+        archive::{ArchiveOptions, Archiver, archive_dir},
+        sled::{SledLog, SledOptions, log_dir},
     },
     record::{Class, NewRecord, Origin, Stream},
 };
@@ -34,6 +37,10 @@ fn append(criterion: &mut Criterion) {
         let log = SledLog::open(SledOptions::new(directory.path())).expect("the log opens");
         let log: Arc<dyn Log> = Arc::new(log);
         log.start(StreamHeads::new(), Box::new(|_| ()));
+        let archiver = std::env::var_os("LOGCABIN_BENCH_ARCHIVE").map(|_| {
+            let options = ArchiveOptions::new(archive_dir(directory.path()));
+            Archiver::start(options, Arc::clone(&log)).expect("the archiver starts")
+        });
         let mut latencies = Vec::new();
         group.bench_function(BenchmarkId::new("writers", writers), |bencher| {
             bencher.iter_custom(|appends| {
@@ -52,8 +59,35 @@ fn append(criterion: &mut Criterion) {
             latencies.last().copied().unwrap_or_default(),
         );
         log.close();
+        if let Some(archiver) = archiver {
+            let behind = log.durable().borrow().get() - archiver.archived().borrow().get();
+            println!("append/writers/{writers}: the archive is {behind} records behind");
+            archiver.stop();
+        }
+        let records = log.durable().borrow().get();
+        drop(log);
+        report_opening(directory.path(), records);
     }
     group.finish();
+}
+
+/// What the log takes on the disk, and how long it takes to open it again: sled goes through all that
+/// was written since it was last opened, so the second time is quicker.
+fn report_opening(data_dir: &Path, records: u64) {
+    let bytes = std::fs::metadata(log_dir(data_dir).join("db")).map_or(0, |db| db.len());
+    let open = || {
+        let began = Instant::now();
+        let log = SledLog::open(SledOptions::new(data_dir)).expect("the log opens again");
+        let taken = began.elapsed();
+        drop(log);
+        taken
+    };
+    println!(
+        "append: {records} records take {} bytes each on the disk; opened again in {:?}, then in {:?}",
+        bytes / records.max(1),
+        open(),
+        open(),
+    );
 }
 
 /// Appends at least `appends` records from `writers` tasks at once; gives the time that `appends` of

@@ -49,3 +49,29 @@ pub(crate) const RATE_LIMIT_SWEEP: Duration = Duration::from_secs(60);
 /// How long a browser may remember that cross-origin requests are allowed, in seconds: two hours is
 /// the most that common browsers honour.
 pub(crate) const CORS_MAX_AGE_S: &str = "7200";
+
+/// Identifiers of users, rooms, events and devices (appendices, "Identifier Grammar").
+pub const IDENTIFIER_BYTES: usize = 255;
+
+/// Passwords: longer than any that a person or a password manager makes; hashing reads it all.
+pub const PASSWORD_BYTES: usize = 512;
+
+/// Display names of users and devices: as other servers have it.
+pub const DISPLAY_NAME_BYTES: usize = 256;
+
+/// Filters and account data: what one record holds comfortably beside its envelope.
+pub const ACCOUNT_DATA_BYTES: usize = 128 * 1024;
+
+/// Events of one page of history. Clients ask for 10 to 100; the answer is made in memory.
+pub const PAGE_EVENTS: u64 = 1000;
+
+/// Events that one look at a timeline goes through when its filter lets few pass: the client goes on
+/// from where the look ended.
+pub const SCANNED_EVENTS: usize = 20_000;
+
+/// A whole profile (client-server API, "Profiles").
+pub const PROFILE_BYTES: usize = 64 * 1024;
+
+/// How long someone is shown as typing whose client does not say how long: as long as common
+/// clients ask for.
+pub(crate) const TYPING: Duration = Duration::from_secs(30);

@@ -1,19 +1,31 @@
 //! The server as a whole: opens what the configuration names, wires it together, and takes it down
 //! in order.
 
-use std::{io, net::SocketAddr, sync::Arc};
+use std::{io, net::SocketAddr, sync::Arc, time::Instant};
 
-use futures_util::future::BoxFuture;
-use ruma::api::client::discovery::get_supported_versions;
 use thiserror::Error;
 use tokio::net::TcpListener;
-use tracing::info;
+use tracing::{error, info, warn};
 
 use crate::{
+    api::{self, uiaa},
+    clock::Clock,
     config::Config,
-    http::{ApiError, App, Cx, Edge, Session, Table, TableError, serve},
+    engine::{self, Engine},
+    http::{Edge, TableError, serve},
+    log::{
+        Log, ReadError,
+        archive::{ArchiveError, ArchiveOptions, Archiver},
+        sled::{OpenError, SledLog, SledOptions},
+    },
+    passwords::Passwords,
+    record::Epoch,
     shutdown::Shutdown,
 };
+
+/// How many bytes of events are kept in memory. Enough for the recent history of busy rooms; what
+/// is not in it is read from the log.
+const EVENT_CACHE_BYTES: u64 = 64 * 1024 * 1024;
 
 /// Why a server cannot run.
 #[derive(Debug, Error)]
@@ -26,6 +38,18 @@ pub enum ServerError {
         /// Why not.
         source: io::Error,
     },
+    /// The log cannot be opened.
+    #[error(transparent)]
+    Log(#[from] OpenError),
+    /// The log cannot be read.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// The log cannot be made into a server's state.
+    #[error(transparent)]
+    Engine(#[from] engine::OpenError),
+    /// The archive cannot be used.
+    #[error("the archive cannot be used: {0}")]
+    Archive(#[from] ArchiveError),
     /// The table of endpoints contradicts itself, which no configuration should bring about.
     #[error("the endpoints cannot be served: {0}")]
     Endpoints(Box<dyn std::error::Error + Send + Sync>),
@@ -34,18 +58,6 @@ pub enum ServerError {
 impl From<TableError> for ServerError {
     fn from(error: TableError) -> Self {
         Self::Endpoints(error.into())
-    }
-}
-
-/// The program behind the endpoints.
-struct Server {
-    #[allow(dead_code, reason = "read by the endpoints to come")]
-    config: Config,
-}
-
-impl App for Server {
-    fn authenticate<'a>(&'a self, _token: &'a str) -> BoxFuture<'a, Result<Session, ApiError>> {
-        Box::pin(async { Err(ApiError::unknown_token(false)) })
     }
 }
 
@@ -61,6 +73,8 @@ pub async fn run(
     stop: impl Future<Output = ()> + Send + 'static,
     started: impl FnOnce(&Config),
 ) -> Result<(), ServerError> {
+    // The log first: whoever holds it is the server, and a second one is told so.
+    let log = open_log(&config)?;
     let mut listeners = Vec::new();
     for address in &mut config.server.bind {
         let bind =
@@ -70,24 +84,100 @@ pub async fn run(
         *address = actual;
         listeners.push(listener);
     }
+    // Before the log takes appends: an archive that is ahead of the log, or of another one, stops
+    // the server while nothing has been added yet.
+    let archiver = open_archive(&config, Arc::clone(&log) as Arc<dyn Log>)?;
+    let engine = Arc::new(open_engine(&config, Arc::clone(&log) as Arc<dyn Log>).await?);
+    watch_for_failure(&log);
+
     let shutdown = Shutdown::when(stop);
-    let app = Arc::new(Server { config: config.clone() });
-    let edge = Edge::new(app, endpoints(&config), &config, shutdown)?;
+    let app = Arc::new(api::Server {
+        passwords: Passwords::new(config.passwords.iterations, config.concurrent_hashes()),
+        engine: Arc::clone(&engine),
+        uiaa: uiaa::Sessions::default(),
+        epoch: Epoch(0),
+        config: config.clone(),
+    });
+    let edge = Edge::new(app, api::endpoints(&config), &config, shutdown)?;
     info!(bind = ?config.server.bind, server_name = %config.server.name, "serving");
     started(&config);
     serve::run(listeners, edge).await;
+
+    close(engine, log, archiver).await;
     info!("stopped");
     Ok(())
 }
 
-/// Every endpoint there is.
-fn endpoints(config: &Config) -> Table<Server> {
-    Table::new(&config.server.prefixes).on(versions)
+fn open_log(config: &Config) -> Result<Arc<SledLog>, ServerError> {
+    let mut options = SledOptions::new(&config.server.data_dir);
+    options.min_free_bytes = config.log.min_free_bytes;
+    Ok(Arc::new(SledLog::open(options)?))
 }
 
-async fn versions(
-    _: Cx<Server, Option<Session>>,
-    _: get_supported_versions::Request,
-) -> Result<get_supported_versions::Response, ApiError> {
-    Ok(get_supported_versions::Response::new(vec!["v1.1".to_owned()]))
+async fn open_engine(config: &Config, log: Arc<dyn Log>) -> Result<Engine, ServerError> {
+    let began = Instant::now();
+    let replayed = {
+        let log = Arc::clone(&log);
+        let replay = move || {
+            let mut told = Instant::now();
+            engine::replay(&*log, |at, end| {
+                // A long replay says that it goes on.
+                if told.elapsed().as_secs() >= 5 {
+                    told = Instant::now();
+                    info!(%at, %end, "replaying the log");
+                }
+            })
+        };
+        tokio::task::spawn_blocking(replay).await
+    };
+    let (state, replayed) = match replayed {
+        Ok(replayed) => replayed?,
+        Err(panic) => std::panic::resume_unwind(panic.into_panic()),
+    };
+    info!(
+        records = replayed.records,
+        took_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX),
+        "replayed the log"
+    );
+    let options = engine::Options {
+        server_name: config.server.name.clone(),
+        event_cache_bytes: EVENT_CACHE_BYTES,
+        clock: Clock::system(),
+    };
+    Ok(Engine::start(log, state, options).await?)
+}
+
+fn open_archive(config: &Config, log: Arc<dyn Log>) -> Result<Option<Archiver>, ServerError> {
+    let Some(dir) = config.archive_dir() else {
+        warn!("there is no archive: a damaged log cannot be rebuilt");
+        return Ok(None);
+    };
+    let mut options = ArchiveOptions::new(dir);
+    options.segment_bytes = config.log.archive_segment_bytes;
+    Ok(Some(Archiver::start(options, log)?))
+}
+
+/// Says loudly when the log stops taking writes, which every write is told from then on.
+fn watch_for_failure(log: &SledLog) {
+    let mut failure = log.failure();
+    tokio::spawn(async move {
+        if let Ok(reason) = failure.wait_for(Option::is_some).await {
+            let reason = reason.as_deref().unwrap_or_default().to_owned();
+            error!(reason, "the log failed: writes are refused until the server is started again");
+        }
+    });
+}
+
+/// Everything that was acknowledged is durable already; what is left is to end in order.
+async fn close(engine: Arc<Engine>, log: Arc<SledLog>, archiver: Option<Archiver>) {
+    let closing = move || {
+        log.close();
+        if let Some(archiver) = archiver {
+            archiver.stop();
+        }
+        drop(engine);
+    };
+    if tokio::task::spawn_blocking(closing).await.is_err() {
+        error!("closing the log panicked");
+    }
 }

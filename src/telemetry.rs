@@ -14,8 +14,13 @@ pub enum LogFormat {
     Json,
 }
 
+/// What is logged unless `LOGCABIN_LOG` says otherwise. The library of the authorisation rules tells
+/// of every event that it lets pass, at level `info`.
+const DEFAULT_FILTER: &str = "info,ruma_state_res=warn";
+
 /// Begins to write log lines to standard error: those that the variable `LOGCABIN_LOG` asks for (in
-/// the syntax of `RUST_LOG`), or else everything from level `info` up.
+/// the syntax of `RUST_LOG`), or else what matters
+/// to an operator.
 ///
 /// # Errors
 /// When `LOGCABIN_LOG` cannot be read, or the process has a log already.
@@ -23,7 +28,7 @@ pub fn install(format: LogFormat) -> Result<(), Box<dyn std::error::Error + Send
     let filter = match std::env::var("LOGCABIN_LOG") {
         Ok(directives) => EnvFilter::try_new(&directives)
             .map_err(|error| format!("environment variable LOGCABIN_LOG: {error}"))?,
-        Err(_) => EnvFilter::new("info"),
+        Err(_) => EnvFilter::new(DEFAULT_FILTER),
     };
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
     match format {

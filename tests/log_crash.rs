@@ -28,7 +28,10 @@ use logcabin::{
 };
 
 const DIRECTORY: &str = "LOGCABIN_CRASH_DIRECTORY";
-const WRITERS: usize = 16;
+const WRITERS: &str = "LOGCABIN_CRASH_WRITERS";
+
+/// The arguments that make this binary run `child`.
+const CHILD: [&str; 5] = ["child", "--exact", "--ignored", "--nocapture", "--test-threads=1"];
 
 /// `LOGCABIN_CRASH_ROUNDS` asks for more.
 fn rounds() -> u32 {
@@ -91,10 +94,65 @@ fn an_archive_rebuilds_all_but_the_last_second() {
     assert!(acknowledged > 0);
 }
 
+/// With one writer, each append is one group: what is written to the data file, and a sync of that
+/// file, must both lie between two acknowledgements, in this order.
+#[test]
+fn every_acknowledgement_follows_a_sync_of_what_was_written() {
+    if Command::new("strace").arg("-V").stdout(Stdio::null()).status().is_err() {
+        eprintln!("skipped: there is no strace");
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let trace = directory.path().join("trace");
+    let mut child = Command::new("strace")
+        .args(["-f", "-y", "-e", "trace=pwrite64,fdatasync,write", "-o"])
+        .arg(&trace)
+        .arg(std::env::current_exe().unwrap())
+        .args(CHILD)
+        .env(DIRECTORY, directory.path())
+        .env(WRITERS, "1")
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let acknowledged = BufReader::new(child.stdout.take().unwrap())
+        .lines()
+        .map_while(Result::ok)
+        .filter(|line| line.starts_with("ack "))
+        .take(200)
+        .count();
+    child.wait().unwrap();
+    if acknowledged == 0 {
+        eprintln!("skipped: strace may not trace here");
+        return;
+    }
+    let (mut written, mut synced, mut checked) = (false, false, 0);
+    // The thread whose sync has begun and not ended: strace writes such a call as two lines.
+    let mut syncing = None;
+    for line in std::fs::read_to_string(&trace).unwrap().lines() {
+        let on_data_file = line.contains("/log/db>");
+        let thread = line.split_whitespace().next();
+        if on_data_file && line.contains("pwrite64(") {
+            (written, synced) = (true, false);
+        } else if on_data_file && line.contains("fdatasync(") && !line.contains(" = -1") {
+            synced = !line.contains("<unfinished");
+            syncing = thread.filter(|_| !synced);
+        } else if line.contains("fdatasync resumed") && syncing.is_some() && thread == syncing {
+            synced = line.contains(" = 0");
+            syncing = None;
+        } else if line.contains("\"ack ") {
+            assert!(written && synced, "acknowledged without a sync: {line}");
+            (written, synced) = (false, false);
+            checked += 1;
+        }
+    }
+    println!("{checked} acknowledgements, each after its sync");
+    assert!(checked >= acknowledged);
+}
+
 /// Runs a child for a random time; gives the last offset it said was acknowledged.
 fn run_and_kill(directory: &Path) -> u64 {
     let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["child", "--exact", "--ignored", "--nocapture", "--test-threads=1"])
+        .args(CHILD)
         .env(DIRECTORY, directory)
         .stdout(Stdio::piped())
         .spawn()
@@ -115,6 +173,7 @@ fn run_and_kill(directory: &Path) -> u64 {
 #[ignore = "run by the tests above, as the process that is killed"]
 fn child() {
     let Ok(directory) = std::env::var(DIRECTORY) else { return };
+    let count = std::env::var(WRITERS).map_or(16, |count| count.parse().unwrap());
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_time()
@@ -133,7 +192,7 @@ fn child() {
     log.start(StreamHeads::new(), Box::new(|_| ()));
     runtime.block_on(async {
         let mut writers = tokio::task::JoinSet::new();
-        for writer in 0..WRITERS {
+        for writer in 0..count {
             let log = Arc::clone(&log);
             writers.spawn(async move {
                 for number in 0.. {
@@ -141,7 +200,10 @@ fn child() {
                     let appended = log.append(Batch { expect: vec![], records }).await.unwrap();
                     // One write to the pipe: what the parent reads was acknowledged.
                     let line = format!("ack {}\n", appended.last);
-                    std::io::stdout().write_all(line.as_bytes()).unwrap();
+                    if std::io::stdout().write_all(line.as_bytes()).is_err() {
+                        // The parent has read enough.
+                        std::process::exit(0);
+                    }
                 }
             });
         }

@@ -1,6 +1,6 @@
 //! Accounts: registration, login, tokens, devices, profile, account data, filters.
 
-use ruma::{OwnedDeviceId, OwnedRoomId, OwnedUserId};
+use ruma::{OwnedDeviceId, OwnedRoomId, OwnedUserId, UserId};
 use serde_json::value::RawValue;
 
 use super::{Proposal, Refusal, Turn};
@@ -188,6 +188,21 @@ pub enum Which {
     AllBut(OwnedDeviceId),
 }
 
+impl Which {
+    /// The devices of `user_id` that are meant and logged in.
+    fn of(&self, turn: &Turn<'_>, user_id: &UserId) -> Result<Vec<OwnedDeviceId>, Refusal> {
+        let account = turn.env.state.accounts.get(user_id).ok_or_else(no_account)?;
+        let wanted = |device_id: &OwnedDeviceId| match self {
+            Self::These(devices) => devices.contains(device_id),
+            Self::All => true,
+            Self::AllBut(kept) => kept != device_id,
+        };
+        let account = account.read();
+        let devices = account.active_devices().map(|(device_id, _)| device_id.clone());
+        Ok(devices.filter(wanted).collect())
+    }
+}
+
 /// Remove devices and revoke their tokens.
 #[derive(Clone, Debug)]
 pub struct RemoveDevices {
@@ -205,18 +220,7 @@ impl Proposal for RemoveDevices {
     }
 
     fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
-        let account = turn.env.state.accounts.get(&self.user_id).ok_or_else(no_account)?;
-        let wanted = |device_id: &OwnedDeviceId| match &self.which {
-            Which::These(devices) => devices.contains(device_id),
-            Which::All => true,
-            Which::AllBut(kept) => kept != device_id,
-        };
-        let devices: Vec<_> = account
-            .read()
-            .active_devices()
-            .map(|(device_id, _)| device_id.clone())
-            .filter(wanted)
-            .collect();
+        let devices = self.which.of(turn, &self.user_id)?;
         if !devices.is_empty() {
             turn.append(self.stream(), DeviceRemove { user_id: self.user_id.clone(), devices });
         }
@@ -267,6 +271,8 @@ pub struct SetPassword {
     pub user_id: OwnedUserId,
     /// The password's hash.
     pub password: String,
+    /// The devices that are logged out with it.
+    pub log_out: Option<Which>,
 }
 
 impl Proposal for SetPassword {
@@ -277,11 +283,18 @@ impl Proposal for SetPassword {
     }
 
     fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
+        let devices = match &self.log_out {
+            Some(which) => which.of(turn, &self.user_id)?,
+            None => Vec::new(),
+        };
         if !turn.env.state.accounts.contains(&self.user_id) {
             return Err(no_account());
         }
         let (user_id, password) = (self.user_id.clone(), self.password.clone());
         turn.append(self.stream(), UserPassword { user_id, password });
+        if !devices.is_empty() {
+            turn.append(self.stream(), DeviceRemove { user_id: self.user_id.clone(), devices });
+        }
         Ok(())
     }
 }

@@ -29,7 +29,7 @@ impl Proposal for SetAlias {
     fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
         let state = &turn.env.state;
         if state.aliases.get(&self.alias, Offset::MAX).is_some() {
-            return Err(Refusal::RoomInUse(self.alias.to_string()));
+            return Err(Refusal::AliasInUse(self.alias.to_string()));
         }
         let room = state.rooms.get(&self.room_id);
         let room = room.ok_or_else(|| Refusal::NotFound("There is no such room.".to_owned()))?;

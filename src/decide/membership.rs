@@ -77,10 +77,7 @@ impl Proposal for ChangeMembership {
         let room = turn.room(&self.room_id)?;
         let now = room.membership(env, &self.target)?;
         let before = room.state_event(env, &StateEventType::RoomMember, self.target.as_str())?;
-        let membership = match self.checked(now)? {
-            Some(membership) => membership,
-            None => return Ok(Changed::Already),
-        };
+        let Some(membership) = self.checked(now)? else { return Ok(Changed::Already) };
         if self.change != Change::Join && self.sender != self.target {
             let sender = room.membership(env, &self.sender)?;
             if sender != Some(Membership::Join) {

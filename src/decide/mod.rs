@@ -73,9 +73,12 @@ pub enum Refusal {
     /// The user name is taken.
     #[error("this user name is taken")]
     UserInUse,
-    /// The alias is taken.
+    /// The alias that a new room was to have is taken.
     #[error("the alias `{0}` is in use")]
     RoomInUse(String),
+    /// The alias that was to be made exists.
+    #[error("the alias `{0}` exists already")]
+    AliasInUse(String),
     /// The alias in a canonical alias event does not point at the room.
     #[error("{0}")]
     BadAlias(String),

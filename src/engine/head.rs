@@ -104,7 +104,6 @@ pub struct Listener<'a> {
 impl Listener<'_> {
     /// Resolves at the next publication that concerns the user. To be created before the state is
     /// looked at, and awaited after, so that nothing falls in between.
-    #[must_use]
     pub fn woken(&self) -> tokio::sync::futures::Notified<'_> {
         self.notify.notified()
     }

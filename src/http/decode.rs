@@ -7,7 +7,9 @@
 //!   arrays as objects, and raw event content of any depth, and stops at the end of raw content);
 //! - an empty body is read as `{}`, since clients send none to endpoints such as join and logout;
 //! - `POST /login` without a `type` makes ruma-client-api 0.25.2 panic: it is checked before, and
-//!   decoding stands behind a fence that turns any other panic into `M_BAD_JSON`.
+//!   decoding stands behind a fence that turns any other panic into `M_BAD_JSON`;
+//! - parameters without a value, and a few habits of clients in bodies (see [`amend`]), are read as
+//!   what they mean. Bodies are amended only once ruma has refused them: others pay nothing.
 
 use std::{
     borrow::Cow,
@@ -15,13 +17,14 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{Method, Request};
+use http::{Method, Request, Uri};
 use percent_encoding::percent_decode_str;
 use ruma::api::{
     IncomingRequest, IncomingRequestExt as _,
     error::{DeserializationError, FromHttpRequestError},
 };
 use serde::de::IgnoredAny;
+use serde_json::{Map, Value, json};
 
 use super::ApiError;
 use crate::limits;
@@ -94,13 +97,84 @@ pub(crate) fn request<R: IncomingRequest>(
         precheck(body)?;
     }
     let args: Vec<&str> = args.iter().map(AsRef::as_ref).collect();
-    // Unwind safe: what decoding has built is dropped, and the inputs are only read.
-    match catch_unwind(AssertUnwindSafe(|| R::try_from_http_request(request, &args))) {
-        Ok(Ok(request)) => Ok(request),
-        Ok(Err(error)) => Err(decode_error(error, body)),
-        Err(_) => Err(ApiError::bad_json("The body cannot be read.")
-            .with_cause("ruma panicked while decoding the request")),
+    let request = without_empty_parameters(request);
+    let uri = request.uri().clone();
+    match fenced::<R>(request, &args)? {
+        Ok(request) => Ok(request),
+        Err(error) => {
+            if is_wrong_shape(&error)
+                && let Some(amended) = amend(body)
+            {
+                // No endpoint with a JSON body looks at headers.
+                let mut again = Request::new(&amended[..]);
+                *again.method_mut() = R::METHOD;
+                *again.uri_mut() = uri;
+                if let Ok(request) = fenced::<R>(again, &args)? {
+                    return Ok(request);
+                }
+            }
+            Err(decode_error(error, body))
+        }
     }
+}
+
+/// Decodes behind a fence that a panic does not pass.
+fn fenced<R: IncomingRequest>(
+    request: Request<&[u8]>,
+    args: &[&str],
+) -> Result<Result<R, FromHttpRequestError>, ApiError> {
+    // Unwind safe: what decoding has built is dropped, and the inputs are only read.
+    catch_unwind(AssertUnwindSafe(|| R::try_from_http_request(request, args))).map_err(|_| {
+        ApiError::bad_json("The body cannot be read.")
+            .with_cause("ruma panicked while decoding the request")
+    })
+}
+
+/// Leaves out the parameters of the query that have a name but no value: clients write them for
+/// what they do not set, and ruma takes none of them for a number, a filter or a server.
+fn without_empty_parameters(mut request: Request<&[u8]>) -> Request<&[u8]> {
+    let uri = request.uri();
+    let Some(query) = uri.query().filter(|q| q.contains("=&") || q.ends_with('=')) else {
+        return request;
+    };
+    let has_value = |pair: &&str| pair.split_once('=').is_none_or(|(_, value)| !value.is_empty());
+    let given: Vec<&str> = query.split('&').filter(has_value).collect();
+    if let Ok(shorter) = Uri::try_from(format!("{}?{}", uri.path(), given.join("&"))) {
+        *request.uri_mut() = shorter;
+    }
+    request
+}
+
+fn is_wrong_shape(error: &FromHttpRequestError) -> bool {
+    matches!(error, FromHttpRequestError::Deserialization(DeserializationError::Json(json))
+        if json.is_data())
+}
+
+/// A refused body as ruma would rather have it, if there is something about it that the
+/// specification allows, or that clients do and other servers take:
+///
+/// - `null` for a field that could be left out;
+/// - an `auth` with nothing in it, which stands for none;
+/// - a user named by `user` instead of `identifier` when proving a password;
+/// - `typing` without the `timeout`, which is optional.
+fn amend(body: &[u8]) -> Option<Vec<u8>> {
+    let original: Map<String, Value> = serde_json::from_slice(body).ok()?;
+    let mut amended = original.clone();
+    amended.retain(|name, value| {
+        !(value.is_null() || name == "auth" && value.as_object().is_some_and(Map::is_empty))
+    });
+    if let Some(auth) = amended.get_mut("auth").and_then(Value::as_object_mut)
+        && auth.get("type").is_some_and(|kind| kind == "m.login.password")
+        && !auth.contains_key("identifier")
+        && let Some(user) = auth.get("user").cloned()
+    {
+        auth.insert("identifier".to_owned(), json!({ "type": "m.id.user", "user": user }));
+    }
+    if amended.get("typing") == Some(&Value::Bool(true)) {
+        let timeout = u64::try_from(limits::TYPING.as_millis()).unwrap_or(u64::MAX);
+        amended.entry("timeout").or_insert_with(|| json!(timeout));
+    }
+    (amended != original).then(|| Value::Object(amended).to_string().into_bytes())
 }
 
 fn decode_error(error: FromHttpRequestError, body: &[u8]) -> ApiError {
@@ -135,7 +209,7 @@ fn json_error(error: &serde_json::Error, body: &[u8]) -> ApiError {
         // A missing field of the body is `M_BAD_JSON` in the specification's words.
         ApiError::bad_json(error.to_string())
     } else {
-        ApiError::not_json("The body is not JSON.").with_cause(error.to_string())
+        ApiError::not_json("The body is not JSON.")
     }
 }
 
@@ -194,7 +268,8 @@ fn check_nesting(text: &[u8]) -> Nesting {
 mod tests {
     use ruma::api::client::{
         account::register, membership::join_room_by_id, message::send_message_event,
-        session::login, state::send_state_event, user_directory::search_users,
+        session::login, state::send_state_event, typing::create_typing_event,
+        user_directory::search_users,
     };
 
     use super::*;
@@ -315,5 +390,47 @@ mod tests {
         let args = path_args(["%23a%3Ab", "x%2Fy", "%F0%9F%90%BB", "a+b"].into_iter()).unwrap();
         assert_eq!(args, ["#a:b", "x/y", "🐻", "a+b"]);
         assert_eq!(code(path_args(["%FF"].into_iter())), "M_INVALID_PARAM");
+    }
+
+    #[test]
+    fn what_clients_send_and_ruma_refuses_is_read() {
+        type Typing = create_typing_event::v3::Request;
+        let args = &["!r:example.org", "@a:example.org"];
+        assert_eq!(decode::<Typing>("/", args, br#"{"typing":true}"#), "ok");
+        assert_eq!(decode::<Typing>("/", args, br#"{"typing":"yes"}"#), "M_BAD_JSON");
+        type Register = register::v3::Request;
+        for body in [
+            &br#"{"username":"a","auth":{}}"#[..],
+            br#"{"username":"a","auth":null,"inhibit_login":null,"refresh_token":null}"#,
+        ] {
+            assert_eq!(decode::<Register>("/", &[], body), "ok");
+        }
+        type Create = ruma::api::client::room::create_room::v3::Request;
+        let body = br#"{"name":null,"invite":null,"visibility":null,"initial_state":null}"#;
+        assert_eq!(decode::<Create>("/", &[], body), "ok");
+        type Deactivate = ruma::api::client::account::deactivate::v3::Request;
+        let body = br#"{"auth":{"type":"m.login.password","user":"a","password":"x"}}"#;
+        assert_eq!(decode::<Deactivate>("/", &[], body), "ok");
+        type Login = login::v3::Request;
+        let body = br#"{"type":"m.login.password","user":"a","password":"b","refresh_token":null}"#;
+        assert_eq!(decode::<Login>("/_matrix/client/v3/login", &[], body), "ok");
+        // Null where something is needed is still an error.
+        assert_eq!(
+            decode::<search_users::v3::Request>("/", &[], br#"{"search_term":null}"#),
+            "M_BAD_JSON"
+        );
+    }
+
+    #[test]
+    fn empty_parameters_are_as_good_as_none() {
+        type Sync = ruma::api::client::sync::sync_events::v3::Request;
+        for uri in ["/?timeout=", "/?since=&timeout=5&filter=", "/?full_state=&x", "/?", "/?&&"] {
+            assert_eq!(decode::<Sync>(uri, &[], b""), "ok", "{uri}");
+        }
+        let request = Request::builder().uri("/a?b=&c=1&d=&e&f=YQ==").body(&b""[..]).unwrap();
+        assert_eq!(without_empty_parameters(request).uri(), "/a?c=1&e&f=YQ==");
+        assert_eq!(decode::<Sync>("/?timeout=soon", &[], b""), "M_INVALID_PARAM");
+        type Available = ruma::api::client::account::get_username_availability::v3::Request;
+        assert_eq!(decode::<Available>("/?username=", &[], b""), "M_MISSING_PARAM");
     }
 }

@@ -244,7 +244,8 @@ fn report(error: &ApiError) {
     } else if error.status().is_server_error() && error.status() != StatusCode::GATEWAY_TIMEOUT {
         error!(status, cause, "{error}");
     } else {
-        debug!(status, cause, "refused");
+        // Not the sentence: it may quote what the client sent.
+        debug!(status, code = error.code().as_str(), cause, "refused");
     }
 }
 

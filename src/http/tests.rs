@@ -413,6 +413,26 @@ async fn too_many_requests_are_refused_with_the_time_to_wait() {
 }
 
 #[tokio::test]
+async fn clients_behind_a_trusted_proxy_are_told_apart() {
+    for (trusted, second) in [(true, 403), (false, 429)] {
+        let server = Running::configured(|config| {
+            config.rate_limits.address_burst = 1;
+            config.rate_limits.address_per_second = 1;
+            config.server.trust_forwarded_for = trusted;
+        })
+        .await;
+        for (client, status) in [("9.9.9.9, 10.0.0.1", 403), ("9.9.9.9, 10.0.0.2", second)] {
+            let body = r#"{"type":"m.login.password","user":"a","password":"b"}"#;
+            let request = Request::post(format!("http://{}/_svc/client/v3/login", server.address))
+                .header("x-forwarded-for", client)
+                .body(Full::new(Bytes::from(body)).boxed())
+                .unwrap();
+            assert_eq!(server.send(request).await.status, status, "{client}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn http2_without_tls_is_spoken() {
     let server = Running::start().await;
     let client: Client<_, Body> =
@@ -456,7 +476,9 @@ async fn connections_are_kept_alive() {
 #[tokio::test]
 async fn connections_that_say_too_little_are_closed() {
     let server = Running::configured(|config| config.http.header_timeout_seconds = 1).await;
-    for beginning in ["", "P", "GET / HTTP/1.1\r\nHost: x\r\n"] {
+    let unfinished = "GET / HTTP/1.1\r\nHost: x\r\n";
+    let idle = format!("{unfinished}\r\n");
+    for beginning in ["", "P", unfinished, &idle] {
         let mut stream = TcpStream::connect(server.address).await.unwrap();
         stream.write_all(beginning.as_bytes()).await.unwrap();
         let mut rest = Vec::new();
@@ -528,4 +550,38 @@ async fn endpoints_registered_twice_are_an_error() {
     let twice = table().on(who);
     let error = Edge::new(Arc::new(Fake), twice, &Config::default(), shutdown).err().unwrap();
     assert!(matches!(error, TableError::Twice { .. }), "{error}");
+}
+
+/// Run by hand: `cargo test --release --lib what_a_request_costs -- --ignored --nocapture`.
+#[tokio::test]
+#[ignore = "a measurement"]
+async fn what_a_request_costs() {
+    let shutdown = Shutdown::when(std::future::pending());
+    let edge = Edge::new(Arc::new(Fake), table(), &Config::default(), shutdown).unwrap();
+    let rounds = 200_000_u32;
+    let mut headers = http::HeaderMap::new();
+    headers.insert(header::AUTHORIZATION, header::HeaderValue::from_static("Bearer good"));
+    headers.insert(header::ACCEPT, header::HeaderValue::from_static("*/*"));
+    let body = Bytes::from(format!("{{\"msgtype\":\"m.text\",\"body\":\"{}\"}}", "x".repeat(100)));
+    for (method, path) in [
+        (Method::OPTIONS, "/"),
+        (Method::GET, "/nowhere"),
+        (Method::GET, "/_matrix/client/versions"),
+        (Method::GET, "/_matrix/client/v3/account/whoami"),
+        (Method::PUT, "/_matrix/client/v3/rooms/!r:example.org/state/m.room.topic/key"),
+    ] {
+        let started = std::time::Instant::now();
+        for _ in 0..rounds {
+            let body = stream::iter([Ok::<_, Infallible>(body.clone())]);
+            let inbound = edge::Inbound {
+                method: method.clone(),
+                uri: http::Uri::from_static(path),
+                headers: headers.clone(),
+                peer: [127, 0, 0, 1].into(),
+                body,
+            };
+            std::hint::black_box(edge.answer(inbound).await);
+        }
+        println!("{:>8.0?} {method} {path}", started.elapsed() / rounds);
+    }
 }

@@ -147,6 +147,9 @@ pub enum ArchiveError {
     /// The log could not be read.
     #[error(transparent)]
     Log(#[from] ReadError),
+    /// A command in the archive cannot be read, though its bytes are intact.
+    #[error(transparent)]
+    Command(#[from] VerifyError),
 }
 
 impl ArchiveError {
@@ -374,8 +377,15 @@ impl Writer {
         }
         let end = find_end(dir)?;
         let durable = *log.durable().borrow();
+        let ahead = |archive| ArchiveError::Ahead { dir: dir.clone(), archive, log: durable };
         if end.last > durable {
-            return Err(ArchiveError::Ahead { dir: dir.clone(), archive: end.last, log: durable });
+            return Err(ahead(end.last));
+        }
+        for (path, at) in &end.faults {
+            // What the log lacks is never cut off, even where damage lies before it.
+            if let Some(beyond) = record_follows(path, *at, durable)? {
+                return Err(ahead(beyond));
+            }
         }
         if end.last != Offset::ZERO
             && log.get(end.last)?.is_none_or(|record| record.chain != end.chain)
@@ -490,6 +500,8 @@ struct End {
     unsealed: Option<Unsealed>,
     /// Segments at the end without a whole batch.
     unusable: Vec<PathBuf>,
+    /// Where reading stopped before a segment's end.
+    faults: Vec<(PathBuf, u64)>,
 }
 
 struct Unsealed {
@@ -530,16 +542,25 @@ impl Unsealed {
 }
 
 fn find_end(dir: &Path) -> Result<End, ArchiveError> {
-    let mut unusable = Vec::new();
+    let (mut unusable, mut faults) = (Vec::new(), Vec::new());
     for (_, path) in segments(dir)?.into_iter().rev() {
         let Ok(mut reader) = SegmentReader::open(&path)? else {
+            faults.push((path.clone(), 0));
             unusable.push(path);
             continue;
         };
         let mut whole = None;
-        while let Ok(Some((record, _))) = reader.next()? {
-            if record.header.batch_remaining == 0 {
-                whole = Some((record.offset(), record.chain, reader.position, reader.count));
+        loop {
+            match reader.next()? {
+                Ok(Some((record, _))) if record.header.batch_remaining == 0 => {
+                    whole = Some((record.offset(), record.chain, reader.position, reader.count));
+                }
+                Ok(Some(_)) => {}
+                Ok(None) => break,
+                Err(_) => {
+                    faults.push((path.clone(), reader.position));
+                    break;
+                }
             }
         }
         let Some((last, chain, length, count)) = whole else {
@@ -547,9 +568,9 @@ fn find_end(dir: &Path) -> Result<End, ArchiveError> {
             continue;
         };
         let unsealed = (!reader.sealed).then_some(Unsealed { path, length, count });
-        return Ok(End { last, chain, unsealed, unusable });
+        return Ok(End { last, chain, unsealed, unusable, faults });
     }
-    Ok(End { last: Offset::ZERO, chain: CHAIN_START, unsealed: None, unusable })
+    Ok(End { last: Offset::ZERO, chain: CHAIN_START, unsealed: None, unusable, faults })
 }
 
 /// The segments of a directory with the first offset of each, in order.
@@ -835,7 +856,7 @@ impl ArchiveRecords {
         last: Offset,
         fault: SegmentFault,
     ) -> Result<(), ArchiveError> {
-        if !self.segments.is_empty() || record_follows(&path, at, last)? {
+        if !self.segments.is_empty() || record_follows(&path, at, last)?.is_some() {
             return Err(ArchiveError::Damaged { path, at, reason: fault.0 });
         }
         let length = std::fs::metadata(&path).map_err(ArchiveError::io(&path))?.len();
@@ -862,9 +883,9 @@ impl Iterator for ArchiveRecords {
     }
 }
 
-/// Whether a record after `last` can be decoded anywhere after byte `at`. What a crash leaves is
+/// A record after `last`, if one can be decoded anywhere after byte `at`. What a crash leaves is
 /// the last thing in a segment; if good records follow, the disk has damaged what lies before them.
-fn record_follows(path: &Path, at: u64, last: Offset) -> Result<bool, ArchiveError> {
+fn record_follows(path: &Path, at: u64, last: Offset) -> Result<Option<Offset>, ArchiveError> {
     let bytes = Bytes::from(std::fs::read(path).map_err(ArchiveError::io(path))?);
     let start = usize::try_from(at).unwrap_or(usize::MAX).saturating_add(1);
     for position in start..bytes.len() {
@@ -878,10 +899,10 @@ fn record_follows(path: &Path, at: u64, last: Offset) -> Result<bool, ArchiveErr
         if let Ok(frame) = Frame::decode(&bytes.slice(begin..begin + length))
             && frame.record.offset() > last
         {
-            return Ok(true);
+            return Ok(Some(frame.record.offset()));
         }
     }
-    Ok(false)
+    Ok(None)
 }
 
 /// What [`restore_from_archive`] made.
@@ -1012,29 +1033,44 @@ fn copy_into(store: &Store, archive: &ArchiveReader) -> Result<Restored, Restore
     Ok(restored)
 }
 
-/// Verifies a whole archive; gives how many records it holds and what a crash left at its end.
+/// What [`verify_archive`] found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VerifiedArchive {
+    /// How many records were checked.
+    pub records: u64,
+    /// The last of them.
+    pub last: Offset,
+    /// The chain value of the last.
+    pub chain: Chain,
+    /// What a crash left at the archive's end.
+    pub torn: Option<TornTail>,
+}
+
+/// Verifies a whole archive, and that every command in it can be read. `on_progress` is called with
+/// each offset.
 ///
 /// # Errors
 /// The first damage or gap.
 pub fn verify_archive(
     dir: &Path,
     mut on_progress: impl FnMut(Offset),
-) -> Result<(u64, Option<TornTail>), ArchiveError> {
+) -> Result<VerifiedArchive, ArchiveError> {
     let archive = ArchiveReader::open(dir)?;
     let mut records = archive.records(Offset::ZERO);
-    let mut count = 0;
+    let mut verified =
+        VerifiedArchive { records: 0, last: Offset::ZERO, chain: CHAIN_START, torn: None };
     for record in records.by_ref() {
         let record = record?;
-        record.command().map_err(|error| ArchiveError::Damaged {
-            path: dir.to_owned(),
-            at: 0,
-            reason: VerifyError { offset: record.offset(), fault: Fault::Command(error) }
-                .to_string(),
-        })?;
-        count += 1;
+        let unreadable =
+            |error| VerifyError { offset: record.offset(), fault: Fault::Command(error) };
+        record.command().map_err(unreadable)?;
+        verified.records += 1;
+        verified.last = record.offset();
+        verified.chain = record.chain;
         on_progress(record.offset());
     }
-    Ok((count, records.torn().cloned()))
+    verified.torn = records.torn().cloned();
+    Ok(verified)
 }
 
 #[cfg(test)]
@@ -1122,7 +1158,9 @@ mod tests {
             let tail: Vec<_> = reader.records(Offset::new(from)).map(Result::unwrap).collect();
             assert_eq!(tail, log.read(Offset::new(from), usize::MAX).unwrap());
         }
-        assert_eq!(verify_archive(&place.options().dir, |_| ()).unwrap(), (durable.get(), None));
+        let verified = verify_archive(&place.options().dir, |_| ()).unwrap();
+        assert_eq!((verified.records, verified.last), (durable.get(), durable));
+        assert_eq!((verified.chain, verified.torn), (all(&*log).last().unwrap().chain, None));
     }
 
     #[tokio::test]
@@ -1236,6 +1274,27 @@ mod tests {
         fill(&*log, 3).await;
         place.archive(&log).unwrap();
         assert_eq!(place.records(), all(&*log));
+    }
+
+    #[tokio::test]
+    async fn records_that_the_log_lacks_are_not_cut_off_behind_damage() {
+        let place = Place::new();
+        let (short, long) = (memory(), memory());
+        short.append(batch("a", 1)).await.unwrap();
+        let options = ArchiveOptions::new(place.options().dir);
+        long.append(batch("a", 1)).await.unwrap();
+        fill(&*long, 9).await;
+        Archiver::start(options.clone(), Arc::clone(&long)).unwrap().stop();
+        let path = place.segments().pop().unwrap();
+        let mut bytes = std::fs::read(&path).unwrap();
+        bytes[HEADER_BYTES + 400] ^= 1;
+        std::fs::write(&path, &bytes).unwrap();
+        let refused = Archiver::start(options.clone(), Arc::clone(&short));
+        assert!(matches!(refused, Err(ArchiveError::Ahead { .. })), "{refused:?}");
+        assert_eq!(std::fs::read(&path).unwrap(), bytes);
+        // The log that has them copies them again.
+        Archiver::start(options, Arc::clone(&long)).unwrap().stop();
+        assert_eq!(place.records(), all(&*long));
     }
 
     #[tokio::test]

@@ -232,3 +232,115 @@ impl Checker {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::{
+        clock::Clock,
+        log::{
+            contract::{payload, record},
+            memory::MemoryLog,
+        },
+        record::codec::Tip,
+    };
+
+    /// Batches of three, three and one.
+    fn records() -> Vec<Record> {
+        let mut tip = Tip::default();
+        let remaining = [2, 1, 0, 2, 1, 0, 0];
+        let records = remaining.iter().zip(1..).map(|(remaining, number)| {
+            tip.extend(record("a", payload(number)), *remaining, 1_000 + number).unwrap().0
+        });
+        records.collect()
+    }
+
+    fn check(records: Vec<Record>) -> Result<Verified, VerifyError> {
+        let log =
+            MemoryLog::with_records(Clock::default(), records.into_iter().map(Arc::new).collect());
+        verify(&log, |_| ())
+    }
+
+    /// Gives every record from `index` on the chain value it should have.
+    fn rechain(records: &mut [Record], index: usize) {
+        for index in index..records.len() {
+            let before = index.checked_sub(1).map_or(CHAIN_START, |before| records[before].chain);
+            let header = codec::encode_header(&records[index].header).unwrap();
+            records[index].chain = codec::chain(&before, &header);
+        }
+    }
+
+    /// The fault after `change` was made to record 5, with and without a chain that fits it.
+    fn faults(change: impl Fn(&mut Record)) -> [Fault; 2] {
+        [false, true].map(|chained| {
+            let mut records = records();
+            change(&mut records[4]);
+            if chained {
+                rechain(&mut records, 4);
+            }
+            let error = check(records).unwrap_err();
+            assert_eq!(error.offset, Offset::new(5), "{error}");
+            error.fault
+        })
+    }
+
+    #[test]
+    fn an_intact_log_verifies_also_with_erased_payloads() {
+        let mut records = records();
+        let chain = records[6].chain;
+        records[1].payload = Payload::Erased;
+        records[4].payload = Payload::Erased;
+        let verified = check(records).unwrap();
+        assert_eq!(verified, Verified { records: 7, last: Offset::new(7), chain, erased: 2 });
+    }
+
+    #[test]
+    fn each_fault_is_found_at_its_offset() {
+        let broken = |fault: &Fault| matches!(fault, Fault::Damaged(CodecError::Chain));
+        let [found, chained] = faults(|record| record.header.time_ms = 1);
+        assert!(broken(&found) && matches!(chained, Fault::Time(1_003)));
+        let [found, chained] = faults(|record| record.header.batch_remaining = 2);
+        assert!(broken(&found));
+        assert!(matches!(chained, Fault::Batch { found: 2, expected: 1 }));
+        let [found, chained] = faults(|record| record.header.kind = "room.unheard_of".into());
+        assert!(broken(&found) && matches!(chained, Fault::Command(_)));
+        let [found, _] = faults(|record| record.payload = Payload::Present(Bytes::from("{}")));
+        assert!(matches!(found, Fault::Damaged(CodecError::PayloadHash)));
+        let [found, _] = faults(|record| record.header.offset = Offset::new(4));
+        assert!(matches!(found, Fault::OutOfOrder { found } if found == Offset::new(4)));
+    }
+
+    #[test]
+    fn missing_and_swapped_records_are_found() {
+        let mut missing = records();
+        missing.remove(3);
+        let error = check(missing).unwrap_err();
+        assert!(
+            matches!(error, VerifyError { offset, fault: Fault::Missing } if offset.get() == 4)
+        );
+        let mut swapped = records();
+        swapped.swap(2, 3);
+        assert_eq!(check(swapped).unwrap_err().offset, Offset::new(3));
+        let mut torn = records();
+        torn.truncate(5);
+        let error = check(torn).unwrap_err();
+        assert!(matches!(error.fault, Fault::Unfinished(1)), "{error}");
+    }
+
+    #[test]
+    fn a_later_epoch_is_fine_and_an_earlier_one_is_not() {
+        let mut records = records();
+        for record in &mut records[3..] {
+            record.header.epoch = Epoch(1);
+        }
+        rechain(&mut records, 3);
+        check(records.clone()).unwrap();
+        records[6].header.epoch = Epoch(0);
+        rechain(&mut records, 6);
+        assert!(matches!(check(records).unwrap_err().fault, Fault::Epoch { .. }));
+    }
+}

@@ -228,10 +228,10 @@ pub fn respond(view: &View<'_>, request: &Request) -> Result<Response, ReadError
                 let knock_state = Events { events: view.stripped_state(&part.room_id)? };
                 response.rooms.knock.insert(part.room_id, KnockedRoom { knock_state });
             }
-            Membership::Leave | Membership::Ban if changed && !part.forgotten => {
-                if !initial || filter.room.include_leave {
-                    response.rooms.leave.insert(part.room_id.clone(), sync.left(&part)?);
-                }
+            Membership::Leave | Membership::Ban
+                if changed && !part.forgotten && (!initial || filter.room.include_leave) =>
+            {
+                response.rooms.leave.insert(part.room_id.clone(), sync.left(&part)?);
             }
             _ => {}
         }

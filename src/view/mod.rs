@@ -234,7 +234,7 @@ impl<'a> View<'a> {
         }
         offsets.push(at);
         let events = self.events.get_all(&offsets)?;
-        Ok(events.iter().map(|event| strip(event)).collect())
+        Ok(events.iter().map(strip).collect())
     }
 }
 

@@ -1,0 +1,71 @@
+//! The events around an event.
+
+use std::collections::HashSet;
+
+use bytes::Bytes;
+use ruma::{UInt, api::client::context::get_context::v3 as get_context, events::TimelineEventType};
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+use super::{
+    Server, json,
+    timeline::{page_size, visible_event},
+};
+use crate::{
+    events::ClientForm,
+    http::{ApiError, Cx},
+    record::Offset,
+    view::filter::EventFilter,
+};
+
+pub(super) async fn context(
+    cx: Cx<Server>,
+    request: get_context::Request,
+) -> Result<Bytes, ApiError> {
+    #[derive(Serialize)]
+    struct Response {
+        start: String,
+        end: String,
+        event: Box<RawValue>,
+        events_before: Vec<Box<RawValue>>,
+        events_after: Vec<Box<RawValue>>,
+        state: Vec<Box<RawValue>>,
+    }
+    let room = cx.app.room(&request.room_id)?;
+    let view = cx.view();
+    let event = visible_event(&view, &room, &request.event_id)?;
+    let filter = EventFilter::from(request.filter);
+    let limit = filter.limit.map_or(request.limit, |limit| {
+        request.limit.min(UInt::try_from(limit).unwrap_or(UInt::MAX))
+    });
+    let limit = page_size(limit);
+    // Half on each side; the odd one comes before.
+    let (before, after) = (limit.div_ceil(2), limit / 2);
+    let before =
+        view.page_backward(&room, event.offset.prev(), Offset::ZERO, before, &filter)?.events;
+    let after = view.page_forward(&room, event.offset, Offset::MAX, after, &filter)?.events;
+
+    let first = before.last().unwrap_or(&event).offset;
+    let last = after.last().unwrap_or(&event).offset;
+    // The state at the last event returned, as far as the caller sees state.
+    let seen = view.state_as_of(&room)?.unwrap_or(Offset::ZERO);
+    let state_at = last.min(seen);
+    let mut state = view.events.get_all(&room.full_state(state_at))?;
+    if filter.lazy_load_members {
+        let around = before.iter().chain(&after).chain([&event]);
+        let senders: HashSet<_> = around.map(|event| event.sender.as_str()).collect();
+        state.retain(|event| {
+            event.event_type != TimelineEventType::RoomMember
+                || event.state_key.as_deref().is_some_and(|key| senders.contains(key))
+        });
+    }
+    let form = ClientForm::Full;
+    json(&Response {
+        start: cx.app.token(first.prev()),
+        end: cx.app.token(last),
+        event: view.events.client_form(&room, &event, view.viewer, form)?,
+        events_before: view.client_events(&room, &before, form)?,
+        events_after: view.client_events(&room, &after, form)?,
+        state: view.as_of(state_at.max(event.offset)).client_events(&room, &state, form)?,
+    })
+}

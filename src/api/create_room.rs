@@ -1,0 +1,105 @@
+//! Making rooms.
+
+use ruma::{
+    CanonicalJsonObject, RoomAliasId, RoomId,
+    api::client::room::{
+        Visibility,
+        create_room::v3::{self as create_room_v3, RoomPreset},
+    },
+    events::TimelineEventType,
+};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::Server;
+use crate::{
+    clock::random_letters,
+    decide::{
+        Refusal, canonical,
+        create_room::{CreateRoom, DEFAULT_ROOM_VERSION, InitialState, Preset},
+    },
+    http::{ApiError, Cx, ErrorCode},
+    limits,
+};
+
+pub(super) async fn create_room(
+    cx: Cx<Server>,
+    request: create_room_v3::Request,
+) -> Result<create_room_v3::Response, ApiError> {
+    let server_name = &cx.app.config.server.name;
+    let public = request.visibility == Visibility::Public;
+    let preset = match &request.preset {
+        Some(RoomPreset::PrivateChat) => Preset::PrivateChat,
+        Some(RoomPreset::TrustedPrivateChat) => Preset::TrustedPrivateChat,
+        Some(RoomPreset::PublicChat) => Preset::PublicChat,
+        Some(_) => return Err(ApiError::invalid_param("There is no such preset.")),
+        None if public => Preset::PublicChat,
+        None => Preset::PrivateChat,
+    };
+    if !request.invite_3pid.is_empty() {
+        return Err(ApiError::new(
+            ErrorCode::ThreepidMediumNotSupported,
+            "This server cannot invite by e-mail address or phone number.",
+        ));
+    }
+    for invitee in &request.invite {
+        super::membership::check_invitee(&cx.app, invitee)?;
+    }
+    let alias = match &request.room_alias_name {
+        Some(name) if !name.is_empty() => Some(
+            RoomAliasId::parse(format!("#{name}:{server_name}"))
+                .map_err(|_| ApiError::invalid_param("This cannot be an alias."))?,
+        ),
+        _ => None,
+    };
+    if alias.as_ref().is_some_and(|alias| alias.as_str().len() > limits::IDENTIFIER_BYTES) {
+        return Err(ApiError::invalid_param("The alias is too long."));
+    }
+    let object = |raw: Option<&RawValue>| match raw {
+        Some(raw) => canonical(raw).map_err(ApiError::from),
+        None => Ok(CanonicalJsonObject::new()),
+    };
+    let initial_state = request.initial_state.iter().map(|raw| initial_state(raw.json()));
+    let room_id = RoomId::parse(format!("!{}:{server_name}", random_letters(18)))
+        .map_err(ApiError::internal)?;
+    let proposal = CreateRoom {
+        room_id,
+        creator: cx.caller.user_id.clone(),
+        version: request.room_version.unwrap_or(DEFAULT_ROOM_VERSION),
+        preset,
+        creation_content: object(request.creation_content.as_ref().map(|raw| raw.json()))?,
+        power_levels: object(request.power_level_content_override.as_ref().map(|raw| raw.json()))?,
+        initial_state: initial_state.collect::<Result<_, ApiError>>()?,
+        name: request.name,
+        topic: request.topic,
+        alias,
+        invite: request.invite,
+        is_direct: request.is_direct,
+        public,
+        ts: cx.app.now(),
+    };
+    Ok(create_room_v3::Response::new(cx.propose(proposal).await?.into_inner()))
+}
+
+fn initial_state(raw: &RawValue) -> Result<InitialState, ApiError> {
+    #[derive(Deserialize)]
+    struct Given<'a> {
+        #[serde(rename = "type")]
+        event_type: String,
+        #[serde(default)]
+        state_key: String,
+        #[serde(borrow)]
+        content: &'a RawValue,
+    }
+    let given: Given<'_> = serde_json::from_str(raw.get())
+        .map_err(|_| ApiError::bad_json("`initial_state` holds state events."))?;
+    let content = canonical(given.content).map_err(|refusal| match refusal {
+        Refusal::BadJson(reason) => Refusal::InvalidRoomState(reason),
+        other => other,
+    })?;
+    Ok(InitialState {
+        event_type: TimelineEventType::from(given.event_type),
+        state_key: given.state_key,
+        content,
+    })
+}

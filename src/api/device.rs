@@ -1,0 +1,84 @@
+//! Devices.
+
+use ruma::{
+    DeviceId, OwnedDeviceId,
+    api::client::device::{
+        Device, delete_device::v3 as delete_device, delete_devices::v3 as delete_devices,
+        get_device::v3 as get_device, get_devices::v3 as get_devices,
+        update_device::v3 as update_device,
+    },
+};
+
+use super::{Server, registration::short_name, session::confirm_identity};
+use crate::{
+    decide::account::{RemoveDevices, RenameDevice, Which},
+    http::{ApiError, Cx},
+    state,
+};
+
+fn described(device_id: &DeviceId, device: &state::Device) -> Device {
+    let mut described = Device::new(device_id.to_owned());
+    described.display_name.clone_from(&device.display_name);
+    described
+}
+
+pub(super) async fn list(
+    cx: Cx<Server>,
+    _: get_devices::Request,
+) -> Result<get_devices::Response, ApiError> {
+    let account = cx.app.engine.state().accounts.get(&cx.caller.user_id);
+    let devices = account.map_or_else(Vec::new, |account| {
+        account.read().active_devices().map(|(id, device)| described(id, device)).collect()
+    });
+    Ok(get_devices::Response::new(devices))
+}
+
+pub(super) async fn get(
+    cx: Cx<Server>,
+    request: get_device::Request,
+) -> Result<get_device::Response, ApiError> {
+    let account = cx.app.engine.state().accounts.get(&cx.caller.user_id);
+    let device = account.and_then(|account| account.read().device(&request.device_id).cloned());
+    let device = device.ok_or_else(|| ApiError::not_found("You have no such device."))?;
+    Ok(get_device::Response::new(described(&request.device_id, &device)))
+}
+
+pub(super) async fn rename(
+    cx: Cx<Server>,
+    request: update_device::Request,
+) -> Result<update_device::Response, ApiError> {
+    let proposal = RenameDevice {
+        user_id: cx.caller.user_id.clone(),
+        device_id: request.device_id,
+        display_name: short_name(request.display_name)?,
+    };
+    cx.propose(proposal).await?.into_inner();
+    Ok(update_device::Response::new())
+}
+
+pub(super) async fn delete(
+    cx: Cx<Server>,
+    request: delete_device::Request,
+) -> Result<delete_device::Response, ApiError> {
+    // The path is not part of the body: the endpoint's name and the device stand for it.
+    let endpoint = "delete_device";
+    confirm_identity(&cx.app, &cx.caller, endpoint, &cx.body, request.auth.as_ref()).await?;
+    remove(&cx, vec![request.device_id]).await?;
+    Ok(delete_device::Response::new())
+}
+
+pub(super) async fn delete_many(
+    cx: Cx<Server>,
+    request: delete_devices::Request,
+) -> Result<delete_devices::Response, ApiError> {
+    let endpoint = "delete_devices";
+    confirm_identity(&cx.app, &cx.caller, endpoint, &cx.body, request.auth.as_ref()).await?;
+    remove(&cx, request.devices).await?;
+    Ok(delete_devices::Response::new())
+}
+
+async fn remove(cx: &Cx<Server>, devices: Vec<OwnedDeviceId>) -> Result<(), ApiError> {
+    let user_id = cx.caller.user_id.clone();
+    cx.propose(RemoveDevices { user_id, which: Which::These(devices) }).await?.into_inner();
+    Ok(())
+}

@@ -1,0 +1,74 @@
+//! What a refusal is to a client: the one mapping from why something was not done to an error
+//! response.
+
+use http::StatusCode;
+
+use crate::{
+    decide::Refusal,
+    engine::Rejected,
+    http::{ApiError, ErrorCode},
+    log::{AppendError, ReadError},
+};
+
+impl From<Rejected> for ApiError {
+    fn from(rejected: Rejected) -> Self {
+        match rejected {
+            Rejected::Refused(refusal) => refusal.into(),
+            Rejected::Log(error) => error.into(),
+            Rejected::Broken => Self::internal("a decision was lost"),
+        }
+    }
+}
+
+impl From<Refusal> for ApiError {
+    fn from(refusal: Refusal) -> Self {
+        let text = refusal.to_string();
+        match refusal {
+            Refusal::Forbidden(_) => Self::forbidden(text),
+            Refusal::NotFound(_) => Self::not_found(text),
+            Refusal::UserInUse => Self::new(ErrorCode::UserInUse, "This user name is taken."),
+            Refusal::RoomInUse(_) => Self::new(ErrorCode::RoomInUse, text),
+            Refusal::AliasInUse(_) => {
+                Self::new(ErrorCode::Unknown, text).with_status(StatusCode::CONFLICT)
+            }
+            Refusal::BadAlias(_) => Self::new(ErrorCode::BadAlias, text),
+            Refusal::InvalidRoomState(_) => Self::new(ErrorCode::InvalidRoomState, text),
+            Refusal::UnsupportedRoomVersion(_) => {
+                Self::new(ErrorCode::UnsupportedRoomVersion, text)
+            }
+            Refusal::TooLarge(_) => Self::too_large(text),
+            Refusal::BadJson(_) => Self::bad_json(text),
+            Refusal::BadState(_) => {
+                Self::new(ErrorCode::BadState, text).with_status(StatusCode::FORBIDDEN)
+            }
+            Refusal::InvalidParam(_) => Self::invalid_param(text),
+            Refusal::UnknownToken => Self::unknown_token(false),
+            Refusal::Broken => Self::internal("a decision panicked"),
+            Refusal::Read(error) => error.into(),
+        }
+    }
+}
+
+impl From<AppendError> for ApiError {
+    fn from(error: AppendError) -> Self {
+        match error {
+            AppendError::TooLarge(reason) => Self::too_large(reason),
+            AppendError::Full(_) => Self::unavailable(
+                "The server's disk is full: it takes no writes until there is room.",
+            )
+            .with_cause(error),
+            AppendError::Failed(_) => {
+                Self::unavailable("The server cannot write; what is there can still be read.")
+                    .with_cause(error)
+            }
+            AppendError::Closed => Self::unavailable("The server is shutting down."),
+            AppendError::Conflict { .. } => Self::internal(error),
+        }
+    }
+}
+
+impl From<ReadError> for ApiError {
+    fn from(error: ReadError) -> Self {
+        Self::internal(error)
+    }
+}

@@ -1,0 +1,68 @@
+//! Filters: uploaded once, named in every sync.
+
+use bytes::Bytes;
+use ruma::{
+    UserId,
+    api::client::filter::{
+        FilterDefinition, create_filter::v3 as create_filter, get_filter::v3 as get_filter,
+    },
+};
+use serde_json::value::RawValue;
+
+use super::Server;
+use crate::{
+    decide::account::CreateFilter,
+    http::{ApiError, Cx},
+    limits,
+    record::Command,
+};
+
+pub(super) async fn create(
+    cx: Cx<Server>,
+    request: create_filter::Request,
+) -> Result<create_filter::Response, ApiError> {
+    cx.must_be(&request.user_id)?;
+    if cx.body.len() > limits::ACCOUNT_DATA_BYTES {
+        return Err(ApiError::too_large("The filter is too large."));
+    }
+    // Stored as the client sent it: what it uploaded is what it gets back.
+    let filter: Box<RawValue> =
+        serde_json::from_slice(&cx.body).map_err(|_| ApiError::not_json("Not JSON."))?;
+    let proposal = CreateFilter { user_id: request.user_id, filter };
+    Ok(create_filter::Response::new(cx.propose(proposal).await?.into_inner()))
+}
+
+pub(super) async fn get(cx: Cx<Server>, request: get_filter::Request) -> Result<Bytes, ApiError> {
+    cx.must_be(&request.user_id)?;
+    let filter = stored(&cx.app, &request.user_id, &request.filter_id)?;
+    let filter = filter.ok_or_else(|| ApiError::not_found("You have no such filter."))?;
+    Ok(Bytes::from(String::from(Box::<str>::from(filter))))
+}
+
+fn stored(
+    app: &Server,
+    user_id: &UserId,
+    filter_id: &str,
+) -> Result<Option<Box<RawValue>>, ApiError> {
+    let Some(account) = app.engine.state().accounts.get(user_id) else { return Ok(None) };
+    let offset = account.read().filters.get(filter_id).copied();
+    Ok(match offset.map(|offset| app.engine.events().command(offset)).transpose()?.flatten() {
+        Some(Command::FilterCreate(body)) => Some(body.filter),
+        _ => None,
+    })
+}
+
+/// The definition that a request's `filter` means: JSON if it begins with `{`, otherwise an id.
+pub(super) fn definition(
+    app: &Server,
+    user_id: &UserId,
+    filter: &str,
+) -> Result<FilterDefinition, ApiError> {
+    if filter.starts_with('{') {
+        return serde_json::from_str(filter)
+            .map_err(|_| ApiError::invalid_param("The filter is not a filter's JSON."));
+    }
+    let filter = stored(app, user_id, filter)?;
+    let filter = filter.ok_or_else(|| ApiError::invalid_param("You have no such filter."))?;
+    serde_json::from_str(filter.get()).map_err(ApiError::internal)
+}

@@ -1,0 +1,245 @@
+//! Memberships.
+
+use bytes::Bytes;
+use ruma::{
+    CanonicalJsonObject, OwnedMxcUri, OwnedRoomId, OwnedUserId, UserId,
+    api::client::{
+        knock::knock_room::v3 as knock_room,
+        membership::{
+            ThirdPartySigned,
+            ban_user::v3 as ban_user,
+            forget_room::v3 as forget_room,
+            get_member_events::v3 as get_member_events,
+            invite_user::v3::{self as invite_user, InvitationRecipient},
+            join_room_by_id::v3 as join_room_by_id,
+            join_room_by_id_or_alias::v3 as join_room_by_id_or_alias,
+            joined_members::v3::{self as joined_members_v3, RoomMember},
+            joined_rooms::v3 as joined_rooms_v3,
+            kick_user::v3 as kick_user,
+            leave_room::v3 as leave_room,
+            unban_user::v3 as unban_user,
+        },
+    },
+    events::StateEventType,
+};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use super::{Server, json};
+use crate::{
+    decide::{
+        canonical,
+        membership::{Change, ChangeMembership, ForgetRoom},
+    },
+    events::{ClientForm, to_raw},
+    http::{ApiError, Cx, ErrorCode},
+    record::Offset,
+    state::Membership,
+};
+
+async fn change(
+    cx: &Cx<Server>,
+    room_id: OwnedRoomId,
+    target: OwnedUserId,
+    change: Change,
+    reason: Option<String>,
+    third_party_signed: Option<CanonicalJsonObject>,
+) -> Result<(), ApiError> {
+    let proposal = ChangeMembership {
+        room_id,
+        sender: cx.caller.user_id.clone(),
+        target,
+        change,
+        reason,
+        is_direct: false,
+        third_party_signed,
+        ts: cx.app.now(),
+    };
+    drop(cx.propose(proposal).await?.into_inner());
+    Ok(())
+}
+
+/// Whether a user can be invited at all.
+pub(super) fn check_invitee(app: &Server, user_id: &UserId) -> Result<(), ApiError> {
+    if user_id.server_name() == app.config.server.name {
+        Ok(())
+    } else {
+        Err(ApiError::forbidden(
+            "This server does not federate: it cannot reach other servers' users.",
+        ))
+    }
+}
+
+fn signed(signed: Option<&ThirdPartySigned>) -> Result<Option<CanonicalJsonObject>, ApiError> {
+    Ok(signed.map(|signed| canonical(&to_raw(signed))).transpose()?)
+}
+
+pub(super) async fn join(
+    cx: Cx<Server>,
+    request: join_room_by_id::Request,
+) -> Result<join_room_by_id::Response, ApiError> {
+    let signed = signed(request.third_party_signed.as_ref())?;
+    let (room_id, user_id) = (request.room_id, cx.caller.user_id.clone());
+    change(&cx, room_id.clone(), user_id, Change::Join, request.reason, signed).await?;
+    Ok(join_room_by_id::Response::new(room_id))
+}
+
+pub(super) async fn join_by_id_or_alias(
+    cx: Cx<Server>,
+    request: join_room_by_id_or_alias::Request,
+) -> Result<join_room_by_id_or_alias::Response, ApiError> {
+    let room_id = cx.app.resolve(&request.room_id_or_alias)?;
+    let signed = signed(request.third_party_signed.as_ref())?;
+    let user_id = cx.caller.user_id.clone();
+    change(&cx, room_id.clone(), user_id, Change::Join, request.reason, signed).await?;
+    Ok(join_room_by_id_or_alias::Response::new(room_id))
+}
+
+pub(super) async fn knock(
+    cx: Cx<Server>,
+    request: knock_room::Request,
+) -> Result<knock_room::Response, ApiError> {
+    let room_id = cx.app.resolve(&request.room_id_or_alias)?;
+    let user_id = cx.caller.user_id.clone();
+    change(&cx, room_id.clone(), user_id, Change::Knock, request.reason, None).await?;
+    Ok(knock_room::Response::new(room_id))
+}
+
+pub(super) async fn leave(
+    cx: Cx<Server>,
+    request: leave_room::Request,
+) -> Result<leave_room::Response, ApiError> {
+    let user_id = cx.caller.user_id.clone();
+    change(&cx, request.room_id, user_id, Change::Leave, request.reason, None).await?;
+    Ok(leave_room::Response::new())
+}
+
+pub(super) async fn forget(
+    cx: Cx<Server>,
+    request: forget_room::Request,
+) -> Result<forget_room::Response, ApiError> {
+    let proposal = ForgetRoom { user_id: cx.caller.user_id.clone(), room_id: request.room_id };
+    cx.propose(proposal).await?.into_inner();
+    Ok(forget_room::Response::new())
+}
+
+pub(super) async fn invite(
+    cx: Cx<Server>,
+    request: invite_user::Request,
+) -> Result<invite_user::Response, ApiError> {
+    let InvitationRecipient::UserId(recipient) = request.recipient else {
+        return Err(ApiError::new(
+            ErrorCode::ThreepidMediumNotSupported,
+            "This server cannot invite by e-mail address or phone number.",
+        ));
+    };
+    check_invitee(&cx.app, &recipient.user_id)?;
+    let (target, reason) = (recipient.user_id, recipient.reason);
+    change(&cx, request.room_id, target, Change::Invite, reason, None).await?;
+    Ok(invite_user::Response::new())
+}
+
+pub(super) async fn kick(
+    cx: Cx<Server>,
+    request: kick_user::Request,
+) -> Result<kick_user::Response, ApiError> {
+    change(&cx, request.room_id, request.user_id, Change::Kick, request.reason, None).await?;
+    Ok(kick_user::Response::new())
+}
+
+pub(super) async fn ban(
+    cx: Cx<Server>,
+    request: ban_user::Request,
+) -> Result<ban_user::Response, ApiError> {
+    change(&cx, request.room_id, request.user_id, Change::Ban, request.reason, None).await?;
+    Ok(ban_user::Response::new())
+}
+
+pub(super) async fn unban(
+    cx: Cx<Server>,
+    request: unban_user::Request,
+) -> Result<unban_user::Response, ApiError> {
+    change(&cx, request.room_id, request.user_id, Change::Unban, request.reason, None).await?;
+    Ok(unban_user::Response::new())
+}
+
+pub(super) async fn joined_rooms(
+    cx: Cx<Server>,
+    _: joined_rooms_v3::Request,
+) -> Result<joined_rooms_v3::Response, ApiError> {
+    let view = cx.view();
+    let parts = view.state.memberships.of(view.user_id(), view.at());
+    let joined = parts.into_iter().filter(|part| part.membership == Membership::Join);
+    Ok(joined_rooms_v3::Response::new(joined.map(|part| part.room_id).collect()))
+}
+
+pub(super) async fn joined_members(
+    cx: Cx<Server>,
+    request: joined_members_v3::Request,
+) -> Result<joined_members_v3::Response, ApiError> {
+    #[derive(Deserialize)]
+    struct Profile {
+        #[serde(default)]
+        displayname: Option<String>,
+        #[serde(default)]
+        avatar_url: Option<OwnedMxcUri>,
+    }
+    let view = cx.view();
+    let room = cx.app.room(&request.room_id)?;
+    if !room.is_joined(view.user_id(), view.at()) {
+        return Err(ApiError::forbidden("You are not in this room."));
+    }
+    let mut joined = std::collections::BTreeMap::new();
+    for (user_id, offset) in room.members(Membership::Join, view.at()) {
+        let mut member = RoomMember::new();
+        let event = view.events.get(offset)?;
+        if let Some(profile) = event.and_then(|event| event.content_as::<Profile>().ok()) {
+            member.display_name = profile.displayname;
+            member.avatar_url = profile.avatar_url;
+        }
+        joined.insert(user_id, member);
+    }
+    Ok(joined_members_v3::Response::new(joined))
+}
+
+pub(super) async fn members(
+    cx: Cx<Server>,
+    request: get_member_events::Request,
+) -> Result<Bytes, ApiError> {
+    #[derive(Serialize)]
+    struct Response {
+        chunk: Vec<Box<RawValue>>,
+    }
+    let room = cx.app.room(&request.room_id)?;
+    let view = cx.view();
+    let latest = view.state_as_of(&room)?;
+    let latest = latest.ok_or_else(|| ApiError::forbidden("You are not in this room."))?;
+    let at: Offset = match &request.at {
+        Some(token) => cx.app.position(token)?.min(latest),
+        None => latest,
+    };
+    let view = view.as_of(at);
+    let mut offsets = Vec::new();
+    for membership in [
+        Membership::Join,
+        Membership::Invite,
+        Membership::Knock,
+        Membership::Leave,
+        Membership::Ban,
+    ] {
+        let is = |asked: &ruma::events::room::member::MembershipState| {
+            Membership::from_ruma(asked) == Some(membership)
+        };
+        let wanted = request.membership.as_ref().is_none_or(is)
+            && !request.not_membership.as_ref().is_some_and(is);
+        if wanted {
+            let members = room.members(membership, at);
+            offsets.extend(members.into_iter().filter_map(|(user_id, _)| {
+                room.state_event(&StateEventType::RoomMember, user_id.as_str(), at)
+            }));
+        }
+    }
+    offsets.sort_unstable();
+    let events = view.events.get_all(&offsets)?;
+    json(&Response { chunk: view.client_events(&room, &events, ClientForm::Full)? })
+}

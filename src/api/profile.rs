@@ -1,0 +1,133 @@
+//! Profiles, and their way into the rooms of the user.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use ruma::{
+    UserId,
+    api::client::profile::{
+        delete_profile_field::v3 as delete_profile_field, get_profile::v3 as get_profile,
+        get_profile_field::v3 as get_profile_field, set_profile_field::v3 as set_profile_field,
+    },
+};
+use serde_json::{Value, json};
+
+use super::{Server, json};
+use crate::{
+    decide::{
+        account::SetProfile,
+        membership::{Change, ChangeMembership},
+    },
+    engine::Engine,
+    http::{ApiError, Cx, ErrorCode},
+    limits,
+    record::{Offset, Origin},
+    state::Membership,
+};
+
+/// The fields of a profile (empty for no account).
+fn fields(engine: &Engine, user_id: &UserId) -> Option<BTreeMap<String, Value>> {
+    let account = engine.state().accounts.get(user_id)?;
+    let account = account.read();
+    let fields = account.profile.keys().filter_map(|field| {
+        let value = account.profile_field(field, Offset::MAX)?;
+        Some((field.clone(), value.clone()))
+    });
+    Some(fields.collect())
+}
+
+fn no_profile() -> ApiError {
+    ApiError::not_found("There is no such profile.")
+}
+
+pub(super) async fn get(
+    cx: Cx<Server, ()>,
+    request: get_profile::Request,
+) -> Result<Bytes, ApiError> {
+    json(&fields(&cx.app.engine, &request.user_id).ok_or_else(no_profile)?)
+}
+
+pub(super) async fn get_field(
+    cx: Cx<Server, ()>,
+    request: get_profile_field::Request,
+) -> Result<Bytes, ApiError> {
+    let fields = fields(&cx.app.engine, &request.user_id).ok_or_else(no_profile)?;
+    let field = request.field.to_string();
+    let value = fields.get(&field);
+    json(&json!({ field: value.ok_or_else(|| ApiError::not_found("This field is not set."))? }))
+}
+
+pub(super) async fn set_field(
+    cx: Cx<Server>,
+    request: set_profile_field::Request,
+) -> Result<set_profile_field::Response, ApiError> {
+    cx.must_be(&request.user_id)?;
+    let field = request.value.field_name().to_string();
+    let value = request.value.value().into_owned();
+    // An empty name or address means that there is none.
+    let value = Some(value).filter(|value| !value.is_null() && *value != json!(""));
+    set(&cx, field, value).await?;
+    Ok(set_profile_field::Response::new())
+}
+
+pub(super) async fn delete_field(
+    cx: Cx<Server>,
+    request: delete_profile_field::Request,
+) -> Result<delete_profile_field::Response, ApiError> {
+    cx.must_be(&request.user_id)?;
+    set(&cx, request.field.to_string(), None).await?;
+    Ok(delete_profile_field::Response::new())
+}
+
+async fn set(cx: &Cx<Server>, field: String, value: Option<Value>) -> Result<(), ApiError> {
+    if field.len() > limits::IDENTIFIER_BYTES {
+        return Err(ApiError::invalid_param("The field's name is too long."));
+    }
+    let in_rooms = matches!(field.as_str(), "displayname" | "avatar_url");
+    if in_rooms && value.as_ref().is_some_and(|value| !value.is_string()) {
+        return Err(ApiError::bad_json("This field holds a string."));
+    }
+    let mut profile = fields(&cx.app.engine, &cx.caller.user_id).unwrap_or_default();
+    match value.clone() {
+        Some(value) => profile.insert(field.clone(), value),
+        None => profile.remove(&field),
+    };
+    if json(&profile)?.len() > limits::PROFILE_BYTES {
+        return Err(ApiError::new(ErrorCode::TooLarge, "The profile would be too large."));
+    }
+    let user_id = cx.caller.user_id.clone();
+    let changed = cx.propose(SetProfile { user_id: user_id.clone(), field, value }).await?;
+    if changed.into_inner() && in_rooms {
+        let (app, origin) = (std::sync::Arc::clone(&cx.app), cx.origin());
+        // In a task of its own: a client that hangs up does not leave half of its rooms behind.
+        let spread = tokio::spawn(async move { bring_to_rooms(&app, origin, &user_id).await });
+        spread.await.map_err(ApiError::internal)?;
+    }
+    Ok(())
+}
+
+/// Brings a changed profile to the rooms in which the user is joined.
+async fn bring_to_rooms(app: &Server, origin: Origin, user_id: &UserId) {
+    for part in app.engine.state().memberships.of(user_id, Offset::MAX) {
+        if part.membership != Membership::Join {
+            continue;
+        }
+        let proposal = ChangeMembership {
+            room_id: part.room_id.clone(),
+            sender: user_id.to_owned(),
+            target: user_id.to_owned(),
+            change: Change::Profile,
+            reason: None,
+            is_direct: false,
+            third_party_signed: None,
+            ts: app.now(),
+        };
+        match app.engine.propose(origin.clone(), proposal).await {
+            Ok(done) => drop(done.into_inner()),
+            // One room that does not take it is no reason to leave out the rest.
+            Err(error) => {
+                tracing::warn!(room_id = %part.room_id, %error, "a profile did not reach a room");
+            }
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! Registration.
+
+use ruma::{
+    OwnedUserId, UserId,
+    api::client::{
+        account::{
+            get_username_availability::v3 as get_username_availability,
+            register::{RegistrationKind, v3 as register_v3},
+        },
+        uiaa::AuthType,
+    },
+};
+
+use super::{
+    Server,
+    session::{NewTokens, device_id_or_new},
+    uiaa::Purpose,
+};
+use crate::{
+    clock::random_letters,
+    decide::account::{Login, Register},
+    http::{ApiError, Cx, ErrorCode},
+    limits,
+    record::command::AccountKind,
+};
+
+pub(super) async fn register(
+    cx: Cx<Server, Option<crate::http::Appservice>>,
+    request: register_v3::Request,
+) -> Result<register_v3::Response, ApiError> {
+    if !cx.app.config.registration_is_open() {
+        return Err(ApiError::forbidden("Registration is closed on this server."));
+    }
+    if request.kind == RegistrationKind::Guest {
+        return Err(ApiError::new(
+            ErrorCode::GuestAccessForbidden,
+            "This server has no guest accounts.",
+        ));
+    }
+    let user_id = match &request.username {
+        Some(username) => free_user_id(&cx.app, username)?,
+        None => new_user_id(&cx.app)?,
+    };
+    let device_id = device_id_or_new(request.device_id.clone())?;
+    let display_name = short_name(request.initial_device_display_name.clone())?;
+    if let Some(password) = &request.password {
+        check_password(password)?;
+    }
+    let purpose = Purpose { endpoint: "register", user: "", body: &cx.body };
+    let now_ms = cx.app.engine.clock().now_ms();
+    cx.app
+        .uiaa
+        .authenticate(purpose, &[AuthType::Dummy], request.auth.as_ref(), now_ms, |_| async {
+            Err(ApiError::forbidden("There is no password to check yet."))
+        })
+        .await?;
+
+    let password = match request.password {
+        Some(password) => Some(
+            cx.app
+                .passwords
+                .hash(password)
+                .await
+                .ok_or_else(|| ApiError::unavailable("The server is shutting down."))?,
+        ),
+        None => None,
+    };
+    let tokens = NewTokens::make(&cx.app, request.refresh_token);
+    let login = (!request.inhibit_login).then(|| Login {
+        user_id: user_id.clone(),
+        device_id: device_id.clone(),
+        display_name,
+        tokens: tokens.hashes(),
+    });
+    let proposal = Register {
+        user_id: user_id.clone(),
+        kind: AccountKind::User,
+        password,
+        display_name: Some(user_id.localpart().to_owned()),
+        login,
+    };
+    cx.propose(proposal).await?.into_inner();
+
+    let mut response = register_v3::Response::new(user_id);
+    if !request.inhibit_login {
+        response.access_token = Some(tokens.access);
+        response.device_id = Some(device_id);
+        response.refresh_token = tokens.refresh;
+        response.expires_in = tokens.expires_in;
+    }
+    Ok(response)
+}
+
+pub(super) async fn available(
+    cx: Cx<Server, ()>,
+    request: get_username_availability::Request,
+) -> Result<get_username_availability::Response, ApiError> {
+    free_user_id(&cx.app, &request.username)?;
+    Ok(get_username_availability::Response::new(true))
+}
+
+/// The user id that `username` gives, if it is valid and free.
+fn free_user_id(app: &Server, username: &str) -> Result<OwnedUserId, ApiError> {
+    let user_id = local_user_id(app, username)?;
+    if app.engine.state().accounts.contains(&user_id) {
+        return Err(ApiError::new(ErrorCode::UserInUse, "This user name is taken."));
+    }
+    Ok(user_id)
+}
+
+/// The user id of a new user with this name (appendices, "User Identifiers"). Capital letters are
+/// mapped to small ones; everything else that a localpart cannot hold is refused.
+fn local_user_id(app: &Server, username: &str) -> Result<OwnedUserId, ApiError> {
+    let invalid = |why: &'static str| ApiError::new(ErrorCode::InvalidUsername, why);
+    let localpart = username.to_ascii_lowercase();
+    let valid = |c: char| matches!(c, 'a'..='z' | '0'..='9' | '.' | '_' | '=' | '-' | '/' | '+');
+    if localpart.is_empty() || !localpart.chars().all(valid) {
+        return Err(invalid("A user name consists of a-z, 0-9 and the characters . _ = - / +"));
+    }
+    let user_id = UserId::parse_with_server_name(localpart, &app.config.server.name)
+        .map_err(|_| invalid("This cannot be a user name."))?;
+    if user_id.as_str().len() > limits::IDENTIFIER_BYTES {
+        return Err(invalid("This user name is too long."));
+    }
+    Ok(user_id)
+}
+
+/// A free user id for one who did not ask for a name.
+fn new_user_id(app: &Server) -> Result<OwnedUserId, ApiError> {
+    free_user_id(app, &random_letters(12))
+}
+
+/// The bounds on a new password.
+pub(super) fn check_password(password: &str) -> Result<(), ApiError> {
+    if password.is_empty() {
+        return Err(ApiError::new(ErrorCode::WeakPassword, "A password cannot be empty."));
+    }
+    if password.len() > limits::PASSWORD_BYTES {
+        return Err(ApiError::invalid_param("This password is too long."));
+    }
+    Ok(())
+}
+
+/// A display name within its bound.
+pub(super) fn short_name(name: Option<String>) -> Result<Option<String>, ApiError> {
+    match name {
+        Some(name) if name.len() > limits::DISPLAY_NAME_BYTES => {
+            Err(ApiError::too_large("The display name is too long."))
+        }
+        name => Ok(name),
+    }
+}

@@ -1,0 +1,102 @@
+//! Sending events.
+
+use ruma::{
+    CanonicalJsonObject, CanonicalJsonValue, OwnedEventId, OwnedRoomId,
+    api::client::{
+        message::send_message_event::v3 as send_message_event,
+        redact::redact_event::v3 as redact_event, state::send_state_event::v3 as send_state_event,
+    },
+    events::TimelineEventType,
+};
+
+use super::Server;
+use crate::{
+    decide::{canonical, send::SendEvent},
+    http::{ApiError, Cx},
+    limits,
+    record::command::Transaction,
+};
+
+async fn send(
+    cx: &Cx<Server>,
+    room_id: OwnedRoomId,
+    event_type: TimelineEventType,
+    state_key: Option<String>,
+    content: CanonicalJsonObject,
+    redacts: Option<OwnedEventId>,
+    transaction: Option<Transaction>,
+) -> Result<OwnedEventId, ApiError> {
+    let sender = cx.caller.user_id.clone();
+    let ts = cx.app.now();
+    let proposal =
+        SendEvent { room_id, sender, event_type, state_key, content, redacts, transaction, ts };
+    Ok(cx.propose(proposal).await?.into_inner())
+}
+
+/// The client's transaction: of its session, and of one endpoint with its path.
+fn transaction(cx: &Cx<Server>, scope: String, id: &str) -> Result<Transaction, ApiError> {
+    if id.len() > limits::TRANSACTION_ID_BYTES {
+        return Err(ApiError::invalid_param("The transaction id is too long."));
+    }
+    Ok(Transaction { session: cx.caller.session, id: id.to_owned(), scope })
+}
+
+pub(super) async fn message(
+    cx: Cx<Server>,
+    request: send_message_event::Request,
+) -> Result<send_message_event::Response, ApiError> {
+    let event_type = request.event_type.to_string();
+    let scope = format!("send/{}/{event_type}", request.room_id);
+    let transaction = transaction(&cx, scope, request.txn_id.as_str())?;
+    let mut content = canonical(request.body.json())?;
+    let event_type = TimelineEventType::from(event_type);
+    let redacts = match event_type {
+        TimelineEventType::RoomRedaction => Some(redacts(&mut content)?),
+        _ => None,
+    };
+    let event_id =
+        send(&cx, request.room_id, event_type, None, content, redacts, Some(transaction)).await?;
+    Ok(send_message_event::Response::new(event_id))
+}
+
+/// The event that a redaction sent as an ordinary event names in its content.
+fn redacts(content: &mut CanonicalJsonObject) -> Result<OwnedEventId, ApiError> {
+    let Some(CanonicalJsonValue::String(event_id)) = content.remove("redacts") else {
+        return Err(ApiError::missing_param("A redaction names the event in `redacts`."));
+    };
+    event_id.try_into().map_err(|_| ApiError::invalid_param("`redacts` is not an event id."))
+}
+
+pub(super) async fn state(
+    cx: Cx<Server>,
+    request: send_state_event::Request,
+) -> Result<send_state_event::Response, ApiError> {
+    let content = canonical(request.body.json())?;
+    let event_type = TimelineEventType::from(request.event_type.to_string());
+    let state_key = Some(request.state_key);
+    let event_id = send(&cx, request.room_id, event_type, state_key, content, None, None).await?;
+    Ok(send_state_event::Response::new(event_id))
+}
+
+pub(super) async fn redact(
+    cx: Cx<Server>,
+    request: redact_event::Request,
+) -> Result<redact_event::Response, ApiError> {
+    let scope = format!("redact/{}/{}", request.room_id, request.event_id);
+    let transaction = transaction(&cx, scope, request.txn_id.as_str())?;
+    let mut content = CanonicalJsonObject::new();
+    if let Some(reason) = request.reason {
+        content.insert("reason".to_owned(), CanonicalJsonValue::String(reason));
+    }
+    let event_id = send(
+        &cx,
+        request.room_id,
+        TimelineEventType::RoomRedaction,
+        None,
+        content,
+        Some(request.event_id),
+        Some(transaction),
+    )
+    .await?;
+    Ok(redact_event::Response::new(event_id))
+}

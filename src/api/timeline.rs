@@ -1,0 +1,118 @@
+//! Reading a room's timeline: pages of history and single events.
+
+use bytes::Bytes;
+use ruma::{
+    UInt,
+    api::{
+        Direction,
+        client::{
+            message::get_message_events::v3 as get_message_events,
+            room::get_room_event::v3 as get_room_event,
+        },
+    },
+};
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+use super::{Server, json};
+use crate::{
+    events::{ClientForm, EventRef},
+    http::{ApiError, Cx},
+    limits,
+    record::Offset,
+    state::Room,
+    view::{View, filter::EventFilter},
+};
+
+pub(super) async fn messages(
+    cx: Cx<Server>,
+    request: get_message_events::Request,
+) -> Result<Bytes, ApiError> {
+    #[derive(Serialize)]
+    struct Response {
+        start: String,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        end: Option<String>,
+        chunk: Vec<Box<RawValue>>,
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        state: Vec<Box<RawValue>>,
+    }
+    let room = cx.app.room(&request.room_id)?;
+    let view = cx.view();
+    may_read(&view, &room)?;
+    let filter = EventFilter::from(request.filter);
+    let limit = page_size(filter.limit.map_or(request.limit, |limit| {
+        request.limit.min(UInt::try_from(limit).unwrap_or(UInt::MAX))
+    }));
+    let position = |token: Option<&str>| token.map(|token| cx.app.position(token)).transpose();
+    let to = position(request.to.as_deref())?;
+    let from = position(request.from.as_deref())?;
+    let (start, page) = match request.dir {
+        Direction::Backward => {
+            let from = from.unwrap_or_else(|| view.at());
+            let to = to.unwrap_or(Offset::ZERO);
+            (from, view.page_backward(&room, from, to, limit, &filter)?)
+        }
+        Direction::Forward => {
+            let from = from.unwrap_or(Offset::ZERO);
+            let to = to.unwrap_or(Offset::MAX);
+            (from, view.page_forward(&room, from, to, limit, &filter)?)
+        }
+    };
+    let state = if filter.lazy_load_members {
+        view.members_of(&room, &page.events, None, view.at())?
+    } else {
+        Vec::new()
+    };
+    // At the live end of the timeline there may be more later: the token to go on with is `start`
+    // moved past what was returned. At the room's beginning there is none.
+    let end = match (request.dir, page.next, page.events.last()) {
+        (_, Some(next), _) => Some(next),
+        (Direction::Forward, None, Some(last)) if request.to.is_none() => Some(last.offset),
+        _ => None,
+    };
+    json(&Response {
+        start: cx.app.token(start),
+        end: end.map(|offset| cx.app.token(offset)),
+        chunk: view.client_events(&room, &page.events, ClientForm::Full)?,
+        state: view.client_events(&room, &state, ClientForm::Full)?,
+    })
+}
+
+pub(super) async fn event(
+    cx: Cx<Server>,
+    request: get_room_event::Request,
+) -> Result<Bytes, ApiError> {
+    let room = cx.app.room(&request.room_id)?;
+    let view = cx.view();
+    let event = visible_event(&view, &room, &request.event_id)?;
+    json(&view.events.client_form(&room, &event, view.viewer, ClientForm::Full)?)
+}
+
+/// The event, if the caller may see it. One that they may not see does not exist for them.
+pub(super) fn visible_event(
+    view: &View<'_>,
+    room: &Room,
+    event_id: &ruma::EventId,
+) -> Result<EventRef, ApiError> {
+    let event = view.events.find(view.state, event_id)?;
+    let event = event.filter(|event| event.room_id == room.id && event.offset <= view.at());
+    match event {
+        Some(event) if view.may_see(room, &event)? => Ok(event),
+        _ => Err(ApiError::not_found("There is no such event, or you may not see it.")),
+    }
+}
+
+/// Only for those who are or were in the room, unless everyone may read it.
+pub(super) fn may_read(view: &View<'_>, room: &Room) -> Result<(), ApiError> {
+    if view.state_as_of(room)?.is_some() {
+        Ok(())
+    } else {
+        Err(ApiError::forbidden("You are not in this room."))
+    }
+}
+
+/// How many events a page has that was asked to have `limit`.
+pub(super) fn page_size(limit: UInt) -> usize {
+    usize::try_from(u64::from(limit).min(limits::PAGE_EVENTS)).unwrap_or(usize::MAX)
+}

@@ -1,0 +1,223 @@
+// A user on matrix-js-sdk, driven over stdin and stdout.
+//
+// Each line of stdin is a JSON object with an `id`, a command in `do` and its arguments; each is
+// answered by a line with the same `id` and either `ok` or `error`. What the client sees by itself
+// through its sync is told as lines with `event`. README.md in this folder lists the commands.
+
+import { createInterface } from "node:readline";
+import * as sdk from "matrix-js-sdk";
+import { logger } from "matrix-js-sdk/lib/logger.js";
+
+const PASSWORD = "a password that is long enough";
+const address = process.argv[2];
+
+// stdout belongs to the protocol.
+logger.setLevel("warn");
+for (const name of ["log", "info", "debug", "warn", "trace"]) {
+    console[name] = (...args) => console.error(...args);
+}
+
+const tell = (line) => process.stdout.write(JSON.stringify(line) + "\n");
+
+let client;
+
+// Events in the order the server gave them, repeats included, by room: the SDK itself hides repeats.
+const received = new Map();
+
+// What the SDK fetches with; tells every request it makes, and keeps what syncs and pages carried.
+async function fetchAndTell(input, init) {
+    const response = await fetch(input, init);
+    const url = new URL(typeof input === "string" ? input : input.href ?? input.url);
+    tell({ event: "http", method: init?.method ?? "GET", path: url.pathname, status: response.status });
+    if (response.ok && url.pathname.endsWith("/sync")) {
+        const body = await response.clone().json();
+        for (const [roomId, room] of Object.entries(body.rooms?.join ?? {})) {
+            const before = received.get(roomId) ?? [];
+            received.set(roomId, [...before, ...(room.timeline?.events ?? [])]);
+        }
+    } else if (response.ok && url.pathname.endsWith("/messages")) {
+        const body = await response.clone().json();
+        const roomId = decodeURIComponent(url.pathname.split("/").at(-2));
+        received.set(roomId, [...body.chunk.toReversed(), ...(received.get(roomId) ?? [])]);
+    }
+    return response;
+}
+
+const connect = (options) =>
+    sdk.createClient({ baseUrl: address, fetchFn: fetchAndTell, timelineSupport: true, ...options });
+
+function watch() {
+    client.on(sdk.RoomEvent.Timeline, (event, room, toStart, removed, data) => {
+        if (toStart || removed || !data.liveEvent || event.status !== null) return;
+        if (event.getType() !== "m.room.message" || event.isRedacted()) return;
+        // An edit is told when the SDK has taken it over into the message, below.
+        if (event.getRelation()?.rel_type === "m.replace") return;
+        tell({
+            event: "message",
+            room_id: room.roomId,
+            event_id: event.getId(),
+            sender: event.getSender(),
+            body: event.getContent().body,
+        });
+    });
+    client.on(sdk.MatrixEventEvent.Replaced, (event) => {
+        if (!event.replacingEvent()) return;
+        tell({
+            event: "edit",
+            room_id: event.getRoomId(),
+            of: event.getId(),
+            event_id: event.replacingEventId(),
+            sender: event.getSender(),
+            body: event.getContent().body,
+        });
+    });
+    client.on(sdk.RoomEvent.Redaction, (event, room) => {
+        if (event.status !== null) return;
+        tell({
+            event: "redaction",
+            room_id: room.roomId,
+            of: event.getAssociatedId(),
+            reason: event.getContent().reason ?? null,
+        });
+    });
+    // The SDK tells of the user's own membership separately, and only there reliably: a room newly
+    // joined gets new state, to which the old membership is unknown.
+    client.on(sdk.RoomEvent.MyMembership, (room, membership) => {
+        tell({ event: "member", room_id: room.roomId, user_id: client.getUserId(), membership });
+    });
+    client.on(sdk.RoomMemberEvent.Membership, (event, member) => {
+        if (member.userId === client.getUserId()) return;
+        tell({
+            event: "member",
+            room_id: member.roomId,
+            user_id: member.userId,
+            membership: member.membership,
+        });
+    });
+}
+
+const commands = {
+    // As the specification has it: asks for the flows first, then completes one with the session.
+    async register({ user }) {
+        const anonymous = connect({});
+        const request = {
+            username: user,
+            password: PASSWORD,
+            initial_device_display_name: "js-sdk under test",
+        };
+        let session;
+        try {
+            await anonymous.registerRequest(request);
+            throw new Error("the server asked for no authentication");
+        } catch (error) {
+            session = error.data?.session;
+            if (!session) throw error;
+        }
+        const auth = { type: "m.login.dummy", session };
+        const done = await anonymous.registerRequest({ ...request, auth });
+        client = connect({
+            userId: done.user_id,
+            accessToken: done.access_token,
+            deviceId: done.device_id,
+        });
+        return { user_id: done.user_id, device_id: done.device_id };
+    },
+
+    async login({ user }) {
+        const done = await connect({}).loginRequest({
+            type: "m.login.password",
+            identifier: { type: "m.id.user", user },
+            password: PASSWORD,
+        });
+        client = connect({
+            userId: done.user_id,
+            accessToken: done.access_token,
+            deviceId: done.device_id,
+        });
+        return { user_id: done.user_id, device_id: done.device_id };
+    },
+
+    // Starts to sync; answered when the first sync is over.
+    async start() {
+        const prepared = new Promise((resolve, reject) => {
+            client.on(sdk.ClientEvent.Sync, (state, _, data) => {
+                if (state === "PREPARED") resolve();
+                if (state === "ERROR") reject(data?.error ?? new Error("the sync failed"));
+            });
+        });
+        await client.startClient({ initialSyncLimit: 20, lazyLoadMembers: false });
+        await prepared;
+        watch();
+        return { rooms: client.getRooms().map((room) => room.roomId).sort() };
+    },
+
+    async create_room({ name }) {
+        return await client.createRoom({ name });
+    },
+
+    async invite({ room_id, user_id }) {
+        await client.invite(room_id, user_id);
+    },
+
+    async join({ room_id }) {
+        await client.joinRoom(room_id);
+    },
+
+    async leave({ room_id }) {
+        await client.leave(room_id);
+    },
+
+    async kick({ room_id, user_id }) {
+        await client.kick(room_id, user_id, "because");
+    },
+
+    async send({ room_id, body }) {
+        return await client.sendTextMessage(room_id, body);
+    },
+
+    async edit({ room_id, event_id, body }) {
+        return await client.sendEvent(room_id, "m.room.message", {
+            "msgtype": "m.text",
+            "body": `* ${body}`,
+            "m.new_content": { msgtype: "m.text", body },
+            "m.relates_to": { rel_type: "m.replace", event_id },
+        });
+    },
+
+    async redact({ room_id, event_id, reason }) {
+        return await client.redactEvent(room_id, event_id, undefined, { reason });
+    },
+
+    // The room's whole history: the timeline of the first sync, then page after page before it.
+    // `events` is as received, oldest first, repeats included; `shown` counts what the SDK made of it.
+    async page_back({ room_id, limit }) {
+        const room = client.getRoom(room_id);
+        let pages = 1;
+        while (room.oldState.paginationToken !== null) {
+            await client.scrollback(room, limit);
+            pages += 1;
+        }
+        const events = received.get(room_id).map((event) => ({
+            event_id: event.event_id,
+            type: event.type,
+            body: event.content.body ?? null,
+        }));
+        return { pages, events, shown: room.getLiveTimeline().getEvents().length };
+    },
+
+    async stop() {
+        client?.stopClient();
+    },
+};
+
+for await (const line of createInterface({ input: process.stdin })) {
+    const { id, do: name, ...args } = JSON.parse(line);
+    try {
+        tell({ id, ok: (await commands[name](args)) ?? {} });
+    } catch (error) {
+        const { errcode = null, message } = error;
+        tell({ id, error: { errcode, error: error.data?.error ?? message ?? String(error) } });
+    }
+    if (name === "stop") break;
+}
+process.exit(0);

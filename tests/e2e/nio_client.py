@@ -1,0 +1,197 @@
+"""A user on matrix-nio, driven over stdin and stdout.
+
+Each line of stdin is a JSON object with an `id`, a command in `do` and its arguments; each is answered
+by a line with the same `id` and either `ok` or `error`. What the client sees by itself through its sync
+is told as lines with `event`. README.md in this folder lists the commands.
+"""
+
+import asyncio
+import json
+import sys
+
+import nio
+
+PASSWORD = "a password that is long enough"
+# More than the messages that may be under way at once, so that none is left out of a live timeline.
+FILTER = {"room": {"timeline": {"limit": 50}}}
+
+
+def tell(line):
+    sys.stdout.write(json.dumps(line) + "\n")
+    sys.stdout.flush()
+
+
+class Refused(Exception):
+    """The server answered with an error, and nio made an error response of it."""
+
+    def __init__(self, response):
+        super().__init__(str(response))
+        self.told = {
+            "errcode": getattr(response, "status_code", None),
+            "error": getattr(response, "message", None),
+        }
+
+
+def taken(response):
+    """The response, unless it is an error."""
+    if isinstance(response, nio.ErrorResponse):
+        raise Refused(response)
+    return response
+
+
+class Client(nio.AsyncClient):
+    """nio's own client, which also tells every request it makes."""
+
+    async def send(self, method, path, *args, **kwargs):
+        response = await super().send(method, path, *args, **kwargs)
+        plain = path.split("?")[0]
+        tell({"event": "http", "method": method, "path": plain, "status": response.status})
+        return response
+
+
+class Driver:
+    def __init__(self, address):
+        self.address = address
+        self.client = None
+        self.syncing = None
+        # Of a page_back: the first sync's timeline and where it begins.
+        self.first = {}
+
+    # What the client sees.
+
+    def on_message(self, room, event):
+        relates = event.source["content"].get("m.relates_to", {})
+        line = {
+            "event": "message",
+            "room_id": room.room_id,
+            "event_id": event.event_id,
+            "sender": event.sender,
+            "body": event.body,
+        }
+        if relates.get("rel_type") == "m.replace":
+            line["event"] = "edit"
+            line["of"] = relates["event_id"]
+            line["body"] = event.source["content"]["m.new_content"]["body"]
+        tell(line)
+
+    def on_redaction(self, room, event):
+        tell({"event": "redaction", "room_id": room.room_id, "of": event.redacts, "reason": event.reason})
+
+    def on_member(self, room, event):
+        tell({
+            "event": "member",
+            "room_id": room.room_id,
+            "user_id": event.state_key,
+            "membership": event.membership,
+        })
+
+    # Commands.
+
+    async def do_register(self, user):
+        self.client = Client(self.address, user)
+        response = taken(await self.client.register(user, PASSWORD, "nio under test"))
+        return {"user_id": response.user_id, "device_id": response.device_id}
+
+    async def do_login(self, user):
+        self.client = Client(self.address, user)
+        response = taken(await self.client.login(PASSWORD, "nio under test"))
+        return {"user_id": response.user_id, "device_id": response.device_id}
+
+    async def do_start(self):
+        """Starts to sync; answered when the first sync is over."""
+        first = taken(await self.client.sync(timeout=0, full_state=True))
+        for room_id, room in first.rooms.join.items():
+            self.first[room_id] = room.timeline
+        self.client.add_event_callback(self.on_message, nio.RoomMessageText)
+        self.client.add_event_callback(self.on_redaction, nio.RedactionEvent)
+        self.client.add_event_callback(self.on_member, nio.RoomMemberEvent)
+        self.client.add_event_callback(self.on_member, nio.InviteMemberEvent)
+        self.syncing = asyncio.create_task(
+            self.client.sync_forever(timeout=30000, sync_filter=FILTER))
+        self.syncing.add_done_callback(self.sync_ended)
+        return {"rooms": sorted(first.rooms.join)}
+
+    @staticmethod
+    def sync_ended(task):
+        if not task.cancelled():
+            tell({"event": "sync_ended", "error": repr(task.exception())})
+
+    async def do_create_room(self, name):
+        response = taken(await self.client.room_create(name=name))
+        return {"room_id": response.room_id}
+
+    async def do_invite(self, room_id, user_id):
+        taken(await self.client.room_invite(room_id, user_id))
+
+    async def do_join(self, room_id):
+        taken(await self.client.join(room_id))
+
+    async def do_leave(self, room_id):
+        taken(await self.client.room_leave(room_id))
+
+    async def do_kick(self, room_id, user_id):
+        taken(await self.client.room_kick(room_id, user_id, "because"))
+
+    async def do_send(self, room_id, body):
+        content = {"msgtype": "m.text", "body": body}
+        response = taken(await self.client.room_send(room_id, "m.room.message", content))
+        return {"event_id": response.event_id}
+
+    async def do_edit(self, room_id, event_id, body):
+        content = {
+            "msgtype": "m.text",
+            "body": f"* {body}",
+            "m.new_content": {"msgtype": "m.text", "body": body},
+            "m.relates_to": {"rel_type": "m.replace", "event_id": event_id},
+        }
+        response = taken(await self.client.room_send(room_id, "m.room.message", content))
+        return {"event_id": response.event_id}
+
+    async def do_redact(self, room_id, event_id, reason):
+        response = taken(await self.client.room_redact(room_id, event_id, reason))
+        return {"event_id": response.event_id}
+
+    async def do_page_back(self, room_id, limit):
+        """The room's whole history: the timeline of the first sync, then page after page before it.
+
+        Events are given as received, oldest first, repeats included."""
+        timeline = self.first[room_id]
+        pages = [timeline.events]
+        at = timeline.prev_batch
+        while at:
+            page = taken(await self.client.room_messages(
+                room_id, at, direction=nio.MessageDirection.back, limit=limit))
+            pages.insert(0, page.chunk[::-1])
+            at = page.end if page.end != at else None
+        events = [
+            {"event_id": event.event_id, "type": event.source["type"],
+             "body": event.source["content"].get("body")}
+            for page in pages for event in page
+        ]
+        return {"pages": len(pages), "events": events}
+
+    async def do_stop(self):
+        if self.syncing:
+            self.syncing.cancel()
+        if self.client:
+            await self.client.close()
+
+
+async def main():
+    driver = Driver(sys.argv[1])
+    loop = asyncio.get_running_loop()
+    while line := await loop.run_in_executor(None, sys.stdin.readline):
+        command = json.loads(line)
+        number, name = command.pop("id"), command.pop("do")
+        try:
+            result = await getattr(driver, f"do_{name}")(**command)
+            tell({"id": number, "ok": result or {}})
+        except Refused as refused:
+            tell({"id": number, "error": refused.told})
+        except Exception as error:  # Told to the test, which fails with it.
+            tell({"id": number, "error": {"errcode": None, "error": repr(error)}})
+        if name == "stop":
+            break
+
+
+asyncio.run(main())

@@ -1,0 +1,475 @@
+//! Two clients nobody here wrote, matrix-nio and matrix-js-sdk, talk to each other through the
+//! server. Each is a process that takes commands on stdin and tells on stdout what it sees; the
+//! programs, and the protocol they speak, are in `tests/e2e/`.
+//!
+//! `LOGCABIN_E2E_ADDRESS` runs the same scenario against another server, to check the clients
+//! themselves.
+
+use std::cell::Cell;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::env;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::harness::{Random, TestServer, alone, runs, skip};
+
+/// How long a client may take to answer or to see something. No test is about this time; it only
+/// ends a run that hangs.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+const HISTORY: usize = 500;
+
+/// How many messages each writes before it waits for the other to see them.
+const BURST: usize = 5;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn matrix_nio_and_matrix_js_sdk_talk_to_each_other() {
+    let tools = match Tools::find() {
+        Ok(tools) => tools,
+        Err(missing) => return skip("clients", &missing),
+    };
+    let _alone = alone().await;
+    let other = env::var("LOGCABIN_E2E_ADDRESS").ok();
+    let mut server = match other {
+        Some(_) => None,
+        None => Some(TestServer::start().await),
+    };
+    let address = match (&other, &server) {
+        (Some(address), _) => address.clone(),
+        (None, Some(server)) => server.base(),
+        (None, None) => unreachable!("one of them is there"),
+    };
+
+    // Another server may know the names of an earlier run.
+    let mut random = Random::from_env("LOGCABIN_E2E_SEED");
+    let names = [random.next(), random.next()].map(|number| format!("{number:016x}"));
+    let [ann_name, bob_name] = [format!("ann-{}", names[0]), format!("bob-{}", names[1])];
+
+    let ann = Client::nio(&tools, &address, "ann on matrix-nio");
+    let bob = Client::js_sdk(&tools, &address, "bob on matrix-js-sdk");
+    let ann_id = text(&ann.ok("register", json!({ "user": ann_name })), "user_id");
+    let bob_id = text(&bob.ok("register", json!({ "user": bob_name })), "user_id");
+    ann.ok("start", json!({}));
+    bob.ok("start", json!({}));
+
+    // A room with both, made by ann.
+    let room = text(&ann.ok("create_room", json!({ "name": "Logs and timber" })), "room_id");
+    meet(&ann, &bob, &room, &bob_id);
+
+    // Each sees the other's messages live.
+    let hello = say(&ann, &bob, &room, &ann_id, "hello from nio");
+    let answer = say(&bob, &ann, &room, &bob_id, "hello from js-sdk");
+
+    // Each sees the other's edit, and js-sdk shows the message with its new text.
+    for (writer, reader, of, body) in
+        [(&ann, &bob, &hello, "hello, edited"), (&bob, &ann, &answer, "same here")]
+    {
+        writer.ok("edit", json!({ "room_id": room, "event_id": of, "body": body }));
+        reader.sees(json!({ "event": "edit", "room_id": room, "of": of, "body": body }));
+    }
+
+    // Each sees the other's redaction.
+    for (writer, reader, of) in [(&ann, &bob, &hello), (&bob, &ann, &answer)] {
+        writer.ok("redact", json!({ "room_id": room, "event_id": of, "reason": "a slip" }));
+        let seen = json!({ "event": "redaction", "room_id": room, "of": of, "reason": "a slip" });
+        reader.sees(seen);
+    }
+
+    // A kick without the power for it is refused, and its target is still there. Both ways, so that
+    // each client is once the one that is refused.
+    bob.refused("kick", json!({ "room_id": room, "user_id": ann_id }), "M_FORBIDDEN");
+    say(&ann, &bob, &room, &ann_id, "still here");
+    let bobs = text(&bob.ok("create_room", json!({ "name": "Another" })), "room_id");
+    meet(&bob, &ann, &bobs, &ann_id);
+    ann.refused("kick", json!({ "room_id": bobs, "user_id": bob_id }), "M_FORBIDDEN");
+    say(&bob, &ann, &bobs, &bob_id, "here too");
+
+    // The server is killed and started again; both clients find it by themselves and go on.
+    if let Some(server) = &mut server {
+        server.restart().await;
+        let restarted = Instant::now();
+        say(&ann, &bob, &room, &ann_id, "back again");
+        say(&bob, &ann, &room, &bob_id, "so am I");
+        println!("the clients were back {:?} after the restart", restarted.elapsed());
+    }
+
+    // A long history, written by both at the same time and seen live by both, each message once. In
+    // bursts smaller than any client's timeline, which a client may rightly find `limited` otherwise.
+    let mut sent = [Vec::new(), Vec::new()];
+    for burst in 0..HISTORY / 2 / BURST {
+        let commands = [(&ann, "nio"), (&bob, "js")].map(|(client, who)| {
+            std::array::from_fn::<u64, BURST, _>(|number| {
+                let body = format!("history {who} {}", burst * BURST + number);
+                client.command("send", json!({ "room_id": room, "body": body }))
+            })
+        });
+        for (of, (writer, reader)) in [(&ann, &bob), (&bob, &ann)].into_iter().enumerate() {
+            for command in commands[of] {
+                let event_id = text(&writer.taken(command, "send"), "event_id");
+                let seen = json!({ "event": "message", "room_id": room, "event_id": event_id });
+                reader.sees(seen);
+                sent[of].push(event_id);
+            }
+        }
+    }
+    ann.assert_saw_no_message_twice();
+    bob.assert_saw_no_message_twice();
+
+    // New devices of both page back through it from a timeline that holds its end.
+    let new_ann = Client::nio(&tools, &address, "ann's new device on matrix-nio");
+    let new_bob = Client::js_sdk(&tools, &address, "bob's new device on matrix-js-sdk");
+    let mut histories = Vec::new();
+    for (client, user) in [(&new_ann, &ann_name), (&new_bob, &bob_name)] {
+        client.ok("login", json!({ "user": user }));
+        client.ok("start", json!({}));
+        let history = client.ok("page_back", json!({ "room_id": room, "limit": 37 }));
+        histories.push(assert_whole_history(client.name, &history, &sent));
+    }
+    assert!(histories[0] == histories[1], "the two clients read different histories");
+
+    // bob leaves and ann sees it; ann leaves too.
+    bob.ok("leave", json!({ "room_id": room }));
+    let left = json!({
+        "event": "member", "room_id": room, "user_id": bob_id, "membership": "leave"
+    });
+    ann.sees(left);
+    ann.ok("leave", json!({ "room_id": room }));
+
+    let mut requests = BTreeMap::new();
+    for client in [ann, bob, new_ann, new_bob] {
+        client.stop(&mut requests);
+    }
+    assert_every_request_was_known(&requests);
+}
+
+/// `host` invites and `guest` joins, each seeing what the other did.
+fn meet(host: &Client, guest: &Client, room: &str, guest_id: &str) {
+    let member = |membership: &str| {
+        json!({
+            "event": "member", "room_id": room, "user_id": guest_id, "membership": membership
+        })
+    };
+    host.ok("invite", json!({ "room_id": room, "user_id": guest_id }));
+    guest.sees(member("invite"));
+    guest.ok("join", json!({ "room_id": room }));
+    host.sees(member("join"));
+    guest.sees(member("join"));
+}
+
+/// `writer` sends and `reader` sees it; gives the event id.
+fn say(writer: &Client, reader: &Client, room: &str, sender: &str, body: &str) -> String {
+    let sent = writer.ok("send", json!({ "room_id": room, "body": body }));
+    let event_id = text(&sent, "event_id");
+    reader.sees(json!({
+        "event": "message",
+        "room_id": room,
+        "event_id": event_id,
+        "sender": sender,
+        "body": body,
+    }));
+    event_id
+}
+
+/// From the room's creation to its end without gap or repeat; gives the event ids.
+fn assert_whole_history(name: &str, history: &Value, sent: &[Vec<String>]) -> Vec<String> {
+    let events = history["events"].as_array().expect("a list of events");
+    let pages = history["pages"].as_u64().expect("a number of pages");
+    assert!(pages > 5, "{name}: {pages} pages are not paging");
+    assert_eq!(events[0]["type"], "m.room.create", "{name}: the history begins elsewhere");
+    let ids: Vec<String> = events.iter().map(|event| text(event, "event_id")).collect();
+    let mut unique = HashSet::new();
+    for id in &ids {
+        assert!(unique.insert(id), "{name}: {id} came twice");
+    }
+    let texts = events
+        .iter()
+        .filter(|event| event["body"].as_str().is_some_and(|body| body.starts_with("history ")));
+    assert_eq!(texts.count(), HISTORY, "{name}");
+    // js-sdk's own timeline has neither lost nor doubled one.
+    if let Some(shown) = history["shown"].as_u64() {
+        assert!(shown >= HISTORY as u64, "{name}: the SDK shows {shown} events");
+    }
+    for of_one in sent {
+        let of_one: HashSet<&String> = of_one.iter().collect();
+        let there = ids.iter().filter(|id| of_one.contains(id)).count();
+        assert_eq!(there, of_one.len(), "{name}: sent and found again");
+    }
+    // Each sender's messages stand in the order of their numbers.
+    for who in ["nio", "js"] {
+        let prefix = format!("history {who} ");
+        let numbers: Vec<usize> = events
+            .iter()
+            .filter_map(|event| event["body"].as_str()?.strip_prefix(&prefix)?.parse().ok())
+            .collect();
+        assert!(
+            numbers.iter().copied().eq(0..HISTORY / 2),
+            "{name}: the order of {who}: {numbers:?}"
+        );
+    }
+    ids
+}
+
+/// The server knew every request that the clients made.
+fn assert_every_request_was_known(requests: &BTreeMap<String, BTreeSet<u64>>) {
+    println!("requests of the clients and the statuses they got:");
+    for (request, statuses) in requests {
+        println!("  {request} {statuses:?}");
+    }
+    for (request, statuses) in requests {
+        let unknown = statuses.iter().find(|&&status| matches!(status, 404 | 405 | 500..));
+        assert!(unknown.is_none(), "{request} got {statuses:?}");
+    }
+}
+
+#[track_caller]
+fn text(value: &Value, key: &str) -> String {
+    match value[key].as_str() {
+        Some(text) => text.to_owned(),
+        None => panic!("expected a string `{key}` in {value}"),
+    }
+}
+
+/// What the clients run on.
+struct Tools {
+    python: PathBuf,
+    programs: PathBuf,
+}
+
+impl Tools {
+    fn find() -> Result<Self, String> {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let python = match env::var_os("LOGCABIN_E2E_PYTHON") {
+            Some(python) => python.into(),
+            None => root.join("target/e2e/venv/bin/python"),
+        };
+        let programs = root.join("tests/e2e");
+        if !runs(&python.to_string_lossy(), &["-c", "import nio"]) {
+            return Err(format!("{} with matrix-nio is absent", python.display()));
+        }
+        if !runs("node", &["--version"]) {
+            return Err("node is absent".to_owned());
+        }
+        if !programs.join("node_modules/matrix-js-sdk").is_dir() {
+            return Err("matrix-js-sdk is absent".to_owned());
+        }
+        Ok(Self { python, programs })
+    }
+}
+
+/// A client process.
+struct Client {
+    name: &'static str,
+    process: Child,
+    stdin: ChildStdin,
+    told: Arc<Told>,
+    commands: Cell<u64>,
+}
+
+/// What a client has told so far, in order, and a bell for each line.
+#[derive(Default)]
+struct Told {
+    lines: Mutex<Vec<Value>>,
+    bell: Condvar,
+    /// Nothing more will come on stdout.
+    ended: AtomicBool,
+}
+
+impl Told {
+    fn push(&self, line: Value) {
+        self.lines().push(line);
+        self.bell.notify_all();
+    }
+
+    /// The lines; a test that failed while it looked at them has not harmed them.
+    fn lines(&self) -> MutexGuard<'_, Vec<Value>> {
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Client {
+    fn nio(tools: &Tools, address: &str, name: &'static str) -> Self {
+        let mut command = Command::new(&tools.python);
+        command.arg(tools.programs.join("nio_client.py"));
+        Self::start(command, address, name)
+    }
+
+    fn js_sdk(tools: &Tools, address: &str, name: &'static str) -> Self {
+        let mut command = Command::new("node");
+        command.arg(tools.programs.join("js_client.mjs"));
+        Self::start(command, address, name)
+    }
+
+    fn start(mut command: Command, address: &str, name: &'static str) -> Self {
+        let mut process = command
+            .arg(address)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap_or_else(|error| panic!("{name}: cannot start {command:?}: {error}"));
+        let stdin = process.stdin.take().expect("stdin is piped");
+        let stdout = process.stdout.take().expect("stdout is piped");
+        let stderr = process.stderr.take().expect("stderr is piped");
+        let told = Arc::new(Told::default());
+        let tell = Arc::clone(&told);
+        thread::spawn(move || {
+            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+                let noise = |_| json!({ "event": "noise", "line": line });
+                tell.push(serde_json::from_str(&line).unwrap_or_else(noise));
+            }
+            tell.ended.store(true, Ordering::Release);
+            tell.bell.notify_all();
+        });
+        // Only looked at when a test fails.
+        let tell = Arc::clone(&told);
+        thread::spawn(move || {
+            for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+                tell.push(json!({ "event": "stderr", "line": line }));
+            }
+        });
+        Self { name, process, stdin, told, commands: Cell::new(0) }
+    }
+
+    /// Gives a command and does not wait; gives its number.
+    fn command(&self, name: &str, mut arguments: Value) -> u64 {
+        let number = self.commands.get() + 1;
+        self.commands.set(number);
+        arguments["id"] = number.into();
+        arguments["do"] = name.into();
+        writeln!(&self.stdin, "{arguments}")
+            .unwrap_or_else(|error| panic!("{}: {name}: the client is gone: {error}", self.name));
+        number
+    }
+
+    /// Waits for the answer to a command.
+    fn answer(&self, command: u64) -> Result<Value, Value> {
+        let answer = self.wait(&format!("the answer to command {command}"), |line| {
+            line["id"].as_u64() == Some(command)
+        });
+        match answer.get("ok") {
+            Some(ok) => Ok(ok.clone()),
+            None => Err(answer["error"].clone()),
+        }
+    }
+
+    /// A command that must succeed.
+    #[track_caller]
+    fn ok(&self, name: &str, arguments: Value) -> Value {
+        let what = format!("{name} {arguments}");
+        let command = self.command(name, arguments);
+        self.taken(command, &what)
+    }
+
+    /// The answer to a command that must succeed.
+    #[track_caller]
+    fn taken(&self, command: u64, what: &str) -> Value {
+        match self.answer(command) {
+            Ok(value) => value,
+            Err(error) => panic!("{}: {what}: {error}", self.name),
+        }
+    }
+
+    /// A command that the server must refuse with `errcode`.
+    #[track_caller]
+    fn refused(&self, name: &str, arguments: Value, errcode: &str) {
+        let shown = arguments.to_string();
+        let command = self.command(name, arguments);
+        match self.answer(command) {
+            Ok(value) => panic!("{}: {name} {shown}: expected {errcode}, got {value}", self.name),
+            Err(error) => assert!(
+                error["errcode"] == errcode,
+                "{}: {name} {shown}: expected {errcode}, got {error}",
+                self.name
+            ),
+        }
+    }
+
+    /// Waits until the client has seen, by its sync, an event with all these fields.
+    #[track_caller]
+    fn sees(&self, expected: Value) {
+        let fields = expected.as_object().expect("the fields of an event");
+        self.wait(&expected.to_string(), |line| {
+            fields.iter().all(|(key, value)| line.get(key) == Some(value))
+        });
+    }
+
+    #[track_caller]
+    fn wait(&self, what: &str, matches: impl Fn(&Value) -> bool) -> Value {
+        let deadline = Instant::now() + PATIENCE;
+        let mut lines = self.told.lines();
+        let mut looked_at = 0;
+        loop {
+            if let Some(line) = lines[looked_at..].iter().find(|line| matches(line)) {
+                return line.clone();
+            }
+            looked_at = lines.len();
+            let ended = self.told.ended.load(Ordering::Acquire);
+            let now = Instant::now();
+            if ended || now > deadline {
+                let why = if ended { "the client ended" } else { "it did not come" };
+                let from = lines.len().saturating_sub(12);
+                let told: Vec<String> = lines[from..].iter().map(Value::to_string).collect();
+                panic!(
+                    "{}: waited for {what}, and {why}; it told last:\n{}",
+                    self.name,
+                    told.join("\n")
+                );
+            }
+            (lines, _) = self
+                .told
+                .bell
+                .wait_timeout(lines, deadline - now)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn assert_saw_no_message_twice(&self) {
+        let lines = self.told.lines();
+        let mut seen = HashSet::new();
+        for line in lines.iter().filter(|line| line["event"] == "message") {
+            let event_id = text(line, "event_id");
+            assert!(seen.insert(event_id), "{}: saw twice: {line}", self.name);
+        }
+    }
+
+    /// Ends the client and adds its requests to `requests`.
+    fn stop(self, requests: &mut BTreeMap<String, BTreeSet<u64>>) {
+        self.ok("stop", json!({}));
+        let lines = self.told.lines();
+        for line in lines.iter().filter(|line| line["event"] == "http") {
+            let request = format!("{} {}", text(line, "method"), pattern(&text(line, "path")));
+            requests.entry(request).or_default().extend(line["status"].as_u64());
+        }
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// A path with its identifiers replaced, so that requests can be counted by kind.
+fn pattern(path: &str) -> String {
+    let mut segments: Vec<&str> = Vec::new();
+    for segment in path.split('/') {
+        let replaced = match segments[..] {
+            [.., "rooms" | "join"] => "{roomId}",
+            [.., "user"] => "{userId}",
+            [.., "filter"] => "{filterId}",
+            [.., "redact"] => "{eventId}",
+            [.., "redact" | "send", _] => "{txnId}",
+            _ => segment,
+        };
+        segments.push(replaced);
+    }
+    segments.join("/")
+}

@@ -1,0 +1,56 @@
+//! What the tests that drive a server share: the server process, an HTTP client that speaks JSON,
+//! a user, and a seeded source of randomness.
+#![allow(dead_code, reason = "a helper may wait for the test that will use it")]
+
+mod http;
+mod random;
+mod server;
+mod user;
+
+pub(crate) use http::{Answer, Http, Unreachable};
+pub(crate) use random::Random;
+pub(crate) use server::{TestServer, run_logcabin};
+pub(crate) use user::{Direction, User};
+
+use std::env;
+use std::io::Write;
+use std::process::Command;
+
+use tokio::sync::{Mutex, MutexGuard};
+
+/// Whether the tests run in CI, where a tool that is missing is a failure and not a skip.
+pub(crate) fn in_ci() -> bool {
+    env::var("CI").is_ok_and(|value| !matches!(value.as_str(), "" | "0" | "false"))
+}
+
+/// Held by a test that loads the machine or measures time, so that two such tests do not disturb each
+/// other.
+pub(crate) async fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::const_new(());
+    ALONE.lock().await
+}
+
+/// Says visibly that a test did nothing for want of a tool, or fails in CI.
+///
+/// The message is written to the terminal's handle, which the test runner does not capture as it does
+/// `eprintln!`.
+pub(crate) fn skip(test: &str, reason: &str) {
+    let message = format!("SKIPPED: {test}: {reason} (install with .ci/run)");
+    assert!(!in_ci(), "{message}: in CI this is a failure");
+    let _ = writeln!(std::io::stderr(), "\n{message}");
+}
+
+/// Whether `program` with `arguments` runs and ends well here.
+pub(crate) fn runs(program: &str, arguments: &[&str]) -> bool {
+    Command::new(program).args(arguments).output().is_ok_and(|output| output.status.success())
+}
+
+/// A number from the environment, or the default.
+pub(crate) fn number_from_env(name: &str, default: u64) -> u64 {
+    match env::var(name) {
+        Ok(value) => {
+            value.parse().unwrap_or_else(|_| panic!("{name}={value}: expected a whole number"))
+        }
+        Err(_) => default,
+    }
+}

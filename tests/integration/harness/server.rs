@@ -1,0 +1,255 @@
+//! The server as a process of its own: started, killed, stopped, started again on the same data.
+
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+use super::{Http, User};
+
+/// How long a server may take to answer its first request. Generous: the machine may be busy, and
+/// no test is about this.
+const READY_WITHIN: Duration = Duration::from_secs(120);
+
+/// How long a server may take to end after SIGTERM.
+const STOP_WITHIN: Duration = Duration::from_secs(60);
+
+/// A running `logcabin serve` on a port and a data directory of its own.
+pub(crate) struct TestServer {
+    /// Removed when the server is dropped; `None` for a directory the test owns.
+    _temporary: Option<TempDir>,
+    data_dir: PathBuf,
+    address: SocketAddr,
+    /// A program that runs the server, for example `strace` and its arguments.
+    wrapper: Vec<OsString>,
+    child: Option<Child>,
+    output: Arc<Mutex<String>>,
+}
+
+impl TestServer {
+    /// Starts a server on an empty data directory.
+    pub(crate) async fn start() -> Self {
+        let directory = TempDir::new().expect("a temporary directory");
+        let data_dir = directory.path().join("data");
+        Self::launch(Some(directory), data_dir, Vec::new()).await
+    }
+
+    /// Starts a server on a data directory that the caller owns.
+    pub(crate) async fn start_on(data_dir: &Path) -> Self {
+        Self::launch(None, data_dir.to_owned(), Vec::new()).await
+    }
+
+    /// Starts a server under another program.
+    pub(crate) async fn start_under(wrapper: Vec<OsString>) -> Self {
+        let directory = TempDir::new().expect("a temporary directory");
+        let data_dir = directory.path().join("data");
+        Self::launch(Some(directory), data_dir, wrapper).await
+    }
+
+    async fn launch(temporary: Option<TempDir>, data_dir: PathBuf, wrapper: Vec<OsString>) -> Self {
+        let mut server = Self {
+            _temporary: temporary,
+            data_dir,
+            address: free_address(),
+            wrapper,
+            child: None,
+            output: Arc::default(),
+        };
+        server.spawn().await;
+        server
+    }
+
+    /// Starts the process and waits until it answers.
+    async fn spawn(&mut self) {
+        let binary = OsString::from(env!("CARGO_BIN_EXE_logcabin"));
+        let mut line = self.wrapper.iter().cloned().chain([binary]);
+        let mut command = Command::new(line.next().expect("at least the program itself"));
+        command
+            .args(line)
+            .args(["serve", "--server-name", "e2e.test", "--open-registration"])
+            .arg("--no-rate-limits")
+            .arg("--bind")
+            .arg(self.address.to_string())
+            .arg("--data-dir")
+            .arg(&self.data_dir)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let mut child = command
+            .spawn()
+            .unwrap_or_else(|error| panic!("cannot start {:?}: {error}", command.get_program()));
+        collect(child.stdout.take().expect("stdout is piped"), &self.output);
+        collect(child.stderr.take().expect("stderr is piped"), &self.output);
+        self.child = Some(child);
+        self.wait_until_ready().await;
+    }
+
+    async fn wait_until_ready(&mut self) {
+        let http = self.http();
+        let deadline = Instant::now() + READY_WITHIN;
+        loop {
+            let asked = http.try_request("GET", "/_matrix/client/versions", None, None).await;
+            if asked.is_ok_and(|answer| answer.status == 200) {
+                return;
+            }
+            let child = self.child.as_mut().expect("the server was started");
+            if let Some(status) = child.try_wait().expect("the child can be asked") {
+                panic!("the server ended at start ({status}):\n{}", self.output());
+            }
+            if Instant::now() > deadline {
+                panic!("the server did not answer within {READY_WITHIN:?}:\n{}", self.output());
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// The address to speak to, for example `http://127.0.0.1:34567`.
+    pub(crate) fn base(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// A client with connections of its own.
+    pub(crate) fn http(&self) -> Http {
+        Http::new(&self.base())
+    }
+
+    /// Where the server keeps its data.
+    pub(crate) fn data_dir(&self) -> &Path {
+        &self.data_dir
+    }
+
+    /// Registers a user.
+    pub(crate) async fn register(&self, username: &str) -> User {
+        User::register(&self.http(), username, "a password that is long enough").await
+    }
+
+    /// What the server has printed so far.
+    pub(crate) fn output(&self) -> String {
+        self.output.lock().expect("no test thread panicked while it printed").clone()
+    }
+
+    /// Kills the server with SIGKILL: it gets no chance to write anything more.
+    pub(crate) fn kill9(&mut self) {
+        self.signal("KILL");
+        let mut child = self.child.take().expect("the server runs");
+        child.wait().expect("the server can be waited for");
+    }
+
+    /// Asks the server to end (SIGTERM), waits for it, and demands that it ends well.
+    pub(crate) fn stop(&mut self) {
+        self.signal("TERM");
+        let mut child = self.child.take().expect("the server runs");
+        let Some(status) = wait(&mut child, STOP_WITHIN) else {
+            self.child = Some(child);
+            panic!("still running {STOP_WITHIN:?} after SIGTERM");
+        };
+        assert!(status.success(), "the server ended with {status}:\n{}", self.output());
+    }
+
+    fn signal(&self, name: &str) {
+        let child = self.child.as_ref().expect("the server runs");
+        let process = serving_process(child, !self.wrapper.is_empty());
+        let sent = process.is_some_and(|process| signal(name, process));
+        assert!(sent, "cannot send SIG{name}: the server is gone:\n{}", self.output());
+    }
+
+    /// Starts the server again on the same data and port; kills it first if it runs.
+    pub(crate) async fn restart(&mut self) {
+        if self.child.is_some() {
+            self.kill9();
+        }
+        self.spawn().await;
+    }
+}
+
+impl Drop for TestServer {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.child {
+            if let Some(process) = serving_process(child, !self.wrapper.is_empty()) {
+                signal("KILL", process);
+            }
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        if thread::panicking() {
+            let output = self.output.lock().map(|output| output.clone()).unwrap_or_default();
+            let skipped = output.lines().count().saturating_sub(60);
+            let tail: Vec<&str> = output.lines().skip(skipped).collect();
+            println!("--- the server's last {} lines ---\n{}", tail.len(), tail.join("\n"));
+        }
+    }
+}
+
+/// Runs the program with `arguments` to its end.
+pub(crate) fn run_logcabin<I, S>(arguments: I) -> Output
+where
+    I: IntoIterator<Item = S>,
+    S: AsRef<OsStr>,
+{
+    Command::new(env!("CARGO_BIN_EXE_logcabin"))
+        .args(arguments)
+        .stdin(Stdio::null())
+        .output()
+        .expect("logcabin can be started")
+}
+
+/// An address nobody listens on at the moment.
+fn free_address() -> SocketAddr {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
+        .and_then(|listener| listener.local_addr())
+        .expect("a free port on the loopback address")
+}
+
+/// Collects what a process prints, in a thread of its own.
+fn collect(stream: impl Read + Send + 'static, output: &Arc<Mutex<String>>) {
+    let output = Arc::clone(output);
+    thread::spawn(move || {
+        let mut stream = BufReader::new(stream);
+        let mut line = Vec::new();
+        while stream.read_until(b'\n', &mut line).is_ok_and(|count| count > 0) {
+            let mut output = output.lock().expect("no test thread panicked while it printed");
+            output.push_str(&String::from_utf8_lossy(&line));
+            line.clear();
+        }
+    });
+}
+
+/// The process id of the server: the child itself, or the child's child under a wrapper. `None` when
+/// a wrapper has none.
+fn serving_process(child: &Child, wrapped: bool) -> Option<u32> {
+    let id = child.id();
+    if !wrapped {
+        return Some(id);
+    }
+    let children = fs::read_to_string(format!("/proc/{id}/task/{id}/children")).ok()?;
+    children.split_whitespace().next()?.parse().ok()
+}
+
+/// Sends a signal and tells whether that went well. Through the `kill` program: the crate forbids
+/// unsafe code, and one dependency for one call is too much.
+fn signal(name: &str, process: u32) -> bool {
+    Command::new("kill")
+        .args(["-s", name, &process.to_string()])
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success())
+}
+
+/// Waits for a process with a limit.
+fn wait(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
+    let deadline = Instant::now() + limit;
+    while Instant::now() < deadline {
+        if let Some(status) = child.try_wait().expect("the child can be asked") {
+            return Some(status);
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    None
+}
