@@ -6,6 +6,7 @@
 //! write: http → api → decide ┐
 //!                            ├ engine → log → state (apply) → the waiting sync
 //! read:  http → api → view, sync ← state (as of an offset) ← events (bodies from the log)
+//! look:  history ← log, archive, or a running server (admin)
 //! ```
 //!
 //! | word | meaning |
@@ -19,13 +20,16 @@
 //! | projection | what the records add up to; disposable |
 //! | head | the last offset that is durable, applied and published |
 
+pub mod admin;
 mod api;
+pub mod checkpoint;
 pub mod cli;
 pub mod clock;
 pub mod config;
 pub mod decide;
 pub mod engine;
 pub mod events;
+pub mod history;
 #[allow(dead_code, reason = "the endpoints to come use the rest of what handlers are offered")]
 mod http;
 pub mod limits;

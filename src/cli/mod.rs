@@ -1,13 +1,20 @@
 //! The command line: one file for each subcommand.
 
-use std::{path::PathBuf, process::ExitCode};
+use std::{
+    io::{self, Write as _},
+    path::PathBuf,
+    process::ExitCode,
+};
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::config::{ConfigError, Effective, Override};
+use crate::config::{Config, ConfigError, Effective, Override};
 
 mod config;
+mod replay;
+mod restore;
 mod serve;
+mod verify;
 
 /// A Matrix-compatible homeserver whose only truth is an append-only log.
 ///
@@ -29,6 +36,9 @@ pub struct Cli {
 enum Command {
     Serve(serve::Serve),
     Config(config::Print),
+    Replay(replay::Replay),
+    Verify(verify::Verify),
+    Restore(restore::Restore),
 }
 
 impl Cli {
@@ -41,6 +51,9 @@ impl Cli {
             None => self.serve.run(),
             Some(Command::Serve(serve)) => serve.run(),
             Some(Command::Config(print)) => print.run(),
+            Some(Command::Replay(replay)) => replay.run(),
+            Some(Command::Verify(verify)) => verify.run(),
+            Some(Command::Restore(restore)) => restore.run(),
         }
     }
 }
@@ -103,6 +116,42 @@ impl Settings {
         give("registration.open", "--open-registration", set(self.open_registration, "true"));
         give("rate_limits.enabled", "--no-rate-limits", set(self.no_rate_limits, "false"));
         given
+    }
+}
+
+/// The settings that say where the data is, for commands on a server that is stopped.
+#[derive(Clone, Debug, Args)]
+struct DataDir {
+    /// Read settings from this TOML file
+    #[arg(long, value_name = "FILE", env = "LOGCABIN_CONFIG")]
+    config: Option<PathBuf>,
+
+    /// The data directory [default: ./data]
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<String>,
+}
+
+impl DataDir {
+    /// The configuration that a server on this data would run with.
+    fn load(&self) -> Result<Config, ConfigError> {
+        let settings = Settings {
+            config: self.config.clone(),
+            data_dir: self.data_dir.clone(),
+            bind: Vec::new(),
+            server_name: None,
+            open_registration: false,
+            no_rate_limits: false,
+        };
+        Ok(settings.load()?.config)
+    }
+}
+
+/// Writes the answer of a command to standard output.
+fn print(text: &str) -> io::Result<()> {
+    match io::stdout().lock().write_all(text.as_bytes()) {
+        // The reader has seen enough (`logcabin … | head`).
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        other => other,
     }
 }
 

@@ -59,14 +59,14 @@ const RETRY_LAST: Duration = Duration::from_secs(30);
 /// of files and not millions.
 pub const DEFAULT_SEGMENT_BYTES: u64 = 64 * 1024 * 1024;
 
-const MAGIC: &[u8; 8] = b"LCSEG\r\n\x01";
+pub(crate) const MAGIC: &[u8; 8] = b"LCSEG\r\n\x01";
 const HEADER_BYTES: usize = 8 + 8 + 32;
-const TAG_RECORD: u8 = b'R';
-const TAG_SEAL: u8 = b'S';
+pub(crate) const TAG_RECORD: u8 = b'R';
+pub(crate) const TAG_SEAL: u8 = b'S';
 const EXTENSION: &str = "lcseg";
 
 /// No frame is longer: a payload, a header with all its texts, the chain value, the state.
-const MAX_FRAME_BYTES: usize = MAX_PAYLOAD_BYTES + MAX_HEADER_TEXT_BYTES + 512;
+pub(crate) const MAX_FRAME_BYTES: usize = MAX_PAYLOAD_BYTES + MAX_HEADER_TEXT_BYTES + 512;
 
 /// Where and how the archive is kept.
 #[derive(Clone, Debug)]

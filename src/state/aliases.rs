@@ -44,6 +44,16 @@ impl Aliases {
             .collect()
     }
 
+    /// Every alias as of `at` with where it points, in order.
+    #[must_use]
+    pub fn all(&self, at: Offset) -> Vec<(OwnedRoomAliasId, Target)> {
+        let aliases = self.0.read();
+        let pointing = |(alias, history): (&OwnedRoomAliasId, &History<Option<Target>>)| {
+            Some((alias.clone(), history.at(at)?.1.clone()?))
+        };
+        aliases.iter().filter_map(pointing).collect()
+    }
+
     pub(super) fn set(&self, offset: Offset, body: AliasSet) {
         let target = Target { room_id: body.room_id, creator: body.creator };
         self.0.write().entry(body.alias).or_default().push(offset, Some(target));

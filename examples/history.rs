@@ -1,0 +1,133 @@
+//! Looks into a log: `cargo run --example history -- COMMAND SOURCE`, for example `stats ./data`.
+//!
+//! This is only the command line; the work is done in [`logcabin::history`].
+
+use std::{
+    io::{self, BufWriter},
+    process::ExitCode,
+};
+
+use clap::{Parser, Subcommand};
+use logcabin::{
+    history::{HistoryError, Look, Moment, Output, Question, Source, run},
+    record::Offset,
+};
+
+/// Look into a Logcabin log.
+///
+/// SOURCE is a data directory (of a stopped or a running server), a directory of archive segments,
+/// or `unix:PATH`, the admin socket of a running server.
+///
+/// ROOM is a room id, an alias, or the beginning of one.
+///
+/// A TIME is 2026-03-01T14:00:00+01:00, or "2026-03-01 14:00[:30]" in UTC, or -10m (s, m, h, d, w) for
+/// ten minutes ago.
+#[derive(Debug, Parser)]
+#[command(name = "history", disable_help_subcommand = true)]
+struct Cli {
+    /// Write JSON: one object on a line for each item of `tail`, `rooms`, `room`, `state` and
+    /// `users`; one object as the whole answer of `show`, `diff`, `stats` and `verify`
+    #[arg(long, global = true)]
+    json: bool,
+
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// The records as they come
+    Tail {
+        source: String,
+        /// Begin with the last N records
+        #[arg(short, value_name = "N", default_value_t = 10)]
+        n: usize,
+        /// Stop after those that are there
+        #[arg(long)]
+        no_follow: bool,
+    },
+    /// One record: header, origin, chain, payload
+    Show { source: String, offset: u64 },
+    /// All rooms
+    Rooms { source: String },
+    /// The events of a room
+    Room {
+        source: String,
+        room: String,
+        /// Only the last N events
+        #[arg(short, value_name = "N")]
+        n: Option<usize>,
+    },
+    /// The state of a room, now or at an earlier moment
+    State {
+        source: String,
+        room: String,
+        /// As of this moment
+        #[arg(long, value_name = "OFFSET|TIME", allow_hyphen_values = true)]
+        at: Option<Moment>,
+    },
+    /// What changed in a room between two moments
+    Diff {
+        source: String,
+        room: String,
+        /// The one moment
+        #[arg(value_name = "OFFSET|TIME", allow_hyphen_values = true)]
+        a: Moment,
+        /// The other
+        #[arg(value_name = "OFFSET|TIME", allow_hyphen_values = true)]
+        b: Moment,
+    },
+    /// All users
+    Users { source: String },
+    /// How much of what the log holds
+    Stats { source: String },
+    /// Check chain, payloads, commands and replay; exits with 1 on a fault
+    Verify { source: String },
+}
+
+impl Command {
+    fn into_question(self) -> (String, Question) {
+        match self {
+            Self::Tail { source, n, no_follow } => {
+                (source, Question::Tail { last: Some(n), follow: !no_follow })
+            }
+            Self::Show { source, offset } => (source, Question::Show(Offset::new(offset))),
+            Self::Rooms { source } => (source, Question::Rooms),
+            Self::Room { source, room, n } => (source, Question::Room { room, last: n }),
+            Self::State { source, room, at } => (source, Question::State { room, at }),
+            Self::Diff { source, room, a, b } => (source, Question::Diff { room, from: a, to: b }),
+            Self::Users { source } => (source, Question::Users),
+            Self::Stats { source } => (source, Question::Stats),
+            Self::Verify { source } => (source, Question::Verify),
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    let Cli { json, command } = Cli::parse();
+    match answer(json, command) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        // The reader has seen enough (`history room … | head`).
+        Err(error) if error.is_broken_pipe() => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("history: {error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn answer(json: bool, command: Command) -> Result<bool, HistoryError> {
+    let (place, question) = command.into_question();
+    let source = Source::open(&place)?;
+    if let Some(note) = source.note() {
+        eprintln!("history: {note}");
+    }
+    let mut stdout = BufWriter::new(io::stdout().lock());
+    let mut out = if json {
+        Output::for_programs(&mut stdout)
+    } else {
+        Output::for_people(&mut stdout, Look::of_stdout())
+    };
+    run(&source, &question, &mut out)
+}

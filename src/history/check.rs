@@ -1,0 +1,416 @@
+//! The check of a whole log, and of what lies beside it.
+
+use std::path::Path;
+
+use serde::Serialize;
+
+use super::{
+    HistoryError,
+    progress::Progress,
+    query::Counts,
+    source::{Source, SourceError},
+};
+use crate::{
+    admin::AdminError,
+    checkpoint::Checkpoint,
+    log::{
+        ReadError, VerifyError,
+        archive::{ArchiveError, ArchiveReader, archive_dir},
+        sled::OpenError,
+        verify::{Checker, Fault},
+    },
+    record::{CHAIN_START, Offset, Record, codec::CodecError},
+    state::State,
+};
+
+/// How many records are compared with the archive at a time.
+const CHUNK: usize = 512;
+
+/// What came of one check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Outcome {
+    /// All is as it should be.
+    Passed,
+    /// Something is not.
+    Failed,
+    /// There was nothing to check, or no way to.
+    Skipped,
+}
+
+/// One check.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Check {
+    /// What was checked.
+    pub name: &'static str,
+    /// What came of it.
+    pub outcome: Outcome,
+    /// In words.
+    pub detail: String,
+}
+
+/// What a check of a log found.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Report {
+    /// What was checked.
+    pub place: String,
+    /// Whether no check failed.
+    pub intact: bool,
+    /// How many records are intact, from the first.
+    pub records: u64,
+    /// How many of their payloads were erased.
+    pub erased: u64,
+    /// The last chain value, in hex.
+    pub chain: String,
+    /// The digest of the state they add up to, in hex.
+    pub digest: String,
+    /// The offset of the first fault.
+    pub fault: Option<Offset>,
+    /// The checks, in order.
+    pub checks: Vec<Check>,
+    /// How many there are of what the projections hold.
+    #[serde(flatten)]
+    pub counts: Counts,
+}
+
+impl Report {
+    fn add(&mut self, name: &'static str, outcome: Outcome, detail: impl Into<String>) {
+        self.intact &= outcome != Outcome::Failed;
+        self.checks.push(Check { name, outcome, detail: detail.into() });
+    }
+
+    fn fail(&mut self, name: &'static str, at: Offset, detail: impl Into<String>) {
+        self.fault = Some(self.fault.map_or(at, |fault| fault.min(at)));
+        self.add(name, Outcome::Failed, detail);
+    }
+}
+
+/// The checks of the records themselves, in the order in which they are made of each.
+const STEPS: [&str; 4] = ["chain", "payloads", "commands", "replay"];
+
+/// Checks all there is to check about `source`: its records, the checkpoint that its server stored,
+/// and, for a stopped server's log, the archive in `archive_dir` or else the default one.
+///
+/// # Errors
+/// When it cannot be read at all; faults of the log are in the report.
+pub fn check_all(source: &Source, archive: Option<&Path>) -> Result<Report, HistoryError> {
+    let checkpoint = source.dir().map(Checkpoint::read).transpose()?.flatten();
+    let mut report = check(source, checkpoint.as_ref())?;
+    let default = source.dir().map(archive_dir).filter(|dir| dir.is_dir());
+    if let Some(dir) = archive.map(Path::to_owned).or(default) {
+        check_archive(&mut report, source, &dir)?;
+    }
+    Ok(report)
+}
+
+/// Checks every record of `source`: place, chain, payload hash, command, replay. Then, that the
+/// state at `checkpoint` is the one that was stored.
+///
+/// # Errors
+/// When the source cannot be read at all; faults of the log are in the report.
+pub fn check(source: &Source, checkpoint: Option<&Checkpoint>) -> Result<Report, HistoryError> {
+    let mut walk = Walk::new(source.place(), checkpoint);
+    let mut progress = Progress::begin(source.end().or_else(|error| match fault_of(&error) {
+        // The walk will come to it, and say where.
+        Some(_) => Ok(Offset::ZERO),
+        None => Err(error),
+    })?);
+    let records = match source.records(Offset::new(1)) {
+        Ok(records) => records,
+        Err(error) => return walk.broken(error),
+    };
+    for record in records {
+        let record = match record {
+            Ok(record) => record,
+            Err(error) => return walk.broken(error),
+        };
+        if let Err((step, at, reason)) = walk.take(&record) {
+            return Ok(walk.faulty(step, at, reason));
+        }
+        progress.at(record.offset());
+    }
+    let mut report = walk.finish();
+    if let Some(torn) = source.torn()? {
+        let detail = format!(
+            "the last {} bytes of {} are of an entry that was not finished, as a crash leaves it",
+            torn.bytes,
+            torn.path.display()
+        );
+        report.add("end", Outcome::Skipped, detail);
+    }
+    Ok(report)
+}
+
+/// The report of a log that does not open: what is wrong with it is all there is to say.
+///
+/// # Errors
+/// `error` itself, when it says nothing about the log.
+pub fn unopened(place: &str, error: OpenError) -> Result<Report, HistoryError> {
+    match error {
+        OpenError::Damaged(fault) => {
+            let step = step_of(&fault.fault);
+            Ok(Walk::new(place, None).faulty(step, fault.offset, fault.fault.to_string()))
+        }
+        other => Err(SourceError::Open(other).into()),
+    }
+}
+
+/// Checks that the archive in `dir` is a prefix of the log of `source`, as far as that is intact, and
+/// adds what it finds to `report`.
+///
+/// # Errors
+/// When either cannot be read at all.
+pub fn check_archive(report: &mut Report, source: &Source, dir: &Path) -> Result<(), HistoryError> {
+    const NAME: &str = "archive";
+    let place = dir.display();
+    let Some(log) = source.log() else { return Ok(()) };
+    let archive = ArchiveReader::open(dir)?;
+    let Some(first) = archive.first() else {
+        report.add(NAME, Outcome::Skipped, format!("there is none in {place}"));
+        return Ok(());
+    };
+    let mut last = first.prev();
+    let mut records = archive.records(first);
+    let mut ours = Vec::new().into_iter();
+    for record in records.by_ref() {
+        let record = match record {
+            Ok(record) => record,
+            Err(error @ ArchiveError::Io { .. }) => return Err(error.into()),
+            Err(error) => {
+                let at = last.next();
+                report.fail(NAME, at, format!("record {at} is damaged there: {error}"));
+                return Ok(());
+            }
+        };
+        let offset = record.offset();
+        let same: Option<Record> = match ours.next() {
+            Some(same) => Some(same),
+            None => {
+                // A fault of the log itself is reported already.
+                ours = log.read(offset, CHUNK).unwrap_or_default().into_iter();
+                ours.next()
+            }
+        };
+        match same {
+            Some(same) if same.offset() == offset && same.chain == record.chain => {}
+            Some(_) => {
+                report.fail(
+                    NAME,
+                    offset,
+                    format!(
+                        "{place} is not an archive of this log: its record {offset} is another one"
+                    ),
+                );
+                return Ok(());
+            }
+            None => {
+                let end = offset.prev();
+                report.fail(
+                    NAME,
+                    offset,
+                    format!("{place} goes on after record {end}, where the log ends: the log has lost records, or cannot be read from there; `logcabin restore --from-archive` rebuilds it"),
+                );
+                return Ok(());
+            }
+        }
+        last = offset;
+    }
+    let torn = records.torn().map_or_else(String::new, |torn| {
+        format!("; the last {} bytes are of an entry that was not finished", torn.bytes)
+    });
+    report.add(
+        NAME,
+        Outcome::Passed,
+        format!("records {first} to {last} in {place} are the log's{torn}"),
+    );
+    Ok(())
+}
+
+struct Walk<'a> {
+    place: String,
+    checkpoint: Option<&'a Checkpoint>,
+    checker: Checker,
+    state: State,
+    /// The digest at the checkpoint.
+    digest: Option<String>,
+    erased: u64,
+}
+
+impl<'a> Walk<'a> {
+    fn new(place: &str, checkpoint: Option<&'a Checkpoint>) -> Self {
+        let mut walk = Self {
+            place: place.to_owned(),
+            checkpoint,
+            checker: Checker::from_start(),
+            state: State::default(),
+            digest: None,
+            erased: 0,
+        };
+        walk.compare();
+        walk
+    }
+
+    fn take(&mut self, record: &Record) -> Result<(), (&'static str, Offset, String)> {
+        let broken =
+            |error: VerifyError| (step_of(&error.fault), error.offset, error.fault.to_string());
+        self.checker.check(record).map_err(broken)?;
+        let command = record.command();
+        command.map_err(|error| ("commands", record.offset(), error.to_string()))?;
+        let applied = self.state.apply(record);
+        applied.map_err(|error| ("replay", record.offset(), error.to_string()))?;
+        self.erased += u64::from(record.payload.bytes().is_none());
+        self.compare();
+        Ok(())
+    }
+
+    fn compare(&mut self) {
+        if self.checkpoint.is_some_and(|checkpoint| checkpoint.offset == self.state.applied()) {
+            self.digest = Some(self.state.digest().to_hex().to_string());
+        }
+    }
+
+    fn report(&self) -> Report {
+        let hex = |hash: [u8; 32]| blake3::Hash::from_bytes(hash).to_hex().to_string();
+        Report {
+            place: self.place.clone(),
+            intact: true,
+            records: self.state.applied().get(),
+            erased: self.erased,
+            chain: hex(if self.state.applied() == Offset::ZERO {
+                CHAIN_START
+            } else {
+                *self.checker.chain()
+            }),
+            digest: self.state.digest().to_hex().to_string(),
+            fault: None,
+            checks: Vec::new(),
+            counts: Counts::of(&self.state),
+        }
+    }
+
+    /// The report when the source fails: a fault of the log, or no report.
+    fn broken(self, error: SourceError) -> Result<Report, HistoryError> {
+        match fault_of(&error) {
+            Some((step, at)) => {
+                let at = at.unwrap_or_else(|| self.state.applied().next());
+                Ok(self.faulty(step, at, error.to_string()))
+            }
+            None => Err(error.into()),
+        }
+    }
+
+    fn faulty(self, step: &'static str, at: Offset, reason: String) -> Report {
+        let mut report = self.report();
+        for name in STEPS {
+            if name == step {
+                let detail = if reason.contains(&format!("record {at}")) {
+                    reason.clone()
+                } else {
+                    format!("record {at}: {reason}")
+                };
+                report.fail(name, at, detail);
+            } else {
+                let detail = format!("checked up to record {}", at.prev());
+                report.add(name, Outcome::Skipped, detail);
+            }
+        }
+        report.add("checkpoint", Outcome::Skipped, "not compared");
+        report
+    }
+
+    fn finish(self) -> Report {
+        let mut report = self.report();
+        let count = super::look::grouped(report.records);
+        let erased = match report.erased {
+            0 => String::new(),
+            erased => format!(", {erased} of them erased"),
+        };
+        if let Err(error) = self.checker.clone().finish() {
+            report.fail("chain", error.offset, error.to_string());
+        } else {
+            report.add(
+                "chain",
+                Outcome::Passed,
+                format!("{count} records, each follows from the one before it"),
+            );
+        }
+        report.add(
+            "payloads",
+            Outcome::Passed,
+            format!("{count} payloads are the ones the headers name{erased}"),
+        );
+        report.add("commands", Outcome::Passed, "every command can be read");
+        let digest = report.digest.clone();
+        report.add("replay", Outcome::Passed, format!("all apply; state digest {digest}"));
+        self.compared(&mut report);
+        report
+    }
+
+    fn compared(&self, report: &mut Report) {
+        const NAME: &str = "checkpoint";
+        let Some(Checkpoint { offset, digest, version }) = self.checkpoint else {
+            report.add(NAME, Outcome::Skipped, "there is none to compare with; a server stores one in its data directory when it stops");
+            return;
+        };
+        match &self.digest {
+            _ if !self.checkpoint.is_some_and(Checkpoint::is_comparable) => {
+                report.add(
+                    NAME,
+                    Outcome::Skipped,
+                    format!("it was stored by version {version}, whose digests are not comparable"),
+                );
+            }
+            None => {
+                let end = self.state.applied();
+                report.fail(
+                    NAME,
+                    end.next(),
+                    format!("a server stopped at record {offset}, but the log ends at {end}: records were lost"),
+                );
+            }
+            Some(found) if found == digest => report.add(
+                NAME,
+                Outcome::Passed,
+                format!("at record {offset} the state is the one the server had when it stopped"),
+            ),
+            Some(found) => report.fail(
+                NAME,
+                *offset,
+                format!("at record {offset} the server had the state digest {digest}, a replay gives {found}"),
+            ),
+        }
+    }
+}
+
+fn step_of(fault: &Fault) -> &'static str {
+    match fault {
+        Fault::Damaged(CodecError::PayloadHash) => "payloads",
+        Fault::Command(_) => "commands",
+        _ => "chain",
+    }
+}
+
+/// Which check a failing source fails, and at which offset if it says so; `None` when the error says
+/// nothing about the log.
+fn fault_of(error: &SourceError) -> Option<(&'static str, Option<Offset>)> {
+    match error {
+        SourceError::Open(OpenError::Damaged(fault))
+        | SourceError::Admin(AdminError::Damaged(fault)) => {
+            Some((step_of(&fault.fault), Some(fault.offset)))
+        }
+        SourceError::Read(ReadError::Damaged { offset, .. } | ReadError::Missing(offset))
+        | SourceError::Admin(AdminError::Frame { offset, .. })
+        | SourceError::Archive(ArchiveError::Gap { missing: offset, .. }) => {
+            Some(("chain", Some(*offset)))
+        }
+        SourceError::Read(ReadError::Storage(_))
+        | SourceError::Archive(ArchiveError::Damaged { .. })
+        | SourceError::Admin(AdminError::Refused(_)) => Some(("chain", None)),
+        SourceError::Nothing(_)
+        | SourceError::NoLog(_)
+        | SourceError::InUse { .. }
+        | SourceError::Open(_)
+        | SourceError::Archive(_)
+        | SourceError::Admin(_) => None,
+    }
+}

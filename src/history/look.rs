@@ -1,0 +1,287 @@
+//! How things look on a terminal: colours, widths, tables, and text that others wrote made harmless.
+
+use std::io;
+
+use anstream::{AutoStream, ColorChoice};
+use anstyle::{AnsiColor, Style};
+use unicode_width::UnicodeWidthChar;
+
+pub(super) const PLAIN: Style = Style::new();
+pub(super) const DIM: Style = Style::new().dimmed();
+pub(super) const BOLD: Style = Style::new().bold();
+pub(super) const RED: Style = AnsiColor::Red.on_default();
+pub(super) const GREEN: Style = AnsiColor::Green.on_default();
+pub(super) const YELLOW: Style = AnsiColor::Yellow.on_default();
+pub(super) const BLUE: Style = AnsiColor::Blue.on_default();
+pub(super) const MAGENTA: Style = AnsiColor::Magenta.on_default();
+pub(super) const CYAN: Style = AnsiColor::Cyan.on_default();
+
+/// No column that may be cut is cut to less.
+const LEAST_WIDTH: usize = 10;
+
+/// Where a column would have to be cut to less, others are left out instead.
+const FAIR_WIDTH: usize = 20;
+
+/// What the output can show.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Look {
+    /// Whether it shows colours.
+    pub colour: bool,
+    /// How many columns it has; none for what is not a terminal, where nothing is cut.
+    pub width: Option<usize>,
+}
+
+impl Look {
+    /// What standard output can show. Honours `NO_COLOR` and its relatives.
+    #[must_use]
+    pub fn of_stdout() -> Self {
+        let colour = AutoStream::choice(&io::stdout()) != ColorChoice::Never;
+        let width = terminal_size::terminal_size_of(io::stdout()).map(|(width, _)| width.0.into());
+        Self { colour, width }
+    }
+
+    /// `text` in `style`. The text must be harmless: see [`clean`].
+    #[must_use]
+    pub fn paint(&self, style: Style, text: &str) -> String {
+        if self.colour && style != PLAIN && !text.is_empty() {
+            format!("{style}{text}{style:#}")
+        } else {
+            text.to_owned()
+        }
+    }
+
+    /// How many columns are left of the width after `used`.
+    pub(super) fn left(&self, used: usize) -> usize {
+        self.width.map_or(usize::MAX, |width| width.saturating_sub(used).max(LEAST_WIDTH))
+    }
+}
+
+/// `text` on one line, without what would make a terminal do something or show something else:
+/// control characters and the marks that change the direction of writing.
+#[must_use]
+pub fn clean(text: &str) -> String {
+    let shown = |c: char| match c {
+        '\n' => '⏎',
+        '\t' => ' ',
+        c if c.is_control() => '·',
+        '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => '·',
+        c => c,
+    };
+    text.chars().map(shown).collect()
+}
+
+/// How many columns `text` takes.
+#[must_use]
+pub fn width(text: &str) -> usize {
+    text.chars().map(|c| c.width().unwrap_or(0)).sum()
+}
+
+/// `text`, cut to `columns`.
+#[must_use]
+pub fn cut(text: &str, columns: usize) -> String {
+    if width(text) <= columns {
+        return text.to_owned();
+    }
+    let mut left = columns.saturating_sub(1);
+    let fits = |c: &char| {
+        let wide = c.width().unwrap_or(0);
+        let fits = wide <= left;
+        left = left.saturating_sub(if fits { wide } else { left });
+        fits
+    };
+    let mut kept: String = text.chars().take_while(fits).collect();
+    if columns > 0 {
+        kept.push('…');
+    }
+    kept
+}
+
+/// `text`, cut or filled up to exactly `columns`.
+pub(super) fn pad(text: &str, columns: usize) -> String {
+    let mut text = cut(text, columns);
+    let missing = columns.saturating_sub(width(&text));
+    text.extend(std::iter::repeat_n(' ', missing));
+    text
+}
+
+/// A number with its digits in groups of three.
+#[must_use]
+pub fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut out = String::with_capacity(digits.len() * 4 / 3);
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+/// A number of bytes, in a unit that suits it.
+#[must_use]
+pub fn bytes(count: u64) -> String {
+    const UNITS: [&str; 5] = ["kB", "MB", "GB", "TB", "PB"];
+    if count < 1_000 {
+        return format!("{count} B");
+    }
+    // For reading: a tenth of a unit more or less does not matter.
+    let mut size = count as f64 / 1_000.0;
+    let mut unit = UNITS[0];
+    for larger in &UNITS[1..] {
+        if size < 1_000.0 {
+            break;
+        }
+        size /= 1_000.0;
+        unit = larger;
+    }
+    format!("{size:.1} {unit}")
+}
+
+/// How a column is set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Set {
+    Left,
+    Right,
+    /// To the left, and cut where the terminal is too narrow.
+    Flexible,
+    /// To the left, and left out where the terminal is too narrow.
+    Optional,
+}
+
+/// A table with aligned columns.
+#[derive(Debug)]
+pub(super) struct Table {
+    columns: Vec<(&'static str, Set)>,
+    rows: Vec<Vec<(String, Style)>>,
+}
+
+impl Table {
+    pub(super) fn new(columns: &[(&'static str, Set)]) -> Self {
+        Self { columns: columns.to_vec(), rows: Vec::new() }
+    }
+
+    pub(super) fn row<const N: usize>(&mut self, cells: [(String, Style); N]) {
+        self.rows.push(cells.into_iter().map(|(text, style)| (clean(&text), style)).collect());
+    }
+
+    pub(super) fn render(&self, look: &Look) -> String {
+        let columns = self.widths(look);
+        let mut out = String::new();
+        let titles = self.columns.iter().map(|(title, _)| ((*title).to_owned(), DIM)).collect();
+        for row in std::iter::once(&titles).chain(&self.rows) {
+            let row: &Vec<(String, Style)> = row;
+            let mut line = String::new();
+            // Blanks are written only before a next cell, so that no line ends in them.
+            let mut gap = 0;
+            for (index, wide) in &columns {
+                let Some((text, style)) = row.get(*index) else { continue };
+                let text = cut(text, *wide);
+                if text.is_empty() {
+                    gap += wide + 2;
+                    continue;
+                }
+                let filling = wide - width(&text);
+                let right = self.columns.get(*index).is_some_and(|(_, set)| *set == Set::Right);
+                let (before, after) = if right { (filling, 0) } else { (0, filling) };
+                line.extend(std::iter::repeat_n(' ', gap + before));
+                line.push_str(&look.paint(*style, &text));
+                gap = after + 2;
+            }
+            out.push_str(&line);
+            out.push('\n');
+        }
+        out
+    }
+
+    /// The columns that are shown, each with its width. One that holds nothing is not.
+    fn widths(&self, look: &Look) -> Vec<(usize, usize)> {
+        let set = |index: usize| self.columns.get(index).map(|(_, set)| *set);
+        let widest = |index: usize, (title, _): &(&str, Set)| {
+            let texts = self.rows.iter().filter_map(|row| Some(width(&row.get(index)?.0)));
+            let widest = texts.max().unwrap_or(0);
+            (widest > 0).then(|| (index, widest.max(width(title))))
+        };
+        let mut widths: Vec<_> = self
+            .columns
+            .iter()
+            .enumerate()
+            .filter_map(|(index, column)| widest(index, column))
+            .collect();
+        let Some(available) = look.width else { return widths };
+        let gaps = |widths: &[(usize, usize)]| 2 * widths.len().saturating_sub(1);
+        loop {
+            let fair = |(index, wide): &(usize, usize)| match set(*index) {
+                Some(Set::Flexible) => (*wide).min(FAIR_WIDTH),
+                _ => *wide,
+            };
+            let least = widths.iter().map(fair).sum::<usize>() + gaps(&widths);
+            let optional = widths.iter().rposition(|(index, _)| set(*index) == Some(Set::Optional));
+            match optional {
+                Some(optional) if least > available => drop(widths.remove(optional)),
+                _ => break,
+            }
+        }
+        let taken = widths.iter().map(|(_, wide)| wide).sum::<usize>() + gaps(&widths);
+        for _ in available..taken {
+            // Those that may be cut give way before the others, and of them the widest.
+            let widest = widths
+                .iter_mut()
+                .filter(|(_, wide)| *wide > LEAST_WIDTH)
+                .max_by_key(|(index, wide)| (set(*index) == Some(Set::Flexible), *wide));
+            match widest {
+                Some((_, wide)) => *wide -= 1,
+                None => break,
+            }
+        }
+        widths
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_terminal_is_told_nothing_by_what_others_wrote() {
+        assert_eq!(clean("a\u{1b}[31mb\u{9b}c\u{202e}d\ne\rf"), "a·[31mb·c·d⏎e·f");
+    }
+
+    #[test]
+    fn text_is_cut_by_columns_and_not_by_bytes() {
+        assert_eq!(cut("häuser", 6), "häuser");
+        assert_eq!(cut("häuser", 5), "häus…");
+        assert_eq!(cut("日本語", 4), "日…");
+        assert_eq!(width(&pad("日本語", 9)), 9);
+        assert_eq!(cut("ab", 0), "");
+    }
+
+    #[test]
+    fn a_table_fits_its_terminal() {
+        let mut table = Table::new(&[("N", Set::Right), ("TEXT", Set::Flexible), ("X", Set::Left)]);
+        table.row([("5".to_owned(), PLAIN), ("a".repeat(80), PLAIN), ("end".to_owned(), BOLD)]);
+        table.row([("50".to_owned(), PLAIN), ("b".to_owned(), PLAIN), (String::new(), PLAIN)]);
+        let narrow = table.render(&Look { colour: false, width: Some(40) });
+        assert!(narrow.lines().all(|line| width(line) <= 40), "{narrow}");
+        assert_eq!(narrow.lines().nth(2), Some("50  b"));
+        let mut table =
+            Table::new(&[("A", Set::Flexible), ("B", Set::Optional), ("EMPTY", Set::Left)]);
+        table.row([("a".repeat(30), PLAIN), ("b".repeat(15), PLAIN), (String::new(), PLAIN)]);
+        let fits = |width| table.render(&Look { colour: false, width: Some(width) });
+        assert!(fits(40).contains("bbb") && !fits(40).contains("EMPTY"));
+        assert!(!fits(36).contains("bbb"));
+        let mut table = Table::new(&[("TEXT", Set::Flexible), ("X", Set::Left)]);
+        table.row([("a".repeat(80), PLAIN), ("end".to_owned(), BOLD)]);
+        let wide = table.render(&Look::default());
+        assert!(wide.contains(&"a".repeat(80)));
+        assert!(!wide.contains('\u{1b}'));
+        let coloured = table.render(&Look { colour: true, width: None });
+        assert!(coloured.contains('\u{1b}'));
+    }
+
+    #[test]
+    fn numbers_are_easy_to_read() {
+        assert_eq!([grouped(7), grouped(1_234), grouped(1_234_567)], ["7", "1,234", "1,234,567"]);
+        assert_eq!([bytes(999), bytes(1_500), bytes(2_500_000)], ["999 B", "1.5 kB", "2.5 MB"]);
+    }
+}

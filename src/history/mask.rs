@@ -1,0 +1,109 @@
+//! Secrets are not shown: neither the server's private key nor anything a password or token could be
+//! guessed against leaves the log through these tools.
+
+use serde_json::Value;
+
+use crate::record::Record;
+
+/// What stands for a secret that is hidden altogether.
+const HIDDEN: &str = "(hidden)";
+
+/// Where users' own words begin. Nothing below is a secret of the server, whatever it is called.
+const OPAQUE: [&str; 3] = ["pdu", "content", "filter"];
+
+/// The payload of `record` with its secrets masked; `None` when it was erased or sealed.
+#[must_use]
+pub fn payload(record: &Record) -> Option<Value> {
+    let bytes = record.payload.bytes()?;
+    if !record.header.seal_key.is_empty() {
+        return None;
+    }
+    Some(match serde_json::from_slice(bytes) {
+        Ok(mut value) => {
+            mask(&mut value);
+            value
+        }
+        // What cannot be read cannot be masked.
+        Err(_) => Value::String(format!("({} bytes that are not JSON)", bytes.len())),
+    })
+}
+
+/// Masks by member name rather than by kind, so that a kind which is added later is not forgotten
+/// here.
+fn mask(value: &mut Value) {
+    match value {
+        Value::Object(members) => {
+            for (name, value) in members {
+                match name.as_str() {
+                    name if OPAQUE.contains(&name) => {}
+                    "password" => shorten(value, password),
+                    "access" | "refresh" => shorten(value, |hash| hash_start(&hash)),
+                    "private_key" | "secret" | "token" => shorten(value, |_| HIDDEN.to_owned()),
+                    _ => mask(value),
+                }
+            }
+        }
+        Value::Array(values) => values.iter_mut().for_each(mask),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
+fn shorten(value: &mut Value, shorter: impl Fn(String) -> String) {
+    if !value.is_null() {
+        let whole = value.as_str().map(str::to_owned);
+        *value = Value::String(whole.map_or_else(|| HIDDEN.to_owned(), shorter));
+    }
+}
+
+/// The scheme and its cost, which say whether a hash is still good enough.
+fn password(hash: String) -> String {
+    let mut parts = hash.split('$').skip(1);
+    match (parts.next(), parts.next(), parts.next()) {
+        (Some(scheme), Some(cost), Some(_)) => format!("${scheme}${cost}$…"),
+        _ => HIDDEN.to_owned(),
+    }
+}
+
+/// Enough to tell tokens apart, far too little to look one up by.
+fn hash_start(hash: &str) -> String {
+    match hash.get(..8) {
+        Some(start) if hash.len() >= 64 => format!("{start}…"),
+        _ => HIDDEN.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn secrets_are_masked_wherever_they_stand() {
+        let mut value = json!({
+            "password": "$pbkdf2-sha512$i=210000$c2FsdA$aGFzaA",
+            "private_key": "MFECAQ",
+            "nested": [{ "tokens": { "access": "ab".repeat(32), "refresh": "short", "expires_ms": 5 } }],
+        });
+        mask(&mut value);
+        assert_eq!(
+            value,
+            json!({
+                "password": "$pbkdf2-sha512$i=210000$…",
+                "private_key": "(hidden)",
+                "nested": [{ "tokens": { "access": "abababab…", "refresh": "(hidden)", "expires_ms": 5 } }],
+            })
+        );
+        let mut plain = json!({ "password": "no scheme" });
+        mask(&mut plain);
+        assert_eq!(plain, json!({ "password": "(hidden)" }));
+    }
+
+    #[test]
+    fn what_users_wrote_is_left_alone() {
+        let written = json!({ "pdu": { "content": { "password": "of the wifi" } } });
+        let mut value = written.clone();
+        mask(&mut value);
+        assert_eq!(value, written);
+    }
+}

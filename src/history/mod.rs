@@ -1,0 +1,85 @@
+//! Looking into a log: its records as they come, rooms and users as of any moment, what changed
+//! between two, and whether all of it is intact.
+//!
+//! A [`Source`] gives the records, from a data directory, an archive or a running server. Everything
+//! else is computed from them by local replay, so every question has the same answer wherever the
+//! log is. [`run`] answers one question, for people or for programs (see [`Output`]); `cargo run
+//! --example history` is that with a command line. Secrets are masked in every answer.
+
+use std::io;
+
+use ruma::OwnedRoomId;
+
+use crate::{
+    checkpoint::CheckpointError, log::archive::ArchiveError, record::Offset, state::ApplyError,
+};
+
+pub mod check;
+pub mod look;
+pub mod mask;
+pub mod moment;
+pub mod progress;
+pub mod query;
+mod render;
+mod run;
+pub mod source;
+pub mod words;
+
+pub use check::Report;
+pub use look::Look;
+pub use moment::Moment;
+pub use query::History;
+pub use render::report as render_report;
+pub use run::{Output, Question, run};
+pub use source::{Source, SourceError};
+
+/// Why a question has no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum HistoryError {
+    /// The records cannot be had.
+    #[error(transparent)]
+    Source(#[from] SourceError),
+    /// The archive cannot be read.
+    #[error(transparent)]
+    Archive(#[from] ArchiveError),
+    /// The records cannot be replayed.
+    #[error("the log cannot be replayed: {0}")]
+    Apply(#[from] ApplyError),
+    /// The checkpoint cannot be read.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    /// No room has this name.
+    #[error("no room has an id or an alias that is or begins with `{0}`; `rooms` lists them")]
+    NoRoom(String),
+    /// Several rooms have this name.
+    #[error(
+        "`{name}` is the beginning of the ids or aliases of {} rooms: {}",
+        .rooms.len(),
+        .rooms.iter().take(5).map(|id| id.as_str()).collect::<Vec<_>>().join(", ")
+    )]
+    ManyRooms {
+        /// The name.
+        name: String,
+        /// The rooms.
+        rooms: Vec<OwnedRoomId>,
+    },
+    /// The log has no such record.
+    #[error("there is no record {offset}; the log ends at {end}")]
+    NoRecord {
+        /// The offset that was asked for.
+        offset: Offset,
+        /// The last offset there is.
+        end: Offset,
+    },
+    /// The answer cannot be written.
+    #[error("cannot write the answer: {0}")]
+    Write(#[from] io::Error),
+}
+
+impl HistoryError {
+    /// Whether whoever read the answer has gone (`history tail … | head`).
+    #[must_use]
+    pub fn is_broken_pipe(&self) -> bool {
+        matches!(self, Self::Write(error) if error.kind() == io::ErrorKind::BrokenPipe)
+    }
+}

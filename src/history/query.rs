@@ -1,0 +1,663 @@
+//! What a log says about rooms, users and itself: computed by replaying it, with the bodies that an
+//! answer needs read again afterwards.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::Arc,
+};
+
+use ruma::{
+    OwnedRoomAliasId, OwnedRoomId, OwnedUserId, RoomAliasId, RoomId, events::StateEventType,
+};
+use serde::Serialize;
+use serde_json::Value;
+
+use super::{
+    HistoryError, mask,
+    moment::{Moment, Time},
+    progress::Progress,
+    source::Source,
+    words,
+};
+use crate::{
+    clock::Clock,
+    events::StoredEvent,
+    record::{Class, Command, Offset, Record, command::AccountKind},
+    state::{Membership, Room, State},
+};
+
+/// How many bodies are in memory at a time while a timeline is written.
+const CHUNK: usize = 512;
+
+/// How many rooms the statistics name.
+const BUSIEST: usize = 10;
+
+/// A log, replayed.
+#[derive(Debug)]
+pub struct History<'a> {
+    source: &'a Source,
+    state: State,
+    moments: Vec<Offset>,
+}
+
+impl<'a> History<'a> {
+    /// Replays the log of `source`. Of each of `moments`, the last offset up to it is noted.
+    ///
+    /// # Errors
+    /// When the source cannot be read or a record not be applied.
+    pub fn replay(source: &'a Source, moments: &[Moment]) -> Result<Self, HistoryError> {
+        Self::replay_with(source, moments, |_| ())
+    }
+
+    fn replay_with(
+        source: &'a Source,
+        moments: &[Moment],
+        mut each: impl FnMut(&Record),
+    ) -> Result<Self, HistoryError> {
+        let now_ms = Clock::system().now_ms();
+        let moments: Vec<_> = moments.iter().map(|moment| moment.from_now(now_ms)).collect();
+        let mut found = vec![Offset::ZERO; moments.len()];
+        let state = State::default();
+        let mut progress = Progress::begin(source.end()?);
+        for record in source.records(Offset::new(1))? {
+            let record = record?;
+            state.apply(&record)?;
+            each(&record);
+            for (moment, found) in moments.iter().zip(&mut found) {
+                let reached = match moment {
+                    Moment::At(offset) => record.offset() <= *offset,
+                    Moment::Time(ms) | Moment::Ago(ms) => record.header.time_ms <= *ms,
+                };
+                if reached {
+                    *found = record.offset();
+                }
+            }
+            progress.at(record.offset());
+        }
+        Ok(Self { source, state, moments: found })
+    }
+
+    /// The projections as of the end.
+    #[must_use]
+    pub const fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// The offset of the last record.
+    #[must_use]
+    pub fn end(&self) -> Offset {
+        self.state.applied()
+    }
+
+    /// The offset of the moment of this index; the end, if there was none.
+    #[must_use]
+    pub fn moment(&self, index: usize) -> Offset {
+        self.moments.get(index).copied().unwrap_or_else(|| self.end())
+    }
+
+    /// The room that `name` is the id or alias of, or the beginning of the id or alias of, if that
+    /// of one room only.
+    ///
+    /// # Errors
+    /// When it is that of no room, or of several.
+    pub fn room(&self, name: &str) -> Result<Arc<Room>, HistoryError> {
+        let rooms = &self.state.rooms;
+        if let Some(room) = <&RoomId>::try_from(name).ok().and_then(|id| rooms.get(id)) {
+            return Ok(room);
+        }
+        let target = <&RoomAliasId>::try_from(name).ok();
+        let target = target.and_then(|alias| self.state.aliases.get(alias, Offset::MAX));
+        if let Some(room) = target.and_then(|target| rooms.get(&target.room_id)) {
+            return Ok(room);
+        }
+        let mut matches = BTreeSet::new();
+        let sigil = |id: &str| id.get(1..).is_some_and(|rest| rest.starts_with(name));
+        for room in rooms.all() {
+            if room.id.as_str().starts_with(name) || sigil(room.id.as_str()) {
+                matches.insert(room.id.clone());
+            }
+        }
+        for (alias, target) in self.state.aliases.all(Offset::MAX) {
+            if alias.as_str().starts_with(name) || sigil(alias.as_str()) {
+                matches.insert(target.room_id);
+            }
+        }
+        let found = matches.first().and_then(|id| rooms.get(id));
+        match (found, matches.len()) {
+            (Some(room), 1) => Ok(room),
+            (_, 0) => Err(HistoryError::NoRoom(name.to_owned())),
+            _ => Err(HistoryError::ManyRooms {
+                name: name.to_owned(),
+                rooms: matches.into_iter().collect(),
+            }),
+        }
+    }
+
+    /// Reads the events at `offsets`, in any order and with repeats.
+    fn load(&self, offsets: &[Offset]) -> Result<HashMap<Offset, Loaded>, HistoryError> {
+        let offsets: Vec<_> =
+            offsets.iter().copied().collect::<BTreeSet<_>>().into_iter().collect();
+        let mut loaded = HashMap::with_capacity(offsets.len());
+        self.source.fetch(&offsets, |record| {
+            let time = Time(record.header.time_ms);
+            let offset = record.offset();
+            let event = match record.command() {
+                Ok(Some(Command::RoomEvent(body))) => StoredEvent::new(offset, body).ok(),
+                _ => None,
+            };
+            loaded.insert(offset, Loaded { time, event });
+            Ok::<_, HistoryError>(())
+        })?;
+        Ok(loaded)
+    }
+
+    /// Every room, as of now, in the order of their making.
+    ///
+    /// # Errors
+    /// When the source cannot be read.
+    pub fn rooms(&self) -> Result<Vec<RoomRow>, HistoryError> {
+        let at = self.end();
+        let mut aliases: HashMap<OwnedRoomId, Vec<OwnedRoomAliasId>> = HashMap::new();
+        for (alias, target) in self.state.aliases.all(at) {
+            aliases.entry(target.room_id).or_default().push(alias);
+        }
+        let rooms = self.state.rooms.all();
+        let key = |room: &Room, event_type| room.state_event(&event_type, "", at);
+        let mut wanted = Vec::new();
+        for room in &rooms {
+            wanted.extend(key(room, StateEventType::RoomName));
+            wanted.extend(key(room, StateEventType::RoomCanonicalAlias));
+            wanted.extend(room.last_event(at));
+            wanted.push(room.created);
+        }
+        let loaded = self.load(&wanted)?;
+        let text = |offset: Option<Offset>, key: &str| -> Option<String> {
+            let event = loaded.get(&offset?)?.event.as_ref()?;
+            let content: Value = event.content_as().ok()?;
+            Some(content.get(key)?.as_str().filter(|text| !text.is_empty())?.to_owned())
+        };
+        let time = |offset: Option<Offset>| Some(loaded.get(&offset?)?.time.to_string());
+        Ok(rooms
+            .iter()
+            .map(|room| {
+                let counts = room.counts(at);
+                let aliases = aliases.remove(&room.id).unwrap_or_default();
+                let main = text(key(room, StateEventType::RoomCanonicalAlias), "alias");
+                RoomRow {
+                    room_id: room.id.clone(),
+                    alias: main.or_else(|| aliases.first().map(ToString::to_string)),
+                    name: text(key(room, StateEventType::RoomName), "name"),
+                    version: room.version.to_string(),
+                    public: room.is_public(),
+                    joined: counts.joined,
+                    invited: counts.invited,
+                    events: room.event_count(at) as u64,
+                    created: time(Some(room.created)),
+                    last_event: time(room.last_event(at)),
+                }
+            })
+            .collect())
+    }
+
+    /// The events of `room` after `after`, up to and with `to`, oldest first; of many only the
+    /// `last`, if that is given. Each is handed to `found`.
+    ///
+    /// # Errors
+    /// When the source cannot be read, or what `found` fails with.
+    pub fn timeline(
+        &self,
+        room: &Room,
+        after: Offset,
+        to: Offset,
+        last: Option<usize>,
+        mut found: impl FnMut(EventRow) -> Result<(), HistoryError>,
+    ) -> Result<(), HistoryError> {
+        let mut offsets = room.events_forward(after, to, usize::MAX);
+        if let Some(last) = last {
+            offsets.drain(..offsets.len().saturating_sub(last));
+        }
+        for chunk in offsets.chunks(CHUNK) {
+            let mut loaded = self.load(chunk)?;
+            for offset in chunk {
+                if let Some(event) = loaded.remove(offset) {
+                    found(self.event_row(room, *offset, event))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn event_row(&self, room: &Room, offset: Offset, loaded: Loaded) -> EventRow {
+        let redacted_by = room.redaction_of(offset, self.end());
+        let time = loaded.time;
+        let Some(event) = loaded.event else {
+            return EventRow {
+                offset,
+                time: time.to_string(),
+                text: "(the event was erased)".to_owned(),
+                ..EventRow::default()
+            };
+        };
+        let before = event
+            .state_key
+            .as_deref()
+            .and_then(|target| OwnedUserId::try_from(target).ok())
+            .and_then(|target| room.membership(&target, offset.prev()))
+            .map(|(_, membership)| membership);
+        // Two events of one room whose ids have the same 64 bits of hash: then no record is named.
+        let about = words::about(&event).and_then(|event_id| {
+            let mut candidates = self.state.events.candidates(&event_id);
+            candidates.retain(|offset| room.has_event(*offset));
+            candidates.pop().filter(|_| candidates.is_empty())
+        });
+        let text = match redacted_by {
+            // A redaction is a wish not to be read; `show` has what the log still holds.
+            Some(by) => format!("(redacted by record {by})"),
+            None => words::of_event(&event, words::Context { before, about }),
+        };
+        let content = event.content_as().ok().filter(|_| redacted_by.is_none());
+        EventRow {
+            offset,
+            time: time.to_string(),
+            event_id: event.event_id.to_string(),
+            event_type: event.event_type.to_string(),
+            sender: event.sender.to_string(),
+            state_key: event.state_key.as_deref().map(str::to_owned),
+            content,
+            redacted_by,
+            text,
+        }
+    }
+
+    /// The state of `room` as of `at`, by type and key.
+    ///
+    /// # Errors
+    /// When the source cannot be read.
+    pub fn room_state(&self, room: &Room, at: Offset) -> Result<Vec<EventRow>, HistoryError> {
+        let offsets = room.full_state(at);
+        let mut loaded = self.load(&offsets)?;
+        let mut rows: Vec<_> = offsets
+            .iter()
+            .filter_map(|offset| Some(self.event_row(room, *offset, loaded.remove(offset)?)))
+            .collect();
+        rows.sort_by(|a, b| (&a.event_type, &a.state_key).cmp(&(&b.event_type, &b.state_key)));
+        Ok(rows)
+    }
+
+    /// What changed in `room` between two offsets.
+    ///
+    /// # Errors
+    /// When the source cannot be read.
+    pub fn diff(&self, room: &Room, a: Offset, b: Offset) -> Result<Diff, HistoryError> {
+        let (from, to) = (a.min(b), a.max(b));
+        let delta = room.state_delta(from, to);
+        let after = self.load(&delta)?;
+        let mut keys = BTreeMap::new();
+        for (offset, loaded) in after {
+            let Some(event) = &loaded.event else { continue };
+            let state_key = event.state_key.as_deref().unwrap_or_default().to_owned();
+            let event_type = StateEventType::from(event.event_type.to_string());
+            let before = room.state_event(&event_type, &state_key, from);
+            keys.insert((event.event_type.to_string(), state_key), (before, offset, loaded));
+        }
+        let wanted: Vec<_> = keys.values().filter_map(|(before, ..)| *before).collect();
+        let mut befores = self.load(&wanted)?;
+        let state = keys
+            .into_iter()
+            .map(|((event_type, state_key), (before, offset, loaded))| StateChange {
+                event_type,
+                state_key,
+                before: before.and_then(|before| {
+                    Some(self.event_row(room, before, befores.remove(&before)?))
+                }),
+                after: self.event_row(room, offset, loaded),
+            })
+            .collect();
+        let mut events = Vec::new();
+        self.timeline(room, from, to, None, |row| {
+            events.push(row);
+            Ok(())
+        })?;
+        let (before, now) = (room.counts(from), room.counts(to));
+        Ok(Diff {
+            room_id: room.id.clone(),
+            from,
+            to,
+            joined: (before.joined, now.joined),
+            state,
+            events,
+        })
+    }
+
+    /// Every user, in the order of their ids.
+    ///
+    /// # Errors
+    /// When the source cannot be read.
+    pub fn users(&self) -> Result<Vec<UserRow>, HistoryError> {
+        let at = self.end();
+        let mut rows = Vec::new();
+        let mut wanted = Vec::new();
+        for user_id in self.state.accounts.user_ids() {
+            let Some(account) = self.state.accounts.get(&user_id) else { continue };
+            let account = account.read();
+            let rooms = self.state.memberships.of(&user_id, at);
+            let joined = rooms.iter().filter(|room| room.membership == Membership::Join).count();
+            wanted.extend([account.registered, account.changed]);
+            let display_name = account.profile_field("displayname", at).map(words::plain);
+            rows.push((
+                account.registered,
+                account.changed,
+                UserRow {
+                    user_id: user_id.to_string(),
+                    display_name,
+                    guest: account.kind == AccountKind::Guest,
+                    devices: account.active_devices().map(|(id, _)| id.to_string()).collect(),
+                    rooms: joined as u64,
+                    registered: None,
+                    changed: None,
+                },
+            ));
+        }
+        let loaded = self.load(&wanted)?;
+        let time = |offset: Offset| Some(loaded.get(&offset)?.time.to_string());
+        Ok(rows
+            .into_iter()
+            .map(|(registered, changed, row)| UserRow {
+                registered: time(registered),
+                changed: time(changed),
+                ..row
+            })
+            .collect())
+    }
+}
+
+/// A record that was read for its event.
+struct Loaded {
+    time: Time,
+    event: Option<StoredEvent>,
+}
+
+/// Counts what is in the log of `source`.
+///
+/// # Errors
+/// When the source cannot be read or a record not be applied.
+pub fn stats(source: &Source) -> Result<Stats, HistoryError> {
+    let mut kinds: BTreeMap<String, KindRow> = BTreeMap::new();
+    let mut times: Option<(u64, u64)> = None;
+    let history = History::replay_with(source, &[], |record| {
+        let header = &record.header;
+        let row = kinds.entry(header.kind.to_string()).or_default();
+        row.records += 1;
+        row.bytes += u64::from(header.payload_len);
+        times = Some((times.map_or(header.time_ms, |(first, _)| first), header.time_ms));
+    })?;
+    let at = history.end();
+    let state = history.state();
+    let mut busiest = state.rooms.all();
+    busiest.sort_by_key(|room| std::cmp::Reverse(room.event_count(at)));
+    let busiest: BTreeSet<_> = busiest.iter().take(BUSIEST).map(|room| room.id.clone()).collect();
+    let mut busiest: Vec<_> =
+        history.rooms()?.into_iter().filter(|row| busiest.contains(&row.room_id)).collect();
+    busiest.sort_by_key(|row| std::cmp::Reverse(row.events));
+    Ok(Stats {
+        records: at.get(),
+        bytes: kinds.values().map(|row| row.bytes).sum(),
+        first: times.map(|(first, _)| Time(first).to_string()),
+        last: times.map(|(_, last)| Time(last).to_string()),
+        counts: Counts::of(state),
+        kinds: kinds.into_iter().map(|(kind, row)| KindRow { kind, ..row }).collect(),
+        busiest,
+    })
+}
+
+/// The record at `offset`, with its secrets masked.
+///
+/// # Errors
+/// When the source cannot be read or has no such record.
+pub fn show(source: &Source, offset: Offset) -> Result<RecordView, HistoryError> {
+    let mut found = None;
+    source.fetch(&[offset], |record| {
+        found = Some(RecordView::of(&record));
+        Ok::<_, HistoryError>(())
+    })?;
+    match found {
+        Some(view) => Ok(view),
+        None => Err(HistoryError::NoRecord { offset, end: source.end()? }),
+    }
+}
+
+/// How many there are of what the projections hold.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Counts {
+    /// Accounts.
+    pub users: u64,
+    /// Devices that are logged in.
+    pub devices: u64,
+    /// Rooms.
+    pub rooms: u64,
+    /// Events in all rooms.
+    pub events: u64,
+    /// Aliases that point at a room.
+    pub aliases: u64,
+}
+
+impl Counts {
+    /// Those of `state` as it stands.
+    #[must_use]
+    pub fn of(state: &State) -> Self {
+        let accounts = state.accounts.user_ids();
+        let accounts = accounts.iter().filter_map(|user_id| state.accounts.get(user_id));
+        let rooms = state.rooms.all();
+        Self {
+            users: state.accounts.len() as u64,
+            devices: accounts.map(|account| account.read().active_devices().count() as u64).sum(),
+            rooms: rooms.len() as u64,
+            events: rooms.iter().map(|room| room.event_count(Offset::MAX) as u64).sum(),
+            aliases: state.aliases.all(Offset::MAX).len() as u64,
+        }
+    }
+}
+
+/// A room at a glance.
+#[derive(Clone, Debug, Serialize)]
+pub struct RoomRow {
+    /// The room.
+    pub room_id: OwnedRoomId,
+    /// Its main alias, or else its first.
+    pub alias: Option<String>,
+    /// Its name.
+    pub name: Option<String>,
+    /// Its version.
+    pub version: String,
+    /// Whether the public directory lists it.
+    pub public: bool,
+    /// How many users are joined.
+    pub joined: u64,
+    /// How many users are invited.
+    pub invited: u64,
+    /// How many events it has.
+    pub events: u64,
+    /// When it was made.
+    pub created: Option<String>,
+    /// When its last event was sent.
+    pub last_event: Option<String>,
+}
+
+/// An event of a timeline or a state.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct EventRow {
+    /// Its record.
+    pub offset: Offset,
+    /// When the record was appended.
+    pub time: String,
+    /// Its id.
+    pub event_id: String,
+    /// Its type.
+    #[serde(rename = "type")]
+    pub event_type: String,
+    /// Who sent it.
+    pub sender: String,
+    /// Its state key, if it is a state event.
+    pub state_key: Option<String>,
+    /// Its content, unless it was redacted.
+    pub content: Option<Value>,
+    /// The record that redacts it.
+    pub redacted_by: Option<Offset>,
+    /// What it says, in words.
+    pub text: String,
+}
+
+/// What changed in a room between two offsets.
+#[derive(Clone, Debug, Serialize)]
+pub struct Diff {
+    /// The room.
+    pub room_id: OwnedRoomId,
+    /// The earlier offset.
+    pub from: Offset,
+    /// The later offset.
+    pub to: Offset,
+    /// How many users were joined then, and how many are later.
+    pub joined: (u64, u64),
+    /// The state that changed, by type and key.
+    pub state: Vec<StateChange>,
+    /// The events between, oldest first.
+    pub events: Vec<EventRow>,
+}
+
+/// A piece of state that changed.
+#[derive(Clone, Debug, Serialize)]
+pub struct StateChange {
+    /// Its type.
+    #[serde(rename = "type")]
+    pub event_type: String,
+    /// Its key.
+    pub state_key: String,
+    /// What it was; none if it was not there.
+    pub before: Option<EventRow>,
+    /// What it became.
+    pub after: EventRow,
+}
+
+/// A user at a glance.
+#[derive(Clone, Debug, Serialize)]
+pub struct UserRow {
+    /// The user.
+    pub user_id: String,
+    /// Display name.
+    pub display_name: Option<String>,
+    /// Whether it is a guest.
+    pub guest: bool,
+    /// The devices that are logged in.
+    pub devices: Vec<String>,
+    /// How many rooms the user is joined to.
+    pub rooms: u64,
+    /// When the account was made.
+    pub registered: Option<String>,
+    /// When anything about the account (not in rooms) last changed.
+    pub changed: Option<String>,
+}
+
+/// What a log holds.
+#[derive(Clone, Debug, Serialize)]
+pub struct Stats {
+    /// Records.
+    pub records: u64,
+    /// Bytes of their payloads.
+    pub bytes: u64,
+    /// Time of the first record.
+    pub first: Option<String>,
+    /// Time of the last record.
+    pub last: Option<String>,
+    /// How many there are of what the projections hold.
+    #[serde(flatten)]
+    pub counts: Counts,
+    /// Records by kind.
+    pub kinds: Vec<KindRow>,
+    /// The rooms with the most events, most first.
+    pub busiest: Vec<RoomRow>,
+}
+
+/// The records of one kind.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct KindRow {
+    /// The kind.
+    pub kind: String,
+    /// How many.
+    pub records: u64,
+    /// Bytes of their payloads.
+    pub bytes: u64,
+}
+
+/// A record with its secrets masked.
+#[derive(Clone, Debug, Serialize)]
+pub struct RecordView {
+    /// Its offset.
+    pub offset: Offset,
+    /// When it was appended.
+    pub time: String,
+    /// Its kind.
+    pub kind: String,
+    /// The version of its payload.
+    pub version: u16,
+    /// Its stream.
+    pub stream: String,
+    /// The room it concerns.
+    pub room: Option<String>,
+    /// Who did what the record says.
+    pub who: String,
+    /// What it says, in words.
+    pub text: String,
+    /// The user who made the request, if any.
+    pub user: String,
+    /// The device the request came from, if any.
+    pub device: String,
+    /// The request's id, if any.
+    pub request: String,
+    /// The life of the log it belongs to.
+    pub epoch: u32,
+    /// How many records of its batch follow.
+    pub batch_remaining: u32,
+    /// Whether it survives a restore to a moment before it.
+    pub must_not_rewind: bool,
+    /// Whether compaction may drop its payload.
+    pub ephemeral: bool,
+    /// Length of its payload.
+    pub payload_len: u32,
+    /// blake3 of its payload, in hex.
+    pub payload_hash: String,
+    /// Its value of the hash chain, in hex.
+    pub chain: String,
+    /// Its payload, with secrets masked; none if erased or sealed.
+    pub payload: Option<Value>,
+}
+
+impl RecordView {
+    /// The view of `record`.
+    #[must_use]
+    pub fn of(record: &Record) -> Self {
+        let header = &record.header;
+        let words = words::of_record(record);
+        let hex = |hash: [u8; 32]| blake3::Hash::from_bytes(hash).to_hex().to_string();
+        Self {
+            offset: header.offset,
+            time: Time(header.time_ms).to_string(),
+            kind: header.kind.to_string(),
+            version: header.version,
+            stream: header.stream.to_string(),
+            room: words.room,
+            who: words.who,
+            text: words.text,
+            user: header.origin.user.to_string(),
+            device: header.origin.device.to_string(),
+            request: header.origin.request.to_string(),
+            epoch: header.epoch.0,
+            batch_remaining: header.batch_remaining,
+            must_not_rewind: header.class == Class::MustNotRewind,
+            ephemeral: header.ephemeral,
+            payload_len: header.payload_len,
+            payload_hash: hex(header.payload_hash),
+            chain: hex(record.chain),
+            payload: mask::payload(record),
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! What a record says, in words.
+
+use ruma::{OwnedEventId, events::TimelineEventType};
+use serde_json::Value;
+
+use crate::{
+    events::StoredEvent,
+    record::{Command, Offset, Record},
+    state::Membership,
+};
+
+/// One record for a reader: who did what, and in which room.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Words {
+    /// Who; `server` for what the server does by itself.
+    pub who: String,
+    /// The room it concerns, if it does.
+    pub room: Option<String>,
+    /// What.
+    pub text: String,
+}
+
+/// What `record` says. One that cannot be read is described as such.
+#[must_use]
+pub fn of_record(record: &Record) -> Words {
+    let origin = &record.header.origin.user;
+    let who = if origin.is_empty() { "server".to_owned() } else { origin.to_string() };
+    let room = record.header.stream.room_id().map(ToString::to_string);
+    let (who, text) = match record.command() {
+        Ok(Some(command)) => of_command(record, command, who),
+        Ok(None) => (who, "(the payload was erased)".to_owned()),
+        Err(error) => (who, format!("({error})")),
+    };
+    Words { who, room, text }
+}
+
+fn of_command(record: &Record, command: Command, who: String) -> (String, String) {
+    let joined = |ids: Vec<String>| ids.join(", ");
+    match command {
+        Command::ServerIdentity(body) => {
+            (who, format!("is {}, with the signing key {}", body.server_name, body.key_id))
+        }
+        Command::UserRegister(body) => {
+            let with = if body.password.is_some() { "" } else { " without a password" };
+            (body.user_id.to_string(), format!("registered{with}"))
+        }
+        Command::UserPassword(body) => (body.user_id.to_string(), "has a new password".to_owned()),
+        Command::DeviceLogin(body) => {
+            let name = body.display_name.map_or_else(String::new, |name| format!(" ({name})"));
+            (body.user_id.to_string(), format!("logged in on {}{name}", body.device_id))
+        }
+        Command::DeviceRefresh(body) => {
+            (body.user_id.to_string(), format!("got new tokens for {}", body.device_id))
+        }
+        Command::DeviceConfirm(body) => {
+            (body.user_id.to_string(), format!("uses the new tokens of {}", body.device_id))
+        }
+        Command::DeviceRemove(body) => {
+            let devices = joined(body.devices.iter().map(ToString::to_string).collect());
+            (body.user_id.to_string(), format!("logged out {devices}"))
+        }
+        Command::DeviceRename(body) => {
+            let name = body.display_name.unwrap_or_else(|| "nothing".to_owned());
+            (body.user_id.to_string(), format!("named {} {name}", body.device_id))
+        }
+        Command::ProfileSet(body) => {
+            let text = match &body.value {
+                Some(value) => format!("set {} to {}", body.field, plain(value)),
+                None => format!("removed {}", body.field),
+            };
+            (body.user_id.to_string(), text)
+        }
+        Command::AccountDataSet(body) => {
+            (body.user_id.to_string(), format!("set account data {}", body.event_type))
+        }
+        Command::FilterCreate(body) => {
+            (body.user_id.to_string(), format!("stored the filter {}", body.filter_id))
+        }
+        Command::RoomEvent(body) => match StoredEvent::new(record.offset(), body) {
+            Ok(event) => (event.sender.to_string(), of_event(&event, Context::default())),
+            Err(error) => (who, format!("(not an event: {error})")),
+        },
+        Command::RoomForget(body) => (body.user_id.to_string(), "forgot the room".to_owned()),
+        Command::RoomVisibility(body) => {
+            let text = if body.public { "listed the room" } else { "took the room off the list" };
+            (who, format!("{text} in the public directory"))
+        }
+        Command::RoomReceipt(body) => {
+            let what = match body.receipt_type.as_str() {
+                "m.read.private" => "read (privately) up to",
+                "m.fully_read" => "put the read marker at",
+                _ => "read up to",
+            };
+            (body.user_id.to_string(), format!("{what} {}", body.event_id))
+        }
+        Command::RoomTyping(body) => {
+            let text = if body.until_ms == 0 { "stopped typing" } else { "is typing" };
+            (body.user_id.to_string(), text.to_owned())
+        }
+        Command::AliasSet(body) => {
+            (body.creator.to_string(), format!("pointed {} at {}", body.alias, body.room_id))
+        }
+        Command::AliasRemove(body) => (who, format!("removed {}", body.alias)),
+    }
+}
+
+/// What is known of an event's surroundings.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Context {
+    /// The membership that a member event changes.
+    pub before: Option<Membership>,
+    /// The record of the event that it is about: redacts, replaces, reacts to.
+    pub about: Option<Offset>,
+}
+
+/// The event that `event` is about: redacts, replaces, reacts to.
+#[must_use]
+pub fn about(event: &StoredEvent) -> Option<OwnedEventId> {
+    let content: Value = event.content_as().unwrap_or_default();
+    let related = content.pointer("/m.relates_to/event_id").and_then(Value::as_str);
+    event.redacts.clone().or_else(|| related?.try_into().ok())
+}
+
+/// What `event` says, its sender left out.
+#[must_use]
+pub fn of_event(event: &StoredEvent, context: Context) -> String {
+    let about = |id: Option<&str>| match context.about {
+        Some(offset) => format!("record {offset}"),
+        None => id.unwrap_or("an event").to_owned(),
+    };
+    let content: Value = event.content_as().unwrap_or_default();
+    let text = |key: &str| content.get(key).and_then(Value::as_str);
+    match (&event.event_type, event.state_key.as_deref()) {
+        (TimelineEventType::RoomMessage, None) => message(&content, about(None)),
+        (TimelineEventType::RoomEncrypted, None) => "(an encrypted message)".to_owned(),
+        (TimelineEventType::RoomMember, Some(target)) => {
+            member(event, target, &content, context.before)
+        }
+        (TimelineEventType::RoomRedaction, None) => {
+            let target = about(event.redacts.as_ref().map(|id| id.as_str()));
+            format!("redacted {target}{}", reason(&content))
+        }
+        (TimelineEventType::Reaction, None) => {
+            let key = content.pointer("/m.relates_to/key").and_then(Value::as_str);
+            format!("reacted {} to {}", key.unwrap_or_default(), about(None))
+        }
+        (TimelineEventType::RoomCreate, Some(_)) => {
+            let version = text("room_version").unwrap_or("1");
+            format!("made the room, version {version}")
+        }
+        (TimelineEventType::RoomName, Some(_)) => set("the name", text("name")),
+        (TimelineEventType::RoomTopic, Some(_)) => set("the topic", text("topic")),
+        (TimelineEventType::RoomCanonicalAlias, Some(_)) => set("the main alias", text("alias")),
+        (TimelineEventType::RoomAvatar, Some(_)) => set("the avatar", text("url")),
+        (TimelineEventType::RoomJoinRules, Some(_)) => set("the join rule", text("join_rule")),
+        (TimelineEventType::RoomGuestAccess, Some(_)) => set("guest access", text("guest_access")),
+        (TimelineEventType::RoomHistoryVisibility, Some(_)) => {
+            set("history visibility", text("history_visibility"))
+        }
+        (TimelineEventType::RoomPowerLevels, Some(_)) => "set the power levels".to_owned(),
+        (TimelineEventType::RoomEncryption, Some(_)) => "turned encryption on".to_owned(),
+        (TimelineEventType::RoomTombstone, Some(_)) => {
+            set("the successor of the room", text("replacement_room"))
+        }
+        (other, Some("")) => format!("set {other} to {}", event.content.get()),
+        (other, Some(key)) => format!("set {other} of {key} to {}", event.content.get()),
+        (other, None) => format!("sent {other} {}", event.content.get()),
+    }
+}
+
+fn set(what: &str, value: Option<&str>) -> String {
+    match value {
+        Some(value) if !value.is_empty() => format!("set {what} to {value}"),
+        _ => format!("removed {what}"),
+    }
+}
+
+fn message(content: &Value, about: String) -> String {
+    let text = |from: &Value, key: &str| from.get(key).and_then(Value::as_str).map(str::to_owned);
+    let relation = content.pointer("/m.relates_to/rel_type").and_then(Value::as_str);
+    if relation == Some("m.replace") {
+        let new = content.get("m.new_content").unwrap_or(content);
+        return format!("(edits {about}) {}", text(new, "body").unwrap_or_default());
+    }
+    let body = text(content, "body").unwrap_or_default();
+    match content.get("msgtype").and_then(Value::as_str) {
+        Some("m.text") => body,
+        Some("m.notice") => format!("(notice) {body}"),
+        Some("m.emote") => format!("* {body}"),
+        Some(kind @ ("m.image" | "m.file" | "m.audio" | "m.video" | "m.location")) => {
+            format!("({}) {body}", kind.trim_start_matches("m."))
+        }
+        Some(other) => format!("({other}) {body}"),
+        None => "(an empty message)".to_owned(),
+    }
+}
+
+fn member(
+    event: &StoredEvent,
+    target: &str,
+    content: &Value,
+    before: Option<Membership>,
+) -> String {
+    let own = event.sender.as_str() == target;
+    let now = content.get("membership").and_then(Value::as_str).unwrap_or_default();
+    let does = match (now, before) {
+        ("join", Some(Membership::Join)) => {
+            let name = content.get("displayname").and_then(Value::as_str);
+            return name.map_or_else(
+                || "has no display name any more".to_owned(),
+                |name| format!("is shown as {name}"),
+            );
+        }
+        ("join", Some(Membership::Invite)) => "accepted the invitation".to_owned(),
+        ("join", _) => "joined".to_owned(),
+        ("invite", _) => format!("invited {target}"),
+        ("knock", _) => "asked to be let in".to_owned(),
+        ("ban", _) => format!("banned {target}"),
+        ("leave", Some(Membership::Invite)) if own => "declined the invitation".to_owned(),
+        ("leave", Some(Membership::Knock)) if own => "no longer asks to be let in".to_owned(),
+        ("leave", _) if own => "left".to_owned(),
+        ("leave", Some(Membership::Ban)) => format!("unbanned {target}"),
+        ("leave", Some(Membership::Invite)) => format!("took back the invitation of {target}"),
+        ("leave", Some(Membership::Knock)) => format!("did not let {target} in"),
+        ("leave", Some(Membership::Join)) => format!("kicked {target}"),
+        ("leave", _) => format!("removed {target}"),
+        (other, _) => format!("set the membership of {target} to {other}"),
+    };
+    does + &reason(content)
+}
+
+fn reason(content: &Value) -> String {
+    let given = content.get("reason").and_then(Value::as_str);
+    given.map_or_else(String::new, |reason| format!(" (reason: {reason})"))
+}
+
+/// A string as it is, anything else as JSON.
+pub(super) fn plain(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}

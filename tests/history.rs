@@ -1,0 +1,654 @@
+//! Fills a data directory as a server would, and asks everything that can be asked of it, from each
+//! kind of source.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::{
+    io::{Read as _, Write as _},
+    os::unix::fs::PermissionsExt as _,
+    path::Path,
+    sync::Arc,
+    time::Duration,
+};
+
+use logcabin::{
+    admin::{serve_until, socket_path},
+    checkpoint::Checkpoint,
+    clock::Clock,
+    decide::{
+        account::{Login, Register, SetProfile},
+        create_room::{CreateRoom, Preset},
+        membership::{Change, ChangeMembership},
+        send::SendEvent,
+    },
+    engine::{Engine, Options},
+    history::{HistoryError, Look, Moment, Output, Question, Source, run},
+    log::{
+        Log,
+        archive::{ArchiveOptions, Archiver, archive_dir},
+        memory::MemoryLog,
+        sled::{SledLog, SledOptions},
+    },
+    record::{
+        Offset, Origin,
+        command::{AccountKind, TokenHash, Tokens},
+    },
+};
+use ruma::{
+    CanonicalJsonObject, MilliSecondsSinceUnixEpoch, OwnedEventId, OwnedRoomId, OwnedUserId,
+    RoomVersionId, UInt, events::TimelineEventType,
+};
+use serde_json::{Value, json};
+
+/// 2026-03-01T12:00:00Z
+const START: u64 = 1_772_366_400_000;
+const PASSWORD: &str = "$pbkdf2-sha512$i=210000$UExBTlRFRFNBTFQ$UExBTlRFREhBU0g";
+
+/// A server without its edge.
+struct Cabin {
+    engine: Engine,
+    log: Arc<dyn Log>,
+    archiver: Archiver,
+    clock: Clock,
+}
+
+impl Cabin {
+    async fn open(data_dir: &Path) -> Self {
+        let clock = Clock::manual(START);
+        let options = SledOptions { clock: clock.clone(), ..SledOptions::new(data_dir) };
+        let log: Arc<dyn Log> = Arc::new(SledLog::open(options).unwrap());
+        let options = ArchiveOptions {
+            segment_bytes: 16 * 1024,
+            ..ArchiveOptions::new(archive_dir(data_dir))
+        };
+        let archiver = Archiver::start(options, Arc::clone(&log)).unwrap();
+        let options = Options {
+            server_name: "cabin.example".try_into().unwrap(),
+            event_cache_bytes: 1 << 20,
+            clock: clock.clone(),
+        };
+        let engine = Engine::open(Arc::clone(&log), options).await.unwrap();
+        Self { engine, log, archiver, clock }
+    }
+
+    /// Gives the digest of the state.
+    fn close(self) -> String {
+        let Self { engine, log, archiver, .. } = self;
+        log.close();
+        archiver.stop();
+        Checkpoint::of(engine.state()).digest
+    }
+
+    fn ts(&self) -> MilliSecondsSinceUnixEpoch {
+        MilliSecondsSinceUnixEpoch(UInt::try_from(self.clock.now_ms()).unwrap())
+    }
+
+    fn end(&self) -> Offset {
+        *self.log.durable().borrow()
+    }
+
+    async fn register(&self, user: &OwnedUserId, name: &str) {
+        let device_id: ruma::OwnedDeviceId = "PHONE".into();
+        let tokens = Tokens {
+            access: TokenHash::of(&format!("access of {user}")),
+            expires_ms: None,
+            refresh: Some(TokenHash::of(&format!("refresh of {user}"))),
+        };
+        let register = Register {
+            user_id: user.clone(),
+            kind: AccountKind::User,
+            password: Some(PASSWORD.to_owned()),
+            display_name: Some(name.to_owned()),
+            login: Some(Login {
+                user_id: user.clone(),
+                device_id,
+                display_name: Some("Phone".to_owned()),
+                tokens,
+            }),
+        };
+        self.engine.propose(by(user), register).await.unwrap().into_inner();
+    }
+
+    async fn create(&self, creator: &OwnedUserId, alias: &str, name: &str) -> OwnedRoomId {
+        let create = CreateRoom {
+            room_id: OwnedRoomId::try_from(format!("!{alias}Room:cabin.example")).unwrap(),
+            creator: creator.clone(),
+            version: RoomVersionId::V10,
+            preset: Preset::PublicChat,
+            creation_content: CanonicalJsonObject::new(),
+            power_levels: CanonicalJsonObject::new(),
+            initial_state: Vec::new(),
+            name: Some(name.to_owned()),
+            topic: Some("Wood, mostly".to_owned()),
+            alias: Some(format!("#{alias}:cabin.example").try_into().unwrap()),
+            invite: Vec::new(),
+            is_direct: false,
+            public: true,
+            ts: self.ts(),
+        };
+        self.engine.propose(by(creator), create).await.unwrap().into_inner()
+    }
+
+    async fn member(
+        &self,
+        room: &OwnedRoomId,
+        who: &OwnedUserId,
+        target: &OwnedUserId,
+        change: Change,
+    ) {
+        let change = ChangeMembership {
+            room_id: room.clone(),
+            sender: who.clone(),
+            target: target.clone(),
+            change,
+            reason: None,
+            is_direct: false,
+            third_party_signed: None,
+            ts: self.ts(),
+        };
+        self.engine.propose(by(who), change).await.unwrap().into_inner();
+    }
+
+    async fn send(
+        &self,
+        room: &OwnedRoomId,
+        sender: &OwnedUserId,
+        (event_type, state_key): (&str, Option<&str>),
+        content: Value,
+        redacts: Option<OwnedEventId>,
+    ) -> OwnedEventId {
+        let content = serde_json::from_value(content).unwrap();
+        let send = SendEvent {
+            room_id: room.clone(),
+            sender: sender.clone(),
+            event_type: TimelineEventType::from(event_type),
+            state_key: state_key.map(str::to_owned),
+            content,
+            redacts,
+            transaction: None,
+            ts: self.ts(),
+        };
+        self.engine.propose(by(sender), send).await.unwrap().into_inner()
+    }
+
+    async fn say(&self, room: &OwnedRoomId, sender: &OwnedUserId, body: &str) -> OwnedEventId {
+        let content = json!({ "msgtype": "m.text", "body": body });
+        self.send(room, sender, ("m.room.message", None), content, None).await
+    }
+}
+
+fn by(user: &OwnedUserId) -> Origin {
+    Origin { user: user.as_str().into(), device: "PHONE".into(), request: "r1".into() }
+}
+
+/// What the tests look for in a filled log.
+struct Filled {
+    room: OwnedRoomId,
+    /// Right before the room was renamed.
+    before_rename: Offset,
+    /// The time of that record.
+    before_rename_ms: u64,
+    end: Offset,
+}
+
+async fn fill(cabin: &Cabin) -> Filled {
+    let [ann, bob, eve] = ["ann", "bob", "eve"]
+        .map(|name| OwnedUserId::try_from(format!("@{name}:cabin.example")).unwrap());
+    cabin.register(&ann, "Ann of the Woods").await;
+    cabin.register(&bob, "Bob").await;
+    cabin.register(&eve, "Eve").await;
+    let room = cabin.create(&ann, "porch", "The Porch").await;
+    let other = cabin.create(&bob, "porcupines", "Porcupines").await;
+    cabin.member(&room, &ann, &bob, Change::Invite).await;
+    cabin.member(&room, &bob, &bob, Change::Join).await;
+    cabin.member(&room, &eve, &eve, Change::Join).await;
+    cabin.say(&room, &ann, "Who brought the firewood?").await;
+    cabin.say(&room, &bob, "I did. \u{1b}[31mDry\u{1b}[0m as a bone 🪵").await;
+    let rude = cabin.say(&room, &eve, "something rude").await;
+    cabin.say(&other, &bob, "Anybody here?").await;
+    let reaction =
+        json!({ "m.relates_to": { "rel_type": "m.annotation", "event_id": rude, "key": "👎" } });
+    cabin.send(&room, &bob, ("m.reaction", None), reaction, None).await;
+    let reason = json!({ "reason": "be kind" });
+    cabin.send(&room, &ann, ("m.room.redaction", None), reason, Some(rude)).await;
+    cabin.member(&room, &ann, &eve, Change::Kick).await;
+    let before_rename = cabin.end();
+    let before_rename_ms = cabin.log.get(before_rename).unwrap().unwrap().header.time_ms;
+    let name = json!({ "name": "The Verandah" });
+    cabin.send(&room, &ann, ("m.room.name", Some("")), name, None).await;
+    let profile = SetProfile {
+        user_id: bob.clone(),
+        field: "displayname".to_owned(),
+        value: Some(json!("Bob the Builder")),
+    };
+    cabin.engine.propose(by(&bob), profile).await.unwrap().into_inner();
+    cabin.say(&room, &bob, "Verandah it is.").await;
+    Filled { room, before_rename, before_rename_ms, end: cabin.end() }
+}
+
+/// The answer for programs: one value for each line.
+fn ask(source: &Source, question: &Question) -> Result<Vec<Value>, HistoryError> {
+    let mut text = Vec::new();
+    tokio::task::block_in_place(|| run(source, question, &mut Output::for_programs(&mut text)))?;
+    let text = String::from_utf8(text).unwrap();
+    Ok(text.lines().map(|line| serde_json::from_str(line).unwrap()).collect())
+}
+
+/// The answer for people.
+fn read(source: &Source, question: &Question, look: Look) -> String {
+    let mut text = Vec::new();
+    tokio::task::block_in_place(|| run(source, question, &mut Output::for_people(&mut text, look)))
+        .unwrap();
+    String::from_utf8(text).unwrap()
+}
+
+fn place(path: &Path) -> Source {
+    tokio::task::block_in_place(|| Source::open(path.to_str().unwrap())).unwrap()
+}
+
+fn at(text: &str) -> Moment {
+    text.parse().unwrap()
+}
+
+/// One of each.
+fn questions(filled: &Filled) -> Vec<Question> {
+    let room = || "porchR".to_owned();
+    vec![
+        Question::Tail { last: None, follow: false },
+        Question::Tail { last: Some(3), follow: false },
+        Question::Show(Offset::new(1)),
+        Question::Show(filled.end),
+        Question::Rooms,
+        Question::Room { room: filled.room.to_string(), last: None },
+        Question::Room { room: "#porch:cabin.example".to_owned(), last: Some(2) },
+        Question::State { room: room(), at: None },
+        Question::State { room: room(), at: Some(Moment::At(filled.before_rename)) },
+        Question::Diff { room: room(), from: at("20"), to: Moment::At(filled.end) },
+        Question::Users,
+        Question::Stats,
+    ]
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_source_gives_the_same_answers() {
+    let directory = tempfile::tempdir().unwrap();
+    let data_dir = directory.path();
+    let cabin = Cabin::open(data_dir).await;
+    let filled = fill(&cabin).await;
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let socket = socket_path(data_dir);
+    let served =
+        serve_until(&socket, Arc::clone(&cabin.log), async { drop(stopped.await) }).unwrap();
+
+    // The log is in use, so that the directory is read through the socket.
+    let running = place(data_dir);
+    assert!(running.place().contains("admin.sock"), "{running:?}");
+    let named = Source::open(&format!("unix:{}", socket.display())).unwrap();
+    let questions = questions(&filled);
+    let answers: Vec<_> =
+        questions.iter().map(|question| ask(&running, question).unwrap()).collect();
+    for (question, answer) in questions.iter().zip(&answers) {
+        assert!(!answer.is_empty(), "{question:?}");
+        assert_eq!(&ask(&named, question).unwrap(), answer, "{question:?}");
+    }
+    drop((running, named, stop));
+    served.await.unwrap();
+    assert!(!socket.exists());
+    cabin.close();
+
+    for path in [data_dir.to_owned(), archive_dir(data_dir)] {
+        let source = place(&path);
+        for (question, answer) in questions.iter().zip(&answers) {
+            assert_eq!(&ask(&source, question).unwrap(), answer, "{question:?} of {source:?}");
+        }
+        let report = &ask(&source, &Question::Verify).unwrap()[0];
+        assert_eq!(report["intact"], true, "{report}");
+        assert_eq!(report["records"], filled.end.get());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_answers_say_what_happened() {
+    let directory = tempfile::tempdir().unwrap();
+    let cabin = Cabin::open(directory.path()).await;
+    let filled = fill(&cabin).await;
+    cabin.close();
+    let source = place(directory.path());
+    let room = "porchR".to_owned();
+
+    let events = ask(&source, &Question::Room { room: room.clone(), last: None }).unwrap();
+    let texts: Vec<_> = events.iter().map(|event| event["text"].as_str().unwrap()).collect();
+    assert!(texts.contains(&"Who brought the firewood?"), "{texts:#?}");
+    assert!(texts.contains(&"accepted the invitation"), "{texts:#?}");
+    assert!(texts.contains(&"kicked @eve:cabin.example"), "{texts:#?}");
+    assert!(texts.contains(&"redacted record 36 (reason: be kind)"), "{texts:#?}");
+    assert!(texts.contains(&"reacted 👎 to record 36"), "{texts:#?}");
+    assert!(!texts.contains(&"something rude"), "{texts:#?}");
+
+    let name = |at: Option<Moment>| {
+        let state = ask(&source, &Question::State { room: room.clone(), at }).unwrap();
+        let name = state.iter().find(|event| event["type"] == "m.room.name").unwrap();
+        name["content"]["name"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(name(None), "The Verandah");
+    assert_eq!(name(Some(Moment::At(filled.before_rename))), "The Porch");
+    assert_eq!(name(Some(Moment::Time(filled.before_rename_ms))), "The Porch");
+    assert_eq!(name(Some(at("2026-03-01 12:01"))), "The Verandah");
+    let none = Question::State { room: room.clone(), at: Some(at("2026-03-01 11:59:59")) };
+    assert!(ask(&source, &none).unwrap().is_empty());
+
+    // In either order.
+    for (from, to) in [(filled.before_rename, filled.end), (filled.end, filled.before_rename)] {
+        let (from, to) = (Moment::At(from), Moment::At(to));
+        let diff = &ask(&source, &Question::Diff { room: room.clone(), from, to }).unwrap()[0];
+        assert_eq!(diff["state"].as_array().unwrap().len(), 1, "{diff}");
+        assert_eq!(diff["state"][0]["before"]["content"]["name"], "The Porch");
+        assert_eq!(diff["state"][0]["after"]["content"]["name"], "The Verandah");
+        assert_eq!(diff["events"].as_array().unwrap().len(), 2);
+    }
+
+    let users = ask(&source, &Question::Users).unwrap();
+    assert_eq!(users.len(), 3);
+    assert_eq!(users[1]["display_name"], "Bob the Builder");
+    assert_eq!(users[1]["rooms"], 2);
+    let stats = &ask(&source, &Question::Stats).unwrap()[0];
+    assert_eq!(stats["records"], filled.end.get());
+    assert_eq!(stats["busiest"][0]["room_id"], filled.room.as_str());
+
+    let many = ask(&source, &Question::Room { room: "porc".to_owned(), last: None }).unwrap_err();
+    assert!(matches!(many, HistoryError::ManyRooms { .. }), "{many}");
+    let none = ask(&source, &Question::Room { room: "cellar".to_owned(), last: None }).unwrap_err();
+    assert!(matches!(none, HistoryError::NoRoom(_)), "{none}");
+    let none = ask(&source, &Question::Show(Offset::new(999))).unwrap_err();
+    assert!(matches!(none, HistoryError::NoRecord { .. }), "{none}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn state_as_of_an_offset_is_that_of_a_log_that_ends_there() {
+    let directory = tempfile::tempdir().unwrap();
+    let data_dir = directory.path();
+    let cabin = Cabin::open(data_dir).await;
+    let filled = fill(&cabin).await;
+    let records = cabin.log.read(Offset::new(1), usize::MAX).unwrap();
+    cabin.close();
+    let source = place(data_dir);
+    let room = filled.room.to_string();
+    let created = records.iter().position(|record| &*record.header.kind == "room.event").unwrap();
+    for length in created + 1..=records.len() {
+        let prefix = records[..length].iter().cloned().map(Arc::new).collect();
+        let log: Arc<dyn Log> = Arc::new(MemoryLog::with_records(Clock::manual(START), prefix));
+        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+        let socket = data_dir.join("prefix.sock");
+        let served = serve_until(&socket, log, async { drop(stopped.await) }).unwrap();
+        let end = Moment::At(Offset::new(length as u64));
+        let then = ask(&place(&socket), &Question::State { room: room.clone(), at: None }).unwrap();
+        let as_of = Question::State { room: room.clone(), at: Some(end) };
+        assert_eq!(ask(&source, &as_of).unwrap(), then, "as of {length}");
+        drop(stop);
+        served.await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_answer_holds_a_secret() {
+    let directory = tempfile::tempdir().unwrap();
+    let data_dir = directory.path();
+    let cabin = Cabin::open(data_dir).await;
+    let filled = fill(&cabin).await;
+    let private_key = cabin.engine.state().server().unwrap().private_key.clone();
+    let token = format!("{:?}", TokenHash::of("access of @ann:cabin.example"));
+    let refresh = format!("{:?}", TokenHash::of("refresh of @ann:cabin.example"));
+    let records = cabin.log.read(Offset::new(1), usize::MAX).unwrap();
+    cabin.close();
+    let secrets = ["UExBTlRFRFNBTFQ", "UExBTlRFREhBU0g", &private_key, &token, &refresh];
+    // They are in the log, or the test shows nothing.
+    let all: Vec<u8> = records.iter().flat_map(|r| r.payload.bytes().unwrap().to_vec()).collect();
+    let all = String::from_utf8(all).unwrap();
+    assert!(secrets.iter().all(|secret| all.contains(secret)));
+
+    let mut questions = questions(&filled);
+    questions.extend((1..=filled.end.get()).map(|offset| Question::Show(Offset::new(offset))));
+    questions.push(Question::Verify);
+    for path in [data_dir.to_owned(), archive_dir(data_dir)] {
+        let source = place(&path);
+        for question in &questions {
+            let programs = format!("{:?}", ask(&source, question).unwrap());
+            let people = read(&source, question, Look::default());
+            for secret in secrets {
+                assert!(!programs.contains(secret), "{question:?} tells {secret}");
+                assert!(!people.contains(secret), "{question:?} tells {secret}");
+            }
+            assert!(
+                !people.contains('\u{1b}'),
+                "{question:?} sends what a user wrote to the terminal"
+            );
+            for line in read(&source, question, Look { colour: true, width: Some(60) }).lines() {
+                assert!(!line.contains("\u{1b}[31mDry"), "{line:?}");
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tail_follows_a_running_server_until_it_stops() {
+    let directory = tempfile::tempdir().unwrap();
+    let data_dir = directory.path().to_owned();
+    let cabin = Cabin::open(&data_dir).await;
+    let filled = fill(&cabin).await;
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let socket = socket_path(&data_dir);
+    // What a crash leaves behind.
+    drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
+    let served =
+        serve_until(&socket, Arc::clone(&cabin.log), async { drop(stopped.await) }).unwrap();
+    let mode = std::fs::metadata(&socket).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+
+    let source = place(&data_dir);
+    let tail = std::thread::spawn(move || {
+        let mut text = Vec::new();
+        let question = Question::Tail { last: Some(1), follow: true };
+        run(&source, &question, &mut Output::for_programs(&mut text)).unwrap();
+        String::from_utf8(text).unwrap()
+    });
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let ann = OwnedUserId::try_from("@ann:cabin.example").unwrap();
+    for body in ["one", "two", "three"] {
+        cabin.say(&filled.room, &ann, body).await;
+    }
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    drop(stop);
+    served.await.unwrap();
+    let text = tokio::task::spawn_blocking(|| tail.join().unwrap()).await.unwrap();
+    let texts: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let texts: Vec<_> = texts.iter().map(|record| record["text"].as_str().unwrap()).collect();
+    assert_eq!(texts, ["Verandah it is.", "one", "two", "three"]);
+    cabin.close();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_socket_the_archive_is_read_and_that_is_said() {
+    let directory = tempfile::tempdir().unwrap();
+    let cabin = Cabin::open(directory.path()).await;
+    fill(&cabin).await;
+    let mut archived = cabin.archiver.archived();
+    let end = cabin.end();
+    archived.wait_for(|archived| *archived == end).await.unwrap();
+    let source = place(directory.path());
+    assert!(source.note().unwrap().contains("archive"), "{source:?}");
+    assert_eq!(ask(&source, &Question::Users).unwrap().len(), 3);
+    cabin.close();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_socket_answers_what_is_no_request() {
+    let directory = tempfile::tempdir().unwrap();
+    let log: Arc<dyn Log> = Arc::new(MemoryLog::new(Clock::manual(START)));
+    let socket = socket_path(directory.path());
+    let served = serve_until(&socket, log, std::future::pending()).unwrap();
+    let answer = |request: Vec<u8>| {
+        let mut stream = std::os::unix::net::UnixStream::connect(&socket).unwrap();
+        stream.write_all(&request).unwrap();
+        let mut answer = Vec::new();
+        // The rest of an overlong request is not read, which resets the connection.
+        let _ = stream.read_to_end(&mut answer);
+        answer
+    };
+    tokio::task::block_in_place(|| {
+        assert_eq!(answer(b"records 9 9 9\n".to_vec())[0], b'E');
+        assert_eq!(answer(b"records 2\n".to_vec())[0], b'E');
+        assert_eq!(answer(b"records 0\n".to_vec())[0], b'E');
+        assert_eq!(answer(vec![b'x'; 128])[0], b'E');
+        let mut open: Vec<_> =
+            (0..16).map(|_| std::os::unix::net::UnixStream::connect(&socket).unwrap()).collect();
+        // All sixteen are served before the next one comes.
+        for stream in &mut open {
+            stream.write_all(b"end\n").unwrap();
+            stream.read_exact(&mut [0; 9]).unwrap();
+        }
+        let refused = answer(b"end\n".to_vec());
+        assert!(String::from_utf8_lossy(&refused).contains("too many"), "{refused:?}");
+    });
+    served.abort();
+}
+
+/// Runs `logcabin` and gives its exit code and the JSON that it wrote.
+fn logcabin(arguments: &[&str]) -> (Option<i32>, Value, String) {
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_logcabin"))
+        .args(arguments)
+        .arg("--json")
+        .output()
+        .unwrap();
+    let answer = serde_json::from_slice(&output.stdout).unwrap_or_default();
+    (output.status.code(), answer, String::from_utf8(output.stderr).unwrap())
+}
+
+fn failed<'a>(report: &'a Value, name: &str) -> &'a str {
+    let checks = report["checks"].as_array().unwrap();
+    let check = checks.iter().find(|check| check["name"] == name).unwrap();
+    assert_eq!(check["outcome"], "failed", "{report}");
+    check["detail"].as_str().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_commands_replay_verify_and_restore() {
+    let directory = tempfile::tempdir().unwrap();
+    let data_dir = directory.path();
+    let dir = data_dir.to_str().unwrap();
+    let cabin = Cabin::open(data_dir).await;
+    let filled = fill(&cabin).await;
+
+    let (code, _, said) = logcabin(&["verify", "--data-dir", dir]);
+    assert_eq!(code, Some(2));
+    assert!(said.contains("stop it first"), "{said}");
+    let (code, _, said) = logcabin(&["replay", "--data-dir", dir]);
+    assert_eq!(code, Some(1));
+    assert!(said.contains("stop it first"), "{said}");
+    Checkpoint::write(data_dir, cabin.engine.state()).unwrap();
+    let digest = cabin.close();
+
+    let (code, report, said) = logcabin(&["verify", "--data-dir", dir]);
+    assert_eq!((code, &report["intact"]), (Some(0), &json!(true)), "{report} {said}");
+    let passed = report["checks"].as_array().unwrap().iter();
+    let passed: Vec<_> = passed.filter(|c| c["outcome"] == "passed").map(|c| &c["name"]).collect();
+    assert_eq!(passed, ["chain", "payloads", "commands", "replay", "checkpoint", "archive"]);
+    let (code, replayed, _) = logcabin(&["replay", "--data-dir", dir]);
+    assert_eq!((code, &replayed["digest"]), (Some(0), &json!(digest)));
+    assert_eq!(replayed["records"], filled.end.get());
+    assert_eq!(replayed["users"], 3);
+
+    // A checkpoint that the log does not bear out, and one from after its end.
+    let checkpoint = data_dir.join("checkpoint.json");
+    let kept = std::fs::read_to_string(&checkpoint).unwrap();
+    std::fs::write(&checkpoint, kept.replace(&digest, &"0".repeat(64))).unwrap();
+    let (code, report, _) = logcabin(&["verify", "--data-dir", dir]);
+    assert_eq!((code, &report["fault"]), (Some(1), &json!(filled.end)));
+    assert!(failed(&report, "checkpoint").contains("state digest"));
+    let longer = format!("\"offset\":{}", filled.end.get() + 5);
+    std::fs::write(&checkpoint, kept.replace(&format!("\"offset\":{}", filled.end), &longer))
+        .unwrap();
+    let (code, report, _) = logcabin(&["verify", "--data-dir", dir]);
+    assert_eq!(code, Some(1));
+    assert!(failed(&report, "checkpoint").contains("records were lost"));
+
+    // From the archive alone, in place of the log.
+    let archive = archive_dir(data_dir);
+    let (code, _, said) =
+        logcabin(&["restore", "--from-archive", archive.to_str().unwrap(), "--data-dir", dir]);
+    assert_eq!(code, Some(1));
+    assert!(said.contains("not empty"), "{said}");
+    std::fs::remove_dir_all(data_dir.join("log")).unwrap();
+    let (_, _, said) = logcabin(&["verify", "--data-dir", dir]);
+    assert!(said.contains("there is no log"), "{said}");
+    assert!(!data_dir.join("log").exists());
+    let (code, restored, _) =
+        logcabin(&["restore", "--from-archive", archive.to_str().unwrap(), "--data-dir", dir]);
+    assert_eq!((code, &restored["records"]), (Some(0), &json!(filled.end)));
+    let (code, report, _) = logcabin(&["verify", "--data-dir", dir]);
+    assert_eq!((code, &report["digest"]), (Some(0), &json!(digest)), "{report}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn verify_names_the_record_of_a_flipped_byte() {
+    let directory = tempfile::tempdir().unwrap();
+    let data_dir = directory.path();
+    let cabin = Cabin::open(data_dir).await;
+    fill(&cabin).await;
+    cabin.close();
+    let archive = archive_dir(data_dir);
+    let segment = archive.join("00000000000000000001.lcseg");
+    let whole = std::fs::read(&segment).unwrap();
+    // The display name in record 6.
+    let name = b"\"value\":\"Bob\"";
+    let place = whole.windows(name.len()).position(|window| window == name).unwrap();
+    let mut damaged = whole.clone();
+    damaged[place + 10] ^= 1;
+    std::fs::write(&segment, damaged).unwrap();
+
+    let (code, report, _) = logcabin(&["verify", "--archive", archive.to_str().unwrap()]);
+    assert_eq!((code, &report["fault"]), (Some(1), &json!(6)), "{report}");
+    let both = ["verify", "--data-dir", data_dir.to_str().unwrap()];
+    let (code, report, _) = logcabin(&both);
+    assert_eq!((code, &report["fault"]), (Some(1), &json!(6)), "{report}");
+    assert!(failed(&report, "archive").contains("record 6"));
+
+    // An archive that goes on where the log ends.
+    std::fs::write(&segment, whole).unwrap();
+    let shorter = tempfile::tempdir().unwrap();
+    let cabin = Cabin::open(shorter.path()).await;
+    cabin.close();
+    let (code, report, _) = logcabin(&[
+        "verify",
+        "--data-dir",
+        shorter.path().to_str().unwrap(),
+        "--archive",
+        archive.to_str().unwrap(),
+    ]);
+    assert_eq!((code, &report["intact"]), (Some(1), &json!(false)), "{report}");
+    assert!(failed(&report, "archive").contains("not an archive of this log"));
+}
+
+/// By hand: fills the directory in `LOGCABIN_FILL_DIRECTORY` with something to look at, and keeps a
+/// server on it for `LOGCABIN_FILL_SECONDS`.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "for looking at, by hand"]
+async fn something_to_look_at() {
+    let Ok(directory) = std::env::var("LOGCABIN_FILL_DIRECTORY") else { return };
+    let seconds = std::env::var("LOGCABIN_FILL_SECONDS").ok().and_then(|n| n.parse().ok());
+    let data_dir = Path::new(&directory);
+    let cabin = Cabin::open(data_dir).await;
+    let filled = fill(&cabin).await;
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let socket = socket_path(data_dir);
+    let served =
+        serve_until(&socket, Arc::clone(&cabin.log), async { drop(stopped.await) }).unwrap();
+    for second in 0..seconds.unwrap_or(0) {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let ann = OwnedUserId::try_from("@ann:cabin.example").unwrap();
+        cabin.say(&filled.room, &ann, &format!("Tick {second}")).await;
+    }
+    drop(stop);
+    served.await.unwrap();
+    Checkpoint::write(data_dir, cabin.engine.state()).unwrap();
+    cabin.close();
+}
