@@ -4,11 +4,13 @@
 use std::{io, net::SocketAddr, sync::Arc, time::Instant};
 
 use thiserror::Error;
-use tokio::net::TcpListener;
+use tokio::{net::TcpListener, task::JoinHandle};
 use tracing::{error, info, warn};
 
 use crate::{
+    admin,
     api::{self, uiaa},
+    checkpoint::Checkpoint,
     clock::Clock,
     config::Config,
     engine::{self, Engine},
@@ -91,6 +93,7 @@ pub async fn run(
     watch_for_failure(&log);
 
     let shutdown = Shutdown::when(stop);
+    let admin = serve_admin(&config, &log, &shutdown);
     let app = Arc::new(api::Server {
         passwords: Passwords::new(config.passwords.iterations, config.concurrent_hashes()),
         engine: Arc::clone(&engine),
@@ -103,7 +106,11 @@ pub async fn run(
     started(&config);
     serve::run(listeners, edge).await;
 
-    close(engine, log, archiver).await;
+    if let Some(admin) = admin {
+        // It ends with the shutdown signal; a panic in it has been logged and ends nothing else.
+        let _ = admin.await;
+    }
+    close(&config, engine, log, archiver).await;
     info!("stopped");
     Ok(())
 }
@@ -168,14 +175,37 @@ fn watch_for_failure(log: &SledLog) {
     });
 }
 
-/// Everything that was acknowledged is durable already; what is left is to end in order.
-async fn close(engine: Arc<Engine>, log: Arc<SledLog>, archiver: Option<Archiver>) {
+/// Lets the history tool read the log of the running server, which holds the directory's lock.
+fn serve_admin(config: &Config, log: &Arc<SledLog>, shutdown: &Shutdown) -> Option<JoinHandle<()>> {
+    let path = admin::socket_path(&config.server.data_dir);
+    let log = Arc::clone(log) as Arc<dyn Log>;
+    match admin::serve(&path, log, shutdown.clone()) {
+        Ok(task) => Some(task),
+        Err(error) => {
+            // The server does its work without it; the tool then reads the archive.
+            warn!(path = %path.display(), %error, "there is no admin socket");
+            None
+        }
+    }
+}
+
+/// Everything that was acknowledged is durable already; what is left is to end in order, and to
+/// note what the projections were for `logcabin verify`.
+async fn close(
+    config: &Config,
+    engine: Arc<Engine>,
+    log: Arc<SledLog>,
+    archiver: Option<Archiver>,
+) {
+    let data_dir = config.server.data_dir.clone();
     let closing = move || {
         log.close();
         if let Some(archiver) = archiver {
             archiver.stop();
         }
-        drop(engine);
+        if let Err(error) = Checkpoint::write(&data_dir, engine.state()) {
+            warn!(%error, "the state's digest could not be noted");
+        }
     };
     if tokio::task::spawn_blocking(closing).await.is_err() {
         error!("closing the log panicked");
