@@ -1,4 +1,5 @@
 //! Laws of the log and its projections, on random histories.
+#![allow(clippy::unwrap_used, reason = "helpers of tests, which clippy does not know to be such")]
 
 use std::{collections::BTreeMap, sync::Arc};
 
