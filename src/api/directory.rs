@@ -24,7 +24,7 @@ use serde_json::Value;
 use super::{Server, timeline::may_read};
 use crate::{
     decide::directory::{RemoveAlias, SetAlias, SetVisibility},
-    events::EventStore,
+    events::{EventStore, as_shown},
     http::{ApiError, Cx},
     limits,
     log::ReadError,
@@ -202,7 +202,8 @@ fn mentions(room: &PublicRoomsChunk, term: &str) -> bool {
 fn describe(events: &EventStore, room: &Room) -> Result<PublicRoomsChunk, ReadError> {
     let field = |event_type: StateEventType, field: &str| -> Result<Option<String>, ReadError> {
         let Some(offset) = room.state_event(&event_type, "", Offset::MAX) else { return Ok(None) };
-        let content = events.get(offset)?.and_then(|event| event.content_as::<Value>().ok());
+        let event = events.get(offset)?.map(|event| as_shown(room, event, Offset::MAX));
+        let content = event.and_then(|event| event.content_as::<Value>().ok());
         let text = content.and_then(|content| content[field].as_str().map(ToOwned::to_owned));
         Ok(text.filter(|text| !text.is_empty()))
     };

@@ -10,11 +10,11 @@ use ruma::{
     MilliSecondsSinceUnixEpoch, OwnedEventId, OwnedRoomId, OwnedUserId, RoomId, UserId,
     events::TimelineEventType,
 };
-use serde::Deserialize;
+use serde::{Deserialize, de::IgnoredAny};
 use serde_json::value::RawValue;
 
-pub(crate) use client::to_raw;
 pub use client::{ClientForm, Viewer};
+pub(crate) use client::{as_shown, to_raw};
 pub use store::EventStore;
 
 use crate::record::{
@@ -31,6 +31,9 @@ pub struct StoredEvent {
     pub event_id: OwnedEventId,
     /// Its room.
     pub room_id: OwnedRoomId,
+    /// Whether it names its room itself: all do but the create events of versions in which the room
+    /// is named after them.
+    pub names_room: bool,
     /// Its type.
     pub event_type: TimelineEventType,
     /// Who sent it.
@@ -60,6 +63,8 @@ struct Pdu {
     #[serde(rename = "type")]
     event_type: TimelineEventType,
     sender: OwnedUserId,
+    #[serde(default)]
+    room_id: Option<IgnoredAny>,
     #[serde(default)]
     state_key: Option<Box<str>>,
     origin_server_ts: MilliSecondsSinceUnixEpoch,
@@ -95,6 +100,7 @@ impl StoredEvent {
             offset,
             event_id: body.event_id,
             room_id: body.room_id,
+            names_room: pdu.room_id.is_some(),
             event_type: pdu.event_type,
             sender: pdu.sender,
             state_key: pdu.state_key,
@@ -132,7 +138,7 @@ impl ruma::state_res::Event for StoredEvent {
     }
 
     fn room_id(&self) -> Option<&RoomId> {
-        Some(&self.room_id)
+        self.names_room.then_some(&self.room_id)
     }
 
     fn sender(&self) -> &UserId {

@@ -14,7 +14,7 @@ use serde::Serialize;
 use serde_json::{json, value::RawValue};
 
 use crate::{
-    events::{ClientForm, EventRef, to_raw},
+    events::{ClientForm, EventRef, as_shown, to_raw},
     log::ReadError,
     record::{Command, Epoch, Offset},
     state::{Account, Membership, Room, RoomMembership},
@@ -532,6 +532,7 @@ impl RoomSync<'_> {
     ) -> Result<bool, ReadError> {
         let Some(offset) = self.room.state_event(&event_type, "", at) else { return Ok(false) };
         let event = self.view.events.get(offset)?;
+        let event = event.map(|event| as_shown(self.room, event, at));
         let content = event.and_then(|event| event.content_as::<serde_json::Value>().ok());
         Ok(content.is_some_and(|content| content[field].as_str().is_some_and(|t| !t.is_empty())))
     }

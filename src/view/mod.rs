@@ -15,7 +15,7 @@ use serde_json::value::RawValue;
 
 use self::{filter::EventFilter, visibility::Visibility};
 use crate::{
-    events::{ClientForm, EventRef, EventStore, Viewer, to_raw},
+    events::{ClientForm, EventRef, EventStore, Viewer, as_shown, to_raw},
     log::ReadError,
     record::Offset,
     state::{Membership, Room, State},
@@ -187,6 +187,15 @@ impl<'a> View<'a> {
         self.events.get_all(&offsets)
     }
 
+    /// The user's memberships in the room, oldest first; none if they have forgotten it.
+    fn membership_changes(&self, room: &Room) -> Vec<(Offset, Membership)> {
+        let part = self.state.memberships.part(self.user_id(), &room.id);
+        if part.is_some_and(|part| part.is_forgotten(self.at())) {
+            return Vec::new();
+        }
+        room.membership_changes(self.user_id(), self.at())
+    }
+
     /// The offset as of which the user sees the room's state: now while joined, otherwise when
     /// they left. `None` for one who was never in the room, unless everyone may read it.
     ///
@@ -199,7 +208,7 @@ impl<'a> View<'a> {
         if visibility::is_world_readable(self, room, self.at())? {
             return Ok(Some(self.at()));
         }
-        let changes = room.membership_changes(self.user_id(), self.at());
+        let changes = self.membership_changes(room);
         let mut left = None;
         let mut joined = false;
         for (offset, membership) in changes {
@@ -233,8 +242,8 @@ impl<'a> View<'a> {
             }
         }
         offsets.push(at);
-        let events = self.events.get_all(&offsets)?;
-        Ok(events.iter().map(strip).collect())
+        let events = self.events.get_all(&offsets)?.into_iter();
+        Ok(events.map(|event| strip(&as_shown(&room, event, self.at()))).collect())
     }
 }
 
