@@ -31,7 +31,7 @@ use crate::{
         canonical,
         membership::{Change, ChangeMembership, ForgetRoom},
     },
-    events::{ClientForm, to_raw},
+    events::{ClientForm, as_shown, to_raw},
     http::{ApiError, Cx, ErrorCode},
     record::Offset,
     state::Membership,
@@ -192,7 +192,7 @@ pub(super) async fn joined_members(
     let mut joined = std::collections::BTreeMap::new();
     for (user_id, offset) in room.members(Membership::Join, view.at()) {
         let mut member = RoomMember::new();
-        let event = view.events.get(offset)?;
+        let event = view.events.get(offset)?.map(|event| as_shown(&room, event, view.at()));
         if let Some(profile) = event.and_then(|event| event.content_as::<Profile>().ok()) {
             member.display_name = profile.displayname;
             member.avatar_url = profile.avatar_url;
@@ -230,8 +230,13 @@ pub(super) async fn members(
         let is = |asked: &ruma::events::room::member::MembershipState| {
             Membership::from_ruma(asked) == Some(membership)
         };
-        let wanted = request.membership.as_ref().is_none_or(is)
-            && !request.not_membership.as_ref().is_some_and(is);
+        // Given both, one is enough.
+        let wanted = match (&request.membership, &request.not_membership) {
+            (None, None) => true,
+            (Some(wanted), None) => is(wanted),
+            (None, Some(unwanted)) => !is(unwanted),
+            (Some(wanted), Some(unwanted)) => is(wanted) || !is(unwanted),
+        };
         if wanted {
             let members = room.members(membership, at);
             offsets.extend(members.into_iter().filter_map(|(user_id, _)| {
