@@ -56,7 +56,7 @@ pub(crate) fn endpoints(config: &Config) -> Table<Server> {
         .on(discovery::well_known)
         .on(discovery::capabilities)
         // Accounts and sessions
-        .on(registration::register)
+        .on_json(registration::register)
         .on(registration::available)
         .on(session::login_types)
         .on(session::login)

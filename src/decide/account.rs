@@ -235,7 +235,7 @@ pub struct RenameDevice {
     pub user_id: OwnedUserId,
     /// The device.
     pub device_id: OwnedDeviceId,
-    /// The new name.
+    /// The new name; none leaves it as it is.
     pub display_name: Option<String>,
 }
 
@@ -250,7 +250,7 @@ impl Proposal for RenameDevice {
         let account = turn.env.state.accounts.get(&self.user_id).ok_or_else(no_account)?;
         let device = account.read().device(&self.device_id).cloned();
         let device = device.ok_or_else(|| Refusal::NotFound("No such device.".to_owned()))?;
-        if device.display_name != self.display_name {
+        if self.display_name.is_some() && device.display_name != self.display_name {
             turn.append(
                 self.stream(),
                 DeviceRename {
