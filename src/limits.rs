@@ -12,7 +12,14 @@ pub const EVENT_FIELD_BYTES: usize = 255;
 
 /// Proposals decided in one turn. A turn occupies a thread while it decides, at some 100
 /// microseconds for each; beyond this the disk sync is shared well enough.
-pub const TURN_PROPOSALS: usize = 64;
+pub const TURN_PROPOSALS: usize = 48;
+
+// A turn of the largest events is one batch.
+const _: () = assert!(TURN_PROPOSALS * (EVENT_BYTES + 16 * 1024) <= crate::log::MAX_BATCH_BYTES);
+
+/// State events and invites with which a room is made: each is authorised, hashed and signed before
+/// anyone else's proposal on that thread.
+pub const ROOM_EVENTS: usize = 500;
 
 /// Transaction ids: the specification sets no bound; identifiers of 255 bytes are the longest
 /// anywhere else.
@@ -65,9 +72,9 @@ pub const ACCOUNT_DATA_BYTES: usize = 128 * 1024;
 /// Events of one page of history. Clients ask for 10 to 100; the answer is made in memory.
 pub const PAGE_EVENTS: u64 = 1000;
 
-/// Events that one look at a timeline goes through when its filter lets few pass: the client goes on
-/// from where the look ended.
-pub const SCANNED_EVENTS: usize = 20_000;
+/// Events that one look at a timeline goes through when few of them are visible or pass its filter:
+/// the client goes on from where the look ended. A look at this many takes some 20 milliseconds.
+pub const SCANNED_EVENTS: usize = 10_000;
 
 /// A whole profile (client-server API, "Profiles").
 pub const PROFILE_BYTES: usize = 64 * 1024;

@@ -6,7 +6,7 @@ use base64::{Engine as _, engine::general_purpose::STANDARD_NO_PAD};
 use subtle::ConstantTimeEq as _;
 use tokio::sync::Semaphore;
 
-use crate::clock::random_bytes;
+use crate::{clock::random_bytes, record::command::Secret};
 
 /// The hash's length. SHA-512 gives 64 bytes; half of it is beyond any search already.
 const HASH_BYTES: usize = 32;
@@ -32,23 +32,23 @@ impl Passwords {
 
     /// The hash of `password` with a new salt, in the form that is stored:
     /// `$pbkdf2-sha512$i=<iterations>$<salt>$<hash>`.
-    pub(crate) async fn hash(&self, password: String) -> Option<String> {
+    pub(crate) async fn hash(&self, password: String) -> Option<Secret> {
         let iterations = self.iterations;
         self.compute(move || {
             let salt = random_bytes::<SALT_BYTES>();
             let hash = derive(&password, &salt, iterations);
             let (salt, hash) = (STANDARD_NO_PAD.encode(salt), STANDARD_NO_PAD.encode(hash));
-            format!("{SCHEME}{iterations}${salt}${hash}")
+            format!("{SCHEME}{iterations}${salt}${hash}").into()
         })
         .await
     }
 
     /// Whether `password` is the one that `stored` is the hash of. Takes as long when there is no
     /// hash, so that the time does not tell whether an account exists.
-    pub(crate) async fn verify(&self, password: String, stored: Option<String>) -> bool {
+    pub(crate) async fn verify(&self, password: String, stored: Option<Secret>) -> bool {
         let iterations = self.iterations;
         self.compute(move || {
-            let stored = stored.as_deref().and_then(parse);
+            let stored = stored.as_ref().and_then(|stored| parse(stored.expose()));
             let (iterations, salt, expected) =
                 stored.clone().unwrap_or_else(|| (iterations, vec![0; SALT_BYTES], Vec::new()));
             let hash = derive(&password, &salt, iterations);
@@ -100,8 +100,9 @@ mod tests {
     async fn a_password_matches_its_own_hash_alone() {
         let passwords = passwords();
         let hash = passwords.hash("correct horse".to_owned()).await.unwrap();
-        assert!(hash.starts_with("$pbkdf2-sha512$i=1000$"), "{hash}");
-        assert!(!hash.contains("horse"));
+        assert!(hash.expose().starts_with("$pbkdf2-sha512$i=1000$"));
+        assert!(!hash.expose().contains("horse"));
+        assert_eq!(format!("{hash:?}"), "(secret)");
         assert!(passwords.verify("correct horse".to_owned(), Some(hash.clone())).await);
         assert!(!passwords.verify("wrong horse".to_owned(), Some(hash.clone())).await);
         assert_ne!(passwords.hash("correct horse".to_owned()).await.unwrap(), hash);
@@ -110,7 +111,7 @@ mod tests {
     #[tokio::test]
     async fn nothing_matches_no_hash_or_a_broken_one() {
         for stored in [None, Some(""), Some("$pbkdf2-sha512$i=0$AA$AA"), Some("$argon2$x")] {
-            assert!(!passwords().verify(String::new(), stored.map(ToOwned::to_owned)).await);
+            assert!(!passwords().verify(String::new(), stored.map(Secret::from)).await);
         }
     }
 

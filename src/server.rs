@@ -21,7 +21,6 @@ use crate::{
         sled::{OpenError, SledLog, SledOptions},
     },
     passwords::Passwords,
-    record::Epoch,
     shutdown::Shutdown,
 };
 
@@ -98,9 +97,10 @@ pub async fn run(
         passwords: Passwords::new(config.passwords.iterations, config.concurrent_hashes()),
         engine: Arc::clone(&engine),
         uiaa: uiaa::Sessions::default(),
-        epoch: Epoch(0),
+        epoch: engine.state().epoch(),
         config: config.clone(),
     });
+    api::typing::resume(&engine);
     let edge = Edge::new(app, api::endpoints(&config), &config, shutdown)?;
     info!(bind = ?config.server.bind, server_name = %config.server.name, "serving");
     started(&config);

@@ -23,13 +23,13 @@ use logcabin::{
     },
     engine::{Engine, Options},
     log::{
-        Log,
+        Batch, Log,
         archive::{ArchiveOptions, ArchiveReader, Archiver, verify_archive},
         memory::MemoryLog,
     },
     record::{
-        Offset, Origin,
-        command::{AccountKind, KINDS, TokenHash, Tokens, Transaction},
+        Command, NewRecord, Offset, Origin, Stream,
+        command::{AccountKind, KINDS, ServerRestore, TokenHash, Tokens, Transaction},
     },
     state::State,
 };
@@ -97,6 +97,9 @@ async fn make_a_golden_log() {
     };
     let engine = Engine::open(Arc::clone(&log), options).await.unwrap();
     fill(&engine).await;
+    let restore = ServerRestore { source: "archive".to_owned(), last: engine.head().offset() };
+    let record = NewRecord::new(Stream::server(), Origin::server(), &Command::from(restore));
+    log.append(Batch { expect: Vec::new(), records: vec![record] }).await.unwrap();
     log.close();
     archiver.stop();
 }
@@ -122,13 +125,14 @@ async fn fill(engine: &Engine) {
         propose!(Register {
             user_id: user_id.clone(),
             kind: AccountKind::User,
-            password: Some("$pbkdf2-sha512$i=1000$c2FsdA$aGFzaA".to_owned()),
+            password: Some("$pbkdf2-sha512$i=1000$c2FsdA$aGFzaA".into()),
             display_name: Some(user_id.localpart().to_owned()),
             login: Some(Login {
                 user_id: user_id.clone(),
                 device_id: "DEVICE".into(),
                 display_name: Some("phone".to_owned()),
                 tokens: tokens(user_id.as_str()),
+                verified: None,
             }),
         });
     }
@@ -150,7 +154,7 @@ async fn fill(engine: &Engine) {
     });
     propose!(SetPassword {
         user_id: bob.clone(),
-        password: "$pbkdf2-sha512$i=1000$c2FsdA$bmV3".to_owned(),
+        password: "$pbkdf2-sha512$i=1000$c2FsdA$bmV3".into(),
         log_out: Some(Which::All),
     });
     propose!(RemoveDevices { user_id: bob.clone(), which: Which::All });

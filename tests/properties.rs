@@ -20,7 +20,7 @@ use logcabin::{
     log::{Log, memory::MemoryLog},
     record::{
         Command, Offset, Origin, Record,
-        command::{AccountKind, TokenHash, Tokens},
+        command::{AccountKind, Secret, TokenHash, Tokens},
     },
     state::{Membership, State},
 };
@@ -159,11 +159,12 @@ impl World {
                     device_id: device(0),
                     display_name: None,
                     tokens: tokens(user, 0, self.step),
+                    verified: None,
                 };
                 let proposal = Register {
                     user_id: user_id(user),
                     kind: AccountKind::User,
-                    password: Some("hash".to_owned()),
+                    password: Some("hash".into()),
                     display_name: Some(format!("user {user}")),
                     login: Some(login),
                 };
@@ -175,6 +176,7 @@ impl World {
                     device_id: device(d),
                     display_name: Some(format!("device {d}")),
                     tokens: tokens(user, d, self.step),
+                    verified: None,
                 };
                 engine.propose(origin, proposal).await?.into_inner();
             }
@@ -199,7 +201,7 @@ impl World {
             Op::Password(user, password) => {
                 let proposal = SetPassword {
                     user_id: user_id(user),
-                    password: format!("hash {password}"),
+                    password: format!("hash {password}").into(),
                     log_out: (password % 2 == 0).then_some(Which::All),
                 };
                 engine.propose(origin, proposal).await?.into_inner();
@@ -409,10 +411,11 @@ struct ModelRoom {
 
 #[derive(Clone, Debug, Default, PartialEq)]
 struct ModelAccount {
-    profile: BTreeMap<String, serde_json::Value>,
+    /// When each field changed last.
+    profile: BTreeMap<String, Offset>,
     account_data: BTreeMap<(Option<OwnedRoomId>, String), Offset>,
     devices: BTreeMap<String, Option<String>>,
-    password: Option<String>,
+    password: Option<Secret>,
     forgotten: BTreeMap<OwnedRoomId, bool>,
 }
 
@@ -441,11 +444,7 @@ impl Model {
                 devices.insert(body.device_id.to_string(), body.display_name);
             }
             Command::ProfileSet(body) => {
-                let profile = &mut self.account(body.user_id).profile;
-                match body.value {
-                    Some(value) => profile.insert(body.field, value),
-                    None => profile.remove(&body.field),
-                };
+                self.account(body.user_id).profile.insert(body.field, offset);
             }
             Command::AccountDataSet(body) => {
                 let data = &mut self.account(body.user_id).account_data;
@@ -559,9 +558,9 @@ impl Model {
                     seen.devices.insert(device_id.to_string(), device.display_name.clone());
                 }
             }
-            for field in account.profile.keys() {
-                if let Some(value) = account.profile_field(field, at) {
-                    seen.profile.insert(field.clone(), value.clone());
+            for (name, field) in &account.profile {
+                if let Some((offset, ())) = field.changes.at(at) {
+                    seen.profile.insert(name.clone(), offset);
                 }
             }
             for (key, history) in &account.account_data {

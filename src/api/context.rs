@@ -66,6 +66,6 @@ pub(super) async fn context(
         event: view.events.client_form(&room, &event, view.viewer, form)?,
         events_before: view.client_events(&room, &before, form)?,
         events_after: view.client_events(&room, &after, form)?,
-        state: view.as_of(state_at.max(event.offset)).client_events(&room, &state, form)?,
+        state: view.client_events(&room, &state, form)?,
     })
 }

@@ -42,6 +42,11 @@ pub(super) async fn create_room(
             "This server cannot invite by e-mail address or phone number.",
         ));
     }
+    if request.initial_state.len() + request.invite.len() > limits::ROOM_EVENTS {
+        return Err(ApiError::too_large(
+            "A room cannot be made with this much state or so many invites.",
+        ));
+    }
     for invitee in &request.invite {
         super::membership::check_invitee(&cx.app, invitee)?;
     }

@@ -60,9 +60,9 @@ pub(super) async fn delete(
     cx: Cx<Server>,
     request: delete_device::Request,
 ) -> Result<delete_device::Response, ApiError> {
-    // The path is not part of the body: the endpoint's name and the device stand for it.
-    let endpoint = "delete_device";
-    confirm_identity(&cx.app, &cx.caller, endpoint, &cx.body, request.auth.as_ref()).await?;
+    // The path is part of what is confirmed.
+    let endpoint = format!("delete_device/{}", request.device_id);
+    confirm_identity(&cx.app, &cx.caller, &endpoint, &cx.body, request.auth.as_ref()).await?;
     remove(&cx, vec![request.device_id]).await?;
     Ok(delete_device::Response::new())
 }

@@ -1,5 +1,7 @@
 //! The directory: aliases and the list of public rooms.
 
+use std::sync::Arc;
+
 use ruma::{
     OwnedMxcUri, OwnedRoomAliasId, RoomAliasId, UInt,
     api::client::{
@@ -21,10 +23,10 @@ use ruma::{
 };
 use serde_json::Value;
 
-use super::{Server, timeline::may_read};
+use super::{Server, at_length, timeline::readable_as_of};
 use crate::{
     decide::directory::{RemoveAlias, SetAlias, SetVisibility},
-    events::EventStore,
+    events::{EventStore, as_shown},
     http::{ApiError, Cx},
     limits,
     log::ReadError,
@@ -82,7 +84,7 @@ pub(super) async fn room_aliases(
 ) -> Result<aliases::Response, ApiError> {
     let room = cx.app.room(&request.room_id)?;
     let view = cx.view();
-    may_read(&view, &room)?;
+    readable_as_of(&view, &room)?;
     Ok(aliases::Response::new(view.state.aliases.of_room(&room.id, view.at())))
 }
 
@@ -113,7 +115,9 @@ pub(super) async fn public_rooms(
     cx: Cx<Server, ()>,
     request: get_public_rooms::Request,
 ) -> Result<get_public_rooms::Response, ApiError> {
-    let page = list(&cx.app, request.server.as_deref(), None, None, request.limit, request.since)?;
+    let server = request.server.as_deref();
+    let page =
+        at_length(|| list(&cx.app, server, None, None, request.limit, request.since.as_deref()))?;
     let mut response = get_public_rooms::Response::new(page.rooms);
     response.next_batch = page.next;
     response.prev_batch = page.previous;
@@ -131,7 +135,8 @@ pub(super) async fn public_rooms_filtered(
     let types: Option<Vec<Option<String>>> = (!filter.room_types.is_empty()).then(|| {
         filter.room_types.iter().map(|filter| filter.as_str().map(ToOwned::to_owned)).collect()
     });
-    let page = list(&cx.app, server, term, types, request.limit, request.since)?;
+    let page =
+        at_length(|| list(&cx.app, server, term, types, request.limit, request.since.as_deref()))?;
     let mut response = get_public_rooms_filtered::Response::new();
     response.chunk = page.rooms;
     response.next_batch = page.next;
@@ -153,7 +158,7 @@ fn list(
     term: Option<&str>,
     types: Option<Vec<Option<String>>>,
     limit: Option<UInt>,
-    since: Option<String>,
+    since: Option<&str>,
 ) -> Result<Page, ApiError> {
     if server.is_some_and(|server| server != app.config.server.name) {
         return Err(ApiError::forbidden("This server does not federate: it lists its own rooms."));
@@ -167,27 +172,30 @@ fn list(
     let limit = limit.map_or(ROOMS_PER_PAGE, |limit| {
         usize::try_from(u64::from(limit)).unwrap_or(usize::MAX).clamp(1, ROOMS_PER_PAGE * 10)
     });
-    let mut rooms = Vec::new();
-    for room in app.engine.state().rooms.all() {
-        if room.is_public() {
-            let described = describe(app.engine.events(), &room)?;
-            let wanted = types.as_ref().is_none_or(|types| {
-                types.contains(&described.room_type.as_ref().map(ToString::to_string))
-            });
-            if wanted && term.is_none_or(|term| mentions(&described, term)) {
-                rooms.push(described);
+    let mut rooms: Vec<_> = app.engine.state().rooms.public();
+    rooms.sort_by_cached_key(|room| std::cmp::Reverse(room.counts(Offset::MAX).joined));
+    if term.is_some() || types.is_some() {
+        let wanted = |room: &Arc<Room>| -> Result<bool, ApiError> {
+            let described = describe(app.engine.events(), room)?;
+            let room_type = described.room_type.as_ref().map(ToString::to_string);
+            Ok(types.as_ref().is_none_or(|types| types.contains(&room_type))
+                && term.is_none_or(|term| mentions(&described, term)))
+        };
+        let mut kept = Vec::new();
+        for room in rooms {
+            if wanted(&room)? {
+                kept.push(room);
             }
         }
+        rooms = kept;
     }
-    rooms.sort_by(|a, b| {
-        b.num_joined_members.cmp(&a.num_joined_members).then_with(|| a.room_id.cmp(&b.room_id))
-    });
     let total = UInt::try_from(rooms.len()).unwrap_or(UInt::MAX);
     let end = start.saturating_add(limit).min(rooms.len());
     let next = (end < rooms.len()).then(|| end.to_string());
     let previous = (start > 0).then(|| start.saturating_sub(limit).to_string());
-    let rooms = rooms.drain(start.min(end)..end).collect();
-    Ok(Page { rooms, next, previous, total })
+    let page = rooms.get(start.min(end)..end).unwrap_or_default();
+    let rooms = page.iter().map(|room| describe(app.engine.events(), room));
+    Ok(Page { rooms: rooms.collect::<Result<_, _>>()?, next, previous, total })
 }
 
 fn mentions(room: &PublicRoomsChunk, term: &str) -> bool {
@@ -202,7 +210,8 @@ fn mentions(room: &PublicRoomsChunk, term: &str) -> bool {
 fn describe(events: &EventStore, room: &Room) -> Result<PublicRoomsChunk, ReadError> {
     let field = |event_type: StateEventType, field: &str| -> Result<Option<String>, ReadError> {
         let Some(offset) = room.state_event(&event_type, "", Offset::MAX) else { return Ok(None) };
-        let content = events.get(offset)?.and_then(|event| event.content_as::<Value>().ok());
+        let event = events.get(offset)?.map(|event| as_shown(room, event, Offset::MAX));
+        let content = event.and_then(|event| event.content_as::<Value>().ok());
         let text = content.and_then(|content| content[field].as_str().map(ToOwned::to_owned));
         Ok(text.filter(|text| !text.is_empty()))
     };

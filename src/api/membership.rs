@@ -25,13 +25,13 @@ use ruma::{
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use super::{Server, json};
+use super::{Server, at_length, json, timeline::readable_as_of};
 use crate::{
     decide::{
         canonical,
         membership::{Change, ChangeMembership, ForgetRoom},
     },
-    events::{ClientForm, to_raw},
+    events::{ClientForm, as_shown, to_raw},
     http::{ApiError, Cx, ErrorCode},
     record::Offset,
     state::Membership,
@@ -192,7 +192,7 @@ pub(super) async fn joined_members(
     let mut joined = std::collections::BTreeMap::new();
     for (user_id, offset) in room.members(Membership::Join, view.at()) {
         let mut member = RoomMember::new();
-        let event = view.events.get(offset)?;
+        let event = view.events.get(offset)?.map(|event| as_shown(&room, event, view.at()));
         if let Some(profile) = event.and_then(|event| event.content_as::<Profile>().ok()) {
             member.display_name = profile.displayname;
             member.avatar_url = profile.avatar_url;
@@ -212,13 +212,11 @@ pub(super) async fn members(
     }
     let room = cx.app.room(&request.room_id)?;
     let view = cx.view();
-    let latest = view.state_as_of(&room)?;
-    let latest = latest.ok_or_else(|| ApiError::forbidden("You are not in this room."))?;
+    let latest = readable_as_of(&view, &room)?;
     let at: Offset = match &request.at {
         Some(token) => cx.app.position(token)?.min(latest),
         None => latest,
     };
-    let view = view.as_of(at);
     let mut offsets = Vec::new();
     for membership in [
         Membership::Join,
@@ -230,8 +228,13 @@ pub(super) async fn members(
         let is = |asked: &ruma::events::room::member::MembershipState| {
             Membership::from_ruma(asked) == Some(membership)
         };
-        let wanted = request.membership.as_ref().is_none_or(is)
-            && !request.not_membership.as_ref().is_some_and(is);
+        // Given both, one is enough.
+        let wanted = match (&request.membership, &request.not_membership) {
+            (None, None) => true,
+            (Some(wanted), None) => is(wanted),
+            (None, Some(unwanted)) => !is(unwanted),
+            (Some(wanted), Some(unwanted)) => is(wanted) || !is(unwanted),
+        };
         if wanted {
             let members = room.members(membership, at);
             offsets.extend(members.into_iter().filter_map(|(user_id, _)| {
@@ -240,6 +243,8 @@ pub(super) async fn members(
         }
     }
     offsets.sort_unstable();
-    let events = view.events.get_all(&offsets)?;
-    json(&Response { chunk: view.client_events(&room, &events, ClientForm::Full)? })
+    at_length(|| {
+        let events = view.events.get_all(&offsets)?;
+        json(&Response { chunk: view.client_events(&room, &events, ClientForm::Full)? })
+    })
 }

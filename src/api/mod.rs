@@ -19,7 +19,7 @@ mod send;
 mod session;
 mod sync;
 mod timeline;
-mod typing;
+pub(crate) mod typing;
 pub(crate) mod uiaa;
 
 use std::sync::Arc;
@@ -56,7 +56,7 @@ pub(crate) fn endpoints(config: &Config) -> Table<Server> {
         .on(discovery::well_known)
         .on(discovery::capabilities)
         // Accounts and sessions
-        .on(registration::register)
+        .on_json(registration::register)
         .on(registration::available)
         .on(session::login_types)
         .on(session::login)
@@ -152,15 +152,24 @@ impl Server {
         }
     }
 
-    /// The position that a token names. The head is the furthest that one can name.
+    /// The position that a token names, if it is of this server's history.
     fn position(&self, token: &str) -> Result<Offset, ApiError> {
-        let token: Token = token
-            .parse()
-            .map_err(|_| ApiError::invalid_param("This is not a token of this server."))?;
-        if token.epoch != self.epoch || token.offset > self.engine.head().offset() {
-            return Err(ApiError::invalid_param("This token is not of this server's history."));
+        let position = self.position_or_abandoned(token)?;
+        position.ok_or_else(|| ApiError::invalid_param("What this token names was lost."))
+    }
+
+    /// As [`Server::position`]; `None` for a position after which the history was restored to an
+    /// earlier moment: what it names never came to be.
+    fn position_or_abandoned(&self, token: &str) -> Result<Option<Offset>, ApiError> {
+        let not_ours = || ApiError::invalid_param("This is not a token of this server.");
+        let token: Token = token.parse().map_err(|_| not_ours())?;
+        let offset = token.offset;
+        if token.epoch == self.epoch {
+            let given_out = offset <= self.engine.head().offset();
+            return if given_out { Ok(Some(offset)) } else { Err(not_ours()) };
         }
-        Ok(token.offset)
+        let end = self.engine.state().epoch_end(token.epoch).ok_or_else(not_ours)?;
+        Ok((offset <= end).then_some(offset))
     }
 
     /// The token of a position.
@@ -210,6 +219,17 @@ impl Cx<Server> {
         } else {
             Err(ApiError::forbidden("This belongs to another user."))
         }
+    }
+}
+
+/// Runs work that may take long (it grows with a room's members or a user's rooms) so that the thread's
+/// other tasks go on elsewhere meanwhile.
+fn at_length<T>(work: impl FnOnce() -> T) -> T {
+    use tokio::runtime::{Handle, RuntimeFlavor};
+    if Handle::current().runtime_flavor() == RuntimeFlavor::MultiThread {
+        tokio::task::block_in_place(work)
+    } else {
+        work()
     }
 }
 

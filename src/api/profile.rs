@@ -30,7 +30,7 @@ fn fields(engine: &Engine, user_id: &UserId) -> Option<BTreeMap<String, Value>> 
     let account = engine.state().accounts.get(user_id)?;
     let account = account.read();
     let fields = account.profile.keys().filter_map(|field| {
-        let value = account.profile_field(field, Offset::MAX)?;
+        let value = account.profile_field(field)?;
         Some((field.clone(), value.clone()))
     });
     Some(fields.collect())

@@ -1,7 +1,7 @@
 //! Receipts and read markers.
 
 use ruma::{
-    OwnedEventId, OwnedRoomId,
+    EventId, OwnedEventId, OwnedRoomId,
     api::client::{
         read_marker::set_read_marker::v3 as set_read_marker,
         receipt::create_receipt::v3::{self as create_receipt, ReceiptType},
@@ -14,6 +14,7 @@ use crate::{
     decide::{account::SetAccountData, ephemeral::SetReceipt},
     events::to_raw,
     http::{ApiError, Cx},
+    limits,
     record::Offset,
 };
 
@@ -22,6 +23,13 @@ pub(super) async fn receipt(
     request: create_receipt::Request,
 ) -> Result<create_receipt::Response, ApiError> {
     let thread_id = request.thread.as_str().map(ToOwned::to_owned);
+    // `main`, or the event at the root of a thread: nothing else, and nothing longer, is kept.
+    let is_thread = |id: &str| {
+        id == "main" || (id.len() <= limits::IDENTIFIER_BYTES && <&EventId>::try_from(id).is_ok())
+    };
+    if thread_id.as_deref().is_some_and(|id| !is_thread(id)) {
+        return Err(ApiError::invalid_param("`thread_id` is not a thread."));
+    }
     match request.receipt_type {
         ReceiptType::Read | ReceiptType::ReadPrivate => {
             let receipt_type = request.receipt_type.to_string();

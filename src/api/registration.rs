@@ -1,7 +1,8 @@
 //! Registration.
 
+use bytes::Bytes;
 use ruma::{
-    OwnedUserId, UserId,
+    OwnedDeviceId, OwnedUserId, UserId,
     api::client::{
         account::{
             get_username_availability::v3 as get_username_availability,
@@ -10,9 +11,10 @@ use ruma::{
         uiaa::AuthType,
     },
 };
+use serde::Serialize;
 
 use super::{
-    Server,
+    Server, json,
     session::{NewTokens, device_id_or_new},
     uiaa::Purpose,
 };
@@ -27,7 +29,7 @@ use crate::{
 pub(super) async fn register(
     cx: Cx<Server, Option<crate::http::Appservice>>,
     request: register_v3::Request,
-) -> Result<register_v3::Response, ApiError> {
+) -> Result<Bytes, ApiError> {
     if !cx.app.config.registration_is_open() {
         return Err(ApiError::forbidden("Registration is closed on this server."));
     }
@@ -71,6 +73,7 @@ pub(super) async fn register(
         device_id: device_id.clone(),
         display_name,
         tokens: tokens.hashes(),
+        verified: None,
     });
     let proposal = Register {
         user_id: user_id.clone(),
@@ -81,14 +84,33 @@ pub(super) async fn register(
     };
     cx.propose(proposal).await?.into_inner();
 
-    let mut response = register_v3::Response::new(user_id);
-    if !request.inhibit_login {
-        response.access_token = Some(tokens.access);
-        response.device_id = Some(device_id);
-        response.refresh_token = tokens.refresh;
-        response.expires_in = tokens.expires_in;
-    }
-    Ok(response)
+    let session = (!request.inhibit_login).then(|| NewSession {
+        access_token: tokens.access,
+        device_id,
+        refresh_token: tokens.refresh,
+        expires_in_ms: tokens
+            .expires_in
+            .map(|expires| expires.as_millis().try_into().unwrap_or(u64::MAX)),
+    });
+    json(&Registered { user_id, session })
+}
+
+/// The response. Not ruma's, which says `null` for a device that was not asked for.
+#[derive(Serialize)]
+struct Registered {
+    user_id: OwnedUserId,
+    #[serde(flatten)]
+    session: Option<NewSession>,
+}
+
+#[derive(Serialize)]
+struct NewSession {
+    access_token: String,
+    device_id: OwnedDeviceId,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    refresh_token: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    expires_in_ms: Option<u64>,
 }
 
 pub(super) async fn available(

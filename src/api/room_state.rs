@@ -6,28 +6,23 @@ use ruma::api::client::state::{
     get_state_events::v3 as get_state_events,
 };
 
-use super::{Server, json};
+use super::{Server, at_length, json, timeline::readable_as_of};
 use crate::{
     events::ClientForm,
     http::{ApiError, Cx},
-    state::Room,
-    view::View,
 };
-
-/// The look as of which the caller may see the room's state.
-fn state_view<'a>(view: View<'a>, room: &Room) -> Result<View<'a>, ApiError> {
-    let at = view.state_as_of(room)?;
-    Ok(view.as_of(at.ok_or_else(|| ApiError::forbidden("You are not in this room."))?))
-}
 
 pub(super) async fn all(
     cx: Cx<Server>,
     request: get_state_events::Request,
 ) -> Result<Bytes, ApiError> {
     let room = cx.app.room(&request.room_id)?;
-    let view = state_view(cx.view(), &room)?;
-    let events = view.events.get_all(&room.full_state(view.at()))?;
-    json(&view.client_events(&room, &events, ClientForm::Full)?)
+    let view = cx.view();
+    let at = readable_as_of(&view, &room)?;
+    at_length(|| {
+        let events = view.events.get_all(&room.full_state(at))?;
+        json(&view.client_events(&room, &events, ClientForm::Full)?)
+    })
 }
 
 pub(super) async fn one(
@@ -35,9 +30,10 @@ pub(super) async fn one(
     request: get_state_event_for_key::Request,
 ) -> Result<Bytes, ApiError> {
     let room = cx.app.room(&request.room_id)?;
-    let view = state_view(cx.view(), &room)?;
+    let view = cx.view();
+    let at = readable_as_of(&view, &room)?;
     let missing = || ApiError::not_found("The room has no such state.");
-    let offset = room.state_event(&request.event_type, &request.state_key, view.at());
+    let offset = room.state_event(&request.event_type, &request.state_key, at);
     let event = view.events.get(offset.ok_or_else(missing)?)?.ok_or_else(missing)?;
     let shown = view.events.client_form(&room, &event, view.viewer, ClientForm::Full)?;
     if request.format == StateEventFormat::Event {

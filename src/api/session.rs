@@ -21,11 +21,13 @@ use super::{Server, registration, uiaa::Purpose};
 use crate::{
     clock::{random_letters, random_token},
     decide::account::{ConfirmTokens, Login, Refresh, RemoveDevices, SetPassword, Which},
+    engine::Rejected,
     http::{ApiError, Appservice, Cx, Session},
     limits,
+    log::AppendError,
     record::{
         Origin,
-        command::{TokenHash, Tokens},
+        command::{Secret, TokenHash, Tokens},
     },
     state::TokenUse,
 };
@@ -83,7 +85,12 @@ pub(super) async fn authenticate(app: &Server, token: &str) -> Result<Session, A
             device_id: owner.device_id.clone(),
             used: hash,
         };
-        app.engine.propose(origin, confirm).await?.into_inner();
+        match app.engine.propose(origin, confirm).await {
+            Ok(confirmed) => confirmed.into_inner(),
+            // Both pairs stay good until there is room to say otherwise; reads go on meanwhile.
+            Err(Rejected::Log(AppendError::Full(_) | AppendError::Failed(_))) => {}
+            Err(error) => return Err(error.into()),
+        }
     }
     Ok(Session { user_id: owner.user_id, device_id: owner.device_id, session })
 }
@@ -111,7 +118,7 @@ pub(super) async fn login(
         (None, user) => user.clone(),
     };
     let user_id = named.and_then(|name| named_user(&cx.app, &name));
-    let user_id = verified(&cx.app, user_id, info.password).await?;
+    let (user_id, hash) = verified(&cx.app, user_id, info.password).await?;
 
     let tokens = NewTokens::make(&cx.app, request.refresh_token);
     let proposal = Login {
@@ -119,6 +126,7 @@ pub(super) async fn login(
         device_id: device_id.clone(),
         display_name,
         tokens: tokens.hashes(),
+        verified: Some(hash),
     };
     cx.propose(proposal).await?.into_inner();
 
@@ -139,19 +147,19 @@ fn named_user(app: &Server, name: &str) -> Option<OwnedUserId> {
     (user_id.server_name() == app.config.server.name).then_some(user_id)
 }
 
-/// The user, if the password is theirs. Says the same, after the same time, when there is no such
-/// user.
+/// The user, if the password is theirs, and the hash it was checked against. Says the same, after
+/// the same time, when there is no such user.
 async fn verified(
     app: &Server,
     user_id: Option<OwnedUserId>,
     password: String,
-) -> Result<OwnedUserId, ApiError> {
+) -> Result<(OwnedUserId, Secret), ApiError> {
     let account = user_id.as_ref().and_then(|user_id| app.engine.state().accounts.get(user_id));
     let stored = account.and_then(|account| account.read().password.latest().cloned().flatten());
-    let right =
-        password.len() <= limits::PASSWORD_BYTES && app.passwords.verify(password, stored).await;
-    match user_id {
-        Some(user_id) if right => Ok(user_id),
+    let right = password.len() <= limits::PASSWORD_BYTES
+        && app.passwords.verify(password, stored.clone()).await;
+    match (user_id, stored) {
+        (Some(user_id), Some(stored)) if right => Ok((user_id, stored)),
         _ => Err(ApiError::forbidden("Wrong user name or password.")),
     }
 }
@@ -234,7 +242,7 @@ pub(super) async fn change_password(
 pub(super) async fn confirm_identity(
     app: &Server,
     session: &Session,
-    endpoint: &'static str,
+    endpoint: &str,
     body: &bytes::Bytes,
     auth: Option<&ruma::api::client::uiaa::AuthData>,
 ) -> Result<(), ApiError> {

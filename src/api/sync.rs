@@ -6,7 +6,7 @@ use bytes::Bytes;
 use ruma::api::client::sync::sync_events::v3::{self as sync_events, Filter};
 use tokio::time::{Instant, timeout_at};
 
-use super::{Server, filter, json};
+use super::{Server, at_length, filter, json};
 use crate::{
     http::{ApiError, Cx},
     sync::{self, Request, SyncFilter},
@@ -24,7 +24,8 @@ pub(super) async fn sync(cx: Cx<Server>, request: sync_events::Request) -> Resul
         since: match request.since.as_deref() {
             // Some clients send an empty `since` for none.
             None | Some("") => None,
-            Some(since) => Some(cx.app.position(since)?),
+            // One who comes from a future that a restore has undone begins anew.
+            Some(since) => cx.app.position_or_abandoned(since)?,
         },
         full_state: request.full_state,
         filter: SyncFilter::new(
@@ -47,9 +48,12 @@ pub(super) async fn sync(cx: Cx<Server>, request: sync_events::Request) -> Resul
         tokio::pin!(woken);
         woken.as_mut().enable();
 
+        if at_once {
+            return at_length(|| json(&sync::v3::respond(&cx.view(), &wanted)?));
+        }
         let response = sync::v3::respond(&cx.view(), &wanted)?;
         let now = Instant::now();
-        if at_once || !response.is_empty() || now >= deadline || cx.shutdown.is_given() {
+        if !response.is_empty() || now >= deadline || cx.shutdown.is_given() {
             return json(&response);
         }
         drop(response);

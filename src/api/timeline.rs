@@ -39,7 +39,7 @@ pub(super) async fn messages(
     }
     let room = cx.app.room(&request.room_id)?;
     let view = cx.view();
-    may_read(&view, &room)?;
+    let seen = readable_as_of(&view, &room)?;
     let filter = EventFilter::from(request.filter);
     let limit = page_size(filter.limit.map_or(request.limit, |limit| {
         request.limit.min(UInt::try_from(limit).unwrap_or(UInt::MAX))
@@ -60,7 +60,7 @@ pub(super) async fn messages(
         }
     };
     let state = if filter.lazy_load_members {
-        view.members_of(&room, &page.events, None, view.at())?
+        view.members_of(&room, &page.events, None, seen)?
     } else {
         Vec::new()
     };
@@ -103,13 +103,11 @@ pub(super) fn visible_event(
     }
 }
 
-/// Only for those who are or were in the room, unless everyone may read it.
-pub(super) fn may_read(view: &View<'_>, room: &Room) -> Result<(), ApiError> {
-    if view.state_as_of(room)?.is_some() {
-        Ok(())
-    } else {
-        Err(ApiError::forbidden("You are not in this room."))
-    }
+/// The offset as of which the caller sees the room's state. Only for those who are or were in the
+/// room, unless everyone may read it.
+pub(super) fn readable_as_of(view: &View<'_>, room: &Room) -> Result<Offset, ApiError> {
+    let at = view.state_as_of(room)?;
+    at.ok_or_else(|| ApiError::forbidden("You are not in this room."))
 }
 
 /// How many events a page has that was asked to have `limit`.

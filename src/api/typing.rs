@@ -7,6 +7,7 @@ use ruma::api::client::typing::create_typing_event::v3::{self as create_typing_e
 use super::Server;
 use crate::{
     decide::ephemeral::SetTyping,
+    engine::Engine,
     http::{ApiError, Cx},
     record::Origin,
 };
@@ -34,16 +35,33 @@ pub(super) async fn typing(
     };
     cx.propose(proposal.clone()).await?.into_inner();
     if let Some(lasts) = lasts {
-        // Ends by itself, for those who wait in a sync. A restart ends it too: the time is past then.
-        let app = Arc::clone(&cx.app);
-        tokio::spawn(async move {
-            tokio::time::sleep(lasts).await;
-            let stop = SetTyping { until_ms: 0, only_if_until: Some(until_ms), ..proposal };
-            // One who has left meanwhile has stopped typing already.
-            if let Err(error) = app.engine.propose(Origin::server(), stop).await {
-                tracing::debug!(%error, "typing was not ended");
-            }
-        });
+        end_after(Arc::clone(&cx.app.engine), lasts, proposal);
     }
     Ok(create_typing_event::Response::new())
+}
+
+/// Ends by itself what is typed now, for those who wait in a sync: after a restart, the timers of
+/// the server that was are begun anew.
+pub(crate) fn resume(engine: &Arc<Engine>) {
+    for room in engine.state().rooms.all() {
+        for (user_id, until_ms) in room.typing().0 {
+            let lasts = until_ms.saturating_sub(engine.clock().now_ms());
+            let typing =
+                SetTyping { room_id: room.id.clone(), user_id, until_ms, only_if_until: None };
+            end_after(Arc::clone(engine), Duration::from_millis(lasts).min(LONGEST), typing);
+        }
+    }
+}
+
+fn end_after(engine: Arc<Engine>, lasts: Duration, typing: SetTyping) {
+    tokio::spawn(async move {
+        tokio::time::sleep(lasts).await;
+        let until = Some(typing.until_ms);
+        let stop = SetTyping { until_ms: 0, only_if_until: until, ..typing };
+        // One who has left meanwhile has stopped typing already.
+        match engine.propose(Origin::server(), stop).await {
+            Ok(stopped) => stopped.into_inner(),
+            Err(error) => tracing::debug!(%error, "typing was not ended"),
+        }
+    });
 }

@@ -45,8 +45,8 @@ struct Session {
 
 /// What is to be authenticated.
 pub(super) struct Purpose<'a> {
-    /// The endpoint's name.
-    pub(super) endpoint: &'static str,
+    /// The endpoint's name, with what its path holds.
+    pub(super) endpoint: &'a str,
     /// The caller, where there is one.
     pub(super) user: &'a str,
     /// The request's body.

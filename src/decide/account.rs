@@ -8,7 +8,8 @@ use crate::record::{
     Stream,
     command::{
         AccountDataSet, AccountKind, DeviceConfirm, DeviceLogin, DeviceRefresh, DeviceRemove,
-        DeviceRename, FilterCreate, ProfileSet, TokenHash, Tokens, UserPassword, UserRegister,
+        DeviceRename, FilterCreate, ProfileSet, Secret, TokenHash, Tokens, UserPassword,
+        UserRegister,
     },
 };
 
@@ -24,7 +25,7 @@ pub struct Register {
     /// Full or guest account.
     pub kind: AccountKind,
     /// The password's hash.
-    pub password: Option<String>,
+    pub password: Option<Secret>,
     /// The display name that the profile begins with.
     pub display_name: Option<String>,
     /// The first device, unless the client does not want one.
@@ -42,6 +43,9 @@ pub struct Login {
     pub display_name: Option<String>,
     /// The session's tokens.
     pub tokens: Tokens,
+    /// The password hash that the login was verified against. If that is no longer the user's, the
+    /// password was changed while the login was being verified, and the login is refused.
+    pub verified: Option<Secret>,
 }
 
 impl Login {
@@ -97,8 +101,11 @@ impl Proposal for Login {
     }
 
     fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
-        if !turn.env.state.accounts.contains(&self.user_id) {
-            return Err(no_account());
+        let account = turn.env.state.accounts.get(&self.user_id).ok_or_else(no_account)?;
+        let account = account.read();
+        let password = account.password.latest().and_then(Option::as_ref);
+        if self.verified.is_some() && self.verified.as_ref() != password {
+            return Err(Refusal::Forbidden("Wrong user name or password.".to_owned()));
         }
         turn.append(self.stream(), self.command());
         Ok(())
@@ -235,7 +242,7 @@ pub struct RenameDevice {
     pub user_id: OwnedUserId,
     /// The device.
     pub device_id: OwnedDeviceId,
-    /// The new name.
+    /// The new name; none leaves it as it is.
     pub display_name: Option<String>,
 }
 
@@ -250,7 +257,7 @@ impl Proposal for RenameDevice {
         let account = turn.env.state.accounts.get(&self.user_id).ok_or_else(no_account)?;
         let device = account.read().device(&self.device_id).cloned();
         let device = device.ok_or_else(|| Refusal::NotFound("No such device.".to_owned()))?;
-        if device.display_name != self.display_name {
+        if self.display_name.is_some() && device.display_name != self.display_name {
             turn.append(
                 self.stream(),
                 DeviceRename {
@@ -270,7 +277,7 @@ pub struct SetPassword {
     /// The user.
     pub user_id: OwnedUserId,
     /// The password's hash.
-    pub password: String,
+    pub password: Secret,
     /// The devices that are logged out with it.
     pub log_out: Option<Which>,
 }
@@ -320,7 +327,7 @@ impl Proposal for SetProfile {
 
     fn decide(&self, turn: &mut Turn<'_>) -> Result<bool, Refusal> {
         let account = turn.env.state.accounts.get(&self.user_id).ok_or_else(no_account)?;
-        let before = account.read().profile_field(&self.field, crate::record::Offset::MAX).cloned();
+        let before = account.read().profile_field(&self.field).cloned();
         if before == self.value {
             return Ok(false);
         }

@@ -4,6 +4,7 @@ use ruma::{
     CanonicalJsonObject, CanonicalJsonValue, MilliSecondsSinceUnixEpoch, OwnedRoomAliasId,
     OwnedRoomId, OwnedUserId, RoomVersionId,
     events::{TimelineEventType, room::member::MembershipState},
+    room_version_rules::RoomVersionRules,
 };
 use serde_json::json;
 
@@ -105,16 +106,13 @@ impl Proposal for CreateRoom {
             }
         }
         let id_from_create = rules.authorization.room_create_event_id_as_room_id;
-        let room_id = (!id_from_create).then(|| self.room_id.clone());
-        turn.begin_room(RoomDraft::new(room_id, self.version.clone(), rules.clone()));
-
         // The order is the specification's.
-        turn.add_event(self.event("m.room.create", "", self.create_content(&rules)?))?;
+        let create = self.event("m.room.create", "", self.create_content(&rules)?);
+        let room_id = self.begin(turn, &rules, create, id_from_create)?;
         let join = member_content(turn.env, &self.creator, MembershipState::Join, None);
         turn.add_event(self.event("m.room.member", self.creator.as_str(), join))?;
         let levels = self.power_level_content(&rules)?;
         turn.add_event(self.event("m.room.power_levels", "", levels)).map_err(in_state)?;
-        let room_id = turn.draft()?.room_id().cloned().ok_or_else(unsupported)?;
         if let Some(alias) = &self.alias {
             let set = AliasSet {
                 alias: alias.clone(),
@@ -175,14 +173,37 @@ impl Proposal for CreateRoom {
 }
 
 impl CreateRoom {
+    /// Adds the create event. Where the room's id is that event's hash, two rooms that one user
+    /// makes in the same millisecond would be one: the later one's event is dated on.
+    fn begin(
+        &self,
+        turn: &mut Turn<'_>,
+        rules: &RoomVersionRules,
+        mut create: NewEvent,
+        id_from_create: bool,
+    ) -> Result<OwnedRoomId, Refusal> {
+        let env = turn.env;
+        loop {
+            let room_id = (!id_from_create).then(|| self.room_id.clone());
+            let mut draft = RoomDraft::new(room_id, self.version.clone(), rules.clone());
+            let body = draft.add(env, create.clone())?;
+            let (room_id, stream) = (body.room_id.clone(), Stream::room(&body.room_id));
+            if id_from_create && env.state.rooms.get(&room_id).is_some() {
+                create.ts.0 = create.ts.0.saturating_add(ruma::uint!(1));
+                continue;
+            }
+            turn.must_be_new(stream.clone());
+            turn.begin_room(draft);
+            turn.append(stream, body);
+            return Ok(room_id);
+        }
+    }
+
     fn event(&self, event_type: &str, state_key: &str, content: CanonicalJsonObject) -> NewEvent {
         NewEvent::state(event_type.into(), state_key, content, &self.creator, self.ts)
     }
 
-    fn create_content(
-        &self,
-        rules: &ruma::room_version_rules::RoomVersionRules,
-    ) -> Result<CanonicalJsonObject, Refusal> {
+    fn create_content(&self, rules: &RoomVersionRules) -> Result<CanonicalJsonObject, Refusal> {
         let mut content = self.creation_content.clone();
         if !rules.authorization.use_room_create_sender {
             let creator = CanonicalJsonValue::String(self.creator.to_string());
@@ -210,7 +231,7 @@ impl CreateRoom {
 
     fn power_level_content(
         &self,
-        rules: &ruma::room_version_rules::RoomVersionRules,
+        rules: &RoomVersionRules,
     ) -> Result<CanonicalJsonObject, Refusal> {
         let creators_above = rules.authorization.explicitly_privilege_room_creators;
         let mut users = serde_json::Map::new();

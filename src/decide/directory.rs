@@ -27,6 +27,7 @@ impl Proposal for SetAlias {
     }
 
     fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
+        turn.rests_on(Stream::room(&self.room_id));
         let state = &turn.env.state;
         if state.aliases.get(&self.alias, Offset::MAX).is_some() {
             return Err(Refusal::AliasInUse(self.alias.to_string()));
@@ -71,6 +72,7 @@ impl Proposal for RemoveAlias {
             target.ok_or_else(|| Refusal::NotFound("There is no such alias.".to_owned()))?;
         // Its maker may remove it, and those who may set the room's canonical alias.
         if target.creator != self.sender {
+            turn.rests_on(Stream::room(&target.room_id));
             let room = turn.room(&target.room_id)?;
             let member = room.membership(env, &self.sender)? == Some(Membership::Join);
             if !member

@@ -2,7 +2,7 @@
 
 use ruma::{
     CanonicalJsonObject, CanonicalJsonValue, MilliSecondsSinceUnixEpoch, OwnedEventId, OwnedRoomId,
-    OwnedUserId, UserId,
+    OwnedUserId, RoomId, UserId,
     events::{StateEventType, TimelineEventType, room::member::MembershipState},
 };
 
@@ -92,10 +92,7 @@ impl Proposal for ChangeMembership {
             if let Some(signed) = &self.third_party_signed {
                 content.insert("third_party_signed".to_owned(), signed.clone().into());
             }
-            if let Some(authoriser) = self.join_authoriser(env, room)? {
-                let key = "join_authorised_via_users_server".to_owned();
-                content.insert(key, CanonicalJsonValue::String(authoriser.to_string()));
-            }
+            authorise_join(env, room, &self.target, &mut content)?;
         }
         if let Some(before) = before
             && matches!(self.change, Change::Profile | Change::Join)
@@ -144,36 +141,73 @@ impl ChangeMembership {
             (Change::Unban, _) => Err(Refusal::BadState("They are not banned.".to_owned())),
         }
     }
+}
 
-    /// For a restricted room: a user who may invite, if the target is in one of the rooms that the
-    /// join rules name (client-server API, "Restricted rooms").
-    fn join_authoriser(&self, env: &Env, room: &RoomDraft) -> Result<Option<OwnedUserId>, Refusal> {
-        #[derive(serde::Deserialize)]
-        struct Rules {
-            join_rule: String,
-            #[serde(default)]
-            allow: Vec<serde_json::Value>,
+/// The key that names the user by whose power one joins a restricted room.
+const AUTHORISED_VIA: &str = "join_authorised_via_users_server";
+
+/// For a restricted room: names a user who may invite in the content of `target`'s join, if the
+/// target is in one of the rooms that the join rules name (client-server API, "Restricted rooms").
+fn authorise_join(
+    env: &Env,
+    room: &RoomDraft,
+    target: &UserId,
+    content: &mut CanonicalJsonObject,
+) -> Result<(), Refusal> {
+    #[derive(serde::Deserialize)]
+    struct Rules {
+        join_rule: String,
+        #[serde(default)]
+        allow: Vec<serde_json::Value>,
+    }
+    if !room.rules().authorization.restricted_join_rule {
+        return Ok(());
+    }
+    let rules = room.state_event(env, &StateEventType::RoomJoinRules, "")?;
+    let Some(rules) = rules.and_then(|rules| rules.content_as::<Rules>().ok()) else {
+        return Ok(());
+    };
+    if !matches!(rules.join_rule.as_str(), "restricted" | "knock_restricted") {
+        return Ok(());
+    }
+    let is_met = |condition: &serde_json::Value| {
+        let room_id = condition["room_id"].as_str().and_then(|id| <&RoomId>::try_from(id).ok());
+        let other = room_id.and_then(|room_id| env.state.rooms.get(room_id));
+        condition["type"] == "m.room_membership"
+            && other.is_some_and(|other| other.is_joined(target, Offset::MAX))
+    };
+    if rules.allow.iter().any(is_met)
+        && let Some(authoriser) = room.someone_who_may_invite(env)?
+    {
+        let authoriser = CanonicalJsonValue::String(authoriser.to_string());
+        content.insert(AUTHORISED_VIA.to_owned(), authoriser);
+    }
+    Ok(())
+}
+
+/// What a client sends as the content of a member event is not taken at its word where the server
+/// answers for it: who authorises a join to a restricted room.
+pub(super) fn vet_content(
+    env: &Env,
+    room: &RoomDraft,
+    sender: &UserId,
+    target: &UserId,
+    content: &mut CanonicalJsonObject,
+) -> Result<(), Refusal> {
+    content.remove(AUTHORISED_VIA);
+    let membership = content.get("membership").and_then(CanonicalJsonValue::as_str);
+    match membership {
+        Some("join") if sender == target => {
+            let now = room.membership(env, target)?;
+            if !matches!(now, Some(Membership::Join | Membership::Invite)) {
+                authorise_join(env, room, target, content)?;
+            }
+            Ok(())
         }
-        if !room.rules().authorization.restricted_join_rule {
-            return Ok(None);
-        }
-        let rules = room.state_event(env, &StateEventType::RoomJoinRules, "")?;
-        let Some(rules) = rules.and_then(|rules| rules.content_as::<Rules>().ok()) else {
-            return Ok(None);
-        };
-        if !matches!(rules.join_rule.as_str(), "restricted" | "knock_restricted") {
-            return Ok(None);
-        }
-        let met = rules.allow.iter().any(|condition| {
-            condition.get("type").and_then(|t| t.as_str()) == Some("m.room_membership")
-                && condition
-                    .get("room_id")
-                    .and_then(|id| id.as_str())
-                    .and_then(|id| <&ruma::RoomId>::try_from(id).ok())
-                    .and_then(|id| env.state.rooms.get(id))
-                    .is_some_and(|other| other.is_joined(&self.target, Offset::MAX))
-        });
-        if met { room.someone_who_may_invite(env) } else { Ok(None) }
+        Some("invite") if !is_local(&env.server, target) => Err(Refusal::Forbidden(
+            "This server does not federate: it cannot reach other servers' users.".to_owned(),
+        )),
+        _ => Ok(()),
     }
 }
 
@@ -193,7 +227,7 @@ pub(super) fn member_content(
     {
         let account = account.read();
         for field in ["displayname", "avatar_url"] {
-            if let Some(value) = account.profile_field(field, Offset::MAX)
+            if let Some(value) = account.profile_field(field)
                 && let Some(text) = value.as_str()
             {
                 content.insert(field.to_owned(), CanonicalJsonValue::String(text.to_owned()));
@@ -224,6 +258,8 @@ impl Proposal for ForgetRoom {
     }
 
     fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
+        // First, and then the look: a membership that changes in between is a conflict.
+        turn.rests_on(Stream::room(&self.room_id));
         let part = turn.env.state.memberships.part(&self.user_id, &self.room_id);
         let Some(part) = part else {
             return Err(Refusal::NotFound("You were never in this room.".to_owned()));
@@ -235,7 +271,6 @@ impl Proposal for ForgetRoom {
         if part.forgotten.latest() == Some(&true) {
             return Ok(());
         }
-        turn.rests_on(Stream::room(&self.room_id));
         turn.append(
             self.stream(),
             RoomForget { user_id: self.user_id.clone(), room_id: self.room_id.clone() },

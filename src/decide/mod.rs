@@ -140,10 +140,9 @@ pub struct Turn<'a> {
     origin: Origin,
     batch: Batch,
     room: Option<RoomDraft>,
-    transactions: HashMap<Transaction2, OwnedEventId>,
+    /// What the transactions of this turn have sent, by session, scope and id.
+    transactions: HashMap<(Offset, String, String), OwnedEventId>,
 }
-
-type Transaction2 = (Offset, String, String);
 
 impl<'a> Turn<'a> {
     pub(crate) fn new(env: &'a Env, stream: &Stream) -> Self {
@@ -210,12 +209,17 @@ impl<'a> Turn<'a> {
         }
     }
 
+    /// Makes the decision rest on `stream` having no record yet.
+    pub fn must_be_new(&mut self, stream: Stream) {
+        self.batch.expect.push((stream, Offset::ZERO));
+    }
+
     /// The turn's room, as the proposals before this one have left it.
     ///
     /// # Errors
     /// [`Refusal::NotFound`] when there is no such room.
     pub fn room(&mut self, room_id: &RoomId) -> Result<&mut RoomDraft, Refusal> {
-        if self.room.is_none() {
+        if self.room.as_ref().is_none_or(|draft| draft.room_id().is_none_or(|id| id != room_id)) {
             let room = self.env.state.rooms.get(room_id);
             let room =
                 room.ok_or_else(|| Refusal::NotFound("There is no such room.".to_owned()))?;
@@ -264,7 +268,7 @@ impl<'a> Turn<'a> {
     }
 }
 
-fn key(transaction: &Transaction) -> Transaction2 {
+fn key(transaction: &Transaction) -> (Offset, String, String) {
     (transaction.session, transaction.scope.clone(), transaction.id.clone())
 }
 

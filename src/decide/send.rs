@@ -2,10 +2,10 @@
 
 use ruma::{
     CanonicalJsonObject, CanonicalJsonValue, MilliSecondsSinceUnixEpoch, OwnedEventId, OwnedRoomId,
-    OwnedUserId, events::TimelineEventType, state_res::events::RoomPowerLevelsIntField,
+    OwnedUserId, UserId, events::TimelineEventType, state_res::events::RoomPowerLevelsIntField,
 };
 
-use super::{Membership, NewEvent, Proposal, Refusal, Turn};
+use super::{Membership, NewEvent, Proposal, Refusal, Turn, membership::vet_content};
 use crate::record::{Stream, command::Transaction};
 
 /// Send an event into a room.
@@ -38,7 +38,8 @@ impl Proposal for SendEvent {
 
     fn shares_turn(&self) -> bool {
         // A redaction looks up its target in the state, where it is only once it is durable.
-        self.redacts.is_none()
+        // A member event may rest on other rooms.
+        self.redacts.is_none() && !self.is_membership()
     }
 
     fn decide(&self, turn: &mut Turn<'_>) -> Result<OwnedEventId, Refusal> {
@@ -49,7 +50,7 @@ impl Proposal for SendEvent {
         }
         let env = turn.env;
         let room = turn.room(&self.room_id)?;
-        if room.membership(env, &self.sender)? != Some(Membership::Join) && self.needs_join() {
+        if room.membership(env, &self.sender)? != Some(Membership::Join) && !self.is_membership() {
             return Err(Refusal::Forbidden("You are not in this room.".to_owned()));
         }
         let redacts = match &self.redacts {
@@ -60,6 +61,12 @@ impl Proposal for SendEvent {
             self.check_canonical_alias(turn)?;
         }
         let mut content = self.content.clone();
+        if self.is_membership()
+            && let Some(target) = self.state_key.as_deref().and_then(|k| UserId::parse(k).ok())
+        {
+            let room = turn.room(&self.room_id)?;
+            vet_content(env, room, &self.sender, &target, &mut content)?;
+        }
         if let Some((target, _)) = &redacts
             && turn.room(&self.room_id)?.rules().redaction.content_field_redacts
         {
@@ -83,8 +90,8 @@ impl Proposal for SendEvent {
 
 impl SendEvent {
     /// A member event may be sent by one who is not joined (it is how one joins); the rules judge.
-    fn needs_join(&self) -> bool {
-        !(self.event_type == TimelineEventType::RoomMember && self.state_key.is_some())
+    fn is_membership(&self) -> bool {
+        self.event_type == TimelineEventType::RoomMember && self.state_key.is_some()
     }
 
     /// The event to redact, if the sender may: their own, or any with the level for it.

@@ -49,6 +49,14 @@ impl Head {
         self.moved.subscribe()
     }
 
+    /// Waits until `offset` is published.
+    pub(super) async fn reached(&self, offset: Offset) {
+        if self.offset() < offset {
+            // The sender is part of `self`: it does not go away.
+            let _ = self.follow().wait_for(|head| *head >= offset).await;
+        }
+    }
+
     /// Begins to listen for what concerns `user_id`. What is published from now on wakes
     /// [`Listener::woken`].
     #[must_use]
@@ -70,6 +78,7 @@ impl Head {
     pub(super) fn publish(&self, state: &State, mut effects: Vec<Effect>) {
         let offset = state.applied();
         self.offset.store(offset.get(), Ordering::Release);
+        effects.sort_unstable();
         effects.dedup();
         if !self.waiting.is_empty() {
             for effect in effects {

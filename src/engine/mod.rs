@@ -13,7 +13,10 @@ mod durable;
 mod head;
 mod turns;
 
-use std::sync::Arc;
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD_NO_PAD};
 use ruma::{OwnedServerName, ServerName, signatures::Ed25519KeyPair};
@@ -152,7 +155,7 @@ impl Engine {
         }
         let server = keys(&state, &options.server_name)?;
         let env = Arc::new(Env { state, events, server });
-        let turns = turns::Turns::new(Arc::clone(&env), Arc::clone(&log));
+        let turns = turns::Turns::new(Arc::clone(&env), Arc::clone(&log), Arc::clone(&head));
         Ok(Self { log, env, head, turns, clock: options.clock })
     }
 
@@ -217,13 +220,19 @@ fn follower(
     move |records| {
         let mut effects = Vec::new();
         for record in records {
-            match state.apply(record) {
-                Ok(more) => effects.extend(more),
-                Err(error) => {
-                    // Only what this server has just encoded comes here. If it cannot be applied,
-                    // the projections no longer say what the log says: nothing more may be
-                    // answered from them.
+            let applied = catch_unwind(AssertUnwindSafe(|| state.apply(record)));
+            match applied {
+                Ok(Ok(more)) => effects.extend(more),
+                // Only what this server has just encoded comes here. If it cannot be applied, the
+                // projections no longer say what the log says: nothing more may be answered from
+                // them.
+                Ok(Err(error)) => {
                     tracing::error!(%error, "a record cannot be applied; the server stops");
+                    std::process::abort();
+                }
+                Err(_) => {
+                    let offset = record.offset();
+                    tracing::error!(%offset, "applying a record panicked; the server stops");
                     std::process::abort();
                 }
             }
@@ -241,7 +250,7 @@ fn new_identity(name: &ServerName) -> Result<ServerIdentity, OpenError> {
     Ok(ServerIdentity {
         server_name: name.to_string(),
         key_id: format!("ed25519:{version}"),
-        private_key: STANDARD_NO_PAD.encode(&*document),
+        private_key: STANDARD_NO_PAD.encode(&*document).into(),
         public_key: STANDARD_NO_PAD.encode(pair.public_key()),
     })
 }
@@ -254,7 +263,7 @@ fn keys(state: &State, asked: &ServerName) -> Result<ServerKeys, OpenError> {
         return Err(OpenError::ServerName { found, asked: asked.to_string() });
     }
     let document =
-        STANDARD_NO_PAD.decode(&identity.private_key).map_err(|error| unusable(&error))?;
+        STANDARD_NO_PAD.decode(identity.private_key.expose()).map_err(|error| unusable(&error))?;
     let version = identity.key_id.strip_prefix("ed25519:").unwrap_or(&identity.key_id);
     let key_pair = Ed25519KeyPair::from_der(&document, version.to_owned())
         .map_err(|error| unusable(&error))?;

@@ -13,7 +13,7 @@ use std::{
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-use super::Durable;
+use super::{Durable, Head};
 use crate::{
     decide::{Env, Proposal, Refusal, Turn},
     limits,
@@ -48,13 +48,14 @@ pub(super) struct Turns {
 struct Shared {
     env: Arc<Env>,
     log: Arc<dyn Log>,
+    head: Arc<Head>,
     /// The streams with a turn under way, each with what waits for the next.
     lanes: Mutex<HashMap<Stream, VecDeque<Box<dyn Job>>>>,
 }
 
 impl Turns {
-    pub(super) fn new(env: Arc<Env>, log: Arc<dyn Log>) -> Self {
-        Self { shared: Arc::new(Shared { env, log, lanes: Mutex::default() }) }
+    pub(super) fn new(env: Arc<Env>, log: Arc<dyn Log>, head: Arc<Head>) -> Self {
+        Self { shared: Arc::new(Shared { env, log, head, lanes: Mutex::default() }) }
     }
 
     pub(super) async fn propose<P: Proposal>(
@@ -78,16 +79,34 @@ impl Turns {
 
 /// Takes turn after turn on one stream until nothing waits for it.
 async fn run(shared: Arc<Shared>, stream: Stream) {
+    let mut occupied = Lane { shared: &shared, stream: &stream, left: false };
     loop {
         let jobs = match shared.lanes.lock().entry(stream.clone()) {
             Entry::Occupied(lane) if lane.get().is_empty() => {
                 lane.remove();
+                occupied.left = true;
                 return;
             }
             Entry::Occupied(mut lane) => take(lane.get_mut()),
             Entry::Vacant(_) => return,
         };
         turn(&shared, &stream, jobs).await;
+    }
+}
+
+/// A stream's lane while its turns are run. Were a turn to panic, the lane must not stay occupied:
+/// those who wait in it are told, and the next proposal begins anew.
+struct Lane<'a> {
+    shared: &'a Shared,
+    stream: &'a Stream,
+    left: bool,
+}
+
+impl Drop for Lane<'_> {
+    fn drop(&mut self) {
+        if !self.left {
+            self.shared.lanes.lock().remove(self.stream);
+        }
     }
 }
 
@@ -99,7 +118,7 @@ fn take(waiting: &mut VecDeque<Box<dyn Job>>) -> Vec<Box<dyn Job>> {
 }
 
 async fn turn(shared: &Shared, stream: &Stream, mut jobs: Vec<Box<dyn Job>>) {
-    for _ in 0..CONFLICTS {
+    for attempt in 1..=CONFLICTS {
         let mut turn = Turn::new(&shared.env, stream);
         for job in &mut jobs {
             job.decide(&mut turn);
@@ -107,7 +126,9 @@ async fn turn(shared: &Shared, stream: &Stream, mut jobs: Vec<Box<dyn Job>>) {
         let batch = turn.into_batch();
         if batch.records.is_empty() {
             // Nothing to write: all was refused or is so already, on applied, durable grounds.
+            // Those are told once readers see them, too.
             let applied = shared.env.state.applied();
+            shared.head.reached(applied).await;
             jobs.into_iter().for_each(|job| job.settle(Ok(applied)));
             return;
         }
@@ -116,8 +137,8 @@ async fn turn(shared: &Shared, stream: &Stream, mut jobs: Vec<Box<dyn Job>>) {
                 jobs.into_iter().for_each(|job| job.settle(Ok(appended.last)));
                 return;
             }
-            Err(AppendError::Conflict { stream, expected, actual }) => {
-                tracing::debug!(%stream, %expected, %actual, "decided again after a conflict");
+            Err(error @ AppendError::Conflict { .. }) if attempt < CONFLICTS => {
+                tracing::debug!(%error, "decided again");
             }
             Err(error) => {
                 jobs.into_iter().for_each(|job| job.settle(Err(error.clone())));
@@ -125,7 +146,6 @@ async fn turn(shared: &Shared, stream: &Stream, mut jobs: Vec<Box<dyn Job>>) {
             }
         }
     }
-    tracing::error!(%stream, "given up after {CONFLICTS} conflicts");
 }
 
 /// A proposal with the one who waits for it, of whatever type.

@@ -84,6 +84,19 @@ impl EventStore {
         viewer: Viewer<'_>,
         form: ClientForm,
     ) -> Result<Box<RawValue>, ReadError> {
+        self.form(room, event, viewer, form, true)
+    }
+
+    /// As [`EventStore::client_form`]; `with_cause` adds the redaction of a redacted event. The
+    /// redaction of that redaction is left out: a chain of them has no end.
+    fn form(
+        &self,
+        room: &Room,
+        event: &EventRef,
+        viewer: Viewer<'_>,
+        form: ClientForm,
+        with_cause: bool,
+    ) -> Result<Box<RawValue>, ReadError> {
         let redaction = match room.redaction_of(event.offset, viewer.at) {
             Some(offset) => self.get(offset)?,
             None => None,
@@ -113,22 +126,19 @@ impl EventStore {
             }
             None => None,
         };
-        let previous =
-            previous.map(|previous| match room.redaction_of(previous.offset, viewer.at) {
-                Some(_) => self::redacted(room, &previous),
-                None => previous,
-            });
+        let previous = previous.map(|previous| as_shown(room, previous, viewer.at));
         if let Some(previous) = &previous {
             unsigned.prev_content = Some(&previous.content);
             unsigned.prev_sender = Some(&previous.sender);
             unsigned.replaces_state = Some(&previous.event_id);
         }
-        if let Some(redaction) = &redaction {
-            unsigned.redacted_because = Some(self.client_form(room, redaction, viewer, form)?);
+        if let Some(redaction) = redaction.as_ref().filter(|_| with_cause) {
+            unsigned.redacted_because = Some(self.form(room, redaction, viewer, form, false)?);
         }
+        let with_redacts = content_with_redacts(room, shown);
         let client = ClientEvent {
             event_type: &shown.event_type,
-            content: &shown.content,
+            content: with_redacts.as_deref().unwrap_or(&shown.content),
             event_id: &shown.event_id,
             sender: &shown.sender,
             origin_server_ts: shown.origin_server_ts,
@@ -139,6 +149,28 @@ impl EventStore {
         };
         Ok(to_raw(&client))
     }
+}
+
+/// `event` as it is to be shown as of `at`: without what a redaction took away.
+pub(crate) fn as_shown(room: &Room, event: EventRef, at: Offset) -> EventRef {
+    match room.redaction_of(event.offset, at) {
+        Some(_) => redacted(room, &event),
+        None => event,
+    }
+}
+
+/// The content of a redaction in a room whose version keeps `redacts` outside of it: newer clients
+/// look for it inside (room version 11, "Moving the `redacts` property").
+fn content_with_redacts(room: &Room, event: &StoredEvent) -> Option<Box<RawValue>> {
+    if event.event_type != TimelineEventType::RoomRedaction
+        || room.rules.redaction.content_field_redacts
+    {
+        return None;
+    }
+    let redacts = event.redacts.as_deref()?;
+    let mut content: serde_json::Map<String, serde_json::Value> = event.content_as().ok()?;
+    content.insert("redacts".to_owned(), redacts.as_str().into());
+    Some(to_raw(&content))
 }
 
 fn age(event: &StoredEvent, now_ms: u64) -> i64 {

@@ -13,8 +13,8 @@ use ruma::{
 use serde::{Deserialize, de::IgnoredAny};
 use serde_json::value::RawValue;
 
-pub(crate) use client::to_raw;
 pub use client::{ClientForm, Viewer};
+pub(crate) use client::{as_shown, to_raw};
 pub use store::EventStore;
 
 use crate::record::{
@@ -31,6 +31,9 @@ pub struct StoredEvent {
     pub event_id: OwnedEventId,
     /// Its room.
     pub room_id: OwnedRoomId,
+    /// Whether it names its room itself: all do but the create events of versions in which the room
+    /// is named after them.
+    pub names_room: bool,
     /// Its type.
     pub event_type: TimelineEventType,
     /// Who sent it.
@@ -53,17 +56,15 @@ pub struct StoredEvent {
     pub transaction: Option<Transaction>,
     /// The event in federation format.
     pub pdu: Box<RawValue>,
-    /// Whether the PDU names its room: a create event whose id is the room's id does not.
-    names_room: bool,
 }
 
 #[derive(Deserialize)]
 struct Pdu {
-    #[serde(default)]
-    room_id: Option<IgnoredAny>,
     #[serde(rename = "type")]
     event_type: TimelineEventType,
     sender: OwnedUserId,
+    #[serde(default)]
+    room_id: Option<IgnoredAny>,
     #[serde(default)]
     state_key: Option<Box<str>>,
     origin_server_ts: MilliSecondsSinceUnixEpoch,
@@ -99,6 +100,7 @@ impl StoredEvent {
             offset,
             event_id: body.event_id,
             room_id: body.room_id,
+            names_room: pdu.room_id.is_some(),
             event_type: pdu.event_type,
             sender: pdu.sender,
             state_key: pdu.state_key,
@@ -110,7 +112,6 @@ impl StoredEvent {
             redacts,
             transaction: body.transaction,
             pdu: body.pdu,
-            names_room: pdu.room_id.is_some(),
         })
     }
 

@@ -343,7 +343,7 @@ impl<'a> History<'a> {
             let rooms = self.state.memberships.of(&user_id, at);
             let joined = rooms.iter().filter(|room| room.membership == Membership::Join).count();
             wanted.extend([account.registered, account.changed]);
-            let display_name = account.profile_field("displayname", at).map(words::plain);
+            let display_name = account.profile_field("displayname").map(words::plain);
             rows.push((
                 account.registered,
                 account.changed,

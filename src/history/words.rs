@@ -40,6 +40,9 @@ fn of_command(record: &Record, command: Command, who: String) -> (String, String
         Command::ServerIdentity(body) => {
             (who, format!("is {}, with the signing key {}", body.server_name, body.key_id))
         }
+        Command::ServerRestore(body) => {
+            (who, format!("was restored from its {}, up to record {}", body.source, body.last))
+        }
         Command::UserRegister(body) => {
             let with = if body.password.is_some() { "" } else { " without a password" };
             (body.user_id.to_string(), format!("registered{with}"))

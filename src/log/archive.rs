@@ -34,9 +34,13 @@ use super::{
     sled::{self as sled_log, DEFAULT_CACHE_BYTES, OpenError, Store, StoreError},
     verify::{Checker, Fault},
 };
-use crate::record::{
-    CHAIN_START, Chain, Offset, Record,
-    codec::{self, CodecError, Frame},
+use crate::{
+    clock::Clock,
+    record::{
+        CHAIN_START, Chain, Command, Epoch, NewRecord, Offset, Origin, Record, Stream,
+        codec::{self, CodecError, Frame, Tip},
+        command::ServerRestore,
+    },
 };
 
 /// How far the archive may be behind the log while its disk works.
@@ -918,6 +922,8 @@ pub struct Restored {
     pub dropped: u64,
     /// What could not be read at the archive's end.
     pub torn: Option<TornTail>,
+    /// The epoch that begins with the restore, in a record of its own after the last restored one.
+    pub epoch: Epoch,
 }
 
 /// Why a log could not be restored.
@@ -1003,12 +1009,19 @@ pub fn restore_from_archive(archive_dir: &Path, data_dir: &Path) -> Result<Resto
 
 fn copy_into(store: &Store, archive: &ArchiveReader) -> Result<Restored, RestoreError> {
     let mut records = archive.records(Offset::new(1));
-    let mut restored =
-        Restored { records: 0, last: Offset::ZERO, chain: CHAIN_START, dropped: 0, torn: None };
+    let mut restored = Restored {
+        records: 0,
+        last: Offset::ZERO,
+        chain: CHAIN_START,
+        dropped: 0,
+        torn: None,
+        epoch: Epoch(0),
+    };
     // Only whole batches leave `batch` for `writes`.
     let mut batch = Vec::new();
     let mut writes = ::sled::Batch::default();
     let mut bytes = 0;
+    let mut tip = Tip::default();
     while let Some(next) = records.next_with_frame() {
         let (record, frame) = next?;
         bytes += frame.len();
@@ -1019,6 +1032,7 @@ fn copy_into(store: &Store, archive: &ArchiveReader) -> Result<Restored, Restore
         restored.records += batch.len() as u64;
         restored.last = record.offset();
         restored.chain = record.chain;
+        tip = Tip::after(&record);
         for (offset, frame) in batch.drain(..) {
             writes.insert(&sled_log::key(offset), &*frame);
         }
@@ -1027,10 +1041,27 @@ fn copy_into(store: &Store, archive: &ArchiveReader) -> Result<Restored, Restore
             bytes = 0;
         }
     }
+    if restored.records > 0 {
+        let (offset, frame) = begin_epoch(&mut tip)?;
+        restored.epoch = tip.epoch;
+        writes.insert(&sled_log::key(offset), &*frame);
+    }
     store.write(writes)?;
     restored.dropped = batch.len() as u64;
     restored.torn = records.torn().cloned();
     Ok(restored)
+}
+
+/// The record that follows a restore. Positions after `tip` may have been given out before, for
+/// records that are lost now: the new epoch tells those from the positions to come.
+fn begin_epoch(tip: &mut Tip) -> Result<(Offset, Vec<u8>), RestoreError> {
+    let restore = ServerRestore { source: "archive".to_owned(), last: tip.offset };
+    let new = NewRecord::new(Stream::server(), Origin::server(), &Command::from(restore));
+    tip.epoch = Epoch(tip.epoch.0.saturating_add(1));
+    let (record, frame) = tip
+        .extend(new, 0, Clock::system().now_ms())
+        .map_err(|error| RestoreError::Write(error.to_string()))?;
+    Ok((record.offset(), frame))
 }
 
 /// What [`verify_archive`] found.
@@ -1267,9 +1298,9 @@ mod tests {
         let restored = restore_from_archive(&place.options().dir, place.0.path()).unwrap();
         assert_eq!(restored.records, expected.len() as u64);
         assert_eq!(restored.chain, expected.last().unwrap().chain);
-        assert_eq!((restored.dropped, restored.torn), (0, None));
+        assert_eq!((restored.dropped, &restored.torn), (0, &None));
         let log = place.log();
-        assert_eq!(all(&*log), expected);
+        assert_restored(&all(&*log), &expected, &restored);
         verify(&*log, |_| ()).unwrap();
         fill(&*log, 3).await;
         place.archive(&log).unwrap();
@@ -1315,11 +1346,19 @@ mod tests {
         std::fs::remove_dir_all(log_dir(place.0.path())).unwrap();
         let restored = restore_from_archive(&place.options().dir, place.0.path()).unwrap();
         assert_eq!((restored.records, restored.dropped), (2, 2));
-        assert_eq!(restored.torn.unwrap().path, path);
+        assert_eq!(restored.torn.as_ref().unwrap().path, path);
         let log = place.log();
-        assert_eq!(all(&*log), expected[..2]);
+        assert_restored(&all(&*log), &expected[..2], &restored);
         place.archive(&log).unwrap();
-        assert_eq!(place.records(), expected[..2]);
+        assert_eq!(place.records(), all(&*log));
+    }
+
+    /// The restored records, and then the one that begins the next epoch.
+    fn assert_restored(found: &[Record], expected: &[Record], restored: &Restored) {
+        let (restore, copied) = found.split_last().unwrap();
+        assert!(copied == expected, "the restored records are not the archived ones");
+        assert_eq!(restored.epoch, Epoch(1));
+        assert_eq!((restore.header.epoch, &*restore.header.kind), (Epoch(1), "server.restore"));
     }
 
     #[tokio::test]

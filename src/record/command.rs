@@ -121,6 +121,8 @@ macro_rules! commands {
 commands! {
     /// The server's name and signing key, made at its first start.
     ServerIdentity(ServerIdentity) = "server.identity" version 1 MustNotRewind;
+    /// The log was rebuilt from its archive; a new epoch begins with this record.
+    ServerRestore(ServerRestore) = "server.restore" version 1 MustNotRewind;
     /// An account was made.
     UserRegister(UserRegister) = "user.register" version 1 MustNotRewind;
     /// A password was set or its hash renewed.
@@ -197,9 +199,18 @@ pub struct ServerIdentity {
     /// Id of the signing key, `ed25519:<version>`.
     pub key_id: String,
     /// The private key: PKCS#8 DER in unpadded base64.
-    pub private_key: String,
+    pub private_key: Secret,
     /// The public key in unpadded base64.
     pub public_key: String,
+}
+
+/// Payload of `server.restore`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ServerRestore {
+    /// What the log was rebuilt from: `archive`.
+    pub source: String,
+    /// The last record that was there. What came after it, if anything, is lost.
+    pub last: Offset,
 }
 
 /// What kind of account it is.
@@ -221,7 +232,7 @@ pub struct UserRegister {
     pub kind: AccountKind,
     /// Password hash in PHC form (`$pbkdf2-sha512$i=…$salt$hash`); none for accounts without one.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub password: Option<String>,
+    pub password: Option<Secret>,
 }
 
 /// Payload of `user.password`.
@@ -230,7 +241,7 @@ pub struct UserPassword {
     /// The user.
     pub user_id: OwnedUserId,
     /// Password hash in PHC form.
-    pub password: String,
+    pub password: Secret,
 }
 
 /// Payload of `device.login`. The session it opens is named by this record's offset.
@@ -434,6 +445,32 @@ pub struct AliasSet {
 pub struct AliasRemove {
     /// The alias.
     pub alias: OwnedRoomAliasId,
+}
+
+/// Text that is in the log because it must be, and nowhere else: it does not show when what holds it
+/// is printed.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Secret(String);
+
+impl Secret {
+    /// The text.
+    #[must_use]
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl<T: Into<String>> From<T> for Secret {
+    fn from(text: T) -> Self {
+        Self(text.into())
+    }
+}
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("(secret)")
+    }
 }
 
 /// SHA-256 of a secret token, written as hex. The token itself is never stored.

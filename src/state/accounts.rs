@@ -5,14 +5,15 @@ use std::{collections::BTreeMap, sync::Arc};
 use dashmap::DashMap;
 use parking_lot::RwLock;
 use ruma::{DeviceId, OwnedDeviceId, OwnedRoomId, OwnedUserId, RoomId, UserId};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use super::history::History;
 use crate::record::{
     Offset,
     command::{
         AccountDataSet, AccountKind, DeviceConfirm, DeviceLogin, DeviceRefresh, DeviceRemove,
-        DeviceRename, FilterCreate, ProfileSet, TokenHash, Tokens, UserPassword, UserRegister,
+        DeviceRename, FilterCreate, ProfileSet, Secret, TokenHash, Tokens, UserPassword,
+        UserRegister,
     },
 };
 
@@ -26,17 +27,26 @@ pub struct Account {
     /// Offset of the registration.
     pub registered: Offset,
     /// Password hash in PHC form; none for accounts without a password.
-    pub password: History<Option<String>>,
+    pub password: History<Option<Secret>>,
     /// Devices by id; a removed device is `None` from then on.
     pub devices: BTreeMap<OwnedDeviceId, History<Option<Device>>>,
-    /// Profile fields by name; a removed field is `None` from then on.
-    pub profile: BTreeMap<String, History<Option<serde_json::Value>>>,
+    /// Profile fields by name.
+    pub profile: BTreeMap<String, ProfileField>,
     /// Account data by room (none: global) and type. The content is in the log, at the offset.
     pub account_data: BTreeMap<(Option<OwnedRoomId>, String), History<()>>,
     /// Filters by id. The filter is in the log, at the offset.
     pub filters: BTreeMap<String, Offset>,
     /// Offset of the last record that changed any of this.
     pub changed: Offset,
+}
+
+/// A field of a profile.
+#[derive(Debug, Default, Serialize)]
+pub struct ProfileField {
+    /// Its value now; none once it was removed.
+    pub value: Option<serde_json::Value>,
+    /// When it changed. Earlier values are in the log, at these offsets.
+    pub changes: History<()>,
 }
 
 /// A device and the session it is logged in with.
@@ -47,11 +57,23 @@ pub struct Device {
     /// Display name.
     pub display_name: Option<String>,
     /// The tokens in force.
-    #[serde(skip)]
+    #[serde(serialize_with = "every_field")]
     pub tokens: Tokens,
     /// Tokens of a refresh that have not been used yet.
-    #[serde(skip)]
+    #[serde(serialize_with = "every_field_if_any")]
     pub unconfirmed: Option<Tokens>,
+}
+
+/// Tokens with the fields that are absent named, too: in a log's JSON those are left out.
+fn every_field<S: Serializer>(tokens: &Tokens, serializer: S) -> Result<S::Ok, S::Error> {
+    (tokens.access, tokens.expires_ms, tokens.refresh).serialize(serializer)
+}
+
+fn every_field_if_any<S: Serializer>(
+    tokens: &Option<Tokens>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    tokens.as_ref().map(|t| (t.access, t.expires_ms, t.refresh)).serialize(serializer)
 }
 
 impl Account {
@@ -66,10 +88,10 @@ impl Account {
         self.devices.iter().filter_map(|(id, history)| Some((id, history.latest()?.as_ref()?)))
     }
 
-    /// A profile field as of `at`.
+    /// The value of a profile field.
     #[must_use]
-    pub fn profile_field(&self, field: &str, at: Offset) -> Option<&serde_json::Value> {
-        self.profile.get(field)?.at(at)?.1.as_ref()
+    pub fn profile_field(&self, field: &str) -> Option<&serde_json::Value> {
+        self.profile.get(field)?.value.as_ref()
     }
 
     /// The types of account data of `room` (none: global) that changed after `since` up to `to`,
@@ -275,7 +297,9 @@ impl Accounts {
 
     pub(super) fn set_profile(&self, offset: Offset, body: ProfileSet) {
         self.change(&body.user_id, offset, |account| {
-            account.profile.entry(body.field).or_default().push(offset, body.value);
+            let field = account.profile.entry(body.field).or_default();
+            field.value = body.value;
+            field.changes.push(offset, ());
         });
     }
 

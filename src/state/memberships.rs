@@ -51,14 +51,28 @@ impl Memberships {
         parts.iter().filter_map(of).collect()
     }
 
-    /// The rooms in which the membership of `user_id` changed after `since` up to and with `to`.
+    /// How many rooms `user_id` has or had a membership in.
     #[must_use]
-    pub fn changed_between(&self, user_id: &UserId, since: Offset, to: Offset) -> Vec<OwnedRoomId> {
-        let Some(parts) = self.parts(user_id) else { return Vec::new() };
-        let parts = parts.read();
-        let changed =
-            parts.iter().filter(|(_, part)| part.membership.between(since, to).next().is_some());
-        changed.map(|(room_id, _)| room_id.clone()).collect()
+    pub fn count(&self, user_id: &UserId) -> usize {
+        self.parts(user_id).map_or(0, |parts| parts.read().len())
+    }
+
+    /// The membership of `user_id` in one room as of `at`.
+    #[must_use]
+    pub fn in_room(
+        &self,
+        user_id: &UserId,
+        room_id: &RoomId,
+        at: Offset,
+    ) -> Option<RoomMembership> {
+        let part = self.part(user_id, room_id)?;
+        let (offset, membership) = part.membership.at(at)?;
+        Some(RoomMembership {
+            room_id: room_id.to_owned(),
+            membership: *membership,
+            offset,
+            forgotten: part.is_forgotten(at),
+        })
     }
 
     /// The part of `user_id` in one room.

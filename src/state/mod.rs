@@ -25,7 +25,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use crate::record::{
-    Command, CommandError, Offset, Record,
+    Command, CommandError, Epoch, Offset, Record,
     command::{RoomEvent, ServerIdentity},
 };
 
@@ -74,7 +74,7 @@ pub enum ApplyError {
 
 /// Whom a record concerns: data for the world outside, which live is acted upon and in a replay is
 /// dropped.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Effect {
     /// Everyone in the room has something new.
     WakeRoom(ruma::OwnedRoomId),
@@ -87,6 +87,8 @@ pub enum Effect {
 pub struct State {
     applied: AtomicU64,
     server: RwLock<Option<Arc<ServerIdentity>>>,
+    /// Each epoch with the offset of its first record.
+    epochs: RwLock<History<Epoch>>,
     /// Accounts.
     pub accounts: Accounts,
     /// Rooms.
@@ -116,6 +118,20 @@ impl State {
         self.server.read().clone()
     }
 
+    /// The epoch of the newest record.
+    #[must_use]
+    pub fn epoch(&self) -> Epoch {
+        self.epochs.read().latest().copied().unwrap_or_default()
+    }
+
+    /// The last offset of an epoch that has ended; `None` for one that has not, or never was.
+    #[must_use]
+    pub fn epoch_end(&self, epoch: Epoch) -> Option<Offset> {
+        let epochs = self.epochs.read();
+        let mut later = epochs.changes().skip_while(|(_, begun)| **begun != epoch).skip(1);
+        later.next().map(|(offset, _)| offset.prev())
+    }
+
     /// A hash of all projections as they stand. Equal digests at equal offsets mean equal state.
     ///
     /// To be called while nothing is being applied.
@@ -124,6 +140,7 @@ impl State {
         let mut digest = digest::Digest::default();
         digest.add(&self.applied());
         digest.add(&self.server());
+        digest.add(&*self.epochs.read());
         self.accounts.digest(&mut digest);
         self.rooms.digest(&mut digest);
         self.memberships.digest(&mut digest);
@@ -150,6 +167,11 @@ impl State {
             None => Vec::new(),
         };
         self.streams.record(offset, &record.header.stream);
+        let mut epochs = self.epochs.write();
+        if epochs.latest() != Some(&record.header.epoch) {
+            epochs.push(offset, record.header.epoch);
+        }
+        drop(epochs);
         self.applied.store(offset.get(), Ordering::Release);
         Ok(effects)
     }
@@ -161,6 +183,8 @@ impl State {
                 *self.server.write() = Some(Arc::new(body));
                 Vec::new()
             }
+            // What it says is in its header, too: see `apply`.
+            Command::ServerRestore(_) => Vec::new(),
             Command::UserRegister(body) => {
                 self.accounts.register(offset, body);
                 Vec::new()
@@ -170,10 +194,15 @@ impl State {
                 Vec::new()
             }
             Command::DeviceLogin(body) => {
-                if let Some(ended) = self.accounts.login(offset, body) {
-                    self.transactions.end(ended);
+                let effects = user(&body.user_id);
+                match self.accounts.login(offset, body) {
+                    Some(ended) => {
+                        self.transactions.end(ended);
+                        // Waiting syncs of the session that ended are to end now.
+                        effects
+                    }
+                    None => Vec::new(),
                 }
-                Vec::new()
             }
             Command::DeviceRefresh(body) => {
                 self.accounts.refresh(offset, body);
@@ -217,7 +246,11 @@ impl State {
                 Vec::new()
             }
             Command::RoomReceipt(body) => {
-                let effects = vec![Effect::WakeRoom(body.room_id.clone())];
+                let effects = if body.receipt_type == "m.read.private" {
+                    user(&body.user_id)
+                } else {
+                    vec![Effect::WakeRoom(body.room_id.clone())]
+                };
                 self.rooms.set_receipt(offset, body);
                 effects
             }

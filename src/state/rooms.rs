@@ -2,7 +2,10 @@
 //!
 //! A room holds offsets and small facts. The events themselves are read from the log.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use dashmap::DashMap;
 use parking_lot::RwLock;
@@ -87,6 +90,8 @@ struct Inner {
     /// By key index, the offsets at which the key changed.
     state: Vec<Vec<Offset>>,
     members: BTreeMap<OwnedUserId, History<Membership>>,
+    /// Who is joined or invited now: those whom an event wakes.
+    present: BTreeSet<OwnedUserId>,
     counts: History<MemberCounts>,
     tip: Option<Tip>,
     /// Redacted event → the redaction.
@@ -315,11 +320,7 @@ impl Room {
 
     /// Calls `found` for each user who is joined or invited now.
     pub(crate) fn each_member_now(&self, mut found: impl FnMut(&OwnedUserId)) {
-        for (user_id, history) in &self.inner.read().members {
-            if matches!(history.latest(), Some(Membership::Join | Membership::Invite)) {
-                found(user_id);
-            }
-        }
+        self.inner.read().present.iter().for_each(&mut found);
     }
 
     /// How many users are joined and invited as of `at`.
@@ -406,6 +407,11 @@ impl Inner {
         if self.counts.latest() != Some(&counts) {
             self.counts.push(offset, counts);
         }
+        if matches!(membership, Membership::Join | Membership::Invite) {
+            self.present.insert(user_id.clone());
+        } else {
+            self.present.remove(&user_id);
+        }
         if membership != Membership::Join && self.typing.remove(&user_id).is_some() {
             self.typing_changed = offset;
         }
@@ -419,33 +425,43 @@ fn as_of(changes: &[Offset], at: Offset) -> Option<Offset> {
 
 /// All rooms.
 #[derive(Debug, Default)]
-pub struct Rooms(DashMap<OwnedRoomId, Arc<Room>>);
+pub struct Rooms {
+    rooms: DashMap<OwnedRoomId, Arc<Room>>,
+    /// Those that the public directory lists.
+    public: RwLock<BTreeSet<OwnedRoomId>>,
+}
 
 impl Rooms {
     /// The room of this id.
     #[must_use]
     pub fn get(&self, room_id: &RoomId) -> Option<Arc<Room>> {
-        self.0.get(room_id).map(|room| Arc::clone(&room))
+        self.rooms.get(room_id).map(|room| Arc::clone(&room))
     }
 
     /// How many rooms there are.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.rooms.len()
     }
 
     /// Whether there is no room.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.rooms.is_empty()
     }
 
     /// All rooms, in the order of their creation.
     #[must_use]
     pub fn all(&self) -> Vec<Arc<Room>> {
-        let mut rooms: Vec<_> = self.0.iter().map(|entry| Arc::clone(entry.value())).collect();
+        let mut rooms: Vec<_> = self.rooms.iter().map(|entry| Arc::clone(entry.value())).collect();
         rooms.sort_unstable_by_key(|room| room.created);
         rooms
+    }
+
+    /// The rooms that the public directory lists, in the order of their ids.
+    #[must_use]
+    pub fn public(&self) -> Vec<Arc<Room>> {
+        self.public.read().iter().filter_map(|room_id| self.get(room_id)).collect()
     }
 
     /// Adds the room of a create event. Returns false for a version without known rules.
@@ -453,7 +469,8 @@ impl Rooms {
         let Some(rules) = version.rules() else { return false };
         let room =
             Room { id: id.clone(), version, rules, created: offset, inner: RwLock::default() };
-        self.0.insert(id, Arc::new(room));
+        // A room is made once: decisions see to that, and nothing replaces one that there is.
+        self.rooms.entry(id).or_insert_with(|| Arc::new(room));
         true
     }
 
@@ -466,6 +483,12 @@ impl Rooms {
     pub(super) fn set_visibility(&self, offset: Offset, body: &RoomVisibility) {
         if let Some(room) = self.get(&body.room_id) {
             room.inner.write().public.push(offset, body.public);
+            let mut public = self.public.write();
+            if body.public {
+                public.insert(body.room_id.clone());
+            } else {
+                public.remove(&body.room_id);
+            }
         }
     }
 

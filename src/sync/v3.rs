@@ -14,7 +14,7 @@ use serde::Serialize;
 use serde_json::{json, value::RawValue};
 
 use crate::{
-    events::{ClientForm, EventRef, to_raw},
+    events::{ClientForm, EventRef, as_shown, to_raw},
     log::ReadError,
     record::{Command, Epoch, Offset},
     state::{Account, Membership, Room, RoomMembership},
@@ -228,8 +228,9 @@ pub fn respond(view: &View<'_>, request: &Request) -> Result<Response, ReadError
                 let knock_state = Events { events: view.stripped_state(&part.room_id)? };
                 response.rooms.knock.insert(part.room_id, KnockedRoom { knock_state });
             }
+            // Those who follow are told of a leave even if the room was forgotten right after.
             Membership::Leave | Membership::Ban
-                if changed && !part.forgotten && (!initial || filter.room.include_leave) =>
+                if changed && (!initial || (filter.room.include_leave && !part.forgotten)) =>
             {
                 response.rooms.leave.insert(part.room_id.clone(), sync.left(&part)?);
             }
@@ -239,8 +240,8 @@ pub fn respond(view: &View<'_>, request: &Request) -> Result<Response, ReadError
     Ok(response)
 }
 
-/// The user's rooms that may have something new: all of them, or those that the journal names,
-/// whichever is less to look at.
+/// The user's rooms that may have something new. Either each of them is asked, or, when fewer
+/// records than that have come, the journal is: whichever is less to look at.
 fn rooms_to_look_at(
     view: &View<'_>,
     request: &Request,
@@ -250,18 +251,24 @@ fn rooms_to_look_at(
     if request.since.is_none() || request.full_state {
         return view.state.memberships.of(view.user_id(), view.at());
     }
-    let mut touched = with_account_data;
-    let streams = view.state.streams.touched(since, view.at());
-    touched.extend(streams.iter().filter_map(|stream| stream.room_id().map(RoomId::to_owned)));
-    touched
-        .into_iter()
-        .filter_map(|room_id| {
-            let part = view.state.memberships.part(view.user_id(), &room_id)?;
-            let (offset, membership) = part.membership.at(view.at())?;
-            let (membership, forgotten) = (*membership, part.is_forgotten(view.at()));
-            Some(RoomMembership { room_id, membership, offset, forgotten })
-        })
-        .collect()
+    let new_records = view.at().get().saturating_sub(since.get());
+    let rooms = view.state.memberships.count(view.user_id());
+    if usize::try_from(new_records).is_ok_and(|records| records <= rooms) {
+        let mut touched = with_account_data;
+        let streams = view.state.streams.touched(since, view.at());
+        touched.extend(streams.iter().filter_map(|stream| stream.room_id().map(RoomId::to_owned)));
+        let memberships = &view.state.memberships;
+        return touched
+            .iter()
+            .filter_map(|room_id| memberships.in_room(view.user_id(), room_id, view.at()))
+            .collect();
+    }
+    let mut parts = view.state.memberships.of(view.user_id(), view.at());
+    parts.retain(|part| {
+        let room = view.state.rooms.get(&part.room_id);
+        room.is_some_and(|room| room.changed() > since) || with_account_data.contains(&part.room_id)
+    });
+    parts
 }
 
 fn global_account_data(
@@ -366,27 +373,38 @@ impl RoomSync<'_> {
     /// The room of one who is not in it any more: as it was when they left.
     fn left(&self, part: &RoomMembership) -> Result<LeftRoom, ReadError> {
         let at = part.offset;
-        let user_id = self.view.user_id();
-        let was_joined_before = self.room.is_joined(user_id, self.since);
-        let joined_since =
-            self.room.membership_changes(user_id, at).iter().any(|(offset, membership)| {
-                *offset > self.since && *membership == Membership::Join
-            });
-        let timeline_since = if was_joined_before { self.since } else { Offset::ZERO };
-        let mut timeline = self.timeline(timeline_since, at)?;
-        let state = if was_joined_before || joined_since {
-            self.state(&timeline, !was_joined_before || self.request.since.is_none(), at)?
-        } else {
-            // One who was never in the room learns what became of their invite, ban or knock.
-            timeline.events.retain(|event| event.offset == at);
-            timeline.limited = false;
-            Vec::new()
+        let was_joined_before = self.room.is_joined(self.view.user_id(), self.since);
+        let departed = self.departed(at).filter(|departed| *departed > self.since);
+        let (timeline, state) = match departed {
+            Some(departed) => {
+                let since = if was_joined_before { self.since } else { Offset::ZERO };
+                let timeline = self.timeline(since, at)?;
+                let whole = !was_joined_before || self.request.since.is_none();
+                // A ban, say, may have come long after they left: the state is that of the leave.
+                let state = self.state(&timeline, whole, departed)?;
+                (timeline, state)
+            }
+            // One who was not in the room learns what became of their invite, ban or knock.
+            None => {
+                let events = self.view.events.get_all(&[at])?;
+                (Stretch { events, limited: false, start: at, at }, Vec::new())
+            }
         };
         Ok(LeftRoom {
             state: Events { events: self.view.client_events(self.room, &state, ClientForm::Sync)? },
             timeline: self.client_timeline(timeline)?,
             account_data: Events::default(),
         })
+    }
+
+    /// When the user last stopped being joined, up to and with `at`.
+    fn departed(&self, at: Offset) -> Option<Offset> {
+        let changes = self.room.membership_changes(self.view.user_id(), at);
+        let leaves = changes.windows(2).filter(|pair| {
+            let (before, after) = (pair[0].1, pair[1].1);
+            before == Membership::Join && after != Membership::Join
+        });
+        leaves.last().map(|pair| pair[1].0)
     }
 
     /// The newest visible events after `since`, oldest first.
@@ -418,7 +436,7 @@ impl RoomSync<'_> {
         if !self.filter.state.wants_room(&self.room.id) {
             return Ok(Vec::new());
         }
-        let before = timeline.start.prev();
+        let before = timeline.start.prev().min(at);
         let lazy = self.filter.state.lazy_load_members;
         let mut offsets = if whole && lazy {
             self.room.state_without_members(before)
@@ -429,7 +447,8 @@ impl RoomSync<'_> {
         };
         // Changes that the timeline's filter left out would otherwise reach the client nowhere.
         let shown: HashSet<Offset> = timeline.events.iter().map(|event| event.offset).collect();
-        let within = self.room.state_delta(before.max(self.since), at);
+        let from = if whole { Offset::ZERO } else { self.since };
+        let within = self.room.state_delta(before.max(from), at);
         offsets.extend(within.into_iter().filter(|offset| !shown.contains(offset)));
         let mut state = self.events_of(&offsets)?;
         if lazy {
@@ -489,7 +508,8 @@ impl RoomSync<'_> {
             }
         }
         let (typing, changed) = self.room.typing();
-        let news = if first { !typing.is_empty() } else { changed > since };
+        // What changed after this response's offset is news for the next one.
+        let news = changed <= at && if first { !typing.is_empty() } else { changed > since };
         if news && self.filter.ephemeral.wants_type("m.typing") {
             let now = self.view.viewer.now_ms;
             let users: Vec<&UserId> =
@@ -532,6 +552,7 @@ impl RoomSync<'_> {
     ) -> Result<bool, ReadError> {
         let Some(offset) = self.room.state_event(&event_type, "", at) else { return Ok(false) };
         let event = self.view.events.get(offset)?;
+        let event = event.map(|event| as_shown(self.room, event, at));
         let content = event.and_then(|event| event.content_as::<serde_json::Value>().ok());
         Ok(content.is_some_and(|content| content[field].as_str().is_some_and(|t| !t.is_empty())))
     }

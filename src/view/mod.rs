@@ -15,7 +15,8 @@ use serde_json::value::RawValue;
 
 use self::{filter::EventFilter, visibility::Visibility};
 use crate::{
-    events::{ClientForm, EventRef, EventStore, Viewer, to_raw},
+    events::{ClientForm, EventRef, EventStore, Viewer, as_shown, to_raw},
+    limits,
     log::ReadError,
     record::Offset,
     state::{Membership, Room, State},
@@ -54,12 +55,6 @@ impl<'a> View<'a> {
         self.viewer.at
     }
 
-    /// The same user's look as of an earlier offset.
-    #[must_use]
-    pub fn as_of(self, at: Offset) -> Self {
-        Self { viewer: Viewer { at, ..self.viewer }, ..self }
-    }
-
     /// The events in the form that clients get.
     ///
     /// # Errors
@@ -96,15 +91,17 @@ impl<'a> View<'a> {
     ) -> Result<Page, ReadError> {
         let visibility = Visibility::of(self, room);
         let mut page = Page::default();
+        let mut looked_at = 0;
         let mut position = from.min(self.at());
         loop {
             let offsets = room.events_backward(position, after, chunk(limit));
             let exhausted = offsets.len() < chunk(limit);
             for offset in offsets {
-                if page.events.len() == limit {
+                if page.events.len() == limit || looked_at == limits::SCANNED_EVENTS {
                     page.next = Some(position);
                     return Ok(page);
                 }
+                looked_at += 1;
                 position = offset.prev();
                 page.next = Some(position);
                 if let Some(event) = self.events.get(offset)?
@@ -136,15 +133,17 @@ impl<'a> View<'a> {
     ) -> Result<Page, ReadError> {
         let visibility = Visibility::of(self, room);
         let mut page = Page::default();
+        let mut looked_at = 0;
         let mut position = after;
         loop {
             let offsets = room.events_forward(position, to.min(self.at()), chunk(limit));
             let exhausted = offsets.len() < chunk(limit);
             for offset in offsets {
-                if page.events.len() == limit {
+                if page.events.len() == limit || looked_at == limits::SCANNED_EVENTS {
                     page.next = Some(position);
                     return Ok(page);
                 }
+                looked_at += 1;
                 position = offset;
                 page.next = Some(position);
                 if let Some(event) = self.events.get(offset)?
@@ -187,6 +186,15 @@ impl<'a> View<'a> {
         self.events.get_all(&offsets)
     }
 
+    /// The user's memberships in the room, oldest first; none if they have forgotten it.
+    fn membership_changes(&self, room: &Room) -> Vec<(Offset, Membership)> {
+        let part = self.state.memberships.part(self.user_id(), &room.id);
+        if part.is_some_and(|part| part.is_forgotten(self.at())) {
+            return Vec::new();
+        }
+        room.membership_changes(self.user_id(), self.at())
+    }
+
     /// The offset as of which the user sees the room's state: now while joined, otherwise when
     /// they left. `None` for one who was never in the room, unless everyone may read it.
     ///
@@ -199,7 +207,7 @@ impl<'a> View<'a> {
         if visibility::is_world_readable(self, room, self.at())? {
             return Ok(Some(self.at()));
         }
-        let changes = room.membership_changes(self.user_id(), self.at());
+        let changes = self.membership_changes(room);
         let mut left = None;
         let mut joined = false;
         for (offset, membership) in changes {
@@ -233,8 +241,8 @@ impl<'a> View<'a> {
             }
         }
         offsets.push(at);
-        let events = self.events.get_all(&offsets)?;
-        Ok(events.iter().map(strip).collect())
+        let events = self.events.get_all(&offsets)?.into_iter();
+        Ok(events.map(|event| strip(&as_shown(&room, event, self.at()))).collect())
     }
 }
 
@@ -267,8 +275,7 @@ fn strip(event: &EventRef) -> Box<RawValue> {
     })
 }
 
-/// How many offsets are looked at in one go: what is wanted and one more to see whether there is
-/// more, within what one look under the room's lock should cost.
+/// How many offsets are looked at in one go: what is wanted and some more, as a few may not be visible, within what one look under the room's lock should cost.
 const fn chunk(limit: usize) -> usize {
-    if limit >= 1000 { 1000 } else { limit + 1 }
+    if limit >= 1000 { 1000 } else { limit + 16 }
 }

@@ -45,7 +45,7 @@ impl Setting {
 
 impl<'a> Visibility<'a> {
     pub(super) fn of(view: &View<'_>, room: &'a Room) -> Self {
-        let memberships = room.membership_changes(view.user_id(), view.at());
+        let memberships = view.membership_changes(room);
         let mut joined_until = Offset::ZERO;
         let mut joined = false;
         for (offset, membership) in &memberships {

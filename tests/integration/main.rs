@@ -1,11 +1,13 @@
 //! The tests that drive the real `logcabin` program from outside, in one binary so that linking is
 //! paid once.
 //!
+//! - `api`: what the endpoints do, section by section of the client-server API.
 //! - `clients`: two clients nobody here wrote, matrix-nio and matrix-js-sdk, talk to each other.
 //! - `crash`: the server is killed at random moments and nothing acknowledged is missing after.
 //! - `durability`: seen from the kernel, every acknowledged write was on disk before its answer.
 //! - `archive`: with the log deleted, a data directory is rebuilt from the archive alone.
 
+mod api;
 mod archive;
 mod clients;
 mod crash;

@@ -24,6 +24,35 @@ impl Http {
         Self { base: base.to_owned(), client }
     }
 
+    /// A client that speaks HTTP/2 from the first byte, without TLS and without an upgrade.
+    pub(crate) fn http2(base: &str) -> Self {
+        let connector = HttpConnector::new();
+        let client = Client::builder(TokioExecutor::new()).http2_only(true).build(connector);
+        Self { base: base.to_owned(), client }
+    }
+
+    /// Sends any bytes under any headers and gives the answer as it came.
+    pub(crate) async fn raw(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: impl Into<Bytes>,
+    ) -> RawAnswer {
+        let mut request =
+            http::Request::builder().method(method).uri(format!("{}{path}", self.base));
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let request = request.body(Full::new(body.into())).expect("a well-formed request");
+        let sent = self.client.request(request).await;
+        let response = sent.unwrap_or_else(|error| panic!("{method} {path}: {error}"));
+        let (parts, body) = response.into_parts();
+        let collected = body.collect().await;
+        let bytes = collected.unwrap_or_else(|error| panic!("{method} {path}: {error}")).to_bytes();
+        RawAnswer { request: format!("{method} {path}"), parts, bytes }
+    }
+
     /// Sends a request; an `Err` means that no whole answer came back, and so that nothing is known
     /// about its effect.
     pub(crate) async fn try_request(
@@ -69,6 +98,30 @@ impl Http {
             Ok(answer) => answer,
             Err(error) => panic!("no answer: {error}"),
         }
+    }
+}
+
+/// An answer with its headers, whatever its body is.
+#[derive(Debug)]
+pub(crate) struct RawAnswer {
+    request: String,
+    pub(crate) parts: http::response::Parts,
+    pub(crate) bytes: Bytes,
+}
+
+impl RawAnswer {
+    /// The value of a header; empty if there is none.
+    pub(crate) fn header(&self, name: &str) -> &str {
+        self.parts.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
+    }
+
+    /// The answer with its body read as JSON.
+    #[track_caller]
+    pub(crate) fn json(self) -> Answer {
+        let Self { request, parts, bytes } = self;
+        let body = serde_json::from_slice(&bytes)
+            .unwrap_or_else(|error| panic!("{request}: {error}: {}", bytes.escape_ascii()));
+        Answer { request, status: parts.status.as_u16(), body }
     }
 }
 

@@ -7,7 +7,7 @@ mod random;
 mod server;
 mod user;
 
-pub(crate) use http::{Answer, Http, Unreachable};
+pub(crate) use http::{Answer, Http, RawAnswer, Unreachable, encode};
 pub(crate) use random::Random;
 pub(crate) use server::{TestServer, run_logcabin};
 pub(crate) use user::{Direction, User};

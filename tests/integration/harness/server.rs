@@ -29,6 +29,8 @@ pub(crate) struct TestServer {
     address: SocketAddr,
     /// A program that runs the server, for example `strace` and its arguments.
     wrapper: Vec<OsString>,
+    /// Environment variables of the server.
+    settings: Vec<(String, String)>,
     child: Option<Child>,
     output: Arc<Mutex<String>>,
 }
@@ -46,6 +48,17 @@ impl TestServer {
         Self::launch(None, data_dir.to_owned(), Vec::new()).await
     }
 
+    /// Starts a server with settings of its own, as environment variables.
+    pub(crate) async fn start_with(settings: &[(&str, &str)]) -> Self {
+        let directory = TempDir::new().expect("a temporary directory");
+        let data_dir = directory.path().join("data");
+        let mut server = Self::new(Some(directory), data_dir, Vec::new());
+        let given = settings.iter().map(|(name, value)| ((*name).into(), (*value).into()));
+        server.settings.extend(given);
+        server.spawn().await;
+        server
+    }
+
     /// Starts a server under another program.
     pub(crate) async fn start_under(wrapper: Vec<OsString>) -> Self {
         let directory = TempDir::new().expect("a temporary directory");
@@ -54,16 +67,23 @@ impl TestServer {
     }
 
     async fn launch(temporary: Option<TempDir>, data_dir: PathBuf, wrapper: Vec<OsString>) -> Self {
-        let mut server = Self {
+        let mut server = Self::new(temporary, data_dir, wrapper);
+        server.spawn().await;
+        server
+    }
+
+    fn new(temporary: Option<TempDir>, data_dir: PathBuf, wrapper: Vec<OsString>) -> Self {
+        // Tests register many users; none of them is worth a guess at its password.
+        let iterations = ("LOGCABIN_PASSWORDS_ITERATIONS".to_owned(), "1000".to_owned());
+        Self {
             _temporary: temporary,
             data_dir,
             address: free_address(),
             wrapper,
+            settings: vec![iterations],
             child: None,
             output: Arc::default(),
-        };
-        server.spawn().await;
-        server
+        }
     }
 
     /// Starts the process and waits until it answers.
@@ -73,8 +93,8 @@ impl TestServer {
         let mut command = Command::new(line.next().expect("at least the program itself"));
         command
             .args(line)
-            .args(["serve", "--server-name", "e2e.test", "--open-registration"])
-            .arg("--no-rate-limits")
+            .args(["serve", "--server-name", "e2e.test", "--no-rate-limits"])
+            .envs(self.settings.iter().map(|(name, value)| (name, value)))
             .arg("--bind")
             .arg(self.address.to_string())
             .arg("--data-dir")

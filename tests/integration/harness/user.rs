@@ -48,7 +48,7 @@ impl User {
     }
 
     #[track_caller]
-    fn of(http: &Http, answer: Answer) -> Self {
+    pub(crate) fn of(http: &Http, answer: Answer) -> Self {
         let shown = answer.to_string();
         let body = answer.ok();
         let string = |key: &str| match body[key].as_str() {

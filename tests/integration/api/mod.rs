@@ -1,0 +1,121 @@
+//! The endpoints, driven over HTTP on the real program. One file for each section of the
+//! client-server API; the name of a test is what it shows.
+
+mod accounts;
+mod membership;
+mod rooms_create;
+mod sending;
+mod sessions;
+mod state;
+mod transport;
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+
+use serde_json::{Value, json};
+use tokio::sync::Mutex;
+
+use crate::harness::{Answer, Http, TestServer, User, encode};
+
+/// The password of every user here.
+const PASSWORD: &str = "a password that is long enough";
+
+/// A server that the tests which run at the same time share. It ends with the last of them.
+async fn server() -> Arc<TestServer> {
+    static SHARED: Mutex<Weak<TestServer>> = Mutex::const_new(Weak::new());
+    let mut shared = SHARED.lock().await;
+    if let Some(server) = shared.upgrade() {
+        return server;
+    }
+    let server = Arc::new(TestServer::start().await);
+    *shared = Arc::downgrade(&server);
+    server
+}
+
+/// A name that no other test has.
+fn unique(name: &str) -> String {
+    static NEXT: AtomicUsize = AtomicUsize::new(1);
+    format!("{name}-{}", NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
+/// A new user.
+async fn user(server: &TestServer, name: &str) -> User {
+    let body = json!({
+        "username": unique(name), "password": PASSWORD, "auth": { "type": "m.login.dummy" },
+    });
+    let http = server.http();
+    let answer = http.request("POST", "/_matrix/client/v3/register", None, Some(&body)).await;
+    User::of(&http, answer)
+}
+
+/// A request without a token, to `path` under `/_matrix/client/v3`.
+async fn anonymous(http: &Http, method: &str, path: &str, body: Option<&Value>) -> Answer {
+    http.request(method, &format!("/_matrix/client/v3{path}"), None, body).await
+}
+
+impl User {
+    async fn get(&self, path: &str) -> Answer {
+        self.request("GET", path, None).await
+    }
+
+    async fn post(&self, path: &str, body: Value) -> Answer {
+        self.request("POST", path, Some(&body)).await
+    }
+
+    async fn put(&self, path: &str, body: Value) -> Answer {
+        self.request("PUT", path, Some(&body)).await
+    }
+
+    /// A request to a path under `/rooms/{room}`.
+    async fn get_room(&self, room_id: &str, path: &str) -> Answer {
+        self.get(&format!("/rooms/{}{path}", encode(room_id))).await
+    }
+
+    /// Another device of the same user.
+    async fn another_device(&self) -> Self {
+        Self::login(&self.http, &self.user_id, PASSWORD).await
+    }
+
+    /// What is new since `since`, now.
+    async fn news(&self, since: &str) -> Value {
+        self.sync(Some(since), 0, None).await
+    }
+
+    /// Where the user's sync has got to.
+    async fn here(&self) -> String {
+        let filter = r#"{"room":{"rooms":[]},"account_data":{"types":[]}}"#;
+        next_batch(&self.sync(None, 0, Some(filter)).await)
+    }
+}
+
+fn next_batch(sync: &Value) -> String {
+    string(sync, "next_batch")
+}
+
+#[track_caller]
+fn string(value: &Value, key: &str) -> String {
+    match value[key].as_str() {
+        Some(text) => text.to_owned(),
+        None => panic!("expected a string `{key}` in {value}"),
+    }
+}
+
+/// One field of every element of a list.
+#[track_caller]
+fn each(list: &Value, pointer: &str) -> Vec<String> {
+    let Some(list) = list.as_array() else { panic!("expected a list, got {list}") };
+    let text = |event: &Value| event.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
+    list.iter().map(|event| text(event).unwrap_or_default()).collect()
+}
+
+/// The texts of a list of messages; other events are left out.
+#[track_caller]
+fn texts(events: &Value) -> Vec<String> {
+    let texts = each(events, "/content/body").into_iter();
+    texts.filter(|text| !text.is_empty()).collect()
+}
+
+#[track_caller]
+fn event_ids(events: &Value) -> Vec<String> {
+    each(events, "/event_id")
+}

@@ -1,0 +1,288 @@
+//! Login, tokens, devices.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::{PASSWORD, anonymous, server, string, user};
+use crate::harness::{Answer, Http, TestServer, User, encode};
+
+async fn login(http: &Http, body: Value) -> Answer {
+    anonymous(http, "POST", "/login", Some(&body)).await
+}
+
+async fn refresh(http: &Http, refresh_token: &str) -> Answer {
+    anonymous(http, "POST", "/refresh", Some(&json!({ "refresh_token": refresh_token }))).await
+}
+
+fn localpart(user: &User) -> &str {
+    user.user_id.trim_start_matches('@').split(':').next().unwrap_or_default()
+}
+
+fn by_password(user: &User) -> Value {
+    json!({
+        "type": "m.login.password",
+        "identifier": { "type": "m.id.user", "user": user.user_id },
+        "password": PASSWORD,
+    })
+}
+
+async fn is_logged_in(user: &User) -> bool {
+    let answer = user.get("/account/whoami").await;
+    if answer.status == 200 {
+        return true;
+    }
+    answer.refused(401, "M_UNKNOWN_TOKEN");
+    false
+}
+
+/// Logs in as a client that can refresh: the user, its refresh token and the answer.
+async fn login_refreshable(user: &User) -> (User, String, Value) {
+    let mut body = by_password(user);
+    body["refresh_token"] = true.into();
+    let answer = login(&user.http, body).await;
+    let body = answer.body.clone();
+    (User::of(&user.http, answer), string(&body, "refresh_token"), body)
+}
+
+fn with_token(user: &User, body: &Value) -> User {
+    User { access_token: string(body, "access_token"), ..user.clone() }
+}
+
+#[tokio::test]
+async fn passwords_are_the_one_way_to_log_in() {
+    let server = server().await;
+    let flows = anonymous(&server.http(), "GET", "/login", None).await.ok();
+    assert_eq!(flows["flows"][0]["type"], "m.login.password");
+    for kind in ["m.login.token", "org.example.magic"] {
+        let answer = login(&server.http(), json!({ "type": kind, "token": "x" })).await;
+        assert_eq!(answer.status, 400, "{answer}");
+        assert!(answer.body["errcode"].is_string());
+    }
+}
+
+#[tokio::test]
+async fn a_user_is_named_by_id_or_localpart_in_old_fields_and_new() {
+    let server = server().await;
+    let ann = user(&server, "ann").await;
+    let (id, local) = (ann.user_id.as_str(), localpart(&ann));
+    for mut body in [
+        json!({ "identifier": { "type": "m.id.user", "user": id } }),
+        json!({ "identifier": { "type": "m.id.user", "user": local } }),
+        json!({ "user": id }),
+        json!({ "user": local }),
+    ] {
+        body["type"] = "m.login.password".into();
+        body["password"] = PASSWORD.into();
+        let answer = login(&server.http(), body).await.ok();
+        assert_eq!(answer["user_id"], id);
+        assert_eq!(answer["well_known"]["m.homeserver"]["base_url"], server.base());
+        assert!(answer.get("expires_in_ms").is_none(), "{answer}");
+        assert!(answer.get("refresh_token").is_none(), "{answer}");
+    }
+}
+
+#[tokio::test]
+async fn a_wrong_password_and_an_unknown_user_look_the_same() {
+    let server = server().await;
+    let ann = user(&server, "ann").await;
+    let mut wrong = by_password(&ann);
+    wrong["password"] = "wrong".into();
+    let mut unknown = by_password(&ann);
+    unknown["identifier"]["user"] = "nobody".into();
+    let mut foreign = by_password(&ann);
+    foreign["identifier"]["user"] = format!("@{}:elsewhere.test", localpart(&ann)).into();
+    let mut by_mail = by_password(&ann);
+    by_mail["identifier"] =
+        json!({ "type": "m.id.thirdparty", "medium": "email", "address": "ann@example.org" });
+    let expected = login(&server.http(), wrong).await.refused(403, "M_FORBIDDEN");
+    for body in [unknown, foreign, by_mail] {
+        assert_eq!(login(&server.http(), body).await.refused(403, "M_FORBIDDEN"), expected);
+    }
+}
+
+#[tokio::test]
+async fn logging_in_as_a_known_device_ends_its_old_token_and_keeps_its_name() {
+    let server = server().await;
+    let ann = user(&server, "ann").await;
+    let mut body = by_password(&ann);
+    body["device_id"] = "PHONE".into();
+    body["initial_device_display_name"] = "my phone".into();
+    let first = User::of(&ann.http, login(&ann.http, body.clone()).await);
+    assert_eq!(first.device_id, "PHONE");
+    body["initial_device_display_name"] = "another name".into();
+    let second = User::of(&ann.http, login(&ann.http, body).await);
+    assert!(!is_logged_in(&first).await);
+    assert!(is_logged_in(&second).await);
+    assert!(is_logged_in(&ann).await);
+    assert_eq!(second.get("/devices/PHONE").await.ok()["display_name"], "my phone");
+    let devices = second.get("/devices").await.ok();
+    assert_eq!(devices["devices"].as_array().map(Vec::len), Some(2));
+}
+
+#[tokio::test]
+async fn a_refresh_token_is_good_until_the_new_access_token_is_used() {
+    let server = server().await;
+    let ann = user(&server, "ann").await;
+    let (old, token, answer) = login_refreshable(&ann).await;
+    assert_eq!(answer["expires_in_ms"], 3_600_000);
+    // The answer was lost: the client asks again.
+    refresh(&ann.http, &token).await.ok();
+    let refreshed = refresh(&ann.http, &token).await.ok();
+    assert_eq!(refreshed["expires_in_ms"], 3_600_000);
+    assert!(is_logged_in(&old).await);
+    let new = with_token(&old, &refreshed);
+    assert_eq!(new.get("/account/whoami").await.ok()["device_id"], old.device_id.as_str());
+    refresh(&ann.http, &token).await.refused(401, "M_UNKNOWN_TOKEN");
+    assert!(!is_logged_in(&old).await);
+    assert!(is_logged_in(&new).await);
+}
+
+#[tokio::test]
+async fn a_refresh_token_is_good_until_the_new_refresh_token_is_used() {
+    let server = server().await;
+    let ann = user(&server, "ann").await;
+    let (old, first, _) = login_refreshable(&ann).await;
+    let second = string(&refresh(&ann.http, &first).await.ok(), "refresh_token");
+    let third = refresh(&ann.http, &second).await.ok();
+    refresh(&ann.http, &first).await.refused(401, "M_UNKNOWN_TOKEN");
+    assert!(is_logged_in(&with_token(&old, &third)).await);
+    refresh(&ann.http, &second).await.refused(401, "M_UNKNOWN_TOKEN");
+    refresh(&ann.http, "made up").await.refused(401, "M_UNKNOWN_TOKEN");
+}
+
+#[tokio::test]
+async fn an_expired_access_token_is_a_soft_logout_and_can_be_refreshed() {
+    let server = TestServer::start_with(&[("LOGCABIN_TOKENS_ACCESS_LIFETIME_SECONDS", "10")]).await;
+    let ann = user(&server, "ann").await;
+    let (session, token, answer) = login_refreshable(&ann).await;
+    assert_eq!(answer["expires_in_ms"], 10_000);
+    assert!(is_logged_in(&session).await);
+    tokio::time::sleep(Duration::from_millis(10_100)).await;
+    let body = session.get("/account/whoami").await.refused(401, "M_UNKNOWN_TOKEN");
+    assert_eq!(body["soft_logout"], true);
+    // Those who cannot refresh do not expire.
+    assert!(is_logged_in(&ann).await);
+    let refreshed = refresh(&ann.http, &token).await.ok();
+    assert!(is_logged_in(&with_token(&session, &refreshed)).await);
+    // Now the old one is gone for good.
+    let body = session.get("/account/whoami").await.refused(401, "M_UNKNOWN_TOKEN");
+    assert_ne!(body["soft_logout"], true);
+}
+
+#[tokio::test]
+async fn logout_ends_one_session_with_its_device() {
+    let server = server().await;
+    let ann = user(&server, "ann").await;
+    let (other, token, _) = login_refreshable(&ann).await;
+    assert_eq!(other.post("/logout", json!({})).await.ok(), json!({}));
+    assert!(!is_logged_in(&other).await);
+    refresh(&ann.http, &token).await.refused(401, "M_UNKNOWN_TOKEN");
+    assert!(is_logged_in(&ann).await);
+    ann.get(&format!("/devices/{}", other.device_id)).await.refused(404, "M_NOT_FOUND");
+}
+
+#[tokio::test]
+async fn logout_all_ends_every_session_of_the_user_alone() {
+    let server = server().await;
+    let ann = user(&server, "ann").await;
+    let bob = user(&server, "bob").await;
+    let other = ann.another_device().await;
+    ann.post("/logout/all", json!({})).await.ok();
+    assert!(!is_logged_in(&ann).await);
+    assert!(!is_logged_in(&other).await);
+    assert!(is_logged_in(&bob).await);
+    let back = ann.another_device().await;
+    let devices = back.get("/devices").await.ok();
+    assert_eq!(devices["devices"].as_array().map(Vec::len), Some(1));
+}
+
+#[tokio::test]
+async fn whoami_names_user_and_device() {
+    let server = server().await;
+    let ann = user(&server, "ann").await;
+    let answer = ann.get("/account/whoami").await.ok();
+    assert_eq!(answer["user_id"], ann.user_id.as_str());
+    assert_eq!(answer["device_id"], ann.device_id.as_str());
+    assert_ne!(answer["is_guest"], true);
+}
+
+/// Completes a request that asks for the password.
+async fn with_password(user: &User, method: &str, path: &str, mut body: Value) -> Answer {
+    let asked = user.request(method, path, Some(&body)).await;
+    assert_eq!(asked.status, 401, "{asked}");
+    assert_eq!(asked.body["flows"], json!([{ "stages": ["m.login.password"] }]));
+    body["auth"] = json!({
+        "type": "m.login.password",
+        "identifier": { "type": "m.id.user", "user": user.user_id },
+        "password": "wrong",
+        "session": asked.body["session"],
+    });
+    let wrong = user.request(method, path, Some(&body)).await;
+    assert_eq!(wrong.body["session"], asked.body["session"]);
+    wrong.refused(401, "M_FORBIDDEN");
+    body["auth"]["password"] = PASSWORD.into();
+    user.request(method, path, Some(&body)).await
+}
+
+#[tokio::test]
+async fn a_new_password_logs_out_the_other_devices_unless_told_not_to() {
+    let server = server().await;
+    for (logout_devices, stays) in [(None, false), (Some(true), false), (Some(false), true)] {
+        let ann = user(&server, "ann").await;
+        let other = ann.another_device().await;
+        let mut body = json!({ "new_password": "another long password" });
+        if let Some(logout_devices) = logout_devices {
+            body["logout_devices"] = logout_devices.into();
+        }
+        with_password(&ann, "POST", "/account/password", body).await.ok();
+        assert!(is_logged_in(&ann).await);
+        assert_eq!(is_logged_in(&other).await, stays);
+        login(&ann.http, by_password(&ann)).await.refused(403, "M_FORBIDDEN");
+        User::login(&ann.http, &ann.user_id, "another long password").await;
+    }
+}
+
+#[tokio::test]
+async fn another_users_password_does_not_authorise() {
+    let server = server().await;
+    let ann = user(&server, "ann").await;
+    let bob = user(&server, "bob").await;
+    let body = json!({
+        "new_password": "another long password",
+        "auth": {
+            "type": "m.login.password", "password": PASSWORD,
+            "identifier": { "type": "m.id.user", "user": bob.user_id },
+        },
+    });
+    ann.post("/account/password", body).await.refused(401, "M_FORBIDDEN");
+}
+
+#[tokio::test]
+async fn devices_are_listed_renamed_and_deleted() {
+    let server = server().await;
+    let ann = user(&server, "ann").await;
+    let bob = user(&server, "bob").await;
+    let other = ann.another_device().await;
+    let path = format!("/devices/{}", encode(&other.device_id));
+    ann.put(&path, json!({ "display_name": "the other" })).await.ok();
+    let device = ann.get(&path).await.ok();
+    assert_eq!(device["device_id"], other.device_id.as_str());
+    assert_eq!(device["display_name"], "the other");
+    // A rename without a name changes nothing.
+    ann.put(&path, json!({})).await.ok();
+    assert_eq!(ann.get(&path).await.ok()["display_name"], "the other");
+    ann.put("/devices/NONE", json!({ "display_name": "x" })).await.refused(404, "M_NOT_FOUND");
+    bob.get(&path).await.refused(404, "M_NOT_FOUND");
+    bob.put(&path, json!({ "display_name": "x" })).await.refused(404, "M_NOT_FOUND");
+
+    with_password(&ann, "DELETE", &path, json!({})).await.ok();
+    assert!(!is_logged_in(&other).await);
+    ann.get(&path).await.refused(404, "M_NOT_FOUND");
+
+    let (third, fourth) = (ann.another_device().await, ann.another_device().await);
+    let devices = json!({ "devices": [third.device_id, fourth.device_id] });
+    with_password(&ann, "POST", "/delete_devices", devices).await.ok();
+    assert!(!is_logged_in(&third).await && !is_logged_in(&fourth).await);
+    assert!(is_logged_in(&ann).await);
+}

@@ -1,0 +1,224 @@
+//! Conventions of the transport: prefixes, CORS, errors, tokens, encodings.
+
+use serde_json::json;
+
+use super::{server, user};
+use crate::harness::{Http, RawAnswer, encode};
+
+#[track_caller]
+fn assert_cors(answer: &RawAnswer) {
+    assert_eq!(answer.header("access-control-allow-origin"), "*", "{answer:?}");
+    assert_eq!(
+        answer.header("access-control-allow-methods"),
+        "GET, POST, PUT, DELETE, OPTIONS",
+        "{answer:?}"
+    );
+    assert_eq!(
+        answer.header("access-control-allow-headers"),
+        "X-Requested-With, Content-Type, Authorization",
+        "{answer:?}"
+    );
+    assert_eq!(answer.header("content-type"), "application/json", "{answer:?}");
+}
+
+#[tokio::test]
+async fn both_prefixes_serve_the_same_endpoints() {
+    let server = server().await;
+    let http = server.http();
+    let ann = user(&server, "ann").await;
+    for prefix in ["/_svc", "/_matrix"] {
+        let path = format!("{prefix}/client/v3/account/whoami");
+        let answer = http.request("GET", &path, Some(&ann.access_token), None).await;
+        assert_eq!(answer.ok()["user_id"], ann.user_id.as_str());
+        let path = format!("{prefix}/client/versions");
+        let versions = http.request("GET", &path, None, None).await.ok();
+        assert!(versions["versions"].as_array().is_some_and(|v| v.contains(&json!("v1.1"))));
+    }
+    for path in ["/.well-known/svc/client", "/.well-known/matrix/client"] {
+        let answer = http.request("GET", path, None, None).await.ok();
+        assert_eq!(answer["m.homeserver"]["base_url"], server.base());
+    }
+}
+
+#[tokio::test]
+async fn every_answer_carries_cors_headers_and_a_content_type() {
+    let server = server().await;
+    let http = server.http();
+    for (method, path, status) in [
+        ("GET", "/_matrix/client/versions", 200),
+        ("GET", "/_matrix/client/v3/sync", 401),
+        ("GET", "/_matrix/client/v3/nothing", 404),
+        ("GET", "/nothing", 404),
+        ("PATCH", "/_matrix/client/v3/sync", 405),
+        ("POST", "/_matrix/client/v3/login", 400),
+        ("OPTIONS", "/_matrix/client/v3/sync", 200),
+        ("OPTIONS", "/nothing", 200),
+    ] {
+        let answer = http.raw(method, path, &[], "").await;
+        assert_eq!(answer.parts.status, status, "{method} {path}");
+        assert_cors(&answer);
+    }
+}
+
+#[tokio::test]
+async fn options_runs_no_logic() {
+    let server = server().await;
+    let ann = user(&server, "ann").await;
+    let bearer = format!("Bearer {}", ann.access_token);
+    let headers = [("authorization", bearer.as_str())];
+    for path in ["/_matrix/client/v3/logout", "/_matrix/client/v3/createRoom"] {
+        let answer = ann.http.raw("OPTIONS", path, &headers, "{}").await;
+        assert_eq!(answer.parts.status, 200);
+    }
+    ann.get("/account/whoami").await.ok();
+    assert_eq!(ann.get("/joined_rooms").await.ok(), json!({ "joined_rooms": [] }));
+}
+
+#[tokio::test]
+async fn an_unknown_path_is_404_and_a_wrong_method_405() {
+    let server = server().await;
+    let http = server.http();
+    let ann = user(&server, "ann").await;
+    for path in
+        ["/", "/_matrix/client/v3/nothing", "/_matrix/client/v1/sync", "/_other/client/v3/sync"]
+    {
+        http.raw("GET", path, &[], "").await.json().refused(404, "M_UNRECOGNIZED");
+    }
+    for (method, path) in [
+        ("DELETE", "/_matrix/client/v3/sync"),
+        ("POST", "/_matrix/client/v3/account/whoami"),
+        ("GET", "/_matrix/client/v3/createRoom"),
+    ] {
+        http.raw(method, path, &[], "").await.json().refused(405, "M_UNRECOGNIZED");
+    }
+    // A wrong method is told also to one who is logged in.
+    ann.request("DELETE", "/joined_rooms", None).await.refused(405, "M_UNRECOGNIZED");
+}
+
+#[tokio::test]
+async fn bad_bodies_and_parameters_are_told_apart() {
+    let server = server().await;
+    let ann = user(&server, "ann").await;
+    let bearer = format!("Bearer {}", ann.access_token);
+    let headers = [("authorization", bearer.as_str())];
+    let room_id = ann.create_room(json!({})).await;
+    let room = format!("/_matrix/client/v3/rooms/{}", encode(&room_id));
+    let create = "/_matrix/client/v3/createRoom";
+    let login = "/_matrix/client/v3/login";
+    let send = format!("{room}/send/m.room.message/t1");
+    for (method, path, body, errcode) in [
+        ("POST", create, "not json", "M_NOT_JSON"),
+        ("POST", create, "{", "M_NOT_JSON"),
+        ("POST", create, "{}{}", "M_NOT_JSON"),
+        ("POST", create, "{\"name\": 'x'}", "M_NOT_JSON"),
+        ("POST", create, "[]", "M_BAD_JSON"),
+        ("POST", create, "\"text\"", "M_BAD_JSON"),
+        ("POST", create, r#"{"name": 7}"#, "M_BAD_JSON"),
+        ("POST", create, r#"{"invite": "x"}"#, "M_BAD_JSON"),
+        ("POST", login, "{}", "M_BAD_JSON"),
+        ("POST", login, r#"{"type": 3}"#, "M_BAD_JSON"),
+        ("PUT", &send, "[1]", "M_BAD_JSON"),
+        ("PUT", &send, "nothing", "M_NOT_JSON"),
+        ("PUT", &send, r#"{"body": 1.5}"#, "M_BAD_JSON"),
+        ("PUT", &send, r#"{"body": 9007199254740993}"#, "M_BAD_JSON"),
+    ] {
+        ann.http.raw(method, path, &headers, body).await.json().refused(400, errcode);
+    }
+    for (path, errcode) in [
+        (format!("{room}/messages"), "M_MISSING_PARAM"),
+        (format!("{room}/messages?dir=x"), "M_INVALID_PARAM"),
+        (format!("{room}/messages?dir=b&limit=many"), "M_INVALID_PARAM"),
+        (format!("{room}/messages?dir=b&from=garbage"), "M_INVALID_PARAM"),
+        ("/_matrix/client/v3/sync?timeout=soon".to_owned(), "M_INVALID_PARAM"),
+        ("/_matrix/client/v3/register/available".to_owned(), "M_MISSING_PARAM"),
+        ("/_matrix/client/v3/rooms/nonsense/joined_members".to_owned(), "M_INVALID_PARAM"),
+    ] {
+        ann.http.raw("GET", &path, &headers, "").await.json().refused(400, errcode);
+    }
+    // An empty body is an empty object.
+    ann.http.raw("POST", create, &headers, "").await.json().ok();
+}
+
+#[tokio::test]
+async fn a_token_is_taken_from_the_header_or_the_query() {
+    let server = server().await;
+    let http = server.http();
+    let ann = user(&server, "ann").await;
+    let path = "/_matrix/client/v3/account/whoami";
+    http.request("GET", path, None, None).await.refused(401, "M_MISSING_TOKEN");
+    http.request("GET", path, Some("wrong"), None).await.refused(401, "M_UNKNOWN_TOKEN");
+    let in_query = format!("{path}?access_token={}", ann.access_token);
+    assert_eq!(http.request("GET", &in_query, None, None).await.ok()["user_id"], ann.user_id);
+    let wrong = format!("{path}?access_token=wrong");
+    http.request("GET", &wrong, None, None).await.refused(401, "M_UNKNOWN_TOKEN");
+    // A token is looked at before the body and the parameters are.
+    http.raw("POST", "/_matrix/client/v3/createRoom", &[], "not json")
+        .await
+        .json()
+        .refused(401, "M_MISSING_TOKEN");
+}
+
+#[tokio::test]
+async fn parts_of_a_path_are_percent_decoded_each_by_itself() {
+    let server = server().await;
+    let ann = user(&server, "ann").await;
+    let room_id = ann.create_room(json!({})).await;
+    let key = "a/b c?#%\u{e4}";
+    let content = json!({ "here": true });
+    ann.set_state(&room_id, "org.example/type", key, &content).await.ok();
+    assert_eq!(ann.state(&room_id, "org.example/type", key).await.ok(), content);
+    // Unencoded colons, exclamation marks and at signs are fine too.
+    let path = format!("/rooms/{room_id}/state/m.room.member/{}", ann.user_id);
+    assert_eq!(ann.get(&path).await.ok()["membership"], "join");
+    ann.get("/rooms/%FF/state").await.refused(400, "M_INVALID_PARAM");
+}
+
+#[tokio::test]
+async fn a_body_that_is_too_large_is_refused_with_413() {
+    let server = server().await;
+    let ann = user(&server, "ann").await;
+    let bearer = format!("Bearer {}", ann.access_token);
+    let body = format!("{{\"name\":\"{}\"}}", "x".repeat(3 * 1024 * 1024));
+    let headers = [("authorization", bearer.as_str())];
+    let answer = ann.http.raw("POST", "/_matrix/client/v3/createRoom", &headers, body).await;
+    assert_cors(&answer);
+    answer.json().refused(413, "M_TOO_LARGE");
+}
+
+#[tokio::test]
+async fn http_2_is_spoken_by_prior_knowledge() {
+    let server = server().await;
+    let ann = user(&server, "ann").await;
+    let http2 = Http::http2(&server.base());
+    let answer = http2.raw("GET", "/_matrix/client/versions", &[], "").await;
+    assert_eq!(answer.parts.version, http::Version::HTTP_2);
+    assert_cors(&answer);
+    let path = "/_matrix/client/v3/createRoom";
+    http2.request("POST", path, Some(&ann.access_token), Some(&json!({}))).await.ok();
+}
+
+#[tokio::test]
+async fn deeply_nested_content_is_refused() {
+    let server = server().await;
+    let ann = user(&server, "ann").await;
+    let room_id = ann.create_room(json!({})).await;
+    let bearer = format!("Bearer {}", ann.access_token);
+    let path = format!("/_matrix/client/v3/rooms/{}/send/m.deep/t", encode(&room_id));
+    let body = format!("{}{}", "{\"a\":".repeat(200), "1".to_owned() + &"}".repeat(200));
+    let answer = ann.http.raw("PUT", &path, &[("authorization", &bearer)], body).await;
+    answer.json().refused(400, "M_BAD_JSON");
+}
+
+#[tokio::test]
+async fn capabilities_name_the_room_versions_that_there_are() {
+    let server = server().await;
+    let ann = user(&server, "ann").await;
+    let capabilities = ann.get("/capabilities").await.ok();
+    let versions = &capabilities["capabilities"]["m.room_versions"];
+    assert_eq!(versions["default"], "10");
+    for version in 3..=12 {
+        assert_eq!(versions["available"][version.to_string()], "stable");
+    }
+    assert_eq!(versions["available"].as_object().map(serde_json::Map::len), Some(10));
+    assert_ne!(capabilities["capabilities"]["m.change_password"]["enabled"], false);
+}
