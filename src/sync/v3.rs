@@ -341,7 +341,9 @@ impl RoomSync<'_> {
             ephemeral: Events { events: self.ephemeral(first)? },
             ..JoinedRoom::default()
         };
-        if let Some(account) = account {
+        if let Some(account) = account
+            && self.filter.account_data.wants_room(&part.room_id)
+        {
             let data_since = if first { Offset::ZERO } else { since };
             let changed = account.account_data_between(Some(&part.room_id), data_since, at);
             joined.account_data.events =
@@ -368,14 +370,18 @@ impl RoomSync<'_> {
         let at = part.offset;
         let user_id = self.view.user_id();
         let was_joined_before = self.room.is_joined(user_id, self.since);
-        let joined_since =
-            self.room.membership_changes(user_id, at).iter().any(|(offset, membership)| {
-                *offset > self.since && *membership == Membership::Join
-            });
+        let changes = self.room.membership_changes(user_id, at);
+        let joined_since = changes
+            .iter()
+            .any(|(offset, membership)| *offset > self.since && *membership == Membership::Join);
+        // Their last membership may be a later one, as of one who left and was banned then: what
+        // changed between the two is not theirs to see.
+        let out = changes.iter().rposition(|(_, membership)| *membership == Membership::Join);
+        let out = out.and_then(|joined| changes.get(joined + 1)).map_or(at, |(offset, _)| *offset);
         let timeline_since = if was_joined_before { self.since } else { Offset::ZERO };
         let mut timeline = self.timeline(timeline_since, at)?;
         let state = if was_joined_before || joined_since {
-            self.state(&timeline, !was_joined_before || self.request.since.is_none(), at)?
+            self.state(&timeline, !was_joined_before || self.request.since.is_none(), out)?
         } else {
             // One who was never in the room learns what became of their invite, ban or knock.
             timeline.events.retain(|event| event.offset == at);
@@ -418,7 +424,7 @@ impl RoomSync<'_> {
         if !self.filter.state.wants_room(&self.room.id) {
             return Ok(Vec::new());
         }
-        let before = timeline.start.prev();
+        let before = timeline.start.prev().min(at);
         let lazy = self.filter.state.lazy_load_members;
         let mut offsets = if whole && lazy {
             self.room.state_without_members(before)
@@ -465,6 +471,9 @@ impl RoomSync<'_> {
     }
 
     fn ephemeral(&self, first: bool) -> Result<Vec<Box<RawValue>>, ReadError> {
+        if !self.filter.ephemeral.wants_room(&self.room.id) {
+            return Ok(Vec::new());
+        }
         let (user_id, at) = (self.view.user_id(), self.view.at());
         let since = if first { Offset::ZERO } else { self.since };
         let mut events = Vec::new();
