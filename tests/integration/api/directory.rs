@@ -113,7 +113,7 @@ async fn public_rooms_are_paged_searched_and_described() {
         async move { each(&ann.post("/publicRooms", body).await.ok()["chunk"], "/room_id") }
     };
     let term = |term: &str| json!({ "filter": { "generic_search_term": term } });
-    assert_eq!(search(term("TRAIN")).await, [busy.clone()]);
+    assert_eq!(search(term("TRAIN")).await, std::slice::from_ref(&busy));
     assert_eq!(search(term("nothing like it")).await, [""; 0]);
     assert_eq!(search(json!({ "filter": { "room_types": ["m.space"] } })).await.len(), 1);
     assert_eq!(search(json!({ "filter": { "room_types": [null] } })).await.len(), 3);

@@ -7,6 +7,7 @@ mod filters;
 mod membership;
 mod profile_account_data;
 mod receipts_typing;
+mod restart;
 mod rooms_create;
 mod sending;
 mod sessions;

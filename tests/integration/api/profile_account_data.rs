@@ -55,8 +55,8 @@ async fn a_new_name_reaches_the_rooms_one_is_in() {
     let name = format!("{}/displayname", profile(&ann));
     ann.put(&name, json!({ "displayname": "Ann" })).await.ok();
     let sync = bob.news(&since).await;
-    let rooms: Vec<_> = sync["rooms"]["join"].as_object().into_iter().flatten().collect();
-    assert_eq!(rooms.len(), 1, "{sync}");
+    let rooms = sync["rooms"]["join"].as_object().map(serde_json::Map::len);
+    assert_eq!(rooms, Some(1), "{sync}");
     let event = &sync["rooms"]["join"][&room_id]["timeline"]["events"][0];
     assert_eq!(event["content"], json!({ "membership": "join", "displayname": "Ann" }));
     let joined = bob.get_room(&room_id, "/joined_members").await.ok();
