@@ -109,7 +109,8 @@ impl Proposal for CreateRoom {
         turn.begin_room(RoomDraft::new(room_id, self.version.clone(), rules.clone()));
 
         // The order is the specification's.
-        turn.add_event(self.event("m.room.create", "", self.create_content(&rules)?))?;
+        let create = self.create_content(&rules)?;
+        turn.add_event(self.event("m.room.create", "", create)).map_err(in_state)?;
         let join = member_content(turn.env, &self.creator, MembershipState::Join, None);
         turn.add_event(self.event("m.room.member", self.creator.as_str(), join))?;
         let levels = self.power_level_content(&rules)?;

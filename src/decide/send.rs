@@ -60,6 +60,11 @@ impl Proposal for SendEvent {
             self.check_canonical_alias(turn)?;
         }
         let mut content = self.content.clone();
+        if self.is_member_event() {
+            // A restricted room is entered with the word of this server, which the endpoints for
+            // joining give after looking at the join rules; a client cannot give it.
+            content.remove("join_authorised_via_users_server");
+        }
         if let Some((target, _)) = &redacts
             && turn.room(&self.room_id)?.rules().redaction.content_field_redacts
         {
@@ -84,7 +89,11 @@ impl Proposal for SendEvent {
 impl SendEvent {
     /// A member event may be sent by one who is not joined (it is how one joins); the rules judge.
     fn needs_join(&self) -> bool {
-        !(self.event_type == TimelineEventType::RoomMember && self.state_key.is_some())
+        !self.is_member_event()
+    }
+
+    fn is_member_event(&self) -> bool {
+        self.event_type == TimelineEventType::RoomMember && self.state_key.is_some()
     }
 
     /// The event to redact, if the sender may: their own, or any with the level for it.

@@ -229,9 +229,10 @@ pub fn respond(view: &View<'_>, request: &Request) -> Result<Response, ReadError
                 response.rooms.knock.insert(part.room_id, KnockedRoom { knock_state });
             }
             Membership::Leave | Membership::Ban
-                if changed && !part.forgotten && (!initial || filter.room.include_leave) =>
+                if changed && (!initial || (filter.room.include_leave && !part.forgotten)) =>
             {
-                response.rooms.leave.insert(part.room_id.clone(), sync.left(&part)?);
+                let left = if part.forgotten { sync.forgotten(&part)? } else { sync.left(&part)? };
+                response.rooms.leave.insert(part.room_id, left);
             }
             _ => {}
         }
@@ -393,6 +394,15 @@ impl RoomSync<'_> {
             timeline: self.client_timeline(timeline)?,
             account_data: Events::default(),
         })
+    }
+
+    /// The room of one who has left and forgotten it: their other devices learn that they left, and
+    /// no more.
+    fn forgotten(&self, part: &RoomMembership) -> Result<LeftRoom, ReadError> {
+        let at = part.offset;
+        let events = self.events_of(&[at])?;
+        let timeline = Stretch { events, limited: false, start: at, at };
+        Ok(LeftRoom { timeline: self.client_timeline(timeline)?, ..LeftRoom::default() })
     }
 
     /// The newest visible events after `since`, oldest first.

@@ -331,3 +331,41 @@ async fn members_are_listed_by_membership_and_as_of_a_token() {
         outside.get_room(&room_id, "/joined_members").await.refused(403, "M_FORBIDDEN");
     }
 }
+
+#[tokio::test]
+async fn nobody_lets_themselves_into_a_restricted_room() {
+    let server = server().await;
+    let (ann, bob, _) = three(&server).await;
+    let club = public_room(&ann).await;
+    let room_id = ann
+        .create_room(json!({
+            "initial_state": [{ "type": "m.room.join_rules", "content": {
+                "join_rule": "restricted",
+                "allow": [{ "type": "m.room_membership", "room_id": club }],
+            }}],
+        }))
+        .await;
+    let forged = json!({ "membership": "join", "join_authorised_via_users_server": ann.user_id });
+    bob.set_state(&room_id, "m.room.member", &bob.user_id, &forged)
+        .await
+        .refused(403, "M_FORBIDDEN");
+    let path = format!("/rooms/{}/join", encode(&room_id));
+    bob.post(&path, forged).await.refused(403, "M_FORBIDDEN");
+}
+
+#[tokio::test]
+async fn other_devices_learn_that_a_forgotten_room_was_left() {
+    let server = server().await;
+    let (ann, bob, _) = three(&server).await;
+    let room_id = public_room(&ann).await;
+    bob.join(&room_id).await.ok();
+    let other = bob.another_device().await;
+    let since = next_batch(&other.sync(None, 0, None).await);
+    ann.send_text(&room_id, "1", "not fetched in time").await;
+    bob.act(&room_id, "leave", None).await.ok();
+    bob.act(&room_id, "forget", None).await.ok();
+    let sync = other.news(&since).await;
+    let room = &sync["rooms"]["leave"][&room_id];
+    assert_eq!(each(&room["timeline"]["events"], "/content/membership"), ["leave"], "{sync}");
+    assert_eq!(room["state"]["events"], json!([]));
+}

@@ -43,6 +43,20 @@ async fn fields_are_set_read_and_removed_by_their_owner() {
 }
 
 #[tokio::test]
+async fn a_name_too_long_for_a_member_event_is_refused() {
+    let server = server().await;
+    let ann = user(&server, "ann").await;
+    for (field, value) in [
+        ("displayname", "x".repeat(257)),
+        ("avatar_url", format!("mxc://e2e.test/{}", "x".repeat(1024))),
+    ] {
+        let answer = ann.put(&format!("{}/{field}", profile(&ann)), json!({ field: value })).await;
+        answer.refused(413, "M_TOO_LARGE");
+    }
+    ann.create_room(json!({})).await;
+}
+
+#[tokio::test]
 async fn a_new_name_reaches_the_rooms_one_is_in() {
     let server = server().await;
     let (ann, bob) = (user(&server, "ann").await, user(&server, "bob").await);

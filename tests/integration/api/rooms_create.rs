@@ -270,6 +270,9 @@ async fn bad_initial_state_is_named_as_such_and_leaves_no_room() {
     ] {
         ann.post("/createRoom", body).await.refused(400, "M_BAD_JSON");
     }
+    let creators = json!({ "additional_creators": ["nonsense"] });
+    let body = json!({ "room_version": "12", "creation_content": creators });
+    ann.post("/createRoom", body).await.refused(400, "M_INVALID_ROOM_STATE");
     let preset = ann.post("/createRoom", json!({ "preset": "org.example.none" })).await;
     preset.refused(400, "M_INVALID_PARAM");
     assert_eq!(ann.get("/joined_rooms").await.ok(), json!({ "joined_rooms": [] }));
