@@ -98,6 +98,7 @@ pub async fn run(
         epoch: Epoch(0),
         config: config.clone(),
     });
+    api::typing::resume(&app);
     let edge = Edge::new(app, api::endpoints(&config), &config, shutdown)?;
     info!(bind = ?config.server.bind, server_name = %config.server.name, "serving");
     started(&config);

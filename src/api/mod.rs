@@ -19,7 +19,7 @@ mod send;
 mod session;
 mod sync;
 mod timeline;
-mod typing;
+pub(crate) mod typing;
 pub(crate) mod uiaa;
 
 use std::sync::Arc;

@@ -34,16 +34,33 @@ pub(super) async fn typing(
     };
     cx.propose(proposal.clone()).await?.into_inner();
     if let Some(lasts) = lasts {
-        // Ends by itself, for those who wait in a sync. A restart ends it too: the time is past then.
-        let app = Arc::clone(&cx.app);
-        tokio::spawn(async move {
-            tokio::time::sleep(lasts).await;
-            let stop = SetTyping { until_ms: 0, only_if_until: Some(until_ms), ..proposal };
-            // One who has left meanwhile has stopped typing already.
-            if let Err(error) = app.engine.propose(Origin::server(), stop).await {
-                tracing::debug!(%error, "typing was not ended");
-            }
-        });
+        end_later(&cx.app, proposal, lasts);
     }
     Ok(create_typing_event::Response::new())
+}
+
+/// Ends by itself, for those who wait in a sync.
+fn end_later(app: &Arc<Server>, typing: SetTyping, lasts: Duration) {
+    let app = Arc::clone(app);
+    tokio::spawn(async move {
+        tokio::time::sleep(lasts).await;
+        let stop = SetTyping { until_ms: 0, only_if_until: Some(typing.until_ms), ..typing };
+        // One who has left meanwhile has stopped typing already.
+        if let Err(error) = app.engine.propose(Origin::server(), stop).await {
+            tracing::debug!(%error, "typing was not ended");
+        }
+    });
+}
+
+/// Ends in time what was typed when the server was stopped.
+pub(crate) fn resume(app: &Arc<Server>) {
+    let now_ms = app.engine.clock().now_ms();
+    for room in app.engine.state().rooms.all() {
+        for (user_id, until_ms) in room.typing().0 {
+            let typing =
+                SetTyping { room_id: room.id.clone(), user_id, until_ms, only_if_until: None };
+            let lasts = Duration::from_millis(until_ms.saturating_sub(now_ms)).min(LONGEST);
+            end_later(app, typing, lasts);
+        }
+    }
 }

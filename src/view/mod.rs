@@ -16,6 +16,7 @@ use serde_json::value::RawValue;
 use self::{filter::EventFilter, visibility::Visibility};
 use crate::{
     events::{ClientForm, EventRef, EventStore, Viewer, as_shown, to_raw},
+    limits,
     log::ReadError,
     record::Offset,
     state::{Membership, Room, State},
@@ -96,15 +97,17 @@ impl<'a> View<'a> {
     ) -> Result<Page, ReadError> {
         let visibility = Visibility::of(self, room);
         let mut page = Page::default();
+        let mut looked_at = 0;
         let mut position = from.min(self.at());
         loop {
             let offsets = room.events_backward(position, after, chunk(limit));
             let exhausted = offsets.len() < chunk(limit);
             for offset in offsets {
-                if page.events.len() == limit {
+                if page.events.len() == limit || looked_at == limits::SCANNED_EVENTS {
                     page.next = Some(position);
                     return Ok(page);
                 }
+                looked_at += 1;
                 position = offset.prev();
                 page.next = Some(position);
                 if let Some(event) = self.events.get(offset)?
@@ -136,15 +139,17 @@ impl<'a> View<'a> {
     ) -> Result<Page, ReadError> {
         let visibility = Visibility::of(self, room);
         let mut page = Page::default();
+        let mut looked_at = 0;
         let mut position = after;
         loop {
             let offsets = room.events_forward(position, to.min(self.at()), chunk(limit));
             let exhausted = offsets.len() < chunk(limit);
             for offset in offsets {
-                if page.events.len() == limit {
+                if page.events.len() == limit || looked_at == limits::SCANNED_EVENTS {
                     page.next = Some(position);
                     return Ok(page);
                 }
+                looked_at += 1;
                 position = offset;
                 page.next = Some(position);
                 if let Some(event) = self.events.get(offset)?
