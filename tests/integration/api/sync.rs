@@ -522,3 +522,83 @@ async fn two_devices_sync_each_for_itself() {
         assert_eq!(texts(timeline(&sync["rooms"]["join"][&room_id])), ["hello"]);
     }
 }
+
+#[tokio::test]
+async fn what_clients_add_to_a_sync_is_taken() {
+    let server = server().await;
+    let ann = user(&server, "ann").await;
+    let since = ann.here().await;
+    for path in [
+        "/sync?set_presence=offline&timeout=0".to_owned(),
+        "/sync?full_state=false&set_presence=online&filter=&since=&timeout=".to_owned(),
+        format!("/sync?since={since}&full_state=true&set_presence=unavailable"),
+        "/sync?org.example.unknown=1".to_owned(),
+    ] {
+        ann.get(&path).await.ok();
+    }
+}
+
+#[tokio::test]
+async fn a_message_of_ones_own_comes_back_to_a_waiting_sync() {
+    let server = server().await;
+    let ann = user(&server, "ann").await;
+    let room_id = public_room(&ann).await;
+    let waiting = wait(&ann, &next_batch(&ann.sync(None, 0, None).await)).await;
+    let event_id = ann.send_text(&room_id, "mine", "hello").await;
+    let sync = finished(waiting).await.ok();
+    assert_eq!(event_ids(timeline(&sync["rooms"]["join"][&room_id])), [event_id]);
+}
+
+#[tokio::test]
+async fn following_a_busy_room_by_sync_misses_and_repeats_nothing() {
+    let server = server().await;
+    let (ann, bob) = (user(&server, "ann").await, user(&server, "bob").await);
+    let room_id = public_room(&ann).await;
+    bob.join(&room_id).await.ok();
+    let mut since = next_batch(&bob.sync(None, 0, None).await);
+    let writers: Vec<_> = (0..4)
+        .map(|writer| {
+            let (ann, room_id) = (ann.clone(), room_id.clone());
+            tokio::spawn(async move {
+                for number in 0..15 {
+                    let name = format!("{writer}-{number}");
+                    ann.send_text(&room_id, &name, &name).await;
+                }
+            })
+        })
+        .collect();
+    let mut seen: Vec<String> = Vec::new();
+    while seen.len() < 60 {
+        let sync = bob.sync(Some(&since), 5_000, None).await;
+        let room = &sync["rooms"]["join"][&room_id];
+        assert!(!room.is_null(), "nothing came although {} were seen: {sync}", seen.len());
+        if room["timeline"]["limited"] == true {
+            let to = string(&room["timeline"], "prev_batch");
+            let gap =
+                bob.messages(&room_id, Some(&since), Some(&to), Direction::Forward, 100).await;
+            seen.extend(texts(&gap["chunk"]));
+        }
+        seen.extend(texts(timeline(room)));
+        since = next_batch(&sync);
+    }
+    for writer in writers {
+        writer.await.expect("a writer does not panic");
+    }
+    let all = bob.messages(&room_id, None, None, Direction::Forward, 1000).await;
+    assert_eq!(seen, texts(&all["chunk"]));
+    assert_eq!(bob.news(&since).await["rooms"]["join"], json!({}));
+}
+
+#[tokio::test]
+async fn a_ban_shows_to_one_who_was_invited_or_knocked() {
+    let server = server().await;
+    let (ann, bob) = (user(&server, "ann").await, user(&server, "bob").await);
+    let room_id = ann.create_room(json!({ "name": "hidden", "invite": [bob.user_id] })).await;
+    let since = next_batch(&bob.sync(None, 0, None).await);
+    ann.set_state(&room_id, "m.room.topic", "", &json!({ "topic": "hidden" })).await.ok();
+    ann.act(&room_id, "ban", Some(&bob)).await.ok();
+    let sync = bob.news(&since).await;
+    assert_eq!((rooms(&sync, "invite"), rooms(&sync, "leave")), (vec![], vec![room_id.clone()]));
+    assert!(!sync.to_string().contains("hidden"), "{sync}");
+    bob.get_room(&room_id, "/state").await.refused(403, "M_FORBIDDEN");
+}

@@ -304,3 +304,43 @@ async fn one_who_was_kicked_sees_the_kick_and_nothing_after_it() {
         .await
         .refused(404, "M_NOT_FOUND");
 }
+
+#[tokio::test]
+async fn everyone_reads_the_state_of_a_world_readable_room() {
+    let server = server().await;
+    let (ann, bob) = (user(&server, "ann").await, user(&server, "bob").await);
+    let room_id = ann
+        .create_room(json!({
+            "name": "glass house",
+            "initial_state": [{ "type": "m.room.history_visibility",
+                                "content": { "history_visibility": "world_readable" } }],
+        }))
+        .await;
+    assert_eq!(bob.state(&room_id, "m.room.name", "").await.ok()["name"], "glass house");
+    for path in ["/state", "/members", "/messages?dir=b", "/aliases"] {
+        bob.get_room(&room_id, path).await.ok();
+    }
+    // Once it is closed, it is closed to those who were never in it.
+    let closed = json!({ "history_visibility": "shared" });
+    ann.set_state(&room_id, "m.room.history_visibility", "", &closed).await.ok();
+    for path in ["/state", "/members", "/messages?dir=b", "/aliases"] {
+        bob.get_room(&room_id, path).await.refused(403, "M_FORBIDDEN");
+    }
+}
+
+#[tokio::test]
+async fn one_event_is_told_what_one_was_when_it_was_sent() {
+    let server = server().await;
+    let (ann, bob) = (user(&server, "ann").await, user(&server, "bob").await);
+    let room_id = ann.create_room(json!({ "preset": "public_chat" })).await;
+    let before = ann.send_text(&room_id, "1", "before").await;
+    ann.act(&room_id, "invite", Some(&bob)).await.ok();
+    let invited = ann.send_text(&room_id, "2", "invited").await;
+    bob.join(&room_id).await.ok();
+    let joined = ann.send_text(&room_id, "3", "joined").await;
+    for (event_id, expected) in [(before, "leave"), (invited, "invite"), (joined, "join")] {
+        let path = format!("/event/{}", encode(&event_id));
+        let event = bob.get_room(&room_id, &path).await.ok();
+        assert_eq!(event["unsigned"]["membership"], expected);
+    }
+}
