@@ -173,3 +173,20 @@ async fn receipts_outlive_a_restart_and_typing_does_not_outlive_its_time() {
     let kinds = each(&sync["rooms"]["join"][&room_id]["ephemeral"]["events"], "/type");
     assert_eq!(kinds, ["m.receipt"]);
 }
+
+#[tokio::test]
+async fn typing_and_receipts_wake_those_in_the_room_alone() {
+    let server = server().await;
+    let (ann, bob) = (user(&server, "ann").await, user(&server, "bob").await);
+    let cas = user(&server, "cas").await;
+    let room_id = room_of_two(&ann, &bob).await;
+    let event_id = ann.send_text(&room_id, "1", "x").await;
+    let since = cas.here().await;
+    let stranger = tokio::spawn(async move { cas.sync(Some(&since), 600, None).await });
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    typing(&ann, &room_id, &ann, json!({ "typing": true, "timeout": 30_000 })).await.ok();
+    receipt(&bob, &room_id, "m.read", &event_id, json!({})).await.ok();
+    assert!(!stranger.is_finished());
+    let sync = stranger.await.expect("a waiting sync does not panic");
+    assert_eq!(sync["rooms"]["join"], json!({}));
+}

@@ -602,3 +602,39 @@ async fn a_ban_shows_to_one_who_was_invited_or_knocked() {
     assert!(!sync.to_string().contains("hidden"), "{sync}");
     bob.get_room(&room_id, "/state").await.refused(403, "M_FORBIDDEN");
 }
+
+#[tokio::test]
+async fn a_session_that_was_replaced_learns_so_when_its_wait_ends() {
+    let server = server().await;
+    let ann = user(&server, "ann").await;
+    let since = ann.here().await;
+    let waiting = {
+        let ann = ann.clone();
+        tokio::spawn(async move { ann.try_sync(Some(&since), 1_000, None).await })
+    };
+    tokio::time::sleep(Duration::from_millis(150)).await;
+    let login = json!({
+        "type": "m.login.password", "user": ann.user_id, "password": super::PASSWORD,
+        "device_id": ann.device_id,
+    });
+    ann.http.request("POST", "/_matrix/client/v3/login", None, Some(&login)).await.ok();
+    let answer = waiting.await.expect("a waiting sync does not panic").expect("an answer");
+    answer.refused(401, "M_UNKNOWN_TOKEN");
+}
+
+#[tokio::test]
+async fn a_new_password_ends_the_waits_of_other_devices() {
+    let server = server().await;
+    let ann = user(&server, "ann").await;
+    let other = ann.another_device().await;
+    let waiting = wait(&other, &other.here().await).await;
+    let body = json!({
+        "new_password": "another long password",
+        "auth": {
+            "type": "m.login.password", "password": super::PASSWORD,
+            "identifier": { "type": "m.id.user", "user": ann.user_id },
+        },
+    });
+    ann.post("/account/password", body).await.ok();
+    finished(waiting).await.refused(401, "M_UNKNOWN_TOKEN");
+}
