@@ -66,6 +66,9 @@ pub const PASSWORD_BYTES: usize = 512;
 /// Display names of users and devices: as other servers have it.
 pub const DISPLAY_NAME_BYTES: usize = 256;
 
+/// Avatar addresses of users: they are repeated in a member event of each room.
+pub const AVATAR_URL_BYTES: usize = 1024;
+
 /// Filters and account data: what one record holds comfortably beside its envelope.
 pub const ACCOUNT_DATA_BYTES: usize = 128 * 1024;
 

@@ -87,6 +87,15 @@ async fn set(cx: &Cx<Server>, field: String, value: Option<Value>) -> Result<(),
     if in_rooms && value.as_ref().is_some_and(|value| !value.is_string()) {
         return Err(ApiError::bad_json("This field holds a string."));
     }
+    // These go into a member event of each room, which has to have room for them.
+    let longest = match field.as_str() {
+        "displayname" => limits::DISPLAY_NAME_BYTES,
+        "avatar_url" => limits::AVATAR_URL_BYTES,
+        _ => limits::PROFILE_BYTES,
+    };
+    if value.as_ref().and_then(Value::as_str).is_some_and(|text| text.len() > longest) {
+        return Err(ApiError::too_large(format!("This field has {longest} bytes at most.")));
+    }
     let mut profile = fields(&cx.app.engine, &cx.caller.user_id).unwrap_or_default();
     match value.clone() {
         Some(value) => profile.insert(field.clone(), value),

@@ -108,7 +108,7 @@ impl Proposal for CreateRoom {
         let id_from_create = rules.authorization.room_create_event_id_as_room_id;
         // The order is the specification's.
         let create = self.event("m.room.create", "", self.create_content(&rules)?);
-        let room_id = self.begin(turn, &rules, create, id_from_create)?;
+        let room_id = self.begin(turn, &rules, create, id_from_create).map_err(in_state)?;
         let join = member_content(turn.env, &self.creator, MembershipState::Join, None);
         turn.add_event(self.event("m.room.member", self.creator.as_str(), join))?;
         let levels = self.power_level_content(&rules)?;

@@ -232,7 +232,8 @@ pub fn respond(view: &View<'_>, request: &Request) -> Result<Response, ReadError
             Membership::Leave | Membership::Ban
                 if changed && (!initial || (filter.room.include_leave && !part.forgotten)) =>
             {
-                response.rooms.leave.insert(part.room_id.clone(), sync.left(&part)?);
+                let left = if part.forgotten { sync.forgotten(&part)? } else { sync.left(&part)? };
+                response.rooms.leave.insert(part.room_id, left);
             }
             _ => {}
         }
@@ -348,7 +349,9 @@ impl RoomSync<'_> {
             ephemeral: Events { events: self.ephemeral(first)? },
             ..JoinedRoom::default()
         };
-        if let Some(account) = account {
+        if let Some(account) = account
+            && self.filter.account_data.wants_room(&part.room_id)
+        {
             let data_since = if first { Offset::ZERO } else { since };
             let changed = account.account_data_between(Some(&part.room_id), data_since, at);
             joined.account_data.events =
@@ -405,6 +408,15 @@ impl RoomSync<'_> {
             before == Membership::Join && after != Membership::Join
         });
         leaves.last().map(|pair| pair[1].0)
+    }
+
+    /// The room of one who has left and forgotten it: their other devices learn that they left, and
+    /// no more.
+    fn forgotten(&self, part: &RoomMembership) -> Result<LeftRoom, ReadError> {
+        let at = part.offset;
+        let events = self.events_of(&[at])?;
+        let timeline = Stretch { events, limited: false, start: at, at };
+        Ok(LeftRoom { timeline: self.client_timeline(timeline)?, ..LeftRoom::default() })
     }
 
     /// The newest visible events after `since`, oldest first.
@@ -484,6 +496,9 @@ impl RoomSync<'_> {
     }
 
     fn ephemeral(&self, first: bool) -> Result<Vec<Box<RawValue>>, ReadError> {
+        if !self.filter.ephemeral.wants_room(&self.room.id) {
+            return Ok(Vec::new());
+        }
         let (user_id, at) = (self.view.user_id(), self.view.at());
         let since = if first { Offset::ZERO } else { self.since };
         let mut events = Vec::new();

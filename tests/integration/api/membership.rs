@@ -331,3 +331,106 @@ async fn members_are_listed_by_membership_and_as_of_a_token() {
         outside.get_room(&room_id, "/joined_members").await.refused(403, "M_FORBIDDEN");
     }
 }
+
+#[tokio::test]
+async fn nobody_lets_themselves_into_a_restricted_room() {
+    let server = server().await;
+    let (ann, bob, _) = three(&server).await;
+    let club = public_room(&ann).await;
+    let room_id = ann
+        .create_room(json!({
+            "initial_state": [{ "type": "m.room.join_rules", "content": {
+                "join_rule": "restricted",
+                "allow": [{ "type": "m.room_membership", "room_id": club }],
+            }}],
+        }))
+        .await;
+    let forged = json!({ "membership": "join", "join_authorised_via_users_server": ann.user_id });
+    bob.set_state(&room_id, "m.room.member", &bob.user_id, &forged)
+        .await
+        .refused(403, "M_FORBIDDEN");
+    let path = format!("/rooms/{}/join", encode(&room_id));
+    bob.post(&path, forged).await.refused(403, "M_FORBIDDEN");
+}
+
+#[tokio::test]
+async fn other_devices_learn_that_a_forgotten_room_was_left() {
+    let server = server().await;
+    let (ann, bob, _) = three(&server).await;
+    let room_id = public_room(&ann).await;
+    bob.join(&room_id).await.ok();
+    let other = bob.another_device().await;
+    let since = next_batch(&other.sync(None, 0, None).await);
+    ann.send_text(&room_id, "1", "not fetched in time").await;
+    bob.act(&room_id, "leave", None).await.ok();
+    bob.act(&room_id, "forget", None).await.ok();
+    let sync = other.news(&since).await;
+    let room = &sync["rooms"]["leave"][&room_id];
+    assert_eq!(each(&room["timeline"]["events"], "/content/membership"), ["leave"], "{sync}");
+    assert_eq!(room["state"]["events"], json!([]));
+}
+
+#[tokio::test]
+async fn reasons_are_passed_on() {
+    let server = server().await;
+    let (ann, bob, _) = three(&server).await;
+    let room_id = public_room(&ann).await;
+    let target = json!({ "user_id": bob.user_id, "reason": "because" });
+    let own = json!({ "reason": "because" });
+    for (who, action, body, expected) in [
+        (&ann, "invite", &target, "invite"),
+        (&bob, "join", &own, "join"),
+        (&ann, "kick", &target, "leave"),
+        (&bob, "join", &own, "join"),
+        (&bob, "leave", &own, "leave"),
+        (&ann, "ban", &target, "ban"),
+        (&ann, "unban", &target, "leave"),
+    ] {
+        let path = format!("/rooms/{}/{action}", encode(&room_id));
+        who.post(&path, body.clone()).await.ok();
+        let member = ann.state(&room_id, "m.room.member", &bob.user_id).await.ok();
+        assert_eq!(member["membership"], expected, "{action}");
+        assert_eq!(member["reason"], "because", "{action}");
+    }
+}
+
+#[tokio::test]
+async fn a_room_can_be_both_restricted_and_knocked_on() {
+    let server = server().await;
+    let (ann, bob, cas) = three(&server).await;
+    let club = public_room(&ann).await;
+    let room_id = ann
+        .create_room(json!({
+            "initial_state": [{ "type": "m.room.join_rules", "content": {
+                "join_rule": "knock_restricted",
+                "allow": [{ "type": "m.room_membership", "room_id": club }],
+            }}],
+        }))
+        .await;
+    bob.join(&club).await.ok();
+    bob.join(&room_id).await.ok();
+    cas.join(&room_id).await.refused(403, "M_FORBIDDEN");
+    knock(&cas, &room_id).await.ok();
+    ann.act(&room_id, "invite", Some(&cas)).await.ok();
+    cas.join(&room_id).await.ok();
+}
+
+#[tokio::test]
+async fn older_room_versions_know_no_knocking_and_no_restriction() {
+    let server = server().await;
+    let (ann, bob, _) = three(&server).await;
+    for (version, rule) in [("6", "knock"), ("7", "restricted")] {
+        let room_id = ann
+            .create_room(json!({
+                "room_version": version,
+                "initial_state": [{ "type": "m.room.join_rules",
+                                    "content": { "join_rule": rule } }],
+            }))
+            .await;
+        bob.join(&room_id).await.refused(403, "M_FORBIDDEN");
+        assert_eq!(knock(&bob, &room_id).await.status, 403);
+        // A rule that the version does not know lets nobody in.
+        ann.act(&room_id, "invite", Some(&bob)).await.ok();
+        bob.join(&room_id).await.refused(403, "M_FORBIDDEN");
+    }
+}

@@ -2,11 +2,18 @@
 //! client-server API; the name of a test is what it shows.
 
 mod accounts;
+mod directory;
+mod filters;
 mod membership;
+mod profile_account_data;
+mod receipts_typing;
+mod restart;
 mod rooms_create;
 mod sending;
 mod sessions;
 mod state;
+mod sync;
+mod timeline;
 mod transport;
 
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -270,6 +270,9 @@ async fn bad_initial_state_is_named_as_such_and_leaves_no_room() {
     ] {
         ann.post("/createRoom", body).await.refused(400, "M_BAD_JSON");
     }
+    let creators = json!({ "additional_creators": ["nonsense"] });
+    let body = json!({ "room_version": "12", "creation_content": creators });
+    ann.post("/createRoom", body).await.refused(400, "M_INVALID_ROOM_STATE");
     let preset = ann.post("/createRoom", json!({ "preset": "org.example.none" })).await;
     preset.refused(400, "M_INVALID_PARAM");
     assert_eq!(ann.get("/joined_rooms").await.ok(), json!({ "joined_rooms": [] }));
@@ -286,4 +289,31 @@ async fn a_public_room_is_listed() {
         let rooms = ann.get("/publicRooms?limit=1000").await.ok();
         assert_eq!(each(&rooms["chunk"], "/room_id").contains(&room_id), listed);
     }
+}
+
+#[tokio::test]
+async fn null_stands_for_what_is_left_out() {
+    let server = server().await;
+    let ann = user(&server, "ann").await;
+    let options = json!({
+        "name": null, "topic": null, "preset": null, "invite": null, "room_alias_name": null,
+        "room_version": null, "initial_state": null, "creation_content": null,
+    });
+    let room_id = ann.create_room(options).await;
+    assert_eq!(state(&ann, &room_id, "m.room.name").await, Value::Null);
+}
+
+#[tokio::test]
+async fn a_name_too_large_for_an_event_makes_no_room() {
+    let server = server().await;
+    let ann = user(&server, "ann").await;
+    let options = json!({ "name": "x".repeat(66_000), "room_alias_name": unique("large") });
+    ann.post("/createRoom", options.clone()).await.refused(413, "M_TOO_LARGE");
+    let path = format!(
+        "/directory/room/{}",
+        encode(&format!("#{}:e2e.test", string(&options, "room_alias_name")))
+    );
+    ann.get(&path).await.refused(404, "M_NOT_FOUND");
+    let options = json!({ "power_level_content_override": { "users": "nobody" } });
+    ann.post("/createRoom", options).await.refused(400, "M_INVALID_ROOM_STATE");
 }

@@ -1,0 +1,121 @@
+//! Aliases and the list of public rooms.
+
+use serde_json::json;
+
+use super::{anonymous, each, server, unique, user};
+use crate::harness::{TestServer, encode};
+
+#[tokio::test]
+async fn an_alias_is_made_resolved_listed_and_removed() {
+    let server = server().await;
+    let (ann, bob) = (user(&server, "ann").await, user(&server, "bob").await);
+    let room_id = ann.create_room(json!({ "preset": "public_chat" })).await;
+    let alias = format!("#{}:e2e.test", unique("alias"));
+    let path = format!("/directory/room/{}", encode(&alias));
+    let to_room = json!({ "room_id": room_id });
+    anonymous(&server.http(), "GET", &path, None).await.refused(404, "M_NOT_FOUND");
+    // Only those in the room name it.
+    bob.put(&path, to_room.clone()).await.refused(403, "M_FORBIDDEN");
+    ann.put(&path, to_room.clone()).await.ok();
+    let found = anonymous(&server.http(), "GET", &path, None).await.ok();
+    assert_eq!(found, json!({ "room_id": room_id, "servers": ["e2e.test"] }));
+    assert_eq!(ann.put(&path, to_room.clone()).await.status, 409);
+    let aliases = ann.get_room(&room_id, "/aliases").await.ok();
+    assert_eq!(aliases, json!({ "aliases": [alias] }));
+    bob.get_room(&room_id, "/aliases").await.refused(403, "M_FORBIDDEN");
+    bob.join(&room_id).await.ok();
+    bob.request("DELETE", &path, None).await.refused(403, "M_FORBIDDEN");
+    ann.request("DELETE", &path, None).await.ok();
+    ann.get(&path).await.refused(404, "M_NOT_FOUND");
+    ann.request("DELETE", &path, None).await.refused(404, "M_NOT_FOUND");
+    // Its maker may remove it, and those with power in the room.
+    bob.put(&path, to_room.clone()).await.ok();
+    bob.request("DELETE", &path, None).await.ok();
+    bob.put(&path, to_room).await.ok();
+    ann.request("DELETE", &path, None).await.ok();
+}
+
+#[tokio::test]
+async fn an_alias_of_another_server_or_no_alias_is_refused() {
+    let server = server().await;
+    let ann = user(&server, "ann").await;
+    let room_id = ann.create_room(json!({})).await;
+    for alias in ["#x:elsewhere.test", "nonsense", "#no-server"] {
+        let path = format!("/directory/room/{}", encode(alias));
+        let answer = ann.put(&path, json!({ "room_id": room_id })).await;
+        answer.refused(400, "M_INVALID_PARAM");
+    }
+    let path = format!("/directory/room/{}", encode(&format!("#{}:e2e.test", unique("x"))));
+    ann.put(&path, json!({ "room_id": "!none:e2e.test" })).await.refused(404, "M_NOT_FOUND");
+}
+
+#[tokio::test]
+async fn visibility_in_the_directory_is_changed_by_those_with_power() {
+    let server = server().await;
+    let (ann, bob) = (user(&server, "ann").await, user(&server, "bob").await);
+    let room_id = ann.create_room(json!({ "preset": "public_chat" })).await;
+    bob.join(&room_id).await.ok();
+    let path = format!("/directory/list/room/{}", encode(&room_id));
+    let public = json!({ "visibility": "public" });
+    bob.put(&path, public.clone()).await.refused(403, "M_FORBIDDEN");
+    ann.put(&path, public.clone()).await.ok();
+    assert_eq!(anonymous(&server.http(), "GET", &path, None).await.ok(), public);
+    ann.put(&path, json!({ "visibility": "private" })).await.ok();
+    assert_eq!(ann.get(&path).await.ok()["visibility"], "private");
+    ann.get("/directory/list/room/!none:e2e.test").await.refused(404, "M_NOT_FOUND");
+}
+
+#[tokio::test]
+async fn public_rooms_are_paged_searched_and_described() {
+    // Of its own: the list is of the whole server.
+    let server = TestServer::start().await;
+    let (ann, bob) = (user(&server, "ann").await, user(&server, "bob").await);
+    let public = |name: &str| json!({ "visibility": "public", "name": name });
+    let busy = ann
+        .create_room(json!({
+            "visibility": "public", "name": "Busy", "topic": "of trains",
+            "room_alias_name": "busy",
+        }))
+        .await;
+    bob.join(&busy).await.ok();
+    let mut others = vec![
+        ann.create_room(public("one")).await,
+        ann.create_room(public("two")).await,
+        ann.create_room(json!({
+            "visibility": "public", "creation_content": { "type": "m.space" },
+        }))
+        .await,
+    ];
+    ann.create_room(json!({ "name": "hidden" })).await;
+    let http = server.http();
+    let first = anonymous(&http, "GET", "/publicRooms?limit=3", None).await.ok();
+    assert_eq!(first["total_room_count_estimate"], 4);
+    let room = &first["chunk"][0];
+    assert_eq!(room["room_id"], busy.as_str());
+    assert_eq!((&room["name"], &room["topic"]), (&json!("Busy"), &json!("of trains")));
+    assert_eq!(room["num_joined_members"], 2);
+    assert_eq!(room["canonical_alias"], "#busy:e2e.test");
+    assert_eq!(room["world_readable"], false);
+    // Not said means public.
+    assert!(room.get("join_rule").is_none_or(|rule| rule == "public"), "{room}");
+    let since = first["next_batch"].as_str().unwrap_or_default();
+    let path = format!("/publicRooms?limit=3&since={since}");
+    let second = anonymous(&http, "GET", &path, None).await.ok();
+    assert!(second.get("next_batch").is_none(), "{second}");
+    let mut seen = [each(&first["chunk"], "/room_id"), each(&second["chunk"], "/room_id")].concat();
+    seen.sort();
+    others.push(busy.clone());
+    others.sort();
+    assert_eq!(seen, others);
+
+    let search = |body: serde_json::Value| {
+        let ann = ann.clone();
+        async move { each(&ann.post("/publicRooms", body).await.ok()["chunk"], "/room_id") }
+    };
+    let term = |term: &str| json!({ "filter": { "generic_search_term": term } });
+    assert_eq!(search(term("TRAIN")).await, std::slice::from_ref(&busy));
+    assert_eq!(search(term("nothing like it")).await, [""; 0]);
+    assert_eq!(search(json!({ "filter": { "room_types": ["m.space"] } })).await.len(), 1);
+    assert_eq!(search(json!({ "filter": { "room_types": [null] } })).await.len(), 3);
+    assert_eq!(search(json!({})).await.len(), 4);
+}

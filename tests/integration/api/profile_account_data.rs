@@ -1,0 +1,152 @@
+//! Profiles and account data.
+
+use serde_json::json;
+
+use super::{anonymous, each, next_batch, server, user};
+use crate::harness::{User, encode};
+
+fn profile(user: &User) -> String {
+    format!("/profile/{}", encode(&user.user_id))
+}
+
+#[tokio::test]
+async fn a_profile_begins_with_the_localpart_and_is_public() {
+    let server = server().await;
+    let ann = user(&server, "ann").await;
+    let localpart = ann.user_id.trim_start_matches('@').split(':').next().unwrap_or_default();
+    let answer = anonymous(&server.http(), "GET", &profile(&ann), None).await.ok();
+    assert_eq!(answer, json!({ "displayname": localpart }));
+    let none = anonymous(&server.http(), "GET", "/profile/@none:e2e.test", None).await;
+    none.refused(404, "M_NOT_FOUND");
+}
+
+#[tokio::test]
+async fn fields_are_set_read_and_removed_by_their_owner() {
+    let server = server().await;
+    let (ann, bob) = (user(&server, "ann").await, user(&server, "bob").await);
+    let path = profile(&ann);
+    let name = format!("{path}/displayname");
+    let avatar = format!("{path}/avatar_url");
+    ann.get(&avatar).await.refused(404, "M_NOT_FOUND");
+    ann.put(&name, json!({ "displayname": "Ann \u{1f600}" })).await.ok();
+    ann.put(&avatar, json!({ "avatar_url": "mxc://e2e.test/a" })).await.ok();
+    assert_eq!(bob.get(&name).await.ok(), json!({ "displayname": "Ann \u{1f600}" }));
+    assert_eq!(bob.get(&avatar).await.ok(), json!({ "avatar_url": "mxc://e2e.test/a" }));
+    let whole = json!({ "displayname": "Ann \u{1f600}", "avatar_url": "mxc://e2e.test/a" });
+    assert_eq!(bob.get(&path).await.ok(), whole);
+    bob.put(&name, json!({ "displayname": "x" })).await.refused(403, "M_FORBIDDEN");
+    ann.put(&name, json!({ "displayname": "" })).await.ok();
+    bob.get(&name).await.refused(404, "M_NOT_FOUND");
+    ann.request("DELETE", &avatar, None).await.ok();
+    bob.get(&avatar).await.refused(404, "M_NOT_FOUND");
+    ann.put(&name, json!({ "displayname": 3 })).await.refused(400, "M_BAD_JSON");
+}
+
+#[tokio::test]
+async fn a_name_too_long_for_a_member_event_is_refused() {
+    let server = server().await;
+    let ann = user(&server, "ann").await;
+    for (field, value) in [
+        ("displayname", "x".repeat(257)),
+        ("avatar_url", format!("mxc://e2e.test/{}", "x".repeat(1024))),
+    ] {
+        let answer = ann.put(&format!("{}/{field}", profile(&ann)), json!({ field: value })).await;
+        answer.refused(413, "M_TOO_LARGE");
+    }
+    ann.create_room(json!({})).await;
+}
+
+#[tokio::test]
+async fn a_new_name_reaches_the_rooms_one_is_in() {
+    let server = server().await;
+    let (ann, bob) = (user(&server, "ann").await, user(&server, "bob").await);
+    let room_id = ann.create_room(json!({ "preset": "public_chat" })).await;
+    bob.join(&room_id).await.ok();
+    let left = ann.create_room(json!({ "preset": "public_chat" })).await;
+    bob.join(&left).await.ok();
+    ann.act(&left, "leave", None).await.ok();
+    let since = next_batch(&bob.sync(None, 0, None).await);
+    let name = format!("{}/displayname", profile(&ann));
+    ann.put(&name, json!({ "displayname": "Ann" })).await.ok();
+    let sync = bob.news(&since).await;
+    let rooms = sync["rooms"]["join"].as_object().map(serde_json::Map::len);
+    assert_eq!(rooms, Some(1), "{sync}");
+    let event = &sync["rooms"]["join"][&room_id]["timeline"]["events"][0];
+    assert_eq!(event["content"], json!({ "membership": "join", "displayname": "Ann" }));
+    let joined = bob.get_room(&room_id, "/joined_members").await.ok();
+    assert_eq!(joined["joined"][&ann.user_id]["display_name"], "Ann");
+    // The same name again is no news.
+    let since = next_batch(&sync);
+    ann.put(&name, json!({ "displayname": "Ann" })).await.ok();
+    assert_eq!(bob.news(&since).await["rooms"]["join"], json!({}));
+}
+
+#[tokio::test]
+async fn global_account_data_is_kept_for_its_owner() {
+    let server = server().await;
+    let (ann, bob) = (user(&server, "ann").await, user(&server, "bob").await);
+    let path = format!("/user/{}/account_data/org.example.x", encode(&ann.user_id));
+    ann.get(&path).await.refused(404, "M_NOT_FOUND");
+    let since = next_batch(&ann.sync(None, 0, None).await);
+    let other = ann.another_device().await;
+    for value in [1, 2] {
+        ann.put(&path, json!({ "value": value, "float": 0.5 })).await.ok();
+    }
+    assert_eq!(other.get(&path).await.ok(), json!({ "value": 2, "float": 0.5 }));
+    let events = other.news(&since).await["account_data"]["events"].clone();
+    let expected = json!([{ "type": "org.example.x", "content": { "value": 2, "float": 0.5 } }]);
+    assert_eq!(events, expected);
+    let first = ann.sync(None, 0, None).await;
+    assert!(each(&first["account_data"]["events"], "/type").contains(&"org.example.x".into()));
+    bob.get(&path).await.refused(403, "M_FORBIDDEN");
+    bob.put(&path, json!({})).await.refused(403, "M_FORBIDDEN");
+    assert!(!bob.sync(None, 0, None).await.to_string().contains("org.example.x"));
+    ann.http
+        .raw(
+            "PUT",
+            &format!("/_matrix/client/v3{path}"),
+            &[("authorization", &format!("Bearer {}", ann.access_token))],
+            "[]",
+        )
+        .await
+        .json()
+        .refused(400, "M_BAD_JSON");
+}
+
+#[tokio::test]
+async fn account_data_of_a_room_comes_with_the_room() {
+    let server = server().await;
+    let (ann, bob) = (user(&server, "ann").await, user(&server, "bob").await);
+    let room_id = ann.create_room(json!({ "preset": "public_chat" })).await;
+    bob.join(&room_id).await.ok();
+    let path =
+        format!("/user/{}/rooms/{}/account_data/m.tag", encode(&ann.user_id), encode(&room_id));
+    ann.get(&path).await.refused(404, "M_NOT_FOUND");
+    let since = next_batch(&ann.sync(None, 0, None).await);
+    let of_bob = next_batch(&bob.sync(None, 0, None).await);
+    let tags = json!({ "tags": { "m.favourite": { "order": 0.5 } } });
+    ann.put(&path, tags.clone()).await.ok();
+    assert_eq!(ann.get(&path).await.ok(), tags);
+    let expected = json!([{ "type": "m.tag", "content": tags }]);
+    for sync in [ann.news(&since).await, ann.sync(None, 0, None).await] {
+        let room = &sync["rooms"]["join"][&room_id];
+        assert_eq!(room["account_data"]["events"], expected, "{sync}");
+        assert!(!sync["account_data"].to_string().contains("m.tag"));
+    }
+    assert_eq!(bob.news(&of_bob).await["rooms"]["join"], json!({}));
+    bob.get(&path).await.refused(403, "M_FORBIDDEN");
+}
+
+#[tokio::test]
+async fn what_the_server_keeps_itself_is_not_written_as_account_data() {
+    let server = server().await;
+    let ann = user(&server, "ann").await;
+    let room_id = ann.create_room(json!({})).await;
+    let me = format!("/user/{}", encode(&ann.user_id));
+    let fully_read = format!("{me}/rooms/{}/account_data/m.fully_read", encode(&room_id));
+    assert_eq!(ann.put(&fully_read, json!({ "event_id": "$x" })).await.status, 405);
+    let push_rules = format!("{me}/account_data/m.push_rules");
+    assert_eq!(ann.put(&push_rules, json!({})).await.status, 405);
+    assert!(ann.get(&push_rules).await.ok()["global"].is_object());
+    assert!(ann.get("/pushrules/").await.ok()["global"]["override"].is_array());
+}
