@@ -403,11 +403,11 @@ impl RoomSync<'_> {
     /// When the user last stopped being joined, up to and with `at`.
     fn departed(&self, at: Offset) -> Option<Offset> {
         let changes = self.room.membership_changes(self.view.user_id(), at);
-        let leaves = changes.windows(2).filter(|pair| {
+        let leave = changes.windows(2).rfind(|pair| {
             let (before, after) = (pair[0].1, pair[1].1);
             before == Membership::Join && after != Membership::Join
         });
-        leaves.last().map(|pair| pair[1].0)
+        leave.map(|pair| pair[1].0)
     }
 
     /// The room of one who has left and forgotten it: their other devices learn that they left, and
