@@ -5,6 +5,7 @@
 //! - `clients`: two clients nobody here wrote, matrix-nio and matrix-js-sdk, talk to each other.
 //! - `crash`: the server is killed at random moments and nothing acknowledged is missing after.
 //! - `durability`: seen from the kernel, every acknowledged write was on disk before its answer.
+//! - `operations`: a directory in use, a full disk, a restore.
 //! - `archive`: with the log deleted, a data directory is rebuilt from the archive alone.
 
 mod api;
@@ -14,3 +15,4 @@ mod crash;
 mod durability;
 mod harness;
 mod load;
+mod operations;

@@ -4,6 +4,7 @@
 mod accounts;
 mod directory;
 mod filters;
+mod hostile;
 mod membership;
 mod profile_account_data;
 mod receipts_typing;

@@ -59,6 +59,15 @@ impl TestServer {
         server
     }
 
+    /// Starts a server with settings of its own on a data directory that the caller owns.
+    pub(crate) async fn start_on_with(data_dir: &Path, settings: &[(&str, &str)]) -> Self {
+        let mut server = Self::new(None, data_dir.to_owned(), Vec::new());
+        let given = settings.iter().map(|(name, value)| ((*name).into(), (*value).into()));
+        server.settings.extend(given);
+        server.spawn().await;
+        server
+    }
+
     /// Starts a server under another program.
     pub(crate) async fn start_under(wrapper: Vec<OsString>) -> Self {
         let directory = TempDir::new().expect("a temporary directory");

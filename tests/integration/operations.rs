@@ -1,0 +1,179 @@
+//! What an operator meets: a directory that is in use, a disk that is full, a restore.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::crash::assert_verifies;
+use crate::harness::{Direction, TestServer, run_logcabin, runs, skip};
+
+#[tokio::test]
+async fn a_second_server_on_the_same_data_is_refused_and_told_why() {
+    let mut server = TestServer::start().await;
+    let data_dir = server.data_dir().to_owned();
+    let output = run_logcabin([
+        "serve".as_ref(),
+        "--server-name".as_ref(),
+        "e2e.test".as_ref(),
+        "--bind".as_ref(),
+        "127.0.0.1:0".as_ref(),
+        "--data-dir".as_ref(),
+        data_dir.as_os_str(),
+    ]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success(), "{said}");
+    assert!(said.contains("is using"), "{said}");
+    // The first has not noticed.
+    server.register("ann").await;
+    server.stop();
+}
+
+#[tokio::test]
+async fn a_directory_keeps_its_server_name() {
+    let mut server = TestServer::start().await;
+    server.stop();
+    let output = run_logcabin([
+        "serve".as_ref(),
+        "--server-name".as_ref(),
+        "other.test".as_ref(),
+        "--bind".as_ref(),
+        "127.0.0.1:0".as_ref(),
+        "--data-dir".as_ref(),
+        server.data_dir().as_os_str(),
+    ]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success(), "{said}");
+    assert!(said.contains("e2e.test") && said.contains("other.test"), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn on_a_full_disk_writes_are_refused_reads_go_on_and_nothing_is_lost() {
+    let mount = TempDir::new().expect("a temporary directory");
+    let Some(_disk) = SmallDisk::mount(mount.path()) else {
+        skip("full disk", "a small file system cannot be mounted here (that takes root)");
+        return;
+    };
+    let reserve = ("LOGCABIN_LOG_MIN_FREE_BYTES", "33554432");
+    let mut server = TestServer::start_on_with(&mount.path().join("data"), &[reserve]).await;
+    let ann = server.register("ann").await;
+    let room_id = ann.create_room(json!({})).await;
+    let before = ann.send_text(&room_id, "before", "before").await;
+
+    let filler = mount.path().join("filler");
+    SmallDisk::fill(&filler);
+    let refused = ann.send(&room_id, "m.room.message", "during", &text("during")).await;
+    assert_eq!(refused.status, 503, "{refused}");
+    assert!(refused.body["error"].as_str().is_some_and(|said| said.contains("full")), "{refused}");
+    // Nothing of it was done, and everything can be read.
+    let messages = ann.messages(&room_id, None, None, Direction::Back, 10).await;
+    let first = messages["chunk"][0]["event_id"].as_str();
+    assert_eq!(first, Some(before.as_str()), "{messages}");
+    ann.sync(None, 0, None).await;
+
+    // With room again, writes are taken again, without a restart.
+    fs::remove_file(&filler).expect("the filler can be removed");
+    let after = ann.send_text(&room_id, "during", "during").await;
+    server.restart().await;
+    let messages = ann.messages(&room_id, None, None, Direction::Back, 10).await;
+    assert_eq!(messages["chunk"][0]["event_id"], json!(after));
+    assert_eq!(messages["chunk"][1]["event_id"], json!(before));
+    server.stop();
+    assert_verifies(server.data_dir());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_from_a_future_that_a_restore_undid_begins_anew() {
+    let mut server = TestServer::start().await;
+    let mut ann = server.register("ann").await;
+    let room_id = ann.create_room(json!({})).await;
+    ann.send_text(&room_id, "kept", "kept").await;
+    let known = next_batch(&ann.sync(None, 0, None).await);
+    // The archive is at most a second behind.
+    tokio::time::sleep(Duration::from_millis(2500)).await;
+    let earlier = TempDir::new().expect("a temporary directory");
+    let archive = earlier.path().join("archive");
+    copy_files(&server.data_dir().join("archive"), &archive);
+    ann.send_text(&room_id, "lost", "lost").await;
+    let undone = next_batch(&ann.sync(Some(&known), 0, None).await);
+    server.kill9();
+
+    let data_dir = earlier.path().join("data");
+    let output = run_logcabin([
+        "restore".as_ref(),
+        "--from-archive".as_ref(),
+        archive.as_os_str(),
+        "--data-dir".as_ref(),
+        data_dir.as_os_str(),
+    ]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let mut restored = TestServer::start_on(&data_dir).await;
+    ann.http = restored.http();
+    // New records take the offsets of those that were lost, and more.
+    for number in 0..5 {
+        ann.send_text(&room_id, &format!("new-{number}"), &format!("new {number}")).await;
+    }
+    let full = ann.sync(Some(&undone), 0, None).await;
+    let room = &full["rooms"]["join"][&room_id];
+    assert!(bodies(&room["timeline"]["events"]).contains(&"new 4".to_owned()), "{full}");
+    let told = room["state"]["events"].as_array().into_iter().flatten();
+    let told = told.chain(room["timeline"]["events"].as_array().into_iter().flatten());
+    assert!(told.into_iter().any(|event| event["type"] == "m.room.create"), "{full}");
+    // One from before the cut goes on as if nothing had been.
+    let news = ann.sync(Some(&known), 0, None).await;
+    let news = bodies(&news["rooms"]["join"][&room_id]["timeline"]["events"]);
+    assert_eq!(news, ["new 0", "new 1", "new 2", "new 3", "new 4"]);
+    // A token of the undone future names nothing in a room's history.
+    let path = format!("/rooms/{}/messages?dir=b&from={undone}", crate::harness::encode(&room_id));
+    ann.request("GET", &path, None).await.refused(400, "M_INVALID_PARAM");
+    restored.stop();
+    assert_verifies(&data_dir);
+}
+
+fn text(body: &str) -> Value {
+    json!({ "msgtype": "m.text", "body": body })
+}
+
+fn next_batch(sync: &Value) -> String {
+    sync["next_batch"].as_str().expect("every sync has a next_batch").to_owned()
+}
+
+fn bodies(events: &Value) -> Vec<String> {
+    let events = events.as_array().into_iter().flatten();
+    events.filter_map(|event| Some(event["content"]["body"].as_str()?.to_owned())).collect()
+}
+
+fn copy_files(from: &Path, to: &Path) {
+    fs::create_dir_all(to).expect("the directory can be made");
+    for entry in fs::read_dir(from).expect("the archive can be listed") {
+        let entry = entry.expect("the archive can be listed");
+        fs::copy(entry.path(), to.join(entry.file_name())).expect("a segment can be copied");
+    }
+}
+
+/// A file system of 96 MiB in memory.
+struct SmallDisk<'a>(&'a Path);
+
+impl<'a> SmallDisk<'a> {
+    fn mount(at: &'a Path) -> Option<Self> {
+        let at_text = at.to_str()?;
+        runs("mount", &["-t", "tmpfs", "-o", "size=96m", "tmpfs", at_text]).then_some(Self(at))
+    }
+
+    /// Takes all the room there is.
+    fn fill(file: &Path) {
+        let mut out = fs::File::create(file).expect("a file can be made");
+        let block = vec![0_u8; 1 << 16];
+        while std::io::Write::write_all(&mut out, &block).is_ok() {}
+    }
+}
+
+impl Drop for SmallDisk<'_> {
+    fn drop(&mut self) {
+        // Lazily: the server in it may still be ending.
+        let _ = Command::new("umount").arg("-l").arg(self.0).status();
+    }
+}
