@@ -4,6 +4,7 @@
 mod account_data;
 mod context;
 mod create_room;
+mod credentials;
 mod device;
 mod directory;
 mod discovery;

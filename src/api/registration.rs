@@ -14,8 +14,9 @@ use ruma::{
 use serde::Serialize;
 
 use super::{
-    Server, json,
-    session::{NewTokens, device_id_or_new},
+    Server,
+    credentials::{NewTokens, check_password, device_id_or_new, short_name},
+    json,
     uiaa::Purpose,
 };
 use crate::{
@@ -150,25 +151,4 @@ fn local_user_id(app: &Server, username: &str) -> Result<OwnedUserId, ApiError> 
 /// A free user id for one who did not ask for a name.
 fn new_user_id(app: &Server) -> Result<OwnedUserId, ApiError> {
     free_user_id(app, &random_letters(12))
-}
-
-/// The bounds on a new password.
-pub(super) fn check_password(password: &str) -> Result<(), ApiError> {
-    if password.is_empty() {
-        return Err(ApiError::new(ErrorCode::WeakPassword, "A password cannot be empty."));
-    }
-    if password.len() > limits::PASSWORD_BYTES {
-        return Err(ApiError::invalid_param("This password is too long."));
-    }
-    Ok(())
-}
-
-/// A display name within its bound.
-pub(super) fn short_name(name: Option<String>) -> Result<Option<String>, ApiError> {
-    match name {
-        Some(name) if name.len() > limits::DISPLAY_NAME_BYTES => {
-            Err(ApiError::too_large("The display name is too long."))
-        }
-        name => Ok(name),
-    }
 }

@@ -1,9 +1,7 @@
 //! Sessions: login, tokens and their refresh, logout, whoami, password change.
 
-use std::time::Duration;
-
 use ruma::{
-    OwnedDeviceId, OwnedUserId, UserId,
+    OwnedUserId, UserId,
     api::client::{
         account::{change_password::v3 as change_password_v3, whoami::v3 as whoami_v3},
         session::{
@@ -17,9 +15,12 @@ use ruma::{
     },
 };
 
-use super::{Server, registration, uiaa::Purpose};
+use super::{
+    Server,
+    credentials::{NewTokens, check_password, device_id_or_new, short_name},
+    uiaa::Purpose,
+};
 use crate::{
-    clock::{random_letters, random_token},
     decide::account::{ConfirmTokens, Login, Refresh, RemoveDevices, SetPassword, Which},
     engine::Rejected,
     http::{ApiError, Appservice, Cx, Session},
@@ -27,42 +28,10 @@ use crate::{
     log::AppendError,
     record::{
         Origin,
-        command::{Secret, TokenHash, Tokens},
+        command::{Secret, TokenHash},
     },
     state::TokenUse,
 };
-
-/// Tokens that have just been made: the only place where they are in the clear.
-pub(super) struct NewTokens {
-    pub(super) access: String,
-    pub(super) refresh: Option<String>,
-    pub(super) expires_in: Option<Duration>,
-    expires_ms: Option<u64>,
-}
-
-impl NewTokens {
-    /// New tokens for a client. Those of one that can refresh expire.
-    pub(super) fn make(app: &Server, can_refresh: bool) -> Self {
-        let lifetime = Duration::from_secs(app.config.tokens.access_lifetime_seconds);
-        let lifetime_ms = u64::try_from(lifetime.as_millis()).unwrap_or(u64::MAX);
-        let now_ms = app.engine.clock().now_ms();
-        Self {
-            access: format!("lca_{}", random_token()),
-            refresh: can_refresh.then(|| format!("lcr_{}", random_token())),
-            expires_in: can_refresh.then_some(lifetime),
-            expires_ms: can_refresh.then(|| now_ms.saturating_add(lifetime_ms)),
-        }
-    }
-
-    /// What is stored of them.
-    pub(super) fn hashes(&self) -> Tokens {
-        Tokens {
-            access: TokenHash::of(&self.access),
-            expires_ms: self.expires_ms,
-            refresh: self.refresh.as_deref().map(TokenHash::of),
-        }
-    }
-}
 
 /// The session of an access token. The first use of a refreshed token ends the tokens before it,
 /// which is recorded before the request goes on.
@@ -110,7 +79,7 @@ pub(super) async fn login(
         return Err(ApiError::bad_request("This server offers login by password only."));
     };
     let device_id = device_id_or_new(request.device_id)?;
-    let display_name = registration::short_name(request.initial_device_display_name)?;
+    let display_name = short_name(request.initial_device_display_name)?;
     #[allow(deprecated, reason = "old clients name the user in `user`")]
     let named = match (&info.identifier, &info.user) {
         (Some(UserIdentifier::Matrix(id)), _) => Some(id.user.clone()),
@@ -161,17 +130,6 @@ async fn verified(
     match (user_id, stored) {
         (Some(user_id), Some(stored)) if right => Ok((user_id, stored)),
         _ => Err(ApiError::forbidden("Wrong user name or password.")),
-    }
-}
-
-/// The device id that a client asks for, within its bound, or a new one.
-pub(super) fn device_id_or_new(asked: Option<OwnedDeviceId>) -> Result<OwnedDeviceId, ApiError> {
-    match asked {
-        Some(id) if id.as_str().is_empty() || id.as_str().len() > limits::IDENTIFIER_BYTES => {
-            Err(ApiError::invalid_param("A device id has 1 to 255 bytes."))
-        }
-        Some(id) => Ok(id),
-        None => Ok(random_letters(10).into()),
     }
 }
 
@@ -228,7 +186,7 @@ pub(super) async fn change_password(
     request: change_password_v3::Request,
 ) -> Result<change_password_v3::Response, ApiError> {
     let session = cx.caller.clone().ok_or_else(ApiError::missing_token)?;
-    registration::check_password(&request.new_password)?;
+    check_password(&request.new_password)?;
     confirm_identity(&cx.app, &session, "password", &cx.body, request.auth.as_ref()).await?;
     let hash = cx.app.passwords.hash(request.new_password).await;
     let password = hash.ok_or_else(|| ApiError::unavailable("The server is shutting down."))?;

@@ -89,33 +89,9 @@ impl<'a> View<'a> {
         limit: usize,
         filter: &EventFilter,
     ) -> Result<Page, ReadError> {
-        let visibility = Visibility::of(self, room);
-        let mut page = Page::default();
-        let mut looked_at = 0;
-        let mut position = from.min(self.at());
-        loop {
-            let offsets = room.events_backward(position, after, chunk(limit));
-            let exhausted = offsets.len() < chunk(limit);
-            for offset in offsets {
-                if page.events.len() == limit || looked_at == limits::SCANNED_EVENTS {
-                    page.next = Some(position);
-                    return Ok(page);
-                }
-                looked_at += 1;
-                position = offset.prev();
-                page.next = Some(position);
-                if let Some(event) = self.events.get(offset)?
-                    && filter.matches(&event)
-                    && visibility.shows(self, &event)?
-                {
-                    page.events.push(event);
-                }
-            }
-            if exhausted {
-                page.next = None;
-                return Ok(page);
-            }
-        }
+        let start = from.min(self.at());
+        let next = |position, count| room.events_backward(position, after, count);
+        self.page(room, start, limit, filter, next, Offset::prev)
     }
 
     /// Up to `limit` visible events that pass the filter, oldest first: after `after`, up to and
@@ -131,12 +107,28 @@ impl<'a> View<'a> {
         limit: usize,
         filter: &EventFilter,
     ) -> Result<Page, ReadError> {
+        let to = to.min(self.at());
+        let next = |position, count| room.events_forward(position, to, count);
+        self.page(room, after, limit, filter, next, |offset| offset)
+    }
+
+    /// Looks at what `next` gives from a position on, until there is enough, nothing more, or enough
+    /// looked at. `passed` is the position when an event has been looked at.
+    fn page(
+        &self,
+        room: &Room,
+        start: Offset,
+        limit: usize,
+        filter: &EventFilter,
+        next: impl Fn(Offset, usize) -> Vec<Offset>,
+        passed: impl Fn(Offset) -> Offset,
+    ) -> Result<Page, ReadError> {
         let visibility = Visibility::of(self, room);
         let mut page = Page::default();
         let mut looked_at = 0;
-        let mut position = after;
+        let mut position = start;
         loop {
-            let offsets = room.events_forward(position, to.min(self.at()), chunk(limit));
+            let offsets = next(position, chunk(limit));
             let exhausted = offsets.len() < chunk(limit);
             for offset in offsets {
                 if page.events.len() == limit || looked_at == limits::SCANNED_EVENTS {
@@ -144,8 +136,7 @@ impl<'a> View<'a> {
                     return Ok(page);
                 }
                 looked_at += 1;
-                position = offset;
-                page.next = Some(position);
+                position = passed(offset);
                 if let Some(event) = self.events.get(offset)?
                     && filter.matches(&event)
                     && visibility.shows(self, &event)?
@@ -154,7 +145,6 @@ impl<'a> View<'a> {
                 }
             }
             if exhausted {
-                page.next = None;
                 return Ok(page);
             }
         }
