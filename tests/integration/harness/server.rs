@@ -100,7 +100,7 @@ impl TestServer {
         let binary = OsString::from(env!("CARGO_BIN_EXE_logcabin"));
         let mut line = self.wrapper.iter().cloned().chain([binary]);
         let mut command = Command::new(line.next().expect("at least the program itself"));
-        command
+        without_settings(&mut command)
             .args(line)
             .args(["serve", "--server-name", "e2e.test", "--no-rate-limits"])
             .envs(self.settings.iter().map(|(name, value)| (name, value)))
@@ -222,11 +222,22 @@ where
     I: IntoIterator<Item = S>,
     S: AsRef<OsStr>,
 {
-    Command::new(env!("CARGO_BIN_EXE_logcabin"))
+    without_settings(&mut Command::new(env!("CARGO_BIN_EXE_logcabin")))
         .args(arguments)
         .stdin(Stdio::null())
         .output()
         .expect("logcabin can be started")
+}
+
+/// The tests' own variables begin like the server's settings, and the server refuses what it does not
+/// know.
+fn without_settings(command: &mut Command) -> &mut Command {
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("LOGCABIN_") {
+            command.env_remove(name);
+        }
+    }
+    command
 }
 
 /// An address nobody listens on at the moment.
