@@ -76,7 +76,9 @@ impl Proposal for RemoveAlias {
             let room = turn.room(&target.room_id)?;
             let member = room.membership(env, &self.sender)? == Some(Membership::Join);
             if !member
-                || !room.may_send_state(env, &self.sender, StateEventType::RoomCanonicalAlias)?
+                || !room
+                    .powers(env)?
+                    .may_send_state(&self.sender, StateEventType::RoomCanonicalAlias)
             {
                 return Err(Refusal::Forbidden("You may not remove this alias.".to_owned()));
             }
@@ -108,7 +110,9 @@ impl Proposal for SetVisibility {
         let env = turn.env;
         let room = turn.room(&self.room_id)?;
         let member = room.membership(env, &self.sender)? == Some(Membership::Join);
-        if !member || !room.may_send_state(env, &self.sender, StateEventType::RoomCanonicalAlias)? {
+        if !member
+            || !room.powers(env)?.may_send_state(&self.sender, StateEventType::RoomCanonicalAlias)
+        {
             return Err(Refusal::Forbidden("You may not list this room.".to_owned()));
         }
         let (room_id, public) = (self.room_id.clone(), self.public);

@@ -6,15 +6,15 @@ use ruma::{
     CanonicalJsonObject, CanonicalJsonValue, EventId, Int, MilliSecondsSinceUnixEpoch,
     OwnedEventId, OwnedRoomId, OwnedUserId, RoomVersionId, UserId,
     events::{StateEventType, TimelineEventType},
-    room_version_rules::{AuthorizationRules, RoomVersionRules},
+    room_version_rules::RoomVersionRules,
     signatures::{hash_and_sign_event, reference_hash},
     state_res::{
         auth_types_for_event, check_state_dependent_auth_rules, check_state_independent_auth_rules,
-        events::{RoomCreateEvent, RoomPowerLevelsEvent, RoomPowerLevelsIntField},
+        events::RoomPowerLevelsIntField,
     },
 };
 
-use super::{Env, Refusal};
+use super::{Env, Refusal, powers::Powers};
 use crate::{
     events::{EventRef, StoredEvent},
     limits,
@@ -185,79 +185,28 @@ impl RoomDraft {
         Ok(content.and_then(|content| Membership::from_ruma(&content.membership)))
     }
 
-    /// Whether the power levels let `user_id` do what needs the level `field`.
+    /// Who may do what, as of now.
     ///
     /// # Errors
     /// When the log cannot be read.
-    pub fn has_level(
-        &self,
-        env: &Env,
-        user_id: &UserId,
-        field: RoomPowerLevelsIntField,
-    ) -> Result<bool, Refusal> {
-        self.reaches(env, user_id, |levels, rules| match levels {
-            Some(levels) => levels.get_as_int_or_default(field, rules),
-            None => Ok(field.default_value()),
-        })
-    }
-
-    /// Whether the power levels let `user_id` send state of this type with an empty key.
-    ///
-    /// # Errors
-    /// When the log cannot be read.
-    pub fn may_send_state(
-        &self,
-        env: &Env,
-        user_id: &UserId,
-        event_type: StateEventType,
-    ) -> Result<bool, Refusal> {
-        let event_type = TimelineEventType::from(event_type.to_string());
-        self.reaches(env, user_id, |levels, rules| match levels {
-            Some(levels) => levels.event_power_level(&event_type, Some(""), rules),
-            // Without power levels, any member may send state.
-            None => Ok(Int::from(0)),
-        })
-    }
-
-    fn reaches(
-        &self,
-        env: &Env,
-        user_id: &UserId,
-        needed: impl FnOnce(
-            Option<&RoomPowerLevelsEvent<EventRef>>,
-            &AuthorizationRules,
-        ) -> Result<Int, String>,
-    ) -> Result<bool, Refusal> {
-        let rules = &self.rules.authorization;
+    pub fn powers(&self, env: &Env) -> Result<Powers<'_>, Refusal> {
         let create = self.state_event(env, &StateEventType::RoomCreate, "")?;
-        let creators = create.map(RoomCreateEvent::new).map(|create| create.creators(rules));
-        let creators = creators.and_then(Result::ok).unwrap_or_default();
         let levels = self.state_event(env, &StateEventType::RoomPowerLevels, "")?;
-        let is_creator = creators.contains(user_id);
-        if is_creator && (rules.explicitly_privilege_room_creators || levels.is_none()) {
-            return Ok(true);
-        }
-        let levels = levels.map(RoomPowerLevelsEvent::new);
-        let level = match &levels {
-            Some(levels) => levels.user_power_level(user_id, rules),
-            None => Ok(Int::from(0)),
-        };
-        let needed = needed(levels.as_ref(), rules);
-        Ok(matches!((level, needed), (Ok(level), Ok(needed)) if level >= needed))
+        Ok(Powers::new(&self.rules.authorization, create, levels))
     }
 
-    /// The joined users who may invite, for joins that one of them must authorise.
+    /// A joined user who may invite, for joins that one of them must authorise.
     ///
     /// # Errors
     /// When the log cannot be read.
     pub fn someone_who_may_invite(&self, env: &Env) -> Result<Option<OwnedUserId>, Refusal> {
         let Some(room) = &self.base else { return Ok(None) };
-        for (user_id, _) in room.members(Membership::Join, Offset::MAX) {
-            if self.has_level(env, &user_id, RoomPowerLevelsIntField::Invite)? {
-                return Ok(Some(user_id));
-            }
-        }
-        Ok(None)
+        let powers = self.powers(env)?;
+        let members = room.members(Membership::Join, Offset::MAX).into_iter();
+        let mut able = members
+            .map(|(user_id, _)| user_id)
+            .filter(|user_id| powers.has_level(user_id, RoomPowerLevelsIntField::Invite));
+        Ok(able.next())
     }
 
     /// Builds the event on the room's tip, checks it by the room's rules, hashes and signs it, and

@@ -11,6 +11,7 @@ pub mod directory;
 mod draft;
 pub mod ephemeral;
 pub mod membership;
+mod powers;
 pub mod send;
 
 use std::{
@@ -26,6 +27,7 @@ use ruma::{
 use serde_json::value::RawValue;
 
 pub use draft::{NewEvent, RoomDraft};
+pub use powers::Powers;
 
 use crate::{
     events::EventStore,

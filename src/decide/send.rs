@@ -38,8 +38,10 @@ impl Proposal for SendEvent {
 
     fn shares_turn(&self) -> bool {
         // A redaction looks up its target in the state, where it is only once it is durable.
-        // A member event may rest on other rooms.
-        self.redacts.is_none() && !self.is_membership()
+        // A member event may rest on other rooms, and a canonical alias on the alias.
+        self.redacts.is_none()
+            && !self.is_membership()
+            && self.event_type != TimelineEventType::RoomCanonicalAlias
     }
 
     fn decide(&self, turn: &mut Turn<'_>) -> Result<OwnedEventId, Refusal> {
@@ -108,7 +110,7 @@ impl SendEvent {
         }
         let own = event.sender == self.sender;
         let room = turn.room(&self.room_id)?;
-        if !own && !room.has_level(env, &self.sender, RoomPowerLevelsIntField::Redact)? {
+        if !own && !room.powers(env)?.has_level(&self.sender, RoomPowerLevelsIntField::Redact) {
             return Err(Refusal::Forbidden(
                 "You may redact only your own events in this room.".to_owned(),
             ));
@@ -132,6 +134,7 @@ impl SendEvent {
             }
             let parsed = <&ruma::RoomAliasId>::try_from(alias.as_str())
                 .map_err(|_| Refusal::InvalidParam(format!("`{alias}` is not a room alias.")))?;
+            turn.rests_on(Stream::alias(parsed));
             let target = env.state.aliases.get(parsed, crate::record::Offset::MAX);
             if target.is_none_or(|target| target.room_id != self.room_id) {
                 return Err(Refusal::BadAlias(format!("`{alias}` does not point at this room.")));
