@@ -62,7 +62,7 @@ pub enum Question {
 ///
 /// For programs, an answer is JSON: one object on a line for each item of `tail`, `rooms`, `room`,
 /// `state` and `users`, one object on one line as the whole answer of `show`, `diff`, `stats` and
-/// `verify`. Their members are those of [`RecordView`](query::RecordView),
+/// `verify`. Their members are those of [`RecordView`],
 /// [`RoomRow`](query::RoomRow), [`EventRow`](query::EventRow) (`room` and `state`),
 /// [`UserRow`](query::UserRow), [`Diff`](query::Diff), [`Stats`](query::Stats) and
 /// [`Report`](check::Report).
