@@ -1,0 +1,131 @@
+//! The archive: every durable record once more, in plain files that need no database to be read.
+//!
+//! The [`Archiver`] follows the log's durable watermark in a thread of its own and copies what is new
+//! into *segments* (`log_format.md`, "Archive segments"), at most [`LAG`] behind. It only ever reads
+//! the log, so it can be slow, fail and catch up without anybody waiting for it. [`ArchiveReader`]
+//! reads an archive back and verifies all of it; [`restore_from_archive`] makes a new log of one. The
+//! files follow the way of the data: `archiver`, `segment`, `reader`, `restore`.
+//!
+//! **An archive that is not a prefix of the log is refused** ([`ArchiveError::Ahead`],
+//! [`ArchiveError::Foreign`]) rather than moved aside: it may be the only good copy there is. Whoever
+//! lost the log's directory and starts the server anew must be told to restore, before the server
+//! takes a first write that could never be reconciled. Damage at the archive's end, on the other hand,
+//! is cut off and copied again, since the log has those records.
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use super::{ReadError, VerifyError};
+use crate::record::Offset;
+
+mod archiver;
+mod reader;
+mod restore;
+mod segment;
+#[cfg(test)]
+mod tests;
+
+pub use archiver::Archiver;
+pub use reader::{ArchiveReader, ArchiveRecords, TornTail, VerifiedArchive, verify_archive};
+pub use restore::{RestoreError, Restored, restore_from_archive};
+pub(crate) use segment::{MAGIC, MAX_FRAME_BYTES, TAG_RECORD, TAG_SEAL};
+
+/// How far the archive may be behind the log while its disk works.
+pub const LAG: Duration = Duration::from_secs(1);
+
+/// Small enough to copy elsewhere one by one, large enough that a year of a busy server is thousands
+/// of files and not millions.
+pub const DEFAULT_SEGMENT_BYTES: u64 = 64 * 1024 * 1024;
+
+/// Where and how the archive is kept.
+#[derive(Clone, Debug)]
+pub struct ArchiveOptions {
+    /// The archive's directory; nothing else should be in it.
+    pub dir: PathBuf,
+    /// A segment is sealed at the end of the batch with which it reaches this size, in bytes.
+    pub segment_bytes: u64,
+}
+
+impl ArchiveOptions {
+    /// The defaults for an archive in `dir`.
+    #[must_use]
+    pub fn new(dir: impl Into<PathBuf>) -> Self {
+        Self { dir: dir.into(), segment_bytes: DEFAULT_SEGMENT_BYTES }
+    }
+}
+
+/// The default directory of the archive of a data directory.
+#[must_use]
+pub fn archive_dir(data_dir: &Path) -> PathBuf {
+    data_dir.join("archive")
+}
+
+/// Why an archive cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ArchiveError {
+    /// A file or directory could not be read or written.
+    #[error("{}: {source}", .path.display())]
+    Io {
+        /// The file or directory.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A segment is damaged.
+    #[error("the archive segment {} is damaged at byte {at}: {reason}", .path.display())]
+    Damaged {
+        /// The segment.
+        path: PathBuf,
+        /// The position of the first damaged entry.
+        at: u64,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A segment does not begin where the one before it ends.
+    #[error("the archive lacks records {missing} and after, before the segment {}", .next.display())]
+    Gap {
+        /// The first missing record.
+        missing: Offset,
+        /// The segment after the gap.
+        next: PathBuf,
+    },
+    /// The archive holds records that the log does not have.
+    #[error(
+        "the archive {} ends at record {archive}, but the log ends at {log}: the log has lost records. Restore it with `logcabin restore --from-archive`, or move the archive away to go on without them",
+        .dir.display()
+    )]
+    Ahead {
+        /// The archive.
+        dir: PathBuf,
+        /// Its last record.
+        archive: Offset,
+        /// The log's last record.
+        log: Offset,
+    },
+    /// The archive is that of another log.
+    #[error(
+        "the archive {} is not an archive of this log: its record {at} is another one. Name another archive directory, or restore from this one with `logcabin restore --from-archive`",
+        .dir.display()
+    )]
+    Foreign {
+        /// The archive.
+        dir: PathBuf,
+        /// The last record of the archive, where the two were compared.
+        at: Offset,
+    },
+    /// The log could not be read.
+    #[error(transparent)]
+    Log(#[from] ReadError),
+    /// A command in the archive cannot be read, though its bytes are intact.
+    #[error(transparent)]
+    Command(#[from] VerifyError),
+}
+
+impl ArchiveError {
+    fn io(path: &Path) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::Io { path: path.to_owned(), source }
+    }
+}

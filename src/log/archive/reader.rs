@@ -1,0 +1,235 @@
+//! Reading an archive back: its segments one after another, as one verified run of records.
+
+use std::{
+    collections::VecDeque,
+    fmt,
+    path::{Path, PathBuf},
+};
+
+use bytes::Bytes;
+
+use super::{
+    ArchiveError,
+    segment::{SegmentFault, SegmentReader, record_follows, segments},
+};
+use crate::{
+    log::{
+        VerifyError,
+        verify::{Checker, Fault},
+    },
+    record::{CHAIN_START, Chain, Offset, Record, codec::CodecError},
+};
+
+/// The records of an archive.
+#[derive(Debug)]
+pub struct ArchiveReader {
+    segments: Vec<(Offset, PathBuf)>,
+}
+
+impl ArchiveReader {
+    /// Opens the archive in `dir`. It may be one that is being written.
+    ///
+    /// # Errors
+    /// When the directory cannot be read.
+    pub fn open(dir: &Path) -> Result<Self, ArchiveError> {
+        Ok(Self { segments: segments(dir)? })
+    }
+
+    /// The offset of the archive's first record; none in an empty one.
+    #[must_use]
+    pub fn first(&self) -> Option<Offset> {
+        self.segments.first().map(|(first, _)| *first)
+    }
+
+    /// The records from `from` on, in order, verified: every hash, the chain from one segment to
+    /// the next, every seal. Ends after an error. Costs the reading of `from`'s segment from its
+    /// start.
+    #[must_use]
+    pub fn records(&self, from: Offset) -> ArchiveRecords {
+        let skip = self.segments.partition_point(|(first, _)| *first <= from).saturating_sub(1);
+        ArchiveRecords {
+            segments: self.segments.iter().skip(skip).map(|(_, path)| path.clone()).collect(),
+            from,
+            current: None,
+            checker: None,
+            torn: None,
+            done: false,
+        }
+    }
+}
+
+/// The iterator of [`ArchiveReader::records`].
+pub struct ArchiveRecords {
+    segments: VecDeque<PathBuf>,
+    from: Offset,
+    current: Option<SegmentReader>,
+    /// The end of the segment before.
+    checker: Option<Checker>,
+    torn: Option<TornTail>,
+    done: bool,
+}
+
+impl fmt::Debug for ArchiveRecords {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ArchiveRecords")
+            .field("segments", &self.segments)
+            .field("torn", &self.torn)
+            .finish_non_exhaustive()
+    }
+}
+
+impl ArchiveRecords {
+    /// What was left out at the archive's end, once the iterator has ended.
+    #[must_use]
+    pub const fn torn(&self) -> Option<&TornTail> {
+        self.torn.as_ref()
+    }
+
+    fn advance(&mut self) -> Result<Option<(Record, Bytes)>, ArchiveError> {
+        loop {
+            let Some(reader) = &mut self.current else {
+                let Some(path) = self.segments.pop_front() else { return Ok(None) };
+                self.current = self.open_segment(&path)?;
+                continue;
+            };
+            match reader.next()? {
+                Ok(Some((record, frame))) => {
+                    if record.offset() >= self.from {
+                        return Ok(Some((record, frame)));
+                    }
+                }
+                Ok(None) => {
+                    if !reader.sealed && !self.segments.is_empty() {
+                        return Err(ArchiveError::Damaged {
+                            path: reader.path.clone(),
+                            at: reader.position,
+                            reason: "the segment is not sealed, though another follows it"
+                                .to_owned(),
+                        });
+                    }
+                    self.checker = Some(reader.checker.clone());
+                    self.current = None;
+                }
+                Err(fault) => {
+                    let (path, at) = (reader.path.clone(), reader.position);
+                    let last = reader.checker.last();
+                    self.current = None;
+                    self.end_torn(path, at, last, fault)?;
+                }
+            }
+        }
+    }
+
+    fn open_segment(&mut self, path: &Path) -> Result<Option<SegmentReader>, ArchiveError> {
+        let mut reader = match SegmentReader::open(path)? {
+            Ok(reader) => reader,
+            Err(fault) => {
+                let last = self.checker.as_ref().map_or(Offset::ZERO, Checker::last);
+                self.end_torn(path.to_owned(), 0, last, fault)?;
+                return Ok(None);
+            }
+        };
+        if let Some(before) = self.checker.take() {
+            if before.last() != reader.checker.last() {
+                let missing = before.last().next();
+                return Err(ArchiveError::Gap { missing, next: path.to_owned() });
+            }
+            if before.chain() != reader.checker.chain() {
+                return Err(ArchiveError::Damaged {
+                    path: path.to_owned(),
+                    at: 0,
+                    reason: CodecError::Chain.to_string(),
+                });
+            }
+            reader.checker = before;
+        }
+        Ok(Some(reader))
+    }
+
+    /// Takes a fault for the end of the archive if a crash can have caused it: it is in the last
+    /// segment and no intact record follows it.
+    fn end_torn(
+        &mut self,
+        path: PathBuf,
+        at: u64,
+        last: Offset,
+        fault: SegmentFault,
+    ) -> Result<(), ArchiveError> {
+        if !self.segments.is_empty() || record_follows(&path, at, last)?.is_some() {
+            return Err(ArchiveError::Damaged { path, at, reason: fault.0 });
+        }
+        let length = std::fs::metadata(&path).map_err(ArchiveError::io(&path))?.len();
+        self.torn = Some(TornTail { path, at, bytes: length.saturating_sub(at) });
+        Ok(())
+    }
+
+    /// As the iterator gives them, with the bytes each record is stored as.
+    pub(super) fn next_with_frame(&mut self) -> Option<Result<(Record, Bytes), ArchiveError>> {
+        if self.done {
+            return None;
+        }
+        let next = self.advance();
+        self.done = !matches!(next, Ok(Some(_)));
+        next.transpose()
+    }
+}
+
+impl Iterator for ArchiveRecords {
+    type Item = Result<Record, ArchiveError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        Some(self.next_with_frame()?.map(|(record, _)| record))
+    }
+}
+
+/// What follows the last intact record of an archive's last segment: an entry that was being
+/// written when the archiver was stopped, as a crash leaves it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TornTail {
+    /// The segment.
+    pub path: PathBuf,
+    /// The end of its last intact entry.
+    pub at: u64,
+    /// How many bytes follow.
+    pub bytes: u64,
+}
+
+/// What [`verify_archive`] found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VerifiedArchive {
+    /// How many records were checked.
+    pub records: u64,
+    /// The last of them.
+    pub last: Offset,
+    /// The chain value of the last.
+    pub chain: Chain,
+    /// What a crash left at the archive's end.
+    pub torn: Option<TornTail>,
+}
+
+/// Verifies a whole archive, and that every command in it can be read. `on_progress` is called with
+/// each offset.
+///
+/// # Errors
+/// The first damage or gap.
+pub fn verify_archive(
+    dir: &Path,
+    mut on_progress: impl FnMut(Offset),
+) -> Result<VerifiedArchive, ArchiveError> {
+    let archive = ArchiveReader::open(dir)?;
+    let mut records = archive.records(Offset::ZERO);
+    let mut verified =
+        VerifiedArchive { records: 0, last: Offset::ZERO, chain: CHAIN_START, torn: None };
+    for record in records.by_ref() {
+        let record = record?;
+        let unreadable =
+            |error| VerifyError { offset: record.offset(), fault: Fault::Command(error) };
+        record.command().map_err(unreadable)?;
+        verified.records += 1;
+        verified.last = record.offset();
+        verified.chain = record.chain;
+        on_progress(record.offset());
+    }
+    verified.torn = records.torn().cloned();
+    Ok(verified)
+}

@@ -1,0 +1,440 @@
+//! Segment files: written, found again at their end, and read one at a time.
+//!
+//! [`Writer`] appends to the last segment and begins the next one. [`SegmentReader`] reads a segment
+//! and verifies it by itself; [`find_end`] is that for the archive's end, where a writer goes on.
+
+use std::{
+    fs::{File, OpenOptions},
+    io::{self, BufReader, BufWriter, Read, Write as _},
+    os::unix::fs::OpenOptionsExt as _,
+    path::{Path, PathBuf},
+};
+
+use bytes::Bytes;
+
+use super::{ArchiveError, ArchiveOptions};
+use crate::{
+    log::{
+        Log, MAX_HEADER_TEXT_BYTES, MAX_PAYLOAD_BYTES, ReadError,
+        sled::{self as sled_log, OpenError},
+        verify::Checker,
+    },
+    record::{
+        CHAIN_START, Chain, Offset, Record,
+        codec::{self, Frame},
+    },
+};
+
+pub(crate) const MAGIC: &[u8; 8] = b"LCSEG\r\n\x01";
+pub(super) const HEADER_BYTES: usize = 8 + 8 + 32;
+pub(crate) const TAG_RECORD: u8 = b'R';
+pub(crate) const TAG_SEAL: u8 = b'S';
+const EXTENSION: &str = "lcseg";
+
+/// No frame is longer: a payload, a header with all its texts, the chain value, the state.
+pub(crate) const MAX_FRAME_BYTES: usize = MAX_PAYLOAD_BYTES + MAX_HEADER_TEXT_BYTES + 512;
+
+/// Writes segments.
+pub(super) struct Writer {
+    dir: PathBuf,
+    segment_bytes: u64,
+    pub(super) last: Offset,
+    chain: Chain,
+    at_batch_end: bool,
+    open: Option<Segment>,
+}
+
+/// A segment that is being written.
+struct Segment {
+    path: PathBuf,
+    file: BufWriter<File>,
+    hasher: blake3::Hasher,
+    length: u64,
+    count: u64,
+}
+
+impl Writer {
+    /// Opens the archive at its end, once it is clear that it is a prefix of `log`. Whatever follows
+    /// the last whole batch is cut off.
+    pub(super) fn open(
+        options: &ArchiveOptions,
+        log: &dyn Log,
+        synced: Option<&(PathBuf, u64)>,
+    ) -> Result<Self, ArchiveError> {
+        let dir = &options.dir;
+        sled_log::make_private_dir(dir).map_err(|error| match error {
+            OpenError::Io { path, source } => ArchiveError::Io { path, source },
+            other => ArchiveError::Io { path: dir.clone(), source: io::Error::other(other) },
+        })?;
+        if let Some((path, length)) = synced {
+            let failed = ArchiveError::io(path);
+            match OpenOptions::new().write(true).open(path) {
+                Ok(file) if file.metadata().is_ok_and(|meta| meta.len() > *length) => {
+                    file.set_len(*length).map_err(failed)?;
+                }
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(failed(error)),
+            }
+        }
+        let end = find_end(dir)?;
+        let durable = *log.durable().borrow();
+        let ahead = |archive| ArchiveError::Ahead { dir: dir.clone(), archive, log: durable };
+        if end.last > durable {
+            return Err(ahead(end.last));
+        }
+        for (path, at) in &end.faults {
+            // What the log lacks is never cut off, even where damage lies before it.
+            if let Some(beyond) = record_follows(path, *at, durable)? {
+                return Err(ahead(beyond));
+            }
+        }
+        if end.last != Offset::ZERO
+            && log.get(end.last)?.is_none_or(|record| record.chain != end.chain)
+        {
+            return Err(ArchiveError::Foreign { dir: dir.clone(), at: end.last });
+        }
+        for path in &end.unusable {
+            tracing::warn!(path = %path.display(), "an archive segment without a whole batch is removed");
+            std::fs::remove_file(path).map_err(ArchiveError::io(path))?;
+        }
+        let open = end.unsealed.map(|unsealed| unsealed.reopen()).transpose()?;
+        Ok(Self {
+            dir: dir.clone(),
+            segment_bytes: options.segment_bytes,
+            last: end.last,
+            chain: end.chain,
+            at_batch_end: true,
+            open,
+        })
+    }
+
+    pub(super) fn append(&mut self, record: &Record) -> Result<(), ArchiveError> {
+        let damaged = |source| ReadError::Damaged { offset: record.offset(), source };
+        let frame = codec::encode_frame(record).map_err(damaged)?;
+        let segment = match &mut self.open {
+            // Only between batches, so that what a torn batch leaves is never in two segments.
+            Some(segment) if self.at_batch_end && segment.length >= self.segment_bytes => {
+                segment.seal(&self.chain)?;
+                self.open.insert(Segment::create(&self.dir, record.offset(), &self.chain)?)
+            }
+            Some(segment) => segment,
+            None => self.open.insert(Segment::create(&self.dir, record.offset(), &self.chain)?),
+        };
+        segment.append(&frame)?;
+        self.last = record.offset();
+        self.chain = record.chain;
+        self.at_batch_end = record.header.batch_remaining == 0;
+        Ok(())
+    }
+
+    /// Returns once everything appended is durable, with what that is in the open segment.
+    pub(super) fn sync(&mut self) -> Result<Option<(PathBuf, u64)>, ArchiveError> {
+        let Some(segment) = &mut self.open else { return Ok(None) };
+        segment.sync()?;
+        Ok(Some((segment.path.clone(), segment.length)))
+    }
+}
+
+impl Segment {
+    fn create(dir: &Path, first: Offset, before: &Chain) -> Result<Self, ArchiveError> {
+        let path = dir.join(format!("{:020}.{EXTENSION}", first.get()));
+        let file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&path)
+            .map_err(ArchiveError::io(&path))?;
+        File::open(dir).and_then(|dir| dir.sync_all()).map_err(ArchiveError::io(dir))?;
+        let mut segment = Self {
+            path,
+            file: BufWriter::new(file),
+            hasher: blake3::Hasher::new(),
+            length: 0,
+            count: 0,
+        };
+        segment.put(MAGIC)?;
+        segment.put(&first.get().to_be_bytes())?;
+        segment.put(before)?;
+        Ok(segment)
+    }
+
+    fn append(&mut self, frame: &[u8]) -> Result<(), ArchiveError> {
+        let too_long = |_| ArchiveError::Io {
+            path: self.path.clone(),
+            source: io::Error::other("a frame is too long"),
+        };
+        let length = u32::try_from(frame.len()).map_err(too_long)?;
+        self.put(&[TAG_RECORD])?;
+        self.put(&length.to_be_bytes())?;
+        self.put(frame)?;
+        self.count += 1;
+        Ok(())
+    }
+
+    fn seal(&mut self, chain: &Chain) -> Result<(), ArchiveError> {
+        self.put(&[TAG_SEAL])?;
+        self.put(&self.count.to_be_bytes())?;
+        self.put(chain)?;
+        let hash = *self.hasher.finalize().as_bytes();
+        self.put(&hash)?;
+        self.sync()
+    }
+
+    fn put(&mut self, bytes: &[u8]) -> Result<(), ArchiveError> {
+        self.file.write_all(bytes).map_err(ArchiveError::io(&self.path))?;
+        self.hasher.update(bytes);
+        self.length += bytes.len() as u64;
+        Ok(())
+    }
+
+    fn sync(&mut self) -> Result<(), ArchiveError> {
+        self.file.flush().map_err(ArchiveError::io(&self.path))?;
+        self.file.get_ref().sync_data().map_err(ArchiveError::io(&self.path))
+    }
+}
+
+/// Where an archive ends: after its last whole batch.
+struct End {
+    last: Offset,
+    chain: Chain,
+    /// The segment to go on in.
+    unsealed: Option<Unsealed>,
+    /// Segments at the end without a whole batch.
+    unusable: Vec<PathBuf>,
+    /// Where reading stopped before a segment's end.
+    faults: Vec<(PathBuf, u64)>,
+}
+
+struct Unsealed {
+    path: PathBuf,
+    length: u64,
+    count: u64,
+}
+
+impl Unsealed {
+    fn reopen(self) -> Result<Segment, ArchiveError> {
+        let failed = ArchiveError::io(&self.path);
+        let reopened = || {
+            let mut file = OpenOptions::new().read(true).write(true).open(&self.path)?;
+            let torn = file.metadata()?.len().saturating_sub(self.length);
+            if torn > 0 {
+                tracing::warn!(
+                    path = %self.path.display(),
+                    bytes = torn,
+                    "the end of the last archive segment is torn; it is cut off and copied again"
+                );
+                file.set_len(self.length)?;
+                file.sync_all()?;
+            }
+            let mut hasher = blake3::Hasher::new();
+            // Leaves the file at its end, where writing goes on.
+            hasher.update_reader(&mut file)?;
+            Ok((file, hasher))
+        };
+        let (file, hasher) = reopened().map_err(failed)?;
+        Ok(Segment {
+            path: self.path,
+            file: BufWriter::new(file),
+            hasher,
+            length: self.length,
+            count: self.count,
+        })
+    }
+}
+
+fn find_end(dir: &Path) -> Result<End, ArchiveError> {
+    let (mut unusable, mut faults) = (Vec::new(), Vec::new());
+    for (_, path) in segments(dir)?.into_iter().rev() {
+        let Ok(mut reader) = SegmentReader::open(&path)? else {
+            faults.push((path.clone(), 0));
+            unusable.push(path);
+            continue;
+        };
+        let mut whole = None;
+        loop {
+            match reader.next()? {
+                Ok(Some((record, _))) if record.header.batch_remaining == 0 => {
+                    whole = Some((record.offset(), record.chain, reader.position, reader.count));
+                }
+                Ok(Some(_)) => {}
+                Ok(None) => break,
+                Err(_) => {
+                    faults.push((path.clone(), reader.position));
+                    break;
+                }
+            }
+        }
+        let Some((last, chain, length, count)) = whole else {
+            unusable.push(path);
+            continue;
+        };
+        let unsealed = (!reader.sealed).then_some(Unsealed { path, length, count });
+        return Ok(End { last, chain, unsealed, unusable, faults });
+    }
+    Ok(End { last: Offset::ZERO, chain: CHAIN_START, unsealed: None, unusable, faults })
+}
+
+/// The segments of a directory with the first offset of each, in order.
+pub(super) fn segments(dir: &Path) -> Result<Vec<(Offset, PathBuf)>, ArchiveError> {
+    let mut segments = Vec::new();
+    for entry in std::fs::read_dir(dir).map_err(ArchiveError::io(dir))? {
+        let path = entry.map_err(ArchiveError::io(dir))?.path();
+        if path.extension().is_some_and(|extension| extension == EXTENSION)
+            && let Some(first) = path.file_stem().and_then(|stem| stem.to_str()?.parse().ok())
+        {
+            segments.push((Offset::new(first), path));
+        }
+    }
+    segments.sort();
+    Ok(segments)
+}
+
+/// What is wrong with a segment, at [`SegmentReader::position`].
+pub(super) struct SegmentFault(pub(super) String);
+
+/// Reads one segment from its start, verifying it.
+pub(super) struct SegmentReader {
+    pub(super) path: PathBuf,
+    input: BufReader<File>,
+    hasher: blake3::Hasher,
+    pub(super) checker: Checker,
+    /// The end of the last good entry.
+    pub(super) position: u64,
+    count: u64,
+    pub(super) sealed: bool,
+}
+
+impl SegmentReader {
+    pub(super) fn open(path: &Path) -> Result<Result<Self, SegmentFault>, ArchiveError> {
+        let file = File::open(path).map_err(ArchiveError::io(path))?;
+        let mut reader = Self {
+            path: path.to_owned(),
+            input: BufReader::with_capacity(256 * 1024, file),
+            hasher: blake3::Hasher::new(),
+            checker: Checker::from_start(),
+            position: 0,
+            count: 0,
+            sealed: false,
+        };
+        let mut header = [0; HEADER_BYTES];
+        if !reader.fill(&mut header)? {
+            return Ok(Err(SegmentFault("the file ends inside its header".to_owned())));
+        }
+        let mut fields = &header[..];
+        let (mut magic, mut first, mut before) = ([0; 8], [0; 8], [0; 32]);
+        for field in [&mut magic[..], &mut first[..], &mut before[..]] {
+            fields.read_exact(field).map_err(ArchiveError::io(path))?;
+        }
+        if &magic != MAGIC {
+            return Ok(Err(SegmentFault("the file is not a segment of a known format".to_owned())));
+        }
+        let before_first = Offset::new(u64::from_be_bytes(first)).prev();
+        if before_first == Offset::ZERO && before != CHAIN_START {
+            return Ok(Err(SegmentFault("the chain does not begin at its start".to_owned())));
+        }
+        reader.checker = Checker::from_chain(before_first, before);
+        reader.position = HEADER_BYTES as u64;
+        Ok(Ok(reader))
+    }
+
+    /// The next record and its frame; `None` at the segment's end, sealed or not.
+    pub(super) fn next(
+        &mut self,
+    ) -> Result<Result<Option<(Record, Bytes)>, SegmentFault>, ArchiveError> {
+        let fault = |text: &str| Ok(Err(SegmentFault(text.to_owned())));
+        let mut tag = [0; 1];
+        if self.sealed {
+            let more = self.input.read(&mut tag).map_err(ArchiveError::io(&self.path))?;
+            return if more == 0 { Ok(Ok(None)) } else { fault("bytes follow the seal") };
+        }
+        if !self.fill(&mut tag)? {
+            return Ok(Ok(None));
+        }
+        match tag {
+            [TAG_RECORD] => {
+                let mut length = [0; 4];
+                if !self.fill(&mut length)? {
+                    return fault("the file ends inside an entry");
+                }
+                let length = u32::from_be_bytes(length) as usize;
+                if length > MAX_FRAME_BYTES {
+                    return fault("an entry is longer than records are");
+                }
+                let mut frame = vec![0; length];
+                if !self.fill(&mut frame)? {
+                    return fault("the file ends inside an entry");
+                }
+                let frame = Bytes::from(frame);
+                let record = match Frame::decode(&frame) {
+                    Ok(frame) => frame.record,
+                    Err(error) => return Ok(Err(SegmentFault(error.to_string()))),
+                };
+                if let Err(error) = self.checker.check(&record) {
+                    return Ok(Err(SegmentFault(error.to_string())));
+                }
+                self.count += 1;
+                self.position += 5 + length as u64;
+                Ok(Ok(Some((record, frame))))
+            }
+            [TAG_SEAL] => {
+                let (mut count, mut chain, mut hash) = ([0; 8], [0; 32], [0; 32]);
+                if !self.fill(&mut count)? || !self.fill(&mut chain)? {
+                    return fault("the file ends inside its seal");
+                }
+                let expected = *self.hasher.finalize().as_bytes();
+                if !self.fill(&mut hash)? {
+                    return fault("the file ends inside its seal");
+                }
+                if u64::from_be_bytes(count) != self.count
+                    || chain != *self.checker.chain()
+                    || hash != expected
+                {
+                    return fault("the seal does not fit the segment");
+                }
+                self.sealed = true;
+                self.position += 1 + 8 + 32 + 32;
+                self.next()
+            }
+            _ => fault("an entry of an unknown kind"),
+        }
+    }
+
+    /// Whether the file had enough bytes left.
+    fn fill(&mut self, bytes: &mut [u8]) -> Result<bool, ArchiveError> {
+        match self.input.read_exact(bytes) {
+            Ok(()) => {
+                self.hasher.update(bytes);
+                Ok(true)
+            }
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
+            Err(error) => Err(ArchiveError::io(&self.path)(error)),
+        }
+    }
+}
+
+/// A record after `last`, if one can be decoded anywhere after byte `at`. What a crash leaves is
+/// the last thing in a segment; if good records follow, the disk has damaged what lies before them.
+pub(super) fn record_follows(
+    path: &Path,
+    at: u64,
+    last: Offset,
+) -> Result<Option<Offset>, ArchiveError> {
+    let bytes = Bytes::from(std::fs::read(path).map_err(ArchiveError::io(path))?);
+    let start = usize::try_from(at).unwrap_or(usize::MAX).saturating_add(1);
+    for position in start..bytes.len() {
+        let Some([TAG_RECORD, length @ ..]) = bytes.get(position..position + 5) else { continue };
+        let Ok(length) = <[u8; 4]>::try_from(length) else { continue };
+        let length = u32::from_be_bytes(length) as usize;
+        let begin = position + 5;
+        if length > MAX_FRAME_BYTES || begin + length > bytes.len() {
+            continue;
+        }
+        if let Ok(frame) = Frame::decode(&bytes.slice(begin..begin + length))
+            && frame.record.offset() > last
+        {
+            return Ok(Some(frame.record.offset()));
+        }
+    }
+    Ok(None)
+}
