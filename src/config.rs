@@ -11,7 +11,7 @@
 use std::{
     collections::BTreeMap,
     fmt::{self, Write as _},
-    net::SocketAddr,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     ops::RangeInclusive,
     path::PathBuf,
 };
@@ -245,7 +245,12 @@ impl Config {
     #[must_use]
     pub fn registration_is_open(&self) -> bool {
         match self.registration.open {
-            OpenRegistration::Auto => self.server.bind.iter().all(|bind| bind.ip().is_loopback()),
+            // A public address or a proxy in front means that others get in by way of loopback.
+            OpenRegistration::Auto => {
+                self.server.bind.iter().all(|bind| bind.ip().is_loopback())
+                    && self.server.public_url == PublicUrl::Auto
+                    && !self.server.trust_forwarded_for
+            }
             OpenRegistration::Yes => true,
             OpenRegistration::No => false,
         }
@@ -256,9 +261,16 @@ impl Config {
     pub fn public_url(&self) -> String {
         match (&self.server.public_url, self.server.bind.first()) {
             (PublicUrl::Url(url), _) => url.to_string(),
-            (PublicUrl::Auto, Some(bind)) => format!("http://{bind}"),
+            (PublicUrl::Auto, Some(bind)) => format!("http://{}", reachable(*bind)),
             (PublicUrl::Auto, None) => format!("http://{}", self.server.name),
         }
+    }
+
+    /// The first address that it listens on, as this machine can reach it.
+    #[must_use]
+    pub fn local_url(&self) -> String {
+        let bind = self.server.bind.first();
+        bind.map_or_else(String::new, |bind| format!("http://{}", reachable(*bind)))
     }
 
     /// The directory of the archive, unless there is to be none.
@@ -367,6 +379,15 @@ macro_rules! settings {
     };
 }
 
+/// An address to speak to: one that means "all of this machine's" can be listened on, not spoken to.
+fn reachable(bind: SocketAddr) -> SocketAddr {
+    match bind.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => (Ipv4Addr::LOCALHOST, bind.port()).into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => (Ipv6Addr::LOCALHOST, bind.port()).into(),
+        _ => bind,
+    }
+}
+
 settings! {
     /// Where the server listens and what it is called.
     server: Server {
@@ -390,7 +411,8 @@ settings! {
     /// Who may create an account.
     registration: Registration {
         /// Whether anyone may register; "auto" means only while every address of `server.bind` is a
-        /// loopback address, so that nobody opens a server to the world unawares.
+        /// loopback address and neither `server.public_url` nor `server.trust_forwarded_for` says that
+        /// there is a proxy in front, so that nobody opens a server to the world unawares.
         open: OpenRegistration = OpenRegistration::Auto;
     }
 

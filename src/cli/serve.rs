@@ -80,14 +80,14 @@ fn stop_signal() -> io::Result<impl Future<Output = ()> + Send + 'static> {
 
 /// What a newcomer needs to know once the server runs.
 fn banner(config: &Config) -> String {
-    let url = config.server.bind.first().map_or_else(String::new, |bind| format!("http://{bind}"));
+    let url = config.local_url();
     let listening: Vec<_> =
         config.server.bind.iter().map(|bind| format!("http://{bind}")).collect();
     let registration = match (config.registration_is_open(), config.registration.open) {
         (true, OpenRegistration::Auto) => "open, as only this machine can reach the server",
         (true, _) => "open: anyone who reaches the server can create an account",
         (false, OpenRegistration::Auto) => {
-            "closed, as others can reach the server; open it with --open-registration"
+            "closed, as others may reach the server; open it with --open-registration"
         }
         (false, _) => "closed",
     };

@@ -146,12 +146,20 @@ pub fn check(source: &Source, checkpoint: Option<&Checkpoint>) -> Result<Report,
 /// # Errors
 /// `error` itself, when it says nothing about the log.
 pub fn unopened(place: &str, error: OpenError) -> Result<Report, HistoryError> {
-    match error {
+    match &error {
         OpenError::Damaged(fault) => {
             let step = step_of(&fault.fault);
             Ok(Walk::new(place, None).faulty(step, fault.offset, fault.fault.to_string()))
         }
-        other => Err(SourceError::Open(other).into()),
+        OpenError::Lost { found, known, .. } => {
+            let first = if found < known { found.next() } else { *known };
+            Ok(Walk::new(place, None).faulty("chain", first, error.to_string()))
+        }
+        // The database below does not say where it is damaged: no record can be read.
+        OpenError::Store { .. } => {
+            Ok(Walk::new(place, None).faulty("chain", Offset::new(1), error.to_string()))
+        }
+        OpenError::InUse { .. } | OpenError::Io { .. } => Err(SourceError::Open(error).into()),
     }
 }
 

@@ -21,6 +21,7 @@ mod contract;
 pub mod format;
 pub mod memory;
 pub mod sled;
+mod tip_file;
 pub mod verify;
 
 pub use verify::{VerifyError, verify};

@@ -47,6 +47,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use super::{
     AppendError, Appended, Appending, Batch, Follower, Log, ReadError, StreamHeads, VerifyError,
     check_expected, check_size,
+    tip_file::{self, Noted, TipFile},
     verify::{Checker, Fault},
 };
 use crate::{
@@ -127,6 +128,22 @@ pub enum OpenError {
         /// Why.
         reason: String,
     },
+    /// Records that were durable are gone or have been replaced.
+    #[error(
+        "the log ends at record {found}, but record {known} was durable{}: records were lost; \
+         `logcabin restore --from-archive` can rebuild the log from an archive (to go on without them, \
+         remove {})",
+        if *.found < *.known { "" } else { " with other contents" },
+        .note.display()
+    )]
+    Lost {
+        /// The last record that is there.
+        found: Offset,
+        /// A record that was durable before.
+        known: Offset,
+        /// The file that says so.
+        note: PathBuf,
+    },
     /// The end of the log is damaged.
     #[error(
         "the log is damaged at {0}; `logcabin restore --from-archive` can rebuild it from an archive"
@@ -141,6 +158,7 @@ pub struct SledLog {
     queue: mpsc::Sender<Message>,
     idle: Mutex<Option<Idle>>,
     committer: Mutex<Option<JoinHandle<()>>>,
+    noter: Mutex<Option<JoinHandle<()>>>,
     // Released last: only then may another process open the directory.
     _lock: File,
 }
@@ -156,7 +174,11 @@ struct Idle {
 struct Shared {
     durable: watch::Sender<Offset>,
     failure: watch::Sender<Option<Arc<str>>>,
+    /// The last durable record, for the note of it.
+    tip: Mutex<Noted>,
     closing: AtomicBool,
+    /// Set once nothing more will become durable.
+    ended: AtomicBool,
     min_free_bytes: AtomicU64,
 }
 
@@ -203,6 +225,7 @@ impl SledLog {
         make_private_dir(&dir)?;
         let store = Store::open(&dir, options.cache_bytes)?;
         let tip = recover(&store, options.verify_tail)?;
+        check_noted(&store, &tip)?;
         Ok(Self::with_store(store, tip, lock, options))
     }
 
@@ -213,18 +236,20 @@ impl SledLog {
             shared: Arc::new(Shared {
                 durable: watch::Sender::new(tip.offset),
                 failure: watch::Sender::new(None),
+                tip: Mutex::new(Noted { offset: tip.offset, chain: tip.chain }),
                 closing: AtomicBool::new(false),
+                ended: AtomicBool::new(false),
                 min_free_bytes: AtomicU64::new(options.min_free_bytes),
             }),
             queue,
             idle: Mutex::new(Some(Idle { queue: receiver, tip, clock: options.clock })),
             committer: Mutex::new(None),
+            noter: Mutex::new(None),
             _lock: lock,
         }
     }
 
-    /// Why the log takes no more writes, once a write or sync has failed. A server that sees this
-    /// is to stop with the message.
+    /// Why the log takes no more writes, once a write or sync has failed.
     #[must_use]
     pub fn failure(&self) -> watch::Receiver<Option<Arc<str>>> {
         self.shared.failure.subscribe()
@@ -318,6 +343,12 @@ impl Log for SledLog {
                 self.shared.fail(&format!("the committer's thread could not be started: {error}"));
             }
         }
+        let (shared, dir) = (Arc::clone(&self.shared), self.store.dir.clone());
+        let thread = std::thread::Builder::new().name("log-tip".to_owned());
+        match thread.spawn(move || note_tip(&shared, &dir)) {
+            Ok(handle) => *self.noter.lock() = Some(handle),
+            Err(error) => tracing::error!(%error, "how far the log has come is not noted"),
+        }
     }
 
     fn close(&self) {
@@ -330,7 +361,53 @@ impl Log for SledLog {
         {
             self.shared.fail("the committer's thread panicked");
         }
+        // After the committer: the last note is of the last record.
+        self.shared.ended.store(true, Ordering::SeqCst);
+        if let Some(handle) = self.noter.lock().take() {
+            handle.thread().unpark();
+            if handle.join().is_err() {
+                tracing::error!("noting how far the log has come panicked");
+            }
+        }
     }
+}
+
+/// Notes how far the log has come, now and then and at the end. Of no consequence to those who
+/// append: a note that cannot be written is tried again.
+fn note_tip(shared: &Shared, dir: &Path) {
+    let mut noted = Offset::ZERO;
+    loop {
+        let ended = shared.ended.load(Ordering::SeqCst);
+        let tip = *shared.tip.lock();
+        if tip.offset > noted {
+            match TipFile::open(dir).and_then(|file| file.write(tip)) {
+                Ok(()) => noted = tip.offset,
+                Err(error) => tracing::warn!(%error, "how far the log has come cannot be noted"),
+            }
+        }
+        if ended {
+            return;
+        }
+        std::thread::park_timeout(NOTE_EVERY);
+    }
+}
+
+/// How often the end of the log is noted: what is older than this cannot be lost unseen.
+const NOTE_EVERY: Duration = Duration::from_secs(1);
+
+/// Checks that the log still holds what was durable when its end was last noted.
+fn check_noted(store: &Store, tip: &Tip) -> Result<(), OpenError> {
+    let failed = |source| OpenError::Io { path: tip_file::path(&store.dir), source };
+    let Some(known) = tip_file::read(&store.dir).map_err(failed)? else { return Ok(()) };
+    let unusable =
+        |error: StoreError| OpenError::Store { path: store.dir.clone(), reason: error.0 };
+    let frame = store.get(known.offset).map_err(unusable)?;
+    let record = frame.and_then(|frame| Frame::decode(&frame).ok()).map(|frame| frame.record);
+    if known.offset == Offset::ZERO || record.is_some_and(|record| record.chain == known.chain) {
+        return Ok(());
+    }
+    let note = tip_file::path(&store.dir);
+    Err(OpenError::Lost { found: tip.offset, known: known.offset, note })
 }
 
 impl Drop for SledLog {
@@ -454,6 +531,7 @@ impl Committer {
             return Ok(());
         }
         self.store.write(group.writes).map_err(|error| self.shared.fail(&error.0))?;
+        *self.shared.tip.lock() = Noted { offset: self.tip.offset, chain: self.tip.chain };
         self.shared.durable.send_replace(self.tip.offset);
         catch_unwind(AssertUnwindSafe(|| (self.follower)(&group.records))).map_err(|panic| {
             self.shared.fail(&format!(
@@ -694,7 +772,7 @@ impl Store {
     }
 
     /// The offset of the last record.
-    fn last(&self) -> Result<Option<Offset>, StoreError> {
+    pub(crate) fn last(&self) -> Result<Option<Offset>, StoreError> {
         let Some((key, _)) = fenced("reading", || self.records.last())? else { return Ok(None) };
         let key = <[u8; 8]>::try_from(&*key)
             .map_err(|_| StoreError(format!("a key of {} bytes is in the tree", key.len())))?;

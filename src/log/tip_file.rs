@@ -1,0 +1,104 @@
+//! How far the log has come, noted outside of sled.
+//!
+//! sled takes damage in its newest part for the end of an interrupted write and drops what follows,
+//! without a word. This file, `log/tip`, remembers the last durable record of at most a second ago, so
+//! that a log that comes back shorter, or different, is not taken for whole.
+//!
+//! 80 bytes: magic, offset (`u64`, big-endian), chain value, blake3 of these 48 bytes. It is written in
+//! place; a write that a crash interrupts leaves a hash that does not fit, and the file counts for
+//! nothing until the next one.
+
+use std::{
+    fs::{File, OpenOptions},
+    io,
+    os::unix::fs::{FileExt as _, OpenOptionsExt as _},
+    path::{Path, PathBuf},
+};
+
+use crate::record::{Chain, Offset};
+
+const MAGIC: &[u8; 8] = b"LCTIP\r\n\x01";
+const NOTE_BYTES: usize = 8 + 8 + 32;
+const FILE_BYTES: usize = NOTE_BYTES + 32;
+
+/// A record that was durable: where it was, and what the chain was there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Noted {
+    pub(super) offset: Offset,
+    pub(super) chain: Chain,
+}
+
+/// The file of a log's directory.
+pub(super) fn path(log_dir: &Path) -> PathBuf {
+    log_dir.join("tip")
+}
+
+/// Writes the note, durably.
+pub(super) struct TipFile(File);
+
+impl TipFile {
+    pub(super) fn open(log_dir: &Path) -> io::Result<Self> {
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(false).mode(0o600);
+        options.open(path(log_dir)).map(Self)
+    }
+
+    pub(super) fn write(&self, noted: Noted) -> io::Result<()> {
+        let mut bytes = [0; FILE_BYTES];
+        bytes[..8].copy_from_slice(MAGIC);
+        bytes[8..16].copy_from_slice(&noted.offset.get().to_be_bytes());
+        bytes[16..NOTE_BYTES].copy_from_slice(&noted.chain);
+        let hash = blake3::hash(&bytes[..NOTE_BYTES]);
+        bytes[NOTE_BYTES..].copy_from_slice(hash.as_bytes());
+        self.0.write_all_at(&bytes, 0)?;
+        self.0.sync_data()
+    }
+}
+
+/// What was noted; `None` where there is no file, or none that a write completed.
+pub(super) fn read(log_dir: &Path) -> io::Result<Option<Noted>> {
+    let bytes = match std::fs::read(path(log_dir)) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let noted = parse(&bytes);
+    if noted.is_none() && !bytes.is_empty() {
+        tracing::warn!("how far the log had come is not known: the note of it is not whole");
+    }
+    Ok(noted)
+}
+
+fn parse(bytes: &[u8]) -> Option<Noted> {
+    let bytes: &[u8; FILE_BYTES] = bytes.try_into().ok()?;
+    let (note, hash) = bytes.split_at(NOTE_BYTES);
+    if !note.starts_with(MAGIC) || blake3::hash(note).as_bytes() != hash {
+        return None;
+    }
+    let offset = Offset::new(u64::from_be_bytes(note[8..16].try_into().ok()?));
+    Some(Noted { offset, chain: note[16..].try_into().ok()? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_note_comes_back_and_half_a_note_is_none() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(read(dir.path()).unwrap(), None);
+        let file = TipFile::open(dir.path()).unwrap();
+        let first = Noted { offset: Offset::new(7), chain: [1; 32] };
+        file.write(first).unwrap();
+        assert_eq!(read(dir.path()).unwrap(), Some(first));
+        let second = Noted { offset: Offset::new(900), chain: [2; 32] };
+        file.write(second).unwrap();
+        assert_eq!(read(dir.path()).unwrap(), Some(second));
+        let mut bytes = std::fs::read(path(dir.path())).unwrap();
+        for at in 0..bytes.len() {
+            bytes[at] ^= 1;
+            assert_eq!(parse(&bytes), None, "byte {at}");
+            bytes[at] ^= 1;
+        }
+    }
+}
