@@ -232,7 +232,7 @@ fn record(writer: usize) -> NewRecord {
 }
 
 #[test]
-fn an_archive_reads_while_it_is_written() {
+fn what_a_killed_archiver_leaves_can_be_read() {
     let directory = tempfile::tempdir().unwrap();
     run_and_kill(directory.path());
     let reader = ArchiveReader::open(&archive_dir(directory.path())).unwrap();

@@ -50,6 +50,10 @@ pub(super) fn device_id_or_new(asked: Option<OwnedDeviceId>) -> Result<OwnedDevi
         Some(id) if id.as_str().is_empty() || id.as_str().len() > limits::IDENTIFIER_BYTES => {
             Err(ApiError::invalid_param("A device id has 1 to 255 bytes."))
         }
+        // They are keys, file names, parts of other ids: nothing that a terminal or a parser acts on.
+        Some(id) if id.as_str().chars().any(char::is_control) => {
+            Err(ApiError::invalid_param("A device id holds no control characters."))
+        }
         Some(id) => Ok(id),
         None => Ok(random_letters(10).into()),
     }

@@ -884,6 +884,8 @@ mod tests {
         tamper(&dir, |store| {
             store.records.remove(key(Offset::new(6))).unwrap();
         });
+        // A batch that is torn was never durable, nor noted as such.
+        std::fs::remove_file(tip_file::path(&log_dir(dir.path()))).unwrap();
         let log = open(&dir);
         assert_eq!(*log.durable().borrow(), Offset::new(2));
         assert_eq!(log.append(batch("b", 1)).await.unwrap().last, Offset::new(3));
@@ -895,7 +897,47 @@ mod tests {
                 store.records.remove(key(Offset::new(offset))).unwrap();
             }
         });
+        std::fs::remove_file(tip_file::path(&log_dir(dir.path()))).unwrap();
         assert_eq!(*open(&dir).durable().borrow(), Offset::ZERO);
+    }
+
+    /// What sled does by itself when its newest part is damaged: it comes back shorter, in silence.
+    #[tokio::test]
+    async fn a_log_that_comes_back_shorter_or_different_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = open(&dir);
+        for _ in 0..10 {
+            log.append(batch("a", 1)).await.unwrap();
+        }
+        drop(log);
+        let last = |store: &Store| store.get(Offset::new(10)).unwrap().unwrap().to_vec();
+        let mut good = Vec::new();
+        tamper(&dir, |store| {
+            good = last(store);
+            store.records.remove(key(Offset::new(10))).unwrap();
+        });
+        let error = SledLog::open(options(&dir)).unwrap_err();
+        assert!(
+            matches!(&error, OpenError::Lost { found, known, .. }
+                if (found.get(), known.get()) == (9, 10)),
+            "{error}"
+        );
+        // Another history that is as long: whole in itself, but not the one that was there.
+        tamper(&dir, |store| put(store, 10, &good));
+        drop(open(&dir));
+        let other = tempfile::tempdir().unwrap();
+        let log = open(&other);
+        for _ in 0..12 {
+            log.append(batch("b", 1)).await.unwrap();
+        }
+        drop(log);
+        std::fs::copy(tip_file::path(&log_dir(dir.path())), tip_file::path(&log_dir(other.path())))
+            .unwrap();
+        let error = SledLog::open(options(&other)).unwrap_err();
+        assert!(matches!(error, OpenError::Lost { .. }), "{error}");
+        // One who knows better can say so.
+        std::fs::remove_file(tip_file::path(&log_dir(other.path()))).unwrap();
+        drop(open(&other));
     }
 
     #[tokio::test]

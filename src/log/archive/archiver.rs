@@ -141,8 +141,7 @@ struct Worker {
     log: Arc<dyn Log>,
     shared: Arc<Shared>,
     writer: Option<Writer>,
-    /// How much of which segment is known to be on disk. After a failed sync the rest may look
-    /// written and not be.
+    /// How much the last writer knew to be on disk, if it failed.
     synced: Option<(PathBuf, u64)>,
 }
 
@@ -164,7 +163,9 @@ impl Worker {
                 }
                 Err(error) => {
                     self.shared.report(&error);
-                    self.writer = None;
+                    if let Some(writer) = self.writer.take() {
+                        self.synced = writer.synced();
+                    }
                     if last_round {
                         return;
                     }
@@ -191,13 +192,13 @@ impl Worker {
                 writer.append(&record)?;
             }
             if unsynced_since.elapsed() >= SYNC_EVERY {
-                self.synced = writer.sync()?;
+                writer.sync()?;
                 self.shared.archived.send_replace(writer.last);
                 unsynced_since = Instant::now();
             }
         }
         if writer.last > *self.shared.archived.borrow() {
-            self.synced = writer.sync()?;
+            writer.sync()?;
             self.shared.archived.send_replace(writer.last);
         }
         Ok(())

@@ -27,7 +27,8 @@ pub struct ArchiveReader {
 }
 
 impl ArchiveReader {
-    /// Opens the archive in `dir`. It may be one that is being written.
+    /// Opens the archive in `dir`. It may be one that is being written: each segment is read as far as
+    /// it goes when the reader comes to it.
     ///
     /// # Errors
     /// When the directory cannot be read.
@@ -111,10 +112,9 @@ impl ArchiveRecords {
                     self.current = None;
                 }
                 Err(fault) => {
-                    let (path, at) = (reader.path.clone(), reader.position);
                     let last = reader.checker.last();
                     self.current = None;
-                    self.end_torn(path, at, last, fault)?;
+                    self.end_torn(fault, last)?;
                 }
             }
         }
@@ -125,7 +125,7 @@ impl ArchiveRecords {
             Ok(reader) => reader,
             Err(fault) => {
                 let last = self.checker.as_ref().map_or(Offset::ZERO, Checker::last);
-                self.end_torn(path.to_owned(), 0, last, fault)?;
+                self.end_torn(fault, last)?;
                 return Ok(None);
             }
         };
@@ -148,17 +148,12 @@ impl ArchiveRecords {
 
     /// Takes a fault for the end of the archive if a crash can have caused it: it is in the last
     /// segment and no intact record follows it.
-    fn end_torn(
-        &mut self,
-        path: PathBuf,
-        at: u64,
-        last: Offset,
-        fault: SegmentFault,
-    ) -> Result<(), ArchiveError> {
-        if !self.segments.is_empty() || record_follows(&path, at, last)?.is_some() {
-            return Err(ArchiveError::Damaged { path, at, reason: fault.0 });
+    fn end_torn(&mut self, fault: SegmentFault, last: Offset) -> Result<(), ArchiveError> {
+        let follows = !self.segments.is_empty() || record_follows(&fault, last)?.is_some();
+        let SegmentFault { path, at, length, reason } = fault;
+        if follows {
+            return Err(ArchiveError::Damaged { path, at, reason });
         }
-        let length = std::fs::metadata(&path).map_err(ArchiveError::io(&path))?.len();
         self.torn = Some(TornTail { path, at, bytes: length.saturating_sub(at) });
         Ok(())
     }

@@ -5,7 +5,7 @@
 
 use std::{
     fs::{File, OpenOptions},
-    io::{self, BufReader, BufWriter, Read, Write as _},
+    io::{self, BufReader, BufWriter, Read as _, Take, Write as _},
     os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
 };
@@ -50,12 +50,15 @@ struct Segment {
     file: BufWriter<File>,
     hasher: blake3::Hasher,
     length: u64,
+    /// How much of it is known to be on disk. After a failed sync the rest may look written and not
+    /// be.
+    synced: u64,
     count: u64,
 }
 
 impl Writer {
     /// Opens the archive at its end, once it is clear that it is a prefix of `log`. Whatever follows
-    /// the last whole batch is cut off.
+    /// the last whole batch is cut off, and what follows `synced`, if a writer has failed.
     pub(super) fn open(
         options: &ArchiveOptions,
         log: &dyn Log,
@@ -83,9 +86,9 @@ impl Writer {
         if end.last > durable {
             return Err(ahead(end.last));
         }
-        for (path, at) in &end.faults {
+        for fault in &end.faults {
             // What the log lacks is never cut off, even where damage lies before it.
-            if let Some(beyond) = record_follows(path, *at, durable)? {
+            if let Some(beyond) = record_follows(fault, durable)? {
                 return Err(ahead(beyond));
             }
         }
@@ -128,11 +131,14 @@ impl Writer {
         Ok(())
     }
 
-    /// Returns once everything appended is durable, with what that is in the open segment.
-    pub(super) fn sync(&mut self) -> Result<Option<(PathBuf, u64)>, ArchiveError> {
-        let Some(segment) = &mut self.open else { return Ok(None) };
-        segment.sync()?;
-        Ok(Some((segment.path.clone(), segment.length)))
+    /// Returns once everything appended is durable.
+    pub(super) fn sync(&mut self) -> Result<(), ArchiveError> {
+        self.open.as_mut().map_or(Ok(()), Segment::sync)
+    }
+
+    /// How much of the open segment is known to be on disk; those before it are, as a whole.
+    pub(super) fn synced(&self) -> Option<(PathBuf, u64)> {
+        self.open.as_ref().map(|segment| (segment.path.clone(), segment.synced))
     }
 }
 
@@ -151,6 +157,7 @@ impl Segment {
             file: BufWriter::new(file),
             hasher: blake3::Hasher::new(),
             length: 0,
+            synced: 0,
             count: 0,
         };
         segment.put(MAGIC)?;
@@ -190,7 +197,9 @@ impl Segment {
 
     fn sync(&mut self) -> Result<(), ArchiveError> {
         self.file.flush().map_err(ArchiveError::io(&self.path))?;
-        self.file.get_ref().sync_data().map_err(ArchiveError::io(&self.path))
+        self.file.get_ref().sync_data().map_err(ArchiveError::io(&self.path))?;
+        self.synced = self.length;
+        Ok(())
     }
 }
 
@@ -203,7 +212,7 @@ struct End {
     /// Segments at the end without a whole batch.
     unusable: Vec<PathBuf>,
     /// Where reading stopped before a segment's end.
-    faults: Vec<(PathBuf, u64)>,
+    faults: Vec<SegmentFault>,
 }
 
 struct Unsealed {
@@ -238,20 +247,25 @@ impl Unsealed {
             file: BufWriter::new(file),
             hasher,
             length: self.length,
+            synced: self.length,
             count: self.count,
         })
     }
 }
 
+/// Finds the end, and makes what is before it durable.
 fn find_end(dir: &Path) -> Result<End, ArchiveError> {
     let (mut unusable, mut faults) = (Vec::new(), Vec::new());
     for (_, path) in segments(dir)?.into_iter().rev() {
-        let Ok(mut reader) = SegmentReader::open(&path)? else {
-            faults.push((path.clone(), 0));
-            unusable.push(path);
-            continue;
+        let mut reader = match SegmentReader::open(&path)? {
+            Ok(reader) => reader,
+            Err(fault) => {
+                faults.push(fault);
+                unusable.push(path);
+                continue;
+            }
         };
-        let mut whole = None;
+        let (mut whole, mut intact) = (None, true);
         loop {
             match reader.next()? {
                 Ok(Some((record, _))) if record.header.batch_remaining == 0 => {
@@ -259,8 +273,9 @@ fn find_end(dir: &Path) -> Result<End, ArchiveError> {
                 }
                 Ok(Some(_)) => {}
                 Ok(None) => break,
-                Err(_) => {
-                    faults.push((path.clone(), reader.position));
+                Err(fault) => {
+                    faults.push(fault);
+                    intact = false;
                     break;
                 }
             }
@@ -269,7 +284,11 @@ fn find_end(dir: &Path) -> Result<End, ArchiveError> {
             unusable.push(path);
             continue;
         };
-        let unsealed = (!reader.sealed).then_some(Unsealed { path, length, count });
+        // What a process wrote before it was killed need not be on disk yet.
+        reader.input.get_ref().get_ref().sync_all().map_err(ArchiveError::io(&path))?;
+        // A seal that something follows goes with it.
+        let sealed = reader.sealed && intact;
+        let unsealed = (!sealed).then_some(Unsealed { path, length, count });
         return Ok(End { last, chain, unsealed, unusable, faults });
     }
     Ok(End { last: Offset::ZERO, chain: CHAIN_START, unsealed: None, unusable, faults })
@@ -290,13 +309,23 @@ pub(super) fn segments(dir: &Path) -> Result<Vec<(Offset, PathBuf)>, ArchiveErro
     Ok(segments)
 }
 
-/// What is wrong with a segment, at [`SegmentReader::position`].
-pub(super) struct SegmentFault(pub(super) String);
+/// What is wrong with a segment.
+pub(super) struct SegmentFault {
+    pub(super) path: PathBuf,
+    /// The end of the last good entry.
+    pub(super) at: u64,
+    /// The segment's length when it was opened.
+    pub(super) length: u64,
+    pub(super) reason: String,
+}
 
-/// Reads one segment from its start, verifying it.
+/// Reads one segment from its start, verifying it. What is written to it meanwhile is not read: an
+/// entry that the archiver is in the middle of could not be told from damage.
 pub(super) struct SegmentReader {
     pub(super) path: PathBuf,
-    input: BufReader<File>,
+    input: BufReader<Take<File>>,
+    /// The segment's length when it was opened.
+    length: u64,
     hasher: blake3::Hasher,
     pub(super) checker: Checker,
     /// The end of the last good entry.
@@ -308,9 +337,11 @@ pub(super) struct SegmentReader {
 impl SegmentReader {
     pub(super) fn open(path: &Path) -> Result<Result<Self, SegmentFault>, ArchiveError> {
         let file = File::open(path).map_err(ArchiveError::io(path))?;
+        let length = file.metadata().map_err(ArchiveError::io(path))?.len();
         let mut reader = Self {
             path: path.to_owned(),
-            input: BufReader::with_capacity(256 * 1024, file),
+            input: BufReader::with_capacity(256 * 1024, file.take(length)),
+            length,
             hasher: blake3::Hasher::new(),
             checker: Checker::from_start(),
             position: 0,
@@ -319,7 +350,7 @@ impl SegmentReader {
         };
         let mut header = [0; HEADER_BYTES];
         if !reader.fill(&mut header)? {
-            return Ok(Err(SegmentFault("the file ends inside its header".to_owned())));
+            return Ok(Err(reader.fault("the file ends inside its header")));
         }
         let mut fields = &header[..];
         let (mut magic, mut first, mut before) = ([0; 8], [0; 8], [0; 32]);
@@ -327,11 +358,11 @@ impl SegmentReader {
             fields.read_exact(field).map_err(ArchiveError::io(path))?;
         }
         if &magic != MAGIC {
-            return Ok(Err(SegmentFault("the file is not a segment of a known format".to_owned())));
+            return Ok(Err(reader.fault("the file is not a segment of a known format")));
         }
         let before_first = Offset::new(u64::from_be_bytes(first)).prev();
         if before_first == Offset::ZERO && before != CHAIN_START {
-            return Ok(Err(SegmentFault("the chain does not begin at its start".to_owned())));
+            return Ok(Err(reader.fault("the chain does not begin at its start")));
         }
         reader.checker = Checker::from_chain(before_first, before);
         reader.position = HEADER_BYTES as u64;
@@ -342,11 +373,14 @@ impl SegmentReader {
     pub(super) fn next(
         &mut self,
     ) -> Result<Result<Option<(Record, Bytes)>, SegmentFault>, ArchiveError> {
-        let fault = |text: &str| Ok(Err(SegmentFault(text.to_owned())));
         let mut tag = [0; 1];
         if self.sealed {
             let more = self.input.read(&mut tag).map_err(ArchiveError::io(&self.path))?;
-            return if more == 0 { Ok(Ok(None)) } else { fault("bytes follow the seal") };
+            return if more == 0 {
+                Ok(Ok(None))
+            } else {
+                Ok(Err(self.fault("bytes follow the seal")))
+            };
         }
         if !self.fill(&mut tag)? {
             return Ok(Ok(None));
@@ -355,23 +389,23 @@ impl SegmentReader {
             [TAG_RECORD] => {
                 let mut length = [0; 4];
                 if !self.fill(&mut length)? {
-                    return fault("the file ends inside an entry");
+                    return Ok(Err(self.fault("the file ends inside an entry")));
                 }
                 let length = u32::from_be_bytes(length) as usize;
                 if length > MAX_FRAME_BYTES {
-                    return fault("an entry is longer than records are");
+                    return Ok(Err(self.fault("an entry is longer than records are")));
                 }
                 let mut frame = vec![0; length];
                 if !self.fill(&mut frame)? {
-                    return fault("the file ends inside an entry");
+                    return Ok(Err(self.fault("the file ends inside an entry")));
                 }
                 let frame = Bytes::from(frame);
                 let record = match Frame::decode(&frame) {
                     Ok(frame) => frame.record,
-                    Err(error) => return Ok(Err(SegmentFault(error.to_string()))),
+                    Err(error) => return Ok(Err(self.fault(&error.to_string()))),
                 };
                 if let Err(error) = self.checker.check(&record) {
-                    return Ok(Err(SegmentFault(error.to_string())));
+                    return Ok(Err(self.fault(&error.to_string())));
                 }
                 self.count += 1;
                 self.position += 5 + length as u64;
@@ -380,23 +414,32 @@ impl SegmentReader {
             [TAG_SEAL] => {
                 let (mut count, mut chain, mut hash) = ([0; 8], [0; 32], [0; 32]);
                 if !self.fill(&mut count)? || !self.fill(&mut chain)? {
-                    return fault("the file ends inside its seal");
+                    return Ok(Err(self.fault("the file ends inside its seal")));
                 }
                 let expected = *self.hasher.finalize().as_bytes();
                 if !self.fill(&mut hash)? {
-                    return fault("the file ends inside its seal");
+                    return Ok(Err(self.fault("the file ends inside its seal")));
                 }
                 if u64::from_be_bytes(count) != self.count
                     || chain != *self.checker.chain()
                     || hash != expected
                 {
-                    return fault("the seal does not fit the segment");
+                    return Ok(Err(self.fault("the seal does not fit the segment")));
                 }
                 self.sealed = true;
                 self.position += 1 + 8 + 32 + 32;
                 self.next()
             }
-            _ => fault("an entry of an unknown kind"),
+            _ => Ok(Err(self.fault("an entry of an unknown kind"))),
+        }
+    }
+
+    fn fault(&self, reason: &str) -> SegmentFault {
+        SegmentFault {
+            path: self.path.clone(),
+            at: self.position,
+            length: self.length,
+            reason: reason.to_owned(),
         }
     }
 
@@ -413,15 +456,16 @@ impl SegmentReader {
     }
 }
 
-/// A record after `last`, if one can be decoded anywhere after byte `at`. What a crash leaves is
+/// A record after `last`, if one can be decoded anywhere after `fault`. What a crash leaves is
 /// the last thing in a segment; if good records follow, the disk has damaged what lies before them.
 pub(super) fn record_follows(
-    path: &Path,
-    at: u64,
+    fault: &SegmentFault,
     last: Offset,
 ) -> Result<Option<Offset>, ArchiveError> {
-    let bytes = Bytes::from(std::fs::read(path).map_err(ArchiveError::io(path))?);
-    let start = usize::try_from(at).unwrap_or(usize::MAX).saturating_add(1);
+    let mut bytes = std::fs::read(&fault.path).map_err(ArchiveError::io(&fault.path))?;
+    bytes.truncate(usize::try_from(fault.length).unwrap_or(usize::MAX));
+    let bytes = Bytes::from(bytes);
+    let start = usize::try_from(fault.at).unwrap_or(usize::MAX).saturating_add(1);
     for position in start..bytes.len() {
         let Some([TAG_RECORD, length @ ..]) = bytes.get(position..position + 5) else { continue };
         let Ok(length) = <[u8; 4]>::try_from(length) else { continue };

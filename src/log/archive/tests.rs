@@ -1,4 +1,15 @@
-use std::{fs::OpenOptions, path::PathBuf, sync::Arc, time::Instant};
+use std::{
+    fs::OpenOptions,
+    io::Write as _,
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Instant,
+};
+
+use tokio::sync::watch;
 
 use super::{
     archiver::RETRY_FIRST,
@@ -8,13 +19,13 @@ use super::{
 use crate::{
     clock::Clock,
     log::{
-        Batch, Log, StreamHeads,
+        Appending, Batch, Follower, Log, ReadError, StreamHeads,
         contract::{batch, payload, record, start},
         memory::MemoryLog,
         sled::{OpenError, SledLog, SledOptions, log_dir},
         verify,
     },
-    record::{Epoch, Offset, Record},
+    record::{Epoch, Offset, Record, codec},
 };
 
 struct Place(tempfile::TempDir);
@@ -133,6 +144,41 @@ async fn a_torn_end_is_cut_off_and_copied_again() {
 }
 
 #[tokio::test]
+async fn what_follows_a_seal_is_cut_off() {
+    let place = Place::new();
+    let log = place.log();
+    fill(&*log, 9).await;
+    place.archive(&log).unwrap();
+    // A sealed segment is the last one until the next is made.
+    std::fs::remove_file(place.segments().pop().unwrap()).unwrap();
+    let sealed = place.segments().pop().unwrap();
+    let mut file = OpenOptions::new().append(true).open(&sealed).unwrap();
+    file.write_all(&[0; 100]).unwrap();
+    place.archive(&log).unwrap();
+    assert_eq!(place.records(), all(&*log));
+}
+
+#[tokio::test]
+async fn an_archive_can_be_read_while_it_is_written() {
+    let place = Place::new();
+    let log = memory();
+    fill(&*log, 5_000).await;
+    let options = ArchiveOptions { segment_bytes: 100_000, ..place.options() };
+    let archiver = Archiver::start(options.clone(), Arc::clone(&log)).unwrap();
+    let durable = *log.durable().borrow();
+    let (archived, mut read) = (archiver.archived(), Vec::new());
+    while read.len() as u64 != durable.get() {
+        let complete = *archived.borrow() >= durable;
+        let from = Offset::new(read.len() as u64 + 1);
+        let reader = ArchiveReader::open(&options.dir).unwrap();
+        read.extend(reader.records(from).map(Result::unwrap));
+        assert!(!complete || read.len() as u64 == durable.get(), "the archive ends early");
+    }
+    archiver.stop();
+    assert!(read == all(&*log), "what was read is not what the log holds");
+}
+
+#[tokio::test]
 async fn a_damaged_segment_is_named() {
     let place = Place::new();
     let log = place.log();
@@ -224,27 +270,39 @@ async fn records_that_the_log_lacks_are_not_cut_off_behind_damage() {
 
 #[tokio::test]
 async fn a_batch_that_is_not_whole_is_not_restored() {
-    let place = Place::new();
-    let log = place.log();
-    log.append(batch("a", 2)).await.unwrap();
-    log.append(batch("b", 3)).await.unwrap();
-    let options = ArchiveOptions::new(place.options().dir);
-    Archiver::start(options, Arc::clone(&log)).unwrap().stop();
-    let expected = all(&*log);
-    drop(log);
-    // Cut inside the last record of the second batch.
-    let path = place.segments().pop().unwrap();
-    let length = std::fs::metadata(&path).unwrap().len();
-    OpenOptions::new().write(true).open(&path).unwrap().set_len(length - 10).unwrap();
+    // It ends a segment, or is alone in one.
+    for segment_bytes in [DEFAULT_SEGMENT_BYTES, 1] {
+        // Its last record is there in part, or not at all.
+        for whole_entries in [false, true] {
+            let place = Place::new();
+            let options = ArchiveOptions { segment_bytes, ..place.options() };
+            let archive = |log| Archiver::start(options.clone(), log).unwrap().stop();
+            let log = place.log();
+            log.append(batch("a", 2)).await.unwrap();
+            log.append(batch("b", 3)).await.unwrap();
+            archive(Arc::clone(&log));
+            let expected = all(&*log);
+            drop(log);
+            let path = place.segments().pop().unwrap();
+            let length = std::fs::metadata(&path).unwrap().len();
+            let last_entry = 5 + codec::encode_frame(&expected[4]).unwrap().len() as u64;
+            let cut = if whole_entries { last_entry } else { 10 };
+            OpenOptions::new().write(true).open(&path).unwrap().set_len(length - cut).unwrap();
 
-    std::fs::remove_dir_all(log_dir(place.0.path())).unwrap();
-    let restored = restore_from_archive(&place.options().dir, place.0.path()).unwrap();
-    assert_eq!((restored.records, restored.dropped), (2, 2));
-    assert_eq!(restored.torn.as_ref().unwrap().path, path);
-    let log = place.log();
-    assert_restored(&all(&*log), &expected[..2], &restored);
-    place.archive(&log).unwrap();
-    assert_eq!(place.records(), all(&*log));
+            std::fs::remove_dir_all(log_dir(place.0.path())).unwrap();
+            let restored = restore_from_archive(&options.dir, place.0.path()).unwrap();
+            assert_eq!((restored.records, restored.dropped), (2, 2));
+            assert_eq!(restored.torn.is_none(), whole_entries, "{:?}", restored.torn);
+            let log = place.log();
+            assert_restored(&all(&*log), &expected[..2], &restored);
+            // The archive goes on after the last whole batch, with what the log holds there now.
+            archive(Arc::clone(&log));
+            assert_eq!(place.records(), all(&*log));
+            fill(&*log, 3).await;
+            archive(Arc::clone(&log));
+            assert_eq!(place.records(), all(&*log));
+        }
+    }
 }
 
 /// The restored records, and then the one that begins the next epoch.
@@ -286,4 +344,72 @@ async fn a_failing_archive_disk_stops_nothing_and_is_tried_again() {
         .unwrap();
     archiver.stop();
     assert_eq!(place.records(), all(&*log));
+}
+
+#[tokio::test]
+async fn a_failure_leaves_the_segments_before_it_whole() {
+    let place = Place::new();
+    let (durable, failing) = (watch::Sender::new(Offset::ZERO), AtomicBool::new(false));
+    let log = Arc::new(FailingLog { log: memory(), durable, failing });
+    let archiver = Archiver::start(place.options(), Arc::clone(&log) as Arc<dyn Log>).unwrap();
+    let (mut archived, mut failure) = (archiver.archived(), archiver.failure());
+    fill(&*log, 2).await;
+    let end = log.publish();
+    archived.wait_for(|at| *at == end).await.unwrap();
+
+    // Some segments are sealed before it fails, and the last one holds more than was synced.
+    log.failing.store(true, Ordering::SeqCst);
+    fill(&*log, 300).await;
+    let end = log.publish();
+    failure.wait_for(Option::is_some).await.unwrap();
+    log.failing.store(false, Ordering::SeqCst);
+    archived.wait_for(|at| *at == end).await.unwrap();
+    archiver.stop();
+    assert_eq!(place.records(), all(&*log));
+}
+
+/// A log whose watermark moves when it is told to, and whose reads fail after a while.
+#[derive(Debug)]
+struct FailingLog {
+    log: Arc<dyn Log>,
+    durable: watch::Sender<Offset>,
+    failing: AtomicBool,
+}
+
+impl FailingLog {
+    /// Shows all that was appended.
+    fn publish(&self) -> Offset {
+        let end = *self.log.durable().borrow();
+        self.durable.send_replace(end);
+        end
+    }
+}
+
+impl Log for FailingLog {
+    fn append(&self, batch: Batch) -> Appending<'_> {
+        self.log.append(batch)
+    }
+
+    fn get(&self, offset: Offset) -> Result<Option<Record>, ReadError> {
+        self.log.get(offset)
+    }
+
+    fn read(&self, from: Offset, limit: usize) -> Result<Vec<Record>, ReadError> {
+        if from > Offset::new(200) && self.failing.load(Ordering::SeqCst) {
+            return Err(ReadError::Storage("it fails as it was told to".to_owned()));
+        }
+        self.log.read(from, limit)
+    }
+
+    fn durable(&self) -> watch::Receiver<Offset> {
+        self.durable.subscribe()
+    }
+
+    fn start(&self, heads: StreamHeads, follower: Follower) {
+        self.log.start(heads, follower);
+    }
+
+    fn close(&self) {
+        self.log.close();
+    }
 }
