@@ -113,7 +113,7 @@ pub enum OpenError {
         pid: Option<u32>,
     },
     /// A directory or file could not be made or opened.
-    #[error("{}: {source}", .path.display())]
+    #[error("{} cannot be used to keep data: {source}", .path.display())]
     Io {
         /// What could not be opened.
         path: PathBuf,

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::crash::assert_verifies;
-use crate::harness::{Direction, TestServer, run_logcabin, runs, skip};
+use crate::harness::{Direction, TestServer, User, run_logcabin, runs, skip};
 
 #[tokio::test]
 async fn a_second_server_on_the_same_data_is_refused_and_told_why() {
@@ -83,6 +83,54 @@ async fn on_a_full_disk_writes_are_refused_reads_go_on_and_nothing_is_lost() {
     assert_eq!(messages["chunk"][1]["event_id"], json!(before));
     server.stop();
     assert_verifies(server.data_dir());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn after_a_failed_write_no_more_are_taken_reads_go_on_and_nothing_is_lost() {
+    // A file that may not grow past 24 MiB: the write in the middle of which that happens fails.
+    let limit = r#"trap "" XFSZ; ulimit -f 49152 && "$@""#;
+    let wrapper = ["env", "LOGCABIN_LOG_ARCHIVE_DIR=off", "sh", "-c", limit, "sh"];
+    let mut server = TestServer::start_under(wrapper.map(Into::into).into()).await;
+    let mut ann = server.register("ann").await;
+    let room_id = ann.create_room(json!({})).await;
+    let large = text(&"x".repeat(60_000));
+    let mut acknowledged = Vec::new();
+    let refused = loop {
+        let txn_id = format!("large-{}", acknowledged.len());
+        let answer = ann.send(&room_id, "m.room.message", &txn_id, &large).await;
+        if answer.status != 200 {
+            break answer;
+        }
+        acknowledged.push(answer.ok_string("event_id"));
+        assert!(acknowledged.len() < 2000, "the limit did nothing");
+    };
+    assert_eq!(refused.status, 503, "{refused}");
+    assert!(server.output().contains("the log failed"), "{}", server.output());
+    // For good, however small.
+    assert_eq!(ann.send(&room_id, "m.room.message", "small", &text("x")).await.status, 503);
+    assert_holds(&ann, &room_id, &acknowledged).await;
+    server.kill9();
+    // Started again, without the limit.
+    let mut again = TestServer::start_on(server.data_dir()).await;
+    ann.http = again.http();
+    assert_holds(&ann, &room_id, &acknowledged).await;
+    ann.send_text(&room_id, "again", "there is room again").await;
+    again.stop();
+    assert_verifies(server.data_dir());
+}
+
+/// That the room's messages can be read, and begin with the acknowledged ones. The one that was under
+/// way when a write failed may or may not have reached the disk.
+async fn assert_holds(user: &User, room_id: &str, acknowledged: &[String]) {
+    let page = user.messages(room_id, None, None, Direction::Back, 1000).await;
+    let messages = page["chunk"].as_array().into_iter().flatten();
+    let messages: Vec<_> =
+        messages.filter(|event| event["type"] == "m.room.message").rev().collect();
+    assert!(messages.len() >= acknowledged.len(), "{} of {}", messages.len(), acknowledged.len());
+    for (event, event_id) in messages.iter().zip(acknowledged) {
+        assert_eq!(event["event_id"], json!(event_id));
+    }
+    user.sync(None, 0, None).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
