@@ -407,7 +407,7 @@ pub struct RoomReceipt {
     pub room_id: OwnedRoomId,
     /// The user.
     pub user_id: OwnedUserId,
-    /// `m.read`, `m.read.private` or `m.fully_read`.
+    /// `m.read` or `m.read.private`.
     pub receipt_type: String,
     /// The event it points at.
     pub event_id: OwnedEventId,

@@ -1,4 +1,5 @@
-//! Sync: what is new for a user between two offsets, and the long-poll that waits for it.
+//! Sync: what is new for a user between two offsets. The waiting for it is in `api::sync`, the waking in
+//! `engine::head`.
 
 pub mod v3;
 
