@@ -28,7 +28,8 @@ use logcabin::{
         memory::MemoryLog,
     },
     record::{
-        Command, NewRecord, Offset, Origin, Stream,
+        Class, Command, NewRecord, Offset, Origin, Stream,
+        codec::Tip,
         command::{AccountKind, KINDS, ServerRestore, TokenHash, Tokens, Transaction},
     },
     state::State,
@@ -79,6 +80,40 @@ fn the_golden_logs_hold_every_kind_of_command() {
     }
     let missing: Vec<_> = KINDS.iter().filter(|kind| !found.contains(kind.name)).collect();
     assert!(missing.is_empty(), "make a new golden log with {missing:?}");
+}
+
+/// What a newer version wrote is not skipped, guessed at or half applied: the server says so and stops.
+#[tokio::test]
+async fn a_command_of_a_newer_version_stops_the_replay() {
+    for (kind, version, said) in [
+        ("room.dream", 1, "`room.dream` is not known to this version"),
+        ("room.event", 2, "has version 2, this version of logcabin reads up to 1"),
+    ] {
+        let clock = Clock::manual(1_770_000_000_000);
+        let log: Arc<dyn Log> = Arc::new(MemoryLog::new(clock.clone()));
+        let options = Options {
+            server_name: "golden.example".try_into().unwrap(),
+            event_cache_bytes: 1 << 20,
+            clock: clock.clone(),
+        };
+        drop(Engine::open(Arc::clone(&log), options.clone()).await.unwrap());
+        let record = NewRecord {
+            stream: Stream::server(),
+            kind,
+            version,
+            class: Class::Rewindable,
+            ephemeral: false,
+            origin: Origin::server(),
+            payload: "{}".into(),
+        };
+        let records = log.read(Offset::new(1), usize::MAX).unwrap();
+        let mut tip = Tip::after(&records[0]);
+        let (newer, _) = tip.extend(record, 0, 1_770_000_000_000).unwrap();
+        let records = records.into_iter().chain([newer]).map(Arc::new).collect();
+        let log: Arc<dyn Log> = Arc::new(MemoryLog::with_records(clock, records));
+        let error = Engine::open(log, options).await.unwrap_err().to_string();
+        assert!(error.contains("record 2") && error.contains(said), "{error}");
+    }
 }
 
 /// Makes a golden log of this version: to be run when a kind of command or a version of its payload

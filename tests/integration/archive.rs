@@ -6,7 +6,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 use crate::crash::assert_verifies;
-use crate::harness::{Random, TestServer, alone, run_logcabin};
+use crate::harness::{Random, TestServer, alone, restore};
 use crate::load::{History, Load};
 
 /// How far behind the archive may be, as promised.
@@ -30,20 +30,7 @@ async fn a_lost_log_is_rebuilt_from_the_archive_but_for_its_last_moment() {
     fs::remove_dir_all(server.data_dir().join("log")).expect("the log is there to be deleted");
     let new = TempDir::new().expect("a temporary directory");
     let data_dir = new.path().join("data");
-    let output = run_logcabin([
-        "restore".as_ref(),
-        "--from-archive".as_ref(),
-        archive.as_os_str(),
-        "--data-dir".as_ref(),
-        data_dir.as_os_str(),
-    ]);
-    assert!(
-        output.status.success(),
-        "`logcabin restore` ended with {}:\n{}{}",
-        output.status,
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr)
-    );
+    restore(&archive, &data_dir);
     assert_verifies(&data_dir);
 
     let mut restored = TestServer::start_on(&data_dir).await;

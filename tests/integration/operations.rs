@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::crash::assert_verifies;
-use crate::harness::{Direction, TestServer, User, run_logcabin, runs, skip};
+use crate::harness::{Direction, TestServer, User, restore, run_logcabin, runs, skip};
 
 #[tokio::test]
 async fn a_second_server_on_the_same_data_is_refused_and_told_why() {
@@ -150,14 +150,7 @@ async fn a_client_from_a_future_that_a_restore_undid_begins_anew() {
     server.kill9();
 
     let data_dir = earlier.path().join("data");
-    let output = run_logcabin([
-        "restore".as_ref(),
-        "--from-archive".as_ref(),
-        archive.as_os_str(),
-        "--data-dir".as_ref(),
-        data_dir.as_os_str(),
-    ]);
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    restore(&archive, &data_dir);
     let mut restored = TestServer::start_on(&data_dir).await;
     ann.http = restored.http();
     // New records take the offsets of those that were lost, and more.

@@ -229,6 +229,25 @@ where
         .expect("logcabin can be started")
 }
 
+/// Rebuilds a data directory from an archive.
+#[track_caller]
+pub(crate) fn restore(archive: &Path, data_dir: &Path) {
+    let output = run_logcabin([
+        "restore".as_ref(),
+        "--from-archive".as_ref(),
+        archive.as_os_str(),
+        "--data-dir".as_ref(),
+        data_dir.as_os_str(),
+    ]);
+    assert!(
+        output.status.success(),
+        "`logcabin restore` ended with {}:\n{}{}",
+        output.status,
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
+
 /// The tests' own variables begin like the server's settings, and the server refuses what it does not
 /// know.
 fn without_settings(command: &mut Command) -> &mut Command {
