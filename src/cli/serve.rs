@@ -102,10 +102,18 @@ fn banner(config: &Config) -> String {
     } else {
         format!("    curl {url}{prefix}/client/versions")
     };
+    let loopback = config.server.bind.iter().all(|bind| bind.ip().is_loopback());
+    // Too late once people have accounts: said before they do.
+    let name_note = if config.server.name == "localhost" && !loopback {
+        "; it can never be changed:\n                 \
+         for a server that others use, start anew with --server-name and a name of your own"
+    } else {
+        ""
+    };
     format!(
         "\n  Logcabin {version}\n\n  \
            Listening      {listening}\n  \
-           Server name    {name}   (users are @someone:{name})\n  \
+           Server name    {name}   (users are @someone:{name}){name_note}\n  \
            Data           {data}\n  \
            Registration   {registration}\n  \
            Settings       `logcabin config` prints and explains them\n\n  \
@@ -128,6 +136,8 @@ mod tests {
         assert!(banner(&config).contains("m.login.dummy"));
         config.server.bind = vec!["0.0.0.0:8008".parse().unwrap()];
         assert!(banner(&config).contains("--open-registration"));
+        assert!(banner(&config).contains("--server-name"));
+        assert!(banner(&config).contains("http://127.0.0.1:8008"));
         assert!(!banner(&config).contains("m.login.dummy"));
     }
 }
