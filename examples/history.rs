@@ -18,7 +18,7 @@ use logcabin::{
 /// SOURCE is a data directory (of a stopped or a running server), a directory of archive segments,
 /// or `unix:PATH`, the admin socket of a running server.
 ///
-/// ROOM is a room id, an alias, or the beginning of one.
+/// ROOM is a room id, an alias, the beginning of one, or a room's name.
 ///
 /// A TIME is 2026-03-01T14:00:00+01:00, or "2026-03-01 14:00[:30]" in UTC, or -10m (s, m, h, d, w) for
 /// ten minutes ago.

@@ -356,6 +356,9 @@ async fn the_answers_say_what_happened() {
     assert_eq!(stats["records"], filled.end.get());
     assert_eq!(stats["busiest"][0]["room_id"], filled.room.as_str());
 
+    let named = Question::Room { room: "the verandah".to_owned(), last: None };
+    let by_id = Question::Room { room: filled.room.to_string(), last: None };
+    assert_eq!(ask(&source, &named).unwrap(), ask(&source, &by_id).unwrap());
     let many = ask(&source, &Question::Room { room: "porc".to_owned(), last: None }).unwrap_err();
     assert!(matches!(many, HistoryError::ManyRooms { .. }), "{many}");
     let none = ask(&source, &Question::Room { room: "cellar".to_owned(), last: None }).unwrap_err();

@@ -49,11 +49,13 @@ pub enum HistoryError {
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
     /// No room has this name.
-    #[error("no room has an id or an alias that is or begins with `{0}`; `rooms` lists them")]
+    #[error(
+        "no room has the id, alias or name `{0}`, nor an id or alias that begins with it; `rooms` lists them"
+    )]
     NoRoom(String),
     /// Several rooms have this name.
     #[error(
-        "`{name}` is the beginning of the ids or aliases of {} rooms: {}",
+        "`{name}` is the name of, or the beginning of the ids or aliases of, {} rooms: {}",
         .rooms.len(),
         .rooms.iter().take(5).map(|id| id.as_str()).collect::<Vec<_>>().join(", ")
     )]

@@ -95,8 +95,8 @@ impl<'a> History<'a> {
         self.moments.get(index).copied().unwrap_or_else(|| self.end())
     }
 
-    /// The room that `name` is the id or alias of, or the beginning of the id or alias of, if that
-    /// of one room only.
+    /// The room that `name` is the id or alias of, or the beginning of the id or alias of, or else the
+    /// name, if that of one room only.
     ///
     /// # Errors
     /// When it is that of no room, or of several.
@@ -120,6 +120,14 @@ impl<'a> History<'a> {
         for (alias, target) in self.state.aliases.all(Offset::MAX) {
             if alias.as_str().starts_with(name) || sigil(alias.as_str()) {
                 matches.insert(target.room_id);
+            }
+        }
+        if matches.is_empty() {
+            // Names are in the events, which are read only when nothing nearer fits.
+            for row in self.rooms()? {
+                if row.name.is_some_and(|called| called.eq_ignore_ascii_case(name)) {
+                    matches.insert(row.room_id);
+                }
             }
         }
         let found = matches.first().and_then(|id| rooms.get(id));
