@@ -74,25 +74,27 @@ impl Head {
         self.waiting.len()
     }
 
-    /// Publishes what was applied and wakes exactly those it concerns.
-    pub(super) fn publish(&self, state: &State, mut effects: Vec<Effect>) {
-        let offset = state.applied();
+    /// Publishes what was applied. Says whether anyone is to be woken.
+    pub(super) fn publish(&self, offset: Offset) -> bool {
         self.offset.store(offset.get(), Ordering::Release);
+        self.moved.send_replace(offset);
+        !self.waiting.is_empty()
+    }
+
+    /// Wakes exactly those whom published effects concern.
+    pub(super) fn wake_all(&self, state: &State, mut effects: Vec<Effect>) {
         effects.sort_unstable();
         effects.dedup();
-        if !self.waiting.is_empty() {
-            for effect in effects {
-                match effect {
-                    Effect::WakeUser(user_id) => self.wake(&user_id),
-                    Effect::WakeRoom(room_id) => {
-                        if let Some(room) = state.rooms.get(&room_id) {
-                            room.each_member_now(|user_id| self.wake(user_id));
-                        }
+        for effect in effects {
+            match effect {
+                Effect::WakeUser(user_id) => self.wake(&user_id),
+                Effect::WakeRoom(room_id) => {
+                    if let Some(room) = state.rooms.get(&room_id) {
+                        room.each_member_now(|user_id| self.wake(user_id));
                     }
                 }
             }
         }
-        self.moved.send_replace(offset);
     }
 
     fn wake(&self, user_id: &UserId) {

@@ -6,8 +6,8 @@
 //!
 //! [`Engine::propose`] queues a proposal on its stream. A turn takes what waits for that stream,
 //! decides it, and appends the outcome as one batch on one expected version. The log calls the
-//! follower with durable records only; the follower applies them, publishes the new head and wakes
-//! the long-polls they concern; then the append resolves and the replies go out.
+//! follower with durable records only; the follower applies them, publishes the new head and has the
+//! long-polls woken that they concern; then the append resolves and the replies go out.
 
 mod durable;
 mod head;
@@ -20,6 +20,7 @@ use std::{
 
 use base64::{Engine as _, engine::general_purpose::STANDARD_NO_PAD};
 use ruma::{OwnedServerName, ServerName, signatures::Ed25519KeyPair};
+use tokio::runtime::Handle;
 
 pub use durable::Durable;
 pub use head::{Head, Listener};
@@ -145,7 +146,7 @@ impl Engine {
         let events = Arc::new(EventStore::new(Arc::clone(&log), options.event_cache_bytes));
         let head = Arc::new(Head::new(state.applied()));
         let heads: StreamHeads = state.streams.heads();
-        log.start(heads, Box::new(follower(&state, &events, &head)));
+        log.start(heads, Box::new(follower(&state, &events, &head, Handle::current())));
 
         if state.server().is_none() {
             let identity = Command::from(new_identity(&options.server_name)?);
@@ -209,12 +210,13 @@ impl Engine {
     }
 }
 
-/// What the log calls with each group of durable records: applies them, publishes the new head,
-/// wakes those concerned.
+/// What the log calls with each group of durable records: applies them, publishes the new head, has
+/// those concerned woken.
 fn follower(
     state: &Arc<State>,
     events: &Arc<EventStore>,
     head: &Arc<Head>,
+    runtime: Handle,
 ) -> impl FnMut(&[Arc<Record>]) + Send + use<> {
     let (state, events, head) = (Arc::clone(state), Arc::clone(events), Arc::clone(head));
     move |records| {
@@ -238,7 +240,11 @@ fn follower(
             }
             events.remember(record);
         }
-        head.publish(&state, effects);
+        if head.publish(state.applied()) && !effects.is_empty() {
+            // Elsewhere, so that thousands who wait do not come before the one who wrote.
+            let (state, head) = (Arc::clone(&state), Arc::clone(&head));
+            runtime.spawn(async move { head.wake_all(&state, effects) });
+        }
     }
 }
 
