@@ -20,7 +20,6 @@ impl Shutdown {
     }
 
     /// Whether the signal has been given.
-    #[allow(dead_code, reason = "for loops that do not wait")]
     pub(crate) fn is_given(&self) -> bool {
         *self.0.borrow()
     }

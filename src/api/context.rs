@@ -1,9 +1,7 @@
 //! The events around an event.
 
-use std::collections::HashSet;
-
 use bytes::Bytes;
-use ruma::{UInt, api::client::context::get_context::v3 as get_context, events::TimelineEventType};
+use ruma::api::client::context::get_context::v3 as get_context;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
@@ -35,10 +33,7 @@ pub(super) async fn context(
     let view = cx.view();
     let event = visible_event(&view, &room, &request.event_id)?;
     let filter = EventFilter::from(request.filter);
-    let limit = filter.limit.map_or(request.limit, |limit| {
-        request.limit.min(UInt::try_from(limit).unwrap_or(UInt::MAX))
-    });
-    let limit = page_size(limit);
+    let limit = page_size(request.limit, &filter);
     // Half on each side; the odd one comes before.
     let (before, after) = (limit.div_ceil(2), limit / 2);
     let before =
@@ -50,15 +45,15 @@ pub(super) async fn context(
     // The state at the last event returned, as far as the caller sees state.
     let seen = view.state_as_of(&room)?.unwrap_or(Offset::ZERO);
     let state_at = last.min(seen);
-    let mut state = view.events.get_all(&room.full_state(state_at))?;
-    if filter.lazy_load_members {
-        let around = before.iter().chain(&after).chain([&event]);
-        let senders: HashSet<_> = around.map(|event| event.sender.as_str()).collect();
-        state.retain(|event| {
-            event.event_type != TimelineEventType::RoomMember
-                || event.state_key.as_deref().is_some_and(|key| senders.contains(key))
-        });
-    }
+    let state = if filter.lazy_load_members {
+        let around: Vec<_> = before.iter().chain(&after).chain([&event]).cloned().collect();
+        let mut state = view.events.get_all(&room.state_without_members(state_at))?;
+        state.extend(view.members_of(&room, &around, None, state_at)?);
+        state.sort_unstable_by_key(|event| event.offset);
+        state
+    } else {
+        view.events.get_all(&room.full_state(state_at))?
+    };
     let form = ClientForm::Full;
     json(&Response {
         start: cx.app.token(first.prev()),

@@ -21,12 +21,11 @@ use ruma::{
     events::StateEventType,
     room::{JoinRuleKind, RoomType},
 };
-use serde_json::Value;
 
 use super::{Server, at_length, timeline::readable_as_of};
 use crate::{
     decide::directory::{RemoveAlias, SetAlias, SetVisibility},
-    events::{EventStore, as_shown},
+    events::EventStore,
     http::{ApiError, Cx},
     limits,
     log::ReadError,
@@ -208,12 +207,8 @@ fn mentions(room: &PublicRoomsChunk, term: &str) -> bool {
 }
 
 fn describe(events: &EventStore, room: &Room) -> Result<PublicRoomsChunk, ReadError> {
-    let field = |event_type: StateEventType, field: &str| -> Result<Option<String>, ReadError> {
-        let Some(offset) = room.state_event(&event_type, "", Offset::MAX) else { return Ok(None) };
-        let event = events.get(offset)?.map(|event| as_shown(room, event, Offset::MAX));
-        let content = event.and_then(|event| event.content_as::<Value>().ok());
-        let text = content.and_then(|content| content[field].as_str().map(ToOwned::to_owned));
-        Ok(text.filter(|text| !text.is_empty()))
+    let field = |event_type: StateEventType, field: &str| {
+        events.state_text(room, &event_type, field, Offset::MAX)
     };
     let visibility = field(StateEventType::RoomHistoryVisibility, "history_visibility")?;
     let guests = field(StateEventType::RoomGuestAccess, "guest_access")?;

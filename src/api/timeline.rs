@@ -41,9 +41,7 @@ pub(super) async fn messages(
     let view = cx.view();
     let seen = readable_as_of(&view, &room)?;
     let filter = EventFilter::from(request.filter);
-    let limit = page_size(filter.limit.map_or(request.limit, |limit| {
-        request.limit.min(UInt::try_from(limit).unwrap_or(UInt::MAX))
-    }));
+    let limit = page_size(request.limit, &filter);
     let position = |token: Option<&str>| token.map(|token| cx.app.position(token)).transpose();
     let to = position(request.to.as_deref())?;
     let from = position(request.from.as_deref())?;
@@ -110,7 +108,8 @@ pub(super) fn readable_as_of(view: &View<'_>, room: &Room) -> Result<Offset, Api
     at.ok_or_else(|| ApiError::forbidden("You are not in this room."))
 }
 
-/// How many events a page has that was asked to have `limit`.
-pub(super) fn page_size(limit: UInt) -> usize {
-    usize::try_from(u64::from(limit).min(limits::PAGE_EVENTS)).unwrap_or(usize::MAX)
+/// How many events a page has that was asked to have `limit`, and by the filter no more than its own.
+pub(super) fn page_size(limit: UInt, filter: &EventFilter) -> usize {
+    let limit = u64::from(limit).min(filter.limit.unwrap_or(u64::MAX)).min(limits::PAGE_EVENTS);
+    usize::try_from(limit).unwrap_or(usize::MAX)
 }

@@ -1,7 +1,10 @@
 //! The form of an event that clients get, with its `unsigned` part for the one who looks.
 
-use ruma::{CanonicalJsonObject, MilliSecondsSinceUnixEpoch, events::TimelineEventType};
-use ruma::{DeviceId, EventId, RoomId, UserId, canonical_json::RedactedBecause};
+use ruma::{
+    CanonicalJsonObject, DeviceId, EventId, MilliSecondsSinceUnixEpoch, RoomId, UserId,
+    canonical_json::RedactedBecause,
+    events::{StateEventType, TimelineEventType},
+};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
@@ -148,6 +151,27 @@ impl EventStore {
             unsigned,
         };
         Ok(to_raw(&client))
+    }
+}
+
+impl EventStore {
+    /// A text in the content of the room's state of this type (with an empty key) as of `at`, as it is
+    /// to be shown: none where it is missing, empty, not a text, or redacted.
+    ///
+    /// # Errors
+    /// When the log cannot be read.
+    pub(crate) fn state_text(
+        &self,
+        room: &Room,
+        event_type: &StateEventType,
+        field: &str,
+        at: Offset,
+    ) -> Result<Option<String>, ReadError> {
+        let Some(offset) = room.state_event(event_type, "", at) else { return Ok(None) };
+        let event = self.get(offset)?.map(|event| as_shown(room, event, at));
+        let content = event.and_then(|event| event.content_as::<serde_json::Value>().ok());
+        let text = content.and_then(|content| content[field].as_str().map(ToOwned::to_owned));
+        Ok(text.filter(|text| !text.is_empty()))
     }
 }
 

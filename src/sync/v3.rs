@@ -14,7 +14,7 @@ use serde::Serialize;
 use serde_json::{json, value::RawValue};
 
 use crate::{
-    events::{ClientForm, EventRef, as_shown, to_raw},
+    events::{ClientForm, EventRef, to_raw},
     log::ReadError,
     record::{Command, Epoch, Offset},
     state::{Account, Membership, Room, RoomMembership},
@@ -538,8 +538,10 @@ impl RoomSync<'_> {
     fn summary(&self) -> Result<Summary, ReadError> {
         let at = self.view.at();
         let counts = self.room.counts(at);
-        let named = self.has_text(StateEventType::RoomName, "name", at)?
-            || self.has_text(StateEventType::RoomCanonicalAlias, "alias", at)?;
+        let text =
+            |event_type, field| self.view.events.state_text(self.room, &event_type, field, at);
+        let named = text(StateEventType::RoomName, "name")?.is_some()
+            || text(StateEventType::RoomCanonicalAlias, "alias")?.is_some();
         let heroes = if named {
             None
         } else {
@@ -557,19 +559,6 @@ impl RoomSync<'_> {
             Some(heroes.into_iter().map(|(user_id, _)| user_id.to_string()).collect())
         };
         Ok(Summary { heroes, joined: Some(counts.joined), invited: Some(counts.invited) })
-    }
-
-    fn has_text(
-        &self,
-        event_type: StateEventType,
-        field: &str,
-        at: Offset,
-    ) -> Result<bool, ReadError> {
-        let Some(offset) = self.room.state_event(&event_type, "", at) else { return Ok(false) };
-        let event = self.view.events.get(offset)?;
-        let event = event.map(|event| as_shown(self.room, event, at));
-        let content = event.and_then(|event| event.content_as::<serde_json::Value>().ok());
-        Ok(content.is_some_and(|content| content[field].as_str().is_some_and(|t| !t.is_empty())))
     }
 }
 
