@@ -20,6 +20,8 @@ pub struct EventFilter {
     pub limit: Option<u64>,
     /// Whether member events are wanted only for those who sent the events returned.
     pub lazy_load_members: bool,
+    /// Whether member events are wanted even if the client already has them.
+    pub include_redundant_members: bool,
 }
 
 /// Which rooms are wanted.
@@ -93,6 +95,10 @@ impl From<RoomEventFilter> for EventFilter {
             contains_url: filter.url_filter.map(|url| url == UrlFilter::EventsWithUrl),
             limit: filter.limit.map(u64::from),
             lazy_load_members: matches!(filter.lazy_load_options, LazyLoadOptions::Enabled { .. }),
+            include_redundant_members: matches!(
+                filter.lazy_load_options,
+                LazyLoadOptions::Enabled { include_redundant_members: true }
+            ),
         }
     }
 }
