@@ -79,6 +79,19 @@ pub const PAGE_EVENTS: u64 = 1000;
 /// the client goes on from where the look ended. A look at this many takes some 20 milliseconds.
 pub const SCANNED_EVENTS: usize = 10_000;
 
+/// One-time keys that a device may have on the server at once. Clients keep some fifty there.
+pub const ONE_TIME_KEYS: usize = 1000;
+
+/// A key, a signature or what else a client uploads of its keys in one piece, in bytes: devices' keys with
+/// their signatures take about one thousand.
+pub const KEY_BYTES: usize = 32 * 1024;
+
+/// Users, or devices of a user, that one request about keys may name.
+pub const KEY_QUERY: usize = 10_000;
+
+/// Messages to a device that one sync gives it; it asks again for more.
+pub const TO_DEVICE_MESSAGES: usize = 100;
+
 /// A whole profile (client-server API, "Profiles").
 pub const PROFILE_BYTES: usize = 64 * 1024;
 

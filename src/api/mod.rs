@@ -10,6 +10,7 @@ mod directory;
 mod discovery;
 mod error;
 mod filter;
+mod keys;
 mod membership;
 mod profile;
 mod push;
@@ -20,6 +21,7 @@ mod send;
 mod session;
 mod sync;
 mod timeline;
+mod to_device;
 pub(crate) mod typing;
 pub(crate) mod uiaa;
 
@@ -121,6 +123,14 @@ pub(crate) fn endpoints(config: &Config) -> Table<Server> {
         .on(directory::set_visibility)
         .on(directory::public_rooms)
         .on(directory::public_rooms_filtered)
+        // End-to-end encryption
+        .on_json(keys::upload)
+        .on_json(keys::query)
+        .on_json(keys::claim)
+        .on(keys::changes)
+        .on(keys::upload_cross_signing)
+        .on_json(keys::upload_signatures)
+        .on(to_device::send)
         // Push
         .on(push::rules)
 }

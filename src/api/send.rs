@@ -34,7 +34,11 @@ async fn send(
 }
 
 /// The client's transaction: of its session, and of one endpoint with its path.
-fn transaction(cx: &Cx<Server>, scope: String, id: &str) -> Result<Transaction, ApiError> {
+pub(super) fn transaction(
+    cx: &Cx<Server>,
+    scope: String,
+    id: &str,
+) -> Result<Transaction, ApiError> {
     if id.len() > limits::TRANSACTION_ID_BYTES {
         return Err(ApiError::invalid_param("The transaction id is too long."));
     }

@@ -10,9 +10,11 @@ pub mod create_room;
 pub mod directory;
 mod draft;
 pub mod ephemeral;
+pub mod keys;
 pub mod membership;
 mod powers;
 pub mod send;
+pub mod to_device;
 
 use std::{
     collections::HashMap,

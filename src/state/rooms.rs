@@ -329,6 +329,17 @@ impl Room {
         self.inner.read().counts.at(at).map(|(_, counts)| *counts).unwrap_or_default()
     }
 
+    /// The users whose membership or profile changed after `since`, up to and with `to`.
+    #[must_use]
+    pub fn members_changed(&self, since: Offset, to: Offset) -> BTreeSet<OwnedUserId> {
+        let inner = self.inner.read();
+        let from = inner.state_log.partition_point(|(offset, _)| *offset <= since);
+        let changed = inner.state_log[from..].iter().take_while(|(offset, _)| *offset <= to);
+        let keys = changed.filter_map(|(_, key)| inner.keys.get(*key as usize));
+        let members = keys.filter(|(event_type, _)| *event_type == StateEventType::RoomMember);
+        members.filter_map(|(_, user_id)| OwnedUserId::try_from(user_id.as_ref()).ok()).collect()
+    }
+
     /// Whether how many are joined or invited changed after `since`, even if it changed back.
     #[must_use]
     pub fn counts_changed(&self, since: Offset, to: Offset) -> bool {

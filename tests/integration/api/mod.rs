@@ -3,6 +3,7 @@
 
 mod accounts;
 mod directory;
+mod encryption;
 mod filters;
 mod hostile;
 mod membership;
