@@ -1,4 +1,5 @@
 //! End-to-end encryption: keys, claims, cross-signing, messages to devices, device lists.
+#![allow(clippy::unwrap_used, reason = "helpers of tests, which clippy does not know to be such")]
 
 use std::collections::BTreeSet;
 
