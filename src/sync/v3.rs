@@ -6,21 +6,18 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
-use ruma::{
-    OwnedRoomId, RoomId, UserId, api::client::filter::FilterDefinition, events::StateEventType,
-    push::Ruleset,
-};
+use ruma::{OwnedRoomId, RoomId, UserId, events::StateEventType, push::Ruleset};
 use serde::Serialize;
 use serde_json::{json, value::RawValue};
 
 use crate::{
-    events::{ClientForm, EventRef, to_raw},
+    events::{EventForm, EventRef, to_raw},
     log::ReadError,
     record::{Command, Epoch, Offset},
     state::{Account, Membership, Room, RoomMembership},
     view::{
         View,
-        filter::{EventFilter, RoomSelection},
+        filter::{EventFilter, Filter, RoomSelection},
         token::Token,
     },
 };
@@ -42,7 +39,7 @@ pub struct Request {
 }
 
 /// A filter, taken apart.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct SyncFilter {
     /// On global account data.
     pub account_data: EventFilter,
@@ -51,7 +48,7 @@ pub struct SyncFilter {
 }
 
 /// The part of a filter that is about rooms.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct RoomFilters {
     /// Which rooms.
     pub selection: RoomSelection,
@@ -67,26 +64,29 @@ pub struct RoomFilters {
     pub ephemeral: EventFilter,
     /// How many events of a timeline are returned, within the server's bounds.
     pub timeline_limit: usize,
+    /// The form of events.
+    pub form: EventForm,
 }
 
 impl SyncFilter {
-    /// The filter of a definition. Timelines have `default_limit` events unless the filter says
+    /// A filter with its bounds. Timelines have `default_limit` events unless the filter says
     /// otherwise, and `max_limit` at most.
     #[must_use]
-    pub fn new(definition: FilterDefinition, default_limit: usize, max_limit: usize) -> Self {
-        let room = definition.room;
-        let timeline = EventFilter::from(room.timeline);
-        let asked = timeline.limit.map(|limit| usize::try_from(limit).unwrap_or(usize::MAX));
+    pub fn new(filter: Filter, default_limit: usize, max_limit: usize) -> Self {
+        let form = filter.form(&EventForm::SYNC);
+        let room = filter.room;
+        let asked = room.timeline.limit.map(|limit| usize::try_from(limit).unwrap_or(usize::MAX));
         Self {
-            account_data: definition.account_data.into(),
+            account_data: filter.account_data,
             room: RoomFilters {
-                selection: RoomSelection::new(room.rooms, room.not_rooms),
+                selection: room.selection,
                 include_leave: room.include_leave,
                 timeline_limit: asked.unwrap_or(default_limit).min(max_limit),
-                timeline,
-                state: room.state.into(),
-                account_data: room.account_data.into(),
-                ephemeral: room.ephemeral.into(),
+                timeline: room.timeline,
+                state: room.state,
+                account_data: room.account_data,
+                ephemeral: room.ephemeral,
+                form,
             },
         }
     }
@@ -368,7 +368,7 @@ impl RoomSync<'_> {
         if quiet && !whole && !members_changed {
             return Ok(None);
         }
-        joined.state.events = self.view.client_events(self.room, &state, ClientForm::Sync)?;
+        joined.state.events = self.view.client_events(self.room, &state, &self.filter.form)?;
         joined.timeline = self.client_timeline(timeline)?;
         Ok(Some(joined))
     }
@@ -394,7 +394,9 @@ impl RoomSync<'_> {
             }
         };
         Ok(LeftRoom {
-            state: Events { events: self.view.client_events(self.room, &state, ClientForm::Sync)? },
+            state: Events {
+                events: self.view.client_events(self.room, &state, &self.filter.form)?,
+            },
             timeline: self.client_timeline(timeline)?,
             account_data: Events::default(),
         })
@@ -469,7 +471,10 @@ impl RoomSync<'_> {
             state.retain(|event| !shown.contains(&event.offset));
             state.extend(members);
         }
-        state.retain(|event| self.filter.state.matches(event) && !shown.contains(&event.offset));
+        state.retain(|event| {
+            self.filter.state.matches(self.room, event, self.view.at())
+                && !shown.contains(&event.offset)
+        });
         state.sort_unstable_by_key(|event| event.offset);
         // Of each key, the newest.
         let mut seen = HashSet::new();
@@ -488,8 +493,10 @@ impl RoomSync<'_> {
 
     fn client_timeline(&self, timeline: Stretch) -> Result<Timeline, ReadError> {
         let offset = timeline.start.prev().min(timeline.at);
+        // Where nothing was left out, the client has seen what relates to these events.
+        let form = self.filter.form.bundled(timeline.limited);
         Ok(Timeline {
-            events: self.view.client_events(self.room, &timeline.events, ClientForm::Sync)?,
+            events: self.view.client_events(self.room, &timeline.events, &form)?,
             limited: timeline.limited,
             prev_batch: Token { epoch: self.request.epoch, offset }.to_string(),
         })
