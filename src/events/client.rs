@@ -211,14 +211,16 @@ pub(crate) fn age(event: &StoredEvent, now_ms: u64) -> i64 {
 
 /// The event with what its room version's redaction rules take away gone.
 pub(crate) fn redacted(room: &Room, event: &EventRef) -> EventRef {
+    let rules = &room.rules.redaction;
     let strip = || -> Option<StoredEvent> {
         let pdu: CanonicalJsonObject = serde_json::from_str(event.pdu.get()).ok()?;
         let because: Option<RedactedBecause> = None;
-        let pdu = ruma::canonical_json::redact(pdu, &room.rules.redaction, because).ok()?;
+        let pdu = ruma::canonical_json::redact(pdu, rules, because).ok()?;
         let content = to_raw(pdu.get("content")?);
         Some(StoredEvent {
             content,
-            redacts: None,
+            // Where it stays in the content, it stays what clients are told beside it.
+            redacts: event.redacts.clone().filter(|_| rules.keep_room_redaction_redacts),
             transaction: None,
             pdu: to_raw(&pdu),
             ..StoredEvent::clone(event)

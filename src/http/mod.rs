@@ -38,7 +38,6 @@ use std::{borrow::Cow, net::IpAddr, sync::Arc};
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
-use http::Uri;
 use percent_encoding::percent_decode_str;
 
 #[allow(
@@ -80,7 +79,7 @@ pub(crate) struct Cx<A, C = Session> {
     /// if there was none).
     pub(crate) body: Bytes,
     /// The address that was asked for, with its query.
-    pub(crate) uri: Uri,
+    pub(crate) uri: http::Uri,
 }
 
 impl<A, C> Cx<A, C> {

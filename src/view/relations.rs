@@ -124,8 +124,8 @@ impl View<'_> {
         let mut waiting: BinaryHeap<(Offset, Offset, bool)> = BinaryHeap::new();
         let mut position = Offset::MAX;
         loop {
-            let chunk = room.threads(position, super::chunk(limit));
-            let exhausted = chunk.len() < super::chunk(limit);
+            let chunk = room.threads(position, limit);
+            let exhausted = chunk.len() < limit;
             for (newest, root) in chunk {
                 position = newest;
                 let replies = sight.counting(room.children(root, Some(THREAD), as_of))?;
