@@ -4,13 +4,19 @@
 
 use std::{
     io::{self, BufWriter},
+    path::PathBuf,
     process::ExitCode,
 };
 
 use clap::{Parser, Subcommand};
 use logcabin::{
-    history::{HistoryError, Look, Moment, Output, Question, Source, run},
+    history::{
+        HistoryError, Look, Moment, Output, Question, Source,
+        audit::{Asked, AuditOptions},
+        run,
+    },
     record::Offset,
+    view::token::Token,
 };
 
 /// Look into a Logcabin log.
@@ -26,7 +32,7 @@ use logcabin::{
 #[command(name = "history", disable_help_subcommand = true)]
 struct Cli {
     /// Write JSON: one object on a line for each item of `tail`, `rooms`, `room`, `state` and
-    /// `users`; one object as the whole answer of `show`, `diff`, `stats` and `verify`
+    /// `users`; one object as the whole answer of `show`, `diff`, `stats`, `verify` and `audit-sync`
     #[arg(long, global = true)]
     json: bool,
 
@@ -83,11 +89,42 @@ enum Command {
     Stats { source: String },
     /// Check chain, payloads, commands and replay; exits with 1 on a fault
     Verify { source: String },
+    /// Check what sync tells a user against the log; exits with 1 if anything is wrong
+    ///
+    /// A client is followed through the whole log, in steps: each answer that this version of the server
+    /// gives is compared with what the records alone say the user was to be told. Or one answer that a
+    /// client got is (`--answer`).
+    AuditSync {
+        source: String,
+        /// User id, or the part of it before the colon
+        user: String,
+        /// Where the client begins: a `since` token
+        #[arg(long, value_name = "TOKEN")]
+        since: Option<Token>,
+        /// A file with the JSON that /sync gave a client, to audit that alone
+        #[arg(long, value_name = "FILE")]
+        answer: Option<PathBuf>,
+        /// How many times the client asks on its way through the log
+        #[arg(long, value_name = "N", default_value_t = 50)]
+        steps: u64,
+        /// The client loads members lazily
+        #[arg(long)]
+        lazy: bool,
+        /// The client asks with `use_state_after`
+        #[arg(long)]
+        state_after: bool,
+        /// The client asks with `full_state`
+        #[arg(long)]
+        full_state: bool,
+        /// The client's filter has `include_leave`
+        #[arg(long)]
+        include_leave: bool,
+    },
 }
 
 impl Command {
-    fn into_question(self) -> (String, Question) {
-        match self {
+    fn into_question(self) -> Result<(String, Question), HistoryError> {
+        Ok(match self {
             Self::Tail { source, n, no_follow } => {
                 (source, Question::Tail { last: Some(n), follow: !no_follow })
             }
@@ -99,8 +136,37 @@ impl Command {
             Self::Users { source } => (source, Question::Users),
             Self::Stats { source } => (source, Question::Stats),
             Self::Verify { source } => (source, Question::Verify),
-        }
+            Self::AuditSync {
+                source,
+                user,
+                since,
+                answer,
+                steps,
+                lazy,
+                state_after,
+                full_state,
+                include_leave,
+            } => {
+                let answer = answer.map(read_json).transpose()?;
+                let asked = Asked {
+                    since: since.map(|token| token.offset),
+                    to: Offset::ZERO,
+                    full_state,
+                    use_state_after: state_after,
+                    lazy_load_members: lazy,
+                    include_leave,
+                };
+                let options = AuditOptions { user, asked, answer, steps };
+                (source, Question::AuditSync(Box::new(options)))
+            }
+        })
     }
+}
+
+fn read_json(path: PathBuf) -> Result<serde_json::Value, HistoryError> {
+    let read = std::fs::read(&path);
+    let parsed = read.and_then(|text| serde_json::from_slice(&text).map_err(io::Error::from));
+    parsed.map_err(|source| HistoryError::Input { path, source })
 }
 
 fn main() -> ExitCode {
@@ -118,7 +184,7 @@ fn main() -> ExitCode {
 }
 
 fn answer(json: bool, command: Command) -> Result<bool, HistoryError> {
-    let (place, question) = command.into_question();
+    let (place, question) = command.into_question()?;
     let source = Source::open(&place)?;
     if let Some(note) = source.note() {
         eprintln!("history: {note}");

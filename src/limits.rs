@@ -99,3 +99,7 @@ pub const PROFILE_BYTES: usize = 64 * 1024;
 /// How long someone is shown as typing whose client does not say how long: as long as common
 /// clients ask for.
 pub(crate) const TYPING: Duration = Duration::from_secs(30);
+
+/// How much is remembered of which members each device was sent, in bytes: some 2.5 million of them. What
+/// is forgotten is sent again.
+pub const KNOWN_MEMBERS_BYTES: u64 = 64 << 20;

@@ -15,6 +15,7 @@ use crate::{
     config::Config,
     engine::{self, Engine},
     http::{Edge, TableError, serve},
+    limits,
     log::{
         Log, ReadError,
         archive::{ArchiveError, ArchiveOptions, Archiver},
@@ -22,6 +23,7 @@ use crate::{
     },
     passwords::Passwords,
     shutdown::Shutdown,
+    sync::KnownMembers,
 };
 
 /// How many bytes of events are kept in memory. Enough for the recent history of busy rooms; what
@@ -97,6 +99,7 @@ pub async fn run(
         passwords: Passwords::new(config.passwords.iterations, config.concurrent_hashes()),
         engine: Arc::clone(&engine),
         uiaa: uiaa::Sessions::default(),
+        known_members: KnownMembers::new(limits::KNOWN_MEMBERS_BYTES),
         epoch: engine.state().epoch(),
         config: config.clone(),
     });

@@ -22,7 +22,7 @@ use logcabin::{
         send::SendEvent,
     },
     engine::{Engine, Options},
-    history::{HistoryError, Look, Moment, Output, Question, Source, run},
+    history::{HistoryError, Look, Moment, Output, Question, Source, audit::AuditOptions, run},
     log::{
         Log,
         archive::{ArchiveOptions, Archiver, archive_dir},
@@ -267,6 +267,11 @@ fn questions(filled: &Filled) -> Vec<Question> {
         Question::Diff { room: room(), from: at("20"), to: Moment::At(filled.end) },
         Question::Users,
         Question::Stats,
+        Question::AuditSync(Box::new(AuditOptions {
+            user: "bob".to_owned(),
+            steps: 10,
+            ..AuditOptions::default()
+        })),
     ]
 }
 
@@ -391,6 +396,39 @@ async fn state_as_of_an_offset_is_that_of_a_log_that_ends_there() {
         drop(stop);
         served.await.unwrap();
     }
+}
+
+/// An operator holds the answer that a client complains of against the log.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_that_the_log_does_not_bear_out_is_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let cabin = Cabin::open(directory.path()).await;
+    let filled = fill(&cabin).await;
+    let _ = cabin.close();
+    let source = place(directory.path());
+    let steps = |steps| AuditOptions { user: "bob".to_owned(), steps, ..AuditOptions::default() };
+    let audit = |options: AuditOptions| {
+        let question = Question::AuditSync(Box::new(options));
+        let mut text = Vec::new();
+        let mut out = Output::for_people(&mut text, Look::default());
+        let right = tokio::task::block_in_place(|| run(&source, &question, &mut out)).unwrap();
+        (right, String::from_utf8(text).unwrap())
+    };
+    for number in [1, 7, 1000] {
+        let (right, text) = audit(steps(number));
+        assert!(right && text.contains("each is what the log says"), "{text}");
+    }
+    let empty = json!({ "next_batch": format!("s0_{}", filled.end) });
+    let (right, text) = audit(AuditOptions { answer: Some(empty), ..steps(1) });
+    assert!(!right && text.contains("the room is missing"), "{text}");
+    assert!(text.contains(filled.room.as_str()), "{text}");
+    let lost = AuditOptions { answer: Some(json!({})), ..steps(1) };
+    let question = Question::AuditSync(Box::new(lost));
+    let error = ask(&source, &question).unwrap_err().to_string();
+    assert!(error.contains("next_batch"), "{error}");
+    let nobody = AuditOptions { user: "nobody".to_owned(), ..steps(1) };
+    let error = ask(&source, &Question::AuditSync(Box::new(nobody))).unwrap_err().to_string();
+    assert!(error.contains("`nobody`"), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -38,6 +38,7 @@ use crate::{
     passwords::Passwords,
     record::{Epoch, Offset},
     state::Room,
+    sync::KnownMembers,
     view::{View, token::Token},
 };
 
@@ -47,6 +48,7 @@ pub(crate) struct Server {
     pub(crate) engine: Arc<Engine>,
     pub(crate) passwords: Passwords,
     pub(crate) uiaa: uiaa::Sessions,
+    pub(crate) known_members: KnownMembers,
     pub(crate) epoch: Epoch,
 }
 

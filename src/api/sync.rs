@@ -9,7 +9,7 @@ use tokio::time::{Instant, timeout_at};
 use super::{Server, at_length, filter, json};
 use crate::{
     http::{ApiError, Cx},
-    sync::{self, Request, SyncFilter},
+    sync::v3::{self, Request, SyncFilter},
 };
 
 pub(super) async fn sync(cx: Cx<Server>, request: sync_events::Request) -> Result<Bytes, ApiError> {
@@ -23,6 +23,7 @@ pub(super) async fn sync(cx: Cx<Server>, request: sync_events::Request) -> Resul
             Some(since) => cx.app.position_or_abandoned(since)?,
         },
         full_state: request.full_state,
+        use_state_after: request.use_state_after,
         filter: SyncFilter::new(
             filter::of_sync(&cx)?,
             to_usize(settings.timeline_limit),
@@ -35,6 +36,7 @@ pub(super) async fn sync(cx: Cx<Server>, request: sync_events::Request) -> Resul
     let patience = request.timeout.unwrap_or_default().min(longest);
     let deadline = Instant::now() + patience;
 
+    let respond = |cx: &Cx<Server>| v3::respond(&cx.view(), &wanted, &cx.app.known_members);
     let head = cx.app.engine.head();
     let listener = head.listen(&cx.caller.user_id);
     loop {
@@ -44,9 +46,9 @@ pub(super) async fn sync(cx: Cx<Server>, request: sync_events::Request) -> Resul
         woken.as_mut().enable();
 
         if at_once {
-            return at_length(|| json(&sync::v3::respond(&cx.view(), &wanted)?));
+            return at_length(|| json(&respond(&cx)?));
         }
-        let response = sync::v3::respond(&cx.view(), &wanted)?;
+        let response = respond(&cx)?;
         let now = Instant::now();
         if !response.is_empty() || now >= deadline || cx.shutdown.is_given() {
             return json(&response);

@@ -6,14 +6,18 @@
 //! log is. [`run()`] answers one question, for people or for programs (see [`Output`]); `cargo run
 //! --example history` is that with a command line. Secrets are masked in every answer.
 
-use std::io;
+use std::{io, path::PathBuf};
 
 use ruma::OwnedRoomId;
 
 use crate::{
-    checkpoint::CheckpointError, log::archive::ArchiveError, record::Offset, state::ApplyError,
+    checkpoint::CheckpointError,
+    log::archive::ArchiveError,
+    record::{CommandError, Offset},
+    state::ApplyError,
 };
 
+pub mod audit;
 pub mod check;
 pub mod look;
 pub mod mask;
@@ -65,6 +69,23 @@ pub enum HistoryError {
         /// The rooms.
         rooms: Vec<OwnedRoomId>,
     },
+    /// No user has this name.
+    #[error("no user has the id or name `{0}`; `users` lists them")]
+    NoUser(String),
+    /// A sync's answer does not say where it leads to.
+    #[error("the answer has no `next_batch` of a server of this kind")]
+    NoToken,
+    /// A file that was named cannot be read.
+    #[error("cannot read {}: {source}", .path.display())]
+    Input {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// A record's command cannot be read.
+    #[error(transparent)]
+    Command(#[from] CommandError),
     /// The log has no such record.
     #[error("there is no record {offset}; the log ends at {end}")]
     NoRecord {

@@ -7,6 +7,7 @@ use anstyle::Style;
 use serde_json::Value;
 
 use super::{
+    audit::Audit,
     check::{Outcome, Report},
     look::{
         BLUE, BOLD, CYAN, DIM, GREEN, Look, MAGENTA, PLAIN, RED, Set, Table, YELLOW, bytes, clean,
@@ -445,6 +446,39 @@ pub fn report(report: &Report, look: &Look) -> String {
         Some(at) => look.paint(RED, &format!("Not intact: the first fault is at record {at}.")),
         None if report.intact => look.paint(GREEN, "Intact."),
         None => look.paint(RED, "Not intact."),
+    };
+    let _ = writeln!(out, "{verdict}");
+    out
+}
+
+pub(super) fn audit(audit: &Audit, look: &Look) -> String {
+    let mut out = heading(look, audit.user_id.as_str(), None);
+    for wrong in &audit.wrong {
+        let since =
+            wrong.since.map_or_else(|| "the beginning".to_owned(), |at| format!("record {at}"));
+        let _ = writeln!(out, "  From {since} to record {}:", wrong.to);
+        for finding in &wrong.findings {
+            let place = finding.room.as_deref().map(|room| format!("{room}: ")).unwrap_or_default();
+            for (index, line) in wrapped(&clean(&format!("{place}{}", finding.what)), look.left(6))
+                .iter()
+                .enumerate()
+            {
+                let mark = if index == 0 { "✗" } else { " " };
+                let _ = writeln!(out, "    {} {}", look.paint(RED, mark), line);
+            }
+        }
+    }
+    let answers = format!(
+        "{} with {} {} audited",
+        count(audit.answers, "answer"),
+        count(audit.events, "event"),
+        if audit.answers == 1 { "was" } else { "were" },
+    );
+    let verdict = if audit.wrong.is_empty() {
+        look.paint(GREEN, &format!("{answers}: each is what the log says."))
+    } else {
+        let wrong = audit.wrong.len();
+        look.paint(RED, &format!("{answers}: {wrong} of them not what the log says."))
     };
     let _ = writeln!(out, "{verdict}");
     out

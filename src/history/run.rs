@@ -5,7 +5,9 @@ use std::{fmt, io::Write};
 use serde::Serialize;
 
 use super::{
-    HistoryError, Look, check,
+    HistoryError, Look,
+    audit::{AuditOptions, audit},
+    check,
     moment::Moment,
     query::{self, History, RecordView},
     render,
@@ -56,16 +58,18 @@ pub enum Question {
     Stats,
     /// Whether the log is intact.
     Verify,
+    /// Whether a user was told by sync what the log says they were to be told.
+    AuditSync(Box<AuditOptions>),
 }
 
 /// Where an answer goes, and how it is to look.
 ///
 /// For programs, an answer is JSON: one object on a line for each item of `tail`, `rooms`, `room`,
-/// `state` and `users`, one object on one line as the whole answer of `show`, `diff`, `stats` and
-/// `verify`. Their members are those of [`RecordView`],
+/// `state` and `users`, one object on one line as the whole answer of `show`, `diff`, `stats`, `verify`
+/// and `audit-sync`. Their members are those of [`RecordView`],
 /// [`RoomRow`](query::RoomRow), [`EventRow`](query::EventRow) (`room` and `state`),
-/// [`UserRow`](query::UserRow), [`Diff`](query::Diff), [`Stats`](query::Stats) and
-/// [`Report`](check::Report).
+/// [`UserRow`](query::UserRow), [`Diff`](query::Diff), [`Stats`](query::Stats),
+/// [`Report`](check::Report) and [`Audit`](super::audit::Audit).
 pub struct Output<'a> {
     writer: &'a mut dyn Write,
     look: Option<Look>,
@@ -126,7 +130,7 @@ impl<'a> Output<'a> {
 }
 
 /// Answers `question` from `source`. Gives whether what was looked at is intact, which only
-/// [`Question::Verify`] can deny.
+/// [`Question::Verify`] and [`Question::AuditSync`] can deny.
 ///
 /// # Errors
 /// When there is no answer, or it cannot be written.
@@ -175,6 +179,11 @@ pub fn run(
             let report = check::check_all(source, None)?;
             out.put(&report, render::report)?;
             return Ok(report.intact);
+        }
+        Question::AuditSync(options) => {
+            let audit = audit(source, options)?;
+            out.put(&audit, render::audit)?;
+            return Ok(audit.wrong.is_empty());
         }
     }
     out.writer.flush()?;

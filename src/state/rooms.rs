@@ -336,6 +336,12 @@ impl Room {
         self.inner.read().counts.at(at).map(|(_, counts)| *counts).unwrap_or_default()
     }
 
+    /// Whether how many are joined or invited changed after `since`, even if it changed back.
+    #[must_use]
+    pub fn counts_changed(&self, since: Offset, to: Offset) -> bool {
+        self.inner.read().counts.between(since, to).next().is_some()
+    }
+
     /// The offset of the redaction of the event at `event`, if it was redacted as of `at`.
     #[must_use]
     pub fn redaction_of(&self, event: Offset, at: Offset) -> Option<Offset> {

@@ -1,6 +1,11 @@
 //! Sync: what is new for a user between two offsets. The waiting for it is in `api::sync`, the waking in
 //! `engine::head`.
 
+mod account_data;
+mod ephemeral;
+pub mod lazy;
+mod summary;
+mod timeline;
 pub mod v3;
 
-pub use v3::{Request, Response, RoomFilters, SyncFilter};
+pub use lazy::KnownMembers;

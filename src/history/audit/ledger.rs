@@ -1,0 +1,272 @@
+//! What the log says about one user, kept as plainly as possible: lists that are searched from one end to
+//! the other. It shares no code with the projections, the views or the sync that it is to check.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ruma::{OwnedRoomId, OwnedUserId, UserId};
+use serde_json::Value;
+
+use crate::record::{Command, CommandError, Offset, Record};
+
+/// A state event's type and state key.
+pub(super) type Key = (String, String);
+
+/// All that one user could ever be shown.
+#[derive(Debug)]
+pub struct Ledger {
+    pub(super) user_id: OwnedUserId,
+    pub(super) rooms: BTreeMap<OwnedRoomId, RoomLedger>,
+    /// Every change of account data, of a room or global.
+    pub(super) account_data: Vec<AccountData>,
+    pub(super) end: Offset,
+}
+
+#[derive(Debug)]
+pub(super) struct AccountData {
+    pub(super) offset: Offset,
+    pub(super) room_id: Option<OwnedRoomId>,
+    pub(super) event_type: String,
+    pub(super) content: Value,
+}
+
+/// One room.
+#[derive(Debug, Default)]
+pub(super) struct RoomLedger {
+    pub(super) events: Vec<Entry>,
+    pub(super) receipts: Vec<Receipt>,
+    /// When the user forgot the room.
+    forgets: Vec<Offset>,
+}
+
+/// One event.
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) offset: Offset,
+    pub(super) event_id: String,
+    pub(super) key: Option<Key>,
+    content: Value,
+    redacts: Option<Offset>,
+}
+
+#[derive(Debug)]
+pub(super) struct Receipt {
+    pub(super) offset: Offset,
+    pub(super) user_id: OwnedUserId,
+    pub(super) receipt_type: String,
+    pub(super) thread_id: Option<String>,
+    pub(super) event_id: String,
+}
+
+impl Ledger {
+    /// An empty one.
+    #[must_use]
+    pub fn new(user_id: &UserId) -> Self {
+        Self {
+            user_id: user_id.to_owned(),
+            rooms: BTreeMap::new(),
+            account_data: Vec::new(),
+            end: Offset::ZERO,
+        }
+    }
+
+    /// Takes in the next record.
+    ///
+    /// # Errors
+    /// When its command cannot be read.
+    pub fn take(&mut self, record: &Record) -> Result<(), CommandError> {
+        let offset = record.offset();
+        self.end = offset;
+        match record.command()? {
+            Some(Command::RoomEvent(body)) => {
+                let pdu: Value = serde_json::from_str(body.pdu.get()).unwrap_or_default();
+                let text = |name: &str| pdu[name].as_str().map(ToOwned::to_owned);
+                let event_type = text("type").unwrap_or_default();
+                let entry = Entry {
+                    offset,
+                    event_id: body.event_id.to_string(),
+                    key: text("state_key").map(|state_key| (event_type, state_key)),
+                    content: pdu["content"].clone(),
+                    redacts: body.redacts,
+                };
+                self.rooms.entry(body.room_id).or_default().events.push(entry);
+            }
+            Some(Command::RoomReceipt(body)) => {
+                let receipt = Receipt {
+                    offset,
+                    user_id: body.user_id,
+                    receipt_type: body.receipt_type,
+                    thread_id: body.thread_id,
+                    event_id: body.event_id.to_string(),
+                };
+                self.rooms.entry(body.room_id).or_default().receipts.push(receipt);
+            }
+            Some(Command::RoomForget(body)) if body.user_id == self.user_id => {
+                self.rooms.entry(body.room_id).or_default().forgets.push(offset);
+            }
+            Some(Command::AccountDataSet(body)) if body.user_id == self.user_id => {
+                self.account_data.push(AccountData {
+                    offset,
+                    room_id: body.room_id,
+                    event_type: body.event_type,
+                    content: serde_json::from_str(body.content.get()).unwrap_or_default(),
+                });
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Leaves out the rooms that are nothing to the user.
+    pub fn settle(&mut self) {
+        let user_id = self.user_id.as_str();
+        self.rooms.retain(|_, room| !room.memberships(user_id).is_empty());
+    }
+}
+
+impl RoomLedger {
+    /// The state as of `at`: for each key, the event that is its value.
+    pub(super) fn state(&self, at: Offset) -> BTreeMap<Key, &Entry> {
+        let mut state = BTreeMap::new();
+        for event in self.events.iter().filter(|event| event.offset <= at) {
+            if let Some(key) = &event.key {
+                state.insert(key.clone(), event);
+            }
+        }
+        state
+    }
+
+    /// The memberships of a user, oldest first.
+    fn memberships(&self, user_id: &str) -> Vec<(Offset, &str)> {
+        let of_user = self.events.iter().filter(|event| {
+            event.key.as_ref().is_some_and(|(t, key)| t == "m.room.member" && key == user_id)
+        });
+        of_user.filter_map(|e| Some((e.offset, e.content["membership"].as_str()?))).collect()
+    }
+
+    /// The membership of a user as of `at`, and since when; `leave` for one who never had one.
+    pub(super) fn membership(&self, user_id: &str, at: Offset) -> (Offset, &str) {
+        let memberships = self.memberships(user_id);
+        let last = memberships.into_iter().rfind(|(offset, _)| *offset <= at);
+        last.unwrap_or((Offset::ZERO, "leave"))
+    }
+
+    /// How many have this membership as of `at`.
+    pub(super) fn count(&self, membership: &str, at: Offset) -> u64 {
+        let state = self.state(at);
+        let members = state.iter().filter(|((event_type, _), _)| event_type == "m.room.member");
+        members.filter(|(_, event)| event.content["membership"] == membership).count() as u64
+    }
+
+    /// Whether the user has forgotten the room as of `at`.
+    pub(super) fn is_forgotten(&self, user_id: &str, at: Offset) -> bool {
+        let since = self.membership(user_id, at).0;
+        self.forgets.iter().any(|forget| *forget <= at && *forget > since)
+    }
+
+    /// When the user last went from `join` to something else, up to and with `at`.
+    pub(super) fn departed(&self, user_id: &str, at: Offset) -> Option<Offset> {
+        let mut departed = None;
+        let mut before = "leave";
+        for (offset, membership) in self.memberships(user_id) {
+            if offset <= at && before == "join" && membership != "join" {
+                departed = Some(offset);
+            }
+            before = membership;
+        }
+        departed
+    }
+
+    /// Whether the event was redacted as of `at`.
+    pub(super) fn is_redacted(&self, event: &Entry, at: Offset) -> bool {
+        self.events.iter().any(|other| other.redacts == Some(event.offset) && other.offset <= at)
+    }
+
+    /// The events after `since`, up to and with `to`, that the user may see as of `now`, by the words of
+    /// the specification ("Room history visibility").
+    pub(super) fn visible(
+        &self,
+        user_id: &str,
+        since: Offset,
+        to: Offset,
+        now: Offset,
+    ) -> Vec<&Entry> {
+        let forgotten = self.is_forgotten(user_id, now);
+        let memberships: Vec<_> = if forgotten {
+            Vec::new()
+        } else {
+            let all = self.memberships(user_id).into_iter();
+            all.filter(|(offset, _)| *offset <= now).collect()
+        };
+        let of = |at: Offset| {
+            let last = memberships.iter().rfind(|(offset, _)| *offset <= at);
+            last.map_or("leave", |(_, membership)| *membership)
+        };
+        // Joined at some moment after the event: joined right then, or by a later member event.
+        let joined_after = |at: Offset| {
+            of(at) == "join" || memberships.iter().any(|(offset, m)| *offset > at && *m == "join")
+        };
+        let is_setting = |event: &&Entry| {
+            let key = event.key.as_ref().map(|(t, k)| (t.as_str(), k.as_str()));
+            key == Some(("m.room.history_visibility", ""))
+        };
+        let settings: Vec<_> = self.events.iter().filter(is_setting).collect();
+        let setting = |at: Offset| {
+            let event = settings.iter().rfind(|event| event.offset <= at);
+            let named = event.and_then(|event| event.content["history_visibility"].as_str());
+            match named {
+                Some(name @ ("world_readable" | "invited" | "joined")) => name.to_owned(),
+                _ => "shared".to_owned(),
+            }
+        };
+        let may_see = |event: &Entry, setting: &str, membership: &str| {
+            setting == "world_readable"
+                || membership == "join"
+                || (setting == "shared" && joined_after(event.offset))
+                || (setting == "invited" && membership == "invite")
+        };
+        let in_range = self.events.iter().filter(|e| e.offset > since && e.offset <= to);
+        in_range
+            .filter(|event| {
+                let (after, before) = (event.offset, event.offset.prev());
+                let key = event.key.as_ref().map(|(t, k)| (t.as_str(), k.as_str()));
+                match key {
+                    // One's own membership, and a change of the setting, are seen if either what was
+                    // before or what came of it allows it.
+                    Some(("m.room.member", of_user)) if of_user == user_id => {
+                        !memberships.is_empty()
+                    }
+                    Some(("m.room.history_visibility", "")) => {
+                        may_see(event, &setting(before), of(after))
+                            || may_see(event, &setting(after), of(after))
+                    }
+                    _ => may_see(event, &setting(after), of(after)),
+                }
+            })
+            .collect()
+    }
+
+    /// The receipts that moved after `since`, up to and with `to`, as far as the user may know: of each
+    /// user, kind and thread the newest.
+    pub(super) fn receipts(
+        &self,
+        user_id: &UserId,
+        since: Offset,
+        to: Offset,
+    ) -> BTreeSet<(String, String, String, Option<String>)> {
+        let mut newest = BTreeMap::new();
+        for receipt in self.receipts.iter().filter(|receipt| receipt.offset <= to) {
+            let key = (&receipt.user_id, &receipt.receipt_type, &receipt.thread_id);
+            newest.insert(key, receipt);
+        }
+        let known = newest.into_values().filter(|receipt| receipt.offset > since);
+        known
+            .filter(|receipt| {
+                receipt.receipt_type != "m.read.private" || receipt.user_id == user_id
+            })
+            .map(|receipt| {
+                let (user, kind) = (receipt.user_id.to_string(), receipt.receipt_type.clone());
+                (receipt.event_id.clone(), kind, user, receipt.thread_id.clone())
+            })
+            .collect()
+    }
+}

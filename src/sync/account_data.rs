@@ -1,0 +1,85 @@
+//! Account data in a sync: what of it changed (client-server API, "Client Config").
+
+use ruma::{OwnedRoomId, RoomId, push::Ruleset};
+use serde::Serialize;
+use serde_json::{json, value::RawValue};
+
+use crate::{
+    events::to_raw,
+    log::ReadError,
+    record::{Command, Offset},
+    state::Account,
+    view::{View, filter::EventFilter},
+};
+
+/// The user's global account data that changed after `since`; all of it where `initial`.
+///
+/// # Errors
+/// When the log cannot be read.
+pub(super) fn global(
+    view: &View<'_>,
+    account: &Account,
+    since: Offset,
+    filter: &EventFilter,
+    initial: bool,
+) -> Result<Vec<Box<RawValue>>, ReadError> {
+    let changed = account.account_data_between(None, since, view.at());
+    let has_push_rules = changed.iter().any(|(event_type, _)| *event_type == "m.push_rules");
+    let mut events = events(view, changed, filter)?;
+    // Push rules that the user never changed are the server's own.
+    if initial && !has_push_rules && filter.wants_type("m.push_rules") {
+        events.push(to_raw(&json!({
+            "type": "m.push_rules",
+            "content": { "global": Ruleset::server_default(view.user_id()) },
+        })));
+    }
+    Ok(events)
+}
+
+/// The user's account data of a room that changed after `since`.
+///
+/// # Errors
+/// When the log cannot be read.
+pub(super) fn of_room(
+    view: &View<'_>,
+    account: &Account,
+    room_id: &RoomId,
+    since: Offset,
+    filter: &EventFilter,
+) -> Result<Vec<Box<RawValue>>, ReadError> {
+    if !filter.wants_room(room_id) {
+        return Ok(Vec::new());
+    }
+    events(view, account.account_data_between(Some(room_id), since, view.at()), filter)
+}
+
+/// The rooms whose account data changed after `since`, up to and with `to`.
+pub(super) fn rooms_changed(account: &Account, since: Offset, to: Offset) -> Vec<OwnedRoomId> {
+    let changed = account.account_data.iter().filter_map(|((room, _), history)| {
+        let room = room.as_ref()?;
+        history.between(since, to).next().map(|_| room.clone())
+    });
+    changed.collect()
+}
+
+fn events(
+    view: &View<'_>,
+    changed: Vec<(&str, Offset)>,
+    filter: &EventFilter,
+) -> Result<Vec<Box<RawValue>>, ReadError> {
+    #[derive(Serialize)]
+    struct AccountData<'a> {
+        #[serde(rename = "type")]
+        event_type: &'a str,
+        content: &'a RawValue,
+    }
+    let mut events = Vec::new();
+    for (event_type, offset) in changed {
+        if filter.wants_type(event_type)
+            && let Some(Command::AccountDataSet(body)) = view.events.command(offset)?
+        {
+            events.push(to_raw(&AccountData { event_type, content: &body.content }));
+        }
+    }
+    Ok(events)
+}

@@ -1,0 +1,46 @@
+//! What a room shows besides its events: receipts and typing.
+
+use ruma::UserId;
+use serde_json::{Map, Value, json, value::RawValue};
+
+use crate::{events::to_raw, record::Offset, state::Room, view::View};
+
+/// The `m.receipt` event of the receipts that moved after `since`, as far as the user may know of them;
+/// `None` if there are none.
+pub(super) fn receipts(view: &View<'_>, room: &Room, since: Offset) -> Option<Box<RawValue>> {
+    let mut content = Map::new();
+    for ((of, receipt_type, thread_id), receipt) in room.receipts_between(since, view.at()) {
+        if receipt_type == "m.read.private" && of != view.user_id() {
+            continue;
+        }
+        let mut data = json!({ "ts": receipt.ts });
+        if let Some(thread_id) = thread_id {
+            data["thread_id"] = thread_id.into();
+        }
+        let of_event = content.entry(receipt.event_id.as_str()).or_insert_with(|| json!({}));
+        // `of_event` and what it holds are objects made right here.
+        of_event[receipt_type][of.as_str()] = data;
+    }
+    event("m.receipt", content)
+}
+
+/// The `m.typing` event, if who types changed after `since`, or, where that is `None`, if anyone does.
+pub(super) fn typing(view: &View<'_>, room: &Room, since: Option<Offset>) -> Option<Box<RawValue>> {
+    let (typing, changed) = room.typing();
+    let news = match since {
+        Some(since) => changed > since,
+        None => !typing.is_empty(),
+    };
+    // What changed after this response's offset is news for the next one.
+    if !news || changed > view.at() {
+        return None;
+    }
+    let now = view.viewer.now_ms;
+    let users: Vec<&UserId> =
+        typing.iter().filter(|(_, until)| *until > now).map(|(user, _)| &**user).collect();
+    Some(to_raw(&json!({ "type": "m.typing", "content": { "user_ids": users } })))
+}
+
+fn event(event_type: &str, content: Map<String, Value>) -> Option<Box<RawValue>> {
+    (!content.is_empty()).then(|| to_raw(&json!({ "type": event_type, "content": content })))
+}

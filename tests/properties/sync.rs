@@ -1,0 +1,331 @@
+//! A client that follows `next_batch` misses nothing and gets nothing twice, whatever is lost on the way.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use logcabin::{
+    events::Viewer,
+    history::audit::{Asked, Ledger},
+    sync::{
+        KnownMembers,
+        v3::{Request, SyncFilter, respond},
+    },
+    view::{View, filter::Filter},
+};
+use ruma::{DeviceId, OwnedDeviceId, UserId};
+use serde_json::{Value, json};
+
+use super::*;
+
+/// A client with its ways.
+#[derive(Clone, Debug)]
+struct Client {
+    user: u8,
+    limit: u8,
+    lazy: bool,
+    state_after: bool,
+    include_leave: bool,
+    since: Option<Offset>,
+    /// Of each room, what the client holds: the ids of its state events, by key.
+    rooms: BTreeMap<String, BTreeMap<(String, String), String>>,
+    /// Every event of a timeline that it has been given while it was in the room.
+    seen: BTreeSet<String>,
+}
+
+/// When someone syncs, and what becomes of the answer.
+#[derive(Clone, Debug)]
+struct Sync {
+    client: prop::sample::Index,
+    full_state: bool,
+    /// The answer is lost: the client asks the same again the next time.
+    lost: bool,
+    /// The client lost all it had.
+    anew: bool,
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Op(Op),
+    Sync(Sync),
+    Restart,
+}
+
+fn client() -> impl Strategy<Value = Client> {
+    (0..USERS, 1..6_u8, any::<bool>(), any::<bool>(), any::<bool>()).prop_map(
+        |(user, limit, lazy, state_after, include_leave)| Client {
+            user,
+            limit,
+            lazy,
+            state_after,
+            include_leave,
+            since: None,
+            rooms: BTreeMap::new(),
+            seen: BTreeSet::new(),
+        },
+    )
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let sync = (any::<prop::sample::Index>(), 0..10_u8, 0..5_u8, 0..20_u8).prop_map(
+        |(client, full_state, lost, anew)| Sync {
+            client,
+            full_state: full_state == 0,
+            lost: lost == 0,
+            anew: anew == 0,
+        },
+    );
+    prop_oneof![30 => op().prop_map(Step::Op), 10 => sync.prop_map(Step::Sync), 1 => Just(Step::Restart)]
+}
+
+fn beginning() -> Vec<Op> {
+    let mut ops: Vec<_> = (0..USERS).map(Op::Register).collect();
+    ops.extend([Op::CreateRoom(0, 2, 7), Op::CreateRoom(1, 0, 9)]);
+    ops.extend((1..USERS).map(|user| Op::Member(user, user, 0, 0)));
+    ops
+}
+
+impl Client {
+    fn user_id(&self) -> OwnedUserId {
+        user_id(self.user)
+    }
+
+    /// Each client is a device, and the server knows it by its session.
+    fn session(&self, number: usize) -> Offset {
+        Offset::new(1_000_000 + number as u64)
+    }
+
+    fn request(&self, sync: &Sync) -> Request {
+        let definition = json!({ "room": {
+            "include_leave": self.include_leave,
+            "timeline": { "limit": self.limit },
+            "state": { "lazy_load_members": self.lazy },
+        } });
+        let filter: Filter = serde_json::from_value(definition).unwrap();
+        Request {
+            since: self.since,
+            full_state: sync.full_state,
+            use_state_after: self.state_after,
+            filter: SyncFilter::new(filter, 10, 1000),
+            epoch: Default::default(),
+        }
+    }
+
+    /// Takes in an answer that arrived, as a client would that keeps what it is told.
+    fn take(&mut self, answer: &Value, world: &World) {
+        let rooms = answer["rooms"]["join"].as_object().into_iter().flatten();
+        for (room_id, part) in rooms {
+            let limited = part["timeline"]["limited"] == true;
+            let room = self.rooms.entry(room_id.clone()).or_default();
+            let name = if self.state_after { "state_after" } else { "state" };
+            let events = |part: &Value| part["events"].as_array().cloned().unwrap_or_default();
+            let mut told = events(&part[name]);
+            if !self.state_after {
+                told.extend(events(&part["timeline"]));
+            }
+            for event in told.iter().filter(|event| event["state_key"].is_string()) {
+                let text = |name: &str| event[name].as_str().unwrap().to_owned();
+                room.insert((text("type"), text("state_key")), text("event_id"));
+            }
+            for event in events(&part["timeline"]) {
+                let id = event["event_id"].as_str().unwrap().to_owned();
+                assert!(self.seen.insert(id.clone()), "{id} came twice");
+                let member =
+                    ("m.room.member".to_owned(), event["sender"].as_str().unwrap().to_owned());
+                let truth = member_event(world, room_id, &member.1);
+                assert!(
+                    !self.lazy || truth.is_none() || room.get(&member) == truth.as_ref(),
+                    "of {}, who wrote {id} in {room_id}, the client has {:?}, not {truth:?}; limited: {limited}",
+                    member.1,
+                    room.get(&member),
+                );
+            }
+        }
+        for (room_id, _) in answer["rooms"]["leave"].as_object().into_iter().flatten() {
+            // What it had of the room is history; if it joins again, it is given all anew.
+            self.rooms.remove(room_id);
+            let room_id: OwnedRoomId = room_id.as_str().try_into().unwrap();
+            let room = world.engine.state().rooms.get(&room_id).unwrap();
+            for offset in room.events_forward(Offset::ZERO, Offset::MAX, usize::MAX) {
+                let event = world.engine.events().get(offset).unwrap().unwrap();
+                self.seen.remove(event.event_id.as_str());
+            }
+        }
+    }
+}
+
+fn member_event(world: &World, room_id: &str, user_id: &str) -> Option<String> {
+    let room_id: OwnedRoomId = room_id.try_into().unwrap();
+    let room = world.engine.state().rooms.get(&room_id)?;
+    let member = room.state_event(&"m.room.member".into(), user_id, Offset::MAX)?;
+    Some(world.engine.events().get(member).unwrap()?.event_id.to_string())
+}
+
+fn answer(
+    world: &World,
+    session: Offset,
+    user_id: &UserId,
+    request: &Request,
+    known: &KnownMembers,
+) -> Value {
+    let device_id: OwnedDeviceId = <&DeviceId>::from("D0").to_owned();
+    let view = View {
+        state: world.engine.state(),
+        events: world.engine.events(),
+        viewer: Viewer {
+            user_id,
+            device_id: &device_id,
+            session,
+            at: world.engine.head().offset(),
+            now_ms: 1_700_000_000_000,
+        },
+    };
+    serde_json::to_value(respond(&view, request, known).unwrap()).unwrap()
+}
+
+fn ledger(world: &World, user_id: &UserId) -> Ledger {
+    let mut ledger = Ledger::new(user_id);
+    for record in world.records() {
+        ledger.take(&record).unwrap();
+    }
+    ledger.settle();
+    ledger
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_answer_is_what_the_log_says(
+        clients in proptest::collection::vec(client(), 3),
+        steps in proptest::collection::vec(step(), 30..150),
+    ) {
+        let mut clients = clients;
+        runtime().block_on(async {
+            let mut world = World::open(Vec::new()).await;
+            let mut known = KnownMembers::new(1 << 20);
+            for op in beginning() {
+                world.run(&op).await;
+            }
+            for step in steps {
+                match step {
+                    Step::Op(op) => world.run(&op).await,
+                    Step::Restart => {
+                        world = world.restart().await;
+                        known = KnownMembers::new(1 << 20);
+                    }
+                    Step::Sync(sync) => {
+                        let number = sync.client.index(clients.len());
+                        let client = &mut clients[number];
+                        if sync.anew {
+                            client.since = None;
+                            client.rooms.clear();
+                            client.seen.clear();
+                        }
+                        let request = client.request(&sync);
+                        let user_id = client.user_id();
+                        let answer =
+                            answer(&world, client.session(number), &user_id, &request, &known);
+                        let to = world.engine.head().offset();
+                        let asked = Asked {
+                            since: client.since,
+                            to,
+                            full_state: sync.full_state,
+                            use_state_after: client.state_after,
+                            lazy_load_members: client.lazy,
+                            include_leave: client.include_leave,
+                        };
+                        let findings = ledger(&world, &user_id).check(&asked, &answer);
+                        assert!(findings.is_empty(), "{asked:?}: {findings:#?}\n{answer:#}");
+                        if !sync.lost {
+                            client.take(&answer, &world);
+                            client.since = Some(to);
+                        }
+                    }
+                }
+            }
+        });
+    }
+}
+
+/// The law above would be worth nothing if the auditor found nothing.
+#[test]
+fn what_is_left_out_or_made_up_is_found() {
+    runtime().block_on(async {
+        let mut world = World::open(Vec::new()).await;
+        for op in beginning() {
+            world.run(&op).await;
+        }
+        let before = world.engine.head().offset();
+        for op in [
+            Op::Message(1, 0, 0),
+            Op::Message(2, 0, 0),
+            Op::AccountData(0, None, 1, 7),
+            Op::AccountData(0, Some(0), 1, 7),
+            Op::State(0, 0, 0, 0, 3),
+            Op::Receipt(1, 0, 0),
+        ] {
+            world.run(&op).await;
+        }
+        let ann = user_id(0);
+        let known = KnownMembers::new(1 << 20);
+        let asked =
+            Asked { since: Some(before), to: world.engine.head().offset(), ..Asked::default() };
+        let request = Request {
+            since: Some(before),
+            full_state: false,
+            use_state_after: false,
+            filter: SyncFilter::new(Filter::default(), 10, 1000),
+            epoch: Default::default(),
+        };
+        let right = answer(&world, Offset::new(1), &ann, &request, &known);
+        let ledger = ledger(&world, &ann);
+        assert_eq!(ledger.check(&asked, &right), []);
+        let room_id = world.rooms[0].to_string();
+        let room = format!("/rooms/join/{}", room_id.replace('/', "~1"));
+        let mut broken: Vec<(&str, Value)> = Vec::new();
+        let mut break_at = |what, pointer: String, change: &dyn Fn(&mut Value)| {
+            let mut wrong = right.clone();
+            change(
+                wrong.pointer_mut(&pointer).unwrap_or_else(|| panic!("no {pointer}: {right:#}")),
+            );
+            broken.push((what, wrong));
+        };
+        break_at("a room is left out", "/rooms/join".to_owned(), &|join| *join = json!({}));
+        break_at("the newest event is left out", format!("{room}/timeline/events"), &|events| {
+            drop(events.as_array_mut().unwrap().pop());
+        });
+        break_at("the oldest event is left out", format!("{room}/timeline/events"), &|events| {
+            drop(events.as_array_mut().unwrap().remove(0));
+        });
+        break_at("two events are swapped", format!("{room}/timeline/events"), &|events| {
+            events.as_array_mut().unwrap().swap(0, 1);
+        });
+        break_at("an event is made up", format!("{room}/timeline/events/0/event_id"), &|id| {
+            *id = json!("$made-up");
+        });
+        break_at("state is made up", format!("{room}/state/events"), &|events| {
+            let event =
+                json!({ "type": "a", "state_key": "", "event_id": "$made-up", "content": {} });
+            events.as_array_mut().unwrap().push(event);
+        });
+        break_at("a receipt is left out", format!("{room}/ephemeral/events"), &|events| {
+            *events = json!([]);
+        });
+        break_at(
+            "account data is wrong",
+            "/account_data/events/0/content".to_owned(),
+            &|content| {
+                *content = json!({ "value": 8 });
+            },
+        );
+        break_at(
+            "a room's account data is left out",
+            format!("{room}/account_data/events"),
+            &|e| {
+                *e = json!([]);
+            },
+        );
+        for (what, wrong) in broken {
+            assert!(!ledger.check(&asked, &wrong).is_empty(), "{what}: not found");
+        }
+    });
+}
