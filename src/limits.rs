@@ -92,6 +92,20 @@ pub const KEY_QUERY: usize = 10_000;
 /// Messages to a device that one sync gives it; it asks again for more.
 pub const TO_DEVICE_MESSAGES: usize = 100;
 
+/// Types with a `*` in one list of a filter: each is tried on each event that is looked at.
+pub const FILTER_PATTERNS: usize = 100;
+
+/// Fields of events in a filter: each is looked for in each event that is returned.
+pub const FILTER_FIELDS: usize = 1000;
+
+/// References that are named with the event that they refer to, the newest: a poll has one for each
+/// vote. All are to be had from the endpoint for relations.
+pub const BUNDLED_REFERENCES: usize = 1000;
+
+/// How many relations are followed from an event to those that relate to it by others: the
+/// specification recommends at least this many.
+pub const RELATION_DEPTH: usize = 3;
+
 /// A whole profile (client-server API, "Profiles").
 pub const PROFILE_BYTES: usize = 64 * 1024;
 

@@ -6,14 +6,13 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::{
-    Server, json,
+    Server, filter, json,
     timeline::{page_size, visible_event},
 };
 use crate::{
-    events::ClientForm,
+    events::EventForm,
     http::{ApiError, Cx},
     record::Offset,
-    view::filter::EventFilter,
 };
 
 pub(super) async fn context(
@@ -32,7 +31,7 @@ pub(super) async fn context(
     let room = cx.app.room(&request.room_id)?;
     let view = cx.view();
     let event = visible_event(&view, &room, &request.event_id)?;
-    let filter = EventFilter::from(request.filter);
+    let filter = filter::of_events(&cx)?;
     let limit = page_size(request.limit, &filter);
     // Half on each side; the odd one comes before.
     let (before, after) = (limit.div_ceil(2), limit / 2);
@@ -45,7 +44,7 @@ pub(super) async fn context(
     // The state at the last event returned, as far as the caller sees state.
     let seen = view.state_as_of(&room)?.unwrap_or(Offset::ZERO);
     let state_at = last.min(seen);
-    let state = if filter.lazy_load_members {
+    let mut state = if filter.lazy_load_members {
         let around: Vec<_> = before.iter().chain(&after).chain([&event]).cloned().collect();
         let mut state = view.events.get_all(&room.state_without_members(state_at))?;
         state.extend(view.members_of(&room, &around, None, state_at)?);
@@ -54,13 +53,14 @@ pub(super) async fn context(
     } else {
         view.events.get_all(&room.full_state(state_at))?
     };
-    let form = ClientForm::Full;
+    state.retain(|event| filter.matches(&room, event, view.at()));
+    let form = &EventForm::FULL;
     json(&Response {
         start: cx.app.token(first.prev()),
         end: cx.app.token(last),
-        event: view.events.client_form(&room, &event, view.viewer, form)?,
+        event: view.client_event(&room, &event, form)?,
         events_before: view.client_events(&room, &before, form)?,
         events_after: view.client_events(&room, &after, form)?,
-        state: view.client_events(&room, &state, form)?,
+        state: view.client_events(&room, &state, &EventForm::STATE)?,
     })
 }

@@ -32,6 +32,8 @@ impl From<Refusal> for ApiError {
                 Self::new(ErrorCode::Unknown, text).with_status(StatusCode::CONFLICT)
             }
             Refusal::BadAlias(_) => Self::new(ErrorCode::BadAlias, text),
+            Refusal::BadRelation(_) => Self::bad_request(text),
+            Refusal::DuplicateAnnotation => Self::new(ErrorCode::DuplicateAnnotation, text),
             Refusal::InvalidRoomState(_) => Self::new(ErrorCode::InvalidRoomState, text),
             Refusal::UnsupportedRoomVersion(_) => {
                 Self::new(ErrorCode::UnsupportedRoomVersion, text)

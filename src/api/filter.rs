@@ -3,9 +3,7 @@
 use bytes::Bytes;
 use ruma::{
     UserId,
-    api::client::filter::{
-        FilterDefinition, create_filter::v3 as create_filter, get_filter::v3 as get_filter,
-    },
+    api::client::filter::{create_filter::v3 as create_filter, get_filter::v3 as get_filter},
 };
 use serde_json::value::RawValue;
 
@@ -15,6 +13,7 @@ use crate::{
     http::{ApiError, Cx},
     limits,
     record::Command,
+    view::filter::{EventFilter, Filter},
 };
 
 pub(super) async fn create(
@@ -25,6 +24,8 @@ pub(super) async fn create(
     if cx.body.len() > limits::ACCOUNT_DATA_BYTES {
         return Err(ApiError::too_large("The filter is too large."));
     }
+    let text = str::from_utf8(&cx.body).map_err(|_| ApiError::not_json("Not JSON."))?;
+    Filter::parse(text).map_err(|error| ApiError::bad_json(error.to_string()))?;
     // Stored as the client sent it: what it uploaded is what it gets back.
     let filter: Box<RawValue> =
         serde_json::from_slice(&cx.body).map_err(|_| ApiError::not_json("Not JSON."))?;
@@ -52,17 +53,21 @@ fn stored(
     })
 }
 
-/// The definition that a request's `filter` means: JSON if it begins with `{`, otherwise an id.
-pub(super) fn definition(
-    app: &Server,
-    user_id: &UserId,
-    filter: &str,
-) -> Result<FilterDefinition, ApiError> {
+/// The filter of a request to `/sync`: JSON if it begins with `{`, otherwise the id of one that the
+/// caller has uploaded.
+pub(super) fn of_sync(cx: &Cx<Server>) -> Result<Filter, ApiError> {
+    let Some(filter) = cx.parameter("filter") else { return Ok(Filter::default()) };
     if filter.starts_with('{') {
-        return serde_json::from_str(filter)
-            .map_err(|_| ApiError::invalid_param("The filter is not a filter's JSON."));
+        return Filter::parse(&filter).map_err(|error| ApiError::invalid_param(error.to_string()));
     }
-    let filter = stored(app, user_id, filter)?;
+    let filter = stored(&cx.app, &cx.caller.user_id, &filter)?;
     let filter = filter.ok_or_else(|| ApiError::invalid_param("You have no such filter."))?;
-    serde_json::from_str(filter.get()).map_err(ApiError::internal)
+    // What an earlier version took may go beyond the bounds of this one.
+    Filter::parse(filter.get()).map_err(|error| ApiError::invalid_param(error.to_string()))
+}
+
+/// The filter on events of a request, which is given as JSON.
+pub(super) fn of_events(cx: &Cx<Server>) -> Result<EventFilter, ApiError> {
+    let Some(filter) = cx.parameter("filter") else { return Ok(EventFilter::default()) };
+    EventFilter::parse(&filter).map_err(|error| ApiError::invalid_param(error.to_string()))
 }

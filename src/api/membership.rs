@@ -31,7 +31,7 @@ use crate::{
         canonical,
         membership::{Change, ChangeMembership, ForgetRoom},
     },
-    events::{ClientForm, as_shown, to_raw},
+    events::{EventForm, as_shown, to_raw},
     http::{ApiError, Cx, ErrorCode},
     record::Offset,
     state::Membership,
@@ -245,6 +245,6 @@ pub(super) async fn members(
     offsets.sort_unstable();
     at_length(|| {
         let events = view.events.get_all(&offsets)?;
-        json(&Response { chunk: view.client_events(&room, &events, ClientForm::Full)? })
+        json(&Response { chunk: view.client_events(&room, &events, &EventForm::STATE)? })
     })
 }

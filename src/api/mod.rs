@@ -16,6 +16,7 @@ mod profile;
 mod push;
 mod receipt;
 mod registration;
+mod relations;
 mod room_state;
 mod send;
 mod session;
@@ -114,6 +115,10 @@ pub(crate) fn endpoints(config: &Config) -> Table<Server> {
         .on_json(timeline::messages)
         .on_json(timeline::event)
         .on_json(context::context)
+        .on_json(relations::all)
+        .on_json(relations::of_rel_type)
+        .on_json(relations::of_rel_type_and_event_type)
+        .on_json(relations::threads)
         // Directory
         .on(directory::create_alias)
         .on(directory::get_alias)

@@ -8,7 +8,7 @@ use ruma::api::client::state::{
 
 use super::{Server, at_length, json, timeline::readable_as_of};
 use crate::{
-    events::ClientForm,
+    events::EventForm,
     http::{ApiError, Cx},
 };
 
@@ -21,7 +21,7 @@ pub(super) async fn all(
     let at = readable_as_of(&view, &room)?;
     at_length(|| {
         let events = view.events.get_all(&room.full_state(at))?;
-        json(&view.client_events(&room, &events, ClientForm::Full)?)
+        json(&view.client_events(&room, &events, &EventForm::STATE)?)
     })
 }
 
@@ -35,7 +35,7 @@ pub(super) async fn one(
     let missing = || ApiError::not_found("The room has no such state.");
     let offset = room.state_event(&request.event_type, &request.state_key, at);
     let event = view.events.get(offset.ok_or_else(missing)?)?.ok_or_else(missing)?;
-    let shown = view.events.client_form(&room, &event, view.viewer, ClientForm::Full)?;
+    let shown = view.client_event(&room, &event, &EventForm::STATE)?;
     if request.format == StateEventFormat::Event {
         return json(&shown);
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use ruma::api::client::sync::sync_events::v3::{self as sync_events, Filter};
+use ruma::api::client::sync::sync_events::v3 as sync_events;
 use tokio::time::{Instant, timeout_at};
 
 use super::{Server, at_length, filter, json, to_device};
@@ -17,11 +17,6 @@ use crate::{
 
 pub(super) async fn sync(cx: Cx<Server>, request: sync_events::Request) -> Result<Bytes, ApiError> {
     let settings = &cx.app.config.sync;
-    let definition = match &request.filter {
-        Some(Filter::FilterDefinition(definition)) => definition.clone(),
-        Some(Filter::FilterId(id)) => filter::definition(&cx.app, &cx.caller.user_id, id)?,
-        Some(_) | None => Default::default(),
-    };
     let to_usize = |number: u32| usize::try_from(number).unwrap_or(usize::MAX);
     let wanted = Request {
         since: match request.since.as_deref() {
@@ -33,7 +28,7 @@ pub(super) async fn sync(cx: Cx<Server>, request: sync_events::Request) -> Resul
         full_state: request.full_state,
         use_state_after: request.use_state_after,
         filter: SyncFilter::new(
-            definition,
+            filter::of_sync(&cx)?,
             to_usize(settings.timeline_limit),
             to_usize(settings.max_timeline_limit),
         ),

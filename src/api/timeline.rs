@@ -14,9 +14,9 @@ use ruma::{
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use super::{Server, json};
+use super::{Server, filter, json};
 use crate::{
-    events::{ClientForm, EventRef},
+    events::{EventForm, EventRef},
     http::{ApiError, Cx},
     limits,
     record::Offset,
@@ -40,7 +40,7 @@ pub(super) async fn messages(
     let room = cx.app.room(&request.room_id)?;
     let view = cx.view();
     let seen = readable_as_of(&view, &room)?;
-    let filter = EventFilter::from(request.filter);
+    let filter = filter::of_events(&cx)?;
     let limit = page_size(request.limit, &filter);
     let position = |token: Option<&str>| token.map(|token| cx.app.position(token)).transpose();
     let to = position(request.to.as_deref())?;
@@ -72,8 +72,8 @@ pub(super) async fn messages(
     json(&Response {
         start: cx.app.token(start),
         end: end.map(|offset| cx.app.token(offset)),
-        chunk: view.client_events(&room, &page.events, ClientForm::Full)?,
-        state: view.client_events(&room, &state, ClientForm::Full)?,
+        chunk: view.client_events(&room, &page.events, &EventForm::FULL)?,
+        state: view.client_events(&room, &state, &EventForm::STATE)?,
     })
 }
 
@@ -84,7 +84,7 @@ pub(super) async fn event(
     let room = cx.app.room(&request.room_id)?;
     let view = cx.view();
     let event = visible_event(&view, &room, &request.event_id)?;
-    json(&view.events.client_form(&room, &event, view.viewer, ClientForm::Full)?)
+    json(&view.client_event(&room, &event, &EventForm::FULL)?)
 }
 
 /// The event, if the caller may see it. One that they may not see does not exist for them.

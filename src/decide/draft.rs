@@ -171,6 +171,12 @@ impl RoomDraft {
         }
     }
 
+    /// The events on top, which are not in the log yet.
+    #[must_use]
+    pub fn added(&self) -> &[EventRef] {
+        &self.added
+    }
+
     /// The membership of a user.
     ///
     /// # Errors

@@ -86,6 +86,12 @@ pub enum Refusal {
     /// The alias in a canonical alias event does not point at the room.
     #[error("{0}")]
     BadAlias(String),
+    /// The event relates to another one in a way that it must not.
+    #[error("{0}")]
+    BadRelation(String),
+    /// The sender has annotated the event with the same before.
+    #[error("you have sent this annotation already")]
+    DuplicateAnnotation,
     /// The initial state of a room is not valid.
     #[error("{0}")]
     InvalidRoomState(String),

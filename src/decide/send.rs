@@ -1,12 +1,21 @@
 //! Sending: messages, state, redactions.
 
 use ruma::{
-    CanonicalJsonObject, CanonicalJsonValue, MilliSecondsSinceUnixEpoch, OwnedEventId, OwnedRoomId,
-    OwnedUserId, UserId, events::TimelineEventType, state_res::events::RoomPowerLevelsIntField,
+    CanonicalJsonObject, CanonicalJsonValue, EventId, MilliSecondsSinceUnixEpoch, OwnedEventId,
+    OwnedRoomId, OwnedUserId, UserId, events::TimelineEventType,
+    state_res::events::RoomPowerLevelsIntField,
 };
+use serde_json::value::RawValue;
 
 use super::{Membership, NewEvent, Proposal, Refusal, Turn, membership::vet_content};
-use crate::record::{Stream, command::Transaction};
+use crate::{
+    events::StoredEvent,
+    record::{Offset, Stream, command::Transaction},
+    state::{
+        RelatesTo,
+        relations::{ANNOTATION, THREAD},
+    },
+};
 
 /// Send an event into a room.
 #[derive(Clone, Debug)]
@@ -62,6 +71,7 @@ impl Proposal for SendEvent {
         if self.event_type == TimelineEventType::RoomCanonicalAlias {
             self.check_canonical_alias(turn)?;
         }
+        self.check_relation(turn)?;
         let mut content = self.content.clone();
         if self.is_membership()
             && let Some(target) = self.state_key.as_deref().and_then(|k| UserId::parse(k).ok())
@@ -101,7 +111,7 @@ impl SendEvent {
         &self,
         turn: &mut Turn<'_>,
         target: &OwnedEventId,
-    ) -> Result<(OwnedEventId, crate::record::Offset), Refusal> {
+    ) -> Result<(OwnedEventId, Offset), Refusal> {
         let env = turn.env;
         let gone = || Refusal::NotFound("There is no such event in this room.".to_owned());
         let event = env.events.find(&env.state, target)?.ok_or_else(gone)?;
@@ -116,6 +126,57 @@ impl SendEvent {
             ));
         }
         Ok((target.clone(), event.offset))
+    }
+
+    /// A thread does not begin with an event that relates to another one, and nobody annotates an
+    /// event twice with the same (client-server API, "Validation of m.thread relationships" and
+    /// "Avoiding duplicate annotations"). What relates to nothing here is not judged.
+    fn check_relation(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
+        if !self.content.contains_key("m.relates_to") {
+            return Ok(());
+        }
+        let content = crate::events::to_raw(&self.content);
+        let Some(relation) = RelatesTo::of(&content) else { return Ok(()) };
+        if relation.rel_type != THREAD && relation.rel_type != ANNOTATION {
+            return Ok(());
+        }
+        let Ok(parent) = <&EventId>::try_from(&*relation.event_id) else { return Ok(()) };
+        let env = turn.env;
+        let parent = env.events.find(&env.state, parent)?;
+        let Some(parent) = parent.filter(|parent| parent.room_id == self.room_id) else {
+            return Ok(());
+        };
+        if relation.rel_type == THREAD {
+            return match RelatesTo::of(&parent.content) {
+                Some(_) => Err(Refusal::BadRelation(
+                    "A thread cannot begin with an event that relates to another.".to_owned(),
+                )),
+                None => Ok(()),
+            };
+        }
+        let is_same = |event: &StoredEvent| {
+            event.sender == self.sender
+                && event.event_type == self.event_type
+                && RelatesTo::of(&event.content).is_some_and(|other| {
+                    other.rel_type == ANNOTATION
+                        && other.event_id == relation.event_id
+                        && other.key.map(RawValue::get) == relation.key.map(RawValue::get)
+                })
+        };
+        let Some(room) = env.state.rooms.get(&self.room_id) else { return Ok(()) };
+        let event_type = self.event_type.to_string();
+        for child in room.children(parent.offset, Some(ANNOTATION), Offset::MAX) {
+            if *child.sender == *self.sender.as_str()
+                && *child.event_type == *event_type
+                && env.events.get(child.offset)?.is_some_and(|event| is_same(&event))
+            {
+                return Err(Refusal::DuplicateAnnotation);
+            }
+        }
+        if turn.room(&self.room_id)?.added().iter().any(|event| is_same(event)) {
+            return Err(Refusal::DuplicateAnnotation);
+        }
+        Ok(())
     }
 
     /// Aliases that are new in a canonical alias event must point at the room (client-server API,
@@ -135,7 +196,7 @@ impl SendEvent {
             let parsed = <&ruma::RoomAliasId>::try_from(alias.as_str())
                 .map_err(|_| Refusal::InvalidParam(format!("`{alias}` is not a room alias.")))?;
             turn.rests_on(Stream::alias(parsed));
-            let target = env.state.aliases.get(parsed, crate::record::Offset::MAX);
+            let target = env.state.aliases.get(parsed, Offset::MAX);
             if target.is_none_or(|target| target.room_id != self.room_id) {
                 return Err(Refusal::BadAlias(format!("`{alias}` does not point at this room.")));
             }

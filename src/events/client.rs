@@ -1,19 +1,19 @@
-//! The form of an event that clients get, with its `unsigned` part for the one who looks.
+//! The forms of an event that clients get, and what a redaction takes away. What goes into the
+//! `unsigned` part for the one who looks is decided in [`crate::view`].
+
+use std::sync::Arc;
 
 use ruma::{
-    CanonicalJsonObject, DeviceId, EventId, MilliSecondsSinceUnixEpoch, RoomId, UserId,
+    CanonicalJsonObject, DeviceId, EventId, MilliSecondsSinceUnixEpoch, OwnedEventId, RoomId,
+    UserId,
     canonical_json::RedactedBecause,
     events::{StateEventType, TimelineEventType},
 };
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use super::{EventRef, EventStore, StoredEvent};
-use crate::{
-    log::ReadError,
-    record::Offset,
-    state::{Room, rooms::Membership},
-};
+use super::{EventRef, EventStore, Fields, StoredEvent};
+use crate::{log::ReadError, record::Offset, state::Room};
 
 /// Who looks at an event, and as of when.
 #[derive(Clone, Copy, Debug)]
@@ -31,17 +31,47 @@ pub struct Viewer<'a> {
 }
 
 /// Which form of events is wanted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ClientForm {
-    /// With `room_id`: from endpoints that return single events or lists.
-    #[default]
-    Full,
-    /// Without `room_id`: inside a room's part of a sync.
-    Sync,
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EventForm {
+    /// The stored event as servers exchange it, without anything added, instead of the client's form.
+    pub federation: bool,
+    /// Whether the client's form names the room.
+    pub room_id: bool,
+    /// Whether the client's form comes with what relates to the event (client-server API,
+    /// "Aggregations of child events").
+    pub bundled: bool,
+    /// The fields that are wanted; `None` for all.
+    pub fields: Option<Arc<Fields>>,
 }
 
+impl EventForm {
+    /// From endpoints that return single events or pages of history.
+    pub const FULL: Self = Self { federation: false, room_id: true, bundled: true, fields: None };
+    /// From endpoints that return a room's state.
+    pub const STATE: Self = Self { bundled: false, ..Self::FULL };
+    /// Inside a room's part of a sync.
+    pub const SYNC: Self = Self { room_id: false, bundled: false, ..Self::FULL };
+
+    /// This form, with or without what relates to the events.
+    #[must_use]
+    pub fn bundled(&self, bundled: bool) -> Self {
+        Self { bundled, ..self.clone() }
+    }
+
+    /// `event`, which is in this form but for the fields, with the fields that are wanted.
+    pub(crate) fn with_wanted_fields(&self, event: Box<RawValue>) -> Box<RawValue> {
+        let Some(fields) = &self.fields else { return event };
+        match serde_json::from_str(event.get()) {
+            Ok(event) => to_raw(&fields.of(&event)),
+            // It was made as an object.
+            Err(_) => event,
+        }
+    }
+}
+
+/// The client's form of an event.
 #[derive(Serialize)]
-struct ClientEvent<'a> {
+pub(crate) struct ClientEvent<'a> {
     #[serde(rename = "type")]
     event_type: &'a TimelineEventType,
     content: &'a RawValue,
@@ -57,100 +87,76 @@ struct ClientEvent<'a> {
     unsigned: Unsigned<'a>,
 }
 
+/// What the server adds to an event.
 #[derive(Default, Serialize)]
-struct Unsigned<'a> {
-    age: i64,
+pub(crate) struct Unsigned<'a> {
+    pub(crate) age: i64,
     #[serde(skip_serializing_if = "Option::is_none")]
-    transaction_id: Option<&'a str>,
+    pub(crate) transaction_id: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    membership: Option<&'static str>,
+    pub(crate) membership: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    prev_content: Option<&'a RawValue>,
+    pub(crate) prev_content: Option<&'a RawValue>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    prev_sender: Option<&'a UserId>,
+    pub(crate) prev_sender: Option<&'a UserId>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    replaces_state: Option<&'a EventId>,
+    pub(crate) replaces_state: Option<&'a EventId>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    redacted_because: Option<Box<RawValue>>,
+    pub(crate) redacted_because: Option<Box<RawValue>>,
+    #[serde(rename = "m.relations", skip_serializing_if = "Option::is_none")]
+    pub(crate) relations: Option<Relations>,
 }
 
-impl EventStore {
-    /// `event` as the viewer is to get it: redacted if it was, with the `unsigned` data of a
-    /// client event.
-    ///
-    /// # Errors
-    /// When the log cannot be read.
-    pub fn client_form(
-        &self,
-        room: &Room,
-        event: &EventRef,
-        viewer: Viewer<'_>,
-        form: ClientForm,
-    ) -> Result<Box<RawValue>, ReadError> {
-        self.form(room, event, viewer, form, true)
-    }
+/// What relates to an event.
+#[derive(Debug, Default, Serialize)]
+pub(crate) struct Relations {
+    #[serde(rename = "m.replace", skip_serializing_if = "Option::is_none")]
+    pub(crate) replace: Option<Box<RawValue>>,
+    #[serde(rename = "m.thread", skip_serializing_if = "Option::is_none")]
+    pub(crate) thread: Option<Thread>,
+    #[serde(rename = "m.reference", skip_serializing_if = "Option::is_none")]
+    pub(crate) reference: Option<References>,
+}
 
-    /// As [`EventStore::client_form`]; `with_cause` adds the redaction of a redacted event. The
-    /// redaction of that redaction is left out: a chain of them has no end.
-    fn form(
-        &self,
-        room: &Room,
-        event: &EventRef,
-        viewer: Viewer<'_>,
-        form: ClientForm,
-        with_cause: bool,
-    ) -> Result<Box<RawValue>, ReadError> {
-        let redaction = match room.redaction_of(event.offset, viewer.at) {
-            Some(offset) => self.get(offset)?,
-            None => None,
-        };
-        let redacted = redaction.as_ref().map(|_| redacted(room, event));
-        let shown = redacted.as_ref().unwrap_or(event);
+/// The thread of which an event is the root.
+#[derive(Debug, Serialize)]
+pub(crate) struct Thread {
+    pub(crate) latest_event: Box<RawValue>,
+    pub(crate) count: usize,
+    pub(crate) current_user_participated: bool,
+}
 
-        let mut unsigned = Unsigned {
-            age: age(shown, viewer.now_ms),
-            transaction_id: shown
-                .transaction
-                .as_ref()
-                .filter(|transaction| transaction.session == viewer.session)
-                .map(|transaction| transaction.id.as_str()),
-            membership: room
-                .membership(viewer.user_id, shown.offset)
-                .map_or(Some(Membership::Leave.as_str()), |(_, is)| Some(is.as_str())),
-            ..Unsigned::default()
-        };
-        let previous = match &shown.state_key {
-            Some(state_key) => {
-                let event_type = shown.event_type.to_string().into();
-                match room.state_before(&event_type, state_key, shown.offset) {
-                    Some(offset) => self.get(offset)?,
-                    None => None,
-                }
-            }
-            None => None,
-        };
-        let previous = previous.map(|previous| as_shown(room, previous, viewer.at));
-        if let Some(previous) = &previous {
-            unsigned.prev_content = Some(&previous.content);
-            unsigned.prev_sender = Some(&previous.sender);
-            unsigned.replaces_state = Some(&previous.event_id);
-        }
-        if let Some(redaction) = redaction.as_ref().filter(|_| with_cause) {
-            unsigned.redacted_because = Some(self.form(room, redaction, viewer, form, false)?);
-        }
-        let with_redacts = content_with_redacts(room, shown);
-        let client = ClientEvent {
-            event_type: &shown.event_type,
-            content: with_redacts.as_deref().unwrap_or(&shown.content),
-            event_id: &shown.event_id,
-            sender: &shown.sender,
-            origin_server_ts: shown.origin_server_ts,
-            state_key: shown.state_key.as_deref(),
-            room_id: (form == ClientForm::Full).then_some(&*shown.room_id),
-            redacts: shown.redacts.as_deref(),
+/// The events that refer to an event.
+#[derive(Debug, Serialize)]
+pub(crate) struct References {
+    pub(crate) chunk: Vec<Reference>,
+}
+
+#[derive(Debug, Serialize)]
+pub(crate) struct Reference {
+    pub(crate) event_id: OwnedEventId,
+}
+
+impl ClientEvent<'_> {
+    /// `event`, with what was redacted gone already, as JSON.
+    pub(crate) fn json(
+        room: &Room,
+        event: &StoredEvent,
+        form: &EventForm,
+        unsigned: Unsigned<'_>,
+    ) -> Box<RawValue> {
+        let with_redacts = content_with_redacts(room, event);
+        to_raw(&ClientEvent {
+            event_type: &event.event_type,
+            content: with_redacts.as_deref().unwrap_or(&event.content),
+            event_id: &event.event_id,
+            sender: &event.sender,
+            origin_server_ts: event.origin_server_ts,
+            state_key: event.state_key.as_deref(),
+            room_id: form.room_id.then_some(&*event.room_id),
+            redacts: event.redacts.as_deref(),
             unsigned,
-        };
-        Ok(to_raw(&client))
+        })
     }
 }
 
@@ -197,21 +203,24 @@ fn content_with_redacts(room: &Room, event: &StoredEvent) -> Option<Box<RawValue
     Some(to_raw(&content))
 }
 
-fn age(event: &StoredEvent, now_ms: u64) -> i64 {
+/// How long ago the event was sent, in milliseconds.
+pub(crate) fn age(event: &StoredEvent, now_ms: u64) -> i64 {
     let sent = i64::try_from(u64::from(event.origin_server_ts.get())).unwrap_or(i64::MAX);
     i64::try_from(now_ms).unwrap_or(i64::MAX).saturating_sub(sent)
 }
 
 /// The event with what its room version's redaction rules take away gone.
-fn redacted(room: &Room, event: &EventRef) -> EventRef {
+pub(crate) fn redacted(room: &Room, event: &EventRef) -> EventRef {
+    let rules = &room.rules.redaction;
     let strip = || -> Option<StoredEvent> {
         let pdu: CanonicalJsonObject = serde_json::from_str(event.pdu.get()).ok()?;
         let because: Option<RedactedBecause> = None;
-        let pdu = ruma::canonical_json::redact(pdu, &room.rules.redaction, because).ok()?;
+        let pdu = ruma::canonical_json::redact(pdu, rules, because).ok()?;
         let content = to_raw(pdu.get("content")?);
         Some(StoredEvent {
             content,
-            redacts: None,
+            // Where it stays in the content, it stays what clients are told beside it.
+            redacts: event.redacts.clone().filter(|_| rules.keep_room_redaction_redacts),
             transaction: None,
             pdu: to_raw(&pdu),
             ..StoredEvent::clone(event)

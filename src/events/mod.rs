@@ -2,6 +2,7 @@
 //! form that clients get.
 
 mod client;
+mod fields;
 mod store;
 
 use std::sync::Arc;
@@ -13,8 +14,12 @@ use ruma::{
 use serde::{Deserialize, de::IgnoredAny};
 use serde_json::value::RawValue;
 
-pub use client::{ClientForm, Viewer};
-pub(crate) use client::{as_shown, to_raw};
+pub(crate) use client::{
+    ClientEvent, Reference, References, Relations, Thread, Unsigned, age, as_shown, redacted,
+    to_raw,
+};
+pub use client::{EventForm, Viewer};
+pub use fields::Fields;
 pub use store::EventStore;
 
 use crate::record::{

@@ -34,10 +34,11 @@ mod table;
 mod tests;
 mod throttle;
 
-use std::{net::IpAddr, sync::Arc};
+use std::{borrow::Cow, net::IpAddr, sync::Arc};
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
+use percent_encoding::percent_decode_str;
 
 #[allow(
     unused_imports,
@@ -77,6 +78,19 @@ pub(crate) struct Cx<A, C = Session> {
     /// The body as it was sent, checked to be one JSON object if the endpoint takes JSON (and `{}`
     /// if there was none).
     pub(crate) body: Bytes,
+    /// The address that was asked for, with its query.
+    pub(crate) uri: http::Uri,
+}
+
+impl<A, C> Cx<A, C> {
+    /// The text of a parameter of the query, for what the typed request does not keep of it.
+    pub(crate) fn parameter(&self, name: &str) -> Option<String> {
+        let pairs = self.uri.query()?.split('&').filter_map(|pair| pair.split_once('='));
+        let (_, value) =
+            pairs.into_iter().find(|(key, value)| *key == name && !value.is_empty())?;
+        let value = value.replace('+', " ");
+        percent_decode_str(&value).decode_utf8().ok().map(Cow::into_owned)
+    }
 }
 
 impl<A, C: Caller> Cx<A, C> {

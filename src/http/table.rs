@@ -182,7 +182,7 @@ impl<A: Send + Sync + 'static> Table<A> {
             let caller = call.session.take();
             let request = RawRequest {
                 method: std::mem::take(&mut call.method),
-                uri: std::mem::take(&mut call.uri),
+                uri: call.uri.clone(),
                 headers: std::mem::take(&mut call.headers),
                 args: args.iter().map(|arg| arg.clone().into_owned()).collect(),
             };
@@ -226,7 +226,7 @@ impl<A: Send + Sync + 'static> Table<A> {
                 .ok_or_else(ApiError::missing_token)?;
             let mut http = Request::new(&call.body[..]);
             *http.method_mut() = std::mem::take(&mut call.method);
-            *http.uri_mut() = std::mem::take(&mut call.uri);
+            *http.uri_mut() = call.uri.clone();
             *http.headers_mut() = std::mem::take(&mut call.headers);
             let request = decode::request::<R>(http, args, precheck)?;
             Ok(handler(call.into_cx(caller), request))
@@ -288,6 +288,7 @@ impl<A> Call<A> {
             client: self.client,
             shutdown: self.shutdown,
             body: self.body,
+            uri: self.uri,
         }
     }
 }

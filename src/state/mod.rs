@@ -18,7 +18,7 @@ use std::{
 
 use parking_lot::RwLock;
 use ruma::{
-    OwnedUserId, UserId,
+    EventId, OwnedUserId, UserId,
     events::{StateEventType, room::member::MembershipState},
 };
 use serde::Deserialize;
@@ -36,6 +36,7 @@ mod history;
 pub mod index;
 pub mod keys;
 pub mod memberships;
+pub mod relations;
 pub mod rooms;
 pub mod to_device;
 
@@ -44,6 +45,7 @@ pub use aliases::Aliases;
 pub use history::History;
 pub use keys::Keys;
 pub use memberships::{Memberships, RoomMembership};
+pub use relations::{Child, RelatesTo};
 pub use rooms::{Membership, Room, Rooms};
 pub use to_device::ToDevice;
 
@@ -357,16 +359,45 @@ impl State {
             self.transactions.insert(offset, transaction.session, scope, id);
         }
         self.events.insert(offset, &body.event_id);
+        let relation = self.relation(&pdu.event_type, pdu.content, &body.pdu);
         let facts = rooms::EventFacts {
             event_id: body.event_id,
             depth: pdu.depth,
             state_key,
             membership,
             redacts: body.redacts,
+            relation,
         };
         self.rooms.add_event(offset, &body.room_id, facts);
         Ok(effects)
     }
+
+    /// What the event relates to, if to anything.
+    fn relation(
+        &self,
+        event_type: &str,
+        content: &RawValue,
+        pdu: &RawValue,
+    ) -> Option<relations::NewRelation> {
+        let relates_to = RelatesTo::of(content)?;
+        let parent = <&EventId>::try_from(&*relates_to.event_id).ok()?;
+        let facts: RelationFacts<'_> = serde_json::from_str(pdu.get()).ok()?;
+        Some(relations::NewRelation {
+            parents: self.events.candidates(parent),
+            rel_type: relates_to.rel_type.into_owned(),
+            event_type: event_type.to_owned(),
+            sender: facts.sender.into_owned(),
+            ts: facts.origin_server_ts,
+        })
+    }
+}
+
+/// What is kept of an event that relates to another.
+#[derive(Deserialize)]
+struct RelationFacts<'a> {
+    #[serde(borrow)]
+    sender: Cow<'a, str>,
+    origin_server_ts: u64,
 }
 
 /// What a room keeps of an event.

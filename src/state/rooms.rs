@@ -16,7 +16,10 @@ use ruma::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::history::History;
+use super::{
+    history::History,
+    relations::{Child, NewRelation, Relations},
+};
 use crate::record::{
     Offset,
     command::{RoomReceipt, RoomTyping, RoomVisibility},
@@ -96,6 +99,9 @@ struct Inner {
     tip: Option<Tip>,
     /// Redacted event → the redaction.
     redactions: BTreeMap<Offset, Offset>,
+    /// In the digest by itself: see [`Relations::digest`].
+    #[serde(skip)]
+    relations: Relations,
     public: History<bool>,
     receipts: BTreeMap<ReceiptKey, ReceiptEntry>,
     typing: BTreeMap<OwnedUserId, u64>,
@@ -143,6 +149,7 @@ pub(super) struct EventFacts {
     pub(super) state_key: Option<(StateEventType, Box<str>)>,
     pub(super) membership: Option<(OwnedUserId, Membership)>,
     pub(super) redacts: Option<Offset>,
+    pub(super) relation: Option<NewRelation>,
 }
 
 impl Room {
@@ -192,7 +199,7 @@ impl Room {
     /// Whether `offset` is an event of this room.
     #[must_use]
     pub fn has_event(&self, offset: Offset) -> bool {
-        self.inner.read().timeline.binary_search(&offset).is_ok()
+        self.inner.read().has_event(offset)
     }
 
     /// The offset of the state event of this key as of `at`.
@@ -352,6 +359,28 @@ impl Room {
         self.inner.read().redactions.get(&event).copied().filter(|redaction| *redaction <= at)
     }
 
+    /// Whether any event relates to the one at `parent`, or did.
+    #[must_use]
+    pub fn has_children(&self, parent: Offset) -> bool {
+        self.inner.read().relations.has_children(parent)
+    }
+
+    /// The events that relate to the one at `parent` as of `at`, oldest first: all of them, or those
+    /// of one `rel_type`. Those that were redacted do not count.
+    #[must_use]
+    pub fn children(&self, parent: Offset, rel_type: Option<&str>, at: Offset) -> Vec<Child> {
+        let inner = self.inner.read();
+        let children = inner.relations.children(parent, rel_type, at);
+        children.filter(|child| !inner.is_redacted(child.offset, at)).collect()
+    }
+
+    /// Up to `limit` threads whose newest reply is before `before`, newest first: that reply and the
+    /// root. The reply may have been redacted since.
+    #[must_use]
+    pub fn threads(&self, before: Offset, limit: usize) -> Vec<(Offset, Offset)> {
+        self.inner.read().relations.threads(before, limit)
+    }
+
     /// Whether the public directory lists the room.
     #[must_use]
     pub fn is_public(&self) -> bool {
@@ -396,10 +425,25 @@ impl Room {
         if let Some(target) = facts.redacts {
             inner.redactions.entry(target).or_insert(offset);
         }
+        if let Some(relation) = facts.relation
+            // Two ids in one room of which half the hash is the same have never been seen; if there
+            // are, the older event is the parent.
+            && let Some(parent) = relation.parents.iter().find(|at| inner.has_event(**at))
+        {
+            inner.relations.add(offset, *parent, &relation);
+        }
     }
 }
 
 impl Inner {
+    fn has_event(&self, offset: Offset) -> bool {
+        self.timeline.binary_search(&offset).is_ok()
+    }
+
+    fn is_redacted(&self, event: Offset, at: Offset) -> bool {
+        self.redactions.get(&event).is_some_and(|redaction| *redaction <= at)
+    }
+
     fn key(&mut self, event_type: StateEventType, state_key: Box<str>) -> u32 {
         let keys = self.key_index.entry(event_type.clone()).or_default();
         if let Some(index) = keys.get(&state_key) {
@@ -535,7 +579,9 @@ impl Rooms {
     pub(super) fn digest(&self, digest: &mut super::digest::Digest) {
         for room in self.all() {
             digest.add(&(&room.id, &room.version, room.created));
-            digest.add(&*room.inner.read());
+            let inner = room.inner.read();
+            digest.add(&*inner);
+            inner.relations.digest(digest, |event| inner.is_redacted(event, Offset::MAX));
         }
     }
 }

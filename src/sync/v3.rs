@@ -9,19 +9,20 @@ mod rooms;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ruma::{OwnedRoomId, RoomId, api::client::filter::FilterDefinition};
+use ruma::{OwnedRoomId, RoomId};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
 use self::rooms::{InvitedRoom, JoinedRoom, KnockedRoom, LeftRoom, RoomSync};
 use super::{KnownMembers, account_data, device_lists::DeviceLists, to_device};
 use crate::{
+    events::EventForm,
     log::ReadError,
     record::{Epoch, Offset},
     state::{Membership, RoomMembership},
     view::{
         View,
-        filter::{EventFilter, RoomSelection},
+        filter::{EventFilter, Filter, RoomSelection},
         token::Token,
     },
 };
@@ -42,7 +43,7 @@ pub struct Request {
 }
 
 /// A filter, taken apart.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct SyncFilter {
     /// On global account data.
     pub account_data: EventFilter,
@@ -51,7 +52,7 @@ pub struct SyncFilter {
 }
 
 /// The part of a filter that is about rooms.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct RoomFilters {
     /// Which rooms.
     pub selection: RoomSelection,
@@ -67,26 +68,29 @@ pub struct RoomFilters {
     pub ephemeral: EventFilter,
     /// How many events of a timeline are returned, within the server's bounds.
     pub timeline_limit: usize,
+    /// The form of events.
+    pub form: EventForm,
 }
 
 impl SyncFilter {
-    /// The filter of a definition. Timelines have `default_limit` events unless the filter says
+    /// A filter with its bounds. Timelines have `default_limit` events unless the filter says
     /// otherwise, and `max_limit` at most.
     #[must_use]
-    pub fn new(definition: FilterDefinition, default_limit: usize, max_limit: usize) -> Self {
-        let room = definition.room;
-        let timeline = EventFilter::from(room.timeline);
-        let asked = timeline.limit.map(|limit| usize::try_from(limit).unwrap_or(usize::MAX));
+    pub fn new(filter: Filter, default_limit: usize, max_limit: usize) -> Self {
+        let form = filter.form(&EventForm::SYNC);
+        let room = filter.room;
+        let asked = room.timeline.limit.map(|limit| usize::try_from(limit).unwrap_or(usize::MAX));
         Self {
-            account_data: definition.account_data.into(),
+            account_data: filter.account_data,
             room: RoomFilters {
-                selection: RoomSelection::new(room.rooms, room.not_rooms),
+                selection: room.selection,
                 include_leave: room.include_leave,
                 timeline_limit: asked.unwrap_or(default_limit).min(max_limit),
-                timeline,
-                state: room.state.into(),
-                account_data: room.account_data.into(),
-                ephemeral: room.ephemeral.into(),
+                timeline: room.timeline,
+                state: room.state,
+                account_data: room.account_data,
+                ephemeral: room.ephemeral,
+                form,
             },
         }
     }

@@ -1,70 +1,188 @@
-//! Filters: which events a client wants (client-server API, "Filtering").
+//! Filters: what a client wants of what there is (client-server API, "Filtering").
+//!
+//! This is the one reading of filters for all endpoints. A [`Filter`] is what is uploaded or given to
+//! `/sync`, an [`EventFilter`] one of its parts, and what `/messages` and others take.
 
-use ruma::{
-    OwnedRoomId, OwnedUserId, RoomId,
-    api::client::filter::{Filter, LazyLoadOptions, RoomEventFilter, UrlFilter},
+use std::{collections::HashSet, sync::Arc};
+
+use ruma::{OwnedRoomId, OwnedUserId, RoomId, UserId};
+use serde::{Deserialize, Deserializer};
+
+use crate::{
+    events::{EventForm, Fields, StoredEvent},
+    limits,
+    record::Offset,
+    state::Room,
 };
 
-use crate::events::StoredEvent;
+/// Text that is not a filter.
+#[derive(Debug, thiserror::Error)]
+#[error("not a filter: {0}")]
+pub struct BadFilter(#[from] serde_json::Error);
+
+/// A whole filter.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Filter {
+    #[serde(deserialize_with = "fields")]
+    event_fields: Option<Arc<Fields>>,
+    event_format: EventFormat,
+    /// On presence.
+    pub presence: EventFilter,
+    /// On global account data.
+    pub account_data: EventFilter,
+    /// On rooms.
+    pub room: RoomFilter,
+}
+
+/// The part of a filter that is about rooms.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct RoomFilter {
+    /// Which rooms, before all the other parts.
+    #[serde(flatten)]
+    pub selection: RoomSelection,
+    /// Whether rooms that were left are wanted.
+    pub include_leave: bool,
+    /// On account data of rooms.
+    pub account_data: EventFilter,
+    /// On typing and receipts.
+    pub ephemeral: EventFilter,
+    /// On state.
+    pub state: EventFilter,
+    /// On timelines.
+    pub timeline: EventFilter,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum EventFormat {
+    #[default]
+    Client,
+    Federation,
+}
 
 /// A filter on events, whatever kind of filter it was in the request.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
 pub struct EventFilter {
-    types: Option<Vec<String>>,
-    not_types: Vec<String>,
-    senders: Option<Vec<OwnedUserId>>,
-    not_senders: Vec<OwnedUserId>,
+    types: Option<Types>,
+    not_types: Types,
+    senders: Option<HashSet<OwnedUserId>>,
+    not_senders: HashSet<OwnedUserId>,
+    #[serde(flatten)]
     rooms: RoomSelection,
     contains_url: Option<bool>,
-    /// The most events that are wanted, if the filter says.
+    /// Only events to which one of these users has sent an event that relates to it (MSC3440).
+    #[serde(alias = "io.element.relation_senders")]
+    related_by_senders: Option<HashSet<OwnedUserId>>,
+    /// Only events to which another one relates in one of these ways (MSC3440).
+    #[serde(alias = "io.element.relation_types")]
+    related_by_rel_types: Option<HashSet<String>>,
+    /// The most events that are wanted, if the filter says. Whoever uses it bounds it.
     pub limit: Option<u64>,
     /// Whether member events are wanted only for those who sent the events returned.
     pub lazy_load_members: bool,
-    /// Whether member events are wanted even if the client already has them.
+    /// Whether these are wanted even if the client has them.
     pub include_redundant_members: bool,
+    /// Whether unread counts are wanted for each thread (for `/sync` alone).
+    pub unread_thread_notifications: bool,
 }
 
 /// Which rooms are wanted.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
 pub struct RoomSelection {
-    rooms: Option<Vec<OwnedRoomId>>,
-    not_rooms: Vec<OwnedRoomId>,
+    rooms: Option<HashSet<OwnedRoomId>>,
+    not_rooms: HashSet<OwnedRoomId>,
+}
+
+/// Event types, some of them with stars.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(try_from = "Vec<String>")]
+struct Types {
+    exact: HashSet<String>,
+    patterns: Vec<String>,
+}
+
+impl Filter {
+    /// The filter that this JSON object is.
+    ///
+    /// # Errors
+    /// When it is not a filter: a field has a value that it may not have.
+    pub fn parse(json: &str) -> Result<Self, BadFilter> {
+        Ok(serde_json::from_str(json)?)
+    }
+
+    /// The form in which events of rooms are wanted, of those that `form` stands for.
+    #[must_use]
+    pub fn form(&self, form: &EventForm) -> EventForm {
+        EventForm {
+            federation: self.event_format == EventFormat::Federation,
+            fields: self.event_fields.clone(),
+            ..form.clone()
+        }
+    }
 }
 
 impl RoomSelection {
-    /// A selection of `rooms` (none: all) without `not_rooms`, which wins.
-    #[must_use]
-    pub const fn new(rooms: Option<Vec<OwnedRoomId>>, not_rooms: Vec<OwnedRoomId>) -> Self {
-        Self { rooms, not_rooms }
-    }
-
     /// Whether this room is wanted.
     #[must_use]
     pub fn includes(&self, room_id: &RoomId) -> bool {
-        let excluded = self.not_rooms.iter().any(|id| id == room_id);
-        !excluded && self.rooms.as_ref().is_none_or(|rooms| rooms.iter().any(|id| id == room_id))
+        !self.not_rooms.contains(room_id)
+            && self.rooms.as_ref().is_none_or(|rooms| rooms.contains(room_id))
+    }
+
+    fn is_open(&self) -> bool {
+        self.rooms.is_none() && self.not_rooms.is_empty()
     }
 }
 
 impl EventFilter {
-    /// Whether the filter wants this event.
+    /// The filter that this JSON object is.
+    ///
+    /// # Errors
+    /// When it is not a filter: a field has a value that it may not have.
+    pub fn parse(json: &str) -> Result<Self, BadFilter> {
+        Ok(serde_json::from_str(json)?)
+    }
+
+    /// A filter that wants everything but what these users sent.
     #[must_use]
-    pub fn matches(&self, event: &StoredEvent) -> bool {
+    pub fn without_senders(senders: impl IntoIterator<Item = OwnedUserId>) -> Self {
+        Self { not_senders: senders.into_iter().collect(), ..Self::default() }
+    }
+
+    /// Whether the filter wants this event of `room`, as it is as of `at`: what was redacted then has
+    /// no `url`, and relates to nothing.
+    #[must_use]
+    pub fn matches(&self, room: &Room, event: &StoredEvent, at: Offset) -> bool {
         if self.is_open() {
             return true;
         }
-        self.wants_type(&event.event_type.to_string())
-            && self.senders.as_ref().is_none_or(|senders| senders.contains(&event.sender))
-            && !self.not_senders.contains(&event.sender)
+        self.wants(&event.event_type.to_string(), Some(&event.sender))
             && self.rooms.includes(&event.room_id)
-            && self.contains_url.is_none_or(|wanted| has_url(event) == wanted)
+            && self.contains_url.is_none_or(|wanted| has_url(room, event, at) == wanted)
+            && self.wants_related(room, event.offset, at)
+    }
+
+    /// Whether the filter wants what has this type and sender. What has no sender is not wanted by a
+    /// filter that lists senders.
+    #[must_use]
+    pub fn wants(&self, event_type: &str, sender: Option<&UserId>) -> bool {
+        self.wants_type(event_type)
+            && self
+                .senders
+                .as_ref()
+                .is_none_or(|senders| sender.is_some_and(|sender| senders.contains(sender)))
+            && !sender.is_some_and(|sender| self.not_senders.contains(sender))
     }
 
     /// Whether the filter wants events of this type, as far as the type decides.
     #[must_use]
     pub fn wants_type(&self, event_type: &str) -> bool {
-        let any = |patterns: &[String]| patterns.iter().any(|p| wildcard(p, event_type));
-        !any(&self.not_types) && self.types.as_ref().is_none_or(|types| any(types))
+        !self.not_types.include(event_type)
+            && self.types.as_ref().is_none_or(|types| types.include(event_type))
     }
 
     /// Whether the filter wants anything of this room.
@@ -73,53 +191,77 @@ impl EventFilter {
         self.rooms.includes(room_id)
     }
 
-    const fn is_open(&self) -> bool {
+    /// Whether what relates to the event at `offset` is what the filter asks for. Asked for both, one
+    /// child has to be of one of the senders and of one of the kinds.
+    fn wants_related(&self, room: &Room, offset: Offset, at: Offset) -> bool {
+        let (senders, rel_types) = (&self.related_by_senders, &self.related_by_rel_types);
+        if senders.is_none() && rel_types.is_none() {
+            return true;
+        }
+        let is_of = |sender: &str, senders: &HashSet<OwnedUserId>| {
+            <&UserId>::try_from(sender).is_ok_and(|sender| senders.contains(sender))
+        };
+        room.has_children(offset)
+            && room.children(offset, None, at).iter().any(|child| {
+                senders.as_ref().is_none_or(|senders| is_of(&child.sender, senders))
+                    && rel_types.as_ref().is_none_or(|types| types.contains(&*child.rel_type))
+            })
+    }
+
+    fn is_open(&self) -> bool {
         self.types.is_none()
             && self.not_types.is_empty()
             && self.senders.is_none()
             && self.not_senders.is_empty()
-            && self.rooms.rooms.is_none()
-            && self.rooms.not_rooms.is_empty()
+            && self.rooms.is_open()
             && self.contains_url.is_none()
+            && self.related_by_senders.is_none()
+            && self.related_by_rel_types.is_none()
     }
 }
 
-impl From<RoomEventFilter> for EventFilter {
-    fn from(filter: RoomEventFilter) -> Self {
-        Self {
-            types: filter.types,
-            not_types: filter.not_types,
-            senders: filter.senders,
-            not_senders: filter.not_senders,
-            rooms: RoomSelection::new(filter.rooms, filter.not_rooms),
-            contains_url: filter.url_filter.map(|url| url == UrlFilter::EventsWithUrl),
-            limit: filter.limit.map(u64::from),
-            lazy_load_members: matches!(filter.lazy_load_options, LazyLoadOptions::Enabled { .. }),
-            include_redundant_members: matches!(
-                filter.lazy_load_options,
-                LazyLoadOptions::Enabled { include_redundant_members: true }
-            ),
+fn has_url(room: &Room, event: &StoredEvent, at: Offset) -> bool {
+    // No version's rules keep a `url` when an event is redacted.
+    room.redaction_of(event.offset, at).is_none()
+        && event
+            .content_as::<serde_json::Map<String, serde_json::Value>>()
+            .is_ok_and(|content| content.contains_key("url"))
+}
+
+impl Types {
+    fn include(&self, event_type: &str) -> bool {
+        self.exact.contains(event_type)
+            || self.patterns.iter().any(|pattern| wildcard(pattern, event_type))
+    }
+
+    fn is_empty(&self) -> bool {
+        self.exact.is_empty() && self.patterns.is_empty()
+    }
+}
+
+impl TryFrom<Vec<String>> for Types {
+    type Error = String;
+
+    fn try_from(all: Vec<String>) -> Result<Self, String> {
+        let (patterns, exact): (Vec<_>, Vec<_>) =
+            all.into_iter().partition(|one| one.contains('*'));
+        if patterns.len() > limits::FILTER_PATTERNS {
+            return Err(format!("more than {} types with a `*`", limits::FILTER_PATTERNS));
         }
-    }
-}
-
-impl From<Filter> for EventFilter {
-    fn from(filter: Filter) -> Self {
-        Self {
-            types: filter.types,
-            not_types: filter.not_types,
-            senders: filter.senders,
-            not_senders: filter.not_senders,
-            limit: filter.limit.map(u64::from),
-            ..Self::default()
+        if patterns.iter().any(|pattern| pattern.len() > limits::EVENT_FIELD_BYTES) {
+            return Err(format!("a type of more than {} bytes", limits::EVENT_FIELD_BYTES));
         }
+        Ok(Self { exact: exact.into_iter().collect(), patterns })
     }
 }
 
-fn has_url(event: &StoredEvent) -> bool {
-    event
-        .content_as::<serde_json::Map<String, serde_json::Value>>()
-        .is_ok_and(|content| content.contains_key("url"))
+fn fields<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Arc<Fields>>, D::Error> {
+    let Some(paths) = Option::<Vec<String>>::deserialize(deserializer)? else { return Ok(None) };
+    if paths.len() > limits::FILTER_FIELDS {
+        let most = limits::FILTER_FIELDS;
+        return Err(serde::de::Error::custom(format!("more than {most} fields of events")));
+    }
+    Ok(Some(Arc::new(Fields::new(&paths))))
 }
 
 /// Whether `text` matches `pattern`, in which `*` stands for any sequence of characters.
@@ -139,7 +281,7 @@ fn wildcard(pattern: &str, text: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::wildcard;
+    use super::*;
 
     #[test]
     fn stars_match_any_sequence() {
@@ -159,6 +301,59 @@ mod tests {
             ("", "x", false),
         ] {
             assert_eq!(wildcard(pattern, text), matches, "{pattern} {text}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_a_filter_is_refused() {
+        let many = |count: usize, one: &str| {
+            let list = vec![one; count];
+            serde_json::json!({ "event_fields": list, "room": { "timeline": { "types": list } } })
+        };
+        for bad in [
+            r#"{"room":3}"#.to_owned(),
+            r#"{"room":{"timeline":{"limit":-1}}}"#.to_owned(),
+            r#"{"room":{"timeline":{"limit":1.5}}}"#.to_owned(),
+            r#"{"room":{"timeline":{"types":"m.room.message"}}}"#.to_owned(),
+            r#"{"room":{"state":{"senders":["ann"]}}}"#.to_owned(),
+            r#"{"room":{"rooms":["room"]}}"#.to_owned(),
+            r#"{"room":{"state":{"contains_url":"yes"}}}"#.to_owned(),
+            r#"{"room":{"state":{"lazy_load_members":1}}}"#.to_owned(),
+            r#"{"presence":{"not_types":[1]}}"#.to_owned(),
+            r#"{"event_format":"other"}"#.to_owned(),
+            r#"{"event_fields":[1]}"#.to_owned(),
+            r#"{"event_fields":"type"}"#.to_owned(),
+            many(limits::FILTER_PATTERNS + 1, "a*").to_string(),
+            many(limits::FILTER_FIELDS + 1, "a").to_string(),
+            format!(r#"{{"room":{{"state":{{"types":["*{}"]}}}}}}"#, "x".repeat(255)),
+        ] {
+            assert!(Filter::parse(&bad).is_err(), "{bad}");
+        }
+        for good in [
+            "{}".to_owned(),
+            r#"{"anything":1,"room":{"more":[],"timeline":{"more":{},"limit":0}}}"#.to_owned(),
+            r#"{"event_fields":null,"room":{"rooms":null,"state":{"types":null,"limit":null}}}"#
+                .to_owned(),
+            r#"{"room":{"timeline":{"limit":9007199254740991}}}"#.to_owned(),
+            many(limits::FILTER_PATTERNS, "a*").to_string(),
+        ] {
+            assert!(Filter::parse(&good).is_ok(), "{good}");
+        }
+    }
+
+    #[test]
+    fn what_has_no_sender_is_not_wanted_by_a_list_of_senders() {
+        let ann = <&UserId>::try_from("@ann:x").unwrap();
+        for (filter, of_ann, of_nobody) in [
+            ("{}", true, true),
+            (r#"{"senders":[]}"#, false, false),
+            (r#"{"senders":["@ann:x"]}"#, true, false),
+            (r#"{"senders":["@ann:x"],"not_senders":["@ann:x"]}"#, false, false),
+            (r#"{"not_senders":["@ann:x"]}"#, false, true),
+        ] {
+            let filter = EventFilter::parse(filter).unwrap();
+            assert_eq!(filter.wants("m.presence", Some(ann)), of_ann);
+            assert_eq!(filter.wants("m.presence", None), of_nobody);
         }
     }
 }

@@ -4,6 +4,8 @@
 //! client goes through it, so that visibility and redaction are judged in one place.
 
 pub mod filter;
+mod form;
+pub mod relations;
 pub mod token;
 mod visibility;
 
@@ -13,9 +15,9 @@ use ruma::{RoomId, UserId, events::StateEventType};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use self::{filter::EventFilter, visibility::Visibility};
+use self::{filter::EventFilter, form::Sight, visibility::Visibility};
 use crate::{
-    events::{ClientForm, EventRef, EventStore, Viewer, as_shown, to_raw},
+    events::{EventForm, EventRef, EventStore, Viewer, as_shown, to_raw},
     limits,
     log::ReadError,
     record::Offset,
@@ -55,7 +57,21 @@ impl<'a> View<'a> {
         self.viewer.at
     }
 
-    /// The events in the form that clients get.
+    /// The event in this form: redacted if it was, and with what the server adds for the user. Whether
+    /// they may see it is asked before.
+    ///
+    /// # Errors
+    /// When the log cannot be read.
+    pub fn client_event(
+        &self,
+        room: &Room,
+        event: &EventRef,
+        form: &EventForm,
+    ) -> Result<Box<RawValue>, ReadError> {
+        Sight::new(self, room).form(event, form)
+    }
+
+    /// As [`View::client_event`], for several events.
     ///
     /// # Errors
     /// When the log cannot be read.
@@ -63,9 +79,10 @@ impl<'a> View<'a> {
         &self,
         room: &Room,
         events: &[EventRef],
-        form: ClientForm,
+        form: &EventForm,
     ) -> Result<Vec<Box<RawValue>>, ReadError> {
-        events.iter().map(|event| self.events.client_form(room, event, self.viewer, form)).collect()
+        let sight = Sight::new(self, room);
+        events.iter().map(|event| sight.form(event, form)).collect()
     }
 
     /// Whether the user may see this event.
@@ -138,7 +155,7 @@ impl<'a> View<'a> {
                 looked_at += 1;
                 position = passed(offset);
                 if let Some(event) = self.events.get(offset)?
-                    && filter.matches(&event)
+                    && filter.matches(room, &event, self.at())
                     && visibility.shows(self, &event)?
                 {
                     page.events.push(event);

@@ -40,6 +40,32 @@ impl FromStr for Token {
     }
 }
 
+/// A position in the list of a room's threads: as of a position in the log, before the thread whose
+/// newest reply then was at an offset. It is of the form `<token>.<offset>`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ThreadsToken<'a> {
+    /// The token of the position in the log.
+    pub as_of: &'a str,
+    /// The offset.
+    pub before: Offset,
+}
+
+impl fmt::Display for ThreadsToken<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.as_of, self.before)
+    }
+}
+
+impl<'a> TryFrom<&'a str> for ThreadsToken<'a> {
+    type Error = BadToken;
+
+    fn try_from(text: &'a str) -> Result<Self, BadToken> {
+        let (as_of, before) = text.split_once('.').ok_or(BadToken)?;
+        let token = Self { as_of, before: Offset::new(before.parse().map_err(|_| BadToken)?) };
+        if token.to_string() == text { Ok(token) } else { Err(BadToken) }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -64,6 +90,15 @@ mod tests {
             "s0_99999999999999999999",
         ] {
             assert_eq!(bad.parse::<Token>(), Err(BadToken), "{bad}");
+        }
+    }
+
+    #[test]
+    fn tokens_of_threads_round_trip_and_nothing_else_parses() {
+        let token = ThreadsToken { as_of: "s0_9", before: Offset::new(7) };
+        assert_eq!(ThreadsToken::try_from(&*token.to_string()), Ok(token));
+        for bad in ["", "s0_9", "s0_9.", "s0_9.x", "s0_9.07", "s0_9.+7", "s0_9.7.7"] {
+            assert_eq!(ThreadsToken::try_from(bad), Err(BadToken), "{bad}");
         }
     }
 }

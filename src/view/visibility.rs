@@ -1,12 +1,14 @@
 //! History visibility: which events of a room a user may see (client-server API, "Room history
 //! visibility").
 
+use std::cell::Cell;
+
 use ruma::events::{StateEventType, TimelineEventType};
 use serde::Deserialize;
 
 use super::View;
 use crate::{
-    events::EventRef,
+    events::StoredEvent,
     log::ReadError,
     record::Offset,
     state::{Membership, Room},
@@ -20,10 +22,13 @@ pub(super) struct Visibility<'a> {
     memberships: Vec<(Offset, Membership)>,
     /// Until when the user was last joined; [`Offset::MAX`] while they are.
     joined_until: Offset,
+    /// The setting that was looked up last, by the state event that made it: most events that are
+    /// looked at together have the same.
+    last_setting: Cell<Option<(Offset, Setting)>>,
 }
 
 /// From the most to the least private.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Setting {
     Joined,
     Invited,
@@ -57,49 +62,75 @@ impl<'a> Visibility<'a> {
         if joined {
             joined_until = Offset::MAX;
         }
-        Self { room, memberships, joined_until }
+        Self { room, memberships, joined_until, last_setting: Cell::new(None) }
     }
 
-    pub(super) fn shows(&self, view: &View<'_>, event: &EventRef) -> Result<bool, ReadError> {
-        let index = self.memberships.partition_point(|(offset, _)| *offset <= event.offset);
-        let then = index.checked_sub(1).and_then(|i| self.memberships.get(i)).map(|(_, m)| *m);
-        if then == Some(Membership::Join) || self.is_own_membership(view, event, index) {
+    /// Whether the user may see this event.
+    pub(super) fn shows(&self, view: &View<'_>, event: &StoredEvent) -> Result<bool, ReadError> {
+        if self.is_own_membership(view, event) {
             return Ok(true);
         }
-        let setting = self.setting(view, event)?;
-        Ok(match setting {
-            Setting::WorldReadable => true,
-            Setting::Shared => event.offset < self.joined_until,
-            Setting::Invited => then == Some(Membership::Invite),
-            Setting::Joined => false,
-        })
+        if event.event_type == TimelineEventType::RoomHistoryVisibility {
+            // A change of the setting is seen by those who see what came before or what comes after.
+            let before = self.setting(view, event.offset.prev())?;
+            let after = self.setting(view, event.offset)?;
+            return Ok(self.shows_under(before.max(after), event.offset));
+        }
+        self.shows_at(view, event.offset)
+    }
+
+    /// Whether the user may see an event at this offset that is neither their own membership nor a
+    /// change of the history's visibility.
+    pub(super) fn shows_at(&self, view: &View<'_>, offset: Offset) -> Result<bool, ReadError> {
+        if self.membership_at(offset) == Some(Membership::Join) {
+            return Ok(true);
+        }
+        Ok(self.shows_under(self.setting(view, offset)?, offset))
+    }
+
+    fn shows_under(&self, setting: Setting, offset: Offset) -> bool {
+        let then = self.membership_at(offset);
+        then == Some(Membership::Join)
+            || match setting {
+                Setting::WorldReadable => true,
+                Setting::Shared => offset < self.joined_until,
+                Setting::Invited => then == Some(Membership::Invite),
+                Setting::Joined => false,
+            }
+    }
+
+    fn membership_at(&self, offset: Offset) -> Option<Membership> {
+        let index = self.memberships.partition_point(|(changed, _)| *changed <= offset);
+        index.checked_sub(1).and_then(|i| self.memberships.get(i)).map(|(_, is)| *is)
     }
 
     /// What happened to the user's own membership is never hidden from them.
-    fn is_own_membership(&self, view: &View<'_>, event: &EventRef, index: usize) -> bool {
+    fn is_own_membership(&self, view: &View<'_>, event: &StoredEvent) -> bool {
         event.event_type == TimelineEventType::RoomMember
             && event.state_key.as_deref() == Some(view.user_id().as_str())
-            && index > 0
+            && self.membership_at(event.offset).is_some()
     }
 
-    fn setting(&self, view: &View<'_>, event: &EventRef) -> Result<Setting, ReadError> {
-        let then = setting(view, self.room, event.offset)?;
-        if event.event_type == TimelineEventType::RoomHistoryVisibility {
-            // A change of the setting is seen by those who see what came before or what comes after.
-            return Ok(then.max(setting(view, self.room, event.offset.prev())?));
+    fn setting(&self, view: &View<'_>, at: Offset) -> Result<Setting, ReadError> {
+        let key = &StateEventType::RoomHistoryVisibility;
+        let Some(offset) = self.room.state_event(key, "", at) else { return Ok(Setting::Shared) };
+        if let Some((known, setting)) = self.last_setting.get()
+            && known == offset
+        {
+            return Ok(setting);
         }
-        Ok(then)
+        let setting = setting_of(view, offset)?;
+        self.last_setting.set(Some((offset, setting)));
+        Ok(setting)
     }
 }
 
-fn setting(view: &View<'_>, room: &Room, at: Offset) -> Result<Setting, ReadError> {
+/// The setting that the state event at `offset` made.
+fn setting_of(view: &View<'_>, offset: Offset) -> Result<Setting, ReadError> {
     #[derive(Deserialize)]
     struct Content {
         history_visibility: String,
     }
-    let Some(offset) = room.state_event(&StateEventType::RoomHistoryVisibility, "", at) else {
-        return Ok(Setting::Shared);
-    };
     let event = view.events.get(offset)?;
     let content = event.and_then(|event| event.content_as::<Content>().ok());
     Ok(content.map_or(Setting::Shared, |content| Setting::named(&content.history_visibility)))
@@ -111,5 +142,8 @@ pub(super) fn is_world_readable(
     room: &Room,
     at: Offset,
 ) -> Result<bool, ReadError> {
-    Ok(setting(view, room, at)? == Setting::WorldReadable)
+    match room.state_event(&StateEventType::RoomHistoryVisibility, "", at) {
+        Some(offset) => Ok(setting_of(view, offset)? == Setting::WorldReadable),
+        None => Ok(false),
+    }
 }

@@ -19,12 +19,14 @@ use logcabin::{
         send::SendEvent,
     },
     engine::{Engine, Options, Rejected},
+    events::Viewer,
     log::{Log, memory::MemoryLog},
     record::{
         Command, Offset, Origin, Record,
         command::{AccountKind, Secret, TokenHash, Tokens},
     },
     state::{Membership, State},
+    view::{View, filter::EventFilter},
 };
 use proptest::prelude::*;
 use ruma::{
@@ -52,6 +54,8 @@ enum Op {
     Message(u8, u8, u8),
     State(u8, u8, u8, u8, u8),
     Redact(u8, u8, u8),
+    /// By whom, in which room, to which event, how, with what else in the content.
+    Relate(u8, u8, u8, u8, bool),
     Alias(u8, u8, u8, bool),
     Visibility(u8, u8, bool),
     Receipt(u8, u8, u8),
@@ -79,6 +83,8 @@ fn op() -> impl Strategy<Value = Op> {
         4 => (user(), room(), 0..3_u8, 0..2_u8, any::<u8>())
             .prop_map(|(u, r, t, k, v)| Op::State(u, r, t, k, v)),
         2 => (user(), room(), any::<u8>()).prop_map(|(u, r, n)| Op::Redact(u, r, n)),
+        5 => (user(), room(), any::<u8>(), 0..8_u8, any::<bool>())
+            .prop_map(|(u, r, e, k, x)| Op::Relate(u, r, e, k, x)),
         2 => (user(), room(), 0..2_u8, any::<bool>()).prop_map(|(u, r, a, s)| Op::Alias(u, r, a, s)),
         1 => (user(), room(), any::<bool>()).prop_map(|(u, r, p)| Op::Visibility(u, r, p)),
         2 => (user(), room(), any::<u8>()).prop_map(|(u, r, n)| Op::Receipt(u, r, n)),
@@ -343,6 +349,36 @@ impl World {
                 };
                 drop(engine.propose(origin, proposal).await?.into_inner());
             }
+            Op::Relate(user, room, event, how, url) => {
+                let (Some(room_id), Some(event)) = (self.room(room), self.event(event)) else {
+                    return Ok(());
+                };
+                let relates_to = match how {
+                    0..=2 => content(&[("rel_type", "m.thread"), ("event_id", event.as_str())]),
+                    3 => content(&[("rel_type", "m.replace"), ("event_id", event.as_str())]),
+                    4 => content(&[("rel_type", "m.annotation"), ("event_id", event.as_str())]),
+                    5 => content(&[("rel_type", "m.reference"), ("event_id", event.as_str())]),
+                    6 => content(&[("rel_type", "m.thread"), ("event_id", "$nothing")]),
+                    _ => content(&[("rel_type", "m.thread")]),
+                };
+                let mut body = content(&[("body", "related")]);
+                body.insert("m.relates_to".to_owned(), CanonicalJsonValue::Object(relates_to));
+                if url {
+                    body.insert("url".to_owned(), CanonicalJsonValue::String("mxc://x".to_owned()));
+                }
+                let proposal = SendEvent {
+                    room_id,
+                    sender: user_id(user),
+                    event_type: ["m.room.message", "m.reaction"][usize::from(how % 2)].into(),
+                    state_key: None,
+                    content: body,
+                    redacts: None,
+                    transaction: None,
+                    ts: ts(),
+                };
+                let event_id = engine.propose(origin, proposal).await?.into_inner();
+                self.events.push(event_id);
+            }
             Op::Alias(user, room, alias, set) => {
                 let Some(room_id) = self.room(room) else { return Ok(()) };
                 let alias: OwnedRoomAliasId = format!("#alias{alias}:test").try_into().unwrap();
@@ -409,7 +445,12 @@ struct ModelRoom {
     state: BTreeMap<(String, String), Offset>,
     members: BTreeMap<OwnedUserId, Membership>,
     redacted: BTreeMap<Offset, Offset>,
+    /// By parent and child: the way they are related, the child's type and sender.
+    children: BTreeMap<(Offset, Offset), [String; 3]>,
 }
+
+/// Where each event is.
+type Places = BTreeMap<String, (OwnedRoomId, Offset)>;
 
 #[derive(Clone, Debug, Default, PartialEq)]
 struct ModelAccount {
@@ -422,7 +463,7 @@ struct ModelAccount {
 }
 
 impl Model {
-    fn apply(&mut self, record: &Record) {
+    fn apply(&mut self, record: &Record, places: &mut Places) {
         let offset = record.offset();
         match record.command().unwrap().unwrap() {
             Command::UserRegister(body) => {
@@ -461,8 +502,19 @@ impl Model {
                 room.timeline.push(offset);
                 if let Some(target) = body.redacts {
                     room.redacted.entry(target).or_insert(offset);
+                    room.children.retain(|(_, child), _| *child != target);
                 }
                 let event_type = pdu["type"].as_str().unwrap();
+                let relates_to = &pdu["content"]["m.relates_to"];
+                if let Some(rel_type) = relates_to["rel_type"].as_str()
+                    && let Some(parent) = relates_to["event_id"].as_str()
+                    && let Some((parent_room, parent)) = places.get(parent)
+                    && *parent_room == body.room_id
+                {
+                    let facts = [rel_type, event_type, pdu["sender"].as_str().unwrap()];
+                    room.children.insert((*parent, offset), facts.map(str::to_owned));
+                }
+                places.insert(body.event_id.to_string(), (body.room_id.clone(), offset));
                 if let Some(key) = pdu["state_key"].as_str() {
                     room.state.insert((event_type.to_owned(), key.to_owned()), offset);
                     if event_type == "m.room.member" {
@@ -533,6 +585,11 @@ impl Model {
                 if let Some(redaction) = room.redaction_of(*event, at) {
                     seen.redacted.insert(*event, redaction);
                 }
+                for child in room.children(*event, None, at) {
+                    let facts = [child.rel_type, child.event_type, child.sender];
+                    let facts = facts.map(|text| text.to_string());
+                    seen.children.insert((*event, child.offset), facts);
+                }
             }
             model.rooms.insert(room.id.clone(), seen);
         }
@@ -601,11 +658,160 @@ fn rooms_of_every_version_can_be_made() {
     });
 }
 
+/// A filter, before it is known which rooms there are.
+#[derive(Clone, Debug)]
+struct Plan {
+    types: Option<Vec<&'static str>>,
+    not_types: Option<Vec<&'static str>>,
+    senders: Option<Vec<u8>>,
+    not_senders: Option<Vec<u8>>,
+    rooms: Option<Vec<u8>>,
+    not_rooms: Option<Vec<u8>>,
+    contains_url: Option<bool>,
+    related_by_senders: Option<Vec<u8>>,
+    related_by_rel_types: Option<Vec<&'static str>>,
+}
+
+fn plan() -> impl Strategy<Value = Plan> {
+    use proptest::{collection::vec, option::weighted};
+    let types = || {
+        let one = prop::sample::select(vec![
+            "m.room.message",
+            "m.reaction",
+            "m.room.*",
+            "*",
+            "**",
+            "m.*.me*e",
+            "*.state",
+            "m.room.member",
+            "org.*",
+            "m.room.messag",
+            "",
+        ]);
+        vec(one, 0..4)
+    };
+    let rel_types = prop::sample::select(vec!["m.thread", "m.replace", "m.annotation", "m.other"]);
+    let users = || vec(0..USERS, 0..4);
+    let rooms = || vec(0..3_u8, 0..3);
+    let filter = (
+        weighted(0.5, types()),
+        weighted(0.3, types()),
+        weighted(0.3, users()),
+        weighted(0.3, users()),
+        weighted(0.2, rooms()),
+        weighted(0.2, rooms()),
+        weighted(0.3, any::<bool>()),
+        weighted(0.2, users()),
+        weighted(0.2, vec(rel_types, 0..3)),
+    );
+    filter.prop_map(|parts| Plan {
+        types: parts.0,
+        not_types: parts.1,
+        senders: parts.2,
+        not_senders: parts.3,
+        rooms: parts.4,
+        not_rooms: parts.5,
+        contains_url: parts.6,
+        related_by_senders: parts.7,
+        related_by_rel_types: parts.8,
+    })
+}
+
+impl Plan {
+    fn json(&self, rooms: &[OwnedRoomId]) -> serde_json::Value {
+        let users = |of: &Option<Vec<u8>>| {
+            of.as_ref().map(|of| of.iter().map(|user| user_id(*user)).collect::<Vec<_>>())
+        };
+        let room = |number: &u8| rooms[usize::from(*number) % rooms.len()].clone();
+        let rooms =
+            |of: &Option<Vec<u8>>| of.as_ref().map(|of| of.iter().map(room).collect::<Vec<_>>());
+        let mut json = serde_json::json!({
+            "types": self.types, "not_types": self.not_types,
+            "senders": users(&self.senders), "not_senders": users(&self.not_senders),
+            "rooms": rooms(&self.rooms), "not_rooms": rooms(&self.not_rooms),
+            "contains_url": self.contains_url,
+            "related_by_senders": users(&self.related_by_senders),
+            "related_by_rel_types": self.related_by_rel_types,
+        });
+        json.as_object_mut().unwrap().retain(|_, value| !value.is_null());
+        json
+    }
+}
+
+/// Whether a filter wants an event, by the sentences of the client-server API, "Filtering".
+fn wanted_by_the_text(
+    filter: &serde_json::Value,
+    room_id: &str,
+    pdu: &serde_json::Value,
+    redacted: bool,
+    children: &[(String, String)],
+) -> bool {
+    let list = |name: &str| -> Option<Vec<&str>> {
+        let list = filter.get(name)?.as_array().unwrap();
+        Some(list.iter().map(|one| one.as_str().unwrap()).collect())
+    };
+    let event_type = pdu["type"].as_str().unwrap().as_bytes();
+    let sender = pdu["sender"].as_str().unwrap();
+    // "A list of event types to include. If this list is absent then all event types are included. A
+    // '*' can be used as a wildcard to match any sequence of characters."
+    let mut wanted = list("types").is_none_or(|l| l.iter().any(|p| glob(p.as_bytes(), event_type)));
+    // "A matching type will be excluded even if it is listed in the 'types' filter."
+    wanted &= !list("not_types").is_some_and(|l| l.iter().any(|p| glob(p.as_bytes(), event_type)));
+    wanted &= list("senders").is_none_or(|l| l.contains(&sender));
+    wanted &= !list("not_senders").is_some_and(|l| l.contains(&sender));
+    wanted &= list("rooms").is_none_or(|l| l.contains(&room_id));
+    wanted &= !list("not_rooms").is_some_and(|l| l.contains(&room_id));
+    // "If true, includes only events with a url key in their content. If false, excludes those
+    // events. If omitted, url key is not considered for filtering."
+    let has_url = !redacted && pdu["content"].get("url").is_some();
+    wanted &= match filter.get("contains_url") {
+        None => true,
+        Some(value) => value.as_bool().unwrap() == has_url,
+    };
+    let (senders, rel_types) = (list("related_by_senders"), list("related_by_rel_types"));
+    if senders.is_some() || rel_types.is_some() {
+        wanted &= children.iter().any(|(sender, rel_type)| {
+            senders.as_ref().is_none_or(|l| l.contains(&&**sender))
+                && rel_types.as_ref().is_none_or(|l| l.contains(&&**rel_type))
+        });
+    }
+    wanted
+}
+
+/// The plainest reading of `*`.
+fn glob(pattern: &[u8], text: &[u8]) -> bool {
+    match pattern.split_first() {
+        None => text.is_empty(),
+        Some((b'*', rest)) => (0..=text.len()).any(|skip| glob(rest, &text[skip..])),
+        Some((first, rest)) => text.split_first().is_some_and(|(c, t)| c == first && glob(rest, t)),
+    }
+}
+
 /// Histories begin with users and a room, so that most operations find something to work on.
 fn history() -> impl Strategy<Value = Vec<Op>> {
     proptest::collection::vec(op(), 20..120).prop_map(|random| {
         let mut ops: Vec<_> = (0..USERS).map(Op::Register).collect();
         ops.extend([Op::CreateRoom(0, 2, 7), Op::CreateRoom(1, 0, 9)]);
+        ops.extend((1..USERS).map(|user| Op::Member(user, user, 0, 0)));
+        ops.extend(random);
+        ops
+    })
+}
+
+/// Histories in which much is said, most of it about what was said before, and much of it redacted.
+fn talk() -> impl Strategy<Value = Vec<Op>> {
+    let user = || 0..USERS;
+    let op = prop_oneof![
+        4 => user().prop_map(|u| Op::Message(u, 0, 0)),
+        3 => (user(), any::<u8>(), 0..8_u8, any::<bool>())
+            .prop_map(|(u, e, how, x)| Op::Relate(u, 0, e, how, x)),
+        5 => (user(), any::<u8>()).prop_map(|(u, e)| Op::Relate(u, 0, e, 0, false)),
+        2 => any::<u8>().prop_map(|e| Op::Redact(0, 0, e)),
+        1 => (user(), user(), 0..8_u8).prop_map(|(u, t, c)| Op::Member(u, t, 0, c)),
+    ];
+    proptest::collection::vec(op, 40..150).prop_map(|random| {
+        let mut ops: Vec<_> = (0..USERS).map(Op::Register).collect();
+        ops.push(Op::CreateRoom(0, 2, 7));
         ops.extend((1..USERS).map(|user| Op::Member(user, user, 0, 0)));
         ops.extend(random);
         ops
@@ -639,17 +845,117 @@ proptest! {
 
     /// The state as of every offset is what a copy of the whole state made at that offset says.
     #[test]
-    fn state_as_of_every_offset_is_what_it_was(ops in history()) {
+    fn state_as_of_every_offset_is_what_it_was(ops in prop_oneof![history(), talk()]) {
         runtime().block_on(async {
             let mut world = World::open(Vec::new()).await;
             for op in &ops {
                 world.run(op).await;
             }
             let state = world.engine.state();
-            let mut model = Model::default();
+            let (mut model, mut places) = (Model::default(), Places::new());
             for record in world.records() {
-                model.apply(&record);
+                model.apply(&record, &mut places);
                 assert_eq!(Model::of(state, record.offset()), model, "as of {}", record.offset());
+            }
+        });
+    }
+
+    /// A filter wants what the specification's sentences say, read one by one.
+    #[test]
+    fn a_filter_wants_what_the_text_says(ops in talk(), plans in proptest::collection::vec(plan(), 12)) {
+        runtime().block_on(async {
+            let mut world = World::open(Vec::new()).await;
+            for op in &ops {
+                world.run(op).await;
+            }
+            let (state, at) = (world.engine.state(), world.engine.head().offset());
+            for plan in &plans {
+                let json = plan.json(&world.rooms);
+                let filter = EventFilter::parse(&json.to_string()).unwrap();
+                for room in state.rooms.all() {
+                    let offsets = room.events_forward(Offset::ZERO, at, usize::MAX);
+                    let events = world.engine.events().get_all(&offsets).unwrap();
+                    for event in &events {
+                        let pdu = serde_json::from_str(event.pdu.get()).unwrap();
+                        let redacted = room.redaction_of(event.offset, at).is_some();
+                        let children = room.children(event.offset, None, at).into_iter();
+                        let children: Vec<_> = children
+                            .map(|child| (child.sender.to_string(), child.rel_type.to_string()))
+                            .collect();
+                        assert_eq!(
+                            filter.matches(&room, event, at),
+                            wanted_by_the_text(&json, room.id.as_str(), &pdu, redacted, &children),
+                            "{json} on {pdu}, redacted: {redacted}, {children:?}"
+                        );
+                    }
+                }
+            }
+        });
+    }
+
+    /// The list of threads, in pages of any size and as of any offset, holds each thread that its
+    /// reader sees once, in the order of the newest replies.
+    #[test]
+    fn threads_are_listed_by_their_newest_replies(ops in talk(), cut in any::<prop::sample::Index>(), limit in 1..5_usize, reader in 0..USERS) {
+        runtime().block_on(async {
+            let mut world = World::open(Vec::new()).await;
+            for op in &ops {
+                world.run(op).await;
+            }
+            let state = world.engine.state();
+            let reader = user_id(reader);
+            let view = View {
+                state,
+                events: world.engine.events(),
+                viewer: Viewer {
+                    user_id: &reader,
+                    device_id: "D".into(),
+                    session: Offset::ZERO,
+                    at: world.engine.head().offset(),
+                    now_ms: 0,
+                },
+            };
+            let end = usize::try_from(state.applied().get()).unwrap();
+            let as_of = Offset::new(cut.index(end + 1) as u64);
+            for room in state.rooms.all() {
+                for participated in [false, true] {
+                    let mut listed = Vec::new();
+                    let mut before = Offset::MAX;
+                    loop {
+                        let page = view.threads(&room, as_of, before, limit, participated).unwrap();
+                        assert!(page.roots.len() <= limit);
+                        listed.extend(page.roots.iter().map(|root| root.offset));
+                        let Some(next) = page.next else { break };
+                        assert_eq!(page.roots.len(), limit);
+                        before = next;
+                    }
+                    let mut expected = Vec::new();
+                    for offset in room.events_forward(Offset::ZERO, as_of, usize::MAX) {
+                        let sees = |offset| {
+                            let event = view.events.get(offset).unwrap().unwrap();
+                            view.may_see(&room, &event).unwrap().then_some(event)
+                        };
+                        let Some(root) = sees(offset) else { continue };
+                        let replies: Vec<_> = room
+                            .children(offset, Some("m.thread"), as_of)
+                            .into_iter()
+                            .filter_map(|child| sees(child.offset))
+                            .collect();
+                        let takes_part = root.sender == reader
+                            || replies.iter().any(|reply| reply.sender == reader);
+                        let is_child = root.pdu.get().contains("\"rel_type\"")
+                            && root.pdu.get().contains("\"event_id\"");
+                        if let Some(newest) = replies.last()
+                            && !is_child
+                            && (takes_part || !participated)
+                        {
+                            expected.push((newest.offset, offset));
+                        }
+                    }
+                    expected.sort_unstable();
+                    let expected: Vec<_> = expected.into_iter().rev().map(|(_, root)| root).collect();
+                    assert_eq!(listed, expected);
+                }
             }
         });
     }

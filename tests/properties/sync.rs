@@ -9,9 +9,9 @@ use logcabin::{
         KnownMembers,
         v3::{Request, SyncFilter, respond},
     },
-    view::View,
+    view::{View, filter::Filter},
 };
-use ruma::{DeviceId, OwnedDeviceId, UserId, api::client::filter::FilterDefinition};
+use ruma::{DeviceId, OwnedDeviceId, UserId};
 use serde_json::{Value, json};
 
 use super::*;
@@ -99,12 +99,12 @@ impl Client {
             "timeline": { "limit": self.limit },
             "state": { "lazy_load_members": self.lazy },
         } });
-        let definition: FilterDefinition = serde_json::from_value(definition).unwrap();
+        let filter: Filter = serde_json::from_value(definition).unwrap();
         Request {
             since: self.since,
             full_state: sync.full_state,
             use_state_after: self.state_after,
-            filter: SyncFilter::new(definition, 10, 1000),
+            filter: SyncFilter::new(filter, 10, 1000),
             epoch: Default::default(),
         }
     }
@@ -273,7 +273,7 @@ fn what_is_left_out_or_made_up_is_found() {
             since: Some(before),
             full_state: false,
             use_state_after: false,
-            filter: SyncFilter::new(FilterDefinition::default(), 10, 1000),
+            filter: SyncFilter::new(Filter::default(), 10, 1000),
             epoch: Default::default(),
         };
         let right = answer(&world, Offset::new(1), &ann, &request, &known);

@@ -4,7 +4,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use parking_lot::Mutex;
-use ruma::{DeviceId, OwnedUserId, UserId, api::client::filter::FilterDefinition};
+use ruma::{DeviceId, OwnedUserId, UserId};
 use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -20,7 +20,7 @@ use crate::{
         KnownMembers,
         v3::{Request, SyncFilter, respond},
     },
-    view::{View, token::Token},
+    view::{View, filter::Filter, token::Token},
 };
 
 /// Events of bodies that are kept parsed while answers are made.
@@ -156,12 +156,12 @@ impl Server<'_> {
             "include_leave": asked.include_leave,
             "state": { "lazy_load_members": asked.lazy_load_members },
         } });
-        let definition: FilterDefinition = serde_json::from_value(filter).unwrap_or_default();
+        let filter: Filter = serde_json::from_value(filter).unwrap_or_default();
         let request = Request {
             since: asked.since,
             full_state: asked.full_state,
             use_state_after: asked.use_state_after,
-            filter: SyncFilter::new(definition, 10, 1000),
+            filter: SyncFilter::new(filter, 10, 1000),
             epoch: Epoch::default(),
         };
         let viewer = Viewer {

@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 
 use super::{Events, Request, RoomFilters};
 use crate::{
-    events::{ClientForm, EventRef},
+    events::EventRef,
     log::ReadError,
     record::Offset,
     state::{Account, Membership, Room, RoomMembership},
@@ -240,7 +240,8 @@ impl RoomSync<'_> {
         }
         let repeats =
             |event: &EventRef| !self.request.use_state_after && shown.contains(&event.offset);
-        state.retain(|event| self.filter.state.matches(event) && !repeats(event));
+        let (filter, at) = (&self.filter.state, self.view.at());
+        state.retain(|event| filter.matches(self.room, event, at) && !repeats(event));
         state.sort_unstable_by_key(|event| event.offset);
         // Of each key, the newest.
         let mut seen = HashSet::new();
@@ -277,14 +278,16 @@ impl RoomSync<'_> {
     }
 
     fn client_state(&self, state: &[EventRef]) -> Result<State, ReadError> {
-        let events = self.view.client_events(self.room, state, ClientForm::Sync)?;
+        let events = self.view.client_events(self.room, state, &self.filter.form)?;
         let wrap = if self.request.use_state_after { State::After } else { State::Before };
         Ok(wrap(Events { events }))
     }
 
     fn client_timeline(&self, timeline: &Stretch) -> Result<Timeline, ReadError> {
+        // Where nothing was left out, the client has seen what relates to these events.
+        let form = self.filter.form.bundled(timeline.limited);
         Ok(Timeline {
-            events: self.view.client_events(self.room, &timeline.events, ClientForm::Sync)?,
+            events: self.view.client_events(self.room, &timeline.events, &form)?,
             limited: timeline.limited,
             prev_batch: Token { epoch: self.request.epoch, offset: timeline.before() }.to_string(),
         })

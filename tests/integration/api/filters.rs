@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{each, server, texts, user};
+use super::{each, event_ids, server, texts, user};
 use crate::harness::{Answer, User, encode};
 
 async fn upload(user: &User, of: &User, filter: &Value) -> Answer {
@@ -161,4 +161,184 @@ async fn what_a_filter_leaves_out_does_not_end_a_wait() {
     ann.send_text(&room_id, "2", "news").await;
     let sync = waiting.await.expect("a waiting sync does not panic");
     assert_eq!(texts(&sync["rooms"]["join"][&room_id]["timeline"]["events"]), ["news"]);
+}
+
+#[tokio::test]
+async fn what_is_not_a_filter_is_refused_by_upload_and_inline() {
+    let server = server().await;
+    let ann = user(&server, "ann").await;
+    let room_id = ann.create_room(json!({})).await;
+    let parts = [
+        json!({ "limit": -1 }),
+        json!({ "limit": "many" }),
+        json!({ "types": "m.room.message" }),
+        json!({ "senders": ["ann"] }),
+        json!({ "not_senders": [3] }),
+        json!({ "rooms": ["room"] }),
+        json!({ "contains_url": "yes" }),
+        json!({ "lazy_load_members": 1 }),
+        json!({ "types": vec!["*x"; 101] }),
+        json!({ "related_by_senders": ["ann"] }),
+        json!({ "related_by_rel_types": "m.thread" }),
+    ];
+    let wholes = parts.iter().map(|part| json!({ "room": { "timeline": part } }));
+    for filter in wholes.chain([
+        json!({ "event_fields": "type" }),
+        json!({ "event_fields": vec!["x"; 1001] }),
+        json!({ "event_format": "other" }),
+        json!({ "room": { "include_leave": "no" } }),
+        json!({ "presence": [] }),
+    ]) {
+        upload(&ann, &ann, &filter).await.refused(400, "M_BAD_JSON");
+        let inline = format!("/sync?filter={}", encode(&filter.to_string()));
+        ann.get(&inline).await.refused(400, "M_INVALID_PARAM");
+    }
+    for part in parts {
+        let path = format!("/messages?dir=b&filter={}", encode(&part.to_string()));
+        ann.get_room(&room_id, &path).await.refused(400, "M_INVALID_PARAM");
+    }
+    let large = json!({ "room": { "rooms": vec![room_id; 10_000] } });
+    upload(&ann, &ann, &large).await.refused(413, "M_TOO_LARGE");
+}
+
+#[tokio::test]
+async fn events_come_with_the_fields_that_are_wanted() {
+    let server = server().await;
+    let ann = user(&server, "ann").await;
+    let room_id = ann.create_room(json!({})).await;
+    let content = json!({ "body": "x", "msgtype": "m.text", "a.b": { "c\\d": 1, "e": 2 } });
+    let event_id = ann.send(&room_id, "m.room.message", "1", &content).await.ok_string("event_id");
+    for (fields, expected) in [
+        (json!(["event_id"]), json!({ "event_id": event_id })),
+        (
+            json!(["event_id", "content.body"]),
+            json!({ "event_id": event_id, "content": { "body": "x" } }),
+        ),
+        (json!([r"content.a\.b.c\\d"]), json!({ "content": { "a.b": { "c\\d": 1 } } })),
+        (json!(["content.a.b", "none.at.all"]), json!({})),
+        (json!(["content"]), json!({ "content": content })),
+        (json!([]), json!({})),
+    ] {
+        let filter = json!({ "event_fields": fields, "room": { "timeline": { "limit": 1 } } });
+        let id = upload(&ann, &ann, &filter).await.ok_string("filter_id");
+        for given in [filter.to_string(), id] {
+            let sync = ann.sync(None, 0, Some(&given)).await;
+            let room = &sync["rooms"]["join"][&room_id];
+            assert_eq!(room["timeline"]["events"], json!([expected]), "{filter}");
+        }
+    }
+    // State events alike; what is not an event is whole.
+    let filter = json!({ "event_fields": ["type"] }).to_string();
+    let sync = ann.sync(None, 0, Some(&filter)).await;
+    for part in ["state", "timeline"] {
+        for event in
+            sync["rooms"]["join"][&room_id][part]["events"].as_array().into_iter().flatten()
+        {
+            assert_eq!(event.as_object().map(|event| event.len()), Some(1), "{event}");
+        }
+    }
+    assert!(sync["account_data"]["events"][0]["content"].is_object());
+}
+
+#[tokio::test]
+async fn the_federation_format_is_the_event_as_servers_exchange_it() {
+    let server = server().await;
+    let ann = user(&server, "ann").await;
+    for version in ["10", "11", "12"] {
+        let room_id = ann.create_room(json!({ "room_version": version })).await;
+        let kept = ann.send_text(&room_id, "1", "kept").await;
+        let gone = ann.send_text(&room_id, "2", "gone").await;
+        let path = format!("/rooms/{}/redact/{}/r", encode(&room_id), encode(&gone));
+        ann.put(&path, json!({})).await.ok();
+        let filter = json!({ "event_format": "federation", "room": { "rooms": [room_id] } });
+        let sync = ann.sync(None, 0, Some(&filter.to_string())).await;
+        let room = &sync["rooms"]["join"][&room_id];
+        let mut events = room["state"]["events"].as_array().cloned().unwrap_or_default();
+        events.extend(room["timeline"]["events"].as_array().cloned().unwrap_or_default());
+        assert!(events.len() > 5);
+        for event in &events {
+            for field in ["auth_events", "prev_events", "depth", "hashes", "signatures"] {
+                assert!(event.get(field).is_some(), "no {field} in {event}");
+            }
+            for field in ["unsigned", "event_id"] {
+                assert!(event.get(field).is_none(), "{field} in {event}");
+            }
+            let names_room = !(version == "12" && event["type"] == "m.room.create");
+            assert_eq!(event.get("room_id").is_some(), names_room, "{event}");
+        }
+        let texts = texts(&room["timeline"]["events"]);
+        assert_eq!(texts, ["kept"], "what was redacted is gone from this format, too");
+        let contents: Vec<_> = events
+            .iter()
+            .filter(|event| event["type"] == "m.room.message")
+            .map(|event| event["content"].clone())
+            .collect();
+        assert_eq!(contents, [json!({ "msgtype": "m.text", "body": "kept" }), json!({})]);
+        // The client's format is the default.
+        let filter = json!({ "event_format": "client", "room": { "rooms": [room_id] } });
+        let sync = ann.sync(None, 0, Some(&filter.to_string())).await;
+        let events = &sync["rooms"]["join"][&room_id]["timeline"]["events"];
+        assert!(each(events, "/event_id").contains(&kept));
+    }
+}
+
+#[tokio::test]
+async fn a_redacted_event_has_no_url_and_relates_to_nothing() {
+    let server = server().await;
+    let (ann, bob) = (user(&server, "ann").await, user(&server, "bob").await);
+    let room_id = ann.create_room(json!({ "preset": "public_chat" })).await;
+    bob.join(&room_id).await.ok();
+    let image = json!({ "body": "image", "url": "mxc://x/y" });
+    let image_id = ann.send(&room_id, "m.room.message", "1", &image).await.ok_string("event_id");
+    let root = ann.send_text(&room_id, "2", "root").await;
+    let reply = json!({ "body": "reply",
+                        "m.relates_to": { "rel_type": "m.thread", "event_id": root } });
+    let reply = bob.send(&room_id, "m.room.message", "3", &reply).await.ok_string("event_id");
+    let like =
+        json!({ "m.relates_to": { "rel_type": "m.annotation", "event_id": root, "key": "+" } });
+    ann.send(&room_id, "m.reaction", "4", &like).await.ok();
+    let pages = |filter: Value| {
+        let (ann, room_id) = (ann.clone(), room_id.clone());
+        async move {
+            let path = format!("/messages?dir=b&limit=50&filter={}", encode(&filter.to_string()));
+            event_ids(&ann.get_room(&room_id, &path).await.ok()["chunk"])
+        }
+    };
+    let with_url = json!({ "contains_url": true });
+    let threads = json!({ "related_by_rel_types": ["m.thread"] });
+    let of_bob = json!({ "related_by_senders": [bob.user_id] });
+    let likes_of_bob =
+        json!({ "related_by_senders": [bob.user_id], "related_by_rel_types": ["m.annotation"] });
+    let root = vec![root];
+    assert_eq!(pages(with_url.clone()).await, std::slice::from_ref(&image_id));
+    assert_eq!(pages(threads.clone()).await, root);
+    assert_eq!(pages(of_bob.clone()).await, root);
+    assert_eq!(pages(likes_of_bob).await, [""; 0], "one child has to be both");
+    assert_eq!(pages(json!({ "related_by_rel_types": [] })).await, [""; 0]);
+    for event_id in [&image_id, &reply] {
+        let path =
+            format!("/rooms/{}/redact/{}/{}", encode(&room_id), encode(event_id), &event_id[1..9]);
+        ann.put(&path, json!({})).await.ok();
+    }
+    for filter in [with_url, threads, of_bob] {
+        assert_eq!(pages(filter.clone()).await, [""; 0], "{filter}");
+    }
+}
+
+#[tokio::test]
+async fn limits_of_none_and_of_more_than_there_is_are_limits() {
+    let server = server().await;
+    let ann = user(&server, "ann").await;
+    let room_id = ann.create_room(json!({})).await;
+    ann.send_text(&room_id, "1", "one").await;
+    for (limit, expected) in [(0_u64, 0), (1, 1), (9_007_199_254_740_991, 7)] {
+        let filter = json!({ "room": { "timeline": { "limit": limit, "types": ["m.room.*"] } } });
+        let sync = ann.sync(None, 0, Some(&filter.to_string())).await;
+        let events = &sync["rooms"]["join"][&room_id]["timeline"]["events"];
+        assert_eq!(event_ids(events).len(), expected, "{limit}: {events}");
+        let filter = encode(&json!({ "limit": limit }).to_string());
+        let path = format!("/messages?dir=b&limit=1000&filter={filter}");
+        let page = ann.get_room(&room_id, &path).await.ok();
+        assert_eq!(event_ids(&page["chunk"]).len(), expected, "{limit}: {page}");
+    }
 }

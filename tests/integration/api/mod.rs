@@ -9,6 +9,7 @@ mod hostile;
 mod membership;
 mod profile_account_data;
 mod receipts_typing;
+mod relations;
 mod restart;
 mod rooms_create;
 mod sending;

@@ -344,3 +344,134 @@ async fn one_event_is_told_what_one_was_when_it_was_sent() {
         assert_eq!(event["unsigned"]["membership"], expected);
     }
 }
+
+#[tokio::test]
+async fn the_previous_content_is_told_to_those_who_may_see_it() {
+    let server = server().await;
+    let (ann, bob) = (user(&server, "ann").await, user(&server, "bob").await);
+    let room_id = ann
+        .create_room(json!({
+            "preset": "public_chat", "topic": "secret",
+            "initial_state": [{ "type": "m.room.history_visibility",
+                                "content": { "history_visibility": "joined" } }],
+        }))
+        .await;
+    bob.join(&room_id).await.ok();
+    let mut ids = Vec::new();
+    for topic in ["open", "more open"] {
+        let set = ann.set_state(&room_id, "m.room.topic", "", &json!({ "topic": topic })).await;
+        ids.push(set.ok_string("event_id"));
+    }
+    let unsigned = |who: &User, event_id: &str| {
+        let (who, room_id, event_id) = (who.clone(), room_id.clone(), encode(event_id));
+        async move {
+            who.get_room(&room_id, &format!("/event/{event_id}")).await.ok()["unsigned"].take()
+        }
+    };
+    let seen = unsigned(&ann, &ids[0]).await;
+    assert_eq!(seen["prev_content"]["topic"], "secret");
+    assert_eq!(seen["prev_sender"], ann.user_id.as_str());
+    assert!(seen["replaces_state"].is_string());
+    let hidden = unsigned(&bob, &ids[0]).await;
+    for field in ["prev_content", "prev_sender", "replaces_state"] {
+        assert!(hidden.get(field).is_none(), "{hidden}");
+    }
+    let seen = unsigned(&bob, &ids[1]).await;
+    assert_eq!(seen["prev_content"]["topic"], "open");
+    assert_eq!(seen["replaces_state"], ids[0].as_str());
+    // One who was not in the room is not told what they were, and a message has no content before it.
+    let page = bob.get_room(&room_id, "/messages?dir=f&limit=100").await.ok();
+    let page = page["chunk"].as_array().cloned().unwrap_or_default();
+    let join = page.iter().find(|event| event["state_key"] == bob.user_id.as_str());
+    let join = join.unwrap_or_else(|| panic!("expected the join of bob in {page:?}"));
+    assert_eq!(join["unsigned"].get("prev_content"), None, "{join}");
+    let message = ann.send_text(&room_id, "1", "x").await;
+    assert_eq!(unsigned(&bob, &message).await.get("prev_content"), None);
+}
+
+#[tokio::test]
+async fn the_state_of_a_context_is_that_of_its_last_event_and_filtered() {
+    let server = server().await;
+    let (ann, bob) = (user(&server, "ann").await, user(&server, "bob").await);
+    let room_id = ann.create_room(json!({ "preset": "public_chat", "name": "before" })).await;
+    let first = ann.send_text(&room_id, "1", "first").await;
+    ann.set_state(&room_id, "m.room.name", "", &json!({ "name": "between" })).await.ok();
+    bob.join(&room_id).await.ok();
+    bob.send_text(&room_id, "2", "second").await;
+    ann.set_state(&room_id, "m.room.name", "", &json!({ "name": "after" })).await.ok();
+    let names = |page: &Value| {
+        let state = page["state"].as_array().cloned().unwrap_or_default().into_iter();
+        let names = state.filter(|event| event["type"] == "m.room.name");
+        names.map(|event| event["content"]["name"].clone()).collect::<Vec<_>>()
+    };
+    for (limit, expected) in
+        [(0, "before"), (1, "before"), (2, "between"), (6, "between"), (8, "after")]
+    {
+        let page = context(&ann, &room_id, &first, &format!("?limit={limit}")).await.ok();
+        assert_eq!(names(&page), [expected], "limit {limit}");
+        let around =
+            event_ids(&page["events_before"]).len() + event_ids(&page["events_after"]).len();
+        assert!(around <= limit, "limit {limit}: {page}");
+    }
+    // Lazily loaded, the members are those who sent what is returned.
+    let lazy = encode(r#"{"lazy_load_members":true}"#);
+    for (limit, expected) in [(0, vec![&ann]), (6, vec![&ann, &bob])] {
+        let query = format!("?limit={limit}&filter={lazy}");
+        let page = context(&ann, &room_id, &first, &query).await.ok();
+        let state = page["state"].as_array().cloned().unwrap_or_default().into_iter();
+        let members = Value::Array(state.filter(|e| e["type"] == "m.room.member").collect());
+        let expected: Vec<_> = expected.into_iter().map(|user| user.user_id.clone()).collect();
+        assert_eq!(each(&members, "/state_key"), expected, "limit {limit}");
+        assert_eq!(names(&page).len(), 1);
+    }
+    // The filter is on what surrounds the event and on the state, not on the event.
+    let filter = encode(&json!({ "types": ["m.room.name"] }).to_string());
+    let page = context(&ann, &room_id, &first, &format!("?filter={filter}")).await.ok();
+    assert_eq!(page["event"]["event_id"], first.as_str());
+    for part in ["events_before", "events_after", "state"] {
+        let types = each(&page[part], "/type");
+        assert!(
+            !types.is_empty() && types.iter().all(|is| is == "m.room.name"),
+            "{part}: {types:?}"
+        );
+    }
+    for bad in ["?limit=-1", "?limit=x", "?filter=x", "?filter=%7B%22types%22%3A1%7D"] {
+        context(&ann, &room_id, &first, bad).await.refused(400, "M_INVALID_PARAM");
+    }
+}
+
+#[tokio::test]
+async fn a_redaction_names_what_it_redacts_inside_and_outside_of_its_content() {
+    let server = server().await;
+    let ann = user(&server, "ann").await;
+    for version in ["3", "10", "11", "12"] {
+        let room_id = ann.create_room(json!({ "room_version": version })).await;
+        let event_id = ann.send_text(&room_id, "1", "x").await;
+        let redact = |event_id: &str, txn_id: &'static str| {
+            let path = format!("/rooms/{}/redact/{}/{txn_id}", encode(&room_id), encode(event_id));
+            let ann = ann.clone();
+            async move { ann.put(&path, json!({ "reason": "r" })).await.ok_string("event_id") }
+        };
+        let get = |event_id: &str| {
+            let (ann, room_id, event_id) = (ann.clone(), room_id.clone(), encode(event_id));
+            async move { ann.get_room(&room_id, &format!("/event/{event_id}")).await.ok() }
+        };
+        let redaction = redact(&event_id, "a").await;
+        let shown = get(&redaction).await;
+        let because = get(&event_id).await["unsigned"]["redacted_because"].take();
+        for shown in [&shown, &because] {
+            assert_eq!(shown["event_id"], redaction.as_str());
+            assert_eq!(
+                (&shown["redacts"], &shown["content"]["redacts"]),
+                (&json!(event_id), &json!(event_id))
+            );
+            assert_eq!(shown["content"]["reason"], "r");
+        }
+        // Redacted itself, it says no more than its version's rules leave.
+        redact(&redaction, "b").await;
+        let shown = get(&redaction).await;
+        let left = if matches!(version, "3" | "10") { Value::Null } else { json!(event_id) };
+        assert_eq!((&shown["redacts"], &shown["content"]["redacts"]), (&left, &left), "{version}");
+        assert_eq!(shown["content"].get("reason"), None);
+    }
+}

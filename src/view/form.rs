@@ -1,0 +1,271 @@
+//! An event in the form that its reader gets: what the server adds to it for this user, the events that
+//! relate to it among it.
+
+use std::{cell::OnceCell, cmp::Reverse, collections::BTreeSet};
+
+use ruma::{OwnedUserId, UserId, events::TimelineEventType};
+use serde::{Deserialize, de::IgnoredAny};
+use serde_json::value::RawValue;
+
+use super::{View, visibility::Visibility};
+use crate::{
+    events::{
+        ClientEvent, EventForm, EventRef, Reference, References, Relations, StoredEvent, Thread,
+        Unsigned, age, as_shown, redacted,
+    },
+    limits,
+    log::ReadError,
+    record::Offset,
+    state::{
+        Child, Membership, RelatesTo, Room,
+        relations::{REFERENCE, REPLACE, THREAD},
+    },
+};
+
+/// A look at one room's events, which finds out what it needs of the viewer once, when it is needed.
+pub(super) struct Sight<'v> {
+    view: &'v View<'v>,
+    room: &'v Room,
+    visibility: OnceCell<Visibility<'v>>,
+    ignored: OnceCell<BTreeSet<OwnedUserId>>,
+}
+
+/// Which of the events that relate to an event come with it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Bundle {
+    Everything,
+    /// Threads do not nest.
+    WithoutThread,
+    Nothing,
+}
+
+impl<'v> Sight<'v> {
+    pub(super) const fn new(view: &'v View<'v>, room: &'v Room) -> Self {
+        Self { view, room, visibility: OnceCell::new(), ignored: OnceCell::new() }
+    }
+
+    /// The event in this form.
+    pub(super) fn form(
+        &self,
+        event: &EventRef,
+        form: &EventForm,
+    ) -> Result<Box<RawValue>, ReadError> {
+        let bundle = if form.bundled { Bundle::Everything } else { Bundle::Nothing };
+        Ok(form.with_wanted_fields(self.event(event, form, bundle)?))
+    }
+
+    /// As [`Sight::form`], with its content gone as if it had been redacted.
+    pub(super) fn form_without_content(
+        &self,
+        event: &EventRef,
+        form: &EventForm,
+    ) -> Result<Box<RawValue>, ReadError> {
+        let bundle = if form.bundled { Bundle::Everything } else { Bundle::Nothing };
+        let event = redacted(self.room, event);
+        Ok(form.with_wanted_fields(self.event(&event, form, bundle)?))
+    }
+
+    fn event(
+        &self,
+        event: &EventRef,
+        form: &EventForm,
+        bundle: Bundle,
+    ) -> Result<Box<RawValue>, ReadError> {
+        let (room, at) = (self.room, self.view.at());
+        let redaction = match room.redaction_of(event.offset, at) {
+            Some(offset) => self.view.events.get(offset)?,
+            None => None,
+        };
+        let shown = as_shown(room, EventRef::clone(event), at);
+        if form.federation {
+            return Ok(shown.pdu.clone());
+        }
+        let mut unsigned = self.unsigned(&shown);
+        let previous = self.previous(&shown)?;
+        if let Some(previous) = &previous {
+            unsigned.prev_content = Some(&previous.content);
+            unsigned.prev_sender = Some(&previous.sender);
+            unsigned.replaces_state = Some(&previous.event_id);
+        }
+        if let Some(redaction) = &redaction {
+            // The redaction of that redaction is left out: a chain of them has no end.
+            let redaction = as_shown(room, EventRef::clone(redaction), at);
+            let unsigned_too = self.unsigned(&redaction);
+            unsigned.redacted_because =
+                Some(ClientEvent::json(room, &redaction, form, unsigned_too));
+        }
+        if bundle != Bundle::Nothing && room.has_children(event.offset) {
+            unsigned.relations = self.relations(event, form, bundle, redaction.is_some())?;
+        }
+        Ok(ClientEvent::json(room, &shown, form, unsigned))
+    }
+
+    /// What is added to every event.
+    fn unsigned<'e>(&self, shown: &'e StoredEvent) -> Unsigned<'e> {
+        let viewer = self.view.viewer;
+        let membership = self.room.membership(viewer.user_id, shown.offset);
+        Unsigned {
+            age: age(shown, viewer.now_ms),
+            transaction_id: shown
+                .transaction
+                .as_ref()
+                .filter(|transaction| transaction.session == viewer.session)
+                .map(|transaction| transaction.id.as_str()),
+            membership: Some(membership.map_or(Membership::Leave, |(_, is)| is).as_str()),
+            ..Unsigned::default()
+        }
+    }
+
+    /// The state event that this one replaced, if the user may see it.
+    fn previous(&self, event: &StoredEvent) -> Result<Option<EventRef>, ReadError> {
+        let Some(state_key) = &event.state_key else { return Ok(None) };
+        let event_type = event.event_type.to_string().into();
+        let Some(offset) = self.room.state_before(&event_type, state_key, event.offset) else {
+            return Ok(None);
+        };
+        match self.view.events.get(offset)? {
+            Some(previous) if self.visibility().shows(self.view, &previous)? => {
+                Ok(Some(as_shown(self.room, previous, self.view.at())))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// The events that relate to `event` (client-server API, "Aggregations of child events").
+    fn relations(
+        &self,
+        event: &EventRef,
+        form: &EventForm,
+        bundle: Bundle,
+        is_redacted: bool,
+    ) -> Result<Option<Relations>, ReadError> {
+        let relations = Relations {
+            replace: if is_redacted { None } else { self.replacement(event, form)? },
+            thread: if bundle == Bundle::Everything { self.thread(event, form)? } else { None },
+            reference: self.references(event)?,
+        };
+        let any = relations.replace.is_some()
+            || relations.thread.is_some()
+            || relations.reference.is_some();
+        Ok(any.then_some(relations))
+    }
+
+    /// The newest edit that is valid (client-server API, "Validity of replacement events").
+    fn replacement(
+        &self,
+        original: &StoredEvent,
+        form: &EventForm,
+    ) -> Result<Option<Box<RawValue>>, ReadError> {
+        let is_edit = |event| RelatesTo::of(event).is_some_and(|to| to.rel_type == REPLACE);
+        if original.state_key.is_some() || is_edit(&original.content) {
+            return Ok(None);
+        }
+        let event_type = original.event_type.to_string();
+        let mut edits = self.children(original.offset, REPLACE)?;
+        edits.retain(|edit| {
+            *edit.event_type == *event_type && *edit.sender == *original.sender.as_str()
+        });
+        // The newest by the clock, and of several of one moment that with the largest id.
+        edits.sort_by_key(|edit| Reverse(edit.ts));
+        let mut newest: Option<(u64, EventRef)> = None;
+        for edit in edits {
+            if newest.as_ref().is_some_and(|(ts, _)| *ts != edit.ts) {
+                break;
+            }
+            if let Some(event) = self.view.events.get(edit.offset)?
+                && is_valid_edit(&event)
+                && newest.as_ref().is_none_or(|(_, other)| event.event_id > other.event_id)
+            {
+                newest = Some((edit.ts, event));
+            }
+        }
+        newest.map(|(_, edit)| self.event(&edit, form, Bundle::Nothing)).transpose()
+    }
+
+    /// The thread that begins with `root` (client-server API, "Threading").
+    fn thread(&self, root: &StoredEvent, form: &EventForm) -> Result<Option<Thread>, ReadError> {
+        if RelatesTo::of(&root.content).is_some() {
+            return Ok(None);
+        }
+        let me = self.view.user_id();
+        let replies = self.children(root.offset, THREAD)?;
+        let mut latest = None;
+        for reply in replies.iter().rev() {
+            latest = self.view.events.get(reply.offset)?;
+            if latest.is_some() {
+                break;
+            }
+        }
+        let Some(latest) = latest else { return Ok(None) };
+        Ok(Some(Thread {
+            latest_event: self.event(&latest, form, Bundle::WithoutThread)?,
+            count: replies.len(),
+            current_user_participated: root.sender == me
+                || replies.iter().any(|reply| *reply.sender == *me.as_str()),
+        }))
+    }
+
+    /// The events that refer to `event`, oldest first.
+    fn references(&self, event: &StoredEvent) -> Result<Option<References>, ReadError> {
+        let references = self.children(event.offset, REFERENCE)?;
+        let first = references.len().saturating_sub(limits::BUNDLED_REFERENCES);
+        let offsets: Vec<Offset> = references[first..].iter().map(|child| child.offset).collect();
+        let events = self.view.events.get_all(&offsets)?.into_iter();
+        let chunk: Vec<_> =
+            events.map(|event| Reference { event_id: event.event_id.clone() }).collect();
+        Ok((!chunk.is_empty()).then_some(References { chunk }))
+    }
+
+    /// The events that relate to the one at `parent` in this way, as far as they count for the user:
+    /// those that were not redacted, that they may see, and that are not of someone they ignore.
+    fn children(&self, parent: Offset, rel_type: &str) -> Result<Vec<Child>, ReadError> {
+        self.counting(self.room.children(parent, Some(rel_type), self.view.at()))
+    }
+
+    /// Those of `children` that the user may see, and that are not of someone they ignore.
+    pub(super) fn counting(&self, mut children: Vec<Child>) -> Result<Vec<Child>, ReadError> {
+        if children.is_empty() {
+            return Ok(children);
+        }
+        let ignored = self.ignored()?;
+        if !ignored.is_empty() {
+            children.retain(|child| {
+                <&UserId>::try_from(&*child.sender).is_ok_and(|sender| !ignored.contains(sender))
+            });
+        }
+        let visibility = self.visibility();
+        let mut visible = Vec::with_capacity(children.len());
+        for child in children {
+            if visibility.shows_at(self.view, child.offset)? {
+                visible.push(child);
+            }
+        }
+        Ok(visible)
+    }
+
+    pub(super) fn visibility(&self) -> &Visibility<'v> {
+        self.visibility.get_or_init(|| Visibility::of(self.view, self.room))
+    }
+
+    /// The users whom the viewer ignores.
+    pub(super) fn ignored(&self) -> Result<&BTreeSet<OwnedUserId>, ReadError> {
+        if let Some(ignored) = self.ignored.get() {
+            return Ok(ignored);
+        }
+        let ignored = self.view.ignored_users()?;
+        Ok(self.ignored.get_or_init(|| ignored))
+    }
+}
+
+/// Whether an event that says it replaces another one of the same type and sender may do so. What an
+/// encrypted one holds is not known.
+fn is_valid_edit(edit: &StoredEvent) -> bool {
+    #[derive(Deserialize)]
+    struct Content {
+        #[serde(rename = "m.new_content")]
+        _new_content: IgnoredAny,
+    }
+    edit.state_key.is_none()
+        && (edit.event_type == TimelineEventType::RoomEncrypted
+            || edit.content_as::<Content>().is_ok())
+}

@@ -1,0 +1,213 @@
+//! Pages of events that relate to others: the children of an event, and the threads of a room.
+
+use std::collections::{BTreeSet, BinaryHeap};
+
+use ruma::{OwnedUserId, UserId};
+use serde::{Deserialize, de::IgnoredAny};
+use serde_json::value::RawValue;
+
+use super::{Page, View, filter::EventFilter, form::Sight};
+use crate::{
+    events::{EventForm, EventRef},
+    log::ReadError,
+    record::{Command, Offset},
+    state::{RelatesTo, Room, relations::THREAD},
+};
+
+/// Which of the events that relate to an event are wanted.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Wanted<'a> {
+    /// Those that relate in this way.
+    pub rel_type: Option<&'a str>,
+    /// Those of this type.
+    pub event_type: Option<&'a str>,
+    /// Over how many relations: 1 for the event's own children.
+    pub depth: usize,
+}
+
+/// The beginning and end of a page: `Backward` goes from an offset (included) back to one that is not
+/// included, `Forward` from after an offset up to and with another.
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs, reason = "said above")]
+pub enum Stretch {
+    Backward { from: Offset, after: Offset },
+    Forward { after: Offset, to: Offset },
+}
+
+/// Some of a room's threads, the one with the newest reply first.
+#[derive(Debug, Default)]
+pub struct Threads {
+    /// The roots.
+    pub roots: Vec<EventRef>,
+    /// Where the next page begins; `None` if this is the last.
+    pub next: Option<Offset>,
+}
+
+impl View<'_> {
+    /// Up to `limit` events that relate to the one at `parent`, without those of users whom the viewer
+    /// ignores.
+    ///
+    /// # Errors
+    /// When the log cannot be read.
+    pub fn relations(
+        &self,
+        room: &Room,
+        parent: Offset,
+        wanted: Wanted<'_>,
+        stretch: Stretch,
+        limit: usize,
+    ) -> Result<Page, ReadError> {
+        let found: Vec<Offset> = self.related(room, parent, wanted).into_iter().collect();
+        let filter = EventFilter::without_senders(self.ignored_users()?);
+        let up_to = |offset: Offset| found.partition_point(|event| *event <= offset);
+        match stretch {
+            Stretch::Backward { from, after } => {
+                let next = |position, count: usize| {
+                    let events = found[..up_to(position)].iter().rev().copied();
+                    events.take_while(|event| *event > after).take(count).collect()
+                };
+                self.page(room, from.min(self.at()), limit, &filter, next, Offset::prev)
+            }
+            Stretch::Forward { after, to } => {
+                let next = |position, count: usize| {
+                    let events = found[up_to(position)..].iter().copied();
+                    events.take_while(|event| *event <= to).take(count).collect()
+                };
+                self.page(room, after, limit, &filter, next, |offset| offset)
+            }
+        }
+    }
+
+    /// The events that relate to the one at `parent`, directly or through others.
+    fn related(&self, room: &Room, parent: Offset, wanted: Wanted<'_>) -> BTreeSet<Offset> {
+        let mut found = BTreeSet::new();
+        let mut parents = vec![parent];
+        for _ in 0..wanted.depth {
+            let mut children = Vec::new();
+            for parent in parents.drain(..).filter(|parent| room.has_children(*parent)) {
+                // Further on, what is not wanted may have children that are.
+                let rel_type = wanted.rel_type.filter(|_| wanted.depth == 1);
+                for child in room.children(parent, rel_type, self.at()) {
+                    children.push(child.offset);
+                    if wanted.rel_type.is_none_or(|rel_type| *child.rel_type == *rel_type)
+                        && wanted.event_type.is_none_or(|is| *child.event_type == *is)
+                    {
+                        found.insert(child.offset);
+                    }
+                }
+            }
+            parents = children;
+        }
+        found
+    }
+
+    /// Up to `limit` of the threads that the room had as of `as_of` whose newest reply then was before
+    /// `before`; with `participated`, those that the user takes part in. Replies that came after
+    /// `as_of` move no thread, so that pages as of one offset have neither gap nor repeat.
+    ///
+    /// # Errors
+    /// When the log cannot be read.
+    pub fn threads(
+        &self,
+        room: &Room,
+        as_of: Offset,
+        before: Offset,
+        limit: usize,
+        participated: bool,
+    ) -> Result<Threads, ReadError> {
+        let sight = Sight::new(self, room);
+        let me = self.user_id();
+        let mut threads = Threads::default();
+        // A thread's newest reply may not count (it is newer than `as_of`, redacted, or hidden from
+        // the user), and then the thread stands further back. So a thread is taken once all that
+        // could stand before it have been looked at.
+        let mut waiting: BinaryHeap<(Offset, Offset, bool)> = BinaryHeap::new();
+        let mut position = Offset::MAX;
+        loop {
+            let chunk = room.threads(position, limit);
+            let exhausted = chunk.len() < limit;
+            for (newest, root) in chunk {
+                position = newest;
+                let replies = sight.counting(room.children(root, Some(THREAD), as_of))?;
+                if let Some(newest) = replies.last() {
+                    let replied = replies.iter().any(|reply| *reply.sender == *me.as_str());
+                    waiting.push((newest.offset, root, replied));
+                }
+            }
+            while let Some(&(newest, root, replied)) = waiting.peek()
+                && (newest >= position || exhausted)
+            {
+                waiting.pop();
+                if newest >= before {
+                    continue;
+                }
+                let Some(root) = self.events.get(root)? else { continue };
+                if (participated && !replied && root.sender != me)
+                    // What relates to another event itself is not the root of a thread.
+                    || RelatesTo::of(&root.content).is_some()
+                    || !sight.visibility().shows(self, &root)?
+                {
+                    continue;
+                }
+                if threads.roots.len() == limit {
+                    return Ok(threads);
+                }
+                threads.roots.push(root);
+                threads.next = Some(newest);
+            }
+            if exhausted {
+                threads.next = None;
+                return Ok(threads);
+            }
+        }
+    }
+
+    /// The roots of threads in the form that clients get: of a user whom the viewer ignores, without
+    /// the content.
+    ///
+    /// # Errors
+    /// When the log cannot be read.
+    pub fn thread_roots(
+        &self,
+        room: &Room,
+        roots: &[EventRef],
+        form: &EventForm,
+    ) -> Result<Vec<Box<RawValue>>, ReadError> {
+        let sight = Sight::new(self, room);
+        let ignored = sight.ignored()?;
+        let form = |root: &EventRef| {
+            if ignored.contains(&root.sender) {
+                sight.form_without_content(root, form)
+            } else {
+                sight.form(root, form)
+            }
+        };
+        roots.iter().map(form).collect()
+    }
+
+    /// The users whom the viewer ignores (client-server API, "Ignoring users").
+    ///
+    /// # Errors
+    /// When the log cannot be read.
+    pub fn ignored_users(&self) -> Result<BTreeSet<OwnedUserId>, ReadError> {
+        #[derive(Deserialize)]
+        struct Content {
+            ignored_users: std::collections::BTreeMap<String, IgnoredAny>,
+        }
+        let key = (None, "m.ignored_user_list".to_owned());
+        let offset = self.state.accounts.get(self.user_id()).and_then(|account| {
+            let account = account.read();
+            account.account_data.get(&key)?.at(self.at()).map(|(offset, ())| offset)
+        });
+        let Some(offset) = offset else { return Ok(BTreeSet::new()) };
+        let Some(Command::AccountDataSet(body)) = self.events.command(offset)? else {
+            return Ok(BTreeSet::new());
+        };
+        // What a client stored there may be anything.
+        let Ok(content) = serde_json::from_str::<Content>(body.content.get()) else {
+            return Ok(BTreeSet::new());
+        };
+        let users = content.ignored_users.into_keys();
+        Ok(users.filter_map(|user_id| UserId::parse(user_id).ok()).collect())
+    }
+}
