@@ -72,6 +72,10 @@ struct Unsigned<'a> {
     replaces_state: Option<&'a EventId>,
     #[serde(skip_serializing_if = "Option::is_none")]
     redacted_because: Option<Box<RawValue>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    invite_room_state: Option<Vec<Box<RawValue>>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    knock_room_state: Option<Vec<Box<RawValue>>>,
 }
 
 impl EventStore {
@@ -137,6 +141,18 @@ impl EventStore {
         }
         if let Some(redaction) = redaction.as_ref().filter(|_| with_cause) {
             unsigned.redacted_because = Some(self.form(room, redaction, viewer, form, false)?);
+        }
+        // For the one whom it concerns: others who see the event see the state itself.
+        if shown.event_type == TimelineEventType::RoomMember
+            && shown.state_key.as_deref() == Some(viewer.user_id.as_str())
+        {
+            let is = room.membership(viewer.user_id, shown.offset).map(|(_, is)| is);
+            let stripped = || self.stripped_state(room, shown, viewer.at);
+            match is {
+                Some(Membership::Invite) => unsigned.invite_room_state = Some(stripped()?),
+                Some(Membership::Knock) => unsigned.knock_room_state = Some(stripped()?),
+                _ => {}
+            }
         }
         let with_redacts = content_with_redacts(room, shown);
         let client = ClientEvent {

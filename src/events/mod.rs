@@ -3,6 +3,7 @@
 
 mod client;
 mod store;
+mod stripped;
 
 use std::sync::Arc;
 
@@ -16,6 +17,7 @@ use serde_json::value::RawValue;
 pub use client::{ClientForm, Viewer};
 pub(crate) use client::{as_shown, to_raw};
 pub use store::EventStore;
+pub(crate) use stripped::strip;
 
 use crate::record::{
     Offset,
