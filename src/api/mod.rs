@@ -11,7 +11,7 @@ mod discovery;
 mod error;
 mod filter;
 mod membership;
-mod profile;
+pub(crate) mod profile;
 mod push;
 mod receipt;
 mod registration;
