@@ -21,6 +21,9 @@ const _: () = assert!(TURN_PROPOSALS * (EVENT_BYTES + 16 * 1024) <= crate::log::
 /// anyone else's proposal on that thread.
 pub const ROOM_EVENTS: usize = 500;
 
+/// Rooms on one page of a space's hierarchy.
+pub const HIERARCHY_ROOMS: usize = 50;
+
 /// Transaction ids: the specification sets no bound; identifiers of 255 bytes are the longest
 /// anywhere else.
 pub const TRANSACTION_ID_BYTES: usize = 255;

@@ -206,7 +206,8 @@ fn mentions(room: &PublicRoomsChunk, term: &str) -> bool {
         .any(|text| text.to_lowercase().contains(&term))
 }
 
-fn describe(events: &EventStore, room: &Room) -> Result<PublicRoomsChunk, ReadError> {
+/// What the directory says of a room.
+pub(super) fn describe(events: &EventStore, room: &Room) -> Result<PublicRoomsChunk, ReadError> {
     let field = |event_type: StateEventType, field: &str| {
         events.state_text(room, &event_type, field, Offset::MAX)
     };

@@ -18,6 +18,7 @@ mod registration;
 mod room_state;
 mod send;
 mod session;
+mod space;
 mod sync;
 mod timeline;
 pub(crate) mod typing;
@@ -26,6 +27,7 @@ pub(crate) mod uiaa;
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
+use http::Method;
 use ruma::{OwnedRoomId, RoomId, RoomOrAliasId, UserId};
 
 use crate::{
@@ -33,7 +35,7 @@ use crate::{
     decide::Proposal,
     engine::{Durable, Engine},
     events::Viewer,
-    http::{ApiError, App, Caller, Cx, Session, Table},
+    http::{Access, ApiError, App, Caller, Cx, Session, Table},
     passwords::Passwords,
     record::{Epoch, Offset},
     state::Room,
@@ -110,6 +112,14 @@ pub(crate) fn endpoints(config: &Config) -> Table<Server> {
         .on_json(timeline::messages)
         .on_json(timeline::event)
         .on_json(context::context)
+        .on(space::hierarchy)
+        .on(space::summary)
+        .raw(
+            Method::GET,
+            "/_matrix/client/unstable/im.nheko.summary/summary/{room_id_or_alias}",
+            Access::Optional,
+            space::summary_before_v1_15,
+        )
         // Directory
         .on(directory::create_alias)
         .on(directory::get_alias)
