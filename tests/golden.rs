@@ -274,6 +274,6 @@ async fn fill(engine: &Engine) {
         propose!(ForgetRoom { user_id: bob.clone(), room_id: room_id.clone() });
         let alias: ruma::OwnedRoomAliasId = "#second:golden.example".try_into().unwrap();
         propose!(SetAlias { alias: alias.clone(), room_id, sender: ann.clone() });
-        propose!(RemoveAlias { alias, sender: ann.clone() });
+        propose!(RemoveAlias { alias, sender: ann.clone(), ts });
     }
 }

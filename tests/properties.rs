@@ -348,7 +348,10 @@ impl World {
                 if set {
                     engine.propose(origin, SetAlias { alias, room_id, sender }).await?.into_inner();
                 } else {
-                    engine.propose(origin, RemoveAlias { alias, sender }).await?.into_inner();
+                    engine
+                        .propose(origin, RemoveAlias { alias, sender, ts: ts() })
+                        .await?
+                        .into_inner();
                 }
             }
             Op::Visibility(user, room, public) => {

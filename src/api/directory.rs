@@ -73,7 +73,8 @@ pub(super) async fn delete_alias(
 ) -> Result<delete_alias_v3::Response, ApiError> {
     local(&cx.app, &request.room_alias)?;
     let sender = cx.caller.user_id.clone();
-    cx.propose(RemoveAlias { alias: request.room_alias, sender }).await?.into_inner();
+    let proposal = RemoveAlias { alias: request.room_alias, sender, ts: cx.app.now() };
+    cx.propose(proposal).await?.into_inner();
     Ok(delete_alias_v3::Response::new())
 }
 

@@ -23,6 +23,7 @@ mod sync;
 mod timeline;
 pub(crate) mod typing;
 pub(crate) mod uiaa;
+mod upgrade;
 
 use std::sync::Arc;
 
@@ -87,6 +88,7 @@ pub(crate) fn endpoints(config: &Config) -> Table<Server> {
         .on_json(sync::sync)
         // Rooms: making, joining, leaving
         .on(create_room::create_room)
+        .on(upgrade::upgrade)
         .on(membership::join)
         .on(membership::join_by_id_or_alias)
         .on(membership::knock)

@@ -4,8 +4,9 @@
 use std::collections::HashSet;
 
 use ruma::{
-    Int, OwnedUserId, UserId,
+    CanonicalJsonObject, CanonicalJsonValue, Int, OwnedUserId, UserId,
     events::{StateEventType, TimelineEventType},
+    int,
     room_version_rules::AuthorizationRules,
     state_res::events::{RoomCreateEvent, RoomPowerLevelsEvent, RoomPowerLevelsIntField},
 };
@@ -33,6 +34,26 @@ impl<'a> Powers<'a> {
         }
     }
 
+    /// The creators, where they stand above all, and those who have a level of their own.
+    #[must_use]
+    pub fn named(&self) -> Vec<OwnedUserId> {
+        let levels =
+            self.levels.as_ref().and_then(|levels| levels.users(self.rules).ok().flatten());
+        let creators = self.creators.iter().filter(|_| self.creators_above());
+        creators.chain(levels.into_iter().flat_map(|users| users.keys())).cloned().collect()
+    }
+
+    /// The room's creators.
+    #[must_use]
+    pub fn creators(&self) -> &HashSet<OwnedUserId> {
+        &self.creators
+    }
+
+    /// Creators are above all levels in the versions that say so, and in rooms without levels.
+    fn creators_above(&self) -> bool {
+        self.rules.explicitly_privilege_room_creators || self.levels.is_none()
+    }
+
     /// Whether `user_id` may do what needs the level `field`.
     #[must_use]
     pub fn has_level(&self, user_id: &UserId, field: RoomPowerLevelsIntField) -> bool {
@@ -54,9 +75,7 @@ impl<'a> Powers<'a> {
     }
 
     fn reaches(&self, user_id: &UserId, needed: impl FnOnce() -> Result<Int, String>) -> bool {
-        // Creators are above all levels in the versions that say so, and in rooms without levels.
-        let above = self.rules.explicitly_privilege_room_creators || self.levels.is_none();
-        if above && self.creators.contains(user_id) {
+        if self.creators_above() && self.creators.contains(user_id) {
             return true;
         }
         let level = match &self.levels {
@@ -65,5 +84,24 @@ impl<'a> Powers<'a> {
         };
         // Levels that cannot be read give nobody any power.
         matches!((level, needed()), (Ok(level), Ok(needed)) if level >= needed)
+    }
+}
+
+/// For rooms whose creators stand above all levels: only they may end the room, so the level for that is
+/// above what can be expected to be given away, and above `state_default` in any case (client-server
+/// API, `POST /createRoom`).
+pub(super) fn raise_tombstone(levels: &mut CanonicalJsonObject) {
+    let level = |value: Option<&CanonicalJsonValue>| value.and_then(CanonicalJsonValue::as_integer);
+    let state_default = level(levels.get("state_default")).unwrap_or_else(|| int!(50));
+    let events = levels
+        .entry("events".to_owned())
+        .or_insert_with(|| CanonicalJsonValue::Object(CanonicalJsonObject::new()));
+    // What is not an object is refused by the room's rules.
+    if let CanonicalJsonValue::Object(events) = events
+        && level(events.get("m.room.tombstone"))
+            .is_none_or(|level| level <= state_default.max(int!(100)))
+    {
+        let raised = state_default.saturating_add(int!(1)).max(int!(150));
+        events.insert("m.room.tombstone".to_owned(), CanonicalJsonValue::Integer(raised));
     }
 }

@@ -220,6 +220,9 @@ pub fn respond(view: &View<'_>, request: &Request) -> Result<Response, ReadError
                     response.rooms.join.insert(part.room_id, joined);
                 }
             }
+            // One who takes no invites is not told of those that there are.
+            Membership::Invite
+                if changed && view.events.blocks_invites(view.state, view.user_id())? => {}
             Membership::Invite if changed => {
                 let invite_state = Events { events: view.stripped_state(&part.room_id)? };
                 response.rooms.invite.insert(part.room_id, InvitedRoom { invite_state });
