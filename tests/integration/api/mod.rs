@@ -12,10 +12,13 @@ mod restart;
 mod rooms_create;
 mod sending;
 mod sessions;
+mod space;
 mod state;
 mod sync;
 mod timeline;
+mod transitions;
 mod transport;
+mod upgrade;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
