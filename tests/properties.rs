@@ -15,6 +15,7 @@ use logcabin::{
         ephemeral::{SetReceipt, SetTyping},
         membership::{Change, ChangeMembership, ForgetRoom},
         send::SendEvent,
+        upgrade::UpgradeRoom,
     },
     engine::{Engine, Options, Rejected},
     log::{Log, memory::MemoryLog},
@@ -52,6 +53,7 @@ enum Op {
     Redact(u8, u8, u8),
     Alias(u8, u8, u8, bool),
     Visibility(u8, u8, bool),
+    Upgrade(u8, u8, u8),
     Receipt(u8, u8, u8),
     Typing(u8, u8, u8),
 }
@@ -79,6 +81,7 @@ fn op() -> impl Strategy<Value = Op> {
         2 => (user(), room(), any::<u8>()).prop_map(|(u, r, n)| Op::Redact(u, r, n)),
         2 => (user(), room(), 0..2_u8, any::<bool>()).prop_map(|(u, r, a, s)| Op::Alias(u, r, a, s)),
         1 => (user(), room(), any::<bool>()).prop_map(|(u, r, p)| Op::Visibility(u, r, p)),
+        1 => (user(), room(), any::<u8>()).prop_map(|(u, r, v)| Op::Upgrade(u, r, v)),
         2 => (user(), room(), any::<u8>()).prop_map(|(u, r, n)| Op::Receipt(u, r, n)),
         1 => (user(), room(), 0..3_u8).prop_map(|(u, r, t)| Op::Typing(u, r, t)),
     ]
@@ -353,6 +356,19 @@ impl World {
                         .await?
                         .into_inner();
                 }
+            }
+            Op::Upgrade(user, room, version) => {
+                let Some(room_id) = self.room(room) else { return Ok(()) };
+                let proposal = UpgradeRoom {
+                    room_id,
+                    replacement: format!("!room{}:test", self.step).try_into().unwrap(),
+                    version: ROOM_VERSIONS[usize::from(version) % ROOM_VERSIONS.len()].clone(),
+                    additional_creators: vec![user_id((user + 1) % USERS)],
+                    sender: user_id(user),
+                    ts: ts(),
+                };
+                let room_id = engine.propose(origin, proposal).await?.into_inner();
+                self.rooms.push(room_id);
             }
             Op::Visibility(user, room, public) => {
                 let Some(room_id) = self.room(room) else { return Ok(()) };
