@@ -18,6 +18,7 @@ use super::{
     membership::member_content,
     object,
     powers::raise_tombstone,
+    send::aliases,
 };
 use crate::{
     events::{StoredEvent, as_shown, to_raw},
@@ -237,8 +238,10 @@ impl UpgradeRoom {
         if let Some(CanonicalJsonValue::Array(aliases)) = content.get_mut("alt_aliases") {
             aliases.retain(is_moved);
         }
-        // The draft of the turn is still the new room's.
-        allowed(turn.add_event(self.event("m.room.canonical_alias", "", content)))?;
+        if !aliases(&content)?.is_empty() {
+            // The draft of the turn is still the new room's.
+            allowed(turn.add_event(self.event("m.room.canonical_alias", "", content)))?;
+        }
         let gone = |alias: &str| moved.contains(alias);
         allowed(disclaim(turn, &old.id, gone, &self.sender, self.ts))?;
         Ok(())
