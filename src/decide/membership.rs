@@ -9,10 +9,7 @@ use ruma::{
 use super::{
     Env, Membership, NewEvent, Proposal, Refusal, RoomDraft, Turn, is_local, upgrade::bring_along,
 };
-use crate::{
-    events::StoredEvent,
-    record::{Offset, Stream, command::RoomForget},
-};
+use crate::record::{Offset, Stream, command::RoomForget};
 
 /// What is to become of a membership.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,13 +77,13 @@ impl Proposal for ChangeMembership {
     fn decide(&self, turn: &mut Turn<'_>) -> Result<Changed, Refusal> {
         let env = turn.env;
         let room = turn.room(&self.room_id)?;
-        let now = room.membership(env, &self.target)?;
-        let Some(membership) = self.checked(now)? else { return Ok(Changed::Already) };
         if self.sender != self.target
             && room.membership(env, &self.sender)? != Some(Membership::Join)
         {
             return Err(Refusal::Forbidden("You are not in this room.".to_owned()));
         }
+        let now = room.membership(env, &self.target)?;
+        let Some(membership) = self.checked(now)? else { return Ok(Changed::Already) };
         let mut content = member_content(env, &self.target, membership, self.reason.as_deref());
         match self.change {
             Change::Invite if self.is_direct => {
@@ -99,8 +96,8 @@ impl Proposal for ChangeMembership {
             },
             Change::Profile => {
                 let member = StateEventType::RoomMember;
-                let before = room.state_event(env, &member, self.target.as_str())?;
-                content = with_the_rest_of(before.as_deref(), content);
+                let before = room.shown_content(env, &member, self.target.as_str())?;
+                content = with_the_rest_of(before.unwrap_or_default(), content);
             }
             _ => {}
         }
@@ -195,20 +192,17 @@ pub(super) fn must_take_invites(env: &Env, user_id: &UserId) -> Result<(), Refus
     }
 }
 
-/// A member event's content with the profile in `content` and whatever else stands in the event
-/// before. What was said of the join itself is not said again.
+/// The content of the member event before, with the profile that is in `content`. What was said of the
+/// join itself is not said again.
 fn with_the_rest_of(
-    before: Option<&StoredEvent>,
+    mut before: CanonicalJsonObject,
     content: CanonicalJsonObject,
 ) -> CanonicalJsonObject {
-    const OF_THE_JOIN: [&str; 5] =
+    const NOT_KEPT: [&str; 5] =
         [AUTHORISED_VIA, "reason", "third_party_invite", "displayname", "avatar_url"];
-    let mut rest = before
-        .and_then(|before| before.content_as::<CanonicalJsonObject>().ok())
-        .unwrap_or_default();
-    rest.retain(|key, _| !OF_THE_JOIN.contains(&key.as_str()));
-    rest.extend(content);
-    rest
+    before.retain(|key, _| !NOT_KEPT.contains(&key.as_str()));
+    before.extend(content);
+    before
 }
 
 /// The key that names the user by whose power one joins a restricted room.

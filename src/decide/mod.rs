@@ -273,10 +273,11 @@ impl<'a> Turn<'a> {
         let draft = self.draft()?;
         let key = new.state_key.clone().unwrap_or_default();
         let event_type = StateEventType::from(new.event_type.to_string());
-        let standing = draft.state_event(env, &event_type, &key)?.filter(|event| {
-            let content: Option<CanonicalJsonObject> = event.content_as().ok();
-            event.sender == new.sender && content.is_some_and(|content| content == new.content)
-        });
+        let standing = draft.state_event(env, &event_type, &key)?;
+        let standing = standing.filter(|event| event.sender == new.sender);
+        // Of one that was redacted, not all stands.
+        let stands = draft.shown_content(env, &event_type, &key)?.as_ref() == Some(&new.content);
+        let standing = standing.filter(|_| stands);
         let Some(standing) = standing else { return Ok((self.add_event(new)?, true)) };
         if new.sender.as_str() != key {
             let mark = draft.mark();

@@ -207,3 +207,23 @@ async fn a_name_for_one_room_outlives_a_restart() {
     ann.set_state(&other, "m.room.name", "", &json!({ "name": "n" })).await.ok();
     assert_eq!(ann.state(&room_id, "m.room.member", &ann.user_id).await.ok(), own);
 }
+
+#[tokio::test]
+async fn a_new_name_brings_back_nothing_that_was_redacted() {
+    let server = server().await;
+    let ann = user(&server, "ann").await;
+    let room_id = ann.create_room(json!({})).await;
+    let name = format!("{}/displayname", profile(&ann));
+    ann.put(&name, json!({ "displayname": "Ann" })).await.ok();
+    let content = json!({ "membership": "join", "displayname": "Ann", "org.example.x": "secret" });
+    let member = ann.set_state(&room_id, "m.room.member", &ann.user_id, &content).await;
+    let event_id = encode(&member.ok_string("event_id"));
+    let path = format!("/rooms/{}/redact/{event_id}/r", encode(&room_id));
+    ann.put(&path, json!({})).await.ok();
+    ann.put(&name, json!({ "displayname": "Other" })).await.ok();
+    let member = ann.state(&room_id, "m.room.member", &ann.user_id).await.ok();
+    assert_eq!(member, json!({ "membership": "join", "displayname": "Other" }));
+    // What was redacted is not so any more: it can be said again.
+    ann.set_state(&room_id, "m.room.member", &ann.user_id, &content).await.ok();
+    assert_eq!(ann.state(&room_id, "m.room.member", &ann.user_id).await.ok(), content);
+}

@@ -333,11 +333,18 @@ async fn one_who_knocks_is_accepted_denied_banned_or_takes_it_back() {
 async fn what_is_so_already_is_still_not_for_everyone_to_ask() {
     let stage = Stage::new().await;
     let cas = user(&stage.server, "cas").await;
-    for (from, action) in [("ban", "ban"), ("invite", "invite"), ("leave", "kick")] {
+    for (from, action) in [
+        ("ban", "ban"),
+        ("invite", "invite"),
+        ("leave", "kick"),
+        ("ban", "kick"),
+        ("join", "unban"),
+    ] {
         let room_id = stage.room(from, RULES[0]).await;
+        // A stranger is not even told what is so.
         cas.act(&room_id, action, Some(&stage.bob)).await.refused(403, "M_FORBIDDEN");
         cas.join(&room_id).await.ok();
-        if action != "invite" {
+        if matches!(action, "ban" | "kick") {
             cas.act(&room_id, action, Some(&stage.bob)).await.refused(403, "M_FORBIDDEN");
         }
     }
