@@ -351,10 +351,10 @@ impl World {
                 if set {
                     engine.propose(origin, SetAlias { alias, room_id, sender }).await?.into_inner();
                 } else {
-                    engine
-                        .propose(origin, RemoveAlias { alias, sender, ts: ts() })
-                        .await?
-                        .into_inner();
+                    let target = engine.state().aliases.get(&alias, Offset::MAX);
+                    let room_id = target.map_or(room_id, |target| target.room_id);
+                    let remove = RemoveAlias { alias, room_id, sender, ts: ts() };
+                    engine.propose(origin, remove).await?.into_inner();
                 }
             }
             Op::Upgrade(user, room, version) => {

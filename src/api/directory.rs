@@ -73,7 +73,9 @@ pub(super) async fn delete_alias(
 ) -> Result<delete_alias_v3::Response, ApiError> {
     local(&cx.app, &request.room_alias)?;
     let sender = cx.caller.user_id.clone();
-    let proposal = RemoveAlias { alias: request.room_alias, sender, ts: cx.app.now() };
+    let (alias, ts) = (request.room_alias, cx.app.now());
+    let room_id = cx.app.resolve((&*alias).into())?;
+    let proposal = RemoveAlias { alias, room_id, sender, ts };
     cx.propose(proposal).await?.into_inner();
     Ok(delete_alias_v3::Response::new())
 }

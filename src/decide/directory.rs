@@ -26,12 +26,14 @@ pub struct SetAlias {
 impl Proposal for SetAlias {
     type Outcome = ();
 
+    // Of the two, the room is the busy one: a decision that only rested on it would be taken again and
+    // again while people talk.
     fn stream(&self) -> Stream {
-        Stream::alias(&self.alias)
+        Stream::room(&self.room_id)
     }
 
     fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
-        turn.rests_on(Stream::room(&self.room_id));
+        turn.rests_on(Stream::alias(&self.alias));
         let state = &turn.env.state;
         if state.aliases.get(&self.alias, Offset::MAX).is_some() {
             return Err(Refusal::AliasInUse(self.alias.to_string()));
@@ -42,7 +44,7 @@ impl Proposal for SetAlias {
             return Err(Refusal::Forbidden("You are not in this room.".to_owned()));
         }
         turn.append(
-            self.stream(),
+            Stream::alias(&self.alias),
             AliasSet {
                 alias: self.alias.clone(),
                 room_id: self.room_id.clone(),
@@ -58,6 +60,8 @@ impl Proposal for SetAlias {
 pub struct RemoveAlias {
     /// The alias.
     pub alias: OwnedRoomAliasId,
+    /// The room that it points at.
+    pub room_id: OwnedRoomId,
     /// Who does it.
     pub sender: OwnedUserId,
     /// When, by the server's clock.
@@ -68,27 +72,28 @@ impl Proposal for RemoveAlias {
     type Outcome = ();
 
     fn stream(&self) -> Stream {
-        Stream::alias(&self.alias)
+        Stream::room(&self.room_id)
     }
 
     fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
         let env = turn.env;
+        turn.rests_on(Stream::alias(&self.alias));
         let target = env.state.aliases.get(&self.alias, Offset::MAX);
-        let target =
-            target.ok_or_else(|| Refusal::NotFound("There is no such alias.".to_owned()))?;
+        let target = target
+            .filter(|target| target.room_id == self.room_id)
+            .ok_or_else(|| Refusal::NotFound("There is no such alias.".to_owned()))?;
         // Its maker may remove it, and those who may set the room's canonical alias.
-        turn.rests_on(Stream::room(&target.room_id));
-        let room = turn.room(&target.room_id)?;
+        let room = turn.room(&self.room_id)?;
         let member = room.membership(env, &self.sender)? == Some(Membership::Join);
         let may_name = member
             && room.powers(env)?.may_send_state(&self.sender, StateEventType::RoomCanonicalAlias);
         if target.creator != self.sender && !may_name {
             return Err(Refusal::Forbidden("You may not remove this alias.".to_owned()));
         }
-        turn.append(self.stream(), AliasRemove { alias: self.alias.clone() });
+        turn.append(Stream::alias(&self.alias), AliasRemove { alias: self.alias.clone() });
         if may_name {
             let gone = |alias: &str| alias == self.alias.as_str();
-            disclaim(turn, &target.room_id, gone, &self.sender, self.ts)?;
+            disclaim(turn, &self.room_id, gone, &self.sender, self.ts)?;
         }
         Ok(())
     }

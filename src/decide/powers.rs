@@ -105,3 +105,84 @@ pub(super) fn raise_tombstone(levels: &mut CanonicalJsonObject) {
         events.insert("m.room.tombstone".to_owned(), CanonicalJsonValue::Integer(raised));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use ruma::RoomVersionId;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::{
+        events::StoredEvent,
+        record::{Offset, command::RoomEvent},
+    };
+
+    fn event(event_type: &str, content: Value) -> EventRef {
+        let pdu = json!({
+            "type": event_type, "state_key": "", "sender": "@creator:test", "depth": 1,
+            "origin_server_ts": 1, "room_id": "!room:test", "content": content,
+        });
+        let body = RoomEvent {
+            room_id: "!room:test".try_into().unwrap(),
+            event_id: "$event".try_into().unwrap(),
+            room_version: None,
+            transaction: None,
+            redacts: None,
+            pdu: serde_json::value::to_raw_value(&pdu).unwrap(),
+        };
+        EventRef::new(StoredEvent::new(Offset::ZERO, body).unwrap())
+    }
+
+    /// Whether the creator, one with level 50 where there are levels, and one who is not named may.
+    fn who(
+        version: &RoomVersionId,
+        levels: Option<Value>,
+        may: impl Fn(&Powers<'_>, &UserId) -> bool,
+    ) -> [bool; 3] {
+        let rules = version.rules().unwrap().authorization;
+        let create = event("m.room.create", json!({ "creator": "@creator:test" }));
+        let levels = levels.map(|levels| event("m.room.power_levels", levels));
+        let powers = Powers::new(&rules, Some(create), levels);
+        ["@creator:test", "@half:test", "@none:test"]
+            .map(|user_id| may(&powers, <&UserId>::try_from(user_id).unwrap()))
+    }
+
+    #[test]
+    fn without_levels_the_creator_has_100_everyone_else_0_and_what_is_needed_is_the_default() {
+        use RoomPowerLevelsIntField::{Ban, Invite, Kick, Redact};
+        for version in [RoomVersionId::V3, RoomVersionId::V10, RoomVersionId::V12] {
+            for (field, to_all) in [(Ban, false), (Kick, false), (Redact, false), (Invite, true)] {
+                let may = who(&version, None, |powers, user_id| powers.has_level(user_id, field));
+                assert_eq!(may, [true, to_all, to_all], "version {version}: {field}");
+            }
+        }
+    }
+
+    #[test]
+    fn with_levels_a_creator_has_what_they_say_unless_the_version_puts_creators_above() {
+        let levels = json!({ "users": { "@half:test": 50 }, "redact": 51, "kick": 50 });
+        for (version, above) in [(RoomVersionId::V11, false), (RoomVersionId::V12, true)] {
+            for (field, half) in
+                [(RoomPowerLevelsIntField::Redact, false), (RoomPowerLevelsIntField::Kick, true)]
+            {
+                let levels = Some(levels.clone());
+                let may = who(&version, levels, |powers, user_id| powers.has_level(user_id, field));
+                assert_eq!(may, [above, half, false], "version {version}: {field}");
+            }
+            let alias = StateEventType::RoomCanonicalAlias;
+            let may = who(&version, Some(levels.clone()), |powers, user_id| {
+                powers.may_send_state(user_id, alias.clone())
+            });
+            assert_eq!(may, [above, true, false], "version {version}: state");
+        }
+    }
+
+    #[test]
+    fn levels_that_cannot_be_read_give_nobody_power() {
+        let levels = json!({ "users": "nonsense" });
+        let may = |powers: &Powers<'_>, user_id: &UserId| {
+            powers.has_level(user_id, RoomPowerLevelsIntField::Invite)
+        };
+        assert_eq!(who(&RoomVersionId::V11, Some(levels), may), [false; 3]);
+    }
+}
