@@ -21,6 +21,13 @@ const _: () = assert!(TURN_PROPOSALS * (EVENT_BYTES + 16 * 1024) <= crate::log::
 /// anyone else's proposal on that thread.
 pub const ROOM_EVENTS: usize = 500;
 
+/// Bans and children of a space that an upgrade carries over: all of it is one batch, and each is
+/// authorised, hashed and signed before anyone else's proposal on that thread.
+pub const UPGRADE_EVENTS: usize = 2000;
+
+/// Rooms on one page of a space's hierarchy.
+pub const HIERARCHY_ROOMS: usize = 50;
+
 /// Transaction ids: the specification sets no bound; identifiers of 255 bytes are the longest
 /// anywhere else.
 pub const TRANSACTION_ID_BYTES: usize = 255;

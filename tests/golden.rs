@@ -308,7 +308,8 @@ async fn fill(engine: &Engine) {
         drop(propose!(leave(Change::Leave)));
         propose!(ForgetRoom { user_id: bob.clone(), room_id: room_id.clone() });
         let alias: ruma::OwnedRoomAliasId = "#second:golden.example".try_into().unwrap();
-        propose!(SetAlias { alias: alias.clone(), room_id, sender: ann.clone() });
-        propose!(RemoveAlias { alias, sender: ann.clone() });
+        let to = room_id.clone();
+        propose!(SetAlias { alias: alias.clone(), room_id: to, sender: ann.clone() });
+        propose!(RemoveAlias { alias, room_id, sender: ann.clone(), ts });
     }
 }

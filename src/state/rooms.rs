@@ -237,6 +237,19 @@ impl Room {
         state
     }
 
+    /// The state events of one type as of `at`, by state key: the offset of each.
+    #[must_use]
+    pub fn state_of_type(&self, event_type: &StateEventType, at: Offset) -> Vec<(String, Offset)> {
+        let inner = self.inner.read();
+        let Some(keys) = inner.key_index.get(event_type) else { return Vec::new() };
+        keys.iter()
+            .filter_map(|(state_key, index)| {
+                let offset = as_of(inner.state.get(*index as usize)?, at)?;
+                Some((state_key.to_string(), offset))
+            })
+            .collect()
+    }
+
     /// The offsets of all state events except memberships as of `at`, in order.
     #[must_use]
     pub fn state_without_members(&self, at: Offset) -> Vec<Offset> {

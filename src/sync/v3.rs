@@ -217,6 +217,9 @@ pub fn respond(
                     response.rooms.join.insert(part.room_id, joined);
                 }
             }
+            // One who takes no invites is not told of those that there are.
+            Membership::Invite
+                if changed && view.events.blocks_invites(view.state, view.user_id())? => {}
             Membership::Invite if changed => {
                 response.rooms.invite.insert(part.room_id, sync.invited()?);
             }
