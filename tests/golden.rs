@@ -19,6 +19,7 @@ use logcabin::{
         directory::{RemoveAlias, SetAlias, SetVisibility},
         ephemeral::{SetReceipt, SetTyping},
         membership::{Change, ChangeMembership, ForgetRoom},
+        report::{Report, Subject},
         send::SendEvent,
     },
     engine::{Engine, Options},
@@ -203,6 +204,12 @@ async fn fill(engine: &Engine) {
         content: raw(r#"{"a":1}"#),
     });
     propose!(CreateFilter { user_id: ann.clone(), filter: raw(r#"{"room":{}}"#) });
+    propose!(Report {
+        reporter: ann.clone(),
+        subject: Subject::User(bob.clone()),
+        reason: Some("gold".to_owned()),
+        score: Some(-100),
+    });
     for (number, version) in ROOM_VERSIONS.iter().enumerate() {
         let room_id = propose!(CreateRoom {
             room_id: format!("!room{number}:golden.example").try_into().unwrap(),
