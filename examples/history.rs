@@ -31,8 +31,9 @@ use logcabin::{
 #[derive(Debug, Parser)]
 #[command(name = "history", disable_help_subcommand = true)]
 struct Cli {
-    /// Write JSON: one object on a line for each item of `tail`, `rooms`, `room`, `state` and
-    /// `users`; one object as the whole answer of `show`, `diff`, `stats`, `verify` and `audit-sync`
+    /// Write JSON: one object on a line for each item of `tail`, `rooms`, `room`, `state`,
+    /// `users` and `reports`; one object as the whole answer of `show`, `diff`, `stats`, `verify` and
+    /// `audit-sync`
     #[arg(long, global = true)]
     json: bool,
 
@@ -85,6 +86,8 @@ enum Command {
     },
     /// All users
     Users { source: String },
+    /// What users have reported: events, rooms, users
+    Reports { source: String },
     /// How much of what the log holds
     Stats { source: String },
     /// Check chain, payloads, commands and replay; exits with 1 on a fault
@@ -134,6 +137,7 @@ impl Command {
             Self::State { source, room, at } => (source, Question::State { room, at }),
             Self::Diff { source, room, a, b } => (source, Question::Diff { room, from: a, to: b }),
             Self::Users { source } => (source, Question::Users),
+            Self::Reports { source } => (source, Question::Reports),
             Self::Stats { source } => (source, Question::Stats),
             Self::Verify { source } => (source, Question::Verify),
             Self::AuditSync {

@@ -472,6 +472,13 @@ settings! {
         access_lifetime_seconds: u64 = 3600, in 10..=31_536_000;
     }
 
+    /// The user directory.
+    user_directory: UserDirectory {
+        /// Whether it finds every user of this server. Otherwise users find those with whom they share a
+        /// room and those who are in public rooms.
+        all_users: bool = false;
+    }
+
     /// Synchronisation.
     sync: Sync {
         /// The longest time a client may ask a sync to wait, in seconds; more is cut to this.

@@ -112,6 +112,27 @@ pub const BUNDLED_REFERENCES: usize = 1000;
 /// How many relations are followed from an event to those that relate to it by others: the
 /// specification recommends at least this many.
 pub const RELATION_DEPTH: usize = 3;
+/// The reason of a report: a page of text.
+pub const REPORT_REASON_BYTES: usize = 4096;
+
+/// Words of a search term that are looked for; what comes after them is not looked at. People type a few.
+pub const SEARCH_WORDS: usize = 32;
+
+/// Hits of the index that one search judges: each is an event to be read. Whatever comes after them is on
+/// later pages, and is not in the count.
+pub const SEARCH_HITS: usize = 1000;
+
+/// Results of one page of a search; each may come with events around it.
+pub const SEARCH_RESULTS: u64 = 100;
+
+/// Events before, and events after, each result of a search.
+pub const SEARCH_CONTEXT: u64 = 20;
+
+/// Users of one answer of the user directory.
+pub const DIRECTORY_USERS: usize = 100;
+
+/// Rooms of one page of those that two users share.
+pub const MUTUAL_ROOMS: usize = 100;
 
 /// A whole profile (client-server API, "Profiles").
 pub const PROFILE_BYTES: usize = 64 * 1024;

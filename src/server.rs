@@ -22,6 +22,7 @@ use crate::{
         sled::{OpenError, SledLog, SledOptions},
     },
     passwords::Passwords,
+    search::Search,
     shutdown::Shutdown,
     sync::KnownMembers,
 };
@@ -53,6 +54,9 @@ pub enum ServerError {
     /// The archive cannot be used.
     #[error("the archive cannot be used: {0}")]
     Archive(#[from] ArchiveError),
+    /// The search index cannot be kept.
+    #[error("the search index cannot be kept: {0}")]
+    Search(io::Error),
     /// The table of endpoints contradicts itself, which no configuration should bring about.
     #[error("the endpoints cannot be served: {0}")]
     Endpoints(Box<dyn std::error::Error + Send + Sync>),
@@ -95,11 +99,15 @@ pub async fn run(
 
     let shutdown = Shutdown::when(stop);
     let admin = serve_admin(&config, &log, &shutdown);
+    let search = Search::start(&config.server.data_dir, Arc::clone(&engine));
+    let search = Arc::new(search.map_err(ServerError::Search)?);
     let app = Arc::new(api::Server {
         passwords: Passwords::new(config.passwords.iterations, config.concurrent_hashes()),
         engine: Arc::clone(&engine),
         uiaa: uiaa::Sessions::default(),
         known_members: KnownMembers::new(limits::KNOWN_MEMBERS_BYTES),
+        search: Arc::clone(&search),
+        catalogue: api::directory::Catalogue::default(),
         epoch: engine.state().epoch(),
         config: config.clone(),
     });
@@ -114,7 +122,7 @@ pub async fn run(
         // It ends with the shutdown signal; a panic in it has been logged and ends nothing else.
         let _ = admin.await;
     }
-    close(&config, engine, log, archiver).await;
+    close(&config, engine, search, log, archiver).await;
     info!("stopped");
     Ok(())
 }
@@ -198,11 +206,14 @@ fn serve_admin(config: &Config, log: &Arc<SledLog>, shutdown: &Shutdown) -> Opti
 async fn close(
     config: &Config,
     engine: Arc<Engine>,
+    search: Arc<Search>,
     log: Arc<SledLog>,
     archiver: Option<Archiver>,
 ) {
     let data_dir = config.server.data_dir.clone();
     let closing = move || {
+        // It reads the log.
+        search.stop();
         log.close();
         if let Some(archiver) = archiver {
             archiver.stop();

@@ -20,6 +20,7 @@ use logcabin::{
         ephemeral::{SetReceipt, SetTyping},
         keys::{ClaimKeys, SetCrossSigning, SignKeys, UploadKeys},
         membership::{Change, ChangeMembership, ForgetRoom},
+        report::{Report, Subject},
         send::SendEvent,
         to_device::{Acknowledge, SendToDevice},
     },
@@ -238,6 +239,12 @@ async fn fill(engine: &Engine) {
         content: raw(r#"{"a":1}"#),
     });
     propose!(CreateFilter { user_id: ann.clone(), filter: raw(r#"{"room":{}}"#) });
+    propose!(Report {
+        reporter: ann.clone(),
+        subject: Subject::User(bob.clone()),
+        reason: Some("gold".to_owned()),
+        score: Some(-100),
+    });
     for (number, version) in ROOM_VERSIONS.iter().enumerate() {
         let room_id = propose!(CreateRoom {
             room_id: format!("!room{number}:golden.example").try_into().unwrap(),

@@ -1,9 +1,10 @@
 //! The directory: aliases and the list of public rooms.
 
-use std::sync::Arc;
+use std::{cmp::Reverse, fmt, str::FromStr, sync::Arc};
 
+use dashmap::DashMap;
 use ruma::{
-    OwnedMxcUri, OwnedRoomAliasId, RoomAliasId, UInt,
+    OwnedMxcUri, OwnedRoomAliasId, OwnedRoomId, RoomAliasId, ServerName, UInt,
     api::client::{
         alias::{
             create_alias::v3 as create_alias_v3, delete_alias::v3 as delete_alias_v3,
@@ -17,7 +18,7 @@ use ruma::{
         },
         room::{Visibility, aliases::v3 as aliases},
     },
-    directory::{PublicRoomsChunk, PublicRoomsChunkInit},
+    directory::{PublicRoomsChunk, PublicRoomsChunkInit, RoomNetwork},
     events::StateEventType,
     room::{JoinRuleKind, RoomType},
 };
@@ -31,6 +32,7 @@ use crate::{
     log::ReadError,
     record::Offset,
     state::Room,
+    text,
 };
 
 /// Rooms on one page of the list when the client does not say.
@@ -117,10 +119,14 @@ pub(super) async fn public_rooms(
     cx: Cx<Server, ()>,
     request: get_public_rooms::Request,
 ) -> Result<get_public_rooms::Response, ApiError> {
-    let server = request.server.as_deref();
-    let page =
-        at_length(|| list(&cx.app, server, None, None, request.limit, request.since.as_deref()))?;
-    let mut response = get_public_rooms::Response::new(page.rooms);
+    let wanted = Wanted {
+        server: request.server.as_deref(),
+        limit: request.limit,
+        since: request.since.as_deref(),
+        ..Wanted::default()
+    };
+    let page = at_length(|| list(&cx.app, &wanted))?;
+    let mut response = get_public_rooms::Response::new(page.chunk());
     response.next_batch = page.next;
     response.prev_batch = page.previous;
     response.total_room_count_estimate = Some(page.total);
@@ -131,16 +137,19 @@ pub(super) async fn public_rooms_filtered(
     cx: Cx<Server>,
     request: get_public_rooms_filtered::Request,
 ) -> Result<get_public_rooms_filtered::Response, ApiError> {
-    let filter = request.filter;
-    let server = request.server.as_deref();
-    let term = filter.generic_search_term.as_deref();
-    let types: Option<Vec<Option<String>>> = (!filter.room_types.is_empty()).then(|| {
-        filter.room_types.iter().map(|filter| filter.as_str().map(ToOwned::to_owned)).collect()
-    });
-    let page =
-        at_length(|| list(&cx.app, server, term, types, request.limit, request.since.as_deref()))?;
+    let types = &request.filter.room_types;
+    let wanted = Wanted {
+        server: request.server.as_deref(),
+        limit: request.limit,
+        since: request.since.as_deref(),
+        term: request.filter.generic_search_term.as_deref(),
+        types: (!types.is_empty())
+            .then(|| types.iter().map(|of| of.as_str().map(ToOwned::to_owned)).collect()),
+        foreign: matches!(request.room_network, RoomNetwork::ThirdParty(_)),
+    };
+    let page = at_length(|| list(&cx.app, &wanted))?;
     let mut response = get_public_rooms_filtered::Response::new();
-    response.chunk = page.rooms;
+    response.chunk = page.chunk();
     response.next_batch = page.next;
     response.prev_batch = page.previous;
     response.total_room_count_estimate = Some(page.total);
@@ -148,65 +157,189 @@ pub(super) async fn public_rooms_filtered(
 }
 
 struct Page {
-    rooms: Vec<PublicRoomsChunk>,
+    rooms: Vec<Arc<PublicRoomsChunk>>,
     next: Option<String>,
     previous: Option<String>,
     total: UInt,
 }
 
-fn list(
-    app: &Server,
-    server: Option<&ruma::ServerName>,
-    term: Option<&str>,
-    types: Option<Vec<Option<String>>>,
+impl Page {
+    fn chunk(&self) -> Vec<PublicRoomsChunk> {
+        self.rooms.iter().map(|room| PublicRoomsChunk::clone(room)).collect()
+    }
+}
+
+/// A room's place in the list: the busiest first; of equals, the oldest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Place {
+    joined: Reverse<u64>,
+    created: Offset,
+}
+
+impl Place {
+    fn of(room: &Room) -> Self {
+        Self { joined: Reverse(room.counts(Offset::MAX).joined), created: room.created }
+    }
+}
+
+/// Where a page begins: a place, not a number, so that a page goes on where the one before it ended
+/// although rooms were listed meanwhile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Since {
+    After(Place),
+    Before(Place),
+}
+
+impl fmt::Display for Since {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (way, place) = match self {
+            Self::After(place) => ('a', place),
+            Self::Before(place) => ('b', place),
+        };
+        write!(f, "{way}{}_{}", place.joined.0, place.created)
+    }
+}
+
+impl FromStr for Since {
+    type Err = ApiError;
+
+    fn from_str(text: &str) -> Result<Self, ApiError> {
+        let not_ours = || ApiError::invalid_param("`since` is not of this list.");
+        let (way, place) = text.split_at_checked(1).ok_or_else(not_ours)?;
+        let (joined, created) = place.split_once('_').ok_or_else(not_ours)?;
+        let number = |text: &str| text.parse().map_err(|_| not_ours());
+        let place =
+            Place { joined: Reverse(number(joined)?), created: Offset::new(number(created)?) };
+        match way {
+            "a" => Ok(Self::After(place)),
+            "b" => Ok(Self::Before(place)),
+            _ => Err(not_ours()),
+        }
+    }
+}
+
+/// What is asked of the list.
+#[derive(Default)]
+struct Wanted<'a> {
+    server: Option<&'a ServerName>,
     limit: Option<UInt>,
-    since: Option<&str>,
-) -> Result<Page, ApiError> {
-    if server.is_some_and(|server| server != app.config.server.name) {
+    since: Option<&'a str>,
+    term: Option<&'a str>,
+    types: Option<Vec<Option<String>>>,
+    /// Rooms of a network that is bridged to: there are none.
+    foreign: bool,
+}
+
+/// A page of the list. Costs a look at the number of members of each listed room, and of those on the page
+/// (all, when something is searched for) what has changed since it was last described.
+fn list(app: &Server, wanted: &Wanted<'_>) -> Result<Page, ApiError> {
+    if wanted.server.is_some_and(|server| server != app.config.server.name) {
         return Err(ApiError::forbidden("This server does not federate: it lists its own rooms."));
     }
-    let start: usize = match since {
-        Some(since) => {
-            since.parse().map_err(|_| ApiError::invalid_param("`since` is not of this list."))?
-        }
-        None => 0,
-    };
-    let limit = limit.map_or(ROOMS_PER_PAGE, |limit| {
+    let since: Option<Since> = wanted.since.map(str::parse).transpose()?;
+    let limit = wanted.limit.map_or(ROOMS_PER_PAGE, |limit| {
         usize::try_from(u64::from(limit)).unwrap_or(usize::MAX).clamp(1, ROOMS_PER_PAGE * 10)
     });
-    let mut rooms: Vec<_> = app.engine.state().rooms.public();
-    rooms.sort_by_cached_key(|room| std::cmp::Reverse(room.counts(Offset::MAX).joined));
-    if term.is_some() || types.is_some() {
-        let wanted = |room: &Arc<Room>| -> Result<bool, ApiError> {
-            let described = describe(app.engine.events(), room)?;
-            let room_type = described.room_type.as_ref().map(ToString::to_string);
-            Ok(types.as_ref().is_none_or(|types| types.contains(&room_type))
-                && term.is_none_or(|term| mentions(&described, term)))
-        };
+    let listed = if wanted.foreign { Vec::new() } else { app.engine.state().rooms.public() };
+    // Places are taken once: members come and go meanwhile.
+    let mut rooms: Vec<_> = listed.into_iter().map(|room| (Place::of(&room), room)).collect();
+    rooms.sort_unstable_by_key(|(place, _)| *place);
+    if wanted.term.is_some() || wanted.types.is_some() {
+        let term = wanted.term.map(text::fold);
         let mut kept = Vec::new();
-        for room in rooms {
-            if wanted(&room)? {
-                kept.push(room);
+        for (place, room) in rooms {
+            let described = app.catalogue.describe(app.engine.events(), &room)?;
+            let room_type = described.room_type.as_ref().map(ToString::to_string);
+            let of_type = wanted.types.as_ref().is_none_or(|types| types.contains(&room_type));
+            if of_type && term.as_ref().is_none_or(|term| mentions(&described, term)) {
+                kept.push((place, room));
             }
         }
         rooms = kept;
     }
-    let total = UInt::try_from(rooms.len()).unwrap_or(UInt::MAX);
-    let end = start.saturating_add(limit).min(rooms.len());
-    let next = (end < rooms.len()).then(|| end.to_string());
-    let previous = (start > 0).then(|| start.saturating_sub(limit).to_string());
-    let page = rooms.get(start.min(end)..end).unwrap_or_default();
-    let rooms = page.iter().map(|room| describe(app.engine.events(), room));
-    Ok(Page { rooms: rooms.collect::<Result<_, _>>()?, next, previous, total })
+    let (start, end) = match since {
+        None => (0, limit),
+        Some(Since::After(place)) => {
+            let start = rooms.partition_point(|(of, _)| *of <= place);
+            (start, start.saturating_add(limit))
+        }
+        Some(Since::Before(place)) => {
+            let end = rooms.partition_point(|(of, _)| *of < place);
+            (end.saturating_sub(limit), end)
+        }
+    };
+    let page = rooms.get(start..end.min(rooms.len())).unwrap_or_default();
+    let next = page.last().filter(|_| end < rooms.len());
+    let previous = page.first().filter(|_| start > 0);
+    let described = page.iter().map(|(_, room)| app.catalogue.describe(app.engine.events(), room));
+    Ok(Page {
+        rooms: described.collect::<Result<_, _>>()?,
+        next: next.map(|(place, _)| Since::After(*place).to_string()),
+        previous: previous.map(|(place, _)| Since::Before(*place).to_string()),
+        total: UInt::try_from(rooms.len()).unwrap_or(UInt::MAX),
+    })
 }
 
+/// Whether a room has the folded `term` in its name, topic, alias or id.
 fn mentions(room: &PublicRoomsChunk, term: &str) -> bool {
-    let term = term.to_lowercase();
     let alias = room.canonical_alias.as_ref().map(|alias| alias.as_str());
-    [room.name.as_deref(), room.topic.as_deref(), alias]
+    [room.name.as_deref(), room.topic.as_deref(), alias, Some(room.room_id.as_str())]
         .into_iter()
         .flatten()
-        .any(|text| text.to_lowercase().contains(&term))
+        .any(|text| text::fold(text).contains(term))
+}
+
+/// What listed rooms look like in the list, as far as it was asked for. Of each room it is made once and
+/// kept until the state changes that it was made from.
+#[derive(Debug, Default)]
+pub(crate) struct Catalogue(DashMap<OwnedRoomId, (MadeFrom, Arc<PublicRoomsChunk>)>);
+
+/// The state events that a room is described by, each with its redaction.
+const DESCRIBING: [StateEventType; 8] = [
+    StateEventType::RoomCreate,
+    StateEventType::RoomName,
+    StateEventType::RoomTopic,
+    StateEventType::RoomAvatar,
+    StateEventType::RoomCanonicalAlias,
+    StateEventType::RoomJoinRules,
+    StateEventType::RoomHistoryVisibility,
+    StateEventType::RoomGuestAccess,
+];
+
+type MadeFrom = [(Option<Offset>, Option<Offset>); DESCRIBING.len()];
+
+impl Catalogue {
+    /// More than there are likely to be listed rooms; with so many, all are described anew.
+    const MOST: usize = 100_000;
+
+    /// The room as the list has it, with the members of now.
+    fn describe(
+        &self,
+        events: &EventStore,
+        room: &Room,
+    ) -> Result<Arc<PublicRoomsChunk>, ReadError> {
+        let made_from = DESCRIBING.map(|event_type| {
+            let offset = room.state_event(&event_type, "", Offset::MAX);
+            (offset, offset.and_then(|offset| room.redaction_of(offset, Offset::MAX)))
+        });
+        let joined = joined(room);
+        let known = self.0.get(&room.id).filter(|known| known.0 == made_from);
+        let described = match known.map(|known| Arc::clone(&known.1)) {
+            Some(described) if described.num_joined_members == joined => return Ok(described),
+            Some(described) => {
+                let mut described = PublicRoomsChunk::clone(&described);
+                described.num_joined_members = joined;
+                described
+            }
+            None => describe(events, room)?,
+        };
+        let described = Arc::new(described);
+        if self.0.len() >= Self::MOST {
+            self.0.clear();
+        }
+        self.0.insert(room.id.clone(), (made_from, Arc::clone(&described)));
+        Ok(described)
+    }
 }
 
 /// What the directory says of a room.
@@ -216,9 +349,8 @@ pub(super) fn describe(events: &EventStore, room: &Room) -> Result<PublicRoomsCh
     };
     let visibility = field(StateEventType::RoomHistoryVisibility, "history_visibility")?;
     let guests = field(StateEventType::RoomGuestAccess, "guest_access")?;
-    let joined = room.counts(Offset::MAX).joined;
     let init = PublicRoomsChunkInit {
-        num_joined_members: UInt::try_from(joined).unwrap_or(UInt::MAX),
+        num_joined_members: joined(room),
         room_id: room.id.clone(),
         world_readable: visibility.as_deref() == Some("world_readable"),
         guest_can_join: guests.as_deref() == Some("can_join"),
@@ -235,4 +367,8 @@ pub(super) fn describe(events: &EventStore, room: &Room) -> Result<PublicRoomsCh
     }
     described.room_type = field(StateEventType::RoomCreate, "type")?.map(RoomType::from);
     Ok(described)
+}
+
+fn joined(room: &Room) -> UInt {
+    UInt::try_from(room.counts(Offset::MAX).joined).unwrap_or(UInt::MAX)
 }

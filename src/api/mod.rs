@@ -6,32 +6,37 @@ mod context;
 mod create_room;
 mod credentials;
 mod device;
-mod directory;
+pub(crate) mod directory;
 mod discovery;
 mod error;
 mod filter;
 mod keys;
 mod membership;
+mod old_sync;
 pub(crate) mod profile;
 mod push;
 mod receipt;
 mod registration;
 mod relations;
+mod report;
 mod room_state;
+mod search;
 mod send;
 mod session;
 mod space;
 mod sync;
 mod timeline;
+mod timestamp;
 mod to_device;
 pub(crate) mod typing;
 pub(crate) mod uiaa;
 mod upgrade;
+mod user_directory;
 
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
-use http::Method;
+use http::{Method, Uri};
 use ruma::{OwnedRoomId, RoomId, RoomOrAliasId, UserId};
 
 use crate::{
@@ -42,6 +47,7 @@ use crate::{
     http::{Access, ApiError, App, Caller, Cx, Session, Table},
     passwords::Passwords,
     record::{Epoch, Offset},
+    search::Search,
     state::Room,
     sync::KnownMembers,
     view::{View, token::Token},
@@ -54,8 +60,13 @@ pub(crate) struct Server {
     pub(crate) passwords: Passwords,
     pub(crate) uiaa: uiaa::Sessions,
     pub(crate) known_members: KnownMembers,
+    pub(crate) search: Arc<Search>,
+    pub(crate) catalogue: directory::Catalogue,
     pub(crate) epoch: Epoch,
 }
+
+const GET: Method = Method::GET;
+const REQUIRED: Access = Access::Required;
 
 /// Every endpoint there is, section by section of the client-server API.
 pub(crate) fn endpoints(config: &Config) -> Table<Server> {
@@ -131,6 +142,12 @@ pub(crate) fn endpoints(config: &Config) -> Table<Server> {
             Access::Optional,
             space::summary_before_v1_15,
         )
+        .on(timestamp::timestamp_to_event)
+        .on_json(search::search)
+        // Reports
+        .on(report::event)
+        .on(report::room)
+        .on(report::user)
         // Directory
         .on(directory::create_alias)
         .on(directory::get_alias)
@@ -148,6 +165,33 @@ pub(crate) fn endpoints(config: &Config) -> Table<Server> {
         .on(keys::upload_cross_signing)
         .on_json(keys::upload_signatures)
         .on(to_device::send)
+        .on(user_directory::search)
+        .raw(GET, "/_matrix/client/v1/mutual_rooms", REQUIRED, user_directory::mutual_rooms)
+        .raw(
+            GET,
+            "/_matrix/client/unstable/uk.half-shot.msc2666/user/mutual_rooms",
+            REQUIRED,
+            user_directory::mutual_rooms,
+        )
+        // Deprecated, and still called
+        .raw(GET, "/_matrix/client/v3/initialSync", REQUIRED, old_sync::initial_sync)
+        .raw(GET, "/_matrix/client/r0/initialSync", REQUIRED, old_sync::initial_sync)
+        .raw(
+            GET,
+            "/_matrix/client/v3/rooms/{room_id}/initialSync",
+            REQUIRED,
+            old_sync::room_initial_sync,
+        )
+        .raw(
+            GET,
+            "/_matrix/client/r0/rooms/{room_id}/initialSync",
+            REQUIRED,
+            old_sync::room_initial_sync,
+        )
+        .raw(GET, "/_matrix/client/v3/events", REQUIRED, old_sync::events)
+        .raw(GET, "/_matrix/client/r0/events", REQUIRED, old_sync::events)
+        .raw(GET, "/_matrix/client/v3/events/{event_id}", REQUIRED, old_sync::event)
+        .raw(GET, "/_matrix/client/r0/events/{event_id}", REQUIRED, old_sync::event)
         // Push
         .on(push::rules)
 }
@@ -250,6 +294,29 @@ impl Cx<Server> {
             Err(ApiError::forbidden("This belongs to another user."))
         }
     }
+}
+
+impl Cx<Server, Option<Session>> {
+    /// The same for the session that a raw endpoint with [`Access::Required`] has.
+    fn with_session(self) -> Result<Cx<Server>, ApiError> {
+        let Self { app, caller, request_id, client, shutdown, body, uri } = self;
+        let caller = caller.ok_or_else(ApiError::missing_token)?;
+        Ok(Cx { app, caller, request_id, client, shutdown, body, uri })
+    }
+}
+
+/// The query of a request that ruma has no type for. Parameters without a value count as not given.
+fn query<T: serde::de::DeserializeOwned>(uri: &Uri) -> Result<T, ApiError> {
+    let pairs = uri.query().unwrap_or_default().split('&');
+    let given: Vec<_> = pairs.filter(|pair| !pair.ends_with('=')).collect();
+    serde_html_form::from_str(&given.join("&")).map_err(|error| {
+        let message = error.to_string();
+        if message.contains("missing field") {
+            ApiError::missing_param(message)
+        } else {
+            ApiError::invalid_param(message)
+        }
+    })
 }
 
 /// Runs work that may take long (it grows with a room's members or a user's rooms) so that the thread's

@@ -74,7 +74,7 @@ pub(super) async fn sync(cx: Cx<Server>, request: sync_events::Request) -> Resul
 }
 
 /// A session that ended while the sync waited learns so at once.
-fn still_logged_in(cx: &Cx<Server>) -> Result<(), ApiError> {
+pub(super) fn still_logged_in(cx: &Cx<Server>) -> Result<(), ApiError> {
     let account = cx.app.engine.state().accounts.get(&cx.caller.user_id);
     let device = account.and_then(|account| account.read().device(&cx.caller.device_id).cloned());
     if device.is_some_and(|device| device.session == cx.caller.session) {

@@ -13,6 +13,7 @@ pub mod ephemeral;
 pub mod keys;
 pub mod membership;
 mod powers;
+pub mod report;
 pub mod send;
 pub mod to_device;
 pub mod upgrade;

@@ -54,6 +54,8 @@ pub enum Question {
     },
     /// All users.
     Users,
+    /// What users have reported.
+    Reports,
     /// What the log holds.
     Stats,
     /// Whether the log is intact.
@@ -65,8 +67,8 @@ pub enum Question {
 /// Where an answer goes, and how it is to look.
 ///
 /// For programs, an answer is JSON: one object on a line for each item of `tail`, `rooms`, `room`,
-/// `state` and `users`, one object on one line as the whole answer of `show`, `diff`, `stats`, `verify`
-/// and `audit-sync`. Their members are those of [`RecordView`],
+/// `state`, `users` and `reports`, one object on one line as the whole answer of `show`, `diff`, `stats`,
+/// `verify` and `audit-sync`. Their members are those of [`RecordView`],
 /// [`RoomRow`](query::RoomRow), [`EventRow`](query::EventRow) (`room` and `state`),
 /// [`UserRow`](query::UserRow), [`Diff`](query::Diff), [`Stats`](query::Stats),
 /// [`Report`](check::Report) and [`Audit`](super::audit::Audit).
@@ -173,6 +175,17 @@ pub fn run(
         Question::Users => {
             let users = History::replay(source, &[])?.users()?;
             out.put_all(&users, render::users)?;
+        }
+        Question::Reports => {
+            let mut day = String::new();
+            for record in source.records(Offset::new(1))? {
+                let record = record?;
+                if &*record.header.kind == "report.create" {
+                    out.put(&RecordView::of(&record), |view, look| {
+                        render::record_in_line(view, look, &mut day)
+                    })?;
+                }
+            }
         }
         Question::Stats => out.put(&query::stats(source)?, render::stats)?,
         Question::Verify => {

@@ -130,6 +130,17 @@ fn of_command(record: &Record, command: Command, who: String) -> (String, String
             let text = if body.until_ms == 0 { "stopped typing" } else { "is typing" };
             (body.user_id.to_string(), text.to_owned())
         }
+        Command::ReportCreate(body) => {
+            let what = match (&body.event_id, &body.room_id, &body.user_id) {
+                (Some(event_id), Some(room_id), _) => format!("{event_id} in {room_id}"),
+                (_, Some(room_id), _) => format!("the room {room_id}"),
+                (_, _, Some(user_id)) => user_id.to_string(),
+                _ => "nothing".to_owned(),
+            };
+            let score = body.score.map_or_else(String::new, |score| format!(" with {score}"));
+            let reason = body.reason.map_or_else(String::new, |reason| format!(": {reason}"));
+            (body.reporter.to_string(), format!("reported {what}{score}{reason}"))
+        }
         Command::AliasSet(body) => {
             (body.creator.to_string(), format!("pointed {} at {}", body.alias, body.room_id))
         }

@@ -167,6 +167,8 @@ commands! {
     RoomReceipt(RoomReceipt) = "room.receipt" version 1 Rewindable, ephemeral;
     /// A user started or stopped typing in a room.
     RoomTyping(RoomTyping) = "room.typing" version 1 Rewindable, ephemeral;
+    /// A user reported an event, a room or a user to those who run the server.
+    ReportCreate(ReportCreate) = "report.create" version 1 Rewindable;
     /// An alias was pointed at a room.
     AliasSet(AliasSet) = "alias.set" version 1 Rewindable;
     /// An alias was removed.
@@ -526,6 +528,29 @@ pub struct RoomTyping {
     pub user_id: OwnedUserId,
     /// When it ends by itself, in milliseconds since the Unix epoch; 0 ends it now.
     pub until_ms: u64,
+}
+
+/// Payload of `report.create`. What is reported is the event if there is one, otherwise the room or the
+/// user.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReportCreate {
+    /// Who reports.
+    pub reporter: OwnedUserId,
+    /// The room that is reported, or the room of the event.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub room_id: Option<OwnedRoomId>,
+    /// The event that is reported.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub event_id: Option<OwnedEventId>,
+    /// The user who is reported.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub user_id: Option<OwnedUserId>,
+    /// Why.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// How bad it is: from -100, the worst, to 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub score: Option<i8>,
 }
 
 /// Payload of `alias.set`.

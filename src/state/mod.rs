@@ -36,6 +36,7 @@ mod history;
 pub mod index;
 pub mod keys;
 pub mod memberships;
+pub mod names;
 pub mod relations;
 pub mod rooms;
 pub mod to_device;
@@ -45,6 +46,7 @@ pub use aliases::Aliases;
 pub use history::History;
 pub use keys::Keys;
 pub use memberships::{Memberships, RoomMembership};
+pub use names::Names;
 pub use relations::{Child, RelatesTo};
 pub use rooms::{Membership, Room, Rooms};
 pub use to_device::ToDevice;
@@ -97,6 +99,8 @@ pub struct State {
     epochs: RwLock<History<Epoch>>,
     /// Accounts.
     pub accounts: Accounts,
+    /// Under which names users are found.
+    pub names: Names,
     /// Rooms.
     pub rooms: Rooms,
     /// The rooms of each user.
@@ -198,6 +202,7 @@ impl State {
             // What it says is in its header, too: see `apply`.
             Command::ServerRestore(_) => Vec::new(),
             Command::UserRegister(body) => {
+                self.names.add(&body.user_id);
                 self.accounts.register(offset, body);
                 Vec::new()
             }
@@ -238,6 +243,10 @@ impl State {
                 Vec::new()
             }
             Command::ProfileSet(body) => {
+                if body.field == "displayname" {
+                    let name = body.value.as_ref().and_then(serde_json::Value::as_str);
+                    self.names.set_display_name(&body.user_id, name);
+                }
                 self.accounts.set_profile(offset, body);
                 Vec::new()
             }
@@ -304,6 +313,8 @@ impl State {
                 self.rooms.set_typing(offset, body);
                 effects
             }
+            // For people to read: nothing follows from it.
+            Command::ReportCreate(_) => Vec::new(),
             Command::AliasSet(body) => {
                 self.aliases.set(offset, body);
                 Vec::new()
@@ -363,6 +374,7 @@ impl State {
         let facts = rooms::EventFacts {
             event_id: body.event_id,
             depth: pdu.depth,
+            ts: pdu.origin_server_ts,
             state_key,
             membership,
             redacts: body.redacts,
@@ -408,6 +420,8 @@ struct PduFacts<'a> {
     #[serde(borrow, default)]
     state_key: Option<Cow<'a, str>>,
     depth: u64,
+    #[serde(default)]
+    origin_server_ts: u64,
     #[serde(borrow)]
     content: &'a RawValue,
 }

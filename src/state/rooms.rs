@@ -85,6 +85,11 @@ pub struct Room {
 #[derive(Debug, Default, Serialize)]
 struct Inner {
     timeline: Vec<Offset>,
+    /// The greatest time of an event.
+    latest_ts: u64,
+    /// The events that say an earlier time than one before them, with that time. The times of the others
+    /// never decrease along the timeline.
+    late: BTreeMap<Offset, u64>,
     /// Every change of state, as (offset, index into `keys`).
     state_log: Vec<(Offset, u32)>,
     keys: Vec<(StateEventType, Box<str>)>,
@@ -146,6 +151,7 @@ pub struct ReceiptEntry {
 pub(super) struct EventFacts {
     pub(super) event_id: OwnedEventId,
     pub(super) depth: u64,
+    pub(super) ts: u64,
     pub(super) state_key: Option<(StateEventType, Box<str>)>,
     pub(super) membership: Option<(OwnedUserId, Membership)>,
     pub(super) redacts: Option<Offset>,
@@ -196,6 +202,25 @@ impl Room {
         self.inner.read().timeline.partition_point(|offset| *offset <= at)
     }
 
+    /// The event at this place of the timeline, counted from 0.
+    #[must_use]
+    pub fn nth_event(&self, index: usize) -> Option<Offset> {
+        self.inner.read().timeline.get(index).copied()
+    }
+
+    /// Whether the event at `offset` says an earlier time than one before it.
+    #[must_use]
+    pub fn is_late(&self, offset: Offset) -> bool {
+        self.inner.read().late.contains_key(&offset)
+    }
+
+    /// The events up to and with `at` that say an earlier time than one before them, each with its time
+    /// in milliseconds since the Unix epoch.
+    #[must_use]
+    pub fn late_events(&self, at: Offset) -> Vec<(Offset, u64)> {
+        self.inner.read().late.range(..=at).map(|(offset, ts)| (*offset, *ts)).collect()
+    }
+
     /// Whether `offset` is an event of this room.
     #[must_use]
     pub fn has_event(&self, offset: Offset) -> bool {
@@ -213,6 +238,22 @@ impl Room {
         let inner = self.inner.read();
         let index = *inner.key_index.get(event_type)?.get(state_key)?;
         as_of(inner.state.get(index as usize)?, at)
+    }
+
+    /// The offsets of all state events that this key had up to and with `at`, oldest first.
+    #[must_use]
+    pub fn state_events_of(
+        &self,
+        event_type: &StateEventType,
+        state_key: &str,
+        at: Offset,
+    ) -> Vec<Offset> {
+        let inner = self.inner.read();
+        let index = inner.key_index.get(event_type).and_then(|keys| keys.get(state_key));
+        let changes = index.and_then(|index| inner.state.get(*index as usize));
+        changes.map_or_else(Vec::new, |changes| {
+            changes.iter().copied().take_while(|offset| *offset <= at).collect()
+        })
     }
 
     /// The offset of the state event that held this key right before `before`.
@@ -425,6 +466,10 @@ impl Room {
     fn add_event(&self, offset: Offset, facts: EventFacts) {
         let mut inner = self.inner.write();
         inner.timeline.push(offset);
+        if facts.ts < inner.latest_ts {
+            inner.late.insert(offset, facts.ts);
+        }
+        inner.latest_ts = inner.latest_ts.max(facts.ts);
         inner.tip = Some(Tip { event_id: facts.event_id, depth: facts.depth });
         inner.changed = offset;
         if let Some((event_type, state_key)) = facts.state_key {

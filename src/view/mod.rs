@@ -6,6 +6,7 @@
 pub mod filter;
 mod form;
 pub mod relations;
+mod time;
 pub mod token;
 mod visibility;
 

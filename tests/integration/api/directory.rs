@@ -164,3 +164,69 @@ async fn an_alias_that_is_removed_names_its_room_no_more() {
     }
     ann.set_state(&room_id, kind, "", &json!({ "alias": null })).await.ok();
 }
+
+#[tokio::test]
+async fn the_list_is_paged_both_ways_and_follows_what_changes() {
+    let server = TestServer::start().await;
+    let ann = user(&server, "ann").await;
+    let mut rooms = Vec::new();
+    for number in 0..5 {
+        let options = json!({ "visibility": "public", "name": format!("room {number}") });
+        rooms.push(ann.create_room(options).await);
+    }
+    let http = server.http();
+    let page = async |query: &str| {
+        let path = format!("/publicRooms?limit=2{query}");
+        anonymous(&http, "GET", &path, None).await.ok()
+    };
+    let ids = |page: &serde_json::Value| each(&page["chunk"], "/room_id");
+    let token = |page: &serde_json::Value, name: &str| {
+        format!("&since={}", encode(page[name].as_str().unwrap_or_default()))
+    };
+    let first = page("").await;
+    assert_eq!(ids(&first), rooms[..2]);
+    assert!(first.get("prev_batch").is_none(), "{first}");
+    let second = page(&token(&first, "next_batch")).await;
+    assert_eq!(ids(&second), rooms[2..4]);
+    let third = page(&token(&second, "next_batch")).await;
+    assert_eq!(ids(&third), rooms[4..]);
+    assert!(third.get("next_batch").is_none(), "{third}");
+    let back = page(&token(&third, "prev_batch")).await;
+    assert_eq!(ids(&back), rooms[2..4]);
+    let back = page(&token(&back, "prev_batch")).await;
+    assert_eq!(ids(&back), rooms[..2]);
+    assert!(back.get("prev_batch").is_none(), "{back}");
+    // A page goes on where the last one ended, though a room before it is gone.
+    let path = format!("/directory/list/room/{}", encode(&rooms[0]));
+    ann.put(&path, json!({ "visibility": "private" })).await.ok();
+    assert_eq!(ids(&page(&token(&first, "next_batch")).await), rooms[2..4]);
+    for bad in ["&since=5", "&since=a5", "&since=x1_1", "&since=%E2%82%AC"] {
+        anonymous(&http, "GET", &format!("/publicRooms?limit=2{bad}"), None)
+            .await
+            .refused(400, "M_INVALID_PARAM");
+    }
+    let foreign = anonymous(&http, "GET", "/publicRooms?server=elsewhere.test", None).await;
+    foreign.refused(403, "M_FORBIDDEN");
+
+    // What is described follows the room: name, redaction of it, members.
+    let bob = user(&server, "bob").await;
+    let renamed = json!({ "name": "Überraum" });
+    let name = ann.set_state(&rooms[4], "m.room.name", "", &renamed).await.ok_string("event_id");
+    let search = async |body: serde_json::Value| ann.post("/publicRooms", body).await.ok();
+    let term = |term: &str| json!({ "filter": { "generic_search_term": term } });
+    assert_eq!(ids(&search(term("uber")).await), rooms[4..]);
+    assert_eq!(ids(&search(term(&rooms[3])).await), rooms[3..4]);
+    let path = format!("/rooms/{}/redact/{}/1", encode(&rooms[4]), encode(&name));
+    ann.put(&path, json!({})).await.ok();
+    assert_eq!(ids(&search(term("uber")).await), [""; 0]);
+    let open = json!({ "join_rule": "public" });
+    ann.set_state(&rooms[4], "m.room.join_rules", "", &open).await.ok();
+    bob.join(&rooms[4]).await.ok();
+    let first = page("").await;
+    assert_eq!(first["chunk"][0]["room_id"], rooms[4].as_str());
+    assert_eq!(first["chunk"][0]["num_joined_members"], 2);
+    // Networks that are bridged to: there are none.
+    let bridged = search(json!({ "third_party_instance_id": "irc" })).await;
+    assert_eq!((&bridged["chunk"], &bridged["total_room_count_estimate"]), (&json!([]), &json!(0)));
+    assert_eq!(ids(&search(json!({ "include_all_networks": true })).await).len(), 4);
+}

@@ -1,0 +1,307 @@
+//! What clients synchronised with before there was `/sync`: a snapshot, and events as they come. The
+//! specification has deprecated it; bots and bridges call it still.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::Uri;
+use ruma::{EventId, OwnedRoomId, OwnedUserId, RoomId, UInt, push::Ruleset};
+use serde::{Deserialize, Serialize};
+use serde_json::{json, value::RawValue};
+use tokio::time::{Instant, timeout_at};
+
+use super::{
+    Server, at_length, json, query,
+    sync::still_logged_in,
+    timeline::{page_size, readable_as_of, visible_event},
+};
+use crate::{
+    events::{EventForm, EventRef, to_raw},
+    http::{ApiError, Cx, RawRequest, Reply, Session},
+    record::{Command, Offset},
+    state::{Membership, Room},
+    view::{View, filter::EventFilter},
+};
+
+/// Messages of each room when the client does not say.
+const MESSAGES: u32 = 10;
+
+/// How long is waited for an event when the client does not say.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// `GET /initialSync`: everything the caller needs to begin.
+pub(super) async fn initial_sync(
+    cx: Cx<Server, Option<Session>>,
+    request: RawRequest,
+) -> Result<Reply, ApiError> {
+    let cx = cx.with_session()?;
+    at_length(|| snapshot(&cx, &request.uri)).map(Reply::json)
+}
+
+fn snapshot(cx: &Cx<Server>, uri: &Uri) -> Result<Bytes, ApiError> {
+    #[derive(Deserialize)]
+    struct Query {
+        limit: Option<UInt>,
+        #[serde(default)]
+        archived: bool,
+    }
+    #[derive(Serialize)]
+    struct Response {
+        end: String,
+        presence: [(); 0],
+        account_data: Vec<Box<RawValue>>,
+        rooms: Vec<RoomInfo>,
+    }
+    let Query { limit, archived } = query(uri)?;
+    let view = cx.view();
+    let mut rooms = Vec::new();
+    for part in view.state.memberships.of(view.user_id(), view.at()) {
+        let wanted = match part.membership {
+            Membership::Join | Membership::Invite => true,
+            Membership::Leave | Membership::Ban => archived && !part.forgotten,
+            Membership::Knock => false,
+        };
+        if let Some(room) = view.state.rooms.get(&part.room_id).filter(|_| wanted) {
+            rooms.push(RoomInfo::new(cx, &view, &room, limit)?);
+        }
+    }
+    let account_data = account_data(&view, None)?;
+    json(&Response { end: cx.app.token(view.at()), presence: [], account_data, rooms })
+}
+
+/// `GET /rooms/{roomId}/initialSync`: the same of one room, which may be one that everyone may read.
+pub(super) async fn room_initial_sync(
+    cx: Cx<Server, Option<Session>>,
+    request: RawRequest,
+) -> Result<Reply, ApiError> {
+    #[derive(Deserialize)]
+    struct Query {
+        limit: Option<UInt>,
+    }
+    let cx = cx.with_session()?;
+    let room_id = argument::<&RoomId>(&request)?;
+    let Query { limit } = query(&request.uri)?;
+    let room = cx.app.room(room_id)?;
+    at_length(|| {
+        let view = cx.view();
+        readable_as_of(&view, &room)?;
+        json(&RoomInfo::new(&cx, &view, &room, limit)?)
+    })
+    .map(Reply::json)
+}
+
+/// `GET /events/{eventId}`.
+pub(super) async fn event(
+    cx: Cx<Server, Option<Session>>,
+    request: RawRequest,
+) -> Result<Reply, ApiError> {
+    let cx = cx.with_session()?;
+    let event_id = argument::<&EventId>(&request)?;
+    let view = cx.view();
+    let absent = || ApiError::not_found("There is no such event, or you may not see it.");
+    let event = view.events.find(view.state, event_id)?.ok_or_else(absent)?;
+    let room = view.state.rooms.get(&event.room_id).ok_or_else(absent)?;
+    let event = visible_event(&view, &room, event_id)?;
+    json(&view.client_event(&room, &event, &EventForm::FULL)?).map(Reply::json)
+}
+
+/// The one parameter of a path.
+fn argument<'a, T: TryFrom<&'a str>>(request: &'a RawRequest) -> Result<T, ApiError> {
+    let argument = request.args.first().map(String::as_str).unwrap_or_default();
+    T::try_from(argument).map_err(|_| ApiError::invalid_param("This is not an id of its kind."))
+}
+
+/// A room as one begins with it.
+#[derive(Serialize)]
+struct RoomInfo {
+    room_id: OwnedRoomId,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    membership: Option<Membership>,
+    /// For one who is invited, by whom.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    inviter: Option<OwnedUserId>,
+    /// And the event that says so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    invite: Option<Box<RawValue>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    messages: Option<Messages>,
+    state: Vec<Box<RawValue>>,
+    visibility: &'static str,
+    account_data: Vec<Box<RawValue>>,
+}
+
+#[derive(Serialize)]
+struct Messages {
+    start: String,
+    end: String,
+    chunk: Vec<Box<RawValue>>,
+}
+
+impl RoomInfo {
+    fn new(
+        cx: &Cx<Server>,
+        view: &View<'_>,
+        room: &Room,
+        limit: Option<UInt>,
+    ) -> Result<Self, ApiError> {
+        let form = &EventForm::FULL;
+        let part = view.state.memberships.in_room(view.user_id(), &room.id, view.at());
+        let mut info = Self {
+            room_id: room.id.clone(),
+            membership: part.as_ref().map(|part| part.membership),
+            inviter: None,
+            invite: None,
+            messages: None,
+            state: Vec::new(),
+            visibility: if room.is_public() { "public" } else { "private" },
+            account_data: account_data(view, Some(&room.id))?,
+        };
+        if let Some(part) = part.filter(|part| part.membership == Membership::Invite)
+            && let Some(invite) = view.events.get(part.offset)?
+        {
+            info.inviter = Some(invite.sender.clone());
+            info.invite = Some(view.client_event(room, &invite, form)?);
+        }
+        if let Some(seen) = view.state_as_of(room)? {
+            let all = EventFilter::default();
+            let limit = page_size(limit.unwrap_or_else(|| MESSAGES.into()), &all);
+            let mut events = view.page_backward(room, seen, Offset::ZERO, limit, &all)?.events;
+            events.reverse();
+            info.messages = Some(Messages {
+                start: cx.app.token(events.first().map_or(seen, |first| first.offset.prev())),
+                end: cx.app.token(seen),
+                chunk: view.client_events(room, &events, form)?,
+            });
+            let state = view.events.get_all(&room.full_state(seen))?;
+            info.state = view.client_events(room, &state, &EventForm::STATE)?;
+        }
+        Ok(info)
+    }
+}
+
+/// The caller's account data of a room, or the global one.
+fn account_data(view: &View<'_>, room_id: Option<&RoomId>) -> Result<Vec<Box<RawValue>>, ApiError> {
+    let Some(account) = view.state.accounts.get(view.user_id()) else { return Ok(Vec::new()) };
+    let mut events = Vec::new();
+    let mut has_push_rules = false;
+    let account = account.read();
+    for (event_type, offset) in account.account_data_between(room_id, Offset::ZERO, view.at()) {
+        if let Some(Command::AccountDataSet(body)) = view.events.command(offset)? {
+            has_push_rules |= event_type == "m.push_rules";
+            events.push(to_raw(&json!({ "type": event_type, "content": body.content })));
+        }
+    }
+    drop(account);
+    // Push rules that the user never changed are the server's own.
+    if room_id.is_none() && !has_push_rules {
+        let rules = Ruleset::server_default(view.user_id());
+        events.push(to_raw(&json!({ "type": "m.push_rules", "content": { "global": rules } })));
+    }
+    Ok(events)
+}
+
+/// `GET /events`: what has happened in the caller's rooms, or in one room that they may read, as soon as
+/// there is something.
+pub(super) async fn events(
+    cx: Cx<Server, Option<Session>>,
+    request: RawRequest,
+) -> Result<Reply, ApiError> {
+    #[derive(Deserialize)]
+    struct Query {
+        from: Option<String>,
+        /// Milliseconds.
+        timeout: Option<u64>,
+        room_id: Option<OwnedRoomId>,
+    }
+    #[derive(Serialize)]
+    struct Response {
+        start: String,
+        end: String,
+        chunk: Vec<Box<RawValue>>,
+    }
+    let cx = cx.with_session()?;
+    let Query { from, timeout, room_id } = query(&request.uri)?;
+    let head = cx.app.engine.head();
+    let start = from.map_or_else(|| Ok(head.offset()), |from| cx.app.position(&from))?;
+    let peeked = room_id.map(|room_id| cx.app.room(&room_id)).transpose()?;
+    let longest = Duration::from_secs(cx.app.config.sync.max_timeout_seconds);
+    let deadline = Instant::now() + timeout.map_or(PATIENCE, Duration::from_millis).min(longest);
+
+    let listener = head.listen(&cx.caller.user_id);
+    // One who is not in the room is not among those whom its events wake.
+    let mut any_move = head.follow();
+    let mut looked_up_to = start;
+    loop {
+        // Both are made before the look, and awaited after it.
+        let woken = listener.woken();
+        tokio::pin!(woken);
+        woken.as_mut().enable();
+        any_move.borrow_and_update();
+
+        let news = {
+            let view = cx.view();
+            if let Some(room) = &peeked {
+                readable_as_of(&view, room)?;
+            }
+            News::after(&view, looked_up_to, peeked.as_deref())?
+        };
+        looked_up_to = news.end;
+        if !news.chunk.is_empty() || Instant::now() >= deadline || cx.shutdown.is_given() {
+            let (start, end) = (cx.app.token(start), cx.app.token(news.end));
+            return json(&Response { start, end, chunk: news.chunk }).map(Reply::json);
+        }
+        tokio::select! {
+            woken = timeout_at(deadline, woken) => drop(woken),
+            moved = any_move.changed(), if peeked.is_some() => drop(moved),
+            () = cx.shutdown.given() => {}
+        }
+        still_logged_in(&cx)?;
+    }
+}
+
+/// Events that are new to the caller.
+struct News {
+    chunk: Vec<Box<RawValue>>,
+    /// Up to where was looked.
+    end: Offset,
+}
+
+impl News {
+    /// The first events after `after`, oldest first, of `only` or of all rooms of the caller.
+    fn after(view: &View<'_>, after: Offset, only: Option<&Room>) -> Result<Self, ApiError> {
+        let limit = page_size(UInt::MAX, &EventFilter::default());
+        let mut end = view.at().max(after);
+        let mut found: Vec<(EventRef, Box<RawValue>)> = Vec::new();
+        let mut look = |room: &Room, to: Offset| -> Result<(), ApiError> {
+            let page = view.page_forward(room, after, to, limit, &EventFilter::default())?;
+            end = page.next.map_or(end, |next| next.min(end));
+            for event in page.events {
+                let form = view.client_event(room, &event, &EventForm::FULL)?;
+                found.push((event, form));
+            }
+            Ok(())
+        };
+        match only {
+            Some(room) => look(room, Offset::MAX)?,
+            None => {
+                for part in view.state.memberships.of(view.user_id(), view.at()) {
+                    let room = view.state.rooms.get(&part.room_id);
+                    // Of a room that was left, what came before.
+                    let joined = part.membership == Membership::Join;
+                    let to = if joined { Offset::MAX } else { part.offset };
+                    if let Some(room) = room.filter(|room| room.changed() > after && to > after) {
+                        look(&room, to)?;
+                    }
+                }
+            }
+        }
+        found.sort_unstable_by_key(|(event, _)| event.offset);
+        // What lies behind the end of one room's page is for the next look, in all rooms.
+        found.retain(|(event, _)| event.offset <= end);
+        if found.len() > limit {
+            found.truncate(limit);
+            end = found.last().map_or(end, |(last, _)| last.offset);
+        }
+        Ok(Self { chunk: found.into_iter().map(|(_, form)| form).collect(), end })
+    }
+}

@@ -1,0 +1,87 @@
+//! Reports: what users think that those who run the server should look at.
+
+use ruma::{OwnedEventId, OwnedRoomId, OwnedUserId};
+
+use super::{Proposal, Refusal, Turn};
+use crate::{
+    limits,
+    record::{Offset, Stream, command::ReportCreate},
+};
+
+/// Report something. Whether the reporter may see an event is for the one who proposes to ask.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// Who reports.
+    pub reporter: OwnedUserId,
+    /// What.
+    pub subject: Subject,
+    /// Why.
+    pub reason: Option<String>,
+    /// How bad it is: from -100, the worst, to 0.
+    pub score: Option<i8>,
+}
+
+/// What is reported.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Subject {
+    /// An event, by one who is in its room.
+    Event(OwnedRoomId, OwnedEventId),
+    /// A room, by anyone.
+    Room(OwnedRoomId),
+    /// A user, by anyone.
+    User(OwnedUserId),
+}
+
+impl Proposal for Report {
+    type Outcome = ();
+
+    fn stream(&self) -> Stream {
+        Stream::user(&self.reporter)
+    }
+
+    fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
+        if self.reason.as_ref().is_some_and(|r| r.len() > limits::REPORT_REASON_BYTES) {
+            return Err(Refusal::TooLarge("The reason is too long.".to_owned()));
+        }
+        if self.score.is_some_and(|score| !(-100..=0).contains(&score)) {
+            return Err(Refusal::InvalidParam("The score is from -100 to 0.".to_owned()));
+        }
+        let (state, events) = (&turn.env.state, &turn.env.events);
+        let mut body = ReportCreate {
+            reporter: self.reporter.clone(),
+            room_id: None,
+            event_id: None,
+            user_id: None,
+            reason: self.reason.clone(),
+            score: self.score,
+        };
+        match &self.subject {
+            Subject::Event(room_id, event_id) => {
+                let room = state.rooms.get(room_id);
+                let event = events.find(state, event_id)?;
+                let here = room.is_some_and(|room| room.is_joined(&self.reporter, Offset::MAX))
+                    && event.is_some_and(|event| event.room_id == *room_id);
+                if !here {
+                    let why = "There is no such event, or you are not in its room.";
+                    return Err(Refusal::NotFound(why.to_owned()));
+                }
+                body.room_id = Some(room_id.clone());
+                body.event_id = Some(event_id.clone());
+            }
+            Subject::Room(room_id) => {
+                if state.rooms.get(room_id).is_none() {
+                    return Err(Refusal::NotFound("There is no such room.".to_owned()));
+                }
+                body.room_id = Some(room_id.clone());
+            }
+            Subject::User(user_id) => {
+                if !state.accounts.contains(user_id) {
+                    return Err(Refusal::NotFound("There is no such user.".to_owned()));
+                }
+                body.user_id = Some(user_id.clone());
+            }
+        }
+        turn.append(self.stream(), body);
+        Ok(())
+    }
+}

@@ -1,0 +1,528 @@
+//! The index on disk: words to the events that hold them. It has no text of its own, only words, and
+//! nothing of it is truth: any of it can be deleted at any time.
+
+use std::{
+    collections::HashSet,
+    path::Path,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use tantivy::{
+    DocId, DocSet as _, Index, IndexReader, IndexSettings, IndexWriter, ReloadPolicy, Score,
+    Searcher, SegmentOrdinal, SegmentReader, TERMINATED, TantivyDocument, Term,
+    collector::{Collector, SegmentCollector},
+    columnar::ColumnValues,
+    directory::MmapDirectory,
+    indexer::IndexWriterOptions,
+    query::{Bm25StatisticsProvider, BooleanQuery, Query as TantivyQuery, TermQuery},
+    schema::{FAST, Field, INDEXED, IndexRecordOption, Schema, TextFieldIndexing, TextOptions},
+    tokenizer::{PreTokenizedString, Token},
+};
+
+use crate::{record::Offset, text};
+
+/// What is in an index of another version is not read but made anew. To be changed with the fields, with
+/// what goes into them, and with how text is split into words.
+const VERSION: u32 = 1;
+
+/// What the writer keeps in memory before it writes: the least that tantivy takes.
+const WRITER_BYTES: usize = 16_000_000;
+
+/// How many times as long as the last purge took is waited before the next: at most a tenth of the time
+/// goes into purges, however large the index.
+const PURGE_PAUSE: u32 = 10;
+
+/// The part of an event that a text is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Key {
+    /// `content.body` of a message.
+    Body,
+    /// `content.name` of a room's name.
+    Name,
+    /// `content.topic` of a room's topic.
+    Topic,
+}
+
+/// The order of hits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Order {
+    /// The best first; of equals, the newest.
+    #[default]
+    Rank,
+    /// The newest first.
+    Recent,
+}
+
+/// A text that is to be found.
+#[derive(Debug)]
+pub(super) struct Entry<'a> {
+    /// The room's `created`, which stands for the room.
+    pub(super) room: Offset,
+    /// The event that is found by it.
+    pub(super) event: Offset,
+    /// The event that says so: the same, or an edit of it.
+    pub(super) version: Offset,
+    pub(super) key: Key,
+    pub(super) text: &'a str,
+}
+
+/// A place among the hits in their order: the higher, the earlier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    /// How good the hit is, in thousandths; 0 where the order does not ask.
+    pub rank: u32,
+    /// The event.
+    pub event: Offset,
+}
+
+/// A text that has all words that were looked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Hit {
+    /// Its place.
+    pub place: Place,
+    /// The event that said so: [`Place::event`] or an edit of it.
+    pub version: Offset,
+    /// The `created` of its room.
+    pub room: Offset,
+    /// How good it is, in thousandths, in either order.
+    pub rank: u32,
+}
+
+/// What is looked for.
+#[derive(Debug)]
+pub struct Query<'a> {
+    /// What a text must have of all of these: see [`text::sought`].
+    pub terms: &'a [String],
+    /// Where to look.
+    pub keys: &'a [Key],
+    /// The `created` of the rooms in which to look.
+    pub rooms: &'a HashSet<Offset>,
+    /// In which order.
+    pub order: Order,
+    /// Only what comes after this place.
+    pub after: Option<Place>,
+    /// Only what was said up to and with this offset.
+    pub until: Offset,
+    /// How many hits at most.
+    pub most: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Fields {
+    room: Field,
+    event: Field,
+    version: Field,
+    body: Field,
+    name: Field,
+    topic: Field,
+}
+
+impl Fields {
+    fn new() -> (Schema, Self) {
+        let mut schema = Schema::builder();
+        // Words and how often they occur, not where: the text cannot be read off the index.
+        let indexing = TextFieldIndexing::default()
+            .set_tokenizer("raw")
+            .set_index_option(IndexRecordOption::WithFreqs);
+        let words = TextOptions::default().set_indexing_options(indexing);
+        let fields = Self {
+            room: schema.add_u64_field("room", FAST),
+            event: schema.add_u64_field("event", FAST | INDEXED),
+            version: schema.add_u64_field("version", FAST | INDEXED),
+            body: schema.add_text_field("body", words.clone()),
+            name: schema.add_text_field("name", words.clone()),
+            topic: schema.add_text_field("topic", words),
+        };
+        (schema.build(), fields)
+    }
+
+    const fn of(self, key: Key) -> Field {
+        match key {
+            Key::Body => self.body,
+            Key::Name => self.name,
+            Key::Topic => self.topic,
+        }
+    }
+}
+
+/// How far an index goes: the last record that it knows, by offset and by chain value, which together
+/// name one log up to one record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Mark {
+    pub(super) offset: Offset,
+    pub(super) chain: blake3::Hash,
+}
+
+impl Mark {
+    fn to_payload(self) -> String {
+        format!("{VERSION} {} {}", self.offset, self.chain.to_hex())
+    }
+
+    fn of_payload(payload: &str) -> Option<Self> {
+        let mut parts = payload.split(' ');
+        let (version, offset, chain) = (parts.next()?, parts.next()?, parts.next()?);
+        (version.parse() == Ok(VERSION)).then_some(())?;
+        let offset = Offset::new(offset.parse().ok()?);
+        Some(Self { offset, chain: blake3::Hash::from_hex(chain).ok()? })
+    }
+}
+
+/// The index while it is written.
+pub(super) struct Writer {
+    index: Index,
+    writer: IndexWriter,
+    reader: IndexReader,
+    fields: Fields,
+    /// Whether something is to be committed.
+    dirty: bool,
+    /// The earliest time of the next purge.
+    purge_from: Instant,
+}
+
+impl Writer {
+    /// Opens the index in `dir` with the mark up to which it goes, if there is one of this version, whole
+    /// to the last byte.
+    pub(super) fn open(dir: &Path) -> tantivy::Result<Option<(Self, Mark)>> {
+        if !dir.is_dir() || !Index::exists(&MmapDirectory::open(dir)?)? {
+            return Ok(None);
+        }
+        let index = Index::open_in_dir(dir)?;
+        let (schema, fields) = Fields::new();
+        let mark = index.load_metas()?.payload.as_deref().and_then(Mark::of_payload);
+        let Some(mark) = mark.filter(|_| index.schema() == schema) else { return Ok(None) };
+        if !index.validate_checksum()?.is_empty() {
+            return Ok(None);
+        }
+        Ok(Some((Self::of(index, fields)?, mark)))
+    }
+
+    /// Makes an empty index in `dir`, which is emptied first.
+    pub(super) fn create(dir: &Path) -> tantivy::Result<Self> {
+        match std::fs::remove_dir_all(dir) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
+            _ => std::fs::create_dir_all(dir)?,
+        }
+        let (schema, fields) = Fields::new();
+        let index = Index::create(MmapDirectory::open(dir)?, schema, IndexSettings::default())?;
+        Self::of(index, fields)
+    }
+
+    fn of(index: Index, fields: Fields) -> tantivy::Result<Self> {
+        let options = IndexWriterOptions::builder()
+            .num_worker_threads(1)
+            .num_merge_threads(1)
+            .memory_budget_per_thread(WRITER_BYTES)
+            .build();
+        let writer = index.writer_with_options(options)?;
+        let reader = index.reader_builder().reload_policy(ReloadPolicy::Manual).try_into()?;
+        Ok(Self { index, writer, reader, fields, dirty: false, purge_from: Instant::now() })
+    }
+
+    pub(super) fn reader(&self) -> Reader {
+        Reader { reader: self.reader.clone(), fields: self.fields }
+    }
+
+    pub(super) fn add(&mut self, entry: &Entry<'_>) -> tantivy::Result<()> {
+        let mut tokens = Vec::new();
+        for word in text::words(entry.text) {
+            for text in text::terms(&word.folded) {
+                let place = word.place.clone();
+                let (offset_from, offset_to, position) = (place.start, place.end, tokens.len());
+                tokens.push(Token { offset_from, offset_to, position, text, position_length: 1 });
+            }
+        }
+        if tokens.is_empty() {
+            return Ok(());
+        }
+        let Fields { room, event, version, .. } = self.fields;
+        let mut document = TantivyDocument::new();
+        document.add_u64(room, entry.room.get());
+        document.add_u64(event, entry.event.get());
+        document.add_u64(version, entry.version.get());
+        let words = PreTokenizedString { text: String::new(), tokens };
+        document.add_pre_tokenized_text(self.fields.of(entry.key), words);
+        self.writer.add_document(document)?;
+        self.dirty = true;
+        Ok(())
+    }
+
+    /// Takes out what the event at `offset` said, and what it was edited to.
+    pub(super) fn remove(&mut self, offset: Offset) {
+        for field in [self.fields.event, self.fields.version] {
+            self.writer.delete_term(Term::from_field_u64(field, offset.get()));
+        }
+        self.dirty = true;
+    }
+
+    /// Whether anything was added or taken out since the last commit.
+    pub(super) const fn is_dirty(&self) -> bool {
+        self.dirty
+    }
+
+    /// Writes what was added and taken out, and lets readers see it. The index then goes up to `mark`.
+    pub(super) fn commit(&mut self, mark: Mark) -> tantivy::Result<()> {
+        let mut commit = self.writer.prepare_commit()?;
+        commit.set_payload(&mark.to_payload());
+        commit.commit()?;
+        self.dirty = false;
+        self.reader.reload()
+    }
+
+    /// Writes the segments anew from which something was taken out, so that the files hold nothing of it
+    /// any more. Does nothing if there are none, or if the last time was not long enough ago.
+    pub(super) fn purge(&mut self) -> tantivy::Result<()> {
+        let with_deletions = |index: &Index| -> tantivy::Result<Vec<_>> {
+            let metas = index.searchable_segment_metas()?;
+            Ok(metas.iter().filter(|meta| meta.has_deletes()).map(|meta| meta.id()).collect())
+        };
+        let began = Instant::now();
+        if began < self.purge_from {
+            return Ok(());
+        }
+        let segments = with_deletions(&self.index)?;
+        if segments.is_empty() {
+            // Files of before that were still being read when they were to be deleted.
+            self.writer.garbage_collect_files().wait()?;
+            return Ok(());
+        }
+        for segment in segments {
+            // One that is being merged already cannot be merged here, and need not be.
+            if let Err(error) = self.writer.merge(&[segment]).wait() {
+                tracing::debug!(%error, "a segment of the search index is purged later");
+            }
+        }
+        self.reader.reload()?;
+        self.writer.garbage_collect_files().wait()?;
+        let took = began.elapsed().max(Duration::from_millis(10));
+        self.purge_from = Instant::now() + took * PURGE_PAUSE;
+        Ok(())
+    }
+}
+
+/// The index as it is read. What one reader gives is of one commit.
+#[derive(Clone)]
+pub(super) struct Reader {
+    reader: IndexReader,
+    fields: Fields,
+}
+
+impl Reader {
+    /// What is committed now.
+    pub(super) fn snapshot(&self) -> Snapshot {
+        Snapshot { searcher: self.reader.searcher(), fields: self.fields }
+    }
+}
+
+/// The index as of one commit.
+pub struct Snapshot {
+    searcher: Searcher,
+    fields: Fields,
+}
+
+impl std::fmt::Debug for Snapshot {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Snapshot").field("texts", &self.searcher.num_docs()).finish()
+    }
+}
+
+impl Snapshot {
+    /// The first hits of `query`, in order. An event that was edited may be among them more than once.
+    ///
+    /// # Errors
+    /// When the index cannot be read.
+    pub fn hits(&self, query: &Query<'_>) -> tantivy::Result<Vec<Hit>> {
+        if query.terms.is_empty() || query.keys.is_empty() || query.rooms.is_empty() {
+            return Ok(Vec::new());
+        }
+        let any_key = |term: &String| {
+            let keys = query.keys.iter().map(|key| {
+                let term = Term::from_field_text(self.fields.of(*key), term);
+                Box::new(TermQuery::new(term, IndexRecordOption::WithFreqs))
+                    as Box<dyn TantivyQuery>
+            });
+            Box::new(BooleanQuery::union(keys.collect())) as Box<dyn TantivyQuery>
+        };
+        let all = BooleanQuery::intersection(query.terms.iter().map(any_key).collect());
+        let collector = First {
+            rooms: Arc::new(query.rooms.clone()),
+            order: query.order,
+            after: query.after,
+            until: query.until,
+            most: query.most,
+        };
+        self.searcher.search_with_statistics_provider(&all, &collector, &Evenly)
+    }
+
+    /// The events that say, or said, what the event at `event` says, oldest first.
+    ///
+    /// # Errors
+    /// When the index cannot be read.
+    pub fn versions(&self, event: Offset) -> tantivy::Result<Vec<Offset>> {
+        let term = Term::from_field_u64(self.fields.event, event.get());
+        let mut versions = Vec::new();
+        for segment in self.searcher.segment_readers() {
+            let postings = segment.inverted_index(self.fields.event)?;
+            let Some(mut postings) = postings.read_postings(&term, IndexRecordOption::Basic)?
+            else {
+                continue;
+            };
+            let column = segment.fast_fields().u64("version")?.first_or_default_col(0);
+            while postings.doc() != TERMINATED {
+                if !segment.is_deleted(postings.doc()) {
+                    versions.push(Offset::new(column.get_val(postings.doc())));
+                }
+                postings.advance();
+            }
+        }
+        versions.sort_unstable();
+        versions.dedup();
+        Ok(versions)
+    }
+
+    /// Whether any file of the index has this word, found or not.
+    #[cfg(test)]
+    pub(super) fn holds(&self, word: &str) -> bool {
+        let term = Term::from_field_text(self.fields.body, word);
+        self.searcher.segment_readers().iter().any(|segment| {
+            let index = segment.inverted_index(self.fields.body).expect("an index of words");
+            index.get_term_info(&term).expect("a readable index").is_some()
+        })
+    }
+
+    /// With what the names of its files begin.
+    #[cfg(test)]
+    pub(super) fn segments(&self) -> Vec<String> {
+        let segments = self.searcher.segment_readers().iter();
+        segments.map(|segment| segment.segment_id().uuid_string()).collect()
+    }
+}
+
+/// Numbers in place of those of the whole index: how good a hit is depends on its text alone. So it
+/// is the same before and after others were added, which pages of hits rest on, and tells nothing about
+/// texts that the one who searches may not see.
+struct Evenly;
+
+impl Bm25StatisticsProvider for Evenly {
+    fn total_num_tokens(&self, _: Field) -> tantivy::Result<u64> {
+        Ok(16_000_000)
+    }
+
+    fn total_num_docs(&self) -> tantivy::Result<u64> {
+        Ok(1_000_000)
+    }
+
+    fn doc_freq(&self, _: &Term) -> tantivy::Result<u64> {
+        Ok(1_000)
+    }
+}
+
+/// Collects the first hits in an order that no index of its own has.
+struct First {
+    rooms: Arc<HashSet<Offset>>,
+    order: Order,
+    after: Option<Place>,
+    until: Offset,
+    most: usize,
+}
+
+struct FirstOfSegment {
+    rooms: Arc<HashSet<Offset>>,
+    order: Order,
+    after: Option<Place>,
+    until: Offset,
+    room: Arc<dyn ColumnValues<u64>>,
+    event: Arc<dyn ColumnValues<u64>>,
+    version: Arc<dyn ColumnValues<u64>>,
+    found: Found,
+}
+
+/// The best hits so far, and some more.
+struct Found {
+    most: usize,
+    hits: Vec<Hit>,
+}
+
+impl Found {
+    fn add(&mut self, hit: Hit) {
+        self.hits.push(hit);
+        if self.hits.len() >= self.most.saturating_mul(2).max(64) {
+            self.cut();
+        }
+    }
+
+    fn cut(&mut self) {
+        if self.hits.len() > self.most {
+            self.hits.select_nth_unstable_by(self.most, |a, b| b.cmp(a));
+            self.hits.truncate(self.most);
+        }
+    }
+
+    fn in_order(mut self) -> Vec<Hit> {
+        self.cut();
+        self.hits.sort_unstable_by(|a, b| b.cmp(a));
+        self.hits
+    }
+}
+
+impl Collector for First {
+    type Fruit = Vec<Hit>;
+    type Child = FirstOfSegment;
+
+    fn for_segment(
+        &self,
+        _: SegmentOrdinal,
+        segment: &SegmentReader,
+    ) -> tantivy::Result<FirstOfSegment> {
+        let column = |name| -> tantivy::Result<_> {
+            Ok(segment.fast_fields().u64(name)?.first_or_default_col(0))
+        };
+        Ok(FirstOfSegment {
+            rooms: Arc::clone(&self.rooms),
+            order: self.order,
+            after: self.after,
+            until: self.until,
+            room: column("room")?,
+            event: column("event")?,
+            version: column("version")?,
+            found: Found { most: self.most, hits: Vec::new() },
+        })
+    }
+
+    fn requires_scoring(&self) -> bool {
+        true
+    }
+
+    fn merge_fruits(&self, segments: Vec<Vec<Hit>>) -> tantivy::Result<Vec<Hit>> {
+        let mut found = Found { most: self.most, hits: Vec::new() };
+        segments.into_iter().flatten().for_each(|hit| found.add(hit));
+        Ok(found.in_order())
+    }
+}
+
+impl SegmentCollector for FirstOfSegment {
+    type Fruit = Vec<Hit>;
+
+    fn collect(&mut self, doc: DocId, score: Score) {
+        let offset = |column: &Arc<dyn ColumnValues<u64>>| Offset::new(column.get_val(doc));
+        let room = offset(&self.room);
+        if !self.rooms.contains(&room) {
+            return;
+        }
+        let version = offset(&self.version);
+        if version > self.until {
+            return;
+        }
+        // In thousandths: the same words may be added up in another order elsewhere.
+        let rank = (score * 1000.0).round().clamp(0.0, 1e9) as u32;
+        let ordered = if self.order == Order::Rank { rank } else { 0 };
+        let place = Place { rank: ordered, event: offset(&self.event) };
+        if self.after.is_none_or(|after| place < after) {
+            self.found.add(Hit { place, version, room, rank });
+        }
+    }
+
+    fn harvest(self) -> Vec<Hit> {
+        self.found.in_order()
+    }
+}

@@ -1,0 +1,453 @@
+//! Full-text search: an index of what rooms' messages, names and topics say, which follows the log.
+//!
+//! The index is a projection on disk, beside the log and not in the way of writes: a thread of its own
+//! takes new records from the log in batches. It remembers the record up to which it is complete, goes
+//! on from there after a restart, and is made anew when it is missing, damaged, of another version or of
+//! another log. One who searches waits until it has come to the head of that moment ([`Search::reach`]).
+//!
+//! It holds words with the offsets of their events, and each version of a text that was edited; which of
+//! them a user may see, and which is the newest for them, is asked of the view. What was redacted is not
+//! found from the redaction on, and leaves the files as soon as they are purged: at once, or, when the
+//! last purge took long, after ten times as long as that.
+
+mod index;
+
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+        mpsc::{self, RecvTimeoutError},
+    },
+    thread::JoinHandle,
+    time::Duration,
+};
+
+use parking_lot::{Mutex, RwLock};
+use ruma::{OwnedEventId, events::TimelineEventType};
+use serde_json::Value;
+use tokio::sync::oneshot;
+
+use self::index::{Entry, Mark, Reader, Writer};
+pub use self::index::{Hit, Key, Order, Place, Query, Snapshot};
+use crate::{
+    engine::Engine,
+    events::{EventRef, StoredEvent},
+    log::ReadError,
+    record::{Command, Offset, Record},
+    state::Room,
+};
+
+/// How often new records are taken while nobody searches.
+const PAUSE: Duration = Duration::from_secs(15);
+
+/// How long is waited before the index is opened again after it failed: a full disk, say.
+const RETRY: Duration = Duration::from_secs(10);
+
+/// How many records are read at once.
+const RECORDS: usize = 256;
+
+/// After how many records, at the latest, a long way is committed: so much is done again after a restart.
+const COMMIT_RECORDS: u64 = 50_000;
+
+/// How long one who searches waits for the index to have what was sent before.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The index could not be read. It is being made anew.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("the search index cannot be read: {0}")]
+pub struct SearchError(String);
+
+/// The index and the thread that keeps it.
+#[derive(Debug)]
+pub struct Search {
+    mailbox: mpsc::Sender<Message>,
+    shared: Arc<Shared>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+#[derive(Default)]
+struct Shared {
+    reader: RwLock<Option<Reader>>,
+    /// Up to where readers find everything.
+    complete: AtomicU64,
+    stopping: AtomicBool,
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared").field("complete", &self.complete).finish_non_exhaustive()
+    }
+}
+
+enum Message {
+    /// Come to this offset and say so.
+    Reach(Offset, oneshot::Sender<()>),
+    /// The index could not be read: make it anew.
+    Damaged,
+    /// Look whether to stop.
+    Stop,
+}
+
+impl Search {
+    /// Opens or makes the index in `data_dir` and begins to follow the log of `engine`. Does not wait for
+    /// it to catch up.
+    ///
+    /// # Errors
+    /// When the thread cannot be started.
+    pub fn start(data_dir: &Path, engine: Arc<Engine>) -> std::io::Result<Self> {
+        let (mailbox, messages) = mpsc::channel();
+        let shared = Arc::new(Shared::default());
+        let worker = Worker {
+            dir: data_dir.join("search"),
+            engine,
+            shared: Arc::clone(&shared),
+            messages,
+            waiting: Vec::new(),
+        };
+        let thread = std::thread::Builder::new().name("search".to_owned());
+        let thread = thread.spawn(move || worker.run())?;
+        Ok(Self { mailbox, shared, thread: Mutex::new(Some(thread)) })
+    }
+
+    /// Waits, but not for long, until what was appended up to `offset` is found. Gives the offset up to
+    /// which everything is: an earlier one only while the index is being made.
+    pub async fn reach(&self, offset: Offset) -> Offset {
+        if self.complete() < offset {
+            let (reached, wait) = oneshot::channel();
+            if self.mailbox.send(Message::Reach(offset, reached)).is_ok() {
+                // Whether it came in time is seen below.
+                let _ = tokio::time::timeout(PATIENCE, wait).await;
+            }
+        }
+        self.complete()
+    }
+
+    /// Looks at the index as it is now. Blocks on the disk.
+    ///
+    /// # Errors
+    /// When the index cannot be read, which then is made anew, or is not there yet.
+    pub fn look<T>(
+        &self,
+        look: impl FnOnce(&Snapshot) -> tantivy::Result<T>,
+    ) -> Result<T, SearchError> {
+        let Some(reader) = self.shared.reader.read().clone() else {
+            return Err(SearchError("it is being opened".to_owned()));
+        };
+        // tantivy takes what its files say for granted, and panics over some that are damaged.
+        let seen = catch_unwind(AssertUnwindSafe(|| look(&reader.snapshot())));
+        let reason = match seen {
+            Ok(Ok(seen)) => return Ok(seen),
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => "reading it panicked".to_owned(),
+        };
+        // Without a worker there is nobody to tell.
+        let _ = self.mailbox.send(Message::Damaged);
+        Err(SearchError(reason))
+    }
+
+    /// Commits what there is and ends the thread. Blocks.
+    pub fn stop(&self) {
+        self.shared.stopping.store(true, Ordering::Release);
+        // It may have ended already.
+        let _ = self.mailbox.send(Message::Stop);
+        if let Some(thread) = self.thread.lock().take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the thread of the search index panicked");
+        }
+    }
+
+    fn complete(&self) -> Offset {
+        Offset::new(self.shared.complete.load(Ordering::Acquire))
+    }
+}
+
+impl Drop for Search {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// Why the index is opened again.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error(transparent)]
+    Index(#[from] tantivy::TantivyError),
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    #[error("it is damaged")]
+    Damaged,
+}
+
+/// The thread that keeps the index.
+struct Worker {
+    dir: PathBuf,
+    engine: Arc<Engine>,
+    shared: Arc<Shared>,
+    messages: mpsc::Receiver<Message>,
+    /// Those who wait for an offset.
+    waiting: Vec<(Offset, oneshot::Sender<()>)>,
+}
+
+impl Worker {
+    fn run(mut self) {
+        let mut anew = false;
+        while !self.is_stopping() {
+            let failure = match catch_unwind(AssertUnwindSafe(|| self.follow(anew))) {
+                Ok(Ok(())) => return,
+                Ok(Err(failure)) => failure,
+                Err(_) => Failure::Damaged,
+            };
+            tracing::warn!(error = %failure, "the search index failed and is opened again");
+            anew = matches!(failure, Failure::Damaged);
+            self.waiting.clear();
+            if !anew {
+                self.rest();
+            }
+        }
+    }
+
+    /// Waits before the next attempt. Those who ask meanwhile are not kept waiting.
+    fn rest(&self) {
+        let until = std::time::Instant::now() + RETRY;
+        while let Some(left) = until.checked_duration_since(std::time::Instant::now())
+            && !self.is_stopping()
+        {
+            match self.messages.recv_timeout(left) {
+                Ok(message) => drop(message),
+                Err(_) => return,
+            }
+        }
+    }
+
+    fn is_stopping(&self) -> bool {
+        self.shared.stopping.load(Ordering::Acquire)
+    }
+
+    /// Opens the index and keeps it until the server stops.
+    fn follow(&mut self, anew: bool) -> Result<(), Failure> {
+        let (mut writer, mut mark) = self.open(anew)?;
+        let mut committed = mark.offset;
+        self.shared.complete.store(committed.get(), Ordering::Release);
+        *self.shared.reader.write() = Some(writer.reader());
+        loop {
+            self.catch_up(&mut writer, &mut mark, &mut committed)?;
+            if self.is_stopping() {
+                if committed < mark.offset {
+                    writer.commit(mark)?;
+                }
+                return Ok(());
+            }
+            writer.purge()?;
+            match self.messages.recv_timeout(PAUSE) {
+                Ok(message) => {
+                    for message in [message].into_iter().chain(self.messages.try_iter()) {
+                        match message {
+                            Message::Reach(offset, reached) => self.waiting.push((offset, reached)),
+                            Message::Damaged => return Err(Failure::Damaged),
+                            Message::Stop => {}
+                        }
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return Ok(()),
+            }
+        }
+    }
+
+    /// The index there is, if it is one of this log; otherwise an empty one.
+    fn open(&self, anew: bool) -> Result<(Writer, Mark), Failure> {
+        // The files may be such that reading them panics.
+        let found = catch_unwind(AssertUnwindSafe(|| Writer::open(&self.dir)));
+        let found = match found {
+            _ if anew => None,
+            Ok(Ok(found)) => found,
+            Ok(Err(error)) => {
+                tracing::debug!(%error, "the search index cannot be opened");
+                None
+            }
+            Err(_) => None,
+        };
+        if let Some((writer, mark)) = found {
+            let record = self.engine.log().get(mark.offset)?;
+            if record.is_some_and(|record| record.chain == *mark.chain.as_bytes()) {
+                return Ok((writer, mark));
+            }
+        }
+        tracing::info!("the search index is made anew");
+        // Readers of the old one would keep its files.
+        *self.shared.reader.write() = None;
+        let nothing = Mark { offset: Offset::ZERO, chain: crate::record::CHAIN_START.into() };
+        Ok((Writer::create(&self.dir)?, nothing))
+    }
+
+    /// Takes the records up to the head.
+    fn catch_up(
+        &mut self,
+        writer: &mut Writer,
+        mark: &mut Mark,
+        committed: &mut Offset,
+    ) -> Result<(), Failure> {
+        loop {
+            let head = self.engine.head().offset();
+            let left = usize::try_from(head.get().saturating_sub(mark.offset.get()));
+            let left = left.unwrap_or(RECORDS).min(RECORDS);
+            if left == 0 || self.is_stopping() {
+                break;
+            }
+            let records = self.engine.log().read(mark.offset.next(), left)?;
+            if records.is_empty() {
+                return Err(ReadError::Missing(mark.offset.next()).into());
+            }
+            for record in &records {
+                take(writer, &self.engine, record)?;
+                *mark = Mark { offset: record.offset(), chain: record.chain.into() };
+            }
+            if mark.offset.get() - committed.get() >= COMMIT_RECORDS {
+                self.commit(writer, *mark, committed)?;
+            }
+        }
+        if writer.is_dirty() {
+            self.commit(writer, *mark, committed)?;
+        } else {
+            self.say(mark.offset);
+        }
+        Ok(())
+    }
+
+    fn commit(
+        &mut self,
+        writer: &mut Writer,
+        mark: Mark,
+        committed: &mut Offset,
+    ) -> Result<(), Failure> {
+        writer.commit(mark)?;
+        *committed = mark.offset;
+        self.say(mark.offset);
+        Ok(())
+    }
+
+    /// Tells those who wait for what is complete now.
+    fn say(&mut self, complete: Offset) {
+        self.shared.complete.store(complete.get(), Ordering::Release);
+        for (_, reached) in self.waiting.extract_if(.., |(offset, _)| *offset <= complete) {
+            // They may have given up.
+            let _ = reached.send(());
+        }
+    }
+}
+
+/// Takes what one record says into the index, and out of it what it takes away.
+fn take(writer: &mut Writer, engine: &Engine, record: &Record) -> Result<(), Failure> {
+    if &*record.header.kind != "room.event" {
+        return Ok(());
+    }
+    let Ok(Some(Command::RoomEvent(body))) = record.command() else { return Ok(()) };
+    if let Some(redacted) = body.redacts {
+        writer.remove(redacted);
+    }
+    let Ok(event) = StoredEvent::new(record.offset(), body) else { return Ok(()) };
+    let Some(room) = engine.state().rooms.get(&event.room_id) else { return Ok(()) };
+    let Some(text) = Text::of(&event) else { return Ok(()) };
+    let original = match &text.edits {
+        Some(target) => match edited(engine, &room, &event, target)? {
+            Edited::Event(original) => original.offset,
+            Edited::Redacted => return Ok(()),
+            // Nobody's edit: a message like any other.
+            Edited::Nothing => event.offset,
+        },
+        None => event.offset,
+    };
+    // What is redacted by now, as far as the state goes, need not get in first.
+    if room.redaction_of(event.offset, Offset::MAX).is_some() {
+        return Ok(());
+    }
+    let entry = Entry {
+        room: room.created,
+        event: original,
+        version: event.offset,
+        key: text.key,
+        text: &text.text,
+    };
+    Ok(writer.add(&entry)?)
+}
+
+/// What an edit is an edit of.
+enum Edited {
+    Event(EventRef),
+    Redacted,
+    Nothing,
+}
+
+/// The message that `edit` may replace (client-server API, "Validity of replacement events").
+fn edited(
+    engine: &Engine,
+    room: &Room,
+    edit: &StoredEvent,
+    target: &OwnedEventId,
+) -> Result<Edited, ReadError> {
+    let (state, events) = (engine.state(), engine.events());
+    let redacted = |offset: &Offset| room.redaction_of(*offset, Offset::MAX).is_some();
+    if state.events.candidates(target).iter().any(|o| room.has_event(*o) && redacted(o)) {
+        return Ok(Edited::Redacted);
+    }
+    let original = events.find(state, target)?;
+    Ok(match original {
+        Some(original) if is_edit_of(edit, &original) => Edited::Event(original),
+        _ => Edited::Nothing,
+    })
+}
+
+fn is_edit_of(edit: &StoredEvent, original: &StoredEvent) -> bool {
+    original.room_id == edit.room_id
+        && original.sender == edit.sender
+        && original.offset < edit.offset
+        && original.event_type == edit.event_type
+        && original.state_key.is_none()
+        && Text::of(original).is_none_or(|text| text.edits.is_none())
+}
+
+/// What an event says that is to be found.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Text {
+    /// What it is.
+    pub(crate) key: Key,
+    /// The text.
+    pub(crate) text: String,
+    /// The event of which this is the new text.
+    pub(crate) edits: Option<OwnedEventId>,
+}
+
+impl Text {
+    /// What `event` says; `None` if nothing of it is to be found.
+    pub(crate) fn of(event: &StoredEvent) -> Option<Self> {
+        let content: Value = event.content_as().ok()?;
+        let text = |path: &str| content.pointer(path).and_then(Value::as_str).map(str::to_owned);
+        let said = |key: Key, path: &str| Some(Self { key, text: text(path)?, edits: None });
+        match (&event.event_type, event.state_key.as_deref()) {
+            (TimelineEventType::RoomMessage, None) => match (edits(&content), text(NEW_BODY)) {
+                (Some(original), Some(text)) => {
+                    Some(Self { key: Key::Body, text, edits: Some(original) })
+                }
+                _ => said(Key::Body, "/body"),
+            },
+            (TimelineEventType::RoomName, Some("")) => said(Key::Name, "/name"),
+            (TimelineEventType::RoomTopic, Some("")) => said(Key::Topic, "/topic"),
+            _ => None,
+        }
+    }
+}
+
+const NEW_BODY: &str = "/m.new_content/body";
+
+/// The event that a message of this content replaces.
+fn edits(content: &Value) -> Option<OwnedEventId> {
+    let relation =
+        content.get("m.relates_to").filter(|relation| relation["rel_type"] == "m.replace")?;
+    relation["event_id"].as_str()?.try_into().ok()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,214 @@
+#![allow(clippy::unwrap_used, reason = "helpers of tests, which clippy does not know to be such")]
+
+use std::collections::HashSet;
+
+use ruma::{
+    CanonicalJsonObject, CanonicalJsonValue, MilliSecondsSinceUnixEpoch, OwnedRoomId, OwnedUserId,
+    UInt,
+};
+use tempfile::TempDir;
+
+use super::*;
+use crate::{
+    clock::Clock,
+    decide::{
+        account::Register,
+        create_room::{CreateRoom, Preset, ROOM_VERSIONS},
+        send::SendEvent,
+    },
+    engine::Options,
+    log::{Log, memory::MemoryLog},
+    record::{Origin, command::AccountKind},
+    text,
+};
+
+/// A room of one user.
+struct World {
+    engine: Arc<Engine>,
+    ann: OwnedUserId,
+    room_id: OwnedRoomId,
+}
+
+impl World {
+    async fn new() -> Self {
+        let clock = Clock::manual(1_700_000_000_000);
+        let log: Arc<dyn Log> = Arc::new(MemoryLog::new(clock.clone()));
+        let server_name = "test".try_into().unwrap();
+        let options = Options { server_name, event_cache_bytes: 1 << 20, clock };
+        let engine = Arc::new(Engine::open(log, options).await.unwrap());
+        let ann: OwnedUserId = "@ann:test".try_into().unwrap();
+        let register = Register {
+            user_id: ann.clone(),
+            kind: AccountKind::User,
+            password: None,
+            display_name: None,
+            login: None,
+        };
+        let _ = engine.propose(Origin::server(), register).await.unwrap();
+        let create = CreateRoom {
+            room_id: "!room:test".try_into().unwrap(),
+            creator: ann.clone(),
+            version: ROOM_VERSIONS[ROOM_VERSIONS.len() - 2].clone(),
+            preset: Preset::PublicChat,
+            creation_content: CanonicalJsonObject::new(),
+            power_levels: CanonicalJsonObject::new(),
+            initial_state: Vec::new(),
+            name: None,
+            topic: None,
+            alias: None,
+            invite: Vec::new(),
+            is_direct: false,
+            public: false,
+            ts: MilliSecondsSinceUnixEpoch(UInt::from(1_u32)),
+        };
+        let room_id = engine.propose(Origin::server(), create).await.unwrap().into_inner();
+        Self { engine, ann, room_id }
+    }
+
+    async fn send(&self, body: &str, redacts: Option<OwnedEventId>) -> OwnedEventId {
+        let event_type = match redacts {
+            Some(_) => TimelineEventType::RoomRedaction,
+            None => TimelineEventType::RoomMessage,
+        };
+        let body = CanonicalJsonValue::String(body.to_owned());
+        let send = SendEvent {
+            room_id: self.room_id.clone(),
+            sender: self.ann.clone(),
+            event_type,
+            state_key: None,
+            content: CanonicalJsonObject::from([("body".to_owned(), body)]),
+            redacts,
+            transaction: None,
+            ts: MilliSecondsSinceUnixEpoch(UInt::from(1_u32)),
+        };
+        self.engine.propose(Origin::server(), send).await.unwrap().into_inner()
+    }
+
+    /// How many texts have these words, once the index knows all that was sent.
+    async fn count(&self, search: &Search, words: &str) -> usize {
+        let head = self.engine.head().offset();
+        let reached = search.reach(head).await;
+        assert!(reached >= head, "the index is at {reached}, the log at {head}");
+        let words = text::words(words).into_iter();
+        let terms: Vec<_> = words.flat_map(|word| text::sought(&word.folded)).collect();
+        let room = self.engine.state().rooms.get(&self.room_id).unwrap();
+        let query = Query {
+            terms: &terms,
+            keys: &[Key::Body],
+            rooms: &HashSet::from([room.created]),
+            order: Order::Recent,
+            after: None,
+            until: Offset::MAX,
+            most: 100,
+        };
+        search.look(|snapshot| snapshot.hits(&query)).unwrap().len()
+    }
+}
+
+fn files(dir: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(dir.join("search")).unwrap();
+    entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_redacted_is_found_no_more_and_leaves_the_files() {
+    let world = World::new().await;
+    let dir = TempDir::new().unwrap();
+    let search = Search::start(dir.path(), Arc::clone(&world.engine)).unwrap();
+    let secret = world.send("the password is abracadabra", None).await;
+    world.send("the weather is fine", None).await;
+    assert_eq!(world.count(&search, "abracadabra").await, 1);
+    assert!(search.look(|snapshot| Ok(snapshot.holds("abracadabra"))).unwrap());
+
+    world.send("", Some(secret)).await;
+    assert_eq!(world.count(&search, "abracadabra").await, 0);
+    // The files are written anew right after: when the index has nothing else to do.
+    loop {
+        let (holds, segments) = search
+            .look(|snapshot| Ok((snapshot.holds("abracadabra"), snapshot.segments())))
+            .unwrap();
+        let stale = files(dir.path()).into_iter().any(|name| {
+            let of_segment = name.len() > 32 && !name.starts_with('.');
+            of_segment && !segments.iter().any(|segment| name.starts_with(segment))
+        });
+        if !holds && !stale {
+            break;
+        }
+        search.mailbox.send(Message::Stop).unwrap();
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(world.count(&search, "weather").await, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_index_goes_on_where_it_was_and_is_made_anew_when_it_is_not_this_logs_whole_index() {
+    let world = World::new().await;
+    let dir = TempDir::new().unwrap();
+    let start = || Search::start(dir.path(), Arc::clone(&world.engine)).unwrap();
+    world.send("one fish", None).await;
+    let search = start();
+    assert_eq!(world.count(&search, "fish").await, 1);
+    search.stop();
+
+    // It goes on: what it had is found before the log is looked at.
+    world.send("two fish", None).await;
+    let (writer, mark) = Writer::open(&dir.path().join("search")).unwrap().unwrap();
+    assert_eq!(mark.offset, world.engine.head().offset().prev());
+    drop(writer);
+    let search = start();
+    assert_eq!(world.count(&search, "fish").await, 2);
+    search.stop();
+
+    // Each file in turn is damaged, cut short or removed.
+    let intact = files(dir.path());
+    assert!(intact.len() > 5, "{intact:?}");
+    for name in intact.iter().filter(|name| !name.starts_with('.')) {
+        for damage in ["flip", "cut", "remove"] {
+            let Some(name) = files(dir.path()).into_iter().find(|now| {
+                // The same file of the index that there is now.
+                now == name || now.len() > 32 && now.get(32..) == name.get(32..)
+            }) else {
+                continue;
+            };
+            let path = dir.path().join("search").join(&name);
+            let mut bytes = std::fs::read(&path).unwrap();
+            match damage {
+                "flip" => {
+                    let middle = bytes.len() / 2;
+                    bytes[middle] ^= 0x55;
+                    std::fs::write(&path, bytes).unwrap();
+                }
+                "cut" => std::fs::write(&path, &bytes[..bytes.len() / 2]).unwrap(),
+                _ => std::fs::remove_file(&path).unwrap(),
+            }
+            let search = start();
+            assert_eq!(world.count(&search, "fish").await, 2, "{damage} {name}");
+            search.stop();
+        }
+    }
+
+    // Another log, shorter and longer, in the same directory.
+    let other = World::new().await;
+    let search = Search::start(dir.path(), Arc::clone(&other.engine)).unwrap();
+    assert_eq!(other.count(&search, "fish").await, 0);
+    search.stop();
+    for _ in 0..9 {
+        world.send("red fish", None).await;
+    }
+    let search = start();
+    assert_eq!(world.count(&search, "fish").await, 11);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_who_meets_damage_has_the_index_made_anew() {
+    let world = World::new().await;
+    let dir = TempDir::new().unwrap();
+    let search = Search::start(dir.path(), Arc::clone(&world.engine)).unwrap();
+    world.send("one fish", None).await;
+    assert_eq!(world.count(&search, "fish").await, 1);
+    search.look::<()>(|_| panic!("as tantivy does over damaged files")).unwrap_err();
+    world.send("two fish", None).await;
+    // One who waited meanwhile was sent away; the next one finds it.
+    while search.reach(world.engine.head().offset()).await < world.engine.head().offset() {}
+    assert_eq!(world.count(&search, "fish").await, 2);
+}

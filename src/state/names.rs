@@ -1,0 +1,268 @@
+//! Under which names users are found: an index of the words of their ids and display names.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use parking_lot::RwLock;
+use ruma::{OwnedUserId, UserId};
+
+use crate::text;
+
+/// The names of all local users, as they are now. Follows from accounts alone.
+#[derive(Debug, Default)]
+pub struct Names(RwLock<Inner>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    users: Vec<Named>,
+    numbers: HashMap<OwnedUserId, u32>,
+    /// From a word to the users in whose names it is, by their place in `users`.
+    words: BTreeMap<Box<str>, BTreeSet<u32>>,
+}
+
+#[derive(Debug)]
+struct Named {
+    user_id: OwnedUserId,
+    display_name: Option<Box<str>>,
+}
+
+/// How well a name fits what was looked for, the best first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Fit {
+    /// It is the whole name.
+    Exact,
+    /// The name begins with it.
+    Beginning,
+    /// Words of the name begin with its words.
+    Words,
+}
+
+/// A user who was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// How well the name fits.
+    pub fit: Fit,
+    /// The user.
+    pub user_id: OwnedUserId,
+    /// Their display name.
+    pub display_name: Option<String>,
+}
+
+impl Names {
+    /// The users of whose id or display name each word of `term` begins a word, in no order. Case and
+    /// accents do not matter. A user id, or the beginning of one with its `@` or its `:`, finds by the
+    /// id, too. Costs what each of its words finds by itself.
+    #[must_use]
+    pub fn find(&self, term: &str) -> Vec<Found> {
+        let inner = self.0.read();
+        let folded = text::fold(term.trim());
+        let mut found: BTreeMap<u32, Fit> = BTreeMap::new();
+        for number in inner.with_words(&folded) {
+            if let Some(user) = inner.user(number) {
+                found.insert(number, user.fit(&folded));
+            }
+        }
+        for number in inner.with_id(&folded) {
+            let fit = match inner.user(number) {
+                Some(user) if is_id_of(&folded, &user.user_id) => Fit::Exact,
+                _ => Fit::Beginning,
+            };
+            found.entry(number).and_modify(|known| *known = fit.min(*known)).or_insert(fit);
+        }
+        let found = found.into_iter().filter_map(|(number, fit)| {
+            let user = inner.user(number)?;
+            let display_name = user.display_name.as_deref().map(str::to_owned);
+            Some(Found { fit, user_id: user.user_id.clone(), display_name })
+        });
+        found.collect()
+    }
+
+    pub(super) fn add(&self, user_id: &UserId) {
+        let mut inner = self.0.write();
+        if inner.numbers.contains_key(user_id) {
+            return;
+        }
+        // Accounts fit into memory: there are fewer than 2^32.
+        let number = u32::try_from(inner.users.len()).unwrap_or(u32::MAX);
+        inner.numbers.insert(user_id.to_owned(), number);
+        inner.users.push(Named { user_id: user_id.to_owned(), display_name: None });
+        inner.index(number);
+    }
+
+    pub(super) fn set_display_name(&self, user_id: &UserId, name: Option<&str>) {
+        let mut inner = self.0.write();
+        let Some(number) = inner.numbers.get(user_id).copied() else { return };
+        inner.unindex(number);
+        if let Some(user) = inner.users.get_mut(number as usize) {
+            user.display_name = name.filter(|name| !name.is_empty()).map(Into::into);
+        }
+        inner.index(number);
+    }
+}
+
+impl Inner {
+    fn user(&self, number: u32) -> Option<&Named> {
+        self.users.get(number as usize)
+    }
+
+    fn index(&mut self, number: u32) {
+        for word in self.user(number).map(Named::words).unwrap_or_default() {
+            self.words.entry(word).or_default().insert(number);
+        }
+    }
+
+    fn unindex(&mut self, number: u32) {
+        for word in self.user(number).map(Named::words).unwrap_or_default() {
+            if let Some(users) = self.words.get_mut(&word) {
+                users.remove(&number);
+                if users.is_empty() {
+                    self.words.remove(&word);
+                }
+            }
+        }
+    }
+
+    /// The users in whose names each word of `folded` begins a word.
+    fn with_words(&self, folded: &str) -> BTreeSet<u32> {
+        let sought = text::words(folded).into_iter().flat_map(|word| text::sought(&word.folded));
+        let mut all: Option<BTreeSet<u32>> = None;
+        for word in sought {
+            let beginning = self.words.range::<str, _>((
+                std::ops::Bound::Included(word.as_str()),
+                std::ops::Bound::Unbounded,
+            ));
+            let beginning = beginning.take_while(|(known, _)| known.starts_with(&word));
+            let users = beginning.flat_map(|(_, users)| users).copied();
+            all = Some(match all {
+                Some(all) => users.filter(|number| all.contains(number)).collect(),
+                None => users.collect(),
+            });
+        }
+        all.unwrap_or_default()
+    }
+
+    /// The users whose id is or begins with `folded`, if that looks like an id.
+    fn with_id(&self, folded: &str) -> Vec<u32> {
+        let id = folded.strip_prefix('@');
+        if id.is_none() && !folded.contains(':') {
+            return Vec::new();
+        }
+        let id = id.unwrap_or(folded);
+        let local = id.split(':').next().unwrap_or_default();
+        let candidates = self.with_words(local).into_iter();
+        let fits = |number: &u32| {
+            self.user(*number).is_some_and(|user| {
+                user.user_id
+                    .as_str()
+                    .to_lowercase()
+                    .strip_prefix('@')
+                    .is_some_and(|known| known.starts_with(id))
+            })
+        };
+        candidates.filter(fits).collect()
+    }
+}
+
+fn is_id_of(folded: &str, user_id: &UserId) -> bool {
+    let id = user_id.as_str().to_lowercase();
+    id == folded
+        || id.strip_prefix('@') == Some(folded)
+        || format!("@{}", user_id.localpart()) == folded
+}
+
+impl Named {
+    fn words(&self) -> BTreeSet<Box<str>> {
+        let names = [Some(self.user_id.localpart()), self.display_name.as_deref()];
+        let words = names.into_iter().flatten().flat_map(text::words);
+        words.flat_map(|word| text::terms(&word.folded)).map(Into::into).collect()
+    }
+
+    fn fit(&self, folded: &str) -> Fit {
+        let display_name = self.display_name.as_deref().map(text::fold);
+        let names = [Some(text::fold(self.user_id.localpart())), display_name];
+        let fit = |name: String| {
+            if name == folded {
+                Fit::Exact
+            } else if name.starts_with(folded) {
+                Fit::Beginning
+            } else {
+                Fit::Words
+            }
+        };
+        names.into_iter().flatten().map(fit).min().unwrap_or(Fit::Words)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(users: &[(&str, Option<&str>)]) -> Names {
+        let names = Names::default();
+        for (user_id, display_name) in users {
+            let user_id = UserId::parse(user_id).expect("a user id");
+            names.add(&user_id);
+            names.set_display_name(&user_id, *display_name);
+        }
+        names
+    }
+
+    fn found(names: &Names, term: &str) -> Vec<(Fit, String)> {
+        let mut found: Vec<_> = names
+            .find(term)
+            .into_iter()
+            .map(|f| (f.fit, f.user_id.localpart().to_owned()))
+            .collect();
+        found.sort();
+        found
+    }
+
+    #[test]
+    fn users_are_found_by_the_beginnings_of_words_of_their_names() {
+        let names = names(&[
+            ("@ann:e.test", Some("Ann Müller")),
+            ("@anna.b:e.test", None),
+            ("@bob:e.test", Some("Anton Ann")),
+            ("@taro:e.test", Some("山田太郎")),
+            ("@eve:e.test", Some("ann:e.test")),
+        ]);
+        let all = |list: &[(Fit, &str)]| -> Vec<(Fit, String)> {
+            list.iter().map(|(fit, name)| (*fit, (*name).to_owned())).collect()
+        };
+        use Fit::{Beginning, Exact, Words};
+        for (term, expected) in [
+            (
+                "ann",
+                vec![(Exact, "ann"), (Beginning, "anna.b"), (Beginning, "eve"), (Words, "bob")],
+            ),
+            ("ANN mul", vec![(Beginning, "ann")]),
+            ("muller ann", vec![(Words, "ann")]),
+            ("müller", vec![(Words, "ann")]),
+            ("nn", vec![]),
+            ("anna.b", vec![(Exact, "anna.b")]),
+            ("太郎", vec![(Words, "taro")]),
+            ("山", vec![(Beginning, "taro")]),
+            ("@ann", vec![(Exact, "ann"), (Beginning, "anna.b"), (Words, "bob"), (Words, "eve")]),
+            ("@ann:e.test", vec![(Exact, "ann"), (Words, "eve")]),
+            ("ann:e.test", vec![(Exact, "ann"), (Exact, "eve")]),
+            ("@bob:e", vec![(Beginning, "bob")]),
+            ("@ann:other.test", vec![]),
+            ("", vec![]),
+            ("  ", vec![]),
+            ("\" OR * --", vec![]),
+        ] {
+            assert_eq!(found(&names, term), all(&expected), "{term}");
+        }
+    }
+
+    #[test]
+    fn a_display_name_that_was_changed_is_found_no_more() {
+        let names = names(&[("@ann:e.test", Some("Old Name"))]);
+        let ann = UserId::parse("@ann:e.test").expect("a user id");
+        names.set_display_name(&ann, Some("New Name"));
+        assert!(names.find("old").is_empty());
+        assert_eq!(names.find("new name").len(), 1);
+        names.set_display_name(&ann, None);
+        assert!(names.find("name").is_empty());
+        assert_eq!(names.find("ann").len(), 1);
+    }
+}
