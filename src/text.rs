@@ -47,6 +47,9 @@ pub fn words(text: &str) -> Vec<Word> {
 /// vowel points, widths and ligatures.
 #[must_use]
 pub fn fold(text: &str) -> String {
+    if text.is_ascii() {
+        return text.to_ascii_lowercase();
+    }
     let bare = text.nfkd().filter(|c| !is_accent(*c)).nfc();
     bare.flat_map(char::to_lowercase).collect()
 }
