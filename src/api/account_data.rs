@@ -1,21 +1,27 @@
 //! Account data: what clients keep on the server for themselves.
 
+use bytes::Bytes;
 use ruma::{
     RoomId, UserId,
-    api::client::config::{
-        get_global_account_data::v3 as get_global_account_data,
-        get_room_account_data::v3 as get_room_account_data,
-        set_global_account_data::v3 as set_global_account_data,
-        set_room_account_data::v3 as set_room_account_data,
+    api::client::{
+        config::{
+            get_global_account_data::v3 as get_global_account_data,
+            get_room_account_data::v3 as get_room_account_data,
+            set_global_account_data::v3 as set_global_account_data,
+            set_room_account_data::v3 as set_room_account_data,
+        },
+        tag::{
+            create_tag::v3 as create_tag, delete_tag::v3 as delete_tag, get_tags::v3 as get_tags,
+        },
     },
     push::Ruleset,
     serde::Raw,
 };
-use serde_json::{json, value::RawValue};
+use serde_json::{Map, Value, json, value::RawValue};
 
-use super::Server;
+use super::{Server, json};
 use crate::{
-    decide::account::SetAccountData,
+    decide::account::{SetAccountData, SetTag},
     events::to_raw,
     http::{ApiError, Cx},
     limits,
@@ -71,6 +77,61 @@ pub(super) async fn set_room(
     let event_type = request.event_type.to_string();
     set(&cx, Some(&request.room_id), event_type, request.data.into_json()).await?;
     Ok(set_room_account_data::Response::new())
+}
+
+// Tags: account data of a room, which has endpoints of its own so that one tag is set at a time.
+
+pub(super) async fn tags(cx: Cx<Server>, request: get_tags::Request) -> Result<Bytes, ApiError> {
+    cx.must_be(&request.user_id)?;
+    cx.app.room(&request.room_id)?;
+    #[derive(Default, serde::Deserialize)]
+    struct Content {
+        #[serde(default)]
+        tags: Map<String, Value>,
+    }
+    let content = find(&cx, &request.user_id, Some(&request.room_id), "m.tag")?;
+    // What a client has put there by hand may be anything.
+    let content = content.and_then(|content| serde_json::from_str::<Content>(content.get()).ok());
+    json(&json!({ "tags": content.unwrap_or_default().tags }))
+}
+
+pub(super) async fn set_tag(
+    cx: Cx<Server>,
+    request: create_tag::Request,
+) -> Result<create_tag::Response, ApiError> {
+    // ruma knows the order alone; a tag may say more.
+    let info: Map<String, Value> =
+        serde_json::from_slice(&cx.body).map_err(|error| ApiError::bad_json(error.to_string()))?;
+    if request.tag_info.order.is_some_and(|order| !(0.0..=1.0).contains(&order)) {
+        return Err(ApiError::invalid_param("`order` is a number from 0 to 1."));
+    }
+    if request.tag.is_empty() || request.tag.len() > limits::TAG_BYTES {
+        return Err(ApiError::invalid_param("A tag's name has 1 to 255 bytes."));
+    }
+    change_tag(&cx, &request.user_id, &request.room_id, request.tag, Some(info)).await?;
+    Ok(create_tag::Response::new())
+}
+
+pub(super) async fn delete_tag(
+    cx: Cx<Server>,
+    request: delete_tag::Request,
+) -> Result<delete_tag::Response, ApiError> {
+    change_tag(&cx, &request.user_id, &request.room_id, request.tag, None).await?;
+    Ok(delete_tag::Response::new())
+}
+
+async fn change_tag(
+    cx: &Cx<Server>,
+    user_id: &UserId,
+    room_id: &RoomId,
+    tag: String,
+    info: Option<Map<String, Value>>,
+) -> Result<(), ApiError> {
+    cx.must_be(user_id)?;
+    cx.app.room(room_id)?;
+    let (user_id, room_id) = (user_id.to_owned(), room_id.to_owned());
+    cx.propose(SetTag { user_id, room_id, tag, info }).await?.into_inner();
+    Ok(())
 }
 
 fn nothing() -> ApiError {

@@ -5,12 +5,14 @@ mod account_data;
 mod context;
 mod create_room;
 mod credentials;
+pub(crate) mod delayed;
 mod device;
 mod directory;
 mod discovery;
 mod error;
 mod filter;
 mod membership;
+pub(crate) mod presence;
 mod profile;
 mod push;
 mod receipt;
@@ -26,6 +28,7 @@ pub(crate) mod uiaa;
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
+use http::Method;
 use ruma::{OwnedRoomId, RoomId, RoomOrAliasId, UserId};
 
 use crate::{
@@ -33,8 +36,9 @@ use crate::{
     decide::Proposal,
     engine::{Durable, Engine},
     events::Viewer,
-    http::{ApiError, App, Caller, Cx, Session, Table},
+    http::{Access, ApiError, App, Caller, Cx, Session, Table},
     passwords::Passwords,
+    presence::Tracker,
     record::{Epoch, Offset},
     state::Room,
     view::{View, token::Token},
@@ -47,6 +51,7 @@ pub(crate) struct Server {
     pub(crate) passwords: Passwords,
     pub(crate) uiaa: uiaa::Sessions,
     pub(crate) epoch: Epoch,
+    pub(crate) presence: Tracker,
 }
 
 /// Every endpoint there is, section by section of the client-server API.
@@ -79,10 +84,15 @@ pub(crate) fn endpoints(config: &Config) -> Table<Server> {
         .on(account_data::set_global)
         .on(account_data::get_room)
         .on(account_data::set_room)
+        .on_json(account_data::tags)
+        .on(account_data::set_tag)
+        .on(account_data::delete_tag)
         // Sync
         .on(filter::create)
         .on_json(filter::get)
         .on_json(sync::sync)
+        .on(presence::set)
+        .on_json(presence::get)
         // Rooms: making, joining, leaving
         .on(create_room::create_room)
         .on(membership::join)
@@ -98,9 +108,14 @@ pub(crate) fn endpoints(config: &Config) -> Table<Server> {
         .on(membership::joined_members)
         .on_json(membership::members)
         // Rooms: sending
-        .on(send::message)
-        .on(send::state)
+        .on_json(send::message)
+        .on_json(send::state)
         .on(send::redact)
+        .raw_json(Method::PUT, delayed::SCHEDULE, Access::Required, delayed::put)
+        .raw_json(Method::GET, delayed::LIST, Access::Required, delayed::list)
+        .raw_json(Method::GET, delayed::ONE, Access::Required, delayed::get)
+        .raw_json(Method::POST, delayed::ONE, Access::Optional, delayed::act)
+        .raw_json(Method::POST, delayed::ACT, Access::Optional, delayed::act_by_path)
         .on(receipt::receipt)
         .on(receipt::read_markers)
         .on(typing::typing)

@@ -9,7 +9,14 @@ use ruma::{
     events::TimelineEventType,
 };
 
-use super::Server;
+use bytes::Bytes;
+use serde_json::json;
+
+use super::{
+    Server,
+    delayed::{self, Delay},
+    json,
+};
 use crate::{
     decide::{canonical, send::SendEvent},
     http::{ApiError, Cx},
@@ -26,6 +33,7 @@ async fn send(
     redacts: Option<OwnedEventId>,
     transaction: Option<Transaction>,
 ) -> Result<OwnedEventId, ApiError> {
+    cx.is_active();
     let sender = cx.caller.user_id.clone();
     let ts = cx.app.now();
     let proposal =
@@ -34,7 +42,11 @@ async fn send(
 }
 
 /// The client's transaction: of its session, and of one endpoint with its path.
-fn transaction(cx: &Cx<Server>, scope: String, id: &str) -> Result<Transaction, ApiError> {
+pub(super) fn transaction(
+    cx: &Cx<Server>,
+    scope: String,
+    id: &str,
+) -> Result<Transaction, ApiError> {
     if id.len() > limits::TRANSACTION_ID_BYTES {
         return Err(ApiError::invalid_param("The transaction id is too long."));
     }
@@ -44,8 +56,15 @@ fn transaction(cx: &Cx<Server>, scope: String, id: &str) -> Result<Transaction, 
 pub(super) async fn message(
     cx: Cx<Server>,
     request: send_message_event::Request,
-) -> Result<send_message_event::Response, ApiError> {
+) -> Result<Bytes, ApiError> {
     let event_type = request.event_type.to_string();
+    if let Some(delay) = Delay::in_query(&cx)? {
+        let scope = format!("send delayed/{}/{event_type}", request.room_id);
+        let transaction = transaction(&cx, scope, request.txn_id.as_str())?;
+        let content = request.body.into_json();
+        let event = delayed::Event { event_type, state_key: None, content };
+        return delayed::schedule(&cx, request.room_id, event, delay, Some(transaction)).await;
+    }
     let scope = format!("send/{}/{event_type}", request.room_id);
     let transaction = transaction(&cx, scope, request.txn_id.as_str())?;
     let mut content = canonical(request.body.json())?;
@@ -56,11 +75,11 @@ pub(super) async fn message(
     };
     let event_id =
         send(&cx, request.room_id, event_type, None, content, redacts, Some(transaction)).await?;
-    Ok(send_message_event::Response::new(event_id))
+    json(&json!({ "event_id": event_id }))
 }
 
 /// The event that a redaction sent as an ordinary event names in its content.
-fn redacts(content: &mut CanonicalJsonObject) -> Result<OwnedEventId, ApiError> {
+pub(super) fn redacts(content: &mut CanonicalJsonObject) -> Result<OwnedEventId, ApiError> {
     let Some(CanonicalJsonValue::String(event_id)) = content.remove("redacts") else {
         return Err(ApiError::missing_param("A redaction names the event in `redacts`."));
     };
@@ -70,12 +89,20 @@ fn redacts(content: &mut CanonicalJsonObject) -> Result<OwnedEventId, ApiError> 
 pub(super) async fn state(
     cx: Cx<Server>,
     request: send_state_event::Request,
-) -> Result<send_state_event::Response, ApiError> {
+) -> Result<Bytes, ApiError> {
+    if let Some(delay) = Delay::in_query(&cx)? {
+        let event = delayed::Event {
+            event_type: request.event_type.to_string(),
+            state_key: Some(request.state_key),
+            content: request.body.into_json(),
+        };
+        return delayed::schedule(&cx, request.room_id, event, delay, None).await;
+    }
     let content = canonical(request.body.json())?;
     let event_type = TimelineEventType::from(request.event_type.to_string());
     let state_key = Some(request.state_key);
     let event_id = send(&cx, request.room_id, event_type, state_key, content, None, None).await?;
-    Ok(send_state_event::Response::new(event_id))
+    json(&json!({ "event_id": event_id }))
 }
 
 pub(super) async fn redact(

@@ -6,10 +6,11 @@ use bytes::Bytes;
 use ruma::api::client::sync::sync_events::v3::{self as sync_events, Filter};
 use tokio::time::{Instant, timeout_at};
 
-use super::{Server, at_length, filter, json};
+use super::{Server, at_length, filter, json, presence};
 use crate::{
     http::{ApiError, Cx},
     sync::{self, Request, SyncFilter},
+    view::filter::EventFilter,
 };
 
 pub(super) async fn sync(cx: Cx<Server>, request: sync_events::Request) -> Result<Bytes, ApiError> {
@@ -20,7 +21,8 @@ pub(super) async fn sync(cx: Cx<Server>, request: sync_events::Request) -> Resul
         Some(_) | None => Default::default(),
     };
     let to_usize = |number: u32| usize::try_from(number).unwrap_or(usize::MAX);
-    let wanted = Request {
+    let said = presence::said(&request.set_presence)?;
+    let mut wanted = Request {
         since: match request.since.as_deref() {
             // Some clients send an empty `since` for none.
             None | Some("") => None,
@@ -35,11 +37,15 @@ pub(super) async fn sync(cx: Cx<Server>, request: sync_events::Request) -> Resul
         ),
         epoch: cx.app.epoch,
     };
+    if !cx.app.presence.is_enabled() {
+        wanted.filter.presence = EventFilter::nothing();
+    }
     let at_once = wanted.since.is_none() || wanted.full_state;
     let longest = Duration::from_secs(settings.max_timeout_seconds);
     let patience = request.timeout.unwrap_or_default().min(longest);
     let deadline = Instant::now() + patience;
 
+    let _syncing = presence::Syncing::begin(&cx, said);
     let head = cx.app.engine.head();
     let listener = head.listen(&cx.caller.user_id);
     loop {

@@ -62,6 +62,8 @@ struct Unsigned<'a> {
     age: i64,
     #[serde(skip_serializing_if = "Option::is_none")]
     transaction_id: Option<&'a str>,
+    #[serde(rename = "org.matrix.msc4140.delay_id", skip_serializing_if = "Option::is_none")]
+    delay_id: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     membership: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -114,6 +116,7 @@ impl EventStore {
                 .as_ref()
                 .filter(|transaction| transaction.session == viewer.session)
                 .map(|transaction| transaction.id.as_str()),
+            delay_id: shown.delay_id.as_deref().filter(|_| shown.sender == viewer.user_id),
             membership: room
                 .membership(viewer.user_id, shown.offset)
                 .map_or(Some(Membership::Leave.as_str()), |(_, is)| Some(is.as_str())),

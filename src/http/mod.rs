@@ -72,11 +72,20 @@ pub(crate) struct Cx<A, C = Session> {
     pub(crate) request_id: Arc<str>,
     /// The address the request came from.
     pub(crate) client: IpAddr,
+    /// The address with its query.
+    pub(crate) uri: ::http::Uri,
     /// Given when the server goes down: whatever waits should answer then.
     pub(crate) shutdown: Shutdown,
     /// The body as it was sent, checked to be one JSON object if the endpoint takes JSON (and `{}`
     /// if there was none).
     pub(crate) body: Bytes,
+}
+
+impl<A, C> Cx<A, C> {
+    /// A parameter of the query that ruma's request type lacks. One without a value is as good as none.
+    pub(crate) fn query(&self, name: &str) -> Result<Option<String>, ApiError> {
+        decode::query_parameter(&self.uri, name)
+    }
 }
 
 impl<A, C: Caller> Cx<A, C> {

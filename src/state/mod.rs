@@ -31,16 +31,20 @@ use crate::record::{
 
 pub mod accounts;
 pub mod aliases;
+pub mod delayed;
 mod digest;
 mod history;
 pub mod index;
 pub mod memberships;
+pub mod presence;
 pub mod rooms;
 
 pub use accounts::{Account, Accounts, Device, TokenUse};
 pub use aliases::Aliases;
+pub use delayed::{Delayed, DelayedEvent};
 pub use history::History;
 pub use memberships::{Memberships, RoomMembership};
+pub use presence::Presence;
 pub use rooms::{Membership, Room, Rooms};
 
 /// Why a record could not be applied. Nothing of it was.
@@ -80,6 +84,10 @@ pub enum Effect {
     WakeRoom(ruma::OwnedRoomId),
     /// The user has something new.
     WakeUser(OwnedUserId),
+    /// The user's presence is new to whoever is in a room with them.
+    WakePresence(OwnedUserId),
+    /// What is to be sent later, or when, changed.
+    Delayed,
 }
 
 /// All projections.
@@ -97,6 +105,10 @@ pub struct State {
     pub memberships: Memberships,
     /// Room aliases.
     pub aliases: Aliases,
+    /// What others see of each user's presence.
+    pub presence: Presence,
+    /// Events that are to be sent later.
+    pub delayed: Delayed,
     /// Where each event is.
     pub events: index::EventIndex,
     /// What each transaction sent.
@@ -145,6 +157,8 @@ impl State {
         self.rooms.digest(&mut digest);
         self.memberships.digest(&mut digest);
         self.aliases.digest(&mut digest);
+        self.presence.digest(&mut digest);
+        self.delayed.digest(&mut digest);
         self.events.digest(&mut digest);
         self.transactions.digest(&mut digest);
         self.streams.digest(&mut digest);
@@ -258,6 +272,27 @@ impl State {
                 let effects = vec![Effect::WakeRoom(body.room_id.clone())];
                 self.rooms.set_typing(offset, body);
                 effects
+            }
+            Command::PresenceSet(body) => {
+                let effects = vec![Effect::WakePresence(body.user_id.clone())];
+                self.presence.set(offset, body);
+                effects
+            }
+            Command::DelayedSchedule(body) => {
+                if let Some(transaction) = &body.transaction {
+                    let (scope, id) = (&transaction.scope, &transaction.id);
+                    self.transactions.insert(offset, transaction.session, scope, id);
+                }
+                self.delayed.schedule(offset, body);
+                vec![Effect::Delayed]
+            }
+            Command::DelayedRestart(body) => {
+                self.delayed.restart(&body);
+                vec![Effect::Delayed]
+            }
+            Command::DelayedFinish(body) => {
+                self.delayed.finish(body);
+                vec![Effect::Delayed]
             }
             Command::AliasSet(body) => {
                 self.aliases.set(offset, body);

@@ -46,6 +46,8 @@ pub struct Request {
 pub struct SyncFilter {
     /// On global account data.
     pub account_data: EventFilter,
+    /// On presence.
+    pub presence: EventFilter,
     /// On rooms.
     pub room: RoomFilters,
 }
@@ -79,6 +81,7 @@ impl SyncFilter {
         let asked = timeline.limit.map(|limit| usize::try_from(limit).unwrap_or(usize::MAX));
         Self {
             account_data: definition.account_data.into(),
+            presence: definition.presence.into(),
             room: RoomFilters {
                 selection: RoomSelection::new(room.rooms, room.not_rooms),
                 include_leave: room.include_leave,
@@ -171,6 +174,7 @@ impl Response {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.account_data.events.is_empty()
+            && self.presence.events.is_empty()
             && self.rooms.join.is_empty()
             && self.rooms.invite.is_empty()
             && self.rooms.knock.is_empty()
@@ -206,6 +210,7 @@ pub fn respond(view: &View<'_>, request: &Request) -> Result<Response, ReadError
         }
     }
     let rooms = rooms_to_look_at(view, request, since, with_account_data);
+    response.presence.events = view.presence(request.since, &rooms, &filter.presence);
     for part in rooms {
         if !filter.room.selection.includes(&part.room_id) {
             continue;

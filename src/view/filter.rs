@@ -1,7 +1,7 @@
 //! Filters: which events a client wants (client-server API, "Filtering").
 
 use ruma::{
-    OwnedRoomId, OwnedUserId, RoomId,
+    OwnedRoomId, OwnedUserId, RoomId, UserId,
     api::client::filter::{Filter, LazyLoadOptions, RoomEventFilter, UrlFilter},
 };
 
@@ -63,6 +63,19 @@ impl EventFilter {
     pub fn wants_type(&self, event_type: &str) -> bool {
         let any = |patterns: &[String]| patterns.iter().any(|p| wildcard(p, event_type));
         !any(&self.not_types) && self.types.as_ref().is_none_or(|types| any(types))
+    }
+
+    /// Whether the filter wants events of this sender, as far as the sender decides.
+    #[must_use]
+    pub fn wants_sender(&self, sender: &UserId) -> bool {
+        !self.not_senders.iter().any(|id| id == sender)
+            && self.senders.as_ref().is_none_or(|senders| senders.iter().any(|id| id == sender))
+    }
+
+    /// A filter that wants nothing.
+    #[must_use]
+    pub fn nothing() -> Self {
+        Self { types: Some(Vec::new()), ..Self::default() }
     }
 
     /// Whether the filter wants anything of this room.

@@ -4,6 +4,7 @@
 //! client goes through it, so that visibility and redaction are judged in one place.
 
 pub mod filter;
+mod presence;
 pub mod token;
 mod visibility;
 
