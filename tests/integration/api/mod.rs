@@ -2,10 +2,12 @@
 //! client-server API; the name of a test is what it shows.
 
 mod accounts;
+mod delayed;
 mod directory;
 mod filters;
 mod hostile;
 mod membership;
+mod presence;
 mod profile_account_data;
 mod receipts_typing;
 mod restart;
