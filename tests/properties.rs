@@ -8,19 +8,21 @@ use logcabin::{
     decide::{
         account::{
             CreateFilter, Login, Register, RemoveDevices, RenameDevice, SetAccountData,
-            SetPassword, SetProfile, Which,
+            SetPassword, SetProfile, SetTag, Which,
         },
         create_room::{CreateRoom, Preset, ROOM_VERSIONS},
+        delayed::{GiveUp, Restart, Schedule, SendDelayed},
         directory::{RemoveAlias, SetAlias, SetVisibility},
         ephemeral::{SetReceipt, SetTyping},
         membership::{Change, ChangeMembership, ForgetRoom},
+        presence::SetPresence,
         send::SendEvent,
     },
     engine::{Engine, Options, Rejected},
     log::{Log, memory::MemoryLog},
     record::{
         Command, Offset, Origin, Record,
-        command::{AccountKind, Secret, TokenHash, Tokens},
+        command::{AccountKind, DelayedOutcome, PresenceState, Secret, TokenHash, Tokens},
     },
     state::{Membership, State},
 };
@@ -54,6 +56,10 @@ enum Op {
     Visibility(u8, u8, bool),
     Receipt(u8, u8, u8),
     Typing(u8, u8, u8),
+    Tag(u8, u8, u8, bool),
+    Presence(u8, u8, Option<u8>),
+    Schedule(u8, u8, u8),
+    Delayed(u8, u8),
 }
 
 fn op() -> impl Strategy<Value = Op> {
@@ -81,6 +87,11 @@ fn op() -> impl Strategy<Value = Op> {
         1 => (user(), room(), any::<bool>()).prop_map(|(u, r, p)| Op::Visibility(u, r, p)),
         2 => (user(), room(), any::<u8>()).prop_map(|(u, r, n)| Op::Receipt(u, r, n)),
         1 => (user(), room(), 0..3_u8).prop_map(|(u, r, t)| Op::Typing(u, r, t)),
+        1 => (user(), room(), 0..3_u8, any::<bool>()).prop_map(|(u, r, t, s)| Op::Tag(u, r, t, s)),
+        1 => (user(), 0..3_u8, proptest::option::of(0..2_u8))
+            .prop_map(|(u, p, s)| Op::Presence(u, p, s)),
+        2 => (user(), room(), 0..4_u8).prop_map(|(u, r, t)| Op::Schedule(u, r, t)),
+        3 => (any::<u8>(), 0..5_u8).prop_map(|(n, a)| Op::Delayed(n, a)),
     ]
 }
 
@@ -379,6 +390,82 @@ impl World {
                     only_if_until: None,
                 };
                 engine.propose(origin, proposal).await?.into_inner();
+            }
+            Op::Tag(user, room, tag, set) => {
+                let Some(room_id) = self.room(room) else { return Ok(()) };
+                let info = set.then(serde_json::Map::new);
+                let proposal =
+                    SetTag { user_id: user_id(user), room_id, tag: format!("u.{tag}"), info };
+                engine.propose(origin, proposal).await?.into_inner();
+            }
+            Op::Presence(user, presence, status) => {
+                let states =
+                    [PresenceState::Offline, PresenceState::Unavailable, PresenceState::Online];
+                let proposal = SetPresence {
+                    user_id: user_id(user),
+                    presence: states[usize::from(presence)],
+                    currently_active: presence == 2,
+                    last_active_ms: self.step as u64,
+                    status_msg: status.map(|status| (status == 1).then(|| "status".to_owned())),
+                };
+                engine.propose(origin, proposal).await?.into_inner();
+            }
+            Op::Schedule(user, room, kind) => {
+                let Some(room_id) = self.room(room) else { return Ok(()) };
+                let proposal = Schedule {
+                    delay_id: format!("delay {}", self.step),
+                    user_id: user_id(user),
+                    room_id,
+                    // The same states that others set, too.
+                    event_type: "org.test.state".to_owned(),
+                    state_key: (kind > 0).then(String::new),
+                    content: serde_json::value::RawValue::from_string("{}".to_owned()).unwrap(),
+                    delay_ms: u64::from(kind) * 10,
+                    since_ms: self.step as u64,
+                    transaction: None,
+                    most: 5,
+                };
+                let _: String = engine.propose(origin, proposal).await?.into_inner();
+            }
+            Op::Delayed(number, action) => {
+                let users = (0..USERS).map(user_id);
+                let all: Vec<_> =
+                    users.flat_map(|user_id| engine.state().delayed.of(&user_id)).collect();
+                let Some(event) = all.get(usize::from(number) % all.len().max(1)) else {
+                    return Ok(());
+                };
+                let (delay_id, user_id) = (event.delay_id.clone(), event.user_id.clone());
+                let ts = self.step as u64;
+                let before = match action {
+                    0 => {
+                        let proposal = Restart { delay_id, user_id, since_ms: ts };
+                        engine.propose(origin, proposal).await?.into_inner()
+                    }
+                    1 => {
+                        let outcome = DelayedOutcome::Cancel;
+                        let proposal = GiveUp { delay_id, user_id, outcome, ts };
+                        engine.propose(origin, proposal).await?.into_inner()
+                    }
+                    _ => {
+                        let send = SendEvent {
+                            room_id: event.room_id.clone(),
+                            sender: event.user_id.clone(),
+                            event_type: event.event_type.as_str().into(),
+                            state_key: event.state_key.clone(),
+                            content: CanonicalJsonObject::new(),
+                            redacts: None,
+                            transaction: None,
+                            ts: self::ts(),
+                        };
+                        let by_action = action > 3;
+                        let proposal =
+                            SendDelayed { delay_id, user_id, event: send, by_action, ts };
+                        engine.propose(origin, proposal).await?.into_inner()
+                    }
+                };
+                // What is finished stays what it became.
+                let finished = event.finished.as_ref().map(|finished| &finished.outcome);
+                assert_eq!(before.as_ref(), finished, "{op:?} on {event:?}");
             }
         }
         Ok(())

@@ -150,3 +150,90 @@ async fn what_the_server_keeps_itself_is_not_written_as_account_data() {
     assert!(ann.get(&push_rules).await.ok()["global"].is_object());
     assert!(ann.get("/pushrules/").await.ok()["global"]["override"].is_array());
 }
+
+fn tags(user: &User, room_id: &str) -> String {
+    format!("/user/{}/rooms/{}/tags", encode(&user.user_id), encode(room_id))
+}
+
+#[tokio::test]
+async fn rooms_are_tagged_one_tag_at_a_time() {
+    let server = server().await;
+    let (ann, bob) = (user(&server, "ann").await, user(&server, "bob").await);
+    let room_id = ann.create_room(json!({ "preset": "public_chat" })).await;
+    bob.join(&room_id).await.ok();
+    let path = tags(&ann, &room_id);
+    assert_eq!(ann.get(&path).await.ok(), json!({ "tags": {} }));
+    let since = next_batch(&ann.sync(None, 0, None).await);
+    ann.put(&format!("{path}/m.favourite"), json!({ "order": 0.25 })).await.ok();
+    ann.put(&format!("{path}/u.Work%20%2F%20x"), json!({ "org.example": [1] })).await.ok();
+    let both = json!({
+        "m.favourite": { "order": 0.25 }, "u.Work / x": { "org.example": [1] },
+    });
+    assert_eq!(ann.get(&path).await.ok()["tags"], both);
+    let sync = ann.news(&since).await;
+    let events = &sync["rooms"]["join"][&room_id]["account_data"]["events"];
+    assert_eq!(*events, json!([{ "type": "m.tag", "content": { "tags": both } }]));
+    // The same again is no news, nor is it to remove what is not there.
+    let since = next_batch(&sync);
+    ann.put(&format!("{path}/m.favourite"), json!({ "order": 0.25 })).await.ok();
+    ann.request("DELETE", &format!("{path}/u.none"), None).await.ok();
+    assert_eq!(ann.news(&since).await["rooms"]["join"], json!({}));
+    ann.request("DELETE", &format!("{path}/m.favourite"), None).await.ok();
+    ann.put(&format!("{path}/u.Work%20%2F%20x"), json!({})).await.ok();
+    let sync = ann.news(&since).await;
+    let events = &sync["rooms"]["join"][&room_id]["account_data"]["events"];
+    assert_eq!(events[0]["content"], json!({ "tags": { "u.Work / x": {} } }));
+    // Nobody else's business.
+    bob.get(&path).await.refused(403, "M_FORBIDDEN");
+    bob.put(&format!("{path}/u.x"), json!({})).await.refused(403, "M_FORBIDDEN");
+    bob.request("DELETE", &format!("{path}/u.x"), None).await.refused(403, "M_FORBIDDEN");
+    assert_eq!(bob.get(&tags(&bob, &room_id)).await.ok(), json!({ "tags": {} }));
+}
+
+#[tokio::test]
+async fn tags_that_cannot_be_are_refused() {
+    let server = server().await;
+    let ann = user(&server, "ann").await;
+    let room_id = ann.create_room(json!({})).await;
+    let path = tags(&ann, &room_id);
+    for order in [json!(-0.1), json!(1.01), json!(2)] {
+        let answer = ann.put(&format!("{path}/u.x"), json!({ "order": order })).await;
+        answer.refused(400, "M_INVALID_PARAM");
+    }
+    let answer = ann.put(&format!("{path}/u.x"), json!({ "order": "first" })).await;
+    answer.refused(400, "M_BAD_JSON");
+    for order in [json!(0), json!(1), json!(null)] {
+        ann.put(&format!("{path}/u.x"), json!({ "order": order })).await.ok();
+    }
+    let long = format!("{path}/{}", "x".repeat(256));
+    ann.put(&long, json!({})).await.refused(400, "M_INVALID_PARAM");
+    let large = json!({ "text": "x".repeat(140_000) });
+    ann.put(&format!("{path}/u.large"), large).await.refused(413, "M_TOO_LARGE");
+    let nowhere = tags(&ann, "!none:e2e.test");
+    ann.get(&nowhere).await.refused(404, "M_NOT_FOUND");
+    ann.put(&format!("{nowhere}/u.x"), json!({})).await.refused(404, "M_NOT_FOUND");
+    // What was put there by hand does not stand in the way.
+    let by_hand =
+        format!("/user/{}/rooms/{}/account_data/m.tag", encode(&ann.user_id), encode(&room_id));
+    ann.put(&by_hand, json!({ "tags": 5, "more": true })).await.ok();
+    assert_eq!(ann.get(&path).await.ok(), json!({ "tags": {} }));
+    ann.put(&format!("{path}/u.x"), json!({})).await.ok();
+    assert_eq!(ann.get(&by_hand).await.ok(), json!({ "tags": { "u.x": {} }, "more": true }));
+}
+
+#[tokio::test]
+async fn of_tags_that_are_set_at_once_none_is_lost() {
+    let server = server().await;
+    let ann = user(&server, "ann").await;
+    let room_id = ann.create_room(json!({})).await;
+    let path = tags(&ann, &room_id);
+    let set = (0..20).map(|number| {
+        let (ann, path) = (ann.clone(), format!("{path}/u.{number}"));
+        tokio::spawn(async move { ann.put(&path, json!({})).await.ok() })
+    });
+    for set in set.collect::<Vec<_>>() {
+        set.await.expect("a request does not panic");
+    }
+    let all = ann.get(&path).await.ok();
+    assert_eq!(all["tags"].as_object().map(serde_json::Map::len), Some(20), "{all}");
+}
