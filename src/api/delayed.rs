@@ -297,7 +297,9 @@ impl Query {
     fn place_of(&self, event: &DelayedEvent) -> Place {
         let ts = match self.order_by {
             Order::Due => event.due_ms(),
-            Order::Finished => event.finished.as_ref().map_or(event.due_ms(), |done| done.ts),
+            Order::Finished => {
+                event.finished.as_ref().map_or_else(|| event.due_ms(), |finished| finished.ts)
+            }
             Order::Since => event.since_ms,
         };
         (ts, event.offset)
@@ -509,7 +511,11 @@ async fn send_due(app: &Server, event: &DelayedEvent) -> Result<(), Rejected> {
             let (delay_id, user_id) = (delay_id.clone(), user_id.clone());
             let proposal = SendDelayed { delay_id, user_id, event, by_action: false, ts };
             match app.engine.propose(Origin::server(), proposal).await {
-                Ok(sent) => return Ok(drop::<Before>(sent.into_inner())),
+                Ok(sent) => {
+                    // Sent; or someone else was faster: finished it, or put it off.
+                    let _: Before = sent.into_inner();
+                    return Ok(());
+                }
                 // The log does not answer now; that says nothing of the event.
                 Err(error @ (Rejected::Log(_) | Rejected::Broken)) => return Err(error),
                 Err(Rejected::Refused(Refusal::Read(error))) => {
@@ -524,5 +530,6 @@ async fn send_due(app: &Server, event: &DelayedEvent) -> Result<(), Rejected> {
     let text = |key: &str| body[key].as_str().unwrap_or_default().to_owned();
     let outcome = DelayedOutcome::Error { errcode: text("errcode"), error: text("error") };
     let given_up = GiveUp { delay_id, user_id, outcome, ts };
-    app.engine.propose(Origin::server(), given_up).await.map(|done| drop(done.into_inner()))
+    let _: Before = app.engine.propose(Origin::server(), given_up).await?.into_inner();
+    Ok(())
 }

@@ -38,7 +38,11 @@ impl View<'_> {
             }
         }
         users.retain(|user_id| filter.wants_sender(user_id) && self.sees_presence_of(user_id));
-        let of = |user_id: &OwnedUserId| Some((user_id.clone(), self.state.presence.get(user_id)?));
+        let of = |user_id: &OwnedUserId| {
+            // What has changed again since is news for the next look, and told then.
+            let shown = self.state.presence.get(user_id).filter(|shown| shown.offset <= self.at());
+            Some((user_id.clone(), shown?))
+        };
         let mut found: Vec<_> = users.iter().filter_map(of).collect();
         if let Some(limit) = filter.limit.and_then(|limit| usize::try_from(limit).ok()) {
             // The newest are worth most.
@@ -80,6 +84,8 @@ impl View<'_> {
                 newcomers.extend(members.map(|(user_id, _)| user_id).filter(is_there));
             }
         }
+        let memberships = &self.state.memberships;
+        newcomers.retain(|user_id| !memberships.share_a_room(self.user_id(), user_id, since));
         newcomers
     }
 }
