@@ -815,3 +815,109 @@ proptest! {
         });
     }
 }
+
+/// A delayed event is sent on the room's stream and called off on its owner's: whoever is faster, it ends
+/// once, and was sent if that is how it ended.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_all_that_befalls_a_delayed_event_at_once_one_thing_counts() {
+    let mut world = World::open(Vec::new()).await;
+    for op in [Op::Register(0), Op::Register(1), Op::CreateRoom(0, 1, 7), Op::Member(1, 1, 0, 0)] {
+        world.run(&op).await;
+    }
+    let engine = Arc::new(world.engine);
+    let room_id = world.rooms[0].clone();
+    let mut outcomes = std::collections::BTreeSet::new();
+    for round in 0..200 {
+        let delay_id = format!("delay {round}");
+        let state = |sender| SendEvent {
+            room_id: room_id.clone(),
+            sender: user_id(sender),
+            event_type: "org.test.state".into(),
+            state_key: Some(String::new()),
+            content: content(&[("round", &round.to_string())]),
+            redacts: None,
+            transaction: None,
+            ts: ts(),
+        };
+        let schedule = Schedule {
+            delay_id: delay_id.clone(),
+            user_id: user_id(0),
+            room_id: room_id.clone(),
+            event_type: "org.test.state".to_owned(),
+            state_key: Some(String::new()),
+            content: serde_json::value::RawValue::from_string("{}".to_owned()).unwrap(),
+            delay_ms: 1,
+            since_ms: 0,
+            transaction: None,
+            most: 5,
+        };
+        let _: String = engine.propose(Origin::server(), schedule).await.unwrap().into_inner();
+        let mut all = tokio::task::JoinSet::new();
+        macro_rules! at_once {
+            ($proposal:expr) => {
+                let (engine, proposal) = (Arc::clone(&engine), $proposal);
+                all.spawn(async move {
+                    drop(engine.propose(Origin::server(), proposal).await.unwrap().into_inner());
+                });
+            };
+        }
+        // Another one first each time.
+        for turn in 0..4 {
+            let (delay_id, user_id) = (delay_id.clone(), user_id(0));
+            match (turn + round) % 4 {
+                0 => {
+                    let event = state(0);
+                    let by_action = false;
+                    at_once!(SendDelayed { delay_id, user_id, event, by_action, ts: 9 });
+                }
+                1 => {
+                    let outcome = DelayedOutcome::Cancel;
+                    at_once!(GiveUp { delay_id, user_id, outcome, ts: 9 });
+                }
+                2 => {
+                    at_once!(Restart { delay_id, user_id, since_ms: 1 });
+                }
+                _ => {
+                    at_once!(state(1));
+                }
+            }
+        }
+        all.join_all().await;
+        let event = engine.state().delayed.get(&delay_id).unwrap();
+        outcomes.insert(match &event.finished.as_ref().unwrap().outcome {
+            DelayedOutcome::Send { .. } => "sent",
+            DelayedOutcome::Cancel => "cancelled",
+            DelayedOutcome::Error { .. } => "overtaken",
+        });
+    }
+    assert!(outcomes.len() > 1, "only ever {outcomes:?}");
+    let records = engine.log().read(Offset::new(1), usize::MAX).unwrap();
+    let mut ended: BTreeMap<String, Vec<DelayedOutcome>> = BTreeMap::new();
+    let mut sent = BTreeMap::new();
+    for record in &records {
+        match record.command().unwrap().unwrap() {
+            Command::DelayedFinish(body) => {
+                ended.entry(body.delay_id).or_default().push(body.outcome);
+            }
+            Command::RoomEvent(body) => {
+                if let Some(delay_id) = body.delay_id {
+                    assert!(record.header.batch_remaining > 0, "with the end of its delay");
+                    assert_eq!(sent.insert(delay_id, body.event_id), None);
+                }
+            }
+            _ => {}
+        }
+    }
+    assert_eq!(ended.len(), 200);
+    for (delay_id, outcomes) in ended {
+        let expected = sent.get(&delay_id).map(|event_id| {
+            let event_id = event_id.clone();
+            DelayedOutcome::Send { event_id }
+        });
+        let of_sending = matches!(outcomes[0], DelayedOutcome::Send { .. });
+        assert_eq!(outcomes.len(), 1, "{delay_id}: {outcomes:?}");
+        assert_eq!(expected, of_sending.then(|| outcomes[0].clone()), "{delay_id}");
+    }
+    let records: Vec<_> = records.into_iter().map(Arc::new).collect();
+    assert_eq!(replayed(&records).digest(), engine.state().digest());
+}
