@@ -1,4 +1,5 @@
-//! Account data: what clients keep on the server for themselves.
+//! Account data: what clients keep on the server for themselves. An empty object is as good as none:
+//! that is how clients have always deleted, and what `DELETE` (MSC3391) does.
 
 use bytes::Bytes;
 use ruma::{
@@ -23,14 +24,24 @@ use super::{Server, json};
 use crate::{
     decide::account::{SetAccountData, SetTag},
     events::to_raw,
-    http::{ApiError, Cx},
+    http::{ApiError, Cx, RawRequest, Reply, Session},
     limits,
     record::Command,
     state::History,
+    sync::is_deleted,
 };
 
 /// Types that the server itself keeps: written through endpoints of their own.
 const OWN_TYPES: [&str; 2] = ["m.fully_read", "m.push_rules"];
+
+fn is_own(event_type: &str) -> bool {
+    OWN_TYPES.contains(&event_type)
+}
+
+pub(super) const GLOBAL: &str =
+    "/_matrix/client/unstable/org.matrix.msc3391/user/{user_id}/account_data/{type}";
+pub(super) const OF_ROOM: &str = "/_matrix/client/unstable/org.matrix.msc3391/user/{user_id}/rooms/\
+                                  {room_id}/account_data/{type}";
 
 pub(super) async fn get_global(
     cx: Cx<Server>,
@@ -39,11 +50,11 @@ pub(super) async fn get_global(
     cx.must_be(&request.user_id)?;
     let event_type = request.event_type.to_string();
     let content = match find(&cx, &request.user_id, None, &event_type)? {
-        Some(content) => content,
-        None if event_type == "m.push_rules" => {
+        Some(content) if !is_deleted(&content) => content,
+        _ if event_type == "m.push_rules" => {
             to_raw(&json!({ "global": Ruleset::server_default(&request.user_id) }))
         }
-        None => return Err(nothing()),
+        _ => return Err(nothing()),
     };
     Ok(get_global_account_data::Response::new(Raw::from_json(content)))
 }
@@ -55,7 +66,7 @@ pub(super) async fn get_room(
     cx.must_be(&request.user_id)?;
     let event_type = request.event_type.to_string();
     let content = find(&cx, &request.user_id, Some(&request.room_id), &event_type)?;
-    let content = content.ok_or_else(nothing)?;
+    let content = content.filter(|content| !is_deleted(content)).ok_or_else(nothing)?;
     Ok(get_room_account_data::Response::new(Raw::from_json(content)))
 }
 
@@ -77,6 +88,33 @@ pub(super) async fn set_room(
     let event_type = request.event_type.to_string();
     set(&cx, Some(&request.room_id), event_type, request.data.into_json()).await?;
     Ok(set_room_account_data::Response::new())
+}
+
+/// `DELETE` of the account data of a type, global or, with a room between the two arguments, of a room.
+pub(super) async fn delete(
+    cx: Cx<Server, Option<Session>>,
+    request: RawRequest,
+) -> Result<Reply, ApiError> {
+    let session = cx.caller.clone().ok_or_else(ApiError::missing_token)?;
+    let cx = cx.called_by(session);
+    let (user_id, room_id, event_type) = match &request.args[..] {
+        [user_id, event_type] => (user_id, None, event_type),
+        [user_id, room_id, event_type] => (user_id, Some(room_id), event_type),
+        _ => return Err(ApiError::no_such_endpoint()),
+    };
+    let user_id = <&UserId>::try_from(user_id.as_str())
+        .map_err(|_| ApiError::invalid_param("This is not a user id."))?;
+    cx.must_be(user_id)?;
+    let room_id = room_id.map(|room_id| <&RoomId>::try_from(room_id.as_str())).transpose();
+    let room_id = room_id.map_err(|_| ApiError::invalid_param("This is not a room id."))?;
+    if let Some(room_id) = room_id {
+        cx.app.room(room_id)?;
+    }
+    let there = find(&cx, user_id, room_id, event_type)?;
+    if there.is_some_and(|content| !is_deleted(&content)) || is_own(event_type) {
+        set(&cx, room_id, event_type.clone(), to_raw(&json!({}))).await?;
+    }
+    Ok(Reply::json("{}"))
 }
 
 // Tags: account data of a room, which has endpoints of its own so that one tag is set at a time.
@@ -159,7 +197,7 @@ async fn set(
     event_type: String,
     content: Box<RawValue>,
 ) -> Result<(), ApiError> {
-    if OWN_TYPES.contains(&event_type.as_str()) {
+    if is_own(&event_type) {
         return Err(ApiError::new(
             crate::http::ErrorCode::BadJson,
             "This type is written through an endpoint of its own.",

@@ -27,6 +27,7 @@ pub(super) async fn versions(
     let mut response = get_supported_versions::Response::new(versions);
     let delays = cx.app.config.delayed_events.max_delay_seconds > 0;
     response.unstable_features.insert("org.matrix.msc4140".to_owned(), delays);
+    response.unstable_features.insert("org.matrix.msc3391".to_owned(), true);
     Ok(response)
 }
 

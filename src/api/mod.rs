@@ -84,6 +84,8 @@ pub(crate) fn endpoints(config: &Config) -> Table<Server> {
         .on(account_data::set_global)
         .on(account_data::get_room)
         .on(account_data::set_room)
+        .raw_json(Method::DELETE, account_data::GLOBAL, Access::Required, account_data::delete)
+        .raw_json(Method::DELETE, account_data::OF_ROOM, Access::Required, account_data::delete)
         .on_json(account_data::tags)
         .on(account_data::set_tag)
         .on(account_data::delete_tag)

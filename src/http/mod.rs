@@ -82,6 +82,12 @@ pub(crate) struct Cx<A, C = Session> {
 }
 
 impl<A, C> Cx<A, C> {
+    /// The same for this caller: once it is known who an endpoint without a request type is called by.
+    pub(crate) fn called_by<D>(self, caller: D) -> Cx<A, D> {
+        let Self { app, caller: _, request_id, client, uri, shutdown, body } = self;
+        Cx { app, caller, request_id, client, uri, shutdown, body }
+    }
+
     /// A parameter of the query that ruma's request type lacks. One without a value is as good as none.
     pub(crate) fn query(&self, name: &str) -> Result<Option<String>, ApiError> {
         decode::query_parameter(&self.uri, name)

@@ -3,4 +3,4 @@
 
 pub mod v3;
 
-pub use v3::{Request, Response, RoomFilters, SyncFilter};
+pub use v3::{Request, Response, RoomFilters, SyncFilter, is_deleted};

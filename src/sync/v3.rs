@@ -286,7 +286,7 @@ fn global_account_data(
 ) -> Result<Vec<Box<RawValue>>, ReadError> {
     let changed = account.account_data_between(None, since, view.at());
     let has_push_rules = changed.iter().any(|(event_type, _)| *event_type == "m.push_rules");
-    let mut events = account_data(view, changed, filter)?;
+    let mut events = account_data(view, changed, filter, initial)?;
     // Push rules that the user never changed are the server's own.
     if initial && !has_push_rules && filter.wants_type("m.push_rules") {
         events.push(to_raw(&json!({
@@ -297,10 +297,18 @@ fn global_account_data(
     Ok(events)
 }
 
+/// Whether account data was deleted, which is to set it to an empty object (MSC3391).
+#[must_use]
+pub fn is_deleted(content: &RawValue) -> bool {
+    let inner = content.get().trim().strip_prefix('{').and_then(|rest| rest.strip_suffix('}'));
+    inner.is_some_and(|inner| inner.trim().is_empty())
+}
+
 fn account_data(
     view: &View<'_>,
     changed: Vec<(&str, Offset)>,
     filter: &EventFilter,
+    from_start: bool,
 ) -> Result<Vec<Box<RawValue>>, ReadError> {
     #[derive(Serialize)]
     struct AccountData<'a> {
@@ -312,6 +320,8 @@ fn account_data(
     for (event_type, offset) in changed {
         if filter.wants_type(event_type)
             && let Some(Command::AccountDataSet(body)) = view.events.command(offset)?
+            // That it was deleted is news only to one who may know of it.
+            && !(from_start && is_deleted(&body.content))
         {
             events.push(to_raw(&AccountData { event_type, content: &body.content }));
         }
@@ -360,7 +370,7 @@ impl RoomSync<'_> {
             let data_since = if first { Offset::ZERO } else { since };
             let changed = account.account_data_between(Some(&part.room_id), data_since, at);
             joined.account_data.events =
-                account_data(&self.view, changed, &self.filter.account_data)?;
+                account_data(&self.view, changed, &self.filter.account_data, first)?;
         }
         let members_changed = whole || self.room.counts(at) != self.room.counts(since);
         if members_changed {

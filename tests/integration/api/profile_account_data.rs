@@ -151,6 +151,48 @@ async fn what_the_server_keeps_itself_is_not_written_as_account_data() {
     assert!(ann.get("/pushrules/").await.ok()["global"]["override"].is_array());
 }
 
+#[tokio::test]
+async fn account_data_that_was_deleted_is_gone_and_those_who_knew_it_are_told() {
+    let server = server().await;
+    let (ann, bob) = (user(&server, "ann").await, user(&server, "bob").await);
+    let room_id = ann.create_room(json!({})).await;
+    let me = format!("/user/{}", encode(&ann.user_id));
+    let delete = async |who: &User, path: &str| {
+        let path = format!("/_matrix/client/unstable/org.matrix.msc3391{path}");
+        who.http.request("DELETE", &path, Some(&who.access_token), None).await
+    };
+    for place in [String::new(), format!("/rooms/{}", encode(&room_id))] {
+        let path = format!("{me}{place}/account_data/org.example.x");
+        let data = |sync: &serde_json::Value| {
+            let part = if place.is_empty() { sync } else { &sync["rooms"]["join"][&room_id] };
+            let events = part["account_data"]["events"].as_array().cloned().unwrap_or_default();
+            let mut own = events.into_iter().filter(|event| event["type"] == "org.example.x");
+            own.next().map(|event| event["content"].clone())
+        };
+        delete(&ann, &path).await.ok();
+        // As `DELETE` does, and as clients have always done it.
+        for by_hand in [false, true] {
+            ann.put(&path, json!({ "a": 1 })).await.ok();
+            let since = next_batch(&ann.sync(None, 0, None).await);
+            delete(&bob, &path).await.refused(403, "M_FORBIDDEN");
+            if by_hand {
+                ann.put(&path, json!({})).await.ok();
+            } else {
+                delete(&ann, &path).await.ok();
+            }
+            ann.get(&path).await.refused(404, "M_NOT_FOUND");
+            assert_eq!(data(&ann.news(&since).await), Some(json!({})));
+            assert_eq!(data(&ann.sync(None, 0, None).await), None);
+            let since = next_batch(&ann.sync(None, 0, None).await);
+            delete(&ann, &path).await.ok();
+            assert_eq!(data(&ann.news(&since).await), None, "deleted already");
+        }
+    }
+    let own = format!("{me}/rooms/{}/account_data/m.fully_read", encode(&room_id));
+    delete(&ann, &own).await.refused(405, "M_BAD_JSON");
+    delete(&ann, &format!("{me}/account_data/m.push_rules")).await.refused(405, "M_BAD_JSON");
+}
+
 fn tags(user: &User, room_id: &str) -> String {
     format!("/user/{}/rooms/{}/tags", encode(&user.user_id), encode(room_id))
 }
