@@ -1,5 +1,4 @@
-//! Account data: what clients keep on the server for themselves. An empty object is as good as none:
-//! that is how clients have always deleted, and what `DELETE` (MSC3391) does.
+//! Account data: what clients keep on the server for themselves.
 
 use bytes::Bytes;
 use ruma::{
@@ -50,7 +49,7 @@ pub(super) async fn get_global(
     cx.must_be(&request.user_id)?;
     let event_type = request.event_type.to_string();
     let content = match find(&cx, &request.user_id, None, &event_type)? {
-        Some(content) if !is_deleted(&content) => content,
+        Some(content) => content,
         _ if event_type == "m.push_rules" => {
             to_raw(&json!({ "global": Ruleset::server_default(&request.user_id) }))
         }
@@ -66,7 +65,7 @@ pub(super) async fn get_room(
     cx.must_be(&request.user_id)?;
     let event_type = request.event_type.to_string();
     let content = find(&cx, &request.user_id, Some(&request.room_id), &event_type)?;
-    let content = content.filter(|content| !is_deleted(content)).ok_or_else(nothing)?;
+    let content = content.ok_or_else(nothing)?;
     Ok(get_room_account_data::Response::new(Raw::from_json(content)))
 }
 
@@ -90,7 +89,7 @@ pub(super) async fn set_room(
     Ok(set_room_account_data::Response::new())
 }
 
-/// `DELETE` of the account data of a type, global or, with a room between the two arguments, of a room.
+/// `DELETE` of the account data of a type (MSC3391), global or, with a room in the path, of that room.
 pub(super) async fn delete(
     cx: Cx<Server, Option<Session>>,
     request: RawRequest,
@@ -110,9 +109,8 @@ pub(super) async fn delete(
     if let Some(room_id) = room_id {
         cx.app.room(room_id)?;
     }
-    let there = find(&cx, user_id, room_id, event_type)?;
-    if there.is_some_and(|content| !is_deleted(&content)) || is_own(event_type) {
-        set(&cx, room_id, event_type.clone(), to_raw(&json!({}))).await?;
+    if find(&cx, user_id, room_id, event_type)?.is_some() || is_own(event_type) {
+        set(&cx, room_id, event_type.clone(), to_raw(&json!(null))).await?;
     }
     Ok(Reply::json("{}"))
 }
@@ -186,7 +184,9 @@ fn find(
     let key = (room_id.map(ToOwned::to_owned), event_type.to_owned());
     let offset = account.read().account_data.get(&key).map(History::last_change);
     Ok(match offset.map(|offset| cx.app.engine.events().command(offset)).transpose()?.flatten() {
-        Some(Command::AccountDataSet(body)) => Some(body.content),
+        Some(Command::AccountDataSet(body)) => {
+            Some(body.content).filter(|content| !is_deleted(content))
+        }
         _ => None,
     })
 }

@@ -356,7 +356,7 @@ pub struct SetAccountData {
     pub room_id: Option<OwnedRoomId>,
     /// The type.
     pub event_type: String,
-    /// The content: a JSON object.
+    /// The content: a JSON object, or `null` to delete it.
     pub content: Box<RawValue>,
 }
 

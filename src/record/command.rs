@@ -343,7 +343,7 @@ pub struct AccountDataSet {
     /// The event type.
     #[serde(rename = "type")]
     pub event_type: String,
-    /// The content: a JSON object.
+    /// The content: a JSON object, or `null` for what was deleted.
     pub content: Box<RawValue>,
 }
 

@@ -297,11 +297,10 @@ fn global_account_data(
     Ok(events)
 }
 
-/// Whether account data was deleted, which is to set it to an empty object (MSC3391).
+/// Whether account data was deleted (MSC3391): its newest record holds `null`.
 #[must_use]
 pub fn is_deleted(content: &RawValue) -> bool {
-    let inner = content.get().trim().strip_prefix('{').and_then(|rest| rest.strip_suffix('}'));
-    inner.is_some_and(|inner| inner.trim().is_empty())
+    content.get() == "null"
 }
 
 fn account_data(
@@ -316,14 +315,16 @@ fn account_data(
         event_type: &'a str,
         content: &'a RawValue,
     }
+    let none = to_raw(&json!({}));
     let mut events = Vec::new();
     for (event_type, offset) in changed {
         if filter.wants_type(event_type)
             && let Some(Command::AccountDataSet(body)) = view.events.command(offset)?
-            // That it was deleted is news only to one who may know of it.
+            // That it was deleted is news only to one who may know of it, in the form of an empty object.
             && !(from_start && is_deleted(&body.content))
         {
-            events.push(to_raw(&AccountData { event_type, content: &body.content }));
+            let content = if is_deleted(&body.content) { &none } else { &*body.content };
+            events.push(to_raw(&AccountData { event_type, content }));
         }
     }
     Ok(events)
