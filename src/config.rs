@@ -488,6 +488,24 @@ settings! {
         /// The most events of each room that a filter can ask for; more is cut to this.
         max_timeline_limit: u32 = 1000, in 1..=10_000;
     }
+
+    /// Presence: who is online.
+    presence: Presence {
+        /// Whether there is any. Without it everyone counts as offline, and nobody is told otherwise.
+        enabled: bool = true;
+        /// Seconds without doing anything after which a user who is connected counts as idle.
+        idle_seconds: u64 = 300, in 1..=86_400;
+        /// Seconds after the last sync has ended after which a device counts as gone.
+        offline_seconds: u64 = 30, in 1..=3600;
+    }
+
+    /// Events that clients have sent later (MSC4140).
+    delayed_events: DelayedEvents {
+        /// The longest delay, in seconds; 0 allows none at all.
+        max_delay_seconds: u64 = 86_400, in 0..=31_536_000;
+        /// How many events one user may have scheduled at a time.
+        max_per_user: usize = 100, in 0..=100_000;
+    }
 }
 
 #[cfg(test)]

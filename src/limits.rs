@@ -144,3 +144,38 @@ pub(crate) const TYPING: Duration = Duration::from_secs(30);
 /// How much is remembered of which members each device was sent, in bytes: some 2.5 million of them. What
 /// is forgotten is sent again.
 pub const KNOWN_MEMBERS_BYTES: u64 = 64 << 20;
+
+/// What a user says of their presence: a few words. It goes to everyone in a room with them.
+pub const STATUS_MSG_BYTES: usize = 1024;
+
+/// For how long after doing something a user counts as active (client-server API, "Last active ago"):
+/// the finer it is, the more often others are told that it has passed.
+pub(crate) const CURRENTLY_ACTIVE: Duration = Duration::from_secs(60);
+
+/// How long a user's presence is left as it is told before it may be told anew, unless they set it
+/// themselves: a client that flips it with every sync costs a record each second at most.
+pub(crate) const PRESENCE_REST: Duration = Duration::from_secs(1);
+
+/// For how long changes of presence are collected before those who wait are woken for them: in a room of
+/// thousands someone's presence changes all the time, and each time would wake thousands.
+pub(crate) const PRESENCE_WAVE: Duration = Duration::from_secs(1);
+
+/// Users whose presence is recorded at once: they share a disk sync.
+pub(crate) const PRESENCE_BATCH: usize = 64;
+
+/// Delayed events that are sent in one go, those of one room one after the other.
+pub(crate) const DELAYED_BATCH: usize = 256;
+
+/// Delayed events on one page of their list. All that a user may have scheduled, unless configured
+/// otherwise: older clients read no second page.
+pub(crate) const DELAYED_PAGE: usize = 100;
+
+/// How long to wait before trying again what the log did not take, for example while the disk is full.
+pub(crate) const TIMER_RETRY: Duration = Duration::from_secs(5);
+
+/// The longest time that a timer sleeps at once. The clock may be set, or the machine asleep: what is
+/// due then comes this much later at most.
+pub(crate) const TIMER_SLEEP: Duration = Duration::from_secs(60);
+
+/// Tags' names (client-server API, "Room Tagging").
+pub const TAG_BYTES: usize = 255;

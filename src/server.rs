@@ -22,9 +22,11 @@ use crate::{
         sled::{OpenError, SledLog, SledOptions},
     },
     passwords::Passwords,
+    presence::Tracker,
     search::Search,
     shutdown::Shutdown,
     sync::KnownMembers,
+    timers,
 };
 
 /// How many bytes of events are kept in memory. Enough for the recent history of busy rooms; what
@@ -101,7 +103,11 @@ pub async fn run(
     let admin = serve_admin(&config, &log, &shutdown);
     let search = Search::start(&config.server.data_dir, Arc::clone(&engine));
     let search = Arc::new(search.map_err(ServerError::Search)?);
+    let around = engine.state().presence.around().into_iter();
+    let around =
+        around.filter_map(|user| Some((user.clone(), engine.state().presence.get(&user)?)));
     let app = Arc::new(api::Server {
+        presence: Tracker::new(&config.presence, around, engine.clock().now_ms()),
         passwords: Passwords::new(config.passwords.iterations, config.concurrent_hashes()),
         engine: Arc::clone(&engine),
         uiaa: uiaa::Sessions::default(),
@@ -113,6 +119,12 @@ pub async fn run(
     });
     api::typing::resume(&engine);
     api::profile::resume(&engine);
+    let clock = engine.clock().clone();
+    let presence = api::presence::Writer(Arc::clone(&app));
+    tokio::spawn(timers::keep(presence, clock.clone(), shutdown.clone()));
+    // What became due while there was no server is sent now.
+    let delayed = api::delayed::Sender(Arc::clone(&app));
+    tokio::spawn(timers::keep(delayed, clock, shutdown.clone()));
     let edge = Edge::new(app, api::endpoints(&config), &config, shutdown)?;
     info!(bind = ?config.server.bind, server_name = %config.server.name, "serving");
     started(&config);

@@ -16,10 +16,12 @@ use logcabin::{
             SetAccountData, SetPassword, SetProfile, Which,
         },
         create_room::{CreateRoom, Preset, ROOM_VERSIONS},
+        delayed::{GiveUp, Restart, Schedule, SendDelayed},
         directory::{RemoveAlias, SetAlias, SetVisibility},
         ephemeral::{SetReceipt, SetTyping},
         keys::{ClaimKeys, SetCrossSigning, SignKeys, UploadKeys},
         membership::{Change, ChangeMembership, ForgetRoom},
+        presence::SetPresence,
         report::{Report, Subject},
         send::SendEvent,
         to_device::{Acknowledge, SendToDevice},
@@ -33,7 +35,10 @@ use logcabin::{
     record::{
         Class, Command, NewRecord, Offset, Origin, Stream,
         codec::Tip,
-        command::{AccountKind, KINDS, ServerRestore, TokenHash, Tokens, Transaction},
+        command::{
+            AccountKind, DelayedOutcome, KINDS, PresenceState, ServerRestore, TokenHash, Tokens,
+            Transaction,
+        },
     },
     state::State,
 };
@@ -238,6 +243,13 @@ async fn fill(engine: &Engine) {
         event_type: "org.example".to_owned(),
         content: raw(r#"{"a":1}"#),
     });
+    propose!(SetPresence {
+        user_id: ann.clone(),
+        presence: PresenceState::Online,
+        currently_active: true,
+        last_active_ms: 1_770_000_000_000,
+        status_msg: Some(Some("golden".to_owned())),
+    });
     propose!(CreateFilter { user_id: ann.clone(), filter: raw(r#"{"room":{}}"#) });
     propose!(Report {
         reporter: ann.clone(),
@@ -314,6 +326,39 @@ async fn fill(engine: &Engine) {
         drop(propose!(leave(Change::Join)));
         drop(propose!(leave(Change::Leave)));
         propose!(ForgetRoom { user_id: bob.clone(), room_id: room_id.clone() });
+        let schedule = |number: u8| Schedule {
+            delay_id: format!("delay {number} of {room_id}"),
+            user_id: ann.clone(),
+            room_id: room_id.clone(),
+            event_type: "m.room.message".to_owned(),
+            state_key: None,
+            content: raw(r#"{"body":"later"}"#),
+            delay_ms: 1000,
+            since_ms: 1_770_000_000_000,
+            transaction: None,
+            most: 100,
+        };
+        let ids: Vec<String> =
+            vec![propose!(schedule(0)), propose!(schedule(1)), propose!(schedule(2))];
+        let (user_id, since_ms) = (ann.clone(), 1_770_000_000_500);
+        let restart = Restart { delay_id: ids[0].clone(), user_id: user_id.clone(), since_ms };
+        assert_eq!(propose!(restart), None);
+        assert_eq!(
+            propose!(SendDelayed {
+                delay_id: ids[0].clone(),
+                user_id: user_id.clone(),
+                event: SendEvent { transaction: None, ..send(None) },
+                by_action: false,
+                ts: 1_770_000_001_500,
+            }),
+            None
+        );
+        let error = DelayedOutcome::Error { errcode: "M_FORBIDDEN".into(), error: "No.".into() };
+        for (delay_id, outcome) in ids[1..].iter().zip([DelayedOutcome::Cancel, error]) {
+            let (delay_id, ts) = (delay_id.clone(), 1_770_000_001_000);
+            let given_up = GiveUp { delay_id, user_id: user_id.clone(), outcome, ts };
+            assert_eq!(propose!(given_up), None);
+        }
         let alias: ruma::OwnedRoomAliasId = "#second:golden.example".try_into().unwrap();
         let to = room_id.clone();
         propose!(SetAlias { alias: alias.clone(), room_id: to, sender: ann.clone() });

@@ -1,30 +1,46 @@
 //! Account data: what clients keep on the server for themselves.
 
+use bytes::Bytes;
 use ruma::{
     RoomId, UserId,
-    api::client::config::{
-        get_global_account_data::v3 as get_global_account_data,
-        get_room_account_data::v3 as get_room_account_data,
-        set_global_account_data::v3 as set_global_account_data,
-        set_room_account_data::v3 as set_room_account_data,
+    api::client::{
+        config::{
+            get_global_account_data::v3 as get_global_account_data,
+            get_room_account_data::v3 as get_room_account_data,
+            set_global_account_data::v3 as set_global_account_data,
+            set_room_account_data::v3 as set_room_account_data,
+        },
+        tag::{
+            create_tag::v3 as create_tag, delete_tag::v3 as delete_tag, get_tags::v3 as get_tags,
+        },
     },
     push::Ruleset,
     serde::Raw,
 };
-use serde_json::{json, value::RawValue};
+use serde_json::{Map, Value, json, value::RawValue};
 
-use super::Server;
+use super::{Server, json};
 use crate::{
-    decide::account::SetAccountData,
+    decide::account::{SetAccountData, SetTag},
     events::to_raw,
-    http::{ApiError, Cx},
+    http::{ApiError, Cx, RawRequest, Reply, Session},
     limits,
     record::Command,
     state::History,
+    sync::account_data::is_deleted,
 };
 
 /// Types that the server itself keeps: written through endpoints of their own.
 const OWN_TYPES: [&str; 2] = ["m.fully_read", "m.push_rules"];
+
+fn is_own(event_type: &str) -> bool {
+    OWN_TYPES.contains(&event_type)
+}
+
+pub(super) const GLOBAL: &str =
+    "/_matrix/client/unstable/org.matrix.msc3391/user/{user_id}/account_data/{type}";
+pub(super) const OF_ROOM: &str = "/_matrix/client/unstable/org.matrix.msc3391/user/{user_id}/rooms/\
+                                  {room_id}/account_data/{type}";
 
 pub(super) async fn get_global(
     cx: Cx<Server>,
@@ -34,10 +50,10 @@ pub(super) async fn get_global(
     let event_type = request.event_type.to_string();
     let content = match find(&cx, &request.user_id, None, &event_type)? {
         Some(content) => content,
-        None if event_type == "m.push_rules" => {
+        _ if event_type == "m.push_rules" => {
             to_raw(&json!({ "global": Ruleset::server_default(&request.user_id) }))
         }
-        None => return Err(nothing()),
+        _ => return Err(nothing()),
     };
     Ok(get_global_account_data::Response::new(Raw::from_json(content)))
 }
@@ -73,6 +89,87 @@ pub(super) async fn set_room(
     Ok(set_room_account_data::Response::new())
 }
 
+/// `DELETE` of the account data of a type (MSC3391), global or, with a room in the path, of that room.
+pub(super) async fn delete(
+    cx: Cx<Server, Option<Session>>,
+    request: RawRequest,
+) -> Result<Reply, ApiError> {
+    let session = cx.caller.clone().ok_or_else(ApiError::missing_token)?;
+    let cx = cx.called_by(session);
+    let (user_id, room_id, event_type) = match &request.args[..] {
+        [user_id, event_type] => (user_id, None, event_type),
+        [user_id, room_id, event_type] => (user_id, Some(room_id), event_type),
+        _ => return Err(ApiError::no_such_endpoint()),
+    };
+    let user_id = <&UserId>::try_from(user_id.as_str())
+        .map_err(|_| ApiError::invalid_param("This is not a user id."))?;
+    cx.must_be(user_id)?;
+    let room_id = room_id.map(|room_id| <&RoomId>::try_from(room_id.as_str())).transpose();
+    let room_id = room_id.map_err(|_| ApiError::invalid_param("This is not a room id."))?;
+    if let Some(room_id) = room_id {
+        cx.app.room(room_id)?;
+    }
+    if find(&cx, user_id, room_id, event_type)?.is_some() || is_own(event_type) {
+        set(&cx, room_id, event_type.clone(), to_raw(&json!(null))).await?;
+    }
+    Ok(Reply::json("{}"))
+}
+
+// Tags: account data of a room, which has endpoints of its own so that one tag is set at a time.
+
+pub(super) async fn tags(cx: Cx<Server>, request: get_tags::Request) -> Result<Bytes, ApiError> {
+    cx.must_be(&request.user_id)?;
+    cx.app.room(&request.room_id)?;
+    #[derive(Default, serde::Deserialize)]
+    struct Content {
+        #[serde(default)]
+        tags: Map<String, Value>,
+    }
+    let content = find(&cx, &request.user_id, Some(&request.room_id), "m.tag")?;
+    // What a client has put there by hand may be anything.
+    let content = content.and_then(|content| serde_json::from_str::<Content>(content.get()).ok());
+    json(&json!({ "tags": content.unwrap_or_default().tags }))
+}
+
+pub(super) async fn set_tag(
+    cx: Cx<Server>,
+    request: create_tag::Request,
+) -> Result<create_tag::Response, ApiError> {
+    // ruma knows the order alone; a tag may say more.
+    let info: Map<String, Value> =
+        serde_json::from_slice(&cx.body).map_err(|error| ApiError::bad_json(error.to_string()))?;
+    if request.tag_info.order.is_some_and(|order| !(0.0..=1.0).contains(&order)) {
+        return Err(ApiError::invalid_param("`order` is a number from 0 to 1."));
+    }
+    if request.tag.is_empty() || request.tag.len() > limits::TAG_BYTES {
+        return Err(ApiError::invalid_param("A tag's name has 1 to 255 bytes."));
+    }
+    change_tag(&cx, &request.user_id, &request.room_id, request.tag, Some(info)).await?;
+    Ok(create_tag::Response::new())
+}
+
+pub(super) async fn delete_tag(
+    cx: Cx<Server>,
+    request: delete_tag::Request,
+) -> Result<delete_tag::Response, ApiError> {
+    change_tag(&cx, &request.user_id, &request.room_id, request.tag, None).await?;
+    Ok(delete_tag::Response::new())
+}
+
+async fn change_tag(
+    cx: &Cx<Server>,
+    user_id: &UserId,
+    room_id: &RoomId,
+    tag: String,
+    info: Option<Map<String, Value>>,
+) -> Result<(), ApiError> {
+    cx.must_be(user_id)?;
+    cx.app.room(room_id)?;
+    let (user_id, room_id) = (user_id.to_owned(), room_id.to_owned());
+    cx.propose(SetTag { user_id, room_id, tag, info }).await?.into_inner();
+    Ok(())
+}
+
 fn nothing() -> ApiError {
     ApiError::not_found("There is no account data of this type.")
 }
@@ -87,7 +184,9 @@ fn find(
     let key = (room_id.map(ToOwned::to_owned), event_type.to_owned());
     let offset = account.read().account_data.get(&key).map(History::last_change);
     Ok(match offset.map(|offset| cx.app.engine.events().command(offset)).transpose()?.flatten() {
-        Some(Command::AccountDataSet(body)) => Some(body.content),
+        Some(Command::AccountDataSet(body)) => {
+            Some(body.content).filter(|content| !is_deleted(content))
+        }
         _ => None,
     })
 }
@@ -98,7 +197,7 @@ async fn set(
     event_type: String,
     content: Box<RawValue>,
 ) -> Result<(), ApiError> {
-    if OWN_TYPES.contains(&event_type.as_str()) {
+    if is_own(&event_type) {
         return Err(ApiError::new(
             crate::http::ErrorCode::BadJson,
             "This type is written through an endpoint of its own.",

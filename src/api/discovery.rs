@@ -20,11 +20,15 @@ use crate::{
 const VERSIONS: [&str; 3] = ["r0.6.0", "r0.6.1", "v1.1"];
 
 pub(super) async fn versions(
-    _: Cx<Server, Option<Session>>,
+    cx: Cx<Server, Option<Session>>,
     _: get_supported_versions::Request,
 ) -> Result<get_supported_versions::Response, ApiError> {
     let versions = VERSIONS.iter().map(ToString::to_string).collect();
-    Ok(get_supported_versions::Response::new(versions))
+    let mut response = get_supported_versions::Response::new(versions);
+    let delays = cx.app.config.delayed_events.max_delay_seconds > 0;
+    response.unstable_features.insert("org.matrix.msc4140".to_owned(), delays);
+    response.unstable_features.insert("org.matrix.msc3391".to_owned(), true);
+    Ok(response)
 }
 
 pub(super) async fn well_known(

@@ -47,6 +47,10 @@ impl From<Refusal> for ApiError {
                 Self::new(ErrorCode::BadState, text).with_status(StatusCode::FORBIDDEN)
             }
             Refusal::InvalidParam(_) => Self::invalid_param(text),
+            Refusal::TooManyDelayed { wait_ms } => {
+                let retry_after = std::time::Duration::from_millis(wait_ms.max(1));
+                Self::new(ErrorCode::MaxDelayedEventsExceeded { retry_after }, text)
+            }
             Refusal::UnknownToken => Self::unknown_token(false),
             Refusal::Broken => Self::internal("a decision panicked"),
             Refusal::Read(error) => error.into(),

@@ -56,7 +56,7 @@ fn stored(
 /// The filter of a request to `/sync`: JSON if it begins with `{`, otherwise the id of one that the
 /// caller has uploaded.
 pub(super) fn of_sync(cx: &Cx<Server>) -> Result<Filter, ApiError> {
-    let Some(filter) = cx.parameter("filter") else { return Ok(Filter::default()) };
+    let Some(filter) = cx.query("filter")? else { return Ok(Filter::default()) };
     if filter.starts_with('{') {
         return Filter::parse(&filter).map_err(|error| ApiError::invalid_param(error.to_string()));
     }
@@ -68,6 +68,6 @@ pub(super) fn of_sync(cx: &Cx<Server>) -> Result<Filter, ApiError> {
 
 /// The filter on events of a request, which is given as JSON.
 pub(super) fn of_events(cx: &Cx<Server>) -> Result<EventFilter, ApiError> {
-    let Some(filter) = cx.parameter("filter") else { return Ok(EventFilter::default()) };
+    let Some(filter) = cx.query("filter")? else { return Ok(EventFilter::default()) };
     EventFilter::parse(&filter).map_err(|error| ApiError::invalid_param(error.to_string()))
 }

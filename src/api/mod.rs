@@ -5,6 +5,7 @@ mod account_data;
 mod context;
 mod create_room;
 mod credentials;
+pub(crate) mod delayed;
 mod device;
 pub(crate) mod directory;
 mod discovery;
@@ -13,6 +14,7 @@ mod filter;
 mod keys;
 mod membership;
 mod old_sync;
+pub(crate) mod presence;
 pub(crate) mod profile;
 mod push;
 mod receipt;
@@ -46,6 +48,7 @@ use crate::{
     events::Viewer,
     http::{Access, ApiError, App, Caller, Cx, Session, Table},
     passwords::Passwords,
+    presence::Tracker,
     record::{Epoch, Offset},
     search::Search,
     state::Room,
@@ -63,6 +66,7 @@ pub(crate) struct Server {
     pub(crate) search: Arc<Search>,
     pub(crate) catalogue: directory::Catalogue,
     pub(crate) epoch: Epoch,
+    pub(crate) presence: Tracker,
 }
 
 const GET: Method = Method::GET;
@@ -98,10 +102,17 @@ pub(crate) fn endpoints(config: &Config) -> Table<Server> {
         .on(account_data::set_global)
         .on(account_data::get_room)
         .on(account_data::set_room)
+        .raw_json(Method::DELETE, account_data::GLOBAL, Access::Required, account_data::delete)
+        .raw_json(Method::DELETE, account_data::OF_ROOM, Access::Required, account_data::delete)
+        .on_json(account_data::tags)
+        .on(account_data::set_tag)
+        .on(account_data::delete_tag)
         // Sync
         .on(filter::create)
         .on_json(filter::get)
         .on_json(sync::sync)
+        .on(presence::set)
+        .on_json(presence::get)
         // Rooms: making, joining, leaving
         .on(create_room::create_room)
         .on(upgrade::upgrade)
@@ -118,9 +129,14 @@ pub(crate) fn endpoints(config: &Config) -> Table<Server> {
         .on(membership::joined_members)
         .on_json(membership::members)
         // Rooms: sending
-        .on(send::message)
-        .on(send::state)
+        .on_json(send::message)
+        .on_json(send::state)
         .on(send::redact)
+        .raw_json(Method::PUT, delayed::SCHEDULE, Access::Required, delayed::put)
+        .raw_json(Method::GET, delayed::LIST, Access::Required, delayed::list)
+        .raw_json(Method::GET, delayed::ONE, Access::Required, delayed::get)
+        .raw_json(Method::POST, delayed::ONE, Access::Optional, delayed::act)
+        .raw_json(Method::POST, delayed::ACT, Access::Optional, delayed::act_by_path)
         .on(receipt::receipt)
         .on(receipt::read_markers)
         .on(typing::typing)
@@ -299,9 +315,8 @@ impl Cx<Server> {
 impl Cx<Server, Option<Session>> {
     /// The same for the session that a raw endpoint with [`Access::Required`] has.
     fn with_session(self) -> Result<Cx<Server>, ApiError> {
-        let Self { app, caller, request_id, client, shutdown, body, uri } = self;
-        let caller = caller.ok_or_else(ApiError::missing_token)?;
-        Ok(Cx { app, caller, request_id, client, shutdown, body, uri })
+        let caller = self.caller.clone().ok_or_else(ApiError::missing_token)?;
+        Ok(self.called_by(caller))
     }
 }
 

@@ -68,6 +68,7 @@ async fn set(
     event_id: OwnedEventId,
     thread_id: Option<String>,
 ) -> Result<(), ApiError> {
+    cx.is_active();
     let user_id = cx.caller.user_id.clone();
     let ts = cx.app.engine.clock().now_ms();
     let receipt = SetReceipt { room_id, user_id, receipt_type, event_id, thread_id, ts };
@@ -81,6 +82,7 @@ async fn set_fully_read(
     room_id: OwnedRoomId,
     event_id: OwnedEventId,
 ) -> Result<(), ApiError> {
+    cx.is_active();
     let room = cx.app.room(&room_id)?;
     if !room.is_joined(&cx.caller.user_id, Offset::MAX) {
         return Err(ApiError::forbidden("You are not in this room."));

@@ -9,7 +9,15 @@ use ruma::{
     events::TimelineEventType,
 };
 
-use super::{Server, membership::check_invitee};
+use bytes::Bytes;
+use serde_json::json;
+
+use super::{
+    Server,
+    delayed::{self, Delay},
+    json,
+    membership::check_invitee,
+};
 use crate::{
     decide::{canonical, send::SendEvent},
     http::{ApiError, Cx},
@@ -26,6 +34,7 @@ async fn send(
     redacts: Option<OwnedEventId>,
     transaction: Option<Transaction>,
 ) -> Result<OwnedEventId, ApiError> {
+    cx.is_active();
     let sender = cx.caller.user_id.clone();
     let ts = cx.app.now();
     let proposal =
@@ -48,8 +57,15 @@ pub(super) fn transaction(
 pub(super) async fn message(
     cx: Cx<Server>,
     request: send_message_event::Request,
-) -> Result<send_message_event::Response, ApiError> {
+) -> Result<Bytes, ApiError> {
     let event_type = request.event_type.to_string();
+    if let Some(delay) = Delay::in_query(&cx)? {
+        let scope = format!("send delayed/{}/{event_type}", request.room_id);
+        let transaction = transaction(&cx, scope, request.txn_id.as_str())?;
+        let content = request.body.into_json();
+        let event = delayed::Event { event_type, state_key: None, content };
+        return delayed::schedule(&cx, request.room_id, event, delay, Some(transaction)).await;
+    }
     let scope = format!("send/{}/{event_type}", request.room_id);
     let transaction = transaction(&cx, scope, request.txn_id.as_str())?;
     let mut content = canonical(request.body.json())?;
@@ -60,11 +76,11 @@ pub(super) async fn message(
     };
     let event_id =
         send(&cx, request.room_id, event_type, None, content, redacts, Some(transaction)).await?;
-    Ok(send_message_event::Response::new(event_id))
+    json(&json!({ "event_id": event_id }))
 }
 
 /// The event that a redaction sent as an ordinary event names in its content.
-fn redacts(content: &mut CanonicalJsonObject) -> Result<OwnedEventId, ApiError> {
+pub(super) fn redacts(content: &mut CanonicalJsonObject) -> Result<OwnedEventId, ApiError> {
     let Some(CanonicalJsonValue::String(event_id)) = content.remove("redacts") else {
         return Err(ApiError::missing_param("A redaction names the event in `redacts`."));
     };
@@ -74,7 +90,15 @@ fn redacts(content: &mut CanonicalJsonObject) -> Result<OwnedEventId, ApiError> 
 pub(super) async fn state(
     cx: Cx<Server>,
     request: send_state_event::Request,
-) -> Result<send_state_event::Response, ApiError> {
+) -> Result<Bytes, ApiError> {
+    if let Some(delay) = Delay::in_query(&cx)? {
+        let event = delayed::Event {
+            event_type: request.event_type.to_string(),
+            state_key: Some(request.state_key),
+            content: request.body.into_json(),
+        };
+        return delayed::schedule(&cx, request.room_id, event, delay, None).await;
+    }
     let content = canonical(request.body.json())?;
     let event_type = TimelineEventType::from(request.event_type.to_string());
     if event_type == TimelineEventType::RoomMember
@@ -85,7 +109,7 @@ pub(super) async fn state(
     }
     let state_key = Some(request.state_key);
     let event_id = send(&cx, request.room_id, event_type, state_key, content, None, None).await?;
-    Ok(send_state_event::Response::new(event_id))
+    json(&json!({ "event_id": event_id }))
 }
 
 pub(super) async fn redact(

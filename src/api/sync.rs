@@ -6,19 +6,21 @@ use bytes::Bytes;
 use ruma::api::client::sync::sync_events::v3 as sync_events;
 use tokio::time::{Instant, timeout_at};
 
-use super::{Server, at_length, filter, json, to_device};
+use super::{Server, at_length, filter, json, presence, to_device};
 use crate::{
     http::{ApiError, Cx},
     sync::{
         self,
         v3::{self, Request, SyncFilter},
     },
+    view::filter::EventFilter,
 };
 
 pub(super) async fn sync(cx: Cx<Server>, request: sync_events::Request) -> Result<Bytes, ApiError> {
     let settings = &cx.app.config.sync;
     let to_usize = |number: u32| usize::try_from(number).unwrap_or(usize::MAX);
-    let wanted = Request {
+    let said = presence::said(&request.set_presence)?;
+    let mut wanted = Request {
         since: match request.since.as_deref() {
             // Some clients send an empty `since` for none.
             None | Some("") => None,
@@ -37,6 +39,9 @@ pub(super) async fn sync(cx: Cx<Server>, request: sync_events::Request) -> Resul
     if let Some(since) = wanted.since {
         to_device::acknowledge(&cx, since);
     }
+    if !cx.app.presence.is_enabled() {
+        wanted.filter.presence = EventFilter::nothing();
+    }
     let at_once = wanted.since.is_none() || wanted.full_state;
     let longest = Duration::from_secs(settings.max_timeout_seconds);
     let patience = request.timeout.unwrap_or_default().min(longest);
@@ -48,6 +53,7 @@ pub(super) async fn sync(cx: Cx<Server>, request: sync_events::Request) -> Resul
         view.viewer.at = sync::to_device::cut(view.state, device, wanted.since, view.at());
         v3::respond(&view, &wanted, &cx.app.known_members)
     };
+    let _syncing = presence::Syncing::begin(&cx, said);
     let head = cx.app.engine.head();
     let listener = head.listen(&cx.caller.user_id);
     loop {

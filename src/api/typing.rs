@@ -20,6 +20,7 @@ pub(super) async fn typing(
     request: create_typing_event::Request,
 ) -> Result<create_typing_event::Response, ApiError> {
     cx.must_be(&request.user_id)?;
+    cx.is_active();
     let lasts = match &request.state {
         Typing::Yes(info) => Some(info.timeout.min(LONGEST)),
         Typing::No => None,

@@ -4,12 +4,16 @@ use ruma::{OwnedDeviceId, OwnedRoomId, OwnedUserId, UserId};
 use serde_json::value::RawValue;
 
 use super::{Proposal, Refusal, Turn};
-use crate::record::{
-    Stream,
-    command::{
-        AccountDataSet, AccountKind, DeviceConfirm, DeviceLogin, DeviceRefresh, DeviceRemove,
-        DeviceRename, FilterCreate, ProfileSet, Secret, TokenHash, Tokens, UserPassword,
-        UserRegister,
+use crate::{
+    events::to_raw,
+    limits,
+    record::{
+        Command, Stream,
+        command::{
+            AccountDataSet, AccountKind, DeviceConfirm, DeviceLogin, DeviceRefresh, DeviceRemove,
+            DeviceRename, FilterCreate, ProfileSet, Secret, TokenHash, Tokens, UserPassword,
+            UserRegister,
+        },
     },
 };
 
@@ -352,7 +356,7 @@ pub struct SetAccountData {
     pub room_id: Option<OwnedRoomId>,
     /// The type.
     pub event_type: String,
-    /// The content: a JSON object.
+    /// The content: a JSON object, or `null` to delete it.
     pub content: Box<RawValue>,
 }
 
@@ -374,6 +378,70 @@ impl Proposal for SetAccountData {
             },
         );
         Ok(())
+    }
+}
+
+/// Set or remove a tag of a room.
+#[derive(Clone, Debug)]
+pub struct SetTag {
+    /// The user.
+    pub user_id: OwnedUserId,
+    /// The room.
+    pub room_id: OwnedRoomId,
+    /// The tag.
+    pub tag: String,
+    /// What is said with it; none removes the tag.
+    pub info: Option<serde_json::Map<String, serde_json::Value>>,
+}
+
+impl Proposal for SetTag {
+    type Outcome = ();
+
+    fn stream(&self) -> Stream {
+        Stream::user(&self.user_id)
+    }
+
+    // All tags of a room are one piece of account data. They are read within the turn: of two who change
+    // them at once, neither undoes what the other did.
+    fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
+        let account = turn.env.state.accounts.get(&self.user_id).ok_or_else(no_account)?;
+        let key = (Some(self.room_id.clone()), "m.tag".to_owned());
+        let offset = account.read().account_data.get(&key).map(|history| history.last_change());
+        let before = match offset.map(|offset| turn.env.events.command(offset)).transpose()? {
+            Some(Some(Command::AccountDataSet(body))) => body.content,
+            _ => to_raw(&serde_json::json!({})),
+        };
+        let before: serde_json::Map<String, serde_json::Value> =
+            serde_json::from_str(before.get()).unwrap_or_default();
+        let mut content = before.clone();
+        // A client may have set anything as the account data of this type.
+        let tags = content.entry("tags").or_insert_with(|| serde_json::json!({}));
+        if !tags.is_object() {
+            *tags = serde_json::json!({});
+        }
+        if let Some(tags) = tags.as_object_mut() {
+            match &self.info {
+                Some(info) => tags.insert(self.tag.clone(), info.clone().into()),
+                None => tags.remove(&self.tag),
+            };
+            if self.info.is_none() && tags.is_empty() && !before.contains_key("tags") {
+                return Ok(());
+            }
+        }
+        if content == before {
+            return Ok(());
+        }
+        let content = to_raw(&content);
+        if content.get().len() > limits::ACCOUNT_DATA_BYTES {
+            return Err(Refusal::TooLarge("The room has too many tags.".to_owned()));
+        }
+        let set = SetAccountData {
+            user_id: self.user_id.clone(),
+            room_id: Some(self.room_id.clone()),
+            event_type: "m.tag".to_owned(),
+            content,
+        };
+        set.decide(turn)
     }
 }
 

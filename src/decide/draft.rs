@@ -281,6 +281,7 @@ impl RoomDraft {
             room_version: is_create.then(|| self.version.clone()),
             transaction: new.transaction,
             redacts: new.redacts.map(|(_, offset)| offset),
+            delay_id: None,
             pdu: raw,
         };
         let event = StoredEvent::new(Offset::ZERO, body.clone())

@@ -7,12 +7,14 @@
 
 pub mod account;
 pub mod create_room;
+pub mod delayed;
 pub mod directory;
 mod draft;
 pub mod ephemeral;
 pub mod keys;
 pub mod membership;
 mod powers;
+pub mod presence;
 pub mod report;
 pub mod send;
 pub mod to_device;
@@ -121,6 +123,12 @@ pub enum Refusal {
     /// A parameter has a value that it may not have.
     #[error("{0}")]
     InvalidParam(String),
+    /// The user has as many events scheduled as they may.
+    #[error("the maximum number of delayed events has been reached")]
+    TooManyDelayed {
+        /// In how many milliseconds the first of them is due.
+        wait_ms: u64,
+    },
     /// The token is not in force (any more).
     #[error("the token is not known")]
     UnknownToken,
@@ -163,6 +171,8 @@ pub struct Turn<'a> {
     room: Option<RoomDraft>,
     /// What the transactions of this turn have sent, by session, scope and id.
     transactions: HashMap<(Offset, String, String), OwnedEventId>,
+    /// The delayed event that is being sent.
+    delay_id: Option<String>,
 }
 
 impl<'a> Turn<'a> {
@@ -174,6 +184,7 @@ impl<'a> Turn<'a> {
             batch: Batch { expect, records: Vec::new() },
             room: None,
             transactions: HashMap::new(),
+            delay_id: None,
         }
     }
 
@@ -264,9 +275,16 @@ impl<'a> Turn<'a> {
     /// When the room's rules do not allow it, or it is not a valid event.
     pub fn add_event(&mut self, new: NewEvent) -> Result<OwnedEventId, Refusal> {
         let env = self.env;
-        let body = self.draft()?.add(env, new)?;
+        let (sender, ts) = (new.sender.clone(), u64::from(new.ts.get()));
+        let state = new.state_key.clone().map(|key| (new.event_type.to_string(), key));
+        let mut body = self.draft()?.add(env, new)?;
+        body.delay_id.clone_from(&self.delay_id);
         let event_id = body.event_id.clone();
+        let delayed = state.map_or_else(Vec::new, |(event_type, state_key)| {
+            env.state.delayed.of_state(&body.room_id, &event_type, &state_key)
+        });
         self.append(Stream::room(&body.room_id), body);
+        self.give_up_delayed(delayed, &sender, ts);
         Ok(event_id)
     }
 

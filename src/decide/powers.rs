@@ -128,6 +128,7 @@ mod tests {
             room_version: None,
             transaction: None,
             redacts: None,
+            delay_id: None,
             pdu: serde_json::value::to_raw_value(&pdu).unwrap(),
         };
         EventRef::new(StoredEvent::new(Offset::ZERO, body).unwrap())

@@ -1,17 +1,21 @@
 //! The published head of the log, and the long-polls that wait for what concerns them.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering},
+use std::{
+    collections::BTreeSet,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use dashmap::DashMap;
-use ruma::{OwnedUserId, UserId};
+use parking_lot::Mutex;
+use ruma::{OwnedRoomId, OwnedUserId, UserId};
 use tokio::sync::{Notify, watch};
 
 use crate::{
     record::Offset,
-    state::{Effect, State},
+    state::{Effect, Membership, State},
 };
 
 /// The last offset that is durable and applied, as readers may see it.
@@ -20,6 +24,9 @@ pub struct Head {
     offset: AtomicU64,
     moved: watch::Sender<Offset>,
     waiting: DashMap<OwnedUserId, Waiting>,
+    /// Whose presence changed since those concerned were last woken for it.
+    presence: Mutex<BTreeSet<OwnedUserId>>,
+    delayed: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -34,6 +41,8 @@ impl Head {
             offset: AtomicU64::new(offset.get()),
             moved: watch::Sender::new(offset),
             waiting: DashMap::new(),
+            presence: Mutex::default(),
+            delayed: Notify::new(),
         }
     }
 
@@ -81,10 +90,19 @@ impl Head {
         !self.waiting.is_empty()
     }
 
-    /// Wakes exactly those whom published effects concern.
-    pub(super) fn wake_all(&self, state: &State, mut effects: Vec<Effect>) {
+    /// Is notified when events that are to be sent later were scheduled, put off or finished.
+    #[must_use]
+    pub const fn delayed(&self) -> &Notify {
+        &self.delayed
+    }
+
+    /// Wakes exactly those whom published effects concern. Presence is kept for later: says whether the
+    /// caller is to call [`Head::wake_for_presence`] in a while.
+    #[must_use]
+    pub(super) fn wake_all(&self, state: &State, mut effects: Vec<Effect>) -> bool {
         effects.sort_unstable();
         effects.dedup();
+        let mut begins = false;
         for effect in effects {
             match effect {
                 Effect::WakeUser(user_id) => self.wake(&user_id),
@@ -93,7 +111,34 @@ impl Head {
                         room.each_member_now(|user_id| self.wake(user_id));
                     }
                 }
+                Effect::WakePresence(user_id) => {
+                    let mut presence = self.presence.lock();
+                    begins |= presence.is_empty();
+                    presence.insert(user_id);
+                }
+                Effect::Delayed => {}
             }
+        }
+        begins
+    }
+
+    /// Wakes, once each, those who are in a room with anyone whose presence changed since the last time.
+    pub(super) fn wake_for_presence(&self, state: &State) {
+        let users = std::mem::take(&mut *self.presence.lock());
+        let mut rooms: BTreeSet<OwnedRoomId> = BTreeSet::new();
+        for user_id in &users {
+            self.wake(user_id);
+            let parts = state.memberships.of(user_id, Offset::MAX).into_iter();
+            let joined = parts.filter(|part| part.membership == Membership::Join);
+            rooms.extend(joined.map(|part| part.room_id));
+        }
+        let mut woken: BTreeSet<OwnedUserId> = users;
+        for room in rooms.iter().filter_map(|room_id| state.rooms.get(room_id)) {
+            room.each_joined_now(|user_id| {
+                if self.waiting.contains_key(user_id) && woken.insert(user_id.clone()) {
+                    self.wake(user_id);
+                }
+            });
         }
     }
 

@@ -30,9 +30,10 @@ use crate::{
     clock::Clock,
     decide::{Env, Proposal, ServerKeys},
     events::EventStore,
+    limits,
     log::{AppendError, Batch, Log, ReadError, StreamHeads},
     record::{Command, NewRecord, Offset, Origin, Record, Stream, command::ServerIdentity},
-    state::{ApplyError, State},
+    state::{ApplyError, Effect, State},
 };
 
 /// How many records a replay reads at once: enough to make a read cheap, little enough to keep
@@ -240,10 +241,19 @@ fn follower(
             }
             events.remember(record);
         }
-        if head.publish(state.applied()) && !effects.is_empty() {
+        let anyone_waits = head.publish(state.applied());
+        if effects.contains(&Effect::Delayed) {
+            head.delayed().notify_one();
+        }
+        if anyone_waits && !effects.is_empty() {
             // Elsewhere, so that thousands who wait do not come before the one who wrote.
             let (state, head) = (Arc::clone(&state), Arc::clone(&head));
-            runtime.spawn(async move { head.wake_all(&state, effects) });
+            runtime.spawn(async move {
+                if head.wake_all(&state, effects) {
+                    tokio::time::sleep(limits::PRESENCE_WAVE).await;
+                    head.wake_for_presence(&state);
+                }
+            });
         }
     }
 }

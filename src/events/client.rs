@@ -93,6 +93,8 @@ pub(crate) struct Unsigned<'a> {
     pub(crate) age: i64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) transaction_id: Option<&'a str>,
+    #[serde(rename = "org.matrix.msc4140.delay_id", skip_serializing_if = "Option::is_none")]
+    pub(crate) delay_id: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) membership: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]

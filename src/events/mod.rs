@@ -61,6 +61,8 @@ pub struct StoredEvent {
     pub redacts: Option<OwnedEventId>,
     /// The transaction that sent it.
     pub transaction: Option<Transaction>,
+    /// The id of its delay, if it was scheduled.
+    pub delay_id: Option<Box<str>>,
     /// The event in federation format.
     pub pdu: Box<RawValue>,
 }
@@ -118,6 +120,7 @@ impl StoredEvent {
             auth_events: pdu.auth_events,
             redacts,
             transaction: body.transaction,
+            delay_id: body.delay_id.map(Into::into),
             pdu: body.pdu,
         })
     }

@@ -38,7 +38,9 @@ fn mask(value: &mut Value) {
                     name if OPAQUE.contains(&name) => {}
                     "password" => shorten(value, password),
                     "access" | "refresh" => shorten(value, |hash| hash_start(&hash)),
-                    "private_key" | "secret" | "token" => shorten(value, |_| HIDDEN.to_owned()),
+                    "private_key" | "secret" | "token" | "delay_id" => {
+                        shorten(value, |_| HIDDEN.to_owned())
+                    }
                     _ => mask(value),
                 }
             }

@@ -5,7 +5,10 @@ use serde_json::Value;
 
 use crate::{
     events::StoredEvent,
-    record::{Command, Offset, Record},
+    record::{
+        Command, Offset, Record,
+        command::{DelayedOutcome, PresenceState},
+    },
     state::Membership,
 };
 
@@ -140,6 +143,28 @@ fn of_command(record: &Record, command: Command, who: String) -> (String, String
             let score = body.score.map_or_else(String::new, |score| format!(" with {score}"));
             let reason = body.reason.map_or_else(String::new, |reason| format!(": {reason}"));
             (body.reporter.to_string(), format!("reported {what}{score}{reason}"))
+        }
+        Command::PresenceSet(body) => {
+            let idle = if body.currently_active { "" } else { ", not active just now" };
+            let idle = if body.presence == PresenceState::Online { idle } else { "" };
+            let status = body.status_msg.map_or_else(String::new, |text| format!(" ({text})"));
+            (body.user_id.to_string(), format!("is {}{idle}{status}", body.presence.as_str()))
+        }
+        Command::DelayedSchedule(body) => {
+            let after = format!("{} ms", body.delay_ms);
+            let text = format!("will send {} to {} after {after}", body.event_type, body.room_id);
+            (body.user_id.to_string(), text)
+        }
+        Command::DelayedRestart(_) => (who, "put off a scheduled event".to_owned()),
+        Command::DelayedFinish(body) => {
+            let text = match body.outcome {
+                DelayedOutcome::Send { event_id } => format!("sent {event_id}, as scheduled"),
+                DelayedOutcome::Cancel => "cancelled a scheduled event".to_owned(),
+                DelayedOutcome::Error { errcode, error } => {
+                    format!("did not send a scheduled event: {errcode}: {error}")
+                }
+            };
+            (who, text)
         }
         Command::AliasSet(body) => {
             (body.creator.to_string(), format!("pointed {} at {}", body.alias, body.room_id))

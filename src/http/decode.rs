@@ -64,6 +64,22 @@ pub(crate) fn path_args<'a>(
         .collect()
 }
 
+/// The first parameter of this name in the query, decoded; `None` if it is not there or empty.
+pub(crate) fn query_parameter(uri: &Uri, name: &str) -> Result<Option<String>, ApiError> {
+    for pair in uri.query().unwrap_or_default().split('&') {
+        let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+        if key != name && percent_decode_str(key).decode_utf8().is_ok_and(|key| key != name) {
+            continue;
+        }
+        let value = value.replace('+', " ");
+        let value = percent_decode_str(&value).decode_utf8().map_err(|_| {
+            ApiError::invalid_param(format!("The parameter `{name}` is not UTF-8."))
+        })?;
+        return Ok(Some(value.into_owned()).filter(|value| !value.is_empty()));
+    }
+    Ok(None)
+}
+
 /// The JSON body of a request, checked: one well-formed object of bounded depth.
 pub(crate) fn json_body(body: Bytes) -> Result<Bytes, ApiError> {
     let Some(first) = body.iter().position(|byte| !byte.is_ascii_whitespace()) else {
@@ -419,6 +435,18 @@ mod tests {
             decode::<search_users::v3::Request>("/", &[], br#"{"search_term":null}"#),
             "M_BAD_JSON"
         );
+    }
+
+    #[test]
+    fn a_parameter_of_the_query_is_found_and_decoded() {
+        let uri = Uri::from_static("/a?x=1&org.y%2Ez=a%20b+c&e=&f&bad=%FF&x=2");
+        let find = |name| query_parameter(&uri, name).map_err(|error| error.code().as_str());
+        assert_eq!(find("x"), Ok(Some("1".to_owned())));
+        assert_eq!(find("org.y.z"), Ok(Some("a b c".to_owned())));
+        assert_eq!(find("bad"), Err("M_INVALID_PARAM"));
+        for name in ["e", "f", "none"] {
+            assert_eq!(find(name), Ok(None), "{name}");
+        }
     }
 
     #[test]

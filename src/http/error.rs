@@ -27,19 +27,34 @@ pub(crate) enum ErrorCode {
     Exclusive,
     Forbidden,
     GuestAccessForbidden,
-    IncompatibleRoomVersion { room_version: RoomVersionId },
+    IncompatibleRoomVersion {
+        room_version: RoomVersionId,
+    },
     InvalidParam,
     InvalidRoomState,
     InvalidSignature,
     InvalidUsername,
     InviteBlocked,
-    LimitExceeded { retry_after: Option<Duration> },
+    LimitExceeded {
+        retry_after: Option<Duration>,
+    },
+    /// MSC4140. Its first form hid behind `M_UNKNOWN`, which is what its endpoints' clients look for.
+    MaxDelayExceeded {
+        max_delay_ms: u64,
+        first_form: bool,
+    },
+    /// MSC4140.
+    MaxDelayedEventsExceeded {
+        retry_after: Duration,
+    },
     MissingParam,
     MissingToken,
     NotFound,
     NotJson,
     NotYetUploaded,
-    ResourceLimitExceeded { admin_contact: String },
+    ResourceLimitExceeded {
+        admin_contact: String,
+    },
     RoomInUse,
     ServerNotTrusted,
     ThreepidAuthFailed,
@@ -53,7 +68,9 @@ pub(crate) enum ErrorCode {
     Unauthorized,
     Unknown,
     UnknownPos,
-    UnknownToken { soft_logout: bool },
+    UnknownToken {
+        soft_logout: bool,
+    },
     Unrecognized,
     UnsupportedRoomVersion,
     UserDeactivated,
@@ -61,7 +78,9 @@ pub(crate) enum ErrorCode {
     UserLocked,
     UserSuspended,
     WeakPassword,
-    WrongRoomKeysVersion { current_version: String },
+    WrongRoomKeysVersion {
+        current_version: String,
+    },
 }
 
 impl ErrorCode {
@@ -99,6 +118,11 @@ impl ErrorCode {
             Self::InvalidUsername => ("M_INVALID_USERNAME", BAD_REQUEST),
             Self::InviteBlocked => ("M_INVITE_BLOCKED", FORBIDDEN),
             Self::LimitExceeded { .. } => ("M_LIMIT_EXCEEDED", StatusCode::TOO_MANY_REQUESTS),
+            Self::MaxDelayExceeded { first_form: true, .. } => ("M_UNKNOWN", BAD_REQUEST),
+            Self::MaxDelayExceeded { .. } => ("ORG.MATRIX.MSC4140_MAX_DELAY_EXCEEDED", BAD_REQUEST),
+            Self::MaxDelayedEventsExceeded { .. } => {
+                ("M_LIMIT_EXCEEDED", StatusCode::TOO_MANY_REQUESTS)
+            }
             Self::MissingParam => ("M_MISSING_PARAM", BAD_REQUEST),
             Self::MissingToken => ("M_MISSING_TOKEN", UNAUTHORIZED),
             Self::NotFound => ("M_NOT_FOUND", StatusCode::NOT_FOUND),
@@ -139,6 +163,15 @@ impl ErrorCode {
             }
             Self::LimitExceeded { retry_after: Some(wait) } => {
                 body.insert("retry_after_ms".to_owned(), json!(millis(*wait)));
+            }
+            Self::MaxDelayExceeded { max_delay_ms, .. } => {
+                body.insert("org.matrix.msc4140.errcode".to_owned(), json!("M_MAX_DELAY_EXCEEDED"));
+                body.insert("org.matrix.msc4140.max_delay".to_owned(), json!(max_delay_ms));
+            }
+            Self::MaxDelayedEventsExceeded { retry_after } => {
+                let code = json!("M_MAX_DELAYED_EVENTS_EXCEEDED");
+                body.insert("org.matrix.msc4140.errcode".to_owned(), code);
+                body.insert("retry_after_ms".to_owned(), json!(millis(*retry_after)));
             }
             Self::ResourceLimitExceeded { admin_contact } => {
                 body.insert("admin_contact".to_owned(), json!(admin_contact));
@@ -317,6 +350,7 @@ impl ApiError {
     pub(crate) fn retry_after(&self) -> Option<Duration> {
         match self.0.code {
             ErrorCode::LimitExceeded { retry_after } => retry_after,
+            ErrorCode::MaxDelayedEventsExceeded { retry_after } => Some(retry_after),
             _ => None,
         }
     }

@@ -34,11 +34,10 @@ mod table;
 mod tests;
 mod throttle;
 
-use std::{borrow::Cow, net::IpAddr, sync::Arc};
+use std::{net::IpAddr, sync::Arc};
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
-use percent_encoding::percent_decode_str;
 
 #[allow(
     unused_imports,
@@ -73,23 +72,25 @@ pub(crate) struct Cx<A, C = Session> {
     pub(crate) request_id: Arc<str>,
     /// The address the request came from.
     pub(crate) client: IpAddr,
+    /// The address with its query.
+    pub(crate) uri: ::http::Uri,
     /// Given when the server goes down: whatever waits should answer then.
     pub(crate) shutdown: Shutdown,
     /// The body as it was sent, checked to be one JSON object if the endpoint takes JSON (and `{}`
     /// if there was none).
     pub(crate) body: Bytes,
-    /// The address that was asked for, with its query.
-    pub(crate) uri: http::Uri,
 }
 
 impl<A, C> Cx<A, C> {
-    /// The text of a parameter of the query, for what the typed request does not keep of it.
-    pub(crate) fn parameter(&self, name: &str) -> Option<String> {
-        let pairs = self.uri.query()?.split('&').filter_map(|pair| pair.split_once('='));
-        let (_, value) =
-            pairs.into_iter().find(|(key, value)| *key == name && !value.is_empty())?;
-        let value = value.replace('+', " ");
-        percent_decode_str(&value).decode_utf8().ok().map(Cow::into_owned)
+    /// The same for this caller: once it is known who an endpoint without a request type is called by.
+    pub(crate) fn called_by<D>(self, caller: D) -> Cx<A, D> {
+        let Self { app, caller: _, request_id, client, uri, shutdown, body } = self;
+        Cx { app, caller, request_id, client, uri, shutdown, body }
+    }
+
+    /// A parameter of the query that ruma's request type lacks. One without a value is as good as none.
+    pub(crate) fn query(&self, name: &str) -> Result<Option<String>, ApiError> {
+        decode::query_parameter(&self.uri, name)
     }
 }
 

@@ -178,17 +178,27 @@ impl<A: Send + Sync + 'static> Table<A> {
         F: Future<Output = Result<Reply, ApiError>> + Send + 'static,
     {
         let body = if method == Method::GET { Body::None } else { Body::Bytes(None) };
-        let handler: Box<Handler<A>> = Box::new(move |mut call, args| {
-            let caller = call.session.take();
-            let request = RawRequest {
-                method: std::mem::take(&mut call.method),
-                uri: call.uri.clone(),
-                headers: std::mem::take(&mut call.headers),
-                args: args.iter().map(|arg| arg.clone().into_owned()).collect(),
-            };
-            Ok(Box::pin(handler(call.into_cx(caller), request)))
-        });
+        let handler = raw_handler(handler);
         self.add(&method, [path], Route { path, access, rate_limited: false, body, handler })
+    }
+
+    /// As [`Table::raw`], for endpoints of the Matrix API that ruma has no request type for: the body is
+    /// one JSON object, and the requests are counted against the caller's rate limit.
+    #[must_use]
+    pub(crate) fn raw_json<H, F>(
+        self,
+        method: Method,
+        path: &'static str,
+        access: Access,
+        handler: H,
+    ) -> Self
+    where
+        H: Fn(Cx<A, Option<Session>>, RawRequest) -> F + Copy + Send + Sync + 'static,
+        F: Future<Output = Result<Reply, ApiError>> + Send + 'static,
+    {
+        let body = json_unless_get(&method);
+        let handler = raw_handler(handler);
+        self.add(&method, [path], Route { path, access, rate_limited: true, body, handler })
     }
 
     /// The finished table.
@@ -291,6 +301,24 @@ impl<A> Call<A> {
             uri: self.uri,
         }
     }
+}
+
+fn raw_handler<A, H, F>(handler: H) -> Box<Handler<A>>
+where
+    A: Send + Sync + 'static,
+    H: Fn(Cx<A, Option<Session>>, RawRequest) -> F + Copy + Send + Sync + 'static,
+    F: Future<Output = Result<Reply, ApiError>> + Send + 'static,
+{
+    Box::new(move |mut call, args| {
+        let caller = call.session.take();
+        let request = RawRequest {
+            method: std::mem::take(&mut call.method),
+            uri: call.uri.clone(),
+            headers: std::mem::take(&mut call.headers),
+            args: args.iter().map(|arg| arg.clone().into_owned()).collect(),
+        };
+        Ok(Box::pin(handler(call.into_cx(caller), request)))
+    })
 }
 
 fn json_unless_get(method: &Method) -> Body {

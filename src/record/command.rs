@@ -169,6 +169,14 @@ commands! {
     RoomTyping(RoomTyping) = "room.typing" version 1 Rewindable, ephemeral;
     /// A user reported an event, a room or a user to those who run the server.
     ReportCreate(ReportCreate) = "report.create" version 1 Rewindable;
+    /// What others see of a user's presence changed.
+    PresenceSet(PresenceSet) = "presence.set" version 1 Rewindable, ephemeral;
+    /// An event was scheduled to be sent later.
+    DelayedSchedule(DelayedSchedule) = "delayed.schedule" version 1 Rewindable;
+    /// The time of a scheduled event began anew.
+    DelayedRestart(DelayedRestart) = "delayed.restart" version 1 Rewindable;
+    /// A scheduled event was sent, cancelled, or could not be sent.
+    DelayedFinish(DelayedFinish) = "delayed.finish" version 1 Rewindable;
     /// An alias was pointed at a room.
     AliasSet(AliasSet) = "alias.set" version 1 Rewindable;
     /// An alias was removed.
@@ -351,7 +359,7 @@ pub struct AccountDataSet {
     /// The event type.
     #[serde(rename = "type")]
     pub event_type: String,
-    /// The content: a JSON object.
+    /// The content: a JSON object, or `null` for what was deleted.
     pub content: Box<RawValue>,
 }
 
@@ -467,6 +475,9 @@ pub struct RoomEvent {
     /// For a redaction that takes effect: the offset of the event that it redacts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub redacts: Option<Offset>,
+    /// For an event that was scheduled: the id of its delay.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub delay_id: Option<String>,
     /// The event in federation format: hashed, signed, canonical JSON.
     pub pdu: Box<RawValue>,
 }
@@ -551,6 +562,116 @@ pub struct ReportCreate {
     /// How bad it is: from -100, the worst, to 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub score: Option<i8>,
+}
+
+/// What others see of a user: there, there but idle, or gone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PresenceState {
+    /// Not connected, or not to be seen.
+    #[default]
+    Offline,
+    /// Connected, but idle.
+    Unavailable,
+    /// Connected.
+    Online,
+}
+
+impl PresenceState {
+    /// The word in the presence event's content.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Offline => "offline",
+            Self::Unavailable => "unavailable",
+            Self::Online => "online",
+        }
+    }
+}
+
+/// Payload of `presence.set`. Each says everything: an earlier one of the same user is superseded.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PresenceSet {
+    /// The user.
+    pub user_id: OwnedUserId,
+    /// Of the user's devices the one that is there most.
+    pub presence: PresenceState,
+    /// The user's own words.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub status_msg: Option<String>,
+    /// Whether the user did something within the last minute.
+    pub currently_active: bool,
+    /// When the user last did something, in milliseconds since the Unix epoch; 0: not known.
+    pub last_active_ms: u64,
+}
+
+/// Payload of `delayed.schedule`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct DelayedSchedule {
+    /// The id given out for it: a secret, as whoever knows it may act on it.
+    pub delay_id: String,
+    /// Who sends it.
+    pub user_id: OwnedUserId,
+    /// The room.
+    pub room_id: OwnedRoomId,
+    /// The event's type.
+    #[serde(rename = "type")]
+    pub event_type: String,
+    /// The event's state key, for a state event.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub state_key: Option<String>,
+    /// The event's content, as the client sent it: a JSON object.
+    pub content: Box<RawValue>,
+    /// How long it waits, in milliseconds.
+    pub delay_ms: u64,
+    /// Since when, in milliseconds since the Unix epoch.
+    pub since_ms: u64,
+    /// The transaction that scheduled it, if the endpoint has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub transaction: Option<Transaction>,
+}
+
+/// Payload of `delayed.restart`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct DelayedRestart {
+    /// Which.
+    pub delay_id: String,
+    /// Since when it waits now, in milliseconds since the Unix epoch.
+    pub since_ms: u64,
+}
+
+/// Payload of `delayed.finish`. When the event was sent, its `room.event` is in the same batch.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct DelayedFinish {
+    /// Which.
+    pub delay_id: String,
+    /// What became of it.
+    #[serde(flatten)]
+    pub outcome: DelayedOutcome,
+    /// Whether someone asked for it; otherwise its time had come, or something stood in its way.
+    pub by_action: bool,
+    /// When, in milliseconds since the Unix epoch.
+    pub ts: u64,
+}
+
+/// What became of a scheduled event.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "outcome", rename_all = "lowercase")]
+pub enum DelayedOutcome {
+    /// It was sent.
+    Send {
+        /// The event's id.
+        event_id: OwnedEventId,
+    },
+    /// It was called off.
+    Cancel,
+    /// It could not be sent.
+    Error {
+        /// The code of the standard error.
+        errcode: String,
+        /// The sentence of the standard error.
+        error: String,
+    },
 }
 
 /// Payload of `alias.set`.

@@ -103,6 +103,19 @@ impl Stream {
         Self(format!("user/{}", user_id.localpart()).into())
     }
 
+    /// The stream of a local user's presence, apart from the account: it changes often, and nothing else
+    /// rests on it.
+    #[must_use]
+    pub fn presence(user_id: &UserId) -> Self {
+        Self(format!("presence/{}", user_id.localpart()).into())
+    }
+
+    /// The stream of the events that a local user has scheduled.
+    #[must_use]
+    pub fn delayed(user_id: &UserId) -> Self {
+        Self(format!("delayed/{}", user_id.localpart()).into())
+    }
+
     /// The stream of a room alias.
     #[must_use]
     pub fn alias(alias: &RoomAliasId) -> Self {

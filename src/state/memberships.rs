@@ -20,6 +20,12 @@ pub struct Part {
 }
 
 impl Part {
+    /// Whether the user is joined as of `at`.
+    #[must_use]
+    pub fn is_joined(&self, at: Offset) -> bool {
+        self.membership.at(at).is_some_and(|(_, membership)| *membership == Membership::Join)
+    }
+
     /// Whether the room was forgotten as of `at`.
     #[must_use]
     pub fn is_forgotten(&self, at: Offset) -> bool {
@@ -73,6 +79,27 @@ impl Memberships {
             offset,
             forgotten: part.is_forgotten(at),
         })
+    }
+
+    /// Whether both are joined to one room as of `at`. Costs what the one of the two has who is in
+    /// fewer rooms.
+    #[must_use]
+    pub fn share_a_room(&self, one: &UserId, other: &UserId, at: Offset) -> bool {
+        let (Some(one), Some(other)) = (self.parts(one), self.parts(other)) else { return false };
+        if Arc::ptr_eq(&one, &other) {
+            return one.read().values().any(|part| part.is_joined(at));
+        }
+        // One after the other: two who hold one lock each and want the other's would wait for ever.
+        let (few, many) =
+            if one.read().len() <= other.read().len() { (one, other) } else { (other, one) };
+        let joined = few
+            .read()
+            .iter()
+            .filter(|(_, part)| part.is_joined(at))
+            .map(|(id, _)| id.clone())
+            .collect::<Vec<_>>();
+        let many = many.read();
+        joined.iter().any(|room_id| many.get(room_id).is_some_and(|part| part.is_joined(at)))
     }
 
     /// The part of `user_id` in one room.

@@ -31,22 +31,26 @@ use crate::record::{
 
 pub mod accounts;
 pub mod aliases;
+pub mod delayed;
 mod digest;
 mod history;
 pub mod index;
 pub mod keys;
 pub mod memberships;
 pub mod names;
+pub mod presence;
 pub mod relations;
 pub mod rooms;
 pub mod to_device;
 
 pub use accounts::{Account, Accounts, Device, TokenUse};
 pub use aliases::Aliases;
+pub use delayed::{Delayed, DelayedEvent};
 pub use history::History;
 pub use keys::Keys;
 pub use memberships::{Memberships, RoomMembership};
 pub use names::Names;
+pub use presence::Presence;
 pub use relations::{Child, RelatesTo};
 pub use rooms::{Membership, Room, Rooms};
 pub use to_device::ToDevice;
@@ -88,6 +92,10 @@ pub enum Effect {
     WakeRoom(ruma::OwnedRoomId),
     /// The user has something new.
     WakeUser(OwnedUserId),
+    /// The user's presence is new to whoever is in a room with them.
+    WakePresence(OwnedUserId),
+    /// What is to be sent later, or when, changed.
+    Delayed,
 }
 
 /// All projections.
@@ -111,6 +119,10 @@ pub struct State {
     pub to_device: ToDevice,
     /// Room aliases.
     pub aliases: Aliases,
+    /// What others see of each user's presence.
+    pub presence: Presence,
+    /// Events that are to be sent later.
+    pub delayed: Delayed,
     /// Where each event is.
     pub events: index::EventIndex,
     /// What each transaction sent.
@@ -161,6 +173,8 @@ impl State {
         self.keys.digest(&mut digest);
         self.to_device.digest(&mut digest);
         self.aliases.digest(&mut digest);
+        self.presence.digest(&mut digest);
+        self.delayed.digest(&mut digest);
         self.events.digest(&mut digest);
         self.transactions.digest(&mut digest);
         self.streams.digest(&mut digest);
@@ -315,6 +329,27 @@ impl State {
             }
             // For people to read: nothing follows from it.
             Command::ReportCreate(_) => Vec::new(),
+            Command::PresenceSet(body) => {
+                let effects = vec![Effect::WakePresence(body.user_id.clone())];
+                self.presence.set(offset, body);
+                effects
+            }
+            Command::DelayedSchedule(body) => {
+                if let Some(transaction) = &body.transaction {
+                    let (scope, id) = (&transaction.scope, &transaction.id);
+                    self.transactions.insert(offset, transaction.session, scope, id);
+                }
+                self.delayed.schedule(offset, body);
+                vec![Effect::Delayed]
+            }
+            Command::DelayedRestart(body) => {
+                self.delayed.restart(&body);
+                vec![Effect::Delayed]
+            }
+            Command::DelayedFinish(body) => {
+                self.delayed.finish(body);
+                vec![Effect::Delayed]
+            }
             Command::AliasSet(body) => {
                 self.aliases.set(offset, body);
                 Vec::new()

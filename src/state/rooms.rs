@@ -384,6 +384,39 @@ impl Room {
         self.inner.read().present.iter().for_each(&mut found);
     }
 
+    /// Calls `found` for each user who is joined now.
+    pub(crate) fn each_joined_now(&self, mut found: impl FnMut(&OwnedUserId)) {
+        let inner = self.inner.read();
+        let joined = inner.present.iter().filter(|user_id| {
+            let history = inner.members.get(*user_id);
+            history.and_then(History::latest) == Some(&Membership::Join)
+        });
+        joined.for_each(&mut found);
+    }
+
+    /// The users who are joined as of `to` and were not as of `since`, in the order of their ids. Costs
+    /// what changed in the room's state.
+    #[must_use]
+    pub fn joined_between(&self, since: Offset, to: Offset) -> Vec<OwnedUserId> {
+        let inner = self.inner.read();
+        let from = inner.state_log.partition_point(|(offset, _)| *offset <= since);
+        let changed = inner.state_log[from..].iter().take_while(|(offset, _)| *offset <= to);
+        let users: BTreeSet<&UserId> = changed
+            .filter_map(|(_, key)| match inner.keys.get(*key as usize)? {
+                (StateEventType::RoomMember, user_id) => <&UserId>::try_from(&**user_id).ok(),
+                _ => None,
+            })
+            .collect();
+        let is_joined = |user_id: &UserId, at| {
+            let history = inner.members.get(user_id);
+            history
+                .and_then(|history| history.at(at))
+                .is_some_and(|(_, is)| *is == Membership::Join)
+        };
+        let newly = |user_id: &&UserId| is_joined(user_id, to) && !is_joined(user_id, since);
+        users.into_iter().filter(newly).map(ToOwned::to_owned).collect()
+    }
+
     /// How many users are joined and invited as of `at`.
     #[must_use]
     pub fn counts(&self, at: Offset) -> MemberCounts {

@@ -25,7 +25,7 @@ pub(super) fn global(
 ) -> Result<Vec<Box<RawValue>>, ReadError> {
     let changed = account.account_data_between(None, since, view.at());
     let has_push_rules = changed.iter().any(|(event_type, _)| *event_type == "m.push_rules");
-    let mut events = events(view, changed, filter)?;
+    let mut events = events(view, changed, filter, initial)?;
     // Push rules that the user never changed are the server's own.
     if initial && !has_push_rules && filter.wants_type("m.push_rules") {
         events.push(to_raw(&json!({
@@ -36,7 +36,7 @@ pub(super) fn global(
     Ok(events)
 }
 
-/// The user's account data of a room that changed after `since`.
+/// The user's account data of a room that changed after `since`; all of it where `from_start`.
 ///
 /// # Errors
 /// When the log cannot be read.
@@ -46,11 +46,13 @@ pub(super) fn of_room(
     room_id: &RoomId,
     since: Offset,
     filter: &EventFilter,
+    from_start: bool,
 ) -> Result<Vec<Box<RawValue>>, ReadError> {
     if !filter.wants_room(room_id) {
         return Ok(Vec::new());
     }
-    events(view, account.account_data_between(Some(room_id), since, view.at()), filter)
+    let changed = account.account_data_between(Some(room_id), since, view.at());
+    events(view, changed, filter, from_start)
 }
 
 /// The rooms whose account data changed after `since`, up to and with `to`.
@@ -62,10 +64,17 @@ pub(super) fn rooms_changed(account: &Account, since: Offset, to: Offset) -> Vec
     changed.collect()
 }
 
+/// Whether account data was deleted (MSC3391): its newest record holds `null`.
+#[must_use]
+pub(crate) fn is_deleted(content: &RawValue) -> bool {
+    content.get() == "null"
+}
+
 fn events(
     view: &View<'_>,
     changed: Vec<(&str, Offset)>,
     filter: &EventFilter,
+    from_start: bool,
 ) -> Result<Vec<Box<RawValue>>, ReadError> {
     #[derive(Serialize)]
     struct AccountData<'a> {
@@ -73,12 +82,16 @@ fn events(
         event_type: &'a str,
         content: &'a RawValue,
     }
+    let none = to_raw(&json!({}));
     let mut events = Vec::new();
     for (event_type, offset) in changed {
         if filter.wants_type(event_type)
             && let Some(Command::AccountDataSet(body)) = view.events.command(offset)?
+            // That it was deleted is news only to one who may know of it, in the form of an empty object.
+            && !(from_start && is_deleted(&body.content))
         {
-            events.push(to_raw(&AccountData { event_type, content: &body.content }));
+            let content = if is_deleted(&body.content) { &none } else { &*body.content };
+            events.push(to_raw(&AccountData { event_type, content }));
         }
     }
     Ok(events)

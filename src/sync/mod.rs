@@ -1,7 +1,7 @@
 //! Sync: what is new for a user between two offsets. The waiting for it is in `api::sync`, the waking in
 //! `engine::head`.
 
-mod account_data;
+pub(crate) mod account_data;
 pub mod device_lists;
 mod ephemeral;
 pub mod lazy;

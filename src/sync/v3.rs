@@ -47,6 +47,8 @@ pub struct Request {
 pub struct SyncFilter {
     /// On global account data.
     pub account_data: EventFilter,
+    /// On presence.
+    pub presence: EventFilter,
     /// On rooms.
     pub room: RoomFilters,
 }
@@ -82,6 +84,7 @@ impl SyncFilter {
         let asked = room.timeline.limit.map(|limit| usize::try_from(limit).unwrap_or(usize::MAX));
         Self {
             account_data: filter.account_data,
+            presence: filter.presence,
             room: RoomFilters {
                 selection: room.selection,
                 include_leave: room.include_leave,
@@ -144,6 +147,7 @@ impl Response {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.account_data.events.is_empty()
+            && self.presence.events.is_empty()
             && self.to_device.events.is_empty()
             && self.device_lists.is_empty()
             && !self.keys_changed
@@ -194,6 +198,7 @@ pub fn respond(
     if !initial {
         response.device_lists = DeviceLists::between(view, since, &rooms);
     }
+    response.presence.events = view.presence(request.since, &rooms, &filter.presence);
     for part in rooms {
         if !filter.room.selection.includes(&part.room_id) {
             continue;

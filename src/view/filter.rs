@@ -185,6 +185,19 @@ impl EventFilter {
             && self.types.as_ref().is_none_or(|types| types.include(event_type))
     }
 
+    /// Whether the filter wants events of this sender, as far as the sender decides.
+    #[must_use]
+    pub fn wants_sender(&self, sender: &UserId) -> bool {
+        !self.not_senders.iter().any(|id| id == sender)
+            && self.senders.as_ref().is_none_or(|senders| senders.iter().any(|id| id == sender))
+    }
+
+    /// A filter that wants nothing.
+    #[must_use]
+    pub fn nothing() -> Self {
+        Self { types: Some(Types::default()), ..Self::default() }
+    }
+
     /// Whether the filter wants anything of this room.
     #[must_use]
     pub fn wants_room(&self, room_id: &RoomId) -> bool {

@@ -123,6 +123,7 @@ impl<'v> Sight<'v> {
                 .as_ref()
                 .filter(|transaction| transaction.session == viewer.session)
                 .map(|transaction| transaction.id.as_str()),
+            delay_id: shown.delay_id.as_deref().filter(|_| shown.sender == viewer.user_id),
             membership: Some(membership.map_or(Membership::Leave, |(_, is)| is).as_str()),
             ..Unsigned::default()
         }

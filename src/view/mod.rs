@@ -5,6 +5,7 @@
 
 pub mod filter;
 mod form;
+mod presence;
 pub mod relations;
 mod time;
 pub mod token;

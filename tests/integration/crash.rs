@@ -4,11 +4,15 @@
 //! `LOGCABIN_CRASH_ROUNDS` sets the number of rounds (default 20), `LOGCABIN_CRASH_SEED` repeats a
 //! run's choices.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use crate::harness::{Random, TestServer, alone, number_from_env, run_logcabin};
+use serde_json::json;
+
+use crate::harness::{
+    Random, TestServer, Unreachable, User, alone, encode, number_from_env, run_logcabin,
+};
 use crate::load::{History, Load, Message, Writer};
 
 const USERS: usize = 4;
@@ -77,6 +81,137 @@ async fn nothing_acknowledged_is_lost_or_doubled_when_the_server_is_killed() {
             &history.messages,
             "at the end, read from one end to the other",
         );
+    }
+}
+
+/// What is scheduled is sent once or, when it was called off, not at all, whenever the server is killed:
+/// while it is scheduled, while it is being sent, or before it is known to have been.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_scheduled_is_sent_once_when_the_server_is_killed() {
+    let _alone = alone().await;
+    let rounds = number_from_env("LOGCABIN_CRASH_ROUNDS", 20);
+    let mut random = Random::from_env("LOGCABIN_CRASH_SEED");
+    let mut server =
+        TestServer::start_with(&[("LOGCABIN_DELAYED_EVENTS_MAX_PER_USER", "10000")]).await;
+    let mut users = Vec::new();
+    for number in 0..USERS {
+        let user = server.register(&format!("user{number}")).await;
+        let room_id = user.create_room(json!({})).await;
+        users.push((user, room_id));
+    }
+    // By the text: whether it was called off before it was sent; `None` while that is not known.
+    let mut fates: HashMap<String, Option<bool>> = HashMap::new();
+    for round in 1..=rounds {
+        let after = Duration::from_millis(random.between(20, 600));
+        let until = Instant::now() + after;
+        let writers = users.iter().enumerate().map(|(number, (user, room_id))| {
+            let mut random = random.split();
+            let (user, room_id) = (user.clone(), room_id.clone());
+            tokio::spawn(async move {
+                let mut fates = Vec::new();
+                for count in 0.. {
+                    let text = format!("{round}-{number}-{count}");
+                    let delay_ms = random.between(1, 500);
+                    let act = random.between(0, 3);
+                    let Ok(delay_id) = schedule(&user, &room_id, &text, delay_ms).await else {
+                        fates.push((text, None));
+                        break;
+                    };
+                    let action = match act {
+                        0 => "cancel",
+                        1 => "send",
+                        _ => "restart",
+                    };
+                    // `None`: whether it was done is not known, for the server is gone.
+                    let done = act_on(&user, &delay_id, action).await;
+                    let fate = match (action, done) {
+                        ("cancel", Some(done)) => Some(done),
+                        ("cancel", None) => None,
+                        _ => Some(false),
+                    };
+                    fates.push((text, fate));
+                    if done.is_none() {
+                        break;
+                    }
+                }
+                fates
+            })
+        });
+        let writers: Vec<_> = writers.collect();
+        tokio::time::sleep_until(until.into()).await;
+        server.kill9();
+        for writer in writers {
+            fates.extend(writer.await.expect("a writer does not panic"));
+        }
+        server.restart().await;
+        println!("round {round}: killed after {after:?}, {} scheduled so far", fates.len());
+    }
+    let mut called_off = 0;
+    for (number, (user, room_id)) in users.iter().enumerate() {
+        // What was not acknowledged is scheduled again under the same transaction id.
+        let unknown = fates.iter().filter(|(text, fate)| {
+            fate.is_none() && text.split('-').nth(1) == Some(&number.to_string())
+        });
+        for (text, _) in unknown {
+            schedule(user, room_id, text, 1).await.expect("the server runs");
+        }
+        wait_until_nothing_is_scheduled(user).await;
+        let history = History::read(user, room_id).await;
+        history.assert_no_repeat(room_id);
+        let there: HashSet<&str> = history.messages.iter().map(|m| m.body.as_str()).collect();
+        assert_eq!(there.len(), history.messages.len(), "no text is there twice");
+        for (text, fate) in &fates {
+            if text.split('-').nth(1) != Some(&number.to_string()) {
+                continue;
+            }
+            let sent = there.contains(text.as_str());
+            // Whether the others were called off in time is not known.
+            if let Some(cancelled) = fate {
+                called_off += usize::from(*cancelled);
+                assert_eq!(sent, !cancelled, "{text}");
+            }
+        }
+    }
+    assert!(fates.len() > called_off && called_off > 0, "{called_off} of {}", fates.len());
+    server.stop();
+    assert_verifies(server.data_dir());
+}
+
+const DELAYED: &str = "/_matrix/client/unstable/org.matrix.msc4140";
+
+/// Schedules a text under a transaction id of its own; gives the delay's id.
+async fn schedule(
+    user: &User,
+    room_id: &str,
+    text: &str,
+    delay_ms: u64,
+) -> Result<String, Unreachable> {
+    let path = format!("{DELAYED}/rooms/{}/delayed_event/m.room.message/{text}", encode(room_id));
+    let content = json!({ "msgtype": "m.text", "body": text });
+    let body = json!({ "delay": delay_ms, "content": content });
+    let answer = user.http.try_request("PUT", &path, Some(&user.access_token), Some(&body)).await?;
+    Ok(answer.ok_string("delay_id"))
+}
+
+/// Acts on a delayed event: whether it was done, or was too late; `None` if the server is gone.
+async fn act_on(user: &User, delay_id: &str, action: &str) -> Option<bool> {
+    let path = format!("{DELAYED}/delayed_events/{delay_id}/{action}");
+    let answer = user.http.try_request("POST", &path, None, Some(&json!({}))).await.ok()?;
+    assert!([200, 409].contains(&answer.status), "{answer}");
+    Some(answer.status == 200)
+}
+
+async fn wait_until_nothing_is_scheduled(user: &User) {
+    let path = format!("{DELAYED}/delayed_events?status=scheduled&since_ts=0");
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        let answer = user.http.request("GET", &path, Some(&user.access_token), None).await;
+        let left = answer.ok()["delayed_events"].as_array().map_or(0, Vec::len);
+        if left == 0 {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{left} are still scheduled");
+        tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 

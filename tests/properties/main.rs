@@ -10,12 +10,14 @@ use logcabin::{
     decide::{
         account::{
             CreateFilter, Login, Register, RemoveDevices, RenameDevice, SetAccountData,
-            SetPassword, SetProfile, Which,
+            SetPassword, SetProfile, SetTag, Which,
         },
         create_room::{CreateRoom, Preset, ROOM_VERSIONS},
+        delayed::{GiveUp, Restart, Schedule, SendDelayed},
         directory::{RemoveAlias, SetAlias, SetVisibility},
         ephemeral::{SetReceipt, SetTyping},
         membership::{Change, ChangeMembership, ForgetRoom},
+        presence::SetPresence,
         send::SendEvent,
         upgrade::UpgradeRoom,
     },
@@ -24,7 +26,7 @@ use logcabin::{
     log::{Log, memory::MemoryLog},
     record::{
         Command, Offset, Origin, Record,
-        command::{AccountKind, Secret, TokenHash, Tokens},
+        command::{AccountKind, DelayedOutcome, PresenceState, Secret, TokenHash, Tokens},
     },
     state::{Membership, State},
     view::{View, filter::EventFilter},
@@ -62,6 +64,10 @@ enum Op {
     Upgrade(u8, u8, u8),
     Receipt(u8, u8, u8),
     Typing(u8, u8, u8),
+    Tag(u8, u8, u8, bool),
+    Presence(u8, u8, Option<u8>),
+    Schedule(u8, u8, u8),
+    Delayed(u8, u8),
 }
 
 fn op() -> impl Strategy<Value = Op> {
@@ -92,6 +98,11 @@ fn op() -> impl Strategy<Value = Op> {
         1 => (user(), room(), any::<u8>()).prop_map(|(u, r, v)| Op::Upgrade(u, r, v)),
         2 => (user(), room(), any::<u8>()).prop_map(|(u, r, n)| Op::Receipt(u, r, n)),
         1 => (user(), room(), 0..3_u8).prop_map(|(u, r, t)| Op::Typing(u, r, t)),
+        1 => (user(), room(), 0..3_u8, any::<bool>()).prop_map(|(u, r, t, s)| Op::Tag(u, r, t, s)),
+        1 => (user(), 0..3_u8, proptest::option::of(0..2_u8))
+            .prop_map(|(u, p, s)| Op::Presence(u, p, s)),
+        2 => (user(), room(), 0..4_u8).prop_map(|(u, r, t)| Op::Schedule(u, r, t)),
+        3 => (any::<u8>(), 0..5_u8).prop_map(|(n, a)| Op::Delayed(n, a)),
     ]
 }
 
@@ -436,6 +447,82 @@ impl World {
                     only_if_until: None,
                 };
                 engine.propose(origin, proposal).await?.into_inner();
+            }
+            Op::Tag(user, room, tag, set) => {
+                let Some(room_id) = self.room(room) else { return Ok(()) };
+                let info = set.then(serde_json::Map::new);
+                let proposal =
+                    SetTag { user_id: user_id(user), room_id, tag: format!("u.{tag}"), info };
+                engine.propose(origin, proposal).await?.into_inner();
+            }
+            Op::Presence(user, presence, status) => {
+                let states =
+                    [PresenceState::Offline, PresenceState::Unavailable, PresenceState::Online];
+                let proposal = SetPresence {
+                    user_id: user_id(user),
+                    presence: states[usize::from(presence)],
+                    currently_active: presence == 2,
+                    last_active_ms: self.step as u64,
+                    status_msg: status.map(|status| (status == 1).then(|| "status".to_owned())),
+                };
+                engine.propose(origin, proposal).await?.into_inner();
+            }
+            Op::Schedule(user, room, kind) => {
+                let Some(room_id) = self.room(room) else { return Ok(()) };
+                let proposal = Schedule {
+                    delay_id: format!("delay {}", self.step),
+                    user_id: user_id(user),
+                    room_id,
+                    // The same states that others set, too.
+                    event_type: "org.test.state".to_owned(),
+                    state_key: (kind > 0).then(String::new),
+                    content: serde_json::value::RawValue::from_string("{}".to_owned()).unwrap(),
+                    delay_ms: u64::from(kind) * 10,
+                    since_ms: self.step as u64,
+                    transaction: None,
+                    most: 5,
+                };
+                let _: String = engine.propose(origin, proposal).await?.into_inner();
+            }
+            Op::Delayed(number, action) => {
+                let users = (0..USERS).map(user_id);
+                let all: Vec<_> =
+                    users.flat_map(|user_id| engine.state().delayed.of(&user_id)).collect();
+                let Some(event) = all.get(usize::from(number) % all.len().max(1)) else {
+                    return Ok(());
+                };
+                let (delay_id, user_id) = (event.delay_id.clone(), event.user_id.clone());
+                let ts = self.step as u64;
+                let before = match action {
+                    0 => {
+                        let proposal = Restart { delay_id, user_id, since_ms: ts };
+                        engine.propose(origin, proposal).await?.into_inner()
+                    }
+                    1 => {
+                        let outcome = DelayedOutcome::Cancel;
+                        let proposal = GiveUp { delay_id, user_id, outcome, ts };
+                        engine.propose(origin, proposal).await?.into_inner()
+                    }
+                    _ => {
+                        let send = SendEvent {
+                            room_id: event.room_id.clone(),
+                            sender: event.user_id.clone(),
+                            event_type: event.event_type.as_str().into(),
+                            state_key: event.state_key.clone(),
+                            content: CanonicalJsonObject::new(),
+                            redacts: None,
+                            transaction: None,
+                            ts: self::ts(),
+                        };
+                        let by_action = action > 3;
+                        let proposal =
+                            SendDelayed { delay_id, user_id, event: send, by_action, ts };
+                        engine.propose(origin, proposal).await?.into_inner()
+                    }
+                };
+                // What is finished stays what it became.
+                let finished = event.finished.as_ref().map(|finished| &finished.outcome);
+                assert_eq!(before.as_ref(), finished, "{op:?} on {event:?}");
             }
         }
         Ok(())
@@ -1054,4 +1141,110 @@ proptest! {
             assert_eq!(replayed(&records).digest(), engine.state().digest());
         });
     }
+}
+
+/// A delayed event is sent on the room's stream and called off on its owner's: whoever is faster, it ends
+/// once, and was sent if that is how it ended.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_all_that_befalls_a_delayed_event_at_once_one_thing_counts() {
+    let mut world = World::open(Vec::new()).await;
+    for op in [Op::Register(0), Op::Register(1), Op::CreateRoom(0, 1, 7), Op::Member(1, 1, 0, 0)] {
+        world.run(&op).await;
+    }
+    let engine = Arc::new(world.engine);
+    let room_id = world.rooms[0].clone();
+    let mut outcomes = std::collections::BTreeSet::new();
+    for round in 0..200 {
+        let delay_id = format!("delay {round}");
+        let state = |sender| SendEvent {
+            room_id: room_id.clone(),
+            sender: user_id(sender),
+            event_type: "org.test.state".into(),
+            state_key: Some(String::new()),
+            content: content(&[("round", &round.to_string())]),
+            redacts: None,
+            transaction: None,
+            ts: ts(),
+        };
+        let schedule = Schedule {
+            delay_id: delay_id.clone(),
+            user_id: user_id(0),
+            room_id: room_id.clone(),
+            event_type: "org.test.state".to_owned(),
+            state_key: Some(String::new()),
+            content: serde_json::value::RawValue::from_string("{}".to_owned()).unwrap(),
+            delay_ms: 1,
+            since_ms: 0,
+            transaction: None,
+            most: 5,
+        };
+        let _: String = engine.propose(Origin::server(), schedule).await.unwrap().into_inner();
+        let mut all = tokio::task::JoinSet::new();
+        macro_rules! at_once {
+            ($proposal:expr) => {
+                let (engine, proposal) = (Arc::clone(&engine), $proposal);
+                all.spawn(async move {
+                    drop(engine.propose(Origin::server(), proposal).await.unwrap().into_inner());
+                });
+            };
+        }
+        // Another one first each time.
+        for turn in 0..4 {
+            let (delay_id, user_id) = (delay_id.clone(), user_id(0));
+            match (turn + round) % 4 {
+                0 => {
+                    let event = state(0);
+                    let by_action = false;
+                    at_once!(SendDelayed { delay_id, user_id, event, by_action, ts: 9 });
+                }
+                1 => {
+                    let outcome = DelayedOutcome::Cancel;
+                    at_once!(GiveUp { delay_id, user_id, outcome, ts: 9 });
+                }
+                2 => {
+                    at_once!(Restart { delay_id, user_id, since_ms: 1 });
+                }
+                _ => {
+                    at_once!(state(1));
+                }
+            }
+        }
+        all.join_all().await;
+        let event = engine.state().delayed.get(&delay_id).unwrap();
+        outcomes.insert(match &event.finished.as_ref().unwrap().outcome {
+            DelayedOutcome::Send { .. } => "sent",
+            DelayedOutcome::Cancel => "cancelled",
+            DelayedOutcome::Error { .. } => "overtaken",
+        });
+    }
+    assert!(outcomes.len() > 1, "only ever {outcomes:?}");
+    let records = engine.log().read(Offset::new(1), usize::MAX).unwrap();
+    let mut ended: BTreeMap<String, Vec<DelayedOutcome>> = BTreeMap::new();
+    let mut sent = BTreeMap::new();
+    for record in &records {
+        match record.command().unwrap().unwrap() {
+            Command::DelayedFinish(body) => {
+                ended.entry(body.delay_id).or_default().push(body.outcome);
+            }
+            Command::RoomEvent(body) => {
+                if let Some(delay_id) = body.delay_id {
+                    assert!(record.header.batch_remaining > 0, "with the end of its delay");
+                    assert_eq!(sent.insert(delay_id, body.event_id), None);
+                }
+            }
+            _ => {}
+        }
+    }
+    assert_eq!(ended.len(), 200);
+    for (delay_id, outcomes) in ended {
+        let expected = sent.get(&delay_id).map(|event_id| {
+            let event_id = event_id.clone();
+            DelayedOutcome::Send { event_id }
+        });
+        let of_sending = matches!(outcomes[0], DelayedOutcome::Send { .. });
+        assert_eq!(outcomes.len(), 1, "{delay_id}: {outcomes:?}");
+        assert_eq!(expected, of_sending.then(|| outcomes[0].clone()), "{delay_id}");
+    }
+    let records: Vec<_> = records.into_iter().map(Arc::new).collect();
+    assert_eq!(replayed(&records).digest(), engine.state().digest());
 }

@@ -103,7 +103,7 @@ impl RoomSync<'_> {
         let state = self.state(&timeline, whole, at, device)?;
         let data_since = if first { Offset::ZERO } else { since };
         let ephemeral = self.ephemeral(first);
-        let account_data = self.account_data(data_since)?;
+        let account_data = self.account_data(data_since, first)?;
         let resummed = whole || Summary::changed(&self.view, self.room, since);
         let quiet = timeline.events.is_empty()
             && state.is_empty()
@@ -149,7 +149,7 @@ impl RoomSync<'_> {
         Ok(LeftRoom {
             state: self.client_state(&state)?,
             timeline: self.client_timeline(&timeline)?,
-            account_data: Events { events: self.account_data(since)? },
+            account_data: Events { events: self.account_data(since, first)? },
         })
     }
 
@@ -254,10 +254,10 @@ impl RoomSync<'_> {
         Ok(newest)
     }
 
-    fn account_data(&self, since: Offset) -> Result<Vec<Box<RawValue>>, ReadError> {
+    fn account_data(&self, since: Offset, first: bool) -> Result<Vec<Box<RawValue>>, ReadError> {
         let Some(account) = self.account else { return Ok(Vec::new()) };
         let filter = &self.filter.account_data;
-        account_data::of_room(&self.view, account, &self.room.id, since, filter)
+        account_data::of_room(&self.view, account, &self.room.id, since, filter, first)
     }
 
     fn ephemeral(&self, first: bool) -> Vec<Box<RawValue>> {

@@ -2,6 +2,7 @@
 //! client-server API; the name of a test is what it shows.
 
 mod accounts;
+mod delayed;
 mod directory;
 mod encryption;
 mod filters;
@@ -10,6 +11,7 @@ mod invites;
 mod membership;
 mod old_sync;
 mod powers;
+mod presence;
 mod profile_account_data;
 mod receipts_typing;
 mod relations;

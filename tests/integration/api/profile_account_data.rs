@@ -144,9 +144,9 @@ async fn what_the_server_keeps_itself_is_not_written_as_account_data() {
     let room_id = ann.create_room(json!({})).await;
     let me = format!("/user/{}", encode(&ann.user_id));
     let fully_read = format!("{me}/rooms/{}/account_data/m.fully_read", encode(&room_id));
-    assert_eq!(ann.put(&fully_read, json!({ "event_id": "$x" })).await.status, 405);
+    ann.put(&fully_read, json!({ "event_id": "$x" })).await.refused(405, "M_BAD_JSON");
     let push_rules = format!("{me}/account_data/m.push_rules");
-    assert_eq!(ann.put(&push_rules, json!({})).await.status, 405);
+    ann.put(&push_rules, json!({})).await.refused(405, "M_BAD_JSON");
     assert!(ann.get(&push_rules).await.ok()["global"].is_object());
     assert!(ann.get("/pushrules/").await.ok()["global"]["override"].is_array());
 }
@@ -226,4 +226,129 @@ async fn a_new_name_brings_back_nothing_that_was_redacted() {
     // What was redacted is not so any more: it can be said again.
     ann.set_state(&room_id, "m.room.member", &ann.user_id, &content).await.ok();
     assert_eq!(ann.state(&room_id, "m.room.member", &ann.user_id).await.ok(), content);
+}
+
+#[tokio::test]
+async fn account_data_that_was_deleted_is_gone_and_those_who_knew_it_are_told() {
+    let server = server().await;
+    let (ann, bob) = (user(&server, "ann").await, user(&server, "bob").await);
+    let room_id = ann.create_room(json!({})).await;
+    let me = format!("/user/{}", encode(&ann.user_id));
+    let delete = async |who: &User, path: &str| {
+        let path = format!("/_matrix/client/unstable/org.matrix.msc3391{path}");
+        who.http.request("DELETE", &path, Some(&who.access_token), None).await
+    };
+    for place in [String::new(), format!("/rooms/{}", encode(&room_id))] {
+        let path = format!("{me}{place}/account_data/org.example.x");
+        let data = |sync: &serde_json::Value| {
+            let part = if place.is_empty() { sync } else { &sync["rooms"]["join"][&room_id] };
+            let events = part["account_data"]["events"].as_array().cloned().unwrap_or_default();
+            let mut own = events.into_iter().filter(|event| event["type"] == "org.example.x");
+            own.next().map(|event| event["content"].clone())
+        };
+        delete(&ann, &path).await.ok();
+        ann.put(&path, json!({ "a": 1 })).await.ok();
+        let since = next_batch(&ann.sync(None, 0, None).await);
+        delete(&bob, &path).await.refused(403, "M_FORBIDDEN");
+        delete(&ann, &path).await.ok();
+        ann.get(&path).await.refused(404, "M_NOT_FOUND");
+        assert_eq!(data(&ann.news(&since).await), Some(json!({})));
+        let sync = ann.sync(None, 0, None).await;
+        assert_eq!(data(&sync), None);
+        delete(&ann, &path).await.ok();
+        assert_eq!(data(&ann.news(&next_batch(&sync)).await), None, "deleted already");
+        // An empty object is content like any other.
+        ann.put(&path, json!({})).await.ok();
+        assert_eq!(ann.get(&path).await.ok(), json!({}));
+        assert_eq!(data(&ann.sync(None, 0, None).await), Some(json!({})));
+    }
+    let own = format!("{me}/rooms/{}/account_data/m.fully_read", encode(&room_id));
+    delete(&ann, &own).await.refused(405, "M_BAD_JSON");
+    delete(&ann, &format!("{me}/account_data/m.push_rules")).await.refused(405, "M_BAD_JSON");
+}
+
+fn tags(user: &User, room_id: &str) -> String {
+    format!("/user/{}/rooms/{}/tags", encode(&user.user_id), encode(room_id))
+}
+
+#[tokio::test]
+async fn rooms_are_tagged_one_tag_at_a_time() {
+    let server = server().await;
+    let (ann, bob) = (user(&server, "ann").await, user(&server, "bob").await);
+    let room_id = ann.create_room(json!({ "preset": "public_chat" })).await;
+    bob.join(&room_id).await.ok();
+    let path = tags(&ann, &room_id);
+    assert_eq!(ann.get(&path).await.ok(), json!({ "tags": {} }));
+    let since = next_batch(&ann.sync(None, 0, None).await);
+    ann.put(&format!("{path}/m.favourite"), json!({ "order": 0.25 })).await.ok();
+    ann.put(&format!("{path}/u.Work%20%2F%20x"), json!({ "org.example": [1] })).await.ok();
+    let both = json!({
+        "m.favourite": { "order": 0.25 }, "u.Work / x": { "org.example": [1] },
+    });
+    assert_eq!(ann.get(&path).await.ok()["tags"], both);
+    let sync = ann.news(&since).await;
+    let events = &sync["rooms"]["join"][&room_id]["account_data"]["events"];
+    assert_eq!(*events, json!([{ "type": "m.tag", "content": { "tags": both } }]));
+    // The same again is no news, nor is it to remove what is not there.
+    let since = next_batch(&sync);
+    ann.put(&format!("{path}/m.favourite"), json!({ "order": 0.25 })).await.ok();
+    ann.request("DELETE", &format!("{path}/u.none"), None).await.ok();
+    assert_eq!(ann.news(&since).await["rooms"]["join"], json!({}));
+    ann.request("DELETE", &format!("{path}/m.favourite"), None).await.ok();
+    ann.put(&format!("{path}/u.Work%20%2F%20x"), json!({})).await.ok();
+    let sync = ann.news(&since).await;
+    let events = &sync["rooms"]["join"][&room_id]["account_data"]["events"];
+    assert_eq!(events[0]["content"], json!({ "tags": { "u.Work / x": {} } }));
+    // Nobody else's business.
+    bob.get(&path).await.refused(403, "M_FORBIDDEN");
+    bob.put(&format!("{path}/u.x"), json!({})).await.refused(403, "M_FORBIDDEN");
+    bob.request("DELETE", &format!("{path}/u.x"), None).await.refused(403, "M_FORBIDDEN");
+    assert_eq!(bob.get(&tags(&bob, &room_id)).await.ok(), json!({ "tags": {} }));
+}
+
+#[tokio::test]
+async fn tags_that_cannot_be_are_refused() {
+    let server = server().await;
+    let ann = user(&server, "ann").await;
+    let room_id = ann.create_room(json!({})).await;
+    let path = tags(&ann, &room_id);
+    for order in [json!(-0.1), json!(1.01), json!(2)] {
+        let answer = ann.put(&format!("{path}/u.x"), json!({ "order": order })).await;
+        answer.refused(400, "M_INVALID_PARAM");
+    }
+    let answer = ann.put(&format!("{path}/u.x"), json!({ "order": "first" })).await;
+    answer.refused(400, "M_BAD_JSON");
+    for order in [json!(0), json!(1), json!(null)] {
+        ann.put(&format!("{path}/u.x"), json!({ "order": order })).await.ok();
+    }
+    let long = format!("{path}/{}", "x".repeat(256));
+    ann.put(&long, json!({})).await.refused(400, "M_INVALID_PARAM");
+    let large = json!({ "text": "x".repeat(140_000) });
+    ann.put(&format!("{path}/u.large"), large).await.refused(413, "M_TOO_LARGE");
+    let nowhere = tags(&ann, "!none:e2e.test");
+    ann.get(&nowhere).await.refused(404, "M_NOT_FOUND");
+    ann.put(&format!("{nowhere}/u.x"), json!({})).await.refused(404, "M_NOT_FOUND");
+    // What was put there by hand does not stand in the way.
+    let by_hand =
+        format!("/user/{}/rooms/{}/account_data/m.tag", encode(&ann.user_id), encode(&room_id));
+    ann.put(&by_hand, json!({ "tags": 5, "more": true })).await.ok();
+    assert_eq!(ann.get(&path).await.ok(), json!({ "tags": {} }));
+    ann.put(&format!("{path}/u.x"), json!({})).await.ok();
+    assert_eq!(ann.get(&by_hand).await.ok(), json!({ "tags": { "u.x": {} }, "more": true }));
+}
+
+#[tokio::test]
+async fn of_tags_that_are_set_at_once_none_is_lost() {
+    let server = server().await;
+    let ann = user(&server, "ann").await;
+    let room_id = ann.create_room(json!({})).await;
+    let path = tags(&ann, &room_id);
+    let mut set = tokio::task::JoinSet::new();
+    for number in 0..20 {
+        let (ann, path) = (ann.clone(), format!("{path}/u.{number}"));
+        set.spawn(async move { ann.put(&path, json!({})).await.ok() });
+    }
+    set.join_all().await;
+    let all = ann.get(&path).await.ok();
+    assert_eq!(all["tags"].as_object().map(serde_json::Map::len), Some(20), "{all}");
 }

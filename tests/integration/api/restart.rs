@@ -5,12 +5,12 @@ use serde_json::{Value, json};
 use super::user;
 use crate::harness::{TestServer, User, encode};
 
-/// Leaves out what differs from one moment to the next: ages.
+/// Leaves out what differs from one moment to the next: how long ago something was.
 fn timeless(value: Value) -> Value {
     match value {
         Value::Object(fields) => fields
             .into_iter()
-            .filter(|(name, _)| name != "age")
+            .filter(|(name, _)| name != "age" && name != "last_active_ago")
             .map(|(name, value)| (name, timeless(value)))
             .collect(),
         Value::Array(values) => values.into_iter().map(timeless).collect(),
@@ -58,6 +58,11 @@ async fn a_bit_of_everything(ann: &User, bob: &User, cas: &User) -> Vec<String> 
         bob.put(&path, json!({ "here": place })).await.ok();
         paths.push(path);
     }
+    let tags = format!("{me}/rooms/{}/tags", encode(&main));
+    bob.put(&format!("{tags}/u.x"), json!({ "order": 0.5 })).await.ok();
+    let status = format!("/presence/{}/status", encode(&ann.user_id));
+    ann.put(&status, json!({ "presence": "offline", "status_msg": "gone" })).await.ok();
+    paths.extend([tags, status]);
     let filter = json!({ "room": { "timeline": { "limit": 3 }, "include_leave": true } });
     let filter_id = bob.post(&format!("{me}/filter"), filter).await.ok_string("filter_id");
     bob.put(&format!("/devices/{}", bob.device_id), json!({ "display_name": "mine" })).await.ok();
@@ -110,10 +115,11 @@ async fn a_bit_of_everything(ann: &User, bob: &User, cas: &User) -> Vec<String> 
         "/capabilities",
         "/directory/room/%23main:e2e.test",
         &format!("/directory/list/room/{}", encode(&main)),
-        "/sync",
-        &format!("/sync?filter={filter_id}"),
-        &format!("/sync?since={since}"),
-        &format!("/sync?since={since}&full_state=true&filter={filter_id}"),
+        // Unseen: to come online is a record, which moves the token.
+        "/sync?set_presence=offline",
+        &format!("/sync?set_presence=offline&filter={filter_id}"),
+        &format!("/sync?set_presence=offline&since={since}"),
+        &format!("/sync?set_presence=offline&since={since}&full_state=true&filter={filter_id}"),
     ] {
         paths.push(path.to_owned());
     }

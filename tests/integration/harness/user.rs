@@ -157,7 +157,8 @@ impl User {
         timeout_ms: u64,
         filter: Option<&str>,
     ) -> Result<Answer, Unreachable> {
-        let mut path = format!("/sync?timeout={timeout_ms}");
+        // Unseen, so that whose presence changed does not mix with what the test is about.
+        let mut path = format!("/sync?set_presence=offline&timeout={timeout_ms}");
         if let Some(since) = since {
             path.push_str(&format!("&since={}", encode(since)));
         }

@@ -1,0 +1,267 @@
+//! Delayed events (MSC4140): scheduled now, sent later, unless they are put off or called off.
+//!
+//! What concerns the schedule alone is decided on the stream of the user's delayed events. Sending is
+//! decided on the room's stream and rests on the other: the event and the end of its delay are one batch,
+//! so that it is sent once or not at all.
+
+use ruma::{OwnedRoomId, OwnedUserId};
+use serde_json::value::RawValue;
+
+use super::{Proposal, Refusal, Turn, send::SendEvent};
+use crate::{
+    record::{
+        Command, Stream,
+        command::{DelayedFinish, DelayedOutcome, DelayedRestart, DelayedSchedule, Transaction},
+    },
+    state::DelayedEvent,
+};
+
+/// The code of the error with which an event is given up when someone else has set the state that it was
+/// to set.
+pub const CANCELLED_BY_STATE_UPDATE: &str = "M_CANCELLED_BY_STATE_UPDATE";
+
+/// Schedule an event.
+#[derive(Clone, Debug)]
+pub struct Schedule {
+    /// The id to give out for it.
+    pub delay_id: String,
+    /// Who sends it.
+    pub user_id: OwnedUserId,
+    /// The room.
+    pub room_id: OwnedRoomId,
+    /// The event's type.
+    pub event_type: String,
+    /// The event's state key, for a state event.
+    pub state_key: Option<String>,
+    /// The event's content: a JSON object.
+    pub content: Box<RawValue>,
+    /// How long it waits, in milliseconds.
+    pub delay_ms: u64,
+    /// Since when, in milliseconds since the Unix epoch.
+    pub since_ms: u64,
+    /// The client's transaction, if the endpoint has one.
+    pub transaction: Option<Transaction>,
+    /// How many events the user may have scheduled.
+    pub most: usize,
+}
+
+impl Proposal for Schedule {
+    /// The id: of the event that the transaction has scheduled before, if it has.
+    type Outcome = String;
+
+    fn stream(&self) -> Stream {
+        Stream::delayed(&self.user_id)
+    }
+
+    fn decide(&self, turn: &mut Turn<'_>) -> Result<String, Refusal> {
+        if let Some(delay_id) = self.scheduled_before(turn)? {
+            return Ok(delay_id);
+        }
+        let state = &turn.env.state;
+        if state.rooms.get(&self.room_id).is_none() {
+            return Err(Refusal::NotFound("There is no such room.".to_owned()));
+        }
+        let (scheduled, next_due_ms) = state.delayed.scheduled(&self.user_id);
+        if scheduled >= self.most {
+            let wait_ms = next_due_ms.unwrap_or(self.since_ms).saturating_sub(self.since_ms);
+            return Err(Refusal::TooManyDelayed { wait_ms });
+        }
+        turn.append(
+            self.stream(),
+            DelayedSchedule {
+                delay_id: self.delay_id.clone(),
+                user_id: self.user_id.clone(),
+                room_id: self.room_id.clone(),
+                event_type: self.event_type.clone(),
+                state_key: self.state_key.clone(),
+                content: self.content.clone(),
+                delay_ms: self.delay_ms,
+                since_ms: self.since_ms,
+                transaction: self.transaction.clone(),
+            },
+        );
+        Ok(self.delay_id.clone())
+    }
+}
+
+impl Schedule {
+    fn scheduled_before(&self, turn: &Turn<'_>) -> Result<Option<String>, Refusal> {
+        let Some(transaction) = &self.transaction else { return Ok(None) };
+        let Transaction { session, id, scope } = transaction;
+        for offset in turn.env.state.transactions.candidates(*session, scope, id) {
+            if let Some(Command::DelayedSchedule(body)) = turn.env.events.command(offset)?
+                && body.transaction.as_ref() == Some(transaction)
+            {
+                return Ok(Some(body.delay_id));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// What had become of a delayed event before it was to be changed; `None` if nothing had, and it was
+/// changed as asked.
+pub type Before = Option<DelayedOutcome>;
+
+/// The delayed event as it stands, or what has become of it.
+fn find(turn: &Turn<'_>, delay_id: &str) -> Result<Result<DelayedEvent, DelayedOutcome>, Refusal> {
+    let event = turn.env.state.delayed.get(delay_id);
+    let event =
+        event.ok_or_else(|| Refusal::NotFound("There is no such delayed event.".to_owned()))?;
+    Ok(match &event.finished {
+        Some(finished) => Err(finished.outcome.clone()),
+        None => Ok(DelayedEvent::clone(&event)),
+    })
+}
+
+/// Have the time of a delayed event begin anew.
+#[derive(Clone, Debug)]
+pub struct Restart {
+    /// Which.
+    pub delay_id: String,
+    /// Whose.
+    pub user_id: OwnedUserId,
+    /// Since when it waits, in milliseconds since the Unix epoch.
+    pub since_ms: u64,
+}
+
+impl Proposal for Restart {
+    type Outcome = Before;
+
+    fn stream(&self) -> Stream {
+        Stream::delayed(&self.user_id)
+    }
+
+    fn decide(&self, turn: &mut Turn<'_>) -> Result<Before, Refusal> {
+        if let Err(outcome) = find(turn, &self.delay_id)? {
+            return Ok(Some(outcome));
+        }
+        let (delay_id, since_ms) = (self.delay_id.clone(), self.since_ms);
+        turn.append(self.stream(), DelayedRestart { delay_id, since_ms });
+        Ok(None)
+    }
+}
+
+/// Give a delayed event up.
+#[derive(Clone, Debug)]
+pub struct GiveUp {
+    /// Which.
+    pub delay_id: String,
+    /// Whose.
+    pub user_id: OwnedUserId,
+    /// Why: [`DelayedOutcome::Cancel`], or the error for which it cannot be sent. An error counts only
+    /// while the event is due.
+    pub outcome: DelayedOutcome,
+    /// When, in milliseconds since the Unix epoch.
+    pub ts: u64,
+}
+
+impl Proposal for GiveUp {
+    type Outcome = Before;
+
+    fn stream(&self) -> Stream {
+        Stream::delayed(&self.user_id)
+    }
+
+    fn decide(&self, turn: &mut Turn<'_>) -> Result<Before, Refusal> {
+        let event = match find(turn, &self.delay_id)? {
+            Ok(event) => event,
+            Err(outcome) => return Ok(Some(outcome)),
+        };
+        let by_action = self.outcome == DelayedOutcome::Cancel;
+        if by_action || event.due_ms() <= self.ts {
+            turn.finish_delayed(&event, self.outcome.clone(), by_action, self.ts);
+        }
+        Ok(None)
+    }
+}
+
+/// Send a delayed event.
+#[derive(Clone, Debug)]
+pub struct SendDelayed {
+    /// Which.
+    pub delay_id: String,
+    /// Whose.
+    pub user_id: OwnedUserId,
+    /// The event.
+    pub event: SendEvent,
+    /// Whether someone asked for it to be sent now; otherwise it is sent only if it is due.
+    pub by_action: bool,
+    /// When, in milliseconds since the Unix epoch.
+    pub ts: u64,
+}
+
+impl Proposal for SendDelayed {
+    type Outcome = Before;
+
+    fn stream(&self) -> Stream {
+        self.event.stream()
+    }
+
+    fn decide(&self, turn: &mut Turn<'_>) -> Result<Before, Refusal> {
+        // Before the look: whoever changes the delay meanwhile has this decided again.
+        turn.rests_on(Stream::delayed(&self.user_id));
+        let delayed = match find(turn, &self.delay_id)? {
+            Ok(delayed) => delayed,
+            Err(outcome) => return Ok(Some(outcome)),
+        };
+        if !self.by_action && delayed.due_ms() > self.ts {
+            return Ok(None);
+        }
+        turn.delay_id = Some(self.delay_id.clone());
+        let sent = self.event.decide(turn);
+        turn.delay_id = None;
+        let outcome = DelayedOutcome::Send { event_id: sent? };
+        turn.finish_delayed(&delayed, outcome, self.by_action, self.ts);
+        Ok(None)
+    }
+}
+
+impl Turn<'_> {
+    /// Adds the end of a delay.
+    fn finish_delayed(
+        &mut self,
+        event: &DelayedEvent,
+        outcome: DelayedOutcome,
+        by_action: bool,
+        ts: u64,
+    ) {
+        let delay_id = event.delay_id.clone();
+        let finish = DelayedFinish { delay_id, outcome, by_action, ts };
+        self.append(Stream::delayed(&event.user_id), finish);
+    }
+
+    /// Gives up the delayed events that were to set a state which someone else has just set: whoever
+    /// scheduled them did not know of that.
+    pub(super) fn give_up_delayed(
+        &mut self,
+        events: impl IntoIterator<Item = std::sync::Arc<DelayedEvent>>,
+        sender: &ruma::UserId,
+        ts: u64,
+    ) {
+        for event in events {
+            if event.user_id == sender {
+                continue;
+            }
+            self.rests_on(Stream::delayed(&event.user_id));
+            if self.has_finished(&event.delay_id) {
+                continue;
+            }
+            let outcome = DelayedOutcome::Error {
+                errcode: CANCELLED_BY_STATE_UPDATE.to_owned(),
+                error: "Another user has updated the same state meanwhile.".to_owned(),
+            };
+            self.finish_delayed(&event, outcome, false, ts);
+        }
+    }
+
+    /// Whether a delayed event is scheduled no more, be it because of this very turn.
+    fn has_finished(&self, delay_id: &str) -> bool {
+        let event = self.env.state.delayed.get(delay_id);
+        event.is_none_or(|event| event.finished.is_some())
+            || self.batch.records.iter().any(|record| {
+                let command = Command::decode(record.kind, record.version, &record.payload);
+                matches!(command, Ok(Command::DelayedFinish(body)) if body.delay_id == delay_id)
+            })
+    }
+}

@@ -1,0 +1,56 @@
+//! Presence.
+
+use ruma::OwnedUserId;
+
+use super::{Proposal, Refusal, Turn};
+use crate::record::{
+    Stream,
+    command::{PresenceSet, PresenceState},
+};
+
+/// Have others see a user's presence as it is.
+#[derive(Clone, Debug)]
+pub struct SetPresence {
+    /// The user.
+    pub user_id: OwnedUserId,
+    /// There, idle, or gone.
+    pub presence: PresenceState,
+    /// Whether the user did something just now.
+    pub currently_active: bool,
+    /// When the user last did something, in milliseconds since the Unix epoch; 0: not known.
+    pub last_active_ms: u64,
+    /// The user's own words, if they are to change: none takes them away.
+    pub status_msg: Option<Option<String>>,
+}
+
+impl Proposal for SetPresence {
+    type Outcome = ();
+
+    fn stream(&self) -> Stream {
+        Stream::presence(&self.user_id)
+    }
+
+    fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
+        if !turn.env.state.accounts.contains(&self.user_id) {
+            return Err(Refusal::NotFound("There is no such user here.".to_owned()));
+        }
+        let before = turn.env.state.presence.get(&self.user_id).unwrap_or_default();
+        let status_msg = self.status_msg.clone().unwrap_or_else(|| before.status_msg.clone());
+        if (before.presence, before.currently_active) == (self.presence, self.currently_active)
+            && before.status_msg == status_msg
+        {
+            return Ok(());
+        }
+        turn.append(
+            self.stream(),
+            PresenceSet {
+                user_id: self.user_id.clone(),
+                presence: self.presence,
+                status_msg,
+                currently_active: self.currently_active,
+                last_active_ms: self.last_active_ms.max(before.last_active_ms),
+            },
+        );
+        Ok(())
+    }
+}

@@ -1,0 +1,315 @@
+//! Delayed events (MSC4140): what is scheduled and when it is due, and for a while what became of it.
+//!
+//! The contents are in the log, at the offsets of the `delayed.schedule` records.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::Arc,
+};
+
+use parking_lot::RwLock;
+use ruma::{OwnedRoomId, OwnedUserId, RoomId, UserId};
+use serde::Serialize;
+
+use crate::record::{
+    Offset,
+    command::{DelayedFinish, DelayedOutcome, DelayedRestart, DelayedSchedule},
+};
+
+/// How many finished events of each user are remembered, as MSC4140 recommends.
+const FINISHED_KEPT: usize = 1000;
+
+/// For how long finished events are remembered, in milliseconds: seven days, from there too.
+pub(crate) const FINISHED_KEPT_MS: u64 = 7 * 24 * 60 * 60 * 1000;
+
+/// One delayed event.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct DelayedEvent {
+    /// The record that scheduled it, which holds its content.
+    pub offset: Offset,
+    /// The id given out for it.
+    pub delay_id: String,
+    /// Who sends it.
+    pub user_id: OwnedUserId,
+    /// The room.
+    pub room_id: OwnedRoomId,
+    /// The event's type.
+    pub event_type: String,
+    /// The event's state key, for a state event.
+    pub state_key: Option<String>,
+    /// How long it waits, in milliseconds.
+    pub delay_ms: u64,
+    /// Since when, in milliseconds since the Unix epoch.
+    pub since_ms: u64,
+    /// What became of it; `None` while it is scheduled.
+    pub finished: Option<Finished>,
+}
+
+/// What became of a delayed event.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Finished {
+    /// Sent, cancelled, or not to be sent.
+    #[serde(serialize_with = "by_fields")]
+    pub outcome: DelayedOutcome,
+    /// Whether someone asked for it.
+    pub by_action: bool,
+    /// When, in milliseconds since the Unix epoch.
+    pub ts: u64,
+}
+
+/// The outcome as a tuple: its form in the log's JSON is not one that a digest can take.
+fn by_fields<S: serde::Serializer>(
+    outcome: &DelayedOutcome,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    match outcome {
+        DelayedOutcome::Send { event_id } => (0_u8, event_id.as_str(), "").serialize(serializer),
+        DelayedOutcome::Cancel => (1_u8, "", "").serialize(serializer),
+        DelayedOutcome::Error { errcode, error } => {
+            (2_u8, errcode.as_str(), error.as_str()).serialize(serializer)
+        }
+    }
+}
+
+impl DelayedEvent {
+    /// When it is to be sent, in milliseconds since the Unix epoch.
+    #[must_use]
+    pub const fn due_ms(&self) -> u64 {
+        self.since_ms.saturating_add(self.delay_ms)
+    }
+}
+
+/// All delayed events.
+#[derive(Debug, Default)]
+pub struct Delayed(RwLock<Inner>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    /// By the offset of the record that scheduled it.
+    events: BTreeMap<Offset, Arc<DelayedEvent>>,
+    by_id: HashMap<String, Offset>,
+    /// What is scheduled, in the order in which it is due.
+    due: BTreeSet<(u64, Offset)>,
+    /// The scheduled state events of each key.
+    state: HashMap<(OwnedRoomId, String, String), BTreeSet<Offset>>,
+    users: BTreeMap<OwnedUserId, OfUser>,
+}
+
+#[derive(Debug, Default)]
+struct OfUser {
+    scheduled: BTreeSet<Offset>,
+    /// In the order in which they finished.
+    finished: BTreeSet<(u64, Offset)>,
+}
+
+impl Delayed {
+    /// The delayed event of this id.
+    #[must_use]
+    pub fn get(&self, delay_id: &str) -> Option<Arc<DelayedEvent>> {
+        let inner = self.0.read();
+        inner.events.get(inner.by_id.get(delay_id)?).cloned()
+    }
+
+    /// When the first scheduled event is due.
+    #[must_use]
+    pub fn next_due_ms(&self) -> Option<u64> {
+        self.0.read().due.first().map(|(due_ms, _)| *due_ms)
+    }
+
+    /// Up to `limit` scheduled events that are due at `now_ms`, in the order in which they are due.
+    #[must_use]
+    pub fn due(&self, now_ms: u64, limit: usize) -> Vec<Arc<DelayedEvent>> {
+        let inner = self.0.read();
+        let due = inner.due.iter().take_while(|(due_ms, _)| *due_ms <= now_ms).take(limit);
+        due.filter_map(|(_, offset)| inner.events.get(offset).cloned()).collect()
+    }
+
+    /// What `user_id` has scheduled, and what became of what they had, in the order of scheduling.
+    #[must_use]
+    pub fn of(&self, user_id: &UserId) -> Vec<Arc<DelayedEvent>> {
+        let inner = self.0.read();
+        let Some(of_user) = inner.users.get(user_id) else { return Vec::new() };
+        let mut offsets: Vec<_> = of_user.scheduled.iter().copied().collect();
+        offsets.extend(of_user.finished.iter().map(|(_, offset)| *offset));
+        offsets.sort_unstable();
+        offsets.iter().filter_map(|offset| inner.events.get(offset).cloned()).collect()
+    }
+
+    /// How many events `user_id` has scheduled, and when the first of them is due.
+    #[must_use]
+    pub fn scheduled(&self, user_id: &UserId) -> (usize, Option<u64>) {
+        let inner = self.0.read();
+        let Some(of_user) = inner.users.get(user_id) else { return (0, None) };
+        let events = of_user.scheduled.iter().filter_map(|offset| inner.events.get(offset));
+        (of_user.scheduled.len(), events.map(|event| event.due_ms()).min())
+    }
+
+    /// The scheduled state events of this key.
+    #[must_use]
+    pub fn of_state(
+        &self,
+        room_id: &RoomId,
+        event_type: &str,
+        state_key: &str,
+    ) -> Vec<Arc<DelayedEvent>> {
+        let inner = self.0.read();
+        if inner.state.is_empty() {
+            return Vec::new();
+        }
+        let key = (room_id.to_owned(), event_type.to_owned(), state_key.to_owned());
+        let offsets = inner.state.get(&key).into_iter().flatten();
+        offsets.filter_map(|offset| inner.events.get(offset).cloned()).collect()
+    }
+
+    pub(super) fn schedule(&self, offset: Offset, body: DelayedSchedule) {
+        let event = DelayedEvent {
+            offset,
+            delay_id: body.delay_id,
+            user_id: body.user_id,
+            room_id: body.room_id,
+            event_type: body.event_type,
+            state_key: body.state_key,
+            delay_ms: body.delay_ms,
+            since_ms: body.since_ms,
+            finished: None,
+        };
+        let mut inner = self.0.write();
+        inner.by_id.insert(event.delay_id.clone(), offset);
+        inner.due.insert((event.due_ms(), offset));
+        if let Some(key) = state_of(&event) {
+            inner.state.entry(key).or_default().insert(offset);
+        }
+        inner.users.entry(event.user_id.clone()).or_default().scheduled.insert(offset);
+        inner.events.insert(offset, Arc::new(event));
+    }
+
+    pub(super) fn restart(&self, body: &DelayedRestart) {
+        let mut inner = self.0.write();
+        let Some(before) = inner.scheduled(&body.delay_id) else { return };
+        let after = DelayedEvent { since_ms: body.since_ms, ..DelayedEvent::clone(&before) };
+        inner.due.remove(&(before.due_ms(), before.offset));
+        inner.due.insert((after.due_ms(), after.offset));
+        inner.events.insert(after.offset, Arc::new(after));
+    }
+
+    pub(super) fn finish(&self, body: DelayedFinish) {
+        let mut inner = self.0.write();
+        let Some(before) = inner.scheduled(&body.delay_id) else { return };
+        let offset = before.offset;
+        inner.due.remove(&(before.due_ms(), offset));
+        if let Some(key) = state_of(&before)
+            && let Some(offsets) = inner.state.get_mut(&key)
+        {
+            offsets.remove(&offset);
+            if offsets.is_empty() {
+                inner.state.remove(&key);
+            }
+        }
+        let DelayedFinish { outcome, by_action, ts, .. } = body;
+        let finished = Some(Finished { outcome, by_action, ts });
+        let after = DelayedEvent { finished, ..DelayedEvent::clone(&before) };
+        let of_user = inner.users.entry(after.user_id.clone()).or_default();
+        of_user.scheduled.remove(&offset);
+        of_user.finished.insert((ts, offset));
+        let mut forgotten = Vec::new();
+        while let Some((finished, offset)) = of_user.finished.first().copied()
+            && (of_user.finished.len() > FINISHED_KEPT
+                || finished.saturating_add(FINISHED_KEPT_MS) < ts)
+        {
+            of_user.finished.pop_first();
+            forgotten.push(offset);
+        }
+        inner.events.insert(offset, Arc::new(after));
+        for offset in forgotten {
+            if let Some(event) = inner.events.remove(&offset) {
+                inner.by_id.remove(&event.delay_id);
+            }
+        }
+    }
+
+    pub(super) fn digest(&self, digest: &mut super::digest::Digest) {
+        // All else is an index of these.
+        digest.add(&self.0.read().events);
+    }
+}
+
+impl Inner {
+    fn scheduled(&self, delay_id: &str) -> Option<Arc<DelayedEvent>> {
+        let event = self.events.get(self.by_id.get(delay_id)?)?;
+        event.finished.is_none().then(|| Arc::clone(event))
+    }
+}
+
+fn state_of(event: &DelayedEvent) -> Option<(OwnedRoomId, String, String)> {
+    let state_key = event.state_key.clone()?;
+    Some((event.room_id.clone(), event.event_type.clone(), state_key))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn schedule(delayed: &Delayed, offset: u64, delay_ms: u64) {
+        let body = serde_json::json!({
+            "delay_id": format!("d{offset}"), "user_id": "@ann:test", "room_id": "!r:test",
+            "type": "t", "state_key": "", "content": {}, "delay_ms": delay_ms, "since_ms": 1000,
+        });
+        let body = serde_json::from_str(&body.to_string()).unwrap();
+        delayed.schedule(Offset::new(offset), body);
+    }
+
+    fn finish(delayed: &Delayed, number: u64, ts: u64) {
+        let delay_id = format!("d{number}");
+        let outcome = DelayedOutcome::Cancel;
+        delayed.finish(DelayedFinish { delay_id, outcome, by_action: true, ts });
+    }
+
+    fn due(delayed: &Delayed, now_ms: u64) -> Vec<String> {
+        delayed.due(now_ms, 10).iter().map(|event| event.delay_id.clone()).collect()
+    }
+
+    #[test]
+    fn what_is_due_comes_in_the_order_of_its_time() {
+        let delayed = Delayed::default();
+        schedule(&delayed, 1, 30);
+        schedule(&delayed, 2, 10);
+        schedule(&delayed, 3, 10);
+        assert_eq!(delayed.next_due_ms(), Some(1010));
+        assert!(due(&delayed, 1009).is_empty());
+        assert_eq!(due(&delayed, 1010), ["d2", "d3"]);
+        assert_eq!(due(&delayed, 2000), ["d2", "d3", "d1"]);
+        delayed.restart(&DelayedRestart { delay_id: "d2".to_owned(), since_ms: 1100 });
+        assert_eq!(due(&delayed, 2000), ["d3", "d1", "d2"]);
+        finish(&delayed, 3, 1);
+        assert_eq!(due(&delayed, 2000), ["d1", "d2"]);
+        let user_id: OwnedUserId = "@ann:test".try_into().unwrap();
+        assert_eq!(delayed.scheduled(&user_id), (2, Some(1030)));
+        assert_eq!(delayed.of(&user_id).len(), 3);
+        assert_eq!(delayed.of_state(<&RoomId>::try_from("!r:test").unwrap(), "t", "").len(), 2);
+    }
+
+    #[test]
+    fn what_is_finished_stays_so_and_is_forgotten_in_time() {
+        let delayed = Delayed::default();
+        schedule(&delayed, 1, 10);
+        finish(&delayed, 1, 5);
+        finish(&delayed, 1, 6);
+        delayed.restart(&DelayedRestart { delay_id: "d1".to_owned(), since_ms: 1100 });
+        assert_eq!(delayed.next_due_ms(), None);
+        let ts = delayed.get("d1").and_then(|event| event.finished.as_ref().map(|f| f.ts));
+        assert_eq!(ts, Some(5));
+        schedule(&delayed, 2, 10);
+        finish(&delayed, 2, 5 + FINISHED_KEPT_MS);
+        assert!(delayed.get("d1").is_some());
+        schedule(&delayed, 3, 10);
+        finish(&delayed, 3, 6 + FINISHED_KEPT_MS);
+        assert!(delayed.get("d1").is_none() && delayed.get("d2").is_some());
+        let last = 4 + FINISHED_KEPT as u64;
+        for number in 4..=last {
+            schedule(&delayed, number, 10);
+            finish(&delayed, number, 6 + FINISHED_KEPT_MS);
+        }
+        assert!(delayed.get("d4").is_none() && delayed.get("d5").is_some());
+        assert_eq!(delayed.0.read().events.len(), FINISHED_KEPT);
+    }
+}

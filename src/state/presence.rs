@@ -1,0 +1,87 @@
+//! What others see of each user's presence: the newest of each, and in which order they changed.
+//!
+//! Only what was recorded is here. What leads to a record (which devices are there, who is idle since
+//! when) is judged in [`crate::presence`].
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use parking_lot::RwLock;
+use ruma::{OwnedUserId, UserId};
+use serde::Serialize;
+
+use crate::record::{
+    Offset,
+    command::{PresenceSet, PresenceState},
+};
+
+/// Every user's presence.
+#[derive(Debug, Default)]
+pub struct Presence(RwLock<Inner>);
+
+#[derive(Debug, Default, Serialize)]
+struct Inner {
+    users: BTreeMap<OwnedUserId, Shown>,
+    /// Each user once, at the offset of their newest record.
+    changes: BTreeMap<Offset, OwnedUserId>,
+    /// Those who are not offline.
+    around: BTreeSet<OwnedUserId>,
+}
+
+/// What others see of one user.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Shown {
+    /// The record that says so.
+    pub offset: Offset,
+    /// There, idle, or gone.
+    pub presence: PresenceState,
+    /// The user's own words.
+    pub status_msg: Option<String>,
+    /// Whether the user did something within the last minute.
+    pub currently_active: bool,
+    /// When the user last did something, as far as it is recorded, in milliseconds since the Unix
+    /// epoch; 0: not known.
+    pub last_active_ms: u64,
+}
+
+impl Presence {
+    /// What others see of `user_id`; `None` for one who never was there.
+    #[must_use]
+    pub fn get(&self, user_id: &UserId) -> Option<Shown> {
+        self.0.read().users.get(user_id).cloned()
+    }
+
+    /// Those whose newest change came after `since`, up to and with `to`, in the order of their changes.
+    /// Whoever changed again after `to` is not among them: that is news for a later look.
+    #[must_use]
+    pub fn changed(&self, since: Offset, to: Offset) -> Vec<OwnedUserId> {
+        if since >= to {
+            return Vec::new();
+        }
+        self.0.read().changes.range(since.next()..=to).map(|(_, user_id)| user_id.clone()).collect()
+    }
+
+    /// Those who are not offline.
+    #[must_use]
+    pub fn around(&self) -> Vec<OwnedUserId> {
+        self.0.read().around.iter().cloned().collect()
+    }
+
+    pub(super) fn set(&self, offset: Offset, body: PresenceSet) {
+        let PresenceSet { user_id, presence, status_msg, currently_active, last_active_ms } = body;
+        let mut inner = self.0.write();
+        if presence == PresenceState::Offline {
+            inner.around.remove(&user_id);
+        } else {
+            inner.around.insert(user_id.clone());
+        }
+        let shown = Shown { offset, presence, status_msg, currently_active, last_active_ms };
+        if let Some(before) = inner.users.insert(user_id.clone(), shown) {
+            inner.changes.remove(&before.offset);
+        }
+        inner.changes.insert(offset, user_id);
+    }
+
+    pub(super) fn digest(&self, digest: &mut super::digest::Digest) {
+        digest.add(&*self.0.read());
+    }
+}
