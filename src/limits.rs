@@ -21,6 +21,13 @@ const _: () = assert!(TURN_PROPOSALS * (EVENT_BYTES + 16 * 1024) <= crate::log::
 /// anyone else's proposal on that thread.
 pub const ROOM_EVENTS: usize = 500;
 
+/// Bans and children of a space that an upgrade carries over: all of it is one batch, and each is
+/// authorised, hashed and signed before anyone else's proposal on that thread.
+pub const UPGRADE_EVENTS: usize = 2000;
+
+/// Rooms on one page of a space's hierarchy.
+pub const HIERARCHY_ROOMS: usize = 50;
+
 /// Transaction ids: the specification sets no bound; identifiers of 255 bytes are the longest
 /// anywhere else.
 pub const TRANSACTION_ID_BYTES: usize = 255;
@@ -78,6 +85,19 @@ pub const PAGE_EVENTS: u64 = 1000;
 /// Events that one look at a timeline goes through when few of them are visible or pass its filter:
 /// the client goes on from where the look ended. A look at this many takes some 20 milliseconds.
 pub const SCANNED_EVENTS: usize = 10_000;
+
+/// One-time keys that a device may have on the server at once. Clients keep some fifty there.
+pub const ONE_TIME_KEYS: usize = 1000;
+
+/// A key, a signature or what else a client uploads of its keys in one piece, in bytes: devices' keys with
+/// their signatures take about one thousand.
+pub const KEY_BYTES: usize = 32 * 1024;
+
+/// Users, or devices of a user, that one request about keys may name.
+pub const KEY_QUERY: usize = 10_000;
+
+/// Messages to a device that one sync gives it; it asks again for more.
+pub const TO_DEVICE_MESSAGES: usize = 100;
 
 /// Types with a `*` in one list of a filter: each is tried on each event that is looked at.
 pub const FILTER_PATTERNS: usize = 100;

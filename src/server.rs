@@ -104,6 +104,7 @@ pub async fn run(
         config: config.clone(),
     });
     api::typing::resume(&engine);
+    api::profile::resume(&engine);
     let edge = Edge::new(app, api::endpoints(&config), &config, shutdown)?;
     info!(bind = ?config.server.bind, server_name = %config.server.name, "serving");
     started(&config);

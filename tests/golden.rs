@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which clippy does not know to be such")]
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -18,8 +18,10 @@ use logcabin::{
         create_room::{CreateRoom, Preset, ROOM_VERSIONS},
         directory::{RemoveAlias, SetAlias, SetVisibility},
         ephemeral::{SetReceipt, SetTyping},
+        keys::{ClaimKeys, SetCrossSigning, SignKeys, UploadKeys},
         membership::{Change, ChangeMembership, ForgetRoom},
         send::SendEvent,
+        to_device::{Acknowledge, SendToDevice},
     },
     engine::{Engine, Options},
     log::{
@@ -187,6 +189,39 @@ async fn fill(engine: &Engine) {
         device_id: "DEVICE".into(),
         display_name: Some("telephone".to_owned()),
     });
+    let keys = |names: &[&str]| {
+        names.iter().map(|name| ((*name).to_owned(), raw(r#"{"key":"AAAA"}"#))).collect()
+    };
+    propose!(UploadKeys {
+        user_id: ann.clone(),
+        device_id: "DEVICE".into(),
+        device_keys: Some(raw(r#"{"user_id":"@ann:golden.example","device_id":"DEVICE"}"#)),
+        one_time_keys: keys(&["signed_curve25519:A", "signed_curve25519:B"]),
+        fallback_keys: keys(&["signed_curve25519:F"]),
+    });
+    let wanted = vec![("DEVICE".into(), "signed_curve25519".to_owned())];
+    propose!(ClaimKeys { user_id: ann.clone(), wanted });
+    propose!(SetCrossSigning {
+        user_id: ann.clone(),
+        master_key: Some(raw(r#"{"usage":["master"]}"#)),
+        self_signing_key: None,
+        user_signing_key: None,
+        replaces: None,
+    });
+    let signature = BTreeMap::from([("ed25519:KEY".to_owned(), "AAAA".to_owned())]);
+    propose!(SignKeys {
+        user_id: ann.clone(),
+        by: bob.clone(),
+        signatures: BTreeMap::from([("DEVICE".to_owned(), signature)]),
+    });
+    propose!(SendToDevice {
+        sender: bob.clone(),
+        event_type: "m.room.encrypted".to_owned(),
+        messages: BTreeMap::from([(ann.clone(), vec![(None, raw("{}"))])]),
+        transaction: Transaction { session: Offset::new(5), id: "t".into(), scope: "s".into() },
+    });
+    let up_to = engine.head().offset();
+    propose!(Acknowledge { user_id: ann.clone(), device_id: "DEVICE".into(), up_to });
     propose!(SetPassword {
         user_id: bob.clone(),
         password: "$pbkdf2-sha512$i=1000$c2FsdA$bmV3".into(),
@@ -273,7 +308,8 @@ async fn fill(engine: &Engine) {
         drop(propose!(leave(Change::Leave)));
         propose!(ForgetRoom { user_id: bob.clone(), room_id: room_id.clone() });
         let alias: ruma::OwnedRoomAliasId = "#second:golden.example".try_into().unwrap();
-        propose!(SetAlias { alias: alias.clone(), room_id, sender: ann.clone() });
-        propose!(RemoveAlias { alias, sender: ann.clone() });
+        let to = room_id.clone();
+        propose!(SetAlias { alias: alias.clone(), room_id: to, sender: ann.clone() });
+        propose!(RemoveAlias { alias, room_id, sender: ann.clone(), ts });
     }
 }

@@ -1,7 +1,7 @@
 //! Making rooms.
 
 use ruma::{
-    CanonicalJsonObject, RoomAliasId, RoomId,
+    CanonicalJsonObject, OwnedRoomId, RoomAliasId, RoomId,
     api::client::room::{
         Visibility,
         create_room::v3::{self as create_room_v3, RoomPreset},
@@ -65,10 +65,8 @@ pub(super) async fn create_room(
         None => Ok(CanonicalJsonObject::new()),
     };
     let initial_state = request.initial_state.iter().map(|raw| initial_state(raw.json()));
-    let room_id = RoomId::parse(format!("!{}:{server_name}", random_letters(18)))
-        .map_err(ApiError::internal)?;
     let proposal = CreateRoom {
-        room_id,
+        room_id: new_room_id(&cx.app)?,
         creator: cx.caller.user_id.clone(),
         version: request.room_version.unwrap_or(DEFAULT_ROOM_VERSION),
         preset,
@@ -84,6 +82,12 @@ pub(super) async fn create_room(
         ts: cx.app.now(),
     };
     Ok(create_room_v3::Response::new(cx.propose(proposal).await?.into_inner()))
+}
+
+/// An id for a new room.
+pub(super) fn new_room_id(app: &Server) -> Result<OwnedRoomId, ApiError> {
+    let server_name = &app.config.server.name;
+    RoomId::parse(format!("!{}:{server_name}", random_letters(18))).map_err(ApiError::internal)
 }
 
 fn initial_state(raw: &RawValue) -> Result<InitialState, ApiError> {

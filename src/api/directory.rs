@@ -73,7 +73,10 @@ pub(super) async fn delete_alias(
 ) -> Result<delete_alias_v3::Response, ApiError> {
     local(&cx.app, &request.room_alias)?;
     let sender = cx.caller.user_id.clone();
-    cx.propose(RemoveAlias { alias: request.room_alias, sender }).await?.into_inner();
+    let (alias, ts) = (request.room_alias, cx.app.now());
+    let room_id = cx.app.resolve((&*alias).into())?;
+    let proposal = RemoveAlias { alias, room_id, sender, ts };
+    cx.propose(proposal).await?.into_inner();
     Ok(delete_alias_v3::Response::new())
 }
 
@@ -206,7 +209,8 @@ fn mentions(room: &PublicRoomsChunk, term: &str) -> bool {
         .any(|text| text.to_lowercase().contains(&term))
 }
 
-fn describe(events: &EventStore, room: &Room) -> Result<PublicRoomsChunk, ReadError> {
+/// What the directory says of a room.
+pub(super) fn describe(events: &EventStore, room: &Room) -> Result<PublicRoomsChunk, ReadError> {
     let field = |event_type: StateEventType, field: &str| {
         events.state_text(room, &event_type, field, Offset::MAX)
     };

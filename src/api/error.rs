@@ -31,6 +31,9 @@ impl From<Refusal> for ApiError {
             Refusal::AliasInUse(_) => {
                 Self::new(ErrorCode::Unknown, text).with_status(StatusCode::CONFLICT)
             }
+            Refusal::InviteBlocked(_) => Self::new(ErrorCode::InviteBlocked, text),
+            Refusal::UnableToAuthoriseJoin => Self::new(ErrorCode::UnableToAuthoriseJoin, text),
+            Refusal::UnableToGrantJoin => Self::new(ErrorCode::UnableToGrantJoin, text),
             Refusal::BadAlias(_) => Self::new(ErrorCode::BadAlias, text),
             Refusal::BadRelation(_) => Self::bad_request(text),
             Refusal::DuplicateAnnotation => Self::new(ErrorCode::DuplicateAnnotation, text),

@@ -59,15 +59,17 @@ async fn change(
     Ok(())
 }
 
-/// Whether a user can be invited at all.
+/// Whether there is such a user to invite.
 pub(super) fn check_invitee(app: &Server, user_id: &UserId) -> Result<(), ApiError> {
-    if user_id.server_name() == app.config.server.name {
-        Ok(())
-    } else {
-        Err(ApiError::forbidden(
+    if user_id.server_name() != app.config.server.name {
+        return Err(ApiError::forbidden(
             "This server does not federate: it cannot reach other servers' users.",
-        ))
+        ));
     }
+    if !app.engine.state().accounts.contains(user_id) {
+        return Err(ApiError::not_found("There is no such user."));
+    }
+    Ok(())
 }
 
 fn signed(signed: Option<&ThirdPartySigned>) -> Result<Option<CanonicalJsonObject>, ApiError> {

@@ -10,8 +10,9 @@ mod directory;
 mod discovery;
 mod error;
 mod filter;
+mod keys;
 mod membership;
-mod profile;
+pub(crate) mod profile;
 mod push;
 mod receipt;
 mod registration;
@@ -19,14 +20,18 @@ mod relations;
 mod room_state;
 mod send;
 mod session;
+mod space;
 mod sync;
 mod timeline;
+mod to_device;
 pub(crate) mod typing;
 pub(crate) mod uiaa;
+mod upgrade;
 
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
+use http::Method;
 use ruma::{OwnedRoomId, RoomId, RoomOrAliasId, UserId};
 
 use crate::{
@@ -34,7 +39,7 @@ use crate::{
     decide::Proposal,
     engine::{Durable, Engine},
     events::Viewer,
-    http::{ApiError, App, Caller, Cx, Session, Table},
+    http::{Access, ApiError, App, Caller, Cx, Session, Table},
     passwords::Passwords,
     record::{Epoch, Offset},
     state::Room,
@@ -88,6 +93,7 @@ pub(crate) fn endpoints(config: &Config) -> Table<Server> {
         .on_json(sync::sync)
         // Rooms: making, joining, leaving
         .on(create_room::create_room)
+        .on(upgrade::upgrade)
         .on(membership::join)
         .on(membership::join_by_id_or_alias)
         .on(membership::knock)
@@ -117,6 +123,14 @@ pub(crate) fn endpoints(config: &Config) -> Table<Server> {
         .on_json(relations::of_rel_type)
         .on_json(relations::of_rel_type_and_event_type)
         .on_json(relations::threads)
+        .on(space::hierarchy)
+        .on(space::summary)
+        .raw(
+            Method::GET,
+            "/_matrix/client/unstable/im.nheko.summary/summary/{room_id_or_alias}",
+            Access::Optional,
+            space::summary_before_v1_15,
+        )
         // Directory
         .on(directory::create_alias)
         .on(directory::get_alias)
@@ -126,6 +140,14 @@ pub(crate) fn endpoints(config: &Config) -> Table<Server> {
         .on(directory::set_visibility)
         .on(directory::public_rooms)
         .on(directory::public_rooms_filtered)
+        // End-to-end encryption
+        .on_json(keys::upload)
+        .on_json(keys::query)
+        .on_json(keys::claim)
+        .on(keys::changes)
+        .on(keys::upload_cross_signing)
+        .on_json(keys::upload_signatures)
+        .on(to_device::send)
         // Push
         .on(push::rules)
 }

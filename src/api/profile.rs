@@ -1,10 +1,10 @@
 //! Profiles, and their way into the rooms of the user.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use bytes::Bytes;
 use ruma::{
-    UserId,
+    OwnedRoomId, UserId,
     api::client::profile::{
         delete_profile_field::v3 as delete_profile_field, get_profile::v3 as get_profile,
         get_profile_field::v3 as get_profile_field, set_profile_field::v3 as set_profile_field,
@@ -107,36 +107,67 @@ async fn set(cx: &Cx<Server>, field: String, value: Option<Value>) -> Result<(),
     let user_id = cx.caller.user_id.clone();
     let changed = cx.propose(SetProfile { user_id: user_id.clone(), field, value }).await?;
     if changed.into_inner() && in_rooms {
-        let (app, origin) = (std::sync::Arc::clone(&cx.app), cx.origin());
+        let (engine, origin) = (Arc::clone(&cx.app.engine), cx.origin());
         // In a task of its own: a client that hangs up does not leave half of its rooms behind.
-        let spread = tokio::spawn(async move { bring_to_rooms(&app, origin, &user_id).await });
+        let spread = tokio::spawn(async move {
+            let rooms = rooms_without(&engine, &user_id);
+            bring_to_rooms(&engine, &origin, &user_id, rooms).await;
+        });
         spread.await.map_err(ApiError::internal)?;
     }
     Ok(())
 }
 
-/// Brings a changed profile to the rooms in which the user is joined.
-async fn bring_to_rooms(app: &Server, origin: Origin, user_id: &UserId) {
-    for part in app.engine.state().memberships.of(user_id, Offset::MAX) {
-        if part.membership != Membership::Join {
-            continue;
+/// Brings the profiles that changed shortly before the server ended to the rooms that they had not
+/// reached by then.
+pub(crate) fn resume(engine: &Arc<Engine>) {
+    let engine = Arc::clone(engine);
+    tokio::spawn(async move {
+        for user_id in engine.state().accounts.user_ids() {
+            let rooms = rooms_without(&engine, &user_id);
+            bring_to_rooms(&engine, &Origin::server(), &user_id, rooms).await;
         }
+    });
+}
+
+/// The rooms in which the user is joined, and has been since before their profile last changed.
+fn rooms_without(engine: &Engine, user_id: &UserId) -> Vec<OwnedRoomId> {
+    let Some(account) = engine.state().accounts.get(user_id) else { return Vec::new() };
+    let fields = ["displayname", "avatar_url"];
+    let changed = {
+        let account = account.read();
+        let fields = fields.iter().filter_map(|field| account.profile.get(*field));
+        fields.map(|field| field.changes.last_change()).max().unwrap_or(Offset::ZERO)
+    };
+    let parts = engine.state().memberships.of(user_id, Offset::MAX).into_iter();
+    parts
+        .filter(|part| part.membership == Membership::Join && part.offset < changed)
+        .map(|part| part.room_id)
+        .collect()
+}
+
+async fn bring_to_rooms(
+    engine: &Engine,
+    origin: &Origin,
+    user_id: &UserId,
+    rooms: Vec<OwnedRoomId>,
+) {
+    for room_id in rooms {
+        let ms = ruma::UInt::try_from(engine.clock().now_ms()).unwrap_or(ruma::UInt::MAX);
         let proposal = ChangeMembership {
-            room_id: part.room_id.clone(),
+            room_id: room_id.clone(),
             sender: user_id.to_owned(),
             target: user_id.to_owned(),
             change: Change::Profile,
             reason: None,
             is_direct: false,
             third_party_signed: None,
-            ts: app.now(),
+            ts: ruma::MilliSecondsSinceUnixEpoch(ms),
         };
-        match app.engine.propose(origin.clone(), proposal).await {
+        match engine.propose(origin.clone(), proposal).await {
             Ok(done) => drop(done.into_inner()),
             // One room that does not take it is no reason to leave out the rest.
-            Err(error) => {
-                tracing::warn!(room_id = %part.room_id, %error, "a profile did not reach a room");
-            }
+            Err(error) => tracing::warn!(%room_id, %error, "a profile did not reach a room"),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Sending events.
 
 use ruma::{
-    CanonicalJsonObject, CanonicalJsonValue, OwnedEventId, OwnedRoomId,
+    CanonicalJsonObject, CanonicalJsonValue, OwnedEventId, OwnedRoomId, UserId,
     api::client::{
         message::send_message_event::v3 as send_message_event,
         redact::redact_event::v3 as redact_event, state::send_state_event::v3 as send_state_event,
@@ -9,7 +9,7 @@ use ruma::{
     events::TimelineEventType,
 };
 
-use super::Server;
+use super::{Server, membership::check_invitee};
 use crate::{
     decide::{canonical, send::SendEvent},
     http::{ApiError, Cx},
@@ -34,7 +34,11 @@ async fn send(
 }
 
 /// The client's transaction: of its session, and of one endpoint with its path.
-fn transaction(cx: &Cx<Server>, scope: String, id: &str) -> Result<Transaction, ApiError> {
+pub(super) fn transaction(
+    cx: &Cx<Server>,
+    scope: String,
+    id: &str,
+) -> Result<Transaction, ApiError> {
     if id.len() > limits::TRANSACTION_ID_BYTES {
         return Err(ApiError::invalid_param("The transaction id is too long."));
     }
@@ -73,6 +77,12 @@ pub(super) async fn state(
 ) -> Result<send_state_event::Response, ApiError> {
     let content = canonical(request.body.json())?;
     let event_type = TimelineEventType::from(request.event_type.to_string());
+    if event_type == TimelineEventType::RoomMember
+        && content.get("membership").and_then(CanonicalJsonValue::as_str) == Some("invite")
+        && let Ok(invitee) = UserId::parse(&request.state_key)
+    {
+        check_invitee(&cx.app, &invitee)?;
+    }
     let state_key = Some(request.state_key);
     let event_id = send(&cx, request.room_id, event_type, state_key, content, None, None).await?;
     Ok(send_state_event::Response::new(event_id))

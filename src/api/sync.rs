@@ -6,10 +6,13 @@ use bytes::Bytes;
 use ruma::api::client::sync::sync_events::v3 as sync_events;
 use tokio::time::{Instant, timeout_at};
 
-use super::{Server, at_length, filter, json};
+use super::{Server, at_length, filter, json, to_device};
 use crate::{
     http::{ApiError, Cx},
-    sync::v3::{self, Request, SyncFilter},
+    sync::{
+        self,
+        v3::{self, Request, SyncFilter},
+    },
 };
 
 pub(super) async fn sync(cx: Cx<Server>, request: sync_events::Request) -> Result<Bytes, ApiError> {
@@ -31,12 +34,20 @@ pub(super) async fn sync(cx: Cx<Server>, request: sync_events::Request) -> Resul
         ),
         epoch: cx.app.epoch,
     };
+    if let Some(since) = wanted.since {
+        to_device::acknowledge(&cx, since);
+    }
     let at_once = wanted.since.is_none() || wanted.full_state;
     let longest = Duration::from_secs(settings.max_timeout_seconds);
     let patience = request.timeout.unwrap_or_default().min(longest);
     let deadline = Instant::now() + patience;
 
-    let respond = |cx: &Cx<Server>| v3::respond(&cx.view(), &wanted, &cx.app.known_members);
+    let respond = |cx: &Cx<Server>| {
+        let mut view = cx.view();
+        let device = (view.user_id(), view.viewer.device_id);
+        view.viewer.at = sync::to_device::cut(view.state, device, wanted.since, view.at());
+        v3::respond(&view, &wanted, &cx.app.known_members)
+    };
     let head = cx.app.engine.head();
     let listener = head.listen(&cx.caller.user_id);
     loop {

@@ -2,13 +2,19 @@
 
 use ruma::{
     CanonicalJsonObject, CanonicalJsonValue, MilliSecondsSinceUnixEpoch, OwnedRoomAliasId,
-    OwnedRoomId, OwnedUserId, RoomVersionId,
+    OwnedRoomId, OwnedUserId, RoomVersionId, UserId,
     events::{TimelineEventType, room::member::MembershipState},
     room_version_rules::RoomVersionRules,
 };
 use serde_json::json;
 
-use super::{NewEvent, Proposal, Refusal, RoomDraft, Turn, membership::member_content};
+use super::{
+    NewEvent, Proposal, Refusal, RoomDraft, Turn,
+    membership::{member_content, must_take_invites, vet_content},
+    object,
+    powers::raise_tombstone,
+    send::aliases,
+};
 use crate::record::{
     Offset, Stream,
     command::{AliasSet, RoomVisibility},
@@ -94,11 +100,7 @@ impl Proposal for CreateRoom {
     }
 
     fn decide(&self, turn: &mut Turn<'_>) -> Result<OwnedRoomId, Refusal> {
-        let unsupported = || Refusal::UnsupportedRoomVersion(self.version.to_string());
-        if !ROOM_VERSIONS.contains(&self.version) {
-            return Err(unsupported());
-        }
-        let rules = self.version.rules().ok_or_else(unsupported)?;
+        let rules = rules_of(&self.version)?;
         if let Some(alias) = &self.alias {
             turn.rests_on(Stream::alias(alias));
             if turn.env.state.aliases.get(alias, Offset::MAX).is_some() {
@@ -108,11 +110,25 @@ impl Proposal for CreateRoom {
         let id_from_create = rules.authorization.room_create_event_id_as_room_id;
         // The order is the specification's.
         let create = self.event("m.room.create", "", self.create_content(&rules)?);
-        let room_id = self.begin(turn, &rules, create, id_from_create).map_err(in_state)?;
+        let room_id = (!id_from_create).then(|| self.room_id.clone());
+        let room_id = begin(turn, room_id, &self.version, &rules, create).map_err(in_state)?;
+        self.fill(turn, &rules, &room_id).map_err(in_state)?;
+        Ok(room_id)
+    }
+}
+
+impl CreateRoom {
+    /// All that comes after the create event.
+    fn fill(
+        &self,
+        turn: &mut Turn<'_>,
+        rules: &RoomVersionRules,
+        room_id: &OwnedRoomId,
+    ) -> Result<(), Refusal> {
         let join = member_content(turn.env, &self.creator, MembershipState::Join, None);
         turn.add_event(self.event("m.room.member", self.creator.as_str(), join))?;
-        let levels = self.power_level_content(&rules)?;
-        turn.add_event(self.event("m.room.power_levels", "", levels)).map_err(in_state)?;
+        let levels = self.power_level_content(rules);
+        turn.add_event(self.event("m.room.power_levels", "", levels))?;
         if let Some(alias) = &self.alias {
             let set = AliasSet {
                 alias: alias.clone(),
@@ -135,14 +151,7 @@ impl Proposal for CreateRoom {
             }
         }
         for state in &self.initial_state {
-            let event = NewEvent::state(
-                state.event_type.clone(),
-                state.state_key.clone(),
-                state.content.clone(),
-                &self.creator,
-                self.ts,
-            );
-            turn.add_event(event).map_err(in_state)?;
+            self.add_state(turn, state)?;
         }
         if let Some(name) = &self.name {
             turn.add_event(self.event("m.room.name", "", object(json!({ "name": name }))))?;
@@ -154,49 +163,41 @@ impl Proposal for CreateRoom {
             }));
             turn.add_event(self.event("m.room.topic", "", content))?;
         }
-        for invitee in &self.invite {
-            if *invitee == self.creator {
-                continue;
-            }
+        for invitee in self.invite.iter().filter(|invitee| **invitee != self.creator) {
+            must_take_invites(turn.env, invitee)?;
             let mut content = member_content(turn.env, invitee, MembershipState::Invite, None);
             if self.is_direct {
                 content.insert("is_direct".to_owned(), CanonicalJsonValue::Bool(true));
             }
-            turn.add_event(self.event("m.room.member", invitee.as_str(), content))?;
+            turn.settle(self.event("m.room.member", invitee.as_str(), content))?;
         }
         if self.public {
             let visibility = RoomVisibility { room_id: room_id.clone(), public: true };
-            turn.append(Stream::room(&room_id), visibility);
+            turn.append(Stream::room(room_id), visibility);
         }
-        Ok(room_id)
+        Ok(())
     }
-}
 
-impl CreateRoom {
-    /// Adds the create event. Where the room's id is that event's hash, two rooms that one user
-    /// makes in the same millisecond would be one: the later one's event is dated on.
-    fn begin(
-        &self,
-        turn: &mut Turn<'_>,
-        rules: &RoomVersionRules,
-        mut create: NewEvent,
-        id_from_create: bool,
-    ) -> Result<OwnedRoomId, Refusal> {
-        let env = turn.env;
-        loop {
-            let room_id = (!id_from_create).then(|| self.room_id.clone());
-            let mut draft = RoomDraft::new(room_id, self.version.clone(), rules.clone());
-            let body = draft.add(env, create.clone())?;
-            let (room_id, stream) = (body.room_id.clone(), Stream::room(&body.room_id));
-            if id_from_create && env.state.rooms.get(&room_id).is_some() {
-                create.ts.0 = create.ts.0.saturating_add(ruma::uint!(1));
-                continue;
+    /// Adds an event of `initial_state`, under the conditions under which it could be sent later.
+    fn add_state(&self, turn: &mut Turn<'_>, state: &InitialState) -> Result<(), Refusal> {
+        let mut content = state.content.clone();
+        if state.event_type == TimelineEventType::RoomCanonicalAlias {
+            // The room has no alias but the one that it is being made with.
+            let own = self.alias.as_ref().map(|alias| alias.as_str());
+            if let Some(alias) = aliases(&content)?.into_iter().find(|alias| Some(&**alias) != own)
+            {
+                return Err(Refusal::BadAlias(format!("`{alias}` does not point at this room.")));
             }
-            turn.must_be_new(stream.clone());
-            turn.begin_room(draft);
-            turn.append(stream, body);
-            return Ok(room_id);
         }
+        if state.event_type == TimelineEventType::RoomMember
+            && let Ok(target) = UserId::parse(&state.state_key)
+        {
+            let env = turn.env;
+            vet_content(env, turn.draft()?, &self.creator, &target, &mut content)?;
+        }
+        let event_type = state.event_type.to_string();
+        turn.add_event(self.event(&event_type, &state.state_key, content))?;
+        Ok(())
     }
 
     fn event(&self, event_type: &str, state_key: &str, content: CanonicalJsonObject) -> NewEvent {
@@ -229,10 +230,7 @@ impl CreateRoom {
         Ok(content)
     }
 
-    fn power_level_content(
-        &self,
-        rules: &RoomVersionRules,
-    ) -> Result<CanonicalJsonObject, Refusal> {
+    fn power_level_content(&self, rules: &RoomVersionRules) -> CanonicalJsonObject {
         let creators_above = rules.authorization.explicitly_privilege_room_creators;
         let mut users = serde_json::Map::new();
         if !creators_above {
@@ -252,8 +250,7 @@ impl CreateRoom {
                 "m.room.history_visibility": 100,
                 "m.room.encryption": 100,
                 "m.room.server_acl": 100,
-                // Above every level that can be given away: only creators may end such a room.
-                "m.room.tombstone": if creators_above { 150 } else { 100 },
+                "m.room.tombstone": 100,
             },
             "events_default": 0,
             "state_default": 50,
@@ -264,7 +261,10 @@ impl CreateRoom {
             "notifications": { "room": 50 },
         }));
         content.extend(self.power_levels.clone());
-        Ok(content)
+        if creators_above {
+            raise_tombstone(&mut content);
+        }
+        content
     }
 
     fn preset_state(&self) -> Vec<(&'static str, CanonicalJsonObject)> {
@@ -283,18 +283,42 @@ impl CreateRoom {
     }
 }
 
+/// The rules of a room version, if rooms of it can be made.
+pub(super) fn rules_of(version: &RoomVersionId) -> Result<RoomVersionRules, Refusal> {
+    let offered = ROOM_VERSIONS.contains(version).then(|| version.rules()).flatten();
+    offered.ok_or_else(|| Refusal::UnsupportedRoomVersion(version.to_string()))
+}
+
+/// Begins a room as the turn's, with its create event. Without `room_id`, the id is that event's
+/// hash: two rooms that one user makes in the same millisecond would be one, so the later one's event
+/// is dated on.
+pub(super) fn begin(
+    turn: &mut Turn<'_>,
+    room_id: Option<OwnedRoomId>,
+    version: &RoomVersionId,
+    rules: &RoomVersionRules,
+    mut create: NewEvent,
+) -> Result<OwnedRoomId, Refusal> {
+    let env = turn.env;
+    loop {
+        let mut draft = RoomDraft::new(room_id.clone(), version.clone(), rules.clone());
+        let body = draft.add(env, create.clone())?;
+        let (made, stream) = (body.room_id.clone(), Stream::room(&body.room_id));
+        if room_id.is_none() && env.state.rooms.get(&made).is_some() {
+            create.ts.0 = create.ts.0.saturating_add(ruma::uint!(1));
+            continue;
+        }
+        turn.must_be_new(stream.clone());
+        turn.begin_room(draft);
+        turn.append(stream, body);
+        return Ok(made);
+    }
+}
+
 /// What is wrong with state that the client gave is named as such.
 fn in_state(refusal: Refusal) -> Refusal {
     match refusal {
         Refusal::Forbidden(reason) | Refusal::BadJson(reason) => Refusal::InvalidRoomState(reason),
         other => other,
-    }
-}
-
-/// A JSON object that is written in this file, as canonical JSON.
-fn object(value: serde_json::Value) -> CanonicalJsonObject {
-    match CanonicalJsonValue::try_from(value) {
-        Ok(CanonicalJsonValue::Object(object)) => object,
-        _ => CanonicalJsonObject::new(),
     }
 }

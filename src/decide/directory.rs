@@ -1,8 +1,12 @@
 //! The directory: aliases, and which rooms are listed.
 
-use ruma::{OwnedRoomAliasId, OwnedRoomId, OwnedUserId, events::StateEventType};
+use ruma::{
+    CanonicalJsonValue, MilliSecondsSinceUnixEpoch, OwnedRoomAliasId, OwnedRoomId, OwnedUserId,
+    RoomId, UserId,
+    events::{StateEventType, TimelineEventType},
+};
 
-use super::{Membership, Proposal, Refusal, Turn};
+use super::{Membership, NewEvent, Proposal, Refusal, Turn};
 use crate::record::{
     Offset, Stream,
     command::{AliasRemove, AliasSet, RoomVisibility},
@@ -22,12 +26,14 @@ pub struct SetAlias {
 impl Proposal for SetAlias {
     type Outcome = ();
 
+    // Of the two, the room is the busy one: a decision that only rested on it would be taken again and
+    // again while people talk.
     fn stream(&self) -> Stream {
-        Stream::alias(&self.alias)
+        Stream::room(&self.room_id)
     }
 
     fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
-        turn.rests_on(Stream::room(&self.room_id));
+        turn.rests_on(Stream::alias(&self.alias));
         let state = &turn.env.state;
         if state.aliases.get(&self.alias, Offset::MAX).is_some() {
             return Err(Refusal::AliasInUse(self.alias.to_string()));
@@ -38,7 +44,7 @@ impl Proposal for SetAlias {
             return Err(Refusal::Forbidden("You are not in this room.".to_owned()));
         }
         turn.append(
-            self.stream(),
+            Stream::alias(&self.alias),
             AliasSet {
                 alias: self.alias.clone(),
                 room_id: self.room_id.clone(),
@@ -54,38 +60,69 @@ impl Proposal for SetAlias {
 pub struct RemoveAlias {
     /// The alias.
     pub alias: OwnedRoomAliasId,
+    /// The room that it points at.
+    pub room_id: OwnedRoomId,
     /// Who does it.
     pub sender: OwnedUserId,
+    /// When, by the server's clock.
+    pub ts: MilliSecondsSinceUnixEpoch,
 }
 
 impl Proposal for RemoveAlias {
     type Outcome = ();
 
     fn stream(&self) -> Stream {
-        Stream::alias(&self.alias)
+        Stream::room(&self.room_id)
     }
 
     fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
         let env = turn.env;
+        turn.rests_on(Stream::alias(&self.alias));
         let target = env.state.aliases.get(&self.alias, Offset::MAX);
-        let target =
-            target.ok_or_else(|| Refusal::NotFound("There is no such alias.".to_owned()))?;
+        let target = target
+            .filter(|target| target.room_id == self.room_id)
+            .ok_or_else(|| Refusal::NotFound("There is no such alias.".to_owned()))?;
         // Its maker may remove it, and those who may set the room's canonical alias.
-        if target.creator != self.sender {
-            turn.rests_on(Stream::room(&target.room_id));
-            let room = turn.room(&target.room_id)?;
-            let member = room.membership(env, &self.sender)? == Some(Membership::Join);
-            if !member
-                || !room
-                    .powers(env)?
-                    .may_send_state(&self.sender, StateEventType::RoomCanonicalAlias)
-            {
-                return Err(Refusal::Forbidden("You may not remove this alias.".to_owned()));
-            }
+        let room = turn.room(&self.room_id)?;
+        let member = room.membership(env, &self.sender)? == Some(Membership::Join);
+        let may_name = member
+            && room.powers(env)?.may_send_state(&self.sender, StateEventType::RoomCanonicalAlias);
+        if target.creator != self.sender && !may_name {
+            return Err(Refusal::Forbidden("You may not remove this alias.".to_owned()));
         }
-        turn.append(self.stream(), AliasRemove { alias: self.alias.clone() });
+        turn.append(Stream::alias(&self.alias), AliasRemove { alias: self.alias.clone() });
+        if may_name {
+            let gone = |alias: &str| alias == self.alias.as_str();
+            disclaim(turn, &self.room_id, gone, &self.sender, self.ts)?;
+        }
         Ok(())
     }
+}
+
+/// Takes the aliases that are `gone` out of a room's canonical alias event.
+pub(super) fn disclaim(
+    turn: &mut Turn<'_>,
+    room_id: &RoomId,
+    gone: impl Fn(&str) -> bool,
+    sender: &UserId,
+    ts: MilliSecondsSinceUnixEpoch,
+) -> Result<(), Refusal> {
+    let env = turn.env;
+    let kind = StateEventType::RoomCanonicalAlias;
+    let Some(event) = turn.room(room_id)?.shown_content(env, &kind, "")? else { return Ok(()) };
+    let mut content = event.clone();
+    let is_gone = |alias: &CanonicalJsonValue| alias.as_str().is_some_and(&gone);
+    if content.get("alias").is_some_and(is_gone) {
+        content.remove("alias");
+    }
+    if let Some(CanonicalJsonValue::Array(aliases)) = content.get_mut("alt_aliases") {
+        aliases.retain(|alias| !is_gone(alias));
+    }
+    if content != event {
+        let event_type = TimelineEventType::RoomCanonicalAlias;
+        turn.add_event(NewEvent::state(event_type, "", content, sender, ts))?;
+    }
+    Ok(())
 }
 
 /// List a room in the public directory, or take it off.

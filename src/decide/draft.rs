@@ -14,9 +14,9 @@ use ruma::{
     },
 };
 
-use super::{Env, Refusal, powers::Powers};
+use super::{Env, Refusal, is_local, powers::Powers};
 use crate::{
-    events::{EventRef, StoredEvent},
+    events::{EventRef, StoredEvent, as_shown},
     limits,
     record::{
         Offset,
@@ -177,6 +177,26 @@ impl RoomDraft {
         &self.added
     }
 
+    /// The content of the state event of this key, without what a redaction took away.
+    ///
+    /// # Errors
+    /// When the log cannot be read.
+    pub fn shown_content(
+        &self,
+        env: &Env,
+        event_type: &StateEventType,
+        state_key: &str,
+    ) -> Result<Option<CanonicalJsonObject>, Refusal> {
+        let event = self.state_event(env, event_type, state_key)?;
+        let event = match (&self.base, event) {
+            // An event of the turn itself has no offset yet, and no redaction.
+            (Some(room), Some(event)) => Some(as_shown(room, event, Offset::MAX)),
+            (None, event) => event,
+            (_, None) => None,
+        };
+        Ok(event.and_then(|event| event.content_as().ok()))
+    }
+
     /// The membership of a user.
     ///
     /// # Errors
@@ -201,18 +221,24 @@ impl RoomDraft {
         Ok(Powers::new(&self.rules.authorization, create, levels))
     }
 
-    /// A joined user who may invite, for joins that one of them must authorise.
+    /// A joined user of this server who may invite, for joins that one of them must authorise.
     ///
     /// # Errors
     /// When the log cannot be read.
     pub fn someone_who_may_invite(&self, env: &Env) -> Result<Option<OwnedUserId>, Refusal> {
         let Some(room) = &self.base else { return Ok(None) };
         let powers = self.powers(env)?;
+        let may = |user_id: &OwnedUserId| {
+            is_local(&env.server, user_id)
+                && powers.has_level(user_id, RoomPowerLevelsIntField::Invite)
+        };
+        // Those who have a level of their own first: they are few, and likely to be able.
+        let joined = |user_id: &OwnedUserId| room.is_joined(user_id, Offset::MAX);
+        if let Some(user_id) = powers.named().into_iter().find(|id| joined(id) && may(id)) {
+            return Ok(Some(user_id));
+        }
         let members = room.members(Membership::Join, Offset::MAX).into_iter();
-        let mut able = members
-            .map(|(user_id, _)| user_id)
-            .filter(|user_id| powers.has_level(user_id, RoomPowerLevelsIntField::Invite));
-        Ok(able.next())
+        Ok(members.map(|(user_id, _)| user_id).find(may))
     }
 
     /// Builds the event on the room's tip, checks it by the room's rules, hashes and signs it, and

@@ -6,7 +6,9 @@ use ruma::{
     events::{StateEventType, TimelineEventType, room::member::MembershipState},
 };
 
-use super::{Env, Membership, NewEvent, Proposal, Refusal, RoomDraft, Turn, is_local};
+use super::{
+    Env, Membership, NewEvent, Proposal, Refusal, RoomDraft, Turn, is_local, upgrade::bring_along,
+};
 use crate::record::{Offset, Stream, command::RoomForget};
 
 /// What is to become of a membership.
@@ -75,39 +77,44 @@ impl Proposal for ChangeMembership {
     fn decide(&self, turn: &mut Turn<'_>) -> Result<Changed, Refusal> {
         let env = turn.env;
         let room = turn.room(&self.room_id)?;
-        let now = room.membership(env, &self.target)?;
-        let before = room.state_event(env, &StateEventType::RoomMember, self.target.as_str())?;
-        let Some(membership) = self.checked(now)? else { return Ok(Changed::Already) };
-        if self.change != Change::Join && self.sender != self.target {
-            let sender = room.membership(env, &self.sender)?;
-            if sender != Some(Membership::Join) {
-                return Err(Refusal::Forbidden("You are not in this room.".to_owned()));
-            }
-        }
-        let mut content = member_content(env, &self.target, membership, self.reason.as_deref());
-        if self.change == Change::Invite && self.is_direct {
-            content.insert("is_direct".to_owned(), CanonicalJsonValue::Bool(true));
-        }
-        if self.change == Change::Join && now != Some(Membership::Invite) {
-            if let Some(signed) = &self.third_party_signed {
-                content.insert("third_party_signed".to_owned(), signed.clone().into());
-            }
-            authorise_join(env, room, &self.target, &mut content)?;
-        }
-        if let Some(before) = before
-            && matches!(self.change, Change::Profile | Change::Join)
-            && before.content_as::<CanonicalJsonObject>().is_ok_and(|before| before == content)
+        if self.sender != self.target
+            && room.membership(env, &self.sender)? != Some(Membership::Join)
         {
-            return Ok(Changed::Already);
+            return Err(Refusal::Forbidden("You are not in this room.".to_owned()));
         }
-        let event_id = turn.add_event(NewEvent::state(
+        let now = room.membership(env, &self.target)?;
+        let Some(membership) = self.checked(now)? else { return Ok(Changed::Already) };
+        let mut content = member_content(env, &self.target, membership, self.reason.as_deref());
+        match self.change {
+            Change::Invite if self.is_direct => {
+                content.insert("is_direct".to_owned(), CanonicalJsonValue::Bool(true));
+            }
+            Change::Join if matches!(now, Some(Membership::Invite | Membership::Ban)) => {}
+            Change::Join => match &self.third_party_signed {
+                Some(signed) => self.accept_third_party_invite(turn, signed)?,
+                None => authorise_join(env, room, &self.target, &mut content)?,
+            },
+            Change::Profile => {
+                let member = StateEventType::RoomMember;
+                let before = room.shown_content(env, &member, self.target.as_str())?;
+                content = with_the_rest_of(before.unwrap_or_default(), content);
+            }
+            _ => {}
+        }
+        let (event_id, new) = turn.settle(NewEvent::state(
             TimelineEventType::RoomMember,
             self.target.as_str(),
             content,
             &self.sender,
             self.ts,
         ))?;
-        Ok(Changed::To(event_id))
+        match self.change {
+            // Last, so that only those who may invite learn of it.
+            Change::Invite => must_take_invites(env, &self.target)?,
+            Change::Join => bring_along(turn, &self.target, &self.room_id)?,
+            _ => {}
+        }
+        Ok(if new { Changed::To(event_id) } else { Changed::Already })
     }
 }
 
@@ -117,11 +124,11 @@ impl ChangeMembership {
     fn checked(&self, now: Option<Membership>) -> Result<Option<MembershipState>, Refusal> {
         let forbidden = |text: &str| Err(Refusal::Forbidden(text.to_owned()));
         match (self.change, now) {
+            (Change::Join, Some(Membership::Join)) => Ok(None),
             (Change::Join, _) => Ok(Some(MembershipState::Join)),
             (Change::Profile, Some(Membership::Join)) => Ok(Some(MembershipState::Join)),
             (Change::Profile, _) => Ok(None),
             (Change::Knock, Some(Membership::Join)) => forbidden("You are in this room already."),
-            (Change::Knock, Some(Membership::Knock)) => Ok(None),
             (Change::Knock, _) => Ok(Some(MembershipState::Knock)),
             (Change::Leave, Some(Membership::Leave)) => Ok(None),
             (Change::Leave, None) => forbidden("You are not in this room."),
@@ -135,12 +142,67 @@ impl ChangeMembership {
                 forbidden("They are banned from this room, not in it.")
             }
             (Change::Kick, _) => Ok(Some(MembershipState::Leave)),
-            (Change::Ban, Some(Membership::Ban)) => Ok(None),
             (Change::Ban, _) => Ok(Some(MembershipState::Ban)),
             (Change::Unban, Some(Membership::Ban)) => Ok(Some(MembershipState::Leave)),
             (Change::Unban, _) => Err(Refusal::BadState("They are not banned.".to_owned())),
         }
     }
+
+    /// Invites the sender in the name of the one who invited their e-mail address or phone number,
+    /// which an identity server found to be theirs (client-server API, "Third-party invites"). The
+    /// room's rules check its signature.
+    fn accept_third_party_invite(
+        &self,
+        turn: &mut Turn<'_>,
+        signed: &CanonicalJsonObject,
+    ) -> Result<(), Refusal> {
+        let env = turn.env;
+        let token = signed.get("token").and_then(CanonicalJsonValue::as_str).unwrap_or_default();
+        let kind = StateEventType::RoomThirdPartyInvite;
+        let invite = turn.room(&self.room_id)?.state_event(env, &kind, token)?;
+        let invite =
+            invite.filter(|invite| is_local(&env.server, &invite.sender)).ok_or_else(|| {
+                Refusal::Forbidden("There is no such invite from a user of this server.".to_owned())
+            })?;
+        let name = invite.content_as::<CanonicalJsonObject>().unwrap_or_default();
+        let name = name.get("display_name").and_then(CanonicalJsonValue::as_str);
+        let mut content = member_content(env, &self.target, MembershipState::Invite, None);
+        let third_party = CanonicalJsonObject::from([
+            ("display_name".to_owned(), CanonicalJsonValue::String(name.unwrap_or("").to_owned())),
+            ("signed".to_owned(), CanonicalJsonValue::Object(signed.clone())),
+        ]);
+        content.insert("third_party_invite".to_owned(), CanonicalJsonValue::Object(third_party));
+        turn.add_event(NewEvent::state(
+            TimelineEventType::RoomMember,
+            self.target.as_str(),
+            content,
+            &invite.sender,
+            self.ts,
+        ))?;
+        Ok(())
+    }
+}
+
+/// Refuses an invite of one who takes none (client-server API, "Invite permission").
+pub(super) fn must_take_invites(env: &Env, user_id: &UserId) -> Result<(), Refusal> {
+    if !env.events.blocks_invites(&env.state, user_id)? {
+        Ok(())
+    } else {
+        Err(Refusal::InviteBlocked(user_id.to_owned()))
+    }
+}
+
+/// The content of the member event before, with the profile that is in `content`. What was said of the
+/// join itself is not said again.
+fn with_the_rest_of(
+    mut before: CanonicalJsonObject,
+    content: CanonicalJsonObject,
+) -> CanonicalJsonObject {
+    const NOT_KEPT: [&str; 5] =
+        [AUTHORISED_VIA, "reason", "third_party_invite", "displayname", "avatar_url"];
+    before.retain(|key, _| !NOT_KEPT.contains(&key.as_str()));
+    before.extend(content);
+    before
 }
 
 /// The key that names the user by whose power one joins a restricted room.
@@ -170,17 +232,16 @@ fn authorise_join(
     if !matches!(rules.join_rule.as_str(), "restricted" | "knock_restricted") {
         return Ok(());
     }
-    let is_met = |condition: &serde_json::Value| {
-        let room_id = condition["room_id"].as_str().and_then(|id| <&RoomId>::try_from(id).ok());
-        let other = room_id.and_then(|room_id| env.state.rooms.get(room_id));
-        condition["type"] == "m.room_membership"
-            && other.is_some_and(|other| other.is_joined(target, Offset::MAX))
-    };
-    if rules.allow.iter().any(is_met)
-        && let Some(authoriser) = room.someone_who_may_invite(env)?
-    {
+    let rooms = rules.allow.iter().filter(|condition| condition["type"] == "m.room_membership");
+    let rooms =
+        rooms.filter_map(|condition| <&RoomId>::try_from(condition["room_id"].as_str()?).ok());
+    let rooms: Vec<_> = rooms.map(|room_id| env.state.rooms.get(room_id)).collect();
+    if rooms.iter().flatten().any(|other| other.is_joined(target, Offset::MAX)) {
+        let authoriser = room.someone_who_may_invite(env)?.ok_or(Refusal::UnableToGrantJoin)?;
         let authoriser = CanonicalJsonValue::String(authoriser.to_string());
         content.insert(AUTHORISED_VIA.to_owned(), authoriser);
+    } else if !rooms.is_empty() && rooms.iter().all(Option::is_none) {
+        return Err(Refusal::UnableToAuthoriseJoin);
     }
     Ok(())
 }
@@ -199,7 +260,7 @@ pub(super) fn vet_content(
     match membership {
         Some("join") if sender == target => {
             let now = room.membership(env, target)?;
-            if !matches!(now, Some(Membership::Join | Membership::Invite)) {
+            if !matches!(now, Some(Membership::Join | Membership::Invite | Membership::Ban)) {
                 authorise_join(env, room, target, content)?;
             }
             Ok(())

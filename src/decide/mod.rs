@@ -10,9 +10,12 @@ pub mod create_room;
 pub mod directory;
 mod draft;
 pub mod ephemeral;
+pub mod keys;
 pub mod membership;
 mod powers;
 pub mod send;
+pub mod to_device;
+pub mod upgrade;
 
 use std::{
     collections::HashMap,
@@ -21,8 +24,8 @@ use std::{
 };
 
 use ruma::{
-    CanonicalJsonObject, OwnedEventId, OwnedServerName, RoomId, UserId,
-    canonical_json::CanonicalJsonError, signatures::Ed25519KeyPair,
+    CanonicalJsonObject, CanonicalJsonValue, OwnedEventId, OwnedServerName, OwnedUserId, RoomId,
+    UserId, canonical_json::CanonicalJsonError, events::StateEventType, signatures::Ed25519KeyPair,
 };
 use serde_json::value::RawValue;
 
@@ -81,6 +84,15 @@ pub enum Refusal {
     /// The alias that was to be made exists.
     #[error("the alias `{0}` exists already")]
     AliasInUse(String),
+    /// Whoever is invited takes no invites.
+    #[error("`{0}` takes no invites")]
+    InviteBlocked(OwnedUserId),
+    /// The conditions of a restricted room are about rooms that this server does not know.
+    #[error("this server knows none of the rooms whose members may join")]
+    UnableToAuthoriseJoin,
+    /// A condition of a restricted room is met, and nobody here may let the user in.
+    #[error("nobody on this server who is in the room may invite")]
+    UnableToGrantJoin,
     /// The alias in a canonical alias event does not point at the room.
     #[error("{0}")]
     BadAlias(String),
@@ -257,6 +269,32 @@ impl<'a> Turn<'a> {
         Ok(event_id)
     }
 
+    /// As [`Turn::add_event`], for state that may be so already: when the event of its key has the
+    /// same sender and content, it is not added again. Gives the id of the event that stands, and
+    /// whether it is new.
+    ///
+    /// # Errors
+    /// When the room's rules do not allow it, even if it is so already: unless one says again of
+    /// oneself what one has said.
+    pub fn settle(&mut self, new: NewEvent) -> Result<(OwnedEventId, bool), Refusal> {
+        let env = self.env;
+        let draft = self.draft()?;
+        let key = new.state_key.clone().unwrap_or_default();
+        let event_type = StateEventType::from(new.event_type.to_string());
+        let standing = draft.state_event(env, &event_type, &key)?;
+        let standing = standing.filter(|event| event.sender == new.sender);
+        // Of one that was redacted, not all stands.
+        let stands = draft.shown_content(env, &event_type, &key)?.as_ref() == Some(&new.content);
+        let standing = standing.filter(|_| stands);
+        let Some(standing) = standing else { return Ok((self.add_event(new)?, true)) };
+        if new.sender.as_str() != key {
+            let mark = draft.mark();
+            draft.add(env, new)?;
+            draft.rewind(&mark);
+        }
+        Ok((standing.event_id.clone(), false))
+    }
+
     /// The event that this transaction has sent already.
     ///
     /// # Errors
@@ -297,6 +335,14 @@ pub fn canonical(content: &RawValue) -> Result<CanonicalJsonObject, Refusal> {
         CanonicalJsonError::IntegerOutOfRange => bad(&"a number is out of range"),
         error => bad(&error),
     })
+}
+
+/// A JSON object that is written in the code, as canonical JSON.
+fn object(value: serde_json::Value) -> CanonicalJsonObject {
+    match CanonicalJsonValue::try_from(value) {
+        Ok(CanonicalJsonValue::Object(object)) => object,
+        _ => CanonicalJsonObject::new(),
+    }
 }
 
 /// Whether this is a local user.

@@ -4,8 +4,9 @@
 use std::collections::HashSet;
 
 use ruma::{
-    Int, OwnedUserId, UserId,
+    CanonicalJsonObject, CanonicalJsonValue, Int, OwnedUserId, UserId,
     events::{StateEventType, TimelineEventType},
+    int,
     room_version_rules::AuthorizationRules,
     state_res::events::{RoomCreateEvent, RoomPowerLevelsEvent, RoomPowerLevelsIntField},
 };
@@ -33,6 +34,26 @@ impl<'a> Powers<'a> {
         }
     }
 
+    /// The creators, where they stand above all, and those who have a level of their own.
+    #[must_use]
+    pub fn named(&self) -> Vec<OwnedUserId> {
+        let levels =
+            self.levels.as_ref().and_then(|levels| levels.users(self.rules).ok().flatten());
+        let creators = self.creators.iter().filter(|_| self.creators_above());
+        creators.chain(levels.into_iter().flat_map(|users| users.keys())).cloned().collect()
+    }
+
+    /// The room's creators.
+    #[must_use]
+    pub fn creators(&self) -> &HashSet<OwnedUserId> {
+        &self.creators
+    }
+
+    /// Creators are above all levels in the versions that say so, and in rooms without levels.
+    fn creators_above(&self) -> bool {
+        self.rules.explicitly_privilege_room_creators || self.levels.is_none()
+    }
+
     /// Whether `user_id` may do what needs the level `field`.
     #[must_use]
     pub fn has_level(&self, user_id: &UserId, field: RoomPowerLevelsIntField) -> bool {
@@ -54,9 +75,7 @@ impl<'a> Powers<'a> {
     }
 
     fn reaches(&self, user_id: &UserId, needed: impl FnOnce() -> Result<Int, String>) -> bool {
-        // Creators are above all levels in the versions that say so, and in rooms without levels.
-        let above = self.rules.explicitly_privilege_room_creators || self.levels.is_none();
-        if above && self.creators.contains(user_id) {
+        if self.creators_above() && self.creators.contains(user_id) {
             return true;
         }
         let level = match &self.levels {
@@ -65,5 +84,105 @@ impl<'a> Powers<'a> {
         };
         // Levels that cannot be read give nobody any power.
         matches!((level, needed()), (Ok(level), Ok(needed)) if level >= needed)
+    }
+}
+
+/// For rooms whose creators stand above all levels: only they may end the room, so the level for that is
+/// above what can be expected to be given away, and above `state_default` in any case (client-server
+/// API, `POST /createRoom`).
+pub(super) fn raise_tombstone(levels: &mut CanonicalJsonObject) {
+    let level = |value: Option<&CanonicalJsonValue>| value.and_then(CanonicalJsonValue::as_integer);
+    let state_default = level(levels.get("state_default")).unwrap_or_else(|| int!(50));
+    let events = levels
+        .entry("events".to_owned())
+        .or_insert_with(|| CanonicalJsonValue::Object(CanonicalJsonObject::new()));
+    // What is not an object is refused by the room's rules.
+    if let CanonicalJsonValue::Object(events) = events
+        && level(events.get("m.room.tombstone"))
+            .is_none_or(|level| level <= state_default.max(int!(100)))
+    {
+        let raised = state_default.saturating_add(int!(1)).max(int!(150));
+        events.insert("m.room.tombstone".to_owned(), CanonicalJsonValue::Integer(raised));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ruma::RoomVersionId;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::{
+        events::StoredEvent,
+        record::{Offset, command::RoomEvent},
+    };
+
+    fn event(event_type: &str, content: Value) -> EventRef {
+        let pdu = json!({
+            "type": event_type, "state_key": "", "sender": "@creator:test", "depth": 1,
+            "origin_server_ts": 1, "room_id": "!room:test", "content": content,
+        });
+        let body = RoomEvent {
+            room_id: "!room:test".try_into().unwrap(),
+            event_id: "$event".try_into().unwrap(),
+            room_version: None,
+            transaction: None,
+            redacts: None,
+            pdu: serde_json::value::to_raw_value(&pdu).unwrap(),
+        };
+        EventRef::new(StoredEvent::new(Offset::ZERO, body).unwrap())
+    }
+
+    /// Whether the creator, one with level 50 where there are levels, and one who is not named may.
+    fn who(
+        version: &RoomVersionId,
+        levels: Option<Value>,
+        may: impl Fn(&Powers<'_>, &UserId) -> bool,
+    ) -> [bool; 3] {
+        let rules = version.rules().unwrap().authorization;
+        let create = event("m.room.create", json!({ "creator": "@creator:test" }));
+        let levels = levels.map(|levels| event("m.room.power_levels", levels));
+        let powers = Powers::new(&rules, Some(create), levels);
+        ["@creator:test", "@half:test", "@none:test"]
+            .map(|user_id| may(&powers, <&UserId>::try_from(user_id).unwrap()))
+    }
+
+    #[test]
+    fn without_levels_the_creator_has_100_everyone_else_0_and_what_is_needed_is_the_default() {
+        use RoomPowerLevelsIntField::{Ban, Invite, Kick, Redact};
+        for version in [RoomVersionId::V3, RoomVersionId::V10, RoomVersionId::V12] {
+            for (field, to_all) in [(Ban, false), (Kick, false), (Redact, false), (Invite, true)] {
+                let may = who(&version, None, |powers, user_id| powers.has_level(user_id, field));
+                assert_eq!(may, [true, to_all, to_all], "version {version}: {field}");
+            }
+        }
+    }
+
+    #[test]
+    fn with_levels_a_creator_has_what_they_say_unless_the_version_puts_creators_above() {
+        let levels = json!({ "users": { "@half:test": 50 }, "redact": 51, "kick": 50 });
+        for (version, above) in [(RoomVersionId::V11, false), (RoomVersionId::V12, true)] {
+            for (field, half) in
+                [(RoomPowerLevelsIntField::Redact, false), (RoomPowerLevelsIntField::Kick, true)]
+            {
+                let levels = Some(levels.clone());
+                let may = who(&version, levels, |powers, user_id| powers.has_level(user_id, field));
+                assert_eq!(may, [above, half, false], "version {version}: {field}");
+            }
+            let alias = StateEventType::RoomCanonicalAlias;
+            let may = who(&version, Some(levels.clone()), |powers, user_id| {
+                powers.may_send_state(user_id, alias.clone())
+            });
+            assert_eq!(may, [above, true, false], "version {version}: state");
+        }
+    }
+
+    #[test]
+    fn levels_that_cannot_be_read_give_nobody_power() {
+        let levels = json!({ "users": "nonsense" });
+        let may = |powers: &Powers<'_>, user_id: &UserId| {
+            powers.has_level(user_id, RoomPowerLevelsIntField::Invite)
+        };
+        assert_eq!(who(&RoomVersionId::V11, Some(levels), may), [false; 3]);
     }
 }

@@ -7,7 +7,11 @@ use ruma::{
 };
 use serde_json::value::RawValue;
 
-use super::{Membership, NewEvent, Proposal, Refusal, Turn, membership::vet_content};
+use super::{
+    Membership, NewEvent, Proposal, Refusal, Turn,
+    membership::{must_take_invites, vet_content},
+    upgrade::bring_along,
+};
 use crate::{
     events::StoredEvent,
     record::{Offset, Stream, command::Transaction},
@@ -78,6 +82,14 @@ impl Proposal for SendEvent {
         {
             let room = turn.room(&self.room_id)?;
             vet_content(env, room, &self.sender, &target, &mut content)?;
+            let event = NewEvent::state(
+                self.event_type.clone(),
+                target.as_str(),
+                content,
+                &self.sender,
+                self.ts,
+            );
+            return self.add_membership(turn, event, &target);
         }
         if let Some((target, _)) = &redacts
             && turn.room(&self.room_id)?.rules().redaction.content_field_redacts
@@ -101,6 +113,26 @@ impl Proposal for SendEvent {
 }
 
 impl SendEvent {
+    fn add_membership(
+        &self,
+        turn: &mut Turn<'_>,
+        event: NewEvent,
+        target: &UserId,
+    ) -> Result<OwnedEventId, Refusal> {
+        let membership = event.content.get("membership").and_then(CanonicalJsonValue::as_str);
+        let (invites, joins) = (membership == Some("invite"), membership == Some("join"));
+        let env = turn.env;
+        let before = turn.room(&self.room_id)?.membership(env, target)?;
+        let (event_id, _) = turn.settle(event)?;
+        if invites {
+            must_take_invites(env, target)?;
+        }
+        if joins && before != Some(Membership::Join) {
+            bring_along(turn, target, &self.room_id)?;
+        }
+        Ok(event_id)
+    }
+
     /// A member event may be sent by one who is not joined (it is how one joins); the rules judge.
     fn is_membership(&self) -> bool {
         self.event_type == TimelineEventType::RoomMember && self.state_key.is_some()
@@ -205,7 +237,8 @@ impl SendEvent {
     }
 }
 
-fn aliases(content: &CanonicalJsonObject) -> Result<Vec<String>, Refusal> {
+/// The aliases that a canonical alias event names.
+pub(super) fn aliases(content: &CanonicalJsonObject) -> Result<Vec<String>, Refusal> {
     let bad = || Refusal::BadJson("Aliases are strings.".to_owned());
     let mut found = Vec::new();
     match content.get("alias") {

@@ -103,6 +103,10 @@ pub(crate) struct Unsigned<'a> {
     pub(crate) replaces_state: Option<&'a EventId>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) redacted_because: Option<Box<RawValue>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) invite_room_state: Option<Vec<Box<RawValue>>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) knock_room_state: Option<Vec<Box<RawValue>>>,
     #[serde(rename = "m.relations", skip_serializing_if = "Option::is_none")]
     pub(crate) relations: Option<Relations>,
 }

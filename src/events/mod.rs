@@ -4,6 +4,7 @@
 mod client;
 mod fields;
 mod store;
+mod stripped;
 
 use std::sync::Arc;
 
@@ -21,6 +22,7 @@ pub(crate) use client::{
 pub use client::{EventForm, Viewer};
 pub use fields::Fields;
 pub use store::EventStore;
+pub(crate) use stripped::strip;
 
 use crate::record::{
     Offset,

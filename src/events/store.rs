@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use quick_cache::{Weighter, sync::Cache};
-use ruma::EventId;
+use ruma::{EventId, RoomId, UserId};
+use serde_json::value::RawValue;
 
 use super::{EventRef, StoredEvent};
 use crate::{
     log::{Log, ReadError},
     record::{Command, Offset, Record},
-    state::State,
+    state::{History, State},
 };
 
 /// Reads events and other payloads by offset.
@@ -112,6 +113,44 @@ impl EventStore {
         let record = self.log.get(offset)?;
         // What was applied could be decoded; it can be decoded again.
         Ok(record.and_then(|record| record.command().ok().flatten()))
+    }
+
+    /// The account data of a user, global or of a room, as it is now.
+    ///
+    /// # Errors
+    /// When the log cannot be read.
+    pub fn account_data(
+        &self,
+        state: &State,
+        user_id: &UserId,
+        room_id: Option<&RoomId>,
+        event_type: &str,
+    ) -> Result<Option<Box<RawValue>>, ReadError> {
+        let Some(account) = state.accounts.get(user_id) else { return Ok(None) };
+        let key = (room_id.map(ToOwned::to_owned), event_type.to_owned());
+        let offset = account.read().account_data.get(&key).map(History::last_change);
+        let Some(offset) = offset else { return Ok(None) };
+        Ok(match self.command(offset)? {
+            Some(Command::AccountDataSet(body)) => Some(body.content),
+            _ => None,
+        })
+    }
+
+    /// Whether a user takes no invites (client-server API, "Invite permission").
+    ///
+    /// # Errors
+    /// When the log cannot be read.
+    pub fn blocks_invites(&self, state: &State, user_id: &UserId) -> Result<bool, ReadError> {
+        #[derive(serde::Deserialize)]
+        struct Config<'a> {
+            #[serde(borrow)]
+            default_action: std::borrow::Cow<'a, str>,
+        }
+        let config = self.account_data(state, user_id, None, "m.invite_permission_config")?;
+        // What cannot be read blocks nothing.
+        let config =
+            config.as_ref().and_then(|raw| serde_json::from_str::<Config<'_>>(raw.get()).ok());
+        Ok(config.is_some_and(|config| config.default_action == "block"))
     }
 
     /// Keeps an event that was just appended: it is about to be read by everyone in its room.

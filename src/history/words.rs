@@ -79,6 +79,36 @@ fn of_command(record: &Record, command: Command, who: String) -> (String, String
         Command::FilterCreate(body) => {
             (body.user_id.to_string(), format!("stored the filter {}", body.filter_id))
         }
+        Command::KeysUpload(body) => {
+            let mut what = Vec::new();
+            if body.device_keys.is_some() {
+                what.push("identity keys".to_owned());
+            }
+            let counted = [(body.one_time_keys, "one-time"), (body.fallback_keys, "fallback")];
+            for (keys, kind) in counted.into_iter().filter(|(keys, _)| !keys.is_empty()) {
+                what.push(format!("{} {kind} key(s)", keys.len()));
+            }
+            (body.user_id.to_string(), format!("uploaded {} of {}", joined(what), body.device_id))
+        }
+        Command::KeysClaim(body) => {
+            (who, format!("was given {} of {} {}", body.key_id, body.user_id, body.device_id))
+        }
+        Command::KeysCrossSign(body) => {
+            (body.user_id.to_string(), "set cross-signing keys".to_owned())
+        }
+        Command::KeysSign(body) => {
+            let signed = joined(body.signatures.into_keys().collect());
+            (body.by.to_string(), format!("signed {signed} of {}", body.user_id))
+        }
+        Command::ToDeviceSend(body) => {
+            let devices: usize = body.messages.values().map(std::collections::BTreeMap::len).sum();
+            let text = format!("sent {} to {devices} device(s)", body.event_type);
+            (body.sender.to_string(), text)
+        }
+        Command::ToDeviceAck(body) => {
+            let text = format!("has the messages to {} up to {}", body.device_id, body.up_to);
+            (body.user_id.to_string(), text)
+        }
         Command::RoomEvent(body) => match StoredEvent::new(record.offset(), body) {
             Ok(event) => (event.sender.to_string(), of_event(&event, Context::default())),
             Err(error) => (who, format!("(not an event: {error})")),

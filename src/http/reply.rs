@@ -80,7 +80,7 @@ impl Reply {
     }
 
     /// The reply of one of ruma's response types.
-    pub(super) fn typed(response: impl OutgoingResponse) -> Result<Self, ApiError> {
+    pub(crate) fn typed(response: impl OutgoingResponse) -> Result<Self, ApiError> {
         let response = response
             .try_into_http_response::<BytesMut>()
             .map_err(|error| ApiError::internal(error.to_string()))?;

@@ -3,6 +3,8 @@
 //! A command is a *fact*: every id, hash, signature and time in it was settled before it was
 //! appended. The names in [`Kind`] are permanent: they are in every log ever written.
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
 use ruma::{
     OwnedDeviceId, OwnedEventId, OwnedRoomAliasId, OwnedRoomId, OwnedUserId, RoomVersionId,
@@ -143,6 +145,18 @@ commands! {
     AccountDataSet(AccountDataSet) = "account_data.set" version 1 Rewindable;
     /// A filter was stored.
     FilterCreate(FilterCreate) = "filter.create" version 1 Rewindable;
+    /// A device's encryption keys were uploaded.
+    KeysUpload(KeysUpload) = "keys.upload" version 1 MustNotRewind;
+    /// One of a device's one-time or fallback keys was handed out.
+    KeysClaim(KeysClaim) = "keys.claim" version 1 MustNotRewind;
+    /// A user's cross-signing keys were set.
+    KeysCrossSign(KeysCrossSign) = "keys.cross_sign" version 1 MustNotRewind;
+    /// Keys of a user were signed.
+    KeysSign(KeysSign) = "keys.sign" version 1 MustNotRewind;
+    /// Messages were sent to devices.
+    ToDeviceSend(ToDeviceSend) = "to_device.send" version 1 MustNotRewind;
+    /// A device has got the messages that were sent to it.
+    ToDeviceAck(ToDeviceAck) = "to_device.ack" version 1 MustNotRewind;
     /// An event was added to a room.
     RoomEvent(RoomEvent) = "room.event" version 1 Rewindable;
     /// A user forgot a room.
@@ -348,6 +362,91 @@ pub struct FilterCreate {
     pub filter_id: String,
     /// The filter as the client sent it.
     pub filter: Box<RawValue>,
+}
+
+/// Payload of `keys.upload`. What is absent stays as it was.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct KeysUpload {
+    /// The user.
+    pub user_id: OwnedUserId,
+    /// The device.
+    pub device_id: OwnedDeviceId,
+    /// The device's identity keys, as it signed them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device_keys: Option<Box<RawValue>>,
+    /// One-time keys that are new, by key id (`<algorithm>:<name>`).
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub one_time_keys: BTreeMap<String, Box<RawValue>>,
+    /// Fallback keys, by key id; each takes the place of the one of its algorithm.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub fallback_keys: BTreeMap<String, Box<RawValue>>,
+}
+
+/// Payload of `keys.claim`. Who claimed it is the record's origin.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct KeysClaim {
+    /// Whose key it is.
+    pub user_id: OwnedUserId,
+    /// The device.
+    pub device_id: OwnedDeviceId,
+    /// The key's id.
+    pub key_id: String,
+    /// Whether it is a fallback key, which is handed out again and again.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub fallback: bool,
+}
+
+/// Payload of `keys.cross_sign`. What is absent stays as it was.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct KeysCrossSign {
+    /// The user.
+    pub user_id: OwnedUserId,
+    /// The master key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub master_key: Option<Box<RawValue>>,
+    /// The key that signs the user's own devices.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub self_signing_key: Option<Box<RawValue>>,
+    /// The key that signs other users' master keys.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub user_signing_key: Option<Box<RawValue>>,
+}
+
+/// Payload of `keys.sign`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct KeysSign {
+    /// Whose keys were signed.
+    pub user_id: OwnedUserId,
+    /// Who signed them.
+    pub by: OwnedUserId,
+    /// By device id or public key: the signatures, each by the id of the key that made it.
+    pub signatures: BTreeMap<String, BTreeMap<String, String>>,
+}
+
+/// Payload of `to_device.send`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ToDeviceSend {
+    /// Who sent it.
+    pub sender: OwnedUserId,
+    /// The type.
+    #[serde(rename = "type")]
+    pub event_type: String,
+    /// The content for each device of each user.
+    pub messages: BTreeMap<OwnedUserId, BTreeMap<OwnedDeviceId, Box<RawValue>>>,
+    /// The transaction that sent it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub transaction: Option<Transaction>,
+}
+
+/// Payload of `to_device.ack`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ToDeviceAck {
+    /// The user.
+    pub user_id: OwnedUserId,
+    /// The device.
+    pub device_id: OwnedDeviceId,
+    /// The last record whose message the device has.
+    pub up_to: Offset,
 }
 
 /// Payload of `room.event`.

@@ -53,7 +53,7 @@ impl Offsets {
     }
 }
 
-fn hash(parts: &[&str]) -> u64 {
+pub(super) fn hash(parts: &[&str]) -> u64 {
     let mut hasher = blake3::Hasher::new();
     for part in parts {
         hasher.update(&(part.len() as u64).to_be_bytes()).update(part.as_bytes());

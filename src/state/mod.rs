@@ -34,16 +34,20 @@ pub mod aliases;
 mod digest;
 mod history;
 pub mod index;
+pub mod keys;
 pub mod memberships;
 pub mod relations;
 pub mod rooms;
+pub mod to_device;
 
 pub use accounts::{Account, Accounts, Device, TokenUse};
 pub use aliases::Aliases;
 pub use history::History;
+pub use keys::Keys;
 pub use memberships::{Memberships, RoomMembership};
 pub use relations::{Child, RelatesTo};
 pub use rooms::{Membership, Room, Rooms};
+pub use to_device::ToDevice;
 
 /// Why a record could not be applied. Nothing of it was.
 #[derive(Debug, thiserror::Error)]
@@ -97,6 +101,10 @@ pub struct State {
     pub rooms: Rooms,
     /// The rooms of each user.
     pub memberships: Memberships,
+    /// Keys for end-to-end encryption.
+    pub keys: Keys,
+    /// Messages to devices.
+    pub to_device: ToDevice,
     /// Room aliases.
     pub aliases: Aliases,
     /// Where each event is.
@@ -146,6 +154,8 @@ impl State {
         self.accounts.digest(&mut digest);
         self.rooms.digest(&mut digest);
         self.memberships.digest(&mut digest);
+        self.keys.digest(&mut digest);
+        self.to_device.digest(&mut digest);
         self.aliases.digest(&mut digest);
         self.events.digest(&mut digest);
         self.transactions.digest(&mut digest);
@@ -218,8 +228,10 @@ impl State {
                 for ended in self.accounts.remove_devices(offset, &body) {
                     self.transactions.end(ended);
                 }
+                self.to_device.remove_devices(&body.user_id, &body.devices);
+                let had_keys = self.keys.remove_devices(offset, &body.user_id, &body.devices);
                 // Waiting syncs of the removed devices are to end now.
-                user(&body.user_id)
+                if had_keys { self.device_list(&body.user_id) } else { user(&body.user_id) }
             }
             Command::DeviceRename(body) => {
                 self.accounts.rename_device(offset, body);
@@ -236,6 +248,37 @@ impl State {
             }
             Command::FilterCreate(body) => {
                 self.accounts.create_filter(offset, body);
+                Vec::new()
+            }
+            Command::KeysUpload(body) => {
+                let user_id = body.user_id.clone();
+                let renewed = self.keys.upload(offset, body);
+                if renewed { self.device_list(&user_id) } else { user(&user_id) }
+            }
+            Command::KeysClaim(body) => {
+                self.keys.claim(offset, &body);
+                user(&body.user_id)
+            }
+            Command::KeysCrossSign(body) => {
+                let user_id = body.user_id.clone();
+                self.keys.cross_sign(offset, body);
+                self.device_list(&user_id)
+            }
+            Command::KeysSign(body) => {
+                let user_id = body.user_id.clone();
+                self.keys.sign(offset, body);
+                self.device_list(&user_id)
+            }
+            Command::ToDeviceSend(body) => {
+                if let Some(transaction) = &body.transaction {
+                    let (scope, id) = (&transaction.scope, &transaction.id);
+                    self.transactions.insert(offset, transaction.session, scope, id);
+                }
+                self.to_device.send(offset, &body);
+                body.messages.into_keys().map(Effect::WakeUser).collect()
+            }
+            Command::ToDeviceAck(body) => {
+                self.to_device.acknowledge(&body);
                 Vec::new()
             }
             Command::RoomEvent(body) => self.apply_event(offset, body)?,
@@ -270,6 +313,15 @@ impl State {
                 Vec::new()
             }
         })
+    }
+
+    /// Whom a change of the user's devices concerns: those who share a room with them, and themselves.
+    fn device_list(&self, user_id: &UserId) -> Vec<Effect> {
+        let mut effects = vec![Effect::WakeUser(user_id.to_owned())];
+        let rooms = self.memberships.of(user_id, Offset::MAX).into_iter();
+        let joined = rooms.filter(|room| room.membership == Membership::Join);
+        effects.extend(joined.map(|room| Effect::WakeRoom(room.room_id)));
+        effects
     }
 
     fn apply_event(&self, offset: Offset, body: RoomEvent) -> Result<Vec<Effect>, ApplyError> {

@@ -237,6 +237,19 @@ impl Room {
         state
     }
 
+    /// The state events of one type as of `at`, by state key: the offset of each.
+    #[must_use]
+    pub fn state_of_type(&self, event_type: &StateEventType, at: Offset) -> Vec<(String, Offset)> {
+        let inner = self.inner.read();
+        let Some(keys) = inner.key_index.get(event_type) else { return Vec::new() };
+        keys.iter()
+            .filter_map(|(state_key, index)| {
+                let offset = as_of(inner.state.get(*index as usize)?, at)?;
+                Some((state_key.to_string(), offset))
+            })
+            .collect()
+    }
+
     /// The offsets of all state events except memberships as of `at`, in order.
     #[must_use]
     pub fn state_without_members(&self, at: Offset) -> Vec<Offset> {
@@ -334,6 +347,17 @@ impl Room {
     #[must_use]
     pub fn counts(&self, at: Offset) -> MemberCounts {
         self.inner.read().counts.at(at).map(|(_, counts)| *counts).unwrap_or_default()
+    }
+
+    /// The users whose membership or profile changed after `since`, up to and with `to`.
+    #[must_use]
+    pub fn members_changed(&self, since: Offset, to: Offset) -> BTreeSet<OwnedUserId> {
+        let inner = self.inner.read();
+        let from = inner.state_log.partition_point(|(offset, _)| *offset <= since);
+        let changed = inner.state_log[from..].iter().take_while(|(offset, _)| *offset <= to);
+        let keys = changed.filter_map(|(_, key)| inner.keys.get(*key as usize));
+        let members = keys.filter(|(event_type, _)| *event_type == StateEventType::RoomMember);
+        members.filter_map(|(_, user_id)| OwnedUserId::try_from(user_id.as_ref()).ok()).collect()
     }
 
     /// Whether how many are joined or invited changed after `since`, even if it changed back.

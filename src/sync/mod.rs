@@ -2,10 +2,12 @@
 //! `engine::head`.
 
 mod account_data;
+pub mod device_lists;
 mod ephemeral;
 pub mod lazy;
 mod summary;
 mod timeline;
+pub mod to_device;
 pub mod v3;
 
 pub use lazy::KnownMembers;

@@ -14,7 +14,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use self::rooms::{InvitedRoom, JoinedRoom, KnockedRoom, LeftRoom, RoomSync};
-use super::{KnownMembers, account_data};
+use super::{KnownMembers, account_data, device_lists::DeviceLists, to_device};
 use crate::{
     events::EventForm,
     log::ReadError,
@@ -104,8 +104,13 @@ pub struct Response {
     presence: Events,
     rooms: Rooms,
     to_device: Events,
+    #[serde(skip_serializing_if = "DeviceLists::is_empty")]
     device_lists: DeviceLists,
     device_one_time_keys_count: BTreeMap<String, u64>,
+    device_unused_fallback_key_types: Vec<String>,
+    /// Whether the counts of keys are news.
+    #[serde(skip)]
+    keys_changed: bool,
 }
 
 #[derive(Debug, Default, Serialize)]
@@ -117,21 +122,31 @@ struct Rooms {
 }
 
 #[derive(Debug, Default, Serialize)]
-struct DeviceLists {
-    changed: Vec<String>,
-    left: Vec<String>,
-}
-
-#[derive(Debug, Default, Serialize)]
 struct Events {
     events: Vec<Box<RawValue>>,
 }
 
 impl Response {
+    fn add_key_counts(&mut self, view: &View<'_>, since: Offset) {
+        let (user_id, device_id) = (view.user_id(), view.viewer.device_id);
+        let found = view.state.keys.of_device(user_id, device_id, |keys| {
+            (keys.counts(), keys.unused_fallback(), keys.counts_changed)
+        });
+        if let Some((counts, fallback, changed)) = found {
+            self.device_one_time_keys_count = counts;
+            self.device_unused_fallback_key_types = fallback;
+            // What changed after this response's offset is news for the next one.
+            self.keys_changed = changed > since && changed <= view.at();
+        }
+    }
+
     /// Whether there is nothing new in it.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.account_data.events.is_empty()
+            && self.to_device.events.is_empty()
+            && self.device_lists.is_empty()
+            && !self.keys_changed
             && self.rooms.join.is_empty()
             && self.rooms.invite.is_empty()
             && self.rooms.knock.is_empty()
@@ -159,10 +174,13 @@ pub fn respond(
         account_data: Events::default(),
         presence: Events::default(),
         rooms: Rooms::default(),
-        to_device: Events::default(),
+        to_device: Events { events: to_device::messages(view, since)? },
         device_lists: DeviceLists::default(),
         device_one_time_keys_count: BTreeMap::new(),
+        device_unused_fallback_key_types: Vec::new(),
+        keys_changed: false,
     };
+    response.add_key_counts(view, since);
     let mut with_account_data = BTreeSet::new();
     if let Some(account) = &account {
         let account = account.read();
@@ -173,6 +191,9 @@ pub fn respond(
         }
     }
     let rooms = rooms_to_look_at(view, request, since, with_account_data);
+    if !initial {
+        response.device_lists = DeviceLists::between(view, since, &rooms);
+    }
     for part in rooms {
         if !filter.room.selection.includes(&part.room_id) {
             continue;
@@ -196,6 +217,9 @@ pub fn respond(
                     response.rooms.join.insert(part.room_id, joined);
                 }
             }
+            // One who takes no invites is not told of those that there are.
+            Membership::Invite
+                if changed && view.events.blocks_invites(view.state, view.user_id())? => {}
             Membership::Invite if changed => {
                 response.rooms.invite.insert(part.room_id, sync.invited()?);
             }

@@ -93,6 +93,18 @@ impl<'v> Sight<'v> {
             unsigned.redacted_because =
                 Some(ClientEvent::json(room, &redaction, form, unsigned_too));
         }
+        // For the one whom it concerns: others who see the event see the state itself.
+        if shown.event_type == TimelineEventType::RoomMember
+            && shown.state_key.as_deref() == Some(self.view.user_id().as_str())
+        {
+            let is = room.membership(self.view.user_id(), shown.offset).map(|(_, is)| is);
+            let stripped = || self.view.events.stripped_state(room, &shown, at);
+            match is {
+                Some(Membership::Invite) => unsigned.invite_room_state = Some(stripped()?),
+                Some(Membership::Knock) => unsigned.knock_room_state = Some(stripped()?),
+                _ => {}
+            }
+        }
         if bundle != Bundle::Nothing && room.has_children(event.offset) {
             unsigned.relations = self.relations(event, form, bundle, redaction.is_some())?;
         }

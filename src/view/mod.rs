@@ -12,12 +12,11 @@ mod visibility;
 use std::collections::HashSet;
 
 use ruma::{RoomId, UserId, events::StateEventType};
-use serde::Serialize;
 use serde_json::value::RawValue;
 
 use self::{filter::EventFilter, form::Sight, visibility::Visibility};
 use crate::{
-    events::{EventForm, EventRef, EventStore, Viewer, as_shown, to_raw},
+    events::{EventForm, EventRef, EventStore, Viewer, as_shown, strip},
     limits,
     log::ReadError,
     record::Offset,
@@ -236,50 +235,11 @@ impl<'a> View<'a> {
         let Some((at, _)) = room.membership(self.user_id(), self.at()) else {
             return Ok(Vec::new());
         };
-        let key = |event_type: &StateEventType, state_key: &str| {
-            room.state_event(event_type, state_key, at)
-        };
-        let mut offsets: Vec<_> =
-            STRIPPED.iter().filter_map(|event_type| key(event_type, "")).collect();
-        if let Some(own) = self.events.get(at)? {
-            let inviter = own.sender.as_str();
-            if inviter != self.user_id().as_str() {
-                offsets.extend(key(&StateEventType::RoomMember, inviter));
-            }
-        }
-        offsets.push(at);
-        let events = self.events.get_all(&offsets)?.into_iter();
-        Ok(events.map(|event| strip(&as_shown(&room, event, self.at()))).collect())
+        let Some(member) = self.events.get(at)? else { return Ok(Vec::new()) };
+        let mut state = self.events.stripped_state(&room, &member, self.at())?;
+        state.push(strip(&as_shown(&room, member, self.at())));
+        Ok(state)
     }
-}
-
-/// The state that helps to recognise a room.
-const STRIPPED: [StateEventType; 8] = [
-    StateEventType::RoomCreate,
-    StateEventType::RoomName,
-    StateEventType::RoomAvatar,
-    StateEventType::RoomTopic,
-    StateEventType::RoomJoinRules,
-    StateEventType::RoomCanonicalAlias,
-    StateEventType::RoomEncryption,
-    StateEventType::RoomPowerLevels,
-];
-
-fn strip(event: &EventRef) -> Box<RawValue> {
-    #[derive(Serialize)]
-    struct Stripped<'a> {
-        #[serde(rename = "type")]
-        event_type: &'a ruma::events::TimelineEventType,
-        state_key: &'a str,
-        sender: &'a UserId,
-        content: &'a RawValue,
-    }
-    to_raw(&Stripped {
-        event_type: &event.event_type,
-        state_key: event.state_key.as_deref().unwrap_or_default(),
-        sender: &event.sender,
-        content: &event.content,
-    })
 }
 
 /// How many offsets are looked at in one go: what is wanted and some more, as a few may not be visible, within what one look under the room's lock should cost.

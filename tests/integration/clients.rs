@@ -1,6 +1,7 @@
 //! Two clients nobody here wrote, matrix-nio and matrix-js-sdk, talk to each other through the
 //! server. Each is a process that takes commands on stdin and tells on stdout what it sees; the
-//! programs, and the protocol they speak, are in `tests/e2e/`.
+//! programs, and the protocol they speak, are in `tests/e2e/`. Other programs there drive several users at
+//! once and judge for themselves.
 //!
 //! `LOGCABIN_E2E_ADDRESS` runs the same scenario against another server, to check the clients
 //! themselves.
@@ -147,6 +148,33 @@ async fn matrix_nio_and_matrix_js_sdk_talk_to_each_other() {
         client.stop(&mut requests);
     }
     assert_every_request_was_known(&requests);
+}
+
+/// Programs that drive several users on matrix-js-sdk at once, and judge for themselves.
+async fn js_sdk_program(name: &str) {
+    let tools = match Tools::find() {
+        Ok(tools) => tools,
+        Err(missing) => return skip(name, &missing),
+    };
+    let _alone = alone().await;
+    let server = TestServer::start().await;
+    let mut command = Command::new("node");
+    command.arg(tools.programs.join(name)).arg(server.base());
+    let run = tokio::task::spawn_blocking(move || command.output()).await;
+    let output = match run {
+        Ok(Ok(output)) => output,
+        other => panic!("{name} did not run: {other:?}"),
+    };
+    let said = String::from_utf8_lossy(&output.stdout);
+    println!("{said}");
+    let complained = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{name} said last:\n{said}\n{complained}");
+    assert!(said.contains("all went well"), "{name} ended early:\n{said}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn matrix_js_sdk_encrypts_verifies_and_decrypts() {
+    js_sdk_program("js_crypto.mjs").await;
 }
 
 /// `host` invites and `guest` joins, each seeing what the other did.

@@ -17,6 +17,7 @@ use logcabin::{
         ephemeral::{SetReceipt, SetTyping},
         membership::{Change, ChangeMembership, ForgetRoom},
         send::SendEvent,
+        upgrade::UpgradeRoom,
     },
     engine::{Engine, Options, Rejected},
     events::Viewer,
@@ -58,6 +59,7 @@ enum Op {
     Relate(u8, u8, u8, u8, bool),
     Alias(u8, u8, u8, bool),
     Visibility(u8, u8, bool),
+    Upgrade(u8, u8, u8),
     Receipt(u8, u8, u8),
     Typing(u8, u8, u8),
 }
@@ -87,6 +89,7 @@ fn op() -> impl Strategy<Value = Op> {
             .prop_map(|(u, r, e, k, x)| Op::Relate(u, r, e, k, x)),
         2 => (user(), room(), 0..2_u8, any::<bool>()).prop_map(|(u, r, a, s)| Op::Alias(u, r, a, s)),
         1 => (user(), room(), any::<bool>()).prop_map(|(u, r, p)| Op::Visibility(u, r, p)),
+        1 => (user(), room(), any::<u8>()).prop_map(|(u, r, v)| Op::Upgrade(u, r, v)),
         2 => (user(), room(), any::<u8>()).prop_map(|(u, r, n)| Op::Receipt(u, r, n)),
         1 => (user(), room(), 0..3_u8).prop_map(|(u, r, t)| Op::Typing(u, r, t)),
     ]
@@ -386,8 +389,24 @@ impl World {
                 if set {
                     engine.propose(origin, SetAlias { alias, room_id, sender }).await?.into_inner();
                 } else {
-                    engine.propose(origin, RemoveAlias { alias, sender }).await?.into_inner();
+                    let target = engine.state().aliases.get(&alias, Offset::MAX);
+                    let room_id = target.map_or(room_id, |target| target.room_id);
+                    let remove = RemoveAlias { alias, room_id, sender, ts: ts() };
+                    engine.propose(origin, remove).await?.into_inner();
                 }
+            }
+            Op::Upgrade(user, room, version) => {
+                let Some(room_id) = self.room(room) else { return Ok(()) };
+                let proposal = UpgradeRoom {
+                    room_id,
+                    replacement: format!("!room{}:test", self.step).try_into().unwrap(),
+                    version: ROOM_VERSIONS[usize::from(version) % ROOM_VERSIONS.len()].clone(),
+                    additional_creators: vec![user_id((user + 1) % USERS)],
+                    sender: user_id(user),
+                    ts: ts(),
+                };
+                let room_id = engine.propose(origin, proposal).await?.into_inner();
+                self.rooms.push(room_id);
             }
             Op::Visibility(user, room, public) => {
                 let Some(room_id) = self.room(room) else { return Ok(()) };

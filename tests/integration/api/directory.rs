@@ -119,3 +119,48 @@ async fn public_rooms_are_paged_searched_and_described() {
     assert_eq!(search(json!({ "filter": { "room_types": [null] } })).await.len(), 3);
     assert_eq!(search(json!({})).await.len(), 4);
 }
+
+#[tokio::test]
+async fn an_alias_that_is_removed_names_its_room_no_more() {
+    let server = server().await;
+    let (ann, bob) = (user(&server, "ann").await, user(&server, "bob").await);
+    let room_id = ann.create_room(json!({ "preset": "public_chat" })).await;
+    bob.join(&room_id).await.ok();
+    let alias = |name: &str| format!("#{}:e2e.test", unique(name));
+    let (main, also, of_bob) = (alias("main"), alias("also"), alias("of-bob"));
+    let path = |alias: &str| format!("/directory/room/{}", encode(alias));
+    for (user, alias) in [(&ann, &main), (&ann, &also), (&bob, &of_bob)] {
+        user.put(&path(alias), json!({ "room_id": room_id })).await.ok();
+    }
+    let kind = "m.room.canonical_alias";
+    let content = json!({ "alias": main, "alt_aliases": [also, of_bob], "org.example.x": 1 });
+    ann.set_state(&room_id, kind, "", &content).await.ok();
+    // Its maker may remove it, though not change the room.
+    bob.request("DELETE", &path(&of_bob), None).await.ok();
+    assert_eq!(ann.state(&room_id, kind, "").await.ok(), content);
+    ann.request("DELETE", &path(&also), None).await.ok();
+    assert_eq!(
+        ann.state(&room_id, kind, "").await.ok(),
+        json!({ "alias": main, "alt_aliases": [of_bob], "org.example.x": 1 })
+    );
+    let since = ann.here().await;
+    ann.request("DELETE", &path(&main), None).await.ok();
+    assert_eq!(
+        ann.state(&room_id, kind, "").await.ok(),
+        json!({ "alt_aliases": [of_bob], "org.example.x": 1 })
+    );
+    let news = ann.news(&since).await;
+    let timeline = &news["rooms"]["join"][&room_id]["timeline"]["events"];
+    assert_eq!(each(timeline, "/type"), [kind]);
+    // What names the room still may stay, though it is gone; nothing new that is not there comes in.
+    let content = json!({ "alt_aliases": [of_bob] });
+    ann.set_state(&room_id, kind, "", &content).await.ok();
+    let content = json!({ "alias": main, "alt_aliases": [of_bob] });
+    ann.set_state(&room_id, kind, "", &content).await.refused(400, "M_BAD_ALIAS");
+    for content in
+        [json!({ "alias": 3 }), json!({ "alt_aliases": "x" }), json!({ "alt_aliases": [3] })]
+    {
+        ann.set_state(&room_id, kind, "", &content).await.refused(400, "M_BAD_JSON");
+    }
+    ann.set_state(&room_id, kind, "", &json!({ "alias": null })).await.ok();
+}

@@ -3,9 +3,12 @@
 
 mod accounts;
 mod directory;
+mod encryption;
 mod filters;
 mod hostile;
+mod invites;
 mod membership;
+mod powers;
 mod profile_account_data;
 mod receipts_typing;
 mod relations;
@@ -13,10 +16,13 @@ mod restart;
 mod rooms_create;
 mod sending;
 mod sessions;
+mod space;
 mod state;
 mod sync;
 mod timeline;
+mod transitions;
 mod transport;
+mod upgrade;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};

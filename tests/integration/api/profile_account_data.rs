@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::{anonymous, each, next_batch, server, user};
-use crate::harness::{User, encode};
+use crate::harness::{TestServer, User, encode};
 
 fn profile(user: &User) -> String {
     format!("/profile/{}", encode(&user.user_id))
@@ -149,4 +149,81 @@ async fn what_the_server_keeps_itself_is_not_written_as_account_data() {
     assert_eq!(ann.put(&push_rules, json!({})).await.status, 405);
     assert!(ann.get(&push_rules).await.ok()["global"].is_object());
     assert!(ann.get("/pushrules/").await.ok()["global"]["override"].is_array());
+}
+
+#[tokio::test]
+async fn a_profile_that_was_on_its_way_when_the_server_was_killed_reaches_every_room() {
+    let mut server = TestServer::start().await;
+    let (ann, bob) = (user(&server, "ann").await, user(&server, "bob").await);
+    let mut rooms = Vec::new();
+    for _ in 0..40 {
+        let room_id = ann.create_room(json!({ "preset": "public_chat" })).await;
+        bob.join(&room_id).await.ok();
+        rooms.push(room_id);
+    }
+    for name in ["First", "Second"] {
+        let path = format!("{}/displayname", profile(&ann));
+        let setting = {
+            let (ann, body) = (ann.clone(), json!({ "displayname": name }));
+            let path = path.clone();
+            tokio::spawn(async move { ann.try_request("PUT", &path, Some(&body)).await.is_ok() })
+        };
+        // The profile is set first, then it goes from room to room.
+        named(&bob, &path, name).await;
+        server.kill9();
+        setting.await.expect("it ends");
+        server.restart().await;
+        let bob = User { http: server.http(), ..bob.clone() };
+        for room_id in &rooms {
+            let key = encode(&ann.user_id);
+            let path = format!("/rooms/{}/state/m.room.member/{key}", encode(room_id));
+            named(&bob, &path, name).await;
+        }
+    }
+}
+
+/// Waits until what is at `path` has this display name.
+async fn named(user: &User, path: &str, name: &str) {
+    for _ in 0..10_000 {
+        if user.get(path).await.ok()["displayname"] == name {
+            return;
+        }
+    }
+    panic!("{path} never got the name {name}");
+}
+
+#[tokio::test]
+async fn a_name_for_one_room_outlives_a_restart() {
+    let mut server = TestServer::start().await;
+    let ann = user(&server, "ann").await;
+    let room_id = ann.create_room(json!({})).await;
+    ann.put(&format!("{}/displayname", profile(&ann)), json!({ "displayname": "Ann" })).await.ok();
+    let own = json!({ "membership": "join", "displayname": "in this room" });
+    ann.set_state(&room_id, "m.room.member", &ann.user_id, &own).await.ok();
+    let other = ann.create_room(json!({})).await;
+    server.restart().await;
+    let ann = User { http: server.http(), ..ann };
+    // A change that comes after all that the restart could have brought about.
+    ann.set_state(&other, "m.room.name", "", &json!({ "name": "n" })).await.ok();
+    assert_eq!(ann.state(&room_id, "m.room.member", &ann.user_id).await.ok(), own);
+}
+
+#[tokio::test]
+async fn a_new_name_brings_back_nothing_that_was_redacted() {
+    let server = server().await;
+    let ann = user(&server, "ann").await;
+    let room_id = ann.create_room(json!({})).await;
+    let name = format!("{}/displayname", profile(&ann));
+    ann.put(&name, json!({ "displayname": "Ann" })).await.ok();
+    let content = json!({ "membership": "join", "displayname": "Ann", "org.example.x": "secret" });
+    let member = ann.set_state(&room_id, "m.room.member", &ann.user_id, &content).await;
+    let event_id = encode(&member.ok_string("event_id"));
+    let path = format!("/rooms/{}/redact/{event_id}/r", encode(&room_id));
+    ann.put(&path, json!({})).await.ok();
+    ann.put(&name, json!({ "displayname": "Other" })).await.ok();
+    let member = ann.state(&room_id, "m.room.member", &ann.user_id).await.ok();
+    assert_eq!(member, json!({ "membership": "join", "displayname": "Other" }));
+    // What was redacted is not so any more: it can be said again.
+    ann.set_state(&room_id, "m.room.member", &ann.user_id, &content).await.ok();
+    assert_eq!(ann.state(&room_id, "m.room.member", &ann.user_id).await.ok(), content);
 }

@@ -317,3 +317,124 @@ async fn a_name_too_large_for_an_event_makes_no_room() {
     let options = json!({ "power_level_content_override": { "users": "nobody" } });
     ann.post("/createRoom", options).await.refused(400, "M_INVALID_ROOM_STATE");
 }
+
+#[tokio::test]
+async fn initial_state_is_held_to_what_state_is_held_to_later() {
+    let server = server().await;
+    let (ann, bob) = (user(&server, "ann").await, user(&server, "bob").await);
+    let name = unique("named");
+    let own = format!("#{name}:e2e.test");
+    let elsewhere = unique("elsewhere");
+    ann.create_room(json!({ "room_alias_name": elsewhere })).await;
+    let alias = |content: Value| json!([{ "type": "m.room.canonical_alias", "content": content }]);
+    for (content, status, code) in [
+        (json!({ "alias": format!("#{elsewhere}:e2e.test") }), 400, "M_BAD_ALIAS"),
+        (json!({ "alt_aliases": [own, "#none:e2e.test"] }), 400, "M_BAD_ALIAS"),
+    ] {
+        let options = json!({ "room_alias_name": name, "initial_state": alias(content) });
+        ann.post("/createRoom", options).await.refused(status, code);
+    }
+    let content = json!({ "alt_aliases": [own] });
+    let options = json!({ "room_alias_name": name, "initial_state": alias(content.clone()) });
+    let room_id = ann.create_room(options).await;
+    assert_eq!(state(&ann, &room_id, "m.room.canonical_alias").await, content);
+    // An invite in it is one, and reaches no other server's users.
+    let member = |of: &str, content: Value| json!([{ "type": "m.room.member", "state_key": of, "content": content }]);
+    let invite = json!({ "membership": "invite", "join_authorised_via_users_server": ann.user_id });
+    let initial_state = member(&bob.user_id, invite.clone());
+    let room_id = ann.create_room(json!({ "initial_state": initial_state })).await;
+    let invited = ann.state(&room_id, "m.room.member", &bob.user_id).await.ok();
+    assert_eq!(invited, json!({ "membership": "invite" }));
+    let answer =
+        ann.post("/createRoom", json!({ "initial_state": member("@x:else.test", invite) }));
+    assert_eq!(answer.await.status, 400);
+}
+
+#[tokio::test]
+async fn a_creator_without_the_power_for_what_they_ask_makes_no_room() {
+    let server = server().await;
+    let ann = user(&server, "ann").await;
+    let users = json!({ "users": { ann.user_id.as_str(): 10 } });
+    for what in [
+        json!({ "name": "x" }),
+        json!({ "topic": "x" }),
+        json!({ "initial_state": [{ "type": "m.x", "content": {} }] }),
+        json!({}),
+    ] {
+        let mut options = what;
+        options["power_level_content_override"] = users.clone();
+        ann.post("/createRoom", options).await.refused(400, "M_INVALID_ROOM_STATE");
+    }
+    assert_eq!(ann.get("/joined_rooms").await.ok(), json!({ "joined_rooms": [] }));
+}
+
+#[tokio::test]
+async fn one_who_is_invited_twice_is_invited_once() {
+    let server = server().await;
+    let (ann, bob) = (user(&server, "ann").await, user(&server, "bob").await);
+    let options = json!({ "invite": [bob.user_id, ann.user_id, bob.user_id] });
+    let room_id = ann.create_room(options).await;
+    let timeline = ann.get_room(&room_id, "/messages?dir=f&limit=50").await.ok();
+    let members = each(&timeline["chunk"], "/type").into_iter().filter(|t| t == "m.room.member");
+    assert_eq!(members.count(), 2, "the creator and the invited");
+}
+
+#[tokio::test]
+async fn the_capabilities_name_the_versions_that_can_be_made() {
+    let server = server().await;
+    let ann = user(&server, "ann").await;
+    let capabilities = ann.get("/capabilities").await.ok();
+    let versions = &capabilities["capabilities"]["m.room_versions"];
+    assert_eq!(versions["default"], "10");
+    let available = versions["available"].as_object().cloned().unwrap_or_default();
+    let mut names: Vec<u8> = available.keys().filter_map(|name| name.parse().ok()).collect();
+    names.sort_unstable();
+    assert_eq!(names, (3..=12).collect::<Vec<u8>>());
+    assert!(available.values().all(|stability| stability == "stable"), "{versions}");
+}
+
+#[tokio::test]
+async fn a_topic_has_its_rich_form_too() {
+    let server = server().await;
+    let ann = user(&server, "ann").await;
+    let room_id = ann.create_room(json!({ "topic": "trains" })).await;
+    let topic = json!({
+        "topic": "trains",
+        "m.topic": { "m.text": [{ "body": "trains", "mimetype": "text/plain" }] },
+    });
+    assert_eq!(state(&ann, &room_id, "m.room.topic").await, topic);
+}
+
+#[tokio::test]
+async fn redaction_keeps_what_the_room_version_says() {
+    let server = server().await;
+    let ann = user(&server, "ann").await;
+    // Of a create event all is kept from version 11 on; of levels, `invite` is; of join rules, `allow`
+    // from version 8 on; of a membership, who authorised it from version 9 on.
+    for version in 3..=12 {
+        let options = json!({
+            "room_version": version.to_string(),
+            "creation_content": { "org.example.x": 1 },
+        });
+        let room_id = ann.create_room(options).await;
+        let rules = json!({ "join_rule": "restricted", "allow": [], "x": 1 });
+        ann.set_state(&room_id, "m.room.join_rules", "", &rules).await.ok();
+        for (event_type, key, kept) in [
+            ("m.room.create", "org.example.x", version >= 11),
+            ("m.room.power_levels", "invite", version >= 11),
+            ("m.room.power_levels", "users", true),
+            ("m.room.power_levels", "notifications", false),
+            ("m.room.join_rules", "allow", version >= 8),
+            ("m.room.join_rules", "join_rule", true),
+            ("m.room.join_rules", "x", false),
+        ] {
+            let path = format!("/state/{event_type}/?format=event");
+            let event = ann.get_room(&room_id, &path).await.ok();
+            let event_id = encode(&string(&event, "event_id"));
+            let path = format!("/rooms/{}/redact/{event_id}/{}", encode(&room_id), unique("txn"));
+            ann.put(&path, json!({})).await.ok();
+            let content = state(&ann, &room_id, event_type).await;
+            assert_eq!(content.get(key).is_some(), kept, "version {version}: {key} of {content}");
+        }
+    }
+}

@@ -1,0 +1,362 @@
+//! What there is to know of a room before one is in it: its summary, and the tree of a space.
+
+use std::{collections::HashSet, sync::Arc};
+
+use ruma::{
+    EventEncryptionAlgorithm, OwnedRoomId, RoomId, RoomOrAliasId, SpaceChildOrder, UInt, UserId,
+    api::client::{
+        room::get_summary::v1 as get_summary,
+        space::{SpaceHierarchyRoomsChunk, get_hierarchy::v1 as get_hierarchy},
+    },
+    events::{StateEventType, room::member::MembershipState},
+    room::{JoinRuleSummary, RestrictedSummary, RoomSummary, RoomType},
+    serde::Raw,
+};
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+use super::{Server, at_length, directory::describe};
+use crate::{
+    events::{EventRef, EventStore, as_shown, to_raw},
+    http::{ApiError, Cx, RawRequest, Reply, Session},
+    limits,
+    log::ReadError,
+    record::Offset,
+    state::{Membership, Room, State},
+};
+
+pub(super) async fn summary(
+    cx: Cx<Server, Option<Session>>,
+    request: get_summary::Request,
+) -> Result<get_summary::Response, ApiError> {
+    summary_of(&cx, &request.room_id_or_alias)
+}
+
+/// [`summary`] under the path that it had before it was specified, which clients still ask for first.
+pub(super) async fn summary_before_v1_15(
+    cx: Cx<Server, Option<Session>>,
+    request: RawRequest,
+) -> Result<Reply, ApiError> {
+    let room = request.args.first().and_then(|room| RoomOrAliasId::parse(room).ok());
+    let room = room.ok_or_else(|| ApiError::invalid_param("This is no room id or alias."))?;
+    Reply::typed(summary_of(&cx, &room)?)
+}
+
+fn summary_of(
+    cx: &Cx<Server, Option<Session>>,
+    room: &RoomOrAliasId,
+) -> Result<get_summary::Response, ApiError> {
+    let room = cx.app.room(&cx.app.resolve(room)?)?;
+    let look = Look {
+        state: cx.app.engine.state(),
+        events: cx.app.engine.events(),
+        user_id: cx.caller.as_ref().map(|session| &*session.user_id),
+        at: cx.app.engine.head().offset(),
+    };
+    // A room that one may not know of is not there.
+    if !look.may_know_of(&room)? {
+        return Err(ApiError::not_found("There is no such room."));
+    }
+    let mut response = get_summary::Response::new(look.summary(&room)?);
+    if let Some(user_id) = look.user_id {
+        let membership = room.membership(user_id, look.at).map(|(_, membership)| membership);
+        let membership = membership.unwrap_or(Membership::Leave).as_str();
+        response.membership = Some(MembershipState::from(membership));
+    }
+    Ok(response)
+}
+
+pub(super) async fn hierarchy(
+    cx: Cx<Server>,
+    request: get_hierarchy::Request,
+) -> Result<get_hierarchy::Response, ApiError> {
+    let limit = match request.limit {
+        Some(limit) if limit == UInt::from(0_u32) => {
+            return Err(ApiError::invalid_param("`limit` is greater than zero."));
+        }
+        Some(limit) => usize::try_from(u64::from(limit)).unwrap_or(usize::MAX),
+        None => limits::HIERARCHY_ROOMS,
+    };
+    let walk = Walk {
+        root: request.room_id,
+        suggested_only: request.suggested_only,
+        max_depth: request.max_depth.map(u64::from),
+    };
+    let page = match &request.from {
+        Some(token) => PageToken::read(&cx.app, token, &walk)?,
+        None => PageToken { at: cx.app.engine.head().offset(), passed: 0 },
+    };
+    let look = Look {
+        state: cx.app.engine.state(),
+        events: cx.app.engine.events(),
+        user_id: Some(&cx.caller.user_id),
+        at: page.at,
+    };
+    at_length(|| {
+        let limit = limit.min(limits::HIERARCHY_ROOMS);
+        let mut response = get_hierarchy::Response::new();
+        let mut rooms = walk.rooms(look)?;
+        let mut passed = 0;
+        while let Some((room, children)) = rooms.next()? {
+            if passed >= page.passed {
+                if response.rooms.len() == limit {
+                    response.next_batch = Some(PageToken { passed, ..page }.write(&cx.app, &walk));
+                    break;
+                }
+                // The tree is that of the first page; what one may know of is judged anew.
+                if rooms.look.now(&cx.app).may_know_of(&room)? {
+                    let children = children.iter().map(Child::stripped).collect();
+                    let summary = look.summary(&room)?;
+                    response.rooms.push(SpaceHierarchyRoomsChunk::new(summary, children));
+                }
+            }
+            passed += 1;
+        }
+        Ok(response)
+    })
+}
+
+/// Someone's look at rooms that they may not be in, as of an offset.
+#[derive(Clone, Copy)]
+struct Look<'a> {
+    state: &'a State,
+    events: &'a EventStore,
+    /// `None` for a caller without an account.
+    user_id: Option<&'a UserId>,
+    at: Offset,
+}
+
+impl Look<'_> {
+    fn now(self, app: &Server) -> Self {
+        Self { at: app.engine.head().offset(), ..self }
+    }
+
+    fn text(&self, room: &Room, kind: StateEventType, field: &str) -> Result<String, ReadError> {
+        Ok(self.events.state_text(room, &kind, field, self.at)?.unwrap_or_default())
+    }
+
+    /// Whether the room's description is theirs to see: they are in it or invited, everyone may read
+    /// it, or they could join it or ask to.
+    fn may_know_of(&self, room: &Room) -> Result<bool, ReadError> {
+        let membership = self.user_id.and_then(|user_id| room.membership(user_id, self.at));
+        let membership = membership.map(|(_, membership)| membership);
+        if matches!(membership, Some(Membership::Join | Membership::Invite | Membership::Knock)) {
+            return Ok(true);
+        }
+        let kind = StateEventType::RoomHistoryVisibility;
+        if self.text(room, kind, "history_visibility")? == "world_readable" {
+            return Ok(true);
+        }
+        if membership == Some(Membership::Ban) {
+            return Ok(false);
+        }
+        let rules = &room.rules.authorization;
+        let rule = self.text(room, StateEventType::RoomJoinRules, "join_rule")?;
+        let (open, by_membership) = match rule.as_str() {
+            "public" => (true, false),
+            "knock" => (rules.knocking, false),
+            "restricted" => (false, rules.restricted_join_rule),
+            "knock_restricted" => {
+                (rules.knock_restricted_join_rule, rules.knock_restricted_join_rule)
+            }
+            _ => (false, false),
+        };
+        let Some(user_id) = self.user_id.filter(|_| by_membership && !open) else {
+            return Ok(open);
+        };
+        let allowed = self.allowed_rooms(room)?;
+        let is_in = |room_id: &OwnedRoomId| {
+            let room = self.state.rooms.get(room_id);
+            room.is_some_and(|room| room.is_joined(user_id, self.at))
+        };
+        Ok(allowed.iter().any(is_in))
+    }
+
+    /// The rooms whose members may join this one.
+    fn allowed_rooms(&self, room: &Room) -> Result<Vec<OwnedRoomId>, ReadError> {
+        let kind = StateEventType::RoomJoinRules;
+        let Some(offset) = room.state_event(&kind, "", self.at) else { return Ok(Vec::new()) };
+        let event = self.events.get(offset)?.map(|event| as_shown(room, event, self.at));
+        let content: Option<serde_json::Value> = event.and_then(|event| event.content_as().ok());
+        let allow = content.as_ref().and_then(|content| content["allow"].as_array());
+        let rooms = allow.into_iter().flatten().filter(|of| of["type"] == "m.room_membership");
+        Ok(rooms.filter_map(|of| OwnedRoomId::try_from(of["room_id"].as_str()?).ok()).collect())
+    }
+
+    /// The room in short: what the directory says of it, and what else one needs to know to join.
+    fn summary(&self, room: &Room) -> Result<RoomSummary, ReadError> {
+        let described = describe(self.events, room)?;
+        let join_rule = match JoinRuleSummary::from(described.join_rule) {
+            JoinRuleSummary::Restricted(_) => {
+                JoinRuleSummary::Restricted(RestrictedSummary::new(self.allowed_rooms(room)?))
+            }
+            JoinRuleSummary::KnockRestricted(_) => {
+                JoinRuleSummary::KnockRestricted(RestrictedSummary::new(self.allowed_rooms(room)?))
+            }
+            other => other,
+        };
+        let mut summary = RoomSummary::new(
+            described.room_id,
+            join_rule,
+            described.guest_can_join,
+            described.num_joined_members,
+            described.world_readable,
+        );
+        summary.canonical_alias = described.canonical_alias;
+        summary.name = described.name;
+        summary.topic = described.topic;
+        summary.avatar_url = described.avatar_url;
+        summary.room_type = described.room_type;
+        let algorithm = self.text(room, StateEventType::RoomEncryption, "algorithm")?;
+        summary.encryption =
+            Some(algorithm).filter(|text| !text.is_empty()).map(EventEncryptionAlgorithm::from);
+        summary.room_version = Some(room.version.clone());
+        Ok(summary)
+    }
+}
+
+/// Which rooms of a space are asked for.
+struct Walk {
+    root: OwnedRoomId,
+    suggested_only: bool,
+    max_depth: Option<u64>,
+}
+
+impl Walk {
+    fn rooms<'a>(&'a self, look: Look<'a>) -> Result<Rooms<'a>, ApiError> {
+        let refused = || ApiError::forbidden("You may not see this room, or there is none.");
+        let room = look.state.rooms.get(&self.root).ok_or_else(refused)?;
+        if !look.may_know_of(&room)? {
+            return Err(refused());
+        }
+        let stack = vec![(self.root.clone(), 0)];
+        Ok(Rooms { walk: self, look, stack, seen: HashSet::new() })
+    }
+
+    /// What a page's token is bound to.
+    fn fingerprint(&self) -> String {
+        let parts = (&self.root, self.suggested_only, self.max_depth);
+        blake3::hash(format!("{parts:?}").as_bytes()).to_hex()[..16].to_owned()
+    }
+}
+
+/// A room of a walk with its children, in order.
+type Visit = (Arc<Room>, Vec<Child>);
+
+/// The rooms of a space, each once: a room, then the trees of its children in their order.
+struct Rooms<'a> {
+    walk: &'a Walk,
+    look: Look<'a>,
+    /// Rooms to come, the next one last, each with its depth.
+    stack: Vec<(OwnedRoomId, u64)>,
+    seen: HashSet<OwnedRoomId>,
+}
+
+impl Rooms<'_> {
+    fn next(&mut self) -> Result<Option<Visit>, ReadError> {
+        while let Some((room_id, depth)) = self.stack.pop() {
+            if !self.seen.insert(room_id.clone()) {
+                continue;
+            }
+            let Some(room) = self.look.state.rooms.get(&room_id) else { continue };
+            if room.created > self.look.at || !self.look.may_know_of(&room)? {
+                continue;
+            }
+            let children = self.children(&room)?;
+            if self.walk.max_depth.is_none_or(|max_depth| depth < max_depth) {
+                let deeper = children.iter().rev().map(|child| (child.room_id.clone(), depth + 1));
+                self.stack.extend(deeper);
+            }
+            return Ok(Some((room, children)));
+        }
+        Ok(None)
+    }
+
+    /// The children of a space in the order in which they are shown; of another room, none.
+    fn children(&self, room: &Room) -> Result<Vec<Child>, ReadError> {
+        let room_type = self.look.text(room, StateEventType::RoomCreate, "type")?;
+        if room_type != RoomType::Space.as_str() {
+            return Ok(Vec::new());
+        }
+        let mut children = Vec::new();
+        for (room_id, offset) in room.state_of_type(&StateEventType::SpaceChild, self.look.at) {
+            let Some(event) = self.look.events.get(offset)? else { continue };
+            let event = as_shown(room, event, self.look.at);
+            let child = RoomId::parse(room_id).ok().and_then(|id| Child::new(id, event));
+            children.extend(child.filter(|child| !self.walk.suggested_only || child.suggested));
+        }
+        children.sort_by_cached_key(Child::place);
+        Ok(children)
+    }
+}
+
+/// A room in a space.
+struct Child {
+    room_id: OwnedRoomId,
+    event: EventRef,
+    order: Option<String>,
+    suggested: bool,
+}
+
+impl Child {
+    /// The child that an event speaks of; `None` for one without servers, which was taken out.
+    fn new(room_id: OwnedRoomId, event: EventRef) -> Option<Self> {
+        let content: serde_json::Value = event.content_as().ok()?;
+        content["via"].as_array().filter(|via| !via.is_empty())?;
+        // An order that is not valid is none.
+        let order = content["order"].as_str().filter(|order| SpaceChildOrder::parse(order).is_ok());
+        let (order, suggested) = (order.map(ToOwned::to_owned), content["suggested"] == true);
+        Some(Self { room_id, event, order, suggested })
+    }
+
+    /// Those with an order come first, in it; then the older, then the lesser id.
+    fn place(&self) -> (bool, Option<String>, u64, OwnedRoomId) {
+        let ts = u64::from(self.event.origin_server_ts.get());
+        (self.order.is_none(), self.order.clone(), ts, self.room_id.clone())
+    }
+
+    fn stripped<T>(&self) -> Raw<T> {
+        #[derive(Serialize)]
+        struct Stripped<'a> {
+            #[serde(rename = "type")]
+            event_type: &'a ruma::events::TimelineEventType,
+            state_key: &'a RoomId,
+            sender: &'a UserId,
+            content: &'a RawValue,
+            origin_server_ts: ruma::MilliSecondsSinceUnixEpoch,
+        }
+        Raw::from_json(to_raw(&Stripped {
+            event_type: &self.event.event_type,
+            state_key: &self.room_id,
+            sender: &self.event.sender,
+            content: &self.event.content,
+            origin_server_ts: self.event.origin_server_ts,
+        }))
+    }
+}
+
+/// Where the next page of a walk begins: as of when, and after how many rooms.
+#[derive(Clone, Copy)]
+struct PageToken {
+    at: Offset,
+    passed: usize,
+}
+
+impl PageToken {
+    fn write(self, app: &Server, walk: &Walk) -> String {
+        format!("{}.{}.{}", app.token(self.at), self.passed, walk.fingerprint())
+    }
+
+    fn read(app: &Server, token: &str, walk: &Walk) -> Result<Self, ApiError> {
+        let unknown = || ApiError::invalid_param("`from` is not a token of this endpoint.");
+        let (rest, fingerprint) = token.rsplit_once('.').ok_or_else(unknown)?;
+        let (at, passed) = rest.rsplit_once('.').ok_or_else(unknown)?;
+        let passed = passed.parse().map_err(|_| unknown())?;
+        if fingerprint != walk.fingerprint() {
+            return Err(ApiError::invalid_param(
+                "From page to page, the space, `suggested_only` and `max_depth` stay the same.",
+            ));
+        }
+        Ok(Self { at: app.position(at)?, passed })
+    }
+}

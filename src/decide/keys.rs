@@ -1,0 +1,252 @@
+//! Keys for end-to-end encryption: uploads, claims, cross-signing, signatures.
+
+use std::collections::BTreeMap;
+
+use ruma::{OwnedDeviceId, OwnedUserId};
+use serde_json::{Value, value::RawValue};
+
+use super::{Proposal, Refusal, Turn};
+use crate::{
+    limits,
+    record::{
+        Command, Offset, Stream,
+        command::{KeysClaim, KeysCrossSign, KeysSign, KeysUpload},
+    },
+    state::keys::{DeviceKeys, algorithm},
+};
+
+/// Upload keys of a device.
+#[derive(Debug)]
+pub struct UploadKeys {
+    /// The user.
+    pub user_id: OwnedUserId,
+    /// The device.
+    pub device_id: OwnedDeviceId,
+    /// The identity keys.
+    pub device_keys: Option<Box<RawValue>>,
+    /// One-time keys by id.
+    pub one_time_keys: BTreeMap<String, Box<RawValue>>,
+    /// Fallback keys by id.
+    pub fallback_keys: BTreeMap<String, Box<RawValue>>,
+}
+
+impl Proposal for UploadKeys {
+    /// How many one-time keys of each algorithm the device has.
+    type Outcome = BTreeMap<String, u64>;
+
+    fn stream(&self) -> Stream {
+        Stream::user(&self.user_id)
+    }
+
+    fn decide(&self, turn: &mut Turn<'_>) -> Result<Self::Outcome, Refusal> {
+        let env = turn.env;
+        let keys = env.state.keys.get(&self.user_id);
+        let keys = keys.as_ref().map(|keys| keys.read());
+        let none = DeviceKeys::default();
+        let device = keys.as_ref().and_then(|k| k.devices.get(&self.device_id)).unwrap_or(&none);
+        let mut upload = KeysUpload {
+            user_id: self.user_id.clone(),
+            device_id: self.device_id.clone(),
+            device_keys: None,
+            one_time_keys: BTreeMap::new(),
+            fallback_keys: BTreeMap::new(),
+        };
+        if let Some(new) = &self.device_keys {
+            let known = device.identity.map(|offset| stored(turn, offset)).transpose()?.flatten();
+            let known = known.and_then(|upload| upload.device_keys);
+            if !known.is_some_and(|known| same(&known, new)) {
+                upload.device_keys = Some(new.clone());
+            }
+        }
+        for (key_id, key) in &self.one_time_keys {
+            if let Some(offset) = device.one_time_key(key_id) {
+                let known = stored(turn, offset)?.and_then(|mut u| u.one_time_keys.remove(key_id));
+                if !known.is_some_and(|known| same(&known, key)) {
+                    return Err(Refusal::InvalidParam(format!(
+                        "There is a different one-time key `{key_id}` already."
+                    )));
+                }
+            } else if !device.was_claimed(key_id) {
+                // One that was handed out once is never taken again.
+                upload.one_time_keys.insert(key_id.clone(), key.clone());
+            }
+        }
+        let left: usize = device.one_time.values().map(std::collections::BTreeSet::len).sum();
+        if left + upload.one_time_keys.len() > limits::ONE_TIME_KEYS {
+            return Err(Refusal::InvalidParam("There are too many one-time keys.".to_owned()));
+        }
+        for (key_id, key) in &self.fallback_keys {
+            let known = device.fallback.get(algorithm(key_id)).filter(|f| f.key_id == *key_id);
+            let known = known.map(|fallback| stored(turn, fallback.record)).transpose()?.flatten();
+            let known = known.and_then(|mut upload| upload.fallback_keys.remove(key_id));
+            if !known.is_some_and(|known| same(&known, key)) {
+                upload.fallback_keys.insert(key_id.clone(), key.clone());
+            }
+        }
+        let mut counts = device.counts();
+        for key_id in upload.one_time_keys.keys() {
+            *counts.entry(algorithm(key_id).to_owned()).or_default() += 1;
+        }
+        drop(keys);
+        let is_empty = upload.device_keys.is_none()
+            && upload.one_time_keys.is_empty()
+            && upload.fallback_keys.is_empty();
+        if !is_empty {
+            turn.append(self.stream(), upload);
+        }
+        Ok(counts)
+    }
+}
+
+fn stored(turn: &Turn<'_>, offset: Offset) -> Result<Option<KeysUpload>, Refusal> {
+    match turn.env.events.command(offset)? {
+        Some(Command::KeysUpload(upload)) => Ok(Some(upload)),
+        _ => Ok(None),
+    }
+}
+
+/// Whether two texts are the same JSON.
+fn same(a: &RawValue, b: &RawValue) -> bool {
+    let parsed = |raw: &RawValue| serde_json::from_str::<Value>(raw.get()).ok();
+    a.get() == b.get() || parsed(a).is_some_and(|a| parsed(b) == Some(a))
+}
+
+/// Hand out keys of one user's devices: of each device one of an algorithm.
+#[derive(Debug)]
+pub struct ClaimKeys {
+    /// Whose keys.
+    pub user_id: OwnedUserId,
+    /// The devices, each with the algorithm that is wanted.
+    pub wanted: Vec<(OwnedDeviceId, String)>,
+}
+
+/// A key that was handed out.
+#[derive(Clone, Debug)]
+pub struct Claimed {
+    /// The device.
+    pub device_id: OwnedDeviceId,
+    /// The key's id.
+    pub key_id: String,
+    /// The record that holds it.
+    pub record: Offset,
+    /// Whether it is the fallback key.
+    pub fallback: bool,
+}
+
+impl Proposal for ClaimKeys {
+    type Outcome = Vec<Claimed>;
+
+    fn stream(&self) -> Stream {
+        Stream::user(&self.user_id)
+    }
+
+    fn decide(&self, turn: &mut Turn<'_>) -> Result<Self::Outcome, Refusal> {
+        let Some(keys) = turn.env.state.keys.get(&self.user_id) else { return Ok(Vec::new()) };
+        let keys = keys.read();
+        let mut claimed = Vec::new();
+        for (device_id, algorithm) in &self.wanted {
+            let Some(device) = keys.devices.get(device_id) else { continue };
+            // The oldest first: the client forgets those it made longest ago.
+            let first = device.one_time.get(algorithm).and_then(|left| left.first());
+            let (key_id, record, fallback, known_used) = match first {
+                Some((record, key_id)) => (key_id.clone(), *record, false, false),
+                None => match device.fallback.get(algorithm) {
+                    Some(fallback) => {
+                        (fallback.key_id.clone(), fallback.record, true, fallback.used)
+                    }
+                    None => continue,
+                },
+            };
+            if !known_used {
+                turn.append(
+                    self.stream(),
+                    KeysClaim {
+                        user_id: self.user_id.clone(),
+                        device_id: device_id.clone(),
+                        key_id: key_id.clone(),
+                        fallback,
+                    },
+                );
+            }
+            claimed.push(Claimed { device_id: device_id.clone(), key_id, record, fallback });
+        }
+        drop(keys);
+        Ok(claimed)
+    }
+}
+
+/// Set cross-signing keys. What is `None` stays as it is.
+#[derive(Debug)]
+pub struct SetCrossSigning {
+    /// The user.
+    pub user_id: OwnedUserId,
+    /// The master key.
+    pub master_key: Option<Box<RawValue>>,
+    /// The self-signing key.
+    pub self_signing_key: Option<Box<RawValue>>,
+    /// The user-signing key.
+    pub user_signing_key: Option<Box<RawValue>>,
+    /// The record of the master key that the user's right to do this was judged on.
+    pub replaces: Option<Offset>,
+}
+
+impl Proposal for SetCrossSigning {
+    type Outcome = ();
+
+    fn stream(&self) -> Stream {
+        Stream::user(&self.user_id)
+    }
+
+    fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
+        let now = turn.env.state.keys.get(&self.user_id).and_then(|keys| keys.read().master_key);
+        if now != self.replaces {
+            return Err(Refusal::BadState(
+                "The cross-signing keys were changed meanwhile.".to_owned(),
+            ));
+        }
+        turn.append(
+            self.stream(),
+            KeysCrossSign {
+                user_id: self.user_id.clone(),
+                master_key: self.master_key.clone(),
+                self_signing_key: self.self_signing_key.clone(),
+                user_signing_key: self.user_signing_key.clone(),
+            },
+        );
+        Ok(())
+    }
+}
+
+/// Add signatures to one user's keys; they were checked before.
+#[derive(Debug)]
+pub struct SignKeys {
+    /// Whose keys are signed.
+    pub user_id: OwnedUserId,
+    /// Who signs.
+    pub by: OwnedUserId,
+    /// By device id or public key: the signatures, each by the id of the key that made it.
+    pub signatures: BTreeMap<String, BTreeMap<String, String>>,
+}
+
+impl Proposal for SignKeys {
+    type Outcome = ();
+
+    fn stream(&self) -> Stream {
+        Stream::user(&self.user_id)
+    }
+
+    fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
+        if !self.signatures.is_empty() {
+            let Self { user_id, by, signatures } = self;
+            turn.append(
+                self.stream(),
+                KeysSign {
+                    user_id: user_id.clone(),
+                    by: by.clone(),
+                    signatures: signatures.clone(),
+                },
+            );
+        }
+        Ok(())
+    }
+}

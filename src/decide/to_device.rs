@@ -1,0 +1,146 @@
+//! Messages to devices.
+
+use std::collections::BTreeMap;
+
+use ruma::{OwnedDeviceId, OwnedUserId};
+use serde_json::value::RawValue;
+
+use super::{Proposal, Refusal, Turn, is_local};
+use crate::{
+    log::MAX_PAYLOAD_BYTES,
+    record::{
+        Command, Offset, Stream,
+        command::{ToDeviceAck, ToDeviceSend, Transaction},
+    },
+};
+
+/// Send messages to devices.
+#[derive(Debug)]
+pub struct SendToDevice {
+    /// Who sends.
+    pub sender: OwnedUserId,
+    /// The type.
+    pub event_type: String,
+    /// What each user's devices get.
+    pub messages: BTreeMap<OwnedUserId, Vec<Message>>,
+    /// The client's transaction.
+    pub transaction: Transaction,
+}
+
+/// A device with the content of what it gets; `None` stands for all devices of the user.
+pub type Message = (Option<OwnedDeviceId>, Box<RawValue>);
+
+impl Proposal for SendToDevice {
+    type Outcome = ();
+
+    fn stream(&self) -> Stream {
+        Stream::user(&self.sender)
+    }
+
+    fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
+        if was_sent(turn, &self.transaction)? {
+            return Ok(());
+        }
+        let mut records: Vec<ToDeviceSend> = Vec::new();
+        let mut size = 0;
+        for (user_id, messages) in &self.messages {
+            // Those of other servers, and those who are not there, get nothing, as the specification has it.
+            if !is_local(&turn.env.server, user_id) {
+                continue;
+            }
+            let Some(account) = turn.env.state.accounts.get(user_id) else { continue };
+            let account = account.read();
+            let devices: Vec<_> = account.active_devices().map(|(id, _)| id.clone()).collect();
+            drop(account);
+            for (device_id, content) in messages {
+                let to = match device_id {
+                    None => devices.as_slice(),
+                    Some(device_id) => match devices.binary_search(device_id) {
+                        Ok(index) => &devices[index..=index],
+                        Err(_) => &[],
+                    },
+                };
+                for device_id in to {
+                    let length = content.get().len() + device_id.as_str().len() + 8;
+                    if size + length + user_id.as_str().len() > MOST || records.is_empty() {
+                        records.push(self.record());
+                        size = 0;
+                    }
+                    size += length;
+                    if let Some(record) = records.last_mut() {
+                        let of_user = record.messages.entry(user_id.clone()).or_insert_with(|| {
+                            size += user_id.as_str().len() + 8;
+                            BTreeMap::new()
+                        });
+                        of_user.insert(device_id.clone(), content.clone());
+                    }
+                }
+            }
+        }
+        // A transaction that reaches nobody is one nevertheless, but nothing is to be remembered of it.
+        for record in records {
+            turn.append(self.stream(), record);
+        }
+        Ok(())
+    }
+}
+
+/// A message that one record can hold, with what is around it.
+const MOST: usize = MAX_PAYLOAD_BYTES - 8 * 1024;
+
+impl SendToDevice {
+    fn record(&self) -> ToDeviceSend {
+        ToDeviceSend {
+            sender: self.sender.clone(),
+            event_type: self.event_type.clone(),
+            messages: BTreeMap::new(),
+            transaction: Some(self.transaction.clone()),
+        }
+    }
+}
+
+fn was_sent(turn: &Turn<'_>, transaction: &Transaction) -> Result<bool, Refusal> {
+    let Transaction { session, id, scope } = transaction;
+    for offset in turn.env.state.transactions.candidates(*session, scope, id) {
+        if let Some(Command::ToDeviceSend(sent)) = turn.env.events.command(offset)?
+            && sent.transaction.is_some_and(|sent| sent.scope == *scope && sent.id == *id)
+        {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Note that a device has got its messages.
+#[derive(Debug)]
+pub struct Acknowledge {
+    /// The user.
+    pub user_id: OwnedUserId,
+    /// The device.
+    pub device_id: OwnedDeviceId,
+    /// The last record whose message it has.
+    pub up_to: Offset,
+}
+
+impl Proposal for Acknowledge {
+    type Outcome = ();
+
+    fn stream(&self) -> Stream {
+        Stream::user(&self.user_id)
+    }
+
+    fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
+        let Self { user_id, device_id, up_to } = self;
+        if turn.env.state.to_device.unacknowledged(user_id, device_id, *up_to) > 0 {
+            turn.append(
+                self.stream(),
+                ToDeviceAck {
+                    user_id: user_id.clone(),
+                    device_id: device_id.clone(),
+                    up_to: *up_to,
+                },
+            );
+        }
+        Ok(())
+    }
+}

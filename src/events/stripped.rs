@@ -1,0 +1,67 @@
+//! Stripped state: what one who is invited to a room or knocks on it is shown of it (client-server API,
+//! "Stripped state").
+
+use ruma::{
+    UserId,
+    events::{StateEventType, TimelineEventType},
+};
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+use super::{EventRef, EventStore, StoredEvent, as_shown, to_raw};
+use crate::{log::ReadError, record::Offset, state::Room};
+
+/// The state that helps to recognise a room.
+const STRIPPED: [StateEventType; 8] = [
+    StateEventType::RoomCreate,
+    StateEventType::RoomName,
+    StateEventType::RoomAvatar,
+    StateEventType::RoomTopic,
+    StateEventType::RoomJoinRules,
+    StateEventType::RoomCanonicalAlias,
+    StateEventType::RoomEncryption,
+    StateEventType::RoomPowerLevels,
+];
+
+impl EventStore {
+    /// The stripped state that belongs to `member`, an invite or a knock: as of that event, with the
+    /// membership of the one who invites, and without what was redacted up to `at`.
+    ///
+    /// # Errors
+    /// When the log cannot be read.
+    pub fn stripped_state(
+        &self,
+        room: &Room,
+        member: &StoredEvent,
+        at: Offset,
+    ) -> Result<Vec<Box<RawValue>>, ReadError> {
+        let key = |event_type: &StateEventType, state_key: &str| {
+            room.state_event(event_type, state_key, member.offset)
+        };
+        let mut offsets: Vec<_> =
+            STRIPPED.iter().filter_map(|event_type| key(event_type, "")).collect();
+        if member.state_key.as_deref() != Some(member.sender.as_str()) {
+            offsets.extend(key(&StateEventType::RoomMember, member.sender.as_str()));
+        }
+        let events = self.get_all(&offsets)?.into_iter();
+        Ok(events.map(|event| strip(&as_shown(room, event, at))).collect())
+    }
+}
+
+/// An event with only what stripped state has.
+pub(crate) fn strip(event: &EventRef) -> Box<RawValue> {
+    #[derive(Serialize)]
+    struct Stripped<'a> {
+        #[serde(rename = "type")]
+        event_type: &'a TimelineEventType,
+        state_key: &'a str,
+        sender: &'a UserId,
+        content: &'a RawValue,
+    }
+    to_raw(&Stripped {
+        event_type: &event.event_type,
+        state_key: event.state_key.as_deref().unwrap_or_default(),
+        sender: &event.sender,
+        content: &event.content,
+    })
+}

@@ -1,0 +1,258 @@
+//! Keys for end-to-end encryption: of devices, for cross-signing, one-time and fallback keys
+//! (client-server API, "End-to-End Encryption"). The keys themselves are in the log.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use dashmap::DashMap;
+use parking_lot::RwLock;
+use ruma::{DeviceId, OwnedDeviceId, OwnedUserId, UserId};
+use serde::Serialize;
+
+use super::{history::History, index::hash};
+use crate::record::{
+    Offset,
+    command::{KeysClaim, KeysCrossSign, KeysSign, KeysUpload},
+};
+
+/// The keys of one user.
+#[derive(Debug, Default, Serialize)]
+pub struct UserKeys {
+    /// Devices that have uploaded keys.
+    pub devices: BTreeMap<OwnedDeviceId, DeviceKeys>,
+    /// The record that holds the master key.
+    pub master_key: Option<Offset>,
+    /// The record that holds the self-signing key.
+    pub self_signing_key: Option<Offset>,
+    /// The record that holds the user-signing key.
+    pub user_signing_key: Option<Offset>,
+    /// By who signed and what (a device id or a public key): the records that hold the signatures.
+    pub signatures: BTreeMap<(OwnedUserId, String), Vec<Offset>>,
+    /// When others were to look at this user's devices anew.
+    changed: History<()>,
+}
+
+/// The keys of one device.
+#[derive(Debug, Default, Serialize)]
+pub struct DeviceKeys {
+    /// The record that holds the identity keys.
+    pub identity: Option<Offset>,
+    /// By algorithm, the one-time keys that are left: the record that holds each, and its id.
+    pub one_time: BTreeMap<String, BTreeSet<(Offset, String)>>,
+    /// By algorithm, the fallback key.
+    pub fallback: BTreeMap<String, Fallback>,
+    /// Hashes of the ids of the one-time keys that were handed out: none of them is taken again.
+    claimed: BTreeSet<u64>,
+    /// The last record that changed how many keys are left.
+    pub counts_changed: Offset,
+}
+
+/// A fallback key.
+#[derive(Clone, Debug, Serialize)]
+pub struct Fallback {
+    /// Its id.
+    pub key_id: String,
+    /// The record that holds it.
+    pub record: Offset,
+    /// Whether it was handed out.
+    pub used: bool,
+}
+
+impl UserKeys {
+    /// Whether the user's devices or cross-signing keys changed after `since`, up to and with `to`.
+    #[must_use]
+    pub fn changed_between(&self, since: Offset, to: Offset) -> bool {
+        self.changed.between(since, to).next().is_some()
+    }
+}
+
+impl DeviceKeys {
+    /// How many one-time keys of each algorithm are left. `signed_curve25519` is always named, so that
+    /// a client sees that it has none.
+    #[must_use]
+    pub fn counts(&self) -> BTreeMap<String, u64> {
+        let mut counts: BTreeMap<_, _> =
+            self.one_time.iter().map(|(alg, keys)| (alg.clone(), keys.len() as u64)).collect();
+        counts.entry("signed_curve25519".to_owned()).or_default();
+        counts
+    }
+
+    /// The algorithms whose fallback key has not been handed out.
+    #[must_use]
+    pub fn unused_fallback(&self) -> Vec<String> {
+        let unused = self.fallback.iter().filter(|(_, fallback)| !fallback.used);
+        unused.map(|(algorithm, _)| algorithm.clone()).collect()
+    }
+
+    /// Where the one-time key of this id is, if it is left.
+    #[must_use]
+    pub fn one_time_key(&self, key_id: &str) -> Option<Offset> {
+        let keys = self.one_time.get(algorithm(key_id))?;
+        keys.iter().find(|(_, id)| id == key_id).map(|(record, _)| *record)
+    }
+
+    /// Whether the one-time key of this id was handed out.
+    #[must_use]
+    pub fn was_claimed(&self, key_id: &str) -> bool {
+        self.claimed.contains(&hash(&[key_id]))
+    }
+}
+
+/// The algorithm in the id of a key.
+#[must_use]
+pub fn algorithm(key_id: &str) -> &str {
+    key_id.split_once(':').map_or(key_id, |(algorithm, _)| algorithm)
+}
+
+/// The keys of all users.
+#[derive(Debug, Default)]
+pub struct Keys {
+    users: DashMap<OwnedUserId, Arc<RwLock<UserKeys>>>,
+    /// Each change of someone's devices.
+    changes: RwLock<Vec<(Offset, OwnedUserId)>>,
+}
+
+impl Keys {
+    /// The keys of `user_id`.
+    #[must_use]
+    pub fn get(&self, user_id: &UserId) -> Option<Arc<RwLock<UserKeys>>> {
+        self.users.get(user_id).map(|keys| Arc::clone(&keys))
+    }
+
+    /// What `look` finds of a device's keys; `None` if it has none.
+    pub fn of_device<T>(
+        &self,
+        user_id: &UserId,
+        device_id: &DeviceId,
+        look: impl FnOnce(&DeviceKeys) -> T,
+    ) -> Option<T> {
+        let keys = self.get(user_id)?;
+        let keys = keys.read();
+        keys.devices.get(device_id).map(look)
+    }
+
+    /// Whose devices changed after `since`, up to and with `to`.
+    #[must_use]
+    pub fn changed_between(&self, since: Offset, to: Offset) -> BTreeSet<OwnedUserId> {
+        let changes = self.changes.read();
+        let from = changes.partition_point(|(offset, _)| *offset <= since);
+        let changed = changes[from..].iter().take_while(|(offset, _)| *offset <= to);
+        changed.map(|(_, user_id)| user_id.clone()).collect()
+    }
+
+    /// Returns whether others are to look at the user's devices anew.
+    pub(super) fn upload(&self, offset: Offset, body: KeysUpload) -> bool {
+        let renewed = body.device_keys.is_some();
+        self.change(&body.user_id, |keys| {
+            let device = keys.devices.entry(body.device_id).or_default();
+            if renewed {
+                device.identity = Some(offset);
+                keys.changed.push(offset, ());
+            }
+            for key_id in body.one_time_keys.into_keys() {
+                let left = device.one_time.entry(algorithm(&key_id).to_owned()).or_default();
+                left.insert((offset, key_id));
+                device.counts_changed = offset;
+            }
+            for key_id in body.fallback_keys.into_keys() {
+                let algorithm = algorithm(&key_id).to_owned();
+                device.fallback.insert(algorithm, Fallback { key_id, record: offset, used: false });
+                device.counts_changed = offset;
+            }
+        });
+        if renewed {
+            self.changes.write().push((offset, body.user_id));
+        }
+        renewed
+    }
+
+    pub(super) fn claim(&self, offset: Offset, body: &KeysClaim) {
+        self.change(&body.user_id, |keys| {
+            let Some(device) = keys.devices.get_mut(&body.device_id) else { return };
+            device.counts_changed = offset;
+            let algorithm = algorithm(&body.key_id);
+            if body.fallback {
+                let fallback = device.fallback.get_mut(algorithm);
+                if let Some(fallback) = fallback.filter(|f| f.key_id == body.key_id) {
+                    fallback.used = true;
+                }
+                return;
+            }
+            device.claimed.insert(hash(&[&body.key_id]));
+            if let Some(left) = device.one_time.get_mut(algorithm) {
+                left.retain(|(_, key_id)| *key_id != body.key_id);
+                if left.is_empty() {
+                    device.one_time.remove(algorithm);
+                }
+            }
+        });
+    }
+
+    pub(super) fn cross_sign(&self, offset: Offset, body: KeysCrossSign) {
+        self.change(&body.user_id, |keys| {
+            let set = |is_new: bool, key: &mut Option<Offset>| {
+                if is_new {
+                    *key = Some(offset);
+                }
+            };
+            set(body.master_key.is_some(), &mut keys.master_key);
+            set(body.self_signing_key.is_some(), &mut keys.self_signing_key);
+            set(body.user_signing_key.is_some(), &mut keys.user_signing_key);
+            keys.changed.push(offset, ());
+        });
+        self.changes.write().push((offset, body.user_id));
+    }
+
+    pub(super) fn sign(&self, offset: Offset, body: KeysSign) {
+        self.change(&body.user_id, |keys| {
+            for signed in body.signatures.into_keys() {
+                keys.signatures.entry((body.by.clone(), signed)).or_default().push(offset);
+            }
+            keys.changed.push(offset, ());
+        });
+        self.changes.write().push((offset, body.user_id));
+    }
+
+    /// Returns whether any of the devices had keys.
+    pub(super) fn remove_devices(
+        &self,
+        offset: Offset,
+        user_id: &UserId,
+        devices: &[OwnedDeviceId],
+    ) -> bool {
+        let Some(keys) = self.get(user_id) else { return false };
+        let mut keys = keys.write();
+        let mut removed = false;
+        for device_id in devices {
+            removed |= keys.devices.remove(device_id).is_some();
+            let signed = device_id.as_str();
+            keys.signatures.retain(|(_, what), _| what != signed);
+        }
+        if removed {
+            keys.changed.push(offset, ());
+            self.changes.write().push((offset, user_id.to_owned()));
+        }
+        removed
+    }
+
+    fn change(&self, user_id: &UserId, change: impl FnOnce(&mut UserKeys)) {
+        let keys = match self.get(user_id) {
+            Some(keys) => keys,
+            None => Arc::clone(&self.users.entry(user_id.to_owned()).or_default()),
+        };
+        change(&mut keys.write());
+    }
+
+    pub(super) fn digest(&self, digest: &mut super::digest::Digest) {
+        let mut users: Vec<_> =
+            self.users.iter().map(|e| (e.key().clone(), Arc::clone(e.value()))).collect();
+        users.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
+        for (user_id, keys) in users {
+            digest.add(&user_id);
+            digest.add(&*keys.read());
+        }
+        digest.add(&*self.changes.read());
+    }
+}

@@ -1,0 +1,297 @@
+//! Invites and knocks: whom one can invite, what the invited are shown, and how they come in.
+
+use ruma::{CanonicalJsonObject, signatures::Ed25519KeyPair};
+use serde_json::{Value, json};
+
+use super::{each, event_ids, next_batch, server, user};
+use crate::harness::{User, encode};
+
+async fn room_id_of(ann: &User, options: Value) -> String {
+    ann.create_room(options).await
+}
+
+#[tokio::test]
+async fn an_invite_of_a_user_who_does_not_exist_is_refused_wherever_it_is_made() {
+    let server = server().await;
+    let ann = user(&server, "ann").await;
+    let room_id = room_id_of(&ann, json!({})).await;
+    let path = format!("/rooms/{}/invite", encode(&room_id));
+    let nobody = "@nobody-at-all:e2e.test";
+    ann.post(&path, json!({ "user_id": nobody })).await.refused(404, "M_NOT_FOUND");
+    let options = json!({ "invite": [nobody] });
+    ann.post("/createRoom", options).await.refused(404, "M_NOT_FOUND");
+    let invite = json!({ "membership": "invite" });
+    let answer = ann.set_state(&room_id, "m.room.member", nobody, &invite).await;
+    answer.refused(404, "M_NOT_FOUND");
+    let stranger = "@x:elsewhere.test";
+    let answer = ann.set_state(&room_id, "m.room.member", stranger, &invite).await;
+    answer.refused(403, "M_FORBIDDEN");
+    ann.post(&path, json!({ "user_id": ann.user_id })).await.refused(403, "M_FORBIDDEN");
+    ann.post(&path, json!({ "user_id": "nobody" })).await.refused(400, "M_BAD_JSON");
+    // There is no identity server to ask for whose an address is.
+    let third_party = json!({
+        "id_server": "id.test", "id_access_token": "x", "medium": "email", "address": "a@b.test",
+    });
+    let answer = ann.post(&path, third_party.clone()).await;
+    answer.refused(400, "M_THREEPID_MEDIUM_NOT_SUPPORTED");
+    let answer = ann.post("/createRoom", json!({ "invite_3pid": [third_party] })).await;
+    answer.refused(400, "M_THREEPID_MEDIUM_NOT_SUPPORTED");
+}
+
+#[tokio::test]
+async fn the_invited_and_those_who_knock_are_shown_what_the_room_was_then() {
+    let server = server().await;
+    let (ann, bob, cas) =
+        (user(&server, "ann").await, user(&server, "bob").await, user(&server, "cas").await);
+    let options = json!({
+        "name": "Name", "topic": "Topic", "room_alias_name": super::unique("shown"),
+        "initial_state": [
+            { "type": "m.room.join_rules", "content": { "join_rule": "knock" } },
+            { "type": "m.room.avatar", "content": { "url": "mxc://e2e.test/a" } },
+            { "type": "m.room.encryption", "content": { "algorithm": "m.megolm.v1.aes-sha2" } },
+            { "type": "org.example.secret", "content": { "for": "members" } },
+        ],
+    });
+    let room_id = room_id_of(&ann, options).await;
+    ann.act(&room_id, "invite", Some(&bob)).await.ok();
+    cas.post(&format!("/knock/{}", encode(&room_id)), json!({})).await.ok();
+    ann.set_state(&room_id, "m.room.name", "", &json!({ "name": "Later" })).await.ok();
+    let helpful = [
+        "m.room.avatar",
+        "m.room.canonical_alias",
+        "m.room.create",
+        "m.room.encryption",
+        "m.room.join_rules",
+        "m.room.member",
+        "m.room.name",
+        "m.room.power_levels",
+        "m.room.topic",
+    ];
+    for (user, part, state, unsigned, members) in [
+        (&bob, "invite", "invite_state", "invite_room_state", vec![&ann, &bob]),
+        (&cas, "knock", "knock_state", "knock_room_state", vec![&cas]),
+    ] {
+        let sync = user.sync(None, 0, None).await;
+        let shown = &sync["rooms"][part][&room_id][state]["events"];
+        let mut types = each(shown, "/type");
+        types.sort();
+        types.dedup();
+        assert_eq!(types, helpful, "{part}");
+        let of_members: Vec<_> = shown
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter(|event| event["type"] == "m.room.member")
+            .map(|event| event["state_key"].as_str().unwrap_or_default().to_owned())
+            .collect();
+        let expected: Vec<_> = members.iter().map(|user| user.user_id.clone()).collect();
+        assert_eq!(of_members, expected);
+        for event in shown.as_array().into_iter().flatten() {
+            let keys: Vec<_> =
+                event.as_object().into_iter().flat_map(|event| event.keys()).collect();
+            assert_eq!(keys, ["content", "sender", "state_key", "type"]);
+            if event["type"] == "m.room.name" {
+                assert_eq!(event["content"], json!({ "name": "Name" }), "as of the {part}");
+            }
+        }
+        // The event itself holds the same, for the one whom it concerns.
+        let key = encode(&user.user_id);
+        let path = format!("/state/m.room.member/{key}?format=event");
+        let to_ann = ann.get_room(&room_id, &path).await.ok();
+        assert_eq!(to_ann["unsigned"].get(unsigned), None);
+        if part == "knock" {
+            ann.act(&room_id, "invite", Some(user)).await.ok();
+        }
+        user.join(&room_id).await.ok();
+        let event_id = encode(&event_ids(&json!([to_ann]))[0]);
+        let own = user.get_room(&room_id, &format!("/event/{event_id}")).await.ok();
+        let held = &own["unsigned"][unsigned];
+        let count = shown.as_array().map_or(0, Vec::len);
+        assert_eq!(held.as_array().map(Vec::len), Some(count - 1), "all but itself: {own}");
+        assert_eq!(held[0], shown[0]);
+        assert_eq!(held[0]["type"], "m.room.create");
+    }
+}
+
+#[tokio::test]
+async fn one_who_takes_no_invites_gets_none_and_is_told_of_none() {
+    let server = server().await;
+    let (ann, bob, cas) =
+        (user(&server, "ann").await, user(&server, "bob").await, user(&server, "cas").await);
+    let room_id = room_id_of(&ann, json!({})).await;
+    let since = bob.here().await;
+    let earlier = room_id_of(&ann, json!({ "invite": [bob.user_id] })).await;
+    let path = format!("/user/{}/account_data/m.invite_permission_config", encode(&bob.user_id));
+    bob.put(&path, json!({ "default_action": "block" })).await.ok();
+    ann.act(&room_id, "invite", Some(&bob)).await.refused(403, "M_INVITE_BLOCKED");
+    let invite = json!({ "membership": "invite" });
+    let answer = ann.set_state(&room_id, "m.room.member", &bob.user_id, &invite).await;
+    answer.refused(403, "M_INVITE_BLOCKED");
+    let options = json!({ "invite": [bob.user_id] });
+    ann.post("/createRoom", options).await.refused(403, "M_INVITE_BLOCKED");
+    ann.state(&room_id, "m.room.member", &bob.user_id).await.refused(404, "M_NOT_FOUND");
+    // Only those who may invite learn of it.
+    cas.act(&room_id, "invite", Some(&bob)).await.refused(403, "M_FORBIDDEN");
+    let sync = bob.news(&since).await;
+    assert_eq!(sync["rooms"]["invite"], json!({}));
+    assert_eq!(bob.sync(None, 0, None).await["rooms"]["invite"], json!({}));
+    assert_eq!(
+        ann.state(&earlier, "m.room.member", &bob.user_id).await.ok()["membership"],
+        "invite"
+    );
+    for action in [json!({}), json!({ "default_action": "other" }), json!({ "default_action": 3 })]
+    {
+        bob.put(&path, action).await.ok();
+        ann.act(&room_id, "invite", Some(&bob)).await.ok();
+    }
+    let news = bob.news(&next_batch(&sync)).await;
+    assert!(news["rooms"]["invite"].get(&room_id).is_some(), "{news}");
+}
+
+/// What an identity server signs for one who proved that the address is theirs.
+fn signed(key: &Ed25519KeyPair, sender: &User, mxid: &User, token: &str) -> Value {
+    let value = json!({ "sender": sender.user_id, "mxid": mxid.user_id, "token": token });
+    let mut object: CanonicalJsonObject =
+        serde_json::from_value(value).expect("it is canonical JSON");
+    ruma::signatures::sign_json("id.test", key, &mut object).expect("it can be signed");
+    serde_json::to_value(object).expect("it is JSON")
+}
+
+#[tokio::test]
+async fn a_third_party_invite_is_accepted_with_the_signature_of_its_key_alone() {
+    let server = server().await;
+    let (ann, bob, cas) =
+        (user(&server, "ann").await, user(&server, "bob").await, user(&server, "cas").await);
+    let key = || {
+        let document = Ed25519KeyPair::generate();
+        Ed25519KeyPair::from_der(&document, "1".to_owned()).expect("it is a key")
+    };
+    let (identity, other) = (key(), key());
+    let public_key = ruma::serde::Base64::<ruma::serde::base64::Standard, _>::new(
+        identity.public_key().to_vec(),
+    )
+    .encode();
+    for version in ["3", "10", "12"] {
+        let room_id = room_id_of(&ann, json!({ "room_version": version })).await;
+        let content = json!({
+            "display_name": "b...@b...", "key_validity_url": "https://id.test/valid",
+            "public_key": public_key, "public_keys": [{ "public_key": public_key }],
+        });
+        ann.set_state(&room_id, "m.room.third_party_invite", "token", &content).await.ok();
+        let join = format!("/rooms/{}/join", encode(&room_id));
+        let with = |signed: Value| json!({ "third_party_signed": signed });
+        for bad in [
+            with(signed(&other, &ann, &bob, "token")),
+            with(signed(&identity, &ann, &cas, "token")),
+            with(signed(&identity, &ann, &bob, "another")),
+            json!({}),
+        ] {
+            bob.post(&join, bad).await.refused(403, "M_FORBIDDEN");
+        }
+        bob.post(&join, with(json!({ "token": "token" }))).await.refused(400, "M_BAD_JSON");
+        ann.state(&room_id, "m.room.member", &bob.user_id).await.refused(404, "M_NOT_FOUND");
+        bob.post(&join, with(signed(&identity, &ann, &bob, "token"))).await.ok();
+        let path = format!("/state/m.room.member/{}?format=event", encode(&bob.user_id));
+        let joined = ann.get_room(&room_id, &path).await.ok();
+        assert_eq!(joined["content"]["membership"], "join");
+        assert_eq!(joined["content"].get("third_party_signed"), None);
+        let invite = &joined["unsigned"]["prev_content"];
+        assert_eq!(invite["membership"], "invite", "{joined}");
+        assert_eq!(invite["third_party_invite"]["display_name"], "b...@b...");
+        assert_eq!(invite["third_party_invite"]["signed"]["mxid"], bob.user_id.as_str());
+        assert_eq!(joined["unsigned"]["prev_sender"], ann.user_id.as_str());
+        // The same as state, which is for the one who made the third-party invite.
+        let content = json!({
+            "membership": "invite",
+            "third_party_invite": {
+                "display_name": "c", "signed": signed(&identity, &ann, &cas, "token"),
+            },
+        });
+        let set = |user: &User| {
+            let (user, room_id, content, cas) =
+                (user.clone(), room_id.clone(), content.clone(), cas.user_id.clone());
+            async move { user.set_state(&room_id, "m.room.member", &cas, &content).await }
+        };
+        set(&bob).await.refused(403, "M_FORBIDDEN");
+        set(&ann).await.ok();
+        cas.join(&room_id).await.ok();
+    }
+    // It takes the power to invite to make one.
+    let room_id = room_id_of(
+        &ann,
+        json!({ "preset": "public_chat", "power_level_content_override": { "invite": 10 } }),
+    )
+    .await;
+    bob.join(&room_id).await.ok();
+    let kind = "m.room.third_party_invite";
+    bob.set_state(&room_id, kind, "t", &json!({})).await.refused(403, "M_FORBIDDEN");
+    ann.set_state(&room_id, kind, "t", &json!({})).await.ok();
+}
+
+#[tokio::test]
+async fn a_restricted_join_that_fails_says_why() {
+    let server = server().await;
+    let (ann, bob) = (user(&server, "ann").await, user(&server, "bob").await);
+    let club = room_id_of(&ann, json!({ "preset": "public_chat" })).await;
+    let restricted = |allow: Value| json!({ "join_rule": "restricted", "allow": allow });
+    let of = |room_id: &str| json!({ "type": "m.room_membership", "room_id": room_id });
+    let room_id = room_id_of(&ann, json!({ "room_version": "8" })).await;
+    for (allow, status, code) in [
+        (json!([of(&club)]), 403, "M_FORBIDDEN"),
+        (json!([]), 403, "M_FORBIDDEN"),
+        (json!([{ "type": "org.example.other" }]), 403, "M_FORBIDDEN"),
+        (json!("nonsense"), 403, "M_FORBIDDEN"),
+        (json!([of("!unknown:elsewhere.test"), of(&club)]), 403, "M_FORBIDDEN"),
+        (json!([of("!unknown:elsewhere.test")]), 400, "M_UNABLE_TO_AUTHORISE_JOIN"),
+    ] {
+        let rules = restricted(allow.clone());
+        ann.set_state(&room_id, "m.room.join_rules", "", &rules).await.ok();
+        let path = format!("/rooms/{}/join", encode(&room_id));
+        bob.post(&path, json!({})).await.refused(status, code);
+        let join = json!({ "membership": "join" });
+        let answer = bob.set_state(&room_id, "m.room.member", &bob.user_id, &join).await;
+        answer.refused(status, code);
+    }
+    // The condition is met, and nobody is there who may let bob in.
+    bob.join(&club).await.ok();
+    let rules = restricted(json!([of(&club)]));
+    ann.set_state(&room_id, "m.room.join_rules", "", &rules).await.ok();
+    let mut levels = ann.state(&room_id, "m.room.power_levels", "").await.ok();
+    levels["invite"] = 100.into();
+    ann.set_state(&room_id, "m.room.power_levels", "", &levels).await.ok();
+    ann.act(&room_id, "leave", None).await.ok();
+    bob.join(&room_id).await.refused(400, "M_UNABLE_TO_GRANT_JOIN");
+}
+
+#[tokio::test]
+async fn who_authorised_a_join_is_not_said_again_with_a_new_profile() {
+    let server = server().await;
+    let (ann, bob) = (user(&server, "ann").await, user(&server, "bob").await);
+    let club = room_id_of(&ann, json!({ "preset": "public_chat" })).await;
+    bob.join(&club).await.ok();
+    let rules = json!({
+        "join_rule": "restricted",
+        "allow": [{ "type": "m.room_membership", "room_id": club }],
+    });
+    let rules = json!({ "type": "m.room.join_rules", "content": rules });
+    let room_id = room_id_of(&ann, json!({ "initial_state": [rules] })).await;
+    let join = format!("/join/{}?via=elsewhere.test&via=e2e.test", encode(&room_id));
+    bob.post(&join, json!({ "reason": "curious" })).await.ok();
+    let member = bob.state(&room_id, "m.room.member", &bob.user_id).await.ok();
+    assert_eq!(member["join_authorised_via_users_server"], ann.user_id.as_str());
+    let mut own = member;
+    own["org.example.badge"] = json!({ "of": "honour" });
+    bob.set_state(&room_id, "m.room.member", &bob.user_id, &own).await.ok();
+    let name = format!("/profile/{}/displayname", encode(&bob.user_id));
+    bob.put(&name, json!({ "displayname": "Bob" })).await.ok();
+    // What else stood in the event stays; what was said of the join does not.
+    assert_eq!(
+        bob.state(&room_id, "m.room.member", &bob.user_id).await.ok(),
+        json!({
+            "membership": "join", "displayname": "Bob", "org.example.badge": { "of": "honour" },
+        })
+    );
+    bob.put(&name, json!({ "displayname": "" })).await.ok();
+    let member = bob.state(&room_id, "m.room.member", &bob.user_id).await.ok();
+    assert_eq!(member.get("displayname"), None, "{member}");
+}
