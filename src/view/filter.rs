@@ -82,8 +82,10 @@ pub struct EventFilter {
     /// The most events that are wanted, if the filter says. Whoever uses it bounds it.
     pub limit: Option<u64>,
     /// Whether member events are wanted only for those who sent the events returned.
+    #[serde(deserialize_with = "true_or_not")]
     pub lazy_load_members: bool,
     /// Whether these are wanted even if the client has them.
+    #[serde(deserialize_with = "true_or_not")]
     pub include_redundant_members: bool,
     /// Whether unread counts are wanted for each thread (for `/sync` alone).
     pub unread_thread_notifications: bool,
@@ -277,6 +279,11 @@ fn fields<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Arc<Field
     Ok(Some(Arc::new(Fields::new(&paths))))
 }
 
+/// Clients write `null` for what they do not set.
+fn true_or_not<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
+    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
+}
+
 /// Whether `text` matches `pattern`, in which `*` stands for any sequence of characters.
 fn wildcard(pattern: &str, text: &str) -> bool {
     let mut parts = pattern.split('*');
@@ -345,7 +352,8 @@ mod tests {
         for good in [
             "{}".to_owned(),
             r#"{"anything":1,"room":{"more":[],"timeline":{"more":{},"limit":0}}}"#.to_owned(),
-            r#"{"event_fields":null,"room":{"rooms":null,"state":{"types":null,"limit":null}}}"#
+            r#"{"event_fields":null,"room":{"rooms":null,"state":{"types":null,"limit":null,
+                "lazy_load_members":null}}}"#
                 .to_owned(),
             r#"{"room":{"timeline":{"limit":9007199254740991}}}"#.to_owned(),
             many(limits::FILTER_PATTERNS, "a*").to_string(),

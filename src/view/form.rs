@@ -72,10 +72,7 @@ impl<'v> Sight<'v> {
         bundle: Bundle,
     ) -> Result<Box<RawValue>, ReadError> {
         let (room, at) = (self.room, self.view.at());
-        let redaction = match room.redaction_of(event.offset, at) {
-            Some(offset) => self.view.events.get(offset)?,
-            None => None,
-        };
+        let redaction = room.redaction_of(event.offset, at);
         let shown = as_shown(room, EventRef::clone(event), at);
         if form.federation {
             return Ok(shown.pdu.clone());
@@ -87,9 +84,11 @@ impl<'v> Sight<'v> {
             unsigned.prev_sender = Some(&previous.sender);
             unsigned.replaces_state = Some(&previous.event_id);
         }
-        if let Some(redaction) = &redaction {
+        if let Some(offset) = redaction
+            && let Some(redaction) = self.view.events.get(offset)?
+        {
             // The redaction of that redaction is left out: a chain of them has no end.
-            let redaction = as_shown(room, EventRef::clone(redaction), at);
+            let redaction = as_shown(room, redaction, at);
             let unsigned_too = self.unsigned(&redaction);
             unsigned.redacted_because =
                 Some(ClientEvent::json(room, &redaction, form, unsigned_too));
