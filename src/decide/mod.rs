@@ -18,6 +18,7 @@ use std::{
     collections::HashMap,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
+    time::Duration,
 };
 
 use ruma::{
@@ -31,6 +32,7 @@ pub use powers::Powers;
 
 use crate::{
     events::EventStore,
+    limits,
     log::{Batch, ReadError},
     record::{Command, NewRecord, Offset, Origin, Stream, command::Transaction},
     state::State,
@@ -47,6 +49,8 @@ pub struct Env {
     pub events: Arc<EventStore>,
     /// The server's name and key.
     pub server: ServerKeys,
+    /// How what passes in large rooms is gathered.
+    pub gather: ephemeral::Gather,
 }
 
 /// The server's name and the key it signs events with.
@@ -127,6 +131,18 @@ pub trait Proposal: Send + 'static {
         false
     }
 
+    /// How long a turn that begins with this proposal is put off, so that others get into it. Whoever
+    /// proposed it waits as long.
+    fn lingers(&self, env: &Env) -> Duration {
+        let _ = env;
+        Duration::ZERO
+    }
+
+    /// How many proposals like this one a turn may hold.
+    fn turn_size(&self) -> usize {
+        limits::TURN_PROPOSALS
+    }
+
     /// Decides: adds records to the turn, or refuses, in which case nothing is added.
     ///
     /// # Errors
@@ -144,6 +160,8 @@ pub struct Turn<'a> {
     room: Option<RoomDraft>,
     /// What the transactions of this turn have sent, by session, scope and id.
     transactions: HashMap<(Offset, String, String), OwnedEventId>,
+    /// What passes in the turn's room.
+    passing: ephemeral::Passing,
 }
 
 impl<'a> Turn<'a> {
@@ -155,6 +173,7 @@ impl<'a> Turn<'a> {
             batch: Batch { expect, records: Vec::new() },
             room: None,
             transactions: HashMap::new(),
+            passing: ephemeral::Passing::default(),
         }
     }
 
@@ -181,7 +200,8 @@ impl<'a> Turn<'a> {
         outcome
     }
 
-    pub(crate) fn into_batch(self) -> Batch {
+    pub(crate) fn into_batch(mut self) -> Batch {
+        self.batch.records.extend(self.passing.into_records());
         self.batch
     }
 

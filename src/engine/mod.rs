@@ -11,6 +11,7 @@
 
 mod durable;
 mod head;
+mod sweep;
 mod turns;
 
 use std::{
@@ -24,13 +25,14 @@ use tokio::runtime::Handle;
 
 pub use durable::Durable;
 pub use head::{Head, Listener};
+pub use sweep::{SweepError, SweepPolicy, Swept};
 pub use turns::Rejected;
 
 use crate::{
     clock::Clock,
-    decide::{Env, Proposal, ServerKeys},
+    decide::{Env, Proposal, ServerKeys, ephemeral::Gather},
     events::EventStore,
-    log::{AppendError, Batch, Log, ReadError, StreamHeads},
+    log::{AppendError, Batch, Log, ReadError, StreamHeads, erase::erasure},
     record::{Command, NewRecord, Offset, Origin, Record, Stream, command::ServerIdentity},
     state::{ApplyError, State},
 };
@@ -109,6 +111,8 @@ pub struct Options {
     pub server_name: OwnedServerName,
     /// About how many bytes of events are kept in memory.
     pub event_cache_bytes: u64,
+    /// How what passes in large rooms is gathered.
+    pub gather: Gather,
     /// The source of time.
     pub clock: Clock,
 }
@@ -155,7 +159,7 @@ impl Engine {
             log.append(Batch { expect, records: vec![record] }).await?;
         }
         let server = keys(&state, &options.server_name)?;
-        let env = Arc::new(Env { state, events, server });
+        let env = Arc::new(Env { state, events, server, gather: options.gather });
         let turns = turns::Turns::new(Arc::clone(&env), Arc::clone(&log), Arc::clone(&head));
         Ok(Self { log, env, head, turns, clock: options.clock })
     }
@@ -239,6 +243,9 @@ fn follower(
                 }
             }
             events.remember(record);
+            if let Some(erasure) = erasure(record) {
+                events.forget(&erasure);
+            }
         }
         if head.publish(state.applied()) && !effects.is_empty() {
             // Elsewhere, so that thousands who wait do not come before the one who wrote.

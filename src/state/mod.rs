@@ -32,6 +32,7 @@ use crate::record::{
 pub mod accounts;
 pub mod aliases;
 mod digest;
+pub mod erasures;
 mod history;
 pub mod index;
 pub mod memberships;
@@ -39,6 +40,7 @@ pub mod rooms;
 
 pub use accounts::{Account, Accounts, Device, TokenUse};
 pub use aliases::Aliases;
+pub use erasures::Erasures;
 pub use history::History;
 pub use memberships::{Memberships, RoomMembership};
 pub use rooms::{Membership, Room, Rooms};
@@ -97,6 +99,8 @@ pub struct State {
     pub memberships: Memberships,
     /// Room aliases.
     pub aliases: Aliases,
+    /// What is to be erased from the log, and what was.
+    pub erasures: Erasures,
     /// Where each event is.
     pub events: index::EventIndex,
     /// What each transaction sent.
@@ -145,6 +149,7 @@ impl State {
         self.rooms.digest(&mut digest);
         self.memberships.digest(&mut digest);
         self.aliases.digest(&mut digest);
+        self.erasures.digest(&mut digest);
         self.events.digest(&mut digest);
         self.transactions.digest(&mut digest);
         self.streams.digest(&mut digest);
@@ -163,7 +168,7 @@ impl State {
         }
         let command = record.command().map_err(|source| ApplyError::Command { offset, source })?;
         let effects = match command {
-            Some(command) => self.apply_command(offset, command)?,
+            Some(command) => self.apply_command(offset, record.header.time_ms, command)?,
             None => Vec::new(),
         };
         self.streams.record(offset, &record.header.stream);
@@ -176,7 +181,12 @@ impl State {
         Ok(effects)
     }
 
-    fn apply_command(&self, offset: Offset, command: Command) -> Result<Vec<Effect>, ApplyError> {
+    fn apply_command(
+        &self,
+        offset: Offset,
+        time_ms: u64,
+        command: Command,
+    ) -> Result<Vec<Effect>, ApplyError> {
         let user = |user_id: &UserId| vec![Effect::WakeUser(user_id.to_owned())];
         Ok(match command {
             Command::ServerIdentity(body) => {
@@ -185,6 +195,10 @@ impl State {
             }
             // What it says is in its header, too: see `apply`.
             Command::ServerRestore(_) => Vec::new(),
+            Command::LogErase(body) => {
+                self.erasures.erase(offset, time_ms, &body);
+                Vec::new()
+            }
             Command::UserRegister(body) => {
                 self.accounts.register(offset, body);
                 Vec::new()
@@ -236,7 +250,7 @@ impl State {
                 self.accounts.create_filter(offset, body);
                 Vec::new()
             }
-            Command::RoomEvent(body) => self.apply_event(offset, body)?,
+            Command::RoomEvent(body) => self.apply_event(offset, time_ms, body)?,
             Command::RoomForget(body) => {
                 self.memberships.forget(offset, &body.user_id, &body.room_id);
                 Vec::new()
@@ -246,18 +260,23 @@ impl State {
                 Vec::new()
             }
             Command::RoomReceipt(body) => {
-                let effects = if body.receipt_type == "m.read.private" {
-                    user(&body.user_id)
-                } else {
-                    vec![Effect::WakeRoom(body.room_id.clone())]
-                };
-                self.rooms.set_receipt(offset, body);
+                let mut effects: Vec<_> = body
+                    .receipts
+                    .iter()
+                    .map(|receipt| match receipt.receipt_type.as_str() {
+                        "m.read.private" => Effect::WakeUser(receipt.user_id.clone()),
+                        _ => Effect::WakeRoom(body.room_id.clone()),
+                    })
+                    .collect();
+                effects.dedup();
+                self.erasures.supersede(self.rooms.set_receipts(offset, body));
                 effects
             }
             Command::RoomTyping(body) => {
-                let effects = vec![Effect::WakeRoom(body.room_id.clone())];
-                self.rooms.set_typing(offset, body);
-                effects
+                // One who goes on typing is no news.
+                let effect = body.since.is_none().then(|| Effect::WakeRoom(body.room_id.clone()));
+                self.erasures.supersede(self.rooms.set_typing(offset, body));
+                effect.into_iter().collect()
             }
             Command::AliasSet(body) => {
                 self.aliases.set(offset, body);
@@ -270,7 +289,12 @@ impl State {
         })
     }
 
-    fn apply_event(&self, offset: Offset, body: RoomEvent) -> Result<Vec<Effect>, ApplyError> {
+    fn apply_event(
+        &self,
+        offset: Offset,
+        time_ms: u64,
+        body: RoomEvent,
+    ) -> Result<Vec<Effect>, ApplyError> {
         let unreadable = |source| ApplyError::Command {
             offset,
             source: CommandError::Payload { kind: "room.event", source },
@@ -312,7 +336,9 @@ impl State {
             membership,
             redacts: body.redacts,
         };
-        self.rooms.add_event(offset, &body.room_id, facts);
+        if let Some(event) = self.rooms.add_event(offset, &body.room_id, facts) {
+            self.erasures.redact(erasures::Redacted { event, because: offset, time_ms });
+        }
         Ok(effects)
     }
 }

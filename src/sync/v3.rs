@@ -505,18 +505,19 @@ impl RoomSync<'_> {
         let receipts = self.room.receipts_between(since, at);
         if !receipts.is_empty() && self.filter.ephemeral.wants_type("m.receipt") {
             let mut content = serde_json::Map::new();
-            for ((of, receipt_type, thread_id), receipt) in receipts {
+            for (key, receipt) in receipts {
+                let (of, receipt_type, thread_id) = &*key;
                 if receipt_type == "m.read.private" && of != user_id {
                     continue;
                 }
                 let mut data = json!({ "ts": receipt.ts });
                 if let Some(thread_id) = thread_id {
-                    data["thread_id"] = thread_id.into();
+                    data["thread_id"] = thread_id.as_str().into();
                 }
                 let of_event =
                     content.entry(receipt.event_id.as_str()).or_insert_with(|| json!({}));
                 // `of_event` and what it holds are objects made right here.
-                of_event[receipt_type][of.as_str()] = data;
+                of_event[receipt_type.as_str()][of.as_str()] = data;
             }
             if !content.is_empty() {
                 events.push(to_raw(&json!({ "type": "m.receipt", "content": content })));
