@@ -190,7 +190,7 @@ fn erase_for_ever(log: &Arc<SledLog>, tasks: &mut tokio::task::JoinSet<()>) {
         |text: &str| NewRecord { ephemeral: true, payload: text.to_owned().into(), ..record(0) };
     let erasing = Arc::clone(log);
     tasks.spawn(async move {
-        loop {
+        for number in 1.. {
             let records =
                 (0..20).map(|_| passing(r#"{"user_id":"@u:e","room_id":"!r:e"}"#)).collect();
             let appended = erasing.append(Batch { expect: vec![], records }).await.unwrap();
@@ -201,7 +201,8 @@ fn erase_for_ever(log: &Arc<SledLog>, tasks: &mut tokio::task::JoinSet<()>) {
             let new = NewRecord::new(Stream::server(), Origin::server(), &erase.into());
             erasing.append(Batch { expect: vec![], records: vec![new] }).await.unwrap();
             // A compaction is given up if something is erased while it goes on.
-            tokio::time::sleep(Duration::from_millis(300)).await;
+            let pause = if number % 3 == 0 { 900 } else { 60 };
+            tokio::time::sleep(Duration::from_millis(pause)).await;
         }
     });
     let compacting = Arc::clone(log);

@@ -6,7 +6,7 @@ use serde_json::Value;
 use crate::{
     events::StoredEvent,
     record::{
-        Command, Offset, Record,
+        Command, Offset, Payload, Record,
         command::{LogErase, Receipt},
     },
     state::Membership,
@@ -30,7 +30,11 @@ pub fn of_record(record: &Record) -> Words {
     let who = if origin.is_empty() { "server".to_owned() } else { origin.to_string() };
     let room = record.header.stream.room_id().map(ToString::to_string);
     let (who, text) = match record.command() {
-        Ok(Some(command)) => of_command(record, command, who),
+        Ok(Some(command)) => {
+            let (who, text) = of_command(record, command, who);
+            let erased = matches!(record.payload, Payload::Reduced(_));
+            (who, if erased { text + " (its content was erased)" } else { text })
+        }
         Ok(None) => (who, "(the payload was erased)".to_owned()),
         Err(error) => (who, format!("({error})")),
     };
