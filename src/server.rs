@@ -9,7 +9,7 @@ use std::{
 };
 
 use thiserror::Error;
-use tokio::{net::TcpListener, task::JoinHandle};
+use tokio::{net::TcpListener, sync::watch, task::JoinHandle};
 use tracing::{error, info, warn};
 
 use crate::{
@@ -27,7 +27,7 @@ use crate::{
         sled::{Compacted, OpenError, SledLog, SledOptions},
     },
     passwords::Passwords,
-    record::Command,
+    record::{Command, Offset},
     shutdown::Shutdown,
 };
 
@@ -111,6 +111,7 @@ pub async fn run(
     let sweeper = tokio::spawn(sweep(
         Arc::clone(&engine),
         Arc::clone(&log),
+        archiver.as_ref().map(Archiver::archived),
         config.sweep_policy(),
         shutdown.clone(),
     ));
@@ -201,7 +202,13 @@ const SWEEP_TICK: Duration = Duration::from_secs(60);
 const SUPERSEDED_SHARE: u64 = 4;
 
 /// Erases what is due, and takes what was erased off the disk, until the server stops.
-async fn sweep(engine: Arc<Engine>, log: Arc<SledLog>, policy: SweepPolicy, shutdown: Shutdown) {
+async fn sweep(
+    engine: Arc<Engine>,
+    log: Arc<SledLog>,
+    archived: Option<watch::Receiver<Offset>>,
+    policy: SweepPolicy,
+    shutdown: Shutdown,
+) {
     let mut put_off = Instant::now();
     loop {
         tokio::select! {
@@ -209,9 +216,12 @@ async fn sweep(engine: Arc<Engine>, log: Arc<SledLog>, policy: SweepPolicy, shut
             () = shutdown.given() => return,
         }
         if engine.sweep_is_due(policy) {
-            match engine.sweep(policy).await {
+            let upto = archived.as_ref().map_or(Offset::MAX, |archived| *archived.borrow());
+            match engine.sweep(policy, upto).await {
+                // What is due is not archived yet.
+                Ok(Swept { reduced: 0, superseded: 0 }) => {}
                 Ok(Swept { reduced, superseded }) => {
-                    info!(reduced, superseded, "erased what is due")
+                    info!(reduced, superseded, "erased what is due");
                 }
                 Err(error) => warn!(%error, "what is due could not be erased; it is tried again"),
             }

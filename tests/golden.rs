@@ -136,7 +136,7 @@ async fn make_a_golden_log() {
     let engine = Engine::open(Arc::clone(&log), options).await.unwrap();
     fill(&engine).await;
     let all = SweepPolicy { redacted_after: Some(Duration::ZERO), every: Duration::ZERO };
-    let swept = engine.sweep(all).await.unwrap();
+    let swept = engine.sweep(all, Offset::MAX).await.unwrap();
     assert!(swept.reduced > 0 && swept.superseded > 0, "{swept:?}");
     let restore = ServerRestore { source: "archive".to_owned(), last: engine.head().offset() };
     let record = NewRecord::new(Stream::server(), Origin::server(), &Command::from(restore));

@@ -449,7 +449,7 @@ async fn of_what_was_erased_it_is_shown_who_took_it_and_when() {
     };
     let (rude, redaction) = (find("something rude").unwrap(), find("be kind").unwrap());
     let policy = SweepPolicy { redacted_after: Some(Duration::ZERO), every: Duration::ZERO };
-    assert_eq!(cabin.engine.sweep(policy).await.unwrap().reduced, 1);
+    assert_eq!(cabin.engine.sweep(policy, Offset::MAX).await.unwrap().reduced, 1);
     assert_eq!(find("something rude"), None);
     cabin.close();
 

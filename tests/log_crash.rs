@@ -185,7 +185,11 @@ fn a_process_that_is_killed_while_it_erases_leaves_a_whole_log_and_archive() {
 }
 
 /// Erases what it appends, and compacts, as fast as it can.
-fn erase_for_ever(log: &Arc<SledLog>, tasks: &mut tokio::task::JoinSet<()>) {
+fn erase_for_ever(
+    log: &Arc<SledLog>,
+    mut archived: tokio::sync::watch::Receiver<Offset>,
+    tasks: &mut tokio::task::JoinSet<()>,
+) {
     let passing =
         |text: &str| NewRecord { ephemeral: true, payload: text.to_owned().into(), ..record(0) };
     let erasing = Arc::clone(log);
@@ -194,6 +198,8 @@ fn erase_for_ever(log: &Arc<SledLog>, tasks: &mut tokio::task::JoinSet<()>) {
             let records =
                 (0..20).map(|_| passing(r#"{"user_id":"@u:e","room_id":"!r:e"}"#)).collect();
             let appended = erasing.append(Batch { expect: vec![], records }).await.unwrap();
+            // As a server does: an archive has a record whole before the log erases it.
+            archived.wait_for(|archived| *archived >= appended.last).await.unwrap();
             let erase = LogErase {
                 superseded: vec![(appended.first, appended.last)],
                 ..LogErase::default()
@@ -256,7 +262,7 @@ fn child() {
         erase_quiet: Duration::ZERO,
         ..ArchiveOptions::new(archive_dir(Path::new(&directory)))
     };
-    let _archiver = match Archiver::start(options, Arc::clone(&log)) {
+    let archiver = match Archiver::start(options, Arc::clone(&log)) {
         Err(ArchiveError::Ahead { .. }) => panic!("the log lost what was archived"),
         started => started.unwrap(),
     };
@@ -264,7 +270,7 @@ fn child() {
     runtime.block_on(async {
         let mut writers = tokio::task::JoinSet::new();
         if std::env::var_os(ERASES).is_some() {
-            erase_for_ever(&sled_log, &mut writers);
+            erase_for_ever(&sled_log, archiver.archived(), &mut writers);
         }
         for writer in 0..count {
             let log = Arc::clone(&log);

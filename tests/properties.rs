@@ -655,10 +655,10 @@ proptest! {
             for number in 0..=ops.len() {
                 if stops.contains(&number) || number == ops.len() {
                     whole.extend(world.records().split_off(whole.len()));
-                    let swept = world.engine.sweep(policy).await.unwrap();
+                    let swept = world.engine.sweep(policy, Offset::MAX).await.unwrap();
                     erased += swept.reduced + swept.superseded;
                     whole.extend(world.records().split_off(whole.len()));
-                    assert_eq!(world.engine.sweep(policy).await.unwrap(), Swept::default());
+                    assert_eq!(world.engine.sweep(policy, Offset::MAX).await.unwrap(), Swept::default());
                     let live = world.engine.state().digest();
                     assert_eq!(replayed(&whole).digest(), live, "with everything");
                     assert_eq!(replayed(&world.records()).digest(), live, "without what was erased");

@@ -74,15 +74,16 @@ impl Engine {
             || erasures.superseded_count() > 0
     }
 
-    /// Erases everything that is due by `policy`.
+    /// Erases everything that is due by `policy`, of the records up to `archived`: an archive is to have
+    /// a record whole before the log erases it, or it would lack a payload and not know why.
     ///
     /// # Errors
     /// When the log fails. What was erased until then is.
-    pub async fn sweep(&self, policy: SweepPolicy) -> Result<Swept, SweepError> {
+    pub async fn sweep(&self, policy: SweepPolicy, archived: Offset) -> Result<Swept, SweepError> {
         let until_ms = self.due(policy, self.clock().now_ms());
         let mut swept = Swept::default();
         loop {
-            let piece = self.piece(until_ms)?;
+            let piece = self.piece(until_ms, archived)?;
             if piece.count() == 0 {
                 return Ok(swept);
             }
@@ -99,12 +100,15 @@ impl Engine {
     }
 
     /// What one record is to erase next.
-    fn piece(&self, until_ms: Option<u64>) -> Result<LogErase, ReadError> {
+    fn piece(&self, until_ms: Option<u64>, archived: Offset) -> Result<LogErase, ReadError> {
         let mut room = Room { pages: HashSet::new(), bytes: 0, left: MAX_ERASED };
         let erasures = &self.state().erasures;
         let mut reduced = BTreeMap::new();
         for redacted in until_ms.map_or_else(Vec::new, |until| erasures.redacted(until, LOOKED_AT))
         {
+            if redacted.event > archived {
+                continue;
+            }
             if !room.takes(self, redacted.event)? {
                 break;
             }
@@ -114,7 +118,7 @@ impl Engine {
         }
         let mut superseded: Vec<(Offset, Offset)> = Vec::new();
         for offset in erasures.superseded(usize::try_from(MAX_ERASED).unwrap_or(usize::MAX)) {
-            if !room.takes(self, offset)? {
+            if offset > archived || !room.takes(self, offset)? {
                 break;
             }
             match superseded.last_mut() {
