@@ -92,8 +92,8 @@ impl Stream {
         Self(format!("room/{room_id}").into())
     }
 
-    /// The stream of what passes in a room: receipts and typing. No decision rests on it, so that
-    /// it never stands in the way of a message.
+    /// The stream of what passes in a room: receipts and typing. One of its own, so that it never
+    /// stands in the way of a message.
     #[must_use]
     pub fn ephemeral(room_id: &RoomId) -> Self {
         Self(format!("ephemeral/{room_id}").into())
