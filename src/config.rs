@@ -14,6 +14,7 @@ use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     ops::RangeInclusive,
     path::PathBuf,
+    time::Duration,
 };
 
 use thiserror::Error;
@@ -21,8 +22,10 @@ use toml::de::{DeTable, DeValue};
 
 pub mod value;
 
-pub use value::{ArchiveDir, OpenRegistration, PathPrefix, PublicUrl};
+pub use value::{ArchiveDir, EraseAfter, OpenRegistration, PathPrefix, PublicUrl};
 use value::{Given, Setting};
+
+use crate::engine::SweepPolicy;
 
 /// What comes before the name of each environment variable.
 const ENV_PREFIX: &str = "LOGCABIN_";
@@ -283,6 +286,16 @@ impl Config {
         }
     }
 
+    /// What is erased, and how often.
+    #[must_use]
+    pub fn sweep_policy(&self) -> SweepPolicy {
+        let redacted_after = match self.erasure.redacted_after_seconds {
+            EraseAfter::Off => None,
+            EraseAfter::Seconds(seconds) => Some(Duration::from_secs(seconds.into())),
+        };
+        SweepPolicy { redacted_after, every: Duration::from_secs(self.erasure.sweep_seconds) }
+    }
+
     /// How many password hashes may be computed at once.
     #[must_use]
     pub fn concurrent_hashes(&self) -> usize {
@@ -454,6 +467,26 @@ settings! {
         archive_segment_bytes: u64 = 64 * 1024 * 1024, in 65_536..=1_099_511_627_776;
         /// When less than this is free on the disk, in bytes, writes are refused while reads go on.
         min_free_bytes: u64 = 256 * 1024 * 1024, in 0..=1_099_511_627_776;
+    }
+
+    /// What leaves the log.
+    erasure: Erasure {
+        /// Seconds after which the content of a redacted event is erased from the log and the archive;
+        /// "off" keeps it. Nobody is shown it from the redaction on, whatever this says.
+        redacted_after_seconds: EraseAfter = EraseAfter::Seconds(7 * 24 * 3600);
+        /// Seconds between two sweeps. A sweep erases what is due, and receipts and typing notices that
+        /// later ones have superseded; then the files that held it are written anew, which takes as much
+        /// again of the disk for a while.
+        sweep_seconds: u64 = 24 * 3600, in 1..=31_536_000;
+    }
+
+    /// Receipts and typing notices.
+    receipts: Receipts {
+        /// Milliseconds for which those of a large room are gathered, to be one record and to wake those
+        /// who wait once; 0 gathers none.
+        gather_ms: u64 = 100, in 0..=10_000;
+        /// How many must have joined a room for it to be a large one.
+        gather_members: u64 = 100, in 1..=1_000_000;
     }
 
     /// How passwords are kept.

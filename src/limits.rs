@@ -17,6 +17,18 @@ pub const TURN_PROPOSALS: usize = 48;
 // A turn of the largest events is one batch.
 const _: () = assert!(TURN_PROPOSALS * (EVENT_BYTES + 16 * 1024) <= crate::log::MAX_BATCH_BYTES);
 
+/// Receipts and typing notices decided in one turn: each takes some microseconds to decide.
+pub const TURN_PASSING: usize = 1000;
+
+/// Receipts in one record, with room to spare below the largest payload.
+pub const RECEIPTS_BYTES: usize = 160 * 1024;
+
+const _: () = assert!(RECEIPTS_BYTES + 8 * 1024 < crate::log::MAX_PAYLOAD_BYTES);
+
+// A turn of the largest typing notices or receipts is one batch. Of their identifiers only a thread's is
+// not of this server's making: each of its bytes can become six in JSON.
+const _: () = assert!(TURN_PASSING * 10 * IDENTIFIER_BYTES < crate::log::MAX_BATCH_BYTES);
+
 /// State events and invites with which a room is made: each is authorised, hashed and signed before
 /// anyone else's proposal on that thread.
 pub const ROOM_EVENTS: usize = 500;

@@ -1,10 +1,15 @@
 //! The server as a whole: opens what the configuration names, wires it together, and takes it down
 //! in order.
 
-use std::{io, net::SocketAddr, sync::Arc, time::Instant};
+use std::{
+    io,
+    net::SocketAddr,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use thiserror::Error;
-use tokio::{net::TcpListener, task::JoinHandle};
+use tokio::{net::TcpListener, sync::watch, task::JoinHandle};
 use tracing::{error, info, warn};
 
 use crate::{
@@ -13,16 +18,18 @@ use crate::{
     checkpoint::Checkpoint,
     clock::Clock,
     config::Config,
-    engine::{self, Engine},
+    decide::ephemeral::Gather,
+    engine::{self, Engine, SweepPolicy, Swept},
     http::{Edge, TableError, serve},
     limits,
     log::{
         Log, ReadError,
         archive::{ArchiveError, ArchiveOptions, Archiver},
-        sled::{OpenError, SledLog, SledOptions},
+        sled::{Compacted, OpenError, SledLog, SledOptions},
     },
     passwords::Passwords,
     presence::Tracker,
+    record::{Command, Offset},
     search::Search,
     shutdown::Shutdown,
     sync::KnownMembers,
@@ -125,6 +132,13 @@ pub async fn run(
     // What became due while there was no server is sent now.
     let delayed = api::delayed::Sender(Arc::clone(&app));
     tokio::spawn(timers::keep(delayed, clock, shutdown.clone()));
+    let sweeper = tokio::spawn(sweep(
+        Arc::clone(&engine),
+        Arc::clone(&log),
+        archiver.as_ref().map(Archiver::archived),
+        config.sweep_policy(),
+        shutdown.clone(),
+    ));
     let edge = Edge::new(app, api::endpoints(&config), &config, shutdown)?;
     info!(bind = ?config.server.bind, server_name = %config.server.name, "serving");
     started(&config);
@@ -134,6 +148,8 @@ pub async fn run(
         // It ends with the shutdown signal; a panic in it has been logged and ends nothing else.
         let _ = admin.await;
     }
+    // A compaction under way is given up; the log is whole without it.
+    let _ = sweeper.await;
     close(&config, engine, search, log, archiver).await;
     info!("stopped");
     Ok(())
@@ -173,6 +189,10 @@ async fn open_engine(config: &Config, log: Arc<dyn Log>) -> Result<Engine, Serve
     let options = engine::Options {
         server_name: config.server.name.clone(),
         event_cache_bytes: EVENT_CACHE_BYTES,
+        gather: Gather {
+            window: Duration::from_millis(config.receipts.gather_ms),
+            members: config.receipts.gather_members,
+        },
         clock: Clock::system(),
     };
     Ok(Engine::start(log, state, options).await?)
@@ -197,6 +217,82 @@ fn watch_for_failure(log: &SledLog) {
             error!(reason, "the log failed: writes are refused until the server is started again");
         }
     });
+}
+
+/// How often it is looked whether a sweep is due.
+const SWEEP_TICK: Duration = Duration::from_secs(60);
+
+/// A log is compacted for superseded records alone once they are this share of all.
+const SUPERSEDED_SHARE: u64 = 4;
+
+/// Erases what is due, and takes what was erased off the disk, until the server stops.
+async fn sweep(
+    engine: Arc<Engine>,
+    log: Arc<SledLog>,
+    archived: Option<watch::Receiver<Offset>>,
+    policy: SweepPolicy,
+    shutdown: Shutdown,
+) {
+    let mut put_off = Instant::now();
+    loop {
+        tokio::select! {
+            () = tokio::time::sleep(SWEEP_TICK.min(policy.every)) => {}
+            () = shutdown.given() => return,
+        }
+        if engine.sweep_is_due(policy) {
+            let upto = archived.as_ref().map_or(Offset::MAX, |archived| *archived.borrow());
+            match engine.sweep(policy, upto).await {
+                // What is due is not archived yet.
+                Ok(Swept { reduced: 0, superseded: 0 }) => {}
+                Ok(Swept { reduced, superseded }) => {
+                    info!(reduced, superseded, "erased what is due");
+                }
+                Err(error) => warn!(%error, "what is due could not be erased; it is tried again"),
+            }
+        }
+        if Instant::now() < put_off || !compaction_is_due(&engine, &log) {
+            continue;
+        }
+        let (compacting, stopping) = (Arc::clone(&log), shutdown.clone());
+        let compaction = tokio::task::spawn_blocking(move || {
+            let mut began = Instant::now();
+            compacting.compact(|| {
+                // Half of a processor at most, and half of the disk.
+                std::thread::sleep(began.elapsed().min(Duration::from_secs(1)));
+                began = Instant::now();
+                !stopping.is_given()
+            })
+        });
+        match compaction.await {
+            Ok(Ok(Compacted { before, after })) => info!(before, after, "compacted the log"),
+            Ok(Err(_)) if shutdown.is_given() => return,
+            Ok(Err(error)) => {
+                warn!(%error, "the log could not be compacted; it is tried again");
+                put_off = Instant::now() + policy.every;
+            }
+            Err(error) => {
+                error!(%error, "compacting the log panicked");
+                put_off = Instant::now() + policy.every;
+            }
+        }
+    }
+}
+
+/// Whether something that was erased is still on the disk: a text at once, superseded records when
+/// there are many.
+fn compaction_is_due(engine: &Engine, log: &SledLog) -> bool {
+    let Ok(compacted) = log.compacted() else { return false };
+    let mut superseded = 0;
+    for offset in engine.state().erasures.since(compacted) {
+        match engine.events().command(offset) {
+            Ok(Some(Command::LogErase(erasure))) if erasure.reduced.is_empty() => {
+                superseded += erasure.count();
+            }
+            Ok(Some(_)) => return true,
+            _ => {}
+        }
+    }
+    superseded > 0 && superseded >= engine.head().offset().get() / SUPERSEDED_SHARE
 }
 
 /// Lets the history tool read the log of the running server, which holds the directory's lock.

@@ -6,6 +6,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
     sync::Arc,
+    time::Duration,
 };
 
 use logcabin::{
@@ -26,7 +27,7 @@ use logcabin::{
         send::SendEvent,
         to_device::{Acknowledge, SendToDevice},
     },
-    engine::{Engine, Options},
+    engine::{Engine, Options, SweepPolicy},
     log::{
         Batch, Log,
         archive::{ArchiveOptions, ArchiveReader, Archiver, verify_archive},
@@ -102,6 +103,7 @@ async fn a_command_of_a_newer_version_stops_the_replay() {
         let options = Options {
             server_name: "golden.example".try_into().unwrap(),
             event_cache_bytes: 1 << 20,
+            gather: logcabin::decide::ephemeral::Gather::default(),
             clock: clock.clone(),
         };
         drop(Engine::open(Arc::clone(&log), options.clone()).await.unwrap());
@@ -136,10 +138,14 @@ async fn make_a_golden_log() {
     let options = Options {
         server_name: "golden.example".try_into().unwrap(),
         event_cache_bytes: 1 << 20,
+        gather: logcabin::decide::ephemeral::Gather::default(),
         clock,
     };
     let engine = Engine::open(Arc::clone(&log), options).await.unwrap();
     fill(&engine).await;
+    let all = SweepPolicy { redacted_after: Some(Duration::ZERO), every: Duration::ZERO };
+    let swept = engine.sweep(all, Offset::MAX).await.unwrap();
+    assert!(swept.reduced > 0 && swept.superseded > 0, "{swept:?}");
     let restore = ServerRestore { source: "archive".to_owned(), last: engine.head().offset() };
     let record = NewRecord::new(Stream::server(), Origin::server(), &Command::from(restore));
     log.append(Batch { expect: Vec::new(), records: vec![record] }).await.unwrap();
@@ -304,12 +310,14 @@ async fn fill(engine: &Engine) {
             thread_id: Some("main".to_owned()),
             ts: 1,
         });
-        propose!(SetTyping {
-            room_id: room_id.clone(),
-            user_id: ann.clone(),
-            until_ms: 1_770_000_001_000,
-            only_if_until: None,
-        });
+        for until_ms in [1_770_000_001_000, 1_770_000_002_000] {
+            propose!(SetTyping {
+                room_id: room_id.clone(),
+                user_id: ann.clone(),
+                until_ms,
+                only_if_until: None,
+            });
+        }
         let visibility =
             SetVisibility { room_id: room_id.clone(), sender: ann.clone(), public: false };
         propose!(visibility);

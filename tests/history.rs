@@ -21,8 +21,11 @@ use logcabin::{
         membership::{Change, ChangeMembership},
         send::SendEvent,
     },
-    engine::{Engine, Options},
-    history::{HistoryError, Look, Moment, Output, Question, Source, audit::AuditOptions, run},
+    engine::{Engine, Options, SweepPolicy},
+    history::{
+        HistoryError, Look, Moment, Output, Question, Source, audit::AuditOptions,
+        check::check_all, run,
+    },
     log::{
         Log,
         archive::{ArchiveOptions, Archiver, archive_dir},
@@ -30,7 +33,7 @@ use logcabin::{
         sled::{SledLog, SledOptions},
     },
     record::{
-        Offset, Origin,
+        Offset, Origin, Record,
         command::{AccountKind, TokenHash, Tokens},
     },
 };
@@ -65,6 +68,7 @@ impl Cabin {
         let options = Options {
             server_name: "cabin.example".try_into().unwrap(),
             event_cache_bytes: 1 << 20,
+            gather: logcabin::decide::ephemeral::Gather::default(),
             clock: clock.clone(),
         };
         let engine = Engine::open(Arc::clone(&log), options).await.unwrap();
@@ -469,6 +473,43 @@ async fn no_answer_holds_a_secret() {
             }
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_what_was_erased_it_is_shown_who_took_it_and_when() {
+    let directory = tempfile::tempdir().unwrap();
+    let cabin = Cabin::open(directory.path()).await;
+    let filled = fill(&cabin).await;
+    let find = |text: &str| {
+        let records = cabin.log.read(Offset::new(1), usize::MAX).unwrap();
+        let holds = |record: &Record| {
+            let bytes = record.payload.bytes().unwrap();
+            String::from_utf8_lossy(bytes).contains(text)
+        };
+        records.iter().find(|record| holds(record)).map(Record::offset)
+    };
+    let (rude, redaction) = (find("something rude").unwrap(), find("be kind").unwrap());
+    let policy = SweepPolicy { redacted_after: Some(Duration::ZERO), every: Duration::ZERO };
+    assert_eq!(cabin.engine.sweep(policy, Offset::MAX).await.unwrap().reduced, 1);
+    assert_eq!(find("something rude"), None);
+    cabin.close();
+
+    let source = place(directory.path());
+    let shown = ask(&source, &Question::Show(rude)).unwrap().remove(0);
+    assert_eq!(shown["payload_is"], "reduced");
+    assert_eq!(shown["erasure"]["who"], "@ann:cabin.example");
+    assert_eq!(shown["erasure"]["because"], redaction.get());
+    let erased = filled.end.next();
+    assert_eq!(shown["erasure"]["record"], erased.get());
+    let words = read(&source, &Question::Show(rude), Look::default());
+    let said = format!("@ann:cabin.example redacted it in record {redaction}");
+    assert!(words.contains(&said) && words.contains("its content was erased"), "{words}");
+    let fact = ask(&source, &Question::Show(erased)).unwrap().remove(0);
+    let said = format!("erased the content of record {rude}, redacted by record {redaction}");
+    assert_eq!((fact["text"].as_str(), fact["payload_is"].as_str()), (Some(&*said), Some("whole")));
+    let report = check_all(&source, None).unwrap();
+    assert!(report.intact, "{report:?}");
+    assert_eq!(report.erased, 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]

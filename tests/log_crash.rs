@@ -19,16 +19,17 @@ use logcabin::{
         Batch, Log, StreamHeads,
         archive::{
             ArchiveError, ArchiveOptions, ArchiveReader, Archiver, LAG, archive_dir,
-            restore_from_archive,
+            restore_from_archive, verify_archive,
         },
         sled::{SledLog, SledOptions, log_dir},
         verify,
     },
-    record::{Class, NewRecord, Offset, Origin, Stream},
+    record::{Class, NewRecord, Offset, Origin, Stream, command::LogErase},
 };
 
 const DIRECTORY: &str = "LOGCABIN_CRASH_DIRECTORY";
 const WRITERS: &str = "LOGCABIN_CRASH_WRITERS";
+const ERASES: &str = "LOGCABIN_CRASH_ERASES";
 
 /// The arguments that make this binary run `child`.
 const CHILD: [&str; 5] = ["child", "--exact", "--ignored", "--nocapture", "--test-threads=1"];
@@ -151,11 +152,83 @@ fn every_acknowledgement_follows_a_sync_of_what_was_written() {
     assert!(checked >= acknowledged);
 }
 
+/// Killed while it erases, compacts and writes archive segments anew, over and over.
+#[test]
+fn a_process_that_is_killed_while_it_erases_leaves_a_whole_log_and_archive() {
+    let directory = tempfile::tempdir().unwrap();
+    let archive = archive_dir(directory.path());
+    let (mut acknowledged, mut compacted) = (0, Offset::ZERO);
+    for round in 0..rounds() {
+        acknowledged =
+            acknowledged.max(run_and_kill_with(directory.path(), &[(ERASES, "1"), (WRITERS, "2")]));
+        let log = SledLog::open(SledOptions::new(directory.path())).unwrap();
+        let verified = verify(&log, |_| ()).unwrap();
+        assert!(
+            verified.last.get() >= acknowledged,
+            "round {round}: {acknowledged} was acknowledged"
+        );
+        compacted = compacted.max(log.compacted().unwrap());
+        let archived = verify_archive(&archive, |_| ()).unwrap();
+        println!(
+            "round {round}: {acknowledged} acknowledged, {} erased, compacted up to {compacted}, \
+             archived up to {}",
+            verified.erased, archived.last
+        );
+        assert!(!directory.path().join("log.compacting").exists());
+    }
+    assert!(compacted > Offset::ZERO, "no child lived long enough to compact");
+    // Rebuilt from the archive, it is the same log without what was erased.
+    std::fs::remove_dir_all(log_dir(directory.path())).unwrap();
+    restore_from_archive(&archive, directory.path()).unwrap();
+    let log = SledLog::open(SledOptions::new(directory.path())).unwrap();
+    assert!(verify(&log, |_| ()).unwrap().erased > 0);
+}
+
+/// Erases what it appends, and compacts, as fast as it can.
+fn erase_for_ever(
+    log: &Arc<SledLog>,
+    mut archived: tokio::sync::watch::Receiver<Offset>,
+    tasks: &mut tokio::task::JoinSet<()>,
+) {
+    let passing =
+        |text: &str| NewRecord { ephemeral: true, payload: text.to_owned().into(), ..record(0) };
+    let erasing = Arc::clone(log);
+    tasks.spawn(async move {
+        for number in 1.. {
+            let records =
+                (0..20).map(|_| passing(r#"{"user_id":"@u:e","room_id":"!r:e"}"#)).collect();
+            let appended = erasing.append(Batch { expect: vec![], records }).await.unwrap();
+            // As a server does: an archive has a record whole before the log erases it.
+            archived.wait_for(|archived| *archived >= appended.last).await.unwrap();
+            let erase = LogErase {
+                superseded: vec![(appended.first, appended.last)],
+                ..LogErase::default()
+            };
+            let new = NewRecord::new(Stream::server(), Origin::server(), &erase.into());
+            erasing.append(Batch { expect: vec![], records: vec![new] }).await.unwrap();
+            // A compaction is given up if something is erased while it goes on.
+            let pause = if number % 3 == 0 { 900 } else { 60 };
+            tokio::time::sleep(Duration::from_millis(pause)).await;
+        }
+    });
+    let compacting = Arc::clone(log);
+    std::thread::spawn(move || {
+        loop {
+            let _ = compacting.compact(|| true);
+        }
+    });
+}
+
 /// Runs a child for a random time; gives the last offset it said was acknowledged.
 fn run_and_kill(directory: &Path) -> u64 {
+    run_and_kill_with(directory, &[])
+}
+
+fn run_and_kill_with(directory: &Path, settings: &[(&str, &str)]) -> u64 {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(CHILD)
         .env(DIRECTORY, directory)
+        .envs(settings.iter().copied())
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
@@ -181,19 +254,24 @@ fn child() {
         .enable_time()
         .build()
         .unwrap();
-    let log: Arc<dyn Log> = Arc::new(SledLog::open(SledOptions::new(&directory)).unwrap());
+    let sled_log = Arc::new(SledLog::open(SledOptions::new(&directory)).unwrap());
+    let log = Arc::clone(&sled_log) as Arc<dyn Log>;
     let options = ArchiveOptions {
         // Several segments in the life of a child.
         segment_bytes: 1 << 20,
+        erase_quiet: Duration::ZERO,
         ..ArchiveOptions::new(archive_dir(Path::new(&directory)))
     };
-    let _archiver = match Archiver::start(options, Arc::clone(&log)) {
+    let archiver = match Archiver::start(options, Arc::clone(&log)) {
         Err(ArchiveError::Ahead { .. }) => panic!("the log lost what was archived"),
         started => started.unwrap(),
     };
     log.start(StreamHeads::new(), Box::new(|_| ()));
     runtime.block_on(async {
         let mut writers = tokio::task::JoinSet::new();
+        if std::env::var_os(ERASES).is_some() {
+            erase_for_ever(&sled_log, archiver.archived(), &mut writers);
+        }
         for writer in 0..count {
             let log = Arc::clone(&log);
             writers.spawn(async move {

@@ -8,6 +8,7 @@ use logcabin::{
     decide::{
         Proposal, Refusal,
         create_room::{CreateRoom, InitialState, Preset, ROOM_VERSIONS},
+        ephemeral::Gather,
         membership::{Change, ChangeMembership},
         send::SendEvent,
         upgrade::UpgradeRoom,
@@ -39,8 +40,12 @@ impl World {
     async fn new() -> Self {
         let clock = Clock::manual(NOW_MS);
         let log = Arc::new(MemoryLog::with_records(clock.clone(), Vec::new()));
-        let options =
-            Options { server_name: "test".try_into().unwrap(), event_cache_bytes: 1 << 20, clock };
+        let options = Options {
+            server_name: "test".try_into().unwrap(),
+            event_cache_bytes: 1 << 20,
+            gather: Gather::default(),
+            clock,
+        };
         let engine = Engine::open(Arc::clone(&log) as Arc<dyn Log>, options).await.unwrap();
         Self { engine, log, ann: "@ann:test".try_into().unwrap() }
     }

@@ -71,7 +71,7 @@ impl From<AppendError> for ApiError {
                     .with_cause(error)
             }
             AppendError::Closed => Self::unavailable("The server is shutting down."),
-            AppendError::Conflict { .. } => Self::internal(error),
+            AppendError::Conflict { .. } | AppendError::Erase(_) => Self::internal(error),
         }
     }
 }

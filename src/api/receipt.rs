@@ -7,15 +7,12 @@ use ruma::{
         receipt::create_receipt::v3::{self as create_receipt, ReceiptType},
     },
 };
-use serde_json::json;
 
 use super::Server;
 use crate::{
-    decide::{account::SetAccountData, ephemeral::SetReceipt},
-    events::to_raw,
+    decide::ephemeral::{SetFullyRead, SetReceipt},
     http::{ApiError, Cx},
     limits,
-    record::Offset,
 };
 
 pub(super) async fn receipt(
@@ -48,16 +45,21 @@ pub(super) async fn read_markers(
     request: set_read_marker::Request,
 ) -> Result<set_read_marker::Response, ApiError> {
     let room_id = request.room_id;
-    if let Some(event_id) = request.fully_read {
-        set_fully_read(&cx, room_id.clone(), event_id).await?;
-    }
-    let receipts =
-        [("m.read", request.read_receipt), ("m.read.private", request.private_read_receipt)];
-    for (receipt_type, event_id) in receipts {
-        if let Some(event_id) = event_id {
-            set(&cx, room_id.clone(), receipt_type.to_owned(), event_id, None).await?;
-        }
-    }
+    let receipt = async |receipt_type: &str, event_id: Option<OwnedEventId>| match event_id {
+        Some(event_id) => set(&cx, room_id.clone(), receipt_type.to_owned(), event_id, None).await,
+        None => Ok(()),
+    };
+    let marker = async |event_id: Option<OwnedEventId>| match event_id {
+        Some(event_id) => set_fully_read(&cx, room_id.clone(), event_id).await,
+        None => Ok(()),
+    };
+    // Together: in a large room, both receipts wait for the same turn.
+    let (marked, read, read_privately) = tokio::join!(
+        marker(request.fully_read),
+        receipt("m.read", request.read_receipt),
+        receipt("m.read.private", request.private_read_receipt),
+    );
+    marked.and(read).and(read_privately)?;
     Ok(set_read_marker::Response::new())
 }
 
@@ -76,23 +78,13 @@ async fn set(
     Ok(())
 }
 
-/// The fully-read marker is account data of the room that only this endpoint writes.
 async fn set_fully_read(
     cx: &Cx<Server>,
     room_id: OwnedRoomId,
     event_id: OwnedEventId,
 ) -> Result<(), ApiError> {
     cx.is_active();
-    let room = cx.app.room(&room_id)?;
-    if !room.is_joined(&cx.caller.user_id, Offset::MAX) {
-        return Err(ApiError::forbidden("You are not in this room."));
-    }
-    let proposal = SetAccountData {
-        user_id: cx.caller.user_id.clone(),
-        room_id: Some(room_id),
-        event_type: "m.fully_read".to_owned(),
-        content: to_raw(&json!({ "event_id": event_id })),
-    };
-    cx.propose(proposal).await?.into_inner();
+    let user_id = cx.caller.user_id.clone();
+    cx.propose(SetFullyRead { room_id, user_id, event_id }).await?.into_inner();
     Ok(())
 }

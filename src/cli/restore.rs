@@ -45,6 +45,7 @@ impl Restore {
                 "last": restored.last,
                 "chain": blake3::Hash::from_bytes(restored.chain).to_hex().to_string(),
                 "dropped": restored.dropped,
+                "erased": restored.erased,
                 "torn_bytes": restored.torn.as_ref().map(|torn| torn.bytes),
             })
             .to_string()
@@ -66,6 +67,12 @@ impl Restore {
             text += &format!(
                 "Left out {} records at the end, as the rest of their batch is not in the archive.\n",
                 restored.dropped
+            );
+        }
+        if restored.erased > 0 {
+            text += &format!(
+                "{} payloads that it still held were erased later, and have been left behind.\n",
+                grouped(restored.erased)
             );
         }
         if let Some(torn) = &restored.torn {

@@ -244,6 +244,33 @@ impl Setting for OpenRegistration {
     }
 }
 
+/// How long something is kept before it is erased.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EraseAfter {
+    /// It is never erased.
+    Off,
+    /// This many seconds.
+    Seconds(u32),
+}
+
+impl Setting for EraseAfter {
+    const ALLOWED: &'static str = "\"off\" or a whole number";
+
+    fn read(given: &Given<'_>) -> Option<Self> {
+        match given.text() {
+            Some("off") => Some(Self::Off),
+            _ => u32::read(given).map(Self::Seconds),
+        }
+    }
+
+    fn to_toml(&self) -> Value {
+        match self {
+            Self::Off => Value::String("off".to_owned()),
+            Self::Seconds(seconds) => seconds.to_toml(),
+        }
+    }
+}
+
 /// Where the archive of the log is kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ArchiveDir {

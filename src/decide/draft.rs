@@ -166,7 +166,11 @@ impl RoomDraft {
         }
         let Some(room) = &self.base else { return Ok(None) };
         match room.state_event(event_type, state_key, Offset::MAX) {
-            Some(offset) => Ok(env.events.get(offset)?),
+            // A redaction counts at once, not only when the content has left the log.
+            Some(offset) => {
+                let event = env.events.get(offset)?;
+                Ok(event.map(|event| as_shown(room, event, Offset::MAX)))
+            }
             None => Ok(None),
         }
     }

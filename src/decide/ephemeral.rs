@@ -1,12 +1,107 @@
 //! What passes: receipts and typing.
+//!
+//! They are decided on a stream of their own, `ephemeral/<room>`, so that they never stand in the way
+//! of a message. The receipts of one turn are one record; in a large room, turns are put off for a
+//! moment, so that a burst of receipts is few records and wakes those who wait few times.
 
-use ruma::{OwnedEventId, OwnedRoomId, OwnedUserId};
+use std::{collections::BTreeMap, time::Duration};
 
-use super::{Proposal, Refusal, Turn};
-use crate::record::{
-    Offset, Stream,
-    command::{RoomReceipt, RoomTyping},
+use ruma::{EventId, OwnedEventId, OwnedRoomId, OwnedUserId, RoomId, UserId};
+use serde::Deserialize;
+use serde_json::json;
+
+use super::{Env, Proposal, Refusal, Turn};
+use crate::{
+    events::{EventRef, to_raw},
+    limits,
+    record::{
+        Command, NewRecord, Offset, Origin, Stream,
+        command::{AccountDataSet, Receipt, RoomReceipt, RoomTyping},
+    },
+    state::{Room, rooms::ReceiptKey},
 };
+
+/// How what passes in large rooms is gathered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gather {
+    /// For how long.
+    pub window: Duration,
+    /// In rooms with at least as many joined users.
+    pub members: u64,
+}
+
+impl Default for Gather {
+    fn default() -> Self {
+        Self { window: Duration::from_millis(100), members: 100 }
+    }
+}
+
+impl Gather {
+    fn lingers(&self, env: &Env, room_id: &RoomId) -> Duration {
+        let room = env.state.rooms.get(room_id);
+        let joined = room.map_or(0, |room| room.counts(Offset::MAX).joined);
+        if joined >= self.members { self.window } else { Duration::ZERO }
+    }
+}
+
+/// What passes in a room in one turn.
+#[derive(Debug, Default)]
+pub(super) struct Passing {
+    room_id: Option<OwnedRoomId>,
+    receipts: BTreeMap<ReceiptKey, (Receipt, Offset, Origin)>,
+    typing: BTreeMap<OwnedUserId, (RoomTyping, Origin)>,
+}
+
+impl Passing {
+    /// The records of the turn. What several did together has the server for its origin.
+    pub(super) fn into_records(self) -> Vec<NewRecord> {
+        let Some(room_id) = self.room_id else { return Vec::new() };
+        let mut records = Vec::new();
+        let mut receipts: Vec<_> = self.receipts.into_values().collect();
+        receipts.sort_by_key(|(_, event, _)| *event);
+        for piece in pieces(receipts) {
+            let origin = match &*piece {
+                [(_, _, origin)] => origin.clone(),
+                all => {
+                    let first = all.first().map(|(_, _, origin)| origin.clone());
+                    let same = all.windows(2).all(|pair| pair[0].2 == pair[1].2);
+                    first.filter(|_| same).unwrap_or_else(Origin::server)
+                }
+            };
+            let receipts = piece.into_iter().map(|(receipt, _, _)| receipt).collect();
+            let body = RoomReceipt { room_id: room_id.clone(), receipts };
+            let stream = Stream::ephemeral(&room_id);
+            records.push(NewRecord::new(stream, origin, &Command::from(body)));
+        }
+        for (body, origin) in self.typing.into_values() {
+            let stream = Stream::ephemeral(&room_id);
+            records.push(NewRecord::new(stream, origin, &Command::from(body)));
+        }
+        records
+    }
+}
+
+type Moved = (Receipt, Offset, Origin);
+
+/// Cuts receipts into pieces that fit a record each.
+fn pieces(receipts: Vec<Moved>) -> Vec<Vec<Moved>> {
+    let mut pieces: Vec<Vec<Moved>> = Vec::new();
+    let mut room = 0;
+    for moved in receipts {
+        let Receipt { user_id, receipt_type, event_id, thread_id, .. } = &moved.0;
+        let thread = thread_id.as_ref().map_or(0, String::len);
+        // Each byte of an identifier can become six in JSON; names and punctuation are below 128.
+        let ids = user_id.as_str().len() + event_id.as_str().len() + thread;
+        let bytes = 128 + receipt_type.len() + 6 * ids;
+        if room < bytes {
+            room = limits::RECEIPTS_BYTES;
+            pieces.push(Vec::new());
+        }
+        room -= bytes.min(room);
+        pieces.last_mut().into_iter().for_each(|piece| piece.push(moved.clone()));
+    }
+    pieces
+}
 
 /// Move a receipt.
 #[derive(Clone, Debug)]
@@ -28,37 +123,153 @@ pub struct SetReceipt {
 impl Proposal for SetReceipt {
     type Outcome = ();
 
-    // The user's stream, not the room's: a receipt has no bearing on what may be sent.
+    fn stream(&self) -> Stream {
+        Stream::ephemeral(&self.room_id)
+    }
+
+    fn shares_turn(&self) -> bool {
+        true
+    }
+
+    fn turn_size(&self) -> usize {
+        limits::TURN_PASSING
+    }
+
+    fn lingers(&self, env: &Env) -> Duration {
+        env.gather.lingers(env, &self.room_id)
+    }
+
+    /// A receipt that is there already, or further on, stays: nothing is written.
+    fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
+        let env = turn.env;
+        let room = room_of(env, &self.room_id, &self.user_id)?;
+        let event = event_of(env, &self.room_id, &self.event_id)?;
+        if let Some(thread_id) = &self.thread_id
+            && !is_in_thread(env, &room, &event, thread_id)?
+        {
+            return Err(Refusal::InvalidParam("The event is not in this thread.".to_owned()));
+        }
+        let key = (self.user_id.clone(), self.receipt_type.clone(), self.thread_id.clone());
+        let before = match turn.passing.receipts.get(&key) {
+            Some((_, before, _)) => Some(*before),
+            None => match room.receipt(&key) {
+                Some(before) => env.events.find(&env.state, &before.event_id)?.map(|e| e.offset),
+                None => None,
+            },
+        };
+        if before.is_some_and(|before| before >= event.offset) {
+            return Ok(());
+        }
+        let receipt = Receipt {
+            user_id: self.user_id.clone(),
+            receipt_type: self.receipt_type.clone(),
+            event_id: self.event_id.clone(),
+            thread_id: self.thread_id.clone(),
+            ts: self.ts,
+        };
+        turn.passing.room_id = Some(self.room_id.clone());
+        turn.passing.receipts.insert(key, (receipt, event.offset, turn.origin.clone()));
+        Ok(())
+    }
+}
+
+fn room_of(env: &Env, room_id: &RoomId, user_id: &UserId) -> Result<std::sync::Arc<Room>, Refusal> {
+    let room = env.state.rooms.get(room_id);
+    let room = room.filter(|room| room.is_joined(user_id, Offset::MAX));
+    room.ok_or_else(|| Refusal::Forbidden("You are not in this room.".to_owned()))
+}
+
+fn event_of(env: &Env, room_id: &RoomId, event_id: &EventId) -> Result<EventRef, Refusal> {
+    let event = env.events.find(&env.state, event_id)?;
+    let event = event.filter(|event| event.room_id == room_id);
+    event.ok_or_else(|| Refusal::NotFound("There is no such event here.".to_owned()))
+}
+
+/// Whether a receipt of this thread may be put at `event` (client-server API, "Threaded read
+/// receipts"): a thread's root is in the main timeline, and clients put the thread's first receipt
+/// there. What a redacted event belonged to is not known any more.
+fn is_in_thread(env: &Env, room: &Room, event: &EventRef, thread: &str) -> Result<bool, Refusal> {
+    #[derive(Deserialize)]
+    struct Content {
+        #[serde(rename = "m.relates_to")]
+        relates_to: Option<Relation>,
+    }
+    #[derive(Deserialize)]
+    struct Relation {
+        #[serde(default)]
+        rel_type: Option<String>,
+        #[serde(default)]
+        event_id: Option<OwnedEventId>,
+    }
+    if event.event_id == thread {
+        return Ok(true);
+    }
+    let mut event = event.clone();
+    // The event and those it is about, as far as the specification advises to follow.
+    for _ in 0..=3 {
+        if room.redaction_of(event.offset, Offset::MAX).is_some() {
+            return Ok(true);
+        }
+        let relation = event.content_as::<Content>().ok().and_then(|content| content.relates_to);
+        let Some(Relation { rel_type, event_id: Some(about) }) = relation else { break };
+        if rel_type.as_deref() == Some("m.thread") {
+            return Ok(about == thread);
+        }
+        match env.events.find(&env.state, &about)? {
+            Some(about) if about.room_id == room.id => event = about,
+            _ => break,
+        }
+    }
+    Ok(thread == "main")
+}
+
+/// Move the fully-read marker: account data of the room that is set in no other way.
+#[derive(Clone, Debug)]
+pub struct SetFullyRead {
+    /// The room.
+    pub room_id: OwnedRoomId,
+    /// Whose marker.
+    pub user_id: OwnedUserId,
+    /// Where to.
+    pub event_id: OwnedEventId,
+}
+
+impl Proposal for SetFullyRead {
+    type Outcome = ();
+
     fn stream(&self) -> Stream {
         Stream::user(&self.user_id)
     }
 
+    /// As with receipts, a marker that is there already, or further on, stays.
     fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
+        #[derive(Deserialize)]
+        struct Content {
+            event_id: OwnedEventId,
+        }
         let env = turn.env;
-        let room = env.state.rooms.get(&self.room_id);
-        let room = room.filter(|room| room.is_joined(&self.user_id, Offset::MAX));
-        let room =
-            room.ok_or_else(|| Refusal::Forbidden("You are not in this room.".to_owned()))?;
-        let event = env.events.find(&env.state, &self.event_id)?;
-        let event = event.filter(|event| event.room_id == self.room_id);
-        let event =
-            event.ok_or_else(|| Refusal::NotFound("There is no such event here.".to_owned()))?;
-        let key = (self.user_id.clone(), self.receipt_type.clone(), self.thread_id.clone());
-        if let Some(before) = room.receipt(&key)
+        room_of(env, &self.room_id, &self.user_id)?;
+        let event = event_of(env, &self.room_id, &self.event_id)?;
+        let key = (Some(self.room_id.clone()), "m.fully_read".to_owned());
+        let account = env.state.accounts.get(&self.user_id);
+        let before = account.and_then(|account| {
+            account.read().account_data.get(&key).map(|history| history.last_change())
+        });
+        if let Some(offset) = before
+            && let Some(Command::AccountDataSet(before)) = env.events.command(offset)?
+            && let Ok(before) = serde_json::from_str::<Content>(before.content.get())
             && let Some(before) = env.events.find(&env.state, &before.event_id)?
             && before.offset >= event.offset
         {
             return Ok(());
         }
         turn.append(
-            Stream::ephemeral(&self.room_id),
-            RoomReceipt {
-                room_id: self.room_id.clone(),
+            Stream::user(&self.user_id),
+            AccountDataSet {
                 user_id: self.user_id.clone(),
-                receipt_type: self.receipt_type.clone(),
-                event_id: self.event_id.clone(),
-                thread_id: self.thread_id.clone(),
-                ts: self.ts,
+                room_id: Some(self.room_id.clone()),
+                event_type: "m.fully_read".to_owned(),
+                content: to_raw(&json!({ "event_id": self.event_id })),
             },
         );
         Ok(())
@@ -82,28 +293,42 @@ impl Proposal for SetTyping {
     type Outcome = ();
 
     fn stream(&self) -> Stream {
-        Stream::user(&self.user_id)
+        Stream::ephemeral(&self.room_id)
+    }
+
+    fn shares_turn(&self) -> bool {
+        true
+    }
+
+    fn turn_size(&self) -> usize {
+        limits::TURN_PASSING
+    }
+
+    fn lingers(&self, env: &Env) -> Duration {
+        env.gather.lingers(env, &self.room_id)
     }
 
     fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
-        let room = turn.env.state.rooms.get(&self.room_id);
-        let room = room.filter(|room| room.is_joined(&self.user_id, Offset::MAX));
-        let room =
-            room.ok_or_else(|| Refusal::Forbidden("You are not in this room.".to_owned()))?;
-        let (typing, _) = room.typing();
-        let until = typing.iter().find(|(user_id, _)| *user_id == self.user_id).map(|(_, t)| *t);
-        let same = until.unwrap_or(0) == self.until_ms;
-        if same || self.only_if_until.is_some_and(|only| until != Some(only)) {
+        let room = room_of(turn.env, &self.room_id, &self.user_id)?;
+        let typist = room.typist(&self.user_id);
+        let before = typist.map_or(0, |typist| typist.until_ms);
+        let until = turn.passing.typing.get(&self.user_id).map_or(before, |(t, _)| t.until_ms);
+        if until == self.until_ms || self.only_if_until.is_some_and(|only| until != only) {
             return Ok(());
         }
-        turn.append(
-            Stream::ephemeral(&self.room_id),
-            RoomTyping {
-                room_id: self.room_id.clone(),
-                user_id: self.user_id.clone(),
-                until_ms: self.until_ms,
-            },
-        );
+        if before == self.until_ms {
+            // Begun and ended within the turn: nobody has seen it.
+            turn.passing.typing.remove(&self.user_id);
+            return Ok(());
+        }
+        let typing = RoomTyping {
+            room_id: self.room_id.clone(),
+            user_id: self.user_id.clone(),
+            until_ms: self.until_ms,
+            since: typist.map(|typist| typist.since).filter(|_| self.until_ms != 0),
+        };
+        turn.passing.room_id = Some(self.room_id.clone());
+        turn.passing.typing.insert(self.user_id.clone(), (typing, turn.origin.clone()));
         Ok(())
     }
 }

@@ -24,6 +24,7 @@ use std::{
     collections::HashMap,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
+    time::Duration,
 };
 
 use ruma::{
@@ -37,6 +38,7 @@ pub use powers::Powers;
 
 use crate::{
     events::EventStore,
+    limits,
     log::{Batch, ReadError},
     record::{Command, NewRecord, Offset, Origin, Stream, command::Transaction},
     state::State,
@@ -53,6 +55,8 @@ pub struct Env {
     pub events: Arc<EventStore>,
     /// The server's name and key.
     pub server: ServerKeys,
+    /// How what passes in large rooms is gathered.
+    pub gather: ephemeral::Gather,
 }
 
 /// The server's name and the key it signs events with.
@@ -154,6 +158,18 @@ pub trait Proposal: Send + 'static {
         false
     }
 
+    /// How long a turn that begins with this proposal is put off, so that others get into it. Whoever
+    /// proposed it waits as long.
+    fn lingers(&self, env: &Env) -> Duration {
+        let _ = env;
+        Duration::ZERO
+    }
+
+    /// How many proposals like this one a turn may hold.
+    fn turn_size(&self) -> usize {
+        limits::TURN_PROPOSALS
+    }
+
     /// Decides: adds records to the turn, or refuses, in which case nothing is added.
     ///
     /// # Errors
@@ -173,6 +189,8 @@ pub struct Turn<'a> {
     transactions: HashMap<(Offset, String, String), OwnedEventId>,
     /// The delayed event that is being sent.
     delay_id: Option<String>,
+    /// What passes in the turn's room.
+    passing: ephemeral::Passing,
 }
 
 impl<'a> Turn<'a> {
@@ -185,6 +203,7 @@ impl<'a> Turn<'a> {
             room: None,
             transactions: HashMap::new(),
             delay_id: None,
+            passing: ephemeral::Passing::default(),
         }
     }
 
@@ -211,7 +230,8 @@ impl<'a> Turn<'a> {
         outcome
     }
 
-    pub(crate) fn into_batch(self) -> Batch {
+    pub(crate) fn into_batch(mut self) -> Batch {
+        self.batch.records.extend(self.passing.into_records());
         self.batch
     }
 

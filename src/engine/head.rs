@@ -15,7 +15,7 @@ use tokio::sync::{Notify, watch};
 
 use crate::{
     record::Offset,
-    state::{Effect, Membership, State},
+    state::{Effect, Membership, Room, State},
 };
 
 /// The last offset that is durable and applied, as readers may see it.
@@ -108,7 +108,7 @@ impl Head {
                 Effect::WakeUser(user_id) => self.wake(&user_id),
                 Effect::WakeRoom(room_id) => {
                     if let Some(room) = state.rooms.get(&room_id) {
-                        room.each_member_now(|user_id| self.wake(user_id));
+                        self.wake_room(&room);
                     }
                 }
                 Effect::WakePresence(user_id) => {
@@ -140,6 +140,21 @@ impl Head {
                 }
             });
         }
+    }
+
+    /// Costs the fewer of those in the room and those who wait.
+    fn wake_room(&self, room: &Room) {
+        if self.waiting.len() >= room.present_now() {
+            room.each_member_now(|user_id| self.wake(user_id));
+            return;
+        }
+        // Taken out first: no lock is held here while the room's is asked for.
+        let waiting: Vec<_> = self
+            .waiting
+            .iter()
+            .map(|entry| (entry.key().clone(), Arc::clone(&entry.value().notify)))
+            .collect();
+        room.each_present_of(&waiting, |notify| notify.notify_waiters());
     }
 
     fn wake(&self, user_id: &UserId) {

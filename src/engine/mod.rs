@@ -11,6 +11,7 @@
 
 mod durable;
 mod head;
+mod sweep;
 mod turns;
 
 use std::{
@@ -24,14 +25,15 @@ use tokio::runtime::Handle;
 
 pub use durable::Durable;
 pub use head::{Head, Listener};
+pub use sweep::{SweepError, SweepPolicy, Swept};
 pub use turns::Rejected;
 
 use crate::{
     clock::Clock,
-    decide::{Env, Proposal, ServerKeys},
+    decide::{Env, Proposal, ServerKeys, ephemeral::Gather},
     events::EventStore,
     limits,
-    log::{AppendError, Batch, Log, ReadError, StreamHeads},
+    log::{AppendError, Batch, Log, ReadError, StreamHeads, erase::erasure},
     record::{Command, NewRecord, Offset, Origin, Record, Stream, command::ServerIdentity},
     state::{ApplyError, Effect, State},
 };
@@ -110,6 +112,8 @@ pub struct Options {
     pub server_name: OwnedServerName,
     /// About how many bytes of events are kept in memory.
     pub event_cache_bytes: u64,
+    /// How what passes in large rooms is gathered.
+    pub gather: Gather,
     /// The source of time.
     pub clock: Clock,
 }
@@ -156,7 +160,7 @@ impl Engine {
             log.append(Batch { expect, records: vec![record] }).await?;
         }
         let server = keys(&state, &options.server_name)?;
-        let env = Arc::new(Env { state, events, server });
+        let env = Arc::new(Env { state, events, server, gather: options.gather });
         let turns = turns::Turns::new(Arc::clone(&env), Arc::clone(&log), Arc::clone(&head));
         Ok(Self { log, env, head, turns, clock: options.clock })
     }
@@ -240,6 +244,9 @@ fn follower(
                 }
             }
             events.remember(record);
+            if let Some(erasure) = erasure(record) {
+                events.forget(&erasure);
+            }
         }
         let anyone_waits = head.publish(state.applied());
         if effects.contains(&Effect::Delayed) {

@@ -4,10 +4,14 @@
 //! until that is durable. So a hot room is not limited to one message for each disk sync, and no
 //! one holds a lock while waiting for the disk. A conflict, which only another writer on the same
 //! log can cause, means that the turn is decided again on the newer state.
+//!
+//! A turn whose first proposal [lingers](Proposal::lingers) is put off for that long, to take those that
+//! come meanwhile.
 
 use std::{
     collections::{HashMap, VecDeque, hash_map::Entry},
     sync::Arc,
+    time::Duration,
 };
 
 use parking_lot::Mutex;
@@ -16,7 +20,6 @@ use tokio::sync::oneshot;
 use super::{Durable, Head};
 use crate::{
     decide::{Env, Proposal, Refusal, Turn},
-    limits,
     log::{AppendError, Log},
     record::{Offset, Origin, Stream},
 };
@@ -64,8 +67,9 @@ impl Turns {
         proposal: P,
     ) -> Result<Durable<P::Outcome>, Rejected> {
         let stream = proposal.stream();
+        let lingers = proposal.lingers(&self.shared.env);
         let (reply, answer) = oneshot::channel();
-        let job = Box::new(Pending { proposal, origin, verdict: None, reply });
+        let job = Box::new(Pending { proposal, origin, lingers, verdict: None, reply });
         match self.shared.lanes.lock().entry(stream.clone()) {
             Entry::Occupied(mut waiting) => waiting.get_mut().push_back(job),
             Entry::Vacant(lane) => {
@@ -81,6 +85,19 @@ impl Turns {
 async fn run(shared: Arc<Shared>, stream: Stream) {
     let mut occupied = Lane { shared: &shared, stream: &stream, left: false };
     loop {
+        let lingers = match shared
+            .lanes
+            .lock()
+            .get(&stream)
+            .and_then(|lane| Some((lane.front()?, lane.len())))
+        {
+            // A full turn gains nothing by waiting.
+            Some((first, waiting)) if waiting < first.turn_size() => first.lingers(),
+            _ => Duration::ZERO,
+        };
+        if !lingers.is_zero() {
+            tokio::time::sleep(lingers).await;
+        }
         let jobs = match shared.lanes.lock().entry(stream.clone()) {
             Entry::Occupied(lane) if lane.get().is_empty() => {
                 lane.remove();
@@ -112,7 +129,8 @@ impl Drop for Lane<'_> {
 
 /// The proposals of the next turn: the first, and those behind it as long as all share.
 fn take(waiting: &mut VecDeque<Box<dyn Job>>) -> Vec<Box<dyn Job>> {
-    let shares = waiting.iter().take(limits::TURN_PROPOSALS).take_while(|job| job.shares_turn());
+    let size = waiting.front().map_or(1, |first| first.turn_size());
+    let shares = waiting.iter().take(size).take_while(|job| job.shares_turn());
     let count = shares.count().max(1).min(waiting.len());
     waiting.drain(..count).collect()
 }
@@ -151,6 +169,8 @@ async fn turn(shared: &Shared, stream: &Stream, mut jobs: Vec<Box<dyn Job>>) {
 /// A proposal with the one who waits for it, of whatever type.
 trait Job: Send + std::fmt::Debug {
     fn shares_turn(&self) -> bool;
+    fn turn_size(&self) -> usize;
+    fn lingers(&self) -> Duration;
     fn decide(&mut self, turn: &mut Turn<'_>);
     fn settle(self: Box<Self>, result: Result<Offset, AppendError>);
 }
@@ -158,6 +178,7 @@ trait Job: Send + std::fmt::Debug {
 struct Pending<P: Proposal> {
     proposal: P,
     origin: Origin,
+    lingers: Duration,
     verdict: Option<Result<P::Outcome, Refusal>>,
     reply: oneshot::Sender<Result<Durable<P::Outcome>, Rejected>>,
 }
@@ -171,6 +192,14 @@ impl<P: Proposal> std::fmt::Debug for Pending<P> {
 impl<P: Proposal> Job for Pending<P> {
     fn shares_turn(&self) -> bool {
         self.proposal.shares_turn()
+    }
+
+    fn turn_size(&self) -> usize {
+        self.proposal.turn_size()
+    }
+
+    fn lingers(&self) -> Duration {
+        self.lingers
     }
 
     fn decide(&mut self, turn: &mut Turn<'_>) {

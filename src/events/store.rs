@@ -1,6 +1,9 @@
 //! Bodies from the log, through a cache bounded in bytes.
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
 
 use quick_cache::{Weighter, sync::Cache};
 use ruma::{EventId, RoomId, UserId};
@@ -9,7 +12,7 @@ use serde_json::value::RawValue;
 use super::{EventRef, StoredEvent};
 use crate::{
     log::{Log, ReadError},
-    record::{Command, Offset, Record},
+    record::{Command, Offset, Record, command::LogErase},
     state::{History, State},
 };
 
@@ -17,6 +20,8 @@ use crate::{
 pub struct EventStore {
     log: Arc<dyn Log>,
     cache: Cache<Offset, EventRef, ByBytes>,
+    /// How often something was erased.
+    erasures: AtomicU64,
 }
 
 #[derive(Clone)]
@@ -40,7 +45,8 @@ impl EventStore {
     pub fn new(log: Arc<dyn Log>, cache_bytes: u64) -> Self {
         // The estimate only sizes the cache's table at the start: events take about 2 KiB.
         let estimated = usize::try_from(cache_bytes / 2048).unwrap_or(1024).clamp(64, 1 << 20);
-        Self { log, cache: Cache::with_weighter(estimated, cache_bytes, ByBytes) }
+        let cache = Cache::with_weighter(estimated, cache_bytes, ByBytes);
+        Self { log, cache, erasures: AtomicU64::new(0) }
     }
 
     /// The event at `offset`; `None` if there is no event there or its payload was erased.
@@ -51,9 +57,14 @@ impl EventStore {
         if let Some(event) = self.cache.get(&offset) {
             return Ok(Some(event));
         }
+        let erasures = self.erasures.load(Ordering::SeqCst);
         let Some(record) = self.log.get(offset)? else { return Ok(None) };
         let Some(event) = parse(&record) else { return Ok(None) };
         self.cache.insert(offset, Arc::clone(&event));
+        if self.erasures.load(Ordering::SeqCst) != erasures {
+            // It may have been read before it was erased, and kept after it was forgotten.
+            self.cache.remove(&offset);
+        }
         Ok(Some(event))
     }
 
@@ -151,6 +162,14 @@ impl EventStore {
         let config =
             config.as_ref().and_then(|raw| serde_json::from_str::<Config<'_>>(raw.get()).ok());
         Ok(config.is_some_and(|config| config.default_action == "block"))
+    }
+
+    /// Forgets what was erased from the log.
+    pub(crate) fn forget(&self, erasure: &LogErase) {
+        self.erasures.fetch_add(1, Ordering::SeqCst);
+        for reduced in &erasure.reduced {
+            self.cache.remove(&reduced.offset);
+        }
     }
 
     /// Keeps an event that was just appended: it is about to be read by everyone in its room.

@@ -22,7 +22,8 @@ use super::{
 use crate::{
     clock::Clock,
     events::StoredEvent,
-    record::{Class, Command, Offset, Record, command::AccountKind},
+    log::erase::erasure,
+    record::{Class, Command, Offset, Payload, Record, command::AccountKind},
     state::{Membership, Room, State},
 };
 
@@ -429,9 +430,40 @@ pub fn show(source: &Source, offset: Offset) -> Result<RecordView, HistoryError>
         Ok::<_, HistoryError>(())
     })?;
     match found {
-        Some(view) => Ok(view),
+        Some(view) if view.payload_is == "whole" => Ok(view),
+        Some(view) => Ok(RecordView { erasure: erasure_of(source, offset)?, ..view }),
         None => Err(HistoryError::NoRecord { offset, end: source.end()? }),
     }
+}
+
+/// The erasure that took the payload of the record at `offset`: a walk through all that follow it.
+fn erasure_of(source: &Source, offset: Offset) -> Result<Option<ErasureView>, HistoryError> {
+    for record in source.records(offset.next())? {
+        let record = record?;
+        let Some(erase) = erasure(&record) else { continue };
+        let because = erase.reduced.iter().find(|reduced| reduced.offset == offset);
+        let because = because.map(|reduced| reduced.because);
+        let superseded =
+            erase.superseded.iter().any(|(first, last)| (*first..=*last).contains(&offset));
+        if because.is_none() && !superseded {
+            continue;
+        }
+        let mut redaction = None;
+        let wanted: Vec<_> = because.into_iter().collect();
+        source.fetch(&wanted, |record| {
+            redaction = Some((words::of_record(&record).who, Time(record.header.time_ms)));
+            Ok::<_, HistoryError>(())
+        })?;
+        let (who, redacted) = redaction.unzip();
+        return Ok(Some(ErasureView {
+            record: record.offset(),
+            time: Time(record.header.time_ms).to_string(),
+            because,
+            who,
+            redacted: redacted.map(|time| time.to_string()),
+        }));
+    }
+    Ok(None)
 }
 
 /// How many there are of what the projections hold.
@@ -635,8 +667,28 @@ pub struct RecordView {
     pub payload_hash: String,
     /// Its value of the hash chain, in hex.
     pub chain: String,
-    /// Its payload, with secrets masked; none if erased or sealed.
+    /// `whole`, `reduced` or `erased`.
+    pub payload_is: &'static str,
+    /// Who erased from it, when one record was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub erasure: Option<ErasureView>,
+    /// Its payload, or what is left of it, with secrets masked; none if erased or sealed.
     pub payload: Option<Value>,
+}
+
+/// Why a payload is not what it was.
+#[derive(Clone, Debug, Serialize)]
+pub struct ErasureView {
+    /// The `log.erase` record.
+    pub record: Offset,
+    /// When it was appended.
+    pub time: String,
+    /// The redaction that took the event's content; none for what was superseded.
+    pub because: Option<Offset>,
+    /// Who redacted it.
+    pub who: Option<String>,
+    /// When.
+    pub redacted: Option<String>,
 }
 
 impl RecordView {
@@ -665,6 +717,12 @@ impl RecordView {
             payload_len: header.payload_len,
             payload_hash: hex(header.payload_hash),
             chain: hex(record.chain),
+            payload_is: match record.payload {
+                Payload::Present(_) => "whole",
+                Payload::Reduced(_) => "reduced",
+                Payload::Erased => "erased",
+            },
+            erasure: None,
             payload: mask::payload(record),
         }
     }

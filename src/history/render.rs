@@ -13,7 +13,7 @@ use super::{
         BLUE, BOLD, CYAN, DIM, GREEN, Look, MAGENTA, PLAIN, RED, Set, Table, YELLOW, bytes, clean,
         cut, grouped, pad, width,
     },
-    query::{Diff, EventRow, RecordView, RoomRow, Stats, UserRow},
+    query::{Diff, ErasureView, EventRow, RecordView, RoomRow, Stats, UserRow},
 };
 use crate::record::Offset;
 
@@ -150,12 +150,27 @@ pub(super) fn record_in_full(record: &RecordView, look: &Look) -> String {
         }
     }
     out.push('\n');
+    if let Some(erasure) = &record.erasure {
+        let _ = writeln!(out, "  {}\n", look.paint(DIM, &clean(&erasure_in_words(erasure))));
+    }
     match &record.payload {
         Some(payload) => json(payload, look, 1, &mut out),
         None => out.push_str(&look.paint(DIM, "  (the payload was erased or is sealed)")),
     }
     out.push('\n');
     out
+}
+
+fn erasure_in_words(erasure: &ErasureView) -> String {
+    let ErasureView { record, time, because, who, redacted } = erasure;
+    match (because, who, redacted) {
+        (Some(because), Some(who), Some(redacted)) => format!(
+            "{who} redacted it in record {because} ({redacted}); its content was erased with record {record} ({time})"
+        ),
+        _ => format!(
+            "later records superseded it; its payload was erased with record {record} ({time})"
+        ),
+    }
 }
 
 /// JSON, indented and coloured.

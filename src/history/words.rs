@@ -6,8 +6,8 @@ use serde_json::Value;
 use crate::{
     events::StoredEvent,
     record::{
-        Command, Offset, Record,
-        command::{DelayedOutcome, PresenceState},
+        Command, Offset, Payload, Record,
+        command::{DelayedOutcome, LogErase, PresenceState, Receipt},
     },
     state::Membership,
 };
@@ -30,7 +30,11 @@ pub fn of_record(record: &Record) -> Words {
     let who = if origin.is_empty() { "server".to_owned() } else { origin.to_string() };
     let room = record.header.stream.room_id().map(ToString::to_string);
     let (who, text) = match record.command() {
-        Ok(Some(command)) => of_command(record, command, who),
+        Ok(Some(command)) => {
+            let (who, text) = of_command(record, command, who);
+            let erased = matches!(record.payload, Payload::Reduced(_));
+            (who, if erased { text + " (its content was erased)" } else { text })
+        }
         Ok(None) => (who, "(the payload was erased)".to_owned()),
         Err(error) => (who, format!("({error})")),
     };
@@ -46,6 +50,7 @@ fn of_command(record: &Record, command: Command, who: String) -> (String, String
         Command::ServerRestore(body) => {
             (who, format!("was restored from its {}, up to record {}", body.source, body.last))
         }
+        Command::LogErase(body) => (who, of_erasure(&body)),
         Command::UserRegister(body) => {
             let with = if body.password.is_some() { "" } else { " without a password" };
             (body.user_id.to_string(), format!("registered{with}"))
@@ -122,15 +127,28 @@ fn of_command(record: &Record, command: Command, who: String) -> (String, String
             (who, format!("{text} in the public directory"))
         }
         Command::RoomReceipt(body) => {
-            let what = match body.receipt_type.as_str() {
-                "m.read.private" => "read (privately) up to",
-                "m.fully_read" => "put the read marker at",
-                _ => "read up to",
+            let what = |receipt: &Receipt| {
+                let what = match receipt.receipt_type.as_str() {
+                    "m.read.private" => "read (privately) up to",
+                    "m.fully_read" => "put the read marker at",
+                    _ => "read up to",
+                };
+                format!("{what} {}", receipt.event_id)
             };
-            (body.user_id.to_string(), format!("{what} {}", body.event_id))
+            match &*body.receipts {
+                [receipt] => (receipt.user_id.to_string(), what(receipt)),
+                receipts => {
+                    let each = |r: &Receipt| format!("{} {}", r.user_id, what(r));
+                    (who, joined(receipts.iter().map(each).collect()))
+                }
+            }
         }
         Command::RoomTyping(body) => {
-            let text = if body.until_ms == 0 { "stopped typing" } else { "is typing" };
+            let text = match (body.until_ms, body.since) {
+                (0, _) => "stopped typing",
+                (_, None) => "is typing",
+                (_, Some(_)) => "is still typing",
+            };
             (body.user_id.to_string(), text.to_owned())
         }
         Command::ReportCreate(body) => {
@@ -171,6 +189,20 @@ fn of_command(record: &Record, command: Command, who: String) -> (String, String
         }
         Command::AliasRemove(body) => (who, format!("removed {}", body.alias)),
     }
+}
+
+fn of_erasure(body: &LogErase) -> String {
+    let reduced = body.reduced.iter().map(|reduced| {
+        format!(
+            "erased the content of record {}, redacted by record {}",
+            reduced.offset, reduced.because
+        )
+    });
+    let superseded = body.superseded.iter().map(|(first, last)| match first == last {
+        true => format!("erased record {first}, which is superseded"),
+        false => format!("erased records {first} to {last}, which are superseded"),
+    });
+    reduced.chain(superseded).collect::<Vec<_>>().join("; ")
 }
 
 /// What is known of an event's surroundings.

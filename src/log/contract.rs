@@ -10,6 +10,7 @@ use std::{
 
 use bytes::Bytes;
 use parking_lot::Mutex;
+use ruma::RoomVersionId;
 
 use super::{
     AppendError, Appended, Batch, Log, MAX_BATCH_BYTES, MAX_PAYLOAD_BYTES, StreamHeads,
@@ -19,7 +20,11 @@ use super::{
 };
 use crate::{
     clock::Clock,
-    record::{Class, NewRecord, Offset, Origin, Record, Stream},
+    record::{
+        Class, Command, NewRecord, Offset, Origin, Payload, Record, Stream,
+        command::{LogErase, Reduced},
+        reduced,
+    },
 };
 
 /// A log that can be closed and opened again with the same records.
@@ -82,6 +87,8 @@ contract!(
     what_is_too_large_is_refused,
     a_closed_log_takes_nothing,
     time_never_decreases,
+    an_erasure_takes_payloads_with_it,
+    an_erasure_that_does_not_fit_is_refused,
 );
 
 pub(crate) fn stream(name: &str) -> Stream {
@@ -103,6 +110,42 @@ pub(crate) fn record(name: &str, payload: impl Into<Bytes>) -> NewRecord {
 /// A payload that fits `room.forget`.
 pub(crate) fn payload(number: u64) -> Bytes {
     Bytes::from(format!(r#"{{"user_id":"@u{number}:example.org","room_id":"!r:example.org"}}"#))
+}
+
+/// A record that may be superseded.
+pub(crate) fn passing(payload: impl Into<Bytes>) -> NewRecord {
+    NewRecord { ephemeral: true, ..record("ephemeral/!r:example.org", payload) }
+}
+
+/// An event with `text` in its content.
+pub(crate) fn event(text: &str) -> NewRecord {
+    let pdu = format!(
+        r#"{{"auth_events":[],"content":{{"body":"{text}"}},"depth":1,"hashes":{{}},"origin_server_ts":1,"prev_events":[],"room_id":"!r:example.org","sender":"@ann:example.org","signatures":{{}},"type":"m.room.message"}}"#
+    );
+    let payload = format!(r#"{{"room_id":"!r:example.org","event_id":"$e","pdu":{pdu}}}"#);
+    NewRecord { kind: "room.event", ..record("room/!r:example.org", payload) }
+}
+
+/// The record that erases `superseded` and reduces the events at `events`.
+pub(crate) fn erasure(log: &dyn Log, events: &[u64], superseded: &[(u64, u64)]) -> NewRecord {
+    let reduction = |offset: &u64| {
+        let record = log.get(Offset::new(*offset)).unwrap().unwrap();
+        let left = reduced(record.payload.bytes().unwrap(), &RoomVersionId::V10).unwrap();
+        Reduced {
+            offset: Offset::new(*offset),
+            because: Offset::new(*offset),
+            room_version: RoomVersionId::V10,
+            hash: *blake3::hash(&left).as_bytes(),
+        }
+    };
+    let runs = superseded.iter().map(|(first, last)| (Offset::new(*first), Offset::new(*last)));
+    let erase =
+        LogErase { reduced: events.iter().map(reduction).collect(), superseded: runs.collect() };
+    NewRecord::new(Stream::server(), Origin::server(), &Command::from(erase))
+}
+
+pub(crate) fn one(record: NewRecord) -> Batch {
+    Batch { expect: Vec::new(), records: vec![record] }
 }
 
 /// `count` records without expectations.
@@ -311,7 +354,6 @@ async fn what_is_too_large_is_refused(backend: &dyn Backend) {
     let log = backend.open();
     start(&*log);
     let of_bytes = |bytes: usize| record("a", vec![b'x'; bytes]);
-    let one = |record| Batch { expect: vec![], records: vec![record] };
     let full = MAX_BATCH_BYTES / MAX_PAYLOAD_BYTES;
     for too_large in [
         one(of_bytes(MAX_PAYLOAD_BYTES + 1)),
@@ -333,6 +375,58 @@ async fn a_closed_log_takes_nothing(backend: &dyn Backend) {
     assert_eq!(under_way.await.unwrap().last, Offset::new(1));
     assert!(matches!(log.append(batch("a", 1)).await, Err(AppendError::Closed)));
     assert_eq!(log.read(Offset::new(1), 10).unwrap().len(), 1);
+}
+
+async fn an_erasure_takes_payloads_with_it(backend: &dyn Backend) {
+    let log = backend.open();
+    start(&*log);
+    for new in [event("a secret"), passing(payload(1)), passing(payload(2)), passing(payload(3))] {
+        log.append(one(new)).await.unwrap();
+    }
+    let whole = log.read(Offset::new(1), 10).unwrap();
+    log.append(one(erasure(&*log, &[1], &[(2, 3)]))).await.unwrap();
+    let left = log.read(Offset::new(1), 10).unwrap();
+    for (was, is) in whole.iter().zip(&left) {
+        assert_eq!((&was.header, was.chain), (&is.header, is.chain));
+    }
+    assert_eq!((&left[1].payload, &left[2].payload), (&Payload::Erased, &Payload::Erased));
+    assert_eq!(left[3].payload, whole[3].payload);
+    let Payload::Reduced(bytes) = &left[0].payload else { panic!("{:?}", left[0].payload) };
+    assert!(!String::from_utf8_lossy(bytes).contains("secret"), "{bytes:?}");
+    assert!(matches!(left[0].command(), Ok(Some(Command::RoomEvent(_)))));
+    assert_eq!(verify(&*log, |_| ()).unwrap().erased, 3);
+    // Once more changes nothing.
+    log.append(one(erasure(&*log, &[1], &[(2, 3)]))).await.unwrap();
+    log.close();
+    drop(log);
+    let log = backend.open();
+    assert_eq!(log.read(Offset::new(1), 5).unwrap(), left);
+    assert_eq!(verify(&*log, |_| ()).unwrap().erased, 3);
+}
+
+async fn an_erasure_that_does_not_fit_is_refused(backend: &dyn Backend) {
+    let log = backend.open();
+    start(&*log);
+    for new in [event("a secret"), passing(payload(1)), record("a", payload(2))] {
+        log.append(one(new)).await.unwrap();
+    }
+    let whole = log.read(Offset::new(1), 10).unwrap();
+    let mut wrong = LogErase::default();
+    if let Ok(Command::LogErase(right)) =
+        Command::decode("log.erase", 1, &erasure(&*log, &[1], &[]).payload)
+    {
+        wrong = right;
+    }
+    wrong.reduced[0].hash = [7; 32];
+    let wrong = NewRecord::new(Stream::server(), Origin::server(), &Command::from(wrong));
+    let runs = |runs: &[(u64, u64)]| erasure(&*log, &[], runs);
+    for refused in
+        [wrong, runs(&[(1, 1)]), runs(&[(2, 3)]), runs(&[(2, 2), (4, 4)]), runs(&[(2, 2000)])]
+    {
+        let error = log.append(one(refused)).await.unwrap_err();
+        assert!(matches!(error, AppendError::Erase(_)), "{error}");
+    }
+    assert_eq!(log.read(Offset::new(1), 10).unwrap(), whole);
 }
 
 async fn time_never_decreases(backend: &dyn Backend) {

@@ -29,6 +29,7 @@ mod tests {
             room_id: "!r:example.org".try_into().unwrap(),
             user_id: "@ann:example.org".try_into().unwrap(),
             until_ms: 1_700_000_030_000,
+            since: None,
         }
     }
 

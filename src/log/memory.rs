@@ -8,7 +8,7 @@ use tokio::sync::watch;
 
 use super::{
     AppendError, Appended, Appending, Batch, Follower, Log, ReadError, StreamHeads, check_expected,
-    check_size,
+    check_size, erased_by,
 };
 use crate::{
     clock::Clock,
@@ -70,6 +70,18 @@ impl MemoryLog {
                 .extend(new, remaining, now)
                 .map_err(|error| AppendError::TooLarge(error.to_string()))?;
             added.push(Arc::new(record));
+        }
+        let get = |offset: Offset| {
+            let index = offset.get().checked_sub(1).and_then(|index| usize::try_from(index).ok());
+            Ok(index.and_then(|index| inner.records.get(index)).map(|record| Record::clone(record)))
+        };
+        for left in erased_by(added.iter().map(|record| &**record), get)? {
+            if let Some(index) = left.offset().get().checked_sub(1)
+                && let Some(record) =
+                    usize::try_from(index).ok().and_then(|i| inner.records.get_mut(i))
+            {
+                *record = Arc::new(left);
+            }
         }
         let appended = Appended { first: inner.tip.offset.next(), last: tip.offset };
         for record in &added {

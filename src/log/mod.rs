@@ -18,6 +18,7 @@ use crate::record::{Chain, NewRecord, Offset, Record, Stream};
 pub mod archive;
 #[cfg(test)]
 mod contract;
+pub mod erase;
 pub mod format;
 pub mod memory;
 pub mod sled;
@@ -82,6 +83,9 @@ pub enum AppendError {
     /// the log takes no more writes until the server is started anew. Reads go on.
     #[error("the log refuses writes since one failed: {0}")]
     Failed(Arc<str>),
+    /// A `log.erase` record does not fit what it names.
+    #[error("nothing was erased: {0}")]
+    Erase(String),
     /// The log is shutting down.
     #[error("the server is shutting down")]
     Closed,
@@ -119,6 +123,9 @@ pub type Follower = Box<dyn FnMut(&[Arc<Record>]) + Send>;
 pub trait Log: Send + Sync + fmt::Debug + 'static {
     /// Appends all of `batch`, or nothing. Resolves once the batch is durable and the follower has
     /// seen it. Dropping the future does not take the batch back.
+    ///
+    /// A `log.erase` record takes the payloads that it names with it, in the same step: it is
+    /// refused if they are not durable yet or are not what it says.
     fn append(&self, batch: Batch) -> Appending<'_>;
 
     /// The record at `offset`, if the log is that long.
@@ -164,6 +171,33 @@ pub(crate) fn check_expected(heads: &StreamHeads, batch: &Batch) -> Result<(), A
         }
     }
     Ok(())
+}
+
+/// What the `log.erase` records among `added` leave of the records they name, the same for every
+/// backend. `get` gives a durable record.
+///
+/// # Errors
+/// [`AppendError::Erase`].
+pub(crate) fn erased_by<'a>(
+    added: impl Iterator<Item = &'a Record>,
+    mut get: impl FnMut(Offset) -> Result<Option<Record>, ReadError>,
+) -> Result<Vec<Record>, AppendError> {
+    let refused = |reason: &dyn fmt::Display| AppendError::Erase(reason.to_string());
+    let mut left = Vec::new();
+    for erasure in added.filter_map(erase::erasure) {
+        if erasure.count() > erase::MAX_ERASED {
+            return Err(refused(&format!("{} records at once", erasure.count())));
+        }
+        let mut targets = erase::Targets::default();
+        targets.add(&erasure);
+        for (offset, target) in targets.iter() {
+            let record = get(offset).map_err(|error| refused(&error))?;
+            let mut record = record.ok_or_else(|| refused(&format!("no record {offset} yet")))?;
+            record.payload = erase::remainder(&record, &target).map_err(|error| refused(&error))?;
+            left.push(record);
+        }
+    }
+    Ok(left)
 }
 
 /// Refuses a batch that is larger than a log takes, the same for every backend.
@@ -212,6 +246,6 @@ pub struct Verified {
     pub last: Offset,
     /// The last chain value.
     pub chain: Chain,
-    /// How many payloads were erased.
+    /// How many payloads were erased or reduced.
     pub erased: u64,
 }

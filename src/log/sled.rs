@@ -21,6 +21,10 @@
 //!   and flushed *in its sense*. A group writes less than one segment, so between the copy and the
 //!   reuse there is always an `fdatasync` of ours.
 //! - **Panics.** sled panics on some damage. Every call is fenced; a panic counts as a failed call.
+//! - **Erasing.** A value that was replaced stays in sled's file until the place is used again, which
+//!   may be never. [`SledLog::compact`] copies the log into a database of its own and puts that in the
+//!   place of the old one, whose files are removed. sled uses paths only while it opens (but for blobs,
+//!   of which there are none), so that a directory can be renamed under it.
 //!
 //! A failed write or sync ends writing for good: what the disk holds past the last durable record is
 //! unknown, so every append is refused from then on. Reads, which end at the durable watermark, go on.
@@ -41,12 +45,12 @@ use std::{
 };
 
 use bytes::Bytes;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::{
     AppendError, Appended, Appending, Batch, Follower, Log, ReadError, StreamHeads, VerifyError,
-    check_expected, check_size,
+    check_expected, check_size, erased_by,
     tip_file::{self, Noted, TipFile},
     verify::{Checker, Fault},
 };
@@ -54,7 +58,8 @@ use crate::{
     clock::Clock,
     record::{
         Offset, Record,
-        codec::{CodecError, Frame, Tip},
+        codec::{self, CodecError, Frame, Tip},
+        command::{Body as _, LogErase},
     },
 };
 
@@ -153,15 +158,22 @@ pub enum OpenError {
 
 /// A log in an embedded sled database. See the module's documentation.
 pub struct SledLog {
-    store: Arc<Store>,
+    store: Current,
     shared: Arc<Shared>,
     queue: mpsc::Sender<Message>,
     idle: Mutex<Option<Idle>>,
     committer: Mutex<Option<JoinHandle<()>>>,
     noter: Mutex<Option<JoinHandle<()>>>,
+    /// One compaction at a time.
+    compacting: Mutex<()>,
+    data_dir: PathBuf,
+    cache_bytes: u64,
     // Released last: only then may another process open the directory.
     _lock: File,
 }
+
+/// The store in use, which a compaction replaces.
+type Current = Arc<RwLock<Arc<Store>>>;
 
 /// What the committer is made from when the log is started.
 struct Idle {
@@ -184,6 +196,8 @@ struct Shared {
 
 enum Message {
     Append(Request),
+    /// Go on in another store.
+    Swap(Swap),
     /// Wakes the committer so that it sees `closing`.
     Close,
 }
@@ -191,6 +205,15 @@ enum Message {
 struct Request {
     batch: Batch,
     reply: oneshot::Sender<Result<Appended, AppendError>>,
+}
+
+/// A new store that holds the log up to `copied`.
+struct Swap {
+    store: Store,
+    /// The last record when copying began.
+    began: Offset,
+    copied: Offset,
+    reply: oneshot::Sender<Result<(), CompactError>>,
 }
 
 /// How many batches may wait for the committer; further appends wait outside the queue. Some
@@ -207,7 +230,7 @@ const MAX_GROUP_BYTES: usize = 2 * 1024 * 1024;
 impl fmt::Debug for SledLog {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SledLog")
-            .field("dir", &self.store.dir)
+            .field("dir", &self.store.read().dir)
             .field("durable", &*self.shared.durable.borrow())
             .finish_non_exhaustive()
     }
@@ -223,6 +246,8 @@ impl SledLog {
         let lock = lock_data_dir(&options.data_dir)?;
         let dir = log_dir(&options.data_dir);
         make_private_dir(&dir)?;
+        // What a compaction left that did not come to its end, or the log that it replaced.
+        remove_dir(&compacting_dir(&options.data_dir))?;
         let store = Store::open(&dir, options.cache_bytes)?;
         let tip = recover(&store, options.verify_tail)?;
         check_noted(&store, &tip)?;
@@ -232,7 +257,7 @@ impl SledLog {
     fn with_store(store: Store, tip: Tip, lock: File, options: SledOptions) -> Self {
         let (queue, receiver) = mpsc::channel(QUEUE_BATCHES);
         Self {
-            store: Arc::new(store),
+            store: Arc::new(RwLock::new(Arc::new(store))),
             shared: Arc::new(Shared {
                 durable: watch::Sender::new(tip.offset),
                 failure: watch::Sender::new(None),
@@ -245,6 +270,9 @@ impl SledLog {
             idle: Mutex::new(Some(Idle { queue: receiver, tip, clock: options.clock })),
             committer: Mutex::new(None),
             noter: Mutex::new(None),
+            compacting: Mutex::new(()),
+            data_dir: options.data_dir,
+            cache_bytes: options.cache_bytes,
             _lock: lock,
         }
     }
@@ -258,6 +286,74 @@ impl SledLog {
     /// Changes the room that the disk must have for appends, in bytes.
     pub fn set_min_free_bytes(&self, bytes: u64) {
         self.shared.min_free_bytes.store(bytes, Ordering::Relaxed);
+    }
+
+    fn current(&self) -> Arc<Store> {
+        Arc::clone(&self.store.read())
+    }
+
+    /// The bytes that the log takes on the disk.
+    ///
+    /// # Errors
+    /// When the disk fails.
+    pub fn disk_bytes(&self) -> io::Result<u64> {
+        use std::os::unix::fs::MetadataExt as _;
+        // Blocks that were given back count for nothing.
+        Ok(self.current().data.metadata()?.blocks() * 512)
+    }
+
+    /// The offset up to which every erasure has left the disk, not only the log.
+    ///
+    /// # Errors
+    /// When the store fails.
+    pub fn compacted(&self) -> Result<Offset, ReadError> {
+        Ok(self.current().compacted()?)
+    }
+
+    /// Copies the log into a new database, puts that in the place of the old one and removes the old
+    /// one, while appends and reads go on: what was erased is then off the disk. `pause` is called
+    /// after each piece of the copy; the compaction is given up when it says false. Blocks.
+    ///
+    /// Killed at any moment it leaves the old log or the new one, whole.
+    ///
+    /// # Errors
+    /// When there is no room for a second copy, a disk fails, or the log is closed; the log goes on as
+    /// it was.
+    pub fn compact(&self, mut pause: impl FnMut() -> bool) -> Result<Compacted, CompactError> {
+        let _one = self.compacting.lock();
+        let old = self.current();
+        let before = self.disk_bytes().map_err(CompactError::Disk)?;
+        let free = free_bytes(&old.dir).map_err(CompactError::Disk)?;
+        let reserve = self.shared.min_free_bytes.load(Ordering::Relaxed);
+        if free < before.saturating_add(reserve) {
+            return Err(CompactError::Room { needed: before.saturating_add(reserve), free });
+        }
+        let dir = compacting_dir(&self.data_dir);
+        remove_dir(&dir)?;
+        make_private_dir(&dir)?;
+        let (began, mut copied) = (*self.shared.durable.borrow(), Offset::ZERO);
+        {
+            let new = Store::open(&dir, self.cache_bytes)?;
+            while copied < *self.shared.durable.borrow() {
+                copied = new.copy_from(&old, copied, *self.shared.durable.borrow())?;
+                if !pause() {
+                    return Err(CompactError::GivenUp);
+                }
+            }
+        }
+        // Opened once more, sled notes where everything is and need not look for it at the next start.
+        let new = Store::open(&dir, self.cache_bytes)?;
+        let (reply, swapped) = oneshot::channel();
+        let swap = Message::Swap(Swap { store: new, began, copied, reply });
+        if self.idle.lock().is_some() || self.queue.blocking_send(swap).is_err() {
+            return Err(CompactError::Closed);
+        }
+        swapped.blocking_recv().unwrap_or(Err(CompactError::Closed))?;
+        drop(old);
+        // Those who are reading in it may go on: the disk has its room back when the last has ended.
+        remove_dir(&dir)?;
+        let after = self.disk_bytes().map_err(CompactError::Disk)?;
+        Ok(Compacted { before, after })
     }
 
     async fn outcome(
@@ -310,13 +406,13 @@ impl Log for SledLog {
         if offset == Offset::ZERO || offset > *self.shared.durable.borrow() {
             return Ok(None);
         }
-        let frame = self.store.get(offset)?.ok_or(ReadError::Missing(offset))?;
+        let frame = self.current().get(offset)?.ok_or(ReadError::Missing(offset))?;
         decode(offset, &frame).map(Some)
     }
 
     fn read(&self, from: Offset, limit: usize) -> Result<Vec<Record>, ReadError> {
         let durable = *self.shared.durable.borrow();
-        self.store.read(from.max(Offset::new(1)), durable, limit)
+        self.current().read(from.max(Offset::new(1)), durable, limit)
     }
 
     fn durable(&self) -> watch::Receiver<Offset> {
@@ -335,6 +431,7 @@ impl Log for SledLog {
             tip,
             heads,
             follower,
+            last_erasure: Offset::ZERO,
         };
         let thread = std::thread::Builder::new().name("log-committer".to_owned());
         match thread.spawn(move || committer.run(queue)) {
@@ -343,7 +440,7 @@ impl Log for SledLog {
                 self.shared.fail(&format!("the committer's thread could not be started: {error}"));
             }
         }
-        let (shared, dir) = (Arc::clone(&self.shared), self.store.dir.clone());
+        let (shared, dir) = (Arc::clone(&self.shared), log_dir(&self.data_dir));
         let thread = std::thread::Builder::new().name("log-tip".to_owned());
         match thread.spawn(move || note_tip(&shared, &dir)) {
             Ok(handle) => *self.noter.lock() = Some(handle),
@@ -418,12 +515,14 @@ impl Drop for SledLog {
 
 /// The one thread that writes.
 struct Committer {
-    store: Arc<Store>,
+    store: Current,
     shared: Arc<Shared>,
     clock: Clock,
     tip: Tip,
     heads: StreamHeads,
     follower: Follower,
+    /// The last record that erased something since the log was started.
+    last_erasure: Offset,
 }
 
 /// The records of a group, on their way to the disk.
@@ -437,17 +536,67 @@ impl Committer {
     fn run(mut self, mut queue: mpsc::Receiver<Message>) {
         let mut requests = Vec::new();
         while let Some(message) = queue.blocking_recv() {
-            gather(message, &mut queue, &mut requests);
-            self.commit(&mut requests);
+            self.take(message, &mut queue, &mut requests);
             if self.shared.closing.load(Ordering::SeqCst) {
                 queue.close();
                 while let Ok(message) = queue.try_recv() {
-                    gather(message, &mut queue, &mut requests);
-                    self.commit(&mut requests);
+                    self.take(message, &mut queue, &mut requests);
                 }
                 return;
             }
         }
+    }
+
+    /// Commits the group that begins with `message`, and what was met behind it.
+    fn take(
+        &mut self,
+        message: Message,
+        queue: &mut mpsc::Receiver<Message>,
+        requests: &mut Vec<Request>,
+    ) {
+        let swap = gather(message, queue, requests);
+        self.commit(requests);
+        if let Some(Swap { store, began, copied, reply }) = swap {
+            // What was copied before it was erased is whole in the copy.
+            let swapped = if self.last_erasure > began {
+                Err(CompactError::GivenUp)
+            } else {
+                self.swap(store, copied)
+            };
+            let _ = reply.send(swapped);
+        }
+    }
+
+    /// Goes on in `new`, once it holds everything.
+    fn swap(&mut self, mut new: Store, mut copied: Offset) -> Result<(), CompactError> {
+        self.may_write().map_err(|error| CompactError::Store(error.to_string()))?;
+        let old = Arc::clone(&self.store.read());
+        while copied < self.tip.offset {
+            copied = new.copy_from(&old, copied, self.tip.offset)?;
+        }
+        new.note_compacted(self.tip.offset)?;
+        if !matches!(new.get(self.tip.offset)?.map(|frame| Frame::decode(&frame)),
+            Some(Ok(frame)) if frame.record.chain == self.tip.chain)
+        {
+            return Err(CompactError::Store("the copy is not the log".to_owned()));
+        }
+        let noted = Noted { offset: self.tip.offset, chain: self.tip.chain };
+        let (dir, place) = (new.dir.clone(), old.dir.clone());
+        TipFile::open(&dir).and_then(|file| file.write(noted)).map_err(CompactError::Disk)?;
+        File::open(&dir).and_then(|dir| dir.sync_all()).map_err(CompactError::Disk)?;
+        let exchange = rustix::fs::RenameFlags::EXCHANGE;
+        let cwd = rustix::fs::CWD;
+        rustix::fs::renameat_with(cwd, &dir, cwd, &place, exchange)
+            .map_err(|error| CompactError::Disk(error.into()))?;
+        // From here on nothing may be acknowledged that is in the other directory alone.
+        let parent = place.parent().unwrap_or(&place);
+        if let Err(error) = File::open(parent).and_then(|parent| parent.sync_all()) {
+            self.shared.fail(&format!("the compacted log could not be put in place: {error}"));
+            return Err(CompactError::Disk(error));
+        }
+        new.dir = place;
+        *self.store.write() = Arc::new(new);
+        Ok(())
     }
 
     /// Commits one group and answers all of it.
@@ -485,12 +634,13 @@ impl Committer {
             return Err(AppendError::Failed(reason));
         }
         let reserve = self.shared.min_free_bytes.load(Ordering::Relaxed);
-        let free = free_bytes(&self.store.dir)
+        let dir = self.store.read().dir.clone();
+        let free = free_bytes(&dir)
             .map_err(|error| AppendError::Full(format!("free space is unknown: {error}")))?;
         if free < reserve {
             return Err(AppendError::Full(format!(
                 "{free} bytes are free on the disk of {}, {reserve} are kept in reserve",
-                self.store.dir.display()
+                dir.display()
             )));
         }
         Ok(())
@@ -516,6 +666,20 @@ impl Committer {
                     .map_err(|error| AppendError::TooLarge(error.to_string()))?,
             );
         }
+        let (store, durable) = (Arc::clone(&self.store.read()), *self.shared.durable.borrow());
+        let get = |offset: Offset| match store.get(offset)? {
+            Some(frame) if offset <= durable => decode(offset, &frame).map(Some),
+            _ => Ok(None),
+        };
+        let left = erased_by(accepted.iter().map(|(record, _)| record), get)?;
+        if !left.is_empty() {
+            self.last_erasure = tip.offset;
+        }
+        for left in left {
+            let frame = codec::encode_frame(&left)
+                .map_err(|error| AppendError::Erase(error.to_string()))?;
+            group.writes.insert(&key(left.offset()), frame);
+        }
         for (record, frame) in accepted {
             self.heads.insert(record.header.stream.clone(), record.offset());
             group.writes.insert(&key(record.offset()), frame);
@@ -530,7 +694,8 @@ impl Committer {
         if group.records.is_empty() {
             return Ok(());
         }
-        self.store.write(group.writes).map_err(|error| self.shared.fail(&error.0))?;
+        let store = Arc::clone(&self.store.read());
+        store.write(group.writes).map_err(|error| self.shared.fail(&error.0))?;
         *self.shared.tip.lock() = Noted { offset: self.tip.offset, chain: self.tip.chain };
         self.shared.durable.send_replace(self.tip.offset);
         catch_unwind(AssertUnwindSafe(|| (self.follower)(&group.records))).map_err(|panic| {
@@ -543,20 +708,33 @@ impl Committer {
     }
 }
 
-/// Takes what is queued behind `message`, up to the size of a group.
-fn gather(message: Message, queue: &mut mpsc::Receiver<Message>, requests: &mut Vec<Request>) {
+/// Takes what is queued behind `message`, up to the size of a group or to a change of the store.
+fn gather(
+    message: Message,
+    queue: &mut mpsc::Receiver<Message>,
+    requests: &mut Vec<Request>,
+) -> Option<Swap> {
     let mut bytes = 0;
     let mut next = Some(message);
     while let Some(message) = next {
-        if let Message::Append(request) = message {
-            bytes += request.batch.records.iter().map(|new| new.payload.len()).sum::<usize>();
-            requests.push(request);
+        match message {
+            Message::Append(request) => {
+                for new in &request.batch.records {
+                    // An erasure writes other records again.
+                    let erases = new.kind == LogErase::KIND.name;
+                    bytes += if erases { MAX_GROUP_BYTES } else { new.payload.len() };
+                }
+                requests.push(request);
+            }
+            Message::Swap(swap) => return Some(swap),
+            Message::Close => {}
         }
         if bytes >= MAX_GROUP_BYTES || requests.len() >= MAX_GROUP_BATCHES {
-            return;
+            return None;
         }
         next = queue.try_recv().ok();
     }
+    None
 }
 
 /// Drops a last batch that is not whole, verifies the last records, and gives the log's end.
@@ -610,6 +788,63 @@ fn recover(store: &Store, verify_tail: u64) -> Result<Tip, OpenError> {
         tip = Tip::after(&load(last)?);
     }
     Ok(tip)
+}
+
+/// What a compaction came to: the bytes that the log took on the disk before and after it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Compacted {
+    /// Before.
+    pub before: u64,
+    /// After.
+    pub after: u64,
+}
+
+/// Why a log was not compacted. It goes on as it was.
+#[derive(Debug, thiserror::Error)]
+pub enum CompactError {
+    /// There is no room for a second copy.
+    #[error("a second copy of the log and the reserve take {needed} bytes, {free} are free")]
+    Room {
+        /// The bytes that must be free.
+        needed: u64,
+        /// Those that are.
+        free: u64,
+    },
+    /// A store failed.
+    #[error("{0}")]
+    Store(String),
+    /// A directory could not be made, removed or exchanged.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// The disk failed.
+    #[error(transparent)]
+    Disk(io::Error),
+    /// It was given up, or something was erased while it went on.
+    #[error("it was given up; the next one will do")]
+    GivenUp,
+    /// The log takes no writes: it is not started, or closed.
+    #[error("the log takes no writes")]
+    Closed,
+}
+
+impl From<StoreError> for CompactError {
+    fn from(error: StoreError) -> Self {
+        Self::Store(error.0)
+    }
+}
+
+/// Where a compaction makes the new log, and leaves the old one until it is removed.
+fn compacting_dir(data_dir: &Path) -> PathBuf {
+    data_dir.join("log.compacting")
+}
+
+fn remove_dir(path: &Path) -> Result<(), OpenError> {
+    match std::fs::remove_dir_all(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(OpenError::Io { path: path.to_owned(), source: error })
+        }
+        _ => Ok(()),
+    }
 }
 
 /// The directory of the log in a data directory.
@@ -669,6 +904,8 @@ fn free_bytes(path: &Path) -> io::Result<u64> {
 /// sled with its calls fenced and its writes made durable.
 pub(crate) struct Store {
     records: sled::Tree,
+    /// What is known of the store itself.
+    about: sled::Tree,
     db: sled::Db,
     /// sled's data file, through a handle of our own.
     data: File,
@@ -691,6 +928,14 @@ const SEGMENT_BYTES: usize = 16 * 1024 * 1024;
 
 /// The name of the tree.
 const TREE: &str = "records";
+
+/// The name of the other tree, and its key: the offset up to which all that was erased is off the
+/// disk.
+const ABOUT: &str = "about";
+const COMPACTED: &str = "compacted";
+
+/// A copy is made durable in pieces of about this many bytes.
+const COPY_BYTES: usize = 1024 * 1024;
 
 /// sled's own threads can hold its lock for a moment after its last handle in this process was
 /// dropped. Nobody else can have it: ours is taken first.
@@ -720,9 +965,10 @@ impl Store {
             }
         };
         let records = fenced("opening the tree", || db.open_tree(TREE)).map_err(unusable)?;
+        let about = fenced("opening the tree", || db.open_tree(ABOUT)).map_err(unusable)?;
         let path = dir.join("db");
         let data = File::open(&path).map_err(|source| failed(&path, source))?;
-        let store = Self { records, db, data, dir: dir.to_owned() };
+        let store = Self { records, about, db, data, dir: dir.to_owned() };
         store.sync().map_err(unusable)?;
         // The files' names must survive a power cut too, and sled's own configuration file.
         let conf = dir.join("conf");
@@ -735,6 +981,36 @@ impl Store {
     /// Applies `batch`, whole or not at all, and returns once it is durable.
     pub(crate) fn write(&self, batch: sled::Batch) -> Result<(), StoreError> {
         fenced("writing", || self.records.apply_batch(batch))?;
+        self.sync()
+    }
+
+    /// Copies a piece of the frames after `copied` up to `to` from another store, as they stand, and
+    /// gives the last that was. Durable when it returns.
+    fn copy_from(&self, other: &Self, copied: Offset, to: Offset) -> Result<Offset, StoreError> {
+        let (mut writes, mut bytes, mut last) = (sled::Batch::default(), 0, copied);
+        let mut frames = other.records.range(key(copied.next())..=key(to));
+        while bytes < COPY_BYTES && last < to {
+            let next = fenced("reading", || frames.next().transpose())?;
+            let (found, frame) = next
+                .filter(|(found, _)| *found == key(last.next()))
+                .ok_or_else(|| StoreError(format!("record {} is missing", last.next())))?;
+            bytes += frame.len();
+            writes.insert(found, frame);
+            last = last.next();
+        }
+        self.write(writes)?;
+        Ok(last)
+    }
+
+    fn compacted(&self) -> Result<Offset, StoreError> {
+        let value = fenced("reading", || self.about.get(COMPACTED))?;
+        let value = value.and_then(|value| <[u8; 8]>::try_from(&*value).ok());
+        Ok(value.map_or(Offset::ZERO, |value| Offset::new(u64::from_be_bytes(value))))
+    }
+
+    /// Notes that nothing that was erased up to `offset` was ever written to this store.
+    pub(crate) fn note_compacted(&self, offset: Offset) -> Result<(), StoreError> {
+        fenced("writing", || self.about.insert(COMPACTED, &key(offset)))?;
         self.sync()
     }
 
@@ -817,7 +1093,7 @@ mod tests {
     use crate::{
         log::{
             MAX_PAYLOAD_BYTES,
-            contract::{batch, payload, record, start},
+            contract::{batch, erasure, event, one, passing, payload, record, start},
             verify,
         },
         record::NewRecord,
@@ -982,9 +1258,9 @@ mod tests {
 
     fn frame_of_another_chain(frame: &[u8]) -> Vec<u8> {
         let mut record = Frame::decode(&Bytes::copy_from_slice(frame)).unwrap().record;
-        let header = crate::record::codec::encode_header(&record.header).unwrap();
-        record.chain = crate::record::codec::chain(&[7; 32], &header);
-        crate::record::codec::encode_frame(&record).unwrap()
+        let header = codec::encode_header(&record.header).unwrap();
+        record.chain = codec::chain(&[7; 32], &header);
+        codec::encode_frame(&record).unwrap()
     }
 
     #[tokio::test]
@@ -1029,6 +1305,98 @@ mod tests {
         assert!(matches!(log.append(batch("a", 1)).await, Err(AppendError::Failed(_))));
         // Durable all the same.
         assert_eq!(log.read(Offset::new(1), 10).unwrap().len(), 1);
+    }
+
+    /// The files below `dir` that hold `text`.
+    fn files_with(dir: &Path, text: &str) -> Vec<PathBuf> {
+        let mut found = Vec::new();
+        for entry in std::fs::read_dir(dir).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                found.extend(files_with(&path, text));
+            } else if std::fs::read(&path)
+                .unwrap()
+                .windows(text.len())
+                .any(|window| window == text.as_bytes())
+            {
+                found.push(path);
+            }
+        }
+        found
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn after_a_compaction_no_file_holds_what_was_erased() {
+        const SECRET: &str = "the-eagle-has-landed";
+        let dir = tempfile::tempdir().unwrap();
+        let log = Arc::new(open(&dir));
+        for number in 0..200 {
+            log.append(one(passing(format!(r#"{{"passed":"{number} swiftly"}}"#)))).await.unwrap();
+        }
+        log.append(one(event(SECRET))).await.unwrap();
+        log.append(one(event("what stays"))).await.unwrap();
+        log.append(one(erasure(&*log, &[201], &[(1, 200)]))).await.unwrap();
+        assert!(log.compacted().unwrap() < Offset::new(203));
+        // sled keeps what it has replaced: without a compaction the text would stay.
+        assert!(!files_with(dir.path(), SECRET).is_empty());
+        let before = log.read(Offset::new(1), 1000).unwrap();
+
+        // Others go on while it is under way.
+        let compacting = {
+            let log = Arc::clone(&log);
+            tokio::task::spawn_blocking(move || log.compact(|| true).unwrap())
+        };
+        for _ in 0..50 {
+            log.append(batch("a", 1)).await.unwrap();
+        }
+        compacting.await.unwrap();
+        for text in [SECRET, "swiftly"] {
+            assert_eq!(files_with(dir.path(), text), Vec::<PathBuf>::new(), "{text}");
+        }
+        assert!(!files_with(dir.path(), "what stays").is_empty());
+        assert!(!compacting_dir(dir.path()).exists());
+        log.append(batch("b", 3)).await.unwrap();
+        let last = *log.durable().borrow();
+        assert_eq!(last, Offset::new(203 + 50 + 3));
+        assert!(log.compacted().unwrap() >= Offset::new(203));
+        assert_eq!(log.read(Offset::new(1), before.len()).unwrap(), before);
+        let all = log.read(Offset::new(1), 1000).unwrap();
+        verify(&*log, |_| ()).unwrap();
+        drop(log);
+
+        let log = open(&dir);
+        assert_eq!(log.read(Offset::new(1), 1000).unwrap(), all);
+        assert_eq!(verify(&log, |_| ()).unwrap().last, last);
+        assert!(log.compacted().unwrap() >= Offset::new(203));
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_compaction_that_is_given_up_changes_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = Arc::new(open(&dir));
+        for _ in 0..20 {
+            log.append(batch("a", 3)).await.unwrap();
+        }
+        let all = log.read(Offset::new(1), 1000).unwrap();
+        let compact = |log: &Arc<SledLog>, on: bool| {
+            let log = Arc::clone(log);
+            tokio::task::spawn_blocking(move || log.compact(|| on))
+        };
+        let given_up = compact(&log, false).await.unwrap();
+        assert!(matches!(given_up, Err(CompactError::GivenUp)), "{given_up:?}");
+        log.set_min_free_bytes(u64::MAX);
+        let no_room = compact(&log, true).await.unwrap();
+        assert!(matches!(no_room, Err(CompactError::Room { .. })), "{no_room:?}");
+        log.set_min_free_bytes(DEFAULT_MIN_FREE_BYTES);
+        assert_eq!(log.read(Offset::new(1), 1000).unwrap(), all);
+        log.close();
+        let closed = compact(&log, true).await.unwrap();
+        assert!(matches!(closed, Err(CompactError::Closed)), "{closed:?}");
+        drop(log);
+        // What they left is gone at the next start.
+        let log = open(&dir);
+        assert!(!compacting_dir(dir.path()).exists());
+        assert_eq!(log.read(Offset::new(1), 1000).unwrap(), all);
     }
 
     #[tokio::test]

@@ -4,7 +4,7 @@
 //! [`Checker`] is the same check for one record after another; opening a log, reading an archive
 //! and restoring from one all go through it, so that they cannot disagree on what is intact.
 
-use super::{Log, ReadError, Verified};
+use super::{Log, ReadError, Verified, erase::Audit};
 use crate::record::{
     CHAIN_START, Chain, CommandError, Epoch, Offset, Payload, Record,
     codec::{self, CodecError},
@@ -15,13 +15,14 @@ const CHUNK: usize = 512;
 
 /// Checks every record of `log` up to its durable watermark: contiguous offsets, hash chain,
 /// payload hashes, commands that can be read, times and epochs that do not decrease, whole
-/// batches. `on_progress` is called now and then with the last offset checked.
+/// batches, no payload gone but what a record says was erased. `on_progress` is called now and then with the last offset checked.
 ///
 /// # Errors
 /// The first fault, with its offset.
 pub fn verify(log: &dyn Log, mut on_progress: impl FnMut(Offset)) -> Result<Verified, VerifyError> {
     let durable = *log.durable().borrow();
     let mut checker = Checker::from_start();
+    let mut audit = Audit::default();
     while checker.last() < durable {
         let from = checker.last().next();
         // Damage anywhere in a chunk fails the whole read; one by one, the first fault is found.
@@ -34,12 +35,14 @@ pub fn verify(log: &dyn Log, mut on_progress: impl FnMut(Offset)) -> Result<Veri
         }
         for record in &records {
             checker.check(record)?;
+            audit.note(record);
             record
                 .command()
                 .map_err(|error| VerifyError::at(record.offset(), Fault::Command(error)))?;
         }
         on_progress(checker.last());
     }
+    audit.finish()?;
     checker.finish()
 }
 
@@ -112,6 +115,12 @@ pub enum Fault {
     /// Its command cannot be read.
     #[error(transparent)]
     Command(CommandError),
+    /// Its payload is gone, though no record says that it was erased.
+    #[error("the payload is gone, and no record says that it was erased")]
+    Gone,
+    /// Another payload stands in its place than the one that a record says is left of it.
+    #[error("the payload was replaced, and not by what a record says is left of it")]
+    Replaced,
 }
 
 /// Checks records one after another.
@@ -211,7 +220,7 @@ impl Checker {
             epoch: header.epoch,
             batch_remaining: header.batch_remaining,
             records: self.records + 1,
-            erased: self.erased + u64::from(record.payload == Payload::Erased),
+            erased: self.erased + u64::from(!matches!(record.payload, Payload::Present(_))),
         };
         Ok(())
     }
@@ -246,7 +255,11 @@ mod tests {
             contract::{payload, record},
             memory::MemoryLog,
         },
-        record::codec::Tip,
+        record::{
+            Command, NewRecord, Origin, Stream,
+            codec::Tip,
+            command::{LogErase, Reduced},
+        },
     };
 
     /// Batches of three, three and one.
@@ -289,13 +302,47 @@ mod tests {
     }
 
     #[test]
-    fn an_intact_log_verifies_also_with_erased_payloads() {
-        let mut records = records();
-        let chain = records[6].chain;
-        records[1].payload = Payload::Erased;
-        records[4].payload = Payload::Erased;
+    fn a_log_verifies_without_the_payloads_that_a_record_says_were_erased() {
+        let erase = |runs: &[(u64, u64)]| {
+            let mut records = records();
+            let runs = runs.iter().map(|(a, b)| (Offset::new(*a), Offset::new(*b)));
+            let erase = LogErase { superseded: runs.collect(), ..LogErase::default() };
+            let new = NewRecord::new(Stream::server(), Origin::server(), &Command::from(erase));
+            records.push(Tip::after(&records[6]).extend(new, 0, 2_000).unwrap().0);
+            records[1].payload = Payload::Erased;
+            records[4].payload = Payload::Erased;
+            records
+        };
+        let records = erase(&[(2, 2), (4, 6)]);
+        let chain = records[7].chain;
         let verified = check(records).unwrap();
-        assert_eq!(verified, Verified { records: 7, last: Offset::new(7), chain, erased: 2 });
+        assert_eq!(verified, Verified { records: 8, last: Offset::new(8), chain, erased: 2 });
+        for (runs, gone) in [(&[][..], 2), (&[(2, 3)], 5), (&[(5, 5)], 2), (&[(2, 9)], 2)] {
+            let error = check(erase(runs)).unwrap_err();
+            assert_eq!(error.offset.get(), gone, "{runs:?}: {error}");
+            assert!(matches!(error.fault, Fault::Gone), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_reduced_payload_is_the_one_that_a_record_says_is_left() {
+        let left = payload(3);
+        for (hash, found) in [(*blake3::hash(&left).as_bytes(), None), ([7; 32], Some(3))] {
+            let mut records = records();
+            let reduced = Reduced {
+                offset: Offset::new(3),
+                because: Offset::new(4),
+                room_version: ruma::RoomVersionId::V10,
+                hash,
+            };
+            let erase = LogErase { reduced: vec![reduced], ..LogErase::default() };
+            let new = NewRecord::new(Stream::server(), Origin::server(), &Command::from(erase));
+            records.push(Tip::after(&records[6]).extend(new, 0, 2_000).unwrap().0);
+            records[2].payload = Payload::Reduced(left.clone());
+            let fault = check(records).err();
+            assert_eq!(fault.as_ref().map(|error| error.offset.get()), found, "{fault:?}");
+            assert!(fault.is_none_or(|error| matches!(error.fault, Fault::Replaced)));
+        }
     }
 
     #[test]

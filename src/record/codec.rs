@@ -23,6 +23,7 @@ const ENCODING_JSON: u8 = 1;
 
 const STATE_PRESENT: u8 = 0;
 const STATE_ERASED: u8 = 1;
+const STATE_REDUCED: u8 = 2;
 
 /// Why bytes are not a record.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -56,6 +57,9 @@ pub enum CodecError {
     /// The payload is not the one that the header names.
     #[error("the payload does not match its hash")]
     PayloadHash,
+    /// The payload that stands for the original is not the one that was put there.
+    #[error("the reduced payload does not match its hash")]
+    ReducedHash,
 }
 
 /// Encodes `header` alone: the bytes that the chain covers.
@@ -129,6 +133,14 @@ fn put_after_header(out: &mut Vec<u8>, chain: &Chain, payload: &Payload) {
         Payload::Present(bytes) => {
             out.reserve(1 + bytes.len());
             out.push(STATE_PRESENT);
+            out.extend_from_slice(bytes);
+        }
+        Payload::Reduced(bytes) => {
+            out.reserve(1 + 4 + 32 + bytes.len());
+            out.push(STATE_REDUCED);
+            // A payload is never reduced to more than the log takes.
+            out.extend_from_slice(&u32::try_from(bytes.len()).unwrap_or(u32::MAX).to_be_bytes());
+            out.extend_from_slice(blake3::hash(bytes).as_bytes());
             out.extend_from_slice(bytes);
         }
         Payload::Erased => out.push(STATE_ERASED),
@@ -280,6 +292,22 @@ impl Frame {
             }
             STATE_ERASED if rest.is_empty() => Payload::Erased,
             STATE_ERASED => return Err(CodecError::Trailing(rest.len())),
+            STATE_REDUCED => {
+                let length = reader.u32("reduced length")? as usize;
+                let hash: [u8; 32] = reader.array("reduced hash")?;
+                let rest = bytes.slice(reader.at..);
+                if rest.len() < length {
+                    return Err(CodecError::Truncated("reduced payload"));
+                }
+                if rest.len() > length {
+                    return Err(CodecError::Trailing(rest.len() - length));
+                }
+                // Checked here and not with the others: nothing keeps the hash once it is decoded.
+                if *blake3::hash(&rest).as_bytes() != hash {
+                    return Err(CodecError::ReducedHash);
+                }
+                Payload::Reduced(rest)
+            }
             other => {
                 return Err(CodecError::Value { field: "payload_state", value: other.into() });
             }
@@ -321,7 +349,7 @@ impl Frame {
             {
                 Err(CodecError::PayloadHash)
             }
-            Payload::Present(_) | Payload::Erased => Ok(()),
+            Payload::Present(_) | Payload::Reduced(_) | Payload::Erased => Ok(()),
         }
     }
 }
@@ -411,14 +439,17 @@ mod tests {
         fn record()(
             mut header in header(),
             payload in prop::collection::vec(any::<u8>(), 1..200),
-            erased: bool,
+            state in 0..3_u8,
             previous: Chain,
         ) -> (Chain, Record) {
             header.payload_len = payload.len() as u32;
             header.payload_hash = *blake3::hash(&payload).as_bytes();
             let chain = chain(&previous, &encode_header(&header).unwrap());
-            let payload =
-                if erased { Payload::Erased } else { Payload::Present(payload.into()) };
+            let payload = match state {
+                0 => Payload::Present(payload.into()),
+                1 => Payload::Erased,
+                _ => Payload::Reduced(payload[payload.len() / 2..].to_vec().into()),
+            };
             (previous, Record { header, chain, payload })
         }
     }

@@ -66,7 +66,7 @@ pub enum CommandError {
 }
 
 macro_rules! commands {
-    ($($(#[$doc:meta])* $variant:ident($payload:ty) = $name:literal version $version:literal $class:ident $(, $ephemeral:ident)?;)*) => {
+    ($($(#[$doc:meta])* $variant:ident($payload:ty) = $name:literal version $version:literal $class:ident $(, $ephemeral:ident)? $(, from $upcast:path)?;)*) => {
         /// A write, as a fact.
         #[derive(Clone, Debug)]
         pub enum Command {
@@ -83,6 +83,10 @@ macro_rules! commands {
                 class: Class::$class,
                 ephemeral: commands!(@ephemeral $($ephemeral)?),
             };
+
+            $(fn upcast(version: u16, payload: &[u8]) -> Result<Self, serde_json::Error> {
+                $upcast(version, payload)
+            })?
         }
 
         impl From<$payload> for Command {
@@ -125,6 +129,8 @@ commands! {
     ServerIdentity(ServerIdentity) = "server.identity" version 1 MustNotRewind;
     /// The log was rebuilt from its archive; a new epoch begins with this record.
     ServerRestore(ServerRestore) = "server.restore" version 1 MustNotRewind;
+    /// Payloads of earlier records were erased or reduced.
+    LogErase(LogErase) = "log.erase" version 1 MustNotRewind;
     /// An account was made.
     UserRegister(UserRegister) = "user.register" version 1 MustNotRewind;
     /// A password was set or its hash renewed.
@@ -163,8 +169,8 @@ commands! {
     RoomForget(RoomForget) = "room.forget" version 1 Rewindable;
     /// A room was listed in or taken off the public directory.
     RoomVisibility(RoomVisibility) = "room.visibility" version 1 Rewindable;
-    /// A user's receipts in a room moved.
-    RoomReceipt(RoomReceipt) = "room.receipt" version 1 Rewindable, ephemeral;
+    /// Receipts in a room moved.
+    RoomReceipt(RoomReceipt) = "room.receipt" version 2 Rewindable, ephemeral, from RoomReceipt::before;
     /// A user started or stopped typing in a room.
     RoomTyping(RoomTyping) = "room.typing" version 1 Rewindable, ephemeral;
     /// A user reported an event, a room or a user to those who run the server.
@@ -188,7 +194,7 @@ pub trait Body: Serialize + DeserializeOwned {
     /// What is fixed about the kind.
     const KIND: Kind;
 
-    /// Reads a payload that an older version wrote. There is none yet for any kind.
+    /// Reads a payload that an older version wrote. Of most kinds there is none yet.
     ///
     /// # Errors
     /// When the payload does not fit that version.
@@ -235,6 +241,41 @@ pub struct ServerRestore {
     pub source: String,
     /// The last record that was there. What came after it, if anything, is lost.
     pub last: Offset,
+}
+
+/// Payload of `log.erase`. What it names is erased in one step with the appending of this record.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogErase {
+    /// The events whose payload is reduced, in ascending order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub reduced: Vec<Reduced>,
+    /// The ephemeral records whose payload is erased, since later records say all that they said:
+    /// runs, each with its first and last offset, in ascending order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub superseded: Vec<(Offset, Offset)>,
+}
+
+/// An event that lost its content.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reduced {
+    /// The record of the event.
+    pub offset: Offset,
+    /// The record of the redaction that took it.
+    pub because: Offset,
+    /// The version of its room, whose rules say what is left.
+    pub room_version: RoomVersionId,
+    /// blake3 of what is left.
+    #[serde(with = "hex")]
+    pub hash: [u8; 32],
+}
+
+impl LogErase {
+    /// How many payloads it takes.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        let run = |(first, last): &(Offset, Offset)| (last.get() + 1).saturating_sub(first.get());
+        self.reduced.len() as u64 + self.superseded.iter().map(run).sum::<u64>()
+    }
 }
 
 /// What kind of account it is.
@@ -512,11 +553,33 @@ pub struct RoomVisibility {
     pub public: bool,
 }
 
-/// Payload of `room.receipt`.
+/// Payload of `room.receipt`: what moved at one time in one room, which in a large one may be the
+/// receipts of many users.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RoomReceipt {
     /// The room.
     pub room_id: OwnedRoomId,
+    /// The receipts: no two of one user, type and thread.
+    pub receipts: Vec<Receipt>,
+}
+
+impl RoomReceipt {
+    /// Version 1 held one receipt, beside the room.
+    fn before(_: u16, payload: &[u8]) -> Result<Self, serde_json::Error> {
+        #[derive(Deserialize)]
+        struct Before {
+            room_id: OwnedRoomId,
+            #[serde(flatten)]
+            receipt: Receipt,
+        }
+        let Before { room_id, receipt } = serde_json::from_slice(payload)?;
+        Ok(Self { room_id, receipts: vec![receipt] })
+    }
+}
+
+/// A receipt.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Receipt {
     /// The user.
     pub user_id: OwnedUserId,
     /// `m.read` or `m.read.private`.
@@ -539,6 +602,10 @@ pub struct RoomTyping {
     pub user_id: OwnedUserId,
     /// When it ends by itself, in milliseconds since the Unix epoch; 0 ends it now.
     pub until_ms: u64,
+    /// For one who was typing already: the record with which that began. Only the end has moved, and
+    /// nobody else has anything new.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<Offset>,
 }
 
 /// Payload of `report.create`. What is reported is the event if there is one, otherwise the room or the
@@ -692,6 +759,21 @@ pub struct AliasRemove {
     pub alias: OwnedRoomAliasId,
 }
 
+/// 32 bytes as 64 lower-case hexadecimal digits.
+mod hex {
+    use serde::{Deserialize as _, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(hash: &[u8; 32], to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(&blake3::Hash::from_bytes(*hash).to_hex())
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<[u8; 32], D::Error> {
+        let hex = <std::borrow::Cow<'de, str>>::deserialize(from)?;
+        let hash = blake3::Hash::from_hex(hex.as_bytes()).map_err(serde::de::Error::custom)?;
+        Ok(*hash.as_bytes())
+    }
+}
+
 /// Text that is in the log because it must be, and nowhere else: it does not show when what holds it
 /// is printed.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -748,5 +830,26 @@ impl<'de> Deserialize<'de> for TokenHash {
         let hex = <std::borrow::Cow<'de, str>>::deserialize(deserializer)?;
         let hash = blake3::Hash::from_hex(hex.as_bytes()).map_err(serde::de::Error::custom)?;
         Ok(Self(*hash.as_bytes()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_receipt_of_version_1_is_read() {
+        let stored = br#"{"room_id":"!r:example.org","user_id":"@ann:example.org","receipt_type":"m.read","event_id":"$e","thread_id":"main","ts":7}"#;
+        let Ok(Command::RoomReceipt(read)) = Command::decode("room.receipt", 1, stored) else {
+            panic!("it is not read")
+        };
+        let receipt = Receipt {
+            user_id: "@ann:example.org".try_into().unwrap(),
+            receipt_type: "m.read".to_owned(),
+            event_id: "$e".try_into().unwrap(),
+            thread_id: Some("main".to_owned()),
+            ts: 7,
+        };
+        assert_eq!((read.room_id.as_str(), read.receipts), ("!r:example.org", vec![receipt]));
     }
 }

@@ -12,8 +12,10 @@ use serde::{Deserialize, Serialize};
 
 pub mod codec;
 pub mod command;
+mod reduce;
 
 pub use command::{Class, Command, CommandError};
+pub use reduce::{ReduceError, reduced};
 
 /// A position in the log, and the only clock that clients see.
 ///
@@ -90,8 +92,8 @@ impl Stream {
         Self(format!("room/{room_id}").into())
     }
 
-    /// The stream of what passes in a room: receipts and typing. No decision rests on it, so that
-    /// it never stands in the way of a message.
+    /// The stream of what passes in a room: receipts and typing. One of its own, so that it never
+    /// stands in the way of a message.
     #[must_use]
     pub fn ephemeral(room_id: &RoomId) -> Self {
         Self(format!("ephemeral/{room_id}").into())
@@ -220,16 +222,19 @@ pub const CHAIN_START: Chain = [0; 32];
 pub enum Payload {
     /// The payload's bytes.
     Present(Bytes),
+    /// What stands for a payload whose content was erased; the header still holds the length and
+    /// hash of the payload as written at first.
+    Reduced(Bytes),
     /// The bytes were erased; the header still holds their length and hash.
     Erased,
 }
 
 impl Payload {
-    /// The bytes, unless they were erased.
+    /// The bytes, whole or reduced, unless they were erased.
     #[must_use]
     pub const fn bytes(&self) -> Option<&Bytes> {
         match self {
-            Self::Present(bytes) => Some(bytes),
+            Self::Present(bytes) | Self::Reduced(bytes) => Some(bytes),
             Self::Erased => None,
         }
     }
@@ -258,11 +263,9 @@ impl Record {
     /// # Errors
     /// When the kind or version is not known to this server or the payload does not fit it.
     pub fn command(&self) -> Result<Option<Command>, CommandError> {
-        match &self.payload {
-            Payload::Present(bytes) => {
-                Command::decode(&self.header.kind, self.header.version, bytes).map(Some)
-            }
-            Payload::Erased => Ok(None),
+        match self.payload.bytes() {
+            Some(bytes) => Command::decode(&self.header.kind, self.header.version, bytes).map(Some),
+            None => Ok(None),
         }
     }
 }

@@ -33,6 +33,7 @@ pub mod accounts;
 pub mod aliases;
 pub mod delayed;
 mod digest;
+pub mod erasures;
 mod history;
 pub mod index;
 pub mod keys;
@@ -46,6 +47,7 @@ pub mod to_device;
 pub use accounts::{Account, Accounts, Device, TokenUse};
 pub use aliases::Aliases;
 pub use delayed::{Delayed, DelayedEvent};
+pub use erasures::Erasures;
 pub use history::History;
 pub use keys::Keys;
 pub use memberships::{Memberships, RoomMembership};
@@ -123,6 +125,8 @@ pub struct State {
     pub presence: Presence,
     /// Events that are to be sent later.
     pub delayed: Delayed,
+    /// What is to be erased from the log, and what was.
+    pub erasures: Erasures,
     /// Where each event is.
     pub events: index::EventIndex,
     /// What each transaction sent.
@@ -175,6 +179,7 @@ impl State {
         self.aliases.digest(&mut digest);
         self.presence.digest(&mut digest);
         self.delayed.digest(&mut digest);
+        self.erasures.digest(&mut digest);
         self.events.digest(&mut digest);
         self.transactions.digest(&mut digest);
         self.streams.digest(&mut digest);
@@ -193,7 +198,7 @@ impl State {
         }
         let command = record.command().map_err(|source| ApplyError::Command { offset, source })?;
         let effects = match command {
-            Some(command) => self.apply_command(offset, command)?,
+            Some(command) => self.apply_command(offset, record.header.time_ms, command)?,
             None => Vec::new(),
         };
         self.streams.record(offset, &record.header.stream);
@@ -206,7 +211,12 @@ impl State {
         Ok(effects)
     }
 
-    fn apply_command(&self, offset: Offset, command: Command) -> Result<Vec<Effect>, ApplyError> {
+    fn apply_command(
+        &self,
+        offset: Offset,
+        time_ms: u64,
+        command: Command,
+    ) -> Result<Vec<Effect>, ApplyError> {
         let user = |user_id: &UserId| vec![Effect::WakeUser(user_id.to_owned())];
         Ok(match command {
             Command::ServerIdentity(body) => {
@@ -215,6 +225,10 @@ impl State {
             }
             // What it says is in its header, too: see `apply`.
             Command::ServerRestore(_) => Vec::new(),
+            Command::LogErase(body) => {
+                self.erasures.erase(offset, time_ms, &body);
+                Vec::new()
+            }
             Command::UserRegister(body) => {
                 self.names.add(&body.user_id);
                 self.accounts.register(offset, body);
@@ -304,7 +318,7 @@ impl State {
                 self.to_device.acknowledge(&body);
                 Vec::new()
             }
-            Command::RoomEvent(body) => self.apply_event(offset, body)?,
+            Command::RoomEvent(body) => self.apply_event(offset, time_ms, body)?,
             Command::RoomForget(body) => {
                 self.memberships.forget(offset, &body.user_id, &body.room_id);
                 Vec::new()
@@ -314,18 +328,23 @@ impl State {
                 Vec::new()
             }
             Command::RoomReceipt(body) => {
-                let effects = if body.receipt_type == "m.read.private" {
-                    user(&body.user_id)
-                } else {
-                    vec![Effect::WakeRoom(body.room_id.clone())]
-                };
-                self.rooms.set_receipt(offset, body);
+                let mut effects: Vec<_> = body
+                    .receipts
+                    .iter()
+                    .map(|receipt| match receipt.receipt_type.as_str() {
+                        "m.read.private" => Effect::WakeUser(receipt.user_id.clone()),
+                        _ => Effect::WakeRoom(body.room_id.clone()),
+                    })
+                    .collect();
+                effects.dedup();
+                self.erasures.supersede(self.rooms.set_receipts(offset, body));
                 effects
             }
             Command::RoomTyping(body) => {
-                let effects = vec![Effect::WakeRoom(body.room_id.clone())];
-                self.rooms.set_typing(offset, body);
-                effects
+                // One who goes on typing is no news.
+                let effect = body.since.is_none().then(|| Effect::WakeRoom(body.room_id.clone()));
+                self.erasures.supersede(self.rooms.set_typing(offset, body));
+                effect.into_iter().collect()
             }
             // For people to read: nothing follows from it.
             Command::ReportCreate(_) => Vec::new(),
@@ -370,7 +389,12 @@ impl State {
         effects
     }
 
-    fn apply_event(&self, offset: Offset, body: RoomEvent) -> Result<Vec<Effect>, ApplyError> {
+    fn apply_event(
+        &self,
+        offset: Offset,
+        time_ms: u64,
+        body: RoomEvent,
+    ) -> Result<Vec<Effect>, ApplyError> {
         let unreadable = |source| ApplyError::Command {
             offset,
             source: CommandError::Payload { kind: "room.event", source },
@@ -415,7 +439,9 @@ impl State {
             redacts: body.redacts,
             relation,
         };
-        self.rooms.add_event(offset, &body.room_id, facts);
+        if let Some(event) = self.rooms.add_event(offset, &body.room_id, facts) {
+            self.erasures.redact(erasures::Redacted { event, because: offset, time_ms });
+        }
         Ok(effects)
     }
 

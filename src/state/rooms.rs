@@ -22,7 +22,7 @@ use super::{
 };
 use crate::record::{
     Offset,
-    command::{RoomReceipt, RoomTyping, RoomVisibility},
+    command::{Receipt, RoomReceipt, RoomTyping, RoomVisibility},
 };
 
 /// A user's relation to a room.
@@ -108,9 +108,14 @@ struct Inner {
     #[serde(skip)]
     relations: Relations,
     public: History<bool>,
-    receipts: BTreeMap<ReceiptKey, ReceiptEntry>,
-    typing: BTreeMap<OwnedUserId, u64>,
+    receipts: BTreeMap<Arc<ReceiptKey>, ReceiptEntry>,
+    /// By record, the receipts that are still where it put them.
+    #[serde(skip)]
+    moved: BTreeMap<Offset, Vec<Arc<ReceiptKey>>>,
+    typing: BTreeMap<OwnedUserId, Typist>,
     typing_changed: Offset,
+    /// The last record of each user's typing.
+    typing_records: BTreeMap<OwnedUserId, Offset>,
     changed: Offset,
 }
 
@@ -144,6 +149,15 @@ pub struct ReceiptEntry {
     pub event_id: OwnedEventId,
     /// When, in milliseconds since the Unix epoch.
     pub ts: u64,
+}
+
+/// One who types.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Typist {
+    /// When it ends by itself, in milliseconds since the Unix epoch.
+    pub until_ms: u64,
+    /// The record with which it began.
+    pub since: Offset,
 }
 
 /// The facts of an event that a room keeps.
@@ -417,6 +431,17 @@ impl Room {
         users.into_iter().filter(newly).map(ToOwned::to_owned).collect()
     }
 
+    /// How many users are joined or invited now.
+    pub(crate) fn present_now(&self) -> usize {
+        self.inner.read().present.len()
+    }
+
+    /// Calls `found` for each of these users who is joined or invited now.
+    pub(crate) fn each_present_of<T>(&self, users: &[(OwnedUserId, T)], mut found: impl FnMut(&T)) {
+        let inner = self.inner.read();
+        users.iter().filter(|(user, _)| inner.present.contains(user)).for_each(|(_, t)| found(t));
+    }
+
     /// How many users are joined and invited as of `at`.
     #[must_use]
     pub fn counts(&self, at: Offset) -> MemberCounts {
@@ -474,12 +499,20 @@ impl Room {
         self.inner.read().public.latest().copied().unwrap_or(false)
     }
 
-    /// The receipts that moved after `since` up to and with `to`.
+    /// The receipts that moved after `since` up to and with `to`, in the order in which they did.
+    /// Costs what moved, not what exists.
     #[must_use]
-    pub fn receipts_between(&self, since: Offset, to: Offset) -> Vec<(ReceiptKey, ReceiptEntry)> {
+    pub fn receipts_between(
+        &self,
+        since: Offset,
+        to: Offset,
+    ) -> Vec<(Arc<ReceiptKey>, ReceiptEntry)> {
+        if since >= to {
+            return Vec::new();
+        }
         let inner = self.inner.read();
-        let moved = inner.receipts.iter().filter(|(_, r)| r.offset > since && r.offset <= to);
-        moved.map(|(key, receipt)| (key.clone(), receipt.clone())).collect()
+        let keys = inner.moved.range(since.next()..=to).flat_map(|(_, keys)| keys);
+        keys.filter_map(|key| Some((Arc::clone(key), inner.receipts.get(key)?.clone()))).collect()
     }
 
     /// The receipt of this user, type and thread.
@@ -488,15 +521,23 @@ impl Room {
         self.inner.read().receipts.get(key).cloned()
     }
 
-    /// The users who type, each with the time at which it ends, and the offset of the last change.
+    /// The users who type, each with the time at which it ends, and the offset at which someone last
+    /// began or stopped.
     #[must_use]
     pub fn typing(&self) -> (Vec<(OwnedUserId, u64)>, Offset) {
         let inner = self.inner.read();
-        let users = inner.typing.iter().map(|(user_id, until)| (user_id.clone(), *until)).collect();
-        (users, inner.typing_changed)
+        let user = |(user_id, typist): (&OwnedUserId, &Typist)| (user_id.clone(), typist.until_ms);
+        (inner.typing.iter().map(user).collect(), inner.typing_changed)
     }
 
-    fn add_event(&self, offset: Offset, facts: EventFacts) {
+    /// How this user types, if they do.
+    #[must_use]
+    pub fn typist(&self, user_id: &UserId) -> Option<Typist> {
+        self.inner.read().typing.get(user_id).copied()
+    }
+
+    /// Adds an event; gives the one that it is the first to redact.
+    fn add_event(&self, offset: Offset, facts: EventFacts) -> Option<Offset> {
         let mut inner = self.inner.write();
         inner.timeline.push(offset);
         if facts.ts < inner.latest_ts {
@@ -513,9 +554,6 @@ impl Room {
         if let Some((user_id, membership)) = facts.membership {
             inner.set_membership(offset, user_id, membership);
         }
-        if let Some(target) = facts.redacts {
-            inner.redactions.entry(target).or_insert(offset);
-        }
         if let Some(relation) = facts.relation
             // Two ids in one room of which half the hash is the same have never been seen; if there
             // are, the older event is the parent.
@@ -523,6 +561,8 @@ impl Room {
         {
             inner.relations.add(offset, *parent, &relation);
         }
+        let target = facts.redacts?;
+        (*inner.redactions.entry(target).or_insert(offset) == offset).then_some(target)
     }
 }
 
@@ -546,6 +586,29 @@ impl Inner {
         self.keys.push((event_type, state_key));
         self.state.push(Vec::new());
         index
+    }
+
+    /// Moves a receipt; gives the record that has no receipt any more where it put it.
+    fn set_receipt(&mut self, offset: Offset, receipt: Receipt) -> Option<Offset> {
+        let key = (receipt.user_id, receipt.receipt_type, receipt.thread_id);
+        let entry = ReceiptEntry { offset, event_id: receipt.event_id, ts: receipt.ts };
+        let before =
+            self.receipts.get_key_value(&key).map(|(key, was)| (Arc::clone(key), was.offset));
+        let key = before.as_ref().map_or_else(|| Arc::new(key), |(key, _)| Arc::clone(key));
+        let left = before.and_then(|(_, was)| self.leave(was, &key));
+        self.moved.entry(offset).or_default().push(Arc::clone(&key));
+        self.receipts.insert(key, entry);
+        left
+    }
+
+    fn leave(&mut self, record: Offset, key: &Arc<ReceiptKey>) -> Option<Offset> {
+        let keys = self.moved.get_mut(&record)?;
+        keys.retain(|other| !Arc::ptr_eq(other, key));
+        if !keys.is_empty() {
+            return None;
+        }
+        self.moved.remove(&record);
+        Some(record)
     }
 
     fn set_membership(&mut self, offset: Offset, user_id: OwnedUserId, membership: Membership) {
@@ -626,10 +689,14 @@ impl Rooms {
         true
     }
 
-    pub(super) fn add_event(&self, offset: Offset, room_id: &RoomId, facts: EventFacts) {
-        if let Some(room) = self.get(room_id) {
-            room.add_event(offset, facts);
-        }
+    /// Adds an event to its room; gives the event that it is the first to redact.
+    pub(super) fn add_event(
+        &self,
+        offset: Offset,
+        room_id: &RoomId,
+        facts: EventFacts,
+    ) -> Option<Offset> {
+        self.get(room_id)?.add_event(offset, facts)
     }
 
     pub(super) fn set_visibility(&self, offset: Offset, body: &RoomVisibility) {
@@ -644,27 +711,31 @@ impl Rooms {
         }
     }
 
-    pub(super) fn set_receipt(&self, offset: Offset, body: RoomReceipt) {
-        if let Some(room) = self.get(&body.room_id) {
-            let mut inner = room.inner.write();
-            let key = (body.user_id, body.receipt_type, body.thread_id);
-            let entry = ReceiptEntry { offset, event_id: body.event_id, ts: body.ts };
-            inner.receipts.insert(key, entry);
-            inner.changed = offset;
-        }
+    /// Moves receipts; gives the records that have none any more where they put them.
+    pub(super) fn set_receipts(&self, offset: Offset, body: RoomReceipt) -> Vec<Offset> {
+        let Some(room) = self.get(&body.room_id) else { return Vec::new() };
+        let mut inner = room.inner.write();
+        inner.changed = offset;
+        let receipts = body.receipts.into_iter();
+        // A receipt twice in one record would leave the record that it is in.
+        receipts.filter_map(|r| inner.set_receipt(offset, r)).filter(|o| *o < offset).collect()
     }
 
-    pub(super) fn set_typing(&self, offset: Offset, body: RoomTyping) {
-        if let Some(room) = self.get(&body.room_id) {
-            let mut inner = room.inner.write();
-            if body.until_ms == 0 {
-                inner.typing.remove(&body.user_id);
-            } else {
-                inner.typing.insert(body.user_id, body.until_ms);
-            }
-            inner.typing_changed = offset;
-            inner.changed = offset;
+    /// Sets how a user types; gives the record that said so before.
+    pub(super) fn set_typing(&self, offset: Offset, body: RoomTyping) -> Option<Offset> {
+        let room = self.get(&body.room_id)?;
+        let mut inner = room.inner.write();
+        // Whether the record with which it began is still there makes no difference.
+        let since = body.since.map_or(offset, |since| since.min(offset));
+        if body.until_ms == 0 {
+            inner.typing.remove(&body.user_id);
+        } else {
+            let typist = Typist { until_ms: body.until_ms, since };
+            inner.typing.insert(body.user_id.clone(), typist);
         }
+        inner.typing_changed = inner.typing_changed.max(since);
+        inner.changed = inner.changed.max(since);
+        inner.typing_records.insert(body.user_id, offset)
     }
 
     pub(super) fn digest(&self, digest: &mut super::digest::Digest) {

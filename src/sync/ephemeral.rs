@@ -9,17 +9,18 @@ use crate::{events::to_raw, record::Offset, state::Room, view::View};
 /// `None` if there are none.
 pub(super) fn receipts(view: &View<'_>, room: &Room, since: Offset) -> Option<Box<RawValue>> {
     let mut content = Map::new();
-    for ((of, receipt_type, thread_id), receipt) in room.receipts_between(since, view.at()) {
+    for (key, receipt) in room.receipts_between(since, view.at()) {
+        let (of, receipt_type, thread_id) = &*key;
         if receipt_type == "m.read.private" && of != view.user_id() {
             continue;
         }
         let mut data = json!({ "ts": receipt.ts });
         if let Some(thread_id) = thread_id {
-            data["thread_id"] = thread_id.into();
+            data["thread_id"] = thread_id.as_str().into();
         }
         let of_event = content.entry(receipt.event_id.as_str()).or_insert_with(|| json!({}));
         // `of_event` and what it holds are objects made right here.
-        of_event[receipt_type][of.as_str()] = data;
+        of_event[receipt_type.as_str()][of.as_str()] = data;
     }
     event("m.receipt", content)
 }

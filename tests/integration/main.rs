@@ -5,6 +5,7 @@
 //! - `clients`: two clients nobody here wrote, matrix-nio and matrix-js-sdk, talk to each other.
 //! - `crash`: the server is killed at random moments and nothing acknowledged is missing after.
 //! - `durability`: seen from the kernel, every acknowledged write was on disk before its answer.
+//! - `erasure`: what was redacted leaves the disk.
 //! - `operations`: a directory in use, a full disk, a restore.
 //! - `archive`: with the log deleted, a data directory is rebuilt from the archive alone.
 
@@ -13,6 +14,7 @@ mod archive;
 mod clients;
 mod crash;
 mod durability;
+mod erasure;
 mod harness;
 mod load;
 mod operations;

@@ -91,14 +91,14 @@ impl Ledger {
                 self.rooms.entry(body.room_id).or_default().events.push(entry);
             }
             Some(Command::RoomReceipt(body)) => {
-                let receipt = Receipt {
+                let receipts = body.receipts.into_iter().map(|receipt| Receipt {
                     offset,
-                    user_id: body.user_id,
-                    receipt_type: body.receipt_type,
-                    thread_id: body.thread_id,
-                    event_id: body.event_id.to_string(),
-                };
-                self.rooms.entry(body.room_id).or_default().receipts.push(receipt);
+                    user_id: receipt.user_id,
+                    receipt_type: receipt.receipt_type,
+                    thread_id: receipt.thread_id,
+                    event_id: receipt.event_id.to_string(),
+                });
+                self.rooms.entry(body.room_id).or_default().receipts.extend(receipts);
             }
             Some(Command::RoomForget(body)) if body.user_id == self.user_id => {
                 self.rooms.entry(body.room_id).or_default().forgets.push(offset);

@@ -13,7 +13,7 @@ use std::{
 
 use tokio::sync::watch;
 
-use super::{ArchiveError, ArchiveOptions, segment::Writer};
+use super::{ArchiveError, ArchiveOptions, eraser::Eraser, segment::Writer};
 use crate::{log::Log, record::Offset};
 
 /// How often the archiver looks for new records. With a copy and a sync on top, well below
@@ -38,6 +38,7 @@ pub struct Archiver {
 
 struct Shared {
     archived: watch::Sender<Offset>,
+    erased: watch::Sender<Offset>,
     failure: watch::Sender<Option<String>>,
     stopping: AtomicBool,
 }
@@ -61,6 +62,7 @@ impl Archiver {
     pub fn start(options: ArchiveOptions, log: Arc<dyn Log>) -> Result<Self, ArchiveError> {
         let shared = Arc::new(Shared {
             archived: watch::Sender::new(Offset::ZERO),
+            erased: watch::Sender::new(Offset::ZERO),
             failure: watch::Sender::new(None),
             stopping: AtomicBool::new(false),
         });
@@ -77,7 +79,9 @@ impl Archiver {
                 None
             }
         };
-        let worker = Worker { options, log, shared: Arc::clone(&shared), writer, synced: None };
+        let shared_with = Arc::clone(&shared);
+        let worker =
+            Worker { options, log, shared: shared_with, writer, synced: None, eraser: None };
         let spawned =
             std::thread::Builder::new().name("log-archiver".to_owned()).spawn(move || worker.run());
         let thread = match spawned {
@@ -94,6 +98,12 @@ impl Archiver {
     #[must_use]
     pub fn archived(&self) -> watch::Receiver<Offset> {
         self.shared.archived.subscribe()
+    }
+
+    /// The record up to which every erasure has been carried out in the archive, as it moves.
+    #[must_use]
+    pub fn erased(&self) -> watch::Receiver<Offset> {
+        self.shared.erased.subscribe()
     }
 
     /// What keeps the archiver from copying, while something does.
@@ -143,6 +153,7 @@ struct Worker {
     writer: Option<Writer>,
     /// How much the last writer knew to be on disk, if it failed.
     synced: Option<(PathBuf, u64)>,
+    eraser: Option<Eraser>,
 }
 
 impl Worker {
@@ -162,6 +173,8 @@ impl Worker {
                     std::thread::park_timeout(INTERVAL);
                 }
                 Err(error) => {
+                    // It begins again with what is known to be carried out.
+                    self.eraser = None;
                     self.shared.report(&error);
                     if let Some(writer) = self.writer.take() {
                         self.synced = writer.synced();
@@ -185,11 +198,16 @@ impl Worker {
                 self.writer.insert(writer)
             }
         };
+        let eraser = match &mut self.eraser {
+            Some(eraser) => eraser,
+            None => self.eraser.insert(Eraser::open(&self.options)?),
+        };
         let durable = *self.log.durable().borrow();
         let mut unsynced_since = Instant::now();
         while writer.last < durable {
             for record in self.log.read(writer.last.next(), CHUNK)? {
                 writer.append(&record)?;
+                eraser.note(&record);
             }
             if unsynced_since.elapsed() >= SYNC_EVERY {
                 writer.sync()?;
@@ -201,6 +219,23 @@ impl Worker {
             writer.sync()?;
             self.shared.archived.send_replace(writer.last);
         }
+        let more = eraser.scan(&*self.log, writer.last)?;
+        if !more && eraser.is_due() {
+            // The last segment is opened again in the next round.
+            self.writer = None;
+            self.synced = None;
+            if let Err(error) = eraser.carry_out(&*self.log) {
+                tracing::error!(%error, "erasing from the archive failed; it is tried again");
+                eraser.put_off();
+            }
+        } else if !more {
+            eraser.keep_note()?;
+        }
+        self.shared.erased.send_if_modified(|erased| {
+            let moved = *erased != eraser.erased();
+            *erased = eraser.erased();
+            moved
+        });
         Ok(())
     }
 }

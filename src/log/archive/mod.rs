@@ -4,7 +4,8 @@
 //! into *segments* (`log_format.md`, "Archive segments"), at most [`LAG`] behind. It only ever reads
 //! the log, so it can be slow, fail and catch up without anybody waiting for it. [`ArchiveReader`]
 //! reads an archive back and verifies all of it; [`restore_from_archive`] makes a new log of one. The
-//! files follow the way of the data: `archiver`, `segment`, `reader`, `restore`.
+//! files follow the way of the data: `archiver`, `segment`, `reader`, `restore`; `eraser` writes segments
+//! anew when something in them was erased.
 //!
 //! **An archive that is not a prefix of the log is refused** ([`ArchiveError::Ahead`],
 //! [`ArchiveError::Foreign`]) rather than moved aside: it may be the only good copy there is. Whoever
@@ -22,6 +23,7 @@ use super::{ReadError, VerifyError};
 use crate::record::Offset;
 
 mod archiver;
+mod eraser;
 mod reader;
 mod restore;
 mod segment;
@@ -40,6 +42,9 @@ pub const LAG: Duration = Duration::from_secs(1);
 /// of files and not millions.
 pub const DEFAULT_SEGMENT_BYTES: u64 = 64 * 1024 * 1024;
 
+/// So that one sweep writes each segment once; far less than the time between two sweeps.
+pub const DEFAULT_ERASE_QUIET: Duration = Duration::from_secs(2);
+
 /// Where and how the archive is kept.
 #[derive(Clone, Debug)]
 pub struct ArchiveOptions {
@@ -47,13 +52,19 @@ pub struct ArchiveOptions {
     pub dir: PathBuf,
     /// A segment is sealed at the end of the batch with which it reaches this size, in bytes.
     pub segment_bytes: u64,
+    /// Erasures come in swarms: how long after the last of one its segments are written anew.
+    pub erase_quiet: Duration,
 }
 
 impl ArchiveOptions {
     /// The defaults for an archive in `dir`.
     #[must_use]
     pub fn new(dir: impl Into<PathBuf>) -> Self {
-        Self { dir: dir.into(), segment_bytes: DEFAULT_SEGMENT_BYTES }
+        Self {
+            dir: dir.into(),
+            segment_bytes: DEFAULT_SEGMENT_BYTES,
+            erase_quiet: DEFAULT_ERASE_QUIET,
+        }
     }
 }
 

@@ -15,6 +15,7 @@ use super::{
 use crate::{
     log::{
         VerifyError,
+        erase::Audit,
         verify::{Checker, Fault},
     },
     record::{CHAIN_START, Chain, Offset, Record, codec::CodecError},
@@ -202,7 +203,8 @@ pub struct VerifiedArchive {
     pub torn: Option<TornTail>,
 }
 
-/// Verifies a whole archive, and that every command in it can be read. `on_progress` is called with
+/// Verifies a whole archive, that every command in it can be read, and that what is gone from it was
+/// erased. `on_progress` is called with
 /// each offset.
 ///
 /// # Errors
@@ -215,8 +217,10 @@ pub fn verify_archive(
     let mut records = archive.records(Offset::ZERO);
     let mut verified =
         VerifiedArchive { records: 0, last: Offset::ZERO, chain: CHAIN_START, torn: None };
+    let mut audit = Audit::default();
     for record in records.by_ref() {
         let record = record?;
+        audit.note(&record);
         let unreadable =
             |error| VerifyError { offset: record.offset(), fault: Fault::Command(error) };
         record.command().map_err(unreadable)?;
@@ -225,6 +229,7 @@ pub fn verify_archive(
         verified.chain = record.chain;
         on_progress(record.offset());
     }
+    audit.finish()?;
     verified.torn = records.torn().cloned();
     Ok(verified)
 }

@@ -9,9 +9,13 @@ use std::{
 use super::{ArchiveError, ArchiveReader, TornTail};
 use crate::{
     clock::Clock,
-    log::sled::{self as sled_log, DEFAULT_CACHE_BYTES, OpenError, Store, StoreError},
+    log::{
+        erase::{self, Targets},
+        sled::{self as sled_log, DEFAULT_CACHE_BYTES, OpenError, Store, StoreError},
+    },
     record::{
-        CHAIN_START, Chain, Command, Epoch, NewRecord, Offset, Origin, Stream, codec::Tip,
+        CHAIN_START, Chain, Command, Epoch, NewRecord, Offset, Origin, Stream,
+        codec::{self, Tip},
         command::ServerRestore,
     },
 };
@@ -29,6 +33,9 @@ pub struct Restored {
     pub dropped: u64,
     /// What could not be read at the archive's end.
     pub torn: Option<TornTail>,
+    /// How many payloads the archive still held that its records say were erased: they were left
+    /// behind.
+    pub erased: u64,
     /// The epoch that begins with the restore, in a record of its own after the last restored one.
     pub epoch: Epoch,
 }
@@ -124,6 +131,13 @@ fn holds_records(dir: &Path) -> Result<bool, RestoreError> {
 }
 
 fn copy_into(store: &Store, archive: &ArchiveReader) -> Result<Restored, RestoreError> {
+    // Before the first byte is written: what was erased is not to get to the disk again.
+    let mut targets = Targets::default();
+    for record in archive.records(Offset::new(1)) {
+        if let Some(erasure) = erase::erasure(&record?) {
+            targets.add(&erasure);
+        }
+    }
     let mut records = archive.records(Offset::new(1));
     let mut restored = Restored {
         records: 0,
@@ -131,6 +145,7 @@ fn copy_into(store: &Store, archive: &ArchiveReader) -> Result<Restored, Restore
         chain: CHAIN_START,
         dropped: 0,
         torn: None,
+        erased: 0,
         epoch: Epoch(0),
     };
     // Only whole batches leave `batch` for `writes`.
@@ -139,7 +154,16 @@ fn copy_into(store: &Store, archive: &ArchiveReader) -> Result<Restored, Restore
     let mut bytes = 0;
     let mut tip = Tip::default();
     while let Some(next) = records.next_with_frame() {
-        let (record, frame) = next?;
+        let (mut record, mut frame) = next?;
+        if let Some(target) = targets.get(record.offset()) {
+            let damaged = |error: &dyn std::fmt::Display| RestoreError::Write(error.to_string());
+            let left = erase::remainder(&record, &target).map_err(|error| damaged(&error))?;
+            if left != record.payload {
+                restored.erased += 1;
+                record.payload = left;
+                frame = codec::encode_frame(&record).map_err(|error| damaged(&error))?.into();
+            }
+        }
         bytes += frame.len();
         batch.push((record.offset(), frame));
         if record.header.batch_remaining != 0 {
@@ -163,6 +187,7 @@ fn copy_into(store: &Store, archive: &ArchiveReader) -> Result<Restored, Restore
         writes.insert(&sled_log::key(offset), &*frame);
     }
     store.write(writes)?;
+    store.note_compacted(tip.offset)?;
     restored.dropped = batch.len() as u64;
     restored.torn = records.torn().cloned();
     Ok(restored)

@@ -45,7 +45,7 @@ pub(super) struct Writer {
 }
 
 /// A segment that is being written.
-struct Segment {
+pub(super) struct Segment {
     path: PathBuf,
     file: BufWriter<File>,
     hasher: blake3::Hasher,
@@ -145,13 +145,23 @@ impl Writer {
 impl Segment {
     fn create(dir: &Path, first: Offset, before: &Chain) -> Result<Self, ArchiveError> {
         let path = dir.join(format!("{:020}.{EXTENSION}", first.get()));
+        let segment = Self::create_at(path, first, before)?;
+        File::open(dir).and_then(|dir| dir.sync_all()).map_err(ArchiveError::io(dir))?;
+        Ok(segment)
+    }
+
+    /// A segment under any name, which need not survive a power cut yet.
+    pub(super) fn create_at(
+        path: PathBuf,
+        first: Offset,
+        before: &Chain,
+    ) -> Result<Self, ArchiveError> {
         let file = OpenOptions::new()
             .write(true)
             .create_new(true)
             .mode(0o600)
             .open(&path)
             .map_err(ArchiveError::io(&path))?;
-        File::open(dir).and_then(|dir| dir.sync_all()).map_err(ArchiveError::io(dir))?;
         let mut segment = Self {
             path,
             file: BufWriter::new(file),
@@ -166,7 +176,7 @@ impl Segment {
         Ok(segment)
     }
 
-    fn append(&mut self, frame: &[u8]) -> Result<(), ArchiveError> {
+    pub(super) fn append(&mut self, frame: &[u8]) -> Result<(), ArchiveError> {
         let too_long = |_| ArchiveError::Io {
             path: self.path.clone(),
             source: io::Error::other("a frame is too long"),
@@ -179,7 +189,7 @@ impl Segment {
         Ok(())
     }
 
-    fn seal(&mut self, chain: &Chain) -> Result<(), ArchiveError> {
+    pub(super) fn seal(&mut self, chain: &Chain) -> Result<(), ArchiveError> {
         self.put(&[TAG_SEAL])?;
         self.put(&self.count.to_be_bytes())?;
         self.put(chain)?;
@@ -195,7 +205,7 @@ impl Segment {
         Ok(())
     }
 
-    fn sync(&mut self) -> Result<(), ArchiveError> {
+    pub(super) fn sync(&mut self) -> Result<(), ArchiveError> {
         self.file.flush().map_err(ArchiveError::io(&self.path))?;
         self.file.get_ref().sync_data().map_err(ArchiveError::io(&self.path))?;
         self.synced = self.length;

@@ -20,7 +20,7 @@ use crate::{
     clock::Clock,
     log::{
         Appending, Batch, Follower, Log, ReadError, StreamHeads,
-        contract::{batch, payload, record, start},
+        contract::{batch, erasure, event, one, passing, payload, record, start},
         memory::MemoryLog,
         sled::{OpenError, SledLog, SledOptions, log_dir},
         verify,
@@ -36,7 +36,11 @@ impl Place {
     }
 
     fn options(&self) -> ArchiveOptions {
-        ArchiveOptions { dir: archive_dir(self.0.path()), segment_bytes: 2_000 }
+        ArchiveOptions {
+            segment_bytes: 2_000,
+            erase_quiet: Duration::ZERO,
+            ..ArchiveOptions::new(archive_dir(self.0.path()))
+        }
     }
 
     fn log(&self) -> Arc<dyn Log> {
@@ -412,4 +416,141 @@ impl Log for FailingLog {
     fn close(&self) {
         self.log.close();
     }
+}
+
+/// The archive's files that hold `text`.
+fn files_with(place: &Place, text: &str) -> usize {
+    let holds = |path: &PathBuf| {
+        let bytes = std::fs::read(path).unwrap();
+        bytes.windows(text.len()).any(|window| window == text.as_bytes())
+    };
+    let all = std::fs::read_dir(place.options().dir).unwrap();
+    all.map(|entry| entry.unwrap().path()).filter(holds).count()
+}
+
+async fn erased(archiver: &Archiver, upto: Offset) {
+    let mut erased = archiver.erased();
+    let done = erased.wait_for(|erased| *erased >= upto);
+    tokio::time::timeout(Duration::from_secs(60), done).await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn what_was_erased_leaves_the_archive() {
+    const SECRET: &str = "the-eagle-has-landed";
+    let place = Place::new();
+    let log = place.log();
+    let archiver = Archiver::start(place.options(), Arc::clone(&log)).unwrap();
+    // One in a sealed segment, and one in the last, which is being written.
+    for number in 0..4 {
+        fill(&*log, 10).await;
+        log.append(one(event(SECRET))).await.unwrap();
+        log.append(one(passing(format!(r#"{{"passed":"{number} swiftly"}}"#)))).await.unwrap();
+    }
+    let (mut events, mut passed) = (Vec::new(), Vec::new());
+    for record in all(&*log) {
+        let offset = record.offset().get();
+        match &*record.header.kind {
+            "room.event" => events.push(offset),
+            _ if record.header.ephemeral => passed.push((offset, offset)),
+            _ => {}
+        }
+    }
+    let durable = *log.durable().borrow();
+    archiver.archived().wait_for(|archived| *archived == durable).await.unwrap();
+    assert!(files_with(&place, SECRET) > 1);
+    let segments = place.segments();
+    let appended = log.append(one(erasure(&*log, &events, &passed))).await.unwrap();
+    erased(&archiver, appended.last).await;
+    for text in [SECRET, "swiftly"] {
+        assert_eq!(files_with(&place, text), 0, "{text}");
+    }
+    assert_eq!(place.segments()[..segments.len()], segments);
+    fill(&*log, 10).await;
+    archiver.stop();
+    assert_eq!(place.records(), all(&*log));
+    verify_archive(&place.options().dir, |_| ()).unwrap();
+    // It goes on after that, and has nothing more to do.
+    let archiver = Archiver::start(place.options(), Arc::clone(&log)).unwrap();
+    fill(&*log, 10).await;
+    erased(&archiver, *log.durable().borrow()).await;
+    archiver.stop();
+    assert_eq!(place.records(), all(&*log));
+}
+
+#[tokio::test]
+async fn an_archiver_that_was_stopped_before_it_erased_does_so_at_the_next_start() {
+    const SECRET: &str = "the-eagle-has-landed";
+    let place = Place::new();
+    let log = place.log();
+    let patient = ArchiveOptions { erase_quiet: Duration::from_secs(600), ..place.options() };
+    let archiver = Archiver::start(patient, Arc::clone(&log)).unwrap();
+    log.append(one(event(SECRET))).await.unwrap();
+    fill(&*log, 30).await;
+    let durable = *log.durable().borrow();
+    archiver.archived().wait_for(|archived| *archived == durable).await.unwrap();
+    let appended = log.append(one(erasure(&*log, &[1], &[]))).await.unwrap();
+    archiver.stop();
+    assert_eq!(files_with(&place, SECRET), 1);
+    // A file that a crash has left half written is no part of the archive.
+    std::fs::write(place.segments()[0].with_extension("rewriting"), SECRET).unwrap();
+    let archiver = Archiver::start(place.options(), Arc::clone(&log)).unwrap();
+    erased(&archiver, appended.last).await;
+    archiver.stop();
+    assert_eq!(files_with(&place, SECRET), 0);
+    assert_eq!(place.records(), all(&*log));
+}
+
+/// An old copy of a segment, put back among newer ones.
+#[tokio::test]
+async fn a_restore_erases_again_what_an_old_copy_still_holds() {
+    const SECRET: &str = "the-eagle-has-landed";
+    let place = Place::new();
+    let log = place.log();
+    log.append(one(event(SECRET))).await.unwrap();
+    for number in 0..3 {
+        log.append(one(passing(payload(number)))).await.unwrap();
+    }
+    fill(&*log, 30).await;
+    place.archive(&log).unwrap();
+    let old = place.segments().remove(0);
+    let copy = std::fs::read(&old).unwrap();
+    let appended = log.append(one(erasure(&*log, &[1], &[(2, 3)]))).await.unwrap();
+    let archiver = Archiver::start(place.options(), Arc::clone(&log)).unwrap();
+    erased(&archiver, appended.last).await;
+    log.close();
+    archiver.stop();
+    let records = all(&*log);
+    drop(log);
+    std::fs::write(&old, copy).unwrap();
+
+    let fresh = tempfile::tempdir().unwrap();
+    let restored = restore_from_archive(&place.options().dir, fresh.path()).unwrap();
+    assert_eq!((restored.last, restored.erased), (appended.last, 3));
+    let log = SledLog::open(SledOptions::new(fresh.path())).unwrap();
+    assert_eq!(log.read(Offset::new(1), records.len()).unwrap(), records);
+    assert!(log.compacted().unwrap() >= appended.last);
+    let db = std::fs::read(log_dir(fresh.path()).join("db")).unwrap();
+    assert!(!db.windows(SECRET.len()).any(|window| window == SECRET.as_bytes()));
+    verify(&log, |_| ()).unwrap();
+}
+
+#[tokio::test]
+async fn a_payload_that_is_gone_from_an_archive_without_a_record_of_it_is_damage() {
+    let place = Place::new();
+    let log = place.log();
+    for number in 1..=3 {
+        log.append(one(passing(payload(number)))).await.unwrap();
+    }
+    let whole = all(&*log);
+    // Sound in itself: only that nobody erased it.
+    let gone = whole.into_iter().map(|mut record| {
+        if record.offset() == Offset::new(2) {
+            record.payload = crate::record::Payload::Erased;
+        }
+        Arc::new(record)
+    });
+    let other: Arc<dyn Log> = Arc::new(MemoryLog::with_records(Clock::manual(5), gone.collect()));
+    place.archive(&other).unwrap();
+    let error = verify_archive(&place.options().dir, |_| ()).unwrap_err();
+    assert!(error.to_string().contains("record 2: the payload is gone"), "{error}");
 }

@@ -151,12 +151,12 @@ async fn a_one_time_key_is_handed_out_once_even_if_many_ask_at_once() {
     let bob = user(&server, "bob").await;
     let claims = (0..30).map(|_| {
         let (bob, ann) = (bob.clone(), ann.clone());
-        tokio::spawn(async move { claim(&bob, &ann).await })
+        async move { claim(&bob, &ann).await }
     });
     let mut seen = BTreeSet::new();
     let mut none = 0;
-    for claim in claims.collect::<Vec<_>>() {
-        match claim.await.unwrap().as_object() {
+    for claimed in futures_util::future::join_all(claims).await {
+        match claimed.as_object() {
             Some(keys) => {
                 assert_eq!(keys.len(), 1);
                 let id = keys.keys().next().unwrap().clone();

@@ -113,7 +113,8 @@ async fn typing_begins_ends_and_expires() {
         (json!({ "typing": true, "timeout": 30_000 }), json!([ann.user_id])),
         (json!({ "typing": false }), json!([])),
         (json!({ "typing": true }), json!([ann.user_id])),
-        (json!({ "typing": true, "timeout": 300 }), json!([ann.user_id])),
+        // To go on is no news; when it ends is.
+        (json!({ "typing": true, "timeout": 300 }), Value::Null),
     ] {
         typing(&ann, &room_id, &ann, body).await.ok();
         let sync = bob.news(&since).await;
@@ -189,4 +190,133 @@ async fn typing_and_receipts_wake_those_in_the_room_alone() {
     assert!(!stranger.is_finished());
     let sync = stranger.await.expect("a waiting sync does not panic");
     assert_eq!(sync["rooms"]["join"], json!({}));
+}
+
+#[tokio::test]
+async fn one_who_goes_on_typing_wakes_nobody_and_types_for_longer() {
+    let server = server().await;
+    let (ann, bob) = (user(&server, "ann").await, user(&server, "bob").await);
+    let room_id = room_of_two(&ann, &bob).await;
+    let body = |timeout: u64| json!({ "typing": true, "timeout": timeout });
+    typing(&ann, &room_id, &ann, body(1000)).await.ok();
+    let since = next_batch(&bob.sync(None, 0, None).await);
+    let waiting = {
+        let (bob, since) = (bob.clone(), since.clone());
+        tokio::spawn(async move { bob.sync(Some(&since), 1500, None).await })
+    };
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    typing(&ann, &room_id, &ann, body(30_000)).await.ok();
+    // Past the time at which it would have ended.
+    let sync = waiting.await.expect("a waiting sync does not panic");
+    assert_eq!(sync["rooms"]["join"], json!({}));
+    let sync = bob.sync(None, 0, None).await;
+    assert_eq!(ephemeral(&sync, &room_id, "m.typing")["user_ids"], json!([ann.user_id]));
+}
+
+#[tokio::test]
+async fn what_moves_no_receipt_is_not_even_recorded() {
+    let server = server().await;
+    let ann = user(&server, "ann").await;
+    let room_id = ann.create_room(json!({})).await;
+    let (one, two) =
+        (ann.send_text(&room_id, "1", "x").await, ann.send_text(&room_id, "2", "x").await);
+    let markers = format!("/rooms/{}/read_markers", encode(&room_id));
+    let all = |id: &str| json!({ "m.fully_read": id, "m.read": id, "m.read.private": id });
+    ann.post(&markers, all(&two)).await.ok();
+    let before = ann.here().await;
+    for event_id in [&two, &one] {
+        ann.post(&markers, all(event_id)).await.ok();
+        for kind in ["m.read", "m.read.private", "m.fully_read"] {
+            receipt(&ann, &room_id, kind, event_id, json!({})).await.ok();
+        }
+    }
+    assert_eq!(ann.here().await, before, "a position of the log for each record");
+    let sync = ann.sync(None, 0, None).await;
+    let data = &sync["rooms"]["join"][&room_id]["account_data"]["events"];
+    assert_eq!(data, &json!([{ "type": "m.fully_read", "content": { "event_id": two } }]));
+    let unknown = json!({ "m.fully_read": "$none" });
+    ann.post(&markers, unknown).await.refused(404, "M_NOT_FOUND");
+}
+
+#[tokio::test]
+async fn a_threaded_receipt_is_for_events_of_its_thread() {
+    let server = server().await;
+    let ann = user(&server, "ann").await;
+    let room_id = ann.create_room(json!({})).await;
+    let root = ann.send_text(&room_id, "1", "root").await;
+    let other = ann.send_text(&room_id, "2", "other").await;
+    let reply = json!({
+        "msgtype": "m.text", "body": "in the thread",
+        "m.relates_to": { "rel_type": "m.thread", "event_id": root },
+    });
+    let reply = ann.send(&room_id, "m.room.message", "3", &reply).await.ok_string("event_id");
+    let reaction = json!({
+        "m.relates_to": { "rel_type": "m.annotation", "event_id": reply, "key": "+1" },
+    });
+    let reaction = ann.send(&room_id, "m.reaction", "4", &reaction).await.ok_string("event_id");
+    let thread = |id: &str| json!({ "thread_id": id });
+    for (event, of) in [
+        (&root, root.as_str()),
+        (&root, "main"),
+        (&other, "main"),
+        (&reply, &root),
+        (&reaction, &root),
+    ] {
+        receipt(&ann, &room_id, "m.read", event, thread(of)).await.ok();
+    }
+    for (event, of) in
+        [(&reply, "main"), (&reaction, "main"), (&other, root.as_str()), (&reply, &other)]
+    {
+        let refused = receipt(&ann, &room_id, "m.read", event, thread(of)).await;
+        refused.refused(400, "M_INVALID_PARAM");
+    }
+    let marker = receipt(&ann, &room_id, "m.fully_read", &other, thread("main")).await;
+    marker.refused(400, "M_INVALID_PARAM");
+}
+
+#[tokio::test]
+async fn the_receipts_of_a_large_room_come_together() {
+    let settings =
+        [("LOGCABIN_RECEIPTS_GATHER_MEMBERS", "6"), ("LOGCABIN_RECEIPTS_GATHER_MS", "400")];
+    let mut server = TestServer::start_with(&settings).await;
+    let ann = user(&server, "ann").await;
+    let room_id = ann.create_room(json!({ "preset": "public_chat" })).await;
+    let mut others = Vec::new();
+    for number in 0..5 {
+        let other = user(&server, &format!("u{number}")).await;
+        other.join(&room_id).await.ok();
+        others.push(other);
+    }
+    let event_id = ann.send_text(&room_id, "1", "x").await;
+    let since = ann.here().await;
+    let waiting = {
+        let (ann, since) = (ann.clone(), since.clone());
+        tokio::spawn(async move { ann.sync(Some(&since), 30_000, None).await })
+    };
+    let mut sent = tokio::task::JoinSet::new();
+    for other in others.clone() {
+        let (room_id, event_id) = (room_id.clone(), event_id.clone());
+        sent.spawn(async move {
+            receipt(&other, &room_id, "m.read", &event_id, json!({})).await.ok();
+            // Of one's own in one turn, the furthest is kept.
+            receipt(&other, &room_id, "m.read.private", &event_id, json!({})).await.ok();
+        });
+    }
+    let sync = waiting.await.expect("a waiting sync does not panic");
+    let seen = ephemeral(&sync, &room_id, "m.receipt");
+    let readers = seen[&event_id]["m.read"].as_object().map_or(0, serde_json::Map::len);
+    assert_eq!(readers, others.len(), "one wake with all of them: {seen}");
+    assert!(!seen.to_string().contains("private"), "{seen}");
+    while let Some(done) = sent.join_next().await {
+        done.expect("no request panics");
+    }
+    // All of it is there after a restart, too, and each sees their own private one alone.
+    server.restart().await;
+    for other in &others {
+        let other = User { http: server.http(), ..other.clone() };
+        let seen = ephemeral(&other.sync(None, 0, None).await, &room_id, "m.receipt");
+        assert_eq!(seen[&event_id]["m.read"].as_object().map_or(0, serde_json::Map::len), 5);
+        let private = seen[&event_id]["m.read.private"].as_object();
+        assert_eq!(private.map(|p| p.keys().collect::<Vec<_>>()), Some(vec![&other.user_id]));
+    }
 }

@@ -1,0 +1,274 @@
+//! Erasing: what a `log.erase` record does to the payloads of earlier records.
+//!
+//! Whoever stores records carries out the `log.erase` records among them: a log in one step with the
+//! append, the archive soon after, a restore while it reads. [`remainder`] is what is left of one
+//! record, [`Targets`] which records are named, and [`Audit`] the other direction: that every payload
+//! that is gone was named by a record.
+
+use std::collections::BTreeMap;
+
+use super::verify::{Fault, VerifyError};
+use crate::record::{
+    Command, Offset, Payload, Record, ReduceError,
+    command::{Body as _, LogErase, Reduced},
+    reduced,
+};
+
+/// The most payloads that one `log.erase` record takes: each is a frame that is written again in the
+/// group of the append.
+pub const MAX_ERASED: u64 = 1024;
+
+/// Why a record cannot be erased as it is named.
+#[derive(Debug, thiserror::Error)]
+pub enum EraseError {
+    /// The record is not one that may be erased in this way.
+    #[error("record {0} is not one that may be erased so")]
+    Kind(Offset),
+    /// The event cannot be reduced.
+    #[error("record {offset} cannot be reduced: {source}")]
+    Reduce {
+        /// The record.
+        offset: Offset,
+        /// Why not.
+        source: ReduceError,
+    },
+    /// What is left of the event is not what was to be left.
+    #[error("what is left of record {0} is not what it says")]
+    Hash(Offset),
+}
+
+/// What `record` says is to be erased; `None` for one of another kind.
+pub(crate) fn erasure(record: &Record) -> Option<LogErase> {
+    if &*record.header.kind != LogErase::KIND.name {
+        return None;
+    }
+    match record.command() {
+        Ok(Some(Command::LogErase(erase))) => Some(erase),
+        _ => None,
+    }
+}
+
+/// How a payload goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Target {
+    /// It gives way to a reduced one.
+    Reduced(Reduced),
+    /// Nothing is left of it.
+    Superseded,
+}
+
+/// The records that `log.erase` records name.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Targets {
+    reduced: BTreeMap<Offset, Reduced>,
+    superseded: Runs,
+}
+
+impl Targets {
+    /// Adds what one record names.
+    pub(crate) fn add(&mut self, erase: &LogErase) {
+        self.reduced.extend(erase.reduced.iter().map(|reduced| (reduced.offset, reduced.clone())));
+        self.superseded.extend(erase.superseded.iter().copied());
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.reduced.is_empty() && self.superseded.0.is_empty()
+    }
+
+    /// How the payload at `offset` goes, if it does.
+    pub(crate) fn get(&self, offset: Offset) -> Option<Target> {
+        if let Some(reduced) = self.reduced.get(&offset) {
+            return Some(Target::Reduced(reduced.clone()));
+        }
+        self.superseded.contains(offset).then_some(Target::Superseded)
+    }
+
+    /// Whether any target is in `first..=last`.
+    pub(crate) fn any_in(&self, first: Offset, last: Offset) -> bool {
+        self.reduced.range(first..=last).next().is_some() || self.superseded.any_in(first, last)
+    }
+
+    /// Every target, each with how it goes.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Offset, Target)> {
+        let reduced =
+            self.reduced.values().map(|reduced| (reduced.offset, Target::Reduced(reduced.clone())));
+        let each = |(first, last): &(Offset, Offset)| (first.get()..=last.get()).map(Offset::new);
+        reduced.chain(
+            self.superseded.0.iter().flat_map(each).map(|offset| (offset, Target::Superseded)),
+        )
+    }
+}
+
+/// The payload that is left of `record`.
+///
+/// # Errors
+/// When the record is not of a kind that is erased in this way, or what would be left of it is not
+/// what was said to be left.
+pub(crate) fn remainder(record: &Record, target: &Target) -> Result<Payload, EraseError> {
+    let offset = record.offset();
+    match (target, &record.payload) {
+        (Target::Superseded, _) if record.header.ephemeral => Ok(Payload::Erased),
+        (Target::Reduced(target), payload) if &*record.header.kind == "room.event" => {
+            let Payload::Present(bytes) = payload else { return Ok(payload.clone()) };
+            let bytes = reduced(bytes, &target.room_version)
+                .map_err(|source| EraseError::Reduce { offset, source })?;
+            if *blake3::hash(&bytes).as_bytes() != target.hash {
+                return Err(EraseError::Hash(offset));
+            }
+            Ok(Payload::Reduced(bytes))
+        }
+        _ => Err(EraseError::Kind(offset)),
+    }
+}
+
+/// Runs of offsets that ascend and do not touch.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Runs(Vec<(Offset, Offset)>);
+
+impl Runs {
+    fn extend(&mut self, runs: impl IntoIterator<Item = (Offset, Offset)>) {
+        self.0.extend(runs.into_iter().filter(|(first, last)| first <= last));
+        self.0.sort_unstable();
+        let mut merged: Vec<(Offset, Offset)> = Vec::with_capacity(self.0.len());
+        for (first, last) in self.0.drain(..) {
+            match merged.last_mut() {
+                Some((_, end)) if first <= end.next() => *end = last.max(*end),
+                _ => merged.push((first, last)),
+            }
+        }
+        self.0 = merged;
+    }
+
+    /// Adds an offset behind all others.
+    fn push(&mut self, offset: Offset) {
+        match self.0.last_mut() {
+            Some((_, last)) if last.next() == offset => *last = offset,
+            _ => self.0.push((offset, offset)),
+        }
+    }
+
+    fn contains(&self, offset: Offset) -> bool {
+        self.any_in(offset, offset)
+    }
+
+    fn any_in(&self, first: Offset, last: Offset) -> bool {
+        let at = self.0.partition_point(|(_, end)| *end < first);
+        self.0.get(at).is_some_and(|(begin, _)| *begin <= last)
+    }
+
+    /// The first offset of these that is not in `others`.
+    fn first_outside(&self, others: &Self) -> Option<Offset> {
+        self.0.iter().find_map(|(first, last)| {
+            let at = others.0.partition_point(|(_, end)| end < first);
+            match others.0.get(at) {
+                Some((begin, end)) if begin <= first => (end < last).then(|| end.next()),
+                _ => Some(*first),
+            }
+        })
+    }
+}
+
+/// Checks that every payload that is gone, or was replaced, was named by a `log.erase` record with
+/// what is left of it. Takes every record of a log, in order.
+#[derive(Clone, Debug, Default)]
+pub struct Audit {
+    named: Targets,
+    erased: Runs,
+    /// blake3 of each reduced payload.
+    reduced: BTreeMap<Offset, [u8; 32]>,
+}
+
+impl Audit {
+    /// Notes the next record.
+    pub fn note(&mut self, record: &Record) {
+        let offset = record.offset();
+        match &record.payload {
+            Payload::Present(_) => {}
+            Payload::Reduced(bytes) => {
+                self.reduced.insert(offset, *blake3::hash(bytes).as_bytes());
+            }
+            Payload::Erased => self.erased.push(offset),
+        }
+        if let Some(erase) = erasure(record) {
+            // What comes later is not for this record to name.
+            let earlier = |of: Offset| of < offset;
+            self.named.add(&LogErase {
+                reduced: erase.reduced.into_iter().filter(|r| earlier(r.offset)).collect(),
+                superseded: erase.superseded.into_iter().filter(|(_, to)| earlier(*to)).collect(),
+            });
+        }
+    }
+
+    /// How many payloads are gone or reduced.
+    #[must_use]
+    pub fn gone(&self) -> u64 {
+        let run = |(first, last): &(Offset, Offset)| last.get() - first.get() + 1;
+        self.reduced.len() as u64 + self.erased.0.iter().map(run).sum::<u64>()
+    }
+
+    /// How many payloads were named and are still whole: the store is behind with erasing.
+    #[must_use]
+    pub fn behind(&self) -> u64 {
+        let named = self.named.iter();
+        let whole = named.filter(|(offset, _)| {
+            !self.reduced.contains_key(offset) && !self.erased.contains(*offset)
+        });
+        whole.count() as u64
+    }
+
+    /// The result, once every record was noted.
+    ///
+    /// # Errors
+    /// The first payload that is gone or replaced, and not by what a record says.
+    pub fn finish(&self) -> Result<(), VerifyError> {
+        let named = |offset: &Offset, hash: &[u8; 32]| {
+            self.named.reduced.get(offset).is_some_and(|named| named.hash == *hash)
+        };
+        let replaced = self.reduced.iter().find(|(offset, hash)| !named(offset, hash));
+        let replaced = replaced.map(|(offset, _)| (*offset, Fault::Replaced));
+        let gone = self.erased.first_outside(&self.named.superseded);
+        let gone = gone.map(|offset| (offset, Fault::Gone));
+        match replaced.into_iter().chain(gone).min_by_key(|(offset, _)| *offset) {
+            Some((offset, fault)) => Err(VerifyError { offset, fault }),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn runs(runs: &[(u64, u64)]) -> Runs {
+        let mut made = Runs::default();
+        made.extend(runs.iter().map(|(a, b)| (Offset::new(*a), Offset::new(*b))));
+        made
+    }
+
+    #[test]
+    fn runs_that_touch_are_one() {
+        assert_eq!(runs(&[(5, 6), (1, 2), (3, 3), (9, 8), (5, 5)]), runs(&[(1, 3), (5, 6)]));
+        let all = runs(&[(1, 3), (5, 6)]);
+        let held: Vec<_> = (0..8).filter(|n| all.contains(Offset::new(*n))).collect();
+        assert_eq!(held, [1, 2, 3, 5, 6]);
+        assert!(!all.any_in(Offset::new(4), Offset::new(4)));
+        assert!(all.any_in(Offset::new(4), Offset::new(5)));
+        let mut pushed = Runs::default();
+        for n in [1, 2, 3, 5, 6] {
+            pushed.push(Offset::new(n));
+        }
+        assert_eq!(pushed, all);
+    }
+
+    #[test]
+    fn what_is_outside_is_found() {
+        let outside =
+            |a: &[(u64, u64)], b: &[(u64, u64)]| runs(a).first_outside(&runs(b)).map(Offset::get);
+        assert_eq!(outside(&[(2, 4), (7, 7)], &[(1, 9)]), None);
+        assert_eq!(outside(&[(2, 4), (7, 7)], &[(1, 3), (7, 7)]), Some(4));
+        assert_eq!(outside(&[(2, 4), (7, 7)], &[(2, 4)]), Some(7));
+        assert_eq!(outside(&[(2, 4)], &[(3, 4)]), Some(2));
+        assert_eq!(outside(&[(2, 4)], &[]), Some(2));
+        assert_eq!(outside(&[], &[]), None);
+    }
+}
