@@ -35,6 +35,7 @@ mod http;
 pub mod limits;
 pub mod log;
 mod passwords;
+pub mod push;
 pub mod record;
 pub mod server;
 mod shutdown;

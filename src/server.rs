@@ -21,6 +21,7 @@ use crate::{
         sled::{OpenError, SledLog, SledOptions},
     },
     passwords::Passwords,
+    push::Unread,
     shutdown::Shutdown,
 };
 
@@ -98,6 +99,7 @@ pub async fn run(
         engine: Arc::clone(&engine),
         uiaa: uiaa::Sessions::default(),
         epoch: engine.state().epoch(),
+        unread: Unread::default(),
         config: config.clone(),
     });
     api::typing::resume(&engine);

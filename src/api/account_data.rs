@@ -8,23 +8,22 @@ use ruma::{
         set_global_account_data::v3 as set_global_account_data,
         set_room_account_data::v3 as set_room_account_data,
     },
-    push::Ruleset,
     serde::Raw,
 };
-use serde_json::{json, value::RawValue};
+use serde_json::value::RawValue;
 
 use super::Server;
 use crate::{
     decide::account::SetAccountData,
-    events::to_raw,
     http::{ApiError, Cx},
     limits,
+    push::ruleset,
     record::Command,
     state::History,
 };
 
 /// Types that the server itself keeps: written through endpoints of their own.
-const OWN_TYPES: [&str; 2] = ["m.fully_read", "m.push_rules"];
+const OWN_TYPES: [&str; 2] = ["m.fully_read", ruleset::EVENT_TYPE];
 
 pub(super) async fn get_global(
     cx: Cx<Server>,
@@ -32,12 +31,11 @@ pub(super) async fn get_global(
 ) -> Result<get_global_account_data::Response, ApiError> {
     cx.must_be(&request.user_id)?;
     let event_type = request.event_type.to_string();
-    let content = match find(&cx, &request.user_id, None, &event_type)? {
-        Some(content) => content,
-        None if event_type == "m.push_rules" => {
-            to_raw(&json!({ "global": Ruleset::server_default(&request.user_id) }))
-        }
-        None => return Err(nothing()),
+    let content = find(&cx, &request.user_id, None, &event_type)?;
+    let content = if event_type == ruleset::EVENT_TYPE {
+        ruleset::shown_content(&request.user_id, content.as_deref())
+    } else {
+        content.ok_or_else(nothing)?
     };
     Ok(get_global_account_data::Response::new(Raw::from_json(content)))
 }
@@ -77,7 +75,8 @@ fn nothing() -> ApiError {
     ApiError::not_found("There is no account data of this type.")
 }
 
-fn find(
+/// The content of the account data of this type, as it is kept.
+pub(super) fn find(
     cx: &Cx<Server>,
     user_id: &UserId,
     room_id: Option<&RoomId>,

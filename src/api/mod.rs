@@ -35,6 +35,7 @@ use crate::{
     events::Viewer,
     http::{ApiError, App, Caller, Cx, Session, Table},
     passwords::Passwords,
+    push::Unread,
     record::{Epoch, Offset},
     state::Room,
     view::{View, token::Token},
@@ -47,6 +48,7 @@ pub(crate) struct Server {
     pub(crate) passwords: Passwords,
     pub(crate) uiaa: uiaa::Sessions,
     pub(crate) epoch: Epoch,
+    pub(crate) unread: Unread,
 }
 
 /// Every endpoint there is, section by section of the client-server API.
@@ -120,7 +122,16 @@ pub(crate) fn endpoints(config: &Config) -> Table<Server> {
         .on(directory::public_rooms)
         .on(directory::public_rooms_filtered)
         // Push
-        .on(push::rules)
+        .on(push::all)
+        .on(push::global)
+        .on(push::get)
+        .on(push::put)
+        .on(push::delete)
+        .on(push::get_actions)
+        .on(push::set_actions)
+        .on(push::get_enabled)
+        .on(push::set_enabled)
+        .on_json(push::notifications)
 }
 
 impl App for Server {

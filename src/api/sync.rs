@@ -49,9 +49,9 @@ pub(super) async fn sync(cx: Cx<Server>, request: sync_events::Request) -> Resul
         woken.as_mut().enable();
 
         if at_once {
-            return at_length(|| json(&sync::v3::respond(&cx.view(), &wanted)?));
+            return at_length(|| json(&sync::v3::respond(&cx.view(), &cx.app.unread, &wanted)?));
         }
-        let response = sync::v3::respond(&cx.view(), &wanted)?;
+        let response = sync::v3::respond(&cx.view(), &cx.app.unread, &wanted)?;
         let now = Instant::now();
         if !response.is_empty() || now >= deadline || cx.shutdown.is_given() {
             return json(&response);

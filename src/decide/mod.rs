@@ -12,6 +12,7 @@ mod draft;
 pub mod ephemeral;
 pub mod membership;
 mod powers;
+pub mod push;
 pub mod send;
 
 use std::{

@@ -15,7 +15,7 @@ use serde_json::value::RawValue;
 
 pub use client::{ClientForm, Viewer};
 pub(crate) use client::{as_shown, to_raw};
-pub use store::EventStore;
+pub use store::{Derived, EventStore};
 
 use crate::record::{
     Offset,

@@ -18,7 +18,7 @@ use std::{
 
 use parking_lot::RwLock;
 use ruma::{
-    OwnedUserId, UserId,
+    EventId, OwnedUserId, RoomId, UserId,
     events::{StateEventType, room::member::MembershipState},
 };
 use serde::Deserialize;
@@ -26,8 +26,9 @@ use serde_json::value::RawValue;
 
 use crate::record::{
     Command, CommandError, Epoch, Offset, Record,
-    command::{RoomEvent, ServerIdentity},
+    command::{RoomEvent, RoomReceipt, ServerIdentity},
 };
+use reads::{Covers, Thread};
 
 pub mod accounts;
 pub mod aliases;
@@ -35,12 +36,14 @@ mod digest;
 mod history;
 pub mod index;
 pub mod memberships;
+pub mod reads;
 pub mod rooms;
 
 pub use accounts::{Account, Accounts, Device, TokenUse};
 pub use aliases::Aliases;
 pub use history::History;
 pub use memberships::{Memberships, RoomMembership};
+pub use reads::Reads;
 pub use rooms::{Membership, Room, Rooms};
 
 /// Why a record could not be applied. Nothing of it was.
@@ -95,6 +98,8 @@ pub struct State {
     pub rooms: Rooms,
     /// The rooms of each user.
     pub memberships: Memberships,
+    /// How far each user has read each room.
+    pub reads: Reads,
     /// Room aliases.
     pub aliases: Aliases,
     /// Where each event is.
@@ -144,6 +149,7 @@ impl State {
         self.accounts.digest(&mut digest);
         self.rooms.digest(&mut digest);
         self.memberships.digest(&mut digest);
+        self.reads.digest(&mut digest);
         self.aliases.digest(&mut digest);
         self.events.digest(&mut digest);
         self.transactions.digest(&mut digest);
@@ -251,6 +257,7 @@ impl State {
                 } else {
                     vec![Effect::WakeRoom(body.room_id.clone())]
                 };
+                self.apply_read(offset, &body);
                 self.rooms.set_receipt(offset, body);
                 effects
             }
@@ -268,6 +275,31 @@ impl State {
                 Vec::new()
             }
         })
+    }
+
+    /// A receipt for an event or in a thread that the room does not have says nothing.
+    fn apply_read(&self, offset: Offset, body: &RoomReceipt) {
+        let thread = match body.thread_id.as_deref() {
+            None => Some(Covers::All),
+            Some("main") => Some(Covers::Only(Thread::Main)),
+            Some(root) => <&EventId>::try_from(root)
+                .ok()
+                .and_then(|root| self.event_in_room(&body.room_id, root))
+                .map(|root| Covers::Only(Thread::Root(root))),
+        };
+        if let Some(covers) = thread
+            && let Some(up_to) = self.event_in_room(&body.room_id, &body.event_id)
+        {
+            let (user_id, room_id) = (body.user_id.clone(), body.room_id.clone());
+            self.reads.advance(offset, user_id, room_id, covers, up_to);
+        }
+    }
+
+    /// Where this event of this room is, found without a look into the log.
+    #[must_use]
+    pub fn event_in_room(&self, room_id: &RoomId, event_id: &EventId) -> Option<Offset> {
+        let room = self.rooms.get(room_id)?;
+        self.events.candidates(event_id).into_iter().find(|offset| room.has_event(*offset))
     }
 
     fn apply_event(&self, offset: Offset, body: RoomEvent) -> Result<Vec<Effect>, ApplyError> {

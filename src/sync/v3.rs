@@ -7,8 +7,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use ruma::{
-    OwnedRoomId, RoomId, UserId, api::client::filter::FilterDefinition, events::StateEventType,
-    push::Ruleset,
+    OwnedEventId, OwnedRoomId, RoomId, UserId, api::client::filter::FilterDefinition,
+    events::StateEventType,
 };
 use serde::Serialize;
 use serde_json::{json, value::RawValue};
@@ -16,6 +16,7 @@ use serde_json::{json, value::RawValue};
 use crate::{
     events::{ClientForm, EventRef, to_raw},
     log::ReadError,
+    push::{Count, Counts, Unread, ruleset},
     record::{Command, Epoch, Offset},
     state::{Account, Membership, Room, RoomMembership},
     view::{
@@ -67,6 +68,8 @@ pub struct RoomFilters {
     pub ephemeral: EventFilter,
     /// How many events of a timeline are returned, within the server's bounds.
     pub timeline_limit: usize,
+    /// Whether unread counts are wanted by thread.
+    pub unread_by_thread: bool,
 }
 
 impl SyncFilter {
@@ -75,6 +78,7 @@ impl SyncFilter {
     #[must_use]
     pub fn new(definition: FilterDefinition, default_limit: usize, max_limit: usize) -> Self {
         let room = definition.room;
+        let unread_by_thread = room.timeline.unread_thread_notifications;
         let timeline = EventFilter::from(room.timeline);
         let asked = timeline.limit.map(|limit| usize::try_from(limit).unwrap_or(usize::MAX));
         Self {
@@ -87,6 +91,7 @@ impl SyncFilter {
                 state: room.state.into(),
                 account_data: room.account_data.into(),
                 ephemeral: room.ephemeral.into(),
+                unread_by_thread,
             },
         }
     }
@@ -137,6 +142,21 @@ struct JoinedRoom {
     timeline: Timeline,
     ephemeral: Events,
     account_data: Events,
+    unread_notifications: UnreadCount,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    unread_thread_notifications: BTreeMap<OwnedEventId, UnreadCount>,
+}
+
+#[derive(Debug, Default, Serialize)]
+struct UnreadCount {
+    highlight_count: u64,
+    notification_count: u64,
+}
+
+impl From<Count> for UnreadCount {
+    fn from(count: Count) -> Self {
+        Self { highlight_count: count.highlights, notification_count: count.notifications }
+    }
 }
 
 #[derive(Debug, Default, Serialize)]
@@ -182,7 +202,7 @@ impl Response {
 ///
 /// # Errors
 /// When the log cannot be read.
-pub fn respond(view: &View<'_>, request: &Request) -> Result<Response, ReadError> {
+pub fn respond(view: &View<'_>, unread: &Unread, request: &Request) -> Result<Response, ReadError> {
     let since = request.since.unwrap_or(Offset::ZERO);
     let initial = request.since.is_none();
     let filter = &request.filter;
@@ -211,7 +231,8 @@ pub fn respond(view: &View<'_>, request: &Request) -> Result<Response, ReadError
             continue;
         }
         let Some(room) = view.state.rooms.get(&part.room_id) else { continue };
-        let sync = RoomSync { view: *view, room: &room, request, since, filter: &filter.room };
+        let sync =
+            RoomSync { view: *view, room: &room, unread, request, since, filter: &filter.room };
         let changed = part.offset > since;
         match part.membership {
             Membership::Join => {
@@ -220,6 +241,7 @@ pub fn respond(view: &View<'_>, request: &Request) -> Result<Response, ReadError
                     response.rooms.join.insert(part.room_id, joined);
                 }
             }
+            Membership::Invite if changed && sync.is_from_ignored(&part)? => {}
             Membership::Invite if changed => {
                 let invite_state = Events { events: view.stripped_state(&part.room_id)? };
                 response.rooms.invite.insert(part.room_id, InvitedRoom { invite_state });
@@ -280,14 +302,12 @@ fn global_account_data(
     initial: bool,
 ) -> Result<Vec<Box<RawValue>>, ReadError> {
     let changed = account.account_data_between(None, since, view.at());
-    let has_push_rules = changed.iter().any(|(event_type, _)| *event_type == "m.push_rules");
+    let has_push_rules = changed.iter().any(|(event_type, _)| *event_type == ruleset::EVENT_TYPE);
     let mut events = account_data(view, changed, filter)?;
     // Push rules that the user never changed are the server's own.
-    if initial && !has_push_rules && filter.wants_type("m.push_rules") {
-        events.push(to_raw(&json!({
-            "type": "m.push_rules",
-            "content": { "global": Ruleset::server_default(view.user_id()) },
-        })));
+    if initial && !has_push_rules && filter.wants_type(ruleset::EVENT_TYPE) {
+        let content = ruleset::shown_content(view.user_id(), None);
+        events.push(to_raw(&json!({ "type": ruleset::EVENT_TYPE, "content": content })));
     }
     Ok(events)
 }
@@ -306,8 +326,11 @@ fn account_data(
     let mut events = Vec::new();
     for (event_type, offset) in changed {
         if filter.wants_type(event_type)
-            && let Some(Command::AccountDataSet(body)) = view.events.command(offset)?
+            && let Some(Command::AccountDataSet(mut body)) = view.events.command(offset)?
         {
+            if event_type == ruleset::EVENT_TYPE {
+                body.content = ruleset::shown_content(view.user_id(), Some(&body.content));
+            }
             events.push(to_raw(&AccountData { event_type, content: &body.content }));
         }
     }
@@ -326,6 +349,7 @@ fn rooms_with_account_data(account: &Account, since: Offset, to: Offset) -> Vec<
 struct RoomSync<'a> {
     view: View<'a>,
     room: &'a Room,
+    unread: &'a Unread,
     request: &'a Request,
     since: Offset,
     filter: &'a RoomFilters,
@@ -365,12 +389,38 @@ impl RoomSync<'_> {
             && state.is_empty()
             && joined.ephemeral.events.is_empty()
             && joined.account_data.events.is_empty();
-        if quiet && !whole && !members_changed {
+        let quiet = quiet && !whole && !members_changed;
+        // A receipt of one's own, or an event that the filter leaves out, may change the counts alone.
+        let before = if quiet { Some(self.unread(since)?) } else { None };
+        let unread = self.unread(at)?;
+        if before.is_some_and(|before| before == unread) {
             return Ok(None);
+        }
+        if self.filter.unread_by_thread {
+            joined.unread_notifications = unread.main.into();
+            for (root, count) in unread.threads {
+                if let Some(root) = self.view.events.get(root)? {
+                    joined.unread_thread_notifications.insert(root.event_id.clone(), count.into());
+                }
+            }
+        } else {
+            joined.unread_notifications = unread.total().into();
         }
         joined.state.events = self.view.client_events(self.room, &state, ClientForm::Sync)?;
         joined.timeline = self.client_timeline(timeline)?;
         Ok(Some(joined))
+    }
+
+    fn unread(&self, at: Offset) -> Result<Counts, ReadError> {
+        let View { state, events, .. } = self.view;
+        self.unread.counts(state, events, self.view.user_id(), self.room, at)
+    }
+
+    /// Whether it is someone whom the user ignores who invited them.
+    fn is_from_ignored(&self, part: &RoomMembership) -> Result<bool, ReadError> {
+        let ignored = self.view.ignored()?;
+        let invite = self.view.events.get(part.offset)?;
+        Ok(invite.is_some_and(|invite| ignored.contains(&invite.sender)))
     }
 
     /// The room of one who is not in it any more: as it was when they left.

@@ -7,7 +7,7 @@ pub mod filter;
 pub mod token;
 mod visibility;
 
-use std::collections::HashSet;
+use std::{collections::HashSet, sync::Arc};
 
 use ruma::{RoomId, UserId, events::StateEventType};
 use serde::Serialize;
@@ -18,6 +18,7 @@ use crate::{
     events::{ClientForm, EventRef, EventStore, Viewer, as_shown, to_raw},
     limits,
     log::ReadError,
+    push::{self, Ignored},
     record::Offset,
     state::{Membership, Room, State},
 };
@@ -55,6 +56,14 @@ impl<'a> View<'a> {
         self.viewer.at
     }
 
+    /// Whom the user ignores.
+    ///
+    /// # Errors
+    /// When the log cannot be read.
+    pub fn ignored(&self) -> Result<Arc<Ignored>, ReadError> {
+        push::ignored(self.state, self.events, self.user_id(), self.at())
+    }
+
     /// The events in the form that clients get.
     ///
     /// # Errors
@@ -73,7 +82,7 @@ impl<'a> View<'a> {
     /// # Errors
     /// When the log cannot be read.
     pub fn may_see(&self, room: &Room, event: &EventRef) -> Result<bool, ReadError> {
-        Visibility::of(self, room).shows(self, event)
+        Visibility::of(self, room)?.shows(self, event)
     }
 
     /// Up to `limit` visible events that pass the filter, newest first: from `from` (included) back
@@ -123,7 +132,7 @@ impl<'a> View<'a> {
         next: impl Fn(Offset, usize) -> Vec<Offset>,
         passed: impl Fn(Offset) -> Offset,
     ) -> Result<Page, ReadError> {
-        let visibility = Visibility::of(self, room);
+        let visibility = Visibility::of(self, room)?;
         let mut page = Page::default();
         let mut looked_at = 0;
         let mut position = start;

@@ -1,6 +1,8 @@
 //! History visibility: which events of a room a user may see (client-server API, "Room history
 //! visibility").
 
+use std::sync::Arc;
+
 use ruma::events::{StateEventType, TimelineEventType};
 use serde::Deserialize;
 
@@ -8,6 +10,7 @@ use super::View;
 use crate::{
     events::EventRef,
     log::ReadError,
+    push::Ignored,
     record::Offset,
     state::{Membership, Room},
 };
@@ -20,6 +23,8 @@ pub(super) struct Visibility<'a> {
     memberships: Vec<(Offset, Membership)>,
     /// Until when the user was last joined; [`Offset::MAX`] while they are.
     joined_until: Offset,
+    /// Whose messages the user does not get.
+    ignored: Arc<Ignored>,
 }
 
 /// From the most to the least private.
@@ -44,7 +49,7 @@ impl Setting {
 }
 
 impl<'a> Visibility<'a> {
-    pub(super) fn of(view: &View<'_>, room: &'a Room) -> Self {
+    pub(super) fn of(view: &View<'_>, room: &'a Room) -> Result<Self, ReadError> {
         let memberships = view.membership_changes(room);
         let mut joined_until = Offset::ZERO;
         let mut joined = false;
@@ -57,10 +62,14 @@ impl<'a> Visibility<'a> {
         if joined {
             joined_until = Offset::MAX;
         }
-        Self { room, memberships, joined_until }
+        Ok(Self { room, memberships, joined_until, ignored: view.ignored()? })
     }
 
     pub(super) fn shows(&self, view: &View<'_>, event: &EventRef) -> Result<bool, ReadError> {
+        // State is seen whoever sent it, or the room would look different to this user.
+        if event.state_key.is_none() && self.ignored.contains(&event.sender) {
+            return Ok(false);
+        }
         let index = self.memberships.partition_point(|(offset, _)| *offset <= event.offset);
         let then = index.checked_sub(1).and_then(|i| self.memberships.get(i)).map(|(_, m)| *m);
         if then == Some(Membership::Join) || self.is_own_membership(view, event, index) {

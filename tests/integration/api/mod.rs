@@ -7,6 +7,7 @@ mod filters;
 mod hostile;
 mod membership;
 mod profile_account_data;
+mod push;
 mod receipts_typing;
 mod restart;
 mod rooms_create;
