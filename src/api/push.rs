@@ -149,7 +149,7 @@ pub(super) async fn notifications(
     let only_highlights = request.only.as_deref() == Some("highlight");
     at_length(|| {
         let view = cx.view();
-        let list = notified(&cx, &view, from.unwrap_or(view.at()), limit, only_highlights)?;
+        let list = notified(&cx, &view, from.unwrap_or_else(|| view.at()), limit, only_highlights)?;
         json(&list)
     })
 }

@@ -90,11 +90,14 @@ fn change(rules: &mut Ruleset, change: RuleChange) -> Result<(), Refusal> {
         RuleChange::Put { mut rule, before, after } => {
             check(&mut rule)?;
             let (kind, rule_id) = (rule.kind(), rule.rule_id().to_owned());
+            // ruma finds the new rule itself, and panics.
+            if [&before, &after].into_iter().flatten().any(|other| *other == rule_id) {
+                let nowhere = "A rule has no place next to itself.";
+                return Err(Refusal::InvalidParam(nowhere.to_owned()));
+            }
             let existing = rules.get(kind.clone(), &rule_id).map(AnyPushRuleRef::enabled);
-            if let Some(enabled) = existing
-                && (before.is_some() || after.is_some())
-                && !rule_id.starts_with('.')
-            {
+            let moves = before.is_some() || after.is_some();
+            if let Some(enabled) = existing.filter(|_| moves && !rule_id.starts_with('.')) {
                 // Taken out and put in again: ruma counts places as if a rule that moves were new.
                 rules.remove(kind.clone(), &rule_id).map_err(|_| no_rule())?;
                 insert(rules, rule, before, after)?;

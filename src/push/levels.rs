@@ -58,7 +58,8 @@ impl Levels {
         let Ok(user_id) = <&ruma::UserId>::try_from(user_id) else { return false };
         let needed = self.notifications.get(key).copied();
         let level = self.users.get(user_id).unwrap_or(&self.users_default);
-        self.above.contains(user_id) || *level >= needed.unwrap_or(NOTIFICATION_LEVEL.into())
+        self.above.contains(user_id)
+            || *level >= needed.unwrap_or_else(|| NOTIFICATION_LEVEL.into())
     }
 }
 

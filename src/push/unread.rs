@@ -12,10 +12,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::Arc,
 };
 
 use parking_lot::Mutex;
@@ -84,7 +81,7 @@ impl Counts {
 }
 
 /// What was counted, by user and room: bounded, and made again when it is gone.
-pub struct Unread(Cache<(OwnedUserId, OwnedRoomId), Arc<Kept>, BySize>);
+pub struct Unread(Cache<(OwnedUserId, OwnedRoomId), Kept, BySize>);
 
 impl std::fmt::Debug for Unread {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -164,28 +161,28 @@ impl Unread {
                 return Err(error);
             }
             let bytes = (256 + memo.entries.capacity() * size_of::<Entry>()) as u64;
-            if kept.bytes.swap(bytes, Ordering::Relaxed) != bytes {
+            if kept.bytes != bytes {
                 // New, or of another size: the cache is told.
-                self.0.insert(key, Arc::clone(&kept));
+                self.0.insert(key, Kept { bytes, memo: Arc::clone(&kept.memo) });
             }
         }
         Ok(look(&memo, at))
     }
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Kept {
-    memo: Mutex<Memo>,
-    /// About how many bytes it takes in memory.
-    bytes: AtomicU64,
+    memo: Arc<Mutex<Memo>>,
+    /// About how many bytes it took in memory when it was put into the cache.
+    bytes: u64,
 }
 
 #[derive(Clone)]
 struct BySize;
 
-impl Weighter<(OwnedUserId, OwnedRoomId), Arc<Kept>> for BySize {
-    fn weight(&self, _: &(OwnedUserId, OwnedRoomId), kept: &Arc<Kept>) -> u64 {
-        kept.bytes.load(Ordering::Relaxed).max(1)
+impl Weighter<(OwnedUserId, OwnedRoomId), Kept> for BySize {
+    fn weight(&self, _: &(OwnedUserId, OwnedRoomId), kept: &Kept) -> u64 {
+        kept.bytes
     }
 }
 

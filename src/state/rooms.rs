@@ -407,11 +407,11 @@ impl Room {
         if let Some((user_id, membership)) = facts.membership {
             inner.set_membership(offset, user_id, membership);
         }
-        if let Some(target) = facts.redacts {
-            if let Entry::Vacant(entry) = inner.redactions.entry(target) {
-                entry.insert(offset);
-                inner.redaction_log.push((offset, target));
-            }
+        if let Some(target) = facts.redacts
+            && let Entry::Vacant(entry) = inner.redactions.entry(target)
+        {
+            entry.insert(offset);
+            inner.redaction_log.push((offset, target));
         }
     }
 }
