@@ -72,10 +72,26 @@ impl Counts {
     }
 
     fn add(&mut self, entry: &Entry) {
-        let count = Count { notifications: 1, highlights: u64::from(entry.highlight) };
-        match entry.thread {
-            Thread::Main => self.main += count,
-            Thread::Root(root) => *self.threads.entry(root).or_default() += count,
+        let count = match entry.thread {
+            Thread::Main => &mut self.main,
+            Thread::Root(root) => self.threads.entry(root).or_default(),
+        };
+        count.notifications += 1;
+        count.highlights += u64::from(entry.highlight);
+    }
+
+    /// Takes back what [`Counts::add`] added.
+    fn take(&mut self, entry: &Entry) {
+        let count = match entry.thread {
+            Thread::Main => &mut self.main,
+            Thread::Root(root) => self.threads.entry(root).or_default(),
+        };
+        count.notifications = count.notifications.saturating_sub(1);
+        count.highlights = count.highlights.saturating_sub(u64::from(entry.highlight));
+        if let Thread::Root(root) = entry.thread
+            && *count == Count::default()
+        {
+            self.threads.remove(&root);
         }
     }
 }
@@ -256,7 +272,10 @@ impl Memo {
         }
         if too_old > self.to || self.entries.front().is_some_and(|first| first.offset <= too_old) {
             from = at;
-            self.retain(|entry| entry.offset > too_old);
+            let old = self.entries.partition_point(|entry| entry.offset <= too_old);
+            for entry in self.entries.drain(..old) {
+                self.counts.take(&entry);
+            }
         }
 
         let mut position = self.to.max(self.joined).max(all_read).max(too_old);
@@ -301,13 +320,13 @@ impl Memo {
     }
 
     fn retain(&mut self, keep: impl Fn(&Entry) -> bool) {
-        let before = self.entries.len();
-        self.entries.retain(|entry| keep(entry));
-        if self.entries.len() < before {
-            self.counts = Counts::default();
-            for entry in &self.entries {
-                self.counts.add(entry);
+        let counts = &mut self.counts;
+        self.entries.retain(|entry| {
+            let kept = keep(entry);
+            if !kept {
+                counts.take(entry);
             }
-        }
+            kept
+        });
     }
 }
