@@ -121,7 +121,7 @@ fn judge(c: &mut Criterion) {
     });
     let raw: Raw<()> = Raw::from_json(event.pdu.clone());
     let context =
-        PushConditionRoomCtx::new(room_id.clone(), UInt::from(3_u8), bob.clone(), "bob".to_owned());
+        PushConditionRoomCtx::new(room_id.clone(), UInt::from(3_u8), bob, "bob".to_owned());
     let flat = FlattenedJson::from_raw(&raw);
     c.bench_function("ruma: prepare the event", |b| {
         b.iter(|| FlattenedJson::from_raw(black_box(&raw)));
