@@ -112,11 +112,13 @@ struct Part {
     places: Vec<(char, u128)>,
     /// Where any character may stand.
     any: u128,
+    /// The first character, unless any may come first.
+    first: Option<char>,
 }
 
 impl Part {
     fn new(part: &str, wildcard: Option<char>) -> Option<Self> {
-        let mut new = Self { chars: 0, places: Vec::new(), any: 0 };
+        let mut new = Self { chars: 0, places: Vec::new(), any: 0, first: None };
         for c in part.chars().flat_map(char::to_lowercase) {
             if new.chars == PART_CHARS {
                 return None;
@@ -126,6 +128,9 @@ impl Part {
             if Some(c) == wildcard {
                 new.any |= place;
                 continue;
+            }
+            if place == 1 {
+                new.first = Some(c);
             }
             match new.places.binary_search_by_key(&c, |(known, _)| *known) {
                 Ok(index) => new.places[index].1 |= place,
@@ -147,6 +152,10 @@ impl Part {
         // Bit n: the last n + 1 characters fit the first n + 1 of the part.
         let mut fits: u128 = 0;
         for (index, c) in text.iter().enumerate().skip(from) {
+            // Nothing has begun, and nothing begins here: so it is nearly everywhere.
+            if fits == 0 && self.first.is_some_and(|first| first != *c) {
+                continue;
+            }
             let places = match self.places.binary_search_by_key(c, |(known, _)| *known) {
                 Ok(found) => self.places[found].1 | self.any,
                 Err(_) => self.any,
