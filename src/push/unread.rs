@@ -172,11 +172,12 @@ impl Unread {
             *memo = Memo::begin(joined);
         }
         if memo.to < at {
-            if let Err(error) = memo.go_on(judge, at) {
-                *memo = Memo::default();
-                return Err(error);
-            }
-            let bytes = (256 + memo.entries.capacity() * size_of::<Entry>()) as u64;
+            // Taken out, so that what fails half-way is begun anew.
+            let mut next = std::mem::take(&mut *memo);
+            next.go_on(judge, at)?;
+            *memo = next;
+            let entries = memo.entries.capacity() * size_of::<Entry>();
+            let bytes = (256 + entries + 64 * memo.counts.threads.len()) as u64;
             if kept.bytes != bytes {
                 // New, or of another size: the cache is told.
                 self.0.insert(key, Kept { bytes, memo: Arc::clone(&kept.memo) });
