@@ -36,6 +36,7 @@ pub mod limits;
 pub mod log;
 mod passwords;
 mod presence;
+pub mod push;
 pub mod record;
 pub mod search;
 pub mod server;

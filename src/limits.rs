@@ -145,6 +145,18 @@ pub const DIRECTORY_USERS: usize = 100;
 
 /// Rooms of one page of those that two users share.
 pub const MUTUAL_ROOMS: usize = 100;
+/// A user's own push rules. Each is looked at for every event of the user's rooms.
+pub const PUSH_RULES: usize = 1_000;
+
+/// Conditions of one push rule: the server's own have three at most.
+pub const PUSH_RULE_CONDITIONS: usize = 32;
+
+/// Notifications in one list of them; as many come unless the client says.
+pub const NOTIFICATIONS: u64 = 100;
+
+/// The newest events of a room among which unread notifications are counted. No client shows a larger
+/// number; counting this many anew takes some 50 milliseconds, once for a user and room.
+pub const UNREAD_EVENTS: usize = 5_000;
 
 /// A whole profile (client-server API, "Profiles").
 pub const PROFILE_BYTES: usize = 64 * 1024;

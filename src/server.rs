@@ -29,6 +29,7 @@ use crate::{
     },
     passwords::Passwords,
     presence::Tracker,
+    push::Unread,
     record::{Command, Offset},
     search::Search,
     shutdown::Shutdown,
@@ -122,6 +123,7 @@ pub async fn run(
         search: Arc::clone(&search),
         catalogue: api::directory::Catalogue::default(),
         epoch: engine.state().epoch(),
+        unread: Unread::default(),
         config: config.clone(),
     });
     api::typing::resume(&engine);

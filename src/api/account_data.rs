@@ -14,7 +14,6 @@ use ruma::{
             create_tag::v3 as create_tag, delete_tag::v3 as delete_tag, get_tags::v3 as get_tags,
         },
     },
-    push::Ruleset,
     serde::Raw,
 };
 use serde_json::{Map, Value, json, value::RawValue};
@@ -25,13 +24,14 @@ use crate::{
     events::to_raw,
     http::{ApiError, Cx, RawRequest, Reply, Session},
     limits,
+    push::ruleset,
     record::Command,
     state::History,
     sync::account_data::is_deleted,
 };
 
 /// Types that the server itself keeps: written through endpoints of their own.
-const OWN_TYPES: [&str; 2] = ["m.fully_read", "m.push_rules"];
+const OWN_TYPES: [&str; 2] = ["m.fully_read", ruleset::EVENT_TYPE];
 
 fn is_own(event_type: &str) -> bool {
     OWN_TYPES.contains(&event_type)
@@ -48,12 +48,11 @@ pub(super) async fn get_global(
 ) -> Result<get_global_account_data::Response, ApiError> {
     cx.must_be(&request.user_id)?;
     let event_type = request.event_type.to_string();
-    let content = match find(&cx, &request.user_id, None, &event_type)? {
-        Some(content) => content,
-        _ if event_type == "m.push_rules" => {
-            to_raw(&json!({ "global": Ruleset::server_default(&request.user_id) }))
-        }
-        _ => return Err(nothing()),
+    let content = find(&cx, &request.user_id, None, &event_type)?;
+    let content = if event_type == ruleset::EVENT_TYPE {
+        ruleset::shown_content(&request.user_id, content.as_deref())
+    } else {
+        content.ok_or_else(nothing)?
     };
     Ok(get_global_account_data::Response::new(Raw::from_json(content)))
 }
@@ -174,7 +173,8 @@ fn nothing() -> ApiError {
     ApiError::not_found("There is no account data of this type.")
 }
 
-fn find(
+/// The content of the account data of this type, as it is kept.
+pub(super) fn find(
     cx: &Cx<Server>,
     user_id: &UserId,
     room_id: Option<&RoomId>,

@@ -49,6 +49,7 @@ use crate::{
     http::{Access, ApiError, App, Caller, Cx, Session, Table},
     passwords::Passwords,
     presence::Tracker,
+    push::Unread,
     record::{Epoch, Offset},
     search::Search,
     state::Room,
@@ -67,6 +68,7 @@ pub(crate) struct Server {
     pub(crate) catalogue: directory::Catalogue,
     pub(crate) epoch: Epoch,
     pub(crate) presence: Tracker,
+    pub(crate) unread: Unread,
 }
 
 const GET: Method = Method::GET;
@@ -209,7 +211,16 @@ pub(crate) fn endpoints(config: &Config) -> Table<Server> {
         .raw(GET, "/_matrix/client/v3/events/{event_id}", REQUIRED, old_sync::event)
         .raw(GET, "/_matrix/client/r0/events/{event_id}", REQUIRED, old_sync::event)
         // Push
-        .on(push::rules)
+        .on(push::all)
+        .on(push::global)
+        .on(push::get)
+        .on(push::put)
+        .on(push::delete)
+        .on(push::get_actions)
+        .on(push::set_actions)
+        .on(push::get_enabled)
+        .on(push::set_enabled)
+        .on_json(push::notifications)
 }
 
 impl App for Server {

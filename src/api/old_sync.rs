@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::Uri;
-use ruma::{EventId, OwnedRoomId, OwnedUserId, RoomId, UInt, push::Ruleset};
+use ruma::{EventId, OwnedRoomId, OwnedUserId, RoomId, UInt};
 use serde::{Deserialize, Serialize};
-use serde_json::{json, value::RawValue};
+use serde_json::value::RawValue;
 use tokio::time::{Instant, timeout_at};
 
 use super::{
@@ -16,10 +16,11 @@ use super::{
     timeline::{page_size, readable_as_of, visible_event},
 };
 use crate::{
-    events::{EventForm, EventRef, to_raw},
+    events::{EventForm, EventRef},
     http::{ApiError, Cx, RawRequest, Reply, Session},
-    record::{Command, Offset},
+    record::Offset,
     state::{Membership, Room},
+    sync,
     view::{View, filter::EventFilter},
 };
 
@@ -182,22 +183,13 @@ impl RoomInfo {
 /// The caller's account data of a room, or the global one.
 fn account_data(view: &View<'_>, room_id: Option<&RoomId>) -> Result<Vec<Box<RawValue>>, ApiError> {
     let Some(account) = view.state.accounts.get(view.user_id()) else { return Ok(Vec::new()) };
-    let mut events = Vec::new();
-    let mut has_push_rules = false;
-    let account = account.read();
-    for (event_type, offset) in account.account_data_between(room_id, Offset::ZERO, view.at()) {
-        if let Some(Command::AccountDataSet(body)) = view.events.command(offset)? {
-            has_push_rules |= event_type == "m.push_rules";
-            events.push(to_raw(&json!({ "type": event_type, "content": body.content })));
+    let (account, filter) = (account.read(), EventFilter::default());
+    Ok(match room_id {
+        Some(room_id) => {
+            sync::account_data::of_room(view, &account, room_id, Offset::ZERO, &filter, true)?
         }
-    }
-    drop(account);
-    // Push rules that the user never changed are the server's own.
-    if room_id.is_none() && !has_push_rules {
-        let rules = Ruleset::server_default(view.user_id());
-        events.push(to_raw(&json!({ "type": "m.push_rules", "content": { "global": rules } })));
-    }
-    Ok(events)
+        None => sync::account_data::global(view, &account, Offset::ZERO, &filter, true)?,
+    })
 }
 
 /// `GET /events`: what has happened in the caller's rooms, or in one room that they may read, as soon as

@@ -51,7 +51,8 @@ pub(super) async fn sync(cx: Cx<Server>, request: sync_events::Request) -> Resul
         let mut view = cx.view();
         let device = (view.user_id(), view.viewer.device_id);
         view.viewer.at = sync::to_device::cut(view.state, device, wanted.since, view.at());
-        v3::respond(&view, &wanted, &cx.app.known_members)
+        let memory = v3::Memory { members: &cx.app.known_members, unread: &cx.app.unread };
+        v3::respond(&view, &wanted, memory)
     };
     let _syncing = presence::Syncing::begin(&cx, said);
     let head = cx.app.engine.head();

@@ -15,6 +15,7 @@ pub mod keys;
 pub mod membership;
 mod powers;
 pub mod presence;
+pub mod push;
 pub mod report;
 pub mod send;
 pub mod to_device;

@@ -21,7 +21,7 @@ pub(crate) use client::{
 };
 pub use client::{EventForm, Viewer};
 pub use fields::Fields;
-pub use store::EventStore;
+pub use store::{Derived, EventStore};
 pub(crate) use stripped::strip;
 
 use crate::record::{

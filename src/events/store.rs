@@ -1,8 +1,11 @@
 //! Bodies from the log, through a cache bounded in bytes.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering},
+use std::{
+    any::{Any, TypeId},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use quick_cache::{Weighter, sync::Cache};
@@ -22,6 +25,16 @@ pub struct EventStore {
     cache: Cache<Offset, EventRef, ByBytes>,
     /// How often something was erased.
     erasures: AtomicU64,
+    derived: Cache<(TypeId, Offset), Arc<dyn Derived>, ByBytes>,
+}
+
+/// How many bytes of what was made of payloads are kept: the push rules of some ten thousand users.
+const DERIVED_BYTES: u64 = 32 * 1024 * 1024;
+
+/// What is made of one payload alone and worth keeping beside it, for example a parsed list.
+pub trait Derived: Any + Send + Sync {
+    /// About how many bytes it takes in memory.
+    fn weight(&self) -> u64;
 }
 
 #[derive(Clone)]
@@ -30,6 +43,12 @@ struct ByBytes;
 impl Weighter<Offset, EventRef> for ByBytes {
     fn weight(&self, _: &Offset, event: &EventRef) -> u64 {
         event.weight()
+    }
+}
+
+impl Weighter<(TypeId, Offset), Arc<dyn Derived>> for ByBytes {
+    fn weight(&self, _: &(TypeId, Offset), derived: &Arc<dyn Derived>) -> u64 {
+        64 + derived.weight()
     }
 }
 
@@ -45,8 +64,35 @@ impl EventStore {
     pub fn new(log: Arc<dyn Log>, cache_bytes: u64) -> Self {
         // The estimate only sizes the cache's table at the start: events take about 2 KiB.
         let estimated = usize::try_from(cache_bytes / 2048).unwrap_or(1024).clamp(64, 1 << 20);
-        let cache = Cache::with_weighter(estimated, cache_bytes, ByBytes);
-        Self { log, cache, erasures: AtomicU64::new(0) }
+        Self {
+            log,
+            cache: Cache::with_weighter(estimated, cache_bytes, ByBytes),
+            erasures: AtomicU64::new(0),
+            derived: Cache::with_weighter(4096, DERIVED_BYTES, ByBytes),
+        }
+    }
+
+    /// What `make` makes of the payload at `offset`, which must be of a kind that is never erased: it is
+    /// kept, as such payloads do not change.
+    ///
+    /// # Errors
+    /// Those of `make`.
+    pub fn derived<T: Derived>(
+        &self,
+        offset: Offset,
+        make: impl FnOnce() -> Result<T, ReadError>,
+    ) -> Result<Arc<T>, ReadError> {
+        let key = (TypeId::of::<T>(), offset);
+        let kept = self.derived.get(&key).and_then(|kept| {
+            let kept: Arc<dyn Any + Send + Sync> = kept;
+            kept.downcast().ok()
+        });
+        if let Some(kept) = kept {
+            return Ok(kept);
+        }
+        let made = Arc::new(make()?);
+        self.derived.insert(key, Arc::clone(&made) as Arc<dyn Derived>);
+        Ok(made)
     }
 
     /// The event at `offset`; `None` if there is no event there or its payload was erased.

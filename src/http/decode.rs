@@ -172,7 +172,8 @@ fn is_wrong_shape(error: &FromHttpRequestError) -> bool {
 /// - `null` for a field that could be left out;
 /// - an `auth` with nothing in it, which stands for none;
 /// - a user named by `user` instead of `identifier` when proving a password;
-/// - `typing` without the `timeout`, which is optional.
+/// - `typing` without the `timeout`, which is optional;
+/// - a push rule without `conditions`, which are optional as well.
 fn amend(body: &[u8]) -> Option<Vec<u8>> {
     let original: Map<String, Value> = serde_json::from_slice(body).ok()?;
     let mut amended = original.clone();
@@ -189,6 +190,9 @@ fn amend(body: &[u8]) -> Option<Vec<u8>> {
     if amended.get("typing") == Some(&Value::Bool(true)) {
         let timeout = u64::try_from(limits::TYPING.as_millis()).unwrap_or(u64::MAX);
         amended.entry("timeout").or_insert_with(|| json!(timeout));
+    }
+    if amended.contains_key("actions") {
+        amended.entry("conditions").or_insert_with(|| json!([]));
     }
     (amended != original).then(|| Value::Object(amended).to_string().into_bytes())
 }

@@ -94,6 +94,18 @@ impl Account {
         self.profile.get(field)?.value.as_ref()
     }
 
+    /// The offset of the account data of this type of `room` (none: global) as of `at`.
+    #[must_use]
+    pub fn account_data_at(
+        &self,
+        room: Option<&RoomId>,
+        event_type: &str,
+        at: Offset,
+    ) -> Option<Offset> {
+        let key = (room.map(ToOwned::to_owned), event_type.to_owned());
+        self.account_data.get(&key)?.at(at).map(|(offset, ())| offset)
+    }
+
     /// The types of account data of `room` (none: global) that changed after `since` up to `to`,
     /// each with the offset of its value as of `to`.
     pub fn account_data_between(

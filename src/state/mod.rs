@@ -18,7 +18,7 @@ use std::{
 
 use parking_lot::RwLock;
 use ruma::{
-    EventId, OwnedUserId, UserId,
+    EventId, OwnedUserId, RoomId, UserId,
     events::{StateEventType, room::member::MembershipState},
 };
 use serde::Deserialize;
@@ -26,8 +26,9 @@ use serde_json::value::RawValue;
 
 use crate::record::{
     Command, CommandError, Epoch, Offset, Record,
-    command::{RoomEvent, ServerIdentity},
+    command::{Receipt, RoomEvent, ServerIdentity},
 };
+use reads::{Covers, Thread};
 
 pub mod accounts;
 pub mod aliases;
@@ -40,6 +41,7 @@ pub mod keys;
 pub mod memberships;
 pub mod names;
 pub mod presence;
+pub mod reads;
 pub mod relations;
 pub mod rooms;
 pub mod to_device;
@@ -53,6 +55,7 @@ pub use keys::Keys;
 pub use memberships::{Memberships, RoomMembership};
 pub use names::Names;
 pub use presence::Presence;
+pub use reads::Reads;
 pub use relations::{Child, RelatesTo};
 pub use rooms::{Membership, Room, Rooms};
 pub use to_device::ToDevice;
@@ -119,6 +122,8 @@ pub struct State {
     pub keys: Keys,
     /// Messages to devices.
     pub to_device: ToDevice,
+    /// How far each user has read each room.
+    pub reads: Reads,
     /// Room aliases.
     pub aliases: Aliases,
     /// What others see of each user's presence.
@@ -176,6 +181,7 @@ impl State {
         self.memberships.digest(&mut digest);
         self.keys.digest(&mut digest);
         self.to_device.digest(&mut digest);
+        self.reads.digest(&mut digest);
         self.aliases.digest(&mut digest);
         self.presence.digest(&mut digest);
         self.delayed.digest(&mut digest);
@@ -337,6 +343,9 @@ impl State {
                     })
                     .collect();
                 effects.dedup();
+                for receipt in &body.receipts {
+                    self.apply_read(offset, &body.room_id, receipt);
+                }
                 self.erasures.supersede(self.rooms.set_receipts(offset, body));
                 effects
             }
@@ -387,6 +396,31 @@ impl State {
         let joined = rooms.filter(|room| room.membership == Membership::Join);
         effects.extend(joined.map(|room| Effect::WakeRoom(room.room_id)));
         effects
+    }
+
+    /// A receipt for an event or in a thread that the room does not have says nothing.
+    fn apply_read(&self, offset: Offset, room_id: &RoomId, receipt: &Receipt) {
+        let thread = match receipt.thread_id.as_deref() {
+            None => Some(Covers::All),
+            Some("main") => Some(Covers::Only(Thread::Main)),
+            Some(root) => <&EventId>::try_from(root)
+                .ok()
+                .and_then(|root| self.event_in_room(room_id, root))
+                .map(|root| Covers::Only(Thread::Root(root))),
+        };
+        if let Some(covers) = thread
+            && let Some(up_to) = self.event_in_room(room_id, &receipt.event_id)
+        {
+            let (user_id, room_id) = (receipt.user_id.clone(), room_id.to_owned());
+            self.reads.advance(offset, user_id, room_id, covers, up_to);
+        }
+    }
+
+    /// Where this event of this room is, found without a look into the log.
+    #[must_use]
+    pub fn event_in_room(&self, room_id: &RoomId, event_id: &EventId) -> Option<Offset> {
+        let room = self.rooms.get(room_id)?;
+        self.events.candidates(event_id).into_iter().find(|offset| room.has_event(*offset))
     }
 
     fn apply_event(

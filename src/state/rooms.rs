@@ -3,7 +3,7 @@
 //! A room holds offsets and small facts. The events themselves are read from the log.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, btree_map::Entry},
     sync::Arc,
 };
 
@@ -107,6 +107,9 @@ struct Inner {
     /// In the digest by itself: see [`Relations::digest`].
     #[serde(skip)]
     relations: Relations,
+    /// The same by redaction, in order.
+    #[serde(skip)]
+    redaction_log: Vec<(Offset, Offset)>,
     public: History<bool>,
     receipts: BTreeMap<Arc<ReceiptKey>, ReceiptEntry>,
     /// By record, the receipts that are still where it put them.
@@ -233,6 +236,15 @@ impl Room {
     #[must_use]
     pub fn late_events(&self, at: Offset) -> Vec<(Offset, u64)> {
         self.inner.read().late.range(..=at).map(|(offset, ts)| (*offset, *ts)).collect()
+    }
+
+    /// The position before the last `count` events up to and with `at`.
+    #[must_use]
+    pub fn before_last(&self, count: usize, at: Offset) -> Offset {
+        let inner = self.inner.read();
+        let end = inner.timeline.partition_point(|offset| *offset <= at);
+        let before = end.checked_sub(count + 1).and_then(|index| inner.timeline.get(index));
+        before.copied().unwrap_or(Offset::ZERO)
     }
 
     /// Whether `offset` is an event of this room.
@@ -370,6 +382,15 @@ impl Room {
         matches!(self.membership(user_id, at), Some((_, Membership::Join)))
     }
 
+    /// Since when `user_id` has been joined without a break; `None` if they are not joined as of `at`.
+    #[must_use]
+    pub fn joined_since(&self, user_id: &UserId, at: Offset) -> Option<Offset> {
+        let inner = self.inner.read();
+        let changes = inner.members.get(user_id)?.between(Offset::ZERO, at).rev();
+        let joined = changes.take_while(|(_, membership)| **membership == Membership::Join);
+        joined.last().map(|(offset, _)| offset)
+    }
+
     /// All memberships that `user_id` had up to and with `at`, oldest first.
     #[must_use]
     pub fn membership_changes(&self, user_id: &UserId, at: Offset) -> Vec<(Offset, Membership)> {
@@ -493,6 +514,16 @@ impl Room {
         self.inner.read().relations.threads(before, limit)
     }
 
+    /// The events that were redacted after `since` up to and with `to`, each as (redaction, event),
+    /// in the order of the redactions.
+    #[must_use]
+    pub fn redacted_between(&self, since: Offset, to: Offset) -> Vec<(Offset, Offset)> {
+        let inner = self.inner.read();
+        let from = inner.redaction_log.partition_point(|(redaction, _)| *redaction <= since);
+        let redactions = inner.redaction_log[from..].iter().copied();
+        redactions.take_while(|(redaction, _)| *redaction <= to).collect()
+    }
+
     /// Whether the public directory lists the room.
     #[must_use]
     pub fn is_public(&self) -> bool {
@@ -562,7 +593,10 @@ impl Room {
             inner.relations.add(offset, *parent, &relation);
         }
         let target = facts.redacts?;
-        (*inner.redactions.entry(target).or_insert(offset) == offset).then_some(target)
+        let Entry::Vacant(entry) = inner.redactions.entry(target) else { return None };
+        entry.insert(offset);
+        inner.redaction_log.push((offset, target));
+        Some(target)
     }
 }
 

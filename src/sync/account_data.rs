@@ -1,12 +1,13 @@
 //! Account data in a sync: what of it changed (client-server API, "Client Config").
 
-use ruma::{OwnedRoomId, RoomId, push::Ruleset};
+use ruma::{OwnedRoomId, RoomId};
 use serde::Serialize;
 use serde_json::{json, value::RawValue};
 
 use crate::{
     events::to_raw,
     log::ReadError,
+    push::ruleset,
     record::{Command, Offset},
     state::Account,
     view::{View, filter::EventFilter},
@@ -16,7 +17,7 @@ use crate::{
 ///
 /// # Errors
 /// When the log cannot be read.
-pub(super) fn global(
+pub(crate) fn global(
     view: &View<'_>,
     account: &Account,
     since: Offset,
@@ -24,14 +25,12 @@ pub(super) fn global(
     initial: bool,
 ) -> Result<Vec<Box<RawValue>>, ReadError> {
     let changed = account.account_data_between(None, since, view.at());
-    let has_push_rules = changed.iter().any(|(event_type, _)| *event_type == "m.push_rules");
+    let has_push_rules = changed.iter().any(|(event_type, _)| *event_type == ruleset::EVENT_TYPE);
     let mut events = events(view, changed, filter, initial)?;
     // Push rules that the user never changed are the server's own.
-    if initial && !has_push_rules && filter.wants_type("m.push_rules") {
-        events.push(to_raw(&json!({
-            "type": "m.push_rules",
-            "content": { "global": Ruleset::server_default(view.user_id()) },
-        })));
+    if initial && !has_push_rules && filter.wants_type(ruleset::EVENT_TYPE) {
+        let content = ruleset::shown_content(view.user_id(), None);
+        events.push(to_raw(&json!({ "type": ruleset::EVENT_TYPE, "content": content })));
     }
     Ok(events)
 }
@@ -40,7 +39,7 @@ pub(super) fn global(
 ///
 /// # Errors
 /// When the log cannot be read.
-pub(super) fn of_room(
+pub(crate) fn of_room(
     view: &View<'_>,
     account: &Account,
     room_id: &RoomId,
@@ -86,10 +85,13 @@ fn events(
     let mut events = Vec::new();
     for (event_type, offset) in changed {
         if filter.wants_type(event_type)
-            && let Some(Command::AccountDataSet(body)) = view.events.command(offset)?
+            && let Some(Command::AccountDataSet(mut body)) = view.events.command(offset)?
             // That it was deleted is news only to one who may know of it, in the form of an empty object.
             && !(from_start && is_deleted(&body.content))
         {
+            if event_type == ruleset::EVENT_TYPE {
+                body.content = ruleset::shown_content(view.user_id(), Some(&body.content));
+            }
             let content = if is_deleted(&body.content) { &none } else { &*body.content };
             events.push(to_raw(&AccountData { event_type, content }));
         }

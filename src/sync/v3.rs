@@ -18,6 +18,7 @@ use super::{KnownMembers, account_data, device_lists::DeviceLists, to_device};
 use crate::{
     events::EventForm,
     log::ReadError,
+    push::Unread,
     record::{Epoch, Offset},
     state::{Membership, RoomMembership},
     view::{
@@ -70,6 +71,8 @@ pub struct RoomFilters {
     pub ephemeral: EventFilter,
     /// How many events of a timeline are returned, within the server's bounds.
     pub timeline_limit: usize,
+    /// Whether unread counts are wanted by thread.
+    pub unread_by_thread: bool,
     /// The form of events.
     pub form: EventForm,
 }
@@ -89,6 +92,7 @@ impl SyncFilter {
                 selection: room.selection,
                 include_leave: room.include_leave,
                 timeline_limit: asked.unwrap_or(default_limit).min(max_limit),
+                unread_by_thread: room.timeline.unread_thread_notifications,
                 timeline: room.timeline,
                 state: room.state,
                 account_data: room.account_data,
@@ -158,6 +162,15 @@ impl Response {
     }
 }
 
+/// What makes answers cheaper: it may be forgotten at any time.
+#[derive(Clone, Copy, Debug)]
+pub struct Memory<'a> {
+    /// What devices know of members.
+    pub members: &'a KnownMembers,
+    /// What was counted.
+    pub unread: &'a Unread,
+}
+
 /// The answer to `request` as of the view's offset.
 ///
 /// # Errors
@@ -165,14 +178,15 @@ impl Response {
 pub fn respond(
     view: &View<'_>,
     request: &Request,
-    known: &KnownMembers,
+    memory: Memory<'_>,
 ) -> Result<Response, ReadError> {
     let since = request.since.unwrap_or(Offset::ZERO);
     let initial = request.since.is_none();
     let filter = &request.filter;
     let account = view.state.accounts.get(view.user_id());
     let session = view.viewer.session;
-    let device = filter.room.state.lazy_load_members.then(|| known.of(session, request.since));
+    let device =
+        filter.room.state.lazy_load_members.then(|| memory.members.of(session, request.since));
     let mut response = Response {
         next_batch: Token { epoch: request.epoch, offset: view.at() }.to_string(),
         account_data: Events::default(),
@@ -212,6 +226,7 @@ pub fn respond(
             since,
             filter: &filter.room,
             account: account.as_deref(),
+            unread: memory.unread,
         };
         let changed = part.offset > since;
         let mut device = device.as_ref().map(|device| device.lock());
@@ -225,6 +240,7 @@ pub fn respond(
             // One who takes no invites is not told of those that there are.
             Membership::Invite
                 if changed && view.events.blocks_invites(view.state, view.user_id())? => {}
+            Membership::Invite if changed && sync.is_from_ignored(&part)? => {}
             Membership::Invite if changed => {
                 response.rooms.invite.insert(part.room_id, sync.invited()?);
             }
@@ -242,7 +258,7 @@ pub fn respond(
         }
     }
     if let Some(device) = device {
-        known.keep(session, device);
+        memory.members.keep(session, device);
     }
     Ok(response)
 }

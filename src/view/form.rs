@@ -1,7 +1,7 @@
 //! An event in the form that its reader gets: what the server adds to it for this user, the events that
 //! relate to it among it.
 
-use std::{cell::OnceCell, cmp::Reverse, collections::BTreeSet};
+use std::{cell::OnceCell, cmp::Reverse, collections::BTreeSet, sync::Arc};
 
 use ruma::{OwnedUserId, UserId, events::TimelineEventType};
 use serde::{Deserialize, de::IgnoredAny};
@@ -15,6 +15,7 @@ use crate::{
     },
     limits,
     log::ReadError,
+    push::Ignored,
     record::Offset,
     state::{
         Child, Membership, RelatesTo, Room,
@@ -27,7 +28,7 @@ pub(super) struct Sight<'v> {
     view: &'v View<'v>,
     room: &'v Room,
     visibility: OnceCell<Visibility<'v>>,
-    ignored: OnceCell<BTreeSet<OwnedUserId>>,
+    ignored: OnceCell<Arc<Ignored>>,
 }
 
 /// Which of the events that relate to an event come with it.
@@ -262,10 +263,10 @@ impl<'v> Sight<'v> {
     /// The users whom the viewer ignores.
     pub(super) fn ignored(&self) -> Result<&BTreeSet<OwnedUserId>, ReadError> {
         if let Some(ignored) = self.ignored.get() {
-            return Ok(ignored);
+            return Ok(ignored.users());
         }
-        let ignored = self.view.ignored_users()?;
-        Ok(self.ignored.get_or_init(|| ignored))
+        let ignored = self.view.ignored()?;
+        Ok(self.ignored.get_or_init(|| ignored).users())
     }
 }
 

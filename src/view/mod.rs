@@ -11,7 +11,7 @@ mod time;
 pub mod token;
 mod visibility;
 
-use std::collections::HashSet;
+use std::{collections::HashSet, sync::Arc};
 
 use ruma::{RoomId, UserId, events::StateEventType};
 use serde_json::value::RawValue;
@@ -21,6 +21,7 @@ use crate::{
     events::{EventForm, EventRef, EventStore, Viewer, as_shown, strip},
     limits,
     log::ReadError,
+    push::{self, Ignored},
     record::Offset,
     state::{Membership, Room, State},
 };
@@ -56,6 +57,14 @@ impl<'a> View<'a> {
     #[must_use]
     pub const fn at(&self) -> Offset {
         self.viewer.at
+    }
+
+    /// Whom the user ignores.
+    ///
+    /// # Errors
+    /// When the log cannot be read.
+    pub fn ignored(&self) -> Result<Arc<Ignored>, ReadError> {
+        push::ignored(self.state, self.events, self.user_id(), self.at())
     }
 
     /// The event in this form: redacted if it was, and with what the server adds for the user. Whether

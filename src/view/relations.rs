@@ -2,15 +2,13 @@
 
 use std::collections::{BTreeSet, BinaryHeap};
 
-use ruma::{OwnedUserId, UserId};
-use serde::{Deserialize, de::IgnoredAny};
 use serde_json::value::RawValue;
 
 use super::{Page, View, filter::EventFilter, form::Sight};
 use crate::{
     events::{EventForm, EventRef},
     log::ReadError,
-    record::{Command, Offset},
+    record::Offset,
     state::{RelatesTo, Room, relations::THREAD},
 };
 
@@ -58,7 +56,7 @@ impl View<'_> {
         limit: usize,
     ) -> Result<Page, ReadError> {
         let found: Vec<Offset> = self.related(room, parent, wanted).into_iter().collect();
-        let filter = EventFilter::without_senders(self.ignored_users()?);
+        let filter = EventFilter::without_senders(self.ignored()?.users().iter().cloned());
         let up_to = |offset: Offset| found.partition_point(|event| *event <= offset);
         match stretch {
             Stretch::Backward { from, after } => {
@@ -183,31 +181,5 @@ impl View<'_> {
             }
         };
         roots.iter().map(form).collect()
-    }
-
-    /// The users whom the viewer ignores (client-server API, "Ignoring users").
-    ///
-    /// # Errors
-    /// When the log cannot be read.
-    pub fn ignored_users(&self) -> Result<BTreeSet<OwnedUserId>, ReadError> {
-        #[derive(Deserialize)]
-        struct Content {
-            ignored_users: std::collections::BTreeMap<String, IgnoredAny>,
-        }
-        let key = (None, "m.ignored_user_list".to_owned());
-        let offset = self.state.accounts.get(self.user_id()).and_then(|account| {
-            let account = account.read();
-            account.account_data.get(&key)?.at(self.at()).map(|(offset, ())| offset)
-        });
-        let Some(offset) = offset else { return Ok(BTreeSet::new()) };
-        let Some(Command::AccountDataSet(body)) = self.events.command(offset)? else {
-            return Ok(BTreeSet::new());
-        };
-        // What a client stored there may be anything.
-        let Ok(content) = serde_json::from_str::<Content>(body.content.get()) else {
-            return Ok(BTreeSet::new());
-        };
-        let users = content.ignored_users.into_keys();
-        Ok(users.filter_map(|user_id| UserId::parse(user_id).ok()).collect())
     }
 }

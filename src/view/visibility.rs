@@ -1,7 +1,10 @@
 //! History visibility: which events of a room a user may see (client-server API, "Room history
 //! visibility").
 
-use std::cell::Cell;
+use std::{
+    cell::{Cell, OnceCell},
+    sync::Arc,
+};
 
 use ruma::events::{StateEventType, TimelineEventType};
 use serde::Deserialize;
@@ -10,6 +13,7 @@ use super::View;
 use crate::{
     events::StoredEvent,
     log::ReadError,
+    push::Ignored,
     record::Offset,
     state::{Membership, Room},
 };
@@ -25,6 +29,8 @@ pub(super) struct Visibility<'a> {
     /// The setting that was looked up last, by the state event that made it: most events that are
     /// looked at together have the same.
     last_setting: Cell<Option<(Offset, Setting)>>,
+    /// Whose messages the user does not get.
+    ignored: OnceCell<Arc<Ignored>>,
 }
 
 /// From the most to the least private.
@@ -62,11 +68,29 @@ impl<'a> Visibility<'a> {
         if joined {
             joined_until = Offset::MAX;
         }
-        Self { room, memberships, joined_until, last_setting: Cell::new(None) }
+        Self {
+            room,
+            memberships,
+            joined_until,
+            last_setting: Cell::new(None),
+            ignored: OnceCell::new(),
+        }
+    }
+
+    fn ignored(&self, view: &View<'_>) -> Result<&Ignored, ReadError> {
+        if let Some(ignored) = self.ignored.get() {
+            return Ok(ignored);
+        }
+        let ignored = view.ignored()?;
+        Ok(self.ignored.get_or_init(|| ignored))
     }
 
     /// Whether the user may see this event.
     pub(super) fn shows(&self, view: &View<'_>, event: &StoredEvent) -> Result<bool, ReadError> {
+        // State is seen whoever sent it, or the room would look different to this user.
+        if event.state_key.is_none() && self.ignored(view)?.contains(&event.sender) {
+            return Ok(false);
+        }
         if self.is_own_membership(view, event) {
             return Ok(true);
         }

@@ -5,9 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use logcabin::{
     events::Viewer,
     history::audit::{Asked, Ledger},
+    push::Unread,
     sync::{
         KnownMembers,
-        v3::{Request, SyncFilter, respond},
+        v3::{Memory, Request, SyncFilter, respond},
     },
     view::{View, filter::Filter},
 };
@@ -178,7 +179,8 @@ fn answer(
             now_ms: 1_700_000_000_000,
         },
     };
-    serde_json::to_value(respond(&view, request, known).unwrap()).unwrap()
+    let memory = Memory { members: known, unread: &Unread::default() };
+    serde_json::to_value(respond(&view, request, memory).unwrap()).unwrap()
 }
 
 fn ledger(world: &World, user_id: &UserId) -> Ledger {

@@ -14,11 +14,12 @@ use crate::{
     events::{EventStore, Viewer},
     history::{HistoryError, Source, SourceError},
     log::{AppendError, Appending, Batch, Follower, Log, ReadError, StreamHeads},
+    push::Unread,
     record::{Command, Epoch, Offset, Record},
     state::State,
     sync::{
         KnownMembers,
-        v3::{Request, SyncFilter, respond},
+        v3::{Memory, Request, SyncFilter, respond},
     },
     view::{View, filter::Filter, token::Token},
 };
@@ -92,6 +93,7 @@ pub fn audit(source: &Source, options: &AuditOptions) -> Result<Audit, HistoryEr
         state: State::default(),
         events: EventStore::new(Arc::clone(&bodies) as Arc<dyn Log>, EVENT_CACHE_BYTES),
         known: KnownMembers::new(u64::MAX),
+        unread: Unread::default(),
     };
     let mut since = options.asked.since;
     for record in source.records(Offset::new(1))? {
@@ -144,6 +146,7 @@ struct Server<'a> {
     state: State,
     events: EventStore,
     known: KnownMembers,
+    unread: Unread,
 }
 
 impl Server<'_> {
@@ -172,7 +175,8 @@ impl Server<'_> {
             now_ms: 0,
         };
         let view = View { state: &self.state, events: &self.events, viewer };
-        let response = respond(&view, &request, &self.known).map_err(SourceError::from)?;
+        let memory = Memory { members: &self.known, unread: &self.unread };
+        let response = respond(&view, &request, memory).map_err(SourceError::from)?;
         Ok(serde_json::to_value(&response).unwrap_or_default())
     }
 }

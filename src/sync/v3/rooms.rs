@@ -1,8 +1,8 @@
 //! One room's part of a sync.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 
-use ruma::{OwnedUserId, events::TimelineEventType};
+use ruma::{OwnedEventId, OwnedUserId, events::TimelineEventType};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
@@ -10,6 +10,7 @@ use super::{Events, Request, RoomFilters};
 use crate::{
     events::EventRef,
     log::ReadError,
+    push::{Count, Counts, Unread},
     record::Offset,
     state::{Account, Membership, Room, RoomMembership},
     sync::{account_data, ephemeral, lazy, summary::Summary, timeline::Stretch},
@@ -24,6 +25,21 @@ pub(super) struct JoinedRoom {
     timeline: Timeline,
     ephemeral: Events,
     account_data: Events,
+    unread_notifications: UnreadCount,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    unread_thread_notifications: BTreeMap<OwnedEventId, UnreadCount>,
+}
+
+#[derive(Debug, Serialize)]
+struct UnreadCount {
+    highlight_count: u64,
+    notification_count: u64,
+}
+
+impl From<Count> for UnreadCount {
+    fn from(count: Count) -> Self {
+        Self { highlight_count: count.highlights, notification_count: count.notifications }
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -88,6 +104,7 @@ pub(super) struct RoomSync<'a> {
     pub(super) since: Offset,
     pub(super) filter: &'a RoomFilters,
     pub(super) account: Option<&'a Account>,
+    pub(super) unread: &'a Unread,
 }
 
 impl RoomSync<'_> {
@@ -109,8 +126,20 @@ impl RoomSync<'_> {
             && state.is_empty()
             && ephemeral.is_empty()
             && account_data.is_empty();
-        if quiet && !resummed {
+        let quiet = quiet && !resummed;
+        // A receipt of one's own, or an event that the filter leaves out, may change the counts alone.
+        let before = if quiet { Some(self.unread(since)?) } else { None };
+        let mut unread = self.unread(at)?;
+        if before.is_some_and(|before| before == unread) {
             return Ok(None);
+        }
+        let mut by_thread = BTreeMap::new();
+        if self.filter.unread_by_thread {
+            for (root, count) in std::mem::take(&mut unread.threads) {
+                if let Some(root) = self.view.events.get(root)? {
+                    by_thread.insert(root.event_id.clone(), count.into());
+                }
+            }
         }
         let summary = if resummed {
             Summary::of(&self.view, self.room)?.into()
@@ -123,6 +152,8 @@ impl RoomSync<'_> {
             timeline: self.client_timeline(&timeline)?,
             ephemeral: Events { events: ephemeral },
             account_data: Events { events: account_data },
+            unread_notifications: unread.total().into(),
+            unread_thread_notifications: by_thread,
         }))
     }
 
@@ -151,6 +182,18 @@ impl RoomSync<'_> {
             timeline: self.client_timeline(&timeline)?,
             account_data: Events { events: self.account_data(since, first)? },
         })
+    }
+
+    fn unread(&self, at: Offset) -> Result<Counts, ReadError> {
+        let View { state, events, .. } = self.view;
+        self.unread.counts(state, events, self.view.user_id(), self.room, at)
+    }
+
+    /// Whether it is someone whom the user ignores who invited them.
+    pub(super) fn is_from_ignored(&self, part: &RoomMembership) -> Result<bool, ReadError> {
+        let ignored = self.view.ignored()?;
+        let invite = self.view.events.get(part.offset)?;
+        Ok(invite.is_some_and(|invite| ignored.contains(&invite.sender)))
     }
 
     /// The room of one who is invited to it.

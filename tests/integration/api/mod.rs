@@ -13,6 +13,7 @@ mod old_sync;
 mod powers;
 mod presence;
 mod profile_account_data;
+mod push;
 mod receipts_typing;
 mod relations;
 mod reports;

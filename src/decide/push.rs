@@ -1,0 +1,289 @@
+//! Changes of a user's push rules.
+
+use ruma::{
+    OwnedUserId,
+    push::{
+        Action, AnyPushRuleRef, InsertPushRuleError, NewPushRule, PushCondition,
+        RemovePushRuleError, RuleKind, Ruleset,
+    },
+};
+
+use super::{Proposal, Refusal, Turn};
+use crate::{
+    limits,
+    push::{Glob, PART_CHARS, ruleset},
+    record::{Command, Stream, command::AccountDataSet},
+    state::History,
+};
+
+/// Change a user's push rules. Read, changed and written in the user's turn, so that of two changes at
+/// the same time none is lost.
+#[derive(Clone, Debug)]
+pub struct ChangePushRules {
+    /// The user.
+    pub user_id: OwnedUserId,
+    /// What is to change.
+    pub change: RuleChange,
+}
+
+/// One change of push rules.
+#[derive(Clone, Debug)]
+pub enum RuleChange {
+    /// Add a rule, or change the one of this kind and id.
+    Put {
+        /// The rule.
+        rule: NewPushRule,
+        /// The rule that it is to come right before.
+        before: Option<String>,
+        /// The rule that it is to come right after; `before` wins.
+        after: Option<String>,
+    },
+    /// Remove a rule.
+    Remove(RuleKind, String),
+    /// Enable or disable a rule.
+    Enable(RuleKind, String, bool),
+    /// Give a rule other actions.
+    SetActions(RuleKind, String, Vec<Action>),
+}
+
+impl Proposal for ChangePushRules {
+    type Outcome = ();
+
+    fn stream(&self) -> Stream {
+        Stream::user(&self.user_id)
+    }
+
+    fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
+        let no_account = || Refusal::NotFound("There is no such user here.".to_owned());
+        let account = turn.env.state.accounts.get(&self.user_id).ok_or_else(no_account)?;
+        let key = (None, ruleset::EVENT_TYPE.to_owned());
+        let offset = account.read().account_data.get(&key).map(History::last_change);
+        let before = match offset.map(|offset| turn.env.events.command(offset)).transpose()? {
+            Some(Some(Command::AccountDataSet(body))) => Some(body.content),
+            _ => None,
+        };
+        let mut rules = ruleset::shown(&self.user_id, before.as_deref());
+        change(&mut rules, self.change.clone())?;
+        let content = ruleset::kept(&self.user_id, rules);
+        if content.get().len() > limits::ACCOUNT_DATA_BYTES {
+            return Err(Refusal::TooLarge("These are too many push rules.".to_owned()));
+        }
+        if before.is_some_and(|before| before.get() == content.get()) {
+            return Ok(());
+        }
+        turn.append(
+            self.stream(),
+            AccountDataSet {
+                user_id: self.user_id.clone(),
+                room_id: None,
+                event_type: ruleset::EVENT_TYPE.to_owned(),
+                content,
+            },
+        );
+        Ok(())
+    }
+}
+
+fn change(rules: &mut Ruleset, change: RuleChange) -> Result<(), Refusal> {
+    let no_rule = || Refusal::NotFound("There is no such push rule.".to_owned());
+    match change {
+        RuleChange::Put { mut rule, before, after } => {
+            check(&mut rule)?;
+            let (kind, rule_id) = (rule.kind(), rule.rule_id().to_owned());
+            // ruma finds the new rule itself, and panics.
+            if [&before, &after].into_iter().flatten().any(|other| *other == rule_id) {
+                let nowhere = "A rule has no place next to itself.";
+                return Err(Refusal::InvalidParam(nowhere.to_owned()));
+            }
+            let existing = rules.get(kind.clone(), &rule_id).map(AnyPushRuleRef::enabled);
+            let moves = before.is_some() || after.is_some();
+            if let Some(enabled) = existing.filter(|_| moves && !rule_id.starts_with('.')) {
+                // Taken out and put in again: ruma counts places as if a rule that moves were new.
+                rules.remove(kind.clone(), &rule_id).map_err(|_| no_rule())?;
+                insert(rules, rule, before, after)?;
+                return rules.set_enabled(kind, &rule_id, enabled).map_err(|_| no_rule());
+            }
+            insert(rules, rule, before, after)?;
+            let own = rules.iter().filter(|rule| !rule.is_server_default()).count();
+            if existing.is_none() && own > limits::PUSH_RULES {
+                return Err(Refusal::TooLarge("These are too many push rules.".to_owned()));
+            }
+            Ok(())
+        }
+        RuleChange::Remove(kind, rule_id) => {
+            rules.remove(kind, rule_id).map_err(|error| match error {
+                RemovePushRuleError::ServerDefault => {
+                    Refusal::InvalidParam("A default rule cannot be removed.".to_owned())
+                }
+                _ => no_rule(),
+            })
+        }
+        RuleChange::Enable(kind, rule_id, enabled) => {
+            rules.set_enabled(kind, rule_id, enabled).map_err(|_| no_rule())
+        }
+        RuleChange::SetActions(kind, rule_id, mut actions) => {
+            check_actions(&mut actions)?;
+            rules.set_actions(kind, rule_id, actions).map_err(|_| no_rule())
+        }
+    }
+}
+
+fn insert(
+    rules: &mut Ruleset,
+    rule: NewPushRule,
+    before: Option<String>,
+    after: Option<String>,
+) -> Result<(), Refusal> {
+    rules.insert(rule, after.as_deref(), before.as_deref()).map_err(|error| {
+        Refusal::InvalidParam(match error {
+            InsertPushRuleError::ServerDefaultRuleId => {
+                "Rule ids that begin with a dot are the server's own.".to_owned()
+            }
+            InsertPushRuleError::InvalidRuleId => {
+                "A rule id has no slashes and no backslashes.".to_owned()
+            }
+            InsertPushRuleError::RelativeToServerDefaultRule => {
+                "A rule has no place next to a default rule.".to_owned()
+            }
+            InsertPushRuleError::UnknownRuleId => {
+                "There is no rule of the id in `before` or `after`.".to_owned()
+            }
+            error => error.to_string(),
+        })
+    })
+}
+
+/// Refuses what a rule may not hold.
+fn check(rule: &mut NewPushRule) -> Result<(), Refusal> {
+    let invalid = |what: String| Err(Refusal::InvalidParam(what));
+    if rule.rule_id().is_empty() || rule.rule_id().len() > limits::IDENTIFIER_BYTES {
+        return invalid(format!("A rule id has 1 to {} bytes.", limits::IDENTIFIER_BYTES));
+    }
+    let is_pattern = |pattern: &str| Glob::new(pattern).is_some();
+    let fits = match rule {
+        NewPushRule::Override(rule) | NewPushRule::Underride(rule) => {
+            if rule.conditions.len() > limits::PUSH_RULE_CONDITIONS {
+                let most = limits::PUSH_RULE_CONDITIONS;
+                return invalid(format!("A rule has up to {most} conditions."));
+            }
+            rule.conditions.iter().all(|condition| match condition {
+                PushCondition::EventMatch(data) => is_pattern(&data.pattern),
+                _ => true,
+            })
+        }
+        NewPushRule::Content(rule) => is_pattern(&rule.pattern),
+        _ => true,
+    };
+    if !fits {
+        let most = PART_CHARS;
+        return invalid(format!("A pattern has up to {most} characters between two stars."));
+    }
+    match rule {
+        NewPushRule::Override(rule) | NewPushRule::Underride(rule) => {
+            check_actions(&mut rule.actions)
+        }
+        NewPushRule::Content(rule) => check_actions(&mut rule.actions),
+        NewPushRule::Room(rule) => check_actions(&mut rule.actions),
+        NewPushRule::Sender(rule) => check_actions(&mut rule.actions),
+        _ => Ok(()),
+    }
+}
+
+/// Refuses actions that are not known, and leaves out those that mean nothing any more (client-server
+/// API, "Historical Actions").
+fn check_actions(actions: &mut Vec<Action>) -> Result<(), Refusal> {
+    let name = |action: &Action| serde_json::to_value(action).ok();
+    let historical =
+        |action: &Action| name(action).is_some_and(|n| n == "dont_notify" || n == "coalesce");
+    actions.retain(|action| !historical(action));
+    match actions.iter().all(|action| matches!(action, Action::Notify | Action::SetTweak(_))) {
+        true => Ok(()),
+        false => Err(Refusal::InvalidParam("There is no such action.".to_owned())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ruma::user_id;
+    use serde_json::json;
+
+    use super::*;
+
+    fn put(id: &str, before: Option<&str>, after: Option<&str>) -> RuleChange {
+        let rule = serde_json::from_value(json!({ "rule_id": id, "pattern": id, "actions": [] }));
+        RuleChange::Put {
+            rule: NewPushRule::Content(rule.expect("a rule")),
+            before: before.map(ToOwned::to_owned),
+            after: after.map(ToOwned::to_owned),
+        }
+    }
+
+    fn order(rules: &Ruleset) -> String {
+        let ids = rules.content.iter().map(|rule| rule.rule_id.as_str());
+        ids.filter(|id| !id.starts_with('.')).collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn rules_are_placed_as_before_and_after_say() {
+        let mut rules = ruleset::defaults(user_id!("@ann:test"));
+        for (id, before, after, expected) in [
+            ("a", None, None, "a"),
+            ("b", None, None, "b a"),
+            ("c", None, Some("b"), "b c a"),
+            ("d", Some("a"), None, "b c d a"),
+            // One that is there stays where it is…
+            ("c", None, None, "b c d a"),
+            // … or moves, also over others and to an end.
+            ("b", Some("a"), None, "c d b a"),
+            ("c", None, Some("a"), "d b a c"),
+            ("c", Some("d"), None, "c d b a"),
+            ("a", Some("b"), Some("c"), "c d a b"),
+        ] {
+            change(&mut rules, put(id, before, after)).expect(id);
+            assert_eq!(order(&rules), expected, "{id} before {before:?} after {after:?}");
+        }
+        assert_eq!(rules.content.iter().next_back().map(|r| r.default), Some(true));
+        for (before, after) in [
+            (Some("c"), Some("b")),
+            (Some("x"), None),
+            (None, Some("x")),
+            (Some(".m.rule.x"), None),
+        ] {
+            let refused = change(&mut rules.clone(), put("a", before, after));
+            assert!(matches!(refused, Err(Refusal::InvalidParam(_))), "{before:?} {after:?}");
+        }
+    }
+
+    #[test]
+    fn a_rule_moved_among_rules_without_defaults_ends_up_last() {
+        let mut rules = ruleset::defaults(user_id!("@ann:test"));
+        let put = |id: &str, after: Option<&str>| RuleChange::Put {
+            rule: NewPushRule::Sender(
+                serde_json::from_value(json!({ "rule_id": id, "actions": [] })).expect("a rule"),
+            ),
+            before: None,
+            after: after.map(ToOwned::to_owned),
+        };
+        for (id, after) in [("@a:x", None), ("@b:x", None), ("@b:x", Some("@a:x"))] {
+            change(&mut rules, put(id, after)).expect(id);
+        }
+        let ids: Vec<_> = rules.sender.iter().map(|rule| rule.rule_id.as_str()).collect();
+        assert_eq!(ids, ["@a:x", "@b:x"]);
+    }
+
+    #[test]
+    fn a_rule_that_is_changed_or_moved_stays_disabled() {
+        let mut rules = ruleset::defaults(user_id!("@ann:test"));
+        for step in [
+            put("a", None, None),
+            put("b", None, None),
+            RuleChange::Enable(RuleKind::Content, "a".to_owned(), false),
+            put("a", Some("b"), None),
+            put("a", None, None),
+        ] {
+            change(&mut rules, step).expect("a good change");
+        }
+        let rule = rules.get(RuleKind::Content, "a");
+        assert_eq!(rule.map(AnyPushRuleRef::enabled), Some(false));
+    }
+}

@@ -1,0 +1,218 @@
+//! What is to be done about an event, as its moment has it: the rules, the name and the power levels
+//! of then.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use ruma::{OwnedUserId, UserId, events::StateEventType};
+use serde::{Deserialize, de::IgnoredAny};
+
+use super::{Circumstances, Glob, Levels, Outcome, Rules, Subject, ruleset};
+use crate::{
+    events::{Derived, EventRef, EventStore, StoredEvent},
+    log::ReadError,
+    record::{Command, Offset},
+    state::{Room, State, reads::Thread},
+};
+
+/// How many relations are followed to find the thread of an event (client-server API, "Receiving
+/// notifications").
+const HOPS: usize = 3;
+
+/// Judges events of one room for one user.
+#[derive(Clone, Copy, Debug)]
+pub struct Judge<'a> {
+    /// The projections.
+    pub state: &'a State,
+    /// The bodies.
+    pub events: &'a EventStore,
+    /// The user.
+    pub user_id: &'a UserId,
+    /// The room.
+    pub room: &'a Room,
+}
+
+impl Judge<'_> {
+    /// What is to be done about `event`: nothing if no rule matches, or if it is the user's own or of
+    /// one whom they ignored.
+    ///
+    /// # Errors
+    /// When the log cannot be read.
+    pub fn outcome(&self, event: &EventRef) -> Result<Option<Arc<Outcome>>, ReadError> {
+        let at = event.offset;
+        if event.sender == self.user_id
+            || ignored(self.state, self.events, self.user_id, at)?.contains(&event.sender)
+        {
+            return Ok(None);
+        }
+        let Some(rules) = self.rules(at)? else { return Ok(None) };
+        let subject = self.events.derived(at, || Ok(Subject::new(event)))?;
+        let name = self.name(at)?;
+        let levels = self.levels(at)?;
+        let circumstances = Circumstances {
+            members: self.room.counts(at).joined,
+            display_name: name.as_ref().and_then(|name| name.0.as_ref()),
+            levels: &levels,
+        };
+        let outcome = rules.judge(&subject, &event.sender, &self.room.id, circumstances);
+        Ok(outcome.map(Arc::clone))
+    }
+
+    /// The conversation that `event` belongs to (client-server API, "Threaded read receipts").
+    ///
+    /// # Errors
+    /// When the log cannot be read.
+    pub fn thread(&self, event: &EventRef) -> Result<Thread, ReadError> {
+        let mut current = Arc::clone(event);
+        for _ in 0..=HOPS {
+            let Some(relation) = Relation::of(&current) else { return Ok(Thread::Main) };
+            let target = <&ruma::EventId>::try_from(&*relation.event_id).ok();
+            let target = target.and_then(|id| self.state.event_in_room(&self.room.id, id));
+            // What relates to an event that is not there, or not yet, is in no thread.
+            let Some(target) = target.filter(|target| *target < current.offset) else {
+                return Ok(Thread::Main);
+            };
+            if relation.rel_type == "m.thread" {
+                return Ok(Thread::Root(target));
+            }
+            match self.events.get(target)? {
+                Some(event) => current = event,
+                None => return Ok(Thread::Main),
+            }
+        }
+        Ok(Thread::Main)
+    }
+
+    /// The user's rules as of `at`; none for one without an account here.
+    fn rules(&self, at: Offset) -> Result<Option<Arc<Rules>>, ReadError> {
+        let Some(account) = self.state.accounts.get(self.user_id) else { return Ok(None) };
+        let account = account.read();
+        let kept = account.account_data_at(None, ruleset::EVENT_TYPE, at);
+        // The rules of one who has changed none are kept under the record of their registration.
+        let offset = kept.unwrap_or(account.registered);
+        drop(account);
+        let rules = self.events.derived(offset, || {
+            let content = match kept.map(|kept| self.events.command(kept)).transpose()?.flatten() {
+                Some(Command::AccountDataSet(body)) => Some(body.content),
+                _ => None,
+            };
+            Ok(Rules::new(&ruleset::shown(self.user_id, content.as_deref())))
+        })?;
+        Ok(Some(rules))
+    }
+
+    /// The user's display name in the room as of `at`.
+    fn name(&self, at: Offset) -> Result<Option<Arc<Name>>, ReadError> {
+        let member = StateEventType::RoomMember;
+        let Some(offset) = self.room.state_event(&member, self.user_id.as_str(), at) else {
+            return Ok(None);
+        };
+        let name = || Ok(Name::of(self.events.get(offset)?.as_deref()));
+        self.events.derived(offset, name).map(Some)
+    }
+
+    fn levels(&self, at: Offset) -> Result<Arc<Levels>, ReadError> {
+        let levels = self.room.state_event(&StateEventType::RoomPowerLevels, "", at);
+        self.events.derived(levels.unwrap_or(self.room.created), || {
+            let create = self.events.get(self.room.created)?;
+            let levels = levels.map(|levels| self.events.get(levels)).transpose()?.flatten();
+            Ok(Levels::new(&self.room.rules.authorization, create, levels))
+        })
+    }
+}
+
+/// What an event relates to.
+#[derive(Deserialize)]
+struct Relation {
+    rel_type: String,
+    event_id: String,
+}
+
+impl Relation {
+    fn of(event: &StoredEvent) -> Option<Self> {
+        #[derive(Deserialize)]
+        struct Content {
+            #[serde(rename = "m.relates_to")]
+            relates_to: Relation,
+        }
+        // Most events have none: they are not parsed for it.
+        if !event.content.get().contains("m.relates_to") {
+            return None;
+        }
+        event.content_as::<Content>().ok().map(|content| content.relates_to)
+    }
+}
+
+/// A display name as a pattern; none if there is none.
+struct Name(Option<Glob>);
+
+impl Name {
+    fn of(member: Option<&StoredEvent>) -> Self {
+        #[derive(Deserialize)]
+        struct Content {
+            displayname: Option<String>,
+        }
+        let content = member.and_then(|member| member.content_as::<Content>().ok());
+        let name = content.and_then(|content| content.displayname);
+        Self(name.filter(|name| !name.is_empty()).and_then(|name| Glob::literal(&name)))
+    }
+}
+
+impl Derived for Name {
+    fn weight(&self) -> u64 {
+        1024
+    }
+}
+
+/// Whom a user ignores (client-server API, "Ignoring Users").
+#[derive(Debug, Default)]
+pub struct Ignored(BTreeSet<OwnedUserId>);
+
+impl Ignored {
+    /// The users.
+    #[must_use]
+    pub const fn users(&self) -> &BTreeSet<OwnedUserId> {
+        &self.0
+    }
+
+    /// Whether what `user_id` sends is kept from the user.
+    #[must_use]
+    pub fn contains(&self, user_id: &UserId) -> bool {
+        self.0.contains(user_id)
+    }
+}
+
+impl Derived for Ignored {
+    fn weight(&self) -> u64 {
+        64 * (1 + self.0.len()) as u64
+    }
+}
+
+/// Whom `user_id` ignores as of `at`. Nobody can ignore themselves.
+///
+/// # Errors
+/// When the log cannot be read.
+pub fn ignored(
+    state: &State,
+    events: &EventStore,
+    user_id: &UserId,
+    at: Offset,
+) -> Result<Arc<Ignored>, ReadError> {
+    #[derive(Deserialize)]
+    struct Content {
+        ignored_users: std::collections::BTreeMap<OwnedUserId, IgnoredAny>,
+    }
+    let account = state.accounts.get(user_id);
+    let list =
+        account.and_then(|account| account.read().account_data_at(None, "m.ignored_user_list", at));
+    let Some(list) = list else { return Ok(Arc::default()) };
+    events.derived(list, || {
+        let Some(Command::AccountDataSet(body)) = events.command(list)? else {
+            return Ok(Ignored::default());
+        };
+        let content: Option<Content> = serde_json::from_str(body.content.get()).ok();
+        let mut users: BTreeSet<_> =
+            content.map(|content| content.ignored_users.into_keys().collect()).unwrap_or_default();
+        users.remove(user_id);
+        Ok(Ignored(users))
+    })
+}

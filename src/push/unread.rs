@@ -1,0 +1,333 @@
+//! How many notifications of a room a user has not read (client-server API, "Receiving
+//! notifications", "Threaded read receipts").
+//!
+//! The counts are a function of user, room and offset: of the [`limits::UNREAD_EVENTS`] newest events
+//! of the room as of the offset, those count that came after the user joined and after what they had
+//! read by then, were not redacted by then, and notify under the rules of their own moment. With more
+//! events than that unread, the counts say "at least". A message of the user's own reads the
+//! conversation that it is in, up to itself.
+//!
+//! Nothing but time takes an event's place in the counts away, and nothing gives it back. So what was
+//! counted is kept for the next one who asks, who pays for what came since.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    sync::Arc,
+};
+
+use parking_lot::Mutex;
+use quick_cache::{Weighter, sync::Cache};
+use ruma::{OwnedRoomId, OwnedUserId, UserId};
+
+use super::Judge;
+use crate::{
+    events::{EventRef, EventStore},
+    limits,
+    log::ReadError,
+    record::Offset,
+    state::{
+        Room, State,
+        reads::{Covers, Thread},
+    },
+};
+
+/// How many bytes of counts are kept.
+const KEPT_BYTES: u64 = 32 * 1024 * 1024;
+
+/// How many events are read from the log in one go.
+const CHUNK: usize = 256;
+
+/// The unread notifications of one conversation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Count {
+    /// How many events notify.
+    pub notifications: u64,
+    /// How many of them are highlighted.
+    pub highlights: u64,
+}
+
+impl std::ops::AddAssign for Count {
+    fn add_assign(&mut self, other: Self) {
+        self.notifications += other.notifications;
+        self.highlights += other.highlights;
+    }
+}
+
+/// The unread notifications of a room.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Outside of threads.
+    pub main: Count,
+    /// In each thread that has any, by the offset of the event that the thread begins with.
+    pub threads: BTreeMap<Offset, Count>,
+}
+
+impl Counts {
+    /// Those of the room as a whole.
+    #[must_use]
+    pub fn total(&self) -> Count {
+        let mut total = self.main;
+        self.threads.values().for_each(|count| total += *count);
+        total
+    }
+
+    fn add(&mut self, entry: &Entry) {
+        let count = match entry.thread {
+            Thread::Main => &mut self.main,
+            Thread::Root(root) => self.threads.entry(root).or_default(),
+        };
+        count.notifications += 1;
+        count.highlights += u64::from(entry.highlight);
+    }
+
+    /// Takes back what [`Counts::add`] added.
+    fn take(&mut self, entry: &Entry) {
+        let count = match entry.thread {
+            Thread::Main => &mut self.main,
+            Thread::Root(root) => self.threads.entry(root).or_default(),
+        };
+        count.notifications = count.notifications.saturating_sub(1);
+        count.highlights = count.highlights.saturating_sub(u64::from(entry.highlight));
+        if let Thread::Root(root) = entry.thread
+            && *count == Count::default()
+        {
+            self.threads.remove(&root);
+        }
+    }
+}
+
+/// What was counted, by user and room: bounded, and made again when it is gone.
+pub struct Unread(Cache<(OwnedUserId, OwnedRoomId), Kept, BySize>);
+
+impl std::fmt::Debug for Unread {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Unread").field("kept_bytes", &self.0.weight()).finish()
+    }
+}
+
+impl Default for Unread {
+    fn default() -> Self {
+        Self(Cache::with_weighter(4096, KEPT_BYTES, BySize))
+    }
+}
+
+impl Unread {
+    /// The counts of `user_id` in `room` as of `at`; none for one who is not joined then.
+    ///
+    /// # Errors
+    /// When the log cannot be read.
+    pub fn counts(
+        &self,
+        state: &State,
+        events: &EventStore,
+        user_id: &UserId,
+        room: &Room,
+        at: Offset,
+    ) -> Result<Counts, ReadError> {
+        self.look(Judge { state, events, user_id, room }, at, Memo::counts)
+    }
+
+    /// Whether the user has read `event`, which notified them, as of `at`.
+    ///
+    /// # Errors
+    /// When the log cannot be read.
+    pub fn has_read(
+        &self,
+        judge: Judge<'_>,
+        event: &EventRef,
+        at: Offset,
+    ) -> Result<bool, ReadError> {
+        let Judge { user_id, room, .. } = judge;
+        let joined = room.joined_since(user_id, at);
+        let too_old = room.before_last(limits::UNREAD_EVENTS, at);
+        if joined.is_some_and(|joined| event.offset > joined.max(too_old)) {
+            return self.look(judge, at, |memo, _| memo.holds(event.offset)).map(|unread| !unread);
+        }
+        // It is not among those that are counted: it is read if a receipt says so.
+        let thread = judge.thread(event)?;
+        let read = judge.state.reads.look(user_id, &room.id, |marks| marks.read_up_to(thread, at));
+        Ok(event.offset <= read)
+    }
+
+    fn look<T: Default>(
+        &self,
+        judge: Judge<'_>,
+        at: Offset,
+        look: impl FnOnce(&Memo, Offset) -> T,
+    ) -> Result<T, ReadError> {
+        let Some(joined) = judge.room.joined_since(judge.user_id, at) else {
+            return Ok(T::default());
+        };
+        let key = (judge.user_id.to_owned(), judge.room.id.clone());
+        let kept = self.0.get(&key).unwrap_or_default();
+        let mut memo = kept.memo.lock();
+        let fits = memo.joined == joined && memo.from <= at;
+        if !fits && at < memo.to {
+            // One who looks at an earlier moment does not undo the work of those who look at later ones.
+            let mut earlier = Memo::begin(joined);
+            earlier.go_on(judge, at)?;
+            return Ok(look(&earlier, at));
+        }
+        if !fits {
+            *memo = Memo::begin(joined);
+        }
+        if memo.to < at {
+            // Taken out, so that what fails half-way is begun anew.
+            let mut next = std::mem::take(&mut *memo);
+            next.go_on(judge, at)?;
+            *memo = next;
+            let entries = memo.entries.capacity() * size_of::<Entry>();
+            let bytes = (256 + entries + 64 * memo.counts.threads.len()) as u64;
+            if kept.bytes != bytes {
+                // New, or of another size: the cache is told.
+                self.0.insert(key, Kept { bytes, memo: Arc::clone(&kept.memo) });
+            }
+        }
+        Ok(look(&memo, at))
+    }
+}
+
+#[derive(Clone, Debug, Default)]
+struct Kept {
+    memo: Arc<Mutex<Memo>>,
+    /// About how many bytes it took in memory when it was put into the cache.
+    bytes: u64,
+}
+
+#[derive(Clone)]
+struct BySize;
+
+impl Weighter<(OwnedUserId, OwnedRoomId), Kept> for BySize {
+    fn weight(&self, _: &(OwnedUserId, OwnedRoomId), kept: &Kept) -> u64 {
+        kept.bytes
+    }
+}
+
+/// What was counted.
+#[derive(Debug, Default)]
+struct Memo {
+    /// Since when the user is joined.
+    joined: Offset,
+    /// The entries are right for each offset from here…
+    from: Offset,
+    /// …to here.
+    to: Offset,
+    /// What is unread and notifies, oldest first.
+    entries: VecDeque<Entry>,
+    /// Their number.
+    counts: Counts,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    offset: Offset,
+    thread: Thread,
+    highlight: bool,
+}
+
+impl Memo {
+    fn begin(joined: Offset) -> Self {
+        Self { joined, ..Self::default() }
+    }
+
+    /// The counts as of an offset for which the entries are right.
+    fn counts(&self, at: Offset) -> Counts {
+        if at == self.to {
+            return self.counts.clone();
+        }
+        let mut counts = Counts::default();
+        let until = self.entries.partition_point(|entry| entry.offset <= at);
+        self.entries.range(..until).for_each(|entry| counts.add(entry));
+        counts
+    }
+
+    fn holds(&self, offset: Offset) -> bool {
+        self.entries.binary_search_by_key(&offset, |entry| entry.offset).is_ok()
+    }
+
+    /// Goes on to `at`.
+    fn go_on(&mut self, judge: Judge<'_>, at: Offset) -> Result<(), ReadError> {
+        let Judge { state, events, user_id, room } = judge;
+        let read_up_to =
+            |thread| state.reads.look(user_id, &room.id, |marks| marks.read_up_to(thread, at));
+        let (all_read, moved) = state
+            .reads
+            .look(user_id, &room.id, |marks| (marks.at(Covers::All, at), marks.moved(self.to, at)));
+        let first = self.to == Offset::ZERO;
+        let too_old = room.before_last(limits::UNREAD_EVENTS, at);
+
+        // What is taken away below was there as of the moments before.
+        let mut from = if first { at } else { self.from };
+        let mut gone = BTreeSet::new();
+        for (redaction, target) in room.redacted_between(self.to.max(self.joined), at) {
+            from = from.max(redaction);
+            gone.insert(target);
+        }
+        if let Some(moved) = moved {
+            from = from.max(moved);
+        }
+        if !gone.is_empty() || moved.is_some() {
+            self.retain(|entry| {
+                !gone.contains(&entry.offset) && entry.offset > read_up_to(entry.thread)
+            });
+        }
+        if too_old > self.to || self.entries.front().is_some_and(|first| first.offset <= too_old) {
+            from = at;
+            let old = self.entries.partition_point(|entry| entry.offset <= too_old);
+            for entry in self.entries.drain(..old) {
+                self.counts.take(&entry);
+            }
+        }
+
+        let mut position = self.to.max(self.joined).max(all_read).max(too_old);
+        loop {
+            let offsets = room.events_forward(position, at, CHUNK);
+            for offset in &offsets {
+                position = *offset;
+                let Some(event) = events.get(*offset)? else { continue };
+                if event.sender == user_id {
+                    // The state one sends, such as a new name in every room, says nothing of reading.
+                    if event.state_key.is_none() {
+                        let thread = judge.thread(&event)?;
+                        from = from.max(*offset);
+                        self.retain(|entry| entry.thread != thread);
+                    }
+                    continue;
+                }
+                if gone.contains(offset) {
+                    continue;
+                }
+                let Some(outcome) = judge.outcome(&event)?.filter(|outcome| outcome.notify) else {
+                    continue;
+                };
+                let thread = judge.thread(&event)?;
+                if *offset > read_up_to(thread) {
+                    let highlight = outcome.highlight;
+                    let entry = Entry { offset: *offset, thread, highlight };
+                    self.counts.add(&entry);
+                    self.entries.push_back(entry);
+                }
+            }
+            if offsets.len() < CHUNK {
+                break;
+            }
+        }
+        self.from = from;
+        self.to = at;
+        if self.entries.capacity() > 64.max(4 * self.entries.len()) {
+            self.entries.shrink_to_fit();
+        }
+        Ok(())
+    }
+
+    fn retain(&mut self, keep: impl Fn(&Entry) -> bool) {
+        let counts = &mut self.counts;
+        self.entries.retain(|entry| {
+            let kept = keep(entry);
+            if !kept {
+                counts.take(entry);
+            }
+            kept
+        });
+    }
+}
