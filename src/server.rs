@@ -11,7 +11,7 @@ use crate::{
     admin,
     api::{self, uiaa},
     checkpoint::Checkpoint,
-    clock::Clock,
+    clock::{Clock, random_bytes},
     config::Config,
     engine::{self, Engine},
     http::{Edge, TableError, serve},
@@ -23,7 +23,7 @@ use crate::{
     },
     passwords::Passwords,
     shutdown::Shutdown,
-    sync::KnownMembers,
+    sync::{KnownMembers, sliding::Connections},
 };
 
 /// How many bytes of events are kept in memory. Enough for the recent history of busy rooms; what
@@ -100,6 +100,7 @@ pub async fn run(
         engine: Arc::clone(&engine),
         uiaa: uiaa::Sessions::default(),
         known_members: KnownMembers::new(limits::KNOWN_MEMBERS_BYTES),
+        connections: Connections::new(limits::SLIDING_BYTES, u64::from_be_bytes(random_bytes())),
         epoch: engine.state().epoch(),
         config: config.clone(),
     });

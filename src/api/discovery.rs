@@ -19,12 +19,21 @@ use crate::{
 /// endpoint that they added is served; until then clients find what there is by trying.
 const VERSIONS: [&str; 3] = ["r0.6.0", "r0.6.1", "v1.1"];
 
+/// What is served that is not in a version of the specification yet.
+const UNSTABLE_FEATURES: [&str; 1] = [
+    // Sliding sync, on its unstable path alone (`api::sliding`).
+    "org.matrix.simplified_msc3575",
+];
+
 pub(super) async fn versions(
     _: Cx<Server, Option<Session>>,
     _: get_supported_versions::Request,
 ) -> Result<get_supported_versions::Response, ApiError> {
     let versions = VERSIONS.iter().map(ToString::to_string).collect();
-    Ok(get_supported_versions::Response::new(versions))
+    let mut response = get_supported_versions::Response::new(versions);
+    let features = UNSTABLE_FEATURES.iter().map(|feature| ((*feature).to_owned(), true));
+    response.unstable_features.extend(features);
+    Ok(response)
 }
 
 pub(super) async fn well_known(

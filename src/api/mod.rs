@@ -18,6 +18,7 @@ mod registration;
 mod room_state;
 mod send;
 mod session;
+mod sliding;
 mod sync;
 mod timeline;
 pub(crate) mod typing;
@@ -37,8 +38,11 @@ use crate::{
     passwords::Passwords,
     record::{Epoch, Offset},
     state::Room,
-    sync::KnownMembers,
-    view::{View, token::Token},
+    sync::{KnownMembers, sliding::Connections},
+    view::{
+        View,
+        token::{Pos, Token},
+    },
 };
 
 /// The program behind the endpoints.
@@ -48,6 +52,7 @@ pub(crate) struct Server {
     pub(crate) passwords: Passwords,
     pub(crate) uiaa: uiaa::Sessions,
     pub(crate) known_members: KnownMembers,
+    pub(crate) connections: Connections,
     pub(crate) epoch: Epoch,
 }
 
@@ -85,6 +90,7 @@ pub(crate) fn endpoints(config: &Config) -> Table<Server> {
         .on(filter::create)
         .on_json(filter::get)
         .on_json(sync::sync)
+        .on_json(sliding::sync)
         // Rooms: making, joining, leaving
         .on(create_room::create_room)
         .on(membership::join)
@@ -165,7 +171,9 @@ impl Server {
     /// earlier moment: what it names never came to be.
     fn position_or_abandoned(&self, token: &str) -> Result<Option<Offset>, ApiError> {
         let not_ours = || ApiError::invalid_param("This is not a token of this server.");
-        let token: Token = token.parse().map_err(|_| not_ours())?;
+        // A `pos` of sliding sync is good wherever a token is.
+        let pos = || token.parse::<Pos>().map(|pos| pos.token);
+        let token: Token = token.parse().or_else(|_| pos()).map_err(|_| not_ours())?;
         let offset = token.offset;
         if token.epoch == self.epoch {
             let given_out = offset <= self.engine.head().offset();

@@ -311,6 +311,7 @@ impl State {
             state_key,
             membership,
             redacts: body.redacts,
+            activity: rooms::is_activity(&pdu.event_type),
         };
         self.rooms.add_event(offset, &body.room_id, facts);
         Ok(effects)
