@@ -12,6 +12,7 @@ mod restart;
 mod rooms_create;
 mod sending;
 mod sessions;
+mod sliding;
 mod state;
 mod sync;
 mod timeline;
