@@ -30,6 +30,9 @@ use ruma::{
     OwnedRoomAliasId, OwnedRoomId, OwnedUserId, UInt, events::TimelineEventType,
 };
 
+#[path = "properties/sliding.rs"]
+mod sliding;
+
 const USERS: u8 = 4;
 
 /// One thing that someone tries to do. Much of it is refused, as it should be.

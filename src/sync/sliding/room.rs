@@ -130,15 +130,20 @@ impl RoomSync<'_> {
         let mut timeline = self.stretch(since, at, rule.timeline_limit)?;
         let mut timeline_start =
             if timeline.limited { timeline.start } else { sent.timeline_start };
-        if rule.timeline_limit > has.sent.timeline_limit {
-            let longer = self.stretch(Offset::ZERO, at, rule.timeline_limit)?;
-            let first = longer.events.first().map_or(Offset::MAX, |event| event.offset);
-            if first < timeline_start {
-                timeline_start = longer.start;
+        let mut for_members = Vec::new();
+        let is_longer = rule.timeline_limit > has.sent.timeline_limit;
+        if is_longer || rule.state.lazy_members > has.sent.state.lazy_members {
+            let longest = self.stretch(Offset::ZERO, at, rule.timeline_limit)?;
+            // Events that were sent before they needed their members need them now.
+            for_members.clone_from(&longest.events);
+            let first = longest.events.first().map_or(Offset::MAX, |event| event.offset);
+            if is_longer && first < timeline_start {
+                timeline_start = longest.start;
                 result.unstable_expanded_timeline = true;
-                timeline = longer;
+                timeline = longest;
             }
         }
+        for_members.extend(timeline.events.iter().cloned());
         sent.timeline_start = timeline_start;
 
         let delta = self.view.events.get_all(&room.state_delta(since, at))?;
@@ -150,16 +155,10 @@ impl RoomSync<'_> {
             (all_members && is_member) || wants(rule, event)
         };
         let mut state: Vec<EventRef> = delta.into_iter().filter(wanted).collect();
-        let mut for_members = timeline.events.clone();
-        if !Arc::ptr_eq(&sent.state, &rule.state) && sent.state != rule.state {
+        if sent.state != rule.state {
             if !sent.state.covers(&rule.state) {
                 let more = self.view.events.get_all(&rule.state.of(room, at))?;
                 state.extend(more.into_iter().filter(|event| !wants_state(&sent.state, event)));
-                if rule.state.lazy_members && !sent.state.lazy_members {
-                    // The events that were sent before need their members, too.
-                    let shown = self.stretch(Offset::ZERO, at, rule.timeline_limit)?;
-                    for_members.extend(shown.events);
-                }
             }
             sent.state = Arc::clone(&rule.state);
         }
