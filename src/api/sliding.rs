@@ -39,7 +39,8 @@ pub(super) async fn sync(cx: Cx<Server>, request: sync_events::Request) -> Resul
     let asked: Asked =
         serde_json::from_slice(&cx.body).map_err(|bad| ApiError::bad_json(bad.to_string()))?;
     let (lists, subscriptions) = (asked.lists, asked.room_subscriptions);
-    let rules = Rules::new(&cx.caller.user_id, lists, subscriptions, request.extensions, most)
+    let (extensions, bytes) = (request.extensions, cx.body.len());
+    let rules = Rules::new(&cx.caller.user_id, lists, subscriptions, extensions, most, bytes)
         .map_err(|bad| ApiError::invalid_param(bad.to_string()))?;
     let pos: Option<Pos> = match request.pos.as_deref() {
         None | Some("") => None,

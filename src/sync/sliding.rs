@@ -172,12 +172,11 @@ pub fn look(
     let is_empty = since != Offset::ZERO
         && rooms.is_empty()
         && extensions.is_empty()
-        && counts.iter().all(|(name, count)| {
-            connection.has.counts.get(name).is_none_or(|before| before == count)
-        });
+        && counts == connection.has.counts;
     let addition = Addition {
         at: view.at(),
         fingerprint: rules.fingerprint,
+        asked_bytes: rules.bytes,
         counts: counts.clone(),
         account_data,
         rooms: changes,
@@ -333,7 +332,7 @@ impl Connection {
         for list in &rules.lists {
             let order = before.remove(&list.name);
             let order = match order {
-                Some(mut order) if order.can_follow(&list.filters, self.has.at, touched) => {
+                Some(mut order) if order.can_follow(view, &list.filters, self.has.at, touched) => {
                     order.follow(view, touched, facts)?;
                     order
                 }

@@ -303,17 +303,18 @@ impl ClientRoom {
 /// The truth, from the log and the state as of its end.
 struct Truth<'a> {
     world: &'a World,
-    model: Model,
+    model: &'a Model,
     at: Offset,
 }
 
 impl<'a> Truth<'a> {
-    fn new(world: &'a World) -> Self {
-        let mut model = Model::default();
-        for record in world.records() {
+    /// With a model that stands at `at`, and is brought to the end.
+    fn new(world: &'a World, model: &'a mut Model, at: &mut Offset) -> Self {
+        for record in world.log.read(at.next(), usize::MAX).unwrap() {
             model.apply(&record);
         }
-        Self { world, model, at: world.engine.state().applied() }
+        *at = world.engine.state().applied();
+        Self { world, model, at: *at }
     }
 
     fn room(&self, room_id: &RoomId) -> Arc<Room> {
@@ -485,7 +486,7 @@ impl Server {
             "typing": { "enabled": ask.typing },
         }))
         .unwrap();
-        Rules::new(&me(), lists.collect(), subscriptions.collect(), extensions, 100).unwrap()
+        Rules::new(&me(), lists.collect(), subscriptions.collect(), extensions, 100, 0).unwrap()
     }
 
     fn ask(&self, ask: &Ask, pos: Option<Pos>) -> Result<Value, UnknownPos> {
@@ -521,8 +522,7 @@ impl Server {
     }
 }
 
-fn check(server: &Server, client: &Client, ask: &Ask, response: &Value) {
-    let truth = Truth::new(&server.world);
+fn check(truth: &Truth<'_>, client: &Client, ask: &Ask, response: &Value) {
     let mut wanted: BTreeMap<OwnedRoomId, (u64, Vec<State>)> = BTreeMap::new();
     for (number, list) in ask.lists.iter().enumerate() {
         let rooms = truth.list(list.filter);
@@ -540,7 +540,7 @@ fn check(server: &Server, client: &Client, ask: &Ask, response: &Value) {
     let subscriptions: BTreeMap<_, _> = ask
         .subscriptions
         .iter()
-        .filter_map(|(room, limit, state)| Some((server.world.room(*room)?, (*limit, *state))))
+        .filter_map(|(room, limit, state)| Some((truth.world.room(*room)?, (*limit, *state))))
         .collect();
     for (room_id, (limit, state)) in subscriptions {
         let member = truth.model.rooms[&room_id].members.get(&me());
@@ -596,6 +596,7 @@ proptest! {
                 typing: true,
             };
             let mut client = Client::default();
+            let (mut model, mut at) = (Model::default(), Offset::ZERO);
             let mut lost_one = None;
             for step in steps {
                 let lost = match step {
@@ -643,12 +644,13 @@ proptest! {
                     continue;
                 }
                 client.take(&response, &asked);
-                check(&server, &client, &asked, &response);
+                let truth = Truth::new(&server.world, &mut model, &mut at);
+                check(&truth, &client, &asked, &response);
                 // At once again there is nothing.
                 let again = server.ask(&asked, client.pos).unwrap();
                 assert_eq!(again["rooms"], json!({}), "{again}");
                 client.take(&again, &asked);
-                check(&server, &client, &asked, &again);
+                check(&truth, &client, &asked, &again);
                 if let Some((_, pos)) = lost_one.take() {
                     assert_eq!(server.ask(&asked, Some(pos)).err(), Some(UnknownPos));
                 }

@@ -36,7 +36,14 @@ pub struct Connections {
 }
 
 /// The connections of one session, the one not used for longest first.
-type OfSession = VecDeque<(Box<str>, Arc<Mutex<Connection>>)>;
+type OfSession = VecDeque<(Box<str>, Arc<Slot>)>;
+
+#[derive(Debug, Default)]
+struct Slot {
+    connection: Mutex<Connection>,
+    /// In bytes, as of the last response: known without waiting for one who looks.
+    weight: AtomicU64,
+}
 
 #[derive(Clone, Debug)]
 struct Kept {
@@ -62,7 +69,7 @@ pub struct UnknownPos;
 /// A connection, as one request found it.
 #[derive(Clone, Debug)]
 pub struct Resumed {
-    pub(super) connection: Arc<Mutex<Connection>>,
+    slot: Arc<Slot>,
     session: Offset,
     /// What the client has, by its ticket; 0 for one that begins.
     ticket: u64,
@@ -95,6 +102,11 @@ pub(super) struct Has {
     pub(super) account_data: Offset,
     /// By the offset of the room's creation.
     pub(super) rooms: HashMap<Offset, HasRoom>,
+    /// How many member events the rooms know.
+    members: usize,
+    /// The states of the rooms, each with how many of them have it.
+    states: HashMap<Arc<RequiredState>, usize>,
+    states_weight: u64,
 }
 
 /// What a client has of a room.
@@ -169,6 +181,8 @@ impl Reach {
 pub(super) struct Addition {
     pub(super) at: Offset,
     pub(super) fingerprint: u64,
+    /// How long the request was that it answers.
+    pub(super) asked_bytes: usize,
     pub(super) counts: BTreeMap<String, usize>,
     pub(super) account_data: Offset,
     pub(super) rooms: Vec<(Offset, RoomChange)>,
@@ -209,26 +223,26 @@ impl Connections {
         let kept = self.sessions.get(&session);
         let Some(pos) = pos else {
             let connections = kept.map_or_else(Arc::default, |kept| kept.connections);
-            let connection = Arc::<Mutex<Connection>>::default();
+            let slot = Arc::<Slot>::default();
             let mut of_session = connections.lock();
             of_session.retain(|(other, _)| **other != *name);
             if of_session.len() >= limits::SLIDING_CONNECTIONS {
                 of_session.pop_front();
             }
-            of_session.push_back((name.into(), Arc::clone(&connection)));
+            of_session.push_back((name.into(), Arc::clone(&slot)));
             drop(of_session);
             self.keep(session, connections);
-            return Ok(Resumed { connection, session, ticket: 0 });
+            return Ok(Resumed { slot, session, ticket: 0 });
         };
         let connections = kept.ok_or(UnknownPos)?.connections;
         let mut of_session = connections.lock();
         let index = of_session.iter().position(|(other, _)| **other == *name).ok_or(UnknownPos)?;
         let used = of_session.remove(index).ok_or(UnknownPos)?;
-        let connection = Arc::clone(&used.1);
+        let slot = Arc::clone(&used.1);
         of_session.push_back(used);
         drop(of_session);
-        connection.lock().arrived(pos)?;
-        Ok(Resumed { connection, session, ticket: pos.ticket })
+        slot.connection.lock().arrived(pos)?;
+        Ok(Resumed { slot, session, ticket: pos.ticket })
     }
 
     /// Notes that the response that makes this addition goes out; gives its `pos`.
@@ -249,6 +263,7 @@ impl Connections {
         if connection.under_way.len() > 2 {
             connection.under_way.pop_front();
         }
+        resumed.slot.weight.store(connection.weight(), Ordering::Relaxed);
         drop(connection);
         if let Some(kept) = self.sessions.get(&resumed.session) {
             self.keep(resumed.session, kept.connections);
@@ -257,9 +272,10 @@ impl Connections {
     }
 
     fn keep(&self, session: Offset, connections: Arc<Mutex<OfSession>>) {
-        let of_session = connections.lock().clone();
-        let weights = of_session.iter().map(|(_, connection)| connection.lock().weight());
+        let of_session = connections.lock();
+        let weights = of_session.iter().map(|(_, slot)| slot.weight.load(Ordering::Relaxed));
         let weight = weights.sum::<u64>() + 256;
+        drop(of_session);
         self.sessions.insert(session, Kept { connections, weight });
     }
 }
@@ -270,7 +286,7 @@ impl Resumed {
     /// # Errors
     /// When a later request has moved it on.
     pub(super) fn lock(&self) -> Result<parking_lot::MutexGuard<'_, Connection>, UnknownPos> {
-        let connection = self.connection.lock();
+        let connection = self.slot.connection.lock();
         if connection.has.ticket == self.ticket { Ok(connection) } else { Err(UnknownPos) }
     }
 }
@@ -291,64 +307,66 @@ impl Connection {
         Ok(())
     }
 
+    /// About how many bytes it takes. It costs what the responses under way hold.
     fn weight(&self) -> u64 {
-        let members: usize = self.has.rooms.values().map(|room| room.members.len()).sum();
-        let under_way = self.under_way.iter().flat_map(|(_, addition)| &addition.rooms);
-        let rooms = self.has.rooms.len() + under_way.count();
-        let mut states: Vec<_> = self.has.rooms.values().map(|room| &room.sent.state).collect();
-        states.sort_unstable_by_key(|state| Arc::as_ptr(state));
-        states.dedup_by_key(|state| Arc::as_ptr(state));
-        let states: u64 = states.iter().map(|state| state.weight()).sum();
+        let under_way: usize = self.under_way.iter().map(|(_, add)| add.rooms.len()).sum();
         let listed: usize = self.orders.values().map(Order::len).sum();
         let direct = self.direct.as_ref().map_or(0, |(_, rooms)| rooms.len());
-        // What each takes in its map or list, roughly.
-        states + (rooms * 256 + members * 16 + listed * 16 + direct * 96) as u64 + 512
+        // What each takes in its map or list, roughly; and the names and filters, which are part of the
+        // requests.
+        let rooms = (self.has.rooms.len() + under_way) * 256;
+        let asked: usize = self.under_way.iter().map(|(_, add)| add.asked_bytes * 2).sum();
+        let rest = self.has.members * 16 + listed * 16 + direct * 96 + asked + 512;
+        self.has.states_weight + (rooms + rest) as u64
     }
 }
 
 impl Has {
     fn add(&mut self, ticket: u64, addition: Addition) {
-        let Addition { at, fingerprint, counts, account_data, rooms } = addition;
+        let Addition { at, fingerprint, asked_bytes: _, counts, account_data, rooms } = addition;
+        (self.ticket, self.at, self.fingerprint) = (ticket, at, fingerprint);
+        (self.counts, self.account_data) = (counts, account_data);
         for (room, change) in rooms {
-            match change {
-                RoomChange::Sent { mut sent, members, all_members } => {
-                    let before = self.rooms.remove(&room);
-                    let mut known = match before {
-                        Some(before) => {
-                            // One state for the rooms that share it.
-                            if before.sent.state == sent.state {
-                                sent.state = before.sent.state;
-                            }
-                            before.members
-                        }
-                        None => HashSet::new(),
-                    };
-                    if all_members {
-                        known.clear();
-                    }
-                    known.extend(members);
-                    self.rooms.insert(room, HasRoom { sent, members: known });
-                }
-                RoomChange::Gone => {
-                    self.rooms.remove(&room);
-                }
+            let before = self.rooms.remove(&room);
+            if let Some(before) = &before {
+                self.members -= before.members.len();
+                self.release(&before.sent.state);
+            }
+            if let RoomChange::Sent { mut sent, members, all_members } = change {
+                let before = before.filter(|_| !all_members);
+                let mut known = before.map(|before| before.members).unwrap_or_default();
+                known.extend(members);
+                self.members += known.len();
+                sent.state = self.hold(sent.state);
+                self.rooms.insert(room, HasRoom { sent, members: known });
             }
         }
         // What is forgotten here is sent again, which is allowed.
-        let members: usize = self.rooms.values().map(|room| room.members.len()).sum();
-        if members > limits::SLIDING_MEMBERS {
-            for room in self.rooms.values_mut() {
-                room.members = HashSet::new();
+        if self.members > limits::SLIDING_MEMBERS {
+            self.rooms.values_mut().for_each(|room| room.members = HashSet::new());
+            self.members = 0;
+        }
+    }
+
+    /// The one copy of this state that all rooms which are sent so share.
+    fn hold(&mut self, state: Arc<RequiredState>) -> Arc<RequiredState> {
+        if let Some((held, rooms)) = self.states.remove_entry(&state) {
+            self.states.insert(Arc::clone(&held), rooms + 1);
+            return held;
+        }
+        self.states_weight += state.weight();
+        self.states.insert(Arc::clone(&state), 1);
+        state
+    }
+
+    fn release(&mut self, state: &Arc<RequiredState>) {
+        if let Some(rooms) = self.states.get_mut(state) {
+            *rooms -= 1;
+            if *rooms == 0 {
+                self.states.remove(state);
+                self.states_weight -= state.weight();
             }
         }
-        *self = Self {
-            ticket,
-            at,
-            fingerprint,
-            counts,
-            account_data,
-            rooms: std::mem::take(&mut self.rooms),
-        };
     }
 }
 

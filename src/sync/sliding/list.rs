@@ -66,12 +66,19 @@ impl Order {
         Ok(order)
     }
 
-    /// Whether [`Order::follow`] brings it to the view's offset: that is so if it is for the same
-    /// filter and not older than `since`, and none of its spaces was touched.
-    pub(super) fn can_follow(&self, filters: &Filters, since: Offset, touched: &[Touched]) -> bool {
+    /// Whether [`Order::follow`] brings it to the view's offset, given the rooms that were touched after
+    /// `since`: that is so if it is for the same filter, neither too old nor newer than the view, and
+    /// none of its spaces was touched.
+    pub(super) fn can_follow(
+        &self,
+        view: &View<'_>,
+        filters: &Filters,
+        since: Offset,
+        touched: &[Touched],
+    ) -> bool {
         let spaces = filters.spaces.as_deref().unwrap_or_default();
         self.filters == *filters
-            && self.at >= since
+            && (since..=view.at()).contains(&self.at)
             && !touched.iter().any(|touched| spaces.contains(&touched.room.id))
     }
 

@@ -132,7 +132,8 @@ impl RoomSync<'_> {
             if timeline.limited { timeline.start } else { sent.timeline_start };
         let mut for_members = Vec::new();
         let is_longer = rule.timeline_limit > has.sent.timeline_limit;
-        if is_longer || rule.state.lazy_members > has.sent.state.lazy_members {
+        let is_lazy_now = rule.state.lazy_members && !has.sent.state.lazy_members;
+        if is_longer || is_lazy_now {
             let longest = self.stretch(Offset::ZERO, at, rule.timeline_limit)?;
             // Events that were sent before they needed their members need them now.
             for_members.clone_from(&longest.events);

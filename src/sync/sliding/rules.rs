@@ -102,6 +102,8 @@ pub struct Rules {
     pub(super) e2ee: bool,
     /// Equal for two requests that ask for the same rooms and the same of them.
     pub(super) fingerprint: u64,
+    /// How long the request was.
+    pub(super) bytes: usize,
 }
 
 #[derive(Clone, Debug)]
@@ -176,7 +178,8 @@ impl Scope {
 }
 
 impl Rules {
-    /// The rules of a request of `user_id`. Timelines have `max_timeline_limit` events at most.
+    /// The rules of a request of `user_id` that was `bytes` long. Timelines have `max_timeline_limit`
+    /// events at most.
     ///
     /// # Errors
     /// When the request is beyond the limits or has a range that means nothing.
@@ -186,6 +189,7 @@ impl Rules {
         subscriptions: BTreeMap<OwnedRoomId, RoomConfig>,
         extensions: extensions::Extensions,
         max_timeline_limit: usize,
+        bytes: usize,
     ) -> Result<Self, BadRules> {
         if lists.len() > limits::SLIDING_LISTS {
             return Err(BadRules::Lists);
@@ -205,6 +209,7 @@ impl Rules {
             typing: scope(typing.enabled, typing.lists, typing.rooms),
             to_device: (to_device.enabled == Some(true)).then_some(to_device),
             e2ee: e2ee.enabled == Some(true),
+            bytes,
             ..Self::default()
         };
         for (name, list) in lists {
