@@ -218,10 +218,12 @@ fn touched(view: &View<'_>, since: Offset, facts: Facts<'_>) -> Result<Vec<Touch
         also.extend(view.state.memberships.forgotten_between(user_id, since, view.at()));
         if let Some(account) = facts.account.filter(|account| account.changed > since) {
             also.extend(account_data::rooms_changed(account, since, view.at()));
-            let changed = account.account_data_between(None, since, view.at());
-            if changed.iter().any(|(event_type, _)| *event_type == "m.direct") {
-                let before = list::direct(view, Some(account), since)?;
-                also.extend(before.symmetric_difference(facts.direct).cloned());
+            // Whatever was a direct chat at any time since: a list may have been made in between.
+            let versions = list::direct_changes(account, since, view.at());
+            if !versions.is_empty() {
+                for at in versions.into_iter().chain([since]) {
+                    also.extend(list::direct(view, Some(account), at)?);
+                }
             }
         }
     }

@@ -207,7 +207,9 @@ impl Connections {
     #[must_use]
     pub fn new(bytes: u64, first_ticket: u64) -> Self {
         let ticket = AtomicU64::new(first_ticket >> 1);
-        Self { sessions: Cache::with_weighter(1024, bytes, ByWeight), ticket }
+        // As few as this make a cache of one part: of several, none would keep what is larger than it,
+        // and a client whose connection is not kept would begin anew for ever.
+        Self { sessions: Cache::with_weighter(32, bytes, ByWeight), ticket }
     }
 
     /// The connection of this name in a session as of `pos`; a new one in its place without a `pos`.
@@ -410,6 +412,16 @@ mod tests {
         connections.resume(Offset::new(1), "", Some(second)).expect("known");
         assert!(waiting.lock().is_err());
         assert_eq!(connections.sent(&waiting, Epoch(0), addition(30)), Err(UnknownPos));
+    }
+
+    #[test]
+    fn a_large_connection_is_kept() {
+        let connections = Connections::new(1 << 20, 7);
+        let resumed = connections.resume(Offset::new(1), "", None).expect("new");
+        let rooms = (1..=3000).map(|room| (Offset::new(room), RoomChange::Gone)).collect();
+        let addition = Addition { rooms, ..addition(10) };
+        let pos = connections.sent(&resumed, Epoch(0), addition).expect("nobody else asks");
+        assert!(connections.resume(Offset::new(1), "", Some(pos)).is_ok());
     }
 
     #[test]

@@ -200,6 +200,14 @@ pub(super) fn direct(
     Ok(rooms.filter_map(|room_id| room_id.try_into().ok()).collect())
 }
 
+/// When the user's `m.direct` changed after `since`, up to and with `to`.
+pub(super) fn direct_changes(account: &Account, since: Offset, to: Offset) -> Vec<Offset> {
+    let history = account.account_data.get(&(None, "m.direct".to_owned()));
+    history.map_or_else(Vec::new, |history| {
+        history.between(since, to).map(|(offset, ())| offset).collect()
+    })
+}
+
 fn tags(
     view: &View<'_>,
     account: Option<&Account>,
