@@ -11,7 +11,7 @@ use bytes::Bytes;
 use ruma::{OwnedRoomId, api::client::sync::sync_events::v5 as sync_events};
 use serde::Deserialize;
 
-use super::{Server, json, sync::long_poll};
+use super::{Server, at_length, json, sync::long_poll};
 use crate::{
     http::{ApiError, Cx, ErrorCode},
     limits,
@@ -52,8 +52,10 @@ pub(super) async fn sync(cx: Cx<Server>, request: sync_events::Request) -> Resul
     }
     let connections = &cx.app.connections;
     let resumed = connections.resume(cx.caller.session, &name, pos).map_err(unknown_pos)?;
+    let goes_on = resumed.goes_on(&rules);
     let look = long_poll(&cx, request.timeout, pos.is_none(), |cx| {
-        let look = sliding::look(&cx.view(), &rules, &resumed, cx.app.epoch).map_err(failed)?;
+        let look = || sliding::look(&cx.view(), &rules, &resumed, cx.app.epoch).map_err(failed);
+        let look = if goes_on { look()? } else { at_length(look)? };
         let is_empty = look.is_empty();
         Ok((look, is_empty))
     });

@@ -16,6 +16,7 @@ use std::{
     sync::Arc,
 };
 
+use parking_lot::RwLock;
 use ruma::OwnedRoomId;
 use serde::Serialize;
 
@@ -115,7 +116,7 @@ pub fn look(
 ) -> Result<Look, SlidingError> {
     let mut connection = resumed.lock()?;
     let account = view.state.accounts.get(view.user_id());
-    let account = account.as_ref().map(|account| account.read());
+    // Read for a moment at a time: what is new about the account must not wait for a long look.
     let account = account.as_deref();
     let since = connection.has.at;
     let direct = connection.direct(view, account)?;
@@ -216,10 +217,10 @@ fn touched(view: &View<'_>, since: Offset, facts: Facts<'_>) -> Result<Vec<Touch
     let user_id = view.user_id();
     if view.state.streams.head(&Stream::user(user_id)) > since {
         also.extend(view.state.memberships.forgotten_between(user_id, since, view.at()));
-        if let Some(account) = facts.account.filter(|account| account.changed > since) {
-            also.extend(account_data::rooms_changed(account, since, view.at()));
+        if let Some(account) = facts.account.filter(|account| account.read().changed > since) {
+            also.extend(account_data::rooms_changed(&account.read(), since, view.at()));
             // Whatever was a direct chat at any time since: a list may have been made in between.
-            let versions = list::direct_changes(account, since, view.at());
+            let versions = list::direct_changes(&account.read(), since, view.at());
             if !versions.is_empty() {
                 for at in versions.into_iter().chain([since]) {
                     also.extend(list::direct(view, Some(account), at)?);
@@ -306,11 +307,10 @@ impl Connection {
     fn direct(
         &mut self,
         view: &View<'_>,
-        account: Option<&Account>,
+        account: Option<&RwLock<Account>>,
     ) -> Result<Arc<HashSet<OwnedRoomId>>, ReadError> {
-        let key = (None, "m.direct".to_owned());
-        let named = account.and_then(|account| account.account_data.get(&key)?.at(view.at()));
-        let offset = named.map_or(Offset::ZERO, |(offset, ())| offset);
+        let named = list::account_data_at(account, None, "m.direct", view.at());
+        let offset = named.unwrap_or(Offset::ZERO);
         if let Some((of, direct)) = &self.direct
             && *of == offset
         {

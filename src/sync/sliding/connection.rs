@@ -20,7 +20,10 @@ use parking_lot::Mutex;
 use quick_cache::{Weighter, sync::Cache};
 use ruma::OwnedRoomId;
 
-use super::{list::Order, rules::RequiredState};
+use super::{
+    list::Order,
+    rules::{RequiredState, Rules},
+};
 use crate::{
     limits,
     record::{Epoch, Offset},
@@ -283,6 +286,13 @@ impl Connections {
 }
 
 impl Resumed {
+    /// Whether the client asks for the same as before: then a look costs what changed, and otherwise
+    /// what is asked for.
+    #[must_use]
+    pub fn goes_on(&self, rules: &Rules) -> bool {
+        self.slot.connection.lock().has.fingerprint == rules.fingerprint
+    }
+
     /// The connection, as long as it stands where the request found it.
     ///
     /// # Errors

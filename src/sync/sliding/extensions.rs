@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use parking_lot::RwLock;
 use ruma::OwnedRoomId;
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -66,7 +67,7 @@ struct Rooms {
 pub(super) struct Source<'a> {
     pub(super) view: View<'a>,
     pub(super) rules: &'a Rules,
-    pub(super) account: Option<&'a Account>,
+    pub(super) account: Option<&'a RwLock<Account>>,
     /// Up to where the connection has got.
     pub(super) since: Offset,
     pub(super) epoch: Epoch,
@@ -108,9 +109,10 @@ impl Extensions {
             return Ok(since);
         };
         let first = since == Offset::ZERO;
+        let account = account.read();
         if first || account.changed > since {
             let all = EventFilter::default();
-            to.global = account_data::global(view, account, since, &all, first)?;
+            to.global = account_data::global(view, &account, since, &all, first)?;
         }
         Ok(view.at())
     }
@@ -130,7 +132,7 @@ impl Extensions {
             let from = sent.account_data.offset(since).unwrap_or(Offset::ZERO);
             if let Some((to, account)) = self.account_data.as_mut().zip(account) {
                 let all = EventFilter::default();
-                let events = account_data::of_room(view, account, &room.id, from, &all)?;
+                let events = account_data::of_room(view, &account.read(), &room.id, from, &all)?;
                 if !events.is_empty() {
                     to.rooms.insert(room.id.clone(), events);
                 }

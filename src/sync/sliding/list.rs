@@ -4,6 +4,7 @@
 
 use std::{collections::HashSet, sync::Arc};
 
+use parking_lot::RwLock;
 use ruma::{OwnedRoomId, RoomId, events::StateEventType};
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -31,7 +32,7 @@ pub(super) struct Order {
 /// What the filters ask about the user.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Facts<'a> {
-    pub(super) account: Option<&'a Account>,
+    pub(super) account: Option<&'a RwLock<Account>>,
     pub(super) direct: &'a HashSet<OwnedRoomId>,
 }
 
@@ -192,7 +193,7 @@ pub(super) fn stays(
 /// The rooms that the user's `m.direct` names as of `at`.
 pub(super) fn direct(
     view: &View<'_>,
-    account: Option<&Account>,
+    account: Option<&RwLock<Account>>,
     at: Offset,
 ) -> Result<HashSet<OwnedRoomId>, ReadError> {
     let content = account_data(view, account, None, "m.direct", at)?;
@@ -210,7 +211,7 @@ pub(super) fn direct_changes(account: &Account, since: Offset, to: Offset) -> Ve
 
 fn tags(
     view: &View<'_>,
-    account: Option<&Account>,
+    account: Option<&RwLock<Account>>,
     room_id: &RoomId,
 ) -> Result<Map<String, Value>, ReadError> {
     let mut content = account_data(view, account, Some(room_id), "m.tag", view.at())?;
@@ -223,18 +224,29 @@ fn tags(
 /// The content of the user's account data of this type as of `at`; empty if there is none.
 fn account_data(
     view: &View<'_>,
-    account: Option<&Account>,
+    account: Option<&RwLock<Account>>,
     room_id: Option<&RoomId>,
     event_type: &str,
     at: Offset,
 ) -> Result<Map<String, Value>, ReadError> {
-    let key = (room_id.map(ToOwned::to_owned), event_type.to_owned());
-    let offset = account.and_then(|account| account.account_data.get(&key)?.at(at));
-    let Some((offset, ())) = offset else { return Ok(Map::new()) };
+    let offset = account_data_at(account, room_id, event_type, at);
+    let Some(offset) = offset else { return Ok(Map::new()) };
     let Some(Command::AccountDataSet(body)) = view.events.command(offset)? else {
         return Ok(Map::new());
     };
     Ok(serde_json::from_str(body.content.get()).unwrap_or_default())
+}
+
+/// Where the user's account data of this type is as of `at`.
+pub(super) fn account_data_at(
+    account: Option<&RwLock<Account>>,
+    room_id: Option<&RoomId>,
+    event_type: &str,
+    at: Offset,
+) -> Option<Offset> {
+    let key = (room_id.map(ToOwned::to_owned), event_type.to_owned());
+    let account = account?.read();
+    account.account_data.get(&key)?.at(at).map(|(offset, ())| offset)
 }
 
 /// The children of those of `spaces` that the user is joined to.
