@@ -203,3 +203,29 @@ pub(crate) const TIMER_SLEEP: Duration = Duration::from_secs(60);
 
 /// Tags' names (client-server API, "Room Tagging").
 pub const TAG_BYTES: usize = 255;
+
+/// How much is remembered of what sliding-sync connections were sent, in bytes: some 1,000 connections
+/// with 400 rooms each. A client whose connection is forgotten begins anew.
+pub const SLIDING_BYTES: u64 = 128 << 20;
+
+/// Sliding-sync connections of one session. Clients have two or three.
+pub const SLIDING_CONNECTIONS: usize = 8;
+
+/// The name of a sliding-sync connection: as for other identifiers.
+pub const SLIDING_NAME_BYTES: usize = 255;
+
+/// Lists in a sliding-sync request (MSC4186, "Top-level").
+pub const SLIDING_LISTS: usize = 100;
+
+/// Ranges of one list: clients ask for one or two.
+pub const SLIDING_RANGES: usize = 100;
+
+/// Rooms that a sliding-sync request subscribes to: many more than a client shows at a time.
+pub const SLIDING_SUBSCRIPTIONS: usize = 1000;
+
+/// Entries of `required_state`: clients ask for some twenty.
+pub const SLIDING_REQUIRED_STATE: usize = 200;
+
+/// Member events that one sliding-sync connection is remembered to have been sent. Beyond this they
+/// are forgotten, and sent again when a timeline needs them.
+pub const SLIDING_MEMBERS: usize = 50_000;

@@ -16,7 +16,7 @@ use crate::{
     admin,
     api::{self, uiaa},
     checkpoint::Checkpoint,
-    clock::Clock,
+    clock::{Clock, random_bytes},
     config::Config,
     decide::ephemeral::Gather,
     engine::{self, Engine, SweepPolicy, Swept},
@@ -33,7 +33,7 @@ use crate::{
     record::{Command, Offset},
     search::Search,
     shutdown::Shutdown,
-    sync::KnownMembers,
+    sync::{KnownMembers, sliding::Connections},
     timers,
 };
 
@@ -122,6 +122,7 @@ pub async fn run(
         known_members: KnownMembers::new(limits::KNOWN_MEMBERS_BYTES),
         search: Arc::clone(&search),
         catalogue: api::directory::Catalogue::default(),
+        connections: Connections::new(limits::SLIDING_BYTES, u64::from_be_bytes(random_bytes())),
         epoch: engine.state().epoch(),
         unread: Unread::default(),
         config: config.clone(),

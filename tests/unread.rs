@@ -129,8 +129,12 @@ impl World {
     async fn new() -> Self {
         let clock = Clock::manual(1_700_000_000_000);
         let log = Arc::new(MemoryLog::with_records(clock.clone(), Vec::new()));
-        let options =
-            Options { server_name: "test".try_into().unwrap(), event_cache_bytes: 1 << 20, clock };
+        let options = Options {
+            server_name: "test".try_into().unwrap(),
+            event_cache_bytes: 1 << 20,
+            gather: Default::default(),
+            clock,
+        };
         let engine = Engine::open(Arc::clone(&log) as Arc<dyn Log>, options).await.unwrap();
         let mut world = Self {
             engine: Arc::new(engine),
@@ -345,13 +349,15 @@ impl World {
                         highlight: mentioned,
                     });
                 }
-                Command::RoomReceipt(body) if body.user_id == user => {
-                    let up_to = seen.offsets[body.event_id.as_str()];
-                    let thread = body.thread_id.map(|id| match &*id {
-                        "main" => None,
-                        root => Some(seen.offsets[root]),
-                    });
-                    seen.receipts.push((thread, up_to));
+                Command::RoomReceipt(body) => {
+                    for receipt in body.receipts.into_iter().filter(|r| r.user_id == user) {
+                        let up_to = seen.offsets[receipt.event_id.as_str()];
+                        let thread = receipt.thread_id.map(|id| match &*id {
+                            "main" => None,
+                            root => Some(seen.offsets[root]),
+                        });
+                        seen.receipts.push((thread, up_to));
+                    }
                 }
                 Command::AccountDataSet(body) if body.user_id == user => {
                     let content: Value = serde_json::from_str(body.content.get()).unwrap();

@@ -19,6 +19,14 @@ use crate::{
 /// endpoint that they added is served; until then clients find what there is by trying.
 const VERSIONS: [&str; 3] = ["r0.6.0", "r0.6.1", "v1.1"];
 
+/// What is served that is not in a version of the specification yet.
+const UNSTABLE_FEATURES: [&str; 2] = [
+    // Sliding sync, on its unstable path alone (`api::sliding`).
+    "org.matrix.simplified_msc3575",
+    // Deleting account data.
+    "org.matrix.msc3391",
+];
+
 pub(super) async fn versions(
     cx: Cx<Server, Option<Session>>,
     _: get_supported_versions::Request,
@@ -27,7 +35,8 @@ pub(super) async fn versions(
     let mut response = get_supported_versions::Response::new(versions);
     let delays = cx.app.config.delayed_events.max_delay_seconds > 0;
     response.unstable_features.insert("org.matrix.msc4140".to_owned(), delays);
-    response.unstable_features.insert("org.matrix.msc3391".to_owned(), true);
+    let features = UNSTABLE_FEATURES.iter().map(|feature| ((*feature).to_owned(), true));
+    response.unstable_features.extend(features);
     Ok(response)
 }
 

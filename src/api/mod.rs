@@ -25,6 +25,7 @@ mod room_state;
 mod search;
 mod send;
 mod session;
+mod sliding;
 mod space;
 mod sync;
 mod timeline;
@@ -53,8 +54,11 @@ use crate::{
     record::{Epoch, Offset},
     search::Search,
     state::Room,
-    sync::KnownMembers,
-    view::{View, token::Token},
+    sync::{KnownMembers, sliding::Connections},
+    view::{
+        View,
+        token::{Pos, Token},
+    },
 };
 
 /// The program behind the endpoints.
@@ -66,6 +70,7 @@ pub(crate) struct Server {
     pub(crate) known_members: KnownMembers,
     pub(crate) search: Arc<Search>,
     pub(crate) catalogue: directory::Catalogue,
+    pub(crate) connections: Connections,
     pub(crate) epoch: Epoch,
     pub(crate) presence: Tracker,
     pub(crate) unread: Unread,
@@ -115,6 +120,7 @@ pub(crate) fn endpoints(config: &Config) -> Table<Server> {
         .on_json(sync::sync)
         .on(presence::set)
         .on_json(presence::get)
+        .on_json(sliding::sync)
         // Rooms: making, joining, leaving
         .on(create_room::create_room)
         .on(upgrade::upgrade)
@@ -263,7 +269,9 @@ impl Server {
     /// earlier moment: what it names never came to be.
     fn position_or_abandoned(&self, token: &str) -> Result<Option<Offset>, ApiError> {
         let not_ours = || ApiError::invalid_param("This is not a token of this server.");
-        let token: Token = token.parse().map_err(|_| not_ours())?;
+        // A `pos` of sliding sync is good wherever a token is.
+        let pos = || token.parse::<Pos>().map(|pos| pos.token);
+        let token: Token = token.parse().or_else(|_| pos()).map_err(|_| not_ours())?;
         let offset = token.offset;
         if token.epoch == self.epoch {
             let given_out = offset <= self.engine.head().offset();

@@ -43,18 +43,30 @@ pub(super) async fn sync(cx: Cx<Server>, request: sync_events::Request) -> Resul
         wanted.filter.presence = EventFilter::nothing();
     }
     let at_once = wanted.since.is_none() || wanted.full_state;
-    let longest = Duration::from_secs(settings.max_timeout_seconds);
-    let patience = request.timeout.unwrap_or_default().min(longest);
-    let deadline = Instant::now() + patience;
-
-    let respond = |cx: &Cx<Server>| {
+    let _syncing = presence::Syncing::begin(&cx, said);
+    long_poll(&cx, request.timeout, at_once, |cx| {
         let mut view = cx.view();
         let device = (view.user_id(), view.viewer.device_id);
         view.viewer.at = sync::to_device::cut(view.state, device, wanted.since, view.at());
         let memory = v3::Memory { members: &cx.app.known_members, unread: &cx.app.unread };
-        v3::respond(&view, &wanted, memory)
-    };
-    let _syncing = presence::Syncing::begin(&cx, said);
+        let response = v3::respond(&view, &wanted, memory)?;
+        let is_empty = response.is_empty();
+        Ok((response, is_empty))
+    })
+    .await
+    .and_then(|response| json(&response))
+}
+
+/// Looks until there is something new, as long as the client is willing to wait; `at_once` looks once.
+/// `look` says whether what it found is empty.
+pub(super) async fn long_poll<T>(
+    cx: &Cx<Server>,
+    timeout: Option<Duration>,
+    at_once: bool,
+    look: impl Fn(&Cx<Server>) -> Result<(T, bool), ApiError>,
+) -> Result<T, ApiError> {
+    let longest = Duration::from_secs(cx.app.config.sync.max_timeout_seconds);
+    let deadline = Instant::now() + timeout.unwrap_or_default().min(longest);
     let head = cx.app.engine.head();
     let listener = head.listen(&cx.caller.user_id);
     loop {
@@ -64,19 +76,18 @@ pub(super) async fn sync(cx: Cx<Server>, request: sync_events::Request) -> Resul
         woken.as_mut().enable();
 
         if at_once {
-            return at_length(|| json(&respond(&cx)?));
+            return at_length(|| look(cx)).map(|(found, _)| found);
         }
-        let response = respond(&cx)?;
-        let now = Instant::now();
-        if !response.is_empty() || now >= deadline || cx.shutdown.is_given() {
-            return json(&response);
+        let (found, is_empty) = look(cx)?;
+        if !is_empty || Instant::now() >= deadline || cx.shutdown.is_given() {
+            return Ok(found);
         }
-        drop(response);
+        drop(found);
         tokio::select! {
             woken = timeout_at(deadline, woken) => drop(woken),
             () = cx.shutdown.given() => {}
         }
-        still_logged_in(&cx)?;
+        still_logged_in(cx)?;
     }
 }
 

@@ -102,6 +102,22 @@ impl Memberships {
         joined.iter().any(|room_id| many.get(room_id).is_some_and(|part| part.is_joined(at)))
     }
 
+    /// The rooms that `user_id` forgot after `since`, up to and with `to`.
+    #[must_use]
+    pub fn forgotten_between(
+        &self,
+        user_id: &UserId,
+        since: Offset,
+        to: Offset,
+    ) -> Vec<OwnedRoomId> {
+        let Some(parts) = self.parts(user_id) else { return Vec::new() };
+        let parts = parts.read();
+        let forgot =
+            |part: &Part| part.forgotten.between(since, to).any(|(_, forgotten)| *forgotten);
+        let rooms = parts.iter().filter(|(_, part)| forgot(part));
+        rooms.map(|(room_id, _)| room_id.clone()).collect()
+    }
+
     /// The part of `user_id` in one room.
     #[must_use]
     pub fn part(&self, user_id: &UserId, room_id: &RoomId) -> Option<Part> {

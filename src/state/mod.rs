@@ -472,6 +472,7 @@ impl State {
             membership,
             redacts: body.redacts,
             relation,
+            activity: rooms::is_activity(&pdu.event_type),
         };
         if let Some(event) = self.rooms.add_event(offset, &body.room_id, facts) {
             self.erasures.redact(erasures::Redacted { event, because: offset, time_ms });

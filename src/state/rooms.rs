@@ -120,6 +120,25 @@ struct Inner {
     /// The last record of each user's typing.
     typing_records: BTreeMap<OwnedUserId, Offset>,
     changed: Offset,
+    /// The last event that is activity: see [`is_activity`].
+    #[serde(skip)]
+    last_activity: Offset,
+}
+
+/// Whether an event of this type brings its room to the top of a list of rooms (MSC4186,
+/// `bump_stamp`).
+#[must_use]
+pub fn is_activity(event_type: &str) -> bool {
+    matches!(
+        event_type,
+        "m.room.create"
+            | "m.room.message"
+            | "m.room.encrypted"
+            | "m.sticker"
+            | "m.call.invite"
+            | "m.poll.start"
+            | "m.beacon_info"
+    )
 }
 
 /// The end of a room's event graph, on which the next event is built.
@@ -173,6 +192,7 @@ pub(super) struct EventFacts {
     pub(super) membership: Option<(OwnedUserId, Membership)>,
     pub(super) redacts: Option<Offset>,
     pub(super) relation: Option<NewRelation>,
+    pub(super) activity: bool,
 }
 
 impl Room {
@@ -194,6 +214,12 @@ impl Room {
         let inner = self.inner.read();
         let end = inner.timeline.partition_point(|offset| *offset <= at);
         end.checked_sub(1).and_then(|last| inner.timeline.get(last).copied())
+    }
+
+    /// The offset of the newest event that is activity ([`is_activity`]), however new it is.
+    #[must_use]
+    pub fn last_activity(&self) -> Offset {
+        self.inner.read().last_activity
     }
 
     /// Up to `limit` events after `after`, up to and with `to`, oldest first.
@@ -333,6 +359,33 @@ impl Room {
         state
     }
 
+    /// The offsets of the state events of this type (none: of every type) with this key (none: with
+    /// every key) as of `at`, in order.
+    #[must_use]
+    pub fn state_like(
+        &self,
+        event_type: Option<&StateEventType>,
+        state_key: Option<&str>,
+        at: Offset,
+    ) -> Vec<Offset> {
+        let inner = self.inner.read();
+        let with_key = |keys: &BTreeMap<Box<str>, u32>| -> Vec<u32> {
+            match state_key {
+                Some(state_key) => keys.get(state_key).copied().into_iter().collect(),
+                None => keys.values().copied().collect(),
+            }
+        };
+        let indexes: Vec<u32> = match event_type {
+            Some(event_type) => inner.key_index.get(event_type).map(with_key).unwrap_or_default(),
+            None => inner.key_index.values().flat_map(with_key).collect(),
+        };
+        let changes = indexes.into_iter().filter_map(|index| inner.state.get(index as usize));
+        let mut state: Vec<_> = changes.filter_map(|changes| as_of(changes, at)).collect();
+        drop(inner);
+        state.sort_unstable();
+        state
+    }
+
     /// The offsets of the state events as of `to` whose key changed after `since`, in order.
     /// Costs what changed, not what exists.
     #[must_use]
@@ -398,6 +451,17 @@ impl Room {
         inner.members.get(user_id).map_or_else(Vec::new, |history| {
             history.between(Offset::ZERO, at).map(|(offset, m)| (offset, *m)).collect()
         })
+    }
+
+    /// When `user_id` last stopped being joined, up to and with `at`.
+    #[must_use]
+    pub fn departed(&self, user_id: &UserId, at: Offset) -> Option<Offset> {
+        let changes = self.membership_changes(user_id, at);
+        let leave = changes.windows(2).rfind(|pair| {
+            let (before, after) = (pair[0].1, pair[1].1);
+            before == Membership::Join && after != Membership::Join
+        });
+        leave.map(|pair| pair[1].0)
     }
 
     /// The users with this membership as of `at`, in order, each with the offset that set it.
@@ -577,6 +641,9 @@ impl Room {
         inner.latest_ts = inner.latest_ts.max(facts.ts);
         inner.tip = Some(Tip { event_id: facts.event_id, depth: facts.depth });
         inner.changed = offset;
+        if facts.activity {
+            inner.last_activity = offset;
+        }
         if let Some((event_type, state_key)) = facts.state_key {
             let key = inner.key(event_type, state_key);
             inner.state_log.push((offset, key));

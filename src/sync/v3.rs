@@ -9,7 +9,7 @@ mod rooms;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ruma::{OwnedRoomId, RoomId};
+use ruma::OwnedRoomId;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
@@ -263,8 +263,6 @@ pub fn respond(
     Ok(response)
 }
 
-/// The user's rooms that may have something new. Either each of them is asked, or, when fewer
-/// records than that have come, the journal is: whichever is less to look at.
 fn rooms_to_look_at(
     view: &View<'_>,
     request: &Request,
@@ -274,22 +272,5 @@ fn rooms_to_look_at(
     if request.since.is_none() || request.full_state {
         return view.state.memberships.of(view.user_id(), view.at());
     }
-    let new_records = view.at().get().saturating_sub(since.get());
-    let rooms = view.state.memberships.count(view.user_id());
-    if usize::try_from(new_records).is_ok_and(|records| records <= rooms) {
-        let mut touched = with_account_data;
-        let streams = view.state.streams.touched(since, view.at());
-        touched.extend(streams.iter().filter_map(|stream| stream.room_id().map(RoomId::to_owned)));
-        let memberships = &view.state.memberships;
-        return touched
-            .iter()
-            .filter_map(|room_id| memberships.in_room(view.user_id(), room_id, view.at()))
-            .collect();
-    }
-    let mut parts = view.state.memberships.of(view.user_id(), view.at());
-    parts.retain(|part| {
-        let room = view.state.rooms.get(&part.room_id);
-        room.is_some_and(|room| room.changed() > since) || with_account_data.contains(&part.room_id)
-    });
-    parts
+    super::changed_rooms(view, since, with_account_data)
 }

@@ -66,6 +66,33 @@ impl<'a> TryFrom<&'a str> for ThreadsToken<'a> {
     }
 }
 
+/// A position of a sliding-sync connection: `s<epoch>_<offset>_<ticket>`. The ticket names the
+/// response, of which there can be several at one offset.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pos {
+    /// The position in the log.
+    pub token: Token,
+    /// The response.
+    pub ticket: u64,
+}
+
+impl fmt::Display for Pos {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}_{:x}", self.token, self.ticket)
+    }
+}
+
+impl FromStr for Pos {
+    type Err = BadToken;
+
+    fn from_str(text: &str) -> Result<Self, BadToken> {
+        let (token, ticket) = text.rsplit_once('_').ok_or(BadToken)?;
+        let ticket = u64::from_str_radix(ticket, 16).map_err(|_| BadToken)?;
+        let pos = Self { token: token.parse()?, ticket };
+        if pos.to_string() == text { Ok(pos) } else { Err(BadToken) }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -100,5 +127,18 @@ mod tests {
         for bad in ["", "s0_9", "s0_9.", "s0_9.x", "s0_9.07", "s0_9.+7", "s0_9.7.7"] {
             assert_eq!(ThreadsToken::try_from(bad), Err(BadToken), "{bad}");
         }
+    }
+
+    #[test]
+    fn a_pos_is_a_token_with_a_ticket() {
+        let token = Token { epoch: Epoch(2), offset: Offset::new(77) };
+        let pos = Pos { token, ticket: 0xfeed };
+        assert_eq!(pos.to_string(), "s2_77_feed");
+        assert_eq!(pos.to_string().parse(), Ok(pos));
+        for bad in ["s2_77", "s2_77_", "s2_77_g", "s2_77_0feed", "s2_77_FEED", "s2_77_+1", "2_77_1"]
+        {
+            assert_eq!(bad.parse::<Pos>(), Err(BadToken), "{bad}");
+        }
+        assert_eq!("s2_77_feed".parse::<Token>(), Err(BadToken));
     }
 }

@@ -1,7 +1,7 @@
-//! Two clients nobody here wrote, matrix-nio and matrix-js-sdk, talk to each other through the
-//! server. Each is a process that takes commands on stdin and tells on stdout what it sees; the
-//! programs, and the protocol they speak, are in `tests/e2e/`. Other programs there drive several users at
-//! once and judge for themselves.
+//! Clients nobody here wrote: matrix-nio and matrix-js-sdk talk to each other through the server, and
+//! matrix-rust-sdk shows its room list by sliding sync. Each is a process that takes commands on stdin and
+//! tells on stdout what it sees; the programs, and the protocol they speak, are in `tests/e2e/`. Other programs
+//! there drive several users on matrix-js-sdk at once and judge for themselves.
 //!
 //! `LOGCABIN_E2E_ADDRESS` runs the same scenario against another server, to check the clients
 //! themselves.
@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::harness::{Random, TestServer, alone, runs, skip};
+use crate::harness::{Random, TestServer, User, alone, encode, runs, skip};
 
 /// How long a client may take to answer or to see something. No test is about this time; it only
 /// ends a run that hangs.
@@ -175,6 +175,90 @@ async fn js_sdk_program(name: &str) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn matrix_js_sdk_encrypts_verifies_and_decrypts() {
     js_sdk_program("js_crypto.mjs").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn matrix_rust_sdk_shows_its_room_list_by_sliding_sync() {
+    let program = match Client::sdk_program() {
+        Ok(program) => program,
+        Err(missing) => return skip("clients", &missing),
+    };
+    let _alone = alone().await;
+    let mut server = TestServer::start().await;
+    let ann = server.register("ann").await;
+    let bob = Client::start(Command::new(program), &server.base(), "bob on matrix-rust-sdk");
+    let bob_id = text(&bob.ok("register", json!({ "user": "bob" })), "user_id");
+
+    // More rooms than the list's first window holds, of which it shows the newest first.
+    let mut names: Vec<String> = Vec::new();
+    for number in 0..30 {
+        let name = format!("room {number:02}");
+        let options = json!({ "name": name, "preset": "public_chat" });
+        let room_id = ann.create_room(options).await;
+        bob.ok("join", json!({ "room_id": room_id }));
+        ann.send_text(&room_id, "first", "first").await;
+        names.insert(0, name);
+    }
+    bob.ok("start", json!({}));
+    let shows = |names: &[String]| {
+        let room = |name: &String| json!({ "name": name, "state": "joined" });
+        let rooms: Vec<_> = names.iter().map(room).collect();
+        bob.sees(json!({ "event": "rooms", "rooms": rooms }));
+    };
+    shows(&names);
+
+    // A new room is an invite until it is joined, and is then like any other.
+    let room_id = ann.create_room(json!({ "name": "the cabin", "invite": [bob_id] })).await;
+    let mut rooms: Vec<Value> = vec![json!({ "name": "the cabin", "state": "invited" })];
+    rooms.extend(names.iter().map(|name| json!({ "name": name, "state": "joined" })));
+    bob.sees(json!({ "event": "rooms", "rooms": rooms }));
+    bob.ok("join", json!({ "room_id": room_id }));
+    names.insert(0, "the cabin".to_owned());
+    shows(&names);
+
+    // A room that is subscribed to is live in both directions, each message once and in order.
+    bob.ok("subscribe", json!({ "room_id": room_id }));
+    let mut said: Vec<String> = Vec::new();
+    let timeline = |said: &[String]| {
+        bob.sees(json!({ "event": "timeline", "room_id": room_id, "bodies": said }));
+    };
+    for number in 0..5 {
+        let body = format!("from ann {number}");
+        ann.send_text(&room_id, &body.replace(' ', "-"), &body).await;
+        said.push(body);
+        timeline(&said);
+        let body = format!("from bob {number}");
+        bob.ok("send", json!({ "room_id": room_id, "body": body }));
+        said.push(body);
+        timeline(&said);
+    }
+    // A message elsewhere brings its room to the top.
+    let old = names.pop().expect("thirty rooms");
+    names.insert(0, old);
+    let top = text(&bob.ok("room_named", json!({ "name": names[0] })), "room_id");
+    ann.send_text(&top, "second", "second").await;
+    shows(&names);
+
+    // The server is killed and started again: the client begins anew by itself and misses nothing.
+    server.restart().await;
+    let ann = User { http: server.http(), ..ann };
+    ann.send_text(&room_id, "back", "back again").await;
+    said.push("back again".to_owned());
+    bob.sees(json!({ "event": "sync_error", "unknown_pos": true }));
+    bob.sees_last("back again", &room_id);
+    bob.ok("send", json!({ "room_id": room_id, "body": "so am I" }));
+    said.push("so am I".to_owned());
+    bob.sees_last("so am I", &room_id);
+    let history = bob.ok("page_back", json!({ "room_id": room_id }));
+    assert_eq!(history["bodies"], json!(said));
+
+    // A room that one is thrown out of is gone.
+    let kick = format!("/rooms/{}/kick", encode(&room_id));
+    ann.request("POST", &kick, Some(&json!({ "user_id": bob_id }))).await.ok();
+    names.retain(|name| name != "the cabin");
+    shows(&names);
+    bob.print_transcript();
+    bob.ok("stop", json!({}));
 }
 
 /// `host` invites and `guest` joins, each seeing what the other did.
@@ -334,6 +418,21 @@ impl Client {
         Self::start(command, address, name)
     }
 
+    /// The program of matrix-rust-sdk, if it was built.
+    fn sdk_program() -> Result<PathBuf, String> {
+        let program = match env::var_os("LOGCABIN_E2E_SDK") {
+            Some(program) => program.into(),
+            None => {
+                Path::new(env!("CARGO_MANIFEST_DIR")).join("target/e2e/sdk_client/debug/sdk_client")
+            }
+        };
+        if program.is_file() {
+            Ok(program)
+        } else {
+            Err(format!("{} is absent", program.display()))
+        }
+    }
+
     fn start(mut command: Command, address: &str, name: &'static str) -> Self {
         let mut process = command
             .arg(address)
@@ -426,6 +525,23 @@ impl Client {
         self.wait(&expected.to_string(), |line| {
             fields.iter().all(|(key, value)| line.get(key) == Some(value))
         });
+    }
+
+    /// Waits until a timeline ends with a message, from now on.
+    #[track_caller]
+    fn sees_last(&self, body: &str, room_id: &str) {
+        self.wait(&format!("a timeline that ends with {body}"), |line| {
+            let last = line["bodies"].as_array().and_then(|bodies| bodies.last());
+            line["room_id"] == room_id && last.is_some_and(|last| last == body)
+        });
+    }
+
+    /// Prints all that the client told.
+    fn print_transcript(&self) {
+        println!("what {} told:", self.name);
+        for line in self.told.lines().iter() {
+            println!("  {line}");
+        }
     }
 
     #[track_caller]

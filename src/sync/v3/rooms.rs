@@ -12,7 +12,7 @@ use crate::{
     log::ReadError,
     push::{Count, Counts, Unread},
     record::Offset,
-    state::{Account, Membership, Room, RoomMembership},
+    state::{Account, Room, RoomMembership},
     sync::{account_data, ephemeral, lazy, summary::Summary, timeline::Stretch},
     view::{View, token::Token},
 };
@@ -169,7 +169,8 @@ impl RoomSync<'_> {
         }
         let at = part.offset;
         // One who was not in the room learns what became of their invite, ban or knock.
-        let Some(departed) = self.departed(at).filter(|departed| *departed > self.since) else {
+        let departed = self.room.departed(self.view.user_id(), at);
+        let Some(departed) = departed.filter(|departed| *departed > self.since) else {
             return self.only_leaving(at);
         };
         let first = self.request.since.is_none() || !self.was_joined();
@@ -219,16 +220,6 @@ impl RoomSync<'_> {
 
     fn was_joined(&self) -> bool {
         self.room.is_joined(self.view.user_id(), self.since)
-    }
-
-    /// When the user last stopped being joined, up to and with `at`.
-    fn departed(&self, at: Offset) -> Option<Offset> {
-        let changes = self.room.membership_changes(self.view.user_id(), at);
-        let leave = changes.windows(2).rfind(|pair| {
-            let (before, after) = (pair[0].1, pair[1].1);
-            before == Membership::Join && after != Membership::Join
-        });
-        leave.map(|pair| pair[1].0)
     }
 
     fn timeline(&self, since: Offset, at: Offset) -> Result<Stretch, ReadError> {

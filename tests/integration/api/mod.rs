@@ -22,6 +22,7 @@ mod rooms_create;
 mod search;
 mod sending;
 mod sessions;
+mod sliding;
 mod space;
 mod state;
 mod sync;

@@ -1,0 +1,86 @@
+//! Simplified sliding sync (MSC4186), on the path under which clients look for it.
+//!
+//! The stable path is not served. The proposal now puts it at `/v4/sync` (ruma's comments say `/v5/sync`)
+//! with bodies of another form: objects for `required_state`, `timeline_events` for `timeline`, `pos` in
+//! the body. It is not part of the specification, and a path once served could not be given another
+//! meaning when it is.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use ruma::{OwnedRoomId, api::client::sync::sync_events::v5 as sync_events};
+use serde::Deserialize;
+
+use super::{Server, at_length, json, presence, sync::long_poll, to_device};
+use crate::{
+    http::{ApiError, Cx, ErrorCode},
+    limits,
+    sync::sliding::{self, ListConfig, RoomConfig, Rules, SlidingError, UnknownPos},
+    view::token::{Pos, Token},
+};
+
+/// The rooms that are asked for. ruma's request lacks some of the filters.
+#[derive(Deserialize)]
+struct Asked {
+    #[serde(default)]
+    lists: BTreeMap<String, ListConfig>,
+    #[serde(default)]
+    room_subscriptions: BTreeMap<OwnedRoomId, RoomConfig>,
+}
+
+pub(super) async fn sync(cx: Cx<Server>, request: sync_events::Request) -> Result<Bytes, ApiError> {
+    let name = request.conn_id.unwrap_or_default();
+    if name.len() > limits::SLIDING_NAME_BYTES {
+        let most = limits::SLIDING_NAME_BYTES;
+        return Err(ApiError::invalid_param(format!("`conn_id` has at most {most} bytes.")));
+    }
+    let most = usize::try_from(cx.app.config.sync.max_timeline_limit).unwrap_or(usize::MAX);
+    let asked: Asked =
+        serde_json::from_slice(&cx.body).map_err(|bad| ApiError::bad_json(bad.to_string()))?;
+    let (lists, subscriptions) = (asked.lists, asked.room_subscriptions);
+    let acknowledged = request.extensions.to_device.since.as_deref().map(str::parse::<Token>);
+    if let Some(Ok(token)) = acknowledged
+        && token.epoch == cx.app.epoch
+    {
+        to_device::acknowledge(&cx, token.offset);
+    }
+    let (extensions, bytes) = (request.extensions, cx.body.len());
+    let rules = Rules::new(&cx.caller.user_id, lists, subscriptions, extensions, most, bytes)
+        .map_err(|bad| ApiError::invalid_param(bad.to_string()))?;
+    let pos: Option<Pos> = match request.pos.as_deref() {
+        None | Some("") => None,
+        // Whatever it is that the client holds, what it can do is to begin anew.
+        Some(pos) => Some(pos.parse().map_err(|_| unknown_pos(UnknownPos))?),
+    };
+    if pos.is_some_and(|pos| pos.token.epoch != cx.app.epoch) {
+        return Err(unknown_pos(UnknownPos));
+    }
+    let said = presence::said(&request.set_presence)?;
+    let connections = &cx.app.connections;
+    let resumed = connections.resume(cx.caller.session, &name, pos).map_err(unknown_pos)?;
+    let goes_on = resumed.goes_on(&rules);
+    let _syncing = presence::Syncing::begin(&cx, said);
+    let look = long_poll(&cx, request.timeout, pos.is_none(), |cx| {
+        let look = || {
+            sliding::look(&cx.view(), &rules, &resumed, &cx.app.unread, cx.app.epoch)
+                .map_err(failed)
+        };
+        let look = if goes_on { look()? } else { at_length(look)? };
+        let is_empty = look.is_empty();
+        Ok((look, is_empty))
+    });
+    let response = look.await?.send(connections, &resumed, request.txn_id).map_err(unknown_pos)?;
+    json(&response)
+}
+
+fn unknown_pos(_: UnknownPos) -> ApiError {
+    let message = "This position is not known, or not any more: begin without one.";
+    ApiError::new(ErrorCode::UnknownPos, message)
+}
+
+fn failed(error: SlidingError) -> ApiError {
+    match error {
+        SlidingError::UnknownPos(unknown) => unknown_pos(unknown),
+        SlidingError::Read(error) => error.into(),
+    }
+}
