@@ -2,6 +2,7 @@
 
 use std::{
     any::{Any, TypeId},
+    collections::HashSet,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -72,8 +73,7 @@ impl EventStore {
         }
     }
 
-    /// What `make` makes of the payload at `offset`, which must be of a kind that is never erased: it is
-    /// kept, as such payloads do not change.
+    /// What `make` makes of the payload at `offset`: kept until the payload is erased.
     ///
     /// # Errors
     /// Those of `make`.
@@ -216,6 +216,8 @@ impl EventStore {
         for reduced in &erasure.reduced {
             self.cache.remove(&reduced.offset);
         }
+        let erased: HashSet<_> = erasure.reduced.iter().map(|reduced| reduced.offset).collect();
+        self.derived.retain(|(_, offset), _| !erased.contains(offset));
     }
 
     /// Keeps an event that was just appended: it is about to be read by everyone in its room.

@@ -5,12 +5,15 @@ use serde_json::{Map, Value, json, value::RawValue};
 
 use crate::{events::to_raw, record::Offset, state::Room, view::View};
 
-/// The `m.receipt` event of the receipts that moved after `since`, as far as the user may know of them;
-/// `None` if there are none.
-pub(super) fn receipts(view: &View<'_>, room: &Room, since: Offset) -> Option<Box<RawValue>> {
-    let mut content = Map::new();
+/// The `m.receipt` events of the receipts that moved after `since`, as far as the user may know of them:
+/// none, one, or where a user has both an unthreaded receipt and one of a thread for the same event,
+/// which one such event cannot say, a second with those of threads.
+pub(super) fn receipts(view: &View<'_>, room: &Room, since: Offset) -> Vec<Box<RawValue>> {
+    let (mut first, mut second) = (Map::new(), Map::new());
     for (key, receipt) in room.receipts_between(since, view.at()) {
+        // In this order the unthreaded receipt comes before those of threads.
         let (of, receipt_type, thread_id) = &*key;
+        let of_user = of.as_str();
         if receipt_type == "m.read.private" && of != view.user_id() {
             continue;
         }
@@ -18,11 +21,16 @@ pub(super) fn receipts(view: &View<'_>, room: &Room, since: Offset) -> Option<Bo
         if let Some(thread_id) = thread_id {
             data["thread_id"] = thread_id.as_str().into();
         }
-        let of_event = content.entry(receipt.event_id.as_str()).or_insert_with(|| json!({}));
+        let event_id = receipt.event_id.as_str();
+        let taken = |content: &Map<String, Value>| {
+            content.get(event_id).is_some_and(|of| !of[receipt_type.as_str()][of_user].is_null())
+        };
+        let content = if taken(&first) { &mut second } else { &mut first };
+        let of_event = content.entry(event_id).or_insert_with(|| json!({}));
         // `of_event` and what it holds are objects made right here.
-        of_event[receipt_type.as_str()][of.as_str()] = data;
+        of_event[receipt_type.as_str()][of_user] = data;
     }
-    event("m.receipt", content)
+    [first, second].into_iter().filter_map(|content| event("m.receipt", content)).collect()
 }
 
 /// The `m.typing` event, if who types changed after `since`, or, where that is `None`, if anyone does.

@@ -143,7 +143,7 @@ impl View<'_> {
                 if (participated && !replied && root.sender != me)
                     // What relates to another event itself is not the root of a thread.
                     || RelatesTo::of(&root.content).is_some()
-                    || !sight.visibility().shows(self, &root)?
+                    || !sight.visibility().admits(self, &root)?
                 {
                     continue;
                 }

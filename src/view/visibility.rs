@@ -91,6 +91,11 @@ impl<'a> Visibility<'a> {
         if event.state_key.is_none() && self.ignored(view)?.contains(&event.sender) {
             return Ok(false);
         }
+        self.admits(view, event)
+    }
+
+    /// As [`Visibility::shows`], whoever sent the event.
+    pub(super) fn admits(&self, view: &View<'_>, event: &StoredEvent) -> Result<bool, ReadError> {
         if self.is_own_membership(view, event) {
             return Ok(true);
         }

@@ -237,8 +237,11 @@ impl Client {
         for (room_id, event) in of_rooms(&extensions["receipts"]) {
             let room = self.rooms.get_mut(&room_id).unwrap();
             for (event_id, receipts) in event["content"].as_object().unwrap() {
-                for user in receipts["m.read"].as_object().unwrap().keys() {
-                    room.receipts.insert(user.clone(), event_id.clone());
+                for (user, receipt) in receipts["m.read"].as_object().into_iter().flatten() {
+                    // One of a thread gives way to an unthreaded one for the same event.
+                    if receipt.get("thread_id").is_none() {
+                        room.receipts.insert(user.clone(), event_id.clone());
+                    }
                 }
             }
         }
@@ -451,7 +454,8 @@ impl<'a> Truth<'a> {
         }
         if ask.receipts {
             let receipts = state.receipts_between(Offset::ZERO, self.at).into_iter();
-            let receipts: BTreeMap<_, _> = receipts
+            let unthreaded = receipts.filter(|(key, _)| key.1 == "m.read" && key.2.is_none());
+            let receipts: BTreeMap<_, _> = unthreaded
                 .map(|(key, receipt)| (key.0.to_string(), receipt.event_id.to_string()))
                 .collect();
             assert_eq!(has.receipts, receipts, "{room_id}");

@@ -148,7 +148,9 @@ impl Extensions {
         }
         if rules.receipts.as_ref().is_some_and(includes) {
             let from = sent.receipts.offset(since).unwrap_or(Offset::ZERO);
-            let event = ephemeral::receipts(view, room, from);
+            // There is room for one event here. A receipt of a thread that is left out is for an event up
+            // to which the user has read everything.
+            let event = ephemeral::receipts(view, room, from).into_iter().next();
             if let Some((to, event)) = self.receipts.as_mut().zip(event) {
                 to.rooms.insert(room.id.clone(), event);
             }

@@ -215,7 +215,7 @@ async fn one_who_goes_on_typing_wakes_nobody_and_types_for_longer() {
 
 #[tokio::test]
 async fn what_moves_no_receipt_is_not_even_recorded() {
-    let server = server().await;
+    let server = TestServer::start().await;
     let ann = user(&server, "ann").await;
     let room_id = ann.create_room(json!({})).await;
     let (one, two) =
