@@ -17,14 +17,23 @@ use crate::{
 
 /// The versions of the specification that clients may count on. Later ones are named once every
 /// endpoint that they added is served; until then clients find what there is by trying.
-const VERSIONS: [&str; 3] = ["r0.6.0", "r0.6.1", "v1.1"];
+const VERSIONS: [&str; 8] = ["r0.6.0", "r0.6.1", "v1.1", "v1.2", "v1.3", "v1.4", "v1.5", "v1.6"];
 
-/// What is served that is not in a version of the specification yet.
-const UNSTABLE_FEATURES: [&str; 2] = [
+/// What is served that is in a later version of the specification, or in none yet.
+const UNSTABLE_FEATURES: [&str; 7] = [
     // Sliding sync, on its unstable path alone (`api::sliding`).
     "org.matrix.simplified_msc3575",
     // Deleting account data.
     "org.matrix.msc3391",
+    // Mentions that are meant (v1.7).
+    "org.matrix.msc3952_intentional_mentions",
+    // Relations of relations (v1.10).
+    "org.matrix.msc3981",
+    // Profile fields of any name (v1.16).
+    "uk.tcpip.msc4133",
+    "uk.tcpip.msc4133.stable",
+    // Rooms that are shared with another user (v1.19).
+    "uk.half-shot.msc2666.query_mutual_rooms",
 ];
 
 pub(super) async fn versions(

@@ -89,6 +89,7 @@ pub(crate) fn endpoints(config: &Config) -> Table<Server> {
         // Accounts and sessions
         .on_json(registration::register)
         .on(registration::available)
+        .on(registration::token_validity)
         .on(session::login_types)
         .on(session::login)
         .on(session::refresh)

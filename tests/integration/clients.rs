@@ -178,6 +178,11 @@ async fn matrix_js_sdk_encrypts_verifies_and_decrypts() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn matrix_js_sdk_uses_threads_spaces_windows_search_and_upgrades() {
+    js_sdk_program("js_rooms.mjs").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn matrix_rust_sdk_shows_its_room_list_by_sliding_sync() {
     let program = match Client::sdk_program() {
         Ok(program) => program,

@@ -175,3 +175,13 @@ async fn a_closed_registration_is_403() {
     let body = json!({ "username": "ann", "password": PASSWORD, "auth": dummy() });
     register(&server.http(), body).await.refused(403, "M_FORBIDDEN");
 }
+
+#[tokio::test]
+async fn no_registration_token_is_valid_where_there_are_none() {
+    let server = server().await;
+    let path = "/_matrix/client/v1/register/m.login.registration_token/validity";
+    let http = server.http();
+    let answer = http.request("GET", &format!("{path}?token=abc"), None, None).await.ok();
+    assert_eq!(answer, json!({ "valid": false }));
+    http.request("GET", path, None, None).await.refused(400, "M_MISSING_PARAM");
+}
