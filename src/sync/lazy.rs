@@ -24,6 +24,11 @@ pub(super) struct Device {
     /// Member event → the position of the response that held it.
     sent: HashMap<Offset, Offset>,
     newest: Offset,
+    /// Room, by its creation → the position of the response with which the device began with it anew. What
+    /// it knew of the room before, it may have thrown away.
+    begun: HashMap<Offset, Offset>,
+    /// Where the device was when it asked last.
+    since: Offset,
 }
 
 #[derive(Clone, Debug)]
@@ -59,24 +64,36 @@ impl KnownMembers {
     /// Keeps what was noted of the device.
     pub(super) fn keep(&self, session: Offset, device: Arc<Mutex<Device>>) {
         // What an entry takes in the map, and what a device takes besides.
-        let weight = device.lock().sent.len() as u64 * 24 + 128;
+        let inner = device.lock();
+        let weight = (inner.sent.len() + inner.begun.len()) as u64 * 24 + 192;
+        drop(inner);
         self.0.insert(session, Kept { device, weight });
     }
 }
 
 impl Device {
-    /// Whether the device has this member event.
-    pub(super) fn has(&self, member: Offset) -> bool {
-        self.sent.contains_key(&member)
+    /// Whether the device has this member event of the room that was created at `room`.
+    pub(super) fn has(&self, room: Offset, member: Offset) -> bool {
+        let begun = self.begun.get(&room).copied().unwrap_or_default();
+        self.sent.get(&member).is_some_and(|position| *position >= begun)
     }
 
-    /// Notes that the response at `position` holds this member event.
+    /// Notes that the device begins with a room anew with the response at `position`.
+    pub(super) fn begin(&mut self, room: Offset, position: Offset) {
+        self.begun.insert(room, position);
+    }
+
+    /// Notes that the response at `position` holds this member event. Not of a response that brings the
+    /// device no further (to `full_state`, say): that it arrived could not be told from that it was lost.
     pub(super) fn note(&mut self, member: Offset, position: Offset) {
-        self.sent.insert(member, position);
-        self.newest = self.newest.max(position);
+        if position > self.since {
+            self.sent.insert(member, position);
+            self.newest = self.newest.max(position);
+        }
     }
 
     fn forget_after(&mut self, since: Offset) {
+        self.since = since;
         if self.newest > since {
             self.sent.retain(|_, position| *position <= since);
             self.newest = since;
@@ -91,11 +108,11 @@ mod tests {
     #[test]
     fn a_member_is_known_once_the_device_comes_back_with_the_response_that_held_it() {
         let known = KnownMembers::new(1 << 20);
-        let (session, member) = (Offset::new(1), Offset::new(5));
+        let (session, room, member) = (Offset::new(1), Offset::new(3), Offset::new(5));
         let sent = |since: u64, position: u64| {
             let device = known.of(session, Some(Offset::new(since)));
             let mut inner = device.lock();
-            let had = inner.has(member);
+            let had = inner.has(room, member);
             inner.note(member, Offset::new(position));
             drop(inner);
             known.keep(session, device);
@@ -105,8 +122,15 @@ mod tests {
         assert!(!sent(10, 21), "the first response was lost");
         assert!(sent(21, 30));
         assert!(!sent(15, 31), "the device was set back to what it had before");
-        assert!(known.of(session, Some(Offset::new(31))).lock().has(member));
-        assert!(!known.of(session, None).lock().has(member), "an initial sync begins anew");
+        assert!(known.of(session, Some(Offset::new(31))).lock().has(room, member));
+        assert!(sent(31, 31), "a response that leads to where the device is already");
+        assert!(!sent(15, 15));
+        assert!(!sent(15, 15), "the same, and it was lost");
+        assert!(!sent(31, 40), "it was set back");
+        known.of(session, Some(Offset::new(40))).lock().begin(room, Offset::new(50));
+        assert!(!sent(40, 50), "the device left the room and came back");
+        assert!(sent(50, 60));
+        assert!(!known.of(session, None).lock().has(room, member), "an initial sync begins anew");
     }
 
     #[test]

@@ -47,6 +47,8 @@ struct Sync {
 enum Step {
     Op(Op),
     Sync(Sync),
+    /// One ignores another from now on, or nobody.
+    Ignore(u8, Option<u8>),
     Restart,
 }
 
@@ -74,7 +76,10 @@ fn step() -> impl Strategy<Value = Step> {
             anew: anew == 0,
         },
     );
-    prop_oneof![30 => op().prop_map(Step::Op), 10 => sync.prop_map(Step::Sync), 1 => Just(Step::Restart)]
+    prop_oneof![30 => op().prop_map(Step::Op), 10 => sync.prop_map(Step::Sync),
+        1 => (0..USERS, proptest::option::of(0..USERS)).prop_map(|(u, o)| Step::Ignore(u, o)),
+        1 => Just(Step::Restart),
+    ]
 }
 
 fn beginning() -> Vec<Op> {
@@ -183,6 +188,19 @@ fn answer(
     serde_json::to_value(respond(&view, request, memory).unwrap()).unwrap()
 }
 
+async fn ignore(world: &World, user: u8, other: Option<u8>) {
+    let ignored: BTreeMap<_, _> =
+        other.map(|other| (user_id(other), json!({}))).into_iter().collect();
+    let content = json!({ "ignored_users": ignored }).to_string();
+    let proposal = SetAccountData {
+        user_id: user_id(user),
+        room_id: None,
+        event_type: "m.ignored_user_list".to_owned(),
+        content: serde_json::value::RawValue::from_string(content).unwrap(),
+    };
+    world.engine.propose(Origin::server(), proposal).await.unwrap().into_inner();
+}
+
 fn ledger(world: &World, user_id: &UserId) -> Ledger {
     let mut ledger = Ledger::new(user_id);
     for record in world.records() {
@@ -210,6 +228,7 @@ proptest! {
             for step in steps {
                 match step {
                     Step::Op(op) => world.run(&op).await,
+                    Step::Ignore(user, other) => ignore(&world, user, other).await,
                     Step::Restart => {
                         world = world.restart().await;
                         known = KnownMembers::new(1 << 20);

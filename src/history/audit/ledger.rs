@@ -44,6 +44,7 @@ pub(super) struct Entry {
     pub(super) offset: Offset,
     pub(super) event_id: String,
     pub(super) key: Option<Key>,
+    pub(super) sender: String,
     content: Value,
     redacts: Option<Offset>,
 }
@@ -85,6 +86,7 @@ impl Ledger {
                     offset,
                     event_id: body.event_id.to_string(),
                     key: text("state_key").map(|state_key| (event_type, state_key)),
+                    sender: text("sender").unwrap_or_default(),
                     content: pdu["content"].clone(),
                     redacts: body.redacts,
                 };
@@ -114,6 +116,21 @@ impl Ledger {
             _ => {}
         }
         Ok(())
+    }
+
+    /// The global account data of this type as of `at`.
+    pub(super) fn global(&self, event_type: &str, at: Offset) -> Option<&Value> {
+        let of_type = self.account_data.iter().filter(|data| {
+            data.room_id.is_none() && data.event_type == event_type && data.offset <= at
+        });
+        of_type.last().map(|data| &data.content)
+    }
+
+    /// Whether the user ignores this one as of `at`.
+    pub(super) fn ignores(&self, sender: &str, at: Offset) -> bool {
+        let list = self.global("m.ignored_user_list", at);
+        sender != self.user_id.as_str()
+            && list.is_some_and(|list| list["ignored_users"].get(sender).is_some())
     }
 
     /// Leaves out the rooms that are nothing to the user.

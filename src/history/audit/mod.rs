@@ -136,9 +136,16 @@ impl RoomCheck<'_> {
         let part = |section: &str| rooms[section].get(self.room_id);
         match membership {
             "join" => self.joined(part("join")),
-            "invite" | "knock" => {
-                self.expect_part(part(membership), changed > since).into_iter().collect()
+            "invite" => {
+                // Invites of those who are ignored are not shown, and none are to one who blocks them.
+                let invite = self.room.events.iter().find(|event| event.offset == changed);
+                let ignored = invite.is_some_and(|e| self.ledger.ignores(&e.sender, self.asked.to));
+                let config = self.ledger.global("m.invite_permission_config", self.asked.to);
+                let blocked = config.is_some_and(|config| config["default_action"] == "block");
+                let expected = changed > since && !ignored && !blocked;
+                self.expect_part(part("invite"), expected).into_iter().collect()
             }
+            "knock" => self.expect_part(part("knock"), changed > since).into_iter().collect(),
             _ => {
                 let forgotten = self.room.is_forgotten(user_id, self.asked.to);
                 let wanted = !initial || (self.asked.include_leave && !forgotten);
@@ -222,7 +229,10 @@ impl RoomCheck<'_> {
     /// The events: the newest that the user may see, in order, without a gap.
     fn timeline(&self, answer: &Value, since: Offset, to: Offset, absent: bool) -> Faults {
         let user_id = self.ledger.user_id.as_str();
-        let visible = self.room.visible(user_id, since, to, self.asked.to);
+        let mut visible = self.room.visible(user_id, since, to, self.asked.to);
+        // State is shown whoever sent it.
+        let ignores = |sender: &str| self.ledger.ignores(sender, self.asked.to);
+        visible.retain(|event| event.key.is_some() || !ignores(&event.sender));
         let timeline = &answer["timeline"];
         let told: Vec<_> = ids(timeline).collect();
         let mut faults = Faults::new();

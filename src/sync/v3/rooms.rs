@@ -114,7 +114,7 @@ impl RoomSync<'_> {
         device: Option<&mut lazy::Device>,
     ) -> Result<Option<JoinedRoom>, ReadError> {
         let (since, at) = (self.since, self.view.at());
-        let first = self.request.since.is_none() || !self.was_joined();
+        let first = self.is_first();
         let timeline = self.timeline(if first { Offset::ZERO } else { since }, at)?;
         let whole = first || self.request.full_state;
         let state = self.state(&timeline, whole, at, device)?;
@@ -173,7 +173,7 @@ impl RoomSync<'_> {
         let Some(departed) = departed.filter(|departed| *departed > self.since) else {
             return self.only_leaving(at);
         };
-        let first = self.request.since.is_none() || !self.was_joined();
+        let first = self.is_first();
         let since = if first { Offset::ZERO } else { self.since };
         let timeline = self.timeline(since, at)?;
         // A ban, say, may have come long after they left: the state is that of the leave.
@@ -216,6 +216,11 @@ impl RoomSync<'_> {
             timeline: self.client_timeline(&timeline)?,
             account_data: Events::default(),
         })
+    }
+
+    /// Whether the client has nothing of the room, or only what it was before the user came (back).
+    fn is_first(&self) -> bool {
+        self.request.since.is_none() || !self.was_joined()
     }
 
     fn was_joined(&self) -> bool {
@@ -262,7 +267,10 @@ impl RoomSync<'_> {
             if let Some(device) = device {
                 let position = self.view.at();
                 if !whole && !self.filter.state.include_redundant_members {
-                    members.retain(|member| !device.has(member.offset));
+                    members.retain(|member| !device.has(self.room.created, member.offset));
+                }
+                if self.is_first() {
+                    device.begin(self.room.created, position);
                 }
                 let told = state.iter().chain(&members).chain(&timeline.events);
                 for event in told.filter(|event| event.event_type == TimelineEventType::RoomMember)
