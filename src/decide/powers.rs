@@ -156,6 +156,9 @@ mod tests {
                 let may = who(&version, None, |powers, user_id| powers.has_level(user_id, field));
                 assert_eq!(may, [true, to_all, to_all], "version {version}: {field}");
             }
+            let name = StateEventType::RoomName;
+            let may = who(&version, None, |powers, id| powers.may_send_state(id, name.clone()));
+            assert_eq!(may, [true; 3], "version {version}: state");
         }
     }
 

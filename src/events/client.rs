@@ -47,9 +47,9 @@ pub struct EventForm {
 impl EventForm {
     /// From endpoints that return single events or pages of history.
     pub const FULL: Self = Self { federation: false, room_id: true, bundled: true, fields: None };
-    /// From endpoints that return a room's state.
+    /// From endpoints that return a room's state, and in `/sync`.
     pub const STATE: Self = Self { bundled: false, ..Self::FULL };
-    /// Inside a room's part of a sync.
+    /// Inside a part of an answer that names the room itself.
     pub const SYNC: Self = Self { room_id: false, bundled: false, ..Self::FULL };
 
     /// This form, with or without what relates to the events.

@@ -28,7 +28,7 @@ pub(crate) fn global(
     let has_push_rules = changed.iter().any(|(event_type, _)| *event_type == ruleset::EVENT_TYPE);
     let mut events = events(view, changed, filter, initial)?;
     // Push rules that the user never changed are the server's own.
-    if initial && !has_push_rules && filter.wants_type(ruleset::EVENT_TYPE) {
+    if initial && !has_push_rules && filter.wants(ruleset::EVENT_TYPE, None) {
         let content = ruleset::shown_content(view.user_id(), None);
         events.push(to_raw(&json!({ "type": ruleset::EVENT_TYPE, "content": content })));
     }
@@ -84,7 +84,8 @@ fn events(
     let none = to_raw(&json!({}));
     let mut events = Vec::new();
     for (event_type, offset) in changed {
-        if filter.wants_type(event_type)
+        // It has no sender, as far as events go.
+        if filter.wants(event_type, None)
             && let Some(Command::AccountDataSet(mut body)) = view.events.command(offset)?
             // That it was deleted is news only to one who may know of it, in the form of an empty object.
             && !(from_start && is_deleted(&body.content))

@@ -82,7 +82,7 @@ impl SyncFilter {
     /// otherwise, and `max_limit` at most.
     #[must_use]
     pub fn new(filter: Filter, default_limit: usize, max_limit: usize) -> Self {
-        let form = filter.form(&EventForm::SYNC);
+        let form = filter.form(&EventForm::STATE);
         let room = filter.room;
         let asked = room.timeline.limit.map(|limit| usize::try_from(limit).unwrap_or(usize::MAX));
         Self {

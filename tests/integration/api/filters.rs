@@ -342,3 +342,129 @@ async fn limits_of_none_and_of_more_than_there_is_are_limits() {
         assert_eq!(event_ids(&page["chunk"]).len(), expected, "{limit}: {page}");
     }
 }
+
+#[tokio::test]
+async fn rooms_are_chosen_before_the_parts_of_a_filter_are_looked_at() {
+    let server = server().await;
+    let ann = user(&server, "ann").await;
+    let (one, two) = (ann.create_room(json!({})).await, ann.create_room(json!({})).await);
+    let me = encode(&ann.user_id);
+    for room_id in [&one, &two] {
+        ann.send_text(room_id, "1", "text").await;
+        let path = format!("/user/{me}/rooms/{}/account_data/org.example.x", encode(room_id));
+        ann.put(&path, json!({ "x": 1 })).await.ok();
+        let typing = json!({ "typing": true, "timeout": 30_000 });
+        ann.put(&format!("/rooms/{}/typing/{me}", encode(room_id)), typing).await.ok();
+    }
+    let both = json!({ "rooms": [one, two] });
+    // All of it there is in the first room; the parts cannot bring in the second.
+    let wide = json!({ "room": {
+        "rooms": [one], "timeline": both, "state": both, "account_data": both, "ephemeral": both,
+    }});
+    let sync = ann.sync(None, 0, Some(&wide.to_string())).await;
+    let joined = sync["rooms"]["join"].as_object().cloned().unwrap_or_default();
+    assert_eq!(joined.keys().collect::<Vec<_>>(), [&one]);
+    for part in ["timeline", "account_data", "ephemeral"] {
+        assert_ne!(joined[&one][part]["events"], json!([]), "{part}");
+    }
+    // Parts that are about another room leave nothing of this one, and what is excluded twice is out.
+    for parts in [json!({ "rooms": [two] }), json!({ "rooms": [one], "not_rooms": [one] })] {
+        let narrow = json!({ "room": {
+            "rooms": [one, two], "not_rooms": [two],
+            "timeline": parts, "state": parts, "account_data": parts, "ephemeral": parts,
+        }});
+        let sync = ann.sync(None, 0, Some(&narrow.to_string())).await;
+        assert!(sync["rooms"]["join"].get(&two).is_none(), "{sync}");
+        for part in ["timeline", "state", "account_data", "ephemeral"] {
+            let events = sync["rooms"]["join"][&one][part]["events"].as_array().map(Vec::len);
+            assert_eq!(events.unwrap_or_default(), 0, "{part}: {sync}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn state_and_timelines_are_filtered_by_sender_and_by_url_in_a_sync() {
+    let server = server().await;
+    let (ann, bob) = (user(&server, "ann").await, user(&server, "bob").await);
+    let room_id = ann.create_room(json!({ "preset": "public_chat" })).await;
+    bob.join(&room_id).await.ok();
+    let avatar = json!({ "url": "mxc://e2e.test/a" });
+    ann.set_state(&room_id, "m.room.avatar", "", &avatar).await.ok();
+    ann.send_text(&room_id, "1", "text").await;
+    // The key counts, whatever it holds.
+    let image = json!({ "body": "image", "url": null });
+    bob.send(&room_id, "m.room.message", "2", &image).await.ok();
+    let (a, b) = (&ann.user_id, &bob.user_id);
+    let of = |part: &'static str, filter: Value| {
+        let (ann, room_id) = (ann.clone(), room_id.clone());
+        let filter = match part {
+            "state" => json!({ "timeline": { "types": [] }, "state": filter }),
+            _ => json!({ "timeline": filter, "state": { "types": [] } }),
+        };
+        async move {
+            let filter = json!({ "room": filter }).to_string();
+            let sync = ann.sync(None, 0, Some(&filter)).await;
+            let events = sync["rooms"]["join"][&room_id][part]["events"].clone();
+            (each(&events, "/type"), each(&events, "/sender"))
+        }
+    };
+    for part in ["state", "timeline"] {
+        for (filter, expected) in [
+            (json!({ "senders": [b] }), vec![b]),
+            (json!({ "not_senders": [a] }), vec![b]),
+            (json!({ "senders": [a, b], "not_senders": [a] }), vec![b]),
+            (json!({ "senders": [] }), vec![]),
+            (json!({}), vec![a, b]),
+        ] {
+            let (_, mut senders) = of(part, filter.clone()).await;
+            senders.sort();
+            senders.dedup();
+            let mut expected = expected;
+            expected.sort();
+            assert_eq!(senders.iter().collect::<Vec<_>>(), expected, "{part}: {filter}");
+        }
+    }
+    assert_eq!(of("state", json!({ "contains_url": true })).await.0, ["m.room.avatar"]);
+    let types = of("state", json!({ "contains_url": false })).await.0;
+    assert!(types.len() > 5 && !types.contains(&"m.room.avatar".to_owned()), "{types:?}");
+    let (types, senders) = of("timeline", json!({ "contains_url": true })).await;
+    assert_eq!(types, ["m.room.avatar", "m.room.message"]);
+    assert_eq!(senders, [a.clone(), b.clone()]);
+    let types = of("timeline", json!({ "contains_url": false, "types": ["m.room.mess*"] })).await.0;
+    assert_eq!(types, ["m.room.message"]);
+    // What a limit left out of the state would reach the client nowhere: state has none.
+    let whole = of("state", json!({})).await.0;
+    assert_eq!(of("state", json!({ "limit": 1 })).await.0, whole);
+}
+
+#[tokio::test]
+async fn account_data_has_no_sender_and_is_left_out_where_senders_are_listed() {
+    let server = server().await;
+    let ann = user(&server, "ann").await;
+    let room_id = ann.create_room(json!({})).await;
+    let me = format!("/user/{}", encode(&ann.user_id));
+    let own = format!("{me}/account_data/org.example.x");
+    let of_room = format!("{me}/rooms/{}/account_data/org.example.x", encode(&room_id));
+    for path in [&own, &of_room] {
+        ann.put(path, json!({ "x": 1 })).await.ok();
+    }
+    for (filter, shown) in [
+        (json!({}), true),
+        (json!({ "not_senders": [ann.user_id] }), true),
+        (json!({ "senders": [ann.user_id] }), false),
+        (json!({ "types": ["org.*"] }), true),
+        (json!({ "types": ["org.*"], "not_types": ["org.example.*"] }), false),
+        // A limit is none: what it left out would reach the client nowhere.
+        (json!({ "types": ["m.*", "org.*"], "limit": 1 }), true),
+    ] {
+        let whole = json!({ "account_data": filter, "room": { "account_data": filter } });
+        let sync = ann.sync(None, 0, Some(&whole.to_string())).await;
+        for events in [
+            &sync["account_data"]["events"],
+            &sync["rooms"]["join"][&room_id]["account_data"]["events"],
+        ] {
+            let types = each(events, "/type");
+            assert_eq!(types.contains(&"org.example.x".to_owned()), shown, "{filter}: {types:?}");
+        }
+    }
+}

@@ -434,3 +434,21 @@ async fn older_room_versions_know_no_knocking_and_no_restriction() {
         bob.join(&room_id).await.refused(403, "M_FORBIDDEN");
     }
 }
+
+#[tokio::test]
+async fn a_join_rule_that_is_none_lets_nobody_in() {
+    let server = server().await;
+    let (ann, bob, cas) = three(&server).await;
+    for content in [json!({}), json!({ "join_rule": 3 }), json!({ "join_rule": "nonsense" })] {
+        let room_id = public_room(&ann).await;
+        ann.act(&room_id, "invite", Some(&cas)).await.ok();
+        let answer = ann.set_state(&room_id, "m.room.join_rules", "", &content).await;
+        if answer.status == 400 {
+            continue;
+        }
+        answer.ok();
+        for user in [&bob, &cas] {
+            user.join(&room_id).await.refused(403, "M_FORBIDDEN");
+        }
+    }
+}

@@ -352,3 +352,19 @@ async fn of_tags_that_are_set_at_once_none_is_lost() {
     let all = ann.get(&path).await.ok();
     assert_eq!(all["tags"].as_object().map(serde_json::Map::len), Some(20), "{all}");
 }
+
+#[tokio::test]
+async fn the_preferred_identity_server_is_kept_and_reaches_the_other_devices() {
+    let server = server().await;
+    let ann = user(&server, "ann").await;
+    let other = ann.another_device().await;
+    let path = format!("/user/{}/account_data/m.identity_server", encode(&ann.user_id));
+    ann.get(&path).await.refused(404, "M_NOT_FOUND");
+    for content in [json!({ "base_url": "https://id.test" }), json!({ "base_url": null })] {
+        let since = other.here().await;
+        ann.put(&path, content.clone()).await.ok();
+        assert_eq!(other.get(&path).await.ok(), content);
+        let events = other.news(&since).await["account_data"]["events"].clone();
+        assert_eq!(events, json!([{ "type": "m.identity_server", "content": content }]));
+    }
+}

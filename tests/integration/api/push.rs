@@ -337,6 +337,32 @@ async fn messages_notify_and_mentions_highlight() {
 }
 
 #[tokio::test]
+async fn a_room_is_notified_by_those_with_the_level_for_it_which_is_50() {
+    let server = server().await;
+    let (ann, bob) = (user(&server, "ann").await, user(&server, "bob").await);
+    let room_id = room_of(&[&ann, &bob]).await;
+    for (notifications, level, highlights) in [
+        (Value::Null, 49, 0),
+        (Value::Null, 50, 1),
+        (json!({ "room": 20 }), 19, 0),
+        (json!({ "room": 20 }), 20, 1),
+    ] {
+        let mut levels = json!({ "users": {
+            ann.user_id.as_str(): 100, bob.user_id.as_str(): level,
+        }});
+        if !notifications.is_null() {
+            levels["notifications"] = notifications.clone();
+        }
+        ann.set_state(&room_id, "m.room.power_levels", "", &levels).await.ok();
+        // One's own message reads what was before it.
+        say(&ann, &room_id, "so far").await;
+        assert_eq!(unread(&ann, &room_id).await, (0, 0));
+        say(&bob, &room_id, "@room").await;
+        assert_eq!(unread(&ann, &room_id).await, (1, highlights), "{notifications} with {level}");
+    }
+}
+
+#[tokio::test]
 async fn creators_of_a_version_12_room_may_notify_it() {
     let server = server().await;
     let (ann, bob) = (user(&server, "ann").await, user(&server, "bob").await);

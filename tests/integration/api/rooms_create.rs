@@ -438,3 +438,32 @@ async fn redaction_keeps_what_the_room_version_says() {
         }
     }
 }
+
+#[tokio::test]
+async fn every_offered_room_version_begins_with_levels_that_stay() {
+    let server = server().await;
+    let ann = user(&server, "ann").await;
+    let kind = "m.room.power_levels";
+    for version in 3..=12 {
+        for options in [json!({}), json!({ "preset": "public_chat" })] {
+            let mut options = options;
+            options["room_version"] = version.to_string().into();
+            let room_id = ann.create_room(options).await;
+            let first = ann.get_room(&room_id, "/messages?dir=f&limit=3").await.ok();
+            let event = &first["chunk"][2];
+            assert_eq!(event["type"], kind, "version {version}: {first}");
+            assert_eq!(state(&ann, &room_id, kind).await, event["content"]);
+            // Redacted, it is still there, and says who has which level.
+            let path = format!(
+                "/rooms/{}/redact/{}/t",
+                encode(&room_id),
+                encode(&string(event, "event_id"))
+            );
+            ann.put(&path, json!({})).await.ok();
+            let left = state(&ann, &room_id, kind).await;
+            for key in ["users", "state_default", "events_default", "ban", "kick", "redact"] {
+                assert_eq!(left[key], event["content"][key], "version {version}: {key}");
+            }
+        }
+    }
+}

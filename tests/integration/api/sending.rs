@@ -314,3 +314,31 @@ async fn a_redaction_sent_as_an_event_redacts() {
     ann.send(&room_id, "m.room.redaction", "r", &content).await.ok();
     assert_eq!(event(&ann, &room_id, &event_id).await.ok()["content"], json!({}));
 }
+
+#[tokio::test]
+async fn a_sender_has_255_bytes_at_most_and_keys_of_the_content_any_number() {
+    let server = server().await;
+    let http = server.http();
+    let register = |bytes: usize| {
+        // With `@` and `:e2e.test` around it.
+        let name = super::unique("long");
+        let name = format!("{name}{}", "x".repeat(bytes - 10 - name.len()));
+        let body = json!({
+            "username": name, "password": PASSWORD, "auth": { "type": "m.login.dummy" },
+        });
+        let http = http.clone();
+        async move { anonymous(&http, "POST", "/register", Some(&body)).await }
+    };
+    register(256).await.refused(400, "M_INVALID_USERNAME");
+    let longest = User::of(&http, register(255).await);
+    assert_eq!(longest.user_id.len(), 255);
+    let room_id = longest.create_room(json!({})).await;
+    assert!(room_id.len() <= 255);
+    let mut content = text("x");
+    content["k".repeat(30_000)] = "v".repeat(30_000).into();
+    let sent = longest.send(&room_id, "m.room.message", "t", &content).await;
+    let event_id = sent.ok_string("event_id");
+    assert!(event_id.len() <= 255);
+    let event = event(&longest, &room_id, &event_id).await.ok();
+    assert_eq!((&event["sender"], &event["content"]), (&json!(longest.user_id), &content));
+}

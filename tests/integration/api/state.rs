@@ -127,3 +127,71 @@ async fn one_who_left_sees_the_state_as_it_was_then() {
     stranger.state(&room_id, "m.room.name", "").await.refused(403, "M_FORBIDDEN");
     stranger.get_room(&room_id, "/state").await.refused(403, "M_FORBIDDEN");
 }
+
+#[tokio::test]
+async fn a_canonical_alias_may_be_absent_null_or_empty_beside_others() {
+    let server = server().await;
+    let ann = user(&server, "ann").await;
+    let room_id = ann.create_room(json!({})).await;
+    let (alias, other) = (super::unique("main"), super::unique("other"));
+    let [alias, other] = [alias, other].map(|name| format!("#{name}:e2e.test"));
+    for name in [&alias, &other] {
+        let path = format!("/directory/room/{}", encode(name));
+        ann.put(&path, json!({ "room_id": room_id })).await.ok();
+    }
+    let kind = "m.room.canonical_alias";
+    for content in [
+        json!({ "alias": alias, "alt_aliases": [other] }),
+        json!({ "alt_aliases": [alias, other] }),
+        json!({ "alias": null, "alt_aliases": [other] }),
+        json!({ "alias": "", "alt_aliases": [other] }),
+        json!({ "alias": "" }),
+        json!({ "alias": null }),
+        json!({}),
+    ] {
+        ann.set_state(&room_id, kind, "", &content).await.ok();
+        assert_eq!(ann.state(&room_id, kind, "").await.ok(), content);
+    }
+    for content in [json!({ "alias": 3 }), json!({ "alt_aliases": other })] {
+        let answer = ann.set_state(&room_id, kind, "", &content).await;
+        assert_eq!(answer.status, 400, "{content}: {answer}");
+    }
+}
+
+#[tokio::test]
+async fn an_event_of_aliases_is_an_event_and_means_nothing() {
+    let server = server().await;
+    let ann = user(&server, "ann").await;
+    for version in ["3", "10", "12"] {
+        let room_id = ann.create_room(json!({ "room_version": version })).await;
+        let alias = format!("#{}:e2e.test", super::unique("historical"));
+        let content = json!({ "aliases": [alias] });
+        ann.set_state(&room_id, "m.room.aliases", "e2e.test", &content).await.ok();
+        assert_eq!(ann.state(&room_id, "m.room.aliases", "e2e.test").await.ok(), content);
+        let path = format!("/directory/room/{}", encode(&alias));
+        ann.get(&path).await.refused(404, "M_NOT_FOUND");
+        assert_eq!(ann.get_room(&room_id, "/aliases").await.ok(), json!({ "aliases": [] }));
+    }
+}
+
+#[tokio::test]
+async fn the_create_event_is_the_first_and_stays_as_it_was() {
+    let server = server().await;
+    let (ann, bob) = (user(&server, "ann").await, user(&server, "bob").await);
+    for version in ["3", "10", "12"] {
+        let options = json!({ "room_version": version, "preset": "public_chat" });
+        let room_id = ann.create_room(options).await;
+        bob.join(&room_id).await.ok();
+        let first = ann.get_room(&room_id, "/messages?dir=f&limit=1").await.ok();
+        assert_eq!(each(&first["chunk"], "/type"), ["m.room.create"]);
+        let before = ann.state(&room_id, "m.room.create", "").await.ok();
+        assert_eq!(before["room_version"], version, "never left to its default");
+        let mut changed = before.clone();
+        changed["m.federate"] = false.into();
+        for (who, content) in [(&ann, &changed), (&ann, &before), (&bob, &changed)] {
+            let answer = who.set_state(&room_id, "m.room.create", "", content).await;
+            answer.refused(403, "M_FORBIDDEN");
+        }
+        assert_eq!(ann.state(&room_id, "m.room.create", "").await.ok(), before);
+    }
+}

@@ -61,8 +61,6 @@ async fn a_first_sync_shows_everything_and_the_next_one_nothing() {
     for section in ["invite", "knock", "leave"] {
         assert_eq!(sync["rooms"][section], json!({}));
     }
-    // Within a room the room is not named again.
-    assert!(timeline(room)[0].get("room_id").is_none());
     let next = ann.news(&next_batch(&sync)).await;
     assert_eq!(next["rooms"]["join"], json!({}));
     assert_eq!(next["account_data"]["events"], json!([]));
@@ -637,4 +635,129 @@ async fn a_new_password_ends_the_waits_of_other_devices() {
     });
     ann.post("/account/password", body).await.ok();
     finished(waiting).await.refused(401, "M_UNKNOWN_TOKEN");
+}
+
+/// The users whose member events are among a room's state.
+fn members(room: &Value) -> Vec<String> {
+    let events = state(room).as_array().into_iter().flatten();
+    let members = events.filter(|event| event["type"] == "m.room.member");
+    let mut keys: Vec<_> = members.map(|event| string(event, "state_key")).collect();
+    keys.sort();
+    keys
+}
+
+fn sorted(users: &[&User]) -> Vec<String> {
+    let mut ids: Vec<_> = users.iter().map(|user| user.user_id.clone()).collect();
+    ids.sort();
+    ids
+}
+
+const LAZY: &str = r#"{"room":{"state":{"lazy_load_members":true},"timeline":{"limit":1}}}"#;
+
+#[tokio::test]
+async fn without_lazy_loading_the_state_has_every_member() {
+    let server = server().await;
+    let (ann, bob, cas) =
+        (user(&server, "ann").await, user(&server, "bob").await, user(&server, "cas").await);
+    let room_id = public_room(&ann).await;
+    bob.join(&room_id).await.ok();
+    cas.join(&room_id).await.ok();
+    ann.send_text(&room_id, "1", "one").await;
+    let all = sorted(&[&ann, &bob, &cas]);
+    for state in ["{}", r#"{"lazy_load_members":false}"#, r#"{"include_redundant_members":true}"#] {
+        let filter = format!(r#"{{"room":{{"timeline":{{"limit":1}},"state":{state}}}}}"#);
+        let sync = ann.sync(None, 0, Some(&filter)).await;
+        assert_eq!(members(&sync["rooms"]["join"][&room_id]), all, "{state}");
+    }
+    // And lazily, fewer.
+    let sync = bob.sync(None, 0, Some(LAZY)).await;
+    assert_eq!(members(&sync["rooms"]["join"][&room_id]), sorted(&[&ann, &bob]));
+}
+
+#[tokio::test]
+async fn ones_own_member_event_is_there_on_joining_and_with_full_state() {
+    let server = server().await;
+    let (ann, bob) = (user(&server, "ann").await, user(&server, "bob").await);
+    let room_id = public_room(&ann).await;
+    let since = bob.here().await;
+    bob.join(&room_id).await.ok();
+    ann.send_text(&room_id, "1", "one").await;
+    let sync = bob.sync(Some(&since), 0, Some(LAZY)).await;
+    let room = &sync["rooms"]["join"][&room_id];
+    assert_eq!(texts(timeline(room)), ["one"], "the join is not in the timeline");
+    assert_eq!(members(room), sorted(&[&ann, &bob]));
+    // Bob has both, and nothing is new; full state says them again, and nobody else's.
+    let since = next_batch(&sync);
+    let path = format!("/sync?since={since}&full_state=true&filter={}", encode(LAZY));
+    let sync = bob.get(&path).await.ok();
+    let room = &sync["rooms"]["join"][&room_id];
+    assert_eq!((timeline(room), members(room)), (&json!([]), sorted(&[&bob])));
+    assert!(each(state(room), "/type").contains(&"m.room.create".to_owned()));
+}
+
+#[tokio::test]
+async fn redundant_members_are_left_out_unless_they_are_asked_for() {
+    let server = server().await;
+    let (ann, bob) = (user(&server, "ann").await, user(&server, "bob").await);
+    let room_id = public_room(&ann).await;
+    bob.join(&room_id).await.ok();
+    let redundant = r#"{"room":{"state":{"lazy_load_members":true,
+                        "include_redundant_members":true},"timeline":{"limit":1}}}"#;
+    let mut since = next_batch(&bob.sync(None, 0, Some(LAZY)).await);
+    for (txn, filter, expected) in [
+        ("1", LAZY, vec![&ann]),
+        ("2", LAZY, vec![]),
+        ("3", redundant, vec![&ann]),
+        ("4", redundant, vec![&ann]),
+        ("5", LAZY, vec![]),
+    ] {
+        ann.send_text(&room_id, txn, txn).await;
+        let sync = bob.sync(Some(&since), 0, Some(filter)).await;
+        let room = &sync["rooms"]["join"][&room_id];
+        assert_eq!(texts(timeline(room)), [txn]);
+        assert_eq!(members(room), sorted(&expected), "text {txn}");
+        since = next_batch(&sync);
+    }
+}
+
+#[tokio::test]
+async fn a_limited_sync_has_the_members_that_changed_in_the_gap_though_they_were_known() {
+    let server = server().await;
+    let (ann, bob) = (user(&server, "ann").await, user(&server, "bob").await);
+    let (cas, dan) = (user(&server, "cas").await, user(&server, "dan").await);
+    let room_id = public_room(&ann).await;
+    for user in [&bob, &cas] {
+        user.join(&room_id).await.ok();
+    }
+    bob.send_text(&room_id, "0", "known").await;
+    let since = next_batch(&ann.sync(None, 0, Some(LAZY)).await);
+    // One whom the client knows has a new name, one leaves, one comes; and none of them is heard.
+    let name = format!("/profile/{}/displayname", encode(&bob.user_id));
+    bob.put(&name, json!({ "displayname": "Robert" })).await.ok();
+    cas.act(&room_id, "leave", None).await.ok();
+    dan.join(&room_id).await.ok();
+    for txn in ["1", "2"] {
+        ann.send_text(&room_id, txn, txn).await;
+    }
+    let sync = ann.sync(Some(&since), 0, Some(LAZY)).await;
+    let room = &sync["rooms"]["join"][&room_id];
+    assert_eq!(room["timeline"]["limited"], true);
+    let gap = sorted(&[&bob, &cas, &dan]);
+    let told = members(room);
+    assert!(gap.iter().all(|user| told.contains(user)), "expected {gap:?} in {told:?}");
+    assert!(each(state(room), "/content/displayname").contains(&"Robert".to_owned()), "{room}");
+}
+
+#[tokio::test]
+async fn without_a_timeout_nothing_is_waited_for() {
+    let server = server().await;
+    let ann = user(&server, "ann").await;
+    let since = next_batch(&ann.sync(None, 0, None).await);
+    for query in [format!("since={since}"), format!("since={since}&timeout=0")] {
+        let began = Instant::now();
+        let sync = ann.get(&format!("/sync?set_presence=offline&{query}")).await.ok();
+        assert!(began.elapsed() < Duration::from_secs(5), "{query}");
+        assert_eq!(sync["rooms"]["join"], json!({}));
+        assert!(sync["next_batch"].is_string());
+    }
 }

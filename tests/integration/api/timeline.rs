@@ -475,3 +475,70 @@ async fn a_redaction_names_what_it_redacts_inside_and_outside_of_its_content() {
         assert_eq!(shown["content"].get("reason"), None);
     }
 }
+
+#[tokio::test]
+async fn a_context_has_ten_events_around_the_event_unless_another_number_is_said() {
+    let server = server().await;
+    let ann = user(&server, "ann").await;
+    let (room_id, ids) = room_with_texts(&ann, 30).await;
+    let numbers = |range: std::ops::Range<usize>| range.map(|n| n.to_string()).collect::<Vec<_>>();
+    for (query, before, after) in
+        [("", 10..15, 16..21), ("?limit=10", 10..15, 16..21), ("?limit=14", 8..15, 16..23)]
+    {
+        let around = context(&ann, &room_id, &ids[15], query).await.ok();
+        let mut newest_first = numbers(before);
+        newest_first.reverse();
+        assert_eq!(texts(&around["events_before"]), newest_first, "{query}");
+        assert_eq!(texts(&around["events_after"]), numbers(after), "{query}");
+    }
+}
+
+#[tokio::test]
+async fn every_event_has_the_fields_of_a_client_event_wherever_it_is_given() {
+    let server = server().await;
+    let (ann, bob) = (user(&server, "ann").await, user(&server, "bob").await);
+    let room_id = ann.create_room(json!({ "preset": "public_chat", "name": "x" })).await;
+    bob.join(&room_id).await.ok();
+    let text = json!({ "body": "x", "msgtype": "m.text", "org.example": [1, { "y": null }] });
+    let sent = bob.send(&room_id, "m.room.message", "1", &text).await.ok_string("event_id");
+    let id = encode(&sent);
+    let limit = r#"{"room":{"timeline":{"limit":3}}}"#;
+    let joined = ann.sync(None, 0, Some(limit)).await["rooms"]["join"][&room_id].take();
+    let around = context(&ann, &room_id, &sent, "").await.ok();
+    let lists = [
+        ("sync, timeline", joined["timeline"]["events"].clone()),
+        ("sync, state", joined["state"]["events"].clone()),
+        ("context, event", json!([around["event"]])),
+        ("context, before", around["events_before"].clone()),
+        ("context, state", around["state"].clone()),
+        ("messages", ann.get_room(&room_id, "/messages?dir=b").await.ok()["chunk"].take()),
+        ("event", json!([ann.get_room(&room_id, &format!("/event/{id}")).await.ok()])),
+        ("state", ann.get_room(&room_id, "/state").await.ok()),
+        ("members", ann.get_room(&room_id, "/members").await.ok()["chunk"].take()),
+    ];
+    for (place, events) in &lists {
+        let events = events.as_array().cloned().unwrap_or_default();
+        assert!(!events.is_empty(), "{place}");
+        for event in &events {
+            assert!(event["type"].is_string(), "{place}: {event}");
+            assert!(event["content"].is_object(), "{place}: {event}");
+            assert!(event["event_id"].as_str().is_some_and(|id| id.starts_with('$')), "{event}");
+            assert_eq!(event["room_id"], room_id.as_str(), "{place}: {event}");
+            let sender = event["sender"].as_str();
+            assert!(sender.is_some_and(|sender| sender.ends_with(":e2e.test")), "{place}: {event}");
+            // In milliseconds: after 2020, and as long ago as `age` says.
+            let ts = event["origin_server_ts"].as_u64();
+            assert!(ts.is_some_and(|ts| ts > 1_577_836_800_000), "{place}: {event}");
+            assert!(event["unsigned"]["age"].as_i64().is_some_and(|age| age < 600_000), "{event}");
+            let is_message = event["type"] == "m.room.message";
+            assert_eq!(event.get("state_key").is_none(), is_message, "{place}: {event}");
+            if is_message {
+                assert_eq!((&event["content"], &event["event_id"]), (&text, &json!(sent)));
+                assert_eq!(event["sender"], bob.user_id.as_str());
+            }
+            if event["type"] == "m.room.name" {
+                assert_eq!(event["state_key"], "", "{place}");
+            }
+        }
+    }
+}

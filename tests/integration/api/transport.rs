@@ -1,9 +1,9 @@
 //! Conventions of the transport: prefixes, CORS, errors, tokens, encodings.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{server, user};
-use crate::harness::{Http, RawAnswer, encode};
+use crate::harness::{Http, RawAnswer, TestServer, User, encode};
 
 #[track_caller]
 fn assert_cors(answer: &RawAnswer) {
@@ -221,4 +221,72 @@ async fn capabilities_name_the_room_versions_that_there_are() {
     }
     assert_eq!(versions["available"].as_object().map(serde_json::Map::len), Some(10));
     assert_ne!(capabilities["capabilities"]["m.change_password"]["enabled"], false);
+}
+
+/// Filters, sync and context: how each is asked for, with a body where it takes one.
+async fn reading(ann: &User) -> [(&'static str, String, Option<Value>); 4] {
+    let room_id = ann.create_room(json!({})).await;
+    let event_id = ann.send_text(&room_id, "1", "x").await;
+    let filters = format!("/user/{}/filter", encode(&ann.user_id));
+    let filter_id = ann.post(&filters, json!({})).await.ok_string("filter_id");
+    [
+        ("GET", format!("{filters}/{filter_id}"), None),
+        ("POST", filters, Some(json!({}))),
+        ("GET", "/sync".to_owned(), None),
+        ("GET", format!("/rooms/{}/context/{}", encode(&room_id), encode(&event_id)), None),
+    ]
+}
+
+#[tokio::test]
+async fn filters_sync_and_context_need_a_token_under_both_prefixes_and_options_does_not() {
+    let server = server().await;
+    let ann = user(&server, "ann").await;
+    let asked = reading(&ann).await;
+    for prefix in ["/_svc", "/_matrix"] {
+        for (method, path, body) in &asked {
+            let path = format!("{prefix}/client/v3{path}");
+            let ask = |token: Option<String>| {
+                let (http, path) = (&ann.http, &path);
+                async move { http.request(method, path, token.as_deref(), body.as_ref()).await }
+            };
+            ask(None).await.refused(401, "M_MISSING_TOKEN");
+            ask(Some("wrong".to_owned())).await.refused(401, "M_UNKNOWN_TOKEN");
+            ask(Some(ann.access_token.clone())).await.ok();
+            let answer = ann.http.raw("OPTIONS", &path, &[], "").await;
+            assert_eq!(answer.parts.status, 200, "{path}");
+            assert_cors(&answer);
+        }
+        let path = format!("{prefix}/client/v3/user/{}/filter", encode(&ann.user_id));
+        let bearer = format!("Bearer {}", ann.access_token);
+        for (body, errcode) in [
+            ("nonsense", "M_NOT_JSON"),
+            ("[]", "M_BAD_JSON"),
+            (r#"{"event_fields":{}}"#, "M_BAD_JSON"),
+        ] {
+            let answer = ann.http.raw("POST", &path, &[("authorization", &bearer)], body).await;
+            answer.json().refused(400, errcode);
+        }
+    }
+}
+
+#[tokio::test]
+async fn filters_sync_and_context_are_not_limited_in_rate() {
+    let server = TestServer::start_with(&[
+        ("LOGCABIN_RATE_LIMITS_ENABLED", "true"),
+        ("LOGCABIN_RATE_LIMITS_USER_PER_SECOND", "1"),
+        ("LOGCABIN_RATE_LIMITS_USER_BURST", "1"),
+    ])
+    .await;
+    let ann = user(&server, "ann").await;
+    let asked = reading(&ann).await;
+    let room_id = ann.create_room(json!({})).await;
+    let join = || async { ann.join(&room_id).await };
+    while join().await.status == 200 {}
+    for (method, path, body) in &asked {
+        for _ in 0..20 {
+            ann.request(method, path, body.as_ref()).await.ok();
+        }
+    }
+    while join().await.status == 200 {}
+    join().await.refused(429, "M_LIMIT_EXCEEDED");
 }

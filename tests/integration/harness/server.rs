@@ -84,12 +84,13 @@ impl TestServer {
     fn new(temporary: Option<TempDir>, data_dir: PathBuf, wrapper: Vec<OsString>) -> Self {
         // Tests register many users; none of them is worth a guess at its password.
         let iterations = ("LOGCABIN_PASSWORDS_ITERATIONS".to_owned(), "1000".to_owned());
+        let unlimited = ("LOGCABIN_RATE_LIMITS_ENABLED".to_owned(), "false".to_owned());
         Self {
             _temporary: temporary,
             data_dir,
             address: free_address(),
             wrapper,
-            settings: vec![iterations],
+            settings: vec![iterations, unlimited],
             child: None,
             output: Arc::default(),
         }
@@ -102,7 +103,7 @@ impl TestServer {
         let mut command = Command::new(line.next().expect("at least the program itself"));
         without_settings(&mut command)
             .args(line)
-            .args(["serve", "--server-name", "e2e.test", "--no-rate-limits"])
+            .args(["serve", "--server-name", "e2e.test"])
             .envs(self.settings.iter().map(|(name, value)| (name, value)))
             .arg("--bind")
             .arg(self.address.to_string())

@@ -1,0 +1,212 @@
+//! Which test shows which sentence of the specification: the tables in `tests/specification/`.
+//!
+//! Each row has a sentence and, in its last column, the tests that show it, by the name that `cargo
+//! test` prints: `api::sync::name`, `properties::sync::name`, `view::filter::tests::name`. Here is shown
+//! that every row has a test and that every test named there exists. A row of a test that is missing
+//! says `**missing**: why`, and is listed in [`MISSING`].
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// The rows that have no test: document, beginning of the sentence, and why there is none.
+const MISSING: [(&str, &str, &str); 0] = [];
+
+/// A row of a table.
+struct Row<'a> {
+    line: usize,
+    sentence: &'a str,
+    tests: Vec<&'a str>,
+    missing: bool,
+}
+
+#[test]
+fn every_sentence_has_a_test_and_every_test_that_is_named_exists() {
+    let known = known_tests();
+    let documents = documents();
+    assert!(!documents.is_empty(), "there is no table in tests/specification");
+    let mut faults = Vec::new();
+    let mut excused = BTreeSet::new();
+    for (document, text) in &documents {
+        let rows = rows(text);
+        assert!(!rows.is_empty(), "{document} has no row");
+        for row in rows {
+            let mut fault = |what: &str| {
+                faults.push(format!("{document}:{}: {what}: {}", row.line, row.sentence));
+            };
+            let excuse = MISSING.iter().position(|(of, sentence, why)| {
+                of == document && row.sentence.starts_with(sentence) && !why.is_empty()
+            });
+            match excuse {
+                Some(excuse) if row.missing => drop(excused.insert(excuse)),
+                None if row.missing => fault("a test is missing, which MISSING does not excuse"),
+                _ if row.tests.is_empty() => fault("no test"),
+                _ => {}
+            }
+            for test in row.tests.iter().filter(|test| !known.contains(**test)) {
+                fault(&format!("there is no test `{test}`"));
+            }
+        }
+    }
+    faults.extend(
+        MISSING.iter().enumerate().filter(|(place, _)| !excused.contains(place)).map(
+            |(_, (document, sentence, _))| format!("{document} misses no test for: {sentence}"),
+        ),
+    );
+    assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
+}
+
+/// What this file reads as a row and as a test; if it read nothing, it would find nothing wrong.
+#[test]
+fn rows_and_tests_are_read() {
+    let table = "\
+# Title
+
+Some text that mentions `a::test`.
+
+| Sentence | Tests |
+|---|---|
+| One `field` is there. | `a::one`, `a::two` |
+| A `\\|` stands in it. | |
+| Nothing shows it. | **missing**: nobody wrote it |
+";
+    let rows = rows(table);
+    let seen: Vec<_> = rows.iter().map(|row| (row.line, &row.tests[..], row.missing)).collect();
+    assert_eq!(seen, [(7, &["a::one", "a::two"][..], false), (8, &[], false), (9, &[], true)]);
+    let source = "
+#[test]
+fn one() {}
+#[tokio::test(flavor = \"multi_thread\")]
+#[ignore]
+async fn two() {}
+fn not_a_test() {
+    // #[test]
+}
+fn neither() {}
+mod tests {
+    #[test]
+    /// Documented.
+    fn three() {}
+}
+";
+    assert_eq!(tests_in(source), ["one", "two", "three"]);
+    let known = known_tests();
+    for test in [
+        "api::sync::full_state_shows_every_joined_room_at_once",
+        "properties::a_filter_wants_what_the_text_says",
+        "properties::sync::every_answer_is_what_the_log_says",
+        "rooms::what_is_so_already_adds_no_record",
+        "view::filter::tests::stars_match_any_sequence",
+        "config::tests::later_sources_win",
+        "specification::rows_and_tests_are_read",
+    ] {
+        assert!(known.contains(test), "{test} is not found");
+    }
+}
+
+/// The tables, by the names of their files.
+fn documents() -> BTreeMap<String, String> {
+    let mut files = Vec::new();
+    collect(&root().join("tests/specification"), "md", &mut files);
+    let name = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    files.iter().map(|path| (name(path), read(path))).collect()
+}
+
+/// The rows of all tables of a document but for their heads.
+fn rows(text: &str) -> Vec<Row<'_>> {
+    let lines: Vec<&str> = text.lines().collect();
+    let is_rule = |line: Option<&&str>| line.is_some_and(|line| line.starts_with("|---"));
+    let mut rows = Vec::new();
+    for (place, line) in lines.iter().enumerate() {
+        let is_head = is_rule(lines.get(place + 1));
+        let Some(cells) = line.strip_prefix("| ").and_then(|line| line.strip_suffix('|')) else {
+            continue;
+        };
+        if is_head {
+            continue;
+        }
+        let Some((sentence, tests)) = cells.rsplit_once(" |") else {
+            panic!("line {} is not a row: {line}", place + 1);
+        };
+        let tests = tests.trim();
+        let missing = tests.starts_with("**missing**");
+        let named = tests.split('`').skip(1).step_by(2).filter(|name| name.contains("::"));
+        rows.push(Row {
+            line: place + 1,
+            sentence: sentence.trim(),
+            tests: if missing { Vec::new() } else { named.collect() },
+            missing,
+        });
+    }
+    rows
+}
+
+/// The names of all tests, as `cargo test` prints them, those of `tests/` after the name of their file.
+/// In the one binary of `tests/integration`, that name is left out, as `cargo test` does.
+fn known_tests() -> BTreeSet<String> {
+    let mut known = BTreeSet::new();
+    for (folder, unit) in [("src", true), ("tests", false)] {
+        let mut files = Vec::new();
+        collect(&root().join(folder), "rs", &mut files);
+        for path in files {
+            let relative =
+                path.strip_prefix(root().join(folder)).unwrap_or(&path).with_extension("");
+            let mut module: Vec<_> =
+                relative.iter().map(|part| part.to_string_lossy().into_owned()).collect();
+            if matches!(module.last().map(String::as_str), Some("mod" | "main" | "lib")) {
+                module.pop();
+            }
+            if module.first().is_some_and(|first| first == "integration") {
+                module.remove(0);
+            }
+            // A file's unit tests are in a module `tests`, or the file is that module.
+            if unit && module.last().is_some_and(|last| last != "tests") {
+                module.push("tests".to_owned());
+            }
+            let names = tests_in(&read(&path));
+            known.extend(names.into_iter().map(|name| format!("{}::{name}", module.join("::"))));
+        }
+    }
+    known
+}
+
+/// The names of the functions that have a test attribute, in a `proptest!` block or not.
+fn tests_in(source: &str) -> Vec<String> {
+    let mut names = Vec::new();
+    let mut attributed = false;
+    for line in source.lines().map(str::trim) {
+        if line.starts_with("#[test]") || line.starts_with("#[tokio::test") {
+            attributed = true;
+        } else if attributed && !line.starts_with("#[") && !line.starts_with("//") {
+            attributed = false;
+            let function = line.split_once("fn ").and_then(|(_, rest)| rest.split_once('('));
+            names.extend(function.map(|(name, _)| name.to_owned()));
+        }
+    }
+    names
+}
+
+fn collect(folder: &Path, extension: &str, files: &mut Vec<PathBuf>) {
+    let entries = fs::read_dir(folder)
+        .unwrap_or_else(|error| panic!("{} cannot be listed: {error}", folder.display()));
+    for entry in entries {
+        let path = entry.expect("the folder can be listed").path();
+        // What the clients of others install is not ours.
+        if path.is_dir() && path.file_name().is_some_and(|name| name != "e2e") {
+            collect(&path, extension, files);
+        } else if path.extension().is_some_and(|is| is == extension) {
+            files.push(path);
+        }
+    }
+}
+
+fn read(path: &Path) -> String {
+    fs::read_to_string(path)
+        .unwrap_or_else(|error| panic!("{} cannot be read: {error}", path.display()))
+}
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
