@@ -101,6 +101,10 @@ pub const SCANNED_EVENTS: usize = 10_000;
 /// One-time keys that a device may have on the server at once. Clients keep some fifty there.
 pub const ONE_TIME_KEYS: usize = 1000;
 
+/// Algorithms of which a device may have a fallback key: every sync of the device names those that were not
+/// handed out. Clients use one.
+pub const FALLBACK_KEYS: usize = 16;
+
 /// A key, a signature or what else a client uploads of its keys in one piece, in bytes: devices' keys with
 /// their signatures take about one thousand.
 pub const KEY_BYTES: usize = 32 * 1024;

@@ -46,6 +46,9 @@ pub(super) async fn upload(
         let keys = keys.map(|(id, key): (ruma::OwnedOneTimeKeyId, _)| {
             let key = key.into_json();
             bounded(&key)?;
+            if id.as_str().len() > limits::EVENT_FIELD_BYTES {
+                return Err(ApiError::invalid_param("The id of a key is too long."));
+            }
             Ok((id.to_string(), key))
         });
         keys.collect::<Result<BTreeMap<_, _>, ApiError>>()
@@ -333,6 +336,18 @@ fn unsigned(key: &Value) -> Value {
     key
 }
 
+/// Puts a signature where it belongs in a key. Whoever uploaded the key may have put anything there.
+fn add_signature(key: &mut Value, signer: &UserId, key_id: String, signature: String) {
+    fn entry<'a>(object: &'a mut Value, name: &str) -> &'a mut Value {
+        if !object.is_object() {
+            *object = json!({});
+        }
+        &mut object[name]
+    }
+    let of_signer = entry(entry(key, "signatures"), signer.as_str());
+    *entry(of_signer, &key_id) = signature.into();
+}
+
 /// Whether `object` has a right signature of `by` made with this key.
 fn is_signed(object: &Value, by: &UserId, (key_id, public): &(String, String)) -> bool {
     let check = || -> Option<()> {
@@ -424,7 +439,7 @@ impl Keyring {
         signers.extend(OwnedUserId::try_from(owner).ok());
         for signer in signers {
             for (key_id, signature) in self.signatures_by(&cx.app, &signer, name)? {
-                key["signatures"][signer.as_str()][key_id] = signature.into();
+                add_signature(key, &signer, key_id, signature);
             }
         }
         Ok(())

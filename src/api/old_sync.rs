@@ -58,7 +58,8 @@ fn snapshot(cx: &Cx<Server>, uri: &Uri) -> Result<Bytes, ApiError> {
     let mut rooms = Vec::new();
     for part in view.state.memberships.of(view.user_id(), view.at()) {
         let wanted = match part.membership {
-            Membership::Join | Membership::Invite => true,
+            Membership::Join => true,
+            Membership::Invite => view.shows_invite(&part)?,
             Membership::Leave | Membership::Ban => archived && !part.forgotten,
             Membership::Knock => false,
         };
@@ -183,7 +184,7 @@ impl RoomInfo {
 /// The caller's account data of a room, or the global one.
 fn account_data(view: &View<'_>, room_id: Option<&RoomId>) -> Result<Vec<Box<RawValue>>, ApiError> {
     let Some(account) = view.state.accounts.get(view.user_id()) else { return Ok(Vec::new()) };
-    let (account, filter) = (account.read(), EventFilter::default());
+    let filter = EventFilter::default();
     Ok(match room_id {
         Some(room_id) => {
             sync::account_data::of_room(view, &account, room_id, Offset::ZERO, &filter, true)?

@@ -1,6 +1,6 @@
 //! Keys for end-to-end encryption: uploads, claims, cross-signing, signatures.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ruma::{OwnedDeviceId, OwnedUserId};
 use serde_json::{Value, value::RawValue};
@@ -40,6 +40,11 @@ impl Proposal for UploadKeys {
 
     fn decide(&self, turn: &mut Turn<'_>) -> Result<Self::Outcome, Refusal> {
         let env = turn.env;
+        // A device that was removed meanwhile must not be back in the eyes of others.
+        let account = env.state.accounts.get(&self.user_id);
+        if account.is_none_or(|account| account.read().device(&self.device_id).is_none()) {
+            return Err(Refusal::UnknownToken);
+        }
         let keys = env.state.keys.get(&self.user_id);
         let keys = keys.as_ref().map(|keys| keys.read());
         let none = DeviceKeys::default();
@@ -71,7 +76,7 @@ impl Proposal for UploadKeys {
                 upload.one_time_keys.insert(key_id.clone(), key.clone());
             }
         }
-        let left: usize = device.one_time.values().map(std::collections::BTreeSet::len).sum();
+        let left: usize = device.one_time.values().map(BTreeSet::len).sum();
         if left + upload.one_time_keys.len() > limits::ONE_TIME_KEYS {
             return Err(Refusal::InvalidParam("There are too many one-time keys.".to_owned()));
         }
@@ -82,6 +87,11 @@ impl Proposal for UploadKeys {
             if !known.is_some_and(|known| same(&known, key)) {
                 upload.fallback_keys.insert(key_id.clone(), key.clone());
             }
+        }
+        let mut algorithms: BTreeSet<&str> = device.fallback.keys().map(String::as_str).collect();
+        algorithms.extend(self.fallback_keys.keys().map(|key_id| algorithm(key_id)));
+        if algorithms.len() > limits::FALLBACK_KEYS {
+            return Err(Refusal::InvalidParam("There are too many fallback keys.".to_owned()));
         }
         let mut counts = device.counts();
         for key_id in upload.one_time_keys.keys() {

@@ -11,7 +11,7 @@ use crate::{
     events::{Derived, EventRef, EventStore, StoredEvent},
     log::ReadError,
     record::{Command, Offset},
-    state::{Room, State, reads::Thread},
+    state::{RelatesTo, Room, State, reads::Thread, relations::THREAD},
 };
 
 /// How many relations are followed to find the thread of an event (client-server API, "Receiving
@@ -64,14 +64,14 @@ impl Judge<'_> {
     pub fn thread(&self, event: &EventRef) -> Result<Thread, ReadError> {
         let mut current = Arc::clone(event);
         for _ in 0..=HOPS {
-            let Some(relation) = Relation::of(&current) else { return Ok(Thread::Main) };
+            let Some(relation) = RelatesTo::of(&current.content) else { return Ok(Thread::Main) };
             let target = <&ruma::EventId>::try_from(&*relation.event_id).ok();
             let target = target.and_then(|id| self.state.event_in_room(&self.room.id, id));
             // What relates to an event that is not there, or not yet, is in no thread.
             let Some(target) = target.filter(|target| *target < current.offset) else {
                 return Ok(Thread::Main);
             };
-            if relation.rel_type == "m.thread" {
+            if relation.rel_type == THREAD {
                 return Ok(Thread::Root(target));
             }
             match self.events.get(target)? {
@@ -117,28 +117,6 @@ impl Judge<'_> {
             let levels = levels.map(|levels| self.events.get(levels)).transpose()?.flatten();
             Ok(Levels::new(&self.room.rules.authorization, create, levels))
         })
-    }
-}
-
-/// What an event relates to.
-#[derive(Deserialize)]
-struct Relation {
-    rel_type: String,
-    event_id: String,
-}
-
-impl Relation {
-    fn of(event: &StoredEvent) -> Option<Self> {
-        #[derive(Deserialize)]
-        struct Content {
-            #[serde(rename = "m.relates_to")]
-            relates_to: Relation,
-        }
-        // Most events have none: they are not parsed for it.
-        if !event.content.get().contains("m.relates_to") {
-            return None;
-        }
-        event.content_as::<Content>().ok().map(|content| content.relates_to)
     }
 }
 

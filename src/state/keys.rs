@@ -11,7 +11,7 @@ use parking_lot::RwLock;
 use ruma::{DeviceId, OwnedDeviceId, OwnedUserId, UserId};
 use serde::Serialize;
 
-use super::{history::History, index::hash};
+use super::index::hash;
 use crate::record::{
     Offset,
     command::{KeysClaim, KeysCrossSign, KeysSign, KeysUpload},
@@ -30,8 +30,6 @@ pub struct UserKeys {
     pub user_signing_key: Option<Offset>,
     /// By who signed and what (a device id or a public key): the records that hold the signatures.
     pub signatures: BTreeMap<(OwnedUserId, String), Vec<Offset>>,
-    /// When others were to look at this user's devices anew.
-    changed: History<()>,
 }
 
 /// The keys of one device.
@@ -58,14 +56,6 @@ pub struct Fallback {
     pub record: Offset,
     /// Whether it was handed out.
     pub used: bool,
-}
-
-impl UserKeys {
-    /// Whether the user's devices or cross-signing keys changed after `since`, up to and with `to`.
-    #[must_use]
-    pub fn changed_between(&self, since: Offset, to: Offset) -> bool {
-        self.changed.between(since, to).next().is_some()
-    }
 }
 
 impl DeviceKeys {
@@ -110,8 +100,16 @@ pub fn algorithm(key_id: &str) -> &str {
 #[derive(Debug, Default)]
 pub struct Keys {
     users: DashMap<OwnedUserId, Arc<RwLock<UserKeys>>>,
-    /// Each change of someone's devices.
-    changes: RwLock<Vec<(Offset, OwnedUserId)>>,
+    changes: RwLock<Vec<Change>>,
+}
+
+/// A change of someone's devices or cross-signing keys.
+#[derive(Debug, Serialize)]
+struct Change {
+    offset: Offset,
+    of: OwnedUserId,
+    /// The other user who signed a key, which is seen by those two alone; `None` for what all may see.
+    signed_by: Option<OwnedUserId>,
 }
 
 impl Keys {
@@ -133,13 +131,25 @@ impl Keys {
         keys.devices.get(device_id).map(look)
     }
 
-    /// Whose devices changed after `since`, up to and with `to`.
+    /// Whose devices changed after `since`, up to and with `to`, as far as `user_id` sees it.
     #[must_use]
-    pub fn changed_between(&self, since: Offset, to: Offset) -> BTreeSet<OwnedUserId> {
+    pub fn changed_between(
+        &self,
+        user_id: &UserId,
+        since: Offset,
+        to: Offset,
+    ) -> BTreeSet<OwnedUserId> {
         let changes = self.changes.read();
-        let from = changes.partition_point(|(offset, _)| *offset <= since);
-        let changed = changes[from..].iter().take_while(|(offset, _)| *offset <= to);
-        changed.map(|(_, user_id)| user_id.clone()).collect()
+        let from = changes.partition_point(|change| change.offset <= since);
+        let changed = changes[from..].iter().take_while(|change| change.offset <= to);
+        let is_seen = |change: &&Change| {
+            change.signed_by.as_ref().is_none_or(|by| *by == user_id || change.of == user_id)
+        };
+        changed.filter(is_seen).map(|change| change.of.clone()).collect()
+    }
+
+    fn note(&self, offset: Offset, of: OwnedUserId, signed_by: Option<OwnedUserId>) {
+        self.changes.write().push(Change { offset, of, signed_by });
     }
 
     /// Returns whether others are to look at the user's devices anew.
@@ -149,7 +159,6 @@ impl Keys {
             let device = keys.devices.entry(body.device_id).or_default();
             if renewed {
                 device.identity = Some(offset);
-                keys.changed.push(offset, ());
             }
             for key_id in body.one_time_keys.into_keys() {
                 let left = device.one_time.entry(algorithm(&key_id).to_owned()).or_default();
@@ -163,7 +172,7 @@ impl Keys {
             }
         });
         if renewed {
-            self.changes.write().push((offset, body.user_id));
+            self.note(offset, body.user_id, None);
         }
         renewed
     }
@@ -200,9 +209,8 @@ impl Keys {
             set(body.master_key.is_some(), &mut keys.master_key);
             set(body.self_signing_key.is_some(), &mut keys.self_signing_key);
             set(body.user_signing_key.is_some(), &mut keys.user_signing_key);
-            keys.changed.push(offset, ());
         });
-        self.changes.write().push((offset, body.user_id));
+        self.note(offset, body.user_id, None);
     }
 
     pub(super) fn sign(&self, offset: Offset, body: KeysSign) {
@@ -210,9 +218,9 @@ impl Keys {
             for signed in body.signatures.into_keys() {
                 keys.signatures.entry((body.by.clone(), signed)).or_default().push(offset);
             }
-            keys.changed.push(offset, ());
         });
-        self.changes.write().push((offset, body.user_id));
+        let signed_by = Some(body.by).filter(|by| *by != body.user_id);
+        self.note(offset, body.user_id, signed_by);
     }
 
     /// Returns whether any of the devices had keys.
@@ -231,8 +239,7 @@ impl Keys {
             keys.signatures.retain(|(_, what), _| what != signed);
         }
         if removed {
-            keys.changed.push(offset, ());
-            self.changes.write().push((offset, user_id.to_owned()));
+            self.note(offset, user_id.to_owned(), None);
         }
         removed
     }

@@ -308,16 +308,24 @@ impl State {
                 self.device_list(&user_id)
             }
             Command::KeysSign(body) => {
-                let user_id = body.user_id.clone();
+                let (user_id, by) = (body.user_id.clone(), body.by.clone());
                 self.keys.sign(offset, body);
-                self.device_list(&user_id)
+                if by == user_id {
+                    self.device_list(&user_id)
+                } else {
+                    // Whom one has verified is seen by those two alone.
+                    vec![Effect::WakeUser(user_id), Effect::WakeUser(by)]
+                }
             }
             Command::ToDeviceSend(body) => {
                 if let Some(transaction) = &body.transaction {
                     let (scope, id) = (&transaction.scope, &transaction.id);
                     self.transactions.insert(offset, transaction.session, scope, id);
                 }
-                self.to_device.send(offset, &body);
+                self.to_device.send(offset, &body, |user_id, device_id| {
+                    let account = self.accounts.get(user_id);
+                    account.is_some_and(|account| account.read().device(device_id).is_some())
+                });
                 body.messages.into_keys().map(Effect::WakeUser).collect()
             }
             Command::ToDeviceAck(body) => {

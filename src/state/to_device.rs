@@ -57,10 +57,17 @@ impl ToDevice {
         self.0.get(user_id)?.get(device_id).map(look)
     }
 
-    pub(super) fn send(&self, offset: Offset, body: &ToDeviceSend) {
+    /// A device that is not `there` gets nothing: it may have been removed while the message was decided on,
+    /// and its inbox would wait for one that is given the same id later.
+    pub(super) fn send(
+        &self,
+        offset: Offset,
+        body: &ToDeviceSend,
+        there: impl Fn(&UserId, &DeviceId) -> bool,
+    ) {
         for (user_id, devices) in &body.messages {
             let mut inboxes = self.0.entry(user_id.clone()).or_default();
-            for device_id in devices.keys() {
+            for device_id in devices.keys().filter(|device_id| there(user_id, device_id)) {
                 inboxes.entry(device_id.clone()).or_default().waiting.push_back(offset);
             }
         }
@@ -91,5 +98,30 @@ impl ToDevice {
                 digest.add(&(&user_id, &*inboxes));
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ruma::{device_id, user_id};
+    use serde_json::value::RawValue;
+
+    use super::*;
+
+    #[test]
+    fn a_device_that_is_gone_has_no_inbox() {
+        let to_device = ToDevice::default();
+        let (ann, here, gone) = (user_id!("@ann:test"), device_id!("HERE"), device_id!("GONE"));
+        let none = || RawValue::from_string("{}".to_owned()).expect("JSON");
+        let devices = BTreeMap::from([(here.to_owned(), none()), (gone.to_owned(), none())]);
+        let body = ToDeviceSend {
+            sender: user_id!("@bob:test").to_owned(),
+            event_type: "m.test".to_owned(),
+            messages: BTreeMap::from([(ann.to_owned(), devices)]),
+            transaction: None,
+        };
+        to_device.send(Offset::new(5), &body, |_, device_id| device_id == here);
+        let count = |device_id| to_device.unacknowledged(ann, device_id, Offset::MAX);
+        assert_eq!((count(here), count(gone)), (1, 0));
     }
 }

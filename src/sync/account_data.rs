@@ -1,5 +1,6 @@
 //! Account data in a sync: what of it changed (client-server API, "Client Config").
 
+use parking_lot::RwLock;
 use ruma::{OwnedRoomId, RoomId};
 use serde::Serialize;
 use serde_json::{json, value::RawValue};
@@ -19,13 +20,13 @@ use crate::{
 /// When the log cannot be read.
 pub(crate) fn global(
     view: &View<'_>,
-    account: &Account,
+    account: &RwLock<Account>,
     since: Offset,
     filter: &EventFilter,
     initial: bool,
 ) -> Result<Vec<Box<RawValue>>, ReadError> {
-    let changed = account.account_data_between(None, since, view.at());
-    let has_push_rules = changed.iter().any(|(event_type, _)| *event_type == ruleset::EVENT_TYPE);
+    let changed = changed(view, account, None, since);
+    let has_push_rules = changed.iter().any(|(event_type, _)| event_type == ruleset::EVENT_TYPE);
     let mut events = events(view, changed, filter, initial)?;
     // Push rules that the user never changed are the server's own.
     if initial && !has_push_rules && filter.wants(ruleset::EVENT_TYPE, None) {
@@ -41,7 +42,7 @@ pub(crate) fn global(
 /// When the log cannot be read.
 pub(crate) fn of_room(
     view: &View<'_>,
-    account: &Account,
+    account: &RwLock<Account>,
     room_id: &RoomId,
     since: Offset,
     filter: &EventFilter,
@@ -50,8 +51,21 @@ pub(crate) fn of_room(
     if !filter.wants_room(room_id) {
         return Ok(Vec::new());
     }
-    let changed = account.account_data_between(Some(room_id), since, view.at());
+    let changed = changed(view, account, Some(room_id), since);
     events(view, changed, filter, from_start)
+}
+
+/// The types that changed, each with its record: looked up at once, as what is new about the account must
+/// not wait while they are read.
+fn changed(
+    view: &View<'_>,
+    account: &RwLock<Account>,
+    room_id: Option<&RoomId>,
+    since: Offset,
+) -> Vec<(String, Offset)> {
+    let account = account.read();
+    let changed = account.account_data_between(room_id, since, view.at()).into_iter();
+    changed.map(|(event_type, offset)| (event_type.to_owned(), offset)).collect()
 }
 
 /// The rooms whose account data changed after `since`, up to and with `to`.
@@ -71,7 +85,7 @@ pub(crate) fn is_deleted(content: &RawValue) -> bool {
 
 fn events(
     view: &View<'_>,
-    changed: Vec<(&str, Offset)>,
+    changed: Vec<(String, Offset)>,
     filter: &EventFilter,
     from_start: bool,
 ) -> Result<Vec<Box<RawValue>>, ReadError> {
@@ -85,7 +99,7 @@ fn events(
     let mut events = Vec::new();
     for (event_type, offset) in changed {
         // It has no sender, as far as events go.
-        if filter.wants(event_type, None)
+        if filter.wants(&event_type, None)
             && let Some(Command::AccountDataSet(mut body)) = view.events.command(offset)?
             // That it was deleted is news only to one who may know of it, in the form of an empty object.
             && !(from_start && is_deleted(&body.content))
@@ -94,7 +108,7 @@ fn events(
                 body.content = ruleset::shown_content(view.user_id(), Some(&body.content));
             }
             let content = if is_deleted(&body.content) { &none } else { &*body.content };
-            events.push(to_raw(&AccountData { event_type, content }));
+            events.push(to_raw(&AccountData { event_type: &event_type, content }));
         }
     }
     Ok(events)

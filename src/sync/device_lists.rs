@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::{
     record::Offset,
-    state::{Membership, Room, RoomMembership},
+    state::{Membership, RoomMembership},
     view::View,
 };
 
@@ -34,8 +34,9 @@ impl DeviceLists {
     #[must_use]
     pub fn between(view: &View<'_>, since: Offset, rooms: &[RoomMembership]) -> Self {
         let (me, at) = (view.user_id(), view.at());
-        let mut changed = view.state.keys.changed_between(since, at);
-        changed.retain(|user_id| user_id == me || shares_room(view, user_id, at));
+        let mut changed = view.state.keys.changed_between(me, since, at);
+        let shares_room = |other: &UserId| view.state.memberships.share_a_room(me, other, at);
+        changed.retain(|user_id| user_id == me || shares_room(user_id));
         let mut lists = Self { changed, left: BTreeSet::new() };
         for user_id in candidates(view, since, rooms) {
             let before = shares_encrypted(view, &user_id, since);
@@ -75,7 +76,8 @@ fn candidates(view: &View<'_>, since: Offset, rooms: &[RoomMembership]) -> BTree
     found
 }
 
-fn shares(view: &View<'_>, other: &UserId, at: Offset, counts: impl Fn(&Room) -> bool) -> bool {
+/// Whether the user who looks was in an encrypted room with `other` as of `at`.
+fn shares_encrypted(view: &View<'_>, other: &UserId, at: Offset) -> bool {
     // Whoever is in fewer rooms is asked for them.
     let me = view.user_id();
     let memberships = &view.state.memberships;
@@ -83,21 +85,9 @@ fn shares(view: &View<'_>, other: &UserId, at: Offset, counts: impl Fn(&Room) ->
         if memberships.count(other) < memberships.count(me) { (other, me) } else { (me, other) };
     memberships.of(one, at).into_iter().any(|part| {
         part.membership == Membership::Join
-            && view
-                .state
-                .rooms
-                .get(&part.room_id)
-                .is_some_and(|room| room.is_joined(two, at) && counts(&room))
-    })
-}
-
-/// Whether the user who looks was in a room with `other` as of `at`.
-fn shares_room(view: &View<'_>, other: &UserId, at: Offset) -> bool {
-    shares(view, other, at, |_| true)
-}
-
-fn shares_encrypted(view: &View<'_>, other: &UserId, at: Offset) -> bool {
-    shares(view, other, at, |room| {
-        room.state_event(&StateEventType::RoomEncryption, "", at).is_some()
+            && view.state.rooms.get(&part.room_id).is_some_and(|room| {
+                room.is_joined(two, at)
+                    && room.state_event(&StateEventType::RoomEncryption, "", at).is_some()
+            })
     })
 }

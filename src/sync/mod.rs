@@ -5,6 +5,7 @@
 pub(crate) mod account_data;
 pub mod device_lists;
 mod ephemeral;
+mod key_counts;
 pub mod lazy;
 pub mod sliding;
 mod summary;

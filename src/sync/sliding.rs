@@ -147,6 +147,8 @@ pub fn look(
                 Some(rule) => Some(sync.joined(rule)?),
                 None => has.map(|has| unwanted(&has.sent, since)),
             },
+            // Of an invite that the user is not to be told of, one who has nothing of the room learns nothing.
+            Membership::Invite if has.is_none() && !view.shows_invite(&part)? => None,
             // Those who have the room learn that they are not in it now, whether they want it or not.
             Membership::Invite | Membership::Knock if rule.is_some() || has.is_some() => {
                 sync.stripped()?
@@ -222,6 +224,11 @@ fn touched(view: &View<'_>, since: Offset, facts: Facts<'_>) -> Result<Vec<Touch
         also.extend(view.state.memberships.forgotten_between(user_id, since, view.at()));
         if let Some(account) = facts.account.filter(|account| account.read().changed > since) {
             also.extend(account_data::rooms_changed(&account.read(), since, view.at()));
+            if list::takes_other_invites(&account.read(), since, view.at()) {
+                let parts = view.state.memberships.of(user_id, view.at()).into_iter();
+                let invites = parts.filter(|part| part.membership == Membership::Invite);
+                also.extend(invites.map(|part| part.room_id));
+            }
             // Whatever was a direct chat at any time since: a list may have been made in between.
             let versions = list::direct_changes(&account.read(), since, view.at());
             if !versions.is_empty() {

@@ -14,7 +14,9 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use self::rooms::{InvitedRoom, JoinedRoom, KnockedRoom, LeftRoom, RoomSync};
-use super::{KnownMembers, account_data, device_lists::DeviceLists, to_device};
+use super::{
+    KnownMembers, account_data, device_lists::DeviceLists, key_counts::KeyCounts, to_device,
+};
 use crate::{
     events::EventForm,
     log::ReadError,
@@ -113,11 +115,8 @@ pub struct Response {
     to_device: Events,
     #[serde(skip_serializing_if = "DeviceLists::is_empty")]
     device_lists: DeviceLists,
-    device_one_time_keys_count: BTreeMap<String, u64>,
-    device_unused_fallback_key_types: Vec<String>,
-    /// Whether the counts of keys are news.
-    #[serde(skip)]
-    keys_changed: bool,
+    #[serde(flatten)]
+    key_counts: KeyCounts,
 }
 
 #[derive(Debug, Default, Serialize)]
@@ -134,19 +133,6 @@ struct Events {
 }
 
 impl Response {
-    fn add_key_counts(&mut self, view: &View<'_>, since: Offset) {
-        let (user_id, device_id) = (view.user_id(), view.viewer.device_id);
-        let found = view.state.keys.of_device(user_id, device_id, |keys| {
-            (keys.counts(), keys.unused_fallback(), keys.counts_changed)
-        });
-        if let Some((counts, fallback, changed)) = found {
-            self.device_one_time_keys_count = counts;
-            self.device_unused_fallback_key_types = fallback;
-            // What changed after this response's offset is news for the next one.
-            self.keys_changed = changed > since && changed <= view.at();
-        }
-    }
-
     /// Whether there is nothing new in it.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -154,7 +140,7 @@ impl Response {
             && self.presence.events.is_empty()
             && self.to_device.events.is_empty()
             && self.device_lists.is_empty()
-            && !self.keys_changed
+            && !self.key_counts.changed
             && self.rooms.join.is_empty()
             && self.rooms.invite.is_empty()
             && self.rooms.knock.is_empty()
@@ -183,6 +169,8 @@ pub fn respond(
     let since = request.since.unwrap_or(Offset::ZERO);
     let initial = request.since.is_none();
     let filter = &request.filter;
+    // Locked for a moment at a time: a look at a room locks it itself, and one who locks it for a second
+    // time while a writer waits would wait for ever, and the writer with them.
     let account = view.state.accounts.get(view.user_id());
     let session = view.viewer.session;
     let device =
@@ -194,17 +182,14 @@ pub fn respond(
         rooms: Rooms::default(),
         to_device: Events { events: to_device::messages(view, since)? },
         device_lists: DeviceLists::default(),
-        device_one_time_keys_count: BTreeMap::new(),
-        device_unused_fallback_key_types: Vec::new(),
-        keys_changed: false,
+        key_counts: KeyCounts::of(view, since),
     };
-    response.add_key_counts(view, since);
     let mut with_account_data = BTreeSet::new();
     if let Some(account) = &account {
-        let account = account.read();
-        if initial || account.changed > since {
+        if initial || account.read().changed > since {
             response.account_data.events =
-                account_data::global(view, &account, since, &filter.account_data, initial)?;
+                account_data::global(view, account, since, &filter.account_data, initial)?;
+            let account = account.read();
             with_account_data.extend(account_data::rooms_changed(&account, since, view.at()));
         }
     }
@@ -218,7 +203,6 @@ pub fn respond(
             continue;
         }
         let Some(room) = view.state.rooms.get(&part.room_id) else { continue };
-        let account = account.as_ref().map(|account| account.read());
         let sync = RoomSync {
             view: *view,
             room: &room,
@@ -237,11 +221,7 @@ pub fn respond(
                     response.rooms.join.insert(part.room_id, joined);
                 }
             }
-            // One who takes no invites is not told of those that there are.
-            Membership::Invite
-                if changed && view.events.blocks_invites(view.state, view.user_id())? => {}
-            Membership::Invite if changed && sync.is_from_ignored(&part)? => {}
-            Membership::Invite if changed => {
+            Membership::Invite if changed && view.shows_invite(&part)? => {
                 response.rooms.invite.insert(part.room_id, sync.invited()?);
             }
             Membership::Knock if changed => {

@@ -23,7 +23,7 @@ use crate::{
     log::ReadError,
     push::{self, Ignored},
     record::Offset,
-    state::{Membership, Room, State},
+    state::{Membership, Room, RoomMembership, State},
 };
 
 /// One user's look at the server as of one offset.
@@ -65,6 +65,23 @@ impl<'a> View<'a> {
     /// When the log cannot be read.
     pub fn ignored(&self) -> Result<Arc<Ignored>, ReadError> {
         push::ignored(self.state, self.events, self.user_id(), self.at())
+    }
+
+    /// Whether the user is told of this invite of theirs: not by someone whom they ignore, nor where they
+    /// take none.
+    ///
+    /// # Errors
+    /// When the log cannot be read.
+    pub fn shows_invite(&self, invite: &RoomMembership) -> Result<bool, ReadError> {
+        if self.events.blocks_invites(self.state, self.user_id())? {
+            return Ok(false);
+        }
+        let ignored = self.ignored()?;
+        if ignored.users().is_empty() {
+            return Ok(true);
+        }
+        let event = self.events.get(invite.offset)?;
+        Ok(event.is_none_or(|event| !ignored.contains(&event.sender)))
     }
 
     /// The event in this form: redacted if it was, and with what the server adds for the user. Whether

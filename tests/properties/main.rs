@@ -9,6 +9,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use logcabin::{
     clock::Clock,
     decide::{
+        Refusal,
         account::{
             CreateFilter, Login, Register, RemoveDevices, RenameDevice, SetAccountData,
             SetPassword, SetProfile, SetTag, Which,
@@ -17,6 +18,7 @@ use logcabin::{
         delayed::{GiveUp, Restart, Schedule, SendDelayed},
         directory::{RemoveAlias, SetAlias, SetVisibility},
         ephemeral::{SetReceipt, SetTyping},
+        keys::UploadKeys,
         membership::{Change, ChangeMembership, ForgetRoom},
         presence::SetPresence,
         send::SendEvent,
@@ -753,6 +755,36 @@ impl Model {
 
 fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+/// Others would encrypt to it for ever.
+#[test]
+fn a_device_that_was_logged_out_meanwhile_has_no_keys() {
+    runtime().block_on(async {
+        let mut world = World::open(Vec::new()).await;
+        for op in [Op::Register(0), Op::Login(0, 1)] {
+            world.run(&op).await;
+        }
+        let account = world.engine.state().accounts.get(&user_id(0)).unwrap();
+        let device_id = account.read().active_devices().last().unwrap().0.clone();
+        let upload = || UploadKeys {
+            user_id: user_id(0),
+            device_id: device_id.clone(),
+            device_keys: Some(serde_json::value::to_raw_value(&serde_json::json!({})).unwrap()),
+            one_time_keys: BTreeMap::new(),
+            fallback_keys: BTreeMap::new(),
+        };
+        drop(world.engine.propose(Origin::server(), upload()).await.unwrap().into_inner());
+        let has_keys = || world.engine.state().keys.of_device(&user_id(0), &device_id, |_| ());
+        assert!(has_keys().is_some());
+        let remove =
+            RemoveDevices { user_id: user_id(0), which: Which::These(vec![device_id.clone()]) };
+        world.engine.propose(Origin::server(), remove).await.unwrap().into_inner();
+        // The request was let in before the logout, and is decided after it.
+        let refused = world.engine.propose(Origin::server(), upload()).await.map(|_| ());
+        assert!(matches!(refused, Err(Rejected::Refused(Refusal::UnknownToken))), "{refused:?}");
+        assert!(has_keys().is_none());
+    });
 }
 
 /// A room of every version that is offered can be made; the histories above would not notice.

@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use logcabin::{
-    events::Viewer,
+    events::{EventStore, Viewer},
     history::audit::{Asked, Ledger},
+    log::{Appending, Batch, Follower, ReadError, StreamHeads},
     push::Unread,
     sync::{
         KnownMembers,
@@ -265,6 +266,142 @@ proptest! {
             }
         });
     }
+}
+
+/// A log that is read only while nobody holds the account of a user.
+#[derive(Debug)]
+struct Unlocked {
+    log: Arc<MemoryLog>,
+    state: Arc<State>,
+    user_id: OwnedUserId,
+}
+
+impl Unlocked {
+    fn check(&self) {
+        let account = self.state.accounts.get(&self.user_id).unwrap();
+        assert!(account.try_write().is_some(), "the log is read while the account is locked");
+    }
+}
+
+impl Log for Unlocked {
+    fn append(&self, batch: Batch) -> Appending<'_> {
+        self.log.append(batch)
+    }
+
+    fn get(&self, offset: Offset) -> Result<Option<Record>, ReadError> {
+        self.check();
+        self.log.get(offset)
+    }
+
+    fn read(&self, from: Offset, limit: usize) -> Result<Vec<Record>, ReadError> {
+        self.check();
+        self.log.read(from, limit)
+    }
+
+    fn durable(&self) -> tokio::sync::watch::Receiver<Offset> {
+        self.log.durable()
+    }
+
+    fn start(&self, heads: StreamHeads, follower: Follower) {
+        self.log.start(heads, follower);
+    }
+
+    fn close(&self) {
+        self.log.close();
+    }
+}
+
+/// Otherwise what is new about the account waits for the disk; and where the look locks the account for a
+/// second time while that waits, both wait for ever, and the whole server with them.
+#[test]
+fn a_sync_holds_no_account_while_it_reads_the_log() {
+    runtime().block_on(async {
+        let mut world = World::open(Vec::new()).await;
+        for op in beginning() {
+            world.run(&op).await;
+        }
+        world.run(&Op::AccountData(0, None, 1, 7)).await;
+        world.run(&Op::AccountData(0, Some(0), 1, 7)).await;
+        world.run(&Op::Message(1, 0, 0)).await;
+        let state = Arc::new(State::default());
+        for record in world.records() {
+            drop(state.apply(&record).unwrap());
+        }
+        let user_id = user_id(0);
+        let device_id: OwnedDeviceId = <&DeviceId>::from("D0").to_owned();
+        for since in [None, Some(Offset::new(1)), Some(state.applied().prev())] {
+            let (log, of) = (Arc::clone(&world.log), user_id.clone());
+            let log = Unlocked { log, state: Arc::clone(&state), user_id: of };
+            let events = EventStore::new(Arc::new(log) as Arc<dyn Log>, 1 << 20);
+            let viewer = Viewer {
+                user_id: &user_id,
+                device_id: &device_id,
+                session: Offset::new(1),
+                at: state.applied(),
+                now_ms: 1_700_000_000_000,
+            };
+            let view = View { state: &state, events: &events, viewer };
+            let request = Request {
+                since,
+                full_state: false,
+                use_state_after: false,
+                filter: SyncFilter::new(Filter::default(), 10, 1000),
+                epoch: Default::default(),
+            };
+            let (known, unread) = (KnownMembers::new(1 << 20), Unread::default());
+            let memory = Memory { members: &known, unread: &unread };
+            let answer = respond(&view, &request, memory).unwrap();
+            let answer = serde_json::to_value(answer).unwrap();
+            assert!(!answer["rooms"]["join"].as_object().unwrap().is_empty(), "{answer}");
+        }
+    });
+}
+
+/// Whom the user ignores and what they deleted is as the auditor has it.
+#[test]
+fn the_auditor_knows_of_ignored_users_and_of_what_was_deleted() {
+    runtime().block_on(async {
+        let mut world = World::open(Vec::new()).await;
+        for op in beginning() {
+            world.run(&op).await;
+        }
+        let ann = user_id(0);
+        let before = world.engine.head().offset();
+        world.run(&Op::AccountData(0, None, 1, 7)).await;
+        let middle = world.engine.head().offset();
+        let set = |event_type: &str, content: Value| SetAccountData {
+            user_id: user_id(0),
+            room_id: None,
+            event_type: event_type.to_owned(),
+            content: serde_json::value::to_raw_value(&content).unwrap(),
+        };
+        let ignored = json!({ "ignored_users": { user_id(1): {} } });
+        for proposal in [set("m.ignored_user_list", ignored), set("type1", Value::Null)] {
+            world.engine.propose(Origin::server(), proposal).await.unwrap().into_inner();
+        }
+        // Of these, the first is not told, nor is the invite.
+        world.run(&Op::Message(1, 0, 0)).await;
+        world.run(&Op::Message(2, 0, 0)).await;
+        world.run(&Op::CreateRoom(1, 0, 9)).await;
+        world.run(&Op::Member(1, 0, 2, 3)).await;
+        let to = world.engine.head().offset();
+        let invite = world.engine.state().memberships.in_room(&ann, &world.rooms[2], to);
+        assert_eq!(invite.map(|invite| invite.membership), Some(Membership::Invite));
+        let ledger = ledger(&world, &ann);
+        let known = KnownMembers::new(1 << 20);
+        for since in [None, Some(before), Some(middle)] {
+            let asked = Asked { since, to, ..Asked::default() };
+            let request = Request {
+                since,
+                full_state: false,
+                use_state_after: false,
+                filter: SyncFilter::new(Filter::default(), 10, 1000),
+                epoch: Default::default(),
+            };
+            let answer = answer(&world, Offset::new(1), &ann, &request, &known);
+            assert_eq!(ledger.check(&asked, &answer), [], "since {since:?}: {answer:#}");
+        }
+    });
 }
 
 /// The law above would be worth nothing if the auditor found nothing.

@@ -43,8 +43,8 @@ pub(super) struct RoomLedger {
 pub(super) struct Entry {
     pub(super) offset: Offset,
     pub(super) event_id: String,
-    pub(super) key: Option<Key>,
     pub(super) sender: String,
+    pub(super) key: Option<Key>,
     content: Value,
     redacts: Option<Offset>,
 }
@@ -85,8 +85,8 @@ impl Ledger {
                 let entry = Entry {
                     offset,
                     event_id: body.event_id.to_string(),
-                    key: text("state_key").map(|state_key| (event_type, state_key)),
                     sender: text("sender").unwrap_or_default(),
+                    key: text("state_key").map(|state_key| (event_type, state_key)),
                     content: pdu["content"].clone(),
                     redacts: body.redacts,
                 };
@@ -118,19 +118,25 @@ impl Ledger {
         Ok(())
     }
 
-    /// The global account data of this type as of `at`.
-    pub(super) fn global(&self, event_type: &str, at: Offset) -> Option<&Value> {
+    /// The content of the user's global account data of this type as of `at`.
+    fn global_data(&self, event_type: &str, at: Offset) -> Option<&Value> {
         let of_type = self.account_data.iter().filter(|data| {
             data.room_id.is_none() && data.event_type == event_type && data.offset <= at
         });
         of_type.last().map(|data| &data.content)
     }
 
-    /// Whether the user ignores this one as of `at`.
-    pub(super) fn ignores(&self, sender: &str, at: Offset) -> bool {
-        let list = self.global("m.ignored_user_list", at);
-        sender != self.user_id.as_str()
-            && list.is_some_and(|list| list["ignored_users"].get(sender).is_some())
+    /// Whether the user ignores `other` as of `at` (client-server API, "Ignoring Users").
+    pub(super) fn ignores(&self, other: &str, at: Offset) -> bool {
+        let list = self.global_data("m.ignored_user_list", at);
+        let is_listed = list.is_some_and(|list| list["ignored_users"].get(other).is_some());
+        is_listed && other != self.user_id.as_str()
+    }
+
+    /// Whether the user takes invites as of `at` (client-server API, "Invite permission").
+    pub(super) fn takes_invites(&self, at: Offset) -> bool {
+        let config = self.global_data("m.invite_permission_config", at);
+        config.is_none_or(|config| config["default_action"] != "block")
     }
 
     /// Leaves out the rooms that are nothing to the user.

@@ -16,7 +16,7 @@ use crate::{
     log::ReadError,
     record::{Epoch, Offset},
     state::{Account, Room},
-    sync::{account_data, device_lists::DeviceLists, ephemeral, to_device},
+    sync::{account_data, device_lists::DeviceLists, ephemeral, key_counts::KeyCounts, to_device},
     view::{View, filter::EventFilter, token::Token},
 };
 
@@ -45,11 +45,8 @@ struct ToDevice {
 struct E2ee {
     #[serde(skip_serializing_if = "DeviceLists::is_empty")]
     device_lists: DeviceLists,
-    device_one_time_keys_count: BTreeMap<String, u64>,
-    device_unused_fallback_key_types: Vec<String>,
-    /// Whether the counts of keys are news.
-    #[serde(skip)]
-    keys_changed: bool,
+    #[serde(flatten)]
+    key_counts: KeyCounts,
 }
 
 #[derive(Debug, Default, Serialize)]
@@ -93,8 +90,10 @@ impl Extensions {
     /// Whether there is nothing new in them.
     pub(super) fn is_empty(&self) -> bool {
         let to_device = self.to_device.as_ref().is_none_or(|it| it.events.is_empty());
-        let e2ee =
-            self.e2ee.as_ref().is_none_or(|it| it.device_lists.is_empty() && !it.keys_changed);
+        let e2ee = self
+            .e2ee
+            .as_ref()
+            .is_none_or(|it| it.device_lists.is_empty() && !it.key_counts.changed);
         let account_data =
             self.account_data.as_ref().is_none_or(|it| it.global.is_empty() && it.rooms.is_empty());
         let none = |of: &Option<Rooms>| of.as_ref().is_none_or(|of| of.rooms.is_empty());
@@ -113,10 +112,9 @@ impl Extensions {
             return Ok(since);
         };
         let first = since == Offset::ZERO;
-        let account = account.read();
-        if first || account.changed > since {
+        if first || account.read().changed > since {
             let all = EventFilter::default();
-            to.global = account_data::global(view, &account, since, &all, first)?;
+            to.global = account_data::global(view, account, since, &all, first)?;
         }
         Ok(view.at())
     }
@@ -136,8 +134,7 @@ impl Extensions {
             let from = sent.account_data.offset(since).unwrap_or(Offset::ZERO);
             if let Some((to, account)) = self.account_data.as_mut().zip(account) {
                 let (all, first) = (EventFilter::default(), from == Offset::ZERO);
-                let events =
-                    account_data::of_room(view, &account.read(), &room.id, from, &all, first)?;
+                let events = account_data::of_room(view, account, &room.id, from, &all, first)?;
                 if !events.is_empty() {
                     to.rooms.insert(room.id.clone(), events);
                 }
@@ -188,20 +185,10 @@ fn to_device(source: &Source<'_>, since: Option<&str>) -> Result<ToDevice, ReadE
 /// Keys of devices (MSC3884).
 fn e2ee(source: &Source<'_>, touched: &[Touched]) -> E2ee {
     let (view, since) = (&source.view, source.since);
-    let mut e2ee = E2ee::default();
+    let mut e2ee = E2ee { key_counts: KeyCounts::of(view, since), ..E2ee::default() };
     if since != Offset::ZERO {
         let rooms: Vec<_> = touched.iter().map(|touched| touched.part.clone()).collect();
         e2ee.device_lists = DeviceLists::between(view, since, &rooms);
-    }
-    let (user_id, device_id) = (view.user_id(), view.viewer.device_id);
-    let found = view.state.keys.of_device(user_id, device_id, |keys| {
-        (keys.counts(), keys.unused_fallback(), keys.counts_changed)
-    });
-    if let Some((counts, fallback, changed)) = found {
-        e2ee.device_one_time_keys_count = counts;
-        e2ee.device_unused_fallback_key_types = fallback;
-        // What changed after this response's offset is news for the next one.
-        e2ee.keys_changed = changed > since && changed <= view.at();
     }
     e2ee
 }

@@ -128,7 +128,8 @@ impl Order {
     ) -> Result<Option<Offset>, ReadError> {
         let place = match part.membership {
             Membership::Join => room.last_event(view.at()),
-            Membership::Invite | Membership::Knock => Some(part.offset),
+            Membership::Invite => view.shows_invite(part)?.then_some(part.offset),
+            Membership::Knock => Some(part.offset),
             Membership::Leave | Membership::Ban => stays(view, part, room)?.then_some(part.offset),
         };
         let wanted = place.is_some() && self.wants(view, part, room, facts)?;
@@ -188,6 +189,15 @@ pub(super) fn stays(
     }
     let event = view.events.get(part.offset)?;
     Ok(event.is_some_and(|event| event.sender != view.user_id()))
+}
+
+/// Whether the user said after `since`, up to and with `to`, of whom they take invites: then each invite
+/// may be told of or not.
+pub(super) fn takes_other_invites(account: &Account, since: Offset, to: Offset) -> bool {
+    ["m.ignored_user_list", "m.invite_permission_config"].into_iter().any(|event_type| {
+        let history = account.account_data.get(&(None, event_type.to_owned()));
+        history.is_some_and(|history| history.between(since, to).next().is_some())
+    })
 }
 
 /// The rooms that the user's `m.direct` names as of `at`.

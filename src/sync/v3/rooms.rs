@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
+use parking_lot::RwLock;
 use ruma::{OwnedEventId, OwnedUserId, events::TimelineEventType};
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -103,7 +104,7 @@ pub(super) struct RoomSync<'a> {
     pub(super) request: &'a Request,
     pub(super) since: Offset,
     pub(super) filter: &'a RoomFilters,
-    pub(super) account: Option<&'a Account>,
+    pub(super) account: Option<&'a RwLock<Account>>,
     pub(super) unread: &'a Unread,
 }
 
@@ -188,13 +189,6 @@ impl RoomSync<'_> {
     fn unread(&self, at: Offset) -> Result<Counts, ReadError> {
         let View { state, events, .. } = self.view;
         self.unread.counts(state, events, self.view.user_id(), self.room, at)
-    }
-
-    /// Whether it is someone whom the user ignores who invited them.
-    pub(super) fn is_from_ignored(&self, part: &RoomMembership) -> Result<bool, ReadError> {
-        let ignored = self.view.ignored()?;
-        let invite = self.view.events.get(part.offset)?;
-        Ok(invite.is_some_and(|invite| ignored.contains(&invite.sender)))
     }
 
     /// The room of one who is invited to it.

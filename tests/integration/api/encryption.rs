@@ -303,6 +303,76 @@ async fn signatures_are_checked_and_seen_by_those_they_are_for() {
 }
 
 #[tokio::test]
+async fn keys_with_signatures_that_are_none_do_not_hide_others() {
+    let server = server().await;
+    let (ann, bob) = (user(&server, "ann").await, user(&server, "bob").await);
+    with_keys(&bob).await;
+    let key = Key::new(&ann.device_id);
+    for odd in [json!("none"), json!({ &ann.user_id: 5 }), json!([])] {
+        let mut keys = device_keys(&ann, &key);
+        keys["signatures"] = odd;
+        let body = json!({ "device_keys": keys });
+        ann.request("POST", "/keys/upload", Some(&body)).await.ok();
+        let mut bare = keys.clone();
+        bare.as_object_mut().unwrap().remove("signatures");
+        let signed = key.sign(&ann, &bare);
+        let body = json!({ &ann.user_id: { &ann.device_id: signed } });
+        let answer = ann.request("POST", "/keys/signatures/upload", Some(&body)).await.ok();
+        assert_eq!(answer["failures"], json!({}));
+        let body = json!({ "device_keys": { &ann.user_id: [], &bob.user_id: [] } });
+        let found = bob.request("POST", "/keys/query", Some(&body)).await.ok();
+        assert!(found["device_keys"][&bob.user_id][&bob.device_id].is_object(), "{found}");
+        let anns = &found["device_keys"][&ann.user_id][&ann.device_id]["signatures"];
+        assert!(anns[&ann.user_id][key.id()].is_string(), "{found}");
+    }
+}
+
+#[tokio::test]
+async fn only_the_two_concerned_learn_of_a_signature_on_anothers_key() {
+    let server = server().await;
+    let (ann, bob, cas) =
+        (user(&server, "ann").await, user(&server, "bob").await, user(&server, "cas").await);
+    let room_id = encrypted_room(&ann).await;
+    bob.join(&room_id).await.ok();
+    cas.join(&room_id).await.ok();
+    let (master, others) = (Key::new(""), Key::new(""));
+    let body = json!({
+        "master_key": master.cross_signing(&ann, "master"),
+        "user_signing_key": master.sign(&ann, &others.cross_signing(&ann, "user_signing")),
+    });
+    let path = "/keys/device_signing/upload";
+    ann.request("POST", path, Some(&body)).await.ok();
+    let bobs = Key::new("");
+    let bobs_master = bobs.cross_signing(&bob, "master");
+    bob.request("POST", path, Some(&json!({ "master_key": bobs_master }))).await.ok();
+    let since = [ann.here().await, bob.here().await, cas.here().await];
+    let signed = json!({ &bob.user_id: { &bobs.public: others.sign(&ann, &bobs_master) } });
+    let answer = ann.request("POST", "/keys/signatures/upload", Some(&signed)).await.ok();
+    assert_eq!(answer["failures"], json!({}));
+    assert_eq!(listed(&ann.news(&since[0]).await, "changed"), set(&[&bob]));
+    assert_eq!(listed(&bob.news(&since[1]).await, "changed"), set(&[&bob]));
+    assert_eq!(listed(&cas.sync(Some(&since[2]), 0, None).await, "changed"), set(&[]));
+}
+
+#[tokio::test]
+async fn keys_are_bounded_in_their_number_and_their_names() {
+    let server = server().await;
+    let ann = user(&server, "ann").await;
+    let upload = async |kind: &str, names: Vec<String>| {
+        let keys: serde_json::Map<_, _> =
+            names.into_iter().map(|name| (name, json!({ "key": "k", "fallback": true }))).collect();
+        ann.request("POST", "/keys/upload", Some(&json!({ kind: keys }))).await
+    };
+    let algorithms = |from: usize, to: usize| (from..to).map(|n| format!("alg{n}:k")).collect();
+    upload("fallback_keys", algorithms(0, 16)).await.ok();
+    upload("fallback_keys", algorithms(0, 16)).await.ok();
+    upload("fallback_keys", algorithms(16, 17)).await.refused(400, "M_INVALID_PARAM");
+    let long = vec![format!("signed_curve25519:{}", "x".repeat(255))];
+    upload("one_time_keys", long.clone()).await.refused(400, "M_INVALID_PARAM");
+    upload("fallback_keys", long).await.refused(400, "M_INVALID_PARAM");
+}
+
+#[tokio::test]
 async fn those_who_share_a_room_learn_of_changed_devices() {
     let server = server().await;
     let (ann, bob, cas) =

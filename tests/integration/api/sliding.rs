@@ -548,6 +548,35 @@ async fn an_invite_is_stripped_and_its_end_is_told_once() {
 }
 
 #[tokio::test]
+async fn an_invite_by_an_ignored_user_is_not_told() {
+    let server = server().await;
+    let (ann, bob) = (user(&server, "ann").await, user(&server, "bob").await);
+    let path = |event_type| format!("/user/{}/account_data/{event_type}", encode(&bob.user_id));
+    let ignore = async |list: Value| {
+        bob.put(&path("m.ignored_user_list"), json!({ "ignored_users": list })).await.ok();
+    };
+    ignore(json!({ &ann.user_id: {} })).await;
+    let room_id = ann.create_room(json!({ "invite": [bob.user_id] })).await;
+    let body = with(
+        window(0, 9, 1),
+        "/room_subscriptions",
+        json!({ &room_id: { "timeline_limit": 1, "required_state": [] } }),
+    );
+    let mut slide = Slide::new(&bob);
+    let answer = slide.next(&body).await;
+    assert_eq!((&answer["lists"]["all"]["count"], rooms(&answer).len()), (&json!(0), 0));
+    let another = ann.create_room(json!({ "invite": [bob.user_id] })).await;
+    assert_eq!(rooms(&slide.next(&body).await).len(), 0);
+    // Once they take such invites, they learn of those that are there.
+    ignore(json!({})).await;
+    let answer = slide.next(&body).await;
+    assert_eq!(sorted(rooms(&answer)), sorted(vec![room_id, another]));
+    bob.put(&path("m.invite_permission_config"), json!({ "default_action": "block" })).await.ok();
+    let answer = slide.next(&body).await;
+    assert_eq!((&answer["lists"]["all"]["count"], rooms(&answer).len()), (&json!(0), 0));
+}
+
+#[tokio::test]
 async fn a_knock_is_stripped_like_an_invite() {
     let server = server().await;
     let (ann, bob) = (user(&server, "ann").await, user(&server, "bob").await);
