@@ -185,7 +185,17 @@ pub(super) async fn get(
 
 /// A delayed event as its owner gets it.
 fn shown(app: &Server, event: &DelayedEvent) -> Result<Value, ReadError> {
-    let content = content(app, event)?.unwrap_or_else(|| to_raw(&json!({})));
+    let state = app.engine.state();
+    let sent = match event.finished.as_ref().map(|finished| &finished.outcome) {
+        Some(DelayedOutcome::Send { event_id }) => app.engine.events().find(state, event_id)?,
+        _ => None,
+    };
+    let is_redacted = sent.is_some_and(|sent| {
+        let room = state.rooms.get(&sent.room_id);
+        room.is_some_and(|room| room.redaction_of(sent.offset, Offset::MAX).is_some())
+    });
+    let content = content(app, event)?.filter(|_| !is_redacted);
+    let content = content.unwrap_or_else(|| to_raw(&json!({})));
     let mut shown = json!({
         "delay_id": event.delay_id,
         "room_id": event.room_id,

@@ -191,8 +191,8 @@ pub(crate) fn endpoints(config: &Config) -> Table<Server> {
         .on_json(keys::upload_signatures)
         .on(to_device::send)
         .on(user_directory::search)
-        .raw(GET, "/_matrix/client/v1/mutual_rooms", REQUIRED, user_directory::mutual_rooms)
-        .raw(
+        .raw_json(GET, "/_matrix/client/v1/mutual_rooms", REQUIRED, user_directory::mutual_rooms)
+        .raw_json(
             GET,
             "/_matrix/client/unstable/uk.half-shot.msc2666/user/mutual_rooms",
             REQUIRED,

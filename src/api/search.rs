@@ -1,7 +1,7 @@
 //! Server side search: what is said in the rooms that the caller is or was in.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet, hash_map::Entry},
     sync::Arc,
 };
 
@@ -206,16 +206,23 @@ impl Wanted {
             until,
             most: limits::SEARCH_HITS,
         };
-        let looked_up = cx.app.search.look(|snapshot| {
+        let (hits, versions) = cx.app.search.look(|snapshot| {
             let hits = snapshot.hits(&query)?;
-            let with_versions = |hit: Hit| Ok((hit, snapshot.versions(hit.place.event)?));
-            hits.into_iter().map(with_versions).collect::<tantivy::Result<Vec<_>>>()
+            // Once of each event: one that was edited often has as many hits.
+            let mut versions: HashMap<Offset, Vec<Offset>> = HashMap::new();
+            for event in hits.iter().map(|hit| hit.place.event) {
+                if let Entry::Vacant(new) = versions.entry(event) {
+                    new.insert(snapshot.versions(event)?);
+                }
+            }
+            Ok((hits, versions))
         })?;
-        let scanned_all = looked_up.len() < limits::SEARCH_HITS;
-        let last_place = looked_up.last().map(|(hit, _)| hit.place);
+        let scanned_all = hits.len() < limits::SEARCH_HITS;
+        let last_place = hits.last().map(|hit| hit.place);
         let mut found = Found { results: Vec::new(), count: 0, more_after: None, at: until };
-        for (hit, versions) in looked_up {
-            let Some(result) = self.judge(view, &rooms, hit, &versions, until)? else { continue };
+        for hit in hits {
+            let versions = versions.get(&hit.place.event).map_or(&[][..], Vec::as_slice);
+            let Some(result) = self.judge(view, &rooms, hit, versions, until)? else { continue };
             found.count += 1;
             if found.results.len() < self.limit {
                 found.results.push(result);

@@ -132,13 +132,17 @@ impl Engine {
     fn reduction(&self, redacted: Redacted) -> Result<Option<Reduced>, ReadError> {
         let Redacted { event: offset, because, .. } = redacted;
         let Some(record) = self.log().get(offset)? else { return Ok(None) };
-        let Ok(Some(Command::RoomEvent(event))) = record.command() else { return Ok(None) };
-        let Some(room) = self.state().rooms.get(&event.room_id) else { return Ok(None) };
+        let room_id = match record.command() {
+            Ok(Some(Command::RoomEvent(body))) => body.room_id,
+            Ok(Some(Command::DelayedSchedule(body))) => body.room_id,
+            _ => return Ok(None),
+        };
+        let Some(room) = self.state().rooms.get(&room_id) else { return Ok(None) };
         let bytes = match &record.payload {
             Payload::Present(bytes) => bytes,
             Payload::Reduced(_) | Payload::Erased => return Ok(None),
         };
-        match reduced(bytes, &room.version) {
+        match reduced(&record.header.kind, bytes, &room.version) {
             Ok(left) => Ok(Some(Reduced {
                 offset,
                 because,

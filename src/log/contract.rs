@@ -130,7 +130,8 @@ pub(crate) fn event(text: &str) -> NewRecord {
 pub(crate) fn erasure(log: &dyn Log, events: &[u64], superseded: &[(u64, u64)]) -> NewRecord {
     let reduction = |offset: &u64| {
         let record = log.get(Offset::new(*offset)).unwrap().unwrap();
-        let left = reduced(record.payload.bytes().unwrap(), &RoomVersionId::V10).unwrap();
+        let left =
+            reduced("room.event", record.payload.bytes().unwrap(), &RoomVersionId::V10).unwrap();
         Reduced {
             offset: Offset::new(*offset),
             because: Offset::new(*offset),

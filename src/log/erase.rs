@@ -108,10 +108,15 @@ pub(crate) fn remainder(record: &Record, target: &Target) -> Result<Payload, Era
     let offset = record.offset();
     match (target, &record.payload) {
         (Target::Superseded, _) if record.header.ephemeral => Ok(Payload::Erased),
-        (Target::Reduced(target), payload) if &*record.header.kind == "room.event" => {
+        (Target::Reduced(target), payload) => {
             let Payload::Present(bytes) = payload else { return Ok(payload.clone()) };
-            let bytes = reduced(bytes, &target.room_version)
-                .map_err(|source| EraseError::Reduce { offset, source })?;
+            let bytes =
+                reduced(&record.header.kind, bytes, &target.room_version).map_err(|source| {
+                    match source {
+                        ReduceError::Kind(_) => EraseError::Kind(offset),
+                        source => EraseError::Reduce { offset, source },
+                    }
+                })?;
             if *blake3::hash(&bytes).as_bytes() != target.hash {
                 return Err(EraseError::Hash(offset));
             }

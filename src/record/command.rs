@@ -258,7 +258,7 @@ pub struct LogErase {
 /// An event that lost its content.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reduced {
-    /// The record of the event.
+    /// The record of the event, or of the `delayed.schedule` that it was sent from.
     pub offset: Offset,
     /// The record of the redaction that took it.
     pub because: Offset,

@@ -93,6 +93,8 @@ struct Inner {
     /// The scheduled state events of each key.
     state: HashMap<(OwnedRoomId, String, String), BTreeSet<Offset>>,
     users: BTreeMap<OwnedUserId, OfUser>,
+    /// From each event that was sent to the record that scheduled it, for when it is redacted.
+    sent: BTreeMap<Offset, Offset>,
 }
 
 #[derive(Debug, Default)]
@@ -161,6 +163,12 @@ impl Delayed {
         offsets.filter_map(|offset| inner.events.get(offset).cloned()).collect()
     }
 
+    /// The record that scheduled the event at `event`, if it was scheduled.
+    #[must_use]
+    pub fn sent_as(&self, event: Offset) -> Option<Offset> {
+        self.0.read().sent.get(&event).copied()
+    }
+
     pub(super) fn schedule(&self, offset: Offset, body: DelayedSchedule) {
         let event = DelayedEvent {
             offset,
@@ -181,6 +189,14 @@ impl Delayed {
         }
         inner.users.entry(event.user_id.clone()).or_default().scheduled.insert(offset);
         inner.events.insert(offset, Arc::new(event));
+    }
+
+    /// The event at `event` is the delayed one.
+    pub(super) fn send(&self, event: Offset, delay_id: &str) {
+        let mut inner = self.0.write();
+        if let Some(schedule) = inner.by_id.get(delay_id).copied() {
+            inner.sent.insert(event, schedule);
+        }
     }
 
     pub(super) fn restart(&self, body: &DelayedRestart) {
@@ -229,7 +245,9 @@ impl Delayed {
 
     pub(super) fn digest(&self, digest: &mut super::digest::Digest) {
         // All else is an index of these.
-        digest.add(&self.0.read().events);
+        let inner = self.0.read();
+        digest.add(&inner.events);
+        digest.add(&inner.sent);
     }
 }
 

@@ -18,8 +18,8 @@ pub struct Erasures(RwLock<Inner>);
 
 #[derive(Debug, Default, Serialize)]
 struct Inner {
-    /// By the offset of the redaction, the events that still have the content it took.
-    redacted: BTreeMap<Offset, Redacted>,
+    /// By the offset of the redaction and their own, the records that still have the content it took.
+    redacted: BTreeMap<(Offset, Offset), Redacted>,
     /// The ephemeral records that say nothing any more.
     superseded: BTreeSet<Offset>,
     /// The `log.erase` records.
@@ -28,10 +28,10 @@ struct Inner {
     done_ms: u64,
 }
 
-/// A redacted event whose content is still in the log.
+/// A record that still has the content of a redacted event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Redacted {
-    /// The event.
+    /// The event, or the `delayed.schedule` that it was sent from.
     pub event: Offset,
     /// The redaction.
     pub because: Offset,
@@ -40,8 +40,8 @@ pub struct Redacted {
 }
 
 impl Erasures {
-    /// Up to `limit` events that were redacted at or before `until_ms` and still have their content,
-    /// in the order of their redactions.
+    /// Up to `limit` records whose events were redacted at or before `until_ms` and that still have their
+    /// content, in the order of their redactions.
     #[must_use]
     pub fn redacted(&self, until_ms: u64, limit: usize) -> Vec<Redacted> {
         let inner = self.0.read();
@@ -79,7 +79,7 @@ impl Erasures {
     }
 
     pub(super) fn redact(&self, redacted: Redacted) {
-        self.0.write().redacted.insert(redacted.because, redacted);
+        self.0.write().redacted.insert((redacted.because, redacted.event), redacted);
     }
 
     pub(super) fn supersede(&self, offsets: impl IntoIterator<Item = Offset>) {
@@ -89,7 +89,7 @@ impl Erasures {
     pub(super) fn erase(&self, offset: Offset, time_ms: u64, body: &LogErase) {
         let mut inner = self.0.write();
         for reduced in &body.reduced {
-            inner.redacted.remove(&reduced.because);
+            inner.redacted.remove(&(reduced.because, reduced.offset));
         }
         for (first, last) in &body.superseded {
             // The record was written by whoever wrote the log: it need not make sense.

@@ -470,6 +470,9 @@ impl State {
             let (scope, id) = (&transaction.scope, &transaction.id);
             self.transactions.insert(offset, transaction.session, scope, id);
         }
+        if let Some(delay_id) = &body.delay_id {
+            self.delayed.send(offset, delay_id);
+        }
         self.events.insert(offset, &body.event_id);
         let relation = self.relation(&pdu.event_type, pdu.content, &body.pdu);
         let facts = rooms::EventFacts {
@@ -483,7 +486,10 @@ impl State {
             activity: rooms::is_activity(&pdu.event_type),
         };
         if let Some(event) = self.rooms.add_event(offset, &body.room_id, facts) {
-            self.erasures.redact(erasures::Redacted { event, because: offset, time_ms });
+            // What scheduled the event has the same content.
+            for event in [Some(event), self.delayed.sent_as(event)].into_iter().flatten() {
+                self.erasures.redact(erasures::Redacted { event, because: offset, time_ms });
+            }
         }
         Ok(effects)
     }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use parking_lot::RwLock;
 use ruma::{OwnedUserId, UserId};
 
-use crate::text;
+use crate::{limits, text};
 
 /// The names of all local users, as they are now. Follows from accounts alone.
 #[derive(Debug, Default)]
@@ -50,7 +50,8 @@ pub struct Found {
 impl Names {
     /// The users of whose id or display name each word of `term` begins a word, in no order. Case and
     /// accents do not matter. A user id, or the beginning of one with its `@` or its `:`, finds by the
-    /// id, too. Costs what each of its words finds by itself.
+    /// id, too. Costs what each of its words finds by itself, of which the first
+    /// [`limits::SEARCH_WORDS`] count.
     #[must_use]
     pub fn find(&self, term: &str) -> Vec<Found> {
         let inner = self.0.read();
@@ -123,7 +124,8 @@ impl Inner {
 
     /// The users in whose names each word of `folded` begins a word.
     fn with_words(&self, folded: &str) -> BTreeSet<u32> {
-        let sought = text::words(folded).into_iter().flat_map(|word| text::sought(&word.folded));
+        let words = text::words(folded).into_iter().take(limits::SEARCH_WORDS);
+        let sought: BTreeSet<String> = words.flat_map(|word| text::sought(&word.folded)).collect();
         let mut all: Option<BTreeSet<u32>> = None;
         for word in sought {
             let beginning = self.words.range::<str, _>((
@@ -214,6 +216,17 @@ mod tests {
             .collect();
         found.sort();
         found
+    }
+
+    #[test]
+    fn a_term_of_very_many_words_is_looked_for_by_its_first() {
+        let names = names(&[("@ann:e.test", Some("Ann Bell"))]);
+        let of = |count: usize, last: &str| format!("{}{last}", "ann ".repeat(count));
+        assert!(found(&names, &of(limits::SEARCH_WORDS - 1, "zoe")).is_empty());
+        for last in ["zoe", "bell"] {
+            let found = found(&names, &of(limits::SEARCH_WORDS, last));
+            assert_eq!(found, [(Fit::Words, "ann".to_owned())], "{last}");
+        }
     }
 
     #[test]

@@ -14,6 +14,8 @@ use crate::harness::{Random, TestServer, User, encode, number_from_env, restore,
 const AT_ONCE: [(&str, &str); 2] =
     [("LOGCABIN_ERASURE_REDACTED_AFTER_SECONDS", "0"), ("LOGCABIN_ERASURE_SWEEP_SECONDS", "1")];
 
+const DELAYED: &str = "/_matrix/client/unstable/org.matrix.msc4140/delayed_events";
+
 /// How long a server may take to get a text off the disk; no test is about this.
 const GONE_WITHIN: Duration = Duration::from_secs(120);
 
@@ -110,6 +112,51 @@ async fn what_was_redacted_leaves_every_file() {
     assert_ne!(digest(server.data_dir()), before);
 
     // Of what is left, all can be rebuilt.
+    let new = TempDir::new().expect("a temporary directory");
+    let data_dir = new.path().join("data");
+    restore(&server.data_dir().join("archive"), &data_dir);
+    assert_verifies(&data_dir);
+    assert_eq!(files_with(&data_dir, SECRET), Vec::<PathBuf>::new());
+}
+
+#[tokio::test]
+async fn what_was_scheduled_sent_and_redacted_leaves_every_file() {
+    const SECRET: &str = "the-eagle-will-land";
+    let mut server = TestServer::start_with(&AT_ONCE).await;
+    let ann = server.register("ann").await;
+    let room_id = ann.create_room(json!({})).await;
+    let mut delays = Vec::new();
+    for (txn_id, text) in [("1", SECRET), ("2", "this-one-stays")] {
+        let query = "org.matrix.msc4140.delay=3600000";
+        let path = format!("/rooms/{}/send/m.room.message/{txn_id}?{query}", encode(&room_id));
+        let content = json!({ "msgtype": "m.text", "body": text });
+        delays.push(ann.request("PUT", &path, Some(&content)).await.ok_string("delay_id"));
+    }
+    for delay_id in &delays {
+        let path = format!("{DELAYED}/{}/send", encode(delay_id));
+        server.http().request("POST", &path, None, Some(&json!({}))).await.ok();
+    }
+    let delayed = async |ann: &User, delay_id: &str| {
+        let path = format!("{DELAYED}/{}", encode(delay_id));
+        ann.http.request("GET", &path, Some(&ann.access_token), None).await.ok()
+    };
+    let sent = delayed(&ann, &delays[0]).await;
+    assert_eq!(sent["content"]["body"], SECRET);
+    let event_id = sent["event_id"].as_str().expect("it was sent");
+
+    redact(&ann, &room_id, event_id, "3").await;
+    // From now on, whether it has left the files yet or not.
+    assert_eq!(delayed(&ann, &delays[0]).await["content"], json!({}));
+    wait_until_gone(&server, SECRET).await;
+    server.stop();
+    assert_verifies(server.data_dir());
+    server.restart().await;
+    let ann = User { http: server.http(), ..ann };
+    let after = delayed(&ann, &delays[0]).await;
+    assert_eq!((&after["content"], &after["event_id"]), (&json!({}), &sent["event_id"]));
+    assert_eq!(delayed(&ann, &delays[1]).await["content"]["body"], "this-one-stays");
+
+    server.stop();
     let new = TempDir::new().expect("a temporary directory");
     let data_dir = new.path().join("data");
     restore(&server.data_dir().join("archive"), &data_dir);
