@@ -185,13 +185,13 @@ pub fn respond(
         key_counts: KeyCounts::of(view, since),
     };
     let mut with_account_data = BTreeSet::new();
-    if let Some(account) = &account {
-        if initial || account.read().changed > since {
-            response.account_data.events =
-                account_data::global(view, account, since, &filter.account_data, initial)?;
-            let account = account.read();
-            with_account_data.extend(account_data::rooms_changed(&account, since, view.at()));
-        }
+    if let Some(account) = &account
+        && (initial || account.read().changed > since)
+    {
+        response.account_data.events =
+            account_data::global(view, account, since, &filter.account_data, initial)?;
+        let account = account.read();
+        with_account_data.extend(account_data::rooms_changed(&account, since, view.at()));
     }
     let rooms = rooms_to_look_at(view, request, since, with_account_data);
     if !initial {

@@ -120,10 +120,10 @@ impl Ledger {
 
     /// The content of the user's global account data of this type as of `at`.
     fn global_data(&self, event_type: &str, at: Offset) -> Option<&Value> {
-        let of_type = self.account_data.iter().filter(|data| {
+        let newest = self.account_data.iter().rfind(|data| {
             data.room_id.is_none() && data.event_type == event_type && data.offset <= at
         });
-        of_type.last().map(|data| &data.content)
+        newest.map(|data| &data.content)
     }
 
     /// Whether the user ignores `other` as of `at` (client-server API, "Ignoring Users").
