@@ -3,9 +3,11 @@
 //! Nobody polls. What is due next is asked of those who know, which for all that must outlive a restart
 //! are the projections; one task for each sleeps until then, or until it is told that this has changed.
 
-use std::time::Duration;
+use std::{panic::AssertUnwindSafe, time::Duration};
 
+use futures_util::FutureExt;
 use tokio::sync::Notify;
+use tracing::error;
 
 use crate::{clock::Clock, limits, shutdown::Shutdown};
 
@@ -28,9 +30,18 @@ pub(crate) async fn keep<T: Timed>(timed: T, clock: Clock, shutdown: Shutdown) {
         let now_ms = clock.now_ms();
         let sleep = match timed.next_ms() {
             Some(at_ms) if at_ms <= now_ms => {
-                tokio::select! {
-                    () = timed.fire(now_ms) => continue,
+                // A panic costs what was being done, and not all that is to be done after it.
+                let fire = AssertUnwindSafe(timed.fire(now_ms)).catch_unwind();
+                let fired = tokio::select! {
+                    fired = fire => fired,
                     () = shutdown.given() => return,
+                };
+                match fired {
+                    Ok(()) => continue,
+                    Err(_) => {
+                        error!("what was due could not be done: a panic");
+                        limits::TIMER_RETRY
+                    }
                 }
             }
             Some(at_ms) => Duration::from_millis(at_ms - now_ms).min(limits::TIMER_SLEEP),
@@ -82,6 +93,42 @@ mod tests {
                 self.done.notify_one();
             }
         }
+    }
+
+    #[derive(Default)]
+    struct Broken {
+        changed: Notify,
+        fired: Mutex<u32>,
+        done: Notify,
+    }
+
+    impl Timed for Arc<Broken> {
+        fn next_ms(&self) -> Option<u64> {
+            (*self.fired.lock() < 2).then_some(0)
+        }
+
+        fn changed(&self) -> &Notify {
+            &self.changed
+        }
+
+        async fn fire(&self, _: u64) {
+            let mut fired = self.fired.lock();
+            *fired += 1;
+            assert!(*fired > 1, "the first time fails");
+            self.done.notify_one();
+        }
+    }
+
+    #[tokio::test]
+    async fn a_timer_that_failed_goes_on() {
+        let broken = Arc::new(Broken::default());
+        let shutdown = Shutdown::when(std::future::pending());
+        // Kept until it waits after the failure: nobody wants to wait for as long in a test.
+        broken.changed.notify_one();
+        let task = tokio::spawn(keep(Arc::clone(&broken), Clock::system(), shutdown));
+        broken.done.notified().await;
+        assert_eq!(*broken.fired.lock(), 2);
+        task.abort();
     }
 
     #[tokio::test]
