@@ -25,8 +25,7 @@ use crate::{
     http::{ApiError, Cx, RawRequest, Reply, Session},
     limits,
     push::ruleset,
-    record::Command,
-    state::History,
+    record::Offset,
     sync::account_data::is_deleted,
 };
 
@@ -93,8 +92,7 @@ pub(super) async fn delete(
     cx: Cx<Server, Option<Session>>,
     request: RawRequest,
 ) -> Result<Reply, ApiError> {
-    let session = cx.caller.clone().ok_or_else(ApiError::missing_token)?;
-    let cx = cx.called_by(session);
+    let cx = cx.with_session()?;
     let (user_id, room_id, event_type) = match &request.args[..] {
         [user_id, event_type] => (user_id, None, event_type),
         [user_id, room_id, event_type] => (user_id, Some(room_id), event_type),
@@ -180,15 +178,9 @@ pub(super) fn find(
     room_id: Option<&RoomId>,
     event_type: &str,
 ) -> Result<Option<Box<RawValue>>, ApiError> {
-    let Some(account) = cx.app.engine.state().accounts.get(user_id) else { return Ok(None) };
-    let key = (room_id.map(ToOwned::to_owned), event_type.to_owned());
-    let offset = account.read().account_data.get(&key).map(History::last_change);
-    Ok(match offset.map(|offset| cx.app.engine.events().command(offset)).transpose()?.flatten() {
-        Some(Command::AccountDataSet(body)) => {
-            Some(body.content).filter(|content| !is_deleted(content))
-        }
-        _ => None,
-    })
+    let (state, events) = (cx.app.engine.state(), cx.app.engine.events());
+    let content = events.account_data(state, user_id, room_id, event_type, Offset::MAX)?;
+    Ok(content.filter(|content| !is_deleted(content)))
 }
 
 async fn set(

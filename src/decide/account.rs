@@ -3,12 +3,12 @@
 use ruma::{OwnedDeviceId, OwnedRoomId, OwnedUserId, UserId};
 use serde_json::value::RawValue;
 
-use super::{Proposal, Refusal, Turn};
+use super::{Env, Proposal, Refusal, Turn};
 use crate::{
     events::to_raw,
     limits,
     record::{
-        Command, Stream,
+        Offset, Stream,
         command::{
             AccountDataSet, AccountKind, DeviceConfirm, DeviceLogin, DeviceRefresh, DeviceRemove,
             DeviceRename, FilterCreate, ProfileSet, Secret, TokenHash, Tokens, UserPassword,
@@ -17,7 +17,7 @@ use crate::{
     },
 };
 
-fn no_account() -> Refusal {
+pub(super) fn no_account() -> Refusal {
     Refusal::NotFound("There is no such user here.".to_owned())
 }
 
@@ -404,15 +404,14 @@ impl Proposal for SetTag {
     // All tags of a room are one piece of account data. They are read within the turn: of two who change
     // them at once, neither undoes what the other did.
     fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
-        let account = turn.env.state.accounts.get(&self.user_id).ok_or_else(no_account)?;
-        let key = (Some(self.room_id.clone()), "m.tag".to_owned());
-        let offset = account.read().account_data.get(&key).map(|history| history.last_change());
-        let before = match offset.map(|offset| turn.env.events.command(offset)).transpose()? {
-            Some(Some(Command::AccountDataSet(body))) => body.content,
-            _ => to_raw(&serde_json::json!({})),
-        };
+        let Env { state, events, .. } = turn.env;
+        if !state.accounts.contains(&self.user_id) {
+            return Err(no_account());
+        }
+        let room_id = Some(&*self.room_id);
+        let before = events.account_data(state, &self.user_id, room_id, "m.tag", Offset::MAX)?;
         let before: serde_json::Map<String, serde_json::Value> =
-            serde_json::from_str(before.get()).unwrap_or_default();
+            before.and_then(|before| serde_json::from_str(before.get()).ok()).unwrap_or_default();
         let mut content = before.clone();
         // A client may have set anything as the account data of this type.
         let tags = content.entry("tags").or_insert_with(|| serde_json::json!({}));

@@ -87,15 +87,12 @@ impl Proposal for Schedule {
 impl Schedule {
     fn scheduled_before(&self, turn: &Turn<'_>) -> Result<Option<String>, Refusal> {
         let Some(transaction) = &self.transaction else { return Ok(None) };
-        let Transaction { session, id, scope } = transaction;
-        for offset in turn.env.state.transactions.candidates(*session, scope, id) {
-            if let Some(Command::DelayedSchedule(body)) = turn.env.events.command(offset)?
-                && body.transaction.as_ref() == Some(transaction)
-            {
-                return Ok(Some(body.delay_id));
+        turn.done_by(transaction, |command| match command {
+            Command::DelayedSchedule(body) if body.transaction.as_ref() == Some(transaction) => {
+                Some(body.delay_id)
             }
-        }
-        Ok(None)
+            _ => None,
+        })
     }
 }
 

@@ -348,6 +348,25 @@ impl<'a> Turn<'a> {
         Ok(sent.map(|event| event.event_id.clone()))
     }
 
+    /// What a transaction that is not an event's has done already, as far as `pick` finds it in a command.
+    ///
+    /// # Errors
+    /// When the log cannot be read.
+    fn done_by<T>(
+        &self,
+        transaction: &Transaction,
+        pick: impl Fn(Command) -> Option<T>,
+    ) -> Result<Option<T>, Refusal> {
+        let Transaction { session, id, scope } = transaction;
+        for offset in self.env.state.transactions.candidates(*session, scope, id) {
+            let command = self.env.events.command(offset)?;
+            if let Some(done) = command.and_then(&pick) {
+                return Ok(Some(done));
+            }
+        }
+        Ok(None)
+    }
+
     /// Notes that this transaction has sent this event, for proposals later in the turn.
     pub fn note_sent(&mut self, transaction: &Transaction, event_id: &OwnedEventId) {
         self.transactions.insert(key(transaction), event_id.clone());

@@ -8,12 +8,11 @@ use ruma::{
     },
 };
 
-use super::{Proposal, Refusal, Turn};
+use super::{Env, Proposal, Refusal, Turn, account::no_account};
 use crate::{
     limits,
     push::{Glob, PART_CHARS, ruleset},
-    record::{Command, Stream, command::AccountDataSet},
-    state::History,
+    record::{Offset, Stream, command::AccountDataSet},
 };
 
 /// Change a user's push rules. Read, changed and written in the user's turn, so that of two changes at
@@ -54,14 +53,12 @@ impl Proposal for ChangePushRules {
     }
 
     fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
-        let no_account = || Refusal::NotFound("There is no such user here.".to_owned());
-        let account = turn.env.state.accounts.get(&self.user_id).ok_or_else(no_account)?;
-        let key = (None, ruleset::EVENT_TYPE.to_owned());
-        let offset = account.read().account_data.get(&key).map(History::last_change);
-        let before = match offset.map(|offset| turn.env.events.command(offset)).transpose()? {
-            Some(Some(Command::AccountDataSet(body))) => Some(body.content),
-            _ => None,
-        };
+        let Env { state, events, .. } = turn.env;
+        if !state.accounts.contains(&self.user_id) {
+            return Err(no_account());
+        }
+        let event_type = ruleset::EVENT_TYPE;
+        let before = events.account_data(state, &self.user_id, None, event_type, Offset::MAX)?;
         let mut rules = ruleset::shown(&self.user_id, before.as_deref());
         change(&mut rules, self.change.clone())?;
         let content = ruleset::kept(&self.user_id, rules);

@@ -100,15 +100,11 @@ impl SendToDevice {
 }
 
 fn was_sent(turn: &Turn<'_>, transaction: &Transaction) -> Result<bool, Refusal> {
-    let Transaction { session, id, scope } = transaction;
-    for offset in turn.env.state.transactions.candidates(*session, scope, id) {
-        if let Some(Command::ToDeviceSend(sent)) = turn.env.events.command(offset)?
-            && sent.transaction.is_some_and(|sent| sent.scope == *scope && sent.id == *id)
-        {
-            return Ok(true);
-        }
-    }
-    Ok(false)
+    let sent = turn.done_by(transaction, |command| match command {
+        Command::ToDeviceSend(sent) if sent.transaction.as_ref() == Some(transaction) => Some(()),
+        _ => None,
+    })?;
+    Ok(sent.is_some())
 }
 
 /// Note that a device has got its messages.

@@ -406,7 +406,7 @@ fn carry_settings(
     let env = turn.env;
     turn.rests_on(Stream::user(user_id));
     let set = |room_id: Option<&RoomId>, event_type: &str| {
-        env.events.account_data(&env.state, user_id, room_id, event_type)
+        env.events.account_data(&env.state, user_id, room_id, event_type, Offset::MAX)
     };
     let mut append = |room_id: Option<&RoomId>, event_type: &str, content: Box<RawValue>| {
         let data = AccountDataSet {

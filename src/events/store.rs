@@ -17,7 +17,7 @@ use super::{EventRef, StoredEvent};
 use crate::{
     log::{Log, ReadError},
     record::{Command, Offset, Record, command::LogErase},
-    state::{History, State},
+    state::State,
 };
 
 /// Reads events and other payloads by offset.
@@ -172,7 +172,7 @@ impl EventStore {
         Ok(record.and_then(|record| record.command().ok().flatten()))
     }
 
-    /// The account data of a user, global or of a room, as it is now.
+    /// The account data of a user, global or of a room, as of `at`, as it is kept.
     ///
     /// # Errors
     /// When the log cannot be read.
@@ -182,10 +182,10 @@ impl EventStore {
         user_id: &UserId,
         room_id: Option<&RoomId>,
         event_type: &str,
+        at: Offset,
     ) -> Result<Option<Box<RawValue>>, ReadError> {
         let Some(account) = state.accounts.get(user_id) else { return Ok(None) };
-        let key = (room_id.map(ToOwned::to_owned), event_type.to_owned());
-        let offset = account.read().account_data.get(&key).map(History::last_change);
+        let offset = account.read().account_data_at(room_id, event_type, at);
         let Some(offset) = offset else { return Ok(None) };
         Ok(match self.command(offset)? {
             Some(Command::AccountDataSet(body)) => Some(body.content),
@@ -203,7 +203,8 @@ impl EventStore {
             #[serde(borrow)]
             default_action: std::borrow::Cow<'a, str>,
         }
-        let config = self.account_data(state, user_id, None, "m.invite_permission_config")?;
+        let event_type = "m.invite_permission_config";
+        let config = self.account_data(state, user_id, None, event_type, Offset::MAX)?;
         // What cannot be read blocks nothing.
         let config =
             config.as_ref().and_then(|raw| serde_json::from_str::<Config<'_>>(raw.get()).ok());

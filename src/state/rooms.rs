@@ -498,14 +498,6 @@ impl Room {
     #[must_use]
     pub fn joined_between(&self, since: Offset, to: Offset) -> Vec<OwnedUserId> {
         let inner = self.inner.read();
-        let from = inner.state_log.partition_point(|(offset, _)| *offset <= since);
-        let changed = inner.state_log[from..].iter().take_while(|(offset, _)| *offset <= to);
-        let users: BTreeSet<&UserId> = changed
-            .filter_map(|(_, key)| match inner.keys.get(*key as usize)? {
-                (StateEventType::RoomMember, user_id) => <&UserId>::try_from(&**user_id).ok(),
-                _ => None,
-            })
-            .collect();
         let is_joined = |user_id: &UserId, at| {
             let history = inner.members.get(user_id);
             history
@@ -513,7 +505,8 @@ impl Room {
                 .is_some_and(|(_, is)| *is == Membership::Join)
         };
         let newly = |user_id: &&UserId| is_joined(user_id, to) && !is_joined(user_id, since);
-        users.into_iter().filter(newly).map(ToOwned::to_owned).collect()
+        let changed = inner.members_changed(since, to);
+        changed.into_iter().filter(newly).map(ToOwned::to_owned).collect()
     }
 
     /// How many users are joined or invited now.
@@ -537,11 +530,7 @@ impl Room {
     #[must_use]
     pub fn members_changed(&self, since: Offset, to: Offset) -> BTreeSet<OwnedUserId> {
         let inner = self.inner.read();
-        let from = inner.state_log.partition_point(|(offset, _)| *offset <= since);
-        let changed = inner.state_log[from..].iter().take_while(|(offset, _)| *offset <= to);
-        let keys = changed.filter_map(|(_, key)| inner.keys.get(*key as usize));
-        let members = keys.filter(|(event_type, _)| *event_type == StateEventType::RoomMember);
-        members.filter_map(|(_, user_id)| OwnedUserId::try_from(user_id.as_ref()).ok()).collect()
+        inner.members_changed(since, to).into_iter().map(ToOwned::to_owned).collect()
     }
 
     /// Whether how many are joined or invited changed after `since`, even if it changed back.
@@ -668,6 +657,16 @@ impl Room {
 }
 
 impl Inner {
+    fn members_changed(&self, since: Offset, to: Offset) -> BTreeSet<&UserId> {
+        let from = self.state_log.partition_point(|(offset, _)| *offset <= since);
+        let changed = self.state_log[from..].iter().take_while(|(offset, _)| *offset <= to);
+        let members = changed.filter_map(|(_, key)| match self.keys.get(*key as usize)? {
+            (StateEventType::RoomMember, user_id) => <&UserId>::try_from(&**user_id).ok(),
+            _ => None,
+        });
+        members.collect()
+    }
+
     fn has_event(&self, offset: Offset) -> bool {
         self.timeline.binary_search(&offset).is_ok()
     }

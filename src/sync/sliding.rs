@@ -233,7 +233,7 @@ fn touched(view: &View<'_>, since: Offset, facts: Facts<'_>) -> Result<Vec<Touch
             let versions = list::direct_changes(&account.read(), since, view.at());
             if !versions.is_empty() {
                 for at in versions.into_iter().chain([since]) {
-                    also.extend(list::direct(view, Some(account), at)?);
+                    also.extend(list::direct(view, at)?);
                 }
             }
         }
@@ -319,14 +319,15 @@ impl Connection {
         view: &View<'_>,
         account: Option<&RwLock<Account>>,
     ) -> Result<Arc<HashSet<OwnedRoomId>>, ReadError> {
-        let named = list::account_data_at(account, None, "m.direct", view.at());
+        let named =
+            account.and_then(|account| account.read().account_data_at(None, "m.direct", view.at()));
         let offset = named.unwrap_or(Offset::ZERO);
         if let Some((of, direct)) = &self.direct
             && *of == offset
         {
             return Ok(Arc::clone(direct));
         }
-        let direct = Arc::new(list::direct(view, account, view.at())?);
+        let direct = Arc::new(list::direct(view, view.at())?);
         self.direct = Some((offset, Arc::clone(&direct)));
         Ok(direct)
     }

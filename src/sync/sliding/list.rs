@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 use super::rules::Filters;
 use crate::{
     log::ReadError,
-    record::{Command, Offset},
+    record::Offset,
     state::{Account, Membership, Room, RoomMembership},
     view::View,
 };
@@ -165,7 +165,7 @@ impl Order {
             }
         }
         if filters.tags.is_some() || filters.not_tags.is_some() {
-            let tags = tags(view, facts.account, &room.id)?;
+            let tags = tags(view, &room.id)?;
             let any = |names: &[String]| names.iter().any(|name| tags.contains_key(name));
             if filters.not_tags.as_deref().is_some_and(any)
                 || filters.tags.as_deref().is_some_and(|names| !any(names))
@@ -201,12 +201,8 @@ pub(super) fn takes_other_invites(account: &Account, since: Offset, to: Offset) 
 }
 
 /// The rooms that the user's `m.direct` names as of `at`.
-pub(super) fn direct(
-    view: &View<'_>,
-    account: Option<&RwLock<Account>>,
-    at: Offset,
-) -> Result<HashSet<OwnedRoomId>, ReadError> {
-    let content = account_data(view, account, None, "m.direct", at)?;
+pub(super) fn direct(view: &View<'_>, at: Offset) -> Result<HashSet<OwnedRoomId>, ReadError> {
+    let content = account_data(view, None, "m.direct", at)?;
     let rooms = content.values().filter_map(Value::as_array).flatten().filter_map(Value::as_str);
     Ok(rooms.filter_map(|room_id| room_id.try_into().ok()).collect())
 }
@@ -219,12 +215,8 @@ pub(super) fn direct_changes(account: &Account, since: Offset, to: Offset) -> Ve
     })
 }
 
-fn tags(
-    view: &View<'_>,
-    account: Option<&RwLock<Account>>,
-    room_id: &RoomId,
-) -> Result<Map<String, Value>, ReadError> {
-    let mut content = account_data(view, account, Some(room_id), "m.tag", view.at())?;
+fn tags(view: &View<'_>, room_id: &RoomId) -> Result<Map<String, Value>, ReadError> {
+    let mut content = account_data(view, Some(room_id), "m.tag", view.at())?;
     match content.remove("tags") {
         Some(Value::Object(tags)) => Ok(tags),
         _ => Ok(Map::new()),
@@ -234,29 +226,13 @@ fn tags(
 /// The content of the user's account data of this type as of `at`; empty if there is none.
 fn account_data(
     view: &View<'_>,
-    account: Option<&RwLock<Account>>,
     room_id: Option<&RoomId>,
     event_type: &str,
     at: Offset,
 ) -> Result<Map<String, Value>, ReadError> {
-    let offset = account_data_at(account, room_id, event_type, at);
-    let Some(offset) = offset else { return Ok(Map::new()) };
-    let Some(Command::AccountDataSet(body)) = view.events.command(offset)? else {
-        return Ok(Map::new());
-    };
-    Ok(serde_json::from_str(body.content.get()).unwrap_or_default())
-}
-
-/// Where the user's account data of this type is as of `at`.
-pub(super) fn account_data_at(
-    account: Option<&RwLock<Account>>,
-    room_id: Option<&RoomId>,
-    event_type: &str,
-    at: Offset,
-) -> Option<Offset> {
-    let key = (room_id.map(ToOwned::to_owned), event_type.to_owned());
-    let account = account?.read();
-    account.account_data.get(&key)?.at(at).map(|(offset, ())| offset)
+    let content = view.events.account_data(view.state, view.user_id(), room_id, event_type, at)?;
+    let content = content.and_then(|content| serde_json::from_str(content.get()).ok());
+    Ok(content.unwrap_or_default())
 }
 
 /// The children of those of `spaces` that the user is joined to.
