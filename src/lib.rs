@@ -34,6 +34,8 @@ pub mod history;
 mod http;
 pub mod limits;
 pub mod log;
+#[allow(dead_code, reason = "what asks other services is still to come")]
+mod outbound;
 mod passwords;
 mod presence;
 pub mod push;

@@ -37,6 +37,15 @@ pub const ROOM_EVENTS: usize = 500;
 /// authorised, hashed and signed before anyone else's proposal on that thread.
 pub const UPGRADE_EVENTS: usize = 2000;
 
+/// How long a request to another service may take, its answer included: a person waits for most of them.
+pub const OUTBOUND_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long connecting to another service may take.
+pub const OUTBOUND_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The largest answer of another service that is taken, unless said otherwise.
+pub const OUTBOUND_ANSWER_BYTES: usize = 1024 * 1024;
+
 /// Rooms on one page of a space's hierarchy.
 pub const HIERARCHY_ROOMS: usize = 50;
 

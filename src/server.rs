@@ -27,6 +27,7 @@ use crate::{
         archive::{ArchiveError, ArchiveOptions, Archiver},
         sled::{Compacted, OpenError, SledLog, SledOptions},
     },
+    outbound::Outbound,
     passwords::Passwords,
     presence::Tracker,
     push::Unread,
@@ -67,6 +68,9 @@ pub enum ServerError {
     /// The search index cannot be kept.
     #[error("the search index cannot be kept: {0}")]
     Search(io::Error),
+    /// Other services cannot be asked, for want of the certificates that the system trusts.
+    #[error("other services cannot be reached: {0}")]
+    Outbound(Box<dyn std::error::Error + Send + Sync>),
     /// The table of endpoints contradicts itself, which no configuration should bring about.
     #[error("the endpoints cannot be served: {0}")]
     Endpoints(Box<dyn std::error::Error + Send + Sync>),
@@ -118,6 +122,7 @@ pub async fn run(
         presence: Tracker::new(&config.presence, around, engine.clock().now_ms()),
         passwords: Passwords::new(config.passwords.iterations, config.concurrent_hashes()),
         engine: Arc::clone(&engine),
+        outbound: Outbound::new().map_err(|error| ServerError::Outbound(error.into()))?,
         uiaa: uiaa::Sessions::default(),
         known_members: KnownMembers::new(limits::KNOWN_MEMBERS_BYTES),
         search: Arc::clone(&search),

@@ -9,7 +9,7 @@ use ruma::{
     },
 };
 
-use super::{Server, credentials::short_name, session::confirm_identity};
+use super::{Server, credentials::short_name, password::confirm_identity};
 use crate::{
     decide::account::{RemoveDevices, RenameDevice, Which},
     http::{ApiError, Cx},

@@ -16,7 +16,7 @@ use ruma::{
 use serde::Serialize;
 use serde_json::{Value, json, value::RawValue};
 
-use super::{Server, json, session::confirm_identity};
+use super::{Server, json, password::confirm_identity};
 use crate::{
     decide::keys::{ClaimKeys, SetCrossSigning, SignKeys, UploadKeys},
     events::to_raw,
