@@ -114,6 +114,13 @@ pub const ONE_TIME_KEYS: usize = 1000;
 /// handed out. Clients use one.
 pub const FALLBACK_KEYS: usize = 16;
 
+/// Backed up room keys in one record, with room for the largest of them below the largest payload.
+pub const KEY_BACKUP_RECORD_BYTES: usize = 128 * 1024;
+
+const _: () = assert!(
+    KEY_BACKUP_RECORD_BYTES + KEY_BYTES + 8 * IDENTIFIER_BYTES < crate::log::MAX_PAYLOAD_BYTES
+);
+
 /// A key, a signature or what else a client uploads of its keys in one piece, in bytes: devices' keys with
 /// their signatures take about one thousand.
 pub const KEY_BYTES: usize = 32 * 1024;

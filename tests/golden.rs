@@ -20,6 +20,7 @@ use logcabin::{
         delayed::{GiveUp, Restart, Schedule, SendDelayed},
         directory::{RemoveAlias, SetAlias, SetVisibility},
         ephemeral::{SetReceipt, SetTyping},
+        key_backup::{DeleteBackup, PutKeys, RemoveKeys, SetBackup},
         keys::{ClaimKeys, SetCrossSigning, SignKeys, UploadKeys},
         membership::{Change, ChangeMembership, ForgetRoom},
         presence::SetPresence,
@@ -37,8 +38,8 @@ use logcabin::{
         Class, Command, NewRecord, Offset, Origin, Stream,
         codec::Tip,
         command::{
-            AccountKind, DelayedOutcome, KINDS, PresenceState, ServerRestore, TokenHash, Tokens,
-            Transaction,
+            AccountKind, BackedUpKey, DelayedOutcome, KINDS, PresenceState, ServerRestore,
+            TokenHash, Tokens, Transaction,
         },
     },
     state::State,
@@ -226,6 +227,26 @@ async fn fill(engine: &Engine) {
         by: bob.clone(),
         signatures: BTreeMap::from([("DEVICE".to_owned(), signature)]),
     });
+    let set = |version, algorithm: &str| SetBackup {
+        user_id: ann.clone(),
+        version,
+        algorithm: algorithm.to_owned(),
+        auth_data: raw(r#"{"public_key":"AAAA"}"#),
+    };
+    let first = propose!(set(None, "org.example.first"));
+    propose!(DeleteBackup { user_id: ann.clone(), version: first });
+    let version = propose!(set(None, "org.example.backup"));
+    let room_id = ruma::owned_room_id!("!backed:golden.example");
+    let key = |session: &str| {
+        let session_data = raw(r#"{"ciphertext":"AAAA"}"#);
+        let (first_message_index, forwarded_count, is_verified) = (1, 0, true);
+        let key = BackedUpKey { first_message_index, forwarded_count, is_verified, session_data };
+        (session.to_owned(), key)
+    };
+    let rooms = BTreeMap::from([(room_id.clone(), [key("A"), key("B")].into())]);
+    propose!(PutKeys { user_id: ann.clone(), version, rooms });
+    let session_id = Some("A".to_owned());
+    propose!(RemoveKeys { user_id: ann.clone(), version, room_id: Some(room_id), session_id });
     propose!(SendToDevice {
         sender: bob.clone(),
         event_type: "m.room.encrypted".to_owned(),

@@ -51,6 +51,10 @@ impl From<Refusal> for ApiError {
                 let retry_after = std::time::Duration::from_millis(wait_ms.max(1));
                 Self::new(ErrorCode::MaxDelayedEventsExceeded { retry_after }, text)
             }
+            Refusal::WrongBackup { current } => {
+                let current_version = current.to_string();
+                Self::new(ErrorCode::WrongRoomKeysVersion { current_version }, text)
+            }
             Refusal::UnknownToken => Self::unknown_token(false),
             Refusal::Broken => Self::internal("a decision panicked"),
             Refusal::Read(error) => error.into(),

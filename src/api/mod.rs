@@ -11,6 +11,7 @@ pub(crate) mod directory;
 mod discovery;
 mod error;
 mod filter;
+mod key_backup;
 mod keys;
 mod login;
 mod membership;
@@ -196,6 +197,21 @@ pub(crate) fn endpoints(config: &Config) -> Table<Server> {
         .on(keys::changes)
         .on(keys::upload_cross_signing)
         .on_json(keys::upload_signatures)
+        // Backups of room keys
+        .on(key_backup::create)
+        .on_json(key_backup::latest)
+        .on_json(key_backup::get)
+        .on(key_backup::update)
+        .on(key_backup::delete)
+        .on_json(key_backup::put)
+        .on_json(key_backup::put_of_room)
+        .on_json(key_backup::put_of_session)
+        .on_json(key_backup::keys)
+        .on_json(key_backup::keys_of_room)
+        .on_json(key_backup::key_of_session)
+        .on_json(key_backup::remove)
+        .on_json(key_backup::remove_of_room)
+        .on_json(key_backup::remove_of_session)
         .on(to_device::send)
         .on(user_directory::search)
         .raw_json(GET, "/_matrix/client/v1/mutual_rooms", REQUIRED, user_directory::mutual_rooms)

@@ -11,6 +11,7 @@ pub mod delayed;
 pub mod directory;
 mod draft;
 pub mod ephemeral;
+pub mod key_backup;
 pub mod keys;
 pub mod membership;
 mod powers;
@@ -133,6 +134,12 @@ pub enum Refusal {
     TooManyDelayed {
         /// In how many milliseconds the first of them is due.
         wait_ms: u64,
+    },
+    /// Room keys go into the newest backup alone.
+    #[error("room keys go into backup {current}, which is the newest")]
+    WrongBackup {
+        /// Its version.
+        current: u64,
     },
     /// The token is not in force (any more).
     #[error("the token is not known")]

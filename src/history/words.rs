@@ -108,6 +108,28 @@ fn of_command(record: &Record, command: Command, who: String) -> (String, String
             let signed = joined(body.signatures.into_keys().collect());
             (body.by.to_string(), format!("signed {signed} of {}", body.user_id))
         }
+        Command::KeyBackupSet(body) => {
+            let text = format!("set key backup {}, {}", body.version, body.algorithm);
+            (body.user_id.to_string(), text)
+        }
+        Command::KeyBackupDelete(body) => {
+            (body.user_id.to_string(), format!("deleted key backup {}", body.version))
+        }
+        Command::KeyBackupPut(body) => {
+            let keys: usize = body.rooms.values().map(std::collections::BTreeMap::len).sum();
+            let text = format!("put {keys} room key(s) into key backup {}", body.version);
+            (body.user_id.to_string(), text)
+        }
+        Command::KeyBackupRemove(body) => {
+            let what = match (&body.room_id, &body.session_id) {
+                (Some(room_id), Some(session_id)) => {
+                    format!("the key of {session_id} in {room_id}")
+                }
+                (Some(room_id), None) => format!("the keys of {room_id}"),
+                (None, _) => "all keys".to_owned(),
+            };
+            (body.user_id.to_string(), format!("took {what} out of key backup {}", body.version))
+        }
         Command::ToDeviceSend(body) => {
             let devices: usize = body.messages.values().map(std::collections::BTreeMap::len).sum();
             let text = format!("sent {} to {devices} device(s)", body.event_type);

@@ -159,6 +159,14 @@ commands! {
     KeysCrossSign(KeysCrossSign) = "keys.cross_sign" version 1 MustNotRewind;
     /// Keys of a user were signed.
     KeysSign(KeysSign) = "keys.sign" version 1 MustNotRewind;
+    /// A backup of room keys was begun, or what vouches for it changed.
+    KeyBackupSet(KeyBackupSet) = "key_backup.set" version 1 MustNotRewind;
+    /// A backup of room keys was deleted.
+    KeyBackupDelete(KeyBackupDelete) = "key_backup.delete" version 1 MustNotRewind;
+    /// Room keys were put into a backup.
+    KeyBackupPut(KeyBackupPut) = "key_backup.put" version 1 MustNotRewind;
+    /// Room keys were taken out of a backup.
+    KeyBackupRemove(KeyBackupRemove) = "key_backup.remove" version 1 MustNotRewind;
     /// Messages were sent to devices.
     ToDeviceSend(ToDeviceSend) = "to_device.send" version 1 MustNotRewind;
     /// A device has got the messages that were sent to it.
@@ -472,6 +480,67 @@ pub struct KeysSign {
     pub by: OwnedUserId,
     /// By device id or public key: the signatures, each by the id of the key that made it.
     pub signatures: BTreeMap<String, BTreeMap<String, String>>,
+}
+
+/// Payload of `key_backup.set`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct KeyBackupSet {
+    /// The user.
+    pub user_id: OwnedUserId,
+    /// The backup's version: a user's backups are numbered from 1.
+    pub version: u64,
+    /// The algorithm that its keys are encrypted with.
+    pub algorithm: String,
+    /// What belongs to the algorithm: for example a public key with signatures.
+    pub auth_data: Box<RawValue>,
+}
+
+/// Payload of `key_backup.delete`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct KeyBackupDelete {
+    /// The user.
+    pub user_id: OwnedUserId,
+    /// The backup's version.
+    pub version: u64,
+}
+
+/// Payload of `key_backup.put`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct KeyBackupPut {
+    /// The user.
+    pub user_id: OwnedUserId,
+    /// The backup's version.
+    pub version: u64,
+    /// By room and session, the keys: each takes the place of the one that was there.
+    pub rooms: BTreeMap<OwnedRoomId, BTreeMap<String, BackedUpKey>>,
+}
+
+/// The key of one session in a backup.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct BackedUpKey {
+    /// The first message that it decrypts.
+    pub first_message_index: u64,
+    /// How often it was forwarded.
+    pub forwarded_count: u64,
+    /// Whether the device that put it there trusts where it came from.
+    pub is_verified: bool,
+    /// The key, encrypted.
+    pub session_data: Box<RawValue>,
+}
+
+/// Payload of `key_backup.remove`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct KeyBackupRemove {
+    /// The user.
+    pub user_id: OwnedUserId,
+    /// The backup's version.
+    pub version: u64,
+    /// The room whose keys are removed; none: of all rooms.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub room_id: Option<OwnedRoomId>,
+    /// The session whose key is removed; none: of all sessions.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub session_id: Option<String>,
 }
 
 /// Payload of `to_device.send`.

@@ -32,6 +32,7 @@ use reads::{Covers, Thread};
 
 pub mod accounts;
 pub mod aliases;
+pub mod backups;
 pub mod delayed;
 mod digest;
 pub mod erasures;
@@ -48,6 +49,7 @@ pub mod to_device;
 
 pub use accounts::{Account, Accounts, Device, TokenUse};
 pub use aliases::Aliases;
+pub use backups::Backups;
 pub use delayed::{Delayed, DelayedEvent};
 pub use erasures::Erasures;
 pub use history::History;
@@ -120,6 +122,8 @@ pub struct State {
     pub memberships: Memberships,
     /// Keys for end-to-end encryption.
     pub keys: Keys,
+    /// Backups of room keys.
+    pub backups: Backups,
     /// Messages to devices.
     pub to_device: ToDevice,
     /// How far each user has read each room.
@@ -180,6 +184,7 @@ impl State {
         self.rooms.digest(&mut digest);
         self.memberships.digest(&mut digest);
         self.keys.digest(&mut digest);
+        self.backups.digest(&mut digest);
         self.to_device.digest(&mut digest);
         self.reads.digest(&mut digest);
         self.aliases.digest(&mut digest);
@@ -316,6 +321,22 @@ impl State {
                     // Whom one has verified is seen by those two alone.
                     vec![Effect::WakeUser(user_id), Effect::WakeUser(by)]
                 }
+            }
+            Command::KeyBackupSet(body) => {
+                self.backups.set(offset, body);
+                Vec::new()
+            }
+            Command::KeyBackupDelete(body) => {
+                self.backups.delete(&body);
+                Vec::new()
+            }
+            Command::KeyBackupPut(body) => {
+                self.backups.put(offset, body);
+                Vec::new()
+            }
+            Command::KeyBackupRemove(body) => {
+                self.backups.remove(offset, &body);
+                Vec::new()
             }
             Command::ToDeviceSend(body) => {
                 if let Some(transaction) = &body.transaction {

@@ -28,7 +28,7 @@ export class Person {
     // Answers that say that the server does not know what was asked, or failed.
     failures = [];
 
-    constructor(address, name, credentials) {
+    constructor(address, name, credentials, cryptoCallbacks = {}) {
         this.name = name;
         const fetchFn = async (input, init) => {
             const response = await fetch(input, init);
@@ -44,6 +44,7 @@ export class Person {
             baseUrl: address,
             fetchFn,
             timelineSupport: true,
+            cryptoCallbacks,
             userId: credentials?.user_id,
             accessToken: credentials?.access_token,
             deviceId: credentials?.device_id,
@@ -58,21 +59,21 @@ export class Person {
         return this.id.slice(1, this.id.indexOf(":"));
     }
 
-    static async register(address, name) {
+    static async register(address, name, cryptoCallbacks = {}) {
         const username = `${name}-${Math.random().toString(36).slice(2, 10)}`;
         const anonymous = new Person(address, name).client;
         const auth = { type: "m.login.dummy" };
         const done = await anonymous.registerRequest({ username, password: PASSWORD, auth });
-        return new Person(address, name, done);
+        return new Person(address, name, done, cryptoCallbacks);
     }
 
-    static async login(address, name, user) {
+    static async login(address, name, user, cryptoCallbacks = {}) {
         const done = await new Person(address, name).client.loginRequest({
             type: "m.login.password",
             identifier: { type: "m.id.user", user },
             password: PASSWORD,
         });
-        return new Person(address, name, done);
+        return new Person(address, name, done, cryptoCallbacks);
     }
 
     async encrypt() {

@@ -1,0 +1,194 @@
+//! Backups of room keys.
+
+use std::collections::BTreeMap;
+
+use ruma::{OwnedRoomId, OwnedUserId};
+use serde_json::value::RawValue;
+
+use super::{Proposal, Refusal, Turn};
+use crate::{
+    limits,
+    record::{
+        Stream,
+        command::{BackedUpKey, KeyBackupDelete, KeyBackupPut, KeyBackupRemove, KeyBackupSet},
+    },
+};
+
+fn no_backup() -> Refusal {
+    Refusal::NotFound("There is no such backup.".to_owned())
+}
+
+/// Begin a backup, or change what vouches for one.
+#[derive(Debug)]
+pub struct SetBackup {
+    /// The user.
+    pub user_id: OwnedUserId,
+    /// The backup that is changed; none: a new one is begun.
+    pub version: Option<u64>,
+    /// The algorithm, which stays as it is once the backup was begun.
+    pub algorithm: String,
+    /// What belongs to the algorithm.
+    pub auth_data: Box<RawValue>,
+}
+
+impl Proposal for SetBackup {
+    /// The backup's version.
+    type Outcome = u64;
+
+    fn stream(&self) -> Stream {
+        Stream::user(&self.user_id)
+    }
+
+    fn decide(&self, turn: &mut Turn<'_>) -> Result<u64, Refusal> {
+        let backups = turn.env.state.backups.get(&self.user_id);
+        let backups = backups.as_ref().map(|backups| backups.read());
+        let version = match self.version {
+            Some(version) => {
+                let backup = backups.as_ref().and_then(|backups| backups.get(version));
+                if backup.ok_or_else(no_backup)?.algorithm != self.algorithm {
+                    return Err(Refusal::InvalidParam(
+                        "The algorithm of a backup does not change.".to_owned(),
+                    ));
+                }
+                version
+            }
+            None => backups.as_ref().map_or(1, |backups| backups.next()),
+        };
+        drop(backups);
+        turn.append(
+            self.stream(),
+            KeyBackupSet {
+                user_id: self.user_id.clone(),
+                version,
+                algorithm: self.algorithm.clone(),
+                auth_data: self.auth_data.clone(),
+            },
+        );
+        Ok(version)
+    }
+}
+
+/// Delete a backup with its keys.
+#[derive(Debug)]
+pub struct DeleteBackup {
+    /// The user.
+    pub user_id: OwnedUserId,
+    /// The backup.
+    pub version: u64,
+}
+
+impl Proposal for DeleteBackup {
+    type Outcome = ();
+
+    fn stream(&self) -> Stream {
+        Stream::user(&self.user_id)
+    }
+
+    fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
+        let backups = turn.env.state.backups.get(&self.user_id).ok_or_else(no_backup)?;
+        backups.read().get(self.version).ok_or_else(no_backup)?;
+        let (user_id, version) = (self.user_id.clone(), self.version);
+        turn.append(self.stream(), KeyBackupDelete { user_id, version });
+        Ok(())
+    }
+}
+
+/// Put keys into a backup: those that are better than what it holds.
+#[derive(Debug)]
+pub struct PutKeys {
+    /// The user.
+    pub user_id: OwnedUserId,
+    /// The backup, which must be the newest.
+    pub version: u64,
+    /// The keys, by room and session.
+    pub rooms: BTreeMap<OwnedRoomId, BTreeMap<String, BackedUpKey>>,
+}
+
+impl Proposal for PutKeys {
+    type Outcome = ();
+
+    fn stream(&self) -> Stream {
+        Stream::user(&self.user_id)
+    }
+
+    fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
+        let backups = turn.env.state.backups.get(&self.user_id).ok_or_else(no_backup)?;
+        let backups = backups.read();
+        let backup = backups.get(self.version).ok_or_else(no_backup)?;
+        let current = backups.current().filter(|current| *current != self.version);
+        if let Some(current) = current {
+            return Err(Refusal::WrongBackup { current });
+        }
+        let empty = || KeyBackupPut {
+            user_id: self.user_id.clone(),
+            version: self.version,
+            rooms: BTreeMap::new(),
+        };
+        let (mut put, mut bytes) = (empty(), 0);
+        for (room_id, sessions) in &self.rooms {
+            for (session_id, key) in sessions {
+                let known = backup.key(room_id, session_id);
+                if known.is_some_and(|known| !known.gives_way_to(key)) {
+                    continue;
+                }
+                // With what is around it; the room is counted for each.
+                let size = key.session_data.get().len() + 8 * limits::IDENTIFIER_BYTES;
+                if bytes + size > limits::KEY_BACKUP_RECORD_BYTES && bytes > 0 {
+                    turn.append(self.stream(), std::mem::replace(&mut put, empty()));
+                    bytes = 0;
+                }
+                bytes += size;
+                let room = put.rooms.entry(room_id.clone()).or_default();
+                room.insert(session_id.clone(), key.clone());
+            }
+        }
+        drop(backups);
+        if !put.rooms.is_empty() {
+            turn.append(self.stream(), put);
+        }
+        Ok(())
+    }
+}
+
+/// Take keys out of a backup.
+#[derive(Debug)]
+pub struct RemoveKeys {
+    /// The user.
+    pub user_id: OwnedUserId,
+    /// The backup.
+    pub version: u64,
+    /// The room; none: all.
+    pub room_id: Option<OwnedRoomId>,
+    /// The session; none: all.
+    pub session_id: Option<String>,
+}
+
+impl Proposal for RemoveKeys {
+    type Outcome = ();
+
+    fn stream(&self) -> Stream {
+        Stream::user(&self.user_id)
+    }
+
+    fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
+        let backups = turn.env.state.backups.get(&self.user_id).ok_or_else(no_backup)?;
+        let backups = backups.read();
+        let backup = backups.get(self.version).ok_or_else(no_backup)?;
+        let mut keys = backup.keys(self.room_id.as_deref(), self.session_id.as_deref());
+        let is_empty = keys.next().is_none();
+        drop(keys);
+        drop(backups);
+        if !is_empty {
+            turn.append(
+                self.stream(),
+                KeyBackupRemove {
+                    user_id: self.user_id.clone(),
+                    version: self.version,
+                    room_id: self.room_id.clone(),
+                    session_id: self.session_id.clone(),
+                },
+            );
+        }
+        Ok(())
+    }
+}
