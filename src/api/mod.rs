@@ -38,6 +38,7 @@ mod timeline;
 mod timestamp;
 mod to_device;
 pub(crate) mod typing;
+#[allow(dead_code, reason = "the pages that complete stages are still to come")]
 pub(crate) mod uiaa;
 mod upgrade;
 mod user_directory;
