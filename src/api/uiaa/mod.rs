@@ -34,7 +34,7 @@ pub(crate) mod stages;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use stages::{Proof, authenticate, ways_to_confirm};
+pub(crate) use stages::{Proof, authenticate, ways_to_confirm, ways_to_recover};
 
 /// Sessions at once. Beyond this, whoever has most of them loses their oldest.
 const SESSIONS: usize = 10_000;
@@ -222,6 +222,9 @@ pub(crate) struct Session {
 #[derive(Debug, Default)]
 struct Progress {
     completed: Vec<Completed>,
+    /// An attempt at a stage that is to be completed elsewhere, by a link in a mail for example, and was
+    /// not yet: it is made again when the client comes with nothing but the session.
+    waiting: Option<AuthData>,
     /// A flow was completed and the request let through: this happens once.
     over: bool,
 }
@@ -360,6 +363,9 @@ impl Sessions {
             return Err(match failure {
                 Failure::Final(error) => error,
                 Failure::Retry(code, message) => {
+                    if stages::waits(auth) {
+                        progress.waiting = Some(auth.clone());
+                    }
                     self.ask(&session, &progress.completed, Some((code, message)))
                 }
             });
@@ -379,6 +385,13 @@ impl Sessions {
         let inner = self.0.lock();
         let session = &inner.sessions.get(id)?.session;
         session.is_fresh(now_ms).then(|| Arc::clone(session))
+    }
+
+    /// The attempt that this session waits to make again.
+    async fn waiting(&self, id: &str, now_ms: u64) -> Option<AuthData> {
+        let session = self.open(id, now_ms)?;
+        let waiting = session.progress.lock().await.waiting.clone();
+        waiting
     }
 
     /// Completes a stage outside of any attempt at the request: on a page, by a link in a mail, by coming
@@ -420,7 +433,10 @@ impl Sessions {
             offer: Arc::clone(&session.offer),
             facts: session.facts.clone(),
             begun_ms: session.begun_ms,
-            progress: AsyncMutex::new(Progress { completed: completed.clone(), over: false }),
+            progress: AsyncMutex::new(Progress {
+                completed: completed.clone(),
+                ..Progress::default()
+            }),
         });
         self.ask(&again, &completed, Some((code, message.into())))
     }

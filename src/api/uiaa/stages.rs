@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use ruma::{
     OwnedUserId, UserId,
-    api::client::uiaa::{AuthData, AuthType, Password, UserIdentifier},
+    api::client::uiaa::{AuthData, AuthType, Password, ThirdpartyIdCredentials, UserIdentifier},
 };
 use serde_json::Map;
 
@@ -13,9 +13,13 @@ use super::{Attempt, Authenticated, Facts, Failure, Offer};
 use crate::{
     api::{
         Server,
-        password::{named_user, verified},
+        password::verified,
+        threepid::{account_of, find_account},
+        validation::validated,
     },
+    decide::threepid::Validated,
     http::{ApiError, ErrorCode},
+    record::threepid::{Medium, Purpose},
 };
 
 /// What a stage proved.
@@ -25,20 +29,36 @@ pub(crate) enum Proof {
     Done,
     /// That this user is there.
     User(OwnedUserId),
+    /// That this address or number is theirs. For whatever but a registration, an account has it.
+    Threepid(Validated),
 }
 
 /// Decides the stage that `auth` is about.
 ///
 /// # Errors
 /// [`Failure::Retry`] when the client may try again, [`Failure::Final`] when the request is to fail.
-pub(crate) async fn check(app: &Server, facts: &Facts, auth: &AuthData) -> Result<Proof, Failure> {
+pub(crate) async fn check(
+    app: &Server,
+    endpoint: &str,
+    facts: &Facts,
+    auth: &AuthData,
+) -> Result<Proof, Failure> {
     match auth {
         AuthData::Dummy(_) => Ok(Proof::Done),
         AuthData::Password(given) => password(app, facts, given).await,
-        // No flow has these, so that nobody gets as far as here with them.
-        AuthData::EmailIdentity(_) | AuthData::Msisdn(_) => Err(not_offered()),
+        AuthData::EmailIdentity(given) => {
+            threepid(app, endpoint, facts, Medium::Email, &given.thirdparty_id_creds)
+        }
+        AuthData::Msisdn(given) => {
+            threepid(app, endpoint, facts, Medium::Msisdn, &given.thirdparty_id_creds)
+        }
         _ => Err(not_offered()),
     }
+}
+
+/// Whether what an attempt is about may come to be while the client waits.
+pub(super) const fn waits(auth: &AuthData) -> bool {
+    matches!(auth, AuthData::EmailIdentity(_) | AuthData::Msisdn(_))
 }
 
 fn not_offered() -> Failure {
@@ -59,9 +79,17 @@ pub(crate) async fn authenticate(
     facts: Facts,
 ) -> Result<Authenticated, ApiError> {
     let now_ms = app.engine.clock().now_ms();
+    if let Some(AuthData::FallbackAcknowledgement(given)) = auth
+        && let Some(waiting) = app.uiaa.waiting(&given.session, now_ms).await
+        && let Some(stage) = waiting.auth_type()
+    {
+        // If it is still not so, what is to be done is what the attempt below says.
+        let again = check(app, endpoint, &facts, &waiting);
+        let _ = app.uiaa.complete(&given.session, &stage, now_ms, again).await;
+    }
     let check = async {
         match auth {
-            Some(auth) => check(app, &facts, auth).await,
+            Some(auth) => check(app, endpoint, &facts, auth).await,
             None => Err(not_offered()),
         }
     };
@@ -77,16 +105,60 @@ pub(crate) fn ways_to_confirm(app: &Server, user_id: &UserId) -> Offer {
     let mut flows = Vec::new();
     if has_password {
         flows.push(vec![AuthType::Password]);
+    } else {
+        // By what could get them back into the account anyway.
+        let own = app.engine.state().threepids.of_user(user_id);
+        let has = |medium| own.iter().any(|(threepid, _)| threepid.medium == medium);
+        flows.extend(by_threepid(app).filter(|(medium, _)| has(*medium)).map(|(_, flow)| flow));
     }
     Offer::new(flows, Map::new())
 }
 
-async fn password(app: &Server, facts: &Facts, given: &Password) -> Result<Proof, Failure> {
-    let named = match &given.identifier {
-        UserIdentifier::Matrix(id) => named_user(app, &id.user),
-        // An identifier that belongs to nobody is 403, whatever the password.
-        _ => return Err(ApiError::forbidden("Nobody here has this identifier.").into()),
+/// How one who has no session can prove that an account is theirs: by an address of it.
+pub(crate) fn ways_to_recover(app: &Server) -> Offer {
+    Offer::new(by_threepid(app).map(|(_, flow)| flow).collect(), Map::new())
+}
+
+/// The flows by addresses that messages can be sent to.
+fn by_threepid(app: &Server) -> impl Iterator<Item = (Medium, Vec<AuthType>)> {
+    let media = [(Medium::Email, AuthType::EmailIdentity), (Medium::Msisdn, AuthType::Msisdn)];
+    let reached = media.into_iter().filter(|(medium, _)| app.messages.reach(*medium));
+    reached.map(|(medium, stage)| (medium, vec![stage]))
+}
+
+fn threepid(
+    app: &Server,
+    endpoint: &str,
+    facts: &Facts,
+    medium: Medium,
+    given: &ThirdpartyIdCredentials,
+) -> Result<Proof, Failure> {
+    let purpose = if endpoint == "register" { Purpose::Register } else { Purpose::Account };
+    let found = validated(app, purpose, given.sid.as_str(), given.client_secret.as_str());
+    let found = found.filter(|found| found.threepid.medium == medium).ok_or_else(|| {
+        Failure::retry(ErrorCode::ThreepidAuthFailed, "This address has not been confirmed yet.")
+    })?;
+    let owner = find_account(app, &found.threepid);
+    let right = match purpose {
+        Purpose::Account => facts.user_id.as_ref().map_or(owner.is_some(), |caller| {
+            owner.as_ref() == Some(caller)
+        }),
+        // Whether it is still free is decided with the registration itself.
+        Purpose::Register | Purpose::Add => true,
     };
+    if !right {
+        let message = "This is not an address of the account.";
+        return Err(Failure::retry(ErrorCode::ThreepidAuthFailed, message));
+    }
+    Ok(Proof::Threepid(found))
+}
+
+async fn password(app: &Server, facts: &Facts, given: &Password) -> Result<Proof, Failure> {
+    let named = account_of(app, &given.identifier);
+    if named.is_none() && !matches!(given.identifier, UserIdentifier::Matrix(_)) {
+        // An identifier that belongs to nobody is 403, whatever the password.
+        return Err(ApiError::forbidden("Wrong user name or password.").into());
+    }
     // Of whoever makes the request, where that is known; then it is theirs alone that counts.
     let named = named.filter(|named| facts.user_id.as_ref().is_none_or(|caller| caller == named));
     match verified(app, named, given.password.clone()).await {
