@@ -22,10 +22,13 @@ use toml::de::{DeTable, DeValue};
 
 pub mod value;
 
-pub use value::{ArchiveDir, EraseAfter, OpenRegistration, PathPrefix, PublicUrl};
+pub use value::{
+    ArchiveDir, EraseAfter, Hidden, IdentityServer, JsonTemplate, List, MailSecurity,
+    OpenRegistration, PathPrefix, PublicUrl, ServiceUrl,
+};
 use value::{Given, Setting};
 
-use crate::engine::SweepPolicy;
+use crate::{engine::SweepPolicy, threepid::Pattern};
 
 /// What comes before the name of each environment variable.
 const ENV_PREFIX: &str = "LOGCABIN_";
@@ -496,6 +499,74 @@ settings! {
         iterations: u32 = 210_000, in 1_000..=10_000_000;
         /// Hashes computed at once; 0 means one for each processor.
         concurrent: usize = 0, in 0..=1024;
+    }
+
+    /// E-mail that the server sends. Without a host it sends none, and offers nothing that needs it.
+    email: Email {
+        /// The mail server that takes it: a host name or an address.
+        host: String = String::new();
+        /// Its port; 0 means the usual one: 587 with STARTTLS, 465 with TLS, 25 without either.
+        port: u32 = 0, in 0..=65_535;
+        /// How the connection is secured. Without, only to a mail server on this machine.
+        security: MailSecurity = MailSecurity::Starttls;
+        /// A file with certificates (PEM) of authorities to be trusted besides the system's; "" for none.
+        certificates: String = String::new();
+        /// The name to log in with; "" to send without a login.
+        user: String = String::new();
+        /// The password to log in with.
+        password: Hidden = Hidden::default();
+        /// A file that holds the password instead, for example one that only the server may read.
+        password_file: String = String::new();
+        /// The sender, such as "Example <noreply@example.org>"; "" means noreply at `server.name`.
+        from: String = String::new();
+        /// Seconds that handing over one mail may take, waiting for others before it included.
+        timeout_seconds: u64 = 20, in 1..=300;
+        /// Mails handed over at once.
+        concurrent: usize = 8, in 1..=1000;
+    }
+
+    /// Text messages, by way of a gateway that takes them over HTTP. Without its address there are none,
+    /// and nothing is offered that needs them.
+    sms: Sms {
+        /// The address to which each message is posted.
+        url: ServiceUrl = ServiceUrl::default();
+        /// Headers of the request, such as "Authorization: Bearer ...".
+        headers: List<Hidden> = List::default();
+        /// The body, a JSON object. In its texts {number} is the phone number in digits, that of the country
+        /// first and without a plus, {text} the message, and {server} `server.name`.
+        template: JsonTemplate = JsonTemplate(serde_json::json!({ "to": "+{number}", "text": "{text}" }));
+        /// Seconds that handing over one message may take, waiting for others before it included.
+        timeout_seconds: u64 = 20, in 1..=300;
+        /// Messages handed over at once.
+        concurrent: usize = 8, in 1..=1000;
+    }
+
+    /// What users may change of their accounts.
+    accounts: Accounts {
+        /// Whether they may add, publish and remove e-mail addresses and phone numbers.
+        change_3pids: bool = true;
+    }
+
+    /// E-mail addresses and phone numbers of accounts.
+    threepids: Threepids {
+        /// Which may be used; "" for all. Of a medium without any pattern all may.
+        allow: List<Pattern> = List::default();
+        /// Which may not, even if `allow` has them.
+        deny: List<Pattern> = List::default();
+        /// Seconds within which a message must be answered, and what was confirmed by it be made use of.
+        validation_seconds: u64 = 3600, in 60..=604_800;
+        /// Messages that one address is sent within that time, whoever asks for them.
+        messages_per_address: u64 = 10, in 1..=1_000_000;
+        /// Whether someone without an account who asks to register with an address, or for a new password,
+        /// is told if there is an account with that address. Otherwise the answer is always the same, and
+        /// only the owner of the address learns more, by a message. (Who asks to add an address to an
+        /// account is always told that it is in use, as the specification has it.)
+        reveal: bool = false;
+        /// The hosts to which a browser may be sent after a confirmation, with * for any part, such as
+        /// "app.example.org" or "*.example.org"; those of `server.public_url` and this are all.
+        next_link_hosts: List<String> = List::default();
+        /// The identity servers on which users may publish their addresses.
+        identity_servers: List<IdentityServer> = List::default();
     }
 
     /// Access tokens.

@@ -34,6 +34,7 @@ pub mod history;
 mod http;
 pub mod limits;
 pub mod log;
+mod messages;
 #[allow(dead_code, reason = "what asks other services is still to come")]
 mod outbound;
 mod passwords;
@@ -47,5 +48,6 @@ pub mod state;
 pub mod sync;
 pub mod telemetry;
 pub mod text;
+pub mod threepid;
 mod timers;
 pub mod view;

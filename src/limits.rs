@@ -249,3 +249,23 @@ pub const SLIDING_REQUIRED_STATE: usize = 200;
 /// Member events that one sliding-sync connection is remembered to have been sent. Beyond this they
 /// are forgotten, and sent again when a timeline needs them.
 pub const SLIDING_MEMBERS: usize = 50_000;
+
+/// An e-mail address (RFC 5321, 4.5.3.1.3, without the angle brackets).
+pub const EMAIL_BYTES: usize = 254;
+
+/// A phone number as someone types it: fifteen digits and what is between them.
+pub const PHONE_BYTES: usize = 64;
+
+/// Where a browser goes after a validation: as long as an address that every browser takes.
+pub const NEXT_LINK_BYTES: usize = 2048;
+
+/// Validations of third-party identifiers under way at once; beyond this the one that ends first is
+/// forgotten. Each takes some 600 bytes.
+pub const VALIDATIONS: usize = 100_000;
+
+/// Wrong tokens that a validation takes. A code that people type has six digits: this many tries find it
+/// once in 100,000 times.
+pub const VALIDATION_MISSES: u64 = 10;
+
+/// Third-party identifiers of one account, and of one user on identity servers.
+pub const THREEPIDS: usize = 50;

@@ -27,6 +27,7 @@ use crate::{
         archive::{ArchiveError, ArchiveOptions, Archiver},
         sled::{Compacted, OpenError, SledLog, SledOptions},
     },
+    messages::Messages,
     outbound::Outbound,
     passwords::Passwords,
     presence::Tracker,
@@ -71,6 +72,9 @@ pub enum ServerError {
     /// Other services cannot be asked, for want of the certificates that the system trusts.
     #[error("other services cannot be reached: {0}")]
     Outbound(Box<dyn std::error::Error + Send + Sync>),
+    /// Messages cannot be sent as configured.
+    #[error("messages cannot be sent: {0}")]
+    Messages(Box<dyn std::error::Error + Send + Sync>),
     /// The table of endpoints contradicts itself, which no configuration should bring about.
     #[error("the endpoints cannot be served: {0}")]
     Endpoints(Box<dyn std::error::Error + Send + Sync>),
@@ -118,11 +122,15 @@ pub async fn run(
     let around = engine.state().presence.around().into_iter();
     let around =
         around.filter_map(|user| Some((user.clone(), engine.state().presence.get(&user)?)));
+    let outbound = Outbound::new().map_err(|error| ServerError::Outbound(error.into()))?;
     let app = Arc::new(api::Server {
+        messages: Messages::new(&config, &outbound)
+            .map_err(|error| ServerError::Messages(error.into()))?,
+        deliveries: api::Deliveries::default(),
+        outbound,
         presence: Tracker::new(&config.presence, around, engine.clock().now_ms()),
         passwords: Passwords::new(config.passwords.iterations, config.concurrent_hashes()),
         engine: Arc::clone(&engine),
-        outbound: Outbound::new().map_err(|error| ServerError::Outbound(error.into()))?,
         uiaa: uiaa::Sessions::default(),
         known_members: KnownMembers::new(limits::KNOWN_MEMBERS_BYTES),
         search: Arc::clone(&search),

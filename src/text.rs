@@ -1,5 +1,6 @@
 //! Text as it is looked for: split into words and folded, so that what differs only in case, accents
 //! or the form of its letters is found alike. Full-text search and the user directory share it.
+//! And as it is shown by browsers: see [`html`].
 
 use std::ops::Range;
 
@@ -138,6 +139,23 @@ const fn is_unspaced(c: char) -> bool {
         | '\u{ac00}'..='\u{d7af}'   // Hangul
         | '\u{f900}'..='\u{faff}'
         | '\u{20000}'..='\u{3ffff}')
+}
+
+/// Plain text as HTML, also within quotes of an attribute.
+#[must_use]
+pub fn html(plain: &str) -> String {
+    let mut html = String::with_capacity(plain.len());
+    for c in plain.chars() {
+        match c {
+            '&' => html.push_str("&amp;"),
+            '<' => html.push_str("&lt;"),
+            '>' => html.push_str("&gt;"),
+            '"' => html.push_str("&quot;"),
+            '\'' => html.push_str("&#39;"),
+            c => html.push(c),
+        }
+    }
+    html
 }
 
 #[cfg(test)]

@@ -55,6 +55,11 @@ impl From<Refusal> for ApiError {
                 let current_version = current.to_string();
                 Self::new(ErrorCode::WrongRoomKeysVersion { current_version }, text)
             }
+            Refusal::ThreepidInUse => Self::new(ErrorCode::ThreepidInUse, text),
+            Refusal::ThreepidAuthFailed => Self::new(ErrorCode::ThreepidAuthFailed, text),
+            Refusal::TooManyMessages { wait_ms } => {
+                Self::limit_exceeded(std::time::Duration::from_millis(wait_ms.max(1)))
+            }
             Refusal::UnknownToken => Self::unknown_token(false),
             Refusal::Broken => Self::internal("a decision panicked"),
             Refusal::Read(error) => error.into(),

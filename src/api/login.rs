@@ -2,12 +2,9 @@
 
 use ruma::{
     OwnedUserId,
-    api::client::{
-        session::{
-            get_login_types::v3::{self as get_login_types, LoginType, PasswordLoginType},
-            login::v3::{self as login_v3, DiscoveryInfo, HomeserverInfo, LoginInfo},
-        },
-        uiaa::UserIdentifier,
+    api::client::session::{
+        get_login_types::v3::{self as get_login_types, LoginType, PasswordLoginType},
+        login::v3::{self as login_v3, DiscoveryInfo, HomeserverInfo, LoginInfo},
     },
 };
 
@@ -15,11 +12,13 @@ use super::{
     Server,
     credentials::{NewTokens, device_id_or_new, short_name},
     password::{named_user, verified},
+    threepid::{account_of, find_account},
 };
 use crate::{
     decide::account::Login,
     http::{ApiError, Appservice, Cx},
     record::command::Secret,
+    threepid,
 };
 
 pub(super) async fn login_types(
@@ -65,13 +64,19 @@ pub(super) async fn login(
 }
 
 async fn by_password(app: &Server, info: login_v3::Password) -> Result<Proven, ApiError> {
-    #[allow(deprecated, reason = "old clients name the user in `user`")]
-    let named = match (&info.identifier, &info.user) {
-        (Some(UserIdentifier::Matrix(id)), _) => Some(id.user.clone()),
-        (Some(_), _) => None,
-        (None, user) => user.clone(),
+    #[allow(
+        deprecated,
+        reason = "old clients name the user in `user`, or in `medium` and `address`"
+    )]
+    let user_id = match (&info.identifier, &info.user, &info.medium, &info.address) {
+        (Some(identifier), ..) => account_of(app, identifier),
+        (None, Some(name), ..) => named_user(app, name),
+        (None, None, Some(medium), Some(address)) => {
+            let threepid = threepid::parse(medium, address).ok();
+            threepid.and_then(|threepid| find_account(app, &threepid))
+        }
+        _ => None,
     };
-    let user_id = named.and_then(|name| named_user(app, &name));
     let (user_id, password) = verified(app, user_id, info.password).await?;
     Ok(Proven { user_id, password: Some(password) })
 }

@@ -11,12 +11,13 @@ pub(crate) mod directory;
 mod discovery;
 mod error;
 mod filter;
+mod identity;
 mod key_backup;
 mod keys;
 mod login;
 mod membership;
 mod old_sync;
-#[allow(dead_code, reason = "the pages are still to come")]
+#[allow(dead_code, reason = "the pages with scripts are still to come")]
 mod page;
 mod password;
 pub(crate) mod presence;
@@ -33,13 +34,16 @@ mod session;
 mod sliding;
 mod space;
 mod sync;
+mod threepid;
 mod timeline;
 mod timestamp;
 mod to_device;
 pub(crate) mod typing;
+#[allow(dead_code, reason = "the pages that complete stages are still to come")]
 pub(crate) mod uiaa;
 mod upgrade;
 mod user_directory;
+mod validation;
 
 use std::sync::Arc;
 
@@ -47,12 +51,15 @@ use futures_util::future::BoxFuture;
 use http::{Method, Uri};
 use ruma::{OwnedRoomId, RoomId, RoomOrAliasId, UserId};
 
+pub(crate) use validation::Deliveries;
+
 use crate::{
     config::Config,
     decide::Proposal,
     engine::{Durable, Engine},
     events::Viewer,
     http::{Access, ApiError, App, Caller, Cx, Session, Table},
+    messages::Messages,
     outbound::Outbound,
     passwords::Passwords,
     presence::Tracker,
@@ -71,8 +78,9 @@ use crate::{
 pub(crate) struct Server {
     pub(crate) config: Config,
     pub(crate) engine: Arc<Engine>,
-    #[allow(dead_code, reason = "what asks other services is still to come")]
     pub(crate) outbound: Outbound,
+    pub(crate) messages: Messages,
+    pub(crate) deliveries: Deliveries,
     pub(crate) passwords: Passwords,
     pub(crate) uiaa: uiaa::Sessions,
     pub(crate) known_members: KnownMembers,
@@ -105,6 +113,21 @@ pub(crate) fn endpoints(config: &Config) -> Table<Server> {
         .on(session::logout_all)
         .on(session::whoami)
         .on(password::change_password)
+        .on(validation::by_email_to_register)
+        .on(validation::by_msisdn_to_register)
+        .on(validation::by_email_for_password)
+        .on(validation::by_msisdn_for_password)
+        .on(validation::by_email_to_add)
+        .on(validation::by_msisdn_to_add)
+        .raw(GET, validation::SUBMIT, Access::None, validation::page)
+        .raw(Method::POST, validation::SUBMIT, Access::None, validation::submit)
+        .on_json(threepid::list)
+        .raw_json(Method::POST, threepid::OLD_BIND[0], REQUIRED, threepid::old_bind)
+        .raw_json(Method::POST, threepid::OLD_BIND[1], REQUIRED, threepid::old_bind)
+        .on(threepid::add)
+        .on(threepid::bind)
+        .on(threepid::unbind)
+        .on(threepid::delete)
         .on(device::list)
         .on(device::get)
         .on(device::rename)

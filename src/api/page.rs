@@ -11,6 +11,8 @@ use http::{
 
 use crate::{clock::random_bytes, http::Reply};
 
+pub(super) use crate::text::html as text;
+
 const STYLE: &str = include_str!("page.css");
 const HTML: &str = "text/html; charset=utf-8";
 const PERMISSIONS_POLICY: HeaderName = HeaderName::from_static("permissions-policy");
@@ -22,6 +24,8 @@ pub(super) struct Page {
     script: Option<String>,
     /// Where scripts and frames may come from besides this page, for those that need it.
     outside: Vec<String>,
+    /// Where answering its form may lead, besides this server.
+    leads_to: Option<String>,
     status: StatusCode,
 }
 
@@ -33,6 +37,7 @@ impl Page {
             body: body.into(),
             script: None,
             outside: Vec::new(),
+            leads_to: None,
             status: StatusCode::OK,
         }
     }
@@ -48,6 +53,13 @@ impl Page {
     #[must_use]
     pub(super) fn outside(mut self, origin: impl Into<String>) -> Self {
         self.outside.push(origin.into());
+        self
+    }
+
+    /// The same page, whose form may lead to this origin: browsers check redirects after it, too.
+    #[must_use]
+    pub(super) fn leads_to(mut self, origin: impl Into<String>) -> Self {
+        self.leads_to = Some(origin.into());
         self
     }
 
@@ -74,9 +86,10 @@ impl Page {
         }
         html.push_str("</body>\n</html>\n");
         let outside = self.outside.join(" ");
+        let leads_to = self.leads_to.unwrap_or_default();
         let policy = format!(
             "default-src 'none'; style-src 'nonce-{nonce}'; script-src 'nonce-{nonce}' {outside}; \
-             frame-src {}; connect-src 'self'; img-src 'self' data:; form-action 'self'; \
+             frame-src {}; connect-src 'self'; img-src 'self' data:; form-action 'self' {leads_to}; \
              base-uri 'none'; frame-ancestors 'none'",
             if outside.is_empty() { "'none'" } else { &outside }
         );
@@ -92,22 +105,6 @@ impl Page {
         }
         reply
     }
-}
-
-/// Plain text as HTML, also within quotes of an attribute.
-pub(super) fn text(plain: &str) -> String {
-    let mut html = String::with_capacity(plain.len());
-    for c in plain.chars() {
-        match c {
-            '&' => html.push_str("&amp;"),
-            '<' => html.push_str("&lt;"),
-            '>' => html.push_str("&gt;"),
-            '"' => html.push_str("&quot;"),
-            '\'' => html.push_str("&#39;"),
-            c => html.push(c),
-        }
-    }
-    html
 }
 
 /// A value as a literal of the script of a page: JSON that cannot end the script's element.

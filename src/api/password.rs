@@ -1,17 +1,19 @@
 //! Passwords: who a password proves, and its change.
 
-use ruma::{
-    OwnedUserId, UserId,
-    api::client::{
-        account::change_password::v3 as change_password_v3,
-        uiaa::{AuthType, Password, UserIdentifier},
-    },
-};
+use ruma::{OwnedUserId, UserId, api::client::account::change_password::v3 as change_password_v3};
 
-use super::{Server, credentials::check_password, uiaa::Purpose};
+use super::{
+    Server,
+    credentials::check_password,
+    threepid::{auth_failed, find_account},
+    uiaa::{self, Facts, Proof},
+};
 use crate::{
-    decide::account::{SetPassword, Which},
-    http::{ApiError, Cx, Session},
+    decide::{
+        account::{SetPassword, Which},
+        threepid::{ResetPassword, SpendValidation},
+    },
+    http::{ApiError, Caller as _, Cx, Session},
     limits,
     record::command::Secret,
 };
@@ -20,15 +22,46 @@ pub(super) async fn change_password(
     cx: Cx<Server, Option<Session>>,
     request: change_password_v3::Request,
 ) -> Result<change_password_v3::Response, ApiError> {
-    let session = cx.caller.clone().ok_or_else(ApiError::missing_token)?;
+    let Some(session) = cx.caller.clone() else { return reset_password(cx, request).await };
     check_password(&request.new_password)?;
     confirm_identity(&cx.app, &session, "password", &cx.body, request.auth.as_ref()).await?;
-    let hash = cx.app.passwords.hash(request.new_password).await;
-    let password = hash.ok_or_else(|| ApiError::unavailable("The server is shutting down."))?;
+    let password = hashed(&cx.app, request.new_password).await?;
     let log_out = request.logout_devices.then_some(Which::AllBut(session.device_id));
     let user_id = session.user_id;
     cx.propose(SetPassword { user_id, password, log_out }).await?.into_inner();
     Ok(change_password_v3::Response::new())
+}
+
+/// A new password for one who has forgotten theirs, and shows that an address of the account is theirs.
+async fn reset_password(
+    cx: Cx<Server, Option<Session>>,
+    request: change_password_v3::Request,
+) -> Result<change_password_v3::Response, ApiError> {
+    let offer = uiaa::ways_to_recover(&cx.app);
+    if offer.is_empty() {
+        return Err(ApiError::missing_token());
+    }
+    check_password(&request.new_password)?;
+    let facts = Facts { user_id: None, client: Some(cx.client) };
+    let auth = request.auth.as_ref();
+    let authenticated =
+        uiaa::authenticate(&cx.app, "password", &cx.body, auth, offer.into(), facts).await?;
+    let proof = authenticated.proofs().find_map(|proof| match proof {
+        Proof::Threepid(validated) => Some(validated.clone()),
+        _ => None,
+    });
+    let proof = proof.ok_or_else(auth_failed)?;
+    let user_id = find_account(&cx.app, &proof.threepid).ok_or_else(auth_failed)?;
+    let password = hashed(&cx.app, request.new_password).await?;
+    let log_out = request.logout_devices.then_some(Which::All);
+    let set = SetPassword { user_id, password, log_out };
+    cx.propose(ResetPassword { set, proof }).await?.into_inner();
+    Ok(change_password_v3::Response::new())
+}
+
+async fn hashed(app: &Server, password: String) -> Result<Secret, ApiError> {
+    let hash = app.passwords.hash(password).await;
+    hash.ok_or_else(|| ApiError::unavailable("The server is shutting down."))
 }
 
 /// The user id of a user identifier's `user`: a full user id or a localpart of this server.
@@ -58,7 +91,11 @@ pub(super) async fn verified(
     }
 }
 
-/// Has the caller prove again, by password, that they are who they are.
+/// Has the caller prove again that they are who they are. `endpoint` names the method and what the path
+/// holds.
+///
+/// # Errors
+/// 401 with what is still to be done; 403 when the caller has no way to prove it.
 pub(super) async fn confirm_identity(
     app: &Server,
     session: &Session,
@@ -66,15 +103,17 @@ pub(super) async fn confirm_identity(
     body: &bytes::Bytes,
     auth: Option<&ruma::api::client::uiaa::AuthData>,
 ) -> Result<(), ApiError> {
-    let purpose = Purpose { endpoint, user: session.user_id.as_str(), body };
-    let now_ms = app.engine.clock().now_ms();
-    let check = |password: Password| async move {
-        let named = match &password.identifier {
-            UserIdentifier::Matrix(id) => named_user(app, &id.user),
-            _ => None,
-        };
-        let user_id = named.filter(|user_id| *user_id == session.user_id);
-        verified(app, user_id, password.password).await.map(drop)
-    };
-    app.uiaa.authenticate(purpose, &[AuthType::Password], auth, now_ms, check).await
+    let offer = uiaa::ways_to_confirm(app, &session.user_id);
+    if offer.is_empty() {
+        return Err(ApiError::forbidden("This account has nothing to confirm this with."));
+    }
+    let facts = Facts { user_id: Some(session.user_id.clone()), client: None };
+    let authenticated = uiaa::authenticate(app, endpoint, body, auth, offer.into(), facts).await?;
+    for proof in authenticated.proofs() {
+        if let Proof::Threepid(validated) = proof {
+            let spent = SpendValidation(validated.clone());
+            app.engine.propose(session.origin(""), spent).await?.into_inner();
+        }
+    }
+    Ok(())
 }

@@ -302,3 +302,188 @@ impl Setting for ArchiveDir {
         })
     }
 }
+
+impl Setting for String {
+    const ALLOWED: &'static str = "a text";
+
+    fn read(given: &Given<'_>) -> Option<Self> {
+        given.text().map(Self::from)
+    }
+
+    fn to_toml(&self) -> Value {
+        Value::String(self.clone())
+    }
+}
+
+/// A list that may be empty; in the environment its values stand between commas.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct List<T>(pub Vec<T>);
+
+impl<T> Default for List<T> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<T: Setting> Setting for List<T> {
+    const ALLOWED: &'static str = T::ALLOWED;
+
+    fn read(given: &Given<'_>) -> Option<Self> {
+        match given {
+            Given::Toml(DeValue::Array(values)) if values.is_empty() => Some(Self::default()),
+            Given::Text(text) if text.trim().is_empty() => Some(Self::default()),
+            given => Vec::read(given).map(Self),
+        }
+    }
+
+    fn to_toml(&self) -> Value {
+        self.0.to_toml()
+    }
+}
+
+/// A text that is not shown again; empty for none.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Hidden(Box<str>);
+
+impl Hidden {
+    /// The text.
+    #[must_use]
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Hidden {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.is_empty() { "(none)" } else { "(hidden)" })
+    }
+}
+
+impl Setting for Hidden {
+    const ALLOWED: &'static str = "a text, which is not shown again";
+
+    fn read(given: &Given<'_>) -> Option<Self> {
+        given.text().map(|text| Self(text.into()))
+    }
+
+    fn to_toml(&self) -> Value {
+        let shown = if self.0.is_empty() { "" } else { "(hidden)" };
+        Value::String(shown.to_owned())
+    }
+}
+
+/// How a connection to a mail server is kept from being listened to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MailSecurity {
+    /// It is not.
+    None,
+    /// It begins in the clear, and must then change to TLS.
+    Starttls,
+    /// TLS from the first byte.
+    Tls,
+}
+
+impl Setting for MailSecurity {
+    const ALLOWED: &'static str = "\"none\", \"starttls\" or \"tls\"";
+
+    fn read(given: &Given<'_>) -> Option<Self> {
+        match given.text()? {
+            "none" => Some(Self::None),
+            "starttls" => Some(Self::Starttls),
+            "tls" => Some(Self::Tls),
+            _ => None,
+        }
+    }
+
+    fn to_toml(&self) -> Value {
+        let word = match self {
+            Self::None => "none",
+            Self::Starttls => "starttls",
+            Self::Tls => "tls",
+        };
+        Value::String(word.to_owned())
+    }
+}
+
+/// An address on the web of a service that is asked; none if there is none.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ServiceUrl(pub Option<reqwest::Url>);
+
+fn web_address(text: &str) -> Option<reqwest::Url> {
+    let url = reqwest::Url::parse(text).ok()?;
+    (matches!(url.scheme(), "http" | "https") && url.has_host()).then_some(url)
+}
+
+impl Setting for ServiceUrl {
+    const ALLOWED: &'static str = "\"\" or an address such as \"https://gateway.example.org/send\"";
+
+    fn read(given: &Given<'_>) -> Option<Self> {
+        match given.text()? {
+            "" => Some(Self(None)),
+            text => Some(Self(Some(web_address(text)?))),
+        }
+    }
+
+    fn to_toml(&self) -> Value {
+        Value::String(self.0.as_ref().map_or_else(String::new, ToString::to_string))
+    }
+}
+
+/// A JSON object in which texts hold places to be filled in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JsonTemplate(pub serde_json::Value);
+
+impl Setting for JsonTemplate {
+    const ALLOWED: &'static str = "a JSON object";
+
+    fn read(given: &Given<'_>) -> Option<Self> {
+        let value: serde_json::Value = serde_json::from_str(given.text()?).ok()?;
+        value.is_object().then_some(Self(value))
+    }
+
+    fn to_toml(&self) -> Value {
+        Value::String(self.0.to_string())
+    }
+}
+
+/// An identity server: its name, and the address at which it is asked if that is not its name by https.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IdentityServer {
+    /// The name, as clients say it: a host, with a port if need be.
+    pub name: Box<str>,
+    /// Where its API is.
+    pub url: reqwest::Url,
+    written: Box<str>,
+}
+
+impl Setting for IdentityServer {
+    const ALLOWED: &'static str = "a list of host names such as \"id.example.org\", or of names with \
+                                   addresses such as \"id.example.org=http://10.0.0.3:8090\"";
+
+    fn read(given: &Given<'_>) -> Option<Self> {
+        let written = given.text()?;
+        let (name, url) = match written.split_once('=') {
+            Some((name, url)) => (name, web_address(url)?),
+            None => (written, web_address(&format!("https://{written}"))?),
+        };
+        OwnedServerName::try_from(name).ok()?;
+        Some(Self { name: name.into(), url, written: written.into() })
+    }
+
+    fn to_toml(&self) -> Value {
+        Value::String(self.written.to_string())
+    }
+}
+
+impl Setting for crate::threepid::Pattern {
+    const ALLOWED: &'static str =
+        "a list of patterns such as \"email:*@example.org\" or \"msisdn:49*\"";
+
+    fn read(given: &Given<'_>) -> Option<Self> {
+        given.text()?.parse().ok()
+    }
+
+    fn to_toml(&self) -> Value {
+        Value::String(self.to_string())
+    }
+}

@@ -19,6 +19,7 @@ pub mod presence;
 pub mod push;
 pub mod report;
 pub mod send;
+pub mod threepid;
 pub mod to_device;
 pub mod upgrade;
 
@@ -140,6 +141,18 @@ pub enum Refusal {
     WrongBackup {
         /// Its version.
         current: u64,
+    },
+    /// The e-mail address or phone number belongs to another account.
+    #[error("an account here has this address already")]
+    ThreepidInUse,
+    /// The e-mail address or phone number was not shown to be the user's.
+    #[error("this address has not been confirmed")]
+    ThreepidAuthFailed,
+    /// An address was sent as many messages as it may be.
+    #[error("this address was sent too many messages")]
+    TooManyMessages {
+        /// In how many milliseconds there may be another.
+        wait_ms: u64,
     },
     /// The token is not in force (any more).
     #[error("the token is not known")]

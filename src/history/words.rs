@@ -8,6 +8,7 @@ use crate::{
     record::{
         Command, Offset, Payload, Record,
         command::{DelayedOutcome, LogErase, PresenceState, Receipt},
+        threepid::Purpose,
     },
     state::Membership,
 };
@@ -210,6 +211,38 @@ fn of_command(record: &Record, command: Command, who: String) -> (String, String
             (body.creator.to_string(), format!("pointed {} at {}", body.alias, body.room_id))
         }
         Command::AliasRemove(body) => (who, format!("removed {}", body.alias)),
+        Command::ValidationRequest(body) => {
+            let what_for = match body.purpose {
+                Purpose::Register => "to register with it",
+                Purpose::Account => "to prove that an account is theirs",
+                Purpose::Add => "to add it to an account",
+            };
+            let vain = if body.token.is_some() { "" } else { ", in vain" };
+            let text = format!("asked for a message to {} {what_for}{vain}", body.threepid);
+            (who, format!("{text} (validation {}, attempt {})", body.sid, body.send_attempt))
+        }
+        Command::ValidationSent(body) => {
+            (who, format!("sent the message of validation {}", body.sid))
+        }
+        Command::ValidationMiss(body) => {
+            (who, format!("tried a wrong token for validation {}", body.sid))
+        }
+        Command::ValidationComplete(body) => (who, format!("completed validation {}", body.sid)),
+        Command::ValidationUse(body) => (who, format!("made use of validation {}", body.sid)),
+        Command::ThreepidAdd(body) => {
+            (body.user_id.to_string(), format!("added {}", body.threepid))
+        }
+        Command::ThreepidRemove(body) => {
+            (body.user_id.to_string(), format!("removed {}", body.threepid))
+        }
+        Command::ThreepidBind(body) => {
+            let text = format!("bound {} to themselves on {}", body.threepid, body.id_server);
+            (body.user_id.to_string(), text)
+        }
+        Command::ThreepidUnbind(body) => {
+            let text = format!("unbound {} from themselves on {}", body.threepid, body.id_server);
+            (body.user_id.to_string(), text)
+        }
     }
 }
 

@@ -27,15 +27,40 @@ use serde::de::IgnoredAny;
 use serde_json::{Map, Value, json};
 
 use super::ApiError;
-use crate::limits;
+use crate::{limits, threepid::is_opaque_id};
 
 /// A check of one endpoint's body that ruma does not make, or not without harm.
 pub(crate) type Precheck = fn(&[u8]) -> Result<(), ApiError>;
 
 /// The check that an endpoint's body needs before ruma may see it.
 pub(crate) fn precheck(method: &Method, path: &str) -> Option<Precheck> {
-    (method == Method::POST && path.starts_with("/_matrix/client/") && path.ends_with("/login"))
-        .then_some(login_has_type as Precheck)
+    if method != Method::POST || !path.starts_with("/_matrix/client/") {
+        return None;
+    }
+    if path.ends_with("/login") {
+        return Some(login_has_type);
+    }
+    let by_secret = ["/requestToken", "/3pid/add", "/3pid/bind"];
+    by_secret.iter().any(|end| path.ends_with(end)).then_some(secret_is_opaque as Precheck)
+}
+
+/// A client's secret and a validation's id have a grammar of their own, which ruma takes for more than it
+/// is: it lets any letters through, and calls what it does not a wrong shape.
+fn secret_is_opaque(body: &[u8]) -> Result<(), ApiError> {
+    #[derive(serde::Deserialize)]
+    struct Ids {
+        client_secret: Option<String>,
+        sid: Option<String>,
+    }
+    // What is of another kind is the decoder's to find.
+    let Ok(Ids { client_secret, sid }) = serde_json::from_slice(body) else { return Ok(()) };
+    for (name, id) in [("client_secret", client_secret), ("sid", sid)] {
+        if id.is_some_and(|id| !is_opaque_id(&id)) {
+            let rule = "has 1 to 255 characters of 0-9, a-z, A-Z and . = _ -";
+            return Err(ApiError::invalid_param(format!("`{name}` {rule}")));
+        }
+    }
+    Ok(())
 }
 
 fn login_has_type(body: &[u8]) -> Result<(), ApiError> {

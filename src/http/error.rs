@@ -218,6 +218,8 @@ struct Inner {
     code: ErrorCode,
     status: StatusCode,
     message: Cow<'static, str>,
+    /// Another service's code, in the place of the code's own.
+    foreign: Option<String>,
     cause: Option<Cause>,
     auth: Option<AuthRequired>,
 }
@@ -226,7 +228,8 @@ impl ApiError {
     /// An error with this code, its usual status, and this sentence for the client.
     pub(crate) fn new(code: ErrorCode, message: impl Into<Cow<'static, str>>) -> Self {
         let status = code.status();
-        Self(Box::new(Inner { code, status, message: message.into(), cause: None, auth: None }))
+        let message = message.into();
+        Self(Box::new(Inner { code, status, message, foreign: None, cause: None, auth: None }))
     }
 
     /// The same error with another status.
@@ -241,6 +244,13 @@ impl ApiError {
     pub(crate) fn with_cause(mut self, cause: impl Into<Cause>) -> Self {
         self.0.cause = Some(cause.into());
         self
+    }
+
+    /// What another service refused with, handed on to the client that had it asked.
+    pub(crate) fn handed_on(status: StatusCode, errcode: String, message: String) -> Self {
+        let mut error = Self::new(ErrorCode::Unknown, message).with_status(status);
+        error.0.foreign = Some(errcode);
+        error
     }
 
     /// `M_FORBIDDEN`: the caller may not do this.
@@ -336,6 +346,11 @@ impl ApiError {
         &self.0.code
     }
 
+    /// The code as the client gets it.
+    pub(crate) fn errcode(&self) -> &str {
+        self.0.foreign.as_deref().unwrap_or(self.0.code.as_str())
+    }
+
     /// The status of the response.
     pub(crate) fn status(&self) -> StatusCode {
         self.0.status
@@ -370,7 +385,7 @@ impl ApiError {
                 return Value::Object(body);
             }
         }
-        body.insert("errcode".to_owned(), json!(self.0.code.as_str()));
+        body.insert("errcode".to_owned(), json!(self.errcode()));
         body.insert("error".to_owned(), json!(self.0.message));
         self.0.code.add_fields(&mut body);
         Value::Object(body)
@@ -379,7 +394,7 @@ impl ApiError {
 
 impl fmt::Display for ApiError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.0.code.as_str(), self.0.message)
+        write!(f, "{}: {}", self.errcode(), self.0.message)
     }
 }
 

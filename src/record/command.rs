@@ -12,7 +12,13 @@ use ruma::{
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::value::RawValue;
 
-use super::Offset;
+use super::{
+    Offset,
+    threepid::{
+        ThreepidAdd, ThreepidBind, ThreepidRemove, ThreepidUnbind, ValidationComplete,
+        ValidationMiss, ValidationRequest, ValidationSent, ValidationUse,
+    },
+};
 
 /// Whether a command may be undone by restoring the log to an earlier moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -195,6 +201,24 @@ commands! {
     AliasSet(AliasSet) = "alias.set" version 1 Rewindable;
     /// An alias was removed.
     AliasRemove(AliasRemove) = "alias.remove" version 1 Rewindable;
+    /// Someone asked for a third-party identifier to be validated.
+    ValidationRequest(ValidationRequest) = "validation.request" version 1 MustNotRewind;
+    /// The message of a validation was handed over for delivery.
+    ValidationSent(ValidationSent) = "validation.sent" version 1 MustNotRewind;
+    /// Someone tried to complete a validation with the wrong token.
+    ValidationMiss(ValidationMiss) = "validation.miss" version 1 MustNotRewind;
+    /// A third-party identifier was validated.
+    ValidationComplete(ValidationComplete) = "validation.complete" version 1 MustNotRewind;
+    /// What was validated was made use of; a validation serves once.
+    ValidationUse(ValidationUse) = "validation.use" version 1 MustNotRewind;
+    /// A third-party identifier was added to an account.
+    ThreepidAdd(ThreepidAdd) = "threepid.add" version 1 MustNotRewind;
+    /// A third-party identifier was removed from an account.
+    ThreepidRemove(ThreepidRemove) = "threepid.remove" version 1 MustNotRewind;
+    /// A third-party identifier was bound to a user on an identity server.
+    ThreepidBind(ThreepidBind) = "threepid.bind" version 1 MustNotRewind;
+    /// A third-party identifier was unbound from a user on an identity server.
+    ThreepidUnbind(ThreepidUnbind) = "threepid.unbind" version 1 MustNotRewind;
 }
 
 /// The payload of one kind of command.

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 pub mod codec;
 pub mod command;
 mod reduce;
+pub mod threepid;
 
 pub use command::{Class, Command, CommandError};
 pub use reduce::{ReduceError, reduced};
@@ -122,6 +123,12 @@ impl Stream {
     #[must_use]
     pub fn alias(alias: &RoomAliasId) -> Self {
         Self(format!("alias/{alias}").into())
+    }
+
+    /// The stream of a third-party identifier: its validations, and whose it is.
+    #[must_use]
+    pub fn threepid(threepid: &threepid::Threepid) -> Self {
+        Self(format!("threepid/{}/{}", threepid.medium.as_str(), threepid.address).into())
     }
 
     /// The stream with this name, as read from a record.

@@ -45,7 +45,9 @@ pub mod presence;
 pub mod reads;
 pub mod relations;
 pub mod rooms;
+pub mod threepids;
 pub mod to_device;
+pub mod validations;
 
 pub use accounts::{Account, Accounts, Device, TokenUse};
 pub use aliases::Aliases;
@@ -60,7 +62,9 @@ pub use presence::Presence;
 pub use reads::Reads;
 pub use relations::{Child, RelatesTo};
 pub use rooms::{Membership, Room, Rooms};
+pub use threepids::Threepids;
 pub use to_device::ToDevice;
+pub use validations::Validations;
 
 /// Why a record could not be applied. Nothing of it was.
 #[derive(Debug, thiserror::Error)]
@@ -130,6 +134,10 @@ pub struct State {
     pub reads: Reads,
     /// Room aliases.
     pub aliases: Aliases,
+    /// E-mail addresses and phone numbers of accounts.
+    pub threepids: Threepids,
+    /// Which of them are being validated.
+    pub validations: Validations,
     /// What others see of each user's presence.
     pub presence: Presence,
     /// Events that are to be sent later.
@@ -188,6 +196,8 @@ impl State {
         self.to_device.digest(&mut digest);
         self.reads.digest(&mut digest);
         self.aliases.digest(&mut digest);
+        self.threepids.digest(&mut digest);
+        self.validations.digest(&mut digest);
         self.presence.digest(&mut digest);
         self.delayed.digest(&mut digest);
         self.erasures.digest(&mut digest);
@@ -413,6 +423,42 @@ impl State {
             }
             Command::AliasRemove(body) => {
                 self.aliases.remove(offset, body);
+                Vec::new()
+            }
+            Command::ValidationRequest(body) => {
+                self.validations.request(time_ms, body);
+                Vec::new()
+            }
+            Command::ValidationSent(body) => {
+                self.validations.sent(time_ms, &body);
+                Vec::new()
+            }
+            Command::ValidationMiss(body) => {
+                self.validations.miss(time_ms, &body);
+                Vec::new()
+            }
+            Command::ValidationComplete(body) => {
+                self.validations.complete(time_ms, &body);
+                Vec::new()
+            }
+            Command::ValidationUse(body) => {
+                self.validations.used(time_ms, &body);
+                Vec::new()
+            }
+            Command::ThreepidAdd(body) => {
+                self.threepids.add(body);
+                Vec::new()
+            }
+            Command::ThreepidRemove(body) => {
+                self.threepids.remove(&body);
+                Vec::new()
+            }
+            Command::ThreepidBind(body) => {
+                self.threepids.bind(body);
+                Vec::new()
+            }
+            Command::ThreepidUnbind(body) => {
+                self.threepids.unbind(body);
                 Vec::new()
             }
         })

@@ -1,0 +1,279 @@
+//! Identity servers, on which users publish that an address is theirs (identity service API, "Establishing
+//! associations"). Only those that the configuration names are spoken to.
+
+use http::{Method, StatusCode, header::AUTHORIZATION};
+use reqwest::Url;
+use ruma::{
+    CanonicalJsonObject, CanonicalJsonValue, OwnedUserId, UserId,
+    api::client::account::ThirdPartyIdRemovalStatus, signatures::sign_json,
+};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tracing::warn;
+
+use super::Server;
+use crate::{
+    config::IdentityServer,
+    decide::threepid::{NoteBound, NoteUnbound},
+    http::{ApiError, ErrorCode},
+    outbound::{Answer, Ask},
+    record::{Origin, threepid::Threepid},
+    threepid,
+};
+
+/// What identity servers' paths begin with: the one of the Matrix specification, and this server's own.
+const PREFIXES: [&str; 2] = ["/_matrix", "/_svc"];
+
+/// The identity server of this name.
+///
+/// # Errors
+/// `M_SERVER_NOT_TRUSTED` when the configuration does not name it.
+pub(super) fn trusted<'a>(app: &'a Server, name: &str) -> Result<&'a IdentityServer, ApiError> {
+    let servers = &app.config.threepids.identity_servers.0;
+    servers.iter().find(|server| server.name.eq_ignore_ascii_case(name)).ok_or_else(|| {
+        let why = "This server does not trust this identity server.";
+        ApiError::new(ErrorCode::ServerNotTrusted, why)
+    })
+}
+
+/// What a client knows of a validation on an identity server.
+#[derive(Debug, Deserialize)]
+pub(super) struct Credentials {
+    pub(super) client_secret: String,
+    pub(super) id_server: String,
+    pub(super) id_access_token: String,
+    pub(super) sid: String,
+}
+
+/// Has an identity server publish that what was validated there is this user's, and remembers where.
+///
+/// # Errors
+/// What the identity server refuses with is handed on.
+pub(super) async fn bind(
+    app: &Server,
+    origin: Origin,
+    user_id: &UserId,
+    credentials: Credentials,
+) -> Result<(), ApiError> {
+    let Credentials { client_secret, id_server, id_access_token, sid } = credentials;
+    if !threepid::is_opaque_id(&client_secret) || !threepid::is_opaque_id(&sid) {
+        return Err(ApiError::invalid_param(
+            "`sid` and `client_secret` have 1 to 255 of 0-9a-zA-Z.=_-",
+        ));
+    }
+    let server = trusted(app, &id_server)?;
+    let body = json!({ "sid": sid, "client_secret": client_secret, "mxid": user_id });
+    let answer = ask(app, server, "/identity/v2/3pid/bind", |_, ask| {
+        ask.json(&body).header(AUTHORIZATION, &format!("Bearer {id_access_token}"))
+    })
+    .await?;
+    if answer.status != StatusCode::OK {
+        return Err(handed_on(&answer).unwrap_or_else(|| unusable(&answer)));
+    }
+    #[derive(Deserialize)]
+    struct Bound {
+        medium: String,
+        address: String,
+    }
+    let Bound { medium, address } = answer.json().map_err(|_| unusable(&answer))?;
+    let threepid = threepid::parse(&medium, &address).map_err(|_| unusable(&answer))?;
+    let id_server = server.name.to_string();
+    let bound = NoteBound { user_id: user_id.to_owned(), threepid, id_server };
+    app.engine.propose(origin, bound).await?.into_inner();
+    Ok(())
+}
+
+/// Has an identity server forget that `threepid` is this user's: the one named, or those where it was
+/// bound.
+///
+/// # Errors
+/// When a server is named that is not trusted, what it refuses with, or that it cannot be reached.
+pub(super) async fn unbind(
+    app: &Server,
+    origin: &Origin,
+    user_id: &UserId,
+    threepid: &Threepid,
+    id_server: Option<&str>,
+) -> Result<ThirdPartyIdRemovalStatus, ApiError> {
+    let servers: Vec<&IdentityServer> = match id_server {
+        Some(name) => vec![trusted(app, name)?],
+        None => {
+            let bound = app.engine.state().threepids.bound(user_id);
+            let on = bound.iter().filter(|(bound, _)| bound == threepid);
+            // One that is trusted no more is not spoken to.
+            let known: Vec<_> = on.map(|(_, name)| trusted(app, name).ok()).collect();
+            match known.into_iter().collect::<Option<Vec<_>>>() {
+                Some(servers) if !servers.is_empty() => servers,
+                _ => return Ok(ThirdPartyIdRemovalStatus::NoSupport),
+            }
+        }
+    };
+    for server in servers {
+        if !unbind_from(app, origin, user_id, threepid, server).await? {
+            return Ok(ThirdPartyIdRemovalStatus::NoSupport);
+        }
+    }
+    Ok(ThirdPartyIdRemovalStatus::Success)
+}
+
+/// Has identity servers forget all that is this user's: the one named, or those where each was bound. For
+/// the end of an account: whatever goes wrong is no reason to stop.
+#[allow(dead_code, reason = "accounts cannot be deactivated yet")]
+pub(super) async fn unbind_all(
+    app: &Server,
+    origin: &Origin,
+    user_id: &UserId,
+    id_server: Option<&str>,
+) -> ThirdPartyIdRemovalStatus {
+    let state = app.engine.state();
+    let bound = state.threepids.bound(user_id);
+    let mut wanted = bound.clone();
+    if let Some(name) = id_server {
+        // There, all that the account has; elsewhere nothing is asked for.
+        let own = state.threepids.of_user(user_id).into_iter().map(|(threepid, _)| threepid);
+        let all = own.chain(bound.into_iter().map(|(threepid, _)| threepid));
+        wanted = all.map(|threepid| (threepid, name.to_owned())).collect();
+        wanted.sort_unstable();
+        wanted.dedup();
+    }
+    let (mut gone, mut dead) = (true, Vec::new());
+    for (threepid, name) in wanted {
+        let unbound = match trusted(app, &name) {
+            // A server that did not answer once is not waited for again.
+            Ok(server) if !dead.contains(&name) => {
+                unbind_from(app, origin, user_id, &threepid, server).await
+            }
+            _ => Ok(false),
+        };
+        gone &= unbound.unwrap_or_else(|error| {
+            warn!(%error, id_server = name, "an address could not be unbound");
+            dead.push(name);
+            false
+        });
+    }
+    if gone { ThirdPartyIdRemovalStatus::Success } else { ThirdPartyIdRemovalStatus::NoSupport }
+}
+
+/// Whether the server has unbound it; false if it does not know how.
+async fn unbind_from(
+    app: &Server,
+    origin: &Origin,
+    user_id: &UserId,
+    threepid: &Threepid,
+    server: &IdentityServer,
+) -> Result<bool, ApiError> {
+    let body = json!({ "mxid": user_id, "threepid": threepid });
+    let mut answer = None;
+    // Sydent, which most identity servers are, checks a form of its own of what is signed.
+    for addressee in ["destination", "destination_is"] {
+        let answered = ask(app, server, "/identity/v2/3pid/unbind", |path, ask| {
+            let signature = signature(app, addressee, server, path, &body).unwrap_or_default();
+            ask.json(&body).header(AUTHORIZATION, &signature)
+        })
+        .await?;
+        let status = answered.status;
+        answer = Some(answered);
+        if !matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {
+            break;
+        }
+    }
+    let Some(answer) = answer else { return Ok(false) };
+    if answer.status == StatusCode::OK {
+        let (user_id, threepid): (OwnedUserId, _) = (user_id.to_owned(), threepid.clone());
+        let unbound = NoteUnbound { user_id, threepid, id_server: server.name.to_string() };
+        app.engine.propose(origin.clone(), unbound).await?.into_inner();
+        return Ok(true);
+    }
+    match answer.status {
+        _ if errcode(&answer).is_some_and(|code| code != "M_UNRECOGNIZED") => {
+            Err(handed_on(&answer).unwrap_or_else(|| unusable(&answer)))
+        }
+        // Without an error in Matrix's form, these mean that there is no such thing there.
+        StatusCode::BAD_REQUEST | StatusCode::NOT_FOUND | StatusCode::NOT_IMPLEMENTED => Ok(false),
+        StatusCode::METHOD_NOT_ALLOWED => Ok(false),
+        _ => Err(unusable(&answer)),
+    }
+}
+
+/// Asks an identity server, under the first prefix that it knows. `make` completes the request, for the
+/// path that it goes to.
+async fn ask(
+    app: &Server,
+    server: &IdentityServer,
+    path: &str,
+    make: impl Fn(&str, Ask) -> Ask,
+) -> Result<Answer, ApiError> {
+    let unreachable = |error: &dyn std::fmt::Display| {
+        ApiError::new(ErrorCode::Unknown, "The identity server cannot be reached.")
+            .with_status(StatusCode::BAD_GATEWAY)
+            .with_cause(error.to_string())
+    };
+    let mut last = None;
+    for prefix in PREFIXES {
+        let base = server.url.as_str().trim_end_matches('/');
+        let url = Url::parse(&format!("{base}{prefix}{path}"));
+        let url = url.map_err(|error| unreachable(&error))?;
+        let request = make(url.path(), Ask::new(Method::POST, url.clone()));
+        let answer = app.outbound.ask(request).await.map_err(|error| unreachable(&error))?;
+        let code = errcode(&answer);
+        let unknown =
+            matches!(answer.status, StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED)
+                && code.is_none_or(|code| code == "M_UNRECOGNIZED");
+        if !unknown {
+            return Ok(answer);
+        }
+        // What the first prefix says stands, if none is known.
+        last = last.or(Some(answer));
+    }
+    last.ok_or_else(|| unreachable(&"no prefix"))
+}
+
+/// The header that shows a request to be this server's (server-server API, "Request Authentication").
+fn signature(
+    app: &Server,
+    addressee: &str,
+    server: &IdentityServer,
+    path: &str,
+    body: &Value,
+) -> Option<String> {
+    let keys = &app.engine.env().server;
+    let (own, name) = (keys.name.as_str(), &*server.name);
+    let mut signed = CanonicalJsonObject::new();
+    for (key, value) in [("method", "POST"), ("uri", path), ("origin", own), (addressee, name)] {
+        signed.insert(key.to_owned(), CanonicalJsonValue::String(value.to_owned()));
+    }
+    signed.insert("content".to_owned(), body.clone().try_into().ok()?);
+    sign_json(own, &keys.key_pair, &mut signed).ok()?;
+    let signatures: Value = signed.remove("signatures")?.into();
+    let (key, signature) = signatures.get(own)?.as_object()?.iter().next()?;
+    let signature = signature.as_str()?;
+    Some(format!(
+        "X-Matrix origin=\"{own}\",destination=\"{name}\",key=\"{key}\",sig=\"{signature}\""
+    ))
+}
+
+/// The code of an error in Matrix's form.
+fn errcode(answer: &Answer) -> Option<String> {
+    let body: Value = answer.json().ok()?;
+    Some(body.get("errcode")?.as_str()?.to_owned())
+}
+
+/// What an identity server refused with, for the client.
+fn handed_on(answer: &Answer) -> Option<ApiError> {
+    let body: Value = answer.json().ok()?;
+    let code = body.get("errcode")?.as_str()?.to_owned();
+    let error = body.get("error").and_then(Value::as_str).unwrap_or("The identity server refused.");
+    // 401 would have the client believe that its own session has ended.
+    let status = match answer.status {
+        StatusCode::UNAUTHORIZED => StatusCode::FORBIDDEN,
+        status if status.is_client_error() => status,
+        _ => StatusCode::BAD_GATEWAY,
+    };
+    Some(ApiError::handed_on(status, code, error.to_owned()))
+}
+
+fn unusable(answer: &Answer) -> ApiError {
+    ApiError::new(ErrorCode::Unknown, "The identity server gave an answer that cannot be used.")
+        .with_status(StatusCode::BAD_GATEWAY)
+        .with_cause(format!("status {}", answer.status))
+}

@@ -1,0 +1,386 @@
+//! Third-party identifiers: their validation, to whom they belong, where they are published.
+//!
+//! What concerns one identifier rests on its stream, so that of two who claim it at once one is refused.
+
+use ruma::OwnedUserId;
+
+use super::{
+    Proposal, Refusal, Turn,
+    account::{Register, SetPassword, no_account},
+};
+use crate::{
+    limits,
+    record::{
+        Stream,
+        command::TokenHash,
+        threepid::{
+            Purpose, Threepid, ThreepidAdd, ThreepidBind, ThreepidRemove, ThreepidUnbind,
+            ValidationComplete, ValidationMiss, ValidationRequest, ValidationSent, ValidationUse,
+        },
+    },
+};
+
+/// Ask for an identifier to be validated.
+#[derive(Clone, Debug)]
+pub struct RequestValidation {
+    /// The id for it, if this client has asked for none yet.
+    pub sid: String,
+    /// What for.
+    pub purpose: Purpose,
+    /// What is to be validated.
+    pub threepid: Threepid,
+    /// The hash of the client's secret.
+    pub client_secret: TokenHash,
+    /// The hash of what will complete it, if anything.
+    pub token: Option<TokenHash>,
+    /// The client's count of its requests.
+    pub send_attempt: u64,
+    /// When it ends, in milliseconds since the Unix epoch.
+    pub expires_ms: u64,
+    /// The time, in milliseconds since the Unix epoch.
+    pub now_ms: u64,
+    /// How many messages an address is sent at most by validations that are not over.
+    pub most_messages: u64,
+}
+
+/// What came of asking for a validation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Requested {
+    /// The id of the validation.
+    pub sid: String,
+    /// Whether the message is to be sent now.
+    pub send: bool,
+}
+
+impl Proposal for RequestValidation {
+    type Outcome = Requested;
+
+    fn stream(&self) -> Stream {
+        Stream::threepid(&self.threepid)
+    }
+
+    fn decide(&self, turn: &mut Turn<'_>) -> Result<Requested, Refusal> {
+        let validations = &turn.env.state.validations;
+        let (threepid, now_ms) = (&self.threepid, self.now_ms);
+        let found = validations.find(threepid, self.purpose, &self.client_secret, now_ms);
+        if let Some(found) = &found {
+            // An attempt counts as seen once its message is out: until then it may be repeated.
+            let out = found.send_attempt == self.send_attempt && found.sent;
+            if out || found.send_attempt > self.send_attempt {
+                return Ok(Requested { sid: found.sid.clone(), send: false });
+            }
+        }
+        let (messages, first_end_ms) = validations.messages(threepid, now_ms);
+        if messages >= self.most_messages {
+            let wait_ms = first_end_ms.unwrap_or(now_ms).saturating_sub(now_ms);
+            return Err(Refusal::TooManyMessages { wait_ms });
+        }
+        let sid = found.map_or_else(|| self.sid.clone(), |found| found.sid);
+        turn.append(
+            self.stream(),
+            ValidationRequest {
+                sid: sid.clone(),
+                purpose: self.purpose,
+                threepid: threepid.clone(),
+                client_secret: self.client_secret,
+                token: self.token,
+                send_attempt: self.send_attempt,
+                expires_ms: self.expires_ms,
+            },
+        );
+        Ok(Requested { sid, send: true })
+    }
+}
+
+/// Note that the message of a validation was handed over for delivery.
+#[derive(Clone, Debug)]
+pub struct NoteSent {
+    /// What is being validated.
+    pub threepid: Threepid,
+    /// The validation.
+    pub sid: String,
+    /// Which of the client's requests.
+    pub send_attempt: u64,
+}
+
+impl Proposal for NoteSent {
+    type Outcome = ();
+
+    fn stream(&self) -> Stream {
+        Stream::threepid(&self.threepid)
+    }
+
+    fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
+        let (sid, send_attempt) = (self.sid.clone(), self.send_attempt);
+        turn.append(self.stream(), ValidationSent { sid, send_attempt });
+        Ok(())
+    }
+}
+
+/// Show the token that was sent.
+#[derive(Clone, Debug)]
+pub struct CompleteValidation {
+    /// What is being validated.
+    pub threepid: Threepid,
+    /// The validation.
+    pub sid: String,
+    /// The hash of the client's secret.
+    pub client_secret: TokenHash,
+    /// The hash of the token.
+    pub token: TokenHash,
+    /// The time, in milliseconds since the Unix epoch.
+    pub now_ms: u64,
+}
+
+impl Proposal for CompleteValidation {
+    /// Whether the token is the right one.
+    type Outcome = bool;
+
+    fn stream(&self) -> Stream {
+        Stream::threepid(&self.threepid)
+    }
+
+    fn decide(&self, turn: &mut Turn<'_>) -> Result<bool, Refusal> {
+        let (sid, validated_ms) = (self.sid.clone(), self.now_ms);
+        let found = turn.env.state.validations.get(&sid, self.now_ms);
+        let Some(found) = found.filter(|found| found.client_secret == self.client_secret) else {
+            return Ok(false);
+        };
+        let right = found.is_completed_by(&self.token);
+        if right && found.validated_ms.is_none() {
+            turn.append(self.stream(), ValidationComplete { sid, validated_ms });
+        } else if !right && found.misses < limits::VALIDATION_MISSES {
+            turn.append(self.stream(), ValidationMiss { sid });
+        }
+        Ok(right)
+    }
+}
+
+/// An identifier that was validated, about to be made use of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Validated {
+    /// The validation.
+    pub sid: String,
+    /// What it was for.
+    pub purpose: Purpose,
+    /// What was validated.
+    pub threepid: Threepid,
+    /// The time, in milliseconds since the Unix epoch.
+    pub now_ms: u64,
+}
+
+impl Validated {
+    /// Makes use of it. Gives when it was validated, in milliseconds since the Unix epoch.
+    fn spend(&self, turn: &mut Turn<'_>) -> Result<u64, Refusal> {
+        turn.rests_on(Stream::threepid(&self.threepid));
+        let found = turn
+            .env
+            .state
+            .validations
+            .get(&self.sid, self.now_ms)
+            .filter(|found| found.threepid == self.threepid && found.purpose == self.purpose);
+        let validated_ms =
+            found.and_then(|found| found.validated_ms).ok_or(Refusal::ThreepidAuthFailed)?;
+        turn.append(Stream::threepid(&self.threepid), ValidationUse { sid: self.sid.clone() });
+        Ok(validated_ms)
+    }
+
+    /// Makes it an identifier of `user_id`.
+    fn claim(&self, turn: &mut Turn<'_>, user_id: &OwnedUserId) -> Result<(), Refusal> {
+        let validated_ms = self.spend(turn)?;
+        match turn.env.state.threepids.owner(&self.threepid) {
+            Some(owner) if owner == *user_id => return Ok(()),
+            Some(_) => return Err(Refusal::ThreepidInUse),
+            None => {}
+        }
+        if turn.env.state.threepids.of_user(user_id).len() >= limits::THREEPIDS {
+            let limit = limits::THREEPIDS;
+            return Err(Refusal::Forbidden(format!("An account has {limit} addresses at most.")));
+        }
+        turn.append(
+            Stream::threepid(&self.threepid),
+            ThreepidAdd {
+                user_id: user_id.clone(),
+                threepid: self.threepid.clone(),
+                validated_ms,
+                added_ms: self.now_ms,
+            },
+        );
+        Ok(())
+    }
+}
+
+/// Make use of a validation for something that is in no log: a proof of who someone is.
+#[derive(Clone, Debug)]
+pub struct SpendValidation(pub Validated);
+
+impl Proposal for SpendValidation {
+    type Outcome = ();
+
+    fn stream(&self) -> Stream {
+        Stream::threepid(&self.0.threepid)
+    }
+
+    fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
+        self.0.spend(turn).map(drop)
+    }
+}
+
+/// Make an account that has identifiers from the beginning.
+#[derive(Clone, Debug)]
+pub struct RegisterWith {
+    /// The account.
+    pub register: Register,
+    /// Its identifiers.
+    pub threepids: Vec<Validated>,
+}
+
+impl Proposal for RegisterWith {
+    type Outcome = <Register as Proposal>::Outcome;
+
+    fn stream(&self) -> Stream {
+        self.register.stream()
+    }
+
+    fn decide(&self, turn: &mut Turn<'_>) -> Result<Self::Outcome, Refusal> {
+        self.register.decide(turn)?;
+        self.threepids
+            .iter()
+            .try_for_each(|validated| validated.claim(turn, &self.register.user_id))
+    }
+}
+
+/// Set a new password, by proof that an identifier of the account is one's own.
+#[derive(Clone, Debug)]
+pub struct ResetPassword {
+    /// What is set.
+    pub set: SetPassword,
+    /// The proof.
+    pub proof: Validated,
+}
+
+impl Proposal for ResetPassword {
+    type Outcome = ();
+
+    fn stream(&self) -> Stream {
+        self.set.stream()
+    }
+
+    fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
+        self.proof.spend(turn)?;
+        let owner = turn.env.state.threepids.owner(&self.proof.threepid);
+        if owner.as_ref() != Some(&self.set.user_id) {
+            return Err(Refusal::ThreepidAuthFailed);
+        }
+        self.set.decide(turn)
+    }
+}
+
+/// Add an identifier to an account.
+#[derive(Clone, Debug)]
+pub struct AddThreepid {
+    /// The account.
+    pub user_id: OwnedUserId,
+    /// The identifier.
+    pub validated: Validated,
+}
+
+impl Proposal for AddThreepid {
+    type Outcome = ();
+
+    fn stream(&self) -> Stream {
+        Stream::user(&self.user_id)
+    }
+
+    fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
+        if !turn.env.state.accounts.contains(&self.user_id) {
+            return Err(no_account());
+        }
+        self.validated.claim(turn, &self.user_id)
+    }
+}
+
+/// Remove an identifier from an account.
+#[derive(Clone, Debug)]
+pub struct RemoveThreepid {
+    /// The account.
+    pub user_id: OwnedUserId,
+    /// The identifier.
+    pub threepid: Threepid,
+}
+
+impl Proposal for RemoveThreepid {
+    /// Whether it was there.
+    type Outcome = bool;
+
+    fn stream(&self) -> Stream {
+        Stream::user(&self.user_id)
+    }
+
+    fn decide(&self, turn: &mut Turn<'_>) -> Result<bool, Refusal> {
+        let (user_id, threepid) = (self.user_id.clone(), self.threepid.clone());
+        let stream = Stream::threepid(&threepid);
+        turn.rests_on(stream.clone());
+        if turn.env.state.threepids.owner(&threepid).as_ref() != Some(&user_id) {
+            return Ok(false);
+        }
+        turn.append(stream, ThreepidRemove { user_id, threepid });
+        Ok(true)
+    }
+}
+
+/// Note that an identifier was bound to a user on an identity server.
+#[derive(Clone, Debug)]
+pub struct NoteBound {
+    /// The user.
+    pub user_id: OwnedUserId,
+    /// The identifier.
+    pub threepid: Threepid,
+    /// The identity server.
+    pub id_server: String,
+}
+
+impl Proposal for NoteBound {
+    type Outcome = ();
+
+    fn stream(&self) -> Stream {
+        Stream::user(&self.user_id)
+    }
+
+    fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
+        let Self { user_id, threepid, id_server } = self.clone();
+        let bound = turn.env.state.threepids.bound(&user_id);
+        if !bound.contains(&(threepid.clone(), id_server.clone())) {
+            turn.append(self.stream(), ThreepidBind { user_id, threepid, id_server });
+        }
+        Ok(())
+    }
+}
+
+/// Note that an identifier was unbound from a user on an identity server.
+#[derive(Clone, Debug)]
+pub struct NoteUnbound {
+    /// The user.
+    pub user_id: OwnedUserId,
+    /// The identifier.
+    pub threepid: Threepid,
+    /// The identity server.
+    pub id_server: String,
+}
+
+impl Proposal for NoteUnbound {
+    type Outcome = ();
+
+    fn stream(&self) -> Stream {
+        Stream::user(&self.user_id)
+    }
+
+    fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
+        let Self { user_id, threepid, id_server } = self.clone();
+        let bound = turn.env.state.threepids.bound(&user_id);
+        if bound.contains(&(threepid.clone(), id_server.clone())) {
+            turn.append(self.stream(), ThreepidUnbind { user_id, threepid, id_server });
+        }
+        Ok(())
+    }
+}

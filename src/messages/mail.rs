@@ -1,0 +1,112 @@
+//! E-mail, by SMTP.
+
+use std::time::Duration;
+
+use lettre::{
+    AsyncSmtpTransport, AsyncTransport as _, Message, Tokio1Executor,
+    message::{
+        Mailbox, MultiPart,
+        header::{HeaderName, HeaderValue},
+    },
+    transport::smtp::{
+        PoolConfig,
+        authentication::Credentials,
+        client::{Certificate, Tls, TlsParameters},
+        extension::ClientId,
+    },
+};
+use ruma::ServerName;
+
+use super::{Letter, SendError, SetupError};
+use crate::{
+    clock::random_token,
+    config::{Email, MailSecurity},
+};
+
+/// A mail server, and as whom it is spoken to.
+pub(super) struct Mailer {
+    transport: AsyncSmtpTransport<Tokio1Executor>,
+    from: Mailbox,
+    server: String,
+}
+
+impl std::fmt::Debug for Mailer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Mailer").field("from", &self.from).finish_non_exhaustive()
+    }
+}
+
+fn bad(setting: &'static str, reason: impl std::fmt::Display) -> SetupError {
+    SetupError::Setting { setting, reason: reason.to_string() }
+}
+
+impl Mailer {
+    /// The mail server of the configuration. Nothing is said to it yet.
+    ///
+    /// # Errors
+    /// When a setting cannot be used, or a file it names cannot be read.
+    pub(super) fn new(config: &Email, server: &ServerName) -> Result<Self, SetupError> {
+        let from = match config.from.as_str() {
+            "" => format!("{} <noreply@{}>", "Logcabin", server.host()),
+            from => from.to_owned(),
+        };
+        let from: Mailbox = from.parse().map_err(|error| {
+            bad("email.from", format!("`{from}` is not a sender ({error}); set it"))
+        })?;
+        let tls = || -> Result<TlsParameters, SetupError> {
+            let mut tls = TlsParameters::builder(config.host.clone());
+            if !config.certificates.is_empty() {
+                let wrong = |error: &dyn std::fmt::Display| bad("email.certificates", error);
+                let pem = std::fs::read(&config.certificates).map_err(|error| wrong(&error))?;
+                let certificate = Certificate::from_pem(&pem).map_err(|error| wrong(&error))?;
+                tls = tls.add_root_certificate(certificate);
+            }
+            tls.build().map_err(|error| bad("email.security", error))
+        };
+        let (tls, usual_port) = match config.security {
+            MailSecurity::None => (Tls::None, 25),
+            MailSecurity::Starttls => (Tls::Required(tls()?), 587),
+            MailSecurity::Tls => (Tls::Wrapper(tls()?), 465),
+        };
+        let port = u16::try_from(config.port).ok().filter(|port| *port != 0).unwrap_or(usual_port);
+        let idle = u32::try_from(config.concurrent).unwrap_or(u32::MAX);
+        let mut builder = AsyncSmtpTransport::<Tokio1Executor>::builder_dangerous(&config.host)
+            .port(port)
+            .tls(tls)
+            .hello_name(ClientId::Domain(server.host().to_owned()))
+            .timeout(Some(Duration::from_secs(config.timeout_seconds)))
+            .pool_config(PoolConfig::new().max_size(idle));
+        if !config.user.is_empty() {
+            let password = match config.password_file.as_str() {
+                "" => config.password.expose().to_owned(),
+                path => {
+                    let read = std::fs::read_to_string(path);
+                    let read = read.map_err(|error| bad("email.password_file", error))?;
+                    read.trim_end_matches(['\r', '\n']).to_owned()
+                }
+            };
+            builder = builder.credentials(Credentials::new(config.user.clone(), password));
+        }
+        Ok(Self { transport: builder.build(), from, server: server.to_string() })
+    }
+
+    /// Hands a letter over to the mail server.
+    pub(super) async fn send(&self, to: &str, letter: &Letter) -> Result<(), SendError> {
+        let wrong = |error: &dyn std::fmt::Display| SendError::Letter(error.to_string());
+        let to = to.parse().map_err(|error| wrong(&error))?;
+        // Nobody's machine is to answer that its owner is on holiday.
+        let automatic = HeaderName::new_from_ascii_str("Auto-Submitted");
+        let domain = self.from.email.domain();
+        let message = Message::builder()
+            .from(self.from.clone())
+            .to(Mailbox::new(None, to))
+            .subject(&letter.subject)
+            .message_id(Some(format!("<{}@{domain}>", random_token())))
+            .date_now()
+            .raw_header(HeaderValue::new(automatic, "auto-generated".to_owned()))
+            .multipart(MultiPart::alternative_plain_html(letter.plain(), letter.html(&self.server)))
+            .map_err(|error| wrong(&error))?;
+        self.transport.send(message).await?;
+        Ok(())
+    }
+}

@@ -1,0 +1,286 @@
+//! Validations under way: someone says that an e-mail address or a phone number is theirs, and is sent a
+//! token there.
+//!
+//! They end by themselves, and with that they are forgotten: with each record about any of them, those
+//! whose time was over at the time of that record.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use parking_lot::RwLock;
+use serde::Serialize;
+
+use crate::{
+    limits,
+    record::{
+        command::TokenHash,
+        threepid::{
+            Purpose, Threepid, ValidationComplete, ValidationMiss, ValidationRequest,
+            ValidationSent, ValidationUse,
+        },
+    },
+};
+
+/// A validation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Validation {
+    /// The id given out for it.
+    pub sid: String,
+    /// What for.
+    pub purpose: Purpose,
+    /// What is to be validated.
+    pub threepid: Threepid,
+    /// The hash of the client's secret.
+    pub client_secret: TokenHash,
+    /// The hash of what completes it; none if nothing does.
+    pub token: Option<TokenHash>,
+    /// The client's count of the messages that it asked for.
+    pub send_attempt: u64,
+    /// Whether the last of them was handed over for delivery.
+    pub sent: bool,
+    /// How many were.
+    pub messages: u64,
+    /// How often a wrong token was tried.
+    pub misses: u64,
+    /// When it was completed, in milliseconds since the Unix epoch.
+    pub validated_ms: Option<u64>,
+    /// When it ends, in milliseconds since the Unix epoch.
+    pub expires_ms: u64,
+}
+
+impl Validation {
+    /// Whether a token, of which this is the hash with the client's secret, completes it.
+    #[must_use]
+    pub fn is_completed_by(&self, token: &TokenHash) -> bool {
+        self.misses < limits::VALIDATION_MISSES && self.token.as_ref() == Some(token)
+    }
+}
+
+/// What a token is kept as: a short one could be found by trying all, were it hashed alone.
+#[must_use]
+pub fn token_hash(client_secret: &str, token: &str) -> TokenHash {
+    TokenHash::of(&format!("{client_secret}\n{token}"))
+}
+
+/// All validations.
+#[derive(Debug, Default)]
+pub struct Validations(RwLock<Inner>);
+
+/// Who asked for what: the client's secret tells them apart.
+type Key = (Threepid, Purpose, TokenHash);
+
+#[derive(Debug, Default, Serialize)]
+struct Inner {
+    validations: BTreeMap<String, Validation>,
+    by_key: BTreeMap<Key, String>,
+    by_end: BTreeSet<(u64, String)>,
+}
+
+impl Validations {
+    /// The validation of this id, if it is not over at `now_ms`.
+    #[must_use]
+    pub fn get(&self, sid: &str, now_ms: u64) -> Option<Validation> {
+        let inner = self.0.read();
+        inner.validations.get(sid).filter(|found| found.expires_ms > now_ms).cloned()
+    }
+
+    /// The validation that this client has asked for already, if it is not over at `now_ms`.
+    #[must_use]
+    pub fn find(
+        &self,
+        threepid: &Threepid,
+        purpose: Purpose,
+        client_secret: &TokenHash,
+        now_ms: u64,
+    ) -> Option<Validation> {
+        let inner = self.0.read();
+        let sid = inner.by_key.get(&(threepid.clone(), purpose, *client_secret))?;
+        inner.validations.get(sid).filter(|found| found.expires_ms > now_ms).cloned()
+    }
+
+    /// How many messages an address was sent, or is being sent, by the validations that are not over at
+    /// `now_ms`, and when the first of these ends.
+    #[must_use]
+    pub fn messages(&self, threepid: &Threepid, now_ms: u64) -> (u64, Option<u64>) {
+        let inner = self.0.read();
+        let first = (threepid.clone(), Purpose::Register, TokenHash([0; 32]));
+        let (mut messages, mut first_end) = (0, None::<u64>);
+        for (_, sid) in inner.by_key.range(first..).take_while(|((of, ..), _)| of == threepid) {
+            let found = inner.validations.get(sid).filter(|found| found.expires_ms > now_ms);
+            let Some(found) = found else { continue };
+            messages += found.messages + u64::from(!found.sent);
+            first_end = Some(first_end.map_or(found.expires_ms, |end| end.min(found.expires_ms)));
+        }
+        (messages, first_end)
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.read().validations.len()
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    pub(super) fn request(&self, time_ms: u64, body: ValidationRequest) {
+        let mut inner = self.0.write();
+        inner.forget_ended(time_ms);
+        let before = inner.remove(&body.sid);
+        while inner.validations.len() >= limits::VALIDATIONS {
+            let Some((_, first)) = inner.by_end.first().cloned() else { break };
+            inner.remove(&first);
+        }
+        let ValidationRequest { sid, purpose, threepid, client_secret, token, .. } = body;
+        inner.by_key.insert((threepid.clone(), purpose, client_secret), sid.clone());
+        inner.by_end.insert((body.expires_ms, sid.clone()));
+        let validation = Validation {
+            sid: sid.clone(),
+            purpose,
+            threepid,
+            client_secret,
+            token,
+            send_attempt: body.send_attempt,
+            sent: false,
+            messages: before.as_ref().map_or(0, |before| before.messages),
+            misses: before.as_ref().map_or(0, |before| before.misses),
+            // Who asks for another message does not lose what the first has brought.
+            validated_ms: before.and_then(|before| before.validated_ms),
+            expires_ms: body.expires_ms,
+        };
+        inner.validations.insert(sid, validation);
+    }
+
+    pub(super) fn sent(&self, time_ms: u64, body: &ValidationSent) {
+        self.change(time_ms, &body.sid, |validation| {
+            validation.messages += 1;
+            validation.sent |= validation.send_attempt == body.send_attempt;
+        });
+    }
+
+    pub(super) fn miss(&self, time_ms: u64, body: &ValidationMiss) {
+        self.change(time_ms, &body.sid, |validation| validation.misses += 1);
+    }
+
+    pub(super) fn complete(&self, time_ms: u64, body: &ValidationComplete) {
+        self.change(time_ms, &body.sid, |validation| {
+            validation.validated_ms.get_or_insert(body.validated_ms);
+        });
+    }
+
+    pub(super) fn used(&self, time_ms: u64, body: &ValidationUse) {
+        let mut inner = self.0.write();
+        inner.forget_ended(time_ms);
+        inner.remove(&body.sid);
+    }
+
+    fn change(&self, time_ms: u64, sid: &str, change: impl FnOnce(&mut Validation)) {
+        let mut inner = self.0.write();
+        inner.forget_ended(time_ms);
+        if let Some(validation) = inner.validations.get_mut(sid) {
+            change(validation);
+        }
+    }
+
+    pub(super) fn digest(&self, digest: &mut super::digest::Digest) {
+        digest.add(&*self.0.read());
+    }
+}
+
+impl Inner {
+    fn remove(&mut self, sid: &str) -> Option<Validation> {
+        let removed = self.validations.remove(sid)?;
+        self.by_end.remove(&(removed.expires_ms, removed.sid.clone()));
+        let key = (removed.threepid.clone(), removed.purpose, removed.client_secret);
+        if self.by_key.get(&key) == Some(&removed.sid) {
+            self.by_key.remove(&key);
+        }
+        Some(removed)
+    }
+
+    fn forget_ended(&mut self, time_ms: u64) {
+        while let Some((end_ms, sid)) = self.by_end.first().cloned() {
+            if end_ms > time_ms {
+                break;
+            }
+            self.remove(&sid);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::threepid::Medium;
+
+    fn request(sid: &str, address: &str, send_attempt: u64, expires_ms: u64) -> ValidationRequest {
+        ValidationRequest {
+            sid: sid.to_owned(),
+            purpose: Purpose::Add,
+            threepid: Threepid { medium: Medium::Email, address: address.to_owned() },
+            client_secret: TokenHash::of(sid),
+            token: Some(token_hash(sid, "token")),
+            send_attempt,
+            expires_ms,
+        }
+    }
+
+    #[test]
+    fn what_is_over_is_forgotten_with_the_next_record() {
+        let validations = Validations::default();
+        validations.request(0, request("a", "a@x.org", 1, 100));
+        validations.request(0, request("b", "a@x.org", 1, 200));
+        assert!(validations.get("a", 99).is_some());
+        assert!(validations.get("a", 100).is_none());
+        assert_eq!(validations.len(), 2);
+        validations.miss(150, &ValidationMiss { sid: "b".to_owned() });
+        assert_eq!(validations.len(), 1);
+        let inner = validations.0.read();
+        assert_eq!((inner.by_key.len(), inner.by_end.len()), (1, 1));
+    }
+
+    #[test]
+    fn another_message_keeps_what_was_validated_and_counts() {
+        let validations = Validations::default();
+        let sent = |send_attempt| ValidationSent { sid: "a".to_owned(), send_attempt };
+        let threepid = request("a", "a@x.org", 1, 100).threepid;
+        validations.request(0, request("a", "a@x.org", 1, 100));
+        assert_eq!(validations.messages(&threepid, 1), (1, Some(100)));
+        validations.sent(1, &sent(1));
+        assert_eq!(validations.messages(&threepid, 1), (1, Some(100)));
+        let complete = ValidationComplete { sid: "a".to_owned(), validated_ms: 7 };
+        validations.complete(2, &complete);
+        validations.request(3, request("a", "a@x.org", 2, 200));
+        // That of the first message, late: the second is still to come.
+        validations.sent(3, &sent(1));
+        let found = validations.get("a", 150).unwrap();
+        assert_eq!((found.validated_ms, found.sent, found.messages), (Some(7), false, 2));
+        let used = ValidationUse { sid: "a".to_owned() };
+        validations.used(4, &used);
+        assert!(validations.is_empty() && validations.0.read().by_key.is_empty());
+    }
+
+    #[test]
+    fn there_are_never_more_than_the_limit() {
+        let validations = Validations::default();
+        for number in 0..limits::VALIDATIONS as u64 + 2 {
+            validations.request(0, request(&number.to_string(), "a@x.org", 1, 1000 + number));
+        }
+        assert_eq!(validations.len(), limits::VALIDATIONS);
+        assert!(validations.get("0", 1).is_none() && validations.get("2", 1).is_some());
+    }
+
+    #[test]
+    fn too_many_wrong_tokens_make_the_right_one_worthless() {
+        let validations = Validations::default();
+        validations.request(0, request("a", "a@x.org", 1, 100));
+        let right = token_hash("a", "token");
+        for _ in 0..limits::VALIDATION_MISSES {
+            assert!(validations.get("a", 1).unwrap().is_completed_by(&right));
+            validations.miss(1, &ValidationMiss { sid: "a".to_owned() });
+        }
+        assert!(!validations.get("a", 1).unwrap().is_completed_by(&right));
+    }
+}
