@@ -23,7 +23,8 @@ use toml::de::{DeTable, DeValue};
 pub mod value;
 
 pub use value::{
-    AdminContact, ArchiveDir, EraseAfter, IdentityServer, OpenRegistration, PathPrefix, PublicUrl,
+    AdminContact, ArchiveDir, EraseAfter, IdentityServerUrl, OpenRegistration, PathPrefix,
+    PublicUrl,
 };
 use value::{Given, Setting};
 
@@ -430,7 +431,7 @@ settings! {
         /// this server. Without it the one is 404, and the other says nothing of it.
         discovery: bool = true;
         /// The identity server that is told to clients together with this server's address.
-        identity_server: IdentityServer = IdentityServer::None;
+        identity_server: IdentityServerUrl = IdentityServerUrl::None;
         /// How to reach whoever runs the server. It is told at /.well-known/matrix/support, and to those
         /// who meet a limit of the server; they are told of the domain's postmaster when it is "none".
         admin_contact: AdminContact = AdminContact::None;

@@ -16,7 +16,7 @@ use ruma::api::client::{
 
 use super::Server;
 use crate::{
-    config::{AdminContact, Config, IdentityServer},
+    config::{AdminContact, Config, IdentityServerUrl},
     decide::create_room::{DEFAULT_ROOM_VERSION, ROOM_VERSIONS},
     http::{ApiError, Cx, Session},
 };
@@ -84,8 +84,8 @@ pub(super) fn discovery_info(config: &Config) -> Option<login_v3::DiscoveryInfo>
 
 fn identity_server(config: &Config) -> Option<&str> {
     match &config.server.identity_server {
-        IdentityServer::None => None,
-        IdentityServer::Url(url) => Some(url),
+        IdentityServerUrl::None => None,
+        IdentityServerUrl::Url(url) => Some(url),
     }
 }
 

@@ -184,7 +184,7 @@ impl Setting for PathPrefix {
 }
 
 /// The address of something on the web: http or https, and a host.
-fn web_address(text: &str) -> Option<http::Uri> {
+fn web_uri(text: &str) -> Option<http::Uri> {
     let uri: http::Uri = text.parse().ok()?;
     let web = matches!(uri.scheme_str(), Some("http" | "https"));
     (web && uri.host().is_some_and(|host| !host.is_empty())).then_some(uri)
@@ -207,7 +207,7 @@ impl Setting for PublicUrl {
         if text == "auto" {
             return Some(Self::Auto);
         }
-        let uri = web_address(text)?;
+        let uri = web_uri(text)?;
         uri.query().is_none().then(|| Self::Url(text.trim_end_matches('/').into()))
     }
 
@@ -221,14 +221,14 @@ impl Setting for PublicUrl {
 
 /// The identity server that clients are told of.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum IdentityServer {
+pub enum IdentityServerUrl {
     /// None.
     None,
     /// The one at this address, without a slash at its end.
     Url(Box<str>),
 }
 
-impl Setting for IdentityServer {
+impl Setting for IdentityServerUrl {
     const ALLOWED: &'static str = "\"none\" or an address such as \"https://identity.example.org\"";
 
     fn read(given: &Given<'_>) -> Option<Self> {
@@ -236,7 +236,7 @@ impl Setting for IdentityServer {
         if text == "none" {
             return Some(Self::None);
         }
-        let uri = web_address(text)?;
+        let uri = web_uri(text)?;
         uri.query().is_none().then(|| Self::Url(text.trim_end_matches('/').into()))
     }
 
@@ -293,7 +293,7 @@ impl Setting for AdminContact {
         if text.starts_with('@') {
             return OwnedUserId::try_from(text).ok().map(Self::User);
         }
-        web_address(text).map(|_| Self::Page(text.into()))
+        web_uri(text).map(|_| Self::Page(text.into()))
     }
 
     fn to_toml(&self) -> Value {
