@@ -42,7 +42,13 @@ async fn server(messages: usize) -> (Engine, OwnedRoomId) {
     let log = Arc::new(MemoryLog::with_records(clock.clone(), Vec::new()));
     let server_name = "test".try_into().expect("a server name");
     let gather = logcabin::decide::ephemeral::Gather::default();
-    let options = Options { server_name, event_cache_bytes: 64 << 20, gather, clock };
+    let options = Options {
+        server_name,
+        event_cache_bytes: 64 << 20,
+        gather,
+        accounts: Default::default(),
+        clock,
+    };
     let engine = Engine::open(log as Arc<dyn Log>, options).await.expect("an engine");
     for name in ["ann", "bob"] {
         let register = Register {

@@ -170,6 +170,7 @@ async fn measure(dir: &Path) {
         server_name: "bench.example".try_into().expect("a name"),
         event_cache_bytes: 64 << 20,
         gather,
+        accounts: Default::default(),
         clock: Clock::system(),
     };
     let engine = Arc::new(Engine::open(as_log, options).await.expect("it opens"));

@@ -23,8 +23,8 @@ use toml::de::{DeTable, DeValue};
 pub mod value;
 
 pub use value::{
-    ArchiveDir, EraseAfter, Hidden, IdentityServer, JsonTemplate, List, MailSecurity,
-    OpenRegistration, PathPrefix, PublicUrl, ServiceUrl,
+    AdminContact, ArchiveDir, EraseAfter, Hidden, IdentityServer, IdentityServerUrl, JsonTemplate,
+    List, MailSecurity, OpenRegistration, PathPrefix, PublicUrl, ServiceUrl,
 };
 use value::{Given, Setting};
 
@@ -272,6 +272,14 @@ impl Config {
         }
     }
 
+    /// How to reach whoever runs the server, as a URI.
+    #[must_use]
+    pub fn admin_contact(&self) -> String {
+        // Whoever runs a domain reads the mail of its postmaster (RFC 2142).
+        let postmaster = || format!("mailto:postmaster@{}", self.server.name.host());
+        self.server.admin_contact.uri().unwrap_or_else(postmaster)
+    }
+
     /// The first address that it listens on, as this machine can reach it.
     #[must_use]
     pub fn local_url(&self) -> String {
@@ -419,6 +427,14 @@ settings! {
         /// The address at which clients reach this server, told to them at /.well-known/matrix/client;
         /// "auto" is the first address of `bind`, by http.
         public_url: PublicUrl = PublicUrl::Auto;
+        /// Whether clients are told at /.well-known/matrix/client, and when they log in, how to reach
+        /// this server. Without it the one is 404, and the other says nothing of it.
+        discovery: bool = true;
+        /// The identity server that is told to clients together with this server's address.
+        identity_server: IdentityServerUrl = IdentityServerUrl::None;
+        /// How to reach whoever runs the server. It is told at /.well-known/matrix/support, and to those
+        /// who meet a limit of the server; they are told of the domain's postmaster when it is "none".
+        admin_contact: AdminContact = AdminContact::None;
         /// Believe the last address in the header X-Forwarded-For. Only behind a proxy that sets it:
         /// anyone else could then write any address there.
         trust_forwarded_for: bool = false;
@@ -430,6 +446,9 @@ settings! {
         /// loopback address and neither `server.public_url` nor `server.trust_forwarded_for` says that
         /// there is a proxy in front, so that nobody opens a server to the world unawares.
         open: OpenRegistration = OpenRegistration::Auto;
+        /// How many accounts there may be, those of guests and those that were deactivated with them;
+        /// 0 means any number. Those who register at the very same moment may get past it together.
+        max_accounts: usize = 0, in 0..=1_000_000_000;
     }
 
     /// How often callers may use the endpoints that the specification marks as rate-limited.

@@ -18,7 +18,7 @@ use crate::{
     checkpoint::Checkpoint,
     clock::{Clock, random_bytes},
     config::Config,
-    decide::ephemeral::Gather,
+    decide::{account::AccountLimit, ephemeral::Gather},
     engine::{self, Engine, SweepPolicy, Swept},
     http::{Edge, TableError, serve},
     limits,
@@ -208,6 +208,10 @@ async fn open_engine(config: &Config, log: Arc<dyn Log>) -> Result<Engine, Serve
         gather: Gather {
             window: Duration::from_millis(config.receipts.gather_ms),
             members: config.receipts.gather_members,
+        },
+        accounts: AccountLimit {
+            most: Some(config.registration.max_accounts).filter(|most| *most > 0),
+            admin_contact: config.admin_contact(),
         },
         clock: Clock::system(),
     };

@@ -56,7 +56,13 @@ async fn engine() -> (Engine, OwnedUserId, OwnedUserId) {
     let log: Arc<dyn Log> = Arc::new(MemoryLog::new(clock.clone()));
     let server_name = "test".try_into().unwrap();
     let gather = logcabin::decide::ephemeral::Gather::default();
-    let options = Options { server_name, event_cache_bytes: 1 << 20, gather, clock };
+    let options = Options {
+        server_name,
+        event_cache_bytes: 1 << 20,
+        gather,
+        accounts: Default::default(),
+        clock,
+    };
     let engine = Engine::open(log, options).await.unwrap();
     let users = ["@ann:test", "@bob:test"].map(|id| OwnedUserId::try_from(id).unwrap());
     for user_id in &users {

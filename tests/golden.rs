@@ -105,6 +105,7 @@ async fn a_command_of_a_newer_version_stops_the_replay() {
             server_name: "golden.example".try_into().unwrap(),
             event_cache_bytes: 1 << 20,
             gather: logcabin::decide::ephemeral::Gather::default(),
+            accounts: Default::default(),
             clock: clock.clone(),
         };
         drop(Engine::open(Arc::clone(&log), options.clone()).await.unwrap());
@@ -140,6 +141,7 @@ async fn make_a_golden_log() {
         server_name: "golden.example".try_into().unwrap(),
         event_cache_bytes: 1 << 20,
         gather: logcabin::decide::ephemeral::Gather::default(),
+        accounts: Default::default(),
         clock,
     };
     let engine = Engine::open(Arc::clone(&log), options).await.unwrap();

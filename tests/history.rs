@@ -69,6 +69,7 @@ impl Cabin {
             server_name: "cabin.example".try_into().unwrap(),
             event_cache_bytes: 1 << 20,
             gather: logcabin::decide::ephemeral::Gather::default(),
+            accounts: Default::default(),
             clock: clock.clone(),
         };
         let engine = Engine::open(Arc::clone(&log), options).await.unwrap();

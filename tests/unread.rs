@@ -133,6 +133,7 @@ impl World {
             server_name: "test".try_into().unwrap(),
             event_cache_bytes: 1 << 20,
             gather: Default::default(),
+            accounts: Default::default(),
             clock,
         };
         let engine = Engine::open(Arc::clone(&log) as Arc<dyn Log>, options).await.unwrap();

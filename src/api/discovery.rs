@@ -1,16 +1,22 @@
-//! Discovery: versions, the well-known document, capabilities.
+//! Discovery: versions, the well-known documents, capabilities.
 
-use ruma::api::client::discovery::{
-    discover_homeserver::{self, HomeserverInfo},
-    get_capabilities::v3::{
-        self as get_capabilities, Capabilities, ChangePasswordCapability, GetLoginTokenCapability,
-        RoomVersionStability, RoomVersionsCapability, ThirdPartyIdChangesCapability,
+use ruma::api::client::{
+    discovery::{
+        discover_homeserver::{self, HomeserverInfo, IdentityServerInfo},
+        discover_support::{self, Contact, ContactRole},
+        get_capabilities::v3::{
+            self as get_capabilities, Capabilities, ChangePasswordCapability,
+            GetLoginTokenCapability, RoomVersionStability, RoomVersionsCapability,
+            ThirdPartyIdChangesCapability,
+        },
+        get_supported_versions,
     },
-    get_supported_versions,
+    session::login::v3 as login_v3,
 };
 
 use super::Server;
 use crate::{
+    config::{AdminContact, Config, IdentityServerUrl},
     decide::create_room::{DEFAULT_ROOM_VERSION, ROOM_VERSIONS},
     http::{ApiError, Cx, Session},
 };
@@ -53,7 +59,53 @@ pub(super) async fn well_known(
     cx: Cx<Server, ()>,
     _: discover_homeserver::Request,
 ) -> Result<discover_homeserver::Response, ApiError> {
-    Ok(discover_homeserver::Response::new(HomeserverInfo::new(cx.app.config.public_url())))
+    let config = &cx.app.config;
+    if !config.server.discovery {
+        return Err(ApiError::not_found("This server does not say where it is."));
+    }
+    let homeserver = HomeserverInfo::new(config.public_url());
+    let mut response = discover_homeserver::Response::new(homeserver);
+    response.identity_server =
+        identity_server(config).map(|url| IdentityServerInfo::new(url.to_owned()));
+    Ok(response)
+}
+
+/// What [`well_known`] says, for those who log in.
+pub(super) fn discovery_info(config: &Config) -> Option<login_v3::DiscoveryInfo> {
+    if !config.server.discovery {
+        return None;
+    }
+    let homeserver = login_v3::HomeserverInfo::new(config.public_url());
+    let mut info = login_v3::DiscoveryInfo::new(homeserver);
+    info.identity_server =
+        identity_server(config).map(|url| login_v3::IdentityServerInfo::new(url.to_owned()));
+    Some(info)
+}
+
+fn identity_server(config: &Config) -> Option<&str> {
+    match &config.server.identity_server {
+        IdentityServerUrl::None => None,
+        IdentityServerUrl::Url(url) => Some(url),
+    }
+}
+
+pub(super) async fn support(
+    cx: Cx<Server, ()>,
+    _: discover_support::Request,
+) -> Result<discover_support::Response, ApiError> {
+    let admin = |contact: Contact| discover_support::Response::with_contacts(vec![contact]);
+    Ok(match &cx.app.config.server.admin_contact {
+        AdminContact::None => {
+            return Err(ApiError::not_found("This server does not say who runs it."));
+        }
+        AdminContact::Mail(address) => {
+            admin(Contact::with_email_address(ContactRole::Admin, address.to_string()))
+        }
+        AdminContact::User(user_id) => {
+            admin(Contact::with_matrix_id(ContactRole::Admin, user_id.clone()))
+        }
+        AdminContact::Page(page) => discover_support::Response::with_support_page(page.to_string()),
+    })
 }
 
 pub(super) async fn capabilities(

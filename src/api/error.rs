@@ -27,6 +27,9 @@ impl From<Refusal> for ApiError {
             Refusal::Forbidden(_) => Self::forbidden(text),
             Refusal::NotFound(_) => Self::not_found(text),
             Refusal::UserInUse => Self::new(ErrorCode::UserInUse, "This user name is taken."),
+            Refusal::TooManyAccounts { admin_contact } => {
+                Self::new(ErrorCode::ResourceLimitExceeded { admin_contact }, text)
+            }
             Refusal::RoomInUse(_) => Self::new(ErrorCode::RoomInUse, text),
             Refusal::AliasInUse(_) => {
                 Self::new(ErrorCode::Unknown, text).with_status(StatusCode::CONFLICT)

@@ -4,13 +4,14 @@ use ruma::{
     OwnedUserId,
     api::client::session::{
         get_login_types::v3::{self as get_login_types, LoginType, PasswordLoginType},
-        login::v3::{self as login_v3, DiscoveryInfo, HomeserverInfo, LoginInfo},
+        login::v3::{self as login_v3, LoginInfo},
     },
 };
 
 use super::{
     Server,
     credentials::{NewTokens, device_id_or_new, short_name},
+    discovery::discovery_info,
     password::{named_user, verified},
     threepid::{account_of, find_account},
 };
@@ -59,7 +60,7 @@ pub(super) async fn login(
     let mut response = login_v3::Response::new(user_id, tokens.access, device_id);
     response.refresh_token = tokens.refresh;
     response.expires_in = tokens.expires_in;
-    response.well_known = Some(DiscoveryInfo::new(HomeserverInfo::new(cx.app.config.public_url())));
+    response.well_known = discovery_info(&cx.app.config);
     Ok(response)
 }
 

@@ -101,6 +101,7 @@ pub(crate) fn endpoints(config: &Config) -> Table<Server> {
         // Discovery
         .on(discovery::versions)
         .on(discovery::well_known)
+        .on(discovery::support)
         .on(discovery::capabilities)
         // Accounts and sessions
         .on_json(registration::register)

@@ -43,6 +43,9 @@ pub(super) async fn register(
             "This server has no guest accounts.",
         ));
     }
+    // Before the client goes through stages that would come to nothing.
+    let env = cx.app.engine.env();
+    env.accounts.check(&env.state.accounts)?;
     let user_id = match &request.username {
         Some(username) => free_user_id(&cx.app, username)?,
         None => new_user_id(&cx.app)?,

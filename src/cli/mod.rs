@@ -11,6 +11,7 @@ use clap::{Args, Parser, Subcommand};
 use crate::config::{Config, ConfigError, Effective, Override};
 
 mod config;
+mod endpoints;
 mod replay;
 mod restore;
 mod serve;
@@ -36,6 +37,7 @@ pub struct Cli {
 enum Command {
     Serve(serve::Serve),
     Config(config::Print),
+    Endpoints(endpoints::Endpoints),
     Replay(replay::Replay),
     Verify(verify::Verify),
     Restore(restore::Restore),
@@ -51,6 +53,7 @@ impl Cli {
             None => self.serve.run(),
             Some(Command::Serve(serve)) => serve.run(),
             Some(Command::Config(print)) => print.run(),
+            Some(Command::Endpoints(endpoints)) => endpoints.run(),
             Some(Command::Replay(replay)) => replay.run(),
             Some(Command::Verify(verify)) => verify.run(),
             Some(Command::Restore(restore)) => restore.run(),

@@ -55,10 +55,20 @@ fn every_bad_value_is_refused_with_key_place_and_what_is_allowed() {
         ("server", "public_url", "\"example.org\""),
         ("server", "public_url", "\"ftp://example.org\""),
         ("server", "public_url", "\"\""),
+        ("server", "discovery", "\"auto\""),
+        ("server", "identity_server", "\"identity.example.org\""),
+        ("server", "identity_server", "\"https://identity.example.org?x\""),
+        ("server", "identity_server", "false"),
+        ("server", "admin_contact", "\"admin@example.org\""),
+        ("server", "admin_contact", "\"mailto:admin\""),
+        ("server", "admin_contact", "\"mailto:a b@example.org\""),
+        ("server", "admin_contact", "\"@admin\""),
+        ("server", "admin_contact", "\"example.org\""),
         ("server", "trust_forwarded_for", "\"maybe\""),
         ("server", "trust_forwarded_for", "1"),
         ("registration", "open", "\"yes\""),
         ("registration", "open", "1"),
+        ("registration", "max_accounts", "-1"),
         ("rate_limits", "enabled", "\"true\""),
         ("rate_limits", "user_per_second", "0"),
         ("rate_limits", "user_per_second", "-1"),
@@ -160,4 +170,21 @@ fn registration_is_open_by_itself_only_on_loopback() {
     assert!(!open("[server]\nbind = [\"0.0.0.0:1\"]"));
     assert!(open("[server]\nbind = [\"0.0.0.0:1\"]\n[registration]\nopen = true"));
     assert!(!open("[registration]\nopen = false"));
+}
+
+#[test]
+fn whoever_runs_the_server_is_reached_as_configured_or_as_the_postmaster() {
+    let contact = |text: &str| {
+        let text = format!("[server]\nname = \"example.org:8448\"\n{text}");
+        file(&text).unwrap().config.admin_contact()
+    };
+    assert_eq!(contact(""), "mailto:postmaster@example.org");
+    for (given, told) in [
+        ("none", "mailto:postmaster@example.org"),
+        ("mailto:help+me@example.org", "mailto:help+me@example.org"),
+        ("@admin:example.org", "matrix:u/admin:example.org"),
+        ("https://example.org/help?lang=en", "https://example.org/help?lang=en"),
+    ] {
+        assert_eq!(contact(&format!("admin_contact = \"{given}\"")), told);
+    }
 }

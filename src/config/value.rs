@@ -2,7 +2,7 @@
 
 use std::{fmt, net::SocketAddr, path::PathBuf};
 
-use ruma::OwnedServerName;
+use ruma::{OwnedServerName, OwnedUserId};
 use toml::{Value, de::DeValue};
 
 /// A value as a source gives it.
@@ -183,6 +183,13 @@ impl Setting for PathPrefix {
     }
 }
 
+/// The address of something on the web: http or https, and a host.
+fn web_uri(text: &str) -> Option<http::Uri> {
+    let uri: http::Uri = text.parse().ok()?;
+    let web = matches!(uri.scheme_str(), Some("http" | "https"));
+    (web && uri.host().is_some_and(|host| !host.is_empty())).then_some(uri)
+}
+
 /// The address at which clients reach the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PublicUrl {
@@ -200,16 +207,101 @@ impl Setting for PublicUrl {
         if text == "auto" {
             return Some(Self::Auto);
         }
-        let uri: http::Uri = text.parse().ok()?;
-        let web = matches!(uri.scheme_str(), Some("http" | "https"));
-        (web && uri.host().is_some_and(|host| !host.is_empty()) && uri.query().is_none())
-            .then(|| Self::Url(text.trim_end_matches('/').into()))
+        let uri = web_uri(text)?;
+        uri.query().is_none().then(|| Self::Url(text.trim_end_matches('/').into()))
     }
 
     fn to_toml(&self) -> Value {
         Value::String(match self {
             Self::Auto => "auto".to_owned(),
             Self::Url(url) => url.to_string(),
+        })
+    }
+}
+
+/// The identity server that clients are told of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum IdentityServerUrl {
+    /// None.
+    None,
+    /// The one at this address, without a slash at its end.
+    Url(Box<str>),
+}
+
+impl Setting for IdentityServerUrl {
+    const ALLOWED: &'static str = "\"none\" or an address such as \"https://identity.example.org\"";
+
+    fn read(given: &Given<'_>) -> Option<Self> {
+        let text = given.text()?;
+        if text == "none" {
+            return Some(Self::None);
+        }
+        let uri = web_uri(text)?;
+        uri.query().is_none().then(|| Self::Url(text.trim_end_matches('/').into()))
+    }
+
+    fn to_toml(&self) -> Value {
+        Value::String(match self {
+            Self::None => "none".to_owned(),
+            Self::Url(url) => url.to_string(),
+        })
+    }
+}
+
+/// How to reach whoever runs the server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AdminContact {
+    /// It is not said.
+    None,
+    /// By mail to this address.
+    Mail(Box<str>),
+    /// As this user, who may be on another server.
+    User(OwnedUserId),
+    /// As this page says.
+    Page(Box<str>),
+}
+
+impl AdminContact {
+    /// The contact as a URI, if there is one.
+    #[must_use]
+    pub fn uri(&self) -> Option<String> {
+        match self {
+            Self::None => None,
+            Self::Mail(address) => Some(format!("mailto:{address}")),
+            Self::User(user_id) => Some(user_id.matrix_uri(false).to_string()),
+            Self::Page(page) => Some(page.to_string()),
+        }
+    }
+}
+
+impl Setting for AdminContact {
+    const ALLOWED: &'static str = "\"none\", an address such as \"mailto:admin@example.org\" or \
+                                   \"https://example.org/help\", or a user id such as \
+                                   \"@admin:example.org\"";
+
+    fn read(given: &Given<'_>) -> Option<Self> {
+        let text = given.text()?;
+        if text == "none" {
+            return Some(Self::None);
+        }
+        if let Some(address) = text.strip_prefix("mailto:") {
+            let (local, domain) = address.rsplit_once('@')?;
+            let plain = |c: char| c.is_ascii_graphic() && !"?&#%<>\"".contains(c);
+            let fine = !local.is_empty() && !domain.is_empty() && address.chars().all(plain);
+            return fine.then(|| Self::Mail(address.into()));
+        }
+        if text.starts_with('@') {
+            return OwnedUserId::try_from(text).ok().map(Self::User);
+        }
+        web_uri(text).map(|_| Self::Page(text.into()))
+    }
+
+    fn to_toml(&self) -> Value {
+        Value::String(match self {
+            Self::None => "none".to_owned(),
+            Self::Mail(address) => format!("mailto:{address}"),
+            Self::User(user_id) => user_id.to_string(),
+            Self::Page(page) => page.to_string(),
         })
     }
 }

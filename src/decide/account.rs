@@ -15,10 +15,34 @@ use crate::{
             UserRegister,
         },
     },
+    state::Accounts,
 };
 
 pub(super) fn no_account() -> Refusal {
     Refusal::NotFound("There is no such user here.".to_owned())
+}
+
+/// How many accounts there may be.
+#[derive(Clone, Debug, Default)]
+pub struct AccountLimit {
+    /// This many; none means any number.
+    pub most: Option<usize>,
+    /// How to reach whoever can change that, as a URI.
+    pub admin_contact: String,
+}
+
+impl AccountLimit {
+    /// Refuses when there are as many as there may be.
+    ///
+    /// # Errors
+    /// [`Refusal::TooManyAccounts`].
+    pub fn check(&self, accounts: &Accounts) -> Result<(), Refusal> {
+        if self.most.is_some_and(|most| accounts.len() >= most) {
+            let admin_contact = self.admin_contact.clone();
+            return Err(Refusal::TooManyAccounts { admin_contact });
+        }
+        Ok(())
+    }
 }
 
 /// Make an account, and log its first device in.
@@ -74,6 +98,7 @@ impl Proposal for Register {
         if turn.env.state.accounts.contains(&self.user_id) {
             return Err(Refusal::UserInUse);
         }
+        turn.env.accounts.check(&turn.env.state.accounts)?;
         turn.append(
             self.stream(),
             UserRegister {

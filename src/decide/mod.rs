@@ -60,6 +60,8 @@ pub struct Env {
     pub server: ServerKeys,
     /// How what passes in large rooms is gathered.
     pub gather: ephemeral::Gather,
+    /// How many accounts there may be.
+    pub accounts: account::AccountLimit,
 }
 
 /// The server's name and the key it signs events with.
@@ -88,6 +90,12 @@ pub enum Refusal {
     /// The user name is taken.
     #[error("this user name is taken")]
     UserInUse,
+    /// There are as many accounts as there may be.
+    #[error("there are as many accounts here as there may be")]
+    TooManyAccounts {
+        /// How to reach whoever can change that.
+        admin_contact: String,
+    },
     /// The alias that a new room was to have is taken.
     #[error("the alias `{0}` is in use")]
     RoomInUse(String),

@@ -30,7 +30,7 @@ pub use turns::Rejected;
 
 use crate::{
     clock::Clock,
-    decide::{Env, Proposal, ServerKeys, ephemeral::Gather},
+    decide::{Env, Proposal, ServerKeys, account::AccountLimit, ephemeral::Gather},
     events::EventStore,
     limits,
     log::{AppendError, Batch, Log, ReadError, StreamHeads, erase::erasure},
@@ -114,6 +114,8 @@ pub struct Options {
     pub event_cache_bytes: u64,
     /// How what passes in large rooms is gathered.
     pub gather: Gather,
+    /// How many accounts there may be.
+    pub accounts: AccountLimit,
     /// The source of time.
     pub clock: Clock,
 }
@@ -160,7 +162,13 @@ impl Engine {
             log.append(Batch { expect, records: vec![record] }).await?;
         }
         let server = keys(&state, &options.server_name)?;
-        let env = Arc::new(Env { state, events, server, gather: options.gather });
+        let env = Arc::new(Env {
+            state,
+            events,
+            server,
+            gather: options.gather,
+            accounts: options.accounts,
+        });
         let turns = turns::Turns::new(Arc::clone(&env), Arc::clone(&log), Arc::clone(&head));
         Ok(Self { log, env, head, turns, clock: options.clock })
     }

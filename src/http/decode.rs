@@ -121,6 +121,8 @@ pub(crate) fn json_body(body: Bytes) -> Result<Bytes, ApiError> {
         });
     }
     match check_nesting(&body[first..]) {
+        // Not every request type looks into the body: what is no JSON must not get as far as any.
+        Nesting::Fine if !is_json(&body) => Err(ApiError::not_json("The body is not JSON.")),
         Nesting::Fine => Ok(body),
         Nesting::TooDeep => Err(ApiError::bad_json("The body nests too deeply.")),
         Nesting::Unbalanced => Err(ApiError::not_json("The body is not one JSON object.")),
@@ -349,6 +351,8 @@ mod tests {
             (b"{\"a\":\"\\", "M_NOT_JSON"),
             (b"{}{}", "M_NOT_JSON"),
             (b"{} x", "M_NOT_JSON"),
+            (b"{'a':1}", "M_NOT_JSON"),
+            (b"{\"a\":01}", "M_NOT_JSON"),
             (b"hello", "M_NOT_JSON"),
             (b"\xef\xbb\xbf{}", "M_NOT_JSON"),
             (b"{\"a\":\"\xff\"}", "M_NOT_JSON"),

@@ -50,6 +50,19 @@ pub(crate) enum TableError {
     },
 }
 
+/// One method of one path that is served.
+#[derive(Debug)]
+pub(crate) struct Served {
+    /// The method.
+    pub(crate) method: Method,
+    /// The path, with the names of its parameters in braces.
+    pub(crate) path: String,
+    /// Whether an access token is needed.
+    pub(crate) access: Access,
+    /// Whether it is counted against the caller's rate limit.
+    pub(crate) rate_limited: bool,
+}
+
 /// A request as a raw handler gets it.
 pub(crate) struct RawRequest {
     /// The method.
@@ -201,6 +214,23 @@ impl<A: Send + Sync + 'static> Table<A> {
         self.add(&method, [path], Route { path, access, rate_limited: true, body, handler })
     }
 
+    /// What is served, in the order of the paths.
+    pub(crate) fn list(&self) -> Vec<Served> {
+        let served = |path: &str, (method, route): &(Method, Arc<Route<A>>)| Served {
+            method: method.clone(),
+            path: named(path, route.path),
+            access: route.access,
+            rate_limited: route.rate_limited,
+        };
+        let mut list: Vec<_> = self
+            .paths
+            .iter()
+            .flat_map(|(path, methods)| methods.iter().map(move |method| served(path, method)))
+            .collect();
+        list.sort_by(|a, b| (&a.path, a.method.as_str()).cmp(&(&b.path, b.method.as_str())));
+        list
+    }
+
     /// The finished table.
     pub(super) fn build(self) -> Result<Routes<A>, TableError> {
         if let Some(problem) = self.problem {
@@ -346,6 +376,16 @@ fn numbered(path: &str) -> String {
         })
         .collect::<Vec<_>>()
         .join("/")
+}
+
+/// Undoes [`numbered`] with the names of the path that the endpoint was registered with.
+fn named(path: &str, registered: &str) -> String {
+    let is_parameter = |segment: &&str| segment.starts_with('{');
+    let mut names = registered.split('/').filter(is_parameter);
+    let segments = path.split('/').map(|segment| {
+        if is_parameter(&segment) { names.next().unwrap_or(segment) } else { segment }
+    });
+    segments.collect::<Vec<_>>().join("/")
 }
 
 /// An endpoint and the decoded parameters of the path it was found at.

@@ -35,8 +35,13 @@ impl World {
         let clock = Clock::manual(1_700_000_000_000);
         let log: Arc<dyn Log> = Arc::new(MemoryLog::new(clock.clone()));
         let server_name = "test".try_into().unwrap();
-        let options =
-            Options { server_name, event_cache_bytes: 1 << 20, gather: Gather::default(), clock };
+        let options = Options {
+            server_name,
+            event_cache_bytes: 1 << 20,
+            gather: Gather::default(),
+            accounts: Default::default(),
+            clock,
+        };
         let engine = Arc::new(Engine::open(log, options).await.unwrap());
         let ann: OwnedUserId = "@ann:test".try_into().unwrap();
         let register = Register {

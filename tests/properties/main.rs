@@ -146,6 +146,7 @@ impl World {
             server_name: "test".try_into().unwrap(),
             event_cache_bytes: 1 << 20,
             gather: logcabin::decide::ephemeral::Gather::default(),
+            accounts: Default::default(),
             clock,
         };
         let engine = Engine::open(Arc::clone(&log) as Arc<dyn Log>, options).await.unwrap();

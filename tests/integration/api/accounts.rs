@@ -185,3 +185,32 @@ async fn no_registration_token_is_valid_where_there_are_none() {
     assert_eq!(answer, json!({ "valid": false }));
     http.request("GET", path, None, None).await.refused(400, "M_MISSING_PARAM");
 }
+
+#[tokio::test]
+async fn capital_letters_of_a_name_become_small_ones() {
+    let server = server().await;
+    let http = server.http();
+    let name = unique("Ann.O'Clock").replace('\'', "_");
+    let body = json!({ "username": name, "password": PASSWORD, "auth": dummy() });
+    let ann = User::of(&http, register(&http, body).await);
+    assert_eq!(ann.user_id, format!("@{}:e2e.test", name.to_lowercase()));
+    User::login(&http, &name, PASSWORD).await;
+}
+
+#[tokio::test]
+async fn to_ask_for_a_name_does_not_reserve_it() {
+    let server = server().await;
+    let http = server.http();
+    let name = unique("free");
+    let path = format!("/register/available?username={name}");
+    for _ in 0..2 {
+        assert_eq!(anonymous(&http, "GET", &path, None).await.ok()["available"], true);
+    }
+    // Not even by one who has begun to register.
+    let mut body = json!({ "username": name, "password": PASSWORD });
+    assert_eq!(register(&http, body.clone()).await.status, 401);
+    assert_eq!(anonymous(&http, "GET", &path, None).await.ok()["available"], true);
+    body["auth"] = dummy();
+    register(&Http::new(&server.base()), body).await.ok();
+    anonymous(&http, "GET", &path, None).await.refused(400, "M_USER_IN_USE");
+}

@@ -4,7 +4,10 @@
 mod accounts;
 mod delayed;
 mod directory;
+mod discovery;
 mod encryption;
+mod endpoints;
+mod errors;
 mod filters;
 mod hostile;
 mod invites;

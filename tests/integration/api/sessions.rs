@@ -286,3 +286,169 @@ async fn devices_are_listed_renamed_and_deleted() {
     assert!(!is_logged_in(&third).await && !is_logged_in(&fourth).await);
     assert!(is_logged_in(&ann).await);
 }
+
+#[tokio::test]
+async fn what_is_deprecated_in_answers_is_not_given() {
+    let server = server().await;
+    let ann = user(&server, "ann").await;
+    let logged_in = login(&ann.http, by_password(&ann)).await.ok();
+    let body = json!({
+        "username": super::unique("bob"), "password": PASSWORD,
+        "auth": { "type": "m.login.dummy" },
+    });
+    let registered = anonymous(&ann.http, "POST", "/register", Some(&body)).await.ok();
+    for answer in [logged_in, registered] {
+        assert!(answer.get("home_server").is_none(), "{answer}");
+        assert!(string(&answer, "user_id").ends_with(":e2e.test"), "{answer}");
+    }
+}
+
+#[tokio::test]
+async fn a_refresh_needs_its_token_and_no_other() {
+    let server = server().await;
+    let ann = user(&server, "ann").await;
+    let (session, token, _) = login_refreshable(&ann).await;
+    let path = "/_matrix/client/v3/refresh";
+    let body = json!({ "refresh_token": token });
+    // Neither no access token nor a bad one is in the way, and a good one is none.
+    for access_token in [None, Some("wrong"), Some(ann.access_token.as_str())] {
+        ann.http.request("POST", path, access_token, Some(&body)).await.ok();
+    }
+    let empty = ann.http.request("POST", path, Some(&session.access_token), Some(&json!({}))).await;
+    empty.refused(400, "M_BAD_JSON");
+    for other in [session.access_token.as_str(), "made up", ""] {
+        let told = refresh(&ann.http, other).await.refused(401, "M_UNKNOWN_TOKEN");
+        assert_eq!(told["soft_logout"], false, "{told}");
+    }
+    // Nor is a refresh token an access token.
+    let answer = ann.http.request("GET", "/_matrix/client/v3/sync", Some(&token), None).await;
+    answer.refused(401, "M_UNKNOWN_TOKEN");
+}
+
+#[tokio::test]
+async fn a_logout_needs_no_body() {
+    let server = server().await;
+    let ann = user(&server, "ann").await;
+    for path in ["logout", "logout/all"] {
+        let other = ann.another_device().await;
+        let bearer = format!("Bearer {}", other.access_token);
+        let headers = [("authorization", bearer.as_str())];
+        let path = format!("/_svc/client/v3/{path}");
+        // One whose body is not what a body is ends nothing.
+        let answer = ann.http.raw("POST", &path, &headers, "{'a':1}").await;
+        answer.json().refused(400, "M_NOT_JSON");
+        assert!(is_logged_in(&other).await);
+        assert_eq!(ann.http.raw("POST", &path, &headers, "").await.json().ok(), json!({}));
+        assert!(!is_logged_in(&other).await);
+    }
+}
+
+/// The devices of `user` whose keys another user is told of.
+async fn devices_with_keys(by: &User, user: &User) -> Vec<String> {
+    let asked = json!({ "device_keys": { user.user_id.as_str(): [] } });
+    let keys = by.post("/keys/query", asked).await.ok();
+    let devices = keys["device_keys"][&user.user_id].as_object();
+    devices.into_iter().flatten().map(|(device_id, _)| device_id.clone()).collect()
+}
+
+async fn upload_keys(user: &User) {
+    let keys = json!({
+        "user_id": user.user_id, "device_id": user.device_id, "algorithms": [],
+        "keys": { format!("curve25519:{}", user.device_id): "key" }, "signatures": {},
+    });
+    let one_time = json!({ "signed_curve25519:a": { "key": "once", "signatures": {} } });
+    let body = json!({ "device_keys": keys, "one_time_keys": one_time });
+    user.post("/keys/upload", body).await.ok();
+}
+
+#[tokio::test]
+async fn the_keys_of_devices_go_with_a_logout() {
+    let server = server().await;
+    let (ann, bob) = (user(&server, "ann").await, user(&server, "bob").await);
+    let (phone, tablet) = (ann.another_device().await, ann.another_device().await);
+    for device in [&ann, &phone, &tablet] {
+        upload_keys(device).await;
+    }
+    assert_eq!(devices_with_keys(&bob, &ann).await.len(), 3);
+    phone.post("/logout", json!({})).await.ok();
+    let left = devices_with_keys(&bob, &ann).await;
+    assert!(left.len() == 2 && !left.contains(&phone.device_id), "{left:?}");
+    ann.post("/logout/all", json!({})).await.ok();
+    assert!(devices_with_keys(&bob, &ann).await.is_empty());
+    let devices = [&ann, &phone, &tablet].map(|device| device.device_id.as_str());
+    let wanted: serde_json::Map<_, _> =
+        devices.iter().map(|id| ((*id).to_owned(), "signed_curve25519".into())).collect();
+    let claim = json!({ "one_time_keys": { ann.user_id.as_str(): wanted } });
+    let claimed = bob.post("/keys/claim", claim).await.ok();
+    let of_ann = claimed["one_time_keys"].get(&ann.user_id).and_then(Value::as_object);
+    assert!(of_ann.is_none_or(serde_json::Map::is_empty), "{claimed}");
+}
+
+#[tokio::test]
+async fn a_device_that_logs_in_again_has_its_keys_still() {
+    let server = server().await;
+    let (ann, bob) = (user(&server, "ann").await, user(&server, "bob").await);
+    upload_keys(&ann).await;
+    let mut body = by_password(&ann);
+    body["device_id"] = ann.device_id.as_str().into();
+    let again = User::of(&ann.http, login(&ann.http, body).await);
+    assert_eq!(again.device_id, ann.device_id);
+    assert_eq!(devices_with_keys(&bob, &ann).await, [ann.device_id.as_str()]);
+    assert!(!is_logged_in(&ann).await);
+}
+
+#[tokio::test]
+async fn the_same_device_id_of_two_users_is_two_devices() {
+    let server = server().await;
+    let (ann, bob) = (user(&server, "ann").await, user(&server, "bob").await);
+    let mut sessions = Vec::new();
+    for (user, name) in [(&ann, "of ann"), (&bob, "of bob")] {
+        let mut body = by_password(user);
+        body["device_id"] = "SHARED".into();
+        body["initial_device_display_name"] = name.into();
+        sessions.push((User::of(&user.http, login(&user.http, body).await), name));
+    }
+    for (session, name) in sessions {
+        assert_eq!(session.get("/devices/SHARED").await.ok()["display_name"], name);
+    }
+}
+
+#[tokio::test]
+async fn a_password_that_is_none_is_refused_before_authentication() {
+    let server = server().await;
+    let ann = user(&server, "ann").await;
+    ann.post("/account/password", json!({})).await.refused(400, "M_BAD_JSON");
+    ann.post("/account/password", json!({ "new_password": 7 })).await.refused(400, "M_BAD_JSON");
+    let empty = json!({ "new_password": "" });
+    ann.post("/account/password", empty).await.refused(400, "M_WEAK_PASSWORD");
+    let body = json!({ "new_password": "another long password", "logout_devices": "no" });
+    ann.post("/account/password", body).await.refused(400, "M_BAD_JSON");
+    // None of it was a change.
+    let body = json!({ "new_password": "another long password" });
+    assert_eq!(with_password(&ann, "POST", "/account/password", body).await.ok(), json!({}));
+}
+
+#[tokio::test]
+async fn device_ids_names_and_passwords_are_bounded() {
+    let server = server().await;
+    let ann = user(&server, "ann").await;
+    let with = |key: &str, value: String| {
+        let mut body = by_password(&ann);
+        body[key] = value.into();
+        let http = ann.http.clone();
+        async move { login(&http, body).await }
+    };
+    with("device_id", "x".repeat(256)).await.refused(400, "M_INVALID_PARAM");
+    with("device_id", "a\nb".to_owned()).await.refused(400, "M_INVALID_PARAM");
+    with("device_id", "x".repeat(255)).await.ok();
+    let name = "initial_device_display_name";
+    with(name, "x".repeat(257)).await.refused(413, "M_TOO_LARGE");
+    with(name, "x".repeat(256)).await.ok();
+    with("password", "x".repeat(100_000)).await.refused(403, "M_FORBIDDEN");
+    let long = json!({
+        "username": super::unique("bob"), "password": "x".repeat(513),
+        "auth": { "type": "m.login.dummy" },
+    });
+    let answer = anonymous(&ann.http, "POST", "/register", Some(&long)).await;
+    answer.refused(400, "M_INVALID_PARAM");
+}

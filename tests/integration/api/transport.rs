@@ -290,3 +290,105 @@ async fn filters_sync_and_context_are_not_limited_in_rate() {
     while join().await.status == 200 {}
     join().await.refused(429, "M_LIMIT_EXCEEDED");
 }
+
+#[tokio::test]
+async fn all_json_is_utf_8() {
+    let server = server().await;
+    let ann = user(&server, "ann").await;
+    let bearer = format!("Bearer {}", ann.access_token);
+    let headers = [("authorization", bearer.as_str())];
+    let create = "/_matrix/client/v3/createRoom";
+    let name = "h\u{e4}uschen \u{1f43b} \u{202e}";
+    let body = json!({ "name": name }).to_string();
+    let utf_16: Vec<u8> = body.encode_utf16().flat_map(u16::to_be_bytes).collect();
+    let latin_1 = b"{\"name\":\"h\xe4uschen\"}".to_vec();
+    let marked = [b"\xef\xbb\xbf".as_slice(), body.as_bytes()].concat();
+    for other in [utf_16, latin_1, marked] {
+        ann.http.raw("POST", create, &headers, other).await.json().refused(400, "M_NOT_JSON");
+    }
+    let answer = ann.http.raw("POST", create, &headers, body).await.json();
+    let room_id = answer.ok_string("room_id");
+    let path = format!("/_matrix/client/v3/rooms/{}/state/m.room.name", encode(&room_id));
+    let answer = ann.http.raw("GET", &path, &headers, "").await;
+    let text = std::str::from_utf8(&answer.bytes).expect("an answer is UTF-8");
+    assert!(text.contains(name), "{text}");
+    // Another encoding is not announced either.
+    assert_eq!(answer.header("content-type"), "application/json");
+}
+
+#[tokio::test]
+async fn a_body_needs_no_content_type() {
+    let server = server().await;
+    let ann = user(&server, "ann").await;
+    let bearer = format!("Bearer {}", ann.access_token);
+    let authorization = ("authorization", bearer.as_str());
+    for kind in [
+        None,
+        Some("application/json"),
+        Some("application/json; charset=utf-8"),
+        Some("text/plain"),
+        Some("application/x-www-form-urlencoded"),
+    ] {
+        let mut headers = vec![authorization];
+        headers.extend(kind.map(|kind| ("content-type", kind)));
+        let body = json!({ "name": "named" }).to_string();
+        let answer = ann.http.raw("POST", "/_matrix/client/v3/createRoom", &headers, body).await;
+        let room_id = answer.json().ok_string("room_id");
+        assert_eq!(ann.state(&room_id, "m.room.name", "").await.ok()["name"], "named", "{kind:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_token_is_not_in_the_servers_own_log() {
+    let server = TestServer::start_with(&[("LOGCABIN_LOG", "trace")]).await;
+    let ann = user(&server, "ann").await;
+    let path = "/_matrix/client/v3/account/whoami";
+    for secret in [ann.access_token.as_str(), "one-that-is-wrong"] {
+        let in_query = format!("{path}?access_token={secret}");
+        ann.http.request("GET", &in_query, None, None).await;
+        ann.http.request("GET", path, Some(secret), None).await;
+    }
+    ann.http.raw("GET", "/nothing?access_token=one-that-is-wrong", &[], "").await;
+    // The log has been written by the time a request that came later is in it.
+    let answer = ann.http.raw("GET", "/_matrix/client/versions", &[], "").await;
+    let last = answer.header("x-request-id").to_owned();
+    let mut printed = server.output();
+    for _ in 0..6000 {
+        if printed.contains(&last) {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        printed = server.output();
+    }
+    assert!(printed.contains(&last), "the log tells of no requests");
+    assert!(!printed.contains(&ann.access_token), "the log holds a token");
+    assert!(!printed.contains("one-that-is-wrong"), "the log holds what was given as a token");
+    assert!(!printed.contains(super::PASSWORD), "the log holds a password");
+}
+
+#[tokio::test]
+async fn capabilities_have_names_of_the_interface_or_of_someones_own() {
+    let server = server().await;
+    let ann = user(&server, "ann").await;
+    let answer = ann.get("/capabilities").await.ok();
+    let names = answer["capabilities"].as_object().into_iter().flatten().map(|(name, _)| name);
+    let names: Vec<_> = names.collect();
+    assert!(names.iter().any(|name| *name == "m.room_versions"), "{answer}");
+    // Those of the interface, up to version 1.19; none of them is of a feature that is not in it, or of
+    // the size of media.
+    let known = [
+        "m.room_versions",
+        "m.change_password",
+        "m.set_displayname",
+        "m.set_avatar_url",
+        "m.profile_fields",
+        "m.3pid_changes",
+        "m.get_login_token",
+        "m.account_moderation",
+        "m.forget_forced_upon_leave",
+    ];
+    for name in names {
+        let own = name.contains('.') && !name.starts_with("m.") && !name.contains("unstable");
+        assert!(known.contains(&name.as_str()) || own, "{name}");
+    }
+}

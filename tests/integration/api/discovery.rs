@@ -1,0 +1,112 @@
+//! Discovery: the documents under `/.well-known`, and the versions.
+
+use serde_json::{Value, json};
+
+use super::{PASSWORD, anonymous, server, user};
+use crate::harness::{Answer, TestServer, User};
+
+async fn well_known(server: &TestServer, name: &str, document: &str) -> Answer {
+    let path = format!("/.well-known/{name}/{document}");
+    server.http().request("GET", &path, None, None).await
+}
+
+/// What the answer to a login says of where the server is.
+async fn told_at_login(user: &User) -> Value {
+    let body = json!({
+        "type": "m.login.password", "password": PASSWORD,
+        "identifier": { "type": "m.id.user", "user": user.user_id },
+    });
+    anonymous(&user.http, "POST", "/login", Some(&body)).await.ok()["well_known"].clone()
+}
+
+#[tokio::test]
+async fn the_document_names_an_address_at_which_the_server_is() {
+    let server = server().await;
+    for name in ["svc", "matrix"] {
+        let document = well_known(&server, name, "client").await.ok();
+        let base = document["m.homeserver"]["base_url"].as_str().unwrap_or_default();
+        assert!(base.starts_with("http://") && !base.ends_with('/'), "{document}");
+        let http = crate::harness::Http::new(base);
+        let versions = http.request("GET", "/_svc/client/versions", None, None).await.ok();
+        assert!(versions["versions"].is_array(), "{versions}");
+        assert!(document.get("m.identity_server").is_none(), "{document}");
+        // Whatever else it holds has a name of someone's own.
+        for key in document.as_object().into_iter().flatten().map(|(key, _)| key) {
+            assert!(key == "m.homeserver" || !key.starts_with("m.") && key.contains('.'), "{key}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_address_and_the_identity_server_are_those_that_are_configured() {
+    let server = TestServer::start_with(&[
+        ("LOGCABIN_SERVER_PUBLIC_URL", "https://matrix.example.org/"),
+        ("LOGCABIN_SERVER_IDENTITY_SERVER", "https://identity.example.org/"),
+        ("LOGCABIN_REGISTRATION_OPEN", "true"),
+    ])
+    .await;
+    let expected = json!({
+        "m.homeserver": { "base_url": "https://matrix.example.org" },
+        "m.identity_server": { "base_url": "https://identity.example.org" },
+    });
+    for name in ["svc", "matrix"] {
+        assert_eq!(well_known(&server, name, "client").await.ok(), expected);
+    }
+    assert_eq!(told_at_login(&user(&server, "ann").await).await, expected);
+}
+
+#[tokio::test]
+async fn a_server_that_is_to_say_nothing_says_nothing() {
+    let server = TestServer::start_with(&[("LOGCABIN_SERVER_DISCOVERY", "false")]).await;
+    for name in ["svc", "matrix"] {
+        well_known(&server, name, "client").await.refused(404, "M_NOT_FOUND");
+        well_known(&server, name, "support").await.refused(404, "M_NOT_FOUND");
+    }
+    assert_eq!(told_at_login(&user(&server, "ann").await).await, Value::Null);
+}
+
+#[tokio::test]
+async fn whoever_runs_the_server_is_told_as_configured() {
+    for (contact, expected) in [
+        (
+            "mailto:help@example.org",
+            json!({ "contacts": [
+                { "role": "m.role.admin", "email_address": "help@example.org" },
+            ]}),
+        ),
+        (
+            "@help:example.org",
+            json!({ "contacts": [{ "role": "m.role.admin", "matrix_id": "@help:example.org" }] }),
+        ),
+        ("https://example.org/help", json!({ "support_page": "https://example.org/help" })),
+    ] {
+        let server = TestServer::start_with(&[("LOGCABIN_SERVER_ADMIN_CONTACT", contact)]).await;
+        assert_eq!(well_known(&server, "matrix", "support").await.ok(), expected);
+        assert_eq!(well_known(&server, "svc", "support").await.ok(), expected);
+    }
+}
+
+#[tokio::test]
+async fn versions_have_their_form_and_features_are_yes_or_no() {
+    let server = server().await;
+    let http = server.http();
+    let answer = http.request("GET", "/_svc/client/versions", None, None).await.ok();
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    let versions = answer["versions"].as_array().into_iter().flatten();
+    let versions: Vec<_> = versions.filter_map(Value::as_str).collect();
+    assert!(versions.contains(&"v1.1") && versions.contains(&"v1.4"), "{answer}");
+    for version in versions {
+        let parts: Vec<_> = version[1..].split('.').collect();
+        let count = match &version[..1] {
+            "v" => 2,
+            "r" => 3,
+            _ => 0,
+        };
+        assert!(parts.len() == count && parts.iter().all(|part| is_number(part)), "{version}");
+    }
+    let features = answer["unstable_features"].as_object();
+    assert!(features.is_some_and(|features| !features.is_empty()), "{answer}");
+    for (name, value) in features.into_iter().flatten() {
+        assert!(value.is_boolean() && name.contains('.'), "{name}: {value}");
+    }
+}
