@@ -22,7 +22,9 @@ use toml::de::{DeTable, DeValue};
 
 pub mod value;
 
-pub use value::{ArchiveDir, EraseAfter, OpenRegistration, PathPrefix, PublicUrl};
+pub use value::{
+    ArchiveDir, EraseAfter, FilePath, List, OpenRegistration, PathPrefix, PublicUrl, RedirectPrefix,
+};
 use value::{Given, Setting};
 
 use crate::engine::SweepPolicy;
@@ -427,6 +429,29 @@ settings! {
         /// loopback address and neither `server.public_url` nor `server.trust_forwarded_for` says that
         /// there is a proxy in front, so that nobody opens a server to the world unawares.
         open: OpenRegistration = OpenRegistration::Auto;
+    }
+
+    /// Logging in.
+    login: Login {
+        /// Whether users can log in with a password.
+        password: bool = true;
+        /// Whether a device that is logged in can get a token with which another one logs in.
+        get_token: bool = true;
+        /// Seconds for which such a token is good.
+        get_token_seconds: u64 = 300, in 1..=3600;
+    }
+
+    /// Single sign-on: logging in by way of another service.
+    sso: Sso {
+        /// The providers, each described in a TOML file of its own (see docs/sso.md).
+        providers: List<FilePath> = List::default();
+        /// Where browsers are sent with a login without being asked. Of anything else a page names the
+        /// host first, so that nobody gives their account away by following a link.
+        redirects: List<RedirectPrefix> = List::default();
+        /// Whether they can be sent anywhere else at all.
+        other_redirects: bool = true;
+        /// Seconds for which the token is good that a browser brings back.
+        token_seconds: u64 = 120, in 1..=3600;
     }
 
     /// How often callers may use the endpoints that the specification marks as rate-limited.

@@ -34,6 +34,7 @@ pub mod history;
 mod http;
 pub mod limits;
 pub mod log;
+mod oidc;
 #[allow(dead_code, reason = "what asks other services is still to come")]
 mod outbound;
 mod passwords;
@@ -43,6 +44,7 @@ pub mod record;
 pub mod search;
 pub mod server;
 mod shutdown;
+mod signed;
 pub mod state;
 pub mod sync;
 pub mod telemetry;

@@ -27,6 +27,7 @@ use crate::{
         archive::{ArchiveError, ArchiveOptions, Archiver},
         sled::{Compacted, OpenError, SledLog, SledOptions},
     },
+    oidc::Providers,
     outbound::Outbound,
     passwords::Passwords,
     presence::Tracker,
@@ -34,6 +35,7 @@ use crate::{
     record::{Command, Offset},
     search::Search,
     shutdown::Shutdown,
+    signed::Signer,
     sync::{KnownMembers, sliding::Connections},
     timers,
 };
@@ -71,6 +73,9 @@ pub enum ServerError {
     /// Other services cannot be asked, for want of the certificates that the system trusts.
     #[error("other services cannot be reached: {0}")]
     Outbound(Box<dyn std::error::Error + Send + Sync>),
+    /// A provider of single sign-on cannot be used.
+    #[error("{0}")]
+    Sso(Box<dyn std::error::Error + Send + Sync>),
     /// The table of endpoints contradicts itself, which no configuration should bring about.
     #[error("the endpoints cannot be served: {0}")]
     Endpoints(Box<dyn std::error::Error + Send + Sync>),
@@ -118,11 +123,17 @@ pub async fn run(
     let around = engine.state().presence.around().into_iter();
     let around =
         around.filter_map(|user| Some((user.clone(), engine.state().presence.get(&user)?)));
+    let outbound = Outbound::new().map_err(|error| ServerError::Outbound(error.into()))?;
+    let providers = Providers::load(&config, &api::sso_callback(&config), &outbound);
+    let identity = engine.state().server();
+    let private_key = identity.as_ref().map_or("", |identity| identity.private_key.expose());
     let app = Arc::new(api::Server {
+        signer: Signer::new(private_key),
+        providers: providers.map_err(|error| ServerError::Sso(error.into()))?,
         presence: Tracker::new(&config.presence, around, engine.clock().now_ms()),
         passwords: Passwords::new(config.passwords.iterations, config.concurrent_hashes()),
         engine: Arc::clone(&engine),
-        outbound: Outbound::new().map_err(|error| ServerError::Outbound(error.into()))?,
+        outbound,
         uiaa: uiaa::Sessions::default(),
         known_members: KnownMembers::new(limits::KNOWN_MEMBERS_BYTES),
         search: Arc::clone(&search),

@@ -57,7 +57,7 @@ pub(super) async fn well_known(
 }
 
 pub(super) async fn capabilities(
-    _: Cx<Server>,
+    cx: Cx<Server>,
     _: get_capabilities::Request,
 ) -> Result<get_capabilities::Response, ApiError> {
     let available =
@@ -67,6 +67,6 @@ pub(super) async fn capabilities(
         RoomVersionsCapability::new(DEFAULT_ROOM_VERSION, available.collect());
     capabilities.change_password = ChangePasswordCapability::new(true);
     capabilities.thirdparty_id_changes = ThirdPartyIdChangesCapability::new(false);
-    capabilities.get_login_token = GetLoginTokenCapability::new(false);
+    capabilities.get_login_token = GetLoginTokenCapability::new(cx.app.config.login.get_token);
     Ok(get_capabilities::Response::new(capabilities))
 }

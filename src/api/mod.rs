@@ -13,6 +13,8 @@ mod error;
 mod filter;
 mod keys;
 mod login;
+mod login_page;
+mod login_token;
 mod membership;
 mod old_sync;
 #[allow(dead_code, reason = "the pages are still to come")]
@@ -31,6 +33,7 @@ mod send;
 mod session;
 mod sliding;
 mod space;
+mod sso;
 mod sync;
 mod timeline;
 mod timestamp;
@@ -39,6 +42,8 @@ pub(crate) mod typing;
 pub(crate) mod uiaa;
 mod upgrade;
 mod user_directory;
+
+pub(crate) use sso::callback as sso_callback;
 
 use std::sync::Arc;
 
@@ -52,12 +57,14 @@ use crate::{
     engine::{Durable, Engine},
     events::Viewer,
     http::{Access, ApiError, App, Caller, Cx, Session, Table},
+    oidc::Providers,
     outbound::Outbound,
     passwords::Passwords,
     presence::Tracker,
     push::Unread,
     record::{Epoch, Offset},
     search::Search,
+    signed::Signer,
     state::Room,
     sync::{KnownMembers, sliding::Connections},
     view::{
@@ -72,6 +79,9 @@ pub(crate) struct Server {
     pub(crate) engine: Arc<Engine>,
     #[allow(dead_code, reason = "what asks other services is still to come")]
     pub(crate) outbound: Outbound,
+    /// Providers of single sign-on.
+    pub(crate) providers: Providers,
+    pub(crate) signer: Signer,
     pub(crate) passwords: Passwords,
     pub(crate) uiaa: uiaa::Sessions,
     pub(crate) known_members: KnownMembers,
@@ -99,6 +109,15 @@ pub(crate) fn endpoints(config: &Config) -> Table<Server> {
         .on(registration::token_validity)
         .on(login::login_types)
         .on(login::login)
+        .on(login_token::get_token)
+        .raw(GET, login_page::PATH, Access::None, login_page::page)
+        .raw_json(GET, sso::REDIRECT, Access::None, sso::redirect)
+        .raw_json(GET, sso::REDIRECT_R0, Access::None, sso::redirect)
+        .raw_json(GET, sso::REDIRECT_TO, Access::None, sso::redirect)
+        .raw_json(GET, sso::REDIRECT_TO_UNSTABLE, Access::None, sso::redirect)
+        .raw_json(GET, sso::CALLBACK, Access::None, sso::come_back)
+        .raw_json(Method::POST, sso::ACCOUNT, Access::None, sso::choose_account)
+        .raw_json(Method::POST, sso::LINK, REQUIRED, sso::link)
         .on(session::refresh)
         .on(session::logout)
         .on(session::logout_all)

@@ -31,6 +31,16 @@ pub(super) async fn change_password(
     Ok(change_password_v3::Response::new())
 }
 
+/// The user whom an identifier names (client-server API, "Identifier types"), whether there is such a user
+/// or not; `None` if it cannot name any.
+pub(super) fn account_of(app: &Server, identifier: &UserIdentifier) -> Option<OwnedUserId> {
+    match identifier {
+        UserIdentifier::Matrix(id) => named_user(app, &id.user),
+        // Nobody has an address or a number here yet.
+        _ => None,
+    }
+}
+
 /// The user id of a user identifier's `user`: a full user id or a localpart of this server.
 pub(super) fn named_user(app: &Server, name: &str) -> Option<OwnedUserId> {
     let name = name.to_ascii_lowercase();
@@ -69,10 +79,7 @@ pub(super) async fn confirm_identity(
     let purpose = Purpose { endpoint, user: session.user_id.as_str(), body };
     let now_ms = app.engine.clock().now_ms();
     let check = |password: Password| async move {
-        let named = match &password.identifier {
-            UserIdentifier::Matrix(id) => named_user(app, &id.user),
-            _ => None,
-        };
+        let named = account_of(app, &password.identifier);
         let user_id = named.filter(|user_id| *user_id == session.user_id);
         verified(app, user_id, password.password).await.map(drop)
     };

@@ -124,6 +124,14 @@ impl Stream {
         Self(format!("alias/{alias}").into())
     }
 
+    /// The stream of a person at a provider of single sign-on. Hashed: what providers call their users may
+    /// be long.
+    #[must_use]
+    pub fn sso(provider: &str, subject: &str) -> Self {
+        let hash = blake3::hash(subject.as_bytes()).to_hex();
+        Self(format!("sso/{provider}/{}", &hash[..32]).into())
+    }
+
     /// The stream with this name, as read from a record.
     #[must_use]
     pub fn from_name(name: &str) -> Self {

@@ -8,6 +8,7 @@ mod encryption;
 mod filters;
 mod hostile;
 mod invites;
+mod login;
 mod membership;
 mod old_sync;
 mod powers;
