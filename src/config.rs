@@ -23,8 +23,9 @@ use toml::de::{DeTable, DeValue};
 pub mod value;
 
 pub use value::{
-    AdminContact, ArchiveDir, EraseAfter, Hidden, IdentityServer, IdentityServerUrl, JsonTemplate,
-    List, MailSecurity, OpenRegistration, PathPrefix, PublicUrl, ServiceUrl,
+    AdminContact, ArchiveDir, EraseAfter, FilePath, Hidden, IdentityServer, IdentityServerUrl,
+    JsonTemplate, List, MailSecurity, OpenRegistration, PathPrefix, PublicUrl, RedirectPrefix,
+    ServiceUrl,
 };
 use value::{Given, Setting};
 
@@ -449,6 +450,29 @@ settings! {
         /// How many accounts there may be, those of guests and those that were deactivated with them;
         /// 0 means any number. Those who register at the very same moment may get past it together.
         max_accounts: usize = 0, in 0..=1_000_000_000;
+    }
+
+    /// Logging in.
+    login: Login {
+        /// Whether users can log in with a password.
+        password: bool = true;
+        /// Whether a device that is logged in can get a token with which another one logs in.
+        get_token: bool = true;
+        /// Seconds for which such a token is good.
+        get_token_seconds: u64 = 300, in 1..=3600;
+    }
+
+    /// Single sign-on: logging in by way of another service.
+    sso: Sso {
+        /// The providers, each described in a TOML file of its own (see docs/sso.md).
+        providers: List<FilePath> = List::default();
+        /// Where browsers are sent with a login without being asked. Of anything else a page names the
+        /// host first, so that nobody gives their account away by following a link.
+        redirects: List<RedirectPrefix> = List::default();
+        /// Whether they can be sent anywhere else at all.
+        other_redirects: bool = true;
+        /// Seconds for which the token is good that a browser brings back.
+        token_seconds: u64 = 120, in 1..=3600;
     }
 
     /// How often callers may use the endpoints that the specification marks as rate-limited.

@@ -35,6 +35,7 @@ mod http;
 pub mod limits;
 pub mod log;
 mod messages;
+mod oidc;
 #[allow(dead_code, reason = "what asks other services is still to come")]
 mod outbound;
 mod passwords;
@@ -44,6 +45,7 @@ pub mod record;
 pub mod search;
 pub mod server;
 mod shutdown;
+mod signed;
 pub mod state;
 pub mod sync;
 pub mod telemetry;

@@ -49,6 +49,9 @@ pub(crate) enum OutboundError {
     /// It could not be reached, or did not answer in time. The URL, which may hold a secret, is left out.
     #[error("{0}")]
     Failed(reqwest::Error),
+    /// There is nothing at this address.
+    #[error("`{0}` is not an address")]
+    Address(String),
     /// The answer is larger than was allowed.
     #[error("the answer is larger than {0} bytes")]
     TooLarge(usize),

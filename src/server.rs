@@ -28,6 +28,7 @@ use crate::{
         sled::{Compacted, OpenError, SledLog, SledOptions},
     },
     messages::Messages,
+    oidc::Providers,
     outbound::Outbound,
     passwords::Passwords,
     presence::Tracker,
@@ -35,6 +36,7 @@ use crate::{
     record::{Command, Offset},
     search::Search,
     shutdown::Shutdown,
+    signed::Signer,
     sync::{KnownMembers, sliding::Connections},
     timers,
 };
@@ -75,6 +77,9 @@ pub enum ServerError {
     /// Messages cannot be sent as configured.
     #[error("messages cannot be sent: {0}")]
     Messages(Box<dyn std::error::Error + Send + Sync>),
+    /// A provider of single sign-on cannot be used.
+    #[error("{0}")]
+    Sso(Box<dyn std::error::Error + Send + Sync>),
     /// The table of endpoints contradicts itself, which no configuration should bring about.
     #[error("the endpoints cannot be served: {0}")]
     Endpoints(Box<dyn std::error::Error + Send + Sync>),
@@ -123,14 +128,19 @@ pub async fn run(
     let around =
         around.filter_map(|user| Some((user.clone(), engine.state().presence.get(&user)?)));
     let outbound = Outbound::new().map_err(|error| ServerError::Outbound(error.into()))?;
+    let providers = Providers::load(&config, &api::sso_callback(&config), &outbound);
+    let identity = engine.state().server();
+    let private_key = identity.as_ref().map_or("", |identity| identity.private_key.expose());
     let app = Arc::new(api::Server {
         messages: Messages::new(&config, &outbound)
             .map_err(|error| ServerError::Messages(error.into()))?,
         deliveries: api::Deliveries::default(),
-        outbound,
+        signer: Signer::new(private_key),
+        providers: providers.map_err(|error| ServerError::Sso(error.into()))?,
         presence: Tracker::new(&config.presence, around, engine.clock().now_ms()),
         passwords: Passwords::new(config.passwords.iterations, config.concurrent_hashes()),
         engine: Arc::clone(&engine),
+        outbound,
         uiaa: uiaa::Sessions::default(),
         known_members: KnownMembers::new(limits::KNOWN_MEMBERS_BYTES),
         search: Arc::clone(&search),

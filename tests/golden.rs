@@ -13,8 +13,8 @@ use logcabin::{
     clock::Clock,
     decide::{
         account::{
-            ConfirmTokens, CreateFilter, Login, Refresh, Register, RemoveDevices, RenameDevice,
-            SetAccountData, SetPassword, SetProfile, Which,
+            ConfirmTokens, CreateFilter, LinkSso, Login, LoginByToken, Refresh, Register,
+            RemoveDevices, RenameDevice, SetAccountData, SetPassword, SetProfile, Which,
         },
         create_room::{CreateRoom, Preset, ROOM_VERSIONS},
         delayed::{GiveUp, Restart, Schedule, SendDelayed},
@@ -188,6 +188,22 @@ async fn fill(engine: &Engine) {
             }),
         });
     }
+    propose!(LoginByToken {
+        login: Login {
+            user_id: ann.clone(),
+            device_id: "TABLET".into(),
+            display_name: None,
+            tokens: tokens("tablet"),
+            verified: None,
+        },
+        nonce: "nonce".to_owned(),
+        expires_ms: 1_770_000_300_000,
+    });
+    propose!(LinkSso {
+        user_id: ann.clone(),
+        provider: "example".to_owned(),
+        subject: "ann at example".to_owned(),
+    });
     propose!(Refresh {
         user_id: ann.clone(),
         device_id: "DEVICE".into(),

@@ -109,7 +109,7 @@ pub(super) async fn support(
 }
 
 pub(super) async fn capabilities(
-    _: Cx<Server>,
+    cx: Cx<Server>,
     _: get_capabilities::Request,
 ) -> Result<get_capabilities::Response, ApiError> {
     let available =
@@ -119,6 +119,6 @@ pub(super) async fn capabilities(
         RoomVersionsCapability::new(DEFAULT_ROOM_VERSION, available.collect());
     capabilities.change_password = ChangePasswordCapability::new(true);
     capabilities.thirdparty_id_changes = ThirdPartyIdChangesCapability::new(false);
-    capabilities.get_login_token = GetLoginTokenCapability::new(false);
+    capabilities.get_login_token = GetLoginTokenCapability::new(cx.app.config.login.get_token);
     Ok(get_capabilities::Response::new(capabilities))
 }

@@ -2,31 +2,60 @@
 
 use ruma::{
     OwnedUserId,
-    api::client::session::{
-        get_login_types::v3::{self as get_login_types, LoginType, PasswordLoginType},
-        login::v3::{self as login_v3, LoginInfo},
+    api::client::{
+        session::{
+            get_login_types::v3::{
+                self as get_login_types, IdentityProvider, LoginType, PasswordLoginType,
+                SsoLoginType, TokenLoginType,
+            },
+            login::v3::{self as login_v3, LoginInfo},
+        },
+        uiaa::UserIdentifier,
     },
+    thirdparty::Medium,
 };
 
 use super::{
     Server,
     credentials::{NewTokens, device_id_or_new, short_name},
     discovery::discovery_info,
-    password::{named_user, verified},
-    threepid::{account_of, find_account},
+    login_token::{self, LoginToken},
+    password::verified,
+    threepid::account_of,
 };
 use crate::{
-    decide::account::Login,
+    decide::account::{Login, LoginByToken},
     http::{ApiError, Appservice, Cx},
     record::command::Secret,
-    threepid,
 };
 
 pub(super) async fn login_types(
-    _: Cx<Server, ()>,
+    cx: Cx<Server, ()>,
     _: get_login_types::Request,
 ) -> Result<get_login_types::Response, ApiError> {
-    Ok(get_login_types::Response::new(vec![LoginType::Password(PasswordLoginType::new())]))
+    let (config, providers) = (&cx.app.config, cx.app.providers.all());
+    let mut flows = Vec::new();
+    if config.login.password {
+        flows.push(LoginType::Password(PasswordLoginType::new()));
+    }
+    if !providers.is_empty() {
+        let mut sso = SsoLoginType::new();
+        let shown = |provider: &crate::oidc::Provider| {
+            let mut shown =
+                IdentityProvider::new(provider.id().to_owned(), provider.name().to_owned());
+            shown.icon = provider.icon().cloned();
+            shown.brand = provider.brand().map(Into::into);
+            shown
+        };
+        sso.identity_providers = providers.iter().map(shown).collect();
+        flows.push(LoginType::Sso(sso));
+    }
+    if !providers.is_empty() || config.login.get_token {
+        let mut token = TokenLoginType::new();
+        token.get_login_token = config.login.get_token;
+        flows.push(LoginType::Token(token));
+    }
+    Ok(get_login_types::Response::new(flows))
 }
 
 /// Who logs in, and what that rests on.
@@ -34,6 +63,8 @@ struct Proven {
     user_id: OwnedUserId,
     /// The password hash that it was verified against.
     password: Option<Secret>,
+    /// The login token that is used up by it.
+    token: Option<LoginToken>,
 }
 
 pub(super) async fn login(
@@ -42,42 +73,74 @@ pub(super) async fn login(
 ) -> Result<login_v3::Response, ApiError> {
     let device_id = device_id_or_new(request.device_id)?;
     let display_name = short_name(request.initial_device_display_name)?;
-    let Proven { user_id, password } = match request.login_info {
+    let Proven { user_id, password, token } = match request.login_info {
         LoginInfo::Password(password) => by_password(&cx.app, password).await?,
-        _ => return Err(ApiError::bad_request("This server offers login by password only.")),
+        LoginInfo::Token(token) => by_token(&cx.app, &token.token)?,
+        other => {
+            let login_type = other.login_type().escape_debug();
+            return Err(ApiError::bad_request(format!("There is no login by {login_type} here.")));
+        }
     };
 
     let tokens = NewTokens::make(&cx.app, request.refresh_token);
-    let proposal = Login {
+    let login = Login {
         user_id: user_id.clone(),
         device_id: device_id.clone(),
         display_name,
         tokens: tokens.hashes(),
         verified: password,
     };
-    cx.propose(proposal).await?.into_inner();
+    match token {
+        Some(LoginToken { nonce, expires_ms, .. }) => {
+            cx.propose(LoginByToken { login, nonce, expires_ms }).await?.into_inner();
+        }
+        None => cx.propose(login).await?.into_inner(),
+    }
 
-    let mut response = login_v3::Response::new(user_id, tokens.access, device_id);
-    response.refresh_token = tokens.refresh;
-    response.expires_in = tokens.expires_in;
-    response.well_known = discovery_info(&cx.app.config);
+    #[allow(deprecated, reason = "old clients read `home_server`")]
+    let response = {
+        let mut response = login_v3::Response::new(user_id, tokens.access, device_id);
+        response.home_server = Some(cx.app.config.server.name.clone());
+        response.refresh_token = tokens.refresh;
+        response.expires_in = tokens.expires_in;
+        response.well_known = discovery_info(&cx.app.config);
+        response
+    };
     Ok(response)
 }
 
 async fn by_password(app: &Server, info: login_v3::Password) -> Result<Proven, ApiError> {
-    #[allow(
-        deprecated,
-        reason = "old clients name the user in `user`, or in `medium` and `address`"
-    )]
-    let user_id = match (&info.identifier, &info.user, &info.medium, &info.address) {
-        (Some(identifier), ..) => account_of(app, identifier),
-        (None, Some(name), ..) => named_user(app, name),
-        (None, None, Some(medium), Some(address)) => {
-            let threepid = threepid::parse(medium, address).ok();
-            threepid.and_then(|threepid| find_account(app, &threepid))
-        }
-        _ => None,
-    };
+    if !app.config.login.password {
+        return Err(ApiError::bad_request("There is no login by password here."));
+    }
+    let user_id = account_of(app, &identifier(&info)?);
     let (user_id, password) = verified(app, user_id, info.password).await?;
-    Ok(Proven { user_id, password: Some(password) })
+    Ok(Proven { user_id, password: Some(password), token: None })
+}
+
+fn by_token(app: &Server, token: &str) -> Result<Proven, ApiError> {
+    let token = login_token::open(app, token)
+        .ok_or_else(|| ApiError::forbidden("This login token is not valid, or has expired."))?;
+    Ok(Proven { user_id: token.user_id.clone(), password: None, token: Some(token) })
+}
+
+/// Whom a request by password names: in `identifier`, or the ways before it.
+#[allow(deprecated, reason = "old clients name the user in `user`, or in `medium` and `address`")]
+fn identifier(info: &login_v3::Password) -> Result<UserIdentifier, ApiError> {
+    match (&info.identifier, &info.user, &info.medium, &info.address) {
+        (Some(identifier), ..) => match identifier.identifier_type() {
+            "m.id.user" | "m.id.thirdparty" | "m.id.phone" => Ok(identifier.clone()),
+            _ => Err(ApiError::bad_request("There is no such type of identifier here.")),
+        },
+        (None, Some(user), ..) => Ok(UserIdentifier::Matrix(
+            ruma::api::client::uiaa::MatrixUserIdentifier::new(user.clone()),
+        )),
+        (None, None, Some(medium), Some(address)) if medium == "email" => {
+            Ok(UserIdentifier::third_party_id(Medium::Email, address.clone()))
+        }
+        (None, None, Some(_), Some(_)) => {
+            Err(ApiError::invalid_param("`medium` can only be `email`; use `identifier`."))
+        }
+        (None, None, ..) => Err(ApiError::missing_param("`identifier` is missing.")),
+    }
 }

@@ -15,6 +15,8 @@ mod identity;
 mod key_backup;
 mod keys;
 mod login;
+mod login_page;
+mod login_token;
 mod membership;
 mod old_sync;
 #[allow(dead_code, reason = "the pages with scripts are still to come")]
@@ -33,6 +35,7 @@ mod send;
 mod session;
 mod sliding;
 mod space;
+mod sso;
 mod sync;
 mod threepid;
 mod timeline;
@@ -44,6 +47,8 @@ pub(crate) mod uiaa;
 mod upgrade;
 mod user_directory;
 mod validation;
+
+pub(crate) use sso::callback as sso_callback;
 
 use std::sync::Arc;
 
@@ -60,12 +65,14 @@ use crate::{
     events::Viewer,
     http::{Access, ApiError, App, Caller, Cx, Session, Table},
     messages::Messages,
+    oidc::Providers,
     outbound::Outbound,
     passwords::Passwords,
     presence::Tracker,
     push::Unread,
     record::{Epoch, Offset},
     search::Search,
+    signed::Signer,
     state::Room,
     sync::{KnownMembers, sliding::Connections},
     view::{
@@ -81,6 +88,9 @@ pub(crate) struct Server {
     pub(crate) outbound: Outbound,
     pub(crate) messages: Messages,
     pub(crate) deliveries: Deliveries,
+    /// Providers of single sign-on.
+    pub(crate) providers: Providers,
+    pub(crate) signer: Signer,
     pub(crate) passwords: Passwords,
     pub(crate) uiaa: uiaa::Sessions,
     pub(crate) known_members: KnownMembers,
@@ -109,6 +119,15 @@ pub(crate) fn endpoints(config: &Config) -> Table<Server> {
         .on(registration::token_validity)
         .on(login::login_types)
         .on(login::login)
+        .on(login_token::get_token)
+        .raw(GET, login_page::PATH, Access::None, login_page::page)
+        .raw_json(GET, sso::REDIRECT, Access::None, sso::redirect)
+        .raw_json(GET, sso::REDIRECT_R0, Access::None, sso::redirect)
+        .raw_json(GET, sso::REDIRECT_TO, Access::None, sso::redirect)
+        .raw_json(GET, sso::REDIRECT_TO_UNSTABLE, Access::None, sso::redirect)
+        .raw_json(GET, sso::CALLBACK, Access::None, sso::come_back)
+        .raw_json(Method::POST, sso::ACCOUNT, Access::None, sso::choose_account)
+        .raw_json(Method::POST, sso::LINK, REQUIRED, sso::link)
         .on(session::refresh)
         .on(session::logout)
         .on(session::logout_all)

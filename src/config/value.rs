@@ -44,6 +44,8 @@ impl fmt::Display for Given<'_> {
 pub(super) trait Setting: Sized {
     /// What values there are, as the end of "allowed is …".
     const ALLOWED: &'static str;
+    /// The same of a list that may be empty.
+    const LISTED: &'static str = Self::ALLOWED;
     /// The value, or `None` if it is not one of this type.
     fn read(given: &Given<'_>) -> Option<Self>;
     /// The value as it is written in the file.
@@ -146,6 +148,88 @@ impl<T: Setting> Setting for Vec<T> {
 
     fn to_toml(&self) -> Value {
         Value::Array(self.iter().map(Setting::to_toml).collect())
+    }
+}
+
+/// The path of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FilePath(pub PathBuf);
+
+impl Setting for FilePath {
+    const ALLOWED: &'static str = "the path of a file";
+    const LISTED: &'static str = "a list, which may be empty, of the paths of files";
+
+    fn read(given: &Given<'_>) -> Option<Self> {
+        PathBuf::read(given).map(Self)
+    }
+
+    fn to_toml(&self) -> Value {
+        self.0.to_toml()
+    }
+}
+
+/// A list that may be empty; in the environment its values stand between commas.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct List<T>(pub Vec<T>);
+
+impl<T> Default for List<T> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<T: Setting> Setting for List<T> {
+    const ALLOWED: &'static str = T::LISTED;
+
+    fn read(given: &Given<'_>) -> Option<Self> {
+        match given {
+            Given::Toml(DeValue::Array(values)) if values.is_empty() => Some(Self::default()),
+            Given::Text(text) if text.trim().is_empty() => Some(Self::default()),
+            given => Vec::read(given).map(Self),
+        }
+    }
+
+    fn to_toml(&self) -> Value {
+        self.0.to_toml()
+    }
+}
+
+/// Where browsers may be sent with a login: an address and all that begins with it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RedirectPrefix(reqwest::Url);
+
+impl RedirectPrefix {
+    /// Whether `url` is this address or one below it: the scheme, host and port are the same, and the
+    /// path continues it at a slash.
+    #[must_use]
+    pub fn covers(&self, url: &reqwest::Url) -> bool {
+        let path = self.0.path().trim_end_matches('/');
+        let same_place = self.0.scheme() == url.scheme()
+            && self.0.host() == url.host()
+            && self.0.port_or_known_default() == url.port_or_known_default()
+            && url.username().is_empty()
+            && url.password().is_none();
+        same_place
+            && url
+                .path()
+                .strip_prefix(path)
+                .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    }
+}
+
+impl Setting for RedirectPrefix {
+    const ALLOWED: &'static str =
+        "an address such as \"https://app.example.org\" or \"org.example.app:/\"";
+    const LISTED: &'static str = "a list, which may be empty, of addresses such as \
+                                  \"https://app.example.org\" or \"org.example.app:/\"";
+
+    fn read(given: &Given<'_>) -> Option<Self> {
+        let url: reqwest::Url = given.text()?.parse().ok()?;
+        (url.query().is_none() && url.fragment().is_none()).then_some(Self(url))
+    }
+
+    fn to_toml(&self) -> Value {
+        Value::String(self.0.to_string())
     }
 }
 
@@ -404,32 +488,6 @@ impl Setting for String {
 
     fn to_toml(&self) -> Value {
         Value::String(self.clone())
-    }
-}
-
-/// A list that may be empty; in the environment its values stand between commas.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct List<T>(pub Vec<T>);
-
-impl<T> Default for List<T> {
-    fn default() -> Self {
-        Self(Vec::new())
-    }
-}
-
-impl<T: Setting> Setting for List<T> {
-    const ALLOWED: &'static str = T::ALLOWED;
-
-    fn read(given: &Given<'_>) -> Option<Self> {
-        match given {
-            Given::Toml(DeValue::Array(values)) if values.is_empty() => Some(Self::default()),
-            Given::Text(text) if text.trim().is_empty() => Some(Self::default()),
-            given => Vec::read(given).map(Self),
-        }
-    }
-
-    fn to_toml(&self) -> Value {
-        self.0.to_toml()
     }
 }
 

@@ -1,6 +1,8 @@
 //! Accounts: registration, login, tokens, devices, profile, account data, filters.
 
-use ruma::{OwnedDeviceId, OwnedRoomId, OwnedUserId, UserId};
+use std::collections::BTreeSet;
+
+use ruma::{DeviceId, OwnedDeviceId, OwnedRoomId, OwnedUserId, UserId};
 use serde_json::value::RawValue;
 
 use super::{Env, Proposal, Refusal, Turn};
@@ -8,11 +10,11 @@ use crate::{
     events::to_raw,
     limits,
     record::{
-        Offset, Stream,
+        Command, Offset, Stream,
         command::{
             AccountDataSet, AccountKind, DeviceConfirm, DeviceLogin, DeviceRefresh, DeviceRemove,
-            DeviceRename, FilterCreate, ProfileSet, Secret, TokenHash, Tokens, UserPassword,
-            UserRegister,
+            DeviceRename, FilterCreate, LoginTokenUse, ProfileSet, Secret, SsoLink, TokenHash,
+            Tokens, UserPassword, UserRegister,
         },
     },
     state::Accounts,
@@ -136,9 +138,147 @@ impl Proposal for Login {
         if self.verified.is_some() && self.verified.as_ref() != password {
             return Err(Refusal::Forbidden("Wrong user name or password.".to_owned()));
         }
+        drop(account);
+        if is_cross_signing_key(turn.env, &self.user_id, &self.device_id)? {
+            return Err(Refusal::Forbidden(
+                "One of your cross-signing keys has this name: a device cannot have it.".to_owned(),
+            ));
+        }
         turn.append(self.stream(), self.command());
         Ok(())
     }
+}
+
+/// Log a device in with a login token.
+#[derive(Clone, Debug)]
+pub struct LoginByToken {
+    /// The login.
+    pub login: Login,
+    /// What tells the token from others.
+    pub nonce: String,
+    /// When it expires.
+    pub expires_ms: u64,
+}
+
+impl Proposal for LoginByToken {
+    type Outcome = ();
+
+    fn stream(&self) -> Stream {
+        self.login.stream()
+    }
+
+    fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
+        let Self { login, nonce, expires_ms } = self;
+        let account = turn.env.state.accounts.get(&login.user_id).ok_or_else(no_account)?;
+        if !account.read().used_login_tokens.allow(*expires_ms, nonce) {
+            return Err(Refusal::Forbidden("This login token was used or has expired.".to_owned()));
+        }
+        turn.append(
+            self.stream(),
+            LoginTokenUse {
+                user_id: login.user_id.clone(),
+                nonce: nonce.clone(),
+                expires_ms: *expires_ms,
+            },
+        );
+        login.decide(turn)
+    }
+}
+
+/// Link an account with a person whom a provider of single sign-on knows.
+#[derive(Clone, Debug)]
+pub struct LinkSso {
+    /// The user.
+    pub user_id: OwnedUserId,
+    /// The provider's id.
+    pub provider: String,
+    /// What it calls the person.
+    pub subject: String,
+}
+
+impl Proposal for LinkSso {
+    /// The user whom the person is: another one than was asked for, if there was a link before.
+    type Outcome = OwnedUserId;
+
+    // One person is decided upon in turns, whoever they want to be.
+    fn stream(&self) -> Stream {
+        Stream::sso(&self.provider, &self.subject)
+    }
+
+    fn decide(&self, turn: &mut Turn<'_>) -> Result<OwnedUserId, Refusal> {
+        let accounts = &turn.env.state.accounts;
+        if let Some(user_id) = accounts.linked(&self.provider, &self.subject) {
+            return Ok(user_id);
+        }
+        turn.rests_on(Stream::user(&self.user_id));
+        if !accounts.contains(&self.user_id) {
+            return Err(no_account());
+        }
+        self.append(turn);
+        Ok(self.user_id.clone())
+    }
+}
+
+impl LinkSso {
+    fn append(&self, turn: &mut Turn<'_>) {
+        let Self { user_id, provider, subject } = self.clone();
+        turn.append(self.stream(), SsoLink { user_id, provider, subject });
+    }
+}
+
+/// Make an account for a person whom a provider of single sign-on knows.
+#[derive(Clone, Debug)]
+pub struct RegisterLinked {
+    /// The account.
+    pub register: Register,
+    /// The provider's id.
+    pub provider: String,
+    /// What it calls the person.
+    pub subject: String,
+}
+
+impl Proposal for RegisterLinked {
+    /// The user whom the person is: another one than was asked for, if there was a link before.
+    type Outcome = OwnedUserId;
+
+    fn stream(&self) -> Stream {
+        Stream::sso(&self.provider, &self.subject)
+    }
+
+    fn decide(&self, turn: &mut Turn<'_>) -> Result<OwnedUserId, Refusal> {
+        let accounts = &turn.env.state.accounts;
+        if let Some(user_id) = accounts.linked(&self.provider, &self.subject) {
+            return Ok(user_id);
+        }
+        turn.rests_on(self.register.stream());
+        self.register.decide(turn)?;
+        let user_id = self.register.user_id.clone();
+        let (provider, subject) = (self.provider.clone(), self.subject.clone());
+        LinkSso { user_id: user_id.clone(), provider, subject }.append(turn);
+        Ok(user_id)
+    }
+}
+
+/// Whether a device of this id would have the name of one of the user's cross-signing keys, so that a
+/// signature of the one could be taken for one of the other.
+fn is_cross_signing_key(
+    env: &Env,
+    user_id: &UserId,
+    device_id: &DeviceId,
+) -> Result<bool, Refusal> {
+    let Some(keys) = env.state.keys.get(user_id) else { return Ok(false) };
+    let records: BTreeSet<Offset> = {
+        let keys = keys.read();
+        let records = [keys.master_key, keys.self_signing_key, keys.user_signing_key];
+        records.into_iter().flatten().collect()
+    };
+    for record in records {
+        let Some(Command::KeysCrossSign(body)) = env.events.command(record)? else { continue };
+        if body.public_keys().any(|key| key == device_id.as_str()) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Exchange a refresh token for new tokens.

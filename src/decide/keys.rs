@@ -214,15 +214,24 @@ impl Proposal for SetCrossSigning {
                 "The cross-signing keys were changed meanwhile.".to_owned(),
             ));
         }
-        turn.append(
-            self.stream(),
-            KeysCrossSign {
-                user_id: self.user_id.clone(),
-                master_key: self.master_key.clone(),
-                self_signing_key: self.self_signing_key.clone(),
-                user_signing_key: self.user_signing_key.clone(),
-            },
-        );
+        let keys = KeysCrossSign {
+            user_id: self.user_id.clone(),
+            master_key: self.master_key.clone(),
+            self_signing_key: self.self_signing_key.clone(),
+            user_signing_key: self.user_signing_key.clone(),
+        };
+        // One may have logged in since the request was looked at.
+        let account = turn.env.state.accounts.get(&self.user_id);
+        let names_device = account.is_some_and(|account| {
+            let account = account.read();
+            keys.public_keys().any(|key| account.device(key.as_str().into()).is_some())
+        });
+        if names_device {
+            return Err(Refusal::InvalidParam(
+                "A key has the name of one of your devices.".to_owned(),
+            ));
+        }
+        turn.append(self.stream(), keys);
         Ok(())
     }
 }

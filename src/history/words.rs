@@ -57,6 +57,11 @@ fn of_command(record: &Record, command: Command, who: String) -> (String, String
             (body.user_id.to_string(), format!("registered{with}"))
         }
         Command::UserPassword(body) => (body.user_id.to_string(), "has a new password".to_owned()),
+        Command::LoginTokenUse(body) => (body.user_id.to_string(), "used a login token".to_owned()),
+        Command::SsoLink(body) => {
+            let text = format!("is linked with {} at {}", body.subject, body.provider);
+            (body.user_id.to_string(), text)
+        }
         Command::DeviceLogin(body) => {
             let name = body.display_name.map_or_else(String::new, |name| format!(" ({name})"));
             (body.user_id.to_string(), format!("logged in on {}{name}", body.device_id))

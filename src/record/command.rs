@@ -141,6 +141,10 @@ commands! {
     UserRegister(UserRegister) = "user.register" version 1 MustNotRewind;
     /// A password was set or its hash renewed.
     UserPassword(UserPassword) = "user.password" version 1 MustNotRewind;
+    /// A login token was used: it is good for one login.
+    LoginTokenUse(LoginTokenUse) = "login_token.use" version 1 MustNotRewind;
+    /// An account was linked with a person whom a provider of single sign-on knows.
+    SsoLink(SsoLink) = "sso.link" version 1 MustNotRewind;
     /// A device logged in, with new tokens.
     DeviceLogin(DeviceLogin) = "device.login" version 1 MustNotRewind;
     /// A session was given new tokens in exchange for its refresh token.
@@ -341,6 +345,29 @@ pub struct UserPassword {
     pub password: Secret,
 }
 
+/// Payload of `login_token.use`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct LoginTokenUse {
+    /// The user whom the token logs in.
+    pub user_id: OwnedUserId,
+    /// What tells the token from others: in itself it opens nothing.
+    pub nonce: String,
+    /// When the token expires, in milliseconds since the Unix epoch. From then on, that it was used need
+    /// not be known.
+    pub expires_ms: u64,
+}
+
+/// Payload of `sso.link`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct SsoLink {
+    /// The user.
+    pub user_id: OwnedUserId,
+    /// The provider's id in the configuration.
+    pub provider: String,
+    /// How the provider names the person. Never another person's at this provider.
+    pub subject: String,
+}
+
 /// Payload of `device.login`. The session it opens is named by this record's offset.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct DeviceLogin {
@@ -493,6 +520,20 @@ pub struct KeysCrossSign {
     /// The key that signs other users' master keys.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub user_signing_key: Option<Box<RawValue>>,
+}
+
+impl KeysCrossSign {
+    /// The public keys in it, in unpadded base64.
+    pub fn public_keys(&self) -> impl Iterator<Item = String> {
+        #[derive(Deserialize)]
+        struct Key {
+            keys: BTreeMap<String, String>,
+        }
+        let keys = [&self.master_key, &self.self_signing_key, &self.user_signing_key];
+        let keys = keys.into_iter().flatten();
+        keys.filter_map(|key| serde_json::from_str::<Key>(key.get()).ok())
+            .flat_map(|key| key.keys.into_values())
+    }
 }
 
 /// Payload of `keys.sign`.

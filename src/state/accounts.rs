@@ -1,6 +1,9 @@
 //! Accounts: users, their passwords, devices, tokens, profiles, account data and filters.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use dashmap::DashMap;
 use parking_lot::RwLock;
@@ -12,8 +15,8 @@ use crate::record::{
     Offset,
     command::{
         AccountDataSet, AccountKind, DeviceConfirm, DeviceLogin, DeviceRefresh, DeviceRemove,
-        DeviceRename, FilterCreate, ProfileSet, Secret, TokenHash, Tokens, UserPassword,
-        UserRegister,
+        DeviceRename, FilterCreate, LoginTokenUse, ProfileSet, Secret, SsoLink, TokenHash, Tokens,
+        UserPassword, UserRegister,
     },
 };
 
@@ -36,8 +39,33 @@ pub struct Account {
     pub account_data: BTreeMap<(Option<OwnedRoomId>, String), History<()>>,
     /// Filters by id. The filter is in the log, at the offset.
     pub filters: BTreeMap<String, Offset>,
+    /// Login tokens that were used.
+    pub used_login_tokens: UsedLoginTokens,
     /// Offset of the last record that changed any of this.
     pub changed: Offset,
+}
+
+/// The login tokens of a user that were used and had not expired when the last one was.
+#[derive(Debug, Default, Serialize)]
+pub struct UsedLoginTokens {
+    /// When each expires, and its nonce.
+    used: BTreeSet<(u64, String)>,
+    /// Those that expired until then are forgotten.
+    forgotten_ms: u64,
+}
+
+impl UsedLoginTokens {
+    /// Whether a token can still be used, as far as its uses tell.
+    #[must_use]
+    pub fn allow(&self, expires_ms: u64, nonce: &str) -> bool {
+        expires_ms > self.forgotten_ms && !self.used.contains(&(expires_ms, nonce.to_owned()))
+    }
+
+    fn add(&mut self, time_ms: u64, expires_ms: u64, nonce: String) {
+        self.forgotten_ms = self.forgotten_ms.max(time_ms);
+        self.used.insert((expires_ms, nonce));
+        self.used.retain(|(expires_ms, _)| *expires_ms > self.forgotten_ms);
+    }
 }
 
 /// A field of a profile.
@@ -131,6 +159,8 @@ impl Account {
 pub struct Accounts {
     users: DashMap<OwnedUserId, Arc<RwLock<Account>>>,
     tokens: DashMap<TokenHash, TokenOwner>,
+    /// By provider of single sign-on and what it calls the person.
+    links: DashMap<(String, String), OwnedUserId>,
 }
 
 /// Whose a token is.
@@ -188,6 +218,13 @@ impl Accounts {
         ids
     }
 
+    /// The user who is linked with this person at this provider of single sign-on.
+    #[must_use]
+    pub fn linked(&self, provider: &str, subject: &str) -> Option<OwnedUserId> {
+        let key = (provider.to_owned(), subject.to_owned());
+        self.links.get(&key).map(|user_id| user_id.clone())
+    }
+
     /// What this access token is good for; `None` for one that is not in force.
     #[must_use]
     pub fn access_token(&self, token: &TokenHash) -> Option<TokenUse> {
@@ -227,6 +264,7 @@ impl Accounts {
             profile: BTreeMap::new(),
             account_data: BTreeMap::new(),
             filters: BTreeMap::new(),
+            used_login_tokens: UsedLoginTokens::default(),
             changed: offset,
         };
         self.users.insert(body.user_id, Arc::new(RwLock::new(account)));
@@ -236,6 +274,17 @@ impl Accounts {
         self.change(&body.user_id, offset, |account| {
             account.password.push(offset, Some(body.password));
         });
+    }
+
+    pub(super) fn use_login_token(&self, offset: Offset, time_ms: u64, body: LoginTokenUse) {
+        self.change(&body.user_id, offset, |account| {
+            account.used_login_tokens.add(time_ms, body.expires_ms, body.nonce);
+        });
+    }
+
+    pub(super) fn link(&self, offset: Offset, body: SsoLink) {
+        self.change(&body.user_id, offset, |_| ());
+        self.links.insert((body.provider, body.subject), body.user_id);
     }
 
     pub(super) fn login(&self, offset: Offset, body: DeviceLogin) -> Option<Offset> {
@@ -371,5 +420,7 @@ impl Accounts {
         let mut tokens: Vec<_> = self.tokens.iter().map(|entry| *entry.key()).collect();
         tokens.sort_unstable();
         digest.add(&tokens);
+        let links = self.links.iter().map(|link| (link.key().clone(), link.value().clone()));
+        digest.add(&links.collect::<BTreeMap<_, _>>());
     }
 }

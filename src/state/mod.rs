@@ -259,6 +259,14 @@ impl State {
                 self.accounts.set_password(offset, body);
                 Vec::new()
             }
+            Command::LoginTokenUse(body) => {
+                self.accounts.use_login_token(offset, time_ms, body);
+                Vec::new()
+            }
+            Command::SsoLink(body) => {
+                self.accounts.link(offset, body);
+                Vec::new()
+            }
             Command::DeviceLogin(body) => {
                 let effects = user(&body.user_id);
                 match self.accounts.login(offset, body) {

@@ -12,6 +12,7 @@ mod filters;
 mod hostile;
 mod invites;
 mod key_backup;
+mod login;
 mod membership;
 mod old_sync;
 mod powers;

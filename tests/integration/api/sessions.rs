@@ -50,18 +50,6 @@ fn with_token(user: &User, body: &Value) -> User {
 }
 
 #[tokio::test]
-async fn passwords_are_the_one_way_to_log_in() {
-    let server = server().await;
-    let flows = anonymous(&server.http(), "GET", "/login", None).await.ok();
-    assert_eq!(flows["flows"][0]["type"], "m.login.password");
-    for kind in ["m.login.token", "org.example.magic"] {
-        let answer = login(&server.http(), json!({ "type": kind, "token": "x" })).await;
-        assert_eq!(answer.status, 400, "{answer}");
-        assert!(answer.body["errcode"].is_string());
-    }
-}
-
-#[tokio::test]
 async fn a_user_is_named_by_id_or_localpart_in_old_fields_and_new() {
     let server = server().await;
     let ann = user(&server, "ann").await;

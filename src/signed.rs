@@ -1,0 +1,125 @@
+//! What the server says to itself by way of someone else: statements that it hands out and knows again,
+//! unchanged and in time, without keeping anything. Login tokens are such, and what is under way in a browser.
+
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+use hmac::{Hmac, KeyInit as _, Mac as _};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use sha2::Sha256;
+
+/// The server's key, from which one for each purpose is made. A statement of one purpose is none of another.
+#[derive(Clone)]
+pub(crate) struct Signer(Hmac<Sha256>);
+
+/// A statement and when it ends.
+#[derive(Serialize, Deserialize)]
+struct Dated<T> {
+    #[serde(rename = "s")]
+    statement: T,
+    #[serde(rename = "e")]
+    expires_ms: u64,
+}
+
+impl Signer {
+    /// From the server's private key.
+    pub(crate) fn new(private_key: &str) -> Self {
+        Self(hmac(private_key.as_bytes()))
+    }
+
+    /// A secret of 256 bits that belongs to this purpose and `name`, always the same, in URL-safe base64.
+    pub(crate) fn secret(&self, purpose: &str, name: &str) -> String {
+        URL_SAFE_NO_PAD.encode(self.of(purpose).chain_update(name).finalize().into_bytes())
+    }
+
+    /// A statement for this purpose, good until `expires_ms`, as URL-safe text. It can be read by anyone.
+    pub(crate) fn sign<T: Serialize>(
+        &self,
+        purpose: &str,
+        statement: &T,
+        expires_ms: u64,
+    ) -> Result<String, serde_json::Error> {
+        let text = serde_json::to_vec(&Dated { statement, expires_ms })?;
+        let mac = self.of(purpose).chain_update(&text).finalize().into_bytes();
+        Ok(format!("{}.{}", URL_SAFE_NO_PAD.encode(text), URL_SAFE_NO_PAD.encode(mac)))
+    }
+
+    /// The statement in a text that [`sign`](Self::sign) gave for the same purpose, and when it ends; `None`
+    /// for any other text and for one whose time is over.
+    pub(crate) fn open<T: DeserializeOwned>(
+        &self,
+        purpose: &str,
+        signed: &str,
+        now_ms: u64,
+    ) -> Option<(T, u64)> {
+        let (text, mac) = signed.split_once('.')?;
+        let text = URL_SAFE_NO_PAD.decode(text).ok()?;
+        let mac = URL_SAFE_NO_PAD.decode(mac).ok()?;
+        self.of(purpose).chain_update(&text).verify_slice(&mac).ok()?;
+        let Dated { statement, expires_ms } = serde_json::from_slice(&text).ok()?;
+        (now_ms < expires_ms).then_some((statement, expires_ms))
+    }
+
+    fn of(&self, purpose: &str) -> Hmac<Sha256> {
+        let key = self.0.clone().chain_update("logcabin signed statements: ").chain_update(purpose);
+        hmac(&key.finalize().into_bytes())
+    }
+}
+
+impl std::fmt::Debug for Signer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Signer")
+    }
+}
+
+fn hmac(key: &[u8]) -> Hmac<Sha256> {
+    Hmac::new_from_slice(key).unwrap_or_else(|_| unreachable!("HMAC takes keys of any length"))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn signed(words: &str) -> (Signer, String) {
+        let signer = Signer::new("a key");
+        let text = signer.sign("tests", &words, 1000).unwrap();
+        (signer, text)
+    }
+
+    #[test]
+    fn a_statement_is_known_again_until_its_time_is_over() {
+        let (signer, text) = signed("I said so");
+        assert_eq!(signer.open("tests", &text, 999), Some(("I said so".to_owned(), 1000)));
+        assert_eq!(signer.open::<String>("tests", &text, 1000), None);
+    }
+
+    #[test]
+    fn a_statement_is_none_of_another_purpose_or_server() {
+        let (signer, text) = signed("I said so");
+        assert_eq!(signer.open::<String>("test", &text, 0), None);
+        assert_eq!(Signer::new("b key").open::<String>("tests", &text, 0), None);
+        assert_ne!(signer.secret("tests", "a"), signer.secret("tests", "b"));
+        assert_ne!(signer.secret("tests", "a"), signer.secret("test", "sa"));
+    }
+
+    proptest! {
+        #[test]
+        fn no_changed_statement_is_believed(
+            words in ".{0,40}", at in any::<prop::sample::Index>(), byte in any::<u8>(), how in 0..3,
+        ) {
+            let (signer, text) = signed(&words);
+            let mut changed = text.clone().into_bytes();
+            let at = at.index(changed.len());
+            match how {
+                0 => changed[at] = byte,
+                1 => { changed.remove(at); }
+                _ => changed.insert(at, byte),
+            }
+            if let Ok(changed) = String::from_utf8(changed)
+                && changed != text
+            {
+                prop_assert_eq!(signer.open::<String>("tests", &changed, 0), None);
+            }
+        }
+    }
+}
