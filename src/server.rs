@@ -120,7 +120,8 @@ pub async fn run(
         around.filter_map(|user| Some((user.clone(), engine.state().presence.get(&user)?)));
     let app = Arc::new(api::Server {
         presence: Tracker::new(&config.presence, around, engine.clock().now_ms()),
-        passwords: Passwords::new(config.passwords.iterations, config.concurrent_hashes()),
+        passwords: Passwords::new(&config),
+        notices: api::notices::Notices::new(&config.rate_limits),
         engine: Arc::clone(&engine),
         outbound: Outbound::new().map_err(|error| ServerError::Outbound(error.into()))?,
         uiaa: uiaa::Sessions::default(),

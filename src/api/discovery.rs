@@ -1,19 +1,12 @@
-//! Discovery: versions, the well-known document, capabilities.
+//! Discovery: versions, the well-known document. What this server can do: [`capabilities`](super::capabilities).
 
 use ruma::api::client::discovery::{
     discover_homeserver::{self, HomeserverInfo},
-    get_capabilities::v3::{
-        self as get_capabilities, Capabilities, ChangePasswordCapability, GetLoginTokenCapability,
-        RoomVersionStability, RoomVersionsCapability, ThirdPartyIdChangesCapability,
-    },
     get_supported_versions,
 };
 
 use super::Server;
-use crate::{
-    decide::create_room::{DEFAULT_ROOM_VERSION, ROOM_VERSIONS},
-    http::{ApiError, Cx, Session},
-};
+use crate::http::{ApiError, Cx, Session};
 
 /// The versions of the specification that clients may count on. Later ones are named once every
 /// endpoint that they added is served; until then clients find what there is by trying.
@@ -54,19 +47,4 @@ pub(super) async fn well_known(
     _: discover_homeserver::Request,
 ) -> Result<discover_homeserver::Response, ApiError> {
     Ok(discover_homeserver::Response::new(HomeserverInfo::new(cx.app.config.public_url())))
-}
-
-pub(super) async fn capabilities(
-    _: Cx<Server>,
-    _: get_capabilities::Request,
-) -> Result<get_capabilities::Response, ApiError> {
-    let available =
-        ROOM_VERSIONS.iter().map(|version| (version.clone(), RoomVersionStability::Stable));
-    let mut capabilities = Capabilities::new();
-    capabilities.room_versions =
-        RoomVersionsCapability::new(DEFAULT_ROOM_VERSION, available.collect());
-    capabilities.change_password = ChangePasswordCapability::new(true);
-    capabilities.thirdparty_id_changes = ThirdPartyIdChangesCapability::new(false);
-    capabilities.get_login_token = GetLoginTokenCapability::new(false);
-    Ok(get_capabilities::Response::new(capabilities))
 }

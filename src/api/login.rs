@@ -1,25 +1,24 @@
 //! Login (client-server API, "Login"): each type proves who logs in, and a device is logged in then.
 
+use std::net::IpAddr;
+
 use ruma::{
     OwnedUserId,
-    api::client::{
-        session::{
-            get_login_types::v3::{self as get_login_types, LoginType, PasswordLoginType},
-            login::v3::{self as login_v3, DiscoveryInfo, HomeserverInfo, LoginInfo},
-        },
-        uiaa::UserIdentifier,
+    api::client::session::{
+        get_login_types::v3::{self as get_login_types, LoginType, PasswordLoginType},
+        login::v3::{self as login_v3, DiscoveryInfo, HomeserverInfo, LoginInfo},
     },
 };
 
 use super::{
     Server,
     credentials::{NewTokens, device_id_or_new, short_name},
-    password::{named_user, verified},
+    password::{Claim, verified},
 };
 use crate::{
     decide::account::Login,
     http::{ApiError, Appservice, Cx},
-    record::command::Secret,
+    record::Offset,
 };
 
 pub(super) async fn login_types(
@@ -32,8 +31,8 @@ pub(super) async fn login_types(
 /// Who logs in, and what that rests on.
 struct Proven {
     user_id: OwnedUserId,
-    /// The password hash that it was verified against.
-    password: Option<Secret>,
+    /// When the password was set that it was verified against.
+    password: Option<Offset>,
 }
 
 pub(super) async fn login(
@@ -43,7 +42,7 @@ pub(super) async fn login(
     let device_id = device_id_or_new(request.device_id)?;
     let display_name = short_name(request.initial_device_display_name)?;
     let Proven { user_id, password } = match request.login_info {
-        LoginInfo::Password(password) => by_password(&cx.app, password).await?,
+        LoginInfo::Password(password) => by_password(&cx.app, cx.client, password).await?,
         _ => return Err(ApiError::bad_request("This server offers login by password only.")),
     };
 
@@ -64,14 +63,17 @@ pub(super) async fn login(
     Ok(response)
 }
 
-async fn by_password(app: &Server, info: login_v3::Password) -> Result<Proven, ApiError> {
+async fn by_password(
+    app: &Server,
+    client: IpAddr,
+    info: login_v3::Password,
+) -> Result<Proven, ApiError> {
     #[allow(deprecated, reason = "old clients name the user in `user`")]
-    let named = match (&info.identifier, &info.user) {
-        (Some(UserIdentifier::Matrix(id)), _) => Some(id.user.clone()),
-        (Some(_), _) => None,
-        (None, user) => user.clone(),
+    let claim = match (&info.identifier, &info.user) {
+        (Some(identifier), _) => Claim::by_identifier(app, identifier),
+        (None, user) => Claim::by_name(app, user.as_deref().unwrap_or_default()),
     };
-    let user_id = named.and_then(|name| named_user(app, &name));
-    let (user_id, password) = verified(app, user_id, info.password).await?;
+    let (user_id, password) = verified(app, client, claim, info.password).await?;
+    app.passwords.seen(&user_id, client);
     Ok(Proven { user_id, password: Some(password) })
 }

@@ -2,6 +2,7 @@
 //! a typed response. What the server serves is the list in [`endpoints`].
 
 mod account_data;
+mod capabilities;
 mod context;
 mod create_room;
 mod credentials;
@@ -14,6 +15,8 @@ mod filter;
 mod keys;
 mod login;
 mod membership;
+#[allow(dead_code, reason = "what sends messages is still to come")]
+pub(crate) mod notices;
 mod old_sync;
 #[allow(dead_code, reason = "the pages are still to come")]
 mod page;
@@ -40,7 +43,7 @@ pub(crate) mod uiaa;
 mod upgrade;
 mod user_directory;
 
-use std::sync::Arc;
+use std::{net::IpAddr, sync::Arc};
 
 use futures_util::future::BoxFuture;
 use http::{Method, Uri};
@@ -73,6 +76,8 @@ pub(crate) struct Server {
     #[allow(dead_code, reason = "what asks other services is still to come")]
     pub(crate) outbound: Outbound,
     pub(crate) passwords: Passwords,
+    #[allow(dead_code, reason = "what sends messages is still to come")]
+    pub(crate) notices: notices::Notices,
     pub(crate) uiaa: uiaa::Sessions,
     pub(crate) known_members: KnownMembers,
     pub(crate) search: Arc<Search>,
@@ -92,7 +97,7 @@ pub(crate) fn endpoints(config: &Config) -> Table<Server> {
         // Discovery
         .on(discovery::versions)
         .on(discovery::well_known)
-        .on(discovery::capabilities)
+        .on_json(capabilities::get)
         // Accounts and sessions
         .on_json(registration::register)
         .on(registration::available)
@@ -240,6 +245,14 @@ pub(crate) fn endpoints(config: &Config) -> Table<Server> {
 impl App for Server {
     fn authenticate<'a>(&'a self, token: &'a str) -> BoxFuture<'a, Result<Session, ApiError>> {
         Box::pin(session::authenticate(self, token))
+    }
+
+    fn exempt(&self, session: &Session) -> bool {
+        session::exempt(self, session)
+    }
+
+    fn seen(&self, session: &Session, client: IpAddr) {
+        self.passwords.seen(&session.user_id, client);
     }
 }
 

@@ -1,5 +1,7 @@
 //! Passwords: who a password proves, and its change.
 
+use std::net::IpAddr;
+
 use ruma::{
     OwnedUserId, UserId,
     api::client::{
@@ -8,12 +10,12 @@ use ruma::{
     },
 };
 
-use super::{Server, credentials::check_password, uiaa::Purpose};
+use super::{Server, capabilities, credentials::check_password, uiaa::Purpose};
 use crate::{
-    decide::account::{SetPassword, Which},
+    decide::account::{RenewPassword, SetPassword, Which},
     http::{ApiError, Cx, Session},
-    limits,
-    record::command::Secret,
+    passwords::{Guess, Verdict},
+    record::{Offset, Origin},
 };
 
 pub(super) async fn change_password(
@@ -21,10 +23,11 @@ pub(super) async fn change_password(
     request: change_password_v3::Request,
 ) -> Result<change_password_v3::Response, ApiError> {
     let session = cx.caller.clone().ok_or_else(ApiError::missing_token)?;
-    check_password(&request.new_password)?;
-    confirm_identity(&cx.app, &session, "password", &cx.body, request.auth.as_ref()).await?;
-    let hash = cx.app.passwords.hash(request.new_password).await;
-    let password = hash.ok_or_else(|| ApiError::unavailable("The server is shutting down."))?;
+    capabilities::may_change_password(&cx.app, &session)?;
+    check_password(&cx.app, session.user_id.localpart(), &request.new_password)?;
+    let auth = request.auth.as_ref();
+    confirm_identity(&cx.app, &session, cx.client, "password", &cx.body, auth).await?;
+    let password = cx.app.passwords.hash(request.new_password).await?;
     let log_out = request.logout_devices.then_some(Which::AllBut(session.device_id));
     let user_id = session.user_id;
     cx.propose(SetPassword { user_id, password, log_out }).await?.into_inner();
@@ -41,27 +44,73 @@ pub(super) fn named_user(app: &Server, name: &str) -> Option<OwnedUserId> {
     (user_id.server_name() == app.config.server.name).then_some(user_id)
 }
 
-/// The user, if the password is theirs, and the hash it was checked against. Says the same, after
-/// the same time, when there is no such user.
+/// Who somebody says to be.
+pub(super) struct Claim {
+    /// In a form in which all spellings are the same, whether it is anyone's or not: guesses are counted
+    /// by it, which must not tell one from the other.
+    pub(super) name: String,
+    /// The user it names, if it could name one.
+    pub(super) user_id: Option<OwnedUserId>,
+}
+
+impl Claim {
+    /// By user id or localpart.
+    pub(super) fn by_name(app: &Server, name: &str) -> Self {
+        let user_id = named_user(app, name);
+        let name = user_id.as_ref().map_or_else(|| name.to_owned(), ToString::to_string);
+        Self { name, user_id }
+    }
+
+    /// By any identifier.
+    pub(super) fn by_identifier(app: &Server, identifier: &UserIdentifier) -> Self {
+        match identifier {
+            UserIdentifier::Matrix(id) => Self::by_name(app, &id.user),
+            // No account has addresses or numbers yet.
+            other => Self { name: format!("{other:?}"), user_id: None },
+        }
+    }
+}
+
+/// The user, if the password is theirs, and when it was set. Says the same, after the same time, when
+/// there is no such user.
+///
+/// # Errors
+/// 403 if it is not theirs, 429 after too many that were not.
 pub(super) async fn verified(
     app: &Server,
-    user_id: Option<OwnedUserId>,
+    client: IpAddr,
+    claim: Claim,
     password: String,
-) -> Result<(OwnedUserId, Secret), ApiError> {
+) -> Result<(OwnedUserId, Offset), ApiError> {
+    let Claim { name, user_id } = claim;
     let account = user_id.as_ref().and_then(|user_id| app.engine.state().accounts.get(user_id));
-    let stored = account.and_then(|account| account.read().password.latest().cloned().flatten());
-    let right = password.len() <= limits::PASSWORD_BYTES
-        && app.passwords.verify(password, stored.clone()).await;
-    match (user_id, stored) {
-        (Some(user_id), Some(stored)) if right => Ok((user_id, stored)),
-        _ => Err(ApiError::forbidden("Wrong user name or password.")),
+    let (stored, set) = account.map_or((None, Offset::ZERO), |account| {
+        let account = account.read();
+        (account.password.latest().cloned().flatten(), account.password.last_change())
+    });
+    let guess = Guess { name: &name, client };
+    let verdict = app.passwords.check(guess, password, stored.clone()).await?;
+    let (Verdict::Right { renewed }, Some(user_id), Some(weaker)) = (verdict, user_id, stored)
+    else {
+        return Err(ApiError::forbidden("Wrong user name or password."));
+    };
+    if let Some(stronger) = renewed {
+        let origin = Origin { user: user_id.as_str().into(), ..Origin::default() };
+        let renewal = RenewPassword { user_id: user_id.clone(), weaker, stronger };
+        match app.engine.propose(origin, renewal).await {
+            Ok(renewed) => renewed.into_inner(),
+            // The hash there is proves as much; there will be another login.
+            Err(error) => tracing::warn!(%error, "a password's hash was not renewed"),
+        }
     }
+    Ok((user_id, set))
 }
 
 /// Has the caller prove again, by password, that they are who they are.
 pub(super) async fn confirm_identity(
     app: &Server,
     session: &Session,
+    client: IpAddr,
     endpoint: &str,
     body: &bytes::Bytes,
     auth: Option<&ruma::api::client::uiaa::AuthData>,
@@ -69,12 +118,9 @@ pub(super) async fn confirm_identity(
     let purpose = Purpose { endpoint, user: session.user_id.as_str(), body };
     let now_ms = app.engine.clock().now_ms();
     let check = |password: Password| async move {
-        let named = match &password.identifier {
-            UserIdentifier::Matrix(id) => named_user(app, &id.user),
-            _ => None,
-        };
-        let user_id = named.filter(|user_id| *user_id == session.user_id);
-        verified(app, user_id, password.password).await.map(drop)
+        let mut claim = Claim::by_identifier(app, &password.identifier);
+        claim.user_id = claim.user_id.filter(|user_id| *user_id == session.user_id);
+        verified(app, client, claim, password.password).await.map(drop)
     };
     app.uiaa.authenticate(purpose, &[AuthType::Password], auth, now_ms, check).await
 }

@@ -116,6 +116,10 @@ impl Sessions {
                 if let AuthData::Password(password) = auth
                     && let Err(error) = check_password(password.clone()).await
                 {
+                    // Not wrong, but not looked at: there were too many.
+                    if *error.code() != ErrorCode::Forbidden {
+                        return Err(error);
+                    }
                     let failure = (error.code().clone(), "Wrong user name or password.".into());
                     let id = id.map(ToOwned::to_owned).unwrap_or_else(|| self.begin(hash, now_ms));
                     return Err(required(stages, &completed, Some(id), Some(failure)));

@@ -17,7 +17,7 @@ use ruma::api::{IncomingRequest, path_builder::PathBuilder as _};
 use thiserror::Error;
 
 use super::{
-    Access, ApiError, Cx, Gate, Reply, Session,
+    Access, ApiError, Class, Cx, Gate, Reply, Session,
     decode::{self, Precheck},
 };
 use crate::shutdown::Shutdown;
@@ -96,7 +96,8 @@ pub(super) struct Route<A> {
     /// The path it was registered with: a name for logs that holds nothing of the request.
     pub(super) path: &'static str,
     pub(super) access: Access,
-    pub(super) rate_limited: bool,
+    /// With which others it is limited in rate; `None` if it is not.
+    pub(super) class: Option<Class>,
     pub(super) body: Body,
     pub(super) handler: Box<Handler<A>>,
 }
@@ -179,7 +180,8 @@ impl<A: Send + Sync + 'static> Table<A> {
     {
         let body = if method == Method::GET { Body::None } else { Body::Bytes(None) };
         let handler = raw_handler(handler);
-        self.add(&method, [path], Route { path, access, rate_limited: false, body, handler })
+        let class = Class::of(&method, path, false);
+        self.add(&method, [path], Route { path, access, class, body, handler })
     }
 
     /// As [`Table::raw`], for endpoints of the Matrix API that ruma has no request type for: the body is
@@ -198,7 +200,8 @@ impl<A: Send + Sync + 'static> Table<A> {
     {
         let body = json_unless_get(&method);
         let handler = raw_handler(handler);
-        self.add(&method, [path], Route { path, access, rate_limited: true, body, handler })
+        let class = Class::of(&method, path, true);
+        self.add(&method, [path], Route { path, access, class, body, handler })
     }
 
     /// The finished table.
@@ -242,7 +245,8 @@ impl<A: Send + Sync + 'static> Table<A> {
             Ok(handler(call.into_cx(caller), request))
         });
         let access = <R::Authentication as Gate>::ACCESS;
-        let route = Route { path, access, rate_limited: R::RATE_LIMITED, body, handler };
+        let class = Class::of(&R::METHOD, path, R::RATE_LIMITED);
+        let route = Route { path, access, class, body, handler };
         self.add(&R::METHOD, paths, route)
     }
 

@@ -134,7 +134,7 @@ commands! {
     /// An account was made.
     UserRegister(UserRegister) = "user.register" version 1 MustNotRewind;
     /// A password was set or its hash renewed.
-    UserPassword(UserPassword) = "user.password" version 1 MustNotRewind;
+    UserPassword(UserPassword) = "user.password" version 2 MustNotRewind;
     /// A device logged in, with new tokens.
     DeviceLogin(DeviceLogin) = "device.login" version 1 MustNotRewind;
     /// A session was given new tokens in exchange for its refresh token.
@@ -307,6 +307,9 @@ pub struct UserPassword {
     pub user_id: OwnedUserId,
     /// Password hash in PHC form.
     pub password: Secret,
+    /// Whether it is the same password as before under a stronger hash. (Not in version 1.)
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub renewed: bool,
 }
 
 /// Payload of `device.login`. The session it opens is named by this record's offset.

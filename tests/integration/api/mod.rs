@@ -2,14 +2,17 @@
 //! client-server API; the name of a test is what it shows.
 
 mod accounts;
+mod capabilities;
 mod delayed;
 mod directory;
 mod encryption;
 mod filters;
 mod hostile;
 mod invites;
+mod limits;
 mod membership;
 mod old_sync;
+mod passwords;
 mod powers;
 mod presence;
 mod profile_account_data;
