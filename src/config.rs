@@ -23,13 +23,13 @@ use toml::de::{DeTable, DeValue};
 pub mod value;
 
 pub use value::{
-    AdminContact, ArchiveDir, EraseAfter, FilePath, Hidden, IdentityServer, IdentityServerUrl,
-    JsonTemplate, List, MailSecurity, OpenRegistration, PathPrefix, PublicUrl, RedirectPrefix,
-    ServiceUrl,
+    AdminContact, ArchiveDir, DeniedPassword, EraseAfter, FilePath, Hidden, IdentityServer,
+    IdentityServerUrl, JsonTemplate, Lifetime, List, MailSecurity, OpenRegistration, OwnRate,
+    PathPrefix, PublicUrl, RedirectPrefix, ServiceUrl, UserRate,
 };
 use value::{Given, Setting};
 
-use crate::{engine::SweepPolicy, threepid::Pattern};
+use crate::{engine::SweepPolicy, rate::Rate, threepid::Pattern};
 
 /// What comes before the name of each environment variable.
 const ENV_PREFIX: &str = "LOGCABIN_";
@@ -312,7 +312,8 @@ impl Config {
     #[must_use]
     pub fn concurrent_hashes(&self) -> usize {
         match self.passwords.concurrent {
-            0 => std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
+            // One processor is left to everything else.
+            0 => std::thread::available_parallelism().map_or(1, |all| all.get().max(2) - 1),
             number => number,
         }
     }
@@ -479,15 +480,50 @@ settings! {
     rate_limits: RateLimits {
         /// Whether there are limits at all.
         enabled: bool = true;
-        /// Requests per second of one user, over time.
-        user_per_second: u32 = 20, in 1..=1_000_000;
-        /// Requests that one user may make at once, after a pause.
-        user_burst: u32 = 200, in 1..=1_000_000;
-        /// Requests per second from one address without a login, over time. (Of IPv6, one address here
-        /// is a /64.) It bounds how fast passwords can be guessed.
-        address_per_second: u32 = 5, in 1..=1_000_000;
-        /// Requests that one address may make at once without a login, after a pause.
-        address_burst: u32 = 50, in 1..=1_000_000;
+        /// Of everyone at one address who has no login, all their limited requests together. (Of IPv6,
+        /// one address here is a /64.)
+        address: Rate = Rate::per_second(5, 50);
+        /// Of one user on all their devices, all limited requests together.
+        user: Rate = Rate::per_second(50, 500);
+        /// Of one device, all limited requests together.
+        device: Rate = Rate::per_second(30, 300);
+        /// Users with a limit of their own, instead of all that are here, or "off" for none: bots, bridges.
+        users: List<UserRate> = List::default();
+        /// Logging in; like all that follow: of one user, or of one address without a login.
+        login: Rate = Rate::per_second(1, 20);
+        /// Registering: an account takes two requests or more.
+        registration: Rate = Rate::per_second(1, 30);
+        /// Changing the password, adding addresses, deactivating the account.
+        account: Rate = Rate::per_second(1, 20);
+        /// Making and upgrading rooms.
+        rooms: Rate = Rate::per_second(1, 30);
+        /// Joining rooms and knocking on them.
+        joins: Rate = Rate::per_second(2, 50);
+        /// Inviting.
+        invites: Rate = Rate::per_second(2, 50);
+        /// Sending messages and other events.
+        messages: Rate = Rate::per_second(10, 100);
+        /// Receipts, typing notices, presence, messages to devices.
+        ephemeral: Rate = Rate::per_second(20, 300);
+        /// Uploading, asking for and claiming keys of end-to-end encryption.
+        keys: Rate = Rate::per_second(20, 200);
+        /// Searching: messages, users, rooms, spaces.
+        search: Rate = Rate::per_second(5, 50);
+        /// Reading history, members and state of rooms.
+        reads: Rate = Rate::per_second(20, 200);
+        /// Uploading and downloading files.
+        media: Rate = Rate::per_second(20, 200);
+        /// Reporting events, rooms and users.
+        reports: Rate = Rate::per_minute(6, 20);
+        /// Administration over HTTP.
+        admin: Rate = Rate::per_second(10, 100);
+        /// Mails and text messages that are sent at the request of one address, or to one recipient.
+        notices: Rate = Rate::per_minute(1, 5);
+        /// Wrong passwords from one address, whomever they are tried for.
+        wrong_passwords_of_address: Rate = Rate::per_minute(6, 20);
+        /// Wrong passwords for one user, from addresses at which they have not been seen lately: guesses
+        /// from elsewhere do not keep them from logging in where they are at home.
+        wrong_passwords_for_user: Rate = Rate::per_minute(1, 30);
     }
 
     /// Bounds on connections and requests.
@@ -535,12 +571,27 @@ settings! {
         gather_members: u64 = 100, in 1..=1_000_000;
     }
 
-    /// How passwords are kept.
+    /// What passwords have to be like, and how they are kept.
     passwords: Passwords {
-        /// Rounds of PBKDF2-HMAC-SHA-512 for a new hash (OWASP advises 210,000). Old hashes keep the
-        /// number they were made with.
+        /// Characters that a new password has at least.
+        min_length: usize = 8, in 1..=128;
+        /// Whether a new password has to have a letter, capital or small.
+        require_letter: bool = false;
+        /// Whether it has to have a small letter.
+        require_lowercase: bool = false;
+        /// Whether it has to have a capital letter.
+        require_uppercase: bool = false;
+        /// Whether it has to have a digit.
+        require_digit: bool = false;
+        /// Whether it has to have something that is neither letter nor digit.
+        require_symbol: bool = false;
+        /// Passwords that nobody may have, besides their own name and what is guessed first anywhere;
+        /// capitals are as good as small letters.
+        denied: List<DeniedPassword> = List::default();
+        /// Rounds of PBKDF2-HMAC-SHA-512 for a new hash (OWASP advises 210,000). An old hash of fewer is
+        /// made anew when its user next logs in.
         iterations: u32 = 210_000, in 1_000..=10_000_000;
-        /// Hashes computed at once; 0 means one for each processor.
+        /// Hashes computed at once, at the lowest priority; 0 means one for each processor but one.
         concurrent: usize = 0, in 0..=1024;
     }
 
@@ -584,12 +635,6 @@ settings! {
         concurrent: usize = 8, in 1..=1000;
     }
 
-    /// What users may change of their accounts.
-    accounts: Accounts {
-        /// Whether they may add, publish and remove e-mail addresses and phone numbers.
-        change_3pids: bool = true;
-    }
-
     /// E-mail addresses and phone numbers of accounts.
     threepids: Threepids {
         /// Which may be used; "" for all. Of a medium without any pattern all may.
@@ -612,11 +657,32 @@ settings! {
         identity_servers: List<IdentityServer> = List::default();
     }
 
-    /// Access tokens.
+    /// How long logins are good for.
     tokens: Tokens {
-        /// Seconds for which the access token is good of a client that can refresh it. Those of other
-        /// clients do not expire.
-        access_lifetime_seconds: u64 = 3600, in 10..=31_536_000;
+        /// Seconds for which the access token is good of a client that can refresh it.
+        access_lifetime_seconds: u64 = 3600, in 1..=31_536_000;
+        /// Seconds for which the access token is good of a client that cannot; it has to log in again.
+        unrefreshable_lifetime_seconds: Lifetime = Lifetime::Never;
+        /// Seconds for which a client that can refresh may stay away before it has to log in again.
+        refresh_lifetime_seconds: Lifetime = Lifetime::Never;
+        /// Seconds after which anyone has to log in again, however often they refreshed.
+        session_lifetime_seconds: Lifetime = Lifetime::Never;
+    }
+
+    /// What users may do with their accounts. Clients are told, and it is held to.
+    accounts: Accounts {
+        /// Change their password.
+        change_password: bool = true;
+        /// Change their display name.
+        set_displayname: bool = true;
+        /// Change their avatar.
+        set_avatar_url: bool = true;
+        /// Change other fields of their profile.
+        profile_fields: bool = true;
+        /// Add and remove mail addresses and phone numbers.
+        change_3pids: bool = true;
+        /// Whether a room that a user leaves is forgotten with that.
+        forget_on_leave: bool = false;
     }
 
     /// The user directory.

@@ -41,6 +41,7 @@ mod outbound;
 mod passwords;
 mod presence;
 pub mod push;
+pub mod rate;
 pub mod record;
 pub mod search;
 pub mod server;

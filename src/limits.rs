@@ -81,6 +81,18 @@ pub(crate) const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 /// allowance back. Bounds their memory to the callers of about this long.
 pub(crate) const RATE_LIMIT_SWEEP: Duration = Duration::from_secs(60);
 
+/// Callers that one rate limiter remembers before it looks every second for those it can forget: some
+/// 20 MB.
+pub(crate) const RATE_LIMIT_KEYS: usize = 200_000;
+
+/// Addresses from which accounts were used lately that are remembered, so that guesses from elsewhere do
+/// not lock their owners out. Forgetting one costs nothing unless there is an attack meanwhile.
+pub(crate) const KNOWN_ADDRESSES: usize = 100_000;
+
+/// Passwords that wait to be hashed, for each that can be hashed at once. At a tenth of a second for each,
+/// the last of them waits about as long as a person will.
+pub(crate) const HASHES_WAITING: usize = 64;
+
 /// How long a browser may remember that cross-origin requests are allowed, in seconds: two hours is
 /// the most that common browsers honour.
 pub(crate) const CORS_MAX_AGE_S: &str = "7200";

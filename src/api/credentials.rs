@@ -7,8 +7,10 @@ use ruma::OwnedDeviceId;
 use super::Server;
 use crate::{
     clock::{random_letters, random_token},
-    http::{ApiError, ErrorCode},
+    config,
+    http::ApiError,
     limits,
+    passwords::policy,
     record::command::{TokenHash, Tokens},
 };
 
@@ -21,16 +23,30 @@ pub(super) struct NewTokens {
 }
 
 impl NewTokens {
-    /// New tokens for a client. Those of one that can refresh expire.
+    /// New tokens for a client that logs in. Those of one that can refresh expire.
     pub(super) fn make(app: &Server, can_refresh: bool) -> Self {
-        let lifetime = Duration::from_secs(app.config.tokens.access_lifetime_seconds);
-        let lifetime_ms = u64::try_from(lifetime.as_millis()).unwrap_or(u64::MAX);
         let now_ms = app.engine.clock().now_ms();
+        Self::until(&app.config.tokens, can_refresh, now_ms, now_ms)
+    }
+
+    /// New tokens in exchange for a refresh token, for a session that began at `login_ms`.
+    pub(super) fn refreshed(app: &Server, login_ms: u64) -> Self {
+        Self::until(&app.config.tokens, true, login_ms, app.engine.clock().now_ms())
+    }
+
+    fn until(config: &config::Tokens, can_refresh: bool, login_ms: u64, now_ms: u64) -> Self {
+        let expires_ms = if can_refresh {
+            Some(now_ms.saturating_add(config.access_lifetime_seconds.saturating_mul(1000)))
+        } else {
+            config.unrefreshable_lifetime_seconds.end_ms(now_ms)
+        };
+        let session_ms = config.session_lifetime_seconds.end_ms(login_ms);
+        let expires_ms = expires_ms.into_iter().chain(session_ms).min();
         Self {
             access: format!("lca_{}", random_token()),
             refresh: can_refresh.then(|| format!("lcr_{}", random_token())),
-            expires_in: can_refresh.then_some(lifetime),
-            expires_ms: can_refresh.then(|| now_ms.saturating_add(lifetime_ms)),
+            expires_in: expires_ms.map(|at| Duration::from_millis(at.saturating_sub(now_ms))),
+            expires_ms,
         }
     }
 
@@ -59,15 +75,13 @@ pub(super) fn device_id_or_new(asked: Option<OwnedDeviceId>) -> Result<OwnedDevi
     }
 }
 
-/// The bounds on a new password.
-pub(super) fn check_password(password: &str) -> Result<(), ApiError> {
-    if password.is_empty() {
-        return Err(ApiError::new(ErrorCode::WeakPassword, "A password cannot be empty."));
-    }
-    if password.len() > limits::PASSWORD_BYTES {
-        return Err(ApiError::invalid_param("This password is too long."));
-    }
-    Ok(())
+/// Whether the user with this localpart may have this password, new.
+pub(super) fn check_password(
+    app: &Server,
+    localpart: &str,
+    password: &str,
+) -> Result<(), ApiError> {
+    Ok(policy::check(&app.config.passwords, localpart, password)?)
 }
 
 /// A display name within its bound.

@@ -62,7 +62,8 @@ pub(super) async fn delete(
 ) -> Result<delete_device::Response, ApiError> {
     // The path is part of what is confirmed.
     let endpoint = format!("delete_device/{}", request.device_id);
-    confirm_identity(&cx.app, &cx.caller, &endpoint, &cx.body, request.auth.as_ref()).await?;
+    confirm_identity(&cx.app, &cx.caller, cx.client, &endpoint, &cx.body, request.auth.as_ref())
+        .await?;
     remove(&cx, vec![request.device_id]).await?;
     Ok(delete_device::Response::new())
 }
@@ -72,7 +73,8 @@ pub(super) async fn delete_many(
     request: delete_devices::Request,
 ) -> Result<delete_devices::Response, ApiError> {
     let endpoint = "delete_devices";
-    confirm_identity(&cx.app, &cx.caller, endpoint, &cx.body, request.auth.as_ref()).await?;
+    confirm_identity(&cx.app, &cx.caller, cx.client, endpoint, &cx.body, request.auth.as_ref())
+        .await?;
     remove(&cx, request.devices).await?;
     Ok(delete_devices::Response::new())
 }

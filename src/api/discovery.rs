@@ -1,14 +1,9 @@
-//! Discovery: versions, the well-known documents, capabilities.
+//! Discovery: versions, the well-known documents. What this server can do: [`capabilities`](super::capabilities).
 
 use ruma::api::client::{
     discovery::{
         discover_homeserver::{self, HomeserverInfo, IdentityServerInfo},
         discover_support::{self, Contact, ContactRole},
-        get_capabilities::v3::{
-            self as get_capabilities, Capabilities, ChangePasswordCapability,
-            GetLoginTokenCapability, RoomVersionStability, RoomVersionsCapability,
-            ThirdPartyIdChangesCapability,
-        },
         get_supported_versions,
     },
     session::login::v3 as login_v3,
@@ -17,7 +12,6 @@ use ruma::api::client::{
 use super::Server;
 use crate::{
     config::{AdminContact, Config, IdentityServerUrl},
-    decide::create_room::{DEFAULT_ROOM_VERSION, ROOM_VERSIONS},
     http::{ApiError, Cx, Session},
 };
 
@@ -106,19 +100,4 @@ pub(super) async fn support(
         }
         AdminContact::Page(page) => discover_support::Response::with_support_page(page.to_string()),
     })
-}
-
-pub(super) async fn capabilities(
-    cx: Cx<Server>,
-    _: get_capabilities::Request,
-) -> Result<get_capabilities::Response, ApiError> {
-    let available =
-        ROOM_VERSIONS.iter().map(|version| (version.clone(), RoomVersionStability::Stable));
-    let mut capabilities = Capabilities::new();
-    capabilities.room_versions =
-        RoomVersionsCapability::new(DEFAULT_ROOM_VERSION, available.collect());
-    capabilities.change_password = ChangePasswordCapability::new(true);
-    capabilities.thirdparty_id_changes = ThirdPartyIdChangesCapability::new(false);
-    capabilities.get_login_token = GetLoginTokenCapability::new(cx.app.config.login.get_token);
-    Ok(get_capabilities::Response::new(capabilities))
 }

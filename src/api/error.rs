@@ -8,6 +8,7 @@ use crate::{
     engine::Rejected,
     http::{ApiError, ErrorCode},
     log::{AppendError, ReadError},
+    passwords::{Denied, policy::Unfit},
 };
 
 impl From<Rejected> for ApiError {
@@ -84,6 +85,24 @@ impl From<AppendError> for ApiError {
             }
             AppendError::Closed => Self::unavailable("The server is shutting down."),
             AppendError::Conflict { .. } | AppendError::Erase(_) => Self::internal(error),
+        }
+    }
+}
+
+impl From<Denied> for ApiError {
+    fn from(denied: Denied) -> Self {
+        match denied {
+            Denied::TooOften(wait) | Denied::Busy(wait) => Self::limit_exceeded(wait),
+            Denied::Closed => Self::unavailable("The server is shutting down."),
+        }
+    }
+}
+
+impl From<Unfit> for ApiError {
+    fn from(unfit: Unfit) -> Self {
+        match unfit {
+            Unfit::Weak(why) => Self::new(ErrorCode::WeakPassword, why),
+            Unfit::TooLong => Self::invalid_param("This password is too long."),
         }
     }
 }

@@ -229,7 +229,7 @@ pub(super) async fn upload_cross_signing(
     // The first keys need no proof: nobody can have trusted others before.
     if stored.master.is_some() {
         let auth = request.auth.as_ref();
-        confirm_identity(&cx.app, &cx.caller, "device_signing", &cx.body, auth).await?;
+        confirm_identity(&cx.app, &cx.caller, cx.client, "device_signing", &cx.body, auth).await?;
     }
     let raw = |key: Option<Value>| key.map(|key| to_raw(&key));
     let proposal = SetCrossSigning {

@@ -1,5 +1,7 @@
 //! Login (client-server API, "Login"): each type proves who logs in, and a device is logged in then.
 
+use std::net::IpAddr;
+
 use ruma::{
     OwnedUserId,
     api::client::{
@@ -20,13 +22,12 @@ use super::{
     credentials::{NewTokens, device_id_or_new, short_name},
     discovery::discovery_info,
     login_token::{self, LoginToken},
-    password::verified,
-    threepid::account_of,
+    password::{Claim, verified},
 };
 use crate::{
     decide::account::{Login, LoginByToken},
     http::{ApiError, Appservice, Cx},
-    record::command::Secret,
+    record::Offset,
 };
 
 pub(super) async fn login_types(
@@ -61,8 +62,8 @@ pub(super) async fn login_types(
 /// Who logs in, and what that rests on.
 struct Proven {
     user_id: OwnedUserId,
-    /// The password hash that it was verified against.
-    password: Option<Secret>,
+    /// When the password was set that it was verified against.
+    password: Option<Offset>,
     /// The login token that is used up by it.
     token: Option<LoginToken>,
 }
@@ -74,7 +75,7 @@ pub(super) async fn login(
     let device_id = device_id_or_new(request.device_id)?;
     let display_name = short_name(request.initial_device_display_name)?;
     let Proven { user_id, password, token } = match request.login_info {
-        LoginInfo::Password(password) => by_password(&cx.app, password).await?,
+        LoginInfo::Password(password) => by_password(&cx.app, cx.client, password).await?,
         LoginInfo::Token(token) => by_token(&cx.app, &token.token)?,
         other => {
             let login_type = other.login_type().escape_debug();
@@ -109,12 +110,17 @@ pub(super) async fn login(
     Ok(response)
 }
 
-async fn by_password(app: &Server, info: login_v3::Password) -> Result<Proven, ApiError> {
+async fn by_password(
+    app: &Server,
+    client: IpAddr,
+    info: login_v3::Password,
+) -> Result<Proven, ApiError> {
     if !app.config.login.password {
         return Err(ApiError::bad_request("There is no login by password here."));
     }
-    let user_id = account_of(app, &identifier(&info)?);
-    let (user_id, password) = verified(app, user_id, info.password).await?;
+    let claim = Claim::by_identifier(app, &identifier(&info)?);
+    let (user_id, password) = verified(app, client, claim, info.password).await?;
+    app.passwords.seen(&user_id, client);
     Ok(Proven { user_id, password: Some(password), token: None })
 }
 

@@ -61,7 +61,7 @@ pub(super) async fn get_token(
         return Err(error);
     }
     let auth = request.auth.as_ref();
-    confirm_identity(&cx.app, &cx.caller, "login_token", &cx.body, auth).await?;
+    confirm_identity(&cx.app, &cx.caller, cx.client, "login_token", &cx.body, auth).await?;
     let token = make(&cx.app, &cx.caller.user_id, login.get_token_seconds)?;
     Ok(get_login_token::Response::new(Duration::from_secs(login.get_token_seconds), token))
 }

@@ -111,8 +111,11 @@ pub(super) async fn leave(
     cx: Cx<Server>,
     request: leave_room::Request,
 ) -> Result<leave_room::Response, ApiError> {
-    let user_id = cx.caller.user_id.clone();
-    change(&cx, request.room_id, user_id, Change::Leave, request.reason, None).await?;
+    let (room_id, user_id) = (request.room_id, cx.caller.user_id.clone());
+    change(&cx, room_id.clone(), user_id.clone(), Change::Leave, request.reason, None).await?;
+    if cx.app.config.accounts.forget_on_leave {
+        cx.propose(ForgetRoom { user_id, room_id }).await?.into_inner();
+    }
     Ok(leave_room::Response::new())
 }
 

@@ -2,6 +2,7 @@
 //! a typed response. What the server serves is the list in [`endpoints`].
 
 mod account_data;
+mod capabilities;
 mod context;
 mod create_room;
 mod credentials;
@@ -18,6 +19,8 @@ mod login;
 mod login_page;
 mod login_token;
 mod membership;
+#[allow(dead_code, reason = "what sends messages is still to come")]
+pub(crate) mod notices;
 mod old_sync;
 #[allow(dead_code, reason = "the pages with scripts are still to come")]
 mod page;
@@ -50,7 +53,7 @@ mod validation;
 
 pub(crate) use sso::callback as sso_callback;
 
-use std::sync::Arc;
+use std::{net::IpAddr, sync::Arc};
 
 use futures_util::future::BoxFuture;
 use http::{Method, Uri};
@@ -92,6 +95,8 @@ pub(crate) struct Server {
     pub(crate) providers: Providers,
     pub(crate) signer: Signer,
     pub(crate) passwords: Passwords,
+    #[allow(dead_code, reason = "what sends messages is still to come")]
+    pub(crate) notices: notices::Notices,
     pub(crate) uiaa: uiaa::Sessions,
     pub(crate) known_members: KnownMembers,
     pub(crate) search: Arc<Search>,
@@ -112,7 +117,7 @@ pub(crate) fn endpoints(config: &Config) -> Table<Server> {
         .on(discovery::versions)
         .on(discovery::well_known)
         .on(discovery::support)
-        .on(discovery::capabilities)
+        .on_json(capabilities::get)
         // Accounts and sessions
         .on_json(registration::register)
         .on(registration::available)
@@ -299,6 +304,14 @@ pub(crate) fn endpoints(config: &Config) -> Table<Server> {
 impl App for Server {
     fn authenticate<'a>(&'a self, token: &'a str) -> BoxFuture<'a, Result<Session, ApiError>> {
         Box::pin(session::authenticate(self, token))
+    }
+
+    fn exempt(&self, session: &Session) -> bool {
+        session::exempt(self, session)
+    }
+
+    fn seen(&self, session: &Session, client: IpAddr) {
+        self.passwords.seen(&session.user_id, client);
     }
 }
 

@@ -1,21 +1,26 @@
 //! Passwords: who a password proves, and its change.
 
-use ruma::{OwnedUserId, UserId, api::client::account::change_password::v3 as change_password_v3};
+use std::net::IpAddr;
+
+use ruma::{
+    OwnedUserId, UserId,
+    api::client::{account::change_password::v3 as change_password_v3, uiaa::UserIdentifier},
+};
 
 use super::{
-    Server,
+    Server, capabilities,
     credentials::check_password,
-    threepid::{auth_failed, find_account},
+    threepid::{account_of, auth_failed, find_account},
     uiaa::{self, Facts, Proof},
 };
 use crate::{
     decide::{
-        account::{SetPassword, Which},
+        account::{RenewPassword, SetPassword, Which},
         threepid::{ResetPassword, SpendValidation},
     },
     http::{ApiError, Caller as _, Cx, Session},
-    limits,
-    record::command::Secret,
+    passwords::{Guess, Verdict},
+    record::{Offset, Origin},
 };
 
 pub(super) async fn change_password(
@@ -23,9 +28,11 @@ pub(super) async fn change_password(
     request: change_password_v3::Request,
 ) -> Result<change_password_v3::Response, ApiError> {
     let Some(session) = cx.caller.clone() else { return reset_password(cx, request).await };
-    check_password(&request.new_password)?;
-    confirm_identity(&cx.app, &session, "password", &cx.body, request.auth.as_ref()).await?;
-    let password = hashed(&cx.app, request.new_password).await?;
+    capabilities::may_change_password(&cx.app, &session)?;
+    check_password(&cx.app, session.user_id.localpart(), &request.new_password)?;
+    let auth = request.auth.as_ref();
+    confirm_identity(&cx.app, &session, cx.client, "password", &cx.body, auth).await?;
+    let password = cx.app.passwords.hash(request.new_password).await?;
     let log_out = request.logout_devices.then_some(Which::AllBut(session.device_id));
     let user_id = session.user_id;
     cx.propose(SetPassword { user_id, password, log_out }).await?.into_inner();
@@ -41,7 +48,7 @@ async fn reset_password(
     if offer.is_empty() {
         return Err(ApiError::missing_token());
     }
-    check_password(&request.new_password)?;
+    check_password(&cx.app, "", &request.new_password)?;
     let facts = Facts { user_id: None, client: Some(cx.client) };
     let auth = request.auth.as_ref();
     let authenticated =
@@ -52,16 +59,12 @@ async fn reset_password(
     });
     let proof = proof.ok_or_else(auth_failed)?;
     let user_id = find_account(&cx.app, &proof.threepid).ok_or_else(auth_failed)?;
-    let password = hashed(&cx.app, request.new_password).await?;
+    check_password(&cx.app, user_id.localpart(), &request.new_password)?;
+    let password = cx.app.passwords.hash(request.new_password).await?;
     let log_out = request.logout_devices.then_some(Which::All);
     let set = SetPassword { user_id, password, log_out };
     cx.propose(ResetPassword { set, proof }).await?.into_inner();
     Ok(change_password_v3::Response::new())
-}
-
-async fn hashed(app: &Server, password: String) -> Result<Secret, ApiError> {
-    let hash = app.passwords.hash(password).await;
-    hash.ok_or_else(|| ApiError::unavailable("The server is shutting down."))
 }
 
 /// The user id of a user identifier's `user`: a full user id or a localpart of this server.
@@ -74,21 +77,70 @@ pub(super) fn named_user(app: &Server, name: &str) -> Option<OwnedUserId> {
     (user_id.server_name() == app.config.server.name).then_some(user_id)
 }
 
-/// The user, if the password is theirs, and the hash it was checked against. Says the same, after
-/// the same time, when there is no such user.
+/// Who somebody says to be.
+pub(super) struct Claim {
+    /// In a form in which all spellings are the same, whether it is anyone's or not: guesses are counted
+    /// by it, which must not tell one from the other.
+    pub(super) name: String,
+    /// The user it names, if it could name one.
+    pub(super) user_id: Option<OwnedUserId>,
+}
+
+impl Claim {
+    /// By user id or localpart.
+    pub(super) fn by_name(app: &Server, name: &str) -> Self {
+        let user_id = named_user(app, name);
+        let name = user_id.as_ref().map_or_else(|| name.to_owned(), ToString::to_string);
+        Self { name, user_id }
+    }
+
+    /// By any identifier.
+    pub(super) fn by_identifier(app: &Server, identifier: &UserIdentifier) -> Self {
+        match identifier {
+            UserIdentifier::Matrix(id) => Self::by_name(app, &id.user),
+            other => {
+                let user_id = account_of(app, other);
+                let name =
+                    user_id.as_ref().map_or_else(|| format!("{other:?}"), ToString::to_string);
+                Self { name, user_id }
+            }
+        }
+    }
+}
+
+/// The user, if the password is theirs, and when it was set. Says the same, after the same time, when
+/// there is no such user.
+///
+/// # Errors
+/// 403 if it is not theirs, 429 after too many that were not.
 pub(super) async fn verified(
     app: &Server,
-    user_id: Option<OwnedUserId>,
+    client: IpAddr,
+    claim: Claim,
     password: String,
-) -> Result<(OwnedUserId, Secret), ApiError> {
+) -> Result<(OwnedUserId, Offset), ApiError> {
+    let Claim { name, user_id } = claim;
     let account = user_id.as_ref().and_then(|user_id| app.engine.state().accounts.get(user_id));
-    let stored = account.and_then(|account| account.read().password.latest().cloned().flatten());
-    let right = password.len() <= limits::PASSWORD_BYTES
-        && app.passwords.verify(password, stored.clone()).await;
-    match (user_id, stored) {
-        (Some(user_id), Some(stored)) if right => Ok((user_id, stored)),
-        _ => Err(ApiError::forbidden("Wrong user name or password.")),
+    let (stored, set) = account.map_or((None, Offset::ZERO), |account| {
+        let account = account.read();
+        (account.password.latest().cloned().flatten(), account.password.last_change())
+    });
+    let guess = Guess { name: &name, client };
+    let verdict = app.passwords.check(guess, password, stored.clone()).await?;
+    let (Verdict::Right { renewed }, Some(user_id), Some(weaker)) = (verdict, user_id, stored)
+    else {
+        return Err(ApiError::forbidden("Wrong user name or password."));
+    };
+    if let Some(stronger) = renewed {
+        let origin = Origin { user: user_id.as_str().into(), ..Origin::default() };
+        let renewal = RenewPassword { user_id: user_id.clone(), weaker, stronger };
+        match app.engine.propose(origin, renewal).await {
+            Ok(renewed) => renewed.into_inner(),
+            // The hash there is proves as much; there will be another login.
+            Err(error) => tracing::warn!(%error, "a password's hash was not renewed"),
+        }
     }
+    Ok((user_id, set))
 }
 
 /// Has the caller prove again that they are who they are. `endpoint` names the method and what the path
@@ -99,6 +151,7 @@ pub(super) async fn verified(
 pub(super) async fn confirm_identity(
     app: &Server,
     session: &Session,
+    client: IpAddr,
     endpoint: &str,
     body: &bytes::Bytes,
     auth: Option<&ruma::api::client::uiaa::AuthData>,
@@ -107,7 +160,7 @@ pub(super) async fn confirm_identity(
     if offer.is_empty() {
         return Err(ApiError::forbidden("This account has nothing to confirm this with."));
     }
-    let facts = Facts { user_id: Some(session.user_id.clone()), client: None };
+    let facts = Facts { user_id: Some(session.user_id.clone()), client: Some(client) };
     let authenticated = uiaa::authenticate(app, endpoint, body, auth, offer.into(), facts).await?;
     for proof in authenticated.proofs() {
         if let Proof::Threepid(validated) = proof {

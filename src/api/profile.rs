@@ -12,7 +12,7 @@ use ruma::{
 };
 use serde_json::{Value, json};
 
-use super::{Server, json};
+use super::{Server, capabilities, json};
 use crate::{
     decide::{
         account::SetProfile,
@@ -80,6 +80,7 @@ pub(super) async fn delete_field(
 }
 
 async fn set(cx: &Cx<Server>, field: String, value: Option<Value>) -> Result<(), ApiError> {
+    capabilities::may_set_profile(&cx.app, &cx.caller, &field)?;
     if field.len() > limits::IDENTIFIER_BYTES {
         return Err(ApiError::invalid_param("The field's name is too long."));
     }

@@ -53,7 +53,7 @@ pub(super) async fn register(
     let device_id = device_id_or_new(request.device_id.clone())?;
     let display_name = short_name(request.initial_device_display_name.clone())?;
     if let Some(password) = &request.password {
-        check_password(password)?;
+        check_password(&cx.app, user_id.localpart(), password)?;
     }
     let offer = Arc::new(Offer::new(vec![vec![AuthType::Dummy]], serde_json::Map::new()));
     let facts = Facts { user_id: None, client: Some(cx.client) };
@@ -61,13 +61,7 @@ pub(super) async fn register(
     uiaa::authenticate(&cx.app, "register", &cx.body, auth, offer, facts).await?;
 
     let password = match request.password {
-        Some(password) => Some(
-            cx.app
-                .passwords
-                .hash(password)
-                .await
-                .ok_or_else(|| ApiError::unavailable("The server is shutting down."))?,
-        ),
+        Some(password) => Some(cx.app.passwords.hash(password).await?),
         None => None,
     };
     let tokens = NewTokens::make(&cx.app, request.refresh_token);

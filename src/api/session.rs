@@ -23,9 +23,9 @@ use crate::{
 pub(super) async fn authenticate(app: &Server, token: &str) -> Result<Session, ApiError> {
     let hash = TokenHash::of(token);
     let found = app.engine.state().accounts.access_token(&hash);
-    let TokenUse { owner, session, expires_ms, unconfirmed } =
+    let TokenUse { owner, session, expires_ms, login_ms, unconfirmed, .. } =
         found.ok_or_else(|| ApiError::unknown_token(false))?;
-    if expires_ms.is_some_and(|expires| expires <= app.engine.clock().now_ms()) {
+    if is_over(app, [expires_ms, app.config.tokens.session_lifetime_seconds.end_ms(login_ms)]) {
         return Err(ApiError::unknown_token(true));
     }
     if unconfirmed {
@@ -49,14 +49,33 @@ pub(super) async fn authenticate(app: &Server, token: &str) -> Result<Session, A
     Ok(Session { user_id: owner.user_id, device_id: owner.device_id, session })
 }
 
+/// Whether the requests of a session are not limited in rate: those of administrators and of application
+/// services, once there are any.
+pub(super) fn exempt(app: &Server, session: &Session) -> bool {
+    let _ = (app, session);
+    false
+}
+
+/// Whether any of these times has come.
+fn is_over(app: &Server, ends_ms: [Option<u64>; 2]) -> bool {
+    ends_ms.into_iter().flatten().min().is_some_and(|end| end <= app.engine.clock().now_ms())
+}
+
 pub(super) async fn refresh(
     cx: Cx<Server, ()>,
     request: refresh_token_v3::Request,
 ) -> Result<refresh_token_v3::Response, ApiError> {
     let presented = TokenHash::of(&request.refresh_token);
     let found = cx.app.engine.state().accounts.refresh_token(&presented);
-    let owner = found.ok_or_else(|| ApiError::unknown_token(false))?.owner;
-    let tokens = NewTokens::make(&cx.app, true);
+    let TokenUse { owner, login_ms, issued_ms, .. } =
+        found.ok_or_else(|| ApiError::unknown_token(false))?;
+    let config = &cx.app.config.tokens;
+    let idle = config.refresh_lifetime_seconds.end_ms(issued_ms);
+    if is_over(&cx.app, [idle, config.session_lifetime_seconds.end_ms(login_ms)]) {
+        // The client may log in again as the same device, and keep what it has.
+        return Err(ApiError::unknown_token(true));
+    }
+    let tokens = NewTokens::refreshed(&cx.app, login_ms);
     let proposal = Refresh {
         user_id: owner.user_id,
         device_id: owner.device_id,

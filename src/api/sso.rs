@@ -22,7 +22,7 @@ use super::{
     login_page::{self, client_api},
     login_token,
     page::{Page, literal, text},
-    password::{confirm_identity, named_user, verified},
+    password::{Claim, confirm_identity, named_user, verified},
     registration::free_user_id,
 };
 use crate::{
@@ -329,7 +329,8 @@ pub(super) async fn choose_account(
             register(&cx, &provider, subject, display_name, user_id).await?
         }
         (None, Some(user), Some(password)) if app.config.login.password => {
-            let (user_id, _) = verified(app, named_user(app, &user), password).await?;
+            let (user_id, _) =
+                verified(app, cx.client, Claim::by_name(app, &user), password).await?;
             link_to(&cx, &provider, &subject, user_id).await?
         }
         _ => return Err(ApiError::forbidden("This is not a choice here.")),
@@ -356,7 +357,7 @@ pub(super) async fn link(
     let provider = provider.ok_or_else(|| ApiError::not_found("There is no such provider."))?;
     let LinkRequest { auth } = body(&cx.body)?;
     let purpose = format!("sso_link/{}", provider.id());
-    confirm_identity(app, &cx.caller, &purpose, &cx.body, auth.as_ref()).await?;
+    confirm_identity(app, &cx.caller, cx.client, &purpose, &cx.body, auth.as_ref()).await?;
     let errand = Errand::Link { user_id: cx.caller.user_id.clone() };
     let expires_ms = app.engine.clock().now_ms().saturating_add(AWAY_MS);
     let errand = app.signer.sign(ERRAND, &errand, expires_ms).map_err(ApiError::internal)?;

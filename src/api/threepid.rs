@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Server,
+    capabilities::may_change_third_party_ids,
     identity::{self, Credentials},
     json,
     password::{confirm_identity, named_user},
@@ -31,14 +32,6 @@ use crate::{
 /// Where identifiers were published, until that was made an endpoint of its own.
 pub(super) const OLD_BIND: [&str; 2] =
     ["/_matrix/client/r0/account/3pid", "/_matrix/client/v3/account/3pid"];
-
-/// Whether users may change their identifiers.
-pub(super) fn check_may_change(app: &Server) -> Result<(), ApiError> {
-    if app.config.accounts.change_3pids {
-        return Ok(());
-    }
-    Err(ApiError::forbidden("Addresses of accounts cannot be changed on this server."))
-}
 
 /// The account that an identifier belongs to.
 pub(super) fn find_account(app: &Server, threepid: &Threepid) -> Option<OwnedUserId> {
@@ -86,7 +79,7 @@ pub(super) async fn add(
     cx: Cx<Server>,
     request: add_3pid::Request,
 ) -> Result<add_3pid::Response, ApiError> {
-    check_may_change(&cx.app)?;
+    may_change_third_party_ids(&cx.app, &cx.caller)?;
     // Before anything is asked of the user: a password would not help.
     let (sid, secret) = (request.sid.as_str(), request.client_secret.as_str());
     let find = || {
@@ -98,7 +91,8 @@ pub(super) async fn add(
     if find_account(&cx.app, &found.threepid).is_some_and(|owner| owner != cx.caller.user_id) {
         return Err(threepid_in_use());
     }
-    confirm_identity(&cx.app, &cx.caller, "3pid/add", &cx.body, request.auth.as_ref()).await?;
+    let auth = request.auth.as_ref();
+    confirm_identity(&cx.app, &cx.caller, cx.client, "3pid/add", &cx.body, auth).await?;
     let proposal = AddThreepid { user_id: cx.caller.user_id.clone(), validated: find()? };
     cx.propose(proposal).await?.into_inner();
     Ok(add_3pid::Response::new())
@@ -113,7 +107,7 @@ pub(super) async fn bind(
     cx: Cx<Server>,
     request: bind_3pid::Request,
 ) -> Result<bind_3pid::Response, ApiError> {
-    check_may_change(&cx.app)?;
+    may_change_third_party_ids(&cx.app, &cx.caller)?;
     let credentials = Credentials {
         client_secret: request.client_secret.to_string(),
         id_server: request.identity_server_info.id_server,
@@ -134,7 +128,7 @@ pub(super) async fn old_bind(
         three_pid_creds: Credentials,
     }
     let cx = cx.with_session()?;
-    check_may_change(&cx.app)?;
+    may_change_third_party_ids(&cx.app, &cx.caller)?;
     let request: Request =
         serde_json::from_slice(&cx.body).map_err(|error| ApiError::bad_json(error.to_string()))?;
     let credentials = request.three_pid_creds;
@@ -153,7 +147,7 @@ pub(super) async fn unbind(
     cx: Cx<Server>,
     request: unbind_3pid::Request,
 ) -> Result<unbind_3pid::Response, ApiError> {
-    check_may_change(&cx.app)?;
+    may_change_third_party_ids(&cx.app, &cx.caller)?;
     let threepid = threepid::parse(request.medium.as_str(), &request.address)?;
     let (user_id, id_server) = (&cx.caller.user_id, request.id_server.as_deref());
     let result = identity::unbind(&cx.app, &cx.origin(), user_id, &threepid, id_server).await?;
@@ -164,7 +158,7 @@ pub(super) async fn delete(
     cx: Cx<Server>,
     request: delete_3pid::Request,
 ) -> Result<delete_3pid::Response, ApiError> {
-    check_may_change(&cx.app)?;
+    may_change_third_party_ids(&cx.app, &cx.caller)?;
     let threepid = threepid::parse(request.medium.as_str(), &request.address)?;
     let (user_id, id_server) = (cx.caller.user_id.clone(), request.id_server.as_deref());
     if let Some(name) = id_server {

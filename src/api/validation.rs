@@ -31,7 +31,6 @@ use tracing::warn;
 use super::{
     Server,
     page::{Page, text},
-    threepid::check_may_change,
 };
 use crate::{
     clock::{random_bytes, random_letters, random_token},
@@ -142,8 +141,10 @@ fn check_offered(app: &Server, purpose: Purpose, medium: Medium) -> Result<(), A
         Purpose::Register if !app.config.registration_is_open() => {
             Err(ApiError::forbidden("Registration is closed on this server."))
         }
-        Purpose::Add => check_may_change(app),
-        Purpose::Register | Purpose::Account => Ok(()),
+        Purpose::Add if !app.config.accounts.change_3pids => {
+            Err(ApiError::forbidden("Addresses of accounts cannot be changed on this server."))
+        }
+        Purpose::Add | Purpose::Register | Purpose::Account => Ok(()),
     }
 }
 

@@ -5,6 +5,8 @@ use std::{fmt, net::SocketAddr, path::PathBuf};
 use ruma::{OwnedServerName, OwnedUserId};
 use toml::{Value, de::DeValue};
 
+use crate::rate::Rate;
+
 /// A value as a source gives it.
 pub(super) enum Given<'a> {
     /// From the file.
@@ -175,6 +177,20 @@ pub struct List<T>(pub Vec<T>);
 impl<T> Default for List<T> {
     fn default() -> Self {
         Self(Vec::new())
+    }
+}
+
+impl<T> From<Vec<T>> for List<T> {
+    fn from(values: Vec<T>) -> Self {
+        Self(values)
+    }
+}
+
+impl<T> std::ops::Deref for List<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        &self.0
     }
 }
 
@@ -628,6 +644,120 @@ impl Setting for IdentityServer {
 impl Setting for crate::threepid::Pattern {
     const ALLOWED: &'static str =
         "a list of patterns such as \"email:*@example.org\" or \"msisdn:49*\"";
+
+    fn read(given: &Given<'_>) -> Option<Self> {
+        given.text()?.parse().ok()
+    }
+
+    fn to_toml(&self) -> Value {
+        Value::String(self.to_string())
+    }
+}
+
+/// A user whose requests have a limit of their own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UserRate {
+    /// The user.
+    pub user_id: OwnedUserId,
+    /// The limit of all their limited requests together.
+    pub rate: OwnRate,
+}
+
+/// The limit of one user's requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OwnRate {
+    /// None.
+    Unlimited,
+    /// This one, instead of any other.
+    Rate(Rate),
+}
+
+impl std::str::FromStr for UserRate {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let (user_id, rate) = text.trim().split_once(' ').ok_or(())?;
+        let rate = match rate.trim() {
+            "off" => OwnRate::Unlimited,
+            rate => OwnRate::Rate(rate.parse()?),
+        };
+        Ok(Self { user_id: OwnedUserId::try_from(user_id).map_err(|_| ())?, rate })
+    }
+}
+
+impl Setting for UserRate {
+    const ALLOWED: &'static str = "a list of users, each with a rate or \"off\", such as \
+                                   \"@bot:example.org 100/s burst 1000\"";
+
+    fn read(given: &Given<'_>) -> Option<Self> {
+        given.text()?.parse().ok()
+    }
+
+    fn to_toml(&self) -> Value {
+        Value::String(match self.rate {
+            OwnRate::Unlimited => format!("{} off", self.user_id),
+            OwnRate::Rate(rate) => format!("{} {rate}", self.user_id),
+        })
+    }
+}
+
+/// How long something is good for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lifetime {
+    /// It does not expire.
+    Never,
+    /// This many seconds.
+    Seconds(u32),
+}
+
+impl Lifetime {
+    /// When what began at `begun_ms` ends, in milliseconds; `None` if it does not.
+    #[must_use]
+    pub fn end_ms(self, begun_ms: u64) -> Option<u64> {
+        match self {
+            Self::Never => None,
+            Self::Seconds(seconds) => Some(begun_ms.saturating_add(u64::from(seconds) * 1000)),
+        }
+    }
+}
+
+impl Setting for Lifetime {
+    const ALLOWED: &'static str = "\"never\" or a whole number from 1 up";
+
+    fn read(given: &Given<'_>) -> Option<Self> {
+        match given.text() {
+            Some("never") => Some(Self::Never),
+            _ => u32::read(given).filter(|seconds| *seconds > 0).map(Self::Seconds),
+        }
+    }
+
+    fn to_toml(&self) -> Value {
+        match self {
+            Self::Never => Value::String("never".to_owned()),
+            Self::Seconds(seconds) => seconds.to_toml(),
+        }
+    }
+}
+
+/// A password that nobody may have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeniedPassword(pub Box<str>);
+
+impl Setting for DeniedPassword {
+    const ALLOWED: &'static str = "a list of passwords";
+
+    fn read(given: &Given<'_>) -> Option<Self> {
+        given.text().filter(|text| !text.is_empty()).map(|text| Self(text.into()))
+    }
+
+    fn to_toml(&self) -> Value {
+        Value::String(self.0.to_string())
+    }
+}
+
+impl Setting for Rate {
+    const ALLOWED: &'static str = "so many in a second (s), minute (m) or hour (h), and so many at \
+                                    once, such as \"10/s burst 100\"";
 
     fn read(given: &Given<'_>) -> Option<Self> {
         given.text()?.parse().ok()

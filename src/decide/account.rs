@@ -73,9 +73,9 @@ pub struct Login {
     pub display_name: Option<String>,
     /// The session's tokens.
     pub tokens: Tokens,
-    /// The password hash that the login was verified against. If that is no longer the user's, the
-    /// password was changed while the login was being verified, and the login is refused.
-    pub verified: Option<Secret>,
+    /// When the password was set that the login was verified against. If it has been set since, it was
+    /// changed while the login was being verified, and the login is refused.
+    pub verified: Option<Offset>,
 }
 
 impl Login {
@@ -134,8 +134,7 @@ impl Proposal for Login {
     fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
         let account = turn.env.state.accounts.get(&self.user_id).ok_or_else(no_account)?;
         let account = account.read();
-        let password = account.password.latest().and_then(Option::as_ref);
-        if self.verified.is_some() && self.verified.as_ref() != password {
+        if self.verified.is_some_and(|verified| verified != account.password.last_change()) {
             return Err(Refusal::Forbidden("Wrong user name or password.".to_owned()));
         }
         drop(account);
@@ -467,9 +466,39 @@ impl Proposal for SetPassword {
             return Err(no_account());
         }
         let (user_id, password) = (self.user_id.clone(), self.password.clone());
-        turn.append(self.stream(), UserPassword { user_id, password });
+        turn.append(self.stream(), UserPassword { user_id, password, renewed: false });
+        // With the devices go their keys and what waits for them; their pushers are to go here, too.
         if !devices.is_empty() {
             turn.append(self.stream(), DeviceRemove { user_id: self.user_id.clone(), devices });
+        }
+        Ok(())
+    }
+}
+
+/// Keep a password under a stronger hash.
+#[derive(Clone, Debug)]
+pub struct RenewPassword {
+    /// The user.
+    pub user_id: OwnedUserId,
+    /// The hash that is to go. If another one has taken its place already, nothing is done.
+    pub weaker: Secret,
+    /// The hash that is to come.
+    pub stronger: Secret,
+}
+
+impl Proposal for RenewPassword {
+    type Outcome = ();
+
+    fn stream(&self) -> Stream {
+        Stream::user(&self.user_id)
+    }
+
+    fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
+        let account = turn.env.state.accounts.get(&self.user_id).ok_or_else(no_account)?;
+        let is_there = account.read().password.latest() == Some(&Some(self.weaker.clone()));
+        if is_there {
+            let (user_id, password) = (self.user_id.clone(), self.stronger.clone());
+            turn.append(self.stream(), UserPassword { user_id, password, renewed: true });
         }
         Ok(())
     }

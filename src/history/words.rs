@@ -56,11 +56,18 @@ fn of_command(record: &Record, command: Command, who: String) -> (String, String
             let with = if body.password.is_some() { "" } else { " without a password" };
             (body.user_id.to_string(), format!("registered{with}"))
         }
-        Command::UserPassword(body) => (body.user_id.to_string(), "has a new password".to_owned()),
         Command::LoginTokenUse(body) => (body.user_id.to_string(), "used a login token".to_owned()),
         Command::SsoLink(body) => {
             let text = format!("is linked with {} at {}", body.subject, body.provider);
             (body.user_id.to_string(), text)
+        }
+        Command::UserPassword(body) => {
+            let text = if body.renewed {
+                "has a stronger hash of the same password"
+            } else {
+                "has a new password"
+            };
+            (body.user_id.to_string(), text.to_owned())
         }
         Command::DeviceLogin(body) => {
             let name = body.display_name.map_or_else(String::new, |name| format!(" ({name})"));

@@ -120,8 +120,13 @@ impl<A: App> Edge<A> {
 
         let client = self.client_address(&headers, peer);
         let session = self.session(route, &headers, &uri).await?;
-        if route.rate_limited {
-            self.throttle.check(session.as_ref(), client)?;
+        if let Some(session) = &session {
+            self.app.seen(session, client);
+        }
+        if let Some(class) = route.class
+            && !session.as_ref().is_some_and(|session| self.app.exempt(session))
+        {
+            self.throttle.check(class, session.as_ref(), client)?;
         }
         let body = match route.body {
             Body::None => Bytes::new(),

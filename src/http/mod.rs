@@ -24,6 +24,7 @@
 //! whatever has an effect must not live in the handler's future.
 
 mod caller;
+mod class;
 mod decode;
 mod edge;
 mod error;
@@ -45,11 +46,11 @@ use futures_util::future::BoxFuture;
 )]
 pub(crate) use self::{
     caller::{Access, Appservice, Caller, Gate, Session},
+    class::Class,
     edge::Edge,
     error::{ApiError, AuthRequired, ErrorCode},
     reply::{Content, Reply},
     table::{RawRequest, Table, TableError},
-    throttle::household,
 };
 use crate::{record::Origin, shutdown::Shutdown};
 
@@ -60,6 +61,17 @@ pub(crate) trait App: Send + Sync + 'static {
     /// The error is what the client is told: [`ApiError::unknown_token`], or that its account is
     /// locked, or that the server cannot tell right now.
     fn authenticate<'a>(&'a self, token: &'a str) -> BoxFuture<'a, Result<Session, ApiError>>;
+
+    /// Whether the requests of this session are not limited in rate.
+    fn exempt(&self, session: &Session) -> bool {
+        let _ = session;
+        false
+    }
+
+    /// Takes note that a request of this session came from this address.
+    fn seen(&self, session: &Session, client: IpAddr) {
+        let _ = (session, client);
+    }
 }
 
 /// What a handler is given besides the typed request: `A` is the program, `C` the caller, whose

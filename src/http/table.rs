@@ -17,7 +17,7 @@ use ruma::api::{IncomingRequest, path_builder::PathBuilder as _};
 use thiserror::Error;
 
 use super::{
-    Access, ApiError, Cx, Gate, Reply, Session,
+    Access, ApiError, Class, Cx, Gate, Reply, Session,
     decode::{self, Precheck},
 };
 use crate::shutdown::Shutdown;
@@ -109,7 +109,8 @@ pub(super) struct Route<A> {
     /// The path it was registered with: a name for logs that holds nothing of the request.
     pub(super) path: &'static str,
     pub(super) access: Access,
-    pub(super) rate_limited: bool,
+    /// With which others it is limited in rate; `None` if it is not.
+    pub(super) class: Option<Class>,
     pub(super) body: Body,
     pub(super) handler: Box<Handler<A>>,
 }
@@ -192,7 +193,8 @@ impl<A: Send + Sync + 'static> Table<A> {
     {
         let body = if method == Method::GET { Body::None } else { Body::Bytes(None) };
         let handler = raw_handler(handler);
-        self.add(&method, [path], Route { path, access, rate_limited: false, body, handler })
+        let class = Class::of(&method, path, false);
+        self.add(&method, [path], Route { path, access, class, body, handler })
     }
 
     /// As [`Table::raw`], for endpoints of the Matrix API that ruma has no request type for: the body is
@@ -211,7 +213,8 @@ impl<A: Send + Sync + 'static> Table<A> {
     {
         let body = json_unless_get(&method);
         let handler = raw_handler(handler);
-        self.add(&method, [path], Route { path, access, rate_limited: true, body, handler })
+        let class = Class::of(&method, path, true);
+        self.add(&method, [path], Route { path, access, class, body, handler })
     }
 
     /// What is served, in the order of the paths.
@@ -220,7 +223,7 @@ impl<A: Send + Sync + 'static> Table<A> {
             method: method.clone(),
             path: named(path, route.path),
             access: route.access,
-            rate_limited: route.rate_limited,
+            rate_limited: route.class.is_some(),
         };
         let mut list: Vec<_> = self
             .paths
@@ -272,7 +275,8 @@ impl<A: Send + Sync + 'static> Table<A> {
             Ok(handler(call.into_cx(caller), request))
         });
         let access = <R::Authentication as Gate>::ACCESS;
-        let route = Route { path, access, rate_limited: R::RATE_LIMITED, body, handler };
+        let class = Class::of(&R::METHOD, path, R::RATE_LIMITED);
+        let route = Route { path, access, class, body, handler };
         self.add(&R::METHOD, paths, route)
     }
 

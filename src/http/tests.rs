@@ -34,7 +34,7 @@ use tokio::{
 };
 
 use super::*;
-use crate::{config::Config, record::Offset};
+use crate::{config::Config, rate::Rate, record::Offset};
 
 struct Fake;
 
@@ -395,8 +395,7 @@ async fn a_panic_costs_one_request() {
 #[tokio::test]
 async fn too_many_requests_are_refused_with_the_time_to_wait() {
     let server = Running::configured(|config| {
-        config.rate_limits.address_per_second = 1;
-        config.rate_limits.address_burst = 2;
+        config.rate_limits.address = Rate::per_second(1, 2);
     })
     .await;
     let body = r#"{"type":"m.login.password","user":"a","password":"b"}"#;
@@ -416,8 +415,7 @@ async fn too_many_requests_are_refused_with_the_time_to_wait() {
 async fn clients_behind_a_trusted_proxy_are_told_apart() {
     for (trusted, second) in [(true, 403), (false, 429)] {
         let server = Running::configured(|config| {
-            config.rate_limits.address_burst = 1;
-            config.rate_limits.address_per_second = 1;
+            config.rate_limits.address = Rate::per_second(1, 1);
             config.server.trust_forwarded_for = trusted;
         })
         .await;

@@ -1,113 +1,157 @@
-//! Rate limits for the endpoints that the specification marks as limited: a token bucket for each
-//! user, and one for each address of callers who are not logged in.
+//! Rate limits of requests, checked before a body is read: a token bucket of each caller for the
+//! endpoint's [`Class`], and one of each device, user, and address without a login for all of them.
 
-use std::{
-    net::{IpAddr, Ipv6Addr},
-    num::NonZeroU32,
-    time::{Duration, Instant},
+use std::{collections::HashMap, net::IpAddr, time::Duration};
+
+use ruma::{OwnedDeviceId, OwnedUserId};
+
+use super::{ApiError, Class, Session};
+use crate::{
+    config::{OwnRate, RateLimits, UserRate},
+    rate::{Limiter, Rate, household},
 };
-
-use governor::{
-    DefaultKeyedRateLimiter, Quota, RateLimiter,
-    clock::{Clock as _, DefaultClock},
-};
-use parking_lot::Mutex;
-use ruma::OwnedUserId;
-
-use super::{ApiError, Session};
-use crate::{config::RateLimits, limits};
 
 /// The rate limiters.
 pub(super) struct Throttle(Option<Limiters>);
 
 struct Limiters {
-    users: DefaultKeyedRateLimiter<OwnedUserId>,
-    addresses: DefaultKeyedRateLimiter<IpAddr>,
-    clock: DefaultClock,
-    swept: Mutex<Instant>,
+    /// Users with a limit of their own, or (`None`) without any.
+    own: HashMap<OwnedUserId, Option<Limiter<()>>>,
+    classes: HashMap<Class, Limiter<Who>>,
+    devices: Limiter<(OwnedUserId, OwnedDeviceId)>,
+    /// Users and addresses have rates of their own.
+    users: Limiter<Who>,
+    addresses: Limiter<Who>,
+}
+
+/// Whose requests are counted together.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Who {
+    User(OwnedUserId),
+    Address(IpAddr),
 }
 
 impl Throttle {
     /// The limiters that the configuration asks for.
     pub(super) fn new(config: &RateLimits) -> Self {
+        let own = |UserRate { user_id, rate }: &UserRate| {
+            let limiter = match rate {
+                OwnRate::Unlimited => None,
+                OwnRate::Rate(rate) => Some(Limiter::new(*rate)),
+            };
+            (user_id.clone(), limiter)
+        };
+        let class = |(class, rate): (Class, Rate)| (class, Limiter::new(rate));
         Self(config.enabled.then(|| Limiters {
-            users: RateLimiter::keyed(quota(config.user_per_second, config.user_burst)),
-            addresses: RateLimiter::keyed(quota(config.address_per_second, config.address_burst)),
-            clock: DefaultClock::default(),
-            swept: Mutex::new(Instant::now()),
+            own: config.users.iter().map(own).collect(),
+            classes: Class::rates(config).into_iter().map(class).collect(),
+            devices: Limiter::new(config.device),
+            users: Limiter::new(config.user),
+            addresses: Limiter::new(config.address),
         }))
     }
 
-    /// Counts one request; refuses it when the caller has made too many.
-    pub(super) fn check(&self, session: Option<&Session>, client: IpAddr) -> Result<(), ApiError> {
+    /// Counts one request to an endpoint of `class`; refuses it when the caller has made too many.
+    pub(super) fn check(
+        &self,
+        class: Class,
+        session: Option<&Session>,
+        client: IpAddr,
+    ) -> Result<(), ApiError> {
         let Some(limiters) = &self.0 else { return Ok(()) };
-        limiters.sweep();
-        let checked = match session {
-            Some(session) => limiters.users.check_key(&session.user_id),
-            None => limiters.addresses.check_key(&household(client)),
-        };
-        checked.map_err(|refused| {
-            let wait = refused.wait_time_from(limiters.clock.now());
-            ApiError::limit_exceeded(wait.max(Duration::from_millis(1)))
-        })
+        limiters.take(class, session, client).map_err(ApiError::limit_exceeded)
     }
 }
 
 impl Limiters {
-    fn sweep(&self) {
-        // Whoever comes while another sweeps has nothing to do.
-        let Some(mut swept) = self.swept.try_lock() else { return };
-        if swept.elapsed() >= limits::RATE_LIMIT_SWEEP {
-            *swept = Instant::now();
-            drop(swept);
-            self.users.retain_recent();
-            self.addresses.retain_recent();
+    fn take(
+        &self,
+        class: Class,
+        session: Option<&Session>,
+        client: IpAddr,
+    ) -> Result<(), Duration> {
+        let Some(session) = session else {
+            let who = Who::Address(household(client));
+            self.addresses.take(&who)?;
+            return self.take_of_class(class, &who);
+        };
+        if let Some(own) = self.own.get(&session.user_id) {
+            return own.as_ref().map_or(Ok(()), |limiter| limiter.take(&()));
         }
+        // The device first: one that runs wild takes nothing from the user's others.
+        self.devices.take(&(session.user_id.clone(), session.device_id.clone()))?;
+        let who = Who::User(session.user_id.clone());
+        self.users.take(&who)?;
+        self.take_of_class(class, &who)
     }
-}
 
-fn quota(per_second: u32, burst: u32) -> Quota {
-    let at_least_one = |number| NonZeroU32::new(number).unwrap_or(NonZeroU32::MIN);
-    Quota::per_second(at_least_one(per_second)).allow_burst(at_least_one(burst))
-}
-
-/// The address of whoever holds `address`: one customer of a provider is given a whole /64 of IPv6.
-pub(crate) fn household(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V6(v6) => {
-            let [a, b, c, d, ..] = v6.segments();
-            IpAddr::V6(Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0))
-        }
-        v4 @ IpAddr::V4(_) => v4,
+    fn take_of_class(&self, class: Class, who: &Who) -> Result<(), Duration> {
+        self.classes.get(&class).map_or(Ok(()), |limiter| limiter.take(who))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use ruma::user_id;
 
-    #[test]
-    fn a_burst_is_allowed_and_then_refused_with_the_time_to_wait() {
-        let config =
-            RateLimits { address_per_second: 2, address_burst: 3, ..RateLimits::default() };
-        let throttle = Throttle::new(&config);
-        let here = IpAddr::from([10, 0, 0, 1]);
-        for _ in 0..3 {
-            throttle.check(None, here).unwrap();
+    use super::*;
+    use crate::record::Offset;
+
+    const HERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
+
+    fn session(user_id: &ruma::UserId, device_id: &str) -> Session {
+        Session {
+            user_id: user_id.to_owned(),
+            device_id: device_id.into(),
+            session: Offset::new(1),
         }
-        let wait = throttle.check(None, here).unwrap_err().retry_after().unwrap();
-        assert!(wait <= Duration::from_millis(500), "{wait:?}");
-        throttle.check(None, IpAddr::from([10, 0, 0, 2])).unwrap();
+    }
+
+    /// How many requests of `session` are let through, of 100.
+    fn let_through(throttle: &Throttle, class: Class, session: Option<&Session>) -> usize {
+        (0..100).filter(|_| throttle.check(class, session, HERE).is_ok()).count()
+    }
+
+    fn hourly(burst: u32) -> Rate {
+        format!("1/h burst {burst}").parse().unwrap()
     }
 
     #[test]
-    fn neighbours_in_a_prefix_are_one_caller() {
-        let one: IpAddr = "2001:db8:1:2::1".parse().unwrap();
-        let other: IpAddr = "2001:db8:1:2:ffff::9".parse().unwrap();
-        let else_where: IpAddr = "2001:db8:1:3::1".parse().unwrap();
-        assert_eq!(household(one), household(other));
-        assert_ne!(household(one), household(else_where));
-        let mapped: IpAddr = "::ffff:10.0.0.1".parse().unwrap();
-        assert_eq!(household(mapped), IpAddr::from([10, 0, 0, 1]));
+    fn device_user_address_and_class_each_have_their_limit() {
+        let throttle = Throttle::new(&RateLimits {
+            address: hourly(2),
+            device: hourly(3),
+            user: hourly(5),
+            joins: hourly(1),
+            ..RateLimits::default()
+        });
+        let (ann, bob) = (user_id!("@ann:x"), user_id!("@bob:x"));
+        assert_eq!(let_through(&throttle, Class::Joins, Some(&session(ann, "A"))), 1);
+        // The refused ones counted for the device, too: it has gone wild.
+        assert_eq!(let_through(&throttle, Class::Other, Some(&session(ann, "A"))), 0);
+        assert_eq!(let_through(&throttle, Class::Other, Some(&session(ann, "B"))), 2);
+        assert_eq!(let_through(&throttle, Class::Other, Some(&session(bob, "A"))), 3);
+        assert_eq!(let_through(&throttle, Class::Login, None), 2);
+    }
+
+    #[test]
+    fn a_user_may_have_a_limit_of_their_own_or_none() {
+        let throttle = Throttle::new(&RateLimits {
+            user: hourly(5),
+            users: vec!["@bot:x off".parse().unwrap(), "@ann:x 1/h burst 7".parse().unwrap()]
+                .into(),
+            messages: hourly(1),
+            ..RateLimits::default()
+        });
+        let of = |user_id| let_through(&throttle, Class::Messages, Some(&session(user_id, "A")));
+        assert_eq!(of(user_id!("@bot:x")), 100);
+        assert_eq!(of(user_id!("@ann:x")), 7);
+        assert_eq!(of(user_id!("@bob:x")), 1);
+    }
+
+    #[test]
+    fn nothing_is_limited_when_limits_are_off() {
+        let config = RateLimits { enabled: false, address: hourly(1), ..RateLimits::default() };
+        assert_eq!(let_through(&Throttle::new(&config), Class::Login, None), 100);
     }
 }

@@ -140,7 +140,7 @@ commands! {
     /// An account was made.
     UserRegister(UserRegister) = "user.register" version 1 MustNotRewind;
     /// A password was set or its hash renewed.
-    UserPassword(UserPassword) = "user.password" version 1 MustNotRewind;
+    UserPassword(UserPassword) = "user.password" version 2 MustNotRewind;
     /// A login token was used: it is good for one login.
     LoginTokenUse(LoginTokenUse) = "login_token.use" version 1 MustNotRewind;
     /// An account was linked with a person whom a provider of single sign-on knows.
@@ -343,6 +343,9 @@ pub struct UserPassword {
     pub user_id: OwnedUserId,
     /// Password hash in PHC form.
     pub password: Secret,
+    /// Whether it is the same password as before under a stronger hash. (Not in version 1.)
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub renewed: bool,
 }
 
 /// Payload of `login_token.use`.

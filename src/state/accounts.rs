@@ -29,7 +29,8 @@ pub struct Account {
     pub kind: AccountKind,
     /// Offset of the registration.
     pub registered: Offset,
-    /// Password hash in PHC form; none for accounts without a password.
+    /// Password hash in PHC form; none for accounts without a password. A stronger hash of the same
+    /// password takes the place of the weaker one: that is no change of the password.
     pub password: History<Option<Secret>>,
     /// Devices by id; a removed device is `None` from then on.
     pub devices: BTreeMap<OwnedDeviceId, History<Option<Device>>>,
@@ -82,26 +83,29 @@ pub struct ProfileField {
 pub struct Device {
     /// The offset of the `device.login` that opened the session.
     pub session: Offset,
+    /// When that was.
+    pub login_ms: u64,
     /// Display name.
     pub display_name: Option<String>,
     /// The tokens in force.
+    pub tokens: IssuedTokens,
+    /// Tokens of a refresh that have not been used yet.
+    pub unconfirmed: Option<IssuedTokens>,
+}
+
+/// Tokens and when they were given out.
+#[derive(Clone, Debug, Serialize)]
+pub struct IssuedTokens {
+    /// The tokens.
     #[serde(serialize_with = "every_field")]
     pub tokens: Tokens,
-    /// Tokens of a refresh that have not been used yet.
-    #[serde(serialize_with = "every_field_if_any")]
-    pub unconfirmed: Option<Tokens>,
+    /// When they were given out.
+    pub issued_ms: u64,
 }
 
 /// Tokens with the fields that are absent named, too: in a log's JSON those are left out.
 fn every_field<S: Serializer>(tokens: &Tokens, serializer: S) -> Result<S::Ok, S::Error> {
     (tokens.access, tokens.expires_ms, tokens.refresh).serialize(serializer)
-}
-
-fn every_field_if_any<S: Serializer>(
-    tokens: &Option<Tokens>,
-    serializer: S,
-) -> Result<S::Ok, S::Error> {
-    tokens.as_ref().map(|t| (t.access, t.expires_ms, t.refresh)).serialize(serializer)
 }
 
 impl Account {
@@ -181,6 +185,10 @@ pub struct TokenUse {
     pub session: Offset,
     /// When the access token expires.
     pub expires_ms: Option<u64>,
+    /// When the session began.
+    pub login_ms: u64,
+    /// When the token was given out.
+    pub issued_ms: u64,
     /// Whether this is the first use of the tokens of a refresh, which is to be recorded.
     pub unconfirmed: bool,
 }
@@ -242,14 +250,15 @@ impl Accounts {
         let account = self.get(&owner.user_id)?;
         let account = account.read();
         let device = account.device(&owner.device_id)?;
-        let (tokens, unconfirmed) = if is(&device.tokens) {
+        let (issued, unconfirmed) = if is(&device.tokens.tokens) {
             (&device.tokens, false)
         } else {
-            (device.unconfirmed.as_ref().filter(|tokens| is(tokens))?, true)
+            (device.unconfirmed.as_ref().filter(|issued| is(&issued.tokens))?, true)
         };
-        let (session, expires_ms) = (device.session, tokens.expires_ms);
+        let Device { session, login_ms, .. } = *device;
+        let (expires_ms, issued_ms) = (issued.tokens.expires_ms, issued.issued_ms);
         drop(account);
-        Some(TokenUse { owner, session, expires_ms, unconfirmed })
+        Some(TokenUse { owner, session, expires_ms, login_ms, issued_ms, unconfirmed })
     }
 
     pub(super) fn register(&self, offset: Offset, body: UserRegister) {
@@ -271,8 +280,9 @@ impl Accounts {
     }
 
     pub(super) fn set_password(&self, offset: Offset, body: UserPassword) {
-        self.change(&body.user_id, offset, |account| {
-            account.password.push(offset, Some(body.password));
+        self.change(&body.user_id, offset, |account| match account.password.latest_mut() {
+            Some(password) if body.renewed => *password = Some(body.password),
+            _ => account.password.push(offset, Some(body.password)),
         });
     }
 
@@ -287,7 +297,7 @@ impl Accounts {
         self.links.insert((body.provider, body.subject), body.user_id);
     }
 
-    pub(super) fn login(&self, offset: Offset, body: DeviceLogin) -> Option<Offset> {
+    pub(super) fn login(&self, offset: Offset, time_ms: u64, body: DeviceLogin) -> Option<Offset> {
         let DeviceLogin { user_id, device_id, display_name, tokens } = body;
         self.own_tokens(&tokens, &user_id, &device_id);
         let ended = self.change(&user_id, offset, |account| {
@@ -295,7 +305,13 @@ impl Accounts {
             let before = history.latest().cloned().flatten();
             let display_name =
                 before.as_ref().map_or(display_name, |device| device.display_name.clone());
-            let device = Device { session: offset, display_name, tokens, unconfirmed: None };
+            let device = Device {
+                session: offset,
+                login_ms: time_ms,
+                display_name,
+                tokens: IssuedTokens { tokens, issued_ms: time_ms },
+                unconfirmed: None,
+            };
             history.push(offset, Some(device));
             before
         });
@@ -304,14 +320,14 @@ impl Accounts {
         Some(ended.session)
     }
 
-    pub(super) fn refresh(&self, offset: Offset, body: DeviceRefresh) {
+    pub(super) fn refresh(&self, offset: Offset, time_ms: u64, body: DeviceRefresh) {
         self.own_tokens(&body.tokens, &body.user_id, &body.device_id);
         let replaced = self.change(&body.user_id, offset, |account| {
             let device = account.devices.get_mut(&body.device_id)?.latest_mut()?.as_mut()?;
-            device.unconfirmed.replace(body.tokens)
+            device.unconfirmed.replace(IssuedTokens { tokens: body.tokens, issued_ms: time_ms })
         });
         if let Some(replaced) = replaced.flatten() {
-            self.disown(&replaced);
+            self.disown(&replaced.tokens);
         }
     }
 
@@ -322,7 +338,7 @@ impl Accounts {
             Some(std::mem::replace(&mut device.tokens, confirmed))
         });
         if let Some(replaced) = replaced.flatten() {
-            self.disown(&replaced);
+            self.disown(&replaced.tokens);
         }
     }
 
@@ -398,9 +414,9 @@ impl Accounts {
     }
 
     fn disown_tokens(&self, device: &Device) {
-        self.disown(&device.tokens);
-        if let Some(tokens) = &device.unconfirmed {
-            self.disown(tokens);
+        self.disown(&device.tokens.tokens);
+        if let Some(issued) = &device.unconfirmed {
+            self.disown(&issued.tokens);
         }
     }
 

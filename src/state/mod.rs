@@ -269,7 +269,7 @@ impl State {
             }
             Command::DeviceLogin(body) => {
                 let effects = user(&body.user_id);
-                match self.accounts.login(offset, body) {
+                match self.accounts.login(offset, time_ms, body) {
                     Some(ended) => {
                         self.transactions.end(ended);
                         // Waiting syncs of the session that ended are to end now.
@@ -279,7 +279,7 @@ impl State {
                 }
             }
             Command::DeviceRefresh(body) => {
-                self.accounts.refresh(offset, body);
+                self.accounts.refresh(offset, time_ms, body);
                 Vec::new()
             }
             Command::DeviceConfirm(body) => {

@@ -27,7 +27,8 @@ use tokio::sync::Mutex as AsyncMutex;
 
 use crate::{
     clock::random_token,
-    http::{ApiError, AuthRequired, ErrorCode, household},
+    http::{ApiError, AuthRequired, ErrorCode},
+    rate::household,
 };
 
 pub(crate) mod stages;

@@ -1,6 +1,9 @@
 //! The stages: what each asks of a client and what it proves. This is the one place to add one.
 
-use std::sync::Arc;
+use std::{
+    net::{IpAddr, Ipv4Addr},
+    sync::Arc,
+};
 
 use bytes::Bytes;
 use ruma::{
@@ -13,8 +16,8 @@ use super::{Attempt, Authenticated, Facts, Failure, Offer};
 use crate::{
     api::{
         Server,
-        password::verified,
-        threepid::{account_of, find_account},
+        password::{Claim, verified},
+        threepid::find_account,
         validation::validated,
     },
     decide::threepid::Validated,
@@ -154,18 +157,21 @@ fn threepid(
 }
 
 async fn password(app: &Server, facts: &Facts, given: &Password) -> Result<Proof, Failure> {
-    let named = account_of(app, &given.identifier);
-    if named.is_none() && !matches!(given.identifier, UserIdentifier::Matrix(_)) {
+    let mut claim = Claim::by_identifier(app, &given.identifier);
+    if claim.user_id.is_none() && !matches!(given.identifier, UserIdentifier::Matrix(_)) {
         // An identifier that belongs to nobody is 403, whatever the password.
         return Err(ApiError::forbidden("Wrong user name or password.").into());
     }
     // Of whoever makes the request, where that is known; then it is theirs alone that counts.
-    let named = named.filter(|named| facts.user_id.as_ref().is_none_or(|caller| caller == named));
-    match verified(app, named, given.password.clone()).await {
+    let is_theirs = |named: &OwnedUserId| facts.user_id.as_ref().is_none_or(|id| id == named);
+    claim.user_id = claim.user_id.filter(is_theirs);
+    let client = facts.client.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+    match verified(app, client, claim, given.password.clone()).await {
         Ok((user_id, _)) => Ok(Proof::User(user_id)),
         Err(error) if *error.code() == ErrorCode::Forbidden => {
             Err(Failure::retry(ErrorCode::Forbidden, "Wrong user name or password."))
         }
+        // Not wrong, but not looked at: there were too many.
         Err(error) => Err(error.into()),
     }
 }

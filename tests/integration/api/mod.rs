@@ -2,6 +2,7 @@
 //! client-server API; the name of a test is what it shows.
 
 mod accounts;
+mod capabilities;
 mod delayed;
 mod directory;
 mod discovery;
@@ -12,9 +13,11 @@ mod filters;
 mod hostile;
 mod invites;
 mod key_backup;
+mod limits;
 mod login;
 mod membership;
 mod old_sync;
+mod passwords;
 mod powers;
 mod presence;
 mod profile_account_data;

@@ -440,3 +440,135 @@ async fn device_ids_names_and_passwords_are_bounded() {
     let answer = anonymous(&ann.http, "POST", "/register", Some(&long)).await;
     answer.refused(400, "M_INVALID_PARAM");
 }
+
+/// Logs in again as the device that the user was logged out of, as after a soft logout.
+async fn again(user: &User) -> (User, Value) {
+    let mut body = by_password(user);
+    body["device_id"] = user.device_id.clone().into();
+    body["refresh_token"] = true.into();
+    let answer = login(&user.http, body).await;
+    let body = answer.body.clone();
+    (User::of(&user.http, answer), body)
+}
+
+#[tokio::test]
+async fn clients_that_cannot_refresh_may_be_given_tokens_that_expire_and_keep_their_device() {
+    let setting = ("LOGCABIN_TOKENS_UNREFRESHABLE_LIFETIME_SECONDS", "2");
+    let server = TestServer::start_with(&[setting]).await;
+    let ann = user(&server, "ann").await;
+    let path = format!("/devices/{}", ann.device_id);
+    ann.put(&path, json!({ "display_name": "my phone" })).await.ok();
+    let told = login(&ann.http, by_password(&ann)).await.ok();
+    assert_eq!(told["expires_in_ms"], 2000);
+    assert!(told.get("refresh_token").is_none(), "{told}");
+    tokio::time::sleep(Duration::from_millis(2100)).await;
+    let refused = ann.get("/account/whoami").await.refused(401, "M_UNKNOWN_TOKEN");
+    assert_eq!(refused["soft_logout"], true);
+
+    let (back, _) = again(&ann).await;
+    assert_eq!(back.device_id, ann.device_id);
+    assert_eq!(back.get(&path).await.ok()["display_name"], "my phone");
+    // By now the old one is over for good.
+    let refused = ann.get("/account/whoami").await.refused(401, "M_UNKNOWN_TOKEN");
+    assert_eq!(refused["soft_logout"], false);
+}
+
+#[tokio::test]
+async fn a_session_ends_when_its_time_is_over_however_often_it_is_refreshed() {
+    let setting = ("LOGCABIN_TOKENS_SESSION_LIFETIME_SECONDS", "4");
+    let mut server = TestServer::start_with(&[setting]).await;
+    let ann = user(&server, "ann").await;
+    let (session, token, told) = login_refreshable(&ann).await;
+    assert!(told["expires_in_ms"].as_u64().is_some_and(|ms| ms <= 4000), "{told}");
+    let begun = std::time::Instant::now();
+    tokio::time::sleep(Duration::from_millis(1000)).await;
+    // It began when it began, also after a restart.
+    server.restart().await;
+    let refreshed = refresh(&ann.http, &token).await.ok();
+    assert!(refreshed["expires_in_ms"].as_u64().is_some_and(|ms| ms <= 3000), "{refreshed}");
+    let session = with_token(&session, &refreshed);
+    assert!(is_logged_in(&session).await);
+    tokio::time::sleep(Duration::from_millis(4100).saturating_sub(begun.elapsed())).await;
+    let refused = session.get("/account/whoami").await.refused(401, "M_UNKNOWN_TOKEN");
+    assert_eq!(refused["soft_logout"], true);
+    let token = string(&refreshed, "refresh_token");
+    let refused = refresh(&ann.http, &token).await.refused(401, "M_UNKNOWN_TOKEN");
+    assert_eq!(refused["soft_logout"], true);
+    let (back, _) = again(&session).await;
+    assert_eq!(back.device_id, session.device_id);
+    assert!(is_logged_in(&back).await);
+}
+
+#[tokio::test]
+async fn a_client_that_stays_away_too_long_cannot_refresh() {
+    let server = TestServer::start_with(&[
+        ("LOGCABIN_TOKENS_ACCESS_LIFETIME_SECONDS", "1"),
+        ("LOGCABIN_TOKENS_REFRESH_LIFETIME_SECONDS", "3"),
+    ])
+    .await;
+    let ann = user(&server, "ann").await;
+    let (_, mut token, _) = login_refreshable(&ann).await;
+    // As long as it comes back in time, it goes on.
+    for _ in 0..3 {
+        tokio::time::sleep(Duration::from_millis(1500)).await;
+        token = string(&refresh(&ann.http, &token).await.ok(), "refresh_token");
+    }
+    tokio::time::sleep(Duration::from_millis(3100)).await;
+    let refused = refresh(&ann.http, &token).await.refused(401, "M_UNKNOWN_TOKEN");
+    assert_eq!(refused["soft_logout"], true);
+}
+
+#[tokio::test]
+async fn a_refresh_that_was_not_used_yet_survives_the_death_of_the_server() {
+    let mut server = TestServer::start().await;
+    let ann = user(&server, "ann").await;
+    let (old, token, _) = login_refreshable(&ann).await;
+    let lost = refresh(&ann.http, &token).await.ok();
+    server.restart().await;
+    assert!(is_logged_in(&old).await);
+    let refreshed = refresh(&ann.http, &token).await.ok();
+    // What the client never saw is worth nothing now.
+    assert!(!is_logged_in(&with_token(&old, &lost)).await);
+    let new = with_token(&old, &refreshed);
+    assert!(is_logged_in(&new).await);
+    server.restart().await;
+    assert!(is_logged_in(&new).await);
+    assert!(!is_logged_in(&old).await);
+    let refused = refresh(&ann.http, &token).await.refused(401, "M_UNKNOWN_TOKEN");
+    assert_eq!(refused["soft_logout"], false);
+}
+
+#[tokio::test]
+async fn of_refreshes_at_the_same_time_one_is_good_and_the_session_goes_on() {
+    let server = server().await;
+    let ann = user(&server, "ann").await;
+    let (old, token, _) = login_refreshable(&ann).await;
+    let many: Vec<_> = (0..8)
+        .map(|_| {
+            let (http, token) = (ann.http.clone(), token.clone());
+            tokio::spawn(async move { refresh(&http, &token).await.ok() })
+        })
+        .collect();
+    let mut sessions = Vec::new();
+    for one in many {
+        sessions.push(with_token(&old, &one.await.expect("no panic")));
+    }
+    assert!(is_logged_in(&old).await);
+    let mut good = 0;
+    for session in &sessions {
+        good += i32::from(is_logged_in(session).await);
+    }
+    assert_eq!(good, 1);
+    assert!(!is_logged_in(&old).await);
+}
+
+#[tokio::test]
+async fn an_access_token_is_no_refresh_token_nor_the_other_way_round() {
+    let server = server().await;
+    let ann = user(&server, "ann").await;
+    let (session, token, _) = login_refreshable(&ann).await;
+    refresh(&ann.http, &session.access_token).await.refused(401, "M_UNKNOWN_TOKEN");
+    let wrong = User { access_token: token, ..session };
+    wrong.get("/account/whoami").await.refused(401, "M_UNKNOWN_TOKEN");
+    anonymous(&ann.http, "POST", "/refresh", Some(&json!({}))).await.refused(400, "M_BAD_JSON");
+}

@@ -273,8 +273,8 @@ async fn filters_sync_and_context_need_a_token_under_both_prefixes_and_options_d
 async fn filters_sync_and_context_are_not_limited_in_rate() {
     let server = TestServer::start_with(&[
         ("LOGCABIN_RATE_LIMITS_ENABLED", "true"),
-        ("LOGCABIN_RATE_LIMITS_USER_PER_SECOND", "1"),
-        ("LOGCABIN_RATE_LIMITS_USER_BURST", "1"),
+        ("LOGCABIN_RATE_LIMITS_DEVICE", "1/h burst 60"),
+        ("LOGCABIN_RATE_LIMITS_JOINS", "1000/s burst 1000"),
     ])
     .await;
     let ann = user(&server, "ann").await;

@@ -1,0 +1,122 @@
+//! What passwords have to be like, and how they are kept.
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use super::{PASSWORD, anonymous, server, unique, user};
+use crate::harness::{Http, TestServer, User, run_logcabin};
+
+async fn register(http: &Http, name: &str, password: &str) -> crate::harness::Answer {
+    let body = json!({ "username": name, "password": password, "inhibit_login": true });
+    anonymous(http, "POST", "/register", Some(&body)).await
+}
+
+#[tokio::test]
+async fn a_weak_password_is_refused_before_anything_else_is_asked_for() {
+    let server = server().await;
+    let http = server.http();
+    let name = unique("hannah-smith");
+    for weak in ["", "short", "Password", &*name] {
+        register(&http, &name, weak).await.refused(400, "M_WEAK_PASSWORD");
+    }
+    register(&http, &name, &"x".repeat(513)).await.refused(400, "M_INVALID_PARAM");
+    assert_eq!(register(&http, &name, "correct horse").await.status, 401);
+
+    let ann = user(&server, "ann").await;
+    let weak = json!({ "new_password": "short" });
+    ann.post("/account/password", weak).await.refused(400, "M_WEAK_PASSWORD");
+}
+
+#[tokio::test]
+async fn what_a_password_needs_is_configured() {
+    let server = TestServer::start_with(&[
+        ("LOGCABIN_PASSWORDS_MIN_LENGTH", "12"),
+        ("LOGCABIN_PASSWORDS_REQUIRE_DIGIT", "true"),
+        ("LOGCABIN_PASSWORDS_REQUIRE_UPPERCASE", "true"),
+        ("LOGCABIN_PASSWORDS_DENIED", "Autumn-Leaves-1, x"),
+    ])
+    .await;
+    let http = server.http();
+    for weak in ["Short 1", "no capitals 1", "No Digits Here", "AUTUMN-leaves-1"] {
+        let body = register(&http, "ann", weak).await.refused(400, "M_WEAK_PASSWORD");
+        assert!(body["error"].is_string());
+    }
+    assert_eq!(register(&http, "ann", "Long enough 1").await.status, 401);
+}
+
+/// The history of one user, in words.
+fn history(server: &TestServer) -> String {
+    let data_dir = server.data_dir().to_str().expect("a path in UTF-8");
+    let output = run_logcabin(["history", "--data-dir", data_dir]);
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[tokio::test]
+async fn a_hash_is_renewed_at_the_next_login_once_and_is_no_change_of_the_password() {
+    let directory = TempDir::new().expect("a temporary directory");
+    let with = |iterations: &'static str| {
+        let data_dir = directory.path().to_owned();
+        async move {
+            let settings = [("LOGCABIN_PASSWORDS_ITERATIONS", iterations)];
+            TestServer::start_on_with(&data_dir, &settings).await
+        }
+    };
+    let mut server = with("1000").await;
+    server.register("ann").await;
+    server.stop();
+
+    let mut server = with("50000").await;
+    let http = server.http();
+    let wrong = json!({ "type": "m.login.password", "user": "ann", "password": "wrong" });
+    anonymous(&http, "POST", "/login", Some(&wrong)).await.refused(403, "M_FORBIDDEN");
+    // Of several at once, none is in the way of another.
+    let logins = (0..6).map(|_| tokio::spawn(login(http.clone(), PASSWORD)));
+    for login in logins.collect::<Vec<_>>() {
+        login.await.expect("no panic").get("/account/whoami").await.ok();
+    }
+    server.stop();
+    let told = history(&server);
+    assert_eq!(told.matches("has a stronger hash of the same password").count(), 1, "{told}");
+
+    // Not renewed to a weaker one, and good after a replay.
+    let mut server = with("1000").await;
+    login(server.http(), PASSWORD).await;
+    server.stop();
+    let now = history(&server);
+    let count = |text: &str, what: &str| text.matches(what).count();
+    assert_eq!(count(&now, "logged in on"), count(&told, "logged in on") + 1, "{now}");
+    assert_eq!(count(&now, "stronger hash"), 1, "{now}");
+}
+
+async fn login(http: Http, password: &str) -> User {
+    User::login(&http, "ann", password).await
+}
+
+#[tokio::test]
+async fn a_changed_password_ends_the_refresh_tokens_of_other_devices_too() {
+    let server = server().await;
+    let ann = user(&server, "ann").await;
+    let body = json!({
+        "type": "m.login.password", "password": PASSWORD, "refresh_token": true,
+        "identifier": { "type": "m.id.user", "user": ann.user_id },
+    });
+    let login = || anonymous(&ann.http, "POST", "/login", Some(&body));
+    let (this, other): (Value, Value) = (login().await.ok(), login().await.ok());
+    let this_user = User { access_token: super::string(&this, "access_token"), ..ann.clone() };
+    let change = json!({
+        "new_password": "another long password",
+        "auth": {
+            "type": "m.login.password", "password": PASSWORD,
+            "identifier": { "type": "m.id.user", "user": ann.user_id },
+        },
+    });
+    this_user.post("/account/password", change).await.ok();
+    let refresh = json!({ "refresh_token": other["refresh_token"] });
+    let refused = anonymous(&ann.http, "POST", "/refresh", Some(&refresh)).await;
+    assert_eq!(refused.refused(401, "M_UNKNOWN_TOKEN")["soft_logout"], false);
+    this_user.get("/account/whoami").await.ok();
+    let devices = this_user.get("/devices").await.ok();
+    assert_eq!(devices["devices"].as_array().map(Vec::len), Some(1));
+    assert_eq!(devices["devices"][0]["device_id"], this["device_id"]);
+}
