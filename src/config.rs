@@ -22,7 +22,7 @@ use toml::de::{DeTable, DeValue};
 
 pub mod value;
 
-pub use value::{ArchiveDir, EraseAfter, OpenRegistration, PathPrefix, PublicUrl};
+pub use value::{ArchiveDir, EraseAfter, OpenRegistration, PathPrefix, PublicUrl, SharedSecret};
 use value::{Given, Setting};
 
 use crate::engine::SweepPolicy;
@@ -427,6 +427,9 @@ settings! {
         /// loopback address and neither `server.public_url` nor `server.trust_forwarded_for` says that
         /// there is a proxy in front, so that nobody opens a server to the world unawares.
         open: OpenRegistration = OpenRegistration::Auto;
+        /// A secret by which tools make accounts, administrators' too, also while registration is closed
+        /// (`register_new_matrix_user`, at /_synapse/admin/v1/register). Best given in the environment.
+        shared_secret: SharedSecret = SharedSecret::Off;
     }
 
     /// How often callers may use the endpoints that the specification marks as rate-limited.

@@ -124,6 +124,7 @@ pub async fn run(
         engine: Arc::clone(&engine),
         outbound: Outbound::new().map_err(|error| ServerError::Outbound(error.into()))?,
         uiaa: uiaa::Sessions::default(),
+        nonces: api::shared_secret::Nonces::default(),
         known_members: KnownMembers::new(limits::KNOWN_MEMBERS_BYTES),
         search: Arc::clone(&search),
         catalogue: api::directory::Catalogue::default(),
@@ -134,6 +135,8 @@ pub async fn run(
     });
     api::typing::resume(&engine);
     api::profile::resume(&engine);
+    api::deactivate::resume(&engine);
+    tokio::spawn(api::guests::keep_out(Arc::clone(&engine), shutdown.clone()));
     let clock = engine.clock().clone();
     let presence = api::presence::Writer(Arc::clone(&app));
     tokio::spawn(timers::keep(presence, clock.clone(), shutdown.clone()));

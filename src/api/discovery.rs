@@ -3,8 +3,9 @@
 use ruma::api::client::discovery::{
     discover_homeserver::{self, HomeserverInfo},
     get_capabilities::v3::{
-        self as get_capabilities, Capabilities, ChangePasswordCapability, GetLoginTokenCapability,
-        RoomVersionStability, RoomVersionsCapability, ThirdPartyIdChangesCapability,
+        self as get_capabilities, AccountModerationCapability, Capabilities,
+        ChangePasswordCapability, GetLoginTokenCapability, RoomVersionStability,
+        RoomVersionsCapability, ThirdPartyIdChangesCapability,
     },
     get_supported_versions,
 };
@@ -57,7 +58,7 @@ pub(super) async fn well_known(
 }
 
 pub(super) async fn capabilities(
-    _: Cx<Server>,
+    cx: Cx<Server>,
     _: get_capabilities::Request,
 ) -> Result<get_capabilities::Response, ApiError> {
     let available =
@@ -68,5 +69,7 @@ pub(super) async fn capabilities(
     capabilities.change_password = ChangePasswordCapability::new(true);
     capabilities.thirdparty_id_changes = ThirdPartyIdChangesCapability::new(false);
     capabilities.get_login_token = GetLoginTokenCapability::new(false);
+    capabilities.account_moderation =
+        AccountModerationCapability::new(cx.is_admin(), cx.is_admin());
     Ok(get_capabilities::Response::new(capabilities))
 }

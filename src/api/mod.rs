@@ -5,15 +5,18 @@ mod account_data;
 mod context;
 mod create_room;
 mod credentials;
+pub(crate) mod deactivate;
 pub(crate) mod delayed;
 mod device;
 pub(crate) mod directory;
 mod discovery;
 mod error;
 mod filter;
+pub(crate) mod guests;
 mod keys;
 mod login;
 mod membership;
+mod moderation;
 mod old_sync;
 #[allow(dead_code, reason = "the pages are still to come")]
 mod page;
@@ -25,10 +28,12 @@ mod receipt;
 mod registration;
 mod relations;
 mod report;
+mod rights;
 mod room_state;
 mod search;
 mod send;
 mod session;
+pub(crate) mod shared_secret;
 mod sliding;
 mod space;
 mod sync;
@@ -51,7 +56,7 @@ use crate::{
     decide::Proposal,
     engine::{Durable, Engine},
     events::Viewer,
-    http::{Access, ApiError, App, Caller, Cx, Session, Table},
+    http::{Access, ApiError, App, Caller, Cx, OpenTo, Session, Table},
     outbound::Outbound,
     passwords::Passwords,
     presence::Tracker,
@@ -74,6 +79,7 @@ pub(crate) struct Server {
     pub(crate) outbound: Outbound,
     pub(crate) passwords: Passwords,
     pub(crate) uiaa: uiaa::Sessions,
+    pub(crate) nonces: shared_secret::Nonces,
     pub(crate) known_members: KnownMembers,
     pub(crate) search: Arc<Search>,
     pub(crate) catalogue: directory::Catalogue,
@@ -88,7 +94,7 @@ const REQUIRED: Access = Access::Required;
 
 /// Every endpoint there is, section by section of the client-server API.
 pub(crate) fn endpoints(config: &Config) -> Table<Server> {
-    Table::new(&config.server.prefixes)
+    Table::new(&config.server.prefixes, rights::of)
         // Discovery
         .on(discovery::versions)
         .on(discovery::well_known)
@@ -104,6 +110,16 @@ pub(crate) fn endpoints(config: &Config) -> Table<Server> {
         .on(session::logout_all)
         .on(session::whoami)
         .on(password::change_password)
+        .on(deactivate::deactivate)
+        .raw_json(GET, shared_secret::PATH, Access::None, shared_secret::nonce)
+        .raw_json(Method::POST, shared_secret::PATH, Access::None, shared_secret::register)
+        // Administration
+        .on(moderation::is_locked)
+        .on(moderation::lock)
+        .on(moderation::is_suspended)
+        .on(moderation::suspend)
+        .on(moderation::whois)
+        // Devices, profile, account data
         .on(device::list)
         .on(device::get)
         .on(device::rename)
@@ -240,6 +256,10 @@ pub(crate) fn endpoints(config: &Config) -> Table<Server> {
 impl App for Server {
     fn authenticate<'a>(&'a self, token: &'a str) -> BoxFuture<'a, Result<Session, ApiError>> {
         Box::pin(session::authenticate(self, token))
+    }
+
+    fn admit(&self, session: &Session, open_to: OpenTo) -> Result<(), ApiError> {
+        rights::admit(self, session, open_to)
     }
 }
 

@@ -11,7 +11,7 @@ use ruma::{
 use super::{Server, credentials::check_password, uiaa::Purpose};
 use crate::{
     decide::account::{SetPassword, Which},
-    http::{ApiError, Cx, Session},
+    http::{ApiError, Cx, ErrorCode, Session},
     limits,
     record::command::Secret,
 };
@@ -52,6 +52,13 @@ pub(super) async fn verified(
     let stored = account.and_then(|account| account.read().password.latest().cloned().flatten());
     let right = password.len() <= limits::PASSWORD_BYTES
         && app.passwords.verify(password, stored.clone()).await;
+    // No secret: nobody else can have the name.
+    if user_id.as_ref().is_some_and(|id| app.engine.state().accounts.is_deactivated(id)) {
+        return Err(ApiError::new(
+            ErrorCode::UserDeactivated,
+            "This account has been deactivated.",
+        ));
+    }
     match (user_id, stored) {
         (Some(user_id), Some(stored)) if right => Ok((user_id, stored)),
         _ => Err(ApiError::forbidden("Wrong user name or password.")),

@@ -132,7 +132,7 @@ pub(super) async fn available(
 }
 
 /// The user id that `username` gives, if it is valid and free.
-fn free_user_id(app: &Server, username: &str) -> Result<OwnedUserId, ApiError> {
+pub(super) fn free_user_id(app: &Server, username: &str) -> Result<OwnedUserId, ApiError> {
     let user_id = local_user_id(app, username)?;
     if app.engine.state().accounts.contains(&user_id) {
         return Err(ApiError::new(ErrorCode::UserInUse, "This user name is taken."));

@@ -7,7 +7,7 @@ use crate::{
     events::StoredEvent,
     record::{
         Command, Offset, Payload, Record,
-        command::{DelayedOutcome, LogErase, PresenceState, Receipt},
+        command::{DelayedOutcome, LogErase, PresenceState, Receipt, UserStatus},
     },
     state::Membership,
 };
@@ -56,6 +56,11 @@ fn of_command(record: &Record, command: Command, who: String) -> (String, String
             (body.user_id.to_string(), format!("registered{with}"))
         }
         Command::UserPassword(body) => (body.user_id.to_string(), "has a new password".to_owned()),
+        Command::UserStatus(body) => (who, of_status(body)),
+        Command::UserDeactivate(body) => {
+            let erased = if body.erase { " and erased what they sent" } else { "" };
+            (who, format!("deactivated {}{erased}{}", body.user_id, because(body.reason)))
+        }
         Command::DeviceLogin(body) => {
             let name = body.display_name.map_or_else(String::new, |name| format!(" ({name})"));
             (body.user_id.to_string(), format!("logged in on {}{name}", body.device_id))
@@ -189,6 +194,26 @@ fn of_command(record: &Record, command: Command, who: String) -> (String, String
         }
         Command::AliasRemove(body) => (who, format!("removed {}", body.alias)),
     }
+}
+
+fn of_status(body: UserStatus) -> String {
+    let UserStatus { user_id, admin, locked, suspended, reason } = body;
+    let words = [
+        admin.map(|admin| match admin {
+            true => format!("made {user_id} an administrator"),
+            false => format!("took administration from {user_id}"),
+        }),
+        locked.map(|locked| format!("{} {user_id}", if locked { "locked" } else { "unlocked" })),
+        suspended.map(|suspended| {
+            format!("{} {user_id}", if suspended { "suspended" } else { "unsuspended" })
+        }),
+    ];
+    let words: Vec<_> = words.into_iter().flatten().collect();
+    words.join(", ") + &because(reason)
+}
+
+fn because(reason: Option<String>) -> String {
+    reason.map_or_else(String::new, |reason| format!(": {reason}"))
 }
 
 fn of_erasure(body: &LogErase) -> String {

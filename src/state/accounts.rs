@@ -1,6 +1,9 @@
 //! Accounts: users, their passwords, devices, tokens, profiles, account data and filters.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
 
 use dashmap::DashMap;
 use parking_lot::RwLock;
@@ -12,8 +15,8 @@ use crate::record::{
     Offset,
     command::{
         AccountDataSet, AccountKind, DeviceConfirm, DeviceLogin, DeviceRefresh, DeviceRemove,
-        DeviceRename, FilterCreate, ProfileSet, Secret, TokenHash, Tokens, UserPassword,
-        UserRegister,
+        DeviceRename, FilterCreate, ProfileSet, Secret, TokenHash, Tokens, UserDeactivate,
+        UserPassword, UserRegister, UserStatus,
     },
 };
 
@@ -26,6 +29,8 @@ pub struct Account {
     pub kind: AccountKind,
     /// Offset of the registration.
     pub registered: Offset,
+    /// What the account may do.
+    pub standing: Standing,
     /// Password hash in PHC form; none for accounts without a password.
     pub password: History<Option<Secret>>,
     /// Devices by id; a removed device is `None` from then on.
@@ -38,6 +43,23 @@ pub struct Account {
     pub filters: BTreeMap<String, Offset>,
     /// Offset of the last record that changed any of this.
     pub changed: Offset,
+}
+
+/// What an account may do, as those who run the server have decided.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Standing {
+    /// It is a guest's.
+    pub guest: bool,
+    /// It is an administrator's.
+    pub admin: bool,
+    /// Nobody may use it for now.
+    pub locked: bool,
+    /// It may read, and little else.
+    pub suspended: bool,
+    /// It is closed for ever, since this offset.
+    pub deactivated: Option<Offset>,
+    /// What it sent is kept from those who had not seen it by this offset.
+    pub erased: Option<Offset>,
 }
 
 /// A field of a profile.
@@ -131,6 +153,8 @@ impl Account {
 pub struct Accounts {
     users: DashMap<OwnedUserId, Arc<RwLock<Account>>>,
     tokens: DashMap<TokenHash, TokenOwner>,
+    /// Those who had what they sent erased, and when: few, and asked for with every event that is shown.
+    erased: RwLock<HashMap<OwnedUserId, Offset>>,
 }
 
 /// Whose a token is.
@@ -166,6 +190,33 @@ impl Accounts {
     #[must_use]
     pub fn contains(&self, user_id: &UserId) -> bool {
         self.users.contains_key(user_id)
+    }
+
+    /// What the account of `user_id` may do; `None` if there is no such account.
+    #[must_use]
+    pub fn standing(&self, user_id: &UserId) -> Option<Standing> {
+        let account = self.get(user_id)?;
+        let standing = account.read().standing;
+        Some(standing)
+    }
+
+    /// Whether there was an account of this id that is closed now.
+    #[must_use]
+    pub fn is_deactivated(&self, user_id: &UserId) -> bool {
+        self.standing(user_id).is_some_and(|standing| standing.deactivated.is_some())
+    }
+
+    /// Whether the account is a guest's.
+    #[must_use]
+    pub fn is_guest(&self, user_id: &UserId) -> bool {
+        self.standing(user_id).is_some_and(|standing| standing.guest)
+    }
+
+    /// Since when what `user_id` sent is kept from those who had not seen it; `None` if it is not.
+    #[must_use]
+    pub fn erased(&self, user_id: &UserId) -> Option<Offset> {
+        let erased = self.erased.read();
+        if erased.is_empty() { None } else { erased.get(user_id).copied() }
     }
 
     /// How many accounts there are.
@@ -222,6 +273,7 @@ impl Accounts {
             user_id: body.user_id.clone(),
             kind: body.kind,
             registered: offset,
+            standing: Standing { guest: body.kind == AccountKind::Guest, ..Standing::default() },
             password,
             devices: BTreeMap::new(),
             profile: BTreeMap::new(),
@@ -236,6 +288,34 @@ impl Accounts {
         self.change(&body.user_id, offset, |account| {
             account.password.push(offset, Some(body.password));
         });
+    }
+
+    pub(super) fn set_status(&self, offset: Offset, body: &UserStatus) {
+        self.change(&body.user_id, offset, |account| {
+            let standing = &mut account.standing;
+            standing.admin = body.admin.unwrap_or(standing.admin);
+            standing.locked = body.locked.unwrap_or(standing.locked);
+            standing.suspended = body.suspended.unwrap_or(standing.suspended);
+        });
+    }
+
+    pub(super) fn deactivate(&self, offset: Offset, body: &UserDeactivate) {
+        self.change(&body.user_id, offset, |account| {
+            account.standing.deactivated.get_or_insert(offset);
+            account.standing.admin = false;
+            if account.password.latest().is_some_and(Option::is_some) {
+                account.password.push(offset, None);
+            }
+            if body.erase {
+                account.standing.erased.get_or_insert(offset);
+                account.profile.clear();
+                account.account_data.clear();
+                account.filters.clear();
+            }
+        });
+        if body.erase {
+            self.erased.write().entry(body.user_id.clone()).or_insert(offset);
+        }
     }
 
     pub(super) fn login(&self, offset: Offset, body: DeviceLogin) -> Option<Offset> {
