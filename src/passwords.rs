@@ -18,7 +18,7 @@ const MAX_ITERATIONS: u32 = 10_000_000;
 const SCHEME: &str = "$pbkdf2-sha512$i=";
 
 /// Makes and checks password hashes.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Passwords {
     iterations: u32,
     slots: Arc<Semaphore>,

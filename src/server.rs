@@ -13,7 +13,7 @@ use tokio::{net::TcpListener, sync::watch, task::JoinHandle};
 use tracing::{error, info, warn};
 
 use crate::{
-    admin,
+    admin::{self, office::Office},
     api::{self, uiaa},
     checkpoint::Checkpoint,
     clock::{Clock, random_bytes},
@@ -112,7 +112,9 @@ pub async fn run(
     watch_for_failure(&log);
 
     let shutdown = Shutdown::when(stop);
-    let admin = serve_admin(&config, &log, &shutdown);
+    let passwords = Passwords::new(config.passwords.iterations, config.concurrent_hashes());
+    let office = Office { engine: Arc::clone(&engine), passwords: passwords.clone() };
+    let admin = serve_admin(&config, &log, office, &shutdown);
     let search = Search::start(&config.server.data_dir, Arc::clone(&engine));
     let search = Arc::new(search.map_err(ServerError::Search)?);
     let around = engine.state().presence.around().into_iter();
@@ -120,7 +122,7 @@ pub async fn run(
         around.filter_map(|user| Some((user.clone(), engine.state().presence.get(&user)?)));
     let app = Arc::new(api::Server {
         presence: Tracker::new(&config.presence, around, engine.clock().now_ms()),
-        passwords: Passwords::new(config.passwords.iterations, config.concurrent_hashes()),
+        passwords,
         engine: Arc::clone(&engine),
         outbound: Outbound::new().map_err(|error| ServerError::Outbound(error.into()))?,
         uiaa: uiaa::Sessions::default(),
@@ -306,11 +308,17 @@ fn compaction_is_due(engine: &Engine, log: &SledLog) -> bool {
     superseded > 0 && superseded >= engine.head().offset().get() / SUPERSEDED_SHARE
 }
 
-/// Lets the history tool read the log of the running server, which holds the directory's lock.
-fn serve_admin(config: &Config, log: &Arc<SledLog>, shutdown: &Shutdown) -> Option<JoinHandle<()>> {
+/// Lets the command line act on the running server and the history tool read its log: it holds the
+/// directory's lock.
+fn serve_admin(
+    config: &Config,
+    log: &Arc<SledLog>,
+    office: Office,
+    shutdown: &Shutdown,
+) -> Option<JoinHandle<()>> {
     let path = admin::socket_path(&config.server.data_dir);
     let log = Arc::clone(log) as Arc<dyn Log>;
-    match admin::serve(&path, log, shutdown.clone()) {
+    match admin::serve(&path, log, Some(Arc::new(office)), shutdown.clone()) {
         Ok(task) => Some(task),
         Err(error) => {
             // The server does its work without it; the tool then reads the archive.

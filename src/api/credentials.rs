@@ -60,7 +60,7 @@ pub(super) fn device_id_or_new(asked: Option<OwnedDeviceId>) -> Result<OwnedDevi
 }
 
 /// The bounds on a new password.
-pub(super) fn check_password(password: &str) -> Result<(), ApiError> {
+pub(crate) fn check_password(password: &str) -> Result<(), ApiError> {
     if password.is_empty() {
         return Err(ApiError::new(ErrorCode::WeakPassword, "A password cannot be empty."));
     }
@@ -71,7 +71,7 @@ pub(super) fn check_password(password: &str) -> Result<(), ApiError> {
 }
 
 /// A display name within its bound.
-pub(super) fn short_name(name: Option<String>) -> Result<Option<String>, ApiError> {
+pub(crate) fn short_name(name: Option<String>) -> Result<Option<String>, ApiError> {
     match name {
         Some(name) if name.len() > limits::DISPLAY_NAME_BYTES => {
             Err(ApiError::too_large("The display name is too long."))

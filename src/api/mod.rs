@@ -89,6 +89,9 @@ pub(crate) struct Server {
     pub(crate) unread: Unread,
 }
 
+pub(crate) use credentials::{check_password, short_name};
+pub(crate) use registration::new_user_id_of;
+
 const GET: Method = Method::GET;
 const REQUIRED: Access = Access::Required;
 

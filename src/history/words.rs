@@ -27,11 +27,20 @@ pub struct Words {
 #[must_use]
 pub fn of_record(record: &Record) -> Words {
     let origin = &record.header.origin.user;
-    let who = if origin.is_empty() { "server".to_owned() } else { origin.to_string() };
+    let who = match &**origin {
+        "" => "server".to_owned(),
+        "admin" => format!("admin ({})", record.header.origin.device),
+        user => user.to_owned(),
+    };
     let room = record.header.stream.room_id().map(ToString::to_string);
     let (who, text) = match record.command() {
         Ok(Some(command)) => {
-            let (who, text) = of_command(record, command, who);
+            let (said, mut text) = of_command(record, command, who.clone());
+            if origin.as_ref() == "admin" && said != who {
+                // It is told of the one whom it concerns; another did it.
+                text = format!("{text} (done by {who})");
+            }
+            let who = said;
             let erased = matches!(record.payload, Payload::Reduced(_));
             (who, if erased { text + " (its content was erased)" } else { text })
         }

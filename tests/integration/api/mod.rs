@@ -2,10 +2,12 @@
 //! client-server API; the name of a test is what it shows.
 
 mod accounts;
+mod deactivate;
 mod delayed;
 mod directory;
 mod encryption;
 mod filters;
+mod guests;
 mod hostile;
 mod invites;
 mod membership;
@@ -22,9 +24,11 @@ mod rooms_create;
 mod search;
 mod sending;
 mod sessions;
+mod shared_secret;
 mod sliding;
 mod space;
 mod state;
+mod status;
 mod sync;
 mod timeline;
 mod timestamp;
