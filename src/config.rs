@@ -25,7 +25,7 @@ pub mod value;
 pub use value::{
     AdminContact, ArchiveDir, DeniedPassword, EraseAfter, FilePath, Hidden, IdentityServer,
     IdentityServerUrl, JsonTemplate, Lifetime, List, MailSecurity, OpenRegistration, OwnRate,
-    PathPrefix, PublicUrl, RedirectPrefix, ServiceUrl, UserRate,
+    PathPrefix, PublicUrl, RedirectPrefix, ServiceUrl, SharedSecret, UserRate,
 };
 use value::{Given, Setting};
 
@@ -451,6 +451,9 @@ settings! {
         /// How many accounts there may be, those of guests and those that were deactivated with them;
         /// 0 means any number. Those who register at the very same moment may get past it together.
         max_accounts: usize = 0, in 0..=1_000_000_000;
+        /// A secret by which tools make accounts, administrators' too, also while registration is closed
+        /// (`register_new_matrix_user`, at /_synapse/admin/v1/register). Best given in the environment.
+        shared_secret: SharedSecret = SharedSecret::Off;
     }
 
     /// Logging in.

@@ -13,7 +13,7 @@ use tokio::{net::TcpListener, sync::watch, task::JoinHandle};
 use tracing::{error, info, warn};
 
 use crate::{
-    admin,
+    admin::{self, office::Office},
     api::{self, uiaa},
     checkpoint::Checkpoint,
     clock::{Clock, random_bytes},
@@ -121,7 +121,13 @@ pub async fn run(
     watch_for_failure(&log);
 
     let shutdown = Shutdown::when(stop);
-    let admin = serve_admin(&config, &log, &shutdown);
+    let passwords = Arc::new(Passwords::new(&config));
+    let office = Office {
+        engine: Arc::clone(&engine),
+        passwords: Arc::clone(&passwords),
+        policy: config.passwords.clone(),
+    };
+    let admin = serve_admin(&config, &log, office, &shutdown);
     let search = Search::start(&config.server.data_dir, Arc::clone(&engine));
     let search = Arc::new(search.map_err(ServerError::Search)?);
     let around = engine.state().presence.around().into_iter();
@@ -138,11 +144,12 @@ pub async fn run(
         signer: Signer::new(private_key),
         providers: providers.map_err(|error| ServerError::Sso(error.into()))?,
         presence: Tracker::new(&config.presence, around, engine.clock().now_ms()),
-        passwords: Passwords::new(&config),
+        passwords,
         notices: api::notices::Notices::new(&config.rate_limits),
         engine: Arc::clone(&engine),
         outbound,
         uiaa: uiaa::Sessions::default(),
+        nonces: api::shared_secret::Nonces::default(),
         known_members: KnownMembers::new(limits::KNOWN_MEMBERS_BYTES),
         search: Arc::clone(&search),
         catalogue: api::directory::Catalogue::default(),
@@ -153,6 +160,8 @@ pub async fn run(
     });
     api::typing::resume(&engine);
     api::profile::resume(&engine);
+    api::deactivate::resume(&engine);
+    tokio::spawn(api::guests::keep_out(Arc::clone(&engine), shutdown.clone()));
     let clock = engine.clock().clone();
     let presence = api::presence::Writer(Arc::clone(&app));
     tokio::spawn(timers::keep(presence, clock.clone(), shutdown.clone()));
@@ -326,11 +335,17 @@ fn compaction_is_due(engine: &Engine, log: &SledLog) -> bool {
     superseded > 0 && superseded >= engine.head().offset().get() / SUPERSEDED_SHARE
 }
 
-/// Lets the history tool read the log of the running server, which holds the directory's lock.
-fn serve_admin(config: &Config, log: &Arc<SledLog>, shutdown: &Shutdown) -> Option<JoinHandle<()>> {
+/// Lets the command line act on the running server and the history tool read its log: it holds the
+/// directory's lock.
+fn serve_admin(
+    config: &Config,
+    log: &Arc<SledLog>,
+    office: Office,
+    shutdown: &Shutdown,
+) -> Option<JoinHandle<()>> {
     let path = admin::socket_path(&config.server.data_dir);
     let log = Arc::clone(log) as Arc<dyn Log>;
-    match admin::serve(&path, log, shutdown.clone()) {
+    match admin::serve(&path, log, Some(Arc::new(office)), shutdown.clone()) {
         Ok(task) => Some(task),
         Err(error) => {
             // The server does its work without it; the tool then reads the archive.

@@ -26,6 +26,7 @@ use logcabin::{
         presence::SetPresence,
         report::{Report, Subject},
         send::SendEvent,
+        status::{Deactivate, SetStatus},
         to_device::{Acknowledge, SendToDevice},
     },
     engine::{Engine, Options, SweepPolicy},
@@ -279,6 +280,13 @@ async fn fill(engine: &Engine) {
         log_out: Some(Which::All),
     });
     propose!(RemoveDevices { user_id: bob.clone(), which: Which::All });
+    propose!(SetStatus {
+        user_id: bob.clone(),
+        admin: Some(true),
+        locked: None,
+        suspended: Some(true),
+        reason: Some("a reason".to_owned()),
+    });
     let field = "m.tz".to_owned();
     let value = Some("Europe/Berlin".into());
     assert!(propose!(SetProfile { user_id: ann.clone(), field, value }));
@@ -411,4 +419,6 @@ async fn fill(engine: &Engine) {
         propose!(SetAlias { alias: alias.clone(), room_id: to, sender: ann.clone() });
         propose!(RemoveAlias { alias, room_id, sender: ann.clone(), ts });
     }
+    let reason = Some("left for good".to_owned());
+    assert!(propose!(Deactivate { user_id: bob, erase: true, reason, ts: 1_770_000_002_000 }));
 }

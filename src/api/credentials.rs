@@ -85,7 +85,7 @@ pub(super) fn check_password(
 }
 
 /// A display name within its bound.
-pub(super) fn short_name(name: Option<String>) -> Result<Option<String>, ApiError> {
+pub(crate) fn short_name(name: Option<String>) -> Result<Option<String>, ApiError> {
     match name {
         Some(name) if name.len() > limits::DISPLAY_NAME_BYTES => {
             Err(ApiError::too_large("The display name is too long."))

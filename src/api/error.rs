@@ -64,6 +64,10 @@ impl From<Refusal> for ApiError {
             Refusal::TooManyMessages { wait_ms } => {
                 Self::limit_exceeded(std::time::Duration::from_millis(wait_ms.max(1)))
             }
+            Refusal::UserDeactivated => Self::new(ErrorCode::UserDeactivated, text),
+            Refusal::UserLocked => Self::new(ErrorCode::UserLocked, text),
+            Refusal::UserSuspended => Self::new(ErrorCode::UserSuspended, text),
+            Refusal::GuestAccessForbidden => Self::new(ErrorCode::GuestAccessForbidden, text),
             Refusal::UnknownToken => Self::unknown_token(false),
             Refusal::Broken => Self::internal("a decision panicked"),
             Refusal::Read(error) => error.into(),

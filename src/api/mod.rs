@@ -6,12 +6,14 @@ mod capabilities;
 mod context;
 mod create_room;
 mod credentials;
+pub(crate) mod deactivate;
 pub(crate) mod delayed;
 mod device;
 pub(crate) mod directory;
 mod discovery;
 mod error;
 mod filter;
+pub(crate) mod guests;
 mod identity;
 mod key_backup;
 mod keys;
@@ -19,6 +21,7 @@ mod login;
 mod login_page;
 mod login_token;
 mod membership;
+mod moderation;
 #[allow(dead_code, reason = "what sends messages is still to come")]
 pub(crate) mod notices;
 mod old_sync;
@@ -32,10 +35,12 @@ mod receipt;
 mod registration;
 mod relations;
 mod report;
+mod rights;
 mod room_state;
 mod search;
 mod send;
 mod session;
+pub(crate) mod shared_secret;
 mod sliding;
 mod space;
 mod sso;
@@ -66,7 +71,7 @@ use crate::{
     decide::Proposal,
     engine::{Durable, Engine},
     events::Viewer,
-    http::{Access, ApiError, App, Caller, Cx, Session, Table},
+    http::{Access, ApiError, App, Caller, Cx, OpenTo, Session, Table},
     messages::Messages,
     oidc::Providers,
     outbound::Outbound,
@@ -94,10 +99,11 @@ pub(crate) struct Server {
     /// Providers of single sign-on.
     pub(crate) providers: Providers,
     pub(crate) signer: Signer,
-    pub(crate) passwords: Passwords,
+    pub(crate) passwords: Arc<Passwords>,
     #[allow(dead_code, reason = "what sends messages is still to come")]
     pub(crate) notices: notices::Notices,
     pub(crate) uiaa: uiaa::Sessions,
+    pub(crate) nonces: shared_secret::Nonces,
     pub(crate) known_members: KnownMembers,
     pub(crate) search: Arc<Search>,
     pub(crate) catalogue: directory::Catalogue,
@@ -107,12 +113,15 @@ pub(crate) struct Server {
     pub(crate) unread: Unread,
 }
 
+pub(crate) use credentials::short_name;
+pub(crate) use registration::new_user_id_of;
+
 const GET: Method = Method::GET;
 const REQUIRED: Access = Access::Required;
 
 /// Every endpoint there is, section by section of the client-server API.
 pub(crate) fn endpoints(config: &Config) -> Table<Server> {
-    Table::new(&config.server.prefixes)
+    Table::new(&config.server.prefixes, rights::of)
         // Discovery
         .on(discovery::versions)
         .on(discovery::well_known)
@@ -153,6 +162,16 @@ pub(crate) fn endpoints(config: &Config) -> Table<Server> {
         .on(threepid::bind)
         .on(threepid::unbind)
         .on(threepid::delete)
+        .on(deactivate::deactivate)
+        .raw_json(GET, shared_secret::PATH, Access::None, shared_secret::nonce)
+        .raw_json(Method::POST, shared_secret::PATH, Access::None, shared_secret::register)
+        // Administration
+        .on(moderation::is_locked)
+        .on(moderation::lock)
+        .on(moderation::is_suspended)
+        .on(moderation::suspend)
+        .on(moderation::whois)
+        // Devices, profile, account data
         .on(device::list)
         .on(device::get)
         .on(device::rename)
@@ -312,6 +331,10 @@ impl App for Server {
 
     fn seen(&self, session: &Session, client: IpAddr) {
         self.passwords.seen(&session.user_id, client);
+    }
+
+    fn admit(&self, session: &Session, open_to: OpenTo) -> Result<(), ApiError> {
+        rights::admit(self, session, open_to)
     }
 }
 

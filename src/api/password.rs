@@ -18,7 +18,7 @@ use crate::{
         account::{RenewPassword, SetPassword, Which},
         threepid::{ResetPassword, SpendValidation},
     },
-    http::{ApiError, Caller as _, Cx, Session},
+    http::{ApiError, Caller as _, Cx, ErrorCode, Session},
     passwords::{Guess, Verdict},
     record::{Offset, Origin},
 };
@@ -127,6 +127,11 @@ pub(super) async fn verified(
     });
     let guess = Guess { name: &name, client };
     let verdict = app.passwords.check(guess, password, stored.clone()).await?;
+    // No secret: nobody else can have the name.
+    if user_id.as_ref().is_some_and(|id| app.engine.state().accounts.is_deactivated(id)) {
+        let message = "This account has been deactivated.";
+        return Err(ApiError::new(ErrorCode::UserDeactivated, message));
+    }
     let (Verdict::Right { renewed }, Some(user_id), Some(weaker)) = (verdict, user_id, stored)
     else {
         return Err(ApiError::forbidden("Wrong user name or password."));

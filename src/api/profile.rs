@@ -84,6 +84,13 @@ async fn set(cx: &Cx<Server>, field: String, value: Option<Value>) -> Result<(),
     if field.len() > limits::IDENTIFIER_BYTES {
         return Err(ApiError::invalid_param("The field's name is too long."));
     }
+    // As the specification lists what guests may call ("Guest Access").
+    if field != "displayname" && cx.app.engine.state().accounts.is_guest(&cx.caller.user_id) {
+        return Err(ApiError::new(
+            ErrorCode::GuestAccessForbidden,
+            "Guests may set no more than their display name.",
+        ));
+    }
     let in_rooms = matches!(field.as_str(), "displayname" | "avatar_url");
     if in_rooms && value.as_ref().is_some_and(|value| !value.is_string()) {
         return Err(ApiError::bad_json("This field holds a string."));

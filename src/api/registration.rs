@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use ruma::{
-    OwnedDeviceId, OwnedUserId, UserId,
+    OwnedDeviceId, OwnedUserId, ServerName, UserId,
     api::client::{
         account::{
             check_registration_token_validity::v1 as check_token,
@@ -128,7 +128,7 @@ pub(super) async fn available(
 
 /// The user id that `username` gives, if it is valid and free.
 pub(super) fn free_user_id(app: &Server, username: &str) -> Result<OwnedUserId, ApiError> {
-    let user_id = local_user_id(app, username)?;
+    let user_id = new_user_id_of(&app.config.server.name, username)?;
     if app.engine.state().accounts.contains(&user_id) {
         return Err(ApiError::new(ErrorCode::UserInUse, "This user name is taken."));
     }
@@ -137,14 +137,17 @@ pub(super) fn free_user_id(app: &Server, username: &str) -> Result<OwnedUserId, 
 
 /// The user id of a new user with this name (appendices, "User Identifiers"). Capital letters are
 /// mapped to small ones; everything else that a localpart cannot hold is refused.
-fn local_user_id(app: &Server, username: &str) -> Result<OwnedUserId, ApiError> {
+pub(crate) fn new_user_id_of(
+    server_name: &ServerName,
+    username: &str,
+) -> Result<OwnedUserId, ApiError> {
     let invalid = |why: &'static str| ApiError::new(ErrorCode::InvalidUsername, why);
     let localpart = username.to_ascii_lowercase();
     let valid = |c: char| matches!(c, 'a'..='z' | '0'..='9' | '.' | '_' | '=' | '-' | '/' | '+');
     if localpart.is_empty() || !localpart.chars().all(valid) {
         return Err(invalid("A user name consists of a-z, 0-9 and the characters . _ = - / +"));
     }
-    let user_id = UserId::parse_with_server_name(localpart, &app.config.server.name)
+    let user_id = UserId::parse_with_server_name(localpart, server_name)
         .map_err(|_| invalid("This cannot be a user name."))?;
     if user_id.as_str().len() > limits::IDENTIFIER_BYTES {
         return Err(invalid("This user name is too long."));

@@ -266,7 +266,9 @@ impl Wanted {
         let Some(event) = view.events.get(hit.place.event)? else { return Ok(None) };
         let Some(room) = rooms.get(&hit.room) else { return Ok(None) };
         let visible = |event: &EventRef| -> Result<bool, ApiError> {
-            Ok(room.redaction_of(event.offset, view.at()).is_none() && view.may_see(room, event)?)
+            Ok(room.redaction_of(event.offset, view.at()).is_none()
+                && view.may_see(room, event)?
+                && !view.is_erased(room, event)?)
         };
         let of_group = self.after.as_ref().and_then(|after| after.sender.as_ref());
         if of_group.is_some_and(|sender| *sender != event.sender)

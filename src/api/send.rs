@@ -1,7 +1,7 @@
 //! Sending events.
 
 use ruma::{
-    CanonicalJsonObject, CanonicalJsonValue, OwnedEventId, OwnedRoomId, UserId,
+    CanonicalJsonObject, CanonicalJsonValue, EventId, OwnedEventId, OwnedRoomId, UserId,
     api::client::{
         message::send_message_event::v3 as send_message_event,
         redact::redact_event::v3 as redact_event, state::send_state_event::v3 as send_state_event,
@@ -17,6 +17,7 @@ use super::{
     delayed::{self, Delay},
     json,
     membership::check_invitee,
+    rights::suspended,
 };
 use crate::{
     decide::{canonical, send::SendEvent},
@@ -112,10 +113,27 @@ pub(super) async fn state(
     json(&json!({ "event_id": event_id }))
 }
 
+/// A suspended user may take back what they sent themselves, and no more (client-server API, "Account
+/// suspension").
+fn must_own_if_suspended(cx: &Cx<Server>, event_id: &EventId) -> Result<(), ApiError> {
+    let engine = &cx.app.engine;
+    let standing = engine.state().accounts.standing(&cx.caller.user_id);
+    if !standing.is_some_and(|standing| standing.suspended) {
+        return Ok(());
+    }
+    let event = engine.events().find(engine.state(), event_id)?;
+    if event.is_none_or(|event| event.sender == cx.caller.user_id) {
+        Ok(())
+    } else {
+        Err(suspended())
+    }
+}
+
 pub(super) async fn redact(
     cx: Cx<Server>,
     request: redact_event::Request,
 ) -> Result<redact_event::Response, ApiError> {
+    must_own_if_suspended(&cx, &request.event_id)?;
     let scope = format!("redact/{}/{}", request.room_id, request.event_id);
     let transaction = transaction(&cx, scope, request.txn_id.as_str())?;
     let mut content = CanonicalJsonObject::new();

@@ -111,7 +111,8 @@ pub(super) async fn whoami(
     cx: Cx<Server>,
     _: whoami_v3::Request,
 ) -> Result<whoami_v3::Response, ApiError> {
-    let mut response = whoami_v3::Response::new(cx.caller.user_id, false);
+    let is_guest = cx.app.engine.state().accounts.is_guest(&cx.caller.user_id);
+    let mut response = whoami_v3::Response::new(cx.caller.user_id, is_guest);
     response.device_id = Some(cx.caller.device_id);
     Ok(response)
 }

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use ruma::api::client::sync::sync_events::v3 as sync_events;
 use tokio::time::{Instant, timeout_at};
 
-use super::{Server, at_length, filter, json, presence, to_device};
+use super::{Server, at_length, filter, json, presence, rights::locked, to_device};
 use crate::{
     http::{ApiError, Cx},
     sync::{
@@ -91,9 +91,12 @@ pub(super) async fn long_poll<T>(
     }
 }
 
-/// A session that ended while the sync waited learns so at once.
+/// A session that ended, or was locked, while the sync waited learns so at once.
 pub(super) fn still_logged_in(cx: &Cx<Server>) -> Result<(), ApiError> {
     let account = cx.app.engine.state().accounts.get(&cx.caller.user_id);
+    if account.as_ref().is_some_and(|account| account.read().standing.locked) {
+        return Err(locked());
+    }
     let device = account.and_then(|account| account.read().device(&cx.caller.device_id).cloned());
     if device.is_some_and(|device| device.session == cx.caller.session) {
         Ok(())

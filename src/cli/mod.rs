@@ -10,11 +10,14 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::config::{Config, ConfigError, Effective, Override};
 
+mod act;
 mod config;
 mod endpoints;
+mod password;
 mod replay;
 mod restore;
 mod serve;
+mod user;
 mod verify;
 
 /// A Matrix-compatible homeserver whose only truth is an append-only log.
@@ -41,6 +44,7 @@ enum Command {
     Replay(replay::Replay),
     Verify(verify::Verify),
     Restore(restore::Restore),
+    User(user::User),
 }
 
 impl Cli {
@@ -57,6 +61,7 @@ impl Cli {
             Some(Command::Replay(replay)) => replay.run(),
             Some(Command::Verify(verify)) => verify.run(),
             Some(Command::Restore(restore)) => restore.run(),
+            Some(Command::User(user)) => user.run(),
         }
     }
 }

@@ -767,3 +767,49 @@ impl Setting for Rate {
         Value::String(self.to_string())
     }
 }
+
+/// A secret that others who make accounts know.
+#[derive(Clone, PartialEq, Eq)]
+pub enum SharedSecret {
+    /// There is none.
+    Off,
+    /// This one.
+    Text(Box<str>),
+}
+
+impl SharedSecret {
+    /// Whoever guesses it is an administrator: this many characters at least.
+    const SHORTEST: usize = 16;
+
+    /// The secret, if there is one.
+    #[must_use]
+    pub fn text(&self) -> Option<&str> {
+        match self {
+            Self::Off => None,
+            Self::Text(text) => Some(text),
+        }
+    }
+}
+
+impl fmt::Debug for SharedSecret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if *self == Self::Off { "Off" } else { "(secret)" })
+    }
+}
+
+impl Setting for SharedSecret {
+    const ALLOWED: &'static str = "\"off\" or a text of 16 characters or more";
+
+    fn read(given: &Given<'_>) -> Option<Self> {
+        match given.text()? {
+            "off" => Some(Self::Off),
+            text if text.chars().count() < Self::SHORTEST => None,
+            text => Some(Self::Text(text.into())),
+        }
+    }
+
+    /// It is printed for people to read: what stands for the secret is not taken for one.
+    fn to_toml(&self) -> Value {
+        Value::String(if *self == Self::Off { "off" } else { "(hidden)" }.to_owned())
+    }
+}

@@ -18,6 +18,7 @@ use crate::{
         },
     },
     state::Accounts,
+    state::Standing,
 };
 
 pub(super) fn no_account() -> Refusal {
@@ -44,6 +45,15 @@ impl AccountLimit {
             return Err(Refusal::TooManyAccounts { admin_contact });
         }
         Ok(())
+    }
+}
+
+/// Refuses new tokens to an account that is closed or locked.
+fn may_have_a_session(standing: Standing) -> Result<(), Refusal> {
+    match standing {
+        Standing { deactivated: Some(_), .. } => Err(Refusal::UserDeactivated),
+        Standing { locked: true, .. } => Err(Refusal::UserLocked),
+        _ => Ok(()),
     }
 }
 
@@ -134,6 +144,8 @@ impl Proposal for Login {
     fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
         let account = turn.env.state.accounts.get(&self.user_id).ok_or_else(no_account)?;
         let account = account.read();
+        // Here, so that no way of logging in can forget it.
+        may_have_a_session(account.standing)?;
         if self.verified.is_some_and(|verified| verified != account.password.last_change()) {
             return Err(Refusal::Forbidden("Wrong user name or password.".to_owned()));
         }
@@ -303,6 +315,8 @@ impl Proposal for Refresh {
     fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
         let token = turn.env.state.accounts.refresh_token(&self.presented);
         let token = token.ok_or(Refusal::UnknownToken)?;
+        let standing = turn.env.state.accounts.standing(&self.user_id).unwrap_or_default();
+        may_have_a_session(standing)?;
         if token.unconfirmed {
             // Presenting a new refresh token is a use of it: the tokens before it end.
             turn.append(
@@ -462,8 +476,9 @@ impl Proposal for SetPassword {
             Some(which) => which.of(turn, &self.user_id)?,
             None => Vec::new(),
         };
-        if !turn.env.state.accounts.contains(&self.user_id) {
-            return Err(no_account());
+        let standing = turn.env.state.accounts.standing(&self.user_id).ok_or_else(no_account)?;
+        if standing.deactivated.is_some() {
+            return Err(Refusal::UserDeactivated);
         }
         let (user_id, password) = (self.user_id.clone(), self.password.clone());
         turn.append(self.stream(), UserPassword { user_id, password, renewed: false });
@@ -525,6 +540,9 @@ impl Proposal for SetProfile {
 
     fn decide(&self, turn: &mut Turn<'_>) -> Result<bool, Refusal> {
         let account = turn.env.state.accounts.get(&self.user_id).ok_or_else(no_account)?;
+        if account.read().standing.deactivated.is_some() {
+            return Err(Refusal::UserDeactivated);
+        }
         let before = account.read().profile_field(&self.field).cloned();
         if before == self.value {
             return Ok(false);

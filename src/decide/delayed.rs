@@ -13,7 +13,7 @@ use crate::{
         Command, Stream,
         command::{DelayedFinish, DelayedOutcome, DelayedRestart, DelayedSchedule, Transaction},
     },
-    state::DelayedEvent,
+    state::{DelayedEvent, Standing},
 };
 
 /// The code of the error with which an event is given up when someone else has set the state that it was
@@ -57,7 +57,11 @@ impl Proposal for Schedule {
         if let Some(delay_id) = self.scheduled_before(turn)? {
             return Ok(delay_id);
         }
+        turn.rests_on(Stream::user(&self.user_id));
         let state = &turn.env.state;
+        if state.accounts.is_deactivated(&self.user_id) {
+            return Err(Refusal::UserDeactivated);
+        }
         if state.rooms.get(&self.room_id).is_none() {
             return Err(Refusal::NotFound("There is no such room.".to_owned()));
         }
@@ -205,6 +209,13 @@ impl Proposal for SendDelayed {
         if !self.by_action && delayed.due_ms() > self.ts {
             return Ok(None);
         }
+        // The schedule was made while they still might; what it sends would be sent now.
+        match turn.env.state.accounts.standing(&self.user_id).unwrap_or_default() {
+            Standing { deactivated: Some(_), .. } => return Err(Refusal::UserDeactivated),
+            Standing { locked: true, .. } => return Err(Refusal::UserLocked),
+            Standing { suspended: true, .. } => return Err(Refusal::UserSuspended),
+            _ => {}
+        }
         turn.delay_id = Some(self.delay_id.clone());
         let sent = self.event.decide(turn);
         turn.delay_id = None;
@@ -226,6 +237,16 @@ impl Turn<'_> {
         let delay_id = event.delay_id.clone();
         let finish = DelayedFinish { delay_id, outcome, by_action, ts };
         self.append(Stream::delayed(&event.user_id), finish);
+    }
+
+    /// Cancels all that a user has scheduled.
+    pub(super) fn cancel_delayed_of(&mut self, user_id: &ruma::UserId, ts: u64) {
+        self.rests_on(Stream::delayed(user_id));
+        for event in self.env.state.delayed.of(user_id) {
+            if event.finished.is_none() {
+                self.finish_delayed(&event, DelayedOutcome::Cancel, true, ts);
+            }
+        }
     }
 
     /// Gives up the delayed events that were to set a state which someone else has just set: whoever

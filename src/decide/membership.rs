@@ -76,6 +76,13 @@ impl Proposal for ChangeMembership {
 
     fn decide(&self, turn: &mut Turn<'_>) -> Result<Changed, Refusal> {
         let env = turn.env;
+        if matches!(self.change, Change::Join | Change::Knock) {
+            // Whoever closes their account leaves the rooms they are in after that: none is to follow.
+            turn.rests_on(Stream::user(&self.sender));
+            if env.state.accounts.is_deactivated(&self.sender) {
+                return Err(Refusal::UserDeactivated);
+            }
+        }
         let room = turn.room(&self.room_id)?;
         if self.sender != self.target
             && room.membership(env, &self.sender)? != Some(Membership::Join)
@@ -84,6 +91,9 @@ impl Proposal for ChangeMembership {
         }
         let now = room.membership(env, &self.target)?;
         let Some(membership) = self.checked(now)? else { return Ok(Changed::Already) };
+        if self.change == Change::Join {
+            must_take_guests(env, room, &self.target)?;
+        }
         let mut content = member_content(env, &self.target, membership, self.reason.as_deref());
         match self.change {
             Change::Invite if self.is_direct => {
@@ -183,8 +193,25 @@ impl ChangeMembership {
     }
 }
 
-/// Refuses an invite of one who takes none (client-server API, "Invite permission").
+/// Refuses to let a guest into a room that takes none (client-server API, "Guest Access").
+fn must_take_guests(env: &Env, room: &RoomDraft, user_id: &UserId) -> Result<(), Refusal> {
+    if !env.state.accounts.is_guest(user_id) {
+        return Ok(());
+    }
+    let access = room.shown_content(env, &StateEventType::RoomGuestAccess, "")?;
+    let access = access.as_ref().and_then(|content| content.get("guest_access"));
+    if access.and_then(CanonicalJsonValue::as_str) == Some("can_join") {
+        Ok(())
+    } else {
+        Err(Refusal::GuestAccessForbidden)
+    }
+}
+
+/// Refuses an invite of one who takes none (client-server API, "Invite permission"), or who is gone.
 pub(super) fn must_take_invites(env: &Env, user_id: &UserId) -> Result<(), Refusal> {
+    if env.state.accounts.is_deactivated(user_id) {
+        return Err(Refusal::Forbidden("Their account has been deactivated.".to_owned()));
+    }
     if !env.events.blocks_invites(&env.state, user_id)? {
         Ok(())
     } else {
@@ -260,6 +287,9 @@ pub(super) fn vet_content(
     match membership {
         Some("join") if sender == target => {
             let now = room.membership(env, target)?;
+            if now != Some(Membership::Join) {
+                must_take_guests(env, room, target)?;
+            }
             if !matches!(now, Some(Membership::Join | Membership::Invite | Membership::Ban)) {
                 authorise_join(env, room, target, content)?;
             }

@@ -19,6 +19,7 @@ pub mod presence;
 pub mod push;
 pub mod report;
 pub mod send;
+pub mod status;
 pub mod threepid;
 pub mod to_device;
 pub mod upgrade;
@@ -162,6 +163,18 @@ pub enum Refusal {
         /// In how many milliseconds there may be another.
         wait_ms: u64,
     },
+    /// The account is closed for ever.
+    #[error("this account has been deactivated")]
+    UserDeactivated,
+    /// The account is locked.
+    #[error("this account has been locked")]
+    UserLocked,
+    /// The account is suspended.
+    #[error("this cannot be done while the account is suspended")]
+    UserSuspended,
+    /// The room takes no guests.
+    #[error("this room does not take guests")]
+    GuestAccessForbidden,
     /// The token is not in force (any more).
     #[error("the token is not known")]
     UnknownToken,

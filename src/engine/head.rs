@@ -27,6 +27,9 @@ pub struct Head {
     /// Whose presence changed since those concerned were last woken for it.
     presence: Mutex<BTreeSet<OwnedUserId>>,
     delayed: Notify,
+    /// Rooms in which it changed whether guests may be there, until someone has looked.
+    guest_access: Mutex<BTreeSet<OwnedRoomId>>,
+    guest_access_changed: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -43,6 +46,8 @@ impl Head {
             waiting: DashMap::new(),
             presence: Mutex::default(),
             delayed: Notify::new(),
+            guest_access: Mutex::default(),
+            guest_access_changed: Notify::new(),
         }
     }
 
@@ -96,6 +101,31 @@ impl Head {
         &self.delayed
     }
 
+    /// The rooms in which it has changed whether guests may be there since this was last asked. Waits
+    /// until there is one.
+    pub async fn guest_access_changed(&self) -> BTreeSet<OwnedRoomId> {
+        loop {
+            let rooms = std::mem::take(&mut *self.guest_access.lock());
+            if !rooms.is_empty() {
+                return rooms;
+            }
+            // A notification that came before this is kept for it.
+            self.guest_access_changed.notified().await;
+        }
+    }
+
+    pub(super) fn note_guest_access(&self, effects: &[Effect]) {
+        let rooms = effects.iter().filter_map(|effect| match effect {
+            Effect::GuestAccess(room_id) => Some(room_id.clone()),
+            _ => None,
+        });
+        let rooms: Vec<_> = rooms.collect();
+        if !rooms.is_empty() {
+            self.guest_access.lock().extend(rooms);
+            self.guest_access_changed.notify_one();
+        }
+    }
+
     /// Wakes exactly those whom published effects concern. Presence is kept for later: says whether the
     /// caller is to call [`Head::wake_for_presence`] in a while.
     #[must_use]
@@ -116,7 +146,7 @@ impl Head {
                     begins |= presence.is_empty();
                     presence.insert(user_id);
                 }
-                Effect::Delayed => {}
+                Effect::Delayed | Effect::GuestAccess(_) => {}
             }
         }
         begins

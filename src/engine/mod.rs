@@ -260,6 +260,7 @@ fn follower(
         if effects.contains(&Effect::Delayed) {
             head.delayed().notify_one();
         }
+        head.note_guest_access(&effects);
         if anyone_waits && !effects.is_empty() {
             // Elsewhere, so that thousands who wait do not come before the one who wrote.
             let (state, head) = (Arc::clone(&state), Arc::clone(&head));

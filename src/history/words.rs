@@ -7,7 +7,7 @@ use crate::{
     events::StoredEvent,
     record::{
         Command, Offset, Payload, Record,
-        command::{DelayedOutcome, LogErase, PresenceState, Receipt},
+        command::{DelayedOutcome, LogErase, PresenceState, Receipt, UserStatus},
         threepid::Purpose,
     },
     state::Membership,
@@ -28,11 +28,20 @@ pub struct Words {
 #[must_use]
 pub fn of_record(record: &Record) -> Words {
     let origin = &record.header.origin.user;
-    let who = if origin.is_empty() { "server".to_owned() } else { origin.to_string() };
+    let who = match &**origin {
+        "" => "server".to_owned(),
+        "admin" => format!("admin ({})", record.header.origin.device),
+        user => user.to_owned(),
+    };
     let room = record.header.stream.room_id().map(ToString::to_string);
     let (who, text) = match record.command() {
         Ok(Some(command)) => {
-            let (who, text) = of_command(record, command, who);
+            let (said, mut text) = of_command(record, command, who.clone());
+            if origin.as_ref() == "admin" && said != who {
+                // It is told of the one whom it concerns; another did it.
+                text = format!("{text} (done by {who})");
+            }
+            let who = said;
             let erased = matches!(record.payload, Payload::Reduced(_));
             (who, if erased { text + " (its content was erased)" } else { text })
         }
@@ -68,6 +77,11 @@ fn of_command(record: &Record, command: Command, who: String) -> (String, String
                 "has a new password"
             };
             (body.user_id.to_string(), text.to_owned())
+        }
+        Command::UserStatus(body) => (who, of_status(body)),
+        Command::UserDeactivate(body) => {
+            let erased = if body.erase { " and erased what they sent" } else { "" };
+            (who, format!("deactivated {}{erased}{}", body.user_id, because(body.reason)))
         }
         Command::DeviceLogin(body) => {
             let name = body.display_name.map_or_else(String::new, |name| format!(" ({name})"));
@@ -256,6 +270,26 @@ fn of_command(record: &Record, command: Command, who: String) -> (String, String
             (body.user_id.to_string(), text)
         }
     }
+}
+
+fn of_status(body: UserStatus) -> String {
+    let UserStatus { user_id, admin, locked, suspended, reason } = body;
+    let words = [
+        admin.map(|admin| match admin {
+            true => format!("made {user_id} an administrator"),
+            false => format!("took administration from {user_id}"),
+        }),
+        locked.map(|locked| format!("{} {user_id}", if locked { "locked" } else { "unlocked" })),
+        suspended.map(|suspended| {
+            format!("{} {user_id}", if suspended { "suspended" } else { "unsuspended" })
+        }),
+    ];
+    let words: Vec<_> = words.into_iter().flatten().collect();
+    words.join(", ") + &because(reason)
+}
+
+fn because(reason: Option<String>) -> String {
+    reason.map_or_else(String::new, |reason| format!(": {reason}"))
 }
 
 fn of_erasure(body: &LogErase) -> String {

@@ -31,6 +31,17 @@ pub(crate) struct Session {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Appservice {}
 
+/// Which of those whose accounts are restricted may call an endpoint. Everyone else may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct OpenTo {
+    /// Guests (client-server API, "Guest Access").
+    pub(crate) guests: bool,
+    /// Suspended users (client-server API, "Account suspension").
+    pub(crate) suspended: bool,
+    /// Users whose account is locked (client-server API, "Account locking").
+    pub(crate) locked: bool,
+}
+
 /// Whether an endpoint wants an access token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {

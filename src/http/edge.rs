@@ -160,7 +160,11 @@ impl<A: App> Edge<A> {
         }
         match (access_token(headers, uri), route.access) {
             (Some(_), Access::Appservice) => Err(ApiError::unknown_token(false)),
-            (Some(token), _) => self.app.authenticate(&token).await.map(Some),
+            (Some(token), _) => {
+                let session = self.app.authenticate(&token).await?;
+                self.app.admit(&session, route.open_to)?;
+                Ok(Some(session))
+            }
             (None, Access::Optional) => Ok(None),
             (None, _) => Err(ApiError::missing_token()),
         }

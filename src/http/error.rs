@@ -356,6 +356,11 @@ impl ApiError {
         self.0.status
     }
 
+    /// The sentence for the client.
+    pub(crate) fn message(&self) -> &str {
+        &self.0.message
+    }
+
     /// What is for the log alone.
     pub(crate) fn cause(&self) -> Option<&(dyn Error + Send + Sync)> {
         self.0.cause.as_deref()

@@ -15,7 +15,7 @@
 //!     Ok(response)
 //! }
 //!
-//! Table::new(&config.server.prefixes).on(whoami)
+//! Table::new(&config.server.prefixes, rights).on(whoami)
 //! ```
 //!
 //! Promises: every response has CORS headers, a content type and a request id; a handler runs only
@@ -45,12 +45,12 @@ use futures_util::future::BoxFuture;
     reason = "the vocabulary of handlers, which not every build uses whole"
 )]
 pub(crate) use self::{
-    caller::{Access, Appservice, Caller, Gate, Session},
+    caller::{Access, Appservice, Caller, Gate, OpenTo, Session},
     class::Class,
     edge::Edge,
     error::{ApiError, AuthRequired, ErrorCode},
     reply::{Content, Reply},
-    table::{RawRequest, Table, TableError},
+    table::{RawRequest, Rights, Table, TableError},
 };
 use crate::{record::Origin, shutdown::Shutdown};
 
@@ -72,6 +72,10 @@ pub(crate) trait App: Send + Sync + 'static {
     fn seen(&self, session: &Session, client: IpAddr) {
         let _ = (session, client);
     }
+
+    /// Refuses whoever may not call an endpoint that is open to these: guests, and those whose account is
+    /// locked, suspended or closed.
+    fn admit(&self, session: &Session, open_to: OpenTo) -> Result<(), ApiError>;
 }
 
 /// What a handler is given besides the typed request: `A` is the program, `C` the caller, whose

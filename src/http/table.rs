@@ -17,14 +17,19 @@ use ruma::api::{IncomingRequest, path_builder::PathBuilder as _};
 use thiserror::Error;
 
 use super::{
-    Access, ApiError, Class, Cx, Gate, Reply, Session,
+    Access, ApiError, Class, Cx, Gate, OpenTo, Reply, Session,
     decode::{self, Precheck},
 };
 use crate::shutdown::Shutdown;
 
+/// To whom the endpoint of a method and a path is open: the path as it was registered, with the names of
+/// its parameters.
+pub(crate) type Rights = fn(&Method, &str) -> OpenTo;
+
 /// The endpoints, while they are being registered.
 pub(crate) struct Table<A> {
     prefixes: Vec<String>,
+    rights: Rights,
     paths: BTreeMap<String, Methods<A>>,
     problem: Option<TableError>,
 }
@@ -109,6 +114,7 @@ pub(super) struct Route<A> {
     /// The path it was registered with: a name for logs that holds nothing of the request.
     pub(super) path: &'static str,
     pub(super) access: Access,
+    pub(super) open_to: OpenTo,
     /// With which others it is limited in rate; `None` if it is not.
     pub(super) class: Option<Class>,
     pub(super) body: Body,
@@ -121,9 +127,11 @@ type Methods<A> = Vec<(Method, Arc<Route<A>>)>;
 impl<A: Send + Sync + 'static> Table<A> {
     /// An empty table whose endpoints will be served under each of `prefixes`, for example
     /// `/_matrix`.
-    pub(crate) fn new<P: ToString>(prefixes: &[P]) -> Self {
+    /// `rights` says to whom each is open.
+    pub(crate) fn new<P: ToString>(prefixes: &[P], rights: Rights) -> Self {
         Self {
             prefixes: prefixes.iter().map(ToString::to_string).collect(),
+            rights,
             paths: BTreeMap::new(),
             problem: None,
         }
@@ -193,8 +201,9 @@ impl<A: Send + Sync + 'static> Table<A> {
     {
         let body = if method == Method::GET { Body::None } else { Body::Bytes(None) };
         let handler = raw_handler(handler);
+        let open_to = (self.rights)(&method, path);
         let class = Class::of(&method, path, false);
-        self.add(&method, [path], Route { path, access, class, body, handler })
+        self.add(&method, [path], Route { path, access, open_to, class, body, handler })
     }
 
     /// As [`Table::raw`], for endpoints of the Matrix API that ruma has no request type for: the body is
@@ -213,8 +222,9 @@ impl<A: Send + Sync + 'static> Table<A> {
     {
         let body = json_unless_get(&method);
         let handler = raw_handler(handler);
+        let open_to = (self.rights)(&method, path);
         let class = Class::of(&method, path, true);
-        self.add(&method, [path], Route { path, access, class, body, handler })
+        self.add(&method, [path], Route { path, access, open_to, class, body, handler })
     }
 
     /// What is served, in the order of the paths.
@@ -232,6 +242,13 @@ impl<A: Send + Sync + 'static> Table<A> {
             .collect();
         list.sort_by(|a, b| (&a.path, a.method.as_str()).cmp(&(&b.path, b.method.as_str())));
         list
+    }
+
+    /// Every method with the path that its endpoint was registered with.
+    #[cfg(test)]
+    pub(crate) fn registered(&self) -> std::collections::BTreeSet<(String, &'static str)> {
+        let methods = self.paths.values().flatten();
+        methods.map(|(method, route)| (method.to_string(), route.path)).collect()
     }
 
     /// The finished table.
@@ -275,8 +292,9 @@ impl<A: Send + Sync + 'static> Table<A> {
             Ok(handler(call.into_cx(caller), request))
         });
         let access = <R::Authentication as Gate>::ACCESS;
+        let open_to = (self.rights)(&R::METHOD, path);
         let class = Class::of(&R::METHOD, path, R::RATE_LIMITED);
-        let route = Route { path, access, class, body, handler };
+        let route = Route { path, access, open_to, class, body, handler };
         self.add(&R::METHOD, paths, route)
     }
 

@@ -52,6 +52,15 @@ impl App for Fake {
             }
         })
     }
+
+    fn admit(&self, _: &Session, open_to: OpenTo) -> Result<(), ApiError> {
+        // The user of these tests is a guest.
+        if open_to.guests {
+            Ok(())
+        } else {
+            Err(ApiError::new(ErrorCode::GuestAccessForbidden, "Not for guests."))
+        }
+    }
 }
 
 async fn versions(
@@ -139,19 +148,23 @@ async fn typed_download(
 }
 
 fn table() -> Table<Fake> {
-    Table::new(&["/_svc", "/_matrix"])
-        .on(versions)
-        .on(who)
-        .on(join)
-        .on(sign_in)
-        .on(send)
-        .on(typed_download)
-        .on_json(put_state)
-        .on_json(get_state)
-        .on_json(alias)
-        .on_json(pushrules)
-        .on_upload(1000, upload)
-        .raw(Method::GET, "/page/{a}/x/{b}", Access::None, download)
+    Table::new(&["/_svc", "/_matrix"], |_, _| OpenTo {
+        guests: true,
+        suspended: true,
+        locked: true,
+    })
+    .on(versions)
+    .on(who)
+    .on(join)
+    .on(sign_in)
+    .on(send)
+    .on(typed_download)
+    .on_json(put_state)
+    .on_json(get_state)
+    .on_json(alias)
+    .on_json(pushrules)
+    .on_upload(1000, upload)
+    .raw(Method::GET, "/page/{a}/x/{b}", Access::None, download)
 }
 
 type Body = BoxBody<Bytes, Infallible>;

@@ -145,6 +145,10 @@ commands! {
     LoginTokenUse(LoginTokenUse) = "login_token.use" version 1 MustNotRewind;
     /// An account was linked with a person whom a provider of single sign-on knows.
     SsoLink(SsoLink) = "sso.link" version 1 MustNotRewind;
+    /// An account became, or ceased to be, an administrator's, locked or suspended.
+    UserStatus(UserStatus) = "user.status" version 1 MustNotRewind;
+    /// An account was closed for ever.
+    UserDeactivate(UserDeactivate) = "user.deactivate" version 1 MustNotRewind;
     /// A device logged in, with new tokens.
     DeviceLogin(DeviceLogin) = "device.login" version 1 MustNotRewind;
     /// A session was given new tokens in exchange for its refresh token.
@@ -369,6 +373,39 @@ pub struct SsoLink {
     pub provider: String,
     /// How the provider names the person. Never another person's at this provider.
     pub subject: String,
+}
+
+/// Payload of `user.status`. What is absent stays as it was.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct UserStatus {
+    /// The user.
+    pub user_id: OwnedUserId,
+    /// Whether they administer the server.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub admin: Option<bool>,
+    /// Whether their account is locked (client-server API, "Account locking").
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub locked: Option<bool>,
+    /// Whether their account is suspended (client-server API, "Account suspension").
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub suspended: Option<bool>,
+    /// Why, in the words of whoever did it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+/// Payload of `user.deactivate`. The password ends with it; the devices were removed before, in the same
+/// batch.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct UserDeactivate {
+    /// The user.
+    pub user_id: OwnedUserId,
+    /// Whether what they sent is kept from those who have not seen it, and what is kept of them is gone.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub erase: bool,
+    /// Why, in the words of whoever did it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
 }
 
 /// Payload of `device.login`. The session it opens is named by this record's offset.

@@ -168,9 +168,9 @@ impl fmt::Display for Stream {
 /// server's own log. All empty for what the server does by itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Origin {
-    /// Fully qualified user id, or empty.
+    /// Fully qualified user id, `admin` for an operator on the server's machine, or empty.
     pub user: Box<str>,
-    /// Device id, or empty.
+    /// Device id, the operator's name on that machine, or empty.
     pub device: Box<str>,
     /// Request id, or empty.
     pub request: Box<str>,
@@ -181,6 +181,12 @@ impl Origin {
     #[must_use]
     pub fn server() -> Self {
         Self::default()
+    }
+
+    /// An operator: a user of the server's machine.
+    #[must_use]
+    pub fn administrator(name: &str) -> Self {
+        Self { user: "admin".into(), device: name.into(), request: Box::default() }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Accounts: users, their passwords, devices, tokens, profiles, account data and filters.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
 };
 
@@ -16,7 +16,7 @@ use crate::record::{
     command::{
         AccountDataSet, AccountKind, DeviceConfirm, DeviceLogin, DeviceRefresh, DeviceRemove,
         DeviceRename, FilterCreate, LoginTokenUse, ProfileSet, Secret, SsoLink, TokenHash, Tokens,
-        UserPassword, UserRegister,
+        UserDeactivate, UserPassword, UserRegister, UserStatus,
     },
 };
 
@@ -29,6 +29,8 @@ pub struct Account {
     pub kind: AccountKind,
     /// Offset of the registration.
     pub registered: Offset,
+    /// What the account may do.
+    pub standing: Standing,
     /// Password hash in PHC form; none for accounts without a password. A stronger hash of the same
     /// password takes the place of the weaker one: that is no change of the password.
     pub password: History<Option<Secret>>,
@@ -67,6 +69,23 @@ impl UsedLoginTokens {
         self.used.insert((expires_ms, nonce));
         self.used.retain(|(expires_ms, _)| *expires_ms > self.forgotten_ms);
     }
+}
+
+/// What an account may do, as those who run the server have decided.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Standing {
+    /// It is a guest's.
+    pub guest: bool,
+    /// It is an administrator's.
+    pub admin: bool,
+    /// Nobody may use it for now.
+    pub locked: bool,
+    /// It may read, and little else.
+    pub suspended: bool,
+    /// It is closed for ever, since this offset.
+    pub deactivated: Option<Offset>,
+    /// What it sent is kept from those who had not seen it by this offset.
+    pub erased: Option<Offset>,
 }
 
 /// A field of a profile.
@@ -165,6 +184,8 @@ pub struct Accounts {
     tokens: DashMap<TokenHash, TokenOwner>,
     /// By provider of single sign-on and what it calls the person.
     links: DashMap<(String, String), OwnedUserId>,
+    /// Those who had what they sent erased, and when: few, and asked for with every event that is shown.
+    erased: RwLock<HashMap<OwnedUserId, Offset>>,
 }
 
 /// Whose a token is.
@@ -204,6 +225,33 @@ impl Accounts {
     #[must_use]
     pub fn contains(&self, user_id: &UserId) -> bool {
         self.users.contains_key(user_id)
+    }
+
+    /// What the account of `user_id` may do; `None` if there is no such account.
+    #[must_use]
+    pub fn standing(&self, user_id: &UserId) -> Option<Standing> {
+        let account = self.get(user_id)?;
+        let standing = account.read().standing;
+        Some(standing)
+    }
+
+    /// Whether there was an account of this id that is closed now.
+    #[must_use]
+    pub fn is_deactivated(&self, user_id: &UserId) -> bool {
+        self.standing(user_id).is_some_and(|standing| standing.deactivated.is_some())
+    }
+
+    /// Whether the account is a guest's.
+    #[must_use]
+    pub fn is_guest(&self, user_id: &UserId) -> bool {
+        self.standing(user_id).is_some_and(|standing| standing.guest)
+    }
+
+    /// Since when what `user_id` sent is kept from those who had not seen it; `None` if it is not.
+    #[must_use]
+    pub fn erased(&self, user_id: &UserId) -> Option<Offset> {
+        let erased = self.erased.read();
+        if erased.is_empty() { None } else { erased.get(user_id).copied() }
     }
 
     /// How many accounts there are.
@@ -268,6 +316,7 @@ impl Accounts {
             user_id: body.user_id.clone(),
             kind: body.kind,
             registered: offset,
+            standing: Standing { guest: body.kind == AccountKind::Guest, ..Standing::default() },
             password,
             devices: BTreeMap::new(),
             profile: BTreeMap::new(),
@@ -295,6 +344,34 @@ impl Accounts {
     pub(super) fn link(&self, offset: Offset, body: SsoLink) {
         self.change(&body.user_id, offset, |_| ());
         self.links.insert((body.provider, body.subject), body.user_id);
+    }
+
+    pub(super) fn set_status(&self, offset: Offset, body: &UserStatus) {
+        self.change(&body.user_id, offset, |account| {
+            let standing = &mut account.standing;
+            standing.admin = body.admin.unwrap_or(standing.admin);
+            standing.locked = body.locked.unwrap_or(standing.locked);
+            standing.suspended = body.suspended.unwrap_or(standing.suspended);
+        });
+    }
+
+    pub(super) fn deactivate(&self, offset: Offset, body: &UserDeactivate) {
+        self.change(&body.user_id, offset, |account| {
+            account.standing.deactivated.get_or_insert(offset);
+            account.standing.admin = false;
+            if account.password.latest().is_some_and(Option::is_some) {
+                account.password.push(offset, None);
+            }
+            if body.erase {
+                account.standing.erased.get_or_insert(offset);
+                account.profile.clear();
+                account.account_data.clear();
+                account.filters.clear();
+            }
+        });
+        if body.erase {
+            self.erased.write().entry(body.user_id.clone()).or_insert(offset);
+        }
     }
 
     pub(super) fn login(&self, offset: Offset, time_ms: u64, body: DeviceLogin) -> Option<Offset> {

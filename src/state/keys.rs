@@ -244,6 +244,15 @@ impl Keys {
         removed
     }
 
+    /// All keys of one who is gone. Returns whether there were any.
+    pub(super) fn forget(&self, offset: Offset, user_id: &UserId) -> bool {
+        if self.users.remove(user_id).is_none() {
+            return false;
+        }
+        self.note(offset, user_id.to_owned(), None);
+        true
+    }
+
     fn change(&self, user_id: &UserId, change: impl FnOnce(&mut UserKeys)) {
         let keys = match self.get(user_id) {
             Some(keys) => keys,

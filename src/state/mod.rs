@@ -49,7 +49,7 @@ pub mod threepids;
 pub mod to_device;
 pub mod validations;
 
-pub use accounts::{Account, Accounts, Device, TokenUse};
+pub use accounts::{Account, Accounts, Device, Standing, TokenUse};
 pub use aliases::Aliases;
 pub use backups::Backups;
 pub use delayed::{Delayed, DelayedEvent};
@@ -107,6 +107,8 @@ pub enum Effect {
     WakePresence(OwnedUserId),
     /// What is to be sent later, or when, changed.
     Delayed,
+    /// Whether guests may be in the room changed.
+    GuestAccess(ruma::OwnedRoomId),
 }
 
 /// All projections.
@@ -266,6 +268,20 @@ impl State {
             Command::SsoLink(body) => {
                 self.accounts.link(offset, body);
                 Vec::new()
+            }
+            Command::UserStatus(body) => {
+                self.accounts.set_status(offset, &body);
+                // Waiting syncs of one who is locked are to end now.
+                user(&body.user_id)
+            }
+            Command::UserDeactivate(body) => {
+                self.accounts.deactivate(offset, &body);
+                self.names.remove(&body.user_id);
+                if self.keys.forget(offset, &body.user_id) {
+                    self.device_list(&body.user_id)
+                } else {
+                    user(&body.user_id)
+                }
             }
             Command::DeviceLogin(body) => {
                 let effects = user(&body.user_id);
@@ -540,6 +556,16 @@ impl State {
             self.memberships.set(offset, user_id, &body.room_id, *membership);
             // Those who are in the room are woken with it; one who leaves is not in it any more.
             effects.push(Effect::WakeUser(user_id.clone()));
+        }
+        let guest_access = &StateEventType::RoomGuestAccess;
+        if matches!(&state_key, Some((kind, key)) if kind == guest_access && key.is_empty())
+            || body.redacts.is_some_and(|redacted| {
+                let room = self.rooms.get(&body.room_id);
+                let access = room.and_then(|room| room.state_event(guest_access, "", offset));
+                access == Some(redacted)
+            })
+        {
+            effects.push(Effect::GuestAccess(body.room_id.clone()));
         }
         if let Some(transaction) = &body.transaction {
             let (scope, id) = (&transaction.scope, &transaction.id);

@@ -89,6 +89,13 @@ impl Names {
         inner.index(number);
     }
 
+    /// The user is found no more.
+    pub(super) fn remove(&self, user_id: &UserId) {
+        let mut inner = self.0.write();
+        let Some(number) = inner.numbers.remove(user_id) else { return };
+        inner.unindex(number);
+    }
+
     pub(super) fn set_display_name(&self, user_id: &UserId, name: Option<&str>) {
         let mut inner = self.0.write();
         let Some(number) = inner.numbers.get(user_id).copied() else { return };
@@ -265,6 +272,16 @@ mod tests {
         ] {
             assert_eq!(found(&names, term), all(&expected), "{term}");
         }
+    }
+
+    #[test]
+    fn one_who_was_removed_is_found_no_more() {
+        let names = names(&[("@ann:e.test", Some("Ann Bell")), ("@anna:e.test", None)]);
+        let ann = UserId::parse("@ann:e.test").expect("a user id");
+        names.remove(&ann);
+        names.set_display_name(&ann, Some("Ann again"));
+        assert_eq!(found(&names, "ann"), [(Fit::Beginning, "anna".to_owned())]);
+        assert!(found(&names, "@ann:e.test").is_empty());
     }
 
     #[test]

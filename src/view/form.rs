@@ -74,7 +74,10 @@ impl<'v> Sight<'v> {
     ) -> Result<Box<RawValue>, ReadError> {
         let (room, at) = (self.room, self.view.at());
         let redaction = room.redaction_of(event.offset, at);
-        let shown = as_shown(room, EventRef::clone(event), at);
+        let mut shown = as_shown(room, EventRef::clone(event), at);
+        if redaction.is_none() && self.view.is_erased(room, &shown)? {
+            shown = redacted(room, &shown);
+        }
         if form.federation {
             return Ok(shown.pdu.clone());
         }
@@ -138,6 +141,9 @@ impl<'v> Sight<'v> {
         };
         match self.view.events.get(offset)? {
             Some(previous) if self.visibility().shows(self.view, &previous)? => {
+                if self.view.is_erased(self.room, &previous)? {
+                    return Ok(Some(redacted(self.room, &previous)));
+                }
                 Ok(Some(as_shown(self.room, previous, self.view.at())))
             }
             _ => Ok(None),

@@ -18,7 +18,7 @@ use serde_json::value::RawValue;
 
 use self::{filter::EventFilter, form::Sight, visibility::Visibility};
 use crate::{
-    events::{EventForm, EventRef, EventStore, Viewer, as_shown, strip},
+    events::{EventForm, EventRef, EventStore, StoredEvent, Viewer, as_shown, strip},
     limits,
     log::ReadError,
     push::{self, Ignored},
@@ -110,6 +110,28 @@ impl<'a> View<'a> {
     ) -> Result<Vec<Box<RawValue>>, ReadError> {
         let sight = Sight::new(self, room);
         events.iter().map(|event| sight.form(event, form)).collect()
+    }
+
+    /// Whether the event's sender had what they sent erased before the user could see it: the user then
+    /// gets it without its content (client-server API, `POST /account/deactivate`, `erase`). What a room
+    /// is, its state, stays; what its members said of themselves does not.
+    ///
+    /// # Errors
+    /// When the log cannot be read.
+    pub fn is_erased(&self, room: &Room, event: &StoredEvent) -> Result<bool, ReadError> {
+        let erased = self.state.accounts.erased(&event.sender);
+        let Some(erased) = erased.filter(|at| *at <= self.at() && event.offset < *at) else {
+            return Ok(false);
+        };
+        let of_the_room =
+            event.state_key.as_deref().is_some_and(|state_key| state_key != event.sender.as_str());
+        if of_the_room {
+            return Ok(false);
+        }
+        // Who could see it by then?
+        let before = View { viewer: Viewer { at: erased, ..self.viewer }, ..*self };
+        let visibility = Visibility::of(&before, room);
+        Ok(visibility.is_strangers() || !visibility.admits(&before, event)?)
     }
 
     /// Whether the user may see this event.

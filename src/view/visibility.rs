@@ -85,6 +85,11 @@ impl<'a> Visibility<'a> {
         Ok(self.ignored.get_or_init(|| ignored))
     }
 
+    /// Whether the user never had anything to do with the room.
+    pub(super) fn is_strangers(&self) -> bool {
+        self.memberships.is_empty()
+    }
+
     /// Whether the user may see this event.
     pub(super) fn shows(&self, view: &View<'_>, event: &StoredEvent) -> Result<bool, ReadError> {
         // State is seen whoever sent it, or the room would look different to this user.

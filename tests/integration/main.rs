@@ -1,6 +1,7 @@
 //! The tests that drive the real `logcabin` program from outside, in one binary so that linking is
 //! paid once.
 //!
+//! - `administration`: what the command line does with the accounts of a server.
 //! - `api`: what the endpoints do, section by section of the client-server API.
 //! - `clients`: two clients nobody here wrote, matrix-nio and matrix-js-sdk, talk to each other.
 //! - `crash`: the server is killed at random moments and nothing acknowledged is missing after.
@@ -9,6 +10,7 @@
 //! - `operations`: a directory in use, a full disk, a restore.
 //! - `archive`: with the log deleted, a data directory is rebuilt from the archive alone.
 
+mod administration;
 mod api;
 mod archive;
 mod clients;

@@ -3,6 +3,7 @@
 
 mod accounts;
 mod capabilities;
+mod deactivate;
 mod delayed;
 mod directory;
 mod discovery;
@@ -10,6 +11,7 @@ mod encryption;
 mod endpoints;
 mod errors;
 mod filters;
+mod guests;
 mod hostile;
 mod invites;
 mod key_backup;
@@ -30,9 +32,11 @@ mod rooms_create;
 mod search;
 mod sending;
 mod sessions;
+mod shared_secret;
 mod sliding;
 mod space;
 mod state;
+mod status;
 mod sync;
 mod timeline;
 mod timestamp;

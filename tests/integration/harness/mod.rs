@@ -9,7 +9,7 @@ mod user;
 
 pub(crate) use http::{Answer, Http, RawAnswer, Unreachable, encode};
 pub(crate) use random::Random;
-pub(crate) use server::{TestServer, restore, run_logcabin};
+pub(crate) use server::{TestServer, restore, run_logcabin, run_logcabin_with};
 pub(crate) use user::{Direction, User};
 
 use std::env;

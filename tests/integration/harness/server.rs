@@ -2,7 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
@@ -228,6 +228,24 @@ where
         .stdin(Stdio::null())
         .output()
         .expect("logcabin can be started")
+}
+
+/// As [`run_logcabin`], with something to read on standard input.
+pub(crate) fn run_logcabin_with<I, S>(input: &str, arguments: I) -> Output
+where
+    I: IntoIterator<Item = S>,
+    S: AsRef<OsStr>,
+{
+    let mut child = without_settings(&mut Command::new(env!("CARGO_BIN_EXE_logcabin")))
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("logcabin can be started");
+    // One that wants no input may have ended.
+    let _ = child.stdin.take().expect("stdin is piped").write_all(input.as_bytes());
+    child.wait_with_output().expect("logcabin can be waited for")
 }
 
 /// Rebuilds a data directory from an archive.

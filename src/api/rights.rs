@@ -1,0 +1,201 @@
+//! What those may call whose account is restricted: guests, locked and suspended users. Whatever is not
+//! named here they may not, so that an endpoint which is added later is closed to them until someone
+//! decides otherwise; only what merely reads is open to the suspended without being named.
+//!
+//! An endpoint is named by its method and its path without prefix and version.
+
+use http::Method;
+
+use super::Server;
+use crate::{
+    http::{ApiError, ErrorCode, OpenTo, Session},
+    state::Standing,
+};
+
+/// Client-server API, "Guest Access".
+const GUESTS: &[&str] = &[
+    // Retrieving events
+    "GET /rooms/{}/state",
+    "GET /rooms/{}/context/{}",
+    "GET /rooms/{}/event/{}",
+    "GET /rooms/{}/state/{}/{}",
+    "GET /rooms/{}/messages",
+    "GET /rooms/{}/members",
+    "GET /rooms/{}/initialSync",
+    "GET /sync",
+    "GET /events",
+    // Sending events. Clients join by the second path, too.
+    "POST /rooms/{}/join",
+    "POST /join/{}",
+    "POST /rooms/{}/leave",
+    "PUT /rooms/{}/send/{}/{}",
+    "PUT /rooms/{}/state/{}/{}",
+    "PUT /sendToDevice/{}/{}",
+    // Their own account: of the profile, the display name alone (`api::profile`).
+    "PUT /profile/{}/{}",
+    "GET /devices",
+    "GET /devices/{}",
+    "PUT /devices/{}",
+    "GET /account/whoami",
+    // End-to-end encryption
+    "POST /keys/upload",
+    "POST /keys/query",
+    "POST /keys/claim",
+    // Not in the specification's list: what anyone may call without a token, and the end of a session.
+    "GET /versions",
+    "GET /room_summary/{}",
+    "GET /im.nheko.summary/summary/{}",
+    "POST /logout",
+    "POST /logout/all",
+];
+
+/// Client-server API, "Account suspension": what a suspended user may do besides reading. They see what
+/// there is, manage their devices and keys, keep notes for themselves, and leave.
+const SUSPENDED: &[&str] = &[
+    // Sessions and the account
+    "POST /logout",
+    "POST /logout/all",
+    "POST /login/get_token",
+    "POST /account/password",
+    "POST /account/deactivate",
+    "POST /account/3pid",
+    "POST /account/3pid/add",
+    "POST /account/3pid/bind",
+    "PUT /devices/{}",
+    "DELETE /devices/{}",
+    "POST /delete_devices",
+    // Verification, cross-signing, key backup
+    "POST /keys/upload",
+    "POST /keys/query",
+    "POST /keys/claim",
+    "POST /keys/device_signing/upload",
+    "POST /keys/signatures/upload",
+    "PUT /sendToDevice/{}/{}",
+    "POST /room_keys/version",
+    "PUT /room_keys/version/{}",
+    "DELETE /room_keys/version/{}",
+    "PUT /room_keys/keys",
+    "PUT /room_keys/keys/{}",
+    "PUT /room_keys/keys/{}/{}",
+    "DELETE /room_keys/keys",
+    "DELETE /room_keys/keys/{}",
+    "DELETE /room_keys/keys/{}/{}",
+    // Leaving; redacting one's own events (`api::send` looks whose they are); reports
+    "POST /rooms/{}/leave",
+    "POST /rooms/{}/forget",
+    "PUT /rooms/{}/redact/{}/{}",
+    "POST /rooms/{}/report",
+    "POST /rooms/{}/report/{}",
+    "POST /users/{}/report",
+    // What reads by another method than GET
+    "POST /simplified_msc3575/sync",
+    "POST /org.matrix.simplified_msc3575/sync",
+    "POST /user/{}/filter",
+    "POST /search",
+    "POST /publicRooms",
+    "POST /user_directory/search",
+    // One's own notes: how far one has read, account data (which holds secrets), push rules, pushers
+    "POST /rooms/{}/receipt/{}/{}",
+    "POST /rooms/{}/read_markers",
+    "PUT /user/{}/account_data/{}",
+    "DELETE /user/{}/account_data/{}",
+    "PUT /user/{}/rooms/{}/account_data/{}",
+    "DELETE /user/{}/rooms/{}/account_data/{}",
+    "PUT /user/{}/rooms/{}/tags/{}",
+    "DELETE /user/{}/rooms/{}/tags/{}",
+    "PUT /pushrules/global/{}/{}",
+    "DELETE /pushrules/global/{}/{}",
+    "PUT /pushrules/global/{}/{}/actions",
+    "PUT /pushrules/global/{}/{}/enabled",
+    "POST /pushers/set",
+];
+
+/// Client-server API, "Account locking".
+const LOCKED: &[&str] = &["POST /logout", "POST /logout/all"];
+
+/// To whom the endpoint of this method and path is open.
+pub(super) fn of(method: &Method, path: &str) -> OpenTo {
+    let name = name(method, path);
+    let named = |list: &[&str]| list.contains(&name.as_str());
+    OpenTo {
+        guests: named(GUESTS),
+        suspended: method == Method::GET || named(SUSPENDED),
+        locked: named(LOCKED),
+    }
+}
+
+/// The name of an endpoint in the lists above.
+fn name(method: &Method, path: &str) -> String {
+    let path = path.strip_prefix("/_matrix/client").unwrap_or(path).trim_end_matches('/');
+    let mut segments: Vec<&str> = path.split('/').skip(1).collect();
+    // The version; `/versions` has none.
+    if segments.len() > 1 && ["r0", "v1", "v3", "unstable"].contains(&segments[0]) {
+        segments.remove(0);
+    }
+    for segment in &mut segments {
+        if segment.starts_with('{') {
+            *segment = "{}";
+        }
+    }
+    format!("{method} /{}", segments.join("/"))
+}
+
+/// Refuses whoever may not call an endpoint that is open to these.
+pub(super) fn admit(app: &Server, session: &Session, open_to: OpenTo) -> Result<(), ApiError> {
+    // An application service may act for a user who has no account (yet).
+    let standing = app.engine.state().accounts.standing(&session.user_id).unwrap_or_default();
+    match standing {
+        Standing { deactivated: Some(_), .. } => {
+            Err(ApiError::new(ErrorCode::UserDeactivated, "This account has been deactivated."))
+        }
+        Standing { locked: true, .. } if !open_to.locked => Err(locked()),
+        Standing { suspended: true, .. } if !open_to.suspended => Err(suspended()),
+        Standing { guest: true, .. } if !open_to.guests => Err(ApiError::new(
+            ErrorCode::GuestAccessForbidden,
+            "Guests may not do this: register an account first.",
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// What a user is told whose account is locked.
+pub(super) fn locked() -> ApiError {
+    ApiError::new(ErrorCode::UserLocked, "This account has been locked.")
+}
+
+/// What a suspended user is told.
+pub(super) fn suspended() -> ApiError {
+    ApiError::new(ErrorCode::UserSuspended, "You cannot do this while your account is suspended.")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn endpoints_are_named_alike_whatever_their_version() {
+        for path in
+            ["r0", "v3", "unstable"].map(|v| format!("/_matrix/client/{v}/rooms/{{a}}/leave"))
+        {
+            assert_eq!(name(&Method::POST, &path), "POST /rooms/{}/leave");
+        }
+        assert_eq!(name(&Method::GET, "/_matrix/client/versions"), "GET /versions");
+    }
+
+    /// Endpoints that are named before they are there: they are to come with these rights.
+    const TO_COME: &[&str] = &["/room_keys/", "/account/3pid", "/pushers", "/login/get_token"];
+
+    #[test]
+    fn every_endpoint_that_is_named_is_served() {
+        let table = super::super::endpoints(&crate::config::Config::default());
+        let served: Vec<_> = table
+            .registered()
+            .into_iter()
+            .map(|(method, path)| name(&method.parse().unwrap(), path))
+            .collect();
+        for named in [GUESTS, SUSPENDED, LOCKED].into_iter().flatten() {
+            let to_come = TO_COME.iter().any(|part| named.contains(part));
+            assert!(to_come || served.iter().any(|name| name == named), "{named}: {served:#?}");
+        }
+    }
+}

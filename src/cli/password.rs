@@ -1,0 +1,71 @@
+//! Passwords are asked for on the terminal, unseen, or read from standard input; never an argument, which
+//! every user of the machine could see.
+
+use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
+
+use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
+
+use crate::record::command::Secret;
+
+/// A new password for `whom`: asked for twice on a terminal, and otherwise the first line of standard
+/// input.
+pub(super) fn new_password(whom: &str) -> io::Result<Secret> {
+    let stdin = io::stdin();
+    if !stdin.is_terminal() {
+        return read_line(&mut stdin.lock());
+    }
+    let first = ask(&format!("Password for {whom}: "))?;
+    let again = ask("The same again: ")?;
+    if first == again { Ok(first) } else { Err(io::Error::other("these are two passwords")) }
+}
+
+/// Whether the one at the terminal types `word` when asked for it. Without a terminal nobody is asked.
+pub(super) fn confirms(question: &str, word: &str) -> io::Result<bool> {
+    if !io::stdin().is_terminal() {
+        return Ok(false);
+    }
+    eprint!("{question} ");
+    io::stderr().flush()?;
+    let mut line = String::new();
+    io::stdin().lock().read_line(&mut line)?;
+    Ok(line.trim() == word)
+}
+
+fn ask(prompt: &str) -> io::Result<Secret> {
+    let stdin = io::stdin();
+    eprint!("{prompt}");
+    io::stderr().flush()?;
+    let seen = tcgetattr(&stdin)?;
+    let mut unseen = seen.clone();
+    unseen.local_modes.remove(LocalModes::ECHO);
+    tcsetattr(&stdin, OptionalActions::Flush, &unseen)?;
+    let line = read_line(&mut stdin.lock());
+    tcsetattr(&stdin, OptionalActions::Flush, &seen)?;
+    eprintln!();
+    line
+}
+
+fn read_line(from: &mut impl io::BufRead) -> io::Result<Secret> {
+    let mut line = String::new();
+    from.read_line(&mut line)?;
+    let line = line.strip_suffix('\n').unwrap_or(&line);
+    let line = line.strip_suffix('\r').unwrap_or(line);
+    if line.is_empty() {
+        return Err(io::Error::other("there is no password; give one on standard input"));
+    }
+    Ok(line.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_password_is_the_first_line_without_its_end() {
+        for text in ["pass word\n", "pass word\r\nmore\n", "pass word"] {
+            assert_eq!(read_line(&mut text.as_bytes()).unwrap().expose(), "pass word");
+        }
+        assert!(read_line(&mut &b""[..]).is_err());
+        assert!(read_line(&mut &b"\n"[..]).is_err());
+    }
+}

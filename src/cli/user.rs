@@ -1,0 +1,366 @@
+//! `logcabin user`: the accounts of a server, running or not.
+
+use std::{fmt::Write as _, process::ExitCode};
+
+use ruma::OwnedDeviceId;
+
+use super::{
+    act::Common,
+    password::{confirms, new_password},
+};
+use crate::{
+    admin::{Act, Done, Filter, UserDetails, UserSummary},
+    history::{
+        look::{clean, width},
+        moment::Time,
+    },
+};
+
+/// See and change the accounts of a server
+///
+/// A running server does it at once, by the socket in its data directory; while there is none, it is done
+/// in the data directory itself. Users are named by their whole id or by what is before its colon. What is
+/// done is recorded with your name on this machine.
+#[derive(Debug, clap::Args)]
+pub(super) struct User {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    List(List),
+    Show(Show),
+    Create(Create),
+    ResetPassword(ResetPassword),
+    /// Make a user an administrator of the server
+    SetAdmin(Change),
+    /// Make an administrator an ordinary user
+    UnsetAdmin(Change),
+    /// Lock an account: nobody can use it until it is unlocked; its sessions are kept
+    Lock(Change),
+    /// Unlock an account
+    Unlock(Change),
+    /// Suspend an account: it can read and leave, but not send, join or change its profile
+    Suspend(Change),
+    /// End the suspension of an account
+    Unsuspend(Change),
+    Deactivate(Deactivate),
+    Logout(Logout),
+}
+
+/// List the users
+#[derive(Debug, clap::Args)]
+struct List {
+    /// Only administrators
+    #[arg(long)]
+    admin: bool,
+
+    /// Only locked accounts
+    #[arg(long)]
+    locked: bool,
+
+    /// Only suspended accounts
+    #[arg(long)]
+    suspended: bool,
+
+    /// Only deactivated accounts
+    #[arg(long)]
+    deactivated: bool,
+
+    /// Only guests
+    #[arg(long)]
+    guest: bool,
+
+    #[command(flatten)]
+    common: Common,
+}
+
+/// Show one user: the account, its devices
+#[derive(Debug, clap::Args)]
+struct Show {
+    /// The user
+    #[arg(value_name = "USER")]
+    user: String,
+
+    #[command(flatten)]
+    common: Common,
+}
+
+/// Make an account, also while registration is closed
+///
+/// The password is asked for on the terminal, or read from standard input.
+#[derive(Debug, clap::Args)]
+struct Create {
+    /// The user name
+    #[arg(value_name = "USER")]
+    user: String,
+
+    /// Make it an administrator's
+    #[arg(long)]
+    admin: bool,
+
+    /// The display name [default: the user name]
+    #[arg(long, value_name = "NAME")]
+    display_name: Option<String>,
+
+    /// Make it without a password: nobody can log in to it until one is set
+    #[arg(long)]
+    no_password: bool,
+
+    #[command(flatten)]
+    common: Common,
+}
+
+/// Set a new password, and log all devices out
+///
+/// The password is asked for on the terminal, or read from standard input.
+#[derive(Debug, clap::Args)]
+struct ResetPassword {
+    /// The user
+    #[arg(value_name = "USER")]
+    user: String,
+
+    /// Leave the user's devices logged in
+    #[arg(long)]
+    keep_devices: bool,
+
+    #[command(flatten)]
+    common: Common,
+}
+
+#[derive(Debug, clap::Args)]
+struct Change {
+    /// The user
+    #[arg(value_name = "USER")]
+    user: String,
+
+    /// Why: kept with the record of it
+    #[arg(long, value_name = "TEXT")]
+    reason: Option<String>,
+
+    #[command(flatten)]
+    common: Common,
+}
+
+/// Close an account for ever
+///
+/// Its devices are logged out, its rooms left, its password is gone, and nobody else can ever have its
+/// name. There is no way back.
+#[derive(Debug, clap::Args)]
+struct Deactivate {
+    /// The user
+    #[arg(value_name = "USER")]
+    user: String,
+
+    /// Keep what they sent from all who have not seen it, and remove profile and account data
+    #[arg(long)]
+    erase: bool,
+
+    /// Do not ask whether it is meant
+    #[arg(long)]
+    yes: bool,
+
+    /// Why: kept with the record of it
+    #[arg(long, value_name = "TEXT")]
+    reason: Option<String>,
+
+    #[command(flatten)]
+    common: Common,
+}
+
+/// Log a user out of all devices, or of one
+#[derive(Debug, clap::Args)]
+struct Logout {
+    /// The user
+    #[arg(value_name = "USER")]
+    user: String,
+
+    /// Of this device alone
+    #[arg(long, value_name = "ID")]
+    device: Option<OwnedDeviceId>,
+
+    #[command(flatten)]
+    common: Common,
+}
+
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+impl User {
+    pub(super) fn run(self) -> Result<ExitCode, Failure> {
+        match self.command {
+            Command::List(list) => list.run(),
+            Command::Show(Show { user, common }) => common.run(Act::ShowUser { user }, said),
+            Command::Create(create) => create.run(),
+            Command::ResetPassword(reset) => {
+                let password = new_password(&reset.user)?;
+                let (user, keep_devices) = (reset.user, reset.keep_devices);
+                reset.common.run(Act::ResetPassword { user, password, keep_devices }, |done| {
+                    match done {
+                        Done::Changed { user_id, .. } => {
+                            format!("{user_id} has a new password.\n")
+                        }
+                        other => said(other),
+                    }
+                })
+            }
+            Command::SetAdmin(change) => {
+                change.run("is an administrator", |act| act.0 = Some(true))
+            }
+            Command::UnsetAdmin(change) => {
+                change.run("is no administrator", |act| act.0 = Some(false))
+            }
+            Command::Lock(change) => change.run("is locked", |act| act.1 = Some(true)),
+            Command::Unlock(change) => change.run("is not locked", |act| act.1 = Some(false)),
+            Command::Suspend(change) => change.run("is suspended", |act| act.2 = Some(true)),
+            Command::Unsuspend(change) => change.run("is not suspended", |act| act.2 = Some(false)),
+            Command::Deactivate(deactivate) => deactivate.run(),
+            Command::Logout(Logout { user, device, common }) => {
+                common.run(Act::LogOut { user, device }, said)
+            }
+        }
+    }
+}
+
+impl List {
+    fn run(self) -> Result<ExitCode, Failure> {
+        let Self { admin, locked, suspended, deactivated, guest, common } = self;
+        let filter = Filter { admin, locked, suspended, deactivated, guest };
+        let mut all = Vec::new();
+        let mut after = None;
+        loop {
+            match common.carry_out(Act::ListUsers { after, filter })? {
+                Done::Users { users, next } => {
+                    all.extend(users);
+                    after = next;
+                }
+                other => return Err(format!("not a list: {other:?}").into()),
+            }
+            if after.is_none() {
+                break;
+            }
+        }
+        common.print(&Done::Users { users: all, next: None }, said)
+    }
+}
+
+impl Create {
+    fn run(self) -> Result<ExitCode, Failure> {
+        let Self { user, admin, display_name, no_password, common } = self;
+        let password = if no_password { None } else { Some(new_password(&user)?) };
+        common.run(Act::CreateUser { user, password, display_name, admin }, said)
+    }
+}
+
+/// Of an administrator, locked, suspended.
+type Status = (Option<bool>, Option<bool>, Option<bool>);
+
+impl Change {
+    fn run(self, is: &str, set: impl FnOnce(&mut Status)) -> Result<ExitCode, Failure> {
+        let Self { user, reason, common } = self;
+        let mut status = (None, None, None);
+        set(&mut status);
+        let (admin, locked, suspended) = status;
+        common.run(Act::SetStatus { user, admin, locked, suspended, reason }, |done| match done {
+            Done::Changed { user_id, changed: true } => format!("{user_id} {is} now.\n"),
+            Done::Changed { user_id, changed: false } => format!("{user_id} {is} already.\n"),
+            other => said(other),
+        })
+    }
+}
+
+impl Deactivate {
+    fn run(self) -> Result<ExitCode, Failure> {
+        let Self { user, erase, yes, reason, common } = self;
+        let question = format!(
+            "The account of {user} is closed for ever. To go on, type the name as you gave it:"
+        );
+        if !yes && !confirms(&question, &user)? {
+            return Err("nothing was done; --yes says that it is meant".into());
+        }
+        common.run(Act::Deactivate { user, erase, reason }, said)
+    }
+}
+
+/// What was done, in words.
+fn said(done: &Done) -> String {
+    match done {
+        Done::Users { users, .. } => list(users),
+        Done::User(user) => details(user),
+        Done::Created { user_id } => format!("Made the account {user_id}.\n"),
+        Done::Changed { user_id, .. } => format!("Changed the account {user_id}.\n"),
+        Done::Deactivated { user_id, changed: false, .. } => {
+            format!("The account {user_id} was deactivated already.\n")
+        }
+        Done::Deactivated { user_id, rooms, .. } => {
+            format!("Deactivated the account {user_id}, which has left {rooms} room(s).\n")
+        }
+        Done::LoggedOut { user_id, devices } if devices.is_empty() => {
+            format!("{user_id} is not logged in.\n")
+        }
+        Done::LoggedOut { user_id, devices } => {
+            let devices: Vec<_> = devices.iter().map(AsRef::<str>::as_ref).collect();
+            format!("Logged {user_id} out of {}.\n", devices.join(", "))
+        }
+    }
+}
+
+fn list(users: &[UserSummary]) -> String {
+    let rows: Vec<[String; 4]> = users
+        .iter()
+        .map(|user| {
+            let name = clean(user.display_name.as_deref().unwrap_or("-"));
+            let devices = format!("{} device(s)", user.devices);
+            [user.user_id.to_string(), name, devices, status(user)]
+        })
+        .collect();
+    let mut text = String::new();
+    for row in &rows {
+        let mut line = String::new();
+        for (column, cell) in row.iter().enumerate() {
+            let widest = rows.iter().map(|row| width(&row[column])).max().unwrap_or_default();
+            line += cell;
+            line += &" ".repeat(widest - width(cell) + 2);
+        }
+        text += line.trim_end();
+        text.push('\n');
+    }
+    let _ = writeln!(text, "{} user(s)", users.len());
+    text
+}
+
+fn status(user: &UserSummary) -> String {
+    let words = [
+        (user.guest, "guest"),
+        (user.admin, "administrator"),
+        (user.locked, "locked"),
+        (user.suspended, "suspended"),
+        (user.deactivated, "deactivated"),
+    ];
+    let words: Vec<_> = words.iter().filter(|(is, _)| *is).map(|(_, word)| *word).collect();
+    words.join(", ")
+}
+
+fn details(user: &UserDetails) -> String {
+    let summary = &user.summary;
+    let mut status = status(summary);
+    if user.erased {
+        status += ", erased";
+    }
+    let mut text = format!(
+        "User      {}\nName      {}\nAccount   {}\nCreated   {}\nPassword  {}\nRooms     {}\nDevices   {}\n",
+        summary.user_id,
+        clean(summary.display_name.as_deref().unwrap_or("-")),
+        if status.is_empty() { "in order" } else { status.as_str() },
+        Time(user.created_ms).to_second() + " UTC",
+        if user.has_password { "yes" } else { "no" },
+        user.joined_rooms,
+        user.logged_in.len(),
+    );
+    for (device_id, device) in &user.logged_in {
+        let name = clean(device.display_name.as_deref().unwrap_or("-"));
+        let since = Time(device.since_ms).to_second() + " UTC";
+        let _ = writeln!(text, "  {}  {name}  since {since}", clean(device_id.as_str()));
+    }
+    text
+}

@@ -1,0 +1,133 @@
+//! What an account may do: administrators, locked and suspended accounts, and the end of one.
+
+use super::{
+    Proposal, Refusal, Turn,
+    account::{Register, no_account},
+};
+use crate::record::{
+    Stream,
+    command::{DeviceRemove, UserDeactivate, UserStatus},
+};
+use ruma::OwnedUserId;
+
+/// Make an account in the name of those who run the server.
+#[derive(Clone, Debug)]
+pub struct CreateAccount {
+    /// The account.
+    pub register: Register,
+    /// Whether it is an administrator's.
+    pub admin: bool,
+}
+
+impl Proposal for CreateAccount {
+    type Outcome = ();
+
+    fn stream(&self) -> Stream {
+        self.register.stream()
+    }
+
+    fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
+        self.register.decide(turn)?;
+        if self.admin {
+            let user_id = self.register.user_id.clone();
+            let status = UserStatus {
+                user_id,
+                admin: Some(true),
+                locked: None,
+                suspended: None,
+                reason: None,
+            };
+            turn.append(self.stream(), status);
+        }
+        Ok(())
+    }
+}
+
+/// Change what an account may do.
+#[derive(Clone, Debug)]
+pub struct SetStatus {
+    /// The user.
+    pub user_id: OwnedUserId,
+    /// Whether they administer the server; none leaves it as it is, and so below.
+    pub admin: Option<bool>,
+    /// Whether the account is locked.
+    pub locked: Option<bool>,
+    /// Whether it is suspended.
+    pub suspended: Option<bool>,
+    /// Why.
+    pub reason: Option<String>,
+}
+
+impl Proposal for SetStatus {
+    /// Whether anything changed.
+    type Outcome = bool;
+
+    fn stream(&self) -> Stream {
+        Stream::user(&self.user_id)
+    }
+
+    fn decide(&self, turn: &mut Turn<'_>) -> Result<bool, Refusal> {
+        let standing = turn.env.state.accounts.standing(&self.user_id).ok_or_else(no_account)?;
+        if standing.deactivated.is_some() {
+            return Err(Refusal::UserDeactivated);
+        }
+        if self.admin == Some(true) && standing.guest {
+            return Err(Refusal::Forbidden("A guest cannot be an administrator.".to_owned()));
+        }
+        let new = |wanted: Option<bool>, is: bool| wanted.filter(|wanted| *wanted != is);
+        let status = UserStatus {
+            user_id: self.user_id.clone(),
+            admin: new(self.admin, standing.admin),
+            locked: new(self.locked, standing.locked),
+            suspended: new(self.suspended, standing.suspended),
+            reason: self.reason.clone(),
+        };
+        let changes = [status.admin, status.locked, status.suspended].iter().any(Option::is_some);
+        if changes {
+            turn.append(self.stream(), status);
+        }
+        Ok(changes)
+    }
+}
+
+/// Close an account for ever (client-server API, "Account deactivation"). The rooms are left afterwards.
+#[derive(Clone, Debug)]
+pub struct Deactivate {
+    /// The user.
+    pub user_id: OwnedUserId,
+    /// Whether what they sent is kept from those who have not seen it.
+    pub erase: bool,
+    /// Why.
+    pub reason: Option<String>,
+    /// When, in milliseconds since the Unix epoch.
+    pub ts: u64,
+}
+
+impl Proposal for Deactivate {
+    /// Whether anything changed: one that is closed may still be erased.
+    type Outcome = bool;
+
+    fn stream(&self) -> Stream {
+        Stream::user(&self.user_id)
+    }
+
+    fn decide(&self, turn: &mut Turn<'_>) -> Result<bool, Refusal> {
+        let account = turn.env.state.accounts.get(&self.user_id).ok_or_else(no_account)?;
+        let (standing, devices) = {
+            let account = account.read();
+            let devices = account.active_devices().map(|(device_id, _)| device_id.clone());
+            (account.standing, devices.collect::<Vec<_>>())
+        };
+        if standing.deactivated.is_some() && (standing.erased.is_some() || !self.erase) {
+            return Ok(false);
+        }
+        let user_id = self.user_id.clone();
+        if !devices.is_empty() {
+            turn.append(self.stream(), DeviceRemove { user_id: user_id.clone(), devices });
+        }
+        turn.cancel_delayed_of(&user_id, self.ts);
+        let (erase, reason) = (self.erase, self.reason.clone());
+        turn.append(self.stream(), UserDeactivate { user_id, erase, reason });
+        Ok(true)
+    }
+}

@@ -1,0 +1,249 @@
+//! The end of an account (client-server API, "Account deactivation").
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use logcabin::{
+    clock::Clock,
+    decide::{ephemeral::Gather, status::Deactivate},
+    engine::{Engine, Options},
+    log::{
+        Log as _,
+        sled::{SledLog, SledOptions},
+    },
+    record::Origin,
+};
+use serde_json::{Value, json};
+
+use super::{PASSWORD, anonymous, each, server, string, unique, user};
+use crate::crash::assert_verifies;
+use crate::harness::{Answer, Direction, TestServer, User, encode};
+
+fn proof(of: &User, password: &str) -> Value {
+    json!({
+        "type": "m.login.password", "password": password,
+        "identifier": { "type": "m.id.user", "user": of.user_id },
+    })
+}
+
+impl User {
+    /// Closes the account for good; `body` is what is asked for besides.
+    async fn deactivate(&self, mut body: Value) -> Answer {
+        body["auth"] = proof(self, PASSWORD);
+        self.post("/account/deactivate", body).await
+    }
+}
+
+async fn refused_login(of: &User) {
+    let mut body = proof(of, PASSWORD);
+    let answer = anonymous(&of.http, "POST", "/login", Some(&body)).await;
+    answer.refused(403, "M_USER_DEACTIVATED");
+    body["password"] = "another".into();
+    let answer = anonymous(&of.http, "POST", "/login", Some(&body)).await;
+    answer.refused(403, "M_USER_DEACTIVATED");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_closed_account_is_gone_and_its_name_stays_taken() {
+    let server = server().await;
+    let (ann, bob) = (user(&server, "ann").await, user(&server, "bob").await);
+    let other_device = bob.another_device().await;
+    let keys = json!({ "device_keys": {
+        "user_id": bob.user_id, "device_id": bob.device_id, "algorithms": ["m.olm.v1"],
+        "keys": { format!("ed25519:{}", bob.device_id): "AAAA" }, "signatures": {},
+    }});
+    bob.post("/keys/upload", keys).await.ok();
+    let room_id = ann.create_room(json!({ "preset": "public_chat" })).await;
+    bob.join(&room_id).await.ok();
+    let invited = ann.create_room(json!({ "invite": [bob.user_id] })).await;
+    let later = format!(
+        "/rooms/{}/send/m.room.message/later?org.matrix.msc4140.delay=1000000",
+        encode(&room_id)
+    );
+    let later = bob.put(&later, json!({ "body": "later" })).await.ok_string("delay_id");
+    let text = bob.send_text(&room_id, "1", "still here").await;
+    let before = ann.here().await;
+
+    // It takes a proof, of the right user.
+    let asked = bob.post("/account/deactivate", json!({})).await;
+    assert_eq!(asked.status, 401);
+    assert!(asked.body["flows"].is_array(), "{asked}");
+    let body = json!({ "auth": proof(&bob, "wrong") });
+    bob.post("/account/deactivate", body).await.refused(401, "M_FORBIDDEN");
+    let body = json!({ "auth": proof(&ann, PASSWORD) });
+    bob.post("/account/deactivate", body).await.refused(401, "M_FORBIDDEN");
+    bob.get("/account/whoami").await.ok();
+
+    let closed = bob.deactivate(json!({})).await.ok();
+    assert_eq!(closed, json!({ "id_server_unbind_result": "success" }));
+    for session in [&bob, &other_device] {
+        session.get("/account/whoami").await.refused(401, "M_UNKNOWN_TOKEN");
+    }
+    refused_login(&bob).await;
+    let name = &bob.user_id[1..bob.user_id.find(':').expect("a user id")];
+    let available = format!("/register/available?username={name}");
+    anonymous(&ann.http, "GET", &available, None).await.refused(400, "M_USER_IN_USE");
+    let body = json!({ "username": name, "password": PASSWORD });
+    anonymous(&ann.http, "POST", "/register", Some(&body)).await.refused(400, "M_USER_IN_USE");
+
+    // Rooms, invites, scheduled events, keys, the directory.
+    for room in [&room_id, &invited] {
+        let member = ann.state(room, "m.room.member", &bob.user_id).await.ok();
+        assert_eq!(member["membership"], "leave", "{room}");
+    }
+    let act = format!("/_matrix/client/unstable/org.matrix.msc4140/delayed_events/{later}/send");
+    let send = ann.http.request("POST", &act, None, Some(&json!({}))).await;
+    assert_eq!(send.status, 409, "{send}");
+    let found = ann.post("/keys/query", json!({ "device_keys": { &bob.user_id: [] } })).await.ok();
+    assert_eq!(found["device_keys"][&bob.user_id], json!({}), "{found}");
+    let search = json!({ "search_term": bob.user_id });
+    let found = ann.post("/user_directory/search", search).await.ok();
+    assert_eq!(found["results"], json!([]));
+    let news = ann.news(&before).await;
+    assert!(news.to_string().contains(&bob.user_id), "{news}");
+    ann.act(&room_id, "invite", Some(&bob)).await.refused(403, "M_FORBIDDEN");
+    // Without `erase`, what they said stays, for those who come later too.
+    let cas = user(&server, "cas").await;
+    cas.join(&room_id).await.ok();
+    let event = cas.get_room(&room_id, &format!("/event/{}", encode(&text))).await.ok();
+    assert_eq!(event["content"]["body"], "still here");
+    anonymous(&ann.http, "GET", &format!("/profile/{}", bob.user_id), None).await.ok();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_an_erased_user_sent_is_kept_from_those_who_had_not_seen_it() {
+    let mut server = TestServer::start().await;
+    let (mut ann, bob) = (server.register("ann").await, server.register("bob").await);
+    let (mut cas, mut dee) = (server.register("cas").await, server.register("dee").await);
+    let room_id = ann.create_room(json!({ "preset": "public_chat" })).await;
+    for user in [&bob, &cas] {
+        user.join(&room_id).await.ok();
+    }
+    bob.put(&format!("/profile/{}/displayname", bob.user_id), json!({ "displayname": "Bobby" }))
+        .await
+        .ok();
+    let word = unique("secretword");
+    let text = bob.send_text(&room_id, "1", &word).await;
+    let levels = json!({ "users": { &ann.user_id: 100, &bob.user_id: 50 } });
+    ann.set_state(&room_id, "m.room.power_levels", "", &levels).await.ok();
+    bob.set_state(&room_id, "m.room.topic", "", &json!({ "topic": "of the room" })).await.ok();
+    cas.act(&room_id, "leave", None).await.ok();
+    bob.deactivate(json!({ "erase": true })).await.ok();
+    anonymous(&ann.http, "GET", &format!("/profile/{}", bob.user_id), None)
+        .await
+        .refused_or_empty();
+
+    for restarted in [false, true] {
+        if restarted {
+            server.restart().await;
+            for user in [&mut ann, &mut cas, &mut dee] {
+                user.http = server.http();
+            }
+        }
+        dee.join(&room_id).await.ok();
+        cas.join(&room_id).await.ok();
+        let content = async |user: &User| {
+            let path = format!("/event/{}", encode(&text));
+            user.get_room(&room_id, &path).await.ok()["content"].clone()
+        };
+        assert_eq!(content(&ann).await["body"], word);
+        assert_eq!(content(&cas).await["body"], word);
+        assert_eq!(content(&dee).await, json!({}));
+        // By every way.
+        let pages = [
+            dee.messages(&room_id, None, None, Direction::Back, 100).await,
+            dee.sync(None, 0, Some(r#"{"room":{"timeline":{"limit":100}}}"#)).await,
+            dee.get_room(&room_id, &format!("/context/{}?limit=50", encode(&text))).await.ok(),
+            dee.get_room(&room_id, "/initialSync?limit=100").await.ok(),
+        ];
+        for page in pages {
+            let page = page.to_string();
+            assert!(page.contains(&text), "{page}");
+            assert!(!page.contains(&word) && !page.contains("Bobby"), "{page}");
+        }
+        let search = json!({ "search_categories": { "room_events": { "search_term": word } } });
+        let found = async |user: &User| {
+            let found = user.post("/search", search.clone()).await.ok();
+            each(&found["search_categories"]["room_events"]["results"], "/result/event_id")
+        };
+        assert_eq!(found(&ann).await, [text.clone()]);
+        assert!(found(&dee).await.is_empty());
+        // What the room is, stays.
+        let topic = dee.state(&room_id, "m.room.topic", "").await.ok();
+        assert_eq!(string(&topic, "topic"), "of the room");
+    }
+}
+
+impl Answer {
+    /// The profile of nobody, or an empty one.
+    #[track_caller]
+    fn refused_or_empty(self) {
+        assert!(self.status == 404 || self.body == json!({}), "{self}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_rooms_are_left_in_the_end_wherever_the_server_is_killed() {
+    let mut server = TestServer::start().await;
+    let (mut ann, mut bob) = (server.register("ann").await, server.register("bob").await);
+    let cas = server.register("cas").await;
+    let mut rooms = Vec::new();
+    for number in 0..20 {
+        let room_id = ann.create_room(json!({ "preset": "public_chat" })).await;
+        bob.join(&room_id).await.ok();
+        if number % 2 == 0 {
+            ann.act(&room_id, "invite", Some(&cas)).await.ok();
+        }
+        rooms.push(room_id);
+    }
+    // Killed while it leaves: at the first room that is left.
+    let closing = {
+        let bob = bob.clone();
+        tokio::spawn(async move {
+            let body = json!({ "auth": proof(&bob, PASSWORD) });
+            let _ = bob.try_request("POST", "/account/deactivate", Some(&body)).await;
+        })
+    };
+    while ann.state(&rooms[0], "m.room.member", &bob.user_id).await.ok()["membership"] == "join"
+        && left(&ann, &rooms, &bob).await == 0
+    {
+        tokio::task::yield_now().await;
+    }
+    server.kill9();
+    closing.await.expect("no panic");
+    // And closed without a single room being left, as when it is killed a moment earlier.
+    close_only(server.data_dir(), &cas).await;
+    server.restart().await;
+    (ann.http, bob.http) = (server.http(), server.http());
+    refused_login(&bob).await;
+    while left(&ann, &rooms, &bob).await < 20 || left(&ann, &rooms, &cas).await < 10 {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    server.stop();
+    assert_verifies(server.data_dir());
+}
+
+async fn left(sees: &User, rooms: &[String], user: &User) -> usize {
+    let mut left = 0;
+    for room_id in rooms {
+        let member = sees.state(room_id, "m.room.member", &user.user_id).await;
+        left += usize::from(member.body["membership"] == "leave");
+    }
+    left
+}
+
+/// Closes an account in the log of a server that does not run, and leaves no room.
+async fn close_only(data_dir: &std::path::Path, user: &User) {
+    let log = Arc::new(SledLog::open(SledOptions::new(data_dir)).expect("a log"));
+    let options = Options {
+        server_name: "e2e.test".try_into().expect("a server name"),
+        event_cache_bytes: 1024,
+        gather: Gather { window: Duration::ZERO, members: 100 },
+        clock: Clock::system(),
+    };
+    let engine = Engine::open(Arc::clone(&log) as Arc<_>, options).await.expect("an engine");
+    let user_id = user.user_id.as_str().try_into().expect("a user id");
+    let closing = Deactivate { user_id, erase: false, reason: None, ts: 0 };
+    assert!(engine.propose(Origin::server(), closing).await.expect("it is open").into_inner());
+    log.close();
+}
