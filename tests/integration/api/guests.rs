@@ -175,8 +175,8 @@ async fn guests_leave_a_room_that_takes_none_any_more_also_after_a_restart() {
     // A setting that was redacted says nothing, and so does not let them stay.
     let state = ann.get_room(&rooms[1], "/state").await.ok();
     let access = state.as_array().expect("a list").iter();
-    let access = access.filter(|event| event["type"] == "m.room.guest_access");
-    let event_id = access.last().expect("the setting")["event_id"].as_str().expect("an id");
+    let mut access = access.filter(|event| event["type"] == "m.room.guest_access");
+    let event_id = access.next().expect("the setting")["event_id"].as_str().expect("an id");
     ann.put(&format!("/rooms/{}/redact/{}/1", encode(&rooms[1]), encode(event_id)), json!({}))
         .await
         .ok();
