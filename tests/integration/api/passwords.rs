@@ -81,8 +81,8 @@ async fn a_hash_is_renewed_at_the_next_login_once_and_is_no_change_of_the_passwo
     let wrong = json!({ "type": "m.login.password", "user": "ann", "password": "wrong" });
     anonymous(&http, "POST", "/login", Some(&wrong)).await.refused(403, "M_FORBIDDEN");
     // Of several at once, none is in the way of another.
-    let logins = (0..6).map(|_| tokio::spawn(login(http.clone(), PASSWORD)));
-    for login in logins.collect::<Vec<_>>() {
+    let logins: Vec<_> = (0..6).map(|_| tokio::spawn(login(http.clone(), PASSWORD))).collect();
+    for login in logins {
         login.await.expect("no panic").get("/account/whoami").await.ok();
     }
     server.stop();
