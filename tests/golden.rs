@@ -15,6 +15,8 @@ use logcabin::{
         account::{
             ConfirmTokens, CreateFilter, LinkSso, Login, LoginByToken, Refresh, Register,
             RemoveDevices, RenameDevice, SetAccountData, SetPassword, SetProfile, Which,
+            ConfirmTokens, CreateFilter, Login, Refresh, Register, RemoveDevices, RenameDevice,
+            RenewPassword, SetAccountData, SetPassword, SetProfile, Which,
         },
         create_room::{CreateRoom, Preset, ROOM_VERSIONS},
         delayed::{GiveUp, Restart, Schedule, SendDelayed},
@@ -215,6 +217,11 @@ async fn fill(engine: &Engine) {
         user_id: ann.clone(),
         device_id: "DEVICE".into(),
         used: TokenHash::of("access second"),
+    });
+    propose!(RenewPassword {
+        user_id: ann.clone(),
+        weaker: "$pbkdf2-sha512$i=1000$c2FsdA$aGFzaA".into(),
+        stronger: "$pbkdf2-sha512$i=2000$c2FsdA$aGFzaA".into(),
     });
     propose!(RenameDevice {
         user_id: ann.clone(),

@@ -95,14 +95,16 @@ mod tests {
         assert_eq!(check(&config, "ann", &long), Err(Unfit::TooLong));
     }
 
+    type Change = fn(&mut Passwords);
+
     #[test]
     fn each_requirement_is_asked_for_when_it_is_set() {
-        let fits = |change: fn(&mut Passwords), password: &str| {
+        let fits = |change: Change, password: &str| {
             let mut config = Passwords::default();
             change(&mut config);
             check(&config, "ann", password).is_ok()
         };
-        let cases: [(fn(&mut Passwords), &str, &str); 7] = [
+        let cases: [(Change, &str, &str); 7] = [
             (|c| c.min_length = 12, "elevenchars", "twelve chars"),
             (|c| c.require_letter = true, "2837465928", "283746592a"),
             (|c| c.require_lowercase = true, "ABCDXYZWV", "ABCDXYZWv"),

@@ -8,11 +8,13 @@
 //! - `durability`: seen from the kernel, every acknowledged write was on disk before its answer.
 //! - `erasure`: what was redacted leaves the disk.
 //! - `operations`: a directory in use, a full disk, a restore.
+//! - `brute_force`: what others notice of somebody who tries passwords (a measurement).
 //! - `archive`: with the log deleted, a data directory is rebuilt from the archive alone.
 
 mod administration;
 mod api;
 mod archive;
+mod brute_force;
 mod clients;
 mod crash;
 mod durability;
