@@ -544,12 +544,12 @@ settings! {
     /// What users may change of their accounts.
     accounts: Accounts {
         /// Whether they may add, publish and remove e-mail addresses and phone numbers.
-        change_3pids: bool = true;
+        third_party_ids: bool = true;
     }
 
     /// E-mail addresses and phone numbers of accounts.
     threepids: Threepids {
-        /// Which may be used; "" for all. Of a medium without any pattern all may.
+        /// Which may be used. Of a medium without any pattern all may.
         allow: List<Pattern> = List::default();
         /// Which may not, even if `allow` has them.
         deny: List<Pattern> = List::default();

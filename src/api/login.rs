@@ -64,7 +64,10 @@ pub(super) async fn login(
 }
 
 async fn by_password(app: &Server, info: login_v3::Password) -> Result<Proven, ApiError> {
-    #[allow(deprecated, reason = "old clients name the user in `user`, or in `medium` and `address`")]
+    #[allow(
+        deprecated,
+        reason = "old clients name the user in `user`, or in `medium` and `address`"
+    )]
     let user_id = match (&info.identifier, &info.user, &info.medium, &info.address) {
         (Some(identifier), ..) => account_of(app, identifier),
         (None, Some(name), ..) => named_user(app, name),

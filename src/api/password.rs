@@ -108,8 +108,7 @@ pub(super) async fn confirm_identity(
         return Err(ApiError::forbidden("This account has nothing to confirm this with."));
     }
     let facts = Facts { user_id: Some(session.user_id.clone()), client: None };
-    let authenticated =
-        uiaa::authenticate(app, endpoint, body, auth, offer.into(), facts).await?;
+    let authenticated = uiaa::authenticate(app, endpoint, body, auth, offer.into(), facts).await?;
     for proof in authenticated.proofs() {
         if let Proof::Threepid(validated) = proof {
             let spent = SpendValidation(validated.clone());

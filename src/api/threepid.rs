@@ -34,7 +34,7 @@ pub(super) const OLD_BIND: [&str; 2] =
 
 /// Whether users may change their identifiers.
 pub(super) fn check_may_change(app: &Server) -> Result<(), ApiError> {
-    if app.config.accounts.change_3pids {
+    if app.config.accounts.third_party_ids {
         return Ok(());
     }
     Err(ApiError::forbidden("Addresses of accounts cannot be changed on this server."))

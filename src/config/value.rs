@@ -315,13 +315,21 @@ impl Setting for String {
     }
 }
 
-/// A list that may be empty; in the environment its values stand between commas.
+/// A list that may be empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct List<T>(pub Vec<T>);
+pub struct List<T>(Vec<T>);
 
 impl<T> Default for List<T> {
     fn default() -> Self {
         Self(Vec::new())
+    }
+}
+
+impl<T> std::ops::Deref for List<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        &self.0
     }
 }
 
@@ -331,7 +339,6 @@ impl<T: Setting> Setting for List<T> {
     fn read(given: &Given<'_>) -> Option<Self> {
         match given {
             Given::Toml(DeValue::Array(values)) if values.is_empty() => Some(Self::default()),
-            Given::Text(text) if text.trim().is_empty() => Some(Self::default()),
             given => Vec::read(given).map(Self),
         }
     }

@@ -140,9 +140,9 @@ fn threepid(
     })?;
     let owner = find_account(app, &found.threepid);
     let right = match purpose {
-        Purpose::Account => facts.user_id.as_ref().map_or(owner.is_some(), |caller| {
-            owner.as_ref() == Some(caller)
-        }),
+        Purpose::Account => {
+            facts.user_id.as_ref().map_or(owner.is_some(), |caller| owner.as_ref() == Some(caller))
+        }
         // Whether it is still free is decided with the registration itself.
         Purpose::Register | Purpose::Add => true,
     };

@@ -26,6 +26,7 @@ mod sliding;
 mod space;
 mod state;
 mod sync;
+mod threepids;
 mod timeline;
 mod timestamp;
 mod transitions;
