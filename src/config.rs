@@ -640,7 +640,7 @@ settings! {
 
     /// E-mail addresses and phone numbers of accounts.
     threepids: Threepids {
-        /// Which may be used; "" for all. Of a medium without any pattern all may.
+        /// Which may be used. Of a medium without any pattern all may.
         allow: List<Pattern> = List::default();
         /// Which may not, even if `allow` has them.
         deny: List<Pattern> = List::default();
@@ -683,7 +683,7 @@ settings! {
         /// Change other fields of their profile.
         profile_fields: bool = true;
         /// Add and remove mail addresses and phone numbers.
-        change_3pids: bool = true;
+        third_party_ids: bool = true;
         /// Whether a room that a user leaves is forgotten with that.
         forget_on_leave: bool = false;
     }

@@ -14,9 +14,8 @@ use logcabin::{
     decide::{
         account::{
             ConfirmTokens, CreateFilter, LinkSso, Login, LoginByToken, Refresh, Register,
-            RemoveDevices, RenameDevice, SetAccountData, SetPassword, SetProfile, Which,
-            ConfirmTokens, CreateFilter, Login, Refresh, Register, RemoveDevices, RenameDevice,
-            RenewPassword, SetAccountData, SetPassword, SetProfile, Which,
+            RemoveDevices, RenameDevice, RenewPassword, SetAccountData, SetPassword, SetProfile,
+            Which,
         },
         create_room::{CreateRoom, Preset, ROOM_VERSIONS},
         delayed::{GiveUp, Restart, Schedule, SendDelayed},
@@ -29,6 +28,10 @@ use logcabin::{
         report::{Report, Subject},
         send::SendEvent,
         status::{Deactivate, SetStatus},
+        threepid::{
+            AddThreepid, CompleteValidation, NoteBound, NoteSent, NoteUnbound, RemoveThreepid,
+            RequestValidation, Validated,
+        },
         to_device::{Acknowledge, SendToDevice},
     },
     engine::{Engine, Options, SweepPolicy},
@@ -44,8 +47,9 @@ use logcabin::{
             AccountKind, BackedUpKey, DelayedOutcome, KINDS, PresenceState, ServerRestore,
             TokenHash, Tokens, Transaction,
         },
+        threepid::{Medium, Purpose, Threepid},
     },
-    state::State,
+    state::{State, validations::token_hash},
 };
 use ruma::{
     CanonicalJsonObject, CanonicalJsonValue, MilliSecondsSinceUnixEpoch, OwnedUserId, UInt,
@@ -317,6 +321,39 @@ async fn fill(engine: &Engine) {
         reason: Some("gold".to_owned()),
         score: Some(-100),
     });
+    let threepid = Threepid { medium: Medium::Email, address: "ann@golden.example".to_owned() };
+    let now_ms = 1_770_000_000_000;
+    let requested = propose!(RequestValidation {
+        sid: "GOLDEN".to_owned(),
+        purpose: Purpose::Add,
+        threepid: threepid.clone(),
+        client_secret: TokenHash::of("secret"),
+        token: Some(token_hash("secret", "token")),
+        send_attempt: 1,
+        expires_ms: now_ms + 3_600_000,
+        now_ms,
+        most_messages: 10,
+    });
+    let sid = requested.sid;
+    propose!(NoteSent { threepid: threepid.clone(), sid: sid.clone(), send_attempt: 1 });
+    for (token, right) in [("wrong", false), ("token", true)] {
+        let shown = CompleteValidation {
+            threepid: threepid.clone(),
+            sid: sid.clone(),
+            client_secret: TokenHash::of("secret"),
+            token: token_hash("secret", token),
+            now_ms,
+        };
+        assert_eq!(propose!(shown), right);
+    }
+    let validated =
+        Validated { sid, purpose: Purpose::Add, threepid: threepid.clone(), now_ms: now_ms + 1 };
+    propose!(AddThreepid { user_id: ann.clone(), validated });
+    let id_server = "id.golden.example".to_owned();
+    let (user_id, on) = (ann.clone(), id_server.clone());
+    propose!(NoteBound { user_id, threepid: threepid.clone(), id_server: on });
+    propose!(NoteUnbound { user_id: ann.clone(), threepid: threepid.clone(), id_server });
+    assert!(propose!(RemoveThreepid { user_id: ann.clone(), threepid }));
     for (number, version) in ROOM_VERSIONS.iter().enumerate() {
         let room_id = propose!(CreateRoom {
             room_id: format!("!room{number}:golden.example").try_into().unwrap(),

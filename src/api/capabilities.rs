@@ -74,7 +74,7 @@ pub(super) fn may_set_profile(
 
 /// Whether the user may add and remove mail addresses and phone numbers.
 pub(super) fn may_change_third_party_ids(app: &Server, session: &Session) -> Result<(), ApiError> {
-    let may = app.config.accounts.change_3pids && !is_guest(app, session);
+    let may = app.config.accounts.third_party_ids && !is_guest(app, session);
     may.then_some(()).ok_or_else(|| ApiError::forbidden("You cannot change your addresses here."))
 }
 

@@ -29,7 +29,7 @@ const PREFIXES: [&str; 2] = ["/_matrix", "/_svc"];
 /// # Errors
 /// `M_SERVER_NOT_TRUSTED` when the configuration does not name it.
 pub(super) fn trusted<'a>(app: &'a Server, name: &str) -> Result<&'a IdentityServer, ApiError> {
-    let servers = &app.config.threepids.identity_servers.0;
+    let servers = &app.config.threepids.identity_servers;
     servers.iter().find(|server| server.name.eq_ignore_ascii_case(name)).ok_or_else(|| {
         let why = "This server does not trust this identity server.";
         ApiError::new(ErrorCode::ServerNotTrusted, why)

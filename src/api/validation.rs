@@ -141,7 +141,7 @@ fn check_offered(app: &Server, purpose: Purpose, medium: Medium) -> Result<(), A
         Purpose::Register if !app.config.registration_is_open() => {
             Err(ApiError::forbidden("Registration is closed on this server."))
         }
-        Purpose::Add if !app.config.accounts.change_3pids => {
+        Purpose::Add if !app.config.accounts.third_party_ids => {
             Err(ApiError::forbidden("Addresses of accounts cannot be changed on this server."))
         }
         Purpose::Add | Purpose::Register | Purpose::Account => Ok(()),
@@ -252,7 +252,7 @@ pub(super) fn threepid_in_use() -> ApiError {
 /// Whether this server takes the identifier.
 pub(super) fn check_allowed(app: &Server, threepid: &Threepid) -> Result<(), ApiError> {
     let config = &app.config.threepids;
-    if is_allowed(threepid, &config.allow.0, &config.deny.0) {
+    if is_allowed(threepid, &config.allow, &config.deny) {
         return Ok(());
     }
     Err(ApiError::new(ErrorCode::ThreepidDenied, "This server does not take this address."))
@@ -270,7 +270,7 @@ fn check_next_link(app: &Server, link: &str) -> Result<Url, ApiError> {
     let allowed = url.host_str().is_some_and(|host| {
         let is = |pattern: &String| Glob::new(pattern).is_some_and(|glob| glob.is(host));
         own.as_ref().and_then(Url::host_str) == Some(host)
-            || app.config.threepids.next_link_hosts.0.iter().any(is)
+            || app.config.threepids.next_link_hosts.iter().any(is)
     });
     let plain = url.username().is_empty() && url.password().is_none();
     (allowed && plain)

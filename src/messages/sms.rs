@@ -30,7 +30,7 @@ impl Gateway {
     pub(super) fn new(config: &Sms, outbound: &Outbound) -> Result<Option<Self>, SetupError> {
         let Some(url) = config.url.0.clone() else { return Ok(None) };
         let mut headers = HeaderMap::new();
-        for header in &config.headers.0 {
+        for header in config.headers.iter() {
             let parsed = header.expose().split_once(':').and_then(|(name, value)| {
                 let name: HeaderName = name.trim().parse().ok()?;
                 let mut value: HeaderValue = value.trim().parse().ok()?;

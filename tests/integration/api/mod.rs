@@ -38,6 +38,7 @@ mod space;
 mod state;
 mod status;
 mod sync;
+mod threepids;
 mod timeline;
 mod timestamp;
 mod transitions;

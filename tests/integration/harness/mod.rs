@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "a helper may wait for the test that will use it")]
 
 mod http;
+pub(crate) mod mail;
 mod random;
 mod server;
 mod user;
