@@ -39,6 +39,7 @@ mod timeline;
 mod timestamp;
 mod to_device;
 pub(crate) mod typing;
+#[allow(dead_code, reason = "the pages that complete stages are still to come")]
 pub(crate) mod uiaa;
 mod upgrade;
 mod user_directory;
@@ -117,6 +118,8 @@ pub(crate) fn endpoints(config: &Config) -> Table<Server> {
         .raw_json(GET, sso::REDIRECT_TO_UNSTABLE, Access::None, sso::redirect)
         .raw_json(GET, sso::CALLBACK, Access::None, sso::come_back)
         .raw_json(Method::POST, sso::ACCOUNT, Access::None, sso::choose_account)
+        .raw(GET, sso::FALLBACK, Access::None, sso::fallback)
+        .raw(GET, sso::FALLBACK_R0, Access::None, sso::fallback)
         .raw_json(Method::POST, sso::LINK, REQUIRED, sso::link)
         .on(session::refresh)
         .on(session::logout)

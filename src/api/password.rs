@@ -2,13 +2,14 @@
 
 use ruma::{
     OwnedUserId, UserId,
-    api::client::{
-        account::change_password::v3 as change_password_v3,
-        uiaa::{AuthType, Password, UserIdentifier},
-    },
+    api::client::{account::change_password::v3 as change_password_v3, uiaa::UserIdentifier},
 };
 
-use super::{Server, credentials::check_password, uiaa::Purpose};
+use super::{
+    Server,
+    credentials::check_password,
+    uiaa::{self, Facts},
+};
 use crate::{
     decide::account::{SetPassword, Which},
     http::{ApiError, Cx, Session},
@@ -68,7 +69,11 @@ pub(super) async fn verified(
     }
 }
 
-/// Has the caller prove again, by password, that they are who they are.
+/// Has the caller prove again that they are who they are. `endpoint` names the method and what the path
+/// holds.
+///
+/// # Errors
+/// 401 with what is still to be done; 403 when the caller has no way to prove it.
 pub(super) async fn confirm_identity(
     app: &Server,
     session: &Session,
@@ -76,12 +81,10 @@ pub(super) async fn confirm_identity(
     body: &bytes::Bytes,
     auth: Option<&ruma::api::client::uiaa::AuthData>,
 ) -> Result<(), ApiError> {
-    let purpose = Purpose { endpoint, user: session.user_id.as_str(), body };
-    let now_ms = app.engine.clock().now_ms();
-    let check = |password: Password| async move {
-        let named = account_of(app, &password.identifier);
-        let user_id = named.filter(|user_id| *user_id == session.user_id);
-        verified(app, user_id, password.password).await.map(drop)
-    };
-    app.uiaa.authenticate(purpose, &[AuthType::Password], auth, now_ms, check).await
+    let offer = uiaa::ways_to_confirm(app, &session.user_id);
+    if offer.is_empty() {
+        return Err(ApiError::forbidden("This account has no password to confirm this with."));
+    }
+    let facts = Facts { user_id: Some(session.user_id.clone()), client: None };
+    uiaa::authenticate(app, endpoint, body, auth, offer.into(), facts).await.map(drop)
 }

@@ -1,5 +1,7 @@
 //! Registration.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use ruma::{
     OwnedDeviceId, OwnedUserId, UserId,
@@ -18,7 +20,7 @@ use super::{
     Server,
     credentials::{NewTokens, check_password, device_id_or_new, short_name},
     json,
-    uiaa::Purpose,
+    uiaa::{self, Facts, Offer},
 };
 use crate::{
     clock::random_letters,
@@ -50,14 +52,10 @@ pub(super) async fn register(
     if let Some(password) = &request.password {
         check_password(password)?;
     }
-    let purpose = Purpose { endpoint: "register", user: "", body: &cx.body };
-    let now_ms = cx.app.engine.clock().now_ms();
-    cx.app
-        .uiaa
-        .authenticate(purpose, &[AuthType::Dummy], request.auth.as_ref(), now_ms, |_| async {
-            Err(ApiError::forbidden("There is no password to check yet."))
-        })
-        .await?;
+    let offer = Arc::new(Offer::new(vec![vec![AuthType::Dummy]], serde_json::Map::new()));
+    let facts = Facts { user_id: None, client: Some(cx.client) };
+    let auth = request.auth.as_ref();
+    uiaa::authenticate(&cx.app, "register", &cx.body, auth, offer, facts).await?;
 
     let password = match request.password {
         Some(password) => Some(

@@ -49,6 +49,7 @@ pub(crate) use self::{
     error::{ApiError, AuthRequired, ErrorCode},
     reply::{Content, Reply},
     table::{RawRequest, Table, TableError},
+    throttle::household,
 };
 use crate::{record::Origin, shutdown::Shutdown};
 

@@ -72,7 +72,7 @@ fn quota(per_second: u32, burst: u32) -> Quota {
 }
 
 /// The address of whoever holds `address`: one customer of a provider is given a whole /64 of IPv6.
-fn household(address: IpAddr) -> IpAddr {
+pub(crate) fn household(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(v6) => {
             let [a, b, c, d, ..] = v6.segments();

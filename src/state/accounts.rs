@@ -39,6 +39,8 @@ pub struct Account {
     pub account_data: BTreeMap<(Option<OwnedRoomId>, String), History<()>>,
     /// Filters by id. The filter is in the log, at the offset.
     pub filters: BTreeMap<String, Offset>,
+    /// Who the user is at providers of single sign-on: the provider's id, and what it calls the person.
+    pub links: BTreeSet<(String, String)>,
     /// Login tokens that were used.
     pub used_login_tokens: UsedLoginTokens,
     /// Offset of the last record that changed any of this.
@@ -264,6 +266,7 @@ impl Accounts {
             profile: BTreeMap::new(),
             account_data: BTreeMap::new(),
             filters: BTreeMap::new(),
+            links: BTreeSet::new(),
             used_login_tokens: UsedLoginTokens::default(),
             changed: offset,
         };
@@ -283,8 +286,9 @@ impl Accounts {
     }
 
     pub(super) fn link(&self, offset: Offset, body: SsoLink) {
-        self.change(&body.user_id, offset, |_| ());
-        self.links.insert((body.provider, body.subject), body.user_id);
+        let link = (body.provider, body.subject);
+        self.change(&body.user_id, offset, |account| account.links.insert(link.clone()));
+        self.links.insert(link, body.user_id);
     }
 
     pub(super) fn login(&self, offset: Offset, body: DeviceLogin) -> Option<Offset> {

@@ -7,6 +7,7 @@
 //! - `durability`: seen from the kernel, every acknowledged write was on disk before its answer.
 //! - `erasure`: what was redacted leaves the disk.
 //! - `operations`: a directory in use, a full disk, a restore.
+//! - `sso`: people log in by another service and on the login page, in a browser.
 //! - `archive`: with the log deleted, a data directory is rebuilt from the archive alone.
 
 mod api;
@@ -18,3 +19,4 @@ mod erasure;
 mod harness;
 mod load;
 mod operations;
+mod sso;
