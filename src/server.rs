@@ -71,6 +71,9 @@ pub enum ServerError {
     /// Other services cannot be asked, for want of the certificates that the system trusts.
     #[error("other services cannot be reached: {0}")]
     Outbound(Box<dyn std::error::Error + Send + Sync>),
+    /// Registration asks for what is not configured.
+    #[error("{0}")]
+    Registration(String),
     /// The table of endpoints contradicts itself, which no configuration should bring about.
     #[error("the endpoints cannot be served: {0}")]
     Endpoints(Box<dyn std::error::Error + Send + Sync>),
@@ -94,6 +97,7 @@ pub async fn run(
     stop: impl Future<Output = ()> + Send + 'static,
     started: impl FnOnce(&Config),
 ) -> Result<(), ServerError> {
+    let stages = uiaa::Stages::load(&config).map_err(ServerError::Registration)?;
     // The log first: whoever holds it is the server, and a second one is told so.
     let log = open_log(&config)?;
     let mut listeners = Vec::new();
@@ -123,6 +127,7 @@ pub async fn run(
         passwords: Passwords::new(config.passwords.iterations, config.concurrent_hashes()),
         engine: Arc::clone(&engine),
         outbound: Outbound::new().map_err(|error| ServerError::Outbound(error.into()))?,
+        stages,
         uiaa: uiaa::Sessions::default(),
         known_members: KnownMembers::new(limits::KNOWN_MEMBERS_BYTES),
         search: Arc::clone(&search),
