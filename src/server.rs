@@ -76,6 +76,9 @@ pub enum ServerError {
     /// A provider of single sign-on cannot be used.
     #[error("{0}")]
     Sso(Box<dyn std::error::Error + Send + Sync>),
+    /// Registration asks for what is not configured.
+    #[error("{0}")]
+    Registration(String),
     /// The table of endpoints contradicts itself, which no configuration should bring about.
     #[error("the endpoints cannot be served: {0}")]
     Endpoints(Box<dyn std::error::Error + Send + Sync>),
@@ -99,6 +102,7 @@ pub async fn run(
     stop: impl Future<Output = ()> + Send + 'static,
     started: impl FnOnce(&Config),
 ) -> Result<(), ServerError> {
+    let stages = uiaa::Stages::load(&config).map_err(ServerError::Registration)?;
     // The log first: whoever holds it is the server, and a second one is told so.
     let log = open_log(&config)?;
     let mut listeners = Vec::new();
@@ -134,6 +138,7 @@ pub async fn run(
         passwords: Passwords::new(config.passwords.iterations, config.concurrent_hashes()),
         engine: Arc::clone(&engine),
         outbound,
+        stages,
         uiaa: uiaa::Sessions::default(),
         known_members: KnownMembers::new(limits::KNOWN_MEMBERS_BYTES),
         search: Arc::clone(&search),

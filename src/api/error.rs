@@ -51,6 +51,8 @@ impl From<Refusal> for ApiError {
                 let retry_after = std::time::Duration::from_millis(wait_ms.max(1));
                 Self::new(ErrorCode::MaxDelayedEventsExceeded { retry_after }, text)
             }
+            // Registration asks for another one instead.
+            Refusal::RegistrationToken => Self::new(ErrorCode::Unauthorized, text),
             Refusal::UnknownToken => Self::unknown_token(false),
             Refusal::Broken => Self::internal("a decision panicked"),
             Refusal::Read(error) => error.into(),

@@ -17,7 +17,6 @@ mod login_page;
 mod login_token;
 mod membership;
 mod old_sync;
-#[allow(dead_code, reason = "the pages are still to come")]
 mod page;
 mod password;
 pub(crate) mod presence;
@@ -39,7 +38,6 @@ mod timeline;
 mod timestamp;
 mod to_device;
 pub(crate) mod typing;
-#[allow(dead_code, reason = "the pages that complete stages are still to come")]
 pub(crate) mod uiaa;
 mod upgrade;
 mod user_directory;
@@ -78,13 +76,13 @@ use crate::{
 pub(crate) struct Server {
     pub(crate) config: Config,
     pub(crate) engine: Arc<Engine>,
-    #[allow(dead_code, reason = "what asks other services is still to come")]
     pub(crate) outbound: Outbound,
     /// Providers of single sign-on.
     pub(crate) providers: Providers,
     pub(crate) signer: Signer,
     pub(crate) passwords: Passwords,
     pub(crate) uiaa: uiaa::Sessions,
+    pub(crate) stages: uiaa::Stages,
     pub(crate) known_members: KnownMembers,
     pub(crate) search: Arc<Search>,
     pub(crate) catalogue: directory::Catalogue,
@@ -108,6 +106,10 @@ pub(crate) fn endpoints(config: &Config) -> Table<Server> {
         .on_json(registration::register)
         .on(registration::available)
         .on(registration::token_validity)
+        .raw(GET, uiaa::PATHS[0], Access::None, uiaa::page)
+        .raw(GET, uiaa::PATHS[1], Access::None, uiaa::page)
+        .raw_form(uiaa::PATHS[0], uiaa::submit)
+        .raw_form(uiaa::PATHS[1], uiaa::submit)
         .on(login::login_types)
         .on(login::login)
         .on(login_token::get_token)

@@ -32,7 +32,7 @@ use super::{
 use crate::{
     clock::random_token,
     config::Config,
-    decide::account::{LinkSso, Register, RegisterLinked},
+    decide::account::{LinkSso, Met, Register, RegisterLinked},
     engine::Durable,
     http::{ApiError, Cx, ErrorCode, RawRequest, Reply, Session},
     oidc::{OidcError, Person, Provider},
@@ -66,10 +66,6 @@ const PENDING: &str = "sso account";
 const NONCE: &str = "sso nonce";
 const VERIFIER: &str = "sso verifier";
 
-/// What tells the client that the stage is complete.
-const CONFIRMED: &str = "\
-if (typeof window.onAuthDone === \"function\") window.onAuthDone();
-else if (window.opener && window.opener.postMessage) window.opener.postMessage(\"authDone\", \"*\");";
 const SCRIPT: &str = include_str!("sso.js");
 
 /// What a browser is sent to a provider for.
@@ -260,7 +256,7 @@ async fn newcomer(
         return go_on(app, &user_id, redirect_url);
     }
     if provider.allows_registration()
-        && let Some(Ok(user_id)) = wanted.map(|name| free_user_id(app, name))
+        && let Some(Ok(user_id)) = wanted.map(|name| free_user_id(app, name, None))
     {
         let (subject, name) = (person.subject.clone(), person.display_name.clone());
         match register(cx, provider.id(), subject, name, user_id).await {
@@ -287,6 +283,7 @@ async fn register(
         password: None,
         display_name: Some(display_name),
         login: None,
+        met: Met::default(),
     };
     let proposal = RegisterLinked { register, provider: provider.to_owned(), subject };
     cx.propose(proposal).await.map(Durable::into_inner)
@@ -340,7 +337,7 @@ pub(super) async fn choose_account(
     };
     let user_id = match (choice.username, choice.user, choice.password) {
         (Some(name), ..) if of.allows_registration() => {
-            let user_id = free_user_id(app, &name)?;
+            let user_id = free_user_id(app, &name, None)?;
             register(&cx, &provider, subject, display_name, user_id).await?
         }
         (None, Some(user), Some(password)) if app.config.login.password => {
@@ -437,10 +434,7 @@ async fn confirm(
         }
     };
     match app.uiaa.complete(session, &AuthType::Sso, now_ms, check).await {
-        Ok(()) => {
-            let html = "<p class=\"good\" role=\"status\">You can close this page and go on.</p>";
-            Ok(Page::new("Thank you", html).script(CONFIRMED).reply())
-        }
+        Ok(()) => Ok(uiaa::done().reply()),
         Err(uiaa::Failure::Final(error)) => Err(error.into()),
         Err(uiaa::Failure::Retry(_, why)) => Err(Failure::new(StatusCode::FORBIDDEN, why)),
     }

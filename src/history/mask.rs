@@ -37,7 +37,9 @@ fn mask(value: &mut Value) {
                 match name.as_str() {
                     name if OPAQUE.contains(&name) => {}
                     "password" => shorten(value, password),
-                    "access" | "refresh" => shorten(value, |hash| hash_start(&hash)),
+                    "access" | "refresh" | "registration_token" => {
+                        shorten(value, |hash| hash_start(&hash))
+                    }
                     "private_key" | "secret" | "token" | "delay_id" => {
                         shorten(value, |_| HIDDEN.to_owned())
                     }

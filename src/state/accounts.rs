@@ -16,7 +16,7 @@ use crate::record::{
     command::{
         AccountDataSet, AccountKind, DeviceConfirm, DeviceLogin, DeviceRefresh, DeviceRemove,
         DeviceRename, FilterCreate, LoginTokenUse, ProfileSet, Secret, SsoLink, TokenHash, Tokens,
-        UserPassword, UserRegister,
+        UserPassword, UserRegister, UserUpgrade,
     },
 };
 
@@ -271,6 +271,13 @@ impl Accounts {
             changed: offset,
         };
         self.users.insert(body.user_id, Arc::new(RwLock::new(account)));
+    }
+
+    pub(super) fn upgrade(&self, offset: Offset, body: UserUpgrade) {
+        self.change(&body.user_id, offset, |account| {
+            account.kind = AccountKind::User;
+            account.password.push(offset, body.password);
+        });
     }
 
     pub(super) fn set_password(&self, offset: Offset, body: UserPassword) {

@@ -30,11 +30,15 @@ use crate::{
     http::{ApiError, AuthRequired, ErrorCode, household},
 };
 
+mod captcha;
+mod fallback;
 pub(crate) mod stages;
+mod terms;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use stages::{Proof, authenticate, ways_to_confirm};
+pub(crate) use fallback::{PATHS, done, page, submit};
+pub(crate) use stages::{Proof, Stages, authenticate, ways_to_confirm};
 
 /// Sessions at once. Beyond this, whoever has most of them loses their oldest.
 const SESSIONS: usize = 10_000;
@@ -251,6 +255,15 @@ impl Authenticated {
     pub(crate) fn proofs(&self) -> impl Iterator<Item = &Proof> {
         self.completed.iter().map(|(_, proof)| proof)
     }
+
+    /// The user who was proved to be there, for requests that come without a session.
+    #[allow(dead_code, reason = "requests of this kind are still to come")]
+    pub(crate) fn user_id(&self) -> Option<&OwnedUserId> {
+        self.proofs().find_map(|proof| match proof {
+            Proof::User(user_id) => Some(user_id),
+            _ => None,
+        })
+    }
 }
 
 impl Session {
@@ -272,11 +285,6 @@ impl Session {
     /// Whose it is.
     pub(crate) const fn facts(&self) -> &Facts {
         &self.facts
-    }
-
-    /// What clients need to know for this stage.
-    pub(crate) fn params(&self, stage: &AuthType) -> Option<&Value> {
-        self.offer.params.get(stage.as_str())
     }
 
     /// How it stands with this stage.

@@ -1,23 +1,102 @@
 //! The stages: what each asks of a client and what it proves. This is the one place to add one.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, fs, sync::Arc};
 
 use bytes::Bytes;
 use ruma::{
     OwnedUserId, UserId,
     api::client::uiaa::{AuthData, AuthType, Password, UserIdentifier},
 };
-use serde_json::Map;
+use serde_json::{Map, json};
 
-use super::{Attempt, Authenticated, Facts, Failure, Offer};
+use super::{Attempt, Authenticated, Facts, Failure, Offer, captcha::Captcha, terms::Terms};
 use crate::{
     api::{
         Server,
         password::{account_of, verified},
         sso,
     },
+    config::{Config, OptionalFile, value::RegistrationStage},
     http::{ApiError, ErrorCode},
+    limits,
+    record::command::TokenHash,
 };
+
+/// What stages need, as the configuration has it.
+#[derive(Debug)]
+pub(crate) struct Stages {
+    /// What is asked of those who register.
+    pub(crate) registration: Arc<Offer>,
+    pub(crate) captcha: Option<Captcha>,
+    pub(crate) terms: Terms,
+}
+
+impl Stages {
+    /// The stages of this configuration.
+    ///
+    /// # Errors
+    /// When something is required that is not there: what, and what it needs.
+    pub(crate) fn load(config: &Config) -> Result<Self, String> {
+        let captcha = match (&config.captcha.secret_key_file, &*config.captcha.public_key) {
+            (OptionalFile::Path(path), key) if !key.is_empty() => {
+                let secret_key = fs::read_to_string(path).map_err(|error| {
+                    format!("the secret key of the captcha, {}: {error}", path.display())
+                })?;
+                let captcha = Captcha::new(&config.captcha, &secret_key);
+                Some(captcha.map_err(|error| format!("the captcha: {error}"))?)
+            }
+            _ => None,
+        };
+        let terms = match &config.registration.terms {
+            OptionalFile::Path(path) => {
+                let wrong = |error: String| format!("the terms, {}: {error}", path.display());
+                let text = fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
+                Some(Terms::parse(&text).map_err(wrong)?)
+            }
+            OptionalFile::Off => None,
+        };
+
+        let mut flows = vec![Vec::new()];
+        let mut params = Map::new();
+        for requirement in &config.registration.require {
+            let mut longer = Vec::new();
+            for stage in &requirement.0 {
+                let needs = |what: &str| {
+                    format!("registration.require has \"{}\", which needs {what}", stage.as_str())
+                };
+                let auth_type = match stage {
+                    RegistrationStage::Dummy => AuthType::Dummy,
+                    RegistrationStage::Token => AuthType::RegistrationToken,
+                    RegistrationStage::Captcha => {
+                        let captcha = captcha.as_ref().ok_or_else(|| {
+                            needs("captcha.public_key and captcha.secret_key_file")
+                        })?;
+                        let key = json!({ "public_key": captcha.public_key });
+                        params.insert(AuthType::ReCaptcha.to_string(), key);
+                        AuthType::ReCaptcha
+                    }
+                    RegistrationStage::Terms => {
+                        let terms = terms.as_ref().ok_or_else(|| needs("registration.terms"))?;
+                        params.insert(AuthType::Terms.to_string(), terms.params());
+                        AuthType::Terms
+                    }
+                    RegistrationStage::Email => return Err(needs("a way to send mail")),
+                    RegistrationStage::Msisdn => return Err(needs("a way to send text messages")),
+                };
+                for flow in &flows {
+                    let mut flow: Vec<AuthType> = flow.clone();
+                    if !flow.contains(&auth_type) {
+                        flow.push(auth_type.clone());
+                    }
+                    longer.push(flow);
+                }
+            }
+            flows = longer;
+        }
+        let registration = Arc::new(Offer::new(flows, params));
+        Ok(Self { registration, captcha, terms: terms.unwrap_or_default() })
+    }
+}
 
 /// What a stage proved.
 #[derive(Clone, Debug)]
@@ -26,6 +105,10 @@ pub(crate) enum Proof {
     Done,
     /// That this user is there.
     User(OwnedUserId),
+    /// That this registration token is known to the newcomer, and good.
+    Token(TokenHash),
+    /// That these documents were agreed to: each one's name and version.
+    Terms(BTreeMap<String, String>),
 }
 
 /// Decides the stage that `auth` is about.
@@ -36,6 +119,13 @@ pub(crate) async fn check(app: &Server, facts: &Facts, auth: &AuthData) -> Resul
     match auth {
         AuthData::Dummy(_) => Ok(Proof::Done),
         AuthData::Password(given) => password(app, facts, given).await,
+        AuthData::RegistrationToken(given) => registration_token(app, &given.token),
+        AuthData::Terms(_) => Ok(Proof::Terms(app.stages.terms.versions())),
+        AuthData::ReCaptcha(given) => {
+            let captcha = app.stages.captcha.as_ref().ok_or_else(not_offered)?;
+            captcha.check(&app.outbound, &given.response, facts.client).await?;
+            Ok(Proof::Done)
+        }
         // No flow has these, so that nobody gets as far as here with them.
         AuthData::EmailIdentity(_) | AuthData::Msisdn(_) => Err(not_offered()),
         _ => Err(not_offered()),
@@ -83,6 +173,23 @@ pub(crate) fn ways_to_confirm(app: &Server, user_id: &UserId) -> Offer {
         flows.push(vec![AuthType::Sso]);
     }
     Offer::new(flows, Map::new())
+}
+
+fn registration_token(app: &Server, token: &str) -> Result<Proof, Failure> {
+    let hash = TokenHash::of(token);
+    let known = app.engine.state().registration_tokens.get(&hash);
+    let now_ms = app.engine.clock().now_ms();
+    if is_registration_token(token) && known.is_some_and(|known| known.is_good(now_ms)) {
+        Ok(Proof::Token(hash))
+    } else {
+        Err(Failure::retry(ErrorCode::Unauthorized, "This registration token is not valid."))
+    }
+}
+
+/// Whether a registration token can look like this (client-server API, "Token-authenticated registration").
+pub(crate) fn is_registration_token(token: &str) -> bool {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._~-".contains(&byte);
+    (1..=limits::REGISTRATION_TOKEN_BYTES).contains(&token.len()) && token.bytes().all(allowed)
 }
 
 async fn password(app: &Server, facts: &Facts, given: &Password) -> Result<Proof, Failure> {
