@@ -80,6 +80,9 @@ pub enum ServerError {
     /// A provider of single sign-on cannot be used.
     #[error("{0}")]
     Sso(Box<dyn std::error::Error + Send + Sync>),
+    /// Registration asks for what is not configured.
+    #[error("{0}")]
+    Registration(String),
     /// The table of endpoints contradicts itself, which no configuration should bring about.
     #[error("the endpoints cannot be served: {0}")]
     Endpoints(Box<dyn std::error::Error + Send + Sync>),
@@ -103,6 +106,10 @@ pub async fn run(
     stop: impl Future<Output = ()> + Send + 'static,
     started: impl FnOnce(&Config),
 ) -> Result<(), ServerError> {
+    let outbound = Outbound::new().map_err(|error| ServerError::Outbound(error.into()))?;
+    let messages =
+        Messages::new(&config, &outbound).map_err(|error| ServerError::Messages(error.into()))?;
+    let stages = uiaa::Stages::load(&config, &messages).map_err(ServerError::Registration)?;
     // The log first: whoever holds it is the server, and a second one is told so.
     let log = open_log(&config)?;
     let mut listeners = Vec::new();
@@ -133,13 +140,11 @@ pub async fn run(
     let around = engine.state().presence.around().into_iter();
     let around =
         around.filter_map(|user| Some((user.clone(), engine.state().presence.get(&user)?)));
-    let outbound = Outbound::new().map_err(|error| ServerError::Outbound(error.into()))?;
     let providers = Providers::load(&config, &api::sso_callback(&config), &outbound);
     let identity = engine.state().server();
     let private_key = identity.as_ref().map_or("", |identity| identity.private_key.expose());
     let app = Arc::new(api::Server {
-        messages: Messages::new(&config, &outbound)
-            .map_err(|error| ServerError::Messages(error.into()))?,
+        messages,
         deliveries: api::Deliveries::default(),
         signer: Signer::new(private_key),
         providers: providers.map_err(|error| ServerError::Sso(error.into()))?,
@@ -148,6 +153,7 @@ pub async fn run(
         notices: api::notices::Notices::new(&config.rate_limits),
         engine: Arc::clone(&engine),
         outbound,
+        stages,
         uiaa: uiaa::Sessions::default(),
         nonces: api::shared_secret::Nonces::default(),
         known_members: KnownMembers::new(limits::KNOWN_MEMBERS_BYTES),

@@ -13,7 +13,7 @@ use crate::{
     config::{self, Config},
     decide::{
         Refusal,
-        account::{AccountLimit, Register, RemoveDevices, SetPassword, Which},
+        account::{AccountLimit, Met, Register, RemoveDevices, SetPassword, Which},
         ephemeral::Gather,
         status::{CreateAccount, Deactivate, SetStatus},
     },
@@ -112,6 +112,7 @@ impl Office {
                     password,
                     display_name: Some(display_name),
                     login: None,
+                    met: Met::default(),
                 };
                 let made = self.engine.propose(origin, CreateAccount { register, admin }).await;
                 made.map_err(|error| of_user(error, &user_id))?.into_inner();

@@ -68,6 +68,8 @@ impl From<Refusal> for ApiError {
             Refusal::UserLocked => Self::new(ErrorCode::UserLocked, text),
             Refusal::UserSuspended => Self::new(ErrorCode::UserSuspended, text),
             Refusal::GuestAccessForbidden => Self::new(ErrorCode::GuestAccessForbidden, text),
+            // Registration asks for another one instead.
+            Refusal::RegistrationToken => Self::new(ErrorCode::Unauthorized, text),
             Refusal::UnknownToken => Self::unknown_token(false),
             Refusal::Broken => Self::internal("a decision panicked"),
             Refusal::Read(error) => error.into(),

@@ -67,8 +67,7 @@ fn address(config: &Config, query: Option<&str>) -> String {
     let pairs = query.unwrap_or_default().split('&');
     let kept: Vec<_> =
         pairs.filter(|pair| !pair.is_empty() && !pair.starts_with("loginToken=")).collect();
-    let path = config.server.prefixes.first().map_or_else(String::new, ToString::to_string);
-    let address = format!("{}{path}/static/client/login/", config.public_url());
+    let address = format!("{}{}/static/client/login/", config.public_url(), prefix(config));
     if kept.is_empty() { address } else { format!("{address}?{}", kept.join("&")) }
 }
 
@@ -77,11 +76,20 @@ pub(super) fn is_at(config: &Config, url: &reqwest::Url) -> bool {
     let mut url = url.clone();
     url.set_query(None);
     url.set_fragment(None);
-    address(config, None).parse::<reqwest::Url>().is_ok_and(|here| here == url)
+    config.server.prefixes.iter().any(|prefix| {
+        let page = format!("{}{prefix}/static/client/login", config.public_url());
+        url.as_str().strip_prefix(&page).is_some_and(|rest| rest.is_empty() || rest == "/")
+    })
 }
 
 /// Where browsers reach the client-server API.
 pub(super) fn client_api(config: &Config) -> String {
-    let prefix = config.server.prefixes.first().map_or_else(String::new, ToString::to_string);
-    format!("{}{prefix}/client/v3", config.public_url())
+    format!("{}{}/client/v3", config.public_url(), prefix(config))
+}
+
+/// What addresses that are given to others begin with: what everyone knows, where it is served.
+fn prefix(config: &Config) -> String {
+    let mut prefixes: Vec<_> = config.server.prefixes.iter().map(ToString::to_string).collect();
+    prefixes.sort_by_key(|prefix| prefix != "/_matrix");
+    prefixes.into_iter().next().unwrap_or_default()
 }

@@ -25,7 +25,6 @@ mod moderation;
 #[allow(dead_code, reason = "what sends messages is still to come")]
 pub(crate) mod notices;
 mod old_sync;
-#[allow(dead_code, reason = "the pages with scripts are still to come")]
 mod page;
 mod password;
 pub(crate) mod presence;
@@ -50,7 +49,6 @@ mod timeline;
 mod timestamp;
 mod to_device;
 pub(crate) mod typing;
-#[allow(dead_code, reason = "the pages that complete stages are still to come")]
 pub(crate) mod uiaa;
 mod upgrade;
 mod user_directory;
@@ -104,6 +102,7 @@ pub(crate) struct Server {
     pub(crate) notices: notices::Notices,
     pub(crate) uiaa: uiaa::Sessions,
     pub(crate) nonces: shared_secret::Nonces,
+    pub(crate) stages: uiaa::Stages,
     pub(crate) known_members: KnownMembers,
     pub(crate) search: Arc<Search>,
     pub(crate) catalogue: directory::Catalogue,
@@ -131,6 +130,10 @@ pub(crate) fn endpoints(config: &Config) -> Table<Server> {
         .on_json(registration::register)
         .on(registration::available)
         .on(registration::token_validity)
+        .raw(GET, uiaa::PATHS[0], Access::None, uiaa::page)
+        .raw(GET, uiaa::PATHS[1], Access::None, uiaa::page)
+        .raw_form(uiaa::PATHS[0], uiaa::submit)
+        .raw_form(uiaa::PATHS[1], uiaa::submit)
         .on(login::login_types)
         .on(login::login)
         .on(login_token::get_token)
@@ -141,6 +144,8 @@ pub(crate) fn endpoints(config: &Config) -> Table<Server> {
         .raw_json(GET, sso::REDIRECT_TO_UNSTABLE, Access::None, sso::redirect)
         .raw_json(GET, sso::CALLBACK, Access::None, sso::come_back)
         .raw_json(Method::POST, sso::ACCOUNT, Access::None, sso::choose_account)
+        .raw(GET, sso::FALLBACK, Access::None, sso::fallback)
+        .raw(GET, sso::FALLBACK_R0, Access::None, sso::fallback)
         .raw_json(Method::POST, sso::LINK, REQUIRED, sso::link)
         .on(session::refresh)
         .on(session::logout)

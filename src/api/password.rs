@@ -49,7 +49,7 @@ async fn reset_password(
         return Err(ApiError::missing_token());
     }
     check_password(&cx.app, "", &request.new_password)?;
-    let facts = Facts { user_id: None, client: Some(cx.client) };
+    let facts = Facts { user_id: None, registers: false, client: Some(cx.client) };
     let auth = request.auth.as_ref();
     let authenticated =
         uiaa::authenticate(&cx.app, "password", &cx.body, auth, offer.into(), facts).await?;
@@ -165,7 +165,8 @@ pub(super) async fn confirm_identity(
     if offer.is_empty() {
         return Err(ApiError::forbidden("This account has nothing to confirm this with."));
     }
-    let facts = Facts { user_id: Some(session.user_id.clone()), client: Some(client) };
+    let facts =
+        Facts { user_id: Some(session.user_id.clone()), registers: false, client: Some(client) };
     let authenticated = uiaa::authenticate(app, endpoint, body, auth, offer.into(), facts).await?;
     for proof in authenticated.proofs() {
         if let Proof::Threepid(validated) = proof {

@@ -23,7 +23,7 @@ use super::{
 use crate::{
     clock::random_bytes,
     decide::{
-        account::{Login, Register},
+        account::{Login, Met, Register},
         status::CreateAccount,
     },
     http::{ApiError, Cx, ErrorCode, RawRequest, Reply, Session},
@@ -115,7 +115,7 @@ pub(super) async fn register(
     if request.user_type.as_deref().is_some_and(|kind| !USER_TYPES.contains(&kind)) {
         return Err(ApiError::invalid_param("There is no such `user_type`."));
     }
-    let user_id = free_user_id(&cx.app, &request.username)?;
+    let user_id = free_user_id(&cx.app, &request.username, None)?;
     check_password(&cx.app, user_id.localpart(), &request.password)?;
     let display_name = short_name(request.displayname.filter(|name| !name.is_empty()))?;
     let password = cx.app.passwords.hash(request.password).await?;
@@ -134,6 +134,7 @@ pub(super) async fn register(
         password: Some(password),
         display_name: Some(display_name.unwrap_or_else(|| user_id.localpart().to_owned())),
         login,
+        met: Met::default(),
     };
     cx.propose(CreateAccount { register, admin: request.admin }).await?.into_inner();
     let mut made = json!({ "user_id": user_id, "home_server": user_id.server_name() });

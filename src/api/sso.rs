@@ -12,7 +12,10 @@ use http::{
     header::{CACHE_CONTROL, COOKIE, LOCATION, REFERRER_POLICY, SET_COOKIE},
 };
 use reqwest::Url;
-use ruma::{OwnedUserId, UserId, api::client::uiaa::AuthData};
+use ruma::{
+    OwnedUserId, UserId,
+    api::client::uiaa::{AuthData, AuthType},
+};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::json;
 use tracing::warn;
@@ -24,11 +27,12 @@ use super::{
     page::{Page, literal, text},
     password::{Claim, confirm_identity, named_user, verified},
     registration::free_user_id,
+    uiaa,
 };
 use crate::{
     clock::random_token,
     config::Config,
-    decide::account::{LinkSso, Register, RegisterLinked},
+    decide::account::{LinkSso, Met, Register, RegisterLinked},
     engine::Durable,
     http::{ApiError, Cx, ErrorCode, RawRequest, Reply, Session},
     oidc::{OidcError, Person, Provider},
@@ -45,6 +49,9 @@ pub(super) const REDIRECT_TO_UNSTABLE: &str =
 pub(super) const CALLBACK: &str = "/_matrix/client/v3/login/sso/callback";
 /// What the page asks for on which a newcomer chooses an account.
 pub(super) const ACCOUNT: &str = "/_matrix/client/v3/login/sso/account";
+/// The page of the stage `m.login.sso` of user-interactive authentication.
+pub(super) const FALLBACK: &str = "/_matrix/client/v3/auth/m.login.sso/fallback/web";
+pub(super) const FALLBACK_R0: &str = "/_matrix/client/r0/auth/m.login.sso/fallback/web";
 /// Where one who is logged in begins to link the account with a provider.
 pub(super) const LINK: &str = "/_matrix/client/unstable/org.logcabin/sso/link/{idp_id}";
 
@@ -68,6 +75,8 @@ enum Errand {
     Login { redirect_url: Url },
     /// To link the account of one who is logged in.
     Link { user_id: OwnedUserId },
+    /// To complete the stage `m.login.sso` of a session of user-interactive authentication.
+    Confirm { session: String },
 }
 
 /// A browser that is away.
@@ -226,6 +235,7 @@ async fn arrive(
             Some(_) => Err(Failure::new(StatusCode::CONFLICT, "This is another user's already.")),
             None => offer_link(app, provider, person, user_id),
         },
+        Errand::Confirm { session } => confirm(app, &session, known).await,
     }
 }
 
@@ -246,7 +256,7 @@ async fn newcomer(
         return go_on(app, &user_id, redirect_url);
     }
     if provider.allows_registration()
-        && let Some(Ok(user_id)) = wanted.map(|name| free_user_id(app, name))
+        && let Some(Ok(user_id)) = wanted.map(|name| free_user_id(app, name, None))
     {
         let (subject, name) = (person.subject.clone(), person.display_name.clone());
         match register(cx, provider.id(), subject, name, user_id).await {
@@ -273,6 +283,7 @@ async fn register(
         password: None,
         display_name: Some(display_name),
         login: None,
+        met: Met::default(),
     };
     let proposal = RegisterLinked { register, provider: provider.to_owned(), subject };
     cx.propose(proposal).await.map(Durable::into_inner)
@@ -322,10 +333,11 @@ pub(super) async fn choose_account(
             return json(&json!({ "done": done })).map(Reply::json);
         }
         Errand::Login { redirect_url } => redirect_url,
+        Errand::Confirm { .. } => return Err(ApiError::forbidden("There is nothing to choose.")),
     };
     let user_id = match (choice.username, choice.user, choice.password) {
         (Some(name), ..) if of.allows_registration() => {
-            let user_id = free_user_id(app, &name)?;
+            let user_id = free_user_id(app, &name, None)?;
             register(&cx, &provider, subject, display_name, user_id).await?
         }
         (None, Some(user), Some(password)) if app.config.login.password => {
@@ -366,6 +378,69 @@ pub(super) async fn link(
     json(&json!({ "url": url, "expires_in_ms": AWAY_MS })).map(Reply::json)
 }
 
+/// The providers by which a user can prove who they are.
+pub(super) fn providers_of<'a>(
+    app: &'a Server,
+    user_id: &UserId,
+) -> impl Iterator<Item = &'a Provider> {
+    let account = app.engine.state().accounts.get(user_id);
+    let links = account.map(|account| account.read().links.clone()).unwrap_or_default();
+    let is_linked = move |provider: &&Provider| links.iter().any(|(id, _)| id == provider.id());
+    app.providers.all().iter().filter(is_linked)
+}
+
+/// The page of the stage `m.login.sso` (client-server API, "Fallback"): the way to the providers that know the
+/// user whom the session is about.
+pub(super) async fn fallback(
+    cx: Cx<Server, Option<Session>>,
+    _: RawRequest,
+) -> Result<Reply, ApiError> {
+    let app = &*cx.app;
+    let now_ms = app.engine.clock().now_ms();
+    let session = cx.query("session")?.unwrap_or_default();
+    let open = app.uiaa.open(&session, now_ms);
+    let Some(user_id) = open.and_then(|open| open.facts().user_id.clone()) else {
+        let why = "What was to be confirmed is over.";
+        return Ok(Failure::new(StatusCode::NOT_FOUND, why).reply());
+    };
+    let errand = Errand::Confirm { session };
+    let errand = app.signer.sign(ERRAND, &errand, now_ms.saturating_add(AWAY_MS));
+    let errand = errand.map_err(ApiError::internal)?;
+    let html = format!(
+        "<p>{} asks that you confirm who you are.</p>\n\
+         <p class=\"note\">If you have not just changed something in your account, close this page: \
+         somebody else may be trying to.</p>\n",
+        text(app.config.server.name.as_str()),
+    );
+    let html = html + &buttons(app, providers_of(app, &user_id), &format!("errand={errand}"));
+    Ok(Page::new("Confirm that it is you", html).reply())
+}
+
+/// Completes the stage, if the one who came back is the user whom the session is about.
+async fn confirm(
+    app: &Server,
+    session: &str,
+    known: Option<OwnedUserId>,
+) -> Result<Reply, Failure> {
+    let now_ms = app.engine.clock().now_ms();
+    let open = app.uiaa.open(session, now_ms);
+    let asked = open.and_then(|open| open.facts().user_id.clone());
+    let check = async {
+        match known {
+            Some(known) if asked.as_ref() == Some(&known) => Ok(uiaa::Proof::User(known)),
+            _ => Err(uiaa::Failure::retry(
+                ErrorCode::Forbidden,
+                "This is not the user who is to confirm something.",
+            )),
+        }
+    };
+    match app.uiaa.complete(session, &AuthType::Sso, now_ms, check).await {
+        Ok(()) => Ok(uiaa::done().reply()),
+        Err(uiaa::Failure::Final(error)) => Err(error.into()),
+        Err(uiaa::Failure::Retry(_, why)) => Err(Failure::new(StatusCode::FORBIDDEN, why)),
+    }
+}
+
 /// Back to the client with a login token; over a page that says where that is, unless it is known.
 fn go_on(app: &Server, user_id: &UserId, redirect_url: Url) -> Result<Reply, Failure> {
     let trusted = is_trusted(&app.config, &redirect_url);
@@ -396,7 +471,13 @@ fn with_token(app: &Server, user_id: &UserId, mut redirect_url: Url) -> Result<U
 /// The pages on the way.
 fn choose_provider(app: &Server, query: &str) -> Reply {
     let mut html = String::from("<p>How do you want to log in?</p>\n");
-    for provider in app.providers.all() {
+    html.push_str(&buttons(app, app.providers.all().iter(), query));
+    Page::new(format!("Log in to {}", app.config.server.name), html).reply()
+}
+
+fn buttons<'a>(app: &Server, providers: impl Iterator<Item = &'a Provider>, query: &str) -> String {
+    let mut html = String::new();
+    for provider in providers {
         let _ = writeln!(
             html,
             "<a class=\"button\" href=\"{}/login/sso/redirect/{}?{}\">Continue with {}</a>",
@@ -406,7 +487,7 @@ fn choose_provider(app: &Server, query: &str) -> Reply {
             text(provider.name()),
         );
     }
-    Page::new(format!("Log in to {}", app.config.server.name), html).reply()
+    html
 }
 
 fn choose_name(

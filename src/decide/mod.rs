@@ -17,6 +17,7 @@ pub mod membership;
 mod powers;
 pub mod presence;
 pub mod push;
+pub mod registration_token;
 pub mod report;
 pub mod send;
 pub mod status;
@@ -175,6 +176,9 @@ pub enum Refusal {
     /// The room takes no guests.
     #[error("this room does not take guests")]
     GuestAccessForbidden,
+    /// The registration token is used up, has expired, or is none.
+    #[error("the registration token is not valid")]
+    RegistrationToken,
     /// The token is not in force (any more).
     #[error("the token is not known")]
     UnknownToken,

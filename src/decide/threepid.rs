@@ -6,7 +6,7 @@ use ruma::OwnedUserId;
 
 use super::{
     Proposal, Refusal, Turn,
-    account::{Register, SetPassword, no_account},
+    account::{SetPassword, no_account},
 };
 use crate::{
     limits,
@@ -186,7 +186,7 @@ impl Validated {
     }
 
     /// Makes it an identifier of `user_id`.
-    fn claim(&self, turn: &mut Turn<'_>, user_id: &OwnedUserId) -> Result<(), Refusal> {
+    pub(super) fn claim(&self, turn: &mut Turn<'_>, user_id: &OwnedUserId) -> Result<(), Refusal> {
         let validated_ms = self.spend(turn)?;
         match turn.env.state.threepids.owner(&self.threepid) {
             Some(owner) if owner == *user_id => return Ok(()),
@@ -223,30 +223,6 @@ impl Proposal for SpendValidation {
 
     fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
         self.0.spend(turn).map(drop)
-    }
-}
-
-/// Make an account that has identifiers from the beginning.
-#[derive(Clone, Debug)]
-pub struct RegisterWith {
-    /// The account.
-    pub register: Register,
-    /// Its identifiers.
-    pub threepids: Vec<Validated>,
-}
-
-impl Proposal for RegisterWith {
-    type Outcome = <Register as Proposal>::Outcome;
-
-    fn stream(&self) -> Stream {
-        self.register.stream()
-    }
-
-    fn decide(&self, turn: &mut Turn<'_>) -> Result<Self::Outcome, Refusal> {
-        self.register.decide(turn)?;
-        self.threepids
-            .iter()
-            .try_for_each(|validated| validated.claim(turn, &self.register.user_id))
     }
 }
 

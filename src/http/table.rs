@@ -20,7 +20,7 @@ use super::{
     Access, ApiError, Class, Cx, Gate, OpenTo, Reply, Session,
     decode::{self, Precheck},
 };
-use crate::shutdown::Shutdown;
+use crate::{limits, shutdown::Shutdown};
 
 /// To whom the endpoint of a method and a path is open: the path as it was registered, with the names of
 /// its parameters.
@@ -249,6 +249,21 @@ impl<A: Send + Sync + 'static> Table<A> {
     pub(crate) fn registered(&self) -> std::collections::BTreeSet<(String, &'static str)> {
         let methods = self.paths.values().flatten();
         methods.map(|(method, route)| (method.to_string(), route.path)).collect()
+    }
+
+    /// As [`Table::raw`], for what the form of a page sends: counted against the caller's rate limit, as it
+    /// may hold guesses.
+    #[must_use]
+    pub(crate) fn raw_form<H, F>(self, path: &'static str, handler: H) -> Self
+    where
+        H: Fn(Cx<A, Option<Session>>, RawRequest) -> F + Copy + Send + Sync + 'static,
+        F: Future<Output = Result<Reply, ApiError>> + Send + 'static,
+    {
+        let (access, body) = (Access::None, Body::Bytes(Some(limits::FORM_BYTES)));
+        let handler = raw_handler(handler);
+        let open_to = (self.rights)(&Method::POST, path);
+        let class = Class::of(&Method::POST, path, true);
+        self.add(&Method::POST, [path], Route { path, access, open_to, class, body, handler })
     }
 
     /// The finished table.

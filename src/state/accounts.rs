@@ -16,7 +16,7 @@ use crate::record::{
     command::{
         AccountDataSet, AccountKind, DeviceConfirm, DeviceLogin, DeviceRefresh, DeviceRemove,
         DeviceRename, FilterCreate, LoginTokenUse, ProfileSet, Secret, SsoLink, TokenHash, Tokens,
-        UserDeactivate, UserPassword, UserRegister, UserStatus,
+        UserDeactivate, UserPassword, UserRegister, UserStatus, UserUpgrade,
     },
 };
 
@@ -42,6 +42,8 @@ pub struct Account {
     pub account_data: BTreeMap<(Option<OwnedRoomId>, String), History<()>>,
     /// Filters by id. The filter is in the log, at the offset.
     pub filters: BTreeMap<String, Offset>,
+    /// Who the user is at providers of single sign-on: the provider's id, and what it calls the person.
+    pub links: BTreeSet<(String, String)>,
     /// Login tokens that were used.
     pub used_login_tokens: UsedLoginTokens,
     /// Offset of the last record that changed any of this.
@@ -322,10 +324,19 @@ impl Accounts {
             profile: BTreeMap::new(),
             account_data: BTreeMap::new(),
             filters: BTreeMap::new(),
+            links: BTreeSet::new(),
             used_login_tokens: UsedLoginTokens::default(),
             changed: offset,
         };
         self.users.insert(body.user_id, Arc::new(RwLock::new(account)));
+    }
+
+    pub(super) fn upgrade(&self, offset: Offset, body: UserUpgrade) {
+        self.change(&body.user_id, offset, |account| {
+            account.kind = AccountKind::User;
+            account.standing.guest = false;
+            account.password.push(offset, body.password);
+        });
     }
 
     pub(super) fn set_password(&self, offset: Offset, body: UserPassword) {
@@ -342,8 +353,9 @@ impl Accounts {
     }
 
     pub(super) fn link(&self, offset: Offset, body: SsoLink) {
-        self.change(&body.user_id, offset, |_| ());
-        self.links.insert((body.provider, body.subject), body.user_id);
+        let link = (body.provider, body.subject);
+        self.change(&body.user_id, offset, |account| account.links.insert(link.clone()));
+        self.links.insert(link, body.user_id);
     }
 
     pub(super) fn set_status(&self, offset: Offset, body: &UserStatus) {

@@ -7,8 +7,10 @@
 //! - `crash`: the server is killed at random moments and nothing acknowledged is missing after.
 //! - `durability`: seen from the kernel, every acknowledged write was on disk before its answer.
 //! - `erasure`: what was redacted leaves the disk.
+//! - `pages`: the pages for browsers, in Chromium.
 //! - `operations`: a directory in use, a full disk, a restore.
 //! - `brute_force`: what others notice of somebody who tries passwords (a measurement).
+//! - `sso`: people log in by another service and on the login page, in a browser.
 //! - `archive`: with the log deleted, a data directory is rebuilt from the archive alone.
 
 mod administration;
@@ -22,3 +24,5 @@ mod erasure;
 mod harness;
 mod load;
 mod operations;
+mod pages;
+mod sso;

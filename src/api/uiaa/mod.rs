@@ -31,11 +31,15 @@ use crate::{
     rate::household,
 };
 
+mod captcha;
+mod fallback;
 pub(crate) mod stages;
+mod terms;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use stages::{Proof, authenticate, ways_to_confirm, ways_to_recover};
+pub(crate) use fallback::{PATHS, done, page, submit};
+pub(crate) use stages::{Proof, Stages, authenticate, ways_to_confirm, ways_to_recover};
 
 /// Sessions at once. Beyond this, whoever has most of them loses their oldest.
 const SESSIONS: usize = 10_000;
@@ -143,6 +147,8 @@ type Completed = (AuthType, Proof);
 pub(crate) struct Facts {
     /// The user who makes the request, where there is one.
     pub(crate) user_id: Option<OwnedUserId>,
+    /// Whether it is to make an account: an address that someone shows to be theirs is no account's then.
+    pub(crate) registers: bool,
     /// The address that it comes from, where that is known.
     pub(crate) client: Option<IpAddr>,
 }
@@ -151,8 +157,8 @@ impl Facts {
     /// Of whom no more than [`SESSIONS_OF_ONE`] are kept.
     fn owner(&self) -> Self {
         match &self.user_id {
-            Some(_) => Self { user_id: self.user_id.clone(), client: None },
-            None => Self { user_id: None, client: self.client.map(household) },
+            Some(_) => Self { user_id: self.user_id.clone(), registers: false, client: None },
+            None => Self { user_id: None, registers: false, client: self.client.map(household) },
         }
     }
 }
@@ -255,6 +261,15 @@ impl Authenticated {
     pub(crate) fn proofs(&self) -> impl Iterator<Item = &Proof> {
         self.completed.iter().map(|(_, proof)| proof)
     }
+
+    /// The user who was proved to be there, for requests that come without a session.
+    #[allow(dead_code, reason = "requests of this kind are still to come")]
+    pub(crate) fn user_id(&self) -> Option<&OwnedUserId> {
+        self.proofs().find_map(|proof| match proof {
+            Proof::User(user_id) => Some(user_id),
+            _ => None,
+        })
+    }
 }
 
 impl Session {
@@ -276,11 +291,6 @@ impl Session {
     /// Whose it is.
     pub(crate) const fn facts(&self) -> &Facts {
         &self.facts
-    }
-
-    /// What clients need to know for this stage.
-    pub(crate) fn params(&self, stage: &AuthType) -> Option<&Value> {
-        self.offer.params.get(stage.as_str())
     }
 
     /// How it stands with this stage.

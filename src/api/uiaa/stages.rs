@@ -1,6 +1,8 @@
 //! The stages: what each asks of a client and what it proves. This is the one place to add one.
 
 use std::{
+    collections::BTreeMap,
+    fs,
     net::{IpAddr, Ipv4Addr},
     sync::Arc,
 };
@@ -10,20 +12,107 @@ use ruma::{
     OwnedUserId, UserId,
     api::client::uiaa::{AuthData, AuthType, Password, ThirdpartyIdCredentials, UserIdentifier},
 };
-use serde_json::Map;
+use serde_json::{Map, json};
 
-use super::{Attempt, Authenticated, Facts, Failure, Offer};
+use super::{Attempt, Authenticated, Facts, Failure, Offer, captcha::Captcha, terms::Terms};
 use crate::{
     api::{
         Server,
         password::{Claim, verified},
+        sso,
         threepid::find_account,
         validation::validated,
     },
+    config::{Config, OptionalFile, value::RegistrationStage},
     decide::threepid::Validated,
     http::{ApiError, ErrorCode},
-    record::threepid::{Medium, Purpose},
+    limits,
+    messages::Messages,
+    record::{
+        command::TokenHash,
+        threepid::{Medium, Purpose},
+    },
 };
+
+/// What stages need, as the configuration has it.
+#[derive(Debug)]
+pub(crate) struct Stages {
+    /// What is asked of those who register.
+    pub(crate) registration: Arc<Offer>,
+    pub(crate) captcha: Option<Captcha>,
+    pub(crate) terms: Terms,
+}
+
+impl Stages {
+    /// The stages of this configuration.
+    ///
+    /// # Errors
+    /// When something is required that is not there: what, and what it needs.
+    pub(crate) fn load(config: &Config, messages: &Messages) -> Result<Self, String> {
+        let captcha = match (&config.captcha.secret_key_file, &*config.captcha.public_key) {
+            (OptionalFile::Path(path), key) if !key.is_empty() => {
+                let secret_key = fs::read_to_string(path).map_err(|error| {
+                    format!("the secret key of the captcha, {}: {error}", path.display())
+                })?;
+                let captcha = Captcha::new(&config.captcha, &secret_key);
+                Some(captcha.map_err(|error| format!("the captcha: {error}"))?)
+            }
+            _ => None,
+        };
+        let terms = match &config.registration.terms {
+            OptionalFile::Path(path) => {
+                let wrong = |error: String| format!("the terms, {}: {error}", path.display());
+                let text = fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
+                Some(Terms::parse(&text).map_err(wrong)?)
+            }
+            OptionalFile::Off => None,
+        };
+
+        let mut flows = vec![Vec::new()];
+        let mut params = Map::new();
+        for requirement in &config.registration.require {
+            let mut longer = Vec::new();
+            for stage in &requirement.0 {
+                let needs = |what: &str| {
+                    format!("registration.require has \"{}\", which needs {what}", stage.as_str())
+                };
+                let auth_type = match stage {
+                    RegistrationStage::Dummy => AuthType::Dummy,
+                    RegistrationStage::Token => AuthType::RegistrationToken,
+                    RegistrationStage::Captcha => {
+                        let captcha = captcha.as_ref().ok_or_else(|| {
+                            needs("captcha.public_key and captcha.secret_key_file")
+                        })?;
+                        let key = json!({ "public_key": captcha.public_key });
+                        params.insert(AuthType::ReCaptcha.to_string(), key);
+                        AuthType::ReCaptcha
+                    }
+                    RegistrationStage::Terms => {
+                        let terms = terms.as_ref().ok_or_else(|| needs("registration.terms"))?;
+                        params.insert(AuthType::Terms.to_string(), terms.params());
+                        AuthType::Terms
+                    }
+                    RegistrationStage::Email if messages.reach(Medium::Email) => {
+                        AuthType::EmailIdentity
+                    }
+                    RegistrationStage::Email => return Err(needs("email.host")),
+                    RegistrationStage::Msisdn if messages.reach(Medium::Msisdn) => AuthType::Msisdn,
+                    RegistrationStage::Msisdn => return Err(needs("sms.url")),
+                };
+                for flow in &flows {
+                    let mut flow: Vec<AuthType> = flow.clone();
+                    if !flow.contains(&auth_type) {
+                        flow.push(auth_type.clone());
+                    }
+                    longer.push(flow);
+                }
+            }
+            flows = longer;
+        }
+        let registration = Arc::new(Offer::new(flows, params));
+        Ok(Self { registration, captcha, terms: terms.unwrap_or_default() })
+    }
+}
 
 /// What a stage proved.
 #[derive(Clone, Debug)]
@@ -34,26 +123,30 @@ pub(crate) enum Proof {
     User(OwnedUserId),
     /// That this address or number is theirs. For whatever but a registration, an account has it.
     Threepid(Validated),
+    /// That this registration token is known to the newcomer, and good.
+    Token(TokenHash),
+    /// That these documents were agreed to: each one's name and version.
+    Terms(BTreeMap<String, String>),
 }
 
 /// Decides the stage that `auth` is about.
 ///
 /// # Errors
 /// [`Failure::Retry`] when the client may try again, [`Failure::Final`] when the request is to fail.
-pub(crate) async fn check(
-    app: &Server,
-    endpoint: &str,
-    facts: &Facts,
-    auth: &AuthData,
-) -> Result<Proof, Failure> {
+pub(crate) async fn check(app: &Server, facts: &Facts, auth: &AuthData) -> Result<Proof, Failure> {
     match auth {
         AuthData::Dummy(_) => Ok(Proof::Done),
         AuthData::Password(given) => password(app, facts, given).await,
         AuthData::EmailIdentity(given) => {
-            threepid(app, endpoint, facts, Medium::Email, &given.thirdparty_id_creds)
+            threepid(app, facts, Medium::Email, &given.thirdparty_id_creds)
         }
-        AuthData::Msisdn(given) => {
-            threepid(app, endpoint, facts, Medium::Msisdn, &given.thirdparty_id_creds)
+        AuthData::Msisdn(given) => threepid(app, facts, Medium::Msisdn, &given.thirdparty_id_creds),
+        AuthData::RegistrationToken(given) => registration_token(app, &given.token),
+        AuthData::Terms(_) => Ok(Proof::Terms(app.stages.terms.versions())),
+        AuthData::ReCaptcha(given) => {
+            let captcha = app.stages.captcha.as_ref().ok_or_else(not_offered)?;
+            captcha.check(&app.outbound, &given.response, facts.client).await?;
+            Ok(Proof::Done)
         }
         _ => Err(not_offered()),
     }
@@ -87,12 +180,12 @@ pub(crate) async fn authenticate(
         && let Some(stage) = waiting.auth_type()
     {
         // If it is still not so, what is to be done is what the attempt below says.
-        let again = check(app, endpoint, &facts, &waiting);
+        let again = check(app, &facts, &waiting);
         let _ = app.uiaa.complete(&given.session, &stage, now_ms, again).await;
     }
     let check = async {
         match auth {
-            Some(auth) => check(app, endpoint, &facts, auth).await,
+            Some(auth) => check(app, &facts, auth).await,
             None => Err(not_offered()),
         }
     };
@@ -114,7 +207,27 @@ pub(crate) fn ways_to_confirm(app: &Server, user_id: &UserId) -> Offer {
         let has = |medium| own.iter().any(|(threepid, _)| threepid.medium == medium);
         flows.extend(by_threepid(app).filter(|(medium, _)| has(*medium)).map(|(_, flow)| flow));
     }
+    if sso::providers_of(app, user_id).next().is_some() {
+        flows.push(vec![AuthType::Sso]);
+    }
     Offer::new(flows, Map::new())
+}
+
+fn registration_token(app: &Server, token: &str) -> Result<Proof, Failure> {
+    let hash = TokenHash::of(token);
+    let known = app.engine.state().registration_tokens.get(&hash);
+    let now_ms = app.engine.clock().now_ms();
+    if is_registration_token(token) && known.is_some_and(|known| known.is_good(now_ms)) {
+        Ok(Proof::Token(hash))
+    } else {
+        Err(Failure::retry(ErrorCode::Unauthorized, "This registration token is not valid."))
+    }
+}
+
+/// Whether a registration token can look like this (client-server API, "Token-authenticated registration").
+pub(crate) fn is_registration_token(token: &str) -> bool {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._~-".contains(&byte);
+    (1..=limits::REGISTRATION_TOKEN_BYTES).contains(&token.len()) && token.bytes().all(allowed)
 }
 
 /// How one who has no session can prove that an account is theirs: by an address of it.
@@ -131,12 +244,11 @@ fn by_threepid(app: &Server) -> impl Iterator<Item = (Medium, Vec<AuthType>)> {
 
 fn threepid(
     app: &Server,
-    endpoint: &str,
     facts: &Facts,
     medium: Medium,
     given: &ThirdpartyIdCredentials,
 ) -> Result<Proof, Failure> {
-    let purpose = if endpoint == "register" { Purpose::Register } else { Purpose::Account };
+    let purpose = if facts.registers { Purpose::Register } else { Purpose::Account };
     let found = validated(app, purpose, given.sid.as_str(), given.client_secret.as_str());
     let found = found.filter(|found| found.threepid.medium == medium).ok_or_else(|| {
         Failure::retry(ErrorCode::ThreepidAuthFailed, "This address has not been confirmed yet.")

@@ -25,6 +25,7 @@ mod presence;
 mod profile_account_data;
 mod push;
 mod receipts_typing;
+mod registration;
 mod relations;
 mod reports;
 mod restart;
@@ -43,6 +44,7 @@ mod timeline;
 mod timestamp;
 mod transitions;
 mod transport;
+mod uiaa;
 mod upgrade;
 mod user_directory;
 

@@ -223,7 +223,7 @@ where
     I: IntoIterator<Item = S>,
     S: AsRef<OsStr>,
 {
-    without_settings(&mut Command::new(env!("CARGO_BIN_EXE_logcabin")))
+    logcabin_command()
         .args(arguments)
         .stdin(Stdio::null())
         .output()
@@ -246,6 +246,13 @@ where
     // One that wants no input may have ended.
     let _ = child.stdin.take().expect("stdin is piped").write_all(input.as_bytes());
     child.wait_with_output().expect("logcabin can be waited for")
+}
+
+/// The program, without the settings of the test's own environment.
+pub(crate) fn logcabin_command() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_logcabin"));
+    without_settings(&mut command);
+    command
 }
 
 /// Rebuilds a data directory from an archive.

@@ -1,0 +1,70 @@
+//! Single sign-on and the login page, end to end: a real OpenID Connect provider and a real browser, in one
+//! program of `tests/e2e/`, which judges for itself.
+//!
+//! `LOGCABIN_E2E_SCREENSHOTS` names a directory to keep the pictures of the pages in.
+
+use std::env;
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::Path;
+use std::process::Command;
+
+use crate::harness::{TestServer, alone, runs, skip};
+
+/// What is missing for the program to run.
+fn missing(programs: &Path) -> Option<String> {
+    for package in ["oidc-provider", "puppeteer-core"] {
+        if !programs.join("node_modules").join(package).is_dir() {
+            return Some(format!("{package} is absent"));
+        }
+    }
+    let chromium = env::var("LOGCABIN_E2E_CHROMIUM");
+    let chromium = chromium.as_deref().unwrap_or("/usr/bin/chromium");
+    let found = runs("node", &["--version"]) && runs(chromium, &["--version"]);
+    (!found).then(|| "node or Chromium is absent".to_owned())
+}
+
+fn free_port() -> u16 {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+    listener.local_addr().expect("an address").port()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn people_log_in_by_a_provider_and_on_the_login_page() {
+    let programs = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/e2e");
+    if let Some(missing) = missing(&programs) {
+        return skip("sso", &missing);
+    }
+    let _alone = alone().await;
+    let directory = tempfile::TempDir::new().expect("a temporary directory");
+    let (provider, client) = (free_port(), free_port());
+    let file = directory.path().join("live.toml");
+    let text = format!(
+        "id = \"live\"\nname = \"Elsewhere\"\nissuer = \"http://127.0.0.1:{provider}\"\n\
+         client_id = \"logcabin\"\nclient_secret_file = \"secret\"\n"
+    );
+    std::fs::write(&file, text).expect("a file of the provider");
+    std::fs::write(directory.path().join("secret"), "a secret of the two\n").expect("its secret");
+    let trusted = format!("http://127.0.0.1:{client}/trusted");
+    let settings = [
+        ("LOGCABIN_SSO_PROVIDERS", file.display().to_string()),
+        ("LOGCABIN_SSO_REDIRECTS", trusted),
+    ];
+    let settings = settings.each_ref().map(|(name, value)| (*name, value.as_str()));
+    let server = TestServer::start_with(&settings).await;
+
+    let screenshots = env::var_os("LOGCABIN_E2E_SCREENSHOTS");
+    let screenshots = screenshots.map_or_else(|| directory.path().join("shots"), Into::into);
+    let mut command = Command::new("node");
+    command.arg(programs.join("sso.mjs")).arg(server.base());
+    command.args([provider.to_string(), client.to_string()]).arg(screenshots);
+    let run = tokio::task::spawn_blocking(move || command.output()).await;
+    let output = match run {
+        Ok(Ok(output)) => output,
+        other => panic!("sso.mjs did not run: {other:?}"),
+    };
+    let said = String::from_utf8_lossy(&output.stdout);
+    println!("{said}");
+    let complained = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "sso.mjs said last:\n{said}\n{complained}");
+    assert!(said.contains("all went well"), "sso.mjs ended early:\n{said}");
+}
