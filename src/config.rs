@@ -619,7 +619,7 @@ settings! {
         /// Rounds of PBKDF2-HMAC-SHA-512 for a new hash (OWASP advises 210,000). An old hash of fewer is
         /// made anew when its user next logs in.
         iterations: u32 = 210_000, in 1_000..=10_000_000;
-        /// Hashes computed at once, at the lowest priority; 0 means one for each processor but one.
+        /// Hashes computed at once, at a low priority; 0 means one for each processor but one.
         concurrent: usize = 0, in 0..=1024;
     }
 

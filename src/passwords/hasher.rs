@@ -113,9 +113,10 @@ impl Hasher {
 
 /// Does the jobs of `queue` until the hasher is gone.
 fn work(queue: &Mutex<Receiver<Job>>) {
-    // After everything else there is to do. (Elsewhere this would be that of the whole process.)
+    // After what else there is to do, but not so far that a busy machine never lets anyone log in.
+    // (Elsewhere this would be the priority of the whole process.)
     #[cfg(target_os = "linux")]
-    if let Err(error) = rustix::process::setpriority_process(None, 19) {
+    if let Err(error) = rustix::process::setpriority_process(None, 10) {
         tracing::warn!(%error, "passwords are hashed at the priority of everything else");
     }
     loop {

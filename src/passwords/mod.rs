@@ -1,6 +1,6 @@
 //! Passwords: what they have to be like ([`policy`]), how they are hashed ([`hasher`]), and how often one
 //! may be guessed ([`guesses`]). Nobody's guesses cost others more than a little of one processor: those
-//! that come too often cost no hash, hashes are computed at the lowest priority, and few wait.
+//! that come too often cost no hash, hashes are computed at a low priority, and few wait.
 
 mod guesses;
 mod hasher;
