@@ -303,15 +303,31 @@ impl Setting for ArchiveDir {
     }
 }
 
-impl Setting for String {
-    const ALLOWED: &'static str = "a text";
+/// A text that there may be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OptionalText {
+    /// There is none.
+    Off,
+    /// This one.
+    Text(Box<str>),
+}
+
+impl Setting for OptionalText {
+    const ALLOWED: &'static str = "\"off\" or a text";
 
     fn read(given: &Given<'_>) -> Option<Self> {
-        given.text().map(str::to_owned)
+        match given.text()? {
+            "" => None,
+            "off" => Some(Self::Off),
+            text => Some(Self::Text(text.into())),
+        }
     }
 
     fn to_toml(&self) -> Value {
-        Value::String(self.clone())
+        Value::String(match self {
+            Self::Off => "off".to_owned(),
+            Self::Text(text) => text.to_string(),
+        })
     }
 }
 
