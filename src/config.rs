@@ -25,8 +25,8 @@ pub mod value;
 pub use value::{
     AdminContact, ArchiveDir, DeniedPassword, EraseAfter, FilePath, Hidden, IdentityServer,
     IdentityServerUrl, JsonTemplate, Lifetime, List, MailSecurity, OpenRegistration, OptionalFile,
-    OwnRate, PathPrefix, PublicUrl, RedirectPrefix, Requirement, ServiceUrl, SharedSecret,
-    UserRate, WebUrl,
+    OptionalText, OwnRate, PathPrefix, PublicUrl, RedirectPrefix, Requirement, ServiceUrl,
+    SharedSecret, UserRate, WebUrl,
 };
 use value::{Given, Setting};
 
@@ -470,8 +470,8 @@ settings! {
 
     /// The captcha of registration: reCAPTCHA (version 2, the box to tick), or a service that works alike.
     captcha: Captcha {
-        /// The key that the page of the captcha gets; without one there is no captcha.
-        public_key: String = String::new();
+        /// The key that clients and the page of the captcha get; "off" for no captcha.
+        public_key: OptionalText = OptionalText::Off;
         /// A file that holds the secret key and nothing else; "off" for none.
         secret_key_file: OptionalFile = OptionalFile::Off;
         /// Where answers are checked.

@@ -9,7 +9,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tracing::info;
 
 use crate::{
-    config::{Config, OpenRegistration},
+    config::{Config, OpenRegistration, Requirement},
     server,
     telemetry::{self, LogFormat},
 };
@@ -92,7 +92,9 @@ fn banner(config: &Config) -> String {
         (false, _) => "closed",
     };
     let prefix = config.server.prefixes.first().map(ToString::to_string).unwrap_or_default();
-    let try_next = if config.registration_is_open() {
+    // More than a line can say where newcomers must show something.
+    let nothing_asked = config.registration.require == [Requirement::default()];
+    let try_next = if config.registration_is_open() && nothing_asked {
         format!(
             "    curl {url}{prefix}/client/versions\n    \
                  curl -X POST {url}{prefix}/client/v3/register -d \\\n      \
@@ -128,6 +130,7 @@ fn banner(config: &Config) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::value::RegistrationStage;
 
     #[test]
     fn the_banner_says_how_registration_is_set() {
@@ -138,6 +141,9 @@ mod tests {
         assert!(banner(&config).contains("--open-registration"));
         assert!(banner(&config).contains("--server-name"));
         assert!(banner(&config).contains("http://127.0.0.1:8008"));
+        assert!(!banner(&config).contains("m.login.dummy"));
+        let mut config = Config::default();
+        config.registration.require = vec![Requirement(vec![RegistrationStage::Token])];
         assert!(!banner(&config).contains("m.login.dummy"));
     }
 }

@@ -69,6 +69,12 @@ fn every_bad_value_is_refused_with_key_place_and_what_is_allowed() {
         ("registration", "open", "\"yes\""),
         ("registration", "open", "1"),
         ("registration", "max_accounts", "-1"),
+        ("registration", "require", "[]"),
+        ("registration", "require", "[\"magic\"]"),
+        ("registration", "require", "[\"email|\"]"),
+        ("registration", "guests", "\"maybe\""),
+        ("captcha", "verify_url", "\"captcha.example.org\""),
+        ("captcha", "script_url", "\"javascript:x\""),
         ("rate_limits", "enabled", "\"true\""),
         ("rate_limits", "user", "0"),
         ("rate_limits", "user", "\"5/s\""),
@@ -146,7 +152,8 @@ fn what_is_printed_reads_back_as_the_same() {
     assert!(!printed.contains("This value is from"));
 
     let changed = "[server]\nbind = [\"0.0.0.0:80\"]\npublic_url = \"https://m.example.org/\"\n\
-                   [registration]\nopen = false\n[log]\narchive_dir = \"off\"\n\
+                   [registration]\nopen = false\nrequire = [\"token\", \"email|dummy\"]\n\
+                   terms = \"terms.toml\"\n[log]\narchive_dir = \"off\"\n\
                    [rate_limits]\nenabled = false\n[passwords]\niterations = 1_000\n";
     let effective = file(changed).unwrap();
     let printed = effective.to_toml();

@@ -507,6 +507,34 @@ impl Setting for String {
     }
 }
 
+/// A text that there may be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OptionalText {
+    /// There is none.
+    Off,
+    /// This one.
+    Text(Box<str>),
+}
+
+impl Setting for OptionalText {
+    const ALLOWED: &'static str = "\"off\" or a text";
+
+    fn read(given: &Given<'_>) -> Option<Self> {
+        match given.text()? {
+            "" => None,
+            "off" => Some(Self::Off),
+            text => Some(Self::Text(text.into())),
+        }
+    }
+
+    fn to_toml(&self) -> Value {
+        Value::String(match self {
+            Self::Off => "off".to_owned(),
+            Self::Text(text) => text.to_string(),
+        })
+    }
+}
+
 /// A text that is not shown again; empty for none.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Hidden(Box<str>);

@@ -38,11 +38,15 @@ struct Verdict {
 }
 
 impl Captcha {
-    /// The captcha of this configuration, with its secret key.
+    /// The captcha of this configuration, with its keys.
     ///
     /// # Errors
     /// What is wrong with it.
-    pub(super) fn new(config: &config::Captcha, secret_key: &str) -> Result<Self, String> {
+    pub(super) fn new(
+        config: &config::Captcha,
+        public_key: &str,
+        secret_key: &str,
+    ) -> Result<Self, String> {
         let url =
             |url: &config::WebUrl| url.to_string().parse().map_err(|_| format!("{url} is no URL"));
         let secret_key = secret_key.trim().to_owned();
@@ -50,7 +54,7 @@ impl Captcha {
             return Err("the file of its secret key is empty".to_owned());
         }
         Ok(Self {
-            public_key: config.public_key.clone(),
+            public_key: public_key.to_owned(),
             script_url: url(&config.script_url)?,
             secret_key,
             verify_url: url(&config.verify_url)?,

@@ -23,7 +23,7 @@ use crate::{
         threepid::find_account,
         validation::validated,
     },
-    config::{Config, OptionalFile, value::RegistrationStage},
+    config::{Config, OptionalFile, OptionalText, value::RegistrationStage},
     decide::threepid::Validated,
     http::{ApiError, ErrorCode},
     limits,
@@ -49,12 +49,12 @@ impl Stages {
     /// # Errors
     /// When something is required that is not there: what, and what it needs.
     pub(crate) fn load(config: &Config, messages: &Messages) -> Result<Self, String> {
-        let captcha = match (&config.captcha.secret_key_file, &*config.captcha.public_key) {
-            (OptionalFile::Path(path), key) if !key.is_empty() => {
+        let captcha = match (&config.captcha.secret_key_file, &config.captcha.public_key) {
+            (OptionalFile::Path(path), OptionalText::Text(public_key)) => {
                 let secret_key = fs::read_to_string(path).map_err(|error| {
                     format!("the secret key of the captcha, {}: {error}", path.display())
                 })?;
-                let captcha = Captcha::new(&config.captcha, &secret_key);
+                let captcha = Captcha::new(&config.captcha, public_key, &secret_key);
                 Some(captcha.map_err(|error| format!("the captcha: {error}"))?)
             }
             _ => None,
