@@ -8,7 +8,7 @@ use futures_util::FutureExt as _;
 use logcabin::{
     clock::Clock,
     decide::{
-        account::Register,
+        account::{Met, Register},
         create_room::{CreateRoom, Preset},
         membership::{Change, ChangeMembership},
         send::SendEvent,
@@ -51,6 +51,7 @@ async fn server(messages: usize) -> (Engine, OwnedRoomId) {
             password: None,
             display_name: Some(name.to_owned()),
             login: None,
+            met: Met::default(),
         };
         engine.propose(Origin::server(), register).await.expect("a new user").into_inner();
     }

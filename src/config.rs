@@ -24,7 +24,7 @@ pub mod value;
 
 pub use value::{
     ArchiveDir, EraseAfter, Hidden, IdentityServer, JsonTemplate, List, MailSecurity,
-    OpenRegistration, PathPrefix, PublicUrl, ServiceUrl,
+    OpenRegistration, OptionalFile, PathPrefix, PublicUrl, Requirement, ServiceUrl, WebUrl,
 };
 use value::{Given, Setting};
 
@@ -430,6 +430,30 @@ settings! {
         /// loopback address and neither `server.public_url` nor `server.trust_forwarded_for` says that
         /// there is a proxy in front, so that nobody opens a server to the world unawares.
         open: OpenRegistration = OpenRegistration::Auto;
+        /// What a newcomer must do, one after the other: "dummy" (nothing), "token" (show a registration
+        /// token), "captcha", "terms" (agree to the documents of `terms`), "email" and "msisdn" (show that
+        /// a mail address or a phone number is theirs). "email|msisdn" leaves the choice, "email|dummy"
+        /// does not insist.
+        require: Vec<Requirement> = vec![Requirement::default()];
+        /// Whether anyone may have a guest's account, which needs none of that.
+        guests: bool = false;
+        /// A TOML file with the documents to agree to, "off" for none: a table for each, named as you
+        /// like, with its `version` and, for each language, `{ name = "…", url = "https://…" }`, as in
+        /// `[privacy_policy]`, `version = "1.0"`, `en = { name = "Privacy", url = "https://…" }`.
+        terms: OptionalFile = OptionalFile::Off;
+    }
+
+    /// The captcha of registration: reCAPTCHA (version 2, the box to tick), or a service that works alike.
+    captcha: Captcha {
+        /// The key that the page of the captcha gets; without one there is no captcha.
+        public_key: String = String::new();
+        /// A file that holds the secret key and nothing else; "off" for none.
+        secret_key_file: OptionalFile = OptionalFile::Off;
+        /// Where answers are checked.
+        verify_url: WebUrl = WebUrl::new("https://www.google.com/recaptcha/api/siteverify");
+        /// The script of the captcha. It may fetch more from the same origin (and Google's from Google's
+        /// others).
+        script_url: WebUrl = WebUrl::new("https://www.google.com/recaptcha/api.js");
     }
 
     /// How often callers may use the endpoints that the specification marks as rate-limited.

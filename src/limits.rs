@@ -46,6 +46,12 @@ pub const OUTBOUND_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The largest answer of another service that is taken, unless said otherwise.
 pub const OUTBOUND_ANSWER_BYTES: usize = 1024 * 1024;
 
+/// Registration tokens (client-server API, "Token-authenticated registration").
+pub const REGISTRATION_TOKEN_BYTES: usize = 64;
+
+/// What the form of a page sends: some names, a password, the answer to a captcha.
+pub const FORM_BYTES: usize = 64 * 1024;
+
 /// Rooms on one page of a space's hierarchy.
 pub const HIERARCHY_ROOMS: usize = 50;
 

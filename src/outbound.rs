@@ -86,6 +86,13 @@ impl Ask {
         self
     }
 
+    /// The same with these fields as its body, as a form of a page would send them.
+    #[must_use]
+    pub(crate) fn form(mut self, fields: &[(&str, &str)]) -> Self {
+        self.body = serde_html_form::to_string(fields).unwrap_or_default().into();
+        self.header(http::header::CONTENT_TYPE, "application/x-www-form-urlencoded")
+    }
+
     /// The same with this JSON as its body.
     #[must_use]
     pub(crate) fn json(mut self, body: &impl serde::Serialize) -> Self {

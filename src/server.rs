@@ -75,6 +75,9 @@ pub enum ServerError {
     /// Messages cannot be sent as configured.
     #[error("messages cannot be sent: {0}")]
     Messages(Box<dyn std::error::Error + Send + Sync>),
+    /// Registration asks for what is not configured.
+    #[error("{0}")]
+    Registration(String),
     /// The table of endpoints contradicts itself, which no configuration should bring about.
     #[error("the endpoints cannot be served: {0}")]
     Endpoints(Box<dyn std::error::Error + Send + Sync>),
@@ -98,6 +101,10 @@ pub async fn run(
     stop: impl Future<Output = ()> + Send + 'static,
     started: impl FnOnce(&Config),
 ) -> Result<(), ServerError> {
+    let outbound = Outbound::new().map_err(|error| ServerError::Outbound(error.into()))?;
+    let messages = Messages::new(&config, &outbound);
+    let messages = messages.map_err(|error| ServerError::Messages(error.into()))?;
+    let stages = uiaa::Stages::load(&config, &messages).map_err(ServerError::Registration)?;
     // The log first: whoever holds it is the server, and a second one is told so.
     let log = open_log(&config)?;
     let mut listeners = Vec::new();
@@ -122,15 +129,14 @@ pub async fn run(
     let around = engine.state().presence.around().into_iter();
     let around =
         around.filter_map(|user| Some((user.clone(), engine.state().presence.get(&user)?)));
-    let outbound = Outbound::new().map_err(|error| ServerError::Outbound(error.into()))?;
     let app = Arc::new(api::Server {
-        messages: Messages::new(&config, &outbound)
-            .map_err(|error| ServerError::Messages(error.into()))?,
+        messages,
         deliveries: api::Deliveries::default(),
         outbound,
         presence: Tracker::new(&config.presence, around, engine.clock().now_ms()),
         passwords: Passwords::new(config.passwords.iterations, config.concurrent_hashes()),
         engine: Arc::clone(&engine),
+        stages,
         uiaa: uiaa::Sessions::default(),
         known_members: KnownMembers::new(limits::KNOWN_MEMBERS_BYTES),
         search: Arc::clone(&search),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use logcabin::{
     clock::Clock,
     decide::{
-        account::Register,
+        account::{Met, Register},
         create_room::{CreateRoom, Preset, ROOM_VERSIONS},
         membership::{Change, ChangeMembership},
         send::SendEvent,
@@ -66,6 +66,7 @@ async fn engine() -> (Engine, OwnedUserId, OwnedUserId) {
             password: None,
             display_name: None,
             login: None,
+            met: Met::default(),
         };
         let _ = engine.propose(Origin::server(), register).await.unwrap();
     }

@@ -13,8 +13,8 @@ use logcabin::{
     clock::Clock,
     decide::{
         account::{
-            ConfirmTokens, CreateFilter, Login, Refresh, Register, RemoveDevices, RenameDevice,
-            SetAccountData, SetPassword, SetProfile, Which,
+            ConfirmTokens, CreateFilter, Login, Met, Refresh, Register, RemoveDevices,
+            RenameDevice, SetAccountData, SetPassword, SetProfile, UpgradeGuest, Which,
         },
         create_room::{CreateRoom, Preset, ROOM_VERSIONS},
         delayed::{GiveUp, Restart, Schedule, SendDelayed},
@@ -23,6 +23,7 @@ use logcabin::{
         keys::{ClaimKeys, SetCrossSigning, SignKeys, UploadKeys},
         membership::{Change, ChangeMembership, ForgetRoom},
         presence::SetPresence,
+        registration_token::{RemoveRegistrationToken, SetRegistrationToken},
         report::{Report, Subject},
         send::SendEvent,
         threepid::{
@@ -41,8 +42,8 @@ use logcabin::{
         Class, Command, NewRecord, Offset, Origin, Stream,
         codec::Tip,
         command::{
-            AccountKind, DelayedOutcome, KINDS, PresenceState, ServerRestore, TokenHash, Tokens,
-            Transaction,
+            AccountKind, DelayedOutcome, KINDS, PresenceState, Requirements, ServerRestore,
+            TokenHash, Tokens, Transaction,
         },
         threepid::{Medium, Purpose, Threepid},
     },
@@ -178,7 +179,7 @@ async fn fill(engine: &Engine) {
     for user_id in [&ann, &bob] {
         propose!(Register {
             user_id: user_id.clone(),
-            kind: AccountKind::User,
+            kind: if *user_id == bob { AccountKind::Guest } else { AccountKind::User },
             password: Some("$pbkdf2-sha512$i=1000$c2FsdA$aGFzaA".into()),
             display_name: Some(user_id.localpart().to_owned()),
             login: Some(Login {
@@ -188,8 +189,29 @@ async fn fill(engine: &Engine) {
                 tokens: tokens(user_id.as_str()),
                 verified: None,
             }),
+            met: Met::default()
         });
     }
+    let token = TokenHash::of("golden-token");
+    propose!(SetRegistrationToken {
+        token,
+        label: Some("gold".to_owned()),
+        uses_allowed: Some(3),
+        expires_ms: Some(1_770_003_600_000),
+    });
+    propose!(UpgradeGuest {
+        user_id: bob.clone(),
+        password: Some("$pbkdf2-sha512$i=1000$c2FsdA$aGFzaA".into()),
+        login: None,
+        met: Met {
+            requirements: Requirements {
+                registration_token: Some(token),
+                terms: BTreeMap::from([("privacy".to_owned(), "1.0".to_owned())]),
+            },
+            now_ms: 1_770_000_000_000,
+        },
+    });
+    propose!(RemoveRegistrationToken { token });
     propose!(Refresh {
         user_id: ann.clone(),
         device_id: "DEVICE".into(),

@@ -16,7 +16,7 @@ use logcabin::{
     checkpoint::Checkpoint,
     clock::Clock,
     decide::{
-        account::{Login, Register, SetProfile},
+        account::{Login, Met, Register, SetProfile},
         create_room::{CreateRoom, Preset},
         membership::{Change, ChangeMembership},
         send::SendEvent,
@@ -110,6 +110,7 @@ impl Cabin {
                 tokens,
                 verified: None,
             }),
+            met: Met::default(),
         };
         self.engine.propose(by(user), register).await.unwrap().into_inner();
     }

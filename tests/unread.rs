@@ -11,7 +11,7 @@ use std::{
 use logcabin::{
     clock::Clock,
     decide::{
-        account::{Register, SetAccountData, SetProfile},
+        account::{Met, Register, SetAccountData, SetProfile},
         create_room::{CreateRoom, Preset},
         ephemeral::SetReceipt,
         membership::{Change, ChangeMembership},
@@ -150,6 +150,7 @@ impl World {
                 password: None,
                 display_name: None,
                 login: None,
+                met: Met::default(),
             };
             world.engine.propose(Origin::server(), register).await.unwrap().into_inner();
         }

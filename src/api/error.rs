@@ -56,6 +56,8 @@ impl From<Refusal> for ApiError {
             Refusal::TooManyMessages { wait_ms } => {
                 Self::limit_exceeded(std::time::Duration::from_millis(wait_ms.max(1)))
             }
+            // Registration asks for another one instead.
+            Refusal::RegistrationToken => Self::new(ErrorCode::Unauthorized, text),
             Refusal::UnknownToken => Self::unknown_token(false),
             Refusal::Broken => Self::internal("a decision panicked"),
             Refusal::Read(error) => error.into(),

@@ -16,7 +16,6 @@ mod keys;
 mod login;
 mod membership;
 mod old_sync;
-#[allow(dead_code, reason = "the pages with scripts are still to come")]
 mod page;
 mod password;
 pub(crate) mod presence;
@@ -38,7 +37,6 @@ mod timeline;
 mod timestamp;
 mod to_device;
 pub(crate) mod typing;
-#[allow(dead_code, reason = "the pages that complete stages are still to come")]
 pub(crate) mod uiaa;
 mod upgrade;
 mod user_directory;
@@ -82,6 +80,7 @@ pub(crate) struct Server {
     pub(crate) deliveries: Deliveries,
     pub(crate) passwords: Passwords,
     pub(crate) uiaa: uiaa::Sessions,
+    pub(crate) stages: uiaa::Stages,
     pub(crate) known_members: KnownMembers,
     pub(crate) search: Arc<Search>,
     pub(crate) catalogue: directory::Catalogue,
@@ -105,6 +104,10 @@ pub(crate) fn endpoints(config: &Config) -> Table<Server> {
         .on_json(registration::register)
         .on(registration::available)
         .on(registration::token_validity)
+        .raw(GET, uiaa::PATHS[0], Access::None, uiaa::page)
+        .raw(GET, uiaa::PATHS[1], Access::None, uiaa::page)
+        .raw_form(uiaa::PATHS[0], uiaa::submit)
+        .raw_form(uiaa::PATHS[1], uiaa::submit)
         .on(login::login_types)
         .on(login::login)
         .on(session::refresh)

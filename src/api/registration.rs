@@ -1,10 +1,10 @@
 //! Registration.
 
-use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use ruma::{
-    OwnedDeviceId, OwnedUserId, UserId,
+    OwnedDeviceId, OwnedServerName, OwnedUserId, UserId,
     api::client::{
         account::{
             check_registration_token_validity::v1 as check_token,
@@ -19,52 +19,72 @@ use serde::Serialize;
 use super::{
     Server,
     credentials::{NewTokens, check_password, device_id_or_new, short_name},
-    json,
-    uiaa::{self, Facts, Offer},
+    json, session,
+    uiaa::{self, Authenticated, Facts, Proof, stages::is_registration_token},
 };
 use crate::{
-    clock::random_letters,
-    decide::account::{Login, Register},
-    http::{ApiError, Cx, ErrorCode},
+    clock::random_bytes,
+    decide::{
+        Refusal,
+        account::{Login, Met, Register, UpgradeGuest},
+        threepid::{Validated, WithThreepids},
+    },
+    engine::Rejected,
+    http::{ApiError, Appservice, Cx, ErrorCode},
     limits,
-    record::command::AccountKind,
+    record::command::{AccountKind, Requirements, Secret, TokenHash},
 };
 
-pub(super) async fn register(
-    cx: Cx<Server, Option<crate::http::Appservice>>,
-    request: register_v3::Request,
-) -> Result<Bytes, ApiError> {
-    if !cx.app.config.registration_is_open() {
-        return Err(ApiError::forbidden("Registration is closed on this server."));
+type Caller = Cx<Server, Option<Appservice>>;
+
+pub(super) async fn register(cx: Caller, request: register_v3::Request) -> Result<Bytes, ApiError> {
+    match &request.kind {
+        RegistrationKind::User => register_user(&cx, request).await,
+        RegistrationKind::Guest => register_guest(&cx, request).await,
+        _ => Err(ApiError::invalid_param("`kind` is `user` or `guest`.")),
     }
-    if request.kind == RegistrationKind::Guest {
-        return Err(ApiError::new(
-            ErrorCode::GuestAccessForbidden,
-            "This server has no guest accounts.",
-        ));
-    }
-    let user_id = match &request.username {
-        Some(username) => free_user_id(&cx.app, username)?,
-        None => new_user_id(&cx.app)?,
+}
+
+async fn register_user(cx: &Caller, request: register_v3::Request) -> Result<Bytes, ApiError> {
+    must_be_open(&cx.app)?;
+    let upgraded = match &request.guest_access_token {
+        Some(token) => Some(guest(&cx.app, token, request.username.as_deref()).await?),
+        None => None,
+    };
+    // What cannot become an account is refused before anyone proves anything for it.
+    let asked = match &request.username {
+        Some(username) if upgraded.is_none() => {
+            Some(free_user_id(&cx.app, username, cx.caller.as_ref())?)
+        }
+        _ => None,
     };
     let device_id = device_id_or_new(request.device_id.clone())?;
     let display_name = short_name(request.initial_device_display_name.clone())?;
     if let Some(password) = &request.password {
         check_password(password)?;
     }
-    let offer = Arc::new(Offer::new(vec![vec![AuthType::Dummy]], serde_json::Map::new()));
-    let facts = Facts { user_id: None, client: Some(cx.client) };
-    let auth = request.auth.as_ref();
-    uiaa::authenticate(&cx.app, "register", &cx.body, auth, offer, facts).await?;
 
+    let offer = cx.app.stages.registration.clone();
+    let facts = Facts { user_id: upgraded.clone(), client: Some(cx.client) };
+    let auth = request.auth.as_ref();
+    let authenticated =
+        uiaa::authenticate(&cx.app, "register", &cx.body, auth, offer, facts).await?;
+
+    if request.password.is_none() && request.inhibit_login {
+        return Err(ApiError::missing_param(
+            "Without a password and without a login, nobody could ever use the account.",
+        ));
+    }
+    let user_id = match (&upgraded, asked) {
+        (Some(user_id), _) => user_id.clone(),
+        (None, Some(user_id)) => {
+            check_name(&cx.app, &user_id, cx.caller.as_ref())?;
+            user_id
+        }
+        (None, None) => new_user_id(&cx.app)?,
+    };
     let password = match request.password {
-        Some(password) => Some(
-            cx.app
-                .passwords
-                .hash(password)
-                .await
-                .ok_or_else(|| ApiError::unavailable("The server is shutting down."))?,
-        ),
+        Some(password) => Some(hashed(&cx.app, password).await?),
         None => None,
     };
     let tokens = NewTokens::make(&cx.app, request.refresh_token);
@@ -75,30 +95,143 @@ pub(super) async fn register(
         tokens: tokens.hashes(),
         verified: None,
     });
+    let met = Met { requirements: met(&authenticated), now_ms: cx.app.engine.clock().now_ms() };
+    let (owner, threepids) = (user_id.clone(), addresses(&authenticated));
+    let outcome = if upgraded.is_some() {
+        let proposal = UpgradeGuest { user_id: user_id.clone(), password, login, met };
+        let proposal = WithThreepids { proposal, user_id: owner, threepids };
+        cx.app.engine.propose(cx.origin(), proposal).await
+    } else {
+        let proposal = Register {
+            user_id: user_id.clone(),
+            kind: AccountKind::User,
+            password,
+            display_name: Some(user_id.localpart().to_owned()),
+            login,
+            met,
+        };
+        let proposal = WithThreepids { proposal, user_id: owner, threepids };
+        cx.app.engine.propose(cx.origin(), proposal).await
+    };
+    match outcome {
+        Ok(registered) => registered.into_inner(),
+        // Others have used it up while this one went on to the other stages.
+        Err(Rejected::Refused(Refusal::RegistrationToken)) => {
+            let failure = (ErrorCode::Unauthorized, "This registration token is not valid.");
+            let stage = AuthType::RegistrationToken;
+            return Err(cx.app.uiaa.take_back(authenticated, &stage, failure));
+        }
+        Err(error) => return Err(error.into()),
+    }
+    answer(&cx.app, user_id, (!request.inhibit_login).then_some((tokens, device_id)))
+}
+
+/// A guest's account needs nothing, and of the body only the device's name counts.
+async fn register_guest(cx: &Caller, request: register_v3::Request) -> Result<Bytes, ApiError> {
+    if !cx.app.config.registration.guests {
+        let code = ErrorCode::GuestAccessForbidden;
+        return Err(ApiError::new(code, "This server has no guest accounts."));
+    }
+    let display_name = short_name(request.initial_device_display_name)?;
+    let (user_id, device_id) = (new_user_id(&cx.app)?, device_id_or_new(None)?);
+    let tokens = NewTokens::make(&cx.app, false);
+    let login = Login {
+        user_id: user_id.clone(),
+        device_id: device_id.clone(),
+        display_name,
+        tokens: tokens.hashes(),
+        verified: None,
+    };
     let proposal = Register {
         user_id: user_id.clone(),
-        kind: AccountKind::User,
-        password,
+        kind: AccountKind::Guest,
+        password: None,
         display_name: Some(user_id.localpart().to_owned()),
-        login,
+        login: Some(login),
+        met: Met::default(),
     };
     cx.propose(proposal).await?.into_inner();
+    answer(&cx.app, user_id, Some((tokens, device_id)))
+}
 
-    let session = (!request.inhibit_login).then(|| NewSession {
+/// The guest who is to become a full user (client-server API, "Guest Access"): whose access token this is,
+/// and who is named rightly.
+async fn guest(app: &Server, token: &str, username: Option<&str>) -> Result<OwnedUserId, ApiError> {
+    let forbidden = |error: ApiError| match error.code() {
+        ErrorCode::UnknownToken { .. } => ApiError::forbidden("This is no guest's access token."),
+        _ => error,
+    };
+    let user_id = session::authenticate(app, token).await.map_err(forbidden)?.user_id;
+    let account = app.engine.state().accounts.get(&user_id);
+    if !account.is_some_and(|account| account.read().kind == AccountKind::Guest) {
+        return Err(ApiError::forbidden("This is no guest's access token."));
+    }
+    match username {
+        Some(username) if username == user_id.localpart() => Ok(user_id),
+        Some(_) => Err(ApiError::new(
+            ErrorCode::InvalidUsername,
+            "A guest's account keeps its name; `username` must be it.",
+        )),
+        None => Err(ApiError::missing_param("`username` must be the guest's.")),
+    }
+}
+
+fn must_be_open(app: &Server) -> Result<(), ApiError> {
+    if app.config.registration_is_open() {
+        Ok(())
+    } else {
+        Err(ApiError::forbidden("Registration is closed on this server."))
+    }
+}
+
+async fn hashed(app: &Server, password: String) -> Result<Secret, ApiError> {
+    let hash = app.passwords.hash(password).await;
+    hash.ok_or_else(|| ApiError::unavailable("The server is shutting down."))
+}
+
+/// Of what was proved, that which is remembered with the account.
+fn met(authenticated: &Authenticated) -> Requirements {
+    let mut met = Requirements::default();
+    for proof in authenticated.proofs() {
+        match proof {
+            Proof::Token(token) => met.registration_token = Some(*token),
+            Proof::Terms(versions) => met.terms.clone_from(versions),
+            Proof::Done | Proof::User(_) | Proof::Threepid(_) => {}
+        }
+    }
+    met
+}
+
+/// What was proved to be the newcomer's, which becomes the account's.
+fn addresses(authenticated: &Authenticated) -> Vec<Validated> {
+    let address = |proof: &Proof| match proof {
+        Proof::Threepid(validated) => Some(validated.clone()),
+        _ => None,
+    };
+    authenticated.proofs().filter_map(address).collect()
+}
+
+fn answer(
+    app: &Server,
+    user_id: OwnedUserId,
+    login: Option<(NewTokens, OwnedDeviceId)>,
+) -> Result<Bytes, ApiError> {
+    let millis = |lifetime: Duration| u64::try_from(lifetime.as_millis()).unwrap_or(u64::MAX);
+    let session = login.map(|(tokens, device_id)| NewSession {
         access_token: tokens.access,
         device_id,
         refresh_token: tokens.refresh,
-        expires_in_ms: tokens
-            .expires_in
-            .map(|expires| expires.as_millis().try_into().unwrap_or(u64::MAX)),
+        expires_in_ms: tokens.expires_in.map(millis),
     });
-    json(&Registered { user_id, session })
+    json(&Registered { user_id, home_server: app.config.server.name.clone(), session })
 }
 
 /// The response. Not ruma's, which says `null` for a device that was not asked for.
 #[derive(Serialize)]
 struct Registered {
     user_id: OwnedUserId,
+    /// Deprecated: it is in the user id.
+    home_server: OwnedServerName,
     #[serde(flatten)]
     session: Option<NewSession>,
 }
@@ -113,29 +246,54 @@ struct NewSession {
     expires_in_ms: Option<u64>,
 }
 
-/// There are no registration tokens here, so none is valid.
+/// Whether a registration token is good now. It may no longer be when it is used.
 pub(super) async fn token_validity(
-    _: Cx<Server, ()>,
-    _: check_token::Request,
+    cx: Cx<Server, ()>,
+    request: check_token::Request,
 ) -> Result<check_token::Response, ApiError> {
-    Ok(check_token::Response::new(false))
+    must_be_open(&cx.app)?;
+    let token = &request.token;
+    let known = cx.app.engine.state().registration_tokens.get(&TokenHash::of(token));
+    let now_ms = cx.app.engine.clock().now_ms();
+    let valid = is_registration_token(token) && known.is_some_and(|known| known.is_good(now_ms));
+    Ok(check_token::Response::new(valid))
 }
 
 pub(super) async fn available(
     cx: Cx<Server, ()>,
     request: get_username_availability::Request,
 ) -> Result<get_username_availability::Response, ApiError> {
-    free_user_id(&cx.app, &request.username)?;
+    free_user_id(&cx.app, &request.username, None)?;
     Ok(get_username_availability::Response::new(true))
 }
 
-/// The user id that `username` gives, if it is valid and free.
-fn free_user_id(app: &Server, username: &str) -> Result<OwnedUserId, ApiError> {
+/// The user id that `username` gives, if it is valid and `caller` may have it.
+pub(super) fn free_user_id(
+    app: &Server,
+    username: &str,
+    caller: Option<&Appservice>,
+) -> Result<OwnedUserId, ApiError> {
     let user_id = local_user_id(app, username)?;
-    if app.engine.state().accounts.contains(&user_id) {
+    check_name(app, &user_id, caller)?;
+    Ok(user_id)
+}
+
+/// Whether `caller` (none: anyone) may make an account of this name: it is free, and not reserved for another.
+/// Asked before authentication and again after it.
+///
+/// # Errors
+/// `M_USER_IN_USE`.
+pub(super) fn check_name(
+    app: &Server,
+    user_id: &UserId,
+    caller: Option<&Appservice>,
+) -> Result<(), ApiError> {
+    // There are no application services yet, for whom names could be reserved.
+    let _: Option<&Appservice> = caller;
+    if app.engine.state().accounts.contains(user_id) {
         return Err(ApiError::new(ErrorCode::UserInUse, "This user name is taken."));
     }
-    Ok(user_id)
+    Ok(())
 }
 
 /// The user id of a new user with this name (appendices, "User Identifiers"). Capital letters are
@@ -155,7 +313,20 @@ fn local_user_id(app: &Server, username: &str) -> Result<OwnedUserId, ApiError> 
     Ok(user_id)
 }
 
-/// A free user id for one who did not ask for a name.
+/// A free user id for one who did not ask for a name: one that nobody reads as a word, or takes for another.
 fn new_user_id(app: &Server) -> Result<OwnedUserId, ApiError> {
-    free_user_id(app, &random_letters(12))
+    // Neither vowels nor what looks like something else in some font.
+    const LETTERS: &[u8; 24] = b"bcdfghjkmnpqrstvwxz23456";
+    const TRIES: usize = 100;
+    let name = || {
+        let letters = random_bytes::<14>().map(|byte| LETTERS[usize::from(byte) % LETTERS.len()]);
+        letters.map(char::from).iter().collect::<String>()
+    };
+    for _ in 0..TRIES {
+        let user_id = local_user_id(app, &name())?;
+        if check_name(app, &user_id, None).is_ok() {
+            return Ok(user_id);
+        }
+    }
+    Err(ApiError::internal("no name that was made up is free"))
 }

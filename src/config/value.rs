@@ -307,11 +307,132 @@ impl Setting for String {
     const ALLOWED: &'static str = "a text";
 
     fn read(given: &Given<'_>) -> Option<Self> {
-        given.text().map(Self::from)
+        given.text().map(str::to_owned)
     }
 
     fn to_toml(&self) -> Value {
         Value::String(self.clone())
+    }
+}
+
+/// A file that there may be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OptionalFile {
+    /// There is none.
+    Off,
+    /// This one.
+    Path(PathBuf),
+}
+
+impl Setting for OptionalFile {
+    const ALLOWED: &'static str = "\"off\" or the path of a file";
+
+    fn read(given: &Given<'_>) -> Option<Self> {
+        match given.text()? {
+            "" => None,
+            "off" => Some(Self::Off),
+            path => Some(Self::Path(path.into())),
+        }
+    }
+
+    fn to_toml(&self) -> Value {
+        Value::String(match self {
+            Self::Off => "off".to_owned(),
+            Self::Path(path) => path.display().to_string(),
+        })
+    }
+}
+
+/// The address of something on the web.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WebUrl(Box<str>);
+
+impl WebUrl {
+    pub(super) fn new(url: &str) -> Self {
+        Self(url.into())
+    }
+}
+
+impl fmt::Display for WebUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Setting for WebUrl {
+    const ALLOWED: &'static str = "an address such as \"https://example.org/path\"";
+
+    fn read(given: &Given<'_>) -> Option<Self> {
+        let text = given.text()?;
+        let uri: http::Uri = text.parse().ok()?;
+        let web = matches!(uri.scheme_str(), Some("http" | "https"));
+        (web && uri.host().is_some_and(|host| !host.is_empty())).then(|| Self::new(text))
+    }
+
+    fn to_toml(&self) -> Value {
+        Value::String(self.to_string())
+    }
+}
+
+/// What a newcomer must do: one of these, as they choose.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Requirement(pub Vec<RegistrationStage>);
+
+impl Default for Requirement {
+    fn default() -> Self {
+        Self(vec![RegistrationStage::Dummy])
+    }
+}
+
+/// One thing that a newcomer may have to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RegistrationStage {
+    /// Nothing.
+    Dummy,
+    /// Show a registration token.
+    Token,
+    /// Pass the captcha.
+    Captcha,
+    /// Agree to documents.
+    Terms,
+    /// Show that a mail address is theirs.
+    Email,
+    /// Show that a phone number is theirs.
+    Msisdn,
+}
+
+impl RegistrationStage {
+    const ALL: [Self; 6] =
+        [Self::Dummy, Self::Token, Self::Captcha, Self::Terms, Self::Email, Self::Msisdn];
+
+    /// What it is called in the configuration.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Dummy => "dummy",
+            Self::Token => "token",
+            Self::Captcha => "captcha",
+            Self::Terms => "terms",
+            Self::Email => "email",
+            Self::Msisdn => "msisdn",
+        }
+    }
+}
+
+impl Setting for Requirement {
+    const ALLOWED: &'static str = "a list of \"dummy\", \"token\", \"captcha\", \"terms\", \"email\" \
+                                   and \"msisdn\", with | between those of which one is enough";
+
+    fn read(given: &Given<'_>) -> Option<Self> {
+        let stage = |name: &str| {
+            RegistrationStage::ALL.into_iter().find(|stage| stage.as_str() == name.trim())
+        };
+        given.text()?.split('|').map(stage).collect::<Option<_>>().map(Self)
+    }
+
+    fn to_toml(&self) -> Value {
+        let names: Vec<_> = self.0.iter().map(|stage| stage.as_str()).collect();
+        Value::String(names.join("|"))
     }
 }
 

@@ -11,8 +11,8 @@ use crate::{
         Offset, Stream,
         command::{
             AccountDataSet, AccountKind, DeviceConfirm, DeviceLogin, DeviceRefresh, DeviceRemove,
-            DeviceRename, FilterCreate, ProfileSet, Secret, TokenHash, Tokens, UserPassword,
-            UserRegister,
+            DeviceRename, FilterCreate, ProfileSet, Requirements, Secret, TokenHash, Tokens,
+            UserPassword, UserRegister, UserUpgrade,
         },
     },
 };
@@ -34,6 +34,47 @@ pub struct Register {
     pub display_name: Option<String>,
     /// The first device, unless the client does not want one.
     pub login: Option<Login>,
+    /// What the newcomer met.
+    pub met: Met,
+}
+
+/// Make a guest's account a full one.
+#[derive(Clone, Debug)]
+pub struct UpgradeGuest {
+    /// The guest.
+    pub user_id: OwnedUserId,
+    /// The password's hash.
+    pub password: Option<Secret>,
+    /// The device that logs in, unless the client does not want one.
+    pub login: Option<Login>,
+    /// What the newcomer met.
+    pub met: Met,
+}
+
+/// What a newcomer met to be let in, and when.
+#[derive(Clone, Debug, Default)]
+pub struct Met {
+    /// What is remembered of it.
+    pub requirements: Requirements,
+    /// The time, by which a registration token may have expired.
+    pub now_ms: u64,
+}
+
+impl Met {
+    /// Where a registration of `user_id` is decided: those with one token in turns, so that no two of them
+    /// use it for the last time.
+    fn stream(&self, user_id: &UserId) -> Stream {
+        let token = self.requirements.registration_token.as_ref();
+        token.map_or_else(|| Stream::user(user_id), Stream::registration_token)
+    }
+
+    fn check(&self, turn: &mut Turn<'_>, user_id: &UserId) -> Result<(), Refusal> {
+        let Some(token) = &self.requirements.registration_token else { return Ok(()) };
+        turn.rests_on(Stream::user(user_id));
+        let token = turn.env.state.registration_tokens.get(token);
+        let good = token.is_some_and(|token| token.is_good(self.now_ms));
+        if good { Ok(()) } else { Err(Refusal::RegistrationToken) }
+    }
 }
 
 /// Log a device in.
@@ -67,31 +108,64 @@ impl Proposal for Register {
     type Outcome = ();
 
     fn stream(&self) -> Stream {
-        Stream::user(&self.user_id)
+        self.met.stream(&self.user_id)
     }
 
     fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
         if turn.env.state.accounts.contains(&self.user_id) {
             return Err(Refusal::UserInUse);
         }
+        self.met.check(turn, &self.user_id)?;
+        let stream = Stream::user(&self.user_id);
         turn.append(
-            self.stream(),
+            stream.clone(),
             UserRegister {
                 user_id: self.user_id.clone(),
                 kind: self.kind,
                 password: self.password.clone(),
+                met: self.met.requirements.clone(),
             },
         );
         if let Some(name) = &self.display_name {
             let user_id = self.user_id.clone();
             let value = Some(serde_json::Value::String(name.clone()));
             turn.append(
-                self.stream(),
+                stream.clone(),
                 ProfileSet { user_id, field: "displayname".to_owned(), value },
             );
         }
         if let Some(login) = &self.login {
-            turn.append(self.stream(), login.command());
+            turn.append(stream, login.command());
+        }
+        Ok(())
+    }
+}
+
+impl Proposal for UpgradeGuest {
+    type Outcome = ();
+
+    fn stream(&self) -> Stream {
+        self.met.stream(&self.user_id)
+    }
+
+    fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
+        self.met.check(turn, &self.user_id)?;
+        let account = turn.env.state.accounts.get(&self.user_id).ok_or_else(no_account)?;
+        // Of two upgrades at once, one comes too late.
+        if account.read().kind != AccountKind::Guest {
+            return Err(Refusal::UserInUse);
+        }
+        let stream = Stream::user(&self.user_id);
+        turn.append(
+            stream.clone(),
+            UserUpgrade {
+                user_id: self.user_id.clone(),
+                password: self.password.clone(),
+                met: self.met.requirements.clone(),
+            },
+        );
+        if let Some(login) = &self.login {
+            turn.append(stream, login.command());
         }
         Ok(())
     }

@@ -16,6 +16,7 @@ pub mod membership;
 mod powers;
 pub mod presence;
 pub mod push;
+pub mod registration_token;
 pub mod report;
 pub mod send;
 pub mod threepid;
@@ -147,6 +148,9 @@ pub enum Refusal {
         /// In how many milliseconds there may be another.
         wait_ms: u64,
     },
+    /// The registration token is used up, has expired, or is none.
+    #[error("the registration token is not valid")]
+    RegistrationToken,
     /// The token is not in force (any more).
     #[error("the token is not known")]
     UnknownToken,

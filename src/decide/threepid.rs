@@ -6,7 +6,7 @@ use ruma::OwnedUserId;
 
 use super::{
     Proposal, Refusal, Turn,
-    account::{Register, SetPassword, no_account},
+    account::{SetPassword, no_account},
 };
 use crate::{
     limits,
@@ -226,27 +226,28 @@ impl Proposal for SpendValidation {
     }
 }
 
-/// Make an account that has identifiers from the beginning.
+/// Make an account, by whatever proposal does, that has identifiers from the beginning.
 #[derive(Clone, Debug)]
-pub struct RegisterWith {
-    /// The account.
-    pub register: Register,
+pub struct WithThreepids<P> {
+    /// What makes the account.
+    pub proposal: P,
+    /// Whose it is.
+    pub user_id: OwnedUserId,
     /// Its identifiers.
     pub threepids: Vec<Validated>,
 }
 
-impl Proposal for RegisterWith {
-    type Outcome = <Register as Proposal>::Outcome;
+impl<P: Proposal> Proposal for WithThreepids<P> {
+    type Outcome = P::Outcome;
 
     fn stream(&self) -> Stream {
-        self.register.stream()
+        self.proposal.stream()
     }
 
-    fn decide(&self, turn: &mut Turn<'_>) -> Result<Self::Outcome, Refusal> {
-        self.register.decide(turn)?;
-        self.threepids
-            .iter()
-            .try_for_each(|validated| validated.claim(turn, &self.register.user_id))
+    fn decide(&self, turn: &mut Turn<'_>) -> Result<P::Outcome, Refusal> {
+        let outcome = self.proposal.decide(turn)?;
+        self.threepids.iter().try_for_each(|validated| validated.claim(turn, &self.user_id))?;
+        Ok(outcome)
     }
 }
 

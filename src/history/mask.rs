@@ -37,7 +37,7 @@ fn mask(value: &mut Value) {
                 match name.as_str() {
                     name if OPAQUE.contains(&name) => {}
                     "password" => shorten(value, password),
-                    "access" | "refresh" | "client_secret" => {
+                    "access" | "refresh" | "registration_token" | "client_secret" => {
                         shorten(value, |hash| hash_start(&hash))
                     }
                     "private_key" | "secret" | "token" | "delay_id" => {

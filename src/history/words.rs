@@ -7,7 +7,7 @@ use crate::{
     events::StoredEvent,
     record::{
         Command, Offset, Payload, Record,
-        command::{DelayedOutcome, LogErase, PresenceState, Receipt},
+        command::{AccountKind, DelayedOutcome, LogErase, PresenceState, Receipt, Requirements},
         threepid::Purpose,
     },
     state::Membership,
@@ -54,7 +54,27 @@ fn of_command(record: &Record, command: Command, who: String) -> (String, String
         Command::LogErase(body) => (who, of_erasure(&body)),
         Command::UserRegister(body) => {
             let with = if body.password.is_some() { "" } else { " without a password" };
-            (body.user_id.to_string(), format!("registered{with}"))
+            let guest = if body.kind == AccountKind::Guest { " as a guest" } else { "" };
+            let met = requirements(&body.met);
+            (body.user_id.to_string(), format!("registered{guest}{with}{met}"))
+        }
+        Command::UserUpgrade(body) => {
+            let met = requirements(&body.met);
+            (body.user_id.to_string(), format!("is a guest no longer{met}"))
+        }
+        Command::RegistrationTokenSet(body) => {
+            let hash = body.registration_token.start();
+            let label = body.label.map_or_else(String::new, |label| format!(" ({label})"));
+            let uses = match body.uses_allowed {
+                Some(uses) => format!("for {uses} account(s)"),
+                None => "for any number of accounts".to_owned(),
+            };
+            let until = body.expires_ms.map_or_else(String::new, |ms| format!(", until {ms} ms"));
+            (who, format!("set the registration token {hash}…{label} {uses}{until}"))
+        }
+        Command::RegistrationTokenRemove(body) => {
+            let hash = body.registration_token.start();
+            (who, format!("removed the registration token {hash}…"))
         }
         Command::UserPassword(body) => (body.user_id.to_string(), "has a new password".to_owned()),
         Command::DeviceLogin(body) => {
@@ -222,6 +242,19 @@ fn of_command(record: &Record, command: Command, who: String) -> (String, String
             (body.user_id.to_string(), text)
         }
     }
+}
+
+fn requirements(met: &Requirements) -> String {
+    let mut text = String::new();
+    if let Some(token) = &met.registration_token {
+        text.push_str(&format!(", with the registration token {}…", token.start()));
+    }
+    if !met.terms.is_empty() {
+        let terms: Vec<_> =
+            met.terms.iter().map(|(name, version)| format!("{name} {version}")).collect();
+        text.push_str(&format!(", agreed to {}", terms.join(", ")));
+    }
+    text
 }
 
 fn of_erasure(body: &LogErase) -> String {

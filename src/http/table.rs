@@ -20,7 +20,7 @@ use super::{
     Access, ApiError, Cx, Gate, Reply, Session,
     decode::{self, Precheck},
 };
-use crate::shutdown::Shutdown;
+use crate::{limits, shutdown::Shutdown};
 
 /// The endpoints, while they are being registered.
 pub(crate) struct Table<A> {
@@ -199,6 +199,19 @@ impl<A: Send + Sync + 'static> Table<A> {
         let body = json_unless_get(&method);
         let handler = raw_handler(handler);
         self.add(&method, [path], Route { path, access, rate_limited: true, body, handler })
+    }
+
+    /// As [`Table::raw`], for what the form of a page sends: counted against the caller's rate limit, as it
+    /// may hold guesses.
+    #[must_use]
+    pub(crate) fn raw_form<H, F>(self, path: &'static str, handler: H) -> Self
+    where
+        H: Fn(Cx<A, Option<Session>>, RawRequest) -> F + Copy + Send + Sync + 'static,
+        F: Future<Output = Result<Reply, ApiError>> + Send + 'static,
+    {
+        let (access, body) = (Access::None, Body::Bytes(Some(limits::FORM_BYTES)));
+        let handler = raw_handler(handler);
+        self.add(&Method::POST, [path], Route { path, access, rate_limited: true, body, handler })
     }
 
     /// The finished table.

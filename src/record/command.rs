@@ -139,6 +139,12 @@ commands! {
     LogErase(LogErase) = "log.erase" version 1 MustNotRewind;
     /// An account was made.
     UserRegister(UserRegister) = "user.register" version 1 MustNotRewind;
+    /// A guest's account became a full one.
+    UserUpgrade(UserUpgrade) = "user.upgrade" version 1 MustNotRewind;
+    /// A registration token was made, or its limits were changed.
+    RegistrationTokenSet(RegistrationTokenSet) = "registration_token.set" version 1 MustNotRewind;
+    /// A registration token was removed.
+    RegistrationTokenRemove(RegistrationTokenRemove) = "registration_token.remove" version 1 MustNotRewind;
     /// A password was set or its hash renewed.
     UserPassword(UserPassword) = "user.password" version 1 MustNotRewind;
     /// A device logged in, with new tokens.
@@ -322,6 +328,56 @@ pub struct UserRegister {
     /// Password hash in PHC form (`$pbkdf2-sha512$i=…$salt$hash`); none for accounts without one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub password: Option<Secret>,
+    /// What the user met to be let in.
+    #[serde(flatten)]
+    pub met: Requirements,
+}
+
+/// Payload of `user.upgrade`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct UserUpgrade {
+    /// The user, a guest until now.
+    pub user_id: OwnedUserId,
+    /// Password hash in PHC form.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub password: Option<Secret>,
+    /// What the user met to be let in.
+    #[serde(flatten)]
+    pub met: Requirements,
+}
+
+/// Of what a new user met, that which is to be remembered.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Requirements {
+    /// The registration token that was used, which counts as one use of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub registration_token: Option<TokenHash>,
+    /// The documents that were agreed to: each one's name and version.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub terms: BTreeMap<String, String>,
+}
+
+/// Payload of `registration_token.set`. How often it was used stays as it is.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct RegistrationTokenSet {
+    /// The token.
+    pub registration_token: TokenHash,
+    /// What it is called among those who run the server.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub label: Option<String>,
+    /// How many accounts can be made with it; none: any number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uses_allowed: Option<u64>,
+    /// When it expires, in milliseconds since the Unix epoch; none: never.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_ms: Option<u64>,
+}
+
+/// Payload of `registration_token.remove`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct RegistrationTokenRemove {
+    /// The token.
+    pub registration_token: TokenHash,
 }
 
 /// Payload of `user.password`.
@@ -834,6 +890,12 @@ impl TokenHash {
     pub fn of(token: &str) -> Self {
         use sha2::Digest as _;
         Self(sha2::Sha256::digest(token.as_bytes()).into())
+    }
+
+    /// Its first eight digits: enough to tell tokens apart, far too little to look one up by.
+    #[must_use]
+    pub fn start(&self) -> String {
+        self.0.iter().take(4).map(|byte| format!("{byte:02x}")).collect()
     }
 }
 

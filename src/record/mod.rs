@@ -119,6 +119,13 @@ impl Stream {
         Self(format!("delayed/{}", user_id.localpart()).into())
     }
 
+    /// The stream of a registration token: of what was set of it, and of registrations with it while they
+    /// are decided, so that none uses it up under another. Tokens whose hashes begin alike share one.
+    #[must_use]
+    pub fn registration_token(token: &command::TokenHash) -> Self {
+        Self(format!("registration_token/{}", token.start()).into())
+    }
+
     /// The stream of a room alias.
     #[must_use]
     pub fn alias(alias: &RoomAliasId) -> Self {

@@ -12,7 +12,7 @@ use super::*;
 use crate::{
     clock::Clock,
     decide::{
-        account::Register,
+        account::{Met, Register},
         create_room::{CreateRoom, Preset, ROOM_VERSIONS},
         ephemeral::Gather,
         send::SendEvent,
@@ -45,6 +45,7 @@ impl World {
             password: None,
             display_name: None,
             login: None,
+            met: Met::default(),
         };
         let _ = engine.propose(Origin::server(), register).await.unwrap();
         let create = CreateRoom {

@@ -13,7 +13,7 @@ use crate::record::{
     command::{
         AccountDataSet, AccountKind, DeviceConfirm, DeviceLogin, DeviceRefresh, DeviceRemove,
         DeviceRename, FilterCreate, ProfileSet, Secret, TokenHash, Tokens, UserPassword,
-        UserRegister,
+        UserRegister, UserUpgrade,
     },
 };
 
@@ -230,6 +230,13 @@ impl Accounts {
             changed: offset,
         };
         self.users.insert(body.user_id, Arc::new(RwLock::new(account)));
+    }
+
+    pub(super) fn upgrade(&self, offset: Offset, body: UserUpgrade) {
+        self.change(&body.user_id, offset, |account| {
+            account.kind = AccountKind::User;
+            account.password.push(offset, body.password);
+        });
     }
 
     pub(super) fn set_password(&self, offset: Offset, body: UserPassword) {

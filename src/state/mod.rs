@@ -42,6 +42,7 @@ pub mod memberships;
 pub mod names;
 pub mod presence;
 pub mod reads;
+pub mod registration_tokens;
 pub mod relations;
 pub mod rooms;
 pub mod threepids;
@@ -58,6 +59,7 @@ pub use memberships::{Memberships, RoomMembership};
 pub use names::Names;
 pub use presence::Presence;
 pub use reads::Reads;
+pub use registration_tokens::{RegistrationToken, RegistrationTokens};
 pub use relations::{Child, RelatesTo};
 pub use rooms::{Membership, Room, Rooms};
 pub use threepids::Threepids;
@@ -116,6 +118,8 @@ pub struct State {
     epochs: RwLock<History<Epoch>>,
     /// Accounts.
     pub accounts: Accounts,
+    /// Registration tokens.
+    pub registration_tokens: RegistrationTokens,
     /// Under which names users are found.
     pub names: Names,
     /// Rooms.
@@ -185,6 +189,7 @@ impl State {
         digest.add(&self.server());
         digest.add(&*self.epochs.read());
         self.accounts.digest(&mut digest);
+        self.registration_tokens.digest(&mut digest);
         self.rooms.digest(&mut digest);
         self.memberships.digest(&mut digest);
         self.keys.digest(&mut digest);
@@ -247,7 +252,21 @@ impl State {
             }
             Command::UserRegister(body) => {
                 self.names.add(&body.user_id);
+                self.registration_tokens.count_use(body.met.registration_token.as_ref());
                 self.accounts.register(offset, body);
+                Vec::new()
+            }
+            Command::UserUpgrade(body) => {
+                self.registration_tokens.count_use(body.met.registration_token.as_ref());
+                self.accounts.upgrade(offset, body);
+                Vec::new()
+            }
+            Command::RegistrationTokenSet(body) => {
+                self.registration_tokens.set(body);
+                Vec::new()
+            }
+            Command::RegistrationTokenRemove(body) => {
+                self.registration_tokens.remove(&body.registration_token);
                 Vec::new()
             }
             Command::UserPassword(body) => {

@@ -6,6 +6,7 @@
 //! - `crash`: the server is killed at random moments and nothing acknowledged is missing after.
 //! - `durability`: seen from the kernel, every acknowledged write was on disk before its answer.
 //! - `erasure`: what was redacted leaves the disk.
+//! - `pages`: the pages for browsers, in Chromium.
 //! - `operations`: a directory in use, a full disk, a restore.
 //! - `archive`: with the log deleted, a data directory is rebuilt from the archive alone.
 
@@ -18,3 +19,4 @@ mod erasure;
 mod harness;
 mod load;
 mod operations;
+mod pages;

@@ -11,7 +11,7 @@ use logcabin::{
     decide::{
         Refusal,
         account::{
-            CreateFilter, Login, Register, RemoveDevices, RenameDevice, SetAccountData,
+            CreateFilter, Login, Met, Register, RemoveDevices, RenameDevice, SetAccountData,
             SetPassword, SetProfile, SetTag, Which,
         },
         create_room::{CreateRoom, Preset, ROOM_VERSIONS},
@@ -198,6 +198,7 @@ impl World {
                     password: Some("hash".into()),
                     display_name: Some(format!("user {user}")),
                     login: Some(login),
+                    met: Met::default(),
                 };
                 engine.propose(origin, proposal).await?.into_inner();
             }

@@ -30,11 +30,15 @@ use crate::{
     http::{ApiError, AuthRequired, ErrorCode, household},
 };
 
+mod captcha;
+mod fallback;
 pub(crate) mod stages;
+mod terms;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use stages::{Proof, authenticate, ways_to_confirm, ways_to_recover};
+pub(crate) use fallback::{PATHS, page, submit};
+pub(crate) use stages::{Proof, Stages, authenticate, ways_to_confirm, ways_to_recover};
 
 /// Sessions at once. Beyond this, whoever has most of them loses their oldest.
 const SESSIONS: usize = 10_000;
@@ -211,6 +215,8 @@ struct Kept {
 #[derive(Debug)]
 pub(crate) struct Session {
     id: String,
+    /// The endpoint that the request is at.
+    endpoint: String,
     purpose: blake3::Hash,
     offer: Arc<Offer>,
     facts: Facts,
@@ -254,12 +260,22 @@ impl Authenticated {
     pub(crate) fn proofs(&self) -> impl Iterator<Item = &Proof> {
         self.completed.iter().map(|(_, proof)| proof)
     }
+
+    /// The user who was proved to be there, for requests that come without a session.
+    #[allow(dead_code, reason = "requests of this kind are still to come")]
+    pub(crate) fn user_id(&self) -> Option<&OwnedUserId> {
+        self.proofs().find_map(|proof| match proof {
+            Proof::User(user_id) => Some(user_id),
+            _ => None,
+        })
+    }
 }
 
 impl Session {
     fn new(attempt: &Attempt<'_>, now_ms: u64) -> Arc<Self> {
         Arc::new(Self {
             id: random_token(),
+            endpoint: attempt.endpoint.to_owned(),
             purpose: attempt.purpose(),
             offer: Arc::clone(&attempt.offer),
             facts: attempt.facts.clone(),
@@ -272,14 +288,14 @@ impl Session {
         now_ms.saturating_sub(self.begun_ms) <= LIFETIME_MS
     }
 
+    /// The endpoint that the request is at.
+    pub(crate) fn endpoint(&self) -> &str {
+        &self.endpoint
+    }
+
     /// Whose it is.
     pub(crate) const fn facts(&self) -> &Facts {
         &self.facts
-    }
-
-    /// What clients need to know for this stage.
-    pub(crate) fn params(&self, stage: &AuthType) -> Option<&Value> {
-        self.offer.params.get(stage.as_str())
     }
 
     /// How it stands with this stage.
@@ -429,6 +445,7 @@ impl Sessions {
         }
         let again = Arc::new(Session {
             id: session.id.clone(),
+            endpoint: session.endpoint.clone(),
             purpose: session.purpose,
             offer: Arc::clone(&session.offer),
             facts: session.facts.clone(),

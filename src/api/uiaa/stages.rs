@@ -1,15 +1,15 @@
 //! The stages: what each asks of a client and what it proves. This is the one place to add one.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, fs, sync::Arc};
 
 use bytes::Bytes;
 use ruma::{
     OwnedUserId, UserId,
     api::client::uiaa::{AuthData, AuthType, Password, ThirdpartyIdCredentials, UserIdentifier},
 };
-use serde_json::Map;
+use serde_json::{Map, json};
 
-use super::{Attempt, Authenticated, Facts, Failure, Offer};
+use super::{Attempt, Authenticated, Facts, Failure, Offer, captcha::Captcha, terms::Terms};
 use crate::{
     api::{
         Server,
@@ -17,10 +17,98 @@ use crate::{
         threepid::{account_of, find_account},
         validation::validated,
     },
+    config::{Config, OptionalFile, value::RegistrationStage},
     decide::threepid::Validated,
     http::{ApiError, ErrorCode},
-    record::threepid::{Medium, Purpose},
+    limits,
+    messages::Messages,
+    record::{
+        command::TokenHash,
+        threepid::{Medium, Purpose},
+    },
 };
+
+/// What stages need, as the configuration has it.
+#[derive(Debug)]
+pub(crate) struct Stages {
+    /// What is asked of those who register.
+    pub(crate) registration: Arc<Offer>,
+    pub(crate) captcha: Option<Captcha>,
+    pub(crate) terms: Terms,
+}
+
+impl Stages {
+    /// The stages of this configuration.
+    ///
+    /// # Errors
+    /// When something is required that is not there: what, and what it needs.
+    pub(crate) fn load(config: &Config, messages: &Messages) -> Result<Self, String> {
+        let captcha = match (&config.captcha.secret_key_file, &*config.captcha.public_key) {
+            (OptionalFile::Path(path), key) if !key.is_empty() => {
+                let secret_key = fs::read_to_string(path).map_err(|error| {
+                    format!("the secret key of the captcha, {}: {error}", path.display())
+                })?;
+                let captcha = Captcha::new(&config.captcha, &secret_key);
+                Some(captcha.map_err(|error| format!("the captcha: {error}"))?)
+            }
+            _ => None,
+        };
+        let terms = match &config.registration.terms {
+            OptionalFile::Path(path) => {
+                let wrong = |error: String| format!("the terms, {}: {error}", path.display());
+                let text = fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
+                Some(Terms::parse(&text).map_err(wrong)?)
+            }
+            OptionalFile::Off => None,
+        };
+
+        let mut flows = vec![Vec::new()];
+        let mut params = Map::new();
+        for requirement in &config.registration.require {
+            let mut longer = Vec::new();
+            for stage in &requirement.0 {
+                let needs = |what: &str| {
+                    format!("registration.require has \"{}\", which needs {what}", stage.as_str())
+                };
+                let auth_type = match stage {
+                    RegistrationStage::Dummy => AuthType::Dummy,
+                    RegistrationStage::Token => AuthType::RegistrationToken,
+                    RegistrationStage::Captcha => {
+                        let captcha = captcha.as_ref().ok_or_else(|| {
+                            needs("captcha.public_key and captcha.secret_key_file")
+                        })?;
+                        let key = json!({ "public_key": captcha.public_key });
+                        params.insert(AuthType::ReCaptcha.to_string(), key);
+                        AuthType::ReCaptcha
+                    }
+                    RegistrationStage::Terms => {
+                        let terms = terms.as_ref().ok_or_else(|| needs("registration.terms"))?;
+                        params.insert(AuthType::Terms.to_string(), terms.params());
+                        AuthType::Terms
+                    }
+                    RegistrationStage::Email if !messages.reach(Medium::Email) => {
+                        return Err(needs("email.host"));
+                    }
+                    RegistrationStage::Email => AuthType::EmailIdentity,
+                    RegistrationStage::Msisdn if !messages.reach(Medium::Msisdn) => {
+                        return Err(needs("sms.url"));
+                    }
+                    RegistrationStage::Msisdn => AuthType::Msisdn,
+                };
+                for flow in &flows {
+                    let mut flow: Vec<AuthType> = flow.clone();
+                    if !flow.contains(&auth_type) {
+                        flow.push(auth_type.clone());
+                    }
+                    longer.push(flow);
+                }
+            }
+            flows = longer;
+        }
+        let registration = Arc::new(Offer::new(flows, params));
+        Ok(Self { registration, captcha, terms: terms.unwrap_or_default() })
+    }
+}
 
 /// What a stage proved.
 #[derive(Clone, Debug)]
@@ -31,6 +119,10 @@ pub(crate) enum Proof {
     User(OwnedUserId),
     /// That this address or number is theirs. For whatever but a registration, an account has it.
     Threepid(Validated),
+    /// That this registration token is known to the newcomer, and good.
+    Token(TokenHash),
+    /// That these documents were agreed to: each one's name and version.
+    Terms(BTreeMap<String, String>),
 }
 
 /// Decides the stage that `auth` is about.
@@ -51,6 +143,13 @@ pub(crate) async fn check(
         }
         AuthData::Msisdn(given) => {
             threepid(app, endpoint, facts, Medium::Msisdn, &given.thirdparty_id_creds)
+        }
+        AuthData::RegistrationToken(given) => registration_token(app, &given.token),
+        AuthData::Terms(_) => Ok(Proof::Terms(app.stages.terms.versions())),
+        AuthData::ReCaptcha(given) => {
+            let captcha = app.stages.captcha.as_ref().ok_or_else(not_offered)?;
+            captcha.check(&app.outbound, &given.response, facts.client).await?;
+            Ok(Proof::Done)
         }
         _ => Err(not_offered()),
     }
@@ -112,6 +211,23 @@ pub(crate) fn ways_to_confirm(app: &Server, user_id: &UserId) -> Offer {
         flows.extend(by_threepid(app).filter(|(medium, _)| has(*medium)).map(|(_, flow)| flow));
     }
     Offer::new(flows, Map::new())
+}
+
+fn registration_token(app: &Server, token: &str) -> Result<Proof, Failure> {
+    let hash = TokenHash::of(token);
+    let known = app.engine.state().registration_tokens.get(&hash);
+    let now_ms = app.engine.clock().now_ms();
+    if is_registration_token(token) && known.is_some_and(|known| known.is_good(now_ms)) {
+        Ok(Proof::Token(hash))
+    } else {
+        Err(Failure::retry(ErrorCode::Unauthorized, "This registration token is not valid."))
+    }
+}
+
+/// Whether a registration token can look like this (client-server API, "Token-authenticated registration").
+pub(crate) fn is_registration_token(token: &str) -> bool {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._~-".contains(&byte);
+    (1..=limits::REGISTRATION_TOKEN_BYTES).contains(&token.len()) && token.bytes().all(allowed)
 }
 
 /// How one who has no session can prove that an account is theirs: by an address of it.

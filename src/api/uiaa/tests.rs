@@ -242,11 +242,12 @@ async fn one_address_cannot_end_the_sessions_of_others() {
             client.begin().await;
         }
     }
-    let inner = client.sessions.0.lock();
-    assert_eq!(inner.sessions.len(), SESSIONS);
-    assert_eq!(inner.order.len(), SESSIONS);
-    assert!(inner.owners.values().all(|own| own.len() <= SESSIONS_OF_ONE));
-    drop(inner);
+    {
+        let inner = client.sessions.0.lock();
+        assert_eq!(inner.sessions.len(), SESSIONS);
+        assert_eq!(inner.order.len(), SESSIONS);
+        assert!(inner.owners.values().all(|own| own.len() <= SESSIONS_OF_ONE));
+    }
     client.facts.client = Some([10, 0, 0, 1].into());
     assert_eq!(client.attempt('d', &mine, true).await, Ok(1));
 }

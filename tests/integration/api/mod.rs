@@ -15,6 +15,7 @@ mod presence;
 mod profile_account_data;
 mod push;
 mod receipts_typing;
+mod registration;
 mod relations;
 mod reports;
 mod restart;
@@ -31,6 +32,7 @@ mod timeline;
 mod timestamp;
 mod transitions;
 mod transport;
+mod uiaa;
 mod upgrade;
 mod user_directory;
 

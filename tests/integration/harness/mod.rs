@@ -2,15 +2,18 @@
 //! a user, and a seeded source of randomness.
 #![allow(dead_code, reason = "a helper may wait for the test that will use it")]
 
+mod captcha;
 mod http;
 pub(crate) mod mail;
+pub(crate) mod offline;
 mod random;
 mod server;
 mod user;
 
+pub(crate) use captcha::Captcha;
 pub(crate) use http::{Answer, Http, RawAnswer, Unreachable, encode};
 pub(crate) use random::Random;
-pub(crate) use server::{TestServer, restore, run_logcabin};
+pub(crate) use server::{TestServer, logcabin_command, restore, run_logcabin};
 pub(crate) use user::{Direction, User};
 
 use std::env;

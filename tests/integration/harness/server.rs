@@ -223,11 +223,18 @@ where
     I: IntoIterator<Item = S>,
     S: AsRef<OsStr>,
 {
-    without_settings(&mut Command::new(env!("CARGO_BIN_EXE_logcabin")))
+    logcabin_command()
         .args(arguments)
         .stdin(Stdio::null())
         .output()
         .expect("logcabin can be started")
+}
+
+/// The program, without the settings of the test's own environment.
+pub(crate) fn logcabin_command() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_logcabin"));
+    without_settings(&mut command);
+    command
 }
 
 /// Rebuilds a data directory from an archive.

@@ -1,0 +1,269 @@
+//! The page of each stage, for clients that do not know it (client-server API, "Fallback"). It completes the
+//! stage in the client's session and tells whoever opened it, so that the client goes on.
+
+use std::{collections::HashMap, sync::Arc};
+
+use http::{StatusCode, header::ACCEPT_LANGUAGE};
+use ruma::api::client::uiaa::{
+    AuthData, AuthType, Dummy, MatrixUserIdentifier, Password, ReCaptcha, RegistrationToken,
+    Terms as TermsAccepted, UserIdentifier,
+};
+
+use super::{Failure, Standing, stages};
+use crate::{
+    api::{
+        Server,
+        page::{Page, text},
+    },
+    http::{ApiError, Cx, RawRequest, Reply, Session},
+};
+
+/// The paths of the pages.
+pub(crate) const PATHS: [&str; 2] = [
+    "/_matrix/client/v3/auth/{auth_type}/fallback/web",
+    "/_matrix/client/r0/auth/{auth_type}/fallback/web",
+];
+
+/// Tells the client, which may have opened the page in a view of its own or in a window.
+const TELL: &str = "\
+if (typeof window.onAuthDone === 'function') {
+  window.onAuthDone();
+} else if (window.opener && typeof window.opener.postMessage === 'function') {
+  window.opener.postMessage('authDone', '*');
+}";
+
+/// Sends the form once the captcha is solved, and fits it to a narrow screen.
+const CAPTCHA: &str = "\
+window.solved = () => document.querySelector('form').submit();
+if (window.innerWidth < 420) document.querySelector('.g-recaptcha').dataset.size = 'compact';";
+
+/// What a page is about.
+struct Subject<'a> {
+    app: &'a Server,
+    stage: AuthType,
+    session: Arc<super::Session>,
+    /// As the browser has it in `Accept-Language`.
+    languages: String,
+}
+
+/// `GET …/auth/{type}/fallback/web`.
+pub(crate) async fn page(
+    cx: Cx<Server, Option<Session>>,
+    request: RawRequest,
+) -> Result<Reply, ApiError> {
+    let page = match subject(&cx, &request).await? {
+        Ok(subject) => subject.form(None),
+        Err(other) => other,
+    };
+    Ok(page.reply())
+}
+
+/// `POST` of the page's form to the same address.
+pub(crate) async fn submit(
+    cx: Cx<Server, Option<Session>>,
+    request: RawRequest,
+) -> Result<Reply, ApiError> {
+    let subject = match subject(&cx, &request).await? {
+        Ok(subject) => subject,
+        Err(other) => return Ok(other.reply()),
+    };
+    let fields: Vec<(String, String)> = serde_html_form::from_bytes(&cx.body)
+        .map_err(|error| ApiError::bad_request("The form cannot be read.").with_cause(error))?;
+    let Some(auth) = subject.auth_data(fields.into_iter().collect()) else {
+        return Ok(unknown_stage().reply());
+    };
+    let id = cx.query("session")?.unwrap_or_default();
+    let now_ms = cx.app.engine.clock().now_ms();
+    let mut facts = subject.session.facts().clone();
+    // Who solves the captcha is who has the page open.
+    facts.client = Some(cx.client);
+    let check = stages::check(&cx.app, subject.session.endpoint(), &facts, &auth);
+    let page = match cx.app.uiaa.complete(&id, &subject.stage, now_ms, check).await {
+        Ok(()) => done(),
+        Err(Failure::Retry(_, message)) => {
+            subject.form(Some(&message)).status(StatusCode::FORBIDDEN)
+        }
+        Err(Failure::Final(error)) => {
+            let message = error.body()["error"].as_str().unwrap_or_default().to_owned();
+            subject.form(Some(&message)).status(error.status())
+        }
+    };
+    Ok(page.reply())
+}
+
+/// What the request is about; or the page that says why there is nothing to do.
+async fn subject<'a>(
+    cx: &'a Cx<Server, Option<Session>>,
+    request: &RawRequest,
+) -> Result<Result<Subject<'a>, Page>, ApiError> {
+    let stage = AuthType::from(request.args.first().map_or("", String::as_str));
+    let Some(id) = cx.query("session")? else {
+        let page = problem("Nothing to confirm", "The address of this page lacks its session.");
+        return Ok(Err(page.status(StatusCode::BAD_REQUEST)));
+    };
+    let Some(session) = cx.app.uiaa.open(&id, cx.app.engine.clock().now_ms()) else {
+        let page = problem(
+            "This is over",
+            "What you were about to confirm is done, or has taken too long. Go back to your app and \
+             begin again.",
+        );
+        return Ok(Err(page.status(StatusCode::NOT_FOUND)));
+    };
+    Ok(match session.standing(&stage).await {
+        Standing::Next => {
+            let languages = request.headers.get(ACCEPT_LANGUAGE);
+            let languages = languages.and_then(|value| value.to_str().ok()).unwrap_or_default();
+            Ok(Subject { app: &cx.app, stage, session, languages: languages.to_owned() })
+        }
+        Standing::Completed => Err(done()),
+        Standing::Later => {
+            let page = problem(
+                "Not yet",
+                "Your app has other steps before this one. Go back to it first.",
+            );
+            Err(page.status(StatusCode::CONFLICT))
+        }
+        Standing::NotOffered => Err(unknown_stage()),
+    })
+}
+
+impl Subject<'_> {
+    /// The page that asks for what the stage needs, with what went wrong before.
+    fn form(&self, wrong: Option<&str>) -> Page {
+        let server = text(self.app.config.server.name.as_str());
+        let wrong = wrong.map_or_else(String::new, |wrong| {
+            format!("<p class=\"bad\" id=\"wrong\" role=\"alert\">{}</p>\n", text(wrong))
+        });
+        let form = |title: &str, before: &str, fields: &str, button: &str| {
+            Page::new(
+                title,
+                format!(
+                    "{before}\n{wrong}<form method=\"post\">\n{fields}\n\
+                     <button type=\"submit\">{button}</button>\n</form>"
+                ),
+            )
+        };
+        match &self.stage {
+            AuthType::Dummy => {
+                let before = format!("<p>One more step on <strong>{server}</strong>.</p>");
+                form("Continue", &before, "", "Continue")
+            }
+            AuthType::Terms => {
+                let documents: String = self
+                    .app
+                    .stages
+                    .terms
+                    .in_language(&self.languages)
+                    .into_iter()
+                    .map(|document| {
+                        let (url, name) = (text(&document.url), text(&document.name));
+                        format!(
+                            "<li><a href=\"{url}\" target=\"_blank\" rel=\"noopener\">{name}</a></li>\n"
+                        )
+                    })
+                    .collect();
+                let before = format!(
+                    "<p>To have an account on <strong>{server}</strong>, read and agree to:</p>\n\
+                     <ul>\n{documents}</ul>"
+                );
+                form("Terms", &before, "", "I agree")
+            }
+            AuthType::RegistrationToken => {
+                let before = format!(
+                    "<p>An account on <strong>{server}</strong> is for those with a registration \
+                     token. You get one from whoever runs the server.</p>"
+                );
+                let fields = "<label for=\"token\">Registration token</label>\n\
+                    <input type=\"text\" id=\"token\" name=\"token\" required maxlength=\"64\" \
+                    autocomplete=\"off\" autocapitalize=\"none\" spellcheck=\"false\" autofocus \
+                    aria-describedby=\"wrong\">";
+                form("Registration token", &before, fields, "Continue")
+            }
+            AuthType::ReCaptcha => self.captcha(&form),
+            AuthType::Password => {
+                let user = match &self.session.facts().user_id {
+                    Some(user_id) => format!(
+                        "<p>Confirm with your password that you are <strong>{}</strong>.</p>\n",
+                        text(user_id.as_str())
+                    ),
+                    None => format!("<p>Your password on <strong>{server}</strong>.</p>\n"),
+                };
+                let name = match &self.session.facts().user_id {
+                    // For password managers.
+                    Some(user_id) => format!(
+                        "<input type=\"text\" name=\"user\" value=\"{}\" autocomplete=\"username\" \
+                         hidden>",
+                        text(user_id.as_str())
+                    ),
+                    None => {
+                        "<label for=\"user\">User name</label>\n<input type=\"text\" id=\"user\" \
+                             name=\"user\" required autocomplete=\"username\" \
+                             autocapitalize=\"none\" spellcheck=\"false\" autofocus>"
+                            .to_owned()
+                    }
+                };
+                let fields = format!(
+                    "{name}\n<label for=\"password\">Password</label>\n<input type=\"password\" \
+                     id=\"password\" name=\"password\" required \
+                     autocomplete=\"current-password\" autofocus aria-describedby=\"wrong\">"
+                );
+                form("Confirm it is you", &user, &fields, "Confirm")
+            }
+            _ => unknown_stage(),
+        }
+    }
+
+    fn captcha(&self, form: &dyn Fn(&str, &str, &str, &str) -> Page) -> Page {
+        let Some(captcha) = &self.app.stages.captcha else { return unknown_stage() };
+        let fields = format!(
+            "<div class=\"g-recaptcha\" data-sitekey=\"{}\" data-callback=\"solved\"></div>\n\
+             <noscript><p class=\"bad\">The captcha needs JavaScript.</p></noscript>\n\
+             <script src=\"{}\" async defer></script>",
+            text(&captcha.public_key),
+            text(captcha.script_url.as_str()),
+        );
+        let page =
+            form("Are you human?", "<p>Solve the captcha to go on.</p>", &fields, "Continue");
+        captcha.origins().into_iter().fold(page.script(CAPTCHA), Page::outside)
+    }
+
+    /// What the form says, as a client that knows the stage would say it.
+    fn auth_data(&self, mut fields: HashMap<String, String>) -> Option<AuthData> {
+        let mut field = |name: &str| fields.remove(name).unwrap_or_default();
+        Some(match &self.stage {
+            AuthType::Dummy => AuthData::Dummy(Dummy::new()),
+            AuthType::Terms => AuthData::Terms(TermsAccepted::new()),
+            AuthType::RegistrationToken => AuthData::RegistrationToken(RegistrationToken::new(
+                field("token").trim().to_owned(),
+            )),
+            AuthType::ReCaptcha => {
+                AuthData::ReCaptcha(ReCaptcha::new(field("g-recaptcha-response")))
+            }
+            AuthType::Password => {
+                let user = match &self.session.facts().user_id {
+                    Some(user_id) => user_id.to_string(),
+                    None => field("user").trim().to_owned(),
+                };
+                let identifier = UserIdentifier::Matrix(MatrixUserIdentifier::new(user));
+                AuthData::Password(Password::new(identifier, field("password")))
+            }
+            _ => return None,
+        })
+    }
+}
+
+/// The page of a stage that is completed.
+pub(crate) fn done() -> Page {
+    let body = "<p class=\"good\" role=\"status\">Thank you. You can close this page and go back to \
+                your app.</p>";
+    Page::new("Done", body).script(TELL)
+}
+
+fn unknown_stage() -> Page {
+    problem("Nothing to confirm", "Nothing of this kind is asked for here.")
+        .status(StatusCode::NOT_FOUND)
+}
+
+fn problem(title: &str, sentence: &str) -> Page {
+    Page::new(title, format!("<p role=\"alert\">{}</p>", text(sentence)))
+}

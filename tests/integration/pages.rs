@@ -1,0 +1,69 @@
+//! The pages for browsers, in headless Chromium, driven with the keyboard by programs on puppeteer that judge
+//! for themselves (`tests/e2e/`).
+//!
+//! `LOGCABIN_E2E_CHROMIUM` names another Chromium than Debian's; `LOGCABIN_E2E_SCREENSHOTS` a directory for
+//! what the pages look like.
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use logcabin::decide::registration_token::SetRegistrationToken;
+use logcabin::record::command::TokenHash;
+use tempfile::TempDir;
+
+use crate::harness::{Captcha, TestServer, offline, runs, skip};
+
+const TERMS: &str = r#"
+[privacy_policy]
+version = "1.2"
+en = { name = "Privacy Policy", url = "https://example.org/privacy-1.2-en.html" }
+"#;
+
+/// Chromium, and the folder of the programs, if all is there that they need.
+fn tools() -> Result<(String, PathBuf), String> {
+    let chromium =
+        env::var("LOGCABIN_E2E_CHROMIUM").unwrap_or_else(|_| "/usr/bin/chromium".to_owned());
+    if !runs(&chromium, &["--version"]) {
+        return Err(format!("{chromium} does not run"));
+    }
+    let programs = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/e2e");
+    if !runs("node", &["--version"]) || !programs.join("node_modules/puppeteer-core").exists() {
+        return Err("node with puppeteer-core is not there".to_owned());
+    }
+    Ok((chromium, programs))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_stage_can_be_completed_on_its_page() {
+    let (chromium, programs) = match tools() {
+        Ok(tools) => tools,
+        Err(missing) => return skip("pages", &missing),
+    };
+    let dir = TempDir::new().expect("a temporary directory");
+    let data = dir.path().join("data");
+    let token = TokenHash::of("for.friends");
+    let friends =
+        SetRegistrationToken { token, label: None, uses_allowed: Some(2), expires_ms: None };
+    offline::decide(&data, [friends]).await;
+    let captcha = Captcha::start().await;
+    let terms = dir.path().join("terms.toml");
+    std::fs::write(&terms, TERMS).expect("the directory can be written to");
+    let mut settings = captcha.settings(dir.path());
+    let registration = |name: &str| format!("LOGCABIN_REGISTRATION_{name}");
+    settings.push((registration("TERMS"), terms.display().to_string()));
+    settings.push((registration("REQUIRE"), "token,captcha,terms,dummy".to_owned()));
+    let settings: Vec<_> = settings.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
+    let server = TestServer::start_on_with(&data, &settings).await;
+
+    let mut node = Command::new("node");
+    node.arg(programs.join("fallback_pages.mjs"));
+    node.args([&server.base(), &chromium, "for.friends"]);
+    node.args(env::var_os("LOGCABIN_E2E_SCREENSHOTS"));
+    let output = tokio::task::spawn_blocking(move || node.output());
+    let output = output.await.expect("it runs").expect("node runs");
+    let told = String::from_utf8_lossy(&output.stdout);
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{told}\n{complaint}");
+    println!("{told}");
+}
