@@ -34,7 +34,7 @@ class Sink:
                 "headers": {name.lower(): str(value) for name, value in mail.items()},
                 "plain": parts.get("text/plain"),
                 "html": parts.get("text/html"),
-                "tls": session.ssl is not None,
+                "tls": server.transport.get_extra_info("ssl_object") is not None,
                 "login": (session.auth_data or b"").decode(),
             }
         )

@@ -895,6 +895,83 @@ async fn all_of_it_is_for_those_who_are_logged_in() {
 }
 
 #[tokio::test]
+async fn where_newcomers_must_show_an_address_it_becomes_the_accounts() {
+    let Some(mail) = MailServer::start("threepids") else { return };
+    let require = ("LOGCABIN_REGISTRATION_REQUIRE", "email");
+    let mut server = start(&mail.settings(), &[require]).await;
+    let http = server.http();
+    let email = "newcomer@example.org";
+    let mut body = json!({ "username": "newcomer", "password": PASSWORD });
+    let asked = anonymous(&http, "POST", "/register", Some(&body)).await;
+    assert_eq!(asked.status, 401);
+    assert_eq!(asked.body["flows"], json!([{ "stages": ["m.login.email.identity"] }]));
+    let sid = ask(&http, "/register", email, "s", 1).await.ok_string("sid");
+    let credentials = json!({ "sid": sid, "client_secret": "s" });
+    body["auth"] = json!({
+        "type": "m.login.email.identity", "session": asked.body["session"],
+        "threepid_creds": credentials,
+    });
+    let early = anonymous(&http, "POST", "/register", Some(&body)).await;
+    assert_eq!((early.status, &early.body["errcode"]), (401, &json!("M_THREEPID_AUTH_FAILED")));
+    confirm(&http, &mail.mail(email, 0)).await;
+    // With nothing but the session, as a client does that has waited.
+    body["auth"] = json!({ "session": asked.body["session"] });
+    let newcomer = User::of(&http, anonymous(&http, "POST", "/register", Some(&body)).await);
+    assert_eq!(threepids(&newcomer).await[0]["address"], email);
+
+    // It serves for one account, whatever becomes of the validation.
+    let sids = [ask(&http, "/register", "two@example.org", "s", 1).await.ok_string("sid"), sid];
+    confirm(&http, &mail.mail("two@example.org", 0)).await;
+    server.restart().await;
+    let http = server.http();
+    let register = async |name: &str, sid: &str| {
+        let body = json!({
+            "username": name, "password": PASSWORD,
+            "auth": {
+                "type": "m.login.email.identity",
+                "threepid_creds": { "sid": sid, "client_secret": "s" },
+            },
+        });
+        anonymous(&http, "POST", "/register", Some(&body)).await
+    };
+    let used = register("third", &sids[1]).await;
+    assert_eq!((used.status, &used.body["errcode"]), (401, &json!("M_THREEPID_AUTH_FAILED")));
+    let (one, other) = tokio::join!(register("one", &sids[0]), register("other", &sids[0]));
+    let mut statuses = [one.status, other.status];
+    statuses.sort_unstable();
+    assert!(statuses[0] == 200 && statuses[1] != 200, "{one} {other}");
+}
+
+#[tokio::test]
+async fn what_cannot_be_asked_of_newcomers_is_said_at_start() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    for (settings, said) in [
+        (vec![("LOGCABIN_REGISTRATION_REQUIRE", "email")], "email.host"),
+        (vec![("LOGCABIN_REGISTRATION_REQUIRE", "msisdn")], "sms.url"),
+        (
+            vec![("LOGCABIN_EMAIL_HOST", "mail.test"), ("LOGCABIN_EMAIL_FROM", "nonsense")],
+            "email.from",
+        ),
+        (
+            vec![("LOGCABIN_EMAIL_HOST", "mail.test"), ("LOGCABIN_EMAIL_CERTIFICATES", "/none")],
+            "email.certificates",
+        ),
+        (
+            vec![("LOGCABIN_SMS_URL", "http://localhost/"), ("LOGCABIN_SMS_HEADERS", "s3cret")],
+            "sms.headers",
+        ),
+    ] {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_logcabin"));
+        command.args(["serve", "--bind", "127.0.0.1:0", "--data-dir"]);
+        let output = command.arg(directory.path().join("data")).envs(settings).output();
+        let output = output.expect("logcabin can be started");
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && error.contains(said), "{said}: {error}");
+        assert!(!error.contains("s3cret"), "{error}");
+    }
+}
+
+#[tokio::test]
 async fn registration_that_is_closed_sends_no_mail() {
     let Some(mail) = MailServer::start("threepids") else { return };
     let server = start(&mail.settings(), &[("LOGCABIN_REGISTRATION_OPEN", "false")]).await;
