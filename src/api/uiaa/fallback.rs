@@ -253,7 +253,7 @@ impl Subject<'_> {
 }
 
 /// The page of a stage that is completed.
-pub(crate) fn done() -> Page {
+pub(in crate::api) fn done() -> Page {
     let body = "<p class=\"good\" role=\"status\">Thank you. You can close this page and go back to \
                 your app.</p>";
     Page::new("Done", body).script(TELL)

@@ -37,7 +37,8 @@ mod terms;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use fallback::{PATHS, done, page, submit};
+pub(in crate::api) use fallback::done;
+pub(crate) use fallback::{PATHS, page, submit};
 pub(crate) use stages::{Proof, Stages, authenticate, ways_to_confirm};
 
 /// Sessions at once. Beyond this, whoever has most of them loses their oldest.
