@@ -251,7 +251,7 @@ impl Provider {
             }
             (None, Some(file)) => {
                 // As other paths in a file: from where the file is.
-                let file = path.parent().unwrap_or(Path::new("")).join(file);
+                let file = path.parent().unwrap_or_else(|| Path::new("")).join(file);
                 settings.client_secret = Some(ClientSecret::new(read(&file)?.trim().to_owned()));
             }
             _ => {}

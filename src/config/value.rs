@@ -170,7 +170,7 @@ impl Setting for FilePath {
     }
 }
 
-/// A list that may be empty; in the environment its values stand between commas.
+/// A list that may be empty; in the environment its values stand between commas, and there is at least one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct List<T>(pub Vec<T>);
 
@@ -200,7 +200,6 @@ impl<T: Setting> Setting for List<T> {
     fn read(given: &Given<'_>) -> Option<Self> {
         match given {
             Given::Toml(DeValue::Array(values)) if values.is_empty() => Some(Self::default()),
-            Given::Text(text) if text.trim().is_empty() => Some(Self::default()),
             given => Vec::read(given).map(Self),
         }
     }
