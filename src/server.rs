@@ -15,6 +15,7 @@ use tracing::{error, info, warn};
 use crate::{
     admin,
     api::{self, uiaa},
+    appservice::{Questions, Services},
     checkpoint::Checkpoint,
     clock::{Clock, random_bytes},
     config::Config,
@@ -71,6 +72,9 @@ pub enum ServerError {
     /// Other services cannot be asked, for want of the certificates that the system trusts.
     #[error("other services cannot be reached: {0}")]
     Outbound(Box<dyn std::error::Error + Send + Sync>),
+    /// An application service's registration cannot be used.
+    #[error("the registration of an application service cannot be used: {0}")]
+    Appservice(Box<dyn std::error::Error + Send + Sync>),
     /// The table of endpoints contradicts itself, which no configuration should bring about.
     #[error("the endpoints cannot be served: {0}")]
     Endpoints(Box<dyn std::error::Error + Send + Sync>),
@@ -94,6 +98,9 @@ pub async fn run(
     stop: impl Future<Output = ()> + Send + 'static,
     started: impl FnOnce(&Config),
 ) -> Result<(), ServerError> {
+    // What is wrong in a file is told before anything is touched.
+    let services = Services::load(&config.appservices.files, &config.server.name)
+        .map_err(|error| ServerError::Appservice(error.into()))?;
     // The log first: whoever holds it is the server, and a second one is told so.
     let log = open_log(&config)?;
     let mut listeners = Vec::new();
@@ -111,6 +118,10 @@ pub async fn run(
     let engine = Arc::new(open_engine(&config, Arc::clone(&log) as Arc<dyn Log>).await?);
     watch_for_failure(&log);
 
+    let outbound = Outbound::new().map_err(|error| ServerError::Outbound(error.into()))?;
+    let in_query = config.appservices.token_in_query;
+    let questions = Arc::new(Questions::new(outbound.clone(), &services, in_query));
+
     let shutdown = Shutdown::when(stop);
     let admin = serve_admin(&config, &log, &shutdown);
     let search = Search::start(&config.server.data_dir, Arc::clone(&engine));
@@ -122,7 +133,9 @@ pub async fn run(
         presence: Tracker::new(&config.presence, around, engine.clock().now_ms()),
         passwords: Passwords::new(config.passwords.iterations, config.concurrent_hashes()),
         engine: Arc::clone(&engine),
-        outbound: Outbound::new().map_err(|error| ServerError::Outbound(error.into()))?,
+        outbound,
+        services,
+        questions,
         uiaa: uiaa::Sessions::default(),
         known_members: KnownMembers::new(limits::KNOWN_MEMBERS_BYTES),
         search: Arc::clone(&search),
@@ -132,6 +145,12 @@ pub async fn run(
         unread: Unread::default(),
         config: config.clone(),
     });
+    match api::appservice::register_senders(&app).await {
+        Ok(()) => {}
+        // A disk that is full, for example: the services are told so when they come.
+        Err(error) => warn!(%error, "the application services' own users could not be made"),
+    }
+    api::appservice::deliver(&app, &shutdown);
     api::typing::resume(&engine);
     api::profile::resume(&engine);
     let clock = engine.clock().clone();

@@ -18,6 +18,7 @@ use logcabin::{
         },
         create_room::{CreateRoom, Preset, ROOM_VERSIONS},
         delayed::{GiveUp, Restart, Schedule, SendDelayed},
+        delivery::Advance,
         directory::{RemoveAlias, SetAlias, SetVisibility},
         ephemeral::{SetReceipt, SetTyping},
         keys::{ClaimKeys, SetCrossSigning, SignKeys, UploadKeys},
@@ -38,10 +39,10 @@ use logcabin::{
         codec::Tip,
         command::{
             AccountKind, DelayedOutcome, KINDS, PresenceState, ServerRestore, TokenHash, Tokens,
-            Transaction,
+            Transaction, UnderWay,
         },
     },
-    state::State,
+    state::{State, deliveries::Position},
 };
 use ruma::{
     CanonicalJsonObject, CanonicalJsonValue, MilliSecondsSinceUnixEpoch, OwnedUserId, UInt,
@@ -263,6 +264,10 @@ async fn fill(engine: &Engine) {
         reason: Some("gold".to_owned()),
         score: Some(-100),
     });
+    for under_way in [Some(UnderWay { id: "0-9".to_owned(), up_to: Offset::new(9) }), None] {
+        let position = Position { done: Offset::new(7), under_way };
+        propose!(Advance { to: "appservice/irc".to_owned(), position });
+    }
     for (number, version) in ROOM_VERSIONS.iter().enumerate() {
         let room_id = propose!(CreateRoom {
             room_id: format!("!room{number}:golden.example").try_into().unwrap(),
@@ -369,7 +374,12 @@ async fn fill(engine: &Engine) {
         }
         let alias: ruma::OwnedRoomAliasId = "#second:golden.example".try_into().unwrap();
         let to = room_id.clone();
-        propose!(SetAlias { alias: alias.clone(), room_id: to, sender: ann.clone() });
-        propose!(RemoveAlias { alias, room_id, sender: ann.clone(), ts });
+        propose!(SetAlias {
+            alias: alias.clone(),
+            room_id: to,
+            sender: ann.clone(),
+            of_service: false,
+        });
+        propose!(RemoveAlias { alias, room_id, sender: ann.clone(), of_service: false, ts });
     }
 }

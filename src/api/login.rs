@@ -4,7 +4,9 @@ use ruma::{
     OwnedUserId,
     api::client::{
         session::{
-            get_login_types::v3::{self as get_login_types, LoginType, PasswordLoginType},
+            get_login_types::v3::{
+                self as get_login_types, ApplicationServiceLoginType, LoginType, PasswordLoginType,
+            },
             login::v3::{self as login_v3, DiscoveryInfo, HomeserverInfo, LoginInfo},
         },
         uiaa::UserIdentifier,
@@ -13,6 +15,7 @@ use ruma::{
 
 use super::{
     Server,
+    appservice::by_application_service,
     credentials::{NewTokens, device_id_or_new, short_name},
     password::{named_user, verified},
 };
@@ -23,10 +26,14 @@ use crate::{
 };
 
 pub(super) async fn login_types(
-    _: Cx<Server, ()>,
+    cx: Cx<Server, ()>,
     _: get_login_types::Request,
 ) -> Result<get_login_types::Response, ApiError> {
-    Ok(get_login_types::Response::new(vec![LoginType::Password(PasswordLoginType::new())]))
+    let mut types = vec![LoginType::Password(PasswordLoginType::new())];
+    if cx.app.services.iter().next().is_some() {
+        types.push(LoginType::ApplicationService(ApplicationServiceLoginType::new()));
+    }
+    Ok(get_login_types::Response::new(types))
 }
 
 /// Who logs in, and what that rests on.
@@ -44,6 +51,10 @@ pub(super) async fn login(
     let display_name = short_name(request.initial_device_display_name)?;
     let Proven { user_id, password } = match request.login_info {
         LoginInfo::Password(password) => by_password(&cx.app, password).await?,
+        LoginInfo::ApplicationService(info) => {
+            let user_id = by_application_service(&cx.app, cx.caller.as_ref(), info)?;
+            Proven { user_id, password: None }
+        }
         _ => return Err(ApiError::bad_request("This server offers login by password only.")),
     };
 

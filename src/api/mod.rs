@@ -2,6 +2,7 @@
 //! a typed response. What the server serves is the list in [`endpoints`].
 
 mod account_data;
+pub(crate) mod appservice;
 mod context;
 mod create_room;
 mod credentials;
@@ -32,6 +33,7 @@ mod session;
 mod sliding;
 mod space;
 mod sync;
+mod thirdparty;
 mod timeline;
 mod timestamp;
 mod to_device;
@@ -47,6 +49,7 @@ use http::{Method, Uri};
 use ruma::{OwnedRoomId, RoomId, RoomOrAliasId, UserId};
 
 use crate::{
+    appservice::{Questions, Service, Services},
     config::Config,
     decide::Proposal,
     engine::{Durable, Engine},
@@ -56,7 +59,7 @@ use crate::{
     passwords::Passwords,
     presence::Tracker,
     push::Unread,
-    record::{Epoch, Offset},
+    record::{Epoch, Offset, command::TokenHash},
     search::Search,
     state::Room,
     sync::{KnownMembers, sliding::Connections},
@@ -72,6 +75,8 @@ pub(crate) struct Server {
     pub(crate) engine: Arc<Engine>,
     #[allow(dead_code, reason = "what asks other services is still to come")]
     pub(crate) outbound: Outbound,
+    pub(crate) services: Services,
+    pub(crate) questions: Arc<Questions>,
     pub(crate) passwords: Passwords,
     pub(crate) uiaa: uiaa::Sessions,
     pub(crate) known_members: KnownMembers,
@@ -205,6 +210,20 @@ pub(crate) fn endpoints(config: &Config) -> Table<Server> {
             REQUIRED,
             user_directory::mutual_rooms,
         )
+        // Application services
+        .on(appservice::ping)
+        .raw(GET, thirdparty::PROTOCOLS[0], REQUIRED, thirdparty::protocols)
+        .raw(GET, thirdparty::PROTOCOLS[1], REQUIRED, thirdparty::protocols)
+        .raw(GET, thirdparty::PROTOCOL[0], REQUIRED, thirdparty::protocol)
+        .raw(GET, thirdparty::PROTOCOL[1], REQUIRED, thirdparty::protocol)
+        .raw(GET, thirdparty::LOCATIONS[0], REQUIRED, thirdparty::locations)
+        .raw(GET, thirdparty::LOCATIONS[1], REQUIRED, thirdparty::locations)
+        .raw(GET, thirdparty::LOCATIONS[2], REQUIRED, thirdparty::locations)
+        .raw(GET, thirdparty::LOCATIONS[3], REQUIRED, thirdparty::locations)
+        .raw(GET, thirdparty::USERS[0], REQUIRED, thirdparty::users)
+        .raw(GET, thirdparty::USERS[1], REQUIRED, thirdparty::users)
+        .raw(GET, thirdparty::USERS[2], REQUIRED, thirdparty::users)
+        .raw(GET, thirdparty::USERS[3], REQUIRED, thirdparty::users)
         // Deprecated, and still called
         .raw(GET, "/_matrix/client/v3/initialSync", REQUIRED, old_sync::initial_sync)
         .raw(GET, "/_matrix/client/r0/initialSync", REQUIRED, old_sync::initial_sync)
@@ -238,8 +257,16 @@ pub(crate) fn endpoints(config: &Config) -> Table<Server> {
 }
 
 impl App for Server {
-    fn authenticate<'a>(&'a self, token: &'a str) -> BoxFuture<'a, Result<Session, ApiError>> {
-        Box::pin(session::authenticate(self, token))
+    fn authenticate<'a>(
+        &'a self,
+        token: &'a str,
+        uri: &'a Uri,
+    ) -> BoxFuture<'a, Result<Session, ApiError>> {
+        Box::pin(session::authenticate(self, token, uri))
+    }
+
+    fn service(&self, token: &str) -> Option<Arc<Service>> {
+        self.services.by_token(&TokenHash::of(token))
     }
 }
 

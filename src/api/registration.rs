@@ -7,7 +7,7 @@ use ruma::{
         account::{
             check_registration_token_validity::v1 as check_token,
             get_username_availability::v3 as get_username_availability,
-            register::{RegistrationKind, v3 as register_v3},
+            register::{LoginType, RegistrationKind, v3 as register_v3},
         },
         uiaa::AuthType,
     },
@@ -16,14 +16,16 @@ use serde::Serialize;
 
 use super::{
     Server,
+    appservice::{self, check_name},
     credentials::{NewTokens, check_password, device_id_or_new, short_name},
     json,
     uiaa::Purpose,
 };
 use crate::{
+    appservice::Service,
     clock::random_letters,
     decide::account::{Login, Register},
-    http::{ApiError, Cx, ErrorCode},
+    http::{ApiError, Caller, Cx, ErrorCode},
     limits,
     record::command::AccountKind,
 };
@@ -32,6 +34,13 @@ pub(super) async fn register(
     cx: Cx<Server, Option<crate::http::Appservice>>,
     request: register_v3::Request,
 ) -> Result<Bytes, ApiError> {
+    if request.login_type == Some(LoginType::ApplicationService) {
+        let service = appservice::registering(cx.caller.as_ref())?;
+        let username = request.username.as_deref();
+        let username = username.ok_or_else(|| ApiError::missing_param("`username` is missing."))?;
+        let user_id = free_user_id(&cx.app, username, Some(&service))?;
+        return create(cx, request, user_id).await;
+    }
     if !cx.app.config.registration_is_open() {
         return Err(ApiError::forbidden("Registration is closed on this server."));
     }
@@ -42,14 +51,14 @@ pub(super) async fn register(
         ));
     }
     let user_id = match &request.username {
-        Some(username) => free_user_id(&cx.app, username)?,
+        Some(username) => free_user_id(&cx.app, username, None)?,
         None => new_user_id(&cx.app)?,
     };
-    let device_id = device_id_or_new(request.device_id.clone())?;
-    let display_name = short_name(request.initial_device_display_name.clone())?;
     if let Some(password) = &request.password {
         check_password(password)?;
     }
+    device_id_or_new(request.device_id.clone())?;
+    short_name(request.initial_device_display_name.clone())?;
     let purpose = Purpose { endpoint: "register", user: "", body: &cx.body };
     let now_ms = cx.app.engine.clock().now_ms();
     cx.app
@@ -58,7 +67,17 @@ pub(super) async fn register(
             Err(ApiError::forbidden("There is no password to check yet."))
         })
         .await?;
+    create(cx, request, user_id).await
+}
 
+/// Makes the account, and logs its first device in unless the client does not want that.
+async fn create<C: Caller>(
+    cx: Cx<Server, C>,
+    request: register_v3::Request,
+    user_id: OwnedUserId,
+) -> Result<Bytes, ApiError> {
+    let device_id = device_id_or_new(request.device_id)?;
+    let display_name = short_name(request.initial_device_display_name)?;
     let password = match request.password {
         Some(password) => Some(
             cx.app
@@ -127,13 +146,18 @@ pub(super) async fn available(
     cx: Cx<Server, ()>,
     request: get_username_availability::Request,
 ) -> Result<get_username_availability::Response, ApiError> {
-    free_user_id(&cx.app, &request.username)?;
+    free_user_id(&cx.app, &request.username, None)?;
     Ok(get_username_availability::Response::new(true))
 }
 
-/// The user id that `username` gives, if it is valid and free.
-fn free_user_id(app: &Server, username: &str) -> Result<OwnedUserId, ApiError> {
+/// The user id that `username` gives, if it is valid, free, and open to the caller.
+fn free_user_id(
+    app: &Server,
+    username: &str,
+    caller: Option<&Service>,
+) -> Result<OwnedUserId, ApiError> {
     let user_id = local_user_id(app, username)?;
+    check_name(app, &user_id, caller)?;
     if app.engine.state().accounts.contains(&user_id) {
         return Err(ApiError::new(ErrorCode::UserInUse, "This user name is taken."));
     }
@@ -159,5 +183,5 @@ fn local_user_id(app: &Server, username: &str) -> Result<OwnedUserId, ApiError> 
 
 /// A free user id for one who did not ask for a name.
 fn new_user_id(app: &Server) -> Result<OwnedUserId, ApiError> {
-    free_user_id(app, &random_letters(12))
+    free_user_id(app, &random_letters(12), None)
 }

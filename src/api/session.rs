@@ -8,7 +8,7 @@ use ruma::api::client::{
     },
 };
 
-use super::{Server, credentials::NewTokens};
+use super::{Server, appservice::assert_identity, credentials::NewTokens};
 use crate::{
     decide::account::{ConfirmTokens, Refresh, RemoveDevices, Which},
     engine::Rejected,
@@ -18,10 +18,18 @@ use crate::{
     state::TokenUse,
 };
 
-/// The session of an access token. The first use of a refreshed token ends the tokens before it,
+/// The session of an access token; for that of an application service, of the user that it names in the
+/// query. The first use of a refreshed token ends the tokens before it,
 /// which is recorded before the request goes on.
-pub(super) async fn authenticate(app: &Server, token: &str) -> Result<Session, ApiError> {
+pub(super) async fn authenticate(
+    app: &Server,
+    token: &str,
+    uri: &http::Uri,
+) -> Result<Session, ApiError> {
     let hash = TokenHash::of(token);
+    if let Some(service) = app.services.by_token(&hash) {
+        return assert_identity(app, service, uri);
+    }
     let found = app.engine.state().accounts.access_token(&hash);
     let TokenUse { owner, session, expires_ms, unconfirmed } =
         found.ok_or_else(|| ApiError::unknown_token(false))?;
@@ -46,7 +54,7 @@ pub(super) async fn authenticate(app: &Server, token: &str) -> Result<Session, A
             Err(error) => return Err(error.into()),
         }
     }
-    Ok(Session { user_id: owner.user_id, device_id: owner.device_id, session })
+    Ok(Session { user_id: owner.user_id, device_id: owner.device_id, session, service: None })
 }
 
 pub(super) async fn refresh(
@@ -74,7 +82,7 @@ pub(super) async fn logout(
     cx: Cx<Server>,
     _: logout_v3::Request,
 ) -> Result<logout_v3::Response, ApiError> {
-    let which = Which::These(vec![cx.caller.device_id.clone()]);
+    let which = Which::These(vec![cx.caller.device()?.clone()]);
     cx.propose(RemoveDevices { user_id: cx.caller.user_id.clone(), which }).await?.into_inner();
     Ok(logout_v3::Response::new())
 }
@@ -92,7 +100,8 @@ pub(super) async fn whoami(
     cx: Cx<Server>,
     _: whoami_v3::Request,
 ) -> Result<whoami_v3::Response, ApiError> {
+    let device_id = cx.caller.device().ok().cloned();
     let mut response = whoami_v3::Response::new(cx.caller.user_id, false);
-    response.device_id = Some(cx.caller.device_id);
+    response.device_id = device_id;
     Ok(response)
 }

@@ -44,6 +44,8 @@ impl fmt::Display for Given<'_> {
 pub(super) trait Setting: Sized {
     /// What values there are, as the end of "allowed is …".
     const ALLOWED: &'static str;
+    /// Whether a list of such values may be empty.
+    const MAY_BE_NONE: bool = false;
     /// The value, or `None` if it is not one of this type.
     fn read(given: &Given<'_>) -> Option<Self>;
     /// The value as it is written in the file.
@@ -92,7 +94,8 @@ macro_rules! whole_numbers {
 whole_numbers!(u32, u64, usize);
 
 impl Setting for PathBuf {
-    const ALLOWED: &'static str = "the path of a directory";
+    const ALLOWED: &'static str = "the path of a file or directory";
+    const MAY_BE_NONE: bool = true;
 
     fn read(given: &Given<'_>) -> Option<Self> {
         given.text().filter(|text| !text.is_empty()).map(Self::from)
@@ -129,7 +132,8 @@ impl Setting for SocketAddr {
     }
 }
 
-/// A list is never empty; in the environment its values stand between commas.
+/// A list, which is empty only where that means something; in the environment its values stand between
+/// commas.
 impl<T: Setting> Setting for Vec<T> {
     const ALLOWED: &'static str = T::ALLOWED;
 
@@ -141,7 +145,7 @@ impl<T: Setting> Setting for Vec<T> {
             Given::Toml(_) => None,
             Given::Text(text) => text.split(',').map(|text| T::read(&Given::Text(text))).collect(),
         }?;
-        (!values.is_empty()).then_some(values)
+        (T::MAY_BE_NONE || !values.is_empty()).then_some(values)
     }
 
     fn to_toml(&self) -> Value {

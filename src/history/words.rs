@@ -188,6 +188,16 @@ fn of_command(record: &Record, command: Command, who: String) -> (String, String
             (body.creator.to_string(), format!("pointed {} at {}", body.alias, body.room_id))
         }
         Command::AliasRemove(body) => (who, format!("removed {}", body.alias)),
+        Command::DeliveryAdvance(body) => {
+            let told = format!("has told {} of everything up to record {}", body.to, body.done);
+            let text = match body.under_way {
+                Some(on) => {
+                    format!("{told}, and tells of record {} and before as {}", on.up_to, on.id)
+                }
+                None => told,
+            };
+            (who, text)
+        }
     }
 }
 

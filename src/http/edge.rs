@@ -18,7 +18,7 @@ use tracing::{Instrument as _, Level, Span, debug, error, field::Empty, info_spa
 use warp::reply::Response;
 
 use super::{
-    Access, ApiError, App, Reply, Session, Table, TableError,
+    Access, ApiError, App, Appservice, Reply, Session, Table, TableError, Who,
     caller::access_token,
     decode,
     table::{Body, Call, Route, Routes},
@@ -119,9 +119,9 @@ impl<A: App> Edge<A> {
         Span::current().record("route", route.path);
 
         let client = self.client_address(&headers, peer);
-        let session = self.session(route, &headers, &uri).await?;
-        if route.rate_limited {
-            self.throttle.check(session.as_ref(), client)?;
+        let who = self.who(route, &headers, &uri).await?;
+        if route.rate_limited && !is_exempt(&who) {
+            self.throttle.check(who.session.as_ref(), client)?;
         }
         let body = match route.body {
             Body::None => Bytes::new(),
@@ -132,7 +132,7 @@ impl<A: App> Edge<A> {
         };
         let call = Call {
             app: Arc::clone(&self.app),
-            session,
+            who,
             method,
             uri,
             headers,
@@ -144,19 +144,26 @@ impl<A: App> Edge<A> {
         (route.handler)(call, &args)?.await
     }
 
-    async fn session(
-        &self,
-        route: &Route<A>,
-        headers: &HeaderMap,
-        uri: &Uri,
-    ) -> Result<Option<Session>, ApiError> {
+    async fn who(&self, route: &Route<A>, headers: &HeaderMap, uri: &Uri) -> Result<Who, ApiError> {
         if route.access == Access::None {
-            return Ok(None);
+            return Ok(Who::default());
         }
+        let service = |token: &str| Some(Appservice(self.app.service(token)));
         match (access_token(headers, uri), route.access) {
-            (Some(_), Access::Appservice) => Err(ApiError::unknown_token(false)),
-            (Some(token), _) => self.app.authenticate(&token).await.map(Some),
-            (None, Access::Optional) => Ok(None),
+            (Some(token), Access::AppserviceOptional) => {
+                Ok(Who { service: service(&token), ..Who::default() })
+            }
+            (Some(token), Access::Appservice) => match service(&token) {
+                Some(Appservice(None)) => {
+                    Err(ApiError::forbidden("This is for application services."))
+                }
+                service => Ok(Who { service, ..Who::default() }),
+            },
+            (Some(token), _) => {
+                let session = Some(self.app.authenticate(&token, uri).await?);
+                Ok(Who { session, ..Who::default() })
+            }
+            (None, Access::Optional | Access::AppserviceOptional) => Ok(Who::default()),
             (None, _) => Err(ApiError::missing_token()),
         }
     }
@@ -231,6 +238,13 @@ impl<A: App> Edge<A> {
     }
 }
 
+/// Whether a request counts against no rate limit.
+fn is_exempt(who: &Who) -> bool {
+    let service = who.service.as_ref().and_then(Appservice::service);
+    who.session.as_ref().is_some_and(Session::is_exempt)
+        || service.is_some_and(|service| service.is_exempt(&service.sender))
+}
+
 fn too_large(limit: usize) -> ApiError {
     ApiError::too_large(format!("The body is larger than {limit} bytes."))
 }
@@ -239,7 +253,8 @@ fn too_large(limit: usize) -> ApiError {
 fn report(error: &ApiError) {
     let status = error.status().as_u16();
     let cause = error.cause().map(tracing::field::display);
-    if error.status() == StatusCode::SERVICE_UNAVAILABLE {
+    // What another service failed to do is no fault of this one.
+    if [StatusCode::SERVICE_UNAVAILABLE, StatusCode::BAD_GATEWAY].contains(&error.status()) {
         warn!(status, cause, "{error}");
     } else if error.status().is_server_error() && error.status() != StatusCode::GATEWAY_TIMEOUT {
         error!(status, cause, "{error}");

@@ -39,18 +39,27 @@ use crate::{config::Config, record::Offset};
 struct Fake;
 
 impl App for Fake {
-    fn authenticate<'a>(&'a self, token: &'a str) -> BoxFuture<'a, Result<Session, ApiError>> {
+    fn authenticate<'a>(
+        &'a self,
+        token: &'a str,
+        _: &'a http::Uri,
+    ) -> BoxFuture<'a, Result<Session, ApiError>> {
         Box::pin(async move {
             match token {
                 "good" => Ok(Session {
                     user_id: owned_user_id!("@ann:example.org"),
                     device_id: owned_device_id!("DEV"),
                     session: Offset::new(7),
+                    service: None,
                 }),
                 "old" => Err(ApiError::unknown_token(true)),
                 _ => Err(ApiError::unknown_token(false)),
             }
         })
+    }
+
+    fn service(&self, _: &str) -> Option<Arc<Service>> {
+        None
     }
 }
 

@@ -124,6 +124,12 @@ impl Stream {
         Self(format!("alias/{alias}").into())
     }
 
+    /// The stream of how far someone outside has been told, for example `appservice/irc`.
+    #[must_use]
+    pub fn delivery(to: &str) -> Self {
+        Self(format!("delivery/{to}").into())
+    }
+
     /// The stream with this name, as read from a record.
     #[must_use]
     pub fn from_name(name: &str) -> Self {

@@ -33,6 +33,7 @@ use reads::{Covers, Thread};
 pub mod accounts;
 pub mod aliases;
 pub mod delayed;
+pub mod deliveries;
 mod digest;
 pub mod erasures;
 mod history;
@@ -49,6 +50,7 @@ pub mod to_device;
 pub use accounts::{Account, Accounts, Device, TokenUse};
 pub use aliases::Aliases;
 pub use delayed::{Delayed, DelayedEvent};
+pub use deliveries::Deliveries;
 pub use erasures::Erasures;
 pub use history::History;
 pub use keys::Keys;
@@ -130,6 +132,8 @@ pub struct State {
     pub presence: Presence,
     /// Events that are to be sent later.
     pub delayed: Delayed,
+    /// How far those outside have been told.
+    pub deliveries: Deliveries,
     /// What is to be erased from the log, and what was.
     pub erasures: Erasures,
     /// Where each event is.
@@ -185,6 +189,7 @@ impl State {
         self.aliases.digest(&mut digest);
         self.presence.digest(&mut digest);
         self.delayed.digest(&mut digest);
+        self.deliveries.digest(&mut digest);
         self.erasures.digest(&mut digest);
         self.events.digest(&mut digest);
         self.transactions.digest(&mut digest);
@@ -392,6 +397,10 @@ impl State {
             }
             Command::AliasRemove(body) => {
                 self.aliases.remove(offset, body);
+                Vec::new()
+            }
+            Command::DeliveryAdvance(body) => {
+                self.erasures.supersede(self.deliveries.advance(offset, body));
                 Vec::new()
             }
         })

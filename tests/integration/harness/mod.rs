@@ -2,11 +2,13 @@
 //! a user, and a seeded source of randomness.
 #![allow(dead_code, reason = "a helper may wait for the test that will use it")]
 
+mod bridge;
 mod http;
 mod random;
 mod server;
 mod user;
 
+pub(crate) use bridge::{Bridge, Mood};
 pub(crate) use http::{Answer, Http, RawAnswer, Unreachable, encode};
 pub(crate) use random::Random;
 pub(crate) use server::{TestServer, restore, run_logcabin};
