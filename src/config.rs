@@ -713,6 +713,17 @@ settings! {
         forget_on_leave: bool = false;
     }
 
+    /// Application services: bridges and bots that are part of the server.
+    appservices: Appservices {
+        /// Their registration files, in YAML, as the bridges write them. They are read at start.
+        files: List<FilePath> = List::default();
+        /// Whether the server's token is also sent in the query of each request to them, as the
+        /// specification had it before v1.4. It may end up in logs there.
+        token_in_query: bool = false;
+        /// Seconds that one of them may take to answer when it is handed events.
+        delivery_timeout_seconds: u64 = 60, in 1..=3600;
+    }
+
     /// The user directory.
     user_directory: UserDirectory {
         /// Whether it finds every user of this server. Otherwise users find those with whom they share a

@@ -22,11 +22,13 @@
 
 pub mod admin;
 mod api;
+mod appservice;
 pub mod checkpoint;
 pub mod cli;
 pub mod clock;
 pub mod config;
 pub mod decide;
+mod delivery;
 pub mod engine;
 pub mod events;
 pub mod history;

@@ -43,6 +43,45 @@ pub const OUTBOUND_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long connecting to another service may take.
 pub const OUTBOUND_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// The largest registration file of an application service: those of bridges have some hundred bytes.
+pub const REGISTRATION_BYTES: u64 = 1024 * 1024;
+
+/// Namespaces of one kind of one application service: bridges have one or two.
+pub const NAMESPACES: usize = 256;
+
+/// A regular expression of a namespace, written out.
+pub const NAMESPACE_BYTES: usize = 4096;
+
+/// The memory that one such expression may take once it is compiled.
+pub const NAMESPACE_COMPILED_BYTES: usize = 1024 * 1024;
+
+/// What one delivery tells of at most: things, and bytes of records. One thing more may be larger than
+/// what is left of the bytes.
+pub const DELIVERY_ITEMS: usize = 100;
+/// See [`DELIVERY_ITEMS`].
+pub const DELIVERY_BYTES: usize = 1024 * 1024;
+
+/// Records that a delivery reads at once.
+pub const DELIVERY_RECORDS: usize = 256;
+
+/// How many records that are nothing to a receiver are passed before that is noted: after a restart as
+/// many are looked at again.
+pub const DELIVERY_PASSED: u64 = 10_000;
+
+/// How long to wait before trying again what could not be delivered: at first, and at most.
+pub const DELIVERY_RETRY: (Duration, Duration) =
+    (Duration::from_millis(500), Duration::from_secs(60));
+
+/// Rooms of which a delivery remembers who is in them. Beyond this it begins to learn them anew.
+pub const DELIVERY_ROOMS: usize = 100_000;
+
+/// Questions to one application service at a time, for which people wait.
+pub const APPSERVICE_QUESTIONS: usize = 32;
+
+/// How often an application service that cannot be reached is asked one question, and how long after
+/// another.
+pub const APPSERVICE_TRIES: (usize, Duration) = (3, Duration::from_millis(250));
+
 /// The largest answer of another service that is taken, unless said otherwise.
 pub const OUTBOUND_ANSWER_BYTES: usize = 1024 * 1024;
 

@@ -52,6 +52,9 @@ pub(crate) enum OutboundError {
     /// There is nothing at this address.
     #[error("`{0}` is not an address")]
     Address(String),
+    /// Whoever is to be asked has no address.
+    #[error("it has no address")]
+    Nowhere,
     /// The answer is larger than was allowed.
     #[error("the answer is larger than {0} bytes")]
     TooLarge(usize),
@@ -63,6 +66,13 @@ pub(crate) enum OutboundError {
 impl From<reqwest::Error> for OutboundError {
     fn from(error: reqwest::Error) -> Self {
         Self::Failed(error.without_url())
+    }
+}
+
+impl OutboundError {
+    /// Whether there was no answer for so long that it was given up.
+    pub(crate) fn is_timeout(&self) -> bool {
+        matches!(self, Self::Failed(error) if error.is_timeout())
     }
 }
 

@@ -15,6 +15,7 @@ use tracing::{error, info, warn};
 use crate::{
     admin::{self, office::Office},
     api::{self, uiaa},
+    appservice::{Questions, Services},
     checkpoint::Checkpoint,
     clock::{Clock, random_bytes},
     config::Config,
@@ -83,6 +84,9 @@ pub enum ServerError {
     /// Registration asks for what is not configured.
     #[error("{0}")]
     Registration(String),
+    /// An application service's registration cannot be used.
+    #[error("the registration of an application service cannot be used: {0}")]
+    Appservice(Box<dyn std::error::Error + Send + Sync>),
     /// The table of endpoints contradicts itself, which no configuration should bring about.
     #[error("the endpoints cannot be served: {0}")]
     Endpoints(Box<dyn std::error::Error + Send + Sync>),
@@ -106,6 +110,9 @@ pub async fn run(
     stop: impl Future<Output = ()> + Send + 'static,
     started: impl FnOnce(&Config),
 ) -> Result<(), ServerError> {
+    // What is wrong in a file is told before anything is touched.
+    let services = Services::load(&config.appservices.files, &config.server.name)
+        .map_err(|error| ServerError::Appservice(error.into()))?;
     let outbound = Outbound::new().map_err(|error| ServerError::Outbound(error.into()))?;
     let messages =
         Messages::new(&config, &outbound).map_err(|error| ServerError::Messages(error.into()))?;
@@ -126,6 +133,9 @@ pub async fn run(
     let archiver = open_archive(&config, Arc::clone(&log) as Arc<dyn Log>)?;
     let engine = Arc::new(open_engine(&config, Arc::clone(&log) as Arc<dyn Log>).await?);
     watch_for_failure(&log);
+
+    let in_query = config.appservices.token_in_query;
+    let questions = Arc::new(Questions::new(outbound.clone(), &services, in_query));
 
     let shutdown = Shutdown::when(stop);
     let passwords = Arc::new(Passwords::new(&config));
@@ -154,6 +164,8 @@ pub async fn run(
         engine: Arc::clone(&engine),
         outbound,
         stages,
+        services,
+        questions,
         uiaa: uiaa::Sessions::default(),
         nonces: api::shared_secret::Nonces::default(),
         known_members: KnownMembers::new(limits::KNOWN_MEMBERS_BYTES),
@@ -164,6 +176,12 @@ pub async fn run(
         unread: Unread::default(),
         config: config.clone(),
     });
+    match api::appservice::register_senders(&app).await {
+        Ok(()) => {}
+        // A disk that is full, for example: the services are told so when they come.
+        Err(error) => warn!(%error, "the application services' own users could not be made"),
+    }
+    api::appservice::deliver(&app, &shutdown);
     api::typing::resume(&engine);
     api::profile::resume(&engine);
     api::deactivate::resume(&engine);

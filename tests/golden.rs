@@ -19,6 +19,7 @@ use logcabin::{
         },
         create_room::{CreateRoom, Preset, ROOM_VERSIONS},
         delayed::{GiveUp, Restart, Schedule, SendDelayed},
+        delivery::Advance,
         directory::{RemoveAlias, SetAlias, SetVisibility},
         ephemeral::{SetReceipt, SetTyping},
         key_backup::{DeleteBackup, PutKeys, RemoveKeys, SetBackup},
@@ -46,11 +47,11 @@ use logcabin::{
         codec::Tip,
         command::{
             AccountKind, BackedUpKey, DelayedOutcome, KINDS, PresenceState, Requirements,
-            ServerRestore, TokenHash, Tokens, Transaction,
+            ServerRestore, TokenHash, Tokens, Transaction, UnderWay,
         },
         threepid::{Medium, Purpose, Threepid},
     },
-    state::{State, validations::token_hash},
+    state::{State, deliveries::Position, validations::token_hash},
 };
 use ruma::{
     CanonicalJsonObject, CanonicalJsonValue, MilliSecondsSinceUnixEpoch, OwnedUserId, UInt,
@@ -225,6 +226,7 @@ async fn fill(engine: &Engine) {
         password: Some("$pbkdf2-sha512$i=1000$c2FsdA$aGFzaA".into()),
         login: None,
         met: Met {
+            threepids: Vec::new(),
             requirements: Requirements {
                 registration_token: Some(token),
                 terms: BTreeMap::from([("privacy".to_owned(), "1.0".to_owned())]),
@@ -376,6 +378,10 @@ async fn fill(engine: &Engine) {
     propose!(NoteBound { user_id, threepid: threepid.clone(), id_server: on });
     propose!(NoteUnbound { user_id: ann.clone(), threepid: threepid.clone(), id_server });
     assert!(propose!(RemoveThreepid { user_id: ann.clone(), threepid }));
+    for under_way in [Some(UnderWay { id: "0-9".to_owned(), up_to: Offset::new(9) }), None] {
+        let position = Position { done: Offset::new(7), under_way };
+        propose!(Advance { to: "appservice/irc".to_owned(), position });
+    }
     for (number, version) in ROOM_VERSIONS.iter().enumerate() {
         let room_id = propose!(CreateRoom {
             room_id: format!("!room{number}:golden.example").try_into().unwrap(),
@@ -482,8 +488,13 @@ async fn fill(engine: &Engine) {
         }
         let alias: ruma::OwnedRoomAliasId = "#second:golden.example".try_into().unwrap();
         let to = room_id.clone();
-        propose!(SetAlias { alias: alias.clone(), room_id: to, sender: ann.clone() });
-        propose!(RemoveAlias { alias, room_id, sender: ann.clone(), ts });
+        propose!(SetAlias {
+            alias: alias.clone(),
+            room_id: to,
+            sender: ann.clone(),
+            of_service: false,
+        });
+        propose!(RemoveAlias { alias, room_id, sender: ann.clone(), of_service: false, ts });
     }
     let reason = Some("left for good".to_owned());
     assert!(propose!(Deactivate { user_id: bob, erase: true, reason, ts: 1_770_000_002_000 }));

@@ -11,7 +11,7 @@ use ruma::{
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::Server;
+use super::{Server, appservice::check_alias};
 use crate::{
     clock::random_letters,
     decide::{
@@ -48,7 +48,7 @@ pub(super) async fn create_room(
         ));
     }
     for invitee in &request.invite {
-        super::membership::check_invitee(&cx.app, invitee)?;
+        super::membership::check_invitee(&cx.app, invitee).await?;
     }
     let alias = match &request.room_alias_name {
         Some(name) if !name.is_empty() => Some(
@@ -59,6 +59,9 @@ pub(super) async fn create_room(
     };
     if alias.as_ref().is_some_and(|alias| alias.as_str().len() > limits::IDENTIFIER_BYTES) {
         return Err(ApiError::invalid_param("The alias is too long."));
+    }
+    if let Some(alias) = &alias {
+        check_alias(&cx.app, alias, &cx.caller)?;
     }
     let object = |raw: Option<&RawValue>| match raw {
         Some(raw) => canonical(raw).map_err(ApiError::from),

@@ -9,9 +9,13 @@ use ruma::{
     },
 };
 
-use super::{Server, credentials::short_name, password::confirm_identity};
+use super::{
+    Server,
+    credentials::{NewTokens, device_id_or_new, short_name},
+    password::confirm_identity,
+};
 use crate::{
-    decide::account::{RemoveDevices, RenameDevice, Which},
+    decide::account::{Login, RemoveDevices, RenameDevice, Which},
     http::{ApiError, Cx},
     state,
 };
@@ -47,11 +51,22 @@ pub(super) async fn rename(
     cx: Cx<Server>,
     request: update_device::Request,
 ) -> Result<update_device::Response, ApiError> {
-    let proposal = RenameDevice {
-        user_id: cx.caller.user_id.clone(),
-        device_id: request.device_id,
-        display_name: short_name(request.display_name)?,
-    };
+    let user_id = cx.caller.user_id.clone();
+    let display_name = short_name(request.display_name)?;
+    if cx.caller.service.is_some() {
+        let account = cx.app.engine.state().accounts.get(&user_id);
+        let known = account.is_some_and(|of| of.read().device(&request.device_id).is_some());
+        if !known {
+            // An application service makes its users' devices by naming them. Of the token that comes
+            // with one, nobody is told: the service has its own.
+            let device_id = device_id_or_new(Some(request.device_id))?;
+            let tokens = NewTokens::make(&cx.app, false).hashes();
+            let login = Login { user_id, device_id, display_name, tokens, verified: None };
+            cx.propose(login).await?.into_inner();
+            return Ok(update_device::Response::new());
+        }
+    }
+    let proposal = RenameDevice { user_id, device_id: request.device_id, display_name };
     cx.propose(proposal).await?.into_inner();
     Ok(update_device::Response::new())
 }

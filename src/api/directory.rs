@@ -23,7 +23,7 @@ use ruma::{
     room::{JoinRuleKind, RoomType},
 };
 
-use super::{Server, at_length, timeline::readable_as_of};
+use super::{Server, appservice, at_length, timeline::readable_as_of};
 use crate::{
     decide::directory::{RemoveAlias, SetAlias, SetVisibility},
     events::EventStore,
@@ -53,8 +53,10 @@ pub(super) async fn create_alias(
     request: create_alias_v3::Request,
 ) -> Result<create_alias_v3::Response, ApiError> {
     local(&cx.app, &request.room_alias)?;
-    let sender = cx.caller.user_id.clone();
-    let proposal = SetAlias { alias: request.room_alias, room_id: request.room_id, sender };
+    appservice::check_alias(&cx.app, &request.room_alias, &cx.caller)?;
+    let (alias, room_id) = (request.room_alias, request.room_id);
+    let (sender, of_service) = (cx.caller.user_id.clone(), cx.caller.service.is_some());
+    let proposal = SetAlias { alias, room_id, sender, of_service };
     cx.propose(proposal).await?.into_inner();
     Ok(create_alias_v3::Response::new())
 }
@@ -63,10 +65,9 @@ pub(super) async fn get_alias(
     cx: Cx<Server, ()>,
     request: get_alias_v3::Request,
 ) -> Result<get_alias_v3::Response, ApiError> {
-    let target = cx.app.engine.state().aliases.get(&request.room_alias, Offset::MAX);
-    let target = target.ok_or_else(|| ApiError::not_found("There is no such alias."))?;
+    let room_id = appservice::resolve(&cx.app, (&*request.room_alias).into()).await?;
     let servers = vec![cx.app.config.server.name.clone()];
-    Ok(get_alias_v3::Response::new(target.room_id, servers))
+    Ok(get_alias_v3::Response::new(room_id, servers))
 }
 
 pub(super) async fn delete_alias(
@@ -74,10 +75,11 @@ pub(super) async fn delete_alias(
     request: delete_alias_v3::Request,
 ) -> Result<delete_alias_v3::Response, ApiError> {
     local(&cx.app, &request.room_alias)?;
-    let sender = cx.caller.user_id.clone();
+    appservice::check_alias(&cx.app, &request.room_alias, &cx.caller)?;
+    let (sender, of_service) = (cx.caller.user_id.clone(), cx.caller.service.is_some());
     let (alias, ts) = (request.room_alias, cx.app.now());
     let room_id = cx.app.resolve((&*alias).into())?;
-    let proposal = RemoveAlias { alias, room_id, sender, ts };
+    let proposal = RemoveAlias { alias, room_id, sender, of_service, ts };
     cx.propose(proposal).await?.into_inner();
     Ok(delete_alias_v3::Response::new())
 }

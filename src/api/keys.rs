@@ -32,7 +32,7 @@ pub(super) async fn upload(
     cx: Cx<Server>,
     request: upload_keys::Request,
 ) -> Result<Bytes, ApiError> {
-    let (user_id, device_id) = (cx.caller.user_id.clone(), cx.caller.device_id.clone());
+    let (user_id, device_id) = (cx.caller.user_id.clone(), cx.caller.device()?.clone());
     let device_keys = request.device_keys.map(ruma::serde::Raw::into_json);
     if let Some(keys) = &device_keys {
         bounded(keys)?;

@@ -7,8 +7,8 @@ use ruma::{
     api::client::{
         session::{
             get_login_types::v3::{
-                self as get_login_types, IdentityProvider, LoginType, PasswordLoginType,
-                SsoLoginType, TokenLoginType,
+                self as get_login_types, ApplicationServiceLoginType, IdentityProvider, LoginType,
+                PasswordLoginType, SsoLoginType, TokenLoginType,
             },
             login::v3::{self as login_v3, LoginInfo},
         },
@@ -19,6 +19,7 @@ use ruma::{
 
 use super::{
     Server,
+    appservice::by_application_service,
     credentials::{NewTokens, device_id_or_new, short_name},
     discovery::discovery_info,
     login_token::{self, LoginToken},
@@ -56,6 +57,9 @@ pub(super) async fn login_types(
         token.get_login_token = config.login.get_token;
         flows.push(LoginType::Token(token));
     }
+    if cx.app.services.iter().next().is_some() {
+        flows.push(LoginType::ApplicationService(ApplicationServiceLoginType::new()));
+    }
     Ok(get_login_types::Response::new(flows))
 }
 
@@ -77,6 +81,10 @@ pub(super) async fn login(
     let Proven { user_id, password, token } = match request.login_info {
         LoginInfo::Password(password) => by_password(&cx.app, cx.client, password).await?,
         LoginInfo::Token(token) => by_token(&cx.app, &token.token)?,
+        LoginInfo::ApplicationService(info) => {
+            let user_id = by_application_service(&cx.app, cx.caller.as_ref(), info)?;
+            Proven { user_id, password: None, token: None }
+        }
         other => {
             let login_type = other.login_type().escape_debug();
             return Err(ApiError::bad_request(format!("There is no login by {login_type} here.")));

@@ -25,7 +25,7 @@ use ruma::{
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use super::{Server, at_length, json, timeline::readable_as_of};
+use super::{Server, appservice, at_length, json, timeline::readable_as_of};
 use crate::{
     decide::{
         canonical,
@@ -60,13 +60,13 @@ async fn change(
 }
 
 /// Whether there is such a user to invite.
-pub(super) fn check_invitee(app: &Server, user_id: &UserId) -> Result<(), ApiError> {
+pub(super) async fn check_invitee(app: &Server, user_id: &UserId) -> Result<(), ApiError> {
     if user_id.server_name() != app.config.server.name {
         return Err(ApiError::forbidden(
             "This server does not federate: it cannot reach other servers' users.",
         ));
     }
-    if !app.engine.state().accounts.contains(user_id) {
+    if !appservice::user_exists(app, user_id).await? {
         return Err(ApiError::not_found("There is no such user."));
     }
     Ok(())
@@ -90,7 +90,7 @@ pub(super) async fn join_by_id_or_alias(
     cx: Cx<Server>,
     request: join_room_by_id_or_alias::Request,
 ) -> Result<join_room_by_id_or_alias::Response, ApiError> {
-    let room_id = cx.app.resolve(&request.room_id_or_alias)?;
+    let room_id = appservice::resolve(&cx.app, &request.room_id_or_alias).await?;
     let signed = signed(request.third_party_signed.as_ref())?;
     let user_id = cx.caller.user_id.clone();
     change(&cx, room_id.clone(), user_id, Change::Join, request.reason, signed).await?;
@@ -101,7 +101,7 @@ pub(super) async fn knock(
     cx: Cx<Server>,
     request: knock_room::Request,
 ) -> Result<knock_room::Response, ApiError> {
-    let room_id = cx.app.resolve(&request.room_id_or_alias)?;
+    let room_id = appservice::resolve(&cx.app, &request.room_id_or_alias).await?;
     let user_id = cx.caller.user_id.clone();
     change(&cx, room_id.clone(), user_id, Change::Knock, request.reason, None).await?;
     Ok(knock_room::Response::new(room_id))
@@ -138,7 +138,7 @@ pub(super) async fn invite(
             "This server cannot invite by e-mail address or phone number.",
         ));
     };
-    check_invitee(&cx.app, &recipient.user_id)?;
+    check_invitee(&cx.app, &recipient.user_id).await?;
     let (target, reason) = (recipient.user_id, recipient.reason);
     change(&cx, request.room_id, target, Change::Invite, reason, None).await?;
     Ok(invite_user::Response::new())

@@ -2,6 +2,7 @@
 //! a typed response. What the server serves is the list in [`endpoints`].
 
 mod account_data;
+pub(crate) mod appservice;
 mod capabilities;
 mod context;
 mod create_room;
@@ -44,6 +45,7 @@ mod sliding;
 mod space;
 mod sso;
 mod sync;
+mod thirdparty;
 mod threepid;
 mod timeline;
 mod timestamp;
@@ -65,6 +67,7 @@ use ruma::{OwnedRoomId, RoomId, RoomOrAliasId, UserId};
 pub(crate) use validation::Deliveries;
 
 use crate::{
+    appservice::{Questions, Service, Services},
     config::Config,
     decide::Proposal,
     engine::{Durable, Engine},
@@ -76,7 +79,7 @@ use crate::{
     passwords::Passwords,
     presence::Tracker,
     push::Unread,
-    record::{Epoch, Offset},
+    record::{Epoch, Offset, command::TokenHash},
     search::Search,
     signed::Signer,
     state::Room,
@@ -100,6 +103,8 @@ pub(crate) struct Server {
     pub(crate) passwords: Arc<Passwords>,
     #[allow(dead_code, reason = "what sends messages is still to come")]
     pub(crate) notices: notices::Notices,
+    pub(crate) services: Services,
+    pub(crate) questions: Arc<Questions>,
     pub(crate) uiaa: uiaa::Sessions,
     pub(crate) nonces: shared_secret::Nonces,
     pub(crate) stages: uiaa::Stages,
@@ -293,6 +298,20 @@ pub(crate) fn endpoints(config: &Config) -> Table<Server> {
             REQUIRED,
             user_directory::mutual_rooms,
         )
+        // Application services
+        .on(appservice::ping)
+        .raw(GET, thirdparty::PROTOCOLS[0], REQUIRED, thirdparty::protocols)
+        .raw(GET, thirdparty::PROTOCOLS[1], REQUIRED, thirdparty::protocols)
+        .raw(GET, thirdparty::PROTOCOL[0], REQUIRED, thirdparty::protocol)
+        .raw(GET, thirdparty::PROTOCOL[1], REQUIRED, thirdparty::protocol)
+        .raw(GET, thirdparty::LOCATIONS[0], REQUIRED, thirdparty::locations)
+        .raw(GET, thirdparty::LOCATIONS[1], REQUIRED, thirdparty::locations)
+        .raw(GET, thirdparty::LOCATIONS[2], REQUIRED, thirdparty::locations)
+        .raw(GET, thirdparty::LOCATIONS[3], REQUIRED, thirdparty::locations)
+        .raw(GET, thirdparty::USERS[0], REQUIRED, thirdparty::users)
+        .raw(GET, thirdparty::USERS[1], REQUIRED, thirdparty::users)
+        .raw(GET, thirdparty::USERS[2], REQUIRED, thirdparty::users)
+        .raw(GET, thirdparty::USERS[3], REQUIRED, thirdparty::users)
         // Deprecated, and still called
         .raw(GET, "/_matrix/client/v3/initialSync", REQUIRED, old_sync::initial_sync)
         .raw(GET, "/_matrix/client/r0/initialSync", REQUIRED, old_sync::initial_sync)
@@ -326,8 +345,16 @@ pub(crate) fn endpoints(config: &Config) -> Table<Server> {
 }
 
 impl App for Server {
-    fn authenticate<'a>(&'a self, token: &'a str) -> BoxFuture<'a, Result<Session, ApiError>> {
-        Box::pin(session::authenticate(self, token))
+    fn authenticate<'a>(
+        &'a self,
+        token: &'a str,
+        uri: &'a Uri,
+    ) -> BoxFuture<'a, Result<Session, ApiError>> {
+        Box::pin(session::authenticate(self, token, uri))
+    }
+
+    fn service(&self, token: &str) -> Option<Arc<Service>> {
+        self.services.by_token(&TokenHash::of(token))
     }
 
     fn exempt(&self, session: &Session) -> bool {

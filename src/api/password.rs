@@ -28,6 +28,9 @@ pub(super) async fn change_password(
     request: change_password_v3::Request,
 ) -> Result<change_password_v3::Response, ApiError> {
     let Some(session) = cx.caller.clone() else { return reset_password(cx, request).await };
+    if session.service.is_some() {
+        return Err(ApiError::forbidden("An application service does not manage accounts."));
+    }
     capabilities::may_change_password(&cx.app, &session)?;
     check_password(&cx.app, session.user_id.localpart(), &request.new_password)?;
     let auth = request.auth.as_ref();
@@ -148,7 +151,8 @@ pub(super) async fn verified(
     Ok((user_id, set))
 }
 
-/// Has the caller prove again that they are who they are. `endpoint` names the method and what the path
+/// Has the caller prove again that they are who they are; an application service vouches for its users.
+/// `endpoint` names the method and what the path
 /// holds.
 ///
 /// # Errors
@@ -161,6 +165,9 @@ pub(super) async fn confirm_identity(
     body: &bytes::Bytes,
     auth: Option<&ruma::api::client::uiaa::AuthData>,
 ) -> Result<(), ApiError> {
+    if session.service.is_some() {
+        return Ok(());
+    }
     let offer = uiaa::ways_to_confirm(app, &session.user_id);
     if offer.is_empty() {
         return Err(ApiError::forbidden("This account has nothing to confirm this with."));

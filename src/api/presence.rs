@@ -117,6 +117,10 @@ impl Drop for Syncing {
 impl Cx<Server> {
     /// The caller does something that shows that they are there.
     pub(super) fn is_active(&self) {
+        // Whether one who is elsewhere is there, only their application service knows.
+        if self.caller.service.is_some() {
+            return;
+        }
         let now_ms = self.app.engine.clock().now_ms();
         self.app.presence.active(&self.caller.user_id, &self.caller.device_id, now_ms);
     }

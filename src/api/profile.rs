@@ -12,7 +12,7 @@ use ruma::{
 };
 use serde_json::{Value, json};
 
-use super::{Server, capabilities, json};
+use super::{Server, appservice, capabilities, json};
 use crate::{
     decide::{
         account::SetProfile,
@@ -44,6 +44,9 @@ pub(super) async fn get(
     cx: Cx<Server, ()>,
     request: get_profile::Request,
 ) -> Result<Bytes, ApiError> {
+    if !appservice::user_exists(&cx.app, &request.user_id).await? {
+        return Err(no_profile());
+    }
     json(&fields(&cx.app.engine, &request.user_id).ok_or_else(no_profile)?)
 }
 
@@ -51,6 +54,9 @@ pub(super) async fn get_field(
     cx: Cx<Server, ()>,
     request: get_profile_field::Request,
 ) -> Result<Bytes, ApiError> {
+    if !appservice::user_exists(&cx.app, &request.user_id).await? {
+        return Err(no_profile());
+    }
     let fields = fields(&cx.app.engine, &request.user_id).ok_or_else(no_profile)?;
     let field = request.field.to_string();
     let value = fields.get(&field);

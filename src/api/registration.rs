@@ -9,7 +9,7 @@ use ruma::{
         account::{
             check_registration_token_validity::v1 as check_token,
             get_username_availability::v3 as get_username_availability,
-            register::{RegistrationKind, v3 as register_v3},
+            register::{LoginType, RegistrationKind, v3 as register_v3},
         },
         uiaa::AuthType,
     },
@@ -17,12 +17,13 @@ use ruma::{
 use serde::Serialize;
 
 use super::{
-    Server,
+    Server, appservice,
     credentials::{NewTokens, check_password, device_id_or_new, short_name},
     json, session,
     uiaa::{self, Authenticated, Facts, Proof, stages::is_registration_token},
 };
 use crate::{
+    appservice::Service,
     clock::random_bytes,
     decide::{
         Refusal,
@@ -37,6 +38,9 @@ use crate::{
 type Caller = Cx<Server, Option<Appservice>>;
 
 pub(super) async fn register(cx: Caller, request: register_v3::Request) -> Result<Bytes, ApiError> {
+    if request.login_type == Some(LoginType::ApplicationService) {
+        return register_for_service(&cx, request).await;
+    }
     match &request.kind {
         RegistrationKind::User => register_user(&cx, request).await,
         RegistrationKind::Guest => register_guest(&cx, request).await,
@@ -55,9 +59,7 @@ async fn register_user(cx: &Caller, request: register_v3::Request) -> Result<Byt
     };
     // What cannot become an account is refused before anyone proves anything for it.
     let asked = match &request.username {
-        Some(username) if upgraded.is_none() => {
-            Some(free_user_id(&cx.app, username, cx.caller.as_ref())?)
-        }
+        Some(username) if upgraded.is_none() => Some(free_user_id(&cx.app, username, None)?),
         _ => None,
     };
     let device_id = device_id_or_new(request.device_id.clone())?;
@@ -81,7 +83,7 @@ async fn register_user(cx: &Caller, request: register_v3::Request) -> Result<Byt
     let user_id = match (&upgraded, asked) {
         (Some(user_id), _) => user_id.clone(),
         (None, Some(user_id)) => {
-            check_name(&cx.app, &user_id, cx.caller.as_ref())?;
+            check_name(&cx.app, &user_id, None)?;
             user_id
         }
         (None, None) => new_user_id(&cx.app)?,
@@ -126,6 +128,44 @@ async fn register_user(cx: &Caller, request: register_v3::Request) -> Result<Byt
     answer(&cx.app, user_id, (!request.inhibit_login).then_some((tokens, device_id)))
 }
 
+/// An application service makes an account of its own namespace: nobody else has to prove anything.
+async fn register_for_service(
+    cx: &Caller,
+    request: register_v3::Request,
+) -> Result<Bytes, ApiError> {
+    let service = appservice::registering(cx.caller.as_ref())?;
+    let username = request.username.as_deref();
+    let username = username.ok_or_else(|| ApiError::missing_param("`username` is missing."))?;
+    let user_id = free_user_id(&cx.app, username, Some(&service))?;
+    let device_id = device_id_or_new(request.device_id)?;
+    let display_name = short_name(request.initial_device_display_name)?;
+    let password = match request.password {
+        Some(password) => {
+            check_password(&cx.app, user_id.localpart(), &password)?;
+            Some(cx.app.passwords.hash(password).await?)
+        }
+        None => None,
+    };
+    let tokens = NewTokens::make(&cx.app, request.refresh_token);
+    let login = (!request.inhibit_login).then(|| Login {
+        user_id: user_id.clone(),
+        device_id: device_id.clone(),
+        display_name,
+        tokens: tokens.hashes(),
+        verified: None,
+    });
+    let proposal = Register {
+        user_id: user_id.clone(),
+        kind: AccountKind::User,
+        password,
+        display_name: Some(user_id.localpart().to_owned()),
+        login,
+        met: Met::default(),
+    };
+    cx.propose(proposal).await?.into_inner();
+    answer(&cx.app, user_id, (!request.inhibit_login).then_some((tokens, device_id)))
+}
+
 /// A guest's account needs nothing, and of the body only the device's name counts.
 async fn register_guest(cx: &Caller, request: register_v3::Request) -> Result<Bytes, ApiError> {
     if !cx.app.config.registration.guests {
@@ -161,7 +201,7 @@ async fn guest(app: &Server, token: &str, username: Option<&str>) -> Result<Owne
         ErrorCode::UnknownToken { .. } => ApiError::forbidden("This is no guest's access token."),
         _ => error,
     };
-    let user_id = session::authenticate(app, token).await.map_err(forbidden)?.user_id;
+    let user_id = session::of_token(app, token).await.map_err(forbidden)?.user_id;
     let account = app.engine.state().accounts.get(&user_id);
     if !account.is_some_and(|account| account.read().kind == AccountKind::Guest) {
         return Err(ApiError::forbidden("This is no guest's access token."));
@@ -258,7 +298,7 @@ pub(super) async fn available(
 pub(super) fn free_user_id(
     app: &Server,
     username: &str,
-    caller: Option<&Appservice>,
+    caller: Option<&Service>,
 ) -> Result<OwnedUserId, ApiError> {
     let user_id = new_user_id_of(&app.config.server.name, username)?;
     check_name(app, &user_id, caller)?;
@@ -269,14 +309,13 @@ pub(super) fn free_user_id(
 /// Asked before authentication and again after it.
 ///
 /// # Errors
-/// `M_USER_IN_USE`.
+/// `M_EXCLUSIVE`, `M_USER_IN_USE`.
 pub(super) fn check_name(
     app: &Server,
     user_id: &UserId,
-    caller: Option<&Appservice>,
+    caller: Option<&Service>,
 ) -> Result<(), ApiError> {
-    // There are no application services yet, for whom names could be reserved.
-    let _: Option<&Appservice> = caller;
+    appservice::check_name(app, user_id, caller)?;
     if app.engine.state().accounts.contains(user_id) {
         return Err(ApiError::new(ErrorCode::UserInUse, "This user name is taken."));
     }

@@ -1,7 +1,8 @@
 //! Sending events.
 
 use ruma::{
-    CanonicalJsonObject, CanonicalJsonValue, EventId, OwnedEventId, OwnedRoomId, UserId,
+    CanonicalJsonObject, CanonicalJsonValue, EventId, MilliSecondsSinceUnixEpoch, OwnedEventId,
+    OwnedRoomId, UserId,
     api::client::{
         message::send_message_event::v3 as send_message_event,
         redact::redact_event::v3 as redact_event, state::send_state_event::v3 as send_state_event,
@@ -26,6 +27,7 @@ use crate::{
     record::command::Transaction,
 };
 
+#[allow(clippy::too_many_arguments, reason = "the parts of an event, each of its own type")]
 async fn send(
     cx: &Cx<Server>,
     room_id: OwnedRoomId,
@@ -34,10 +36,12 @@ async fn send(
     content: CanonicalJsonObject,
     redacts: Option<OwnedEventId>,
     transaction: Option<Transaction>,
+    ts: Option<MilliSecondsSinceUnixEpoch>,
 ) -> Result<OwnedEventId, ApiError> {
     cx.is_active();
     let sender = cx.caller.user_id.clone();
-    let ts = cx.app.now();
+    // Only an application service says when something was sent; the record has the time that it is.
+    let ts = ts.filter(|_| cx.caller.service.is_some()).unwrap_or_else(|| cx.app.now());
     let proposal =
         SendEvent { room_id, sender, event_type, state_key, content, redacts, transaction, ts };
     Ok(cx.propose(proposal).await?.into_inner())
@@ -75,8 +79,9 @@ pub(super) async fn message(
         TimelineEventType::RoomRedaction => Some(redacts(&mut content)?),
         _ => None,
     };
+    let (transaction, ts) = (Some(transaction), request.timestamp);
     let event_id =
-        send(&cx, request.room_id, event_type, None, content, redacts, Some(transaction)).await?;
+        send(&cx, request.room_id, event_type, None, content, redacts, transaction, ts).await?;
     json(&json!({ "event_id": event_id }))
 }
 
@@ -106,10 +111,12 @@ pub(super) async fn state(
         && content.get("membership").and_then(CanonicalJsonValue::as_str) == Some("invite")
         && let Ok(invitee) = UserId::parse(&request.state_key)
     {
-        check_invitee(&cx.app, &invitee)?;
+        check_invitee(&cx.app, &invitee).await?;
     }
     let state_key = Some(request.state_key);
-    let event_id = send(&cx, request.room_id, event_type, state_key, content, None, None).await?;
+    let ts = request.timestamp;
+    let event_id =
+        send(&cx, request.room_id, event_type, state_key, content, None, None, ts).await?;
     json(&json!({ "event_id": event_id }))
 }
 
@@ -148,6 +155,7 @@ pub(super) async fn redact(
         content,
         Some(request.event_id),
         Some(transaction),
+        None,
     )
     .await?;
     Ok(redact_event::Response::new(event_id))

@@ -8,7 +8,7 @@ use ruma::api::client::{
     },
 };
 
-use super::{Server, credentials::NewTokens};
+use super::{Server, appservice::assert_identity, credentials::NewTokens};
 use crate::{
     decide::account::{ConfirmTokens, Refresh, RemoveDevices, Which},
     engine::Rejected,
@@ -18,9 +18,22 @@ use crate::{
     state::TokenUse,
 };
 
-/// The session of an access token. The first use of a refreshed token ends the tokens before it,
+/// The session of an access token; for that of an application service, of the user that it names in the
+/// query.
+pub(super) async fn authenticate(
+    app: &Server,
+    token: &str,
+    uri: &http::Uri,
+) -> Result<Session, ApiError> {
+    match app.services.by_token(&TokenHash::of(token)) {
+        Some(service) => assert_identity(app, service, uri),
+        None => of_token(app, token).await,
+    }
+}
+
+/// The session of a device's access token. The first use of a refreshed token ends the tokens before it,
 /// which is recorded before the request goes on.
-pub(super) async fn authenticate(app: &Server, token: &str) -> Result<Session, ApiError> {
+pub(super) async fn of_token(app: &Server, token: &str) -> Result<Session, ApiError> {
     let hash = TokenHash::of(token);
     let found = app.engine.state().accounts.access_token(&hash);
     let TokenUse { owner, session, expires_ms, login_ms, unconfirmed, .. } =
@@ -46,14 +59,16 @@ pub(super) async fn authenticate(app: &Server, token: &str) -> Result<Session, A
             Err(error) => return Err(error.into()),
         }
     }
-    Ok(Session { user_id: owner.user_id, device_id: owner.device_id, session })
+    Ok(Session { user_id: owner.user_id, device_id: owner.device_id, session, service: None })
 }
 
-/// Whether the requests of a session are not limited in rate: those of administrators and of application
-/// services, once there are any.
+/// Whether the requests of a session are not limited in rate: those of administrators, and of application
+/// services unless their registration says otherwise.
 pub(super) fn exempt(app: &Server, session: &Session) -> bool {
-    let _ = (app, session);
-    false
+    match &session.service {
+        Some(_) => session.is_exempt(),
+        None => app.engine.state().accounts.standing(&session.user_id).is_some_and(|s| s.admin),
+    }
 }
 
 /// Whether any of these times has come.
@@ -93,7 +108,7 @@ pub(super) async fn logout(
     cx: Cx<Server>,
     _: logout_v3::Request,
 ) -> Result<logout_v3::Response, ApiError> {
-    let which = Which::These(vec![cx.caller.device_id.clone()]);
+    let which = Which::These(vec![cx.caller.device()?.clone()]);
     cx.propose(RemoveDevices { user_id: cx.caller.user_id.clone(), which }).await?.into_inner();
     Ok(logout_v3::Response::new())
 }
@@ -112,7 +127,8 @@ pub(super) async fn whoami(
     _: whoami_v3::Request,
 ) -> Result<whoami_v3::Response, ApiError> {
     let is_guest = cx.app.engine.state().accounts.is_guest(&cx.caller.user_id);
+    let device_id = cx.caller.device().ok().cloned();
     let mut response = whoami_v3::Response::new(cx.caller.user_id, is_guest);
-    response.device_id = Some(cx.caller.device_id);
+    response.device_id = device_id;
     Ok(response)
 }

@@ -24,6 +24,7 @@ impl Endpoints {
                 Access::Optional => "optional",
                 Access::Required => "required",
                 Access::Appservice => "appservice",
+                Access::AppserviceOptional => "appservice-optional",
             };
             let limited = if served.rate_limited { "limited" } else { "unlimited" };
             let _ = writeln!(text, "{} {} {access} {limited}", served.method, served.path);

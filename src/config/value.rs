@@ -96,7 +96,7 @@ macro_rules! whole_numbers {
 whole_numbers!(u32, u64, usize);
 
 impl Setting for PathBuf {
-    const ALLOWED: &'static str = "the path of a directory";
+    const ALLOWED: &'static str = "the path of a file or directory";
 
     fn read(given: &Given<'_>) -> Option<Self> {
         given.text().filter(|text| !text.is_empty()).map(Self::from)
@@ -133,7 +133,8 @@ impl Setting for SocketAddr {
     }
 }
 
-/// A list is never empty; in the environment its values stand between commas.
+/// A list, which is empty only where that means something; in the environment its values stand between
+/// commas.
 impl<T: Setting> Setting for Vec<T> {
     const ALLOWED: &'static str = T::ALLOWED;
 

@@ -21,6 +21,8 @@ pub struct SetAlias {
     pub room_id: OwnedRoomId,
     /// Who does it.
     pub sender: OwnedUserId,
+    /// Whether an application service does it, in its namespace: there it needs no leave of the room's.
+    pub of_service: bool,
 }
 
 impl Proposal for SetAlias {
@@ -40,7 +42,7 @@ impl Proposal for SetAlias {
         }
         let room = state.rooms.get(&self.room_id);
         let room = room.ok_or_else(|| Refusal::NotFound("There is no such room.".to_owned()))?;
-        if !room.is_joined(&self.sender, Offset::MAX) {
+        if !self.of_service && !room.is_joined(&self.sender, Offset::MAX) {
             return Err(Refusal::Forbidden("You are not in this room.".to_owned()));
         }
         turn.append(
@@ -64,6 +66,8 @@ pub struct RemoveAlias {
     pub room_id: OwnedRoomId,
     /// Who does it.
     pub sender: OwnedUserId,
+    /// Whether an application service does it, in its namespace: there it needs no leave of the room's.
+    pub of_service: bool,
     /// When, by the server's clock.
     pub ts: MilliSecondsSinceUnixEpoch,
 }
@@ -87,7 +91,7 @@ impl Proposal for RemoveAlias {
         let member = room.membership(env, &self.sender)? == Some(Membership::Join);
         let may_name = member
             && room.powers(env)?.may_send_state(&self.sender, StateEventType::RoomCanonicalAlias);
-        if target.creator != self.sender && !may_name {
+        if target.creator != self.sender && !may_name && !self.of_service {
             return Err(Refusal::Forbidden("You may not remove this alias.".to_owned()));
         }
         turn.append(Stream::alias(&self.alias), AliasRemove { alias: self.alias.clone() });

@@ -8,6 +8,7 @@
 pub mod account;
 pub mod create_room;
 pub mod delayed;
+pub mod delivery;
 pub mod directory;
 mod draft;
 pub mod ephemeral;

@@ -162,6 +162,14 @@ impl EventStore {
         Ok(None)
     }
 
+    /// When the record at `offset` was appended, in milliseconds since the Unix epoch.
+    ///
+    /// # Errors
+    /// When the log cannot be read.
+    pub fn time_of(&self, offset: Offset) -> Result<Option<u64>, ReadError> {
+        Ok(self.log.get(offset)?.map(|record| record.header.time_ms))
+    }
+
     /// The command at `offset`, for what is not an event.
     ///
     /// # Errors

@@ -291,6 +291,16 @@ fn of_command(record: &Record, command: Command, who: String) -> (String, String
             let text = format!("unbound {} from themselves on {}", body.threepid, body.id_server);
             (body.user_id.to_string(), text)
         }
+        Command::DeliveryAdvance(body) => {
+            let told = format!("has told {} of everything up to record {}", body.to, body.done);
+            let text = match body.under_way {
+                Some(on) => {
+                    format!("{told}, and tells of record {} and before as {}", on.up_to, on.id)
+                }
+                None => told,
+            };
+            (who, text)
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Who is calling, as a type: an endpoint's authentication scheme decides at compile time what its
 //! handler receives.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, sync::Arc};
 
 use http::{HeaderMap, Uri, header::AUTHORIZATION};
 use percent_encoding::percent_decode_str;
@@ -13,23 +13,60 @@ use ruma::{
     },
 };
 
-use crate::record::{Offset, Origin};
+use super::{ApiError, ErrorCode};
+use crate::{
+    appservice::Service,
+    record::{Offset, Origin},
+};
 
-/// A logged-in client: what an access token stands for.
+/// Whom an access token stands for: a client that is logged in, or an application service that acts for
+/// one of its users.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Session {
     /// Whose it is.
     pub(crate) user_id: OwnedUserId,
-    /// The device that logged in.
+    /// The device that logged in. Empty for an application service that names none: see
+    /// [`Session::device`].
     pub(crate) device_id: OwnedDeviceId,
     /// The offset of the login. It names the session across token refreshes, and with it the scope
-    /// of transaction ids.
+    /// of transaction ids. For an application service without a device, that of the registration.
     pub(crate) session: Offset,
+    /// The application service that acts for the user.
+    pub(crate) service: Option<Arc<Service>>,
 }
 
-/// An application service. There are none yet, so that no request can claim to be one.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Appservice {}
+impl Session {
+    /// The device, for what cannot be done without one.
+    ///
+    /// # Errors
+    /// `M_MISSING_PARAM` for an application service that names none.
+    pub(crate) fn device(&self) -> Result<&OwnedDeviceId, ApiError> {
+        if self.device_id.as_str().is_empty() {
+            return Err(ApiError::new(
+                ErrorCode::MissingParam,
+                "This is done by a device: an application service names it in `device_id`.",
+            ));
+        }
+        Ok(&self.device_id)
+    }
+
+    /// Whether its requests are counted against no rate limit.
+    pub(crate) fn is_exempt(&self) -> bool {
+        self.service.as_ref().is_some_and(|service| service.is_exempt(&self.user_id))
+    }
+}
+
+/// One who has sent a token where only that of an application service means something: the service that
+/// it is of, or none.
+#[derive(Clone, Debug)]
+pub(crate) struct Appservice(pub(super) Option<Arc<Service>>);
+
+impl Appservice {
+    /// The service, if the token is that of one.
+    pub(crate) fn service(&self) -> Option<&Arc<Service>> {
+        self.0.as_ref()
+    }
+}
 
 /// Which of those whose accounts are restricted may call an endpoint. Everyone else may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +90,8 @@ pub(crate) enum Access {
     Optional,
     /// Only application services may call.
     Appservice,
+    /// Application services say who they are; anything else is not looked at.
+    AppserviceOptional,
 }
 
 /// The authentication scheme of an endpoint: says what to check and what its handler receives.
@@ -61,9 +100,18 @@ pub(crate) trait Gate {
     type Caller: Caller;
     /// What is checked before the handler runs.
     const ACCESS: Access;
-    /// The caller, from the session its token stands for; `None` if the check has let through a
-    /// request that the type does not allow.
-    fn caller(session: Option<Session>) -> Option<Self::Caller>;
+    /// The caller, from whom its token stands for; `None` if the check has let through a request that
+    /// the type does not allow.
+    fn caller(who: Who) -> Option<Self::Caller>;
+}
+
+/// Whom a request's token stands for, as far as the endpoint asks.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Who {
+    /// Where a session is asked for.
+    pub(crate) session: Option<Session>,
+    /// Where an application service is asked for.
+    pub(crate) service: Option<Appservice>,
 }
 
 /// What a handler may be told of its caller.
@@ -119,9 +167,9 @@ macro_rules! gates {
         impl Gate for $scheme {
             type Caller = $caller;
             const ACCESS: Access = Access::$access;
-            fn caller(session: Option<Session>) -> Option<$caller> {
-                let make: fn(Option<Session>) -> Option<$caller> = $make;
-                make(session)
+            fn caller(who: Who) -> Option<$caller> {
+                let make: fn(Who) -> Option<$caller> = $make;
+                make(who)
             }
         }
     )+};
@@ -130,11 +178,11 @@ macro_rules! gates {
 gates! {
     NoAuthentication => (), None, |_| Some(());
     NoAccessToken => (), None, |_| Some(());
-    AccessToken => Session, Required, |session| session;
-    AccessTokenOptional => Option<Session>, Optional, Some;
-    AppserviceToken => Appservice, Appservice, |_| None;
+    AccessToken => Session, Required, |who| who.session;
+    AccessTokenOptional => Option<Session>, Optional, |who| Some(who.session);
+    AppserviceToken => Appservice, Appservice, |who| who.service;
     // Clients send the token of an older session along with a login: it must not get in the way.
-    AppserviceTokenOptional => Option<Appservice>, None, |_| Some(None);
+    AppserviceTokenOptional => Option<Appservice>, AppserviceOptional, |who| Some(who.service);
 }
 
 /// The access token of a request: from the `Authorization` header, or else from the query.

@@ -18,7 +18,7 @@ use tracing::{Instrument as _, Level, Span, debug, error, field::Empty, info_spa
 use warp::reply::Response;
 
 use super::{
-    Access, ApiError, App, Reply, Session, Table, TableError,
+    Access, ApiError, App, Appservice, Reply, Table, TableError, Who,
     caller::access_token,
     decode,
     table::{Body, Call, Route, Routes},
@@ -119,14 +119,14 @@ impl<A: App> Edge<A> {
         Span::current().record("route", route.path);
 
         let client = self.client_address(&headers, peer);
-        let session = self.session(route, &headers, &uri).await?;
-        if let Some(session) = &session {
+        let who = self.who(route, &headers, &uri).await?;
+        if let Some(session) = &who.session {
             self.app.seen(session, client);
         }
         if let Some(class) = route.class
-            && !session.as_ref().is_some_and(|session| self.app.exempt(session))
+            && !self.is_exempt(&who)
         {
-            self.throttle.check(class, session.as_ref(), client)?;
+            self.throttle.check(class, who.session.as_ref(), client)?;
         }
         let body = match route.body {
             Body::None => Bytes::new(),
@@ -137,7 +137,7 @@ impl<A: App> Edge<A> {
         };
         let call = Call {
             app: Arc::clone(&self.app),
-            session,
+            who,
             method,
             uri,
             headers,
@@ -149,23 +149,34 @@ impl<A: App> Edge<A> {
         (route.handler)(call, &args)?.await
     }
 
-    async fn session(
-        &self,
-        route: &Route<A>,
-        headers: &HeaderMap,
-        uri: &Uri,
-    ) -> Result<Option<Session>, ApiError> {
+    /// Whether a request counts against no rate limit.
+    fn is_exempt(&self, who: &Who) -> bool {
+        let service = who.service.as_ref().and_then(Appservice::service);
+        who.session.as_ref().is_some_and(|session| self.app.exempt(session))
+            || service.is_some_and(|service| service.is_exempt(&service.sender))
+    }
+
+    async fn who(&self, route: &Route<A>, headers: &HeaderMap, uri: &Uri) -> Result<Who, ApiError> {
         if route.access == Access::None {
-            return Ok(None);
+            return Ok(Who::default());
         }
+        let service = |token: &str| Some(Appservice(self.app.service(token)));
         match (access_token(headers, uri), route.access) {
-            (Some(_), Access::Appservice) => Err(ApiError::unknown_token(false)),
-            (Some(token), _) => {
-                let session = self.app.authenticate(&token).await?;
-                self.app.admit(&session, route.open_to)?;
-                Ok(Some(session))
+            (Some(token), Access::AppserviceOptional) => {
+                Ok(Who { service: service(&token), ..Who::default() })
             }
-            (None, Access::Optional) => Ok(None),
+            (Some(token), Access::Appservice) => match service(&token) {
+                Some(Appservice(None)) => {
+                    Err(ApiError::forbidden("This is for application services."))
+                }
+                service => Ok(Who { service, ..Who::default() }),
+            },
+            (Some(token), _) => {
+                let session = self.app.authenticate(&token, uri).await?;
+                self.app.admit(&session, route.open_to)?;
+                Ok(Who { session: Some(session), ..Who::default() })
+            }
+            (None, Access::Optional | Access::AppserviceOptional) => Ok(Who::default()),
             (None, _) => Err(ApiError::missing_token()),
         }
     }
@@ -248,7 +259,8 @@ fn too_large(limit: usize) -> ApiError {
 fn report(error: &ApiError) {
     let status = error.status().as_u16();
     let cause = error.cause().map(tracing::field::display);
-    if error.status() == StatusCode::SERVICE_UNAVAILABLE {
+    // What another service failed to do is no fault of this one.
+    if [StatusCode::SERVICE_UNAVAILABLE, StatusCode::BAD_GATEWAY].contains(&error.status()) {
         warn!(status, cause, "{error}");
     } else if error.status().is_server_error() && error.status() != StatusCode::GATEWAY_TIMEOUT {
         error!(status, cause, "{error}");

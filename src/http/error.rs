@@ -19,10 +19,17 @@ pub(crate) enum ErrorCode {
     BadAlias,
     BadJson,
     BadState,
+    /// Another service answered with this status and this body.
+    BadStatus {
+        status: u16,
+        body: String,
+    },
     CannotLeaveServerNoticeRoom,
     CannotOverwriteMedia,
     CaptchaInvalid,
     CaptchaNeeded,
+    ConnectionFailed,
+    ConnectionTimeout,
     DuplicateAnnotation,
     Exclusive,
     Forbidden,
@@ -67,12 +74,14 @@ pub(crate) enum ErrorCode {
     UnableToGrantJoin,
     Unauthorized,
     Unknown,
+    UnknownDevice,
     UnknownPos,
     UnknownToken {
         soft_logout: bool,
     },
     Unrecognized,
     UnsupportedRoomVersion,
+    UrlNotSet,
     UserDeactivated,
     UserInUse,
     UserLocked,
@@ -103,10 +112,13 @@ impl ErrorCode {
             Self::BadAlias => ("M_BAD_ALIAS", BAD_REQUEST),
             Self::BadJson => ("M_BAD_JSON", BAD_REQUEST),
             Self::BadState => ("M_BAD_STATE", BAD_REQUEST),
+            Self::BadStatus { .. } => ("M_BAD_STATUS", StatusCode::BAD_GATEWAY),
             Self::CannotLeaveServerNoticeRoom => ("M_CANNOT_LEAVE_SERVER_NOTICE_ROOM", FORBIDDEN),
             Self::CannotOverwriteMedia => ("M_CANNOT_OVERWRITE_MEDIA", StatusCode::CONFLICT),
             Self::CaptchaInvalid => ("M_CAPTCHA_INVALID", UNAUTHORIZED),
             Self::CaptchaNeeded => ("M_CAPTCHA_NEEDED", UNAUTHORIZED),
+            Self::ConnectionFailed => ("M_CONNECTION_FAILED", StatusCode::BAD_GATEWAY),
+            Self::ConnectionTimeout => ("M_CONNECTION_TIMEOUT", StatusCode::GATEWAY_TIMEOUT),
             Self::DuplicateAnnotation => ("M_DUPLICATE_ANNOTATION", BAD_REQUEST),
             Self::Exclusive => ("M_EXCLUSIVE", BAD_REQUEST),
             Self::Forbidden => ("M_FORBIDDEN", FORBIDDEN),
@@ -142,10 +154,12 @@ impl ErrorCode {
             Self::Unauthorized => ("M_UNAUTHORIZED", UNAUTHORIZED),
             // Clients read the status of this code: a bare "unknown" is the server's own fault.
             Self::Unknown => ("M_UNKNOWN", StatusCode::INTERNAL_SERVER_ERROR),
+            Self::UnknownDevice => ("M_UNKNOWN_DEVICE", BAD_REQUEST),
             Self::UnknownPos => ("M_UNKNOWN_POS", BAD_REQUEST),
             Self::UnknownToken { .. } => ("M_UNKNOWN_TOKEN", UNAUTHORIZED),
             Self::Unrecognized => ("M_UNRECOGNIZED", StatusCode::NOT_FOUND),
             Self::UnsupportedRoomVersion => ("M_UNSUPPORTED_ROOM_VERSION", BAD_REQUEST),
+            Self::UrlNotSet => ("M_URL_NOT_SET", BAD_REQUEST),
             Self::UserDeactivated => ("M_USER_DEACTIVATED", FORBIDDEN),
             Self::UserInUse => ("M_USER_IN_USE", BAD_REQUEST),
             Self::UserLocked => ("M_USER_LOCKED", UNAUTHORIZED),
@@ -158,6 +172,10 @@ impl ErrorCode {
     /// Adds the fields that belong to this code.
     fn add_fields(&self, body: &mut Map<String, Value>) {
         match self {
+            Self::BadStatus { status, body: answer } => {
+                body.insert("status".to_owned(), json!(status));
+                body.insert("body".to_owned(), json!(answer));
+            }
             Self::IncompatibleRoomVersion { room_version } => {
                 body.insert("room_version".to_owned(), json!(room_version));
             }

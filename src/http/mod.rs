@@ -45,22 +45,30 @@ use futures_util::future::BoxFuture;
     reason = "the vocabulary of handlers, which not every build uses whole"
 )]
 pub(crate) use self::{
-    caller::{Access, Appservice, Caller, Gate, OpenTo, Session},
+    caller::{Access, Appservice, Caller, Gate, OpenTo, Session, Who},
     class::Class,
     edge::Edge,
     error::{ApiError, AuthRequired, ErrorCode},
     reply::{Content, Reply},
     table::{RawRequest, Rights, Table, TableError},
 };
-use crate::{record::Origin, shutdown::Shutdown};
+use crate::{appservice::Service, record::Origin, shutdown::Shutdown};
 
 /// What the edge needs of the program behind it.
 pub(crate) trait App: Send + Sync + 'static {
     /// The session that an access token stands for.
     ///
     /// The error is what the client is told: [`ApiError::unknown_token`], or that its account is
-    /// locked, or that the server cannot tell right now.
-    fn authenticate<'a>(&'a self, token: &'a str) -> BoxFuture<'a, Result<Session, ApiError>>;
+    /// locked, or that the server cannot tell right now. In the query of `uri` an application service
+    /// names for whom it acts.
+    fn authenticate<'a>(
+        &'a self,
+        token: &'a str,
+        uri: &'a ::http::Uri,
+    ) -> BoxFuture<'a, Result<Session, ApiError>>;
+
+    /// The application service that a token is of.
+    fn service(&self, token: &str) -> Option<Arc<Service>>;
 
     /// Whether the requests of this session are not limited in rate.
     fn exempt(&self, session: &Session) -> bool {

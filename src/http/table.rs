@@ -17,7 +17,7 @@ use ruma::api::{IncomingRequest, path_builder::PathBuilder as _};
 use thiserror::Error;
 
 use super::{
-    Access, ApiError, Class, Cx, Gate, OpenTo, Reply, Session,
+    Access, ApiError, Class, Cx, Gate, OpenTo, Reply, Session, Who,
     decode::{self, Precheck},
 };
 use crate::{limits, shutdown::Shutdown};
@@ -94,7 +94,7 @@ pub(super) enum Body {
 /// A request on its way to a handler.
 pub(super) struct Call<A> {
     pub(super) app: Arc<A>,
-    pub(super) session: Option<Session>,
+    pub(super) who: Who,
     pub(super) method: Method,
     pub(super) uri: Uri,
     pub(super) headers: HeaderMap,
@@ -297,7 +297,7 @@ impl<A: Send + Sync + 'static> Table<A> {
         let path = paths.last().copied().unwrap_or_default();
         let precheck: Option<Precheck> = decode::precheck(&R::METHOD, path);
         let handler: Box<Handler<A>> = Box::new(move |mut call, args| {
-            let caller = <R::Authentication as Gate>::caller(call.session.take())
+            let caller = <R::Authentication as Gate>::caller(std::mem::take(&mut call.who))
                 .ok_or_else(ApiError::missing_token)?;
             let mut http = Request::new(&call.body[..]);
             *http.method_mut() = std::mem::take(&mut call.method);
@@ -377,7 +377,7 @@ where
     F: Future<Output = Result<Reply, ApiError>> + Send + 'static,
 {
     Box::new(move |mut call, args| {
-        let caller = call.session.take();
+        let caller = call.who.session.take();
         let request = RawRequest {
             method: std::mem::take(&mut call.method),
             uri: call.uri.clone(),

@@ -39,13 +39,18 @@ use crate::{config::Config, rate::Rate, record::Offset};
 struct Fake;
 
 impl App for Fake {
-    fn authenticate<'a>(&'a self, token: &'a str) -> BoxFuture<'a, Result<Session, ApiError>> {
+    fn authenticate<'a>(
+        &'a self,
+        token: &'a str,
+        _: &'a http::Uri,
+    ) -> BoxFuture<'a, Result<Session, ApiError>> {
         Box::pin(async move {
             match token {
                 "good" => Ok(Session {
                     user_id: owned_user_id!("@ann:example.org"),
                     device_id: owned_device_id!("DEV"),
                     session: Offset::new(7),
+                    service: None,
                 }),
                 "old" => Err(ApiError::unknown_token(true)),
                 _ => Err(ApiError::unknown_token(false)),
@@ -60,6 +65,10 @@ impl App for Fake {
         } else {
             Err(ApiError::new(ErrorCode::GuestAccessForbidden, "Not for guests."))
         }
+    }
+
+    fn service(&self, _: &str) -> Option<Arc<Service>> {
+        None
     }
 }
 

@@ -104,6 +104,7 @@ mod tests {
             user_id: user_id.to_owned(),
             device_id: device_id.into(),
             session: Offset::new(1),
+            service: None,
         }
     }
 

@@ -233,6 +233,8 @@ commands! {
     ThreepidBind(ThreepidBind) = "threepid.bind" version 1 MustNotRewind;
     /// A third-party identifier was unbound from a user on an identity server.
     ThreepidUnbind(ThreepidUnbind) = "threepid.unbind" version 1 MustNotRewind;
+    /// How far someone outside has been told what is in the log.
+    DeliveryAdvance(DeliveryAdvance) = "delivery.advance" version 1 Rewindable, ephemeral;
 }
 
 /// The payload of one kind of command.
@@ -987,6 +989,28 @@ pub struct AliasSet {
 pub struct AliasRemove {
     /// The alias.
     pub alias: OwnedRoomAliasId,
+}
+
+/// Payload of `delivery.advance`. Each says everything: an earlier one of the same receiver is superseded.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeliveryAdvance {
+    /// Who is told, for example `appservice/irc`.
+    pub to: String,
+    /// Everything up to this record has arrived, or is nothing to the receiver.
+    pub done: Offset,
+    /// What is on its way, and is sent again under the same id until it has arrived.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub under_way: Option<UnderWay>,
+}
+
+/// A delivery that is on its way: what there is to tell of the records after `done`, up to and with
+/// `up_to`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnderWay {
+    /// What the receiver knows it by.
+    pub id: String,
+    /// The last record that it is about.
+    pub up_to: Offset,
 }
 
 /// 32 bytes as 64 lower-case hexadecimal digits.

@@ -137,12 +137,19 @@ impl Stream {
     pub fn threepid(threepid: &threepid::Threepid) -> Self {
         Self(format!("threepid/{}/{}", threepid.medium.as_str(), threepid.address).into())
     }
+
     /// The stream of a person at a provider of single sign-on. Hashed: what providers call their users may
     /// be long.
     #[must_use]
     pub fn sso(provider: &str, subject: &str) -> Self {
         let hash = blake3::hash(subject.as_bytes()).to_hex();
         Self(format!("sso/{provider}/{}", &hash[..32]).into())
+    }
+
+    /// The stream of how far someone outside has been told, for example `appservice/irc`.
+    #[must_use]
+    pub fn delivery(to: &str) -> Self {
+        Self(format!("delivery/{to}").into())
     }
 
     /// The stream with this name, as read from a record.

@@ -1,6 +1,6 @@
 //! The directory of room aliases.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use parking_lot::RwLock;
 use ruma::{OwnedRoomAliasId, OwnedRoomId, OwnedUserId, RoomAliasId, RoomId};
@@ -23,31 +23,37 @@ pub struct Target {
 
 /// All aliases with their past.
 #[derive(Debug, Default)]
-pub struct Aliases(RwLock<BTreeMap<OwnedRoomAliasId, History<Option<Target>>>>);
+pub struct Aliases(RwLock<Inner>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    aliases: BTreeMap<OwnedRoomAliasId, History<Option<Target>>>,
+    /// The aliases that point at a room, or ever did.
+    of_room: BTreeMap<OwnedRoomId, BTreeSet<OwnedRoomAliasId>>,
+}
 
 impl Aliases {
     /// Where `alias` points as of `at`.
     #[must_use]
     pub fn get(&self, alias: &RoomAliasId, at: Offset) -> Option<Target> {
-        self.0.read().get(alias)?.at(at)?.1.clone()
+        self.0.read().aliases.get(alias)?.at(at)?.1.clone()
     }
 
     /// The aliases that point at `room_id` as of `at`, in order.
     #[must_use]
     pub fn of_room(&self, room_id: &RoomId, at: Offset) -> Vec<OwnedRoomAliasId> {
-        let aliases = self.0.read();
-        let points_here = |history: &History<Option<Target>>| matches!(history.at(at), Some((_, Some(target))) if target.room_id == *room_id);
-        aliases
-            .iter()
-            .filter(|(_, history)| points_here(history))
-            .map(|(alias, _)| alias.clone())
-            .collect()
+        let Inner { aliases, of_room } = &*self.0.read();
+        let points_here = |alias: &&OwnedRoomAliasId| {
+            let target = aliases.get(*alias).and_then(|history| history.at(at)?.1.as_ref());
+            target.is_some_and(|target| target.room_id == *room_id)
+        };
+        of_room.get(room_id).into_iter().flatten().filter(points_here).cloned().collect()
     }
 
     /// Every alias as of `at` with where it points, in order.
     #[must_use]
     pub fn all(&self, at: Offset) -> Vec<(OwnedRoomAliasId, Target)> {
-        let aliases = self.0.read();
+        let aliases = &self.0.read().aliases;
         let pointing = |(alias, history): (&OwnedRoomAliasId, &History<Option<Target>>)| {
             Some((alias.clone(), history.at(at)?.1.clone()?))
         };
@@ -56,14 +62,16 @@ impl Aliases {
 
     pub(super) fn set(&self, offset: Offset, body: AliasSet) {
         let target = Target { room_id: body.room_id, creator: body.creator };
-        self.0.write().entry(body.alias).or_default().push(offset, Some(target));
+        let mut inner = self.0.write();
+        inner.of_room.entry(target.room_id.clone()).or_default().insert(body.alias.clone());
+        inner.aliases.entry(body.alias).or_default().push(offset, Some(target));
     }
 
     pub(super) fn remove(&self, offset: Offset, body: AliasRemove) {
-        self.0.write().entry(body.alias).or_default().push(offset, None);
+        self.0.write().aliases.entry(body.alias).or_default().push(offset, None);
     }
 
     pub(super) fn digest(&self, digest: &mut super::digest::Digest) {
-        digest.add(&*self.0.read());
+        digest.add(&self.0.read().aliases);
     }
 }

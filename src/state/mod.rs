@@ -34,6 +34,7 @@ pub mod accounts;
 pub mod aliases;
 pub mod backups;
 pub mod delayed;
+pub mod deliveries;
 mod digest;
 pub mod erasures;
 mod history;
@@ -54,6 +55,7 @@ pub use accounts::{Account, Accounts, Device, Standing, TokenUse};
 pub use aliases::Aliases;
 pub use backups::Backups;
 pub use delayed::{Delayed, DelayedEvent};
+pub use deliveries::Deliveries;
 pub use erasures::Erasures;
 pub use history::History;
 pub use keys::Keys;
@@ -148,6 +150,8 @@ pub struct State {
     pub presence: Presence,
     /// Events that are to be sent later.
     pub delayed: Delayed,
+    /// How far those outside have been told.
+    pub deliveries: Deliveries,
     /// What is to be erased from the log, and what was.
     pub erasures: Erasures,
     /// Where each event is.
@@ -207,6 +211,7 @@ impl State {
         self.validations.digest(&mut digest);
         self.presence.digest(&mut digest);
         self.delayed.digest(&mut digest);
+        self.deliveries.digest(&mut digest);
         self.erasures.digest(&mut digest);
         self.events.digest(&mut digest);
         self.transactions.digest(&mut digest);
@@ -502,6 +507,10 @@ impl State {
             }
             Command::ThreepidUnbind(body) => {
                 self.threepids.unbind(body);
+                Vec::new()
+            }
+            Command::DeliveryAdvance(body) => {
+                self.erasures.supersede(self.deliveries.advance(offset, body));
                 Vec::new()
             }
         })

@@ -409,11 +409,13 @@ impl World {
                 let alias: OwnedRoomAliasId = format!("#alias{alias}:test").try_into().unwrap();
                 let sender = user_id(user);
                 if set {
-                    engine.propose(origin, SetAlias { alias, room_id, sender }).await?.into_inner();
+                    let set = SetAlias { alias, room_id, sender, of_service: false };
+                    engine.propose(origin, set).await?.into_inner();
                 } else {
                     let target = engine.state().aliases.get(&alias, Offset::MAX);
                     let room_id = target.map_or(room_id, |target| target.room_id);
-                    let remove = RemoveAlias { alias, room_id, sender, ts: ts() };
+                    let remove =
+                        RemoveAlias { alias, room_id, sender, of_service: false, ts: ts() };
                     engine.propose(origin, remove).await?.into_inner();
                 }
             }

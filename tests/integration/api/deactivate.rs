@@ -240,6 +240,7 @@ async fn close_only(data_dir: &std::path::Path, user: &User) {
         event_cache_bytes: 1024,
         gather: Gather { window: Duration::ZERO, members: 100 },
         clock: Clock::system(),
+        accounts: logcabin::decide::account::AccountLimit::default(),
     };
     let engine = Engine::open(Arc::clone(&log) as Arc<_>, options).await.expect("an engine");
     let user_id = user.user_id.as_str().try_into().expect("a user id");

@@ -31,6 +31,7 @@ async fn log_with_guests(data_dir: &Path, names: &[&str]) {
         event_cache_bytes: 1024,
         gather: Gather { window: std::time::Duration::ZERO, members: 100 },
         clock: Clock::system(),
+        accounts: logcabin::decide::account::AccountLimit::default(),
     };
     let engine = Engine::open(Arc::clone(&log) as Arc<_>, options).await.expect("an engine");
     for name in names {
@@ -44,8 +45,14 @@ async fn log_with_guests(data_dir: &Path, names: &[&str]) {
             verified: None,
         };
         let kind = AccountKind::Guest;
-        let guest =
-            Register { user_id, kind, password: None, display_name: None, login: Some(login) };
+        let guest = Register {
+            user_id,
+            kind,
+            password: None,
+            display_name: None,
+            login: Some(login),
+            met: logcabin::decide::account::Met::default(),
+        };
         engine.propose(Origin::server(), guest).await.expect("it is free").into_inner();
     }
     log.close();

@@ -2,6 +2,7 @@
 //! a user, and a seeded source of randomness.
 #![allow(dead_code, reason = "a helper may wait for the test that will use it")]
 
+mod bridge;
 mod captcha;
 mod http;
 pub(crate) mod mail;
@@ -10,6 +11,7 @@ mod random;
 mod server;
 mod user;
 
+pub(crate) use bridge::{Bridge, Mood};
 pub(crate) use captcha::Captcha;
 pub(crate) use http::{Answer, Http, RawAnswer, Unreachable, encode};
 pub(crate) use random::Random;

@@ -23,6 +23,7 @@ pub(crate) async fn decide<P: Proposal>(
         event_cache_bytes: 1 << 20,
         gather: logcabin::decide::ephemeral::Gather::default(),
         clock: Clock::system(),
+        accounts: logcabin::decide::account::AccountLimit::default(),
     };
     let engine = Engine::open(Arc::clone(&log), options).await.expect("the log can be replayed");
     let mut outcomes = Vec::new();

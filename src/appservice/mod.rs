@@ -1,0 +1,170 @@
+//! Application services: bridges and bots that act for many users and are told of what concerns them
+//! (application service API).
+//!
+//! ```text
+//! registration files ─ registration → Services ─ who may be whom, whose a name is → api
+//! log ─ interest → what concerns one service ─ transaction → its JSON ─ push (delivery) → the service
+//! questions (a user, an alias, a ping) ─ ask → the service
+//! ```
+
+mod ask;
+mod interest;
+mod push;
+mod registration;
+mod transaction;
+
+use std::sync::Arc;
+
+use regex::Regex;
+use reqwest::Url;
+use ruma::{OwnedUserId, RoomAliasId, RoomId, ServerName, UserId};
+use subtle::{Choice, ConditionallySelectable as _, ConstantTimeEq as _};
+
+pub(crate) use ask::{Asked, Questions, Request};
+pub(crate) use push::Push;
+use registration::RegistrationError;
+
+use crate::{
+    config::FilePath,
+    record::command::{Secret, TokenHash},
+};
+
+/// One application service, as it is registered.
+#[derive(Clone, Debug)]
+pub(crate) struct Service {
+    /// What it is called.
+    pub(crate) id: String,
+    /// Where it is reached; `None` for one that only calls.
+    pub(crate) url: Option<Url>,
+    /// By what it is known here.
+    as_token: TokenHash,
+    /// By what this server is known there.
+    hs_token: Secret,
+    /// The user that it is when it does not say.
+    pub(crate) sender: OwnedUserId,
+    users: Vec<Namespace>,
+    aliases: Vec<Namespace>,
+    rooms: Vec<Namespace>,
+    rate_limited: bool,
+    /// The networks that it is a bridge to.
+    pub(crate) protocols: Vec<String>,
+    /// Whether it is told of what passes: receipts, typing, presence.
+    ephemeral: bool,
+    /// Whether it knows what passes by the name of its proposal (MSC2409).
+    old_names: bool,
+    /// Whether its users encrypt, and get what that takes with what it is told (MSC3202).
+    encryption: bool,
+}
+
+impl PartialEq for Service {
+    fn eq(&self, other: &Self) -> bool {
+        self.id == other.id
+    }
+}
+
+impl Eq for Service {}
+
+/// Names that a service has to do with.
+#[derive(Clone, Debug)]
+struct Namespace {
+    regex: Regex,
+    /// Whether nobody else may take them.
+    exclusive: bool,
+}
+
+fn any(namespaces: &[Namespace], name: &str) -> bool {
+    namespaces.iter().any(|namespace| namespace.regex.is_match(name))
+}
+
+fn any_exclusive(namespaces: &[Namespace], name: &str) -> bool {
+    namespaces.iter().any(|namespace| namespace.exclusive && namespace.regex.is_match(name))
+}
+
+impl Service {
+    /// Whether it may be this user: a local one in its namespace, or the one it is by itself.
+    pub(crate) fn owns_user(&self, user_id: &UserId) -> bool {
+        self.sender == user_id
+            || (user_id.server_name() == self.sender.server_name()
+                && any(&self.users, user_id.as_str()))
+    }
+
+    /// Whether this alias is in its namespace.
+    pub(crate) fn owns_alias(&self, alias: &RoomAliasId) -> bool {
+        any(&self.aliases, alias.as_str())
+    }
+
+    /// Whether this room is in its namespace.
+    pub(crate) fn owns_room(&self, room_id: &RoomId) -> bool {
+        any(&self.rooms, room_id.as_str())
+    }
+
+    /// Whether its requests as `user_id` are not counted against any rate limit.
+    pub(crate) fn is_exempt(&self, user_id: &UserId) -> bool {
+        !self.rate_limited || self.sender == user_id
+    }
+}
+
+/// All application services.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Services(Vec<Arc<Service>>);
+
+impl Services {
+    /// Reads their registration files.
+    ///
+    /// # Errors
+    /// When one cannot be read, or two would be mistaken for each other.
+    pub(crate) fn load(files: &[FilePath], server: &ServerName) -> Result<Self, RegistrationError> {
+        let mut services: Vec<Arc<Service>> = Vec::with_capacity(files.len());
+        for FilePath(file) in files {
+            let service = registration::read(file, server)?;
+            for other in &services {
+                let same = |what: &str| {
+                    let reason = format!("another application service has the same {what}");
+                    RegistrationError::new(file, None, reason)
+                };
+                if other.id == service.id {
+                    return Err(same("`id`"));
+                }
+                if other.as_token == service.as_token {
+                    return Err(same("`as_token`"));
+                }
+                if other.sender == service.sender {
+                    return Err(same("`sender_localpart`"));
+                }
+            }
+            services.push(Arc::new(service));
+        }
+        Ok(Self(services))
+    }
+
+    /// Each of them.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<Service>> {
+        self.0.iter()
+    }
+
+    /// The service that this is the token of. Takes the same time whichever it is.
+    pub(crate) fn by_token(&self, token: &TokenHash) -> Option<Arc<Service>> {
+        let mut found = u64::MAX;
+        for (index, service) in (0_u64..).zip(&self.0) {
+            let same: Choice = service.as_token.0.ct_eq(&token.0);
+            found.conditional_assign(&index, same);
+        }
+        self.0.get(usize::try_from(found).ok()?).cloned()
+    }
+
+    /// Whether someone else than `caller` alone may be or make this user.
+    pub(crate) fn user_is_reserved(&self, user_id: &UserId, caller: Option<&Service>) -> bool {
+        self.others(caller).any(|service| {
+            service.sender == user_id || any_exclusive(&service.users, user_id.as_str())
+        })
+    }
+
+    /// Whether someone else than `caller` alone may make or remove this alias.
+    pub(crate) fn alias_is_reserved(&self, alias: &RoomAliasId, caller: Option<&Service>) -> bool {
+        self.others(caller).any(|service| any_exclusive(&service.aliases, alias.as_str()))
+    }
+
+    fn others(&self, caller: Option<&Service>) -> impl Iterator<Item = &Arc<Service>> {
+        self.0.iter().filter(move |service| caller != Some(&***service))
+    }
+}

@@ -1,0 +1,38 @@
+//! How far those outside have been told.
+
+use super::{Proposal, Refusal, Turn};
+use crate::{
+    record::{Stream, command::DeliveryAdvance},
+    state::deliveries::Position,
+};
+
+/// Note how far someone outside has been told.
+#[derive(Clone, Debug)]
+pub struct Advance {
+    /// Who.
+    pub to: String,
+    /// How far.
+    pub position: Position,
+}
+
+impl Proposal for Advance {
+    type Outcome = ();
+
+    fn stream(&self) -> Stream {
+        Stream::delivery(&self.to)
+    }
+
+    fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
+        let before = turn.env.state.deliveries.position(&self.to);
+        if before.as_ref() == Some(&self.position) {
+            return Ok(());
+        }
+        // It only goes on: what has arrived has arrived.
+        if before.is_some_and(|before| before.done > self.position.done) {
+            return Err(Refusal::BadState("It has been told of more than that.".to_owned()));
+        }
+        let Position { done, under_way } = self.position.clone();
+        turn.append(self.stream(), DeliveryAdvance { to: self.to.clone(), done, under_way });
+        Ok(())
+    }
+}

@@ -1,0 +1,201 @@
+//! A bridge that nobody here wrote the framework of: mautrix, with ghosts that say again what they hear
+//! (`tests/e2e/echo_bridge.py`).
+
+use std::env;
+use std::io::{BufRead, BufReader};
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::harness::{Random, TestServer, User, alone, encode, runs, skip};
+
+/// How long anything may take. No test is about this time; it only ends a run that hangs.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+const GHOST: &str = "@echo_one:e2e.test";
+
+/// The bridge as a process.
+struct Echo {
+    child: Child,
+    told: Arc<(Mutex<Vec<Value>>, Condvar)>,
+}
+
+fn python() -> Result<PathBuf, String> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let python = match env::var_os("LOGCABIN_E2E_PYTHON") {
+        Some(python) => python.into(),
+        None => root.join("target/e2e/venv/bin/python"),
+    };
+    if runs(&python.to_string_lossy(), &["-c", "import mautrix"]) {
+        Ok(python)
+    } else {
+        Err(format!("{} with mautrix is absent", python.display()))
+    }
+}
+
+impl Echo {
+    fn start(python: &Path, server: &str, port: u16) -> Self {
+        let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/e2e/echo_bridge.py");
+        let mut command = Command::new(python);
+        command.arg(program).arg(server).arg(port.to_string());
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("the bridge can be started");
+        let stdout = BufReader::new(child.stdout.take().expect("stdout is piped"));
+        let told: Arc<(Mutex<Vec<Value>>, Condvar)> = Arc::default();
+        let telling = Arc::clone(&told);
+        thread::spawn(move || {
+            for line in stdout.lines().map_while(Result::ok) {
+                let line = serde_json::from_str(&line).expect("a line of JSON");
+                telling.0.lock().expect("no panic").push(line);
+                telling.1.notify_all();
+            }
+        });
+        Self { child, told }
+    }
+
+    fn told(&self) -> Vec<Value> {
+        self.told.0.lock().expect("no panic").clone()
+    }
+
+    /// Waits until it has told something that has these fields, and gives it.
+    #[track_caller]
+    fn tells(&self, wanted: &Value) -> Value {
+        let deadline = Instant::now() + PATIENCE;
+        let wanted = wanted.as_object().expect("an object");
+        let mut told = self.told.0.lock().expect("no panic");
+        loop {
+            let fits = |line: &&Value| wanted.iter().all(|(name, value)| line[name] == *value);
+            if let Some(line) = told.iter().find(fits) {
+                return line.clone();
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            assert!(!left.is_zero(), "the bridge never told {wanted:?}, but {told:#?}");
+            told = self.told.1.wait_timeout(told, left).expect("no panic").0;
+        }
+    }
+
+    fn stop(mut self) {
+        drop(self.child.stdin.take());
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Echo {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A port that stays free while the bridge is gone: none that the system gives to connections.
+fn free_port() -> u16 {
+    let mut random = Random::from_env("LOGCABIN_E2E_SEED");
+    let is_free = |port: &u16| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok();
+    let ports = std::iter::repeat_with(|| 20_000 + random.between(0, 10_000) as u16);
+    ports.take(1000).find(is_free).expect("a free port")
+}
+
+/// As mautrix writes it for its bridges.
+fn registration(port: u16) -> String {
+    format!(
+        "id: echo\nas_token: as-echo\nhs_token: hs-echo\nnamespaces:\n    users:\n    - \
+         exclusive: true\n      regex: ^@echo_.*:e2e\\.test$\n    - exclusive: true\n      \
+         regex: ^@echobot:e2e\\.test$\n    aliases:\n    - exclusive: true\n      \
+         regex: ^#echo_.*:e2e\\.test$\nurl: http://localhost:{port}\nsender_localpart: \
+         echobot\nrate_limited: false\nde.sorunome.msc2409.push_ephemeral: true\n\
+         push_ephemeral: true\n"
+    )
+}
+
+/// Everything that is said in the room, in order: who says it, and what.
+async fn said(ann: &User, room_id: &str) -> Vec<(String, Value)> {
+    let path = format!("/rooms/{}/messages?dir=f&limit=1000", encode(room_id));
+    let page = ann.request("GET", &path, None).await.ok();
+    let events = page["chunk"].as_array().cloned().unwrap_or_default();
+    let messages = events.into_iter().filter(|event| event["type"] == "m.room.message");
+    messages.map(|event| (event["sender"].as_str().unwrap_or_default().to_owned(), event)).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_mautrix_bridge_makes_ghosts_and_echoes_what_it_hears_over_restarts() {
+    let python = match python() {
+        Ok(python) => python,
+        Err(missing) => return skip("bridge", &missing),
+    };
+    let _alone = alone().await;
+    let port = free_port();
+    let directory = TempDir::new().expect("a temporary directory");
+    let file = directory.path().join("registration.yaml");
+    std::fs::write(&file, registration(port)).expect("a file can be written");
+    let file = file.display().to_string();
+    let mut server = TestServer::start_with(&[("LOGCABIN_APPSERVICES_FILES", &file)]).await;
+    let ann = server.register("ann").await;
+    let echo = Echo::start(&python, &server.base(), port);
+    let ready = echo.tells(&json!({ "event": "ready" }));
+    assert_eq!(ready["user_id"], "@echobot:e2e.test");
+
+    // A ghost that nobody has made yet is invited: the bridge makes it, and it comes.
+    let room_id = ann.create_room(json!({ "preset": "private_chat" })).await;
+    let invite = json!({ "user_id": GHOST });
+    let path = format!("/rooms/{}/invite", encode(&room_id));
+    ann.request("POST", &path, Some(&invite)).await.ok();
+    echo.tells(&json!({ "event": "ghost", "user_id": GHOST }));
+    echo.tells(&json!({ "event": "joined", "user_id": GHOST, "room_id": room_id }));
+    let profile = ann.request("GET", &format!("/profile/{}", encode(GHOST)), None).await.ok();
+    assert_eq!(profile["displayname"], "echo_one (echo)");
+
+    // It says again what it hears, as of the time at which that was said.
+    let mut sent = vec![ann.send_text(&room_id, "0", "hello").await];
+    let echoed = echo.tells(&json!({ "event": "echoed", "of": sent[0] }));
+    assert_eq!(echoed["body"], "one: hello");
+    let all = said(&ann, &room_id).await;
+    assert_eq!(all.len(), 2);
+    assert_eq!((&*all[1].0, &all[1].1["content"]["body"]), (GHOST, &json!("one: hello")));
+    assert_eq!(all[1].1["origin_server_ts"], all[0].1["origin_server_ts"]);
+
+    // It sees what passes.
+    let path = format!("/rooms/{}/typing/{}", encode(&room_id), encode(&ann.user_id));
+    let typing = json!({ "typing": true, "timeout": 20_000 });
+    ann.request("PUT", &path, Some(&typing)).await.ok();
+    echo.tells(&json!({ "event": "typing", "room_id": room_id, "user_ids": [ann.user_id] }));
+    let path = format!("/rooms/{}/receipt/m.read/{}", encode(&room_id), encode(&sent[0]));
+    ann.request("POST", &path, Some(&json!({}))).await.ok();
+    echo.tells(&json!({ "event": "receipt", "event_id": sent[0], "user_id": ann.user_id }));
+
+    // The server is killed and started again; the bridge goes on.
+    for number in 1..4 {
+        let text = number.to_string();
+        sent.push(ann.send_text(&room_id, &text, &text).await);
+        server.restart().await;
+    }
+    for event_id in &sent {
+        echo.tells(&json!({ "event": "echoed", "of": event_id }));
+    }
+    let all = said(&ann, &room_id).await.into_iter();
+    let echoes: Vec<_> = all.filter(|(sender, _)| sender == GHOST).collect();
+    let echoes: Vec<_> = echoes.iter().map(|(_, event)| event["content"]["body"].clone()).collect();
+    assert_eq!(json!(echoes), json!(["one: hello", "one: 1", "one: 2", "one: 3"]));
+
+    // What is said while the bridge is gone, it hears when it is back.
+    echo.stop();
+    let mut missed = Vec::new();
+    for number in 4..9 {
+        let text = number.to_string();
+        missed.push(ann.send_text(&room_id, &text, &text).await);
+    }
+    server.restart().await;
+    let echo = Echo::start(&python, &server.base(), port);
+    echo.tells(&json!({ "event": "ready" }));
+    let last = missed.last().expect("something was said");
+    let heard = json!({ "event": "heard", "event_id": last });
+    echo.tells(&heard);
+    let heard: Vec<_> = echo.told().into_iter().filter(|told| told["event"] == "heard").collect();
+    let heard: Vec<_> = heard.iter().map(|told| told["event_id"].clone()).collect();
+    assert_eq!(json!(heard), json!(missed));
+}

@@ -1,0 +1,325 @@
+//! An application service that behaves, and misbehaves, as a test says.
+
+use std::convert::Infallible;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::net::{TcpListener, TcpSocket};
+use tokio::sync::Notify;
+use tokio::task::{JoinHandle, JoinSet};
+
+use super::{Answer, Http, TestServer, encode};
+
+/// How a service answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mood {
+    /// As it should.
+    Fine,
+    /// With this status.
+    Status(u16),
+    /// After this time.
+    Slow(Duration),
+    /// Not at all: it hangs up once it has read the request.
+    Dies,
+    /// As one of before the paths had a version.
+    Old,
+}
+
+/// A request that arrived.
+#[derive(Clone, Debug)]
+pub(crate) struct Arrived {
+    pub(crate) method: String,
+    /// With the query.
+    pub(crate) path: String,
+    pub(crate) authorization: String,
+    pub(crate) body: Value,
+    /// Whether it was answered as it should be.
+    pub(crate) answered: bool,
+}
+
+struct Inner {
+    mood: Mood,
+    arrived: Vec<Arrived>,
+    /// What exists when it is asked for, with what is done before the answer.
+    known: Vec<(String, Make)>,
+    /// What it says when it is asked for this path.
+    said: Vec<(String, Value)>,
+}
+
+type Make = Arc<dyn Fn() -> futures_util::future::BoxFuture<'static, ()> + Send + Sync>;
+
+/// A service with its registration file.
+pub(crate) struct Bridge {
+    directory: TempDir,
+    pub(crate) id: String,
+    address: SocketAddr,
+    inner: Arc<Mutex<Inner>>,
+    news: Arc<Notify>,
+    serving: Option<JoinHandle<()>>,
+}
+
+impl Bridge {
+    /// A service that owns `@_<id>_.*` and `#_<id>_.*`, and listens. `more` is added to its file.
+    pub(crate) async fn start(id: &str, more: &str) -> Self {
+        let inner =
+            Inner { mood: Mood::Fine, arrived: Vec::new(), known: Vec::new(), said: Vec::new() };
+        let mut bridge = Self {
+            directory: TempDir::new().expect("a temporary directory"),
+            id: id.to_owned(),
+            address: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+            inner: Arc::new(Mutex::new(inner)),
+            news: Arc::default(),
+            serving: None,
+        };
+        bridge.listen().await;
+        let text = format!(
+            "id: {id}\nurl: http://{address}\nas_token: as-{id}\nhs_token: hs-{id}\n\
+             sender_localpart: {id}bot\nnamespaces:\n  users:\n  - exclusive: true\n    \
+             regex: '@_{id}_.*'\n  aliases:\n  - exclusive: true\n    regex: '#_{id}_.*'\n{more}\n",
+            address = bridge.address,
+        );
+        std::fs::write(bridge.file(), text).expect("a file can be written");
+        bridge
+    }
+
+    /// The registration file.
+    pub(crate) fn file(&self) -> PathBuf {
+        self.directory.path().join("registration.yaml")
+    }
+
+    /// Listens, on the port that it had before if it had one.
+    pub(crate) async fn listen(&mut self) {
+        let socket = TcpSocket::new_v4().expect("a socket");
+        socket.set_reuseaddr(true).expect("a socket's option");
+        socket.bind(self.address).expect("its port is free");
+        let listener = socket.listen(64).expect("it can listen");
+        self.address = listener.local_addr().expect("it has an address");
+        let (inner, news) = (Arc::clone(&self.inner), Arc::clone(&self.news));
+        self.serving = Some(tokio::spawn(serve(listener, inner, news)));
+    }
+
+    /// Is gone, with all its connections, until [`Bridge::listen`].
+    pub(crate) async fn vanish(&mut self) {
+        if let Some(serving) = self.serving.take() {
+            serving.abort();
+            let _ = serving.await;
+        }
+    }
+
+    pub(crate) fn is(&self, mood: Mood) {
+        self.inner.lock().expect("no panic").mood = mood;
+    }
+
+    /// Says of this path (without its prefix) that it is there, once `make` is done.
+    pub(crate) fn knows<F>(&self, path: &str, make: impl Fn() -> F + Send + Sync + 'static)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let make: Make = Arc::new(move || Box::pin(make()));
+        self.inner.lock().expect("no panic").known.push((path.to_owned(), make));
+    }
+
+    /// Says this when it is asked for this path (without its prefix).
+    pub(crate) fn says(&self, path: &str, body: Value) {
+        self.knows(path, || async {});
+        self.inner.lock().expect("no panic").said.push((path.to_owned(), body));
+    }
+
+    /// Everything that arrived.
+    pub(crate) fn arrived(&self) -> Vec<Arrived> {
+        self.inner.lock().expect("no panic").arrived.clone()
+    }
+
+    /// The transactions that arrived, answered or not: id and body.
+    pub(crate) fn transactions(&self) -> Vec<(String, Value, bool)> {
+        let arrived = self.arrived().into_iter();
+        let transactions = arrived.filter_map(|arrived| {
+            let (_, id) = arrived.path.split_once("/transactions/")?;
+            Some((id.to_owned(), arrived.body, arrived.answered))
+        });
+        transactions.collect()
+    }
+
+    /// The items of this list of transactions, those that are repeated left out: a repetition has to be
+    /// the same in everything.
+    #[track_caller]
+    pub(crate) fn told(&self, list: &str) -> Vec<Value> {
+        let mut last: Option<(String, Value)> = None;
+        let mut seen = std::collections::BTreeSet::new();
+        let mut told = Vec::new();
+        for (id, body, _) in self.transactions() {
+            if let Some((last_id, last_body)) = &last
+                && *last_id == id
+            {
+                assert_eq!(*last_body, body, "transaction {id} is not the same again");
+                continue;
+            }
+            assert!(seen.insert(id.clone()), "transaction {id} comes again after another one");
+            told.extend(body[list].as_array().cloned().unwrap_or_default());
+            last = Some((id, body));
+        }
+        told
+    }
+
+    /// The texts of the messages that it was told of.
+    #[track_caller]
+    pub(crate) fn texts(&self) -> Vec<String> {
+        let told = self.told("events").into_iter();
+        told.filter_map(|event| Some(event["content"]["body"].as_str()?.to_owned())).collect()
+    }
+
+    /// Waits until this holds.
+    pub(crate) async fn until(&self, what: &str, holds: impl Fn(&Self) -> bool) {
+        let waiting = async {
+            loop {
+                let news = self.news.notified();
+                tokio::pin!(news);
+                news.as_mut().enable();
+                if holds(self) {
+                    return;
+                }
+                news.await;
+            }
+        };
+        if tokio::time::timeout(Duration::from_secs(120), waiting).await.is_err() {
+            panic!("it never came to this: {what}; arrived: {:#?}", self.arrived());
+        }
+    }
+
+    /// A request of this service to the server, as one of its users.
+    pub(crate) async fn request(
+        &self,
+        server: &TestServer,
+        method: &str,
+        path: &str,
+        user_id: Option<&str>,
+        body: Option<&Value>,
+    ) -> Answer {
+        self.request_by(&server.http(), method, path, user_id, body).await
+    }
+
+    /// As [`Self::request`], over this client.
+    pub(crate) async fn request_by(
+        &self,
+        http: &Http,
+        method: &str,
+        path: &str,
+        user_id: Option<&str>,
+        body: Option<&Value>,
+    ) -> Answer {
+        let joint = if path.contains('?') { '&' } else { '?' };
+        let user = user_id.map(|user_id| format!("{joint}user_id={}", encode(user_id)));
+        let path = format!("/_matrix/client{path}{}", user.unwrap_or_default());
+        http.request(method, &path, Some(&format!("as-{}", self.id)), body).await
+    }
+
+    /// Registers a user `@_<id>_<name>` and gives its id.
+    pub(crate) async fn ghost(&self, server: &TestServer, name: &str) -> String {
+        let username = format!("_{}_{name}", self.id);
+        let body = json!({
+            "type": "m.login.application_service", "username": username, "inhibit_login": true,
+        });
+        self.request(server, "POST", "/v3/register", None, Some(&body)).await.ok_string("user_id")
+    }
+}
+
+impl Drop for Bridge {
+    fn drop(&mut self) {
+        if let Some(serving) = &self.serving {
+            serving.abort();
+        }
+    }
+}
+
+async fn serve(listener: TcpListener, inner: Arc<Mutex<Inner>>, news: Arc<Notify>) {
+    // Aborted with the task.
+    let mut connections = JoinSet::new();
+    loop {
+        let Ok((stream, _)) = listener.accept().await else { continue };
+        let (inner, news) = (Arc::clone(&inner), Arc::clone(&news));
+        connections.spawn(async move {
+            let service =
+                service_fn(move |request| answer(request, Arc::clone(&inner), Arc::clone(&news)));
+            let http = hyper::server::conn::http1::Builder::new();
+            let _ = http.serve_connection(TokioIo::new(stream), service).await;
+        });
+    }
+}
+
+/// Hangs up.
+#[derive(Debug)]
+struct HungUp;
+
+impl std::fmt::Display for HungUp {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("hung up")
+    }
+}
+
+impl std::error::Error for HungUp {}
+
+impl From<Infallible> for HungUp {
+    fn from(never: Infallible) -> Self {
+        match never {}
+    }
+}
+
+async fn answer(
+    request: http::Request<Incoming>,
+    inner: Arc<Mutex<Inner>>,
+    news: Arc<Notify>,
+) -> Result<http::Response<Full<Bytes>>, HungUp> {
+    let (parts, body) = request.into_parts();
+    let path = parts.uri.to_string();
+    let authorization = parts.headers.get("authorization");
+    let authorization = authorization.and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let authorization = authorization.to_owned();
+    let body = body.collect().await.map_err(|_| HungUp)?.to_bytes();
+    let body = serde_json::from_slice(&body).unwrap_or(Value::Null);
+    let mood = inner.lock().expect("no panic").mood;
+    if let Mood::Slow(wait) = mood {
+        tokio::time::sleep(wait).await;
+    }
+    let short = path.strip_prefix("/_matrix/app/v1");
+    let (status, make) = {
+        let inner = inner.lock().expect("no panic");
+        let known = inner.known.iter().find(|(known, _)| short.unwrap_or(&path) == known);
+        let (is_question, make) = (parts.method == "GET", known.map(|(_, make)| Arc::clone(make)));
+        match mood {
+            Mood::Status(status) => (status, None),
+            Mood::Old if short.is_some() => (404, None),
+            _ if is_question && make.is_none() => (404, None),
+            _ => (200, make),
+        }
+    };
+    if let Some(make) = make {
+        make().await;
+    }
+    let answered = status == 200 && mood != Mood::Dies;
+    let method = parts.method.to_string();
+    let arrived = Arrived { method, path: path.clone(), authorization, body, answered };
+    inner.lock().expect("no panic").arrived.push(arrived);
+    news.notify_waiters();
+    if mood == Mood::Dies {
+        return Err(HungUp);
+    }
+    let said = inner.lock().expect("no panic").said.clone().into_iter();
+    let said = said.filter(|(known, _)| path.strip_prefix("/_matrix/app/v1") == Some(known));
+    let body = match status {
+        200 => said.map(|(_, said)| said).next().unwrap_or_else(|| json!({})),
+        // An old service does not speak of it as a newer one would.
+        404 if mood != Mood::Old => json!({ "errcode": "M_NOT_FOUND", "error": "not here" }),
+        _ => json!({ "error": "no" }),
+    };
+    let response = http::Response::builder().status(status);
+    Ok(response.body(Full::new(Bytes::from(body.to_string()))).expect("a response"))
+}
