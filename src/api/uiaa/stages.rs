@@ -242,6 +242,11 @@ fn by_threepid(app: &Server) -> impl Iterator<Item = (Medium, Vec<AuthType>)> {
     reached.map(|(medium, stage)| (medium, vec![stage]))
 }
 
+/// What an address is validated for at this endpoint.
+pub(super) fn purpose_of(endpoint: &str) -> Purpose {
+    if endpoint == "register" { Purpose::Register } else { Purpose::Account }
+}
+
 fn threepid(
     app: &Server,
     endpoint: &str,
@@ -249,16 +254,17 @@ fn threepid(
     medium: Medium,
     given: &ThirdpartyIdCredentials,
 ) -> Result<Proof, Failure> {
-    let purpose = if endpoint == "register" { Purpose::Register } else { Purpose::Account };
+    let purpose = purpose_of(endpoint);
     let found = validated(app, purpose, given.sid.as_str(), given.client_secret.as_str());
     let found = found.filter(|found| found.threepid.medium == medium).ok_or_else(|| {
         Failure::retry(ErrorCode::ThreepidAuthFailed, "This address has not been confirmed yet.")
     })?;
     let owner = find_account(app, &found.threepid);
     let right = match purpose {
-        Purpose::Account => {
-            facts.user_id.as_ref().map_or(owner.is_some(), |caller| owner.as_ref() == Some(caller))
-        }
+        Purpose::Account => match &facts.user_id {
+            Some(caller) => owner.as_ref() == Some(caller),
+            None => owner.is_some(),
+        },
         // Whether it is still free is decided with the registration itself.
         Purpose::Register | Purpose::Add => true,
     };
