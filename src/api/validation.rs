@@ -98,7 +98,7 @@ macro_rules! request_token {
             check_offered(&cx.app, purpose, Medium::Email)?;
             let threepid = threepid?;
             let asked = Asked { purpose, threepid, client_secret, send_attempt, next_link };
-            Ok($api::Response::new(request_validation(&cx, asked).await?))
+            Ok($api::Response::new(request_validation(&cx.app, cx.origin(), asked).await?))
         })+
         $(pub(super) async fn $phone(
             cx: Cx<Server, ()>,
@@ -110,7 +110,7 @@ macro_rules! request_token {
             check_offered(&cx.app, purpose, Medium::Msisdn)?;
             let threepid = threepid?;
             let asked = Asked { purpose, threepid, client_secret, send_attempt, next_link };
-            let mut response = $phone_api::Response::new(request_validation(&cx, asked).await?);
+            let mut response = $phone_api::Response::new(request_validation(&cx.app, cx.origin(), asked).await?);
             // A code is typed into the app, which brings it here.
             response.submit_url = Some(submit_url(&cx.app));
             Ok(response)
@@ -148,8 +148,12 @@ fn check_offered(app: &Server, purpose: Purpose, medium: Medium) -> Result<(), A
     }
 }
 
-async fn request_validation(cx: &Cx<Server, ()>, asked: Asked) -> Result<OwnedSessionId, ApiError> {
-    let app = Arc::clone(&cx.app);
+async fn request_validation(
+    app: &Arc<Server>,
+    origin: Origin,
+    asked: Asked,
+) -> Result<OwnedSessionId, ApiError> {
+    let app = Arc::clone(app);
     if asked.purpose != Purpose::Account {
         check_allowed(&app, &asked.threepid)?;
     }
@@ -167,11 +171,25 @@ async fn request_validation(cx: &Cx<Server, ()>, asked: Asked) -> Result<OwnedSe
         }
         _ => {}
     }
-    let origin = cx.origin();
     // A client that hangs up does not take back what it asked for.
     let delivered = tokio::spawn(async move { deliver(&app, origin, asked).await });
     let sid = delivered.await.map_err(ApiError::internal)??;
     OwnedSessionId::try_from(sid).map_err(|error| ApiError::internal(error.to_string()))
+}
+
+/// Asks for a message to an address, for a page that stands in for a client.
+pub(super) async fn request_for_page(
+    cx: &Cx<Server, Option<Session>>,
+    purpose: Purpose,
+    threepid: Threepid,
+    client_secret: &str,
+) -> Result<String, ApiError> {
+    check_offered(&cx.app, purpose, threepid.medium)?;
+    let client_secret = OwnedClientSecret::try_from(client_secret)
+        .map_err(|error| ApiError::internal(error.to_string()))?;
+    let send_attempt = UInt::from(1_u32);
+    let asked = Asked { purpose, threepid, client_secret, send_attempt, next_link: None };
+    Ok(request_validation(&cx.app, cx.origin(), asked).await?.to_string())
 }
 
 /// Records what is asked for and sends the message, once that is durable. Gives the validation's id.
@@ -414,6 +432,16 @@ async fn complete(
     submitted: &Submitted,
 ) -> Result<bool, ApiError> {
     let Submitted { sid, client_secret, token, .. } = submitted;
+    show_token(cx, sid, client_secret, token).await
+}
+
+/// Shows the token of a message. Gives whether it is the right one.
+pub(super) async fn show_token(
+    cx: &Cx<Server, Option<Session>>,
+    sid: &str,
+    client_secret: &str,
+    token: &str,
+) -> Result<bool, ApiError> {
     if !is_opaque_id(sid) || !is_opaque_id(client_secret) {
         return Err(ApiError::invalid_param(
             "`sid` and `client_secret` have 1 to 255 of 0-9a-zA-Z.=_-",
@@ -422,7 +450,7 @@ async fn complete(
     let Some(found) = find(&cx.app, sid, client_secret) else { return Ok(false) };
     let proposal = CompleteValidation {
         threepid: found.threepid,
-        sid: sid.clone(),
+        sid: sid.to_owned(),
         client_secret: found.client_secret,
         token: token_hash(client_secret, token.trim()),
         now_ms: cx.app.engine.clock().now_ms(),
@@ -440,5 +468,5 @@ pub(super) fn validated(
     let found = find(app, sid, client_secret)?;
     let done = found.purpose == purpose && found.validated_ms.is_some();
     let now_ms = app.engine.clock().now_ms();
-    done.then(|| Validated { sid: found.sid, purpose, threepid: found.threepid, now_ms })
+    done.then_some(Validated { sid: found.sid, purpose, threepid: found.threepid, now_ms })
 }

@@ -9,13 +9,22 @@ use ruma::api::client::uiaa::{
     Terms as TermsAccepted, UserIdentifier,
 };
 
-use super::{Failure, Standing, stages};
+use serde_json::json;
+
+use super::{
+    Failure, Standing,
+    stages::{self, purpose_of},
+};
 use crate::{
     api::{
         Server,
         page::{Page, text},
+        validation::{request_for_page, show_token},
     },
+    clock::random_token,
     http::{ApiError, Cx, RawRequest, Reply, Session},
+    record::threepid::Medium,
+    threepid,
 };
 
 /// The paths of the pages.
@@ -69,7 +78,21 @@ pub(crate) async fn submit(
     };
     let fields: Vec<(String, String)> = serde_html_form::from_bytes(&cx.body)
         .map_err(|error| ApiError::bad_request("The form cannot be read.").with_cause(error))?;
-    let Some(auth) = subject.auth_data(fields.into_iter().collect()) else {
+    let fields: HashMap<String, String> = fields.into_iter().collect();
+    if let Some(medium) = subject.medium()
+        && !fields.contains_key("sid")
+    {
+        return Ok(subject.send(&cx, medium, &fields).await.reply());
+    }
+    if let (Some(sid), Some(secret)) = (fields.get("sid"), fields.get("client_secret"))
+        && let Some(code) = fields.get("code")
+    {
+        // Whether it was the right one is what the check below says.
+        show_token(&cx, sid, secret, code).await?;
+    }
+    let sent =
+        subject.medium().zip(fields.get("sid").cloned()).zip(fields.get("client_secret").cloned());
+    let Some(auth) = subject.auth_data(fields) else {
         return Ok(unknown_stage().reply());
     };
     let id = cx.query("session")?.unwrap_or_default();
@@ -81,7 +104,13 @@ pub(crate) async fn submit(
     let page = match cx.app.uiaa.complete(&id, &subject.stage, now_ms, check).await {
         Ok(()) => done(),
         Err(Failure::Retry(_, message)) => {
-            subject.form(Some(&message)).status(StatusCode::FORBIDDEN)
+            let form = match sent {
+                Some(((medium, sid), secret)) => {
+                    subject.sent(medium, &sid, &secret, Some(&message))
+                }
+                None => subject.form(Some(&message)),
+            };
+            form.status(StatusCode::FORBIDDEN)
         }
         Err(Failure::Final(error)) => {
             let message = error.body()["error"].as_str().unwrap_or_default().to_owned();
@@ -209,8 +238,89 @@ impl Subject<'_> {
                 );
                 form("Confirm it is you", &user, &fields, "Confirm")
             }
+            AuthType::EmailIdentity => {
+                let fields = "<label for=\"email\">E-mail address</label>\n<input type=\"email\" \
+                    id=\"email\" name=\"email\" required maxlength=\"254\" autocomplete=\"email\" \
+                    autofocus aria-describedby=\"wrong\">";
+                let before = format!(
+                    "<p>Show <strong>{server}</strong> that an e-mail address is yours: you will get \
+                     a message with a link.</p>"
+                );
+                form("Your e-mail address", &before, fields, "Send the message")
+            }
+            AuthType::Msisdn => {
+                let fields = "<label for=\"phone\">Phone number, with + and the country's</label>\n\
+                    <input type=\"tel\" id=\"phone\" name=\"phone\" required maxlength=\"64\" \
+                    placeholder=\"+\" autocomplete=\"tel\" autofocus aria-describedby=\"wrong\">";
+                let before = format!(
+                    "<p>Show <strong>{server}</strong> that a phone number is yours: you will get a \
+                     message with a code.</p>"
+                );
+                form("Your phone number", &before, fields, "Send the message")
+            }
             _ => unknown_stage(),
         }
+    }
+
+    /// What the stage sends messages to, if it does.
+    fn medium(&self) -> Option<Medium> {
+        match &self.stage {
+            AuthType::EmailIdentity => Some(Medium::Email),
+            AuthType::Msisdn => Some(Medium::Msisdn),
+            _ => None,
+        }
+    }
+
+    /// Sends the message to the address that the form names.
+    async fn send(
+        &self,
+        cx: &Cx<Server, Option<Session>>,
+        medium: Medium,
+        fields: &HashMap<String, String>,
+    ) -> Page {
+        let field = |name: &str| fields.get(name).map_or("", String::as_str);
+        let threepid = match medium {
+            Medium::Email => threepid::email(field("email")),
+            Medium::Msisdn => threepid::parse("msisdn", field("phone")),
+        };
+        let secret = random_token();
+        let asked = async {
+            let purpose = purpose_of(self.session.facts());
+            request_for_page(cx, purpose, threepid?, &secret).await
+        };
+        match asked.await {
+            Ok(sid) => self.sent(medium, &sid, &secret, None),
+            Err(error) => {
+                let message = error.body()["error"].as_str().unwrap_or_default().to_owned();
+                self.form(Some(&message)).status(error.status())
+            }
+        }
+    }
+
+    /// The page that waits for what the message asks.
+    fn sent(&self, medium: Medium, sid: &str, secret: &str, wrong: Option<&str>) -> Page {
+        let wrong = wrong.map_or_else(String::new, |wrong| {
+            format!("<p class=\"bad\" id=\"wrong\" role=\"alert\">{}</p>\n", text(wrong))
+        });
+        let (what, field) = match medium {
+            Medium::Email => {
+                ("<p>Open the link of the message that was sent to you, then go on here.</p>", "")
+            }
+            Medium::Msisdn => (
+                "<p>Enter the code of the message that was sent to you.</p>",
+                "<label for=\"code\">Code</label>\n<input type=\"text\" id=\"code\" name=\"code\" \
+                 required inputmode=\"numeric\" autocomplete=\"one-time-code\" autofocus \
+                 aria-describedby=\"wrong\">\n",
+            ),
+        };
+        let body = format!(
+            "{what}\n{wrong}<form method=\"post\">\n<input type=\"hidden\" name=\"sid\" \
+             value=\"{}\">\n<input type=\"hidden\" name=\"client_secret\" value=\"{}\">\n{field}\
+             <button type=\"submit\">Continue</button>\n</form>",
+            text(sid),
+            text(secret)
+        );
+        Page::new("A message is on its way", body)
     }
 
     fn captcha(&self, form: &dyn Fn(&str, &str, &str, &str) -> Page) -> Page {
@@ -246,6 +356,12 @@ impl Subject<'_> {
                 };
                 let identifier = UserIdentifier::Matrix(MatrixUserIdentifier::new(user));
                 AuthData::Password(Password::new(identifier, field("password")))
+            }
+            AuthType::EmailIdentity | AuthType::Msisdn => {
+                let credentials =
+                    json!({ "sid": field("sid"), "client_secret": field("client_secret") });
+                let data = [("threepid_creds".to_owned(), credentials)].into_iter().collect();
+                return AuthData::new(self.stage.as_str(), None, data).ok();
             }
             _ => return None,
         })

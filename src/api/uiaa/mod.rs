@@ -402,8 +402,7 @@ impl Sessions {
     /// The attempt that this session waits to make again.
     async fn waiting(&self, id: &str, now_ms: u64) -> Option<AuthData> {
         let session = self.open(id, now_ms)?;
-        let waiting = session.progress.lock().await.waiting.clone();
-        waiting
+        session.progress.lock().await.waiting.clone()
     }
 
     /// Completes a stage outside of any attempt at the request: on a page, by a link in a mail, by coming

@@ -242,22 +242,28 @@ fn by_threepid(app: &Server) -> impl Iterator<Item = (Medium, Vec<AuthType>)> {
     reached.map(|(medium, stage)| (medium, vec![stage]))
 }
 
+/// What an address is validated for in such a request.
+pub(super) const fn purpose_of(facts: &Facts) -> Purpose {
+    if facts.registers { Purpose::Register } else { Purpose::Account }
+}
+
 fn threepid(
     app: &Server,
     facts: &Facts,
     medium: Medium,
     given: &ThirdpartyIdCredentials,
 ) -> Result<Proof, Failure> {
-    let purpose = if facts.registers { Purpose::Register } else { Purpose::Account };
+    let purpose = purpose_of(facts);
     let found = validated(app, purpose, given.sid.as_str(), given.client_secret.as_str());
     let found = found.filter(|found| found.threepid.medium == medium).ok_or_else(|| {
         Failure::retry(ErrorCode::ThreepidAuthFailed, "This address has not been confirmed yet.")
     })?;
     let owner = find_account(app, &found.threepid);
     let right = match purpose {
-        Purpose::Account => {
-            facts.user_id.as_ref().map_or(owner.is_some(), |caller| owner.as_ref() == Some(caller))
-        }
+        Purpose::Account => match &facts.user_id {
+            Some(caller) => owner.as_ref() == Some(caller),
+            None => owner.is_some(),
+        },
         // Whether it is still free is decided with the registration itself.
         Purpose::Register | Purpose::Add => true,
     };

@@ -943,6 +943,48 @@ async fn where_newcomers_must_show_an_address_it_becomes_the_accounts() {
 }
 
 #[tokio::test]
+async fn a_page_validates_an_address_for_clients_that_cannot() {
+    let Some(mail) = MailServer::start("threepids") else { return };
+    let gateway = StandIn::start(|_| (200, json!({}))).await;
+    let url = format!("http://{}/", gateway.address);
+    let require = ("LOGCABIN_REGISTRATION_REQUIRE", "email,msisdn");
+    let server = start(&mail.settings(), &[require, ("LOGCABIN_SMS_URL", &url)]).await;
+    let http = server.http();
+    let mut body = json!({ "username": "newcomer", "password": PASSWORD });
+    let asked = anonymous(&http, "POST", "/register", Some(&body)).await;
+    let session = asked.body["session"].as_str().expect("a session").to_owned();
+    let path = |stage: &str| {
+        format!("/_svc/client/v3/auth/m.login.{stage}/fallback/web?session={}", encode(&session))
+    };
+    let email = path("email.identity");
+    let page = http.raw("GET", &email, &[], "").await;
+    assert!(String::from_utf8_lossy(&page.bytes).contains("type=\"email\""));
+    let bad = http.raw("POST", &email, &[], "email=nonsense").await;
+    assert!(String::from_utf8_lossy(&bad.bytes).contains("not an e-mail address"));
+    let sent = http.raw("POST", &email, &[], "email=page%40example.org").await;
+    let fields = form(&sent.bytes);
+    assert!(fields.contains("sid=") && fields.contains("client_secret="), "{fields}");
+    let early = http.raw("POST", &email, &[], fields.clone()).await;
+    assert_eq!(early.parts.status, 403);
+    assert_eq!(form(&early.bytes), fields);
+    confirm(&http, &mail.mail("page@example.org", 0)).await;
+    let done = http.raw("POST", &email, &[], fields).await;
+    assert!(String::from_utf8_lossy(&done.bytes).contains("onAuthDone"));
+
+    let phone = path("msisdn");
+    let sent = http.raw("POST", &phone, &[], "phone=%2B44+7400+123456").await;
+    let fields = form(&sent.bytes);
+    let wrong = http.raw("POST", &phone, &[], format!("{fields}&code=nonsense")).await;
+    assert_eq!(wrong.parts.status, 403);
+    let code = code(&gateway, "447400123456");
+    let done = http.raw("POST", &phone, &[], format!("{fields}&code={code}")).await;
+    assert!(String::from_utf8_lossy(&done.bytes).contains("onAuthDone"));
+    body["auth"] = json!({ "session": session });
+    let newcomer = User::of(&http, anonymous(&http, "POST", "/register", Some(&body)).await);
+    assert_eq!(threepids(&newcomer).await.len(), 2);
+}
+
+#[tokio::test]
 async fn what_cannot_be_asked_of_newcomers_is_said_at_start() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     for (settings, said) in [
