@@ -98,10 +98,22 @@ impl Bridge {
 
     /// Listens, on the port that it had before if it had one.
     pub(crate) async fn listen(&mut self) {
-        let socket = TcpSocket::new_v4().expect("a socket");
-        socket.set_reuseaddr(true).expect("a socket's option");
-        socket.bind(self.address).expect("its port is free");
-        let listener = socket.listen(64).expect("it can listen");
+        let bound = |address: SocketAddr| {
+            let socket = TcpSocket::new_v4().expect("a socket");
+            socket.set_reuseaddr(true).expect("a socket's option");
+            socket.bind(address).and_then(|()| socket.listen(64))
+        };
+        let listener = match self.address.port() {
+            // None that the system gives to connections: it is to be free when the service comes back.
+            0 => {
+                let random = || getrandom::u32().expect("the system gives random bytes") % 10_000;
+                let ports = std::iter::repeat_with(|| 20_000 + random() as u16).take(1000);
+                let mut free =
+                    ports.filter_map(|port| bound((Ipv4Addr::LOCALHOST, port).into()).ok());
+                free.next().expect("a free port")
+            }
+            _ => bound(self.address).expect("its port is free"),
+        };
         self.address = listener.local_addr().expect("it has an address");
         let (inner, news) = (Arc::clone(&self.inner), Arc::clone(&self.news));
         self.serving = Some(tokio::spawn(serve(listener, inner, news)));
