@@ -7,7 +7,7 @@
 //! themselves.
 
 use std::cell::Cell;
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::env;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::harness::{Random, TestServer, User, alone, encode, runs, skip};
+use crate::harness::{Random, TestServer, mail::MailServer, User, alone, encode, runs, skip};
 
 /// How long a client may take to answer or to see something. No test is about this time; it only
 /// ends a run that hangs.
@@ -180,6 +180,51 @@ async fn matrix_js_sdk_encrypts_verifies_and_decrypts() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn matrix_js_sdk_uses_threads_spaces_windows_search_and_upgrades() {
     js_sdk_program("js_rooms.mjs").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn matrix_js_sdk_registers_by_mail_recovers_refreshes_and_is_logged_out_softly() {
+    let name = "js_account.mjs";
+    let tools = match Tools::find() {
+        Ok(tools) => tools,
+        Err(missing) => return skip(name, &missing),
+    };
+    let Some(mail) = MailServer::start(name) else { return };
+    let _alone = alone().await;
+    let mut settings = mail.settings();
+    for (key, value) in [
+        ("LOGCABIN_REGISTRATION_REQUIRE", "email"),
+        ("LOGCABIN_TOKENS_ACCESS_LIFETIME_SECONDS", "3"),
+    ] {
+        settings.push((key.to_owned(), value.to_owned()));
+    }
+    let settings: Vec<_> = settings.iter().map(|(key, value)| (&**key, &**value)).collect();
+    let server = TestServer::start_with(&settings).await;
+    let mut program = Command::new("node")
+        .arg(tools.programs.join(name))
+        .arg(server.base())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("node can be started");
+    let mut stdin = program.stdin.take().expect("stdin is piped");
+    let stdout = BufReader::new(program.stdout.take().expect("stdout is piped"));
+    let run = tokio::task::spawn_blocking(move || {
+        let mut mails = HashMap::new();
+        let mut said = String::new();
+        for line in stdout.lines().map_while(Result::ok) {
+            println!("{line}");
+            if let Some(to) = line.strip_prefix("mail ") {
+                let number: &mut usize = mails.entry(to.to_owned()).or_default();
+                writeln!(stdin, "{}", mail.mail(to, *number)).expect("it reads its mail");
+                *number += 1;
+            }
+            said = line;
+        }
+        (program.wait().expect("it ends"), said)
+    });
+    let (status, said) = run.await.expect("no panic");
+    assert!(status.success() && said == "all went well", "{name} said last: {said}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
