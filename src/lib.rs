@@ -34,6 +34,7 @@ pub mod history;
 mod http;
 pub mod limits;
 pub mod log;
+pub mod media;
 #[allow(dead_code, reason = "what asks other services is still to come")]
 mod outbound;
 mod passwords;

@@ -65,6 +65,9 @@ pub enum ServerError {
     /// The archive cannot be used.
     #[error("the archive cannot be used: {0}")]
     Archive(#[from] ArchiveError),
+    /// The directory of uploaded files cannot be used.
+    #[error("uploaded files cannot be kept: {0}")]
+    Media(io::Error),
     /// The search index cannot be kept.
     #[error("the search index cannot be kept: {0}")]
     Search(io::Error),
@@ -118,7 +121,9 @@ pub async fn run(
     let around = engine.state().presence.around().into_iter();
     let around =
         around.filter_map(|user| Some((user.clone(), engine.state().presence.get(&user)?)));
+    let media = api::media::Media::open(&config)?;
     let app = Arc::new(api::Server {
+        media,
         presence: Tracker::new(&config.presence, around, engine.clock().now_ms()),
         passwords: Passwords::new(config.passwords.iterations, config.concurrent_hashes()),
         engine: Arc::clone(&engine),
@@ -140,6 +145,7 @@ pub async fn run(
     // What became due while there was no server is sent now.
     let delayed = api::delayed::Sender(Arc::clone(&app));
     tokio::spawn(timers::keep(delayed, clock, shutdown.clone()));
+    tokio::spawn(api::media::sweep(Arc::clone(&app), shutdown.clone()));
     let sweeper = tokio::spawn(sweep(
         Arc::clone(&engine),
         Arc::clone(&log),

@@ -21,6 +21,7 @@ use logcabin::{
         directory::{RemoveAlias, SetAlias, SetVisibility},
         ephemeral::{SetReceipt, SetTyping},
         keys::{ClaimKeys, SetCrossSigning, SignKeys, UploadKeys},
+        media::{AddMedia, CreateMedia},
         membership::{Change, ChangeMembership, ForgetRoom},
         presence::SetPresence,
         report::{Report, Subject},
@@ -37,8 +38,8 @@ use logcabin::{
         Class, Command, NewRecord, Offset, Origin, Stream,
         codec::Tip,
         command::{
-            AccountKind, DelayedOutcome, KINDS, PresenceState, ServerRestore, TokenHash, Tokens,
-            Transaction,
+            AccountKind, DelayedOutcome, FileHash, KINDS, PresenceState, ServerRestore, TokenHash,
+            Tokens, Transaction,
         },
     },
     state::State,
@@ -262,6 +263,26 @@ async fn fill(engine: &Engine) {
         subject: Subject::User(bob.clone()),
         reason: Some("gold".to_owned()),
         score: Some(-100),
+    });
+    for media_id in ["one", "two"] {
+        propose!(CreateMedia {
+            user_id: ann.clone(),
+            media_id: media_id.to_owned(),
+            expires_ms: 1_770_000_900_000,
+            now_ms: 1_770_000_000_000,
+            most: 2,
+        });
+    }
+    propose!(AddMedia {
+        media_id: "one".to_owned(),
+        given_out: true,
+        user_id: Some(ann.clone()),
+        hash: FileHash(*blake3::hash(b"gold").as_bytes()),
+        size: 4,
+        content_type: Some("text/plain".to_owned()),
+        name: Some("gold.txt".to_owned()),
+        now_ms: 1_770_000_000_000,
+        quota: 4,
     });
     for (number, version) in ROOM_VERSIONS.iter().enumerate() {
         let room_id = propose!(CreateRoom {

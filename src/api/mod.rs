@@ -10,15 +10,18 @@ mod device;
 pub(crate) mod directory;
 mod discovery;
 mod error;
+mod file;
 mod filter;
 mod keys;
 mod login;
+pub(crate) mod media;
 mod membership;
 mod old_sync;
 #[allow(dead_code, reason = "the pages are still to come")]
 mod page;
 mod password;
 pub(crate) mod presence;
+pub(crate) mod preview;
 pub(crate) mod profile;
 mod push;
 mod receipt;
@@ -79,6 +82,7 @@ pub(crate) struct Server {
     pub(crate) catalogue: directory::Catalogue,
     pub(crate) connections: Connections,
     pub(crate) epoch: Epoch,
+    pub(crate) media: media::Media,
     pub(crate) presence: Tracker,
     pub(crate) unread: Unread,
 }
@@ -205,6 +209,20 @@ pub(crate) fn endpoints(config: &Config) -> Table<Server> {
             REQUIRED,
             user_directory::mutual_rooms,
         )
+        // Media
+        .on_upload(config.media.max_upload_bytes, media::upload)
+        .on(media::create)
+        .on_upload(config.media.max_upload_bytes, media::upload_to)
+        .on(media::config)
+        .on_download(media::download)
+        .on_download(media::download_as)
+        .on_download(media::thumbnail)
+        .on_json(preview::preview)
+        .on(media::old_config)
+        .on_download(media::old_download)
+        .on_download(media::old_download_as)
+        .on_download(media::old_thumbnail)
+        .on_json(preview::old_preview)
         // Deprecated, and still called
         .raw(GET, "/_matrix/client/v3/initialSync", REQUIRED, old_sync::initial_sync)
         .raw(GET, "/_matrix/client/r0/initialSync", REQUIRED, old_sync::initial_sync)

@@ -12,6 +12,7 @@ pub mod directory;
 mod draft;
 pub mod ephemeral;
 pub mod keys;
+pub mod media;
 pub mod membership;
 mod powers;
 pub mod presence;
@@ -134,6 +135,15 @@ pub enum Refusal {
         /// In how many milliseconds the first of them is due.
         wait_ms: u64,
     },
+    /// The user has as many media ids without a file as they may.
+    #[error("the maximum number of media ids that nothing was uploaded to has been reached")]
+    TooManyUnused {
+        /// In how many milliseconds the first of them lapses.
+        wait_ms: u64,
+    },
+    /// There is a file under this media id.
+    #[error("there is a file under this media id already")]
+    CannotOverwriteMedia,
     /// The token is not in force (any more).
     #[error("the token is not known")]
     UnknownToken,

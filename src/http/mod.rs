@@ -27,6 +27,7 @@ mod caller;
 mod decode;
 mod edge;
 mod error;
+mod incoming;
 mod reply;
 pub(crate) mod serve;
 mod table;
@@ -47,6 +48,7 @@ pub(crate) use self::{
     caller::{Access, Appservice, Caller, Gate, Session},
     edge::Edge,
     error::{ApiError, AuthRequired, ErrorCode},
+    incoming::Incoming,
     reply::{Content, Reply},
     table::{RawRequest, Table, TableError},
 };

@@ -38,6 +38,7 @@ pub mod erasures;
 mod history;
 pub mod index;
 pub mod keys;
+pub mod media;
 pub mod memberships;
 pub mod names;
 pub mod presence;
@@ -52,6 +53,7 @@ pub use delayed::{Delayed, DelayedEvent};
 pub use erasures::Erasures;
 pub use history::History;
 pub use keys::Keys;
+pub use media::Media;
 pub use memberships::{Memberships, RoomMembership};
 pub use names::Names;
 pub use presence::Presence;
@@ -130,6 +132,8 @@ pub struct State {
     pub presence: Presence,
     /// Events that are to be sent later.
     pub delayed: Delayed,
+    /// What was uploaded.
+    pub media: Media,
     /// What is to be erased from the log, and what was.
     pub erasures: Erasures,
     /// Where each event is.
@@ -185,6 +189,7 @@ impl State {
         self.aliases.digest(&mut digest);
         self.presence.digest(&mut digest);
         self.delayed.digest(&mut digest);
+        self.media.digest(&mut digest);
         self.erasures.digest(&mut digest);
         self.events.digest(&mut digest);
         self.transactions.digest(&mut digest);
@@ -385,6 +390,14 @@ impl State {
             Command::DelayedFinish(body) => {
                 self.delayed.finish(body);
                 vec![Effect::Delayed]
+            }
+            Command::MediaCreate(body) => {
+                self.media.create(time_ms, body);
+                Vec::new()
+            }
+            Command::MediaUpload(body) => {
+                self.media.upload(offset, time_ms, body);
+                Vec::new()
             }
             Command::AliasSet(body) => {
                 self.aliases.set(offset, body);
