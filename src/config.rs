@@ -26,11 +26,11 @@ pub use value::{
     AdminContact, ArchiveDir, DeniedPassword, EraseAfter, FilePath, Hidden, IdentityServer,
     IdentityServerUrl, JsonTemplate, Lifetime, List, MailSecurity, OpenRegistration, OptionalFile,
     OptionalText, OwnRate, PathPrefix, PublicUrl, RedirectPrefix, Requirement, ServiceUrl,
-    SharedSecret, UserRate, WebUrl,
+    SharedSecret, Unauthenticated, UrlPattern, UserRate, WebUrl,
 };
 use value::{Given, Setting};
 
-use crate::{engine::SweepPolicy, rate::Rate, threepid::Pattern};
+use crate::{engine::SweepPolicy, media::network::Range, rate::Rate, threepid::Pattern};
 
 /// What comes before the name of each environment variable.
 const ENV_PREFIX: &str = "LOGCABIN_";
@@ -749,6 +749,42 @@ settings! {
         idle_seconds: u64 = 300, in 1..=86_400;
         /// Seconds after the last sync has ended after which a device counts as gone.
         offline_seconds: u64 = 30, in 1..=3600;
+    }
+
+    /// Uploaded files, and previews of pages.
+    media: Media {
+        /// The largest file that can be uploaded, in bytes.
+        max_upload_bytes: u64 = 100 * 1024 * 1024, in 1..=1_099_511_627_776;
+        /// How many bytes the files of one user may have together.
+        user_quota_bytes: u64 = 10 * 1024 * 1024 * 1024, in 0..=1_125_899_906_842_624;
+        /// How many addresses one user may have been given for files that are still to be uploaded.
+        unused_ids: usize = 20, in 0..=100_000;
+        /// Seconds after which such an address lapses if nothing was uploaded to it.
+        unused_seconds: u64 = 24 * 3600, in 1..=31_536_000;
+        /// What is served by the old paths (/_matrix/media), to anyone who knows the address, without an
+        /// access token: "none", "all", or what was uploaded before a moment. Clients that know Matrix 1.11
+        /// do not need them.
+        unauthenticated: Unauthenticated = Unauthenticated::None;
+        /// How many bytes of thumbnails are kept. The oldest are deleted, and made again when they are asked
+        /// for.
+        thumbnail_bytes: u64 = 1024 * 1024 * 1024, in 0..=1_125_899_906_842_624;
+        /// Seconds after which a file is deleted that nothing names: one that was being uploaded when the
+        /// server was killed, or of which the log lost the record in a restore.
+        orphan_seconds: u64 = 24 * 3600, in 0..=31_536_000;
+        /// Whether the server fetches pages of which clients want a preview. The users of a room then see
+        /// what a link leads to, and the site sees this server's address, not theirs.
+        url_previews: bool = true;
+        /// Addresses of your own networks from which previews may be fetched. All others that are not of the
+        /// public internet are refused, by whatever name they go.
+        preview_allowed_ranges: List<Range> = List::default();
+        /// Pages of which there are no previews.
+        preview_denied_urls: List<UrlPattern> = List::default();
+        /// The largest picture of a page that is fetched, in bytes; 0 fetches none.
+        preview_image_bytes: u64 = 5 * 1024 * 1024, in 0..=268_435_456;
+        /// How many bytes the pictures of all pages may have together. After that, previews have none.
+        preview_store_bytes: u64 = 1024 * 1024 * 1024, in 0..=1_125_899_906_842_624;
+        /// Seconds for which a preview is remembered.
+        preview_cache_seconds: u64 = 3600, in 1..=31_536_000;
     }
 
     /// Events that clients have sent later (MSC4140).

@@ -90,6 +90,60 @@ pub const REGISTRATION_TOKEN_BYTES: usize = 64;
 
 /// What the form of a page sends: some names, a password, the answer to a captcha.
 pub const FORM_BYTES: usize = 64 * 1024;
+/// The name of an uploaded file, and its type: each is in its record, and in a header of each download.
+pub const MEDIA_NAME_BYTES: usize = 1024;
+
+/// Uploads of one user that may be under way at a time. Each holds a file on the disk that counts towards
+/// no quota yet.
+pub(crate) const UPLOADS_AT_ONCE: usize = 16;
+
+/// How much of an upload is in memory before it is written, and of a download when it is read.
+pub(crate) const MEDIA_PIECE_BYTES: usize = 256 * 1024;
+
+/// The longest time that a download waits for what is still to be uploaded.
+pub(crate) const MEDIA_WAIT: Duration = Duration::from_secs(60);
+
+/// The largest file of which thumbnails are made: decoders read some formats into memory as a whole.
+pub const PICTURE_FILE_BYTES: u64 = 64 * 1024 * 1024;
+
+/// The largest picture of which thumbnails are made, decoded, in bytes: one of 44 million opaque pixels.
+pub const PICTURE_BYTES: u64 = 128 * 1024 * 1024;
+
+/// The longest side of a picture of which thumbnails are made.
+pub const PICTURE_SIDE: u32 = 32_768;
+
+/// The longest side of a thumbnail. Who asks for more is given the picture itself.
+pub const THUMBNAIL_SIDE: u32 = 2048;
+
+/// Frames of an animated thumbnail. Of an animation with more, its first frame is the thumbnail.
+pub const THUMBNAIL_FRAMES: usize = 500;
+
+/// How long the making of an animated thumbnail may take. After that the first frame is the thumbnail.
+pub const THUMBNAIL_TIME: Duration = Duration::from_secs(10);
+
+/// The largest animated thumbnail. Of an animation that makes a larger one, its first frame is the thumbnail.
+pub const THUMBNAIL_BYTES: usize = 8 * 1024 * 1024;
+
+/// Pictures that are decoded at a time: each may take some 300 MiB of memory for a while.
+pub const PICTURES_AT_ONCE: usize = 2;
+
+/// How much of a page is read for its preview. What a preview is made of stands at a page's beginning.
+pub(crate) const PREVIEW_PAGE_BYTES: usize = 2 * 1024 * 1024;
+
+/// Redirects that are followed for a preview.
+pub(crate) const PREVIEW_REDIRECTS: usize = 5;
+
+/// Pages that are fetched for previews at a time.
+pub(crate) const PREVIEWS_AT_ONCE: usize = 16;
+
+/// How many bytes of previews are kept in memory.
+pub(crate) const PREVIEW_CACHE_BYTES: u64 = 16 << 20;
+
+/// The longest text of a preview, in characters: clients show a few lines.
+pub(crate) const PREVIEW_TEXT_CHARS: usize = 1000;
+
+/// The longest address of which a preview is made.
+pub(crate) const PREVIEW_URL_BYTES: usize = 8192;
 
 /// Rooms on one page of a space's hierarchy.
 pub const HIERARCHY_ROOMS: usize = 50;

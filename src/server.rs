@@ -69,6 +69,9 @@ pub enum ServerError {
     /// The archive cannot be used.
     #[error("the archive cannot be used: {0}")]
     Archive(#[from] ArchiveError),
+    /// The directory of uploaded files cannot be used.
+    #[error("uploaded files cannot be kept: {0}")]
+    Media(io::Error),
     /// The search index cannot be kept.
     #[error("the search index cannot be kept: {0}")]
     Search(io::Error),
@@ -153,7 +156,9 @@ pub async fn run(
     let providers = Providers::load(&config, &api::sso_callback(&config), &outbound);
     let identity = engine.state().server();
     let private_key = identity.as_ref().map_or("", |identity| identity.private_key.expose());
+    let media = api::media::Media::open(&config)?;
     let app = Arc::new(api::Server {
+        media,
         messages,
         deliveries: api::Deliveries::default(),
         signer: Signer::new(private_key),
@@ -192,6 +197,7 @@ pub async fn run(
     // What became due while there was no server is sent now.
     let delayed = api::delayed::Sender(Arc::clone(&app));
     tokio::spawn(timers::keep(delayed, clock, shutdown.clone()));
+    tokio::spawn(api::media::sweep(Arc::clone(&app), shutdown.clone()));
     let sweeper = tokio::spawn(sweep(
         Arc::clone(&engine),
         Arc::clone(&log),

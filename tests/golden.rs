@@ -24,6 +24,7 @@ use logcabin::{
         ephemeral::{SetReceipt, SetTyping},
         key_backup::{DeleteBackup, PutKeys, RemoveKeys, SetBackup},
         keys::{ClaimKeys, SetCrossSigning, SignKeys, UploadKeys},
+        media::{AddMedia, CreateMedia},
         membership::{Change, ChangeMembership, ForgetRoom},
         presence::SetPresence,
         registration_token::{RemoveRegistrationToken, SetRegistrationToken},
@@ -46,7 +47,7 @@ use logcabin::{
         Class, Command, NewRecord, Offset, Origin, Stream,
         codec::Tip,
         command::{
-            AccountKind, BackedUpKey, DelayedOutcome, KINDS, PresenceState, Requirements,
+            AccountKind, BackedUpKey, DelayedOutcome, FileHash, KINDS, PresenceState, Requirements,
             ServerRestore, TokenHash, Tokens, Transaction, UnderWay,
         },
         threepid::{Medium, Purpose, Threepid},
@@ -382,6 +383,26 @@ async fn fill(engine: &Engine) {
         let position = Position { done: Offset::new(7), under_way };
         propose!(Advance { to: "appservice/irc".to_owned(), position });
     }
+    for media_id in ["one", "two"] {
+        propose!(CreateMedia {
+            user_id: ann.clone(),
+            media_id: media_id.to_owned(),
+            expires_ms: 1_770_000_900_000,
+            now_ms: 1_770_000_000_000,
+            most: 2,
+        });
+    }
+    propose!(AddMedia {
+        media_id: "one".to_owned(),
+        given_out: true,
+        user_id: Some(ann.clone()),
+        hash: FileHash(*blake3::hash(b"gold").as_bytes()),
+        size: 4,
+        content_type: Some("text/plain".to_owned()),
+        name: Some("gold.txt".to_owned()),
+        now_ms: 1_770_000_000_000,
+        quota: 4,
+    });
     for (number, version) in ROOM_VERSIONS.iter().enumerate() {
         let room_id = propose!(CreateRoom {
             room_id: format!("!room{number}:golden.example").try_into().unwrap(),

@@ -20,7 +20,7 @@ use crate::{
 const VERSIONS: [&str; 8] = ["r0.6.0", "r0.6.1", "v1.1", "v1.2", "v1.3", "v1.4", "v1.5", "v1.6"];
 
 /// What is served that is in a later version of the specification, or in none yet.
-const UNSTABLE_FEATURES: [&str; 7] = [
+const UNSTABLE_FEATURES: [&str; 9] = [
     // Sliding sync, on its unstable path alone (`api::sliding`).
     "org.matrix.simplified_msc3575",
     // Deleting account data.
@@ -29,6 +29,10 @@ const UNSTABLE_FEATURES: [&str; 7] = [
     "org.matrix.msc3952_intentional_mentions",
     // Relations of relations (v1.10).
     "org.matrix.msc3981",
+    // Uploads in two steps (v1.7).
+    "fi.mau.msc2246",
+    // Media for those who are logged in (v1.11).
+    "org.matrix.msc3916.stable",
     // Profile fields of any name (v1.16).
     "uk.tcpip.msc4133",
     "uk.tcpip.msc4133.stable",

@@ -70,6 +70,11 @@ impl From<Refusal> for ApiError {
             Refusal::GuestAccessForbidden => Self::new(ErrorCode::GuestAccessForbidden, text),
             // Registration asks for another one instead.
             Refusal::RegistrationToken => Self::new(ErrorCode::Unauthorized, text),
+            Refusal::TooManyUnused { wait_ms } => {
+                let retry_after = Some(std::time::Duration::from_millis(wait_ms.max(1)));
+                Self::new(ErrorCode::LimitExceeded { retry_after }, text)
+            }
+            Refusal::CannotOverwriteMedia => Self::new(ErrorCode::CannotOverwriteMedia, text),
             Refusal::UnknownToken => Self::unknown_token(false),
             Refusal::Broken => Self::internal("a decision panicked"),
             Refusal::Read(error) => error.into(),

@@ -13,6 +13,7 @@ mod device;
 pub(crate) mod directory;
 mod discovery;
 mod error;
+mod file;
 mod filter;
 pub(crate) mod guests;
 mod identity;
@@ -21,6 +22,7 @@ mod keys;
 mod login;
 mod login_page;
 mod login_token;
+pub(crate) mod media;
 mod membership;
 mod moderation;
 #[allow(dead_code, reason = "what sends messages is still to come")]
@@ -29,6 +31,7 @@ mod old_sync;
 mod page;
 mod password;
 pub(crate) mod presence;
+pub(crate) mod preview;
 pub(crate) mod profile;
 mod push;
 mod receipt;
@@ -113,6 +116,7 @@ pub(crate) struct Server {
     pub(crate) catalogue: directory::Catalogue,
     pub(crate) connections: Connections,
     pub(crate) epoch: Epoch,
+    pub(crate) media: media::Media,
     pub(crate) presence: Tracker,
     pub(crate) unread: Unread,
 }
@@ -312,6 +316,20 @@ pub(crate) fn endpoints(config: &Config) -> Table<Server> {
         .raw(GET, thirdparty::USERS[1], REQUIRED, thirdparty::users)
         .raw(GET, thirdparty::USERS[2], REQUIRED, thirdparty::users)
         .raw(GET, thirdparty::USERS[3], REQUIRED, thirdparty::users)
+        // Media
+        .on_upload(config.media.max_upload_bytes, media::upload)
+        .on(media::create)
+        .on_upload(config.media.max_upload_bytes, media::upload_to)
+        .on(media::config)
+        .on_download(media::download)
+        .on_download(media::download_as)
+        .on_download(media::thumbnail)
+        .on_json(preview::preview)
+        .on(media::old_config)
+        .on_download(media::old_download)
+        .on_download(media::old_download_as)
+        .on_download(media::old_thumbnail)
+        .on_json(preview::old_preview)
         // Deprecated, and still called
         .raw(GET, "/_matrix/client/v3/initialSync", REQUIRED, old_sync::initial_sync)
         .raw(GET, "/_matrix/client/r0/initialSync", REQUIRED, old_sync::initial_sync)

@@ -3,9 +3,10 @@
 use std::{fmt, net::SocketAddr, path::PathBuf};
 
 use ruma::{OwnedServerName, OwnedUserId};
+use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 use toml::{Value, de::DeValue};
 
-use crate::rate::Rate;
+use crate::{media::network::Range, push::glob::Glob, rate::Rate};
 
 /// A value as a source gives it.
 pub(super) enum Given<'a> {
@@ -171,7 +172,7 @@ impl Setting for FilePath {
     }
 }
 
-/// A list that may be empty; in the environment its values stand between commas, and there is at least one.
+/// A list that may be empty; in the environment its values stand between commas, and `none` is none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct List<T>(pub Vec<T>);
 
@@ -200,6 +201,7 @@ impl<T: Setting> Setting for List<T> {
 
     fn read(given: &Given<'_>) -> Option<Self> {
         match given {
+            Given::Text(text) if text.trim() == "none" => Some(Self::default()),
             Given::Toml(DeValue::Array(values)) if values.is_empty() => Some(Self::default()),
             given => Vec::read(given).map(Self),
         }
@@ -246,6 +248,105 @@ impl Setting for RedirectPrefix {
 
     fn to_toml(&self) -> Value {
         Value::String(self.0.to_string())
+    }
+}
+
+impl Setting for Range {
+    const ALLOWED: &'static str = "a list of addresses, or ranges of them, such as \"10.0.0.0/8\" or \
+                                   \"fd00::/8\" (none in the environment: \"none\")";
+
+    fn read(given: &Given<'_>) -> Option<Self> {
+        given.text()?.parse().ok()
+    }
+
+    fn to_toml(&self) -> Value {
+        Value::String(self.to_string())
+    }
+}
+
+/// A pattern of addresses on the web: of hosts, such as `*.example.org`, or, with a slash, of hosts with
+/// paths, such as `example.org/private/*`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UrlPattern(Box<str>);
+
+impl UrlPattern {
+    /// Whether it matches an address of this host and path.
+    #[must_use]
+    pub fn matches(&self, host: &str, path: &str) -> bool {
+        let pattern = Glob::new(&self.0);
+        let is = |text: &str| pattern.as_ref().is_some_and(|pattern| pattern.is(text));
+        if self.0.contains('/') { is(&format!("{host}{path}")) } else { is(host) }
+    }
+}
+
+impl Setting for UrlPattern {
+    const ALLOWED: &'static str = "a list of patterns such as \"*.example.org\" or \
+                                   \"example.org/private/*\", without \"https://\" (none in the \
+                                   environment: \"none\")";
+
+    fn read(given: &Given<'_>) -> Option<Self> {
+        let text = given.text()?;
+        let fine = |byte: u8| byte.is_ascii_alphanumeric() || b"*?.-_~/:[]%+=&@,;".contains(&byte);
+        let host = text.split('/').next()?;
+        (!host.is_empty() && !text.contains("://") && text.bytes().all(fine))
+            .then(|| Glob::new(text))
+            .flatten()
+            .map(|_| Self(text.into()))
+    }
+
+    fn to_toml(&self) -> Value {
+        Value::String(self.0.to_string())
+    }
+}
+
+/// What the paths serve that need no access token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unauthenticated {
+    /// Nothing.
+    None,
+    /// Everything.
+    All,
+    /// What was uploaded before this moment, in milliseconds since the Unix epoch.
+    Before(u64),
+}
+
+impl Unauthenticated {
+    /// Whether they serve what was uploaded at this time.
+    #[must_use]
+    pub const fn serves(self, time_ms: u64) -> bool {
+        match self {
+            Self::None => false,
+            Self::All => true,
+            Self::Before(moment) => time_ms < moment,
+        }
+    }
+}
+
+impl Setting for Unauthenticated {
+    const ALLOWED: &'static str = "\"none\", \"all\" or a moment such as \"2026-01-31T12:00:00Z\"";
+
+    fn read(given: &Given<'_>) -> Option<Self> {
+        match given.text()? {
+            "none" => Some(Self::None),
+            "all" => Some(Self::All),
+            moment => {
+                let moment = OffsetDateTime::parse(moment, &Rfc3339).ok()?;
+                let ms = moment.unix_timestamp_nanos() / 1_000_000;
+                u64::try_from(ms).ok().map(Self::Before)
+            }
+        }
+    }
+
+    fn to_toml(&self) -> Value {
+        Value::String(match self {
+            Self::None => "none".to_owned(),
+            Self::All => "all".to_owned(),
+            Self::Before(ms) => {
+                let nanoseconds = i128::from(*ms) * 1_000_000;
+                let moment = OffsetDateTime::from_unix_timestamp_nanos(nanoseconds).ok();
+                moment.and_then(|moment| moment.format(&Rfc3339).ok()).unwrap_or_default()
+            }
+        })
     }
 }
 

@@ -14,6 +14,7 @@ mod draft;
 pub mod ephemeral;
 pub mod key_backup;
 pub mod keys;
+pub mod media;
 pub mod membership;
 mod powers;
 pub mod presence;
@@ -180,6 +181,15 @@ pub enum Refusal {
     /// The registration token is used up, has expired, or is none.
     #[error("the registration token is not valid")]
     RegistrationToken,
+    /// The user has as many media ids without a file as they may.
+    #[error("the maximum number of media ids that nothing was uploaded to has been reached")]
+    TooManyUnused {
+        /// In how many milliseconds the first of them lapses.
+        wait_ms: u64,
+    },
+    /// There is a file under this media id.
+    #[error("there is a file under this media id already")]
+    CannotOverwriteMedia,
     /// The token is not in force (any more).
     #[error("the token is not known")]
     UnknownToken,

@@ -1,11 +1,12 @@
 //! The check of a whole log, and of what lies beside it.
 
-use std::path::Path;
+use std::{collections::BTreeSet, path::Path};
 
 use serde::Serialize;
 
 use super::{
     HistoryError,
+    look::grouped,
     progress::Progress,
     query::Counts,
     source::{Source, SourceError},
@@ -20,8 +21,9 @@ use crate::{
         sled::OpenError,
         verify::{Checker, Fault},
     },
+    media::store,
     record::{CHAIN_START, Offset, Record, codec::CodecError},
-    state::State,
+    state::{State, media::Stored},
 };
 
 /// How many records are compared with the archive at a time.
@@ -130,7 +132,11 @@ pub fn check(source: &Source, checkpoint: Option<&Checkpoint>) -> Result<Report,
         }
         progress.at(record.offset());
     }
+    let (server, files) = (walk.state.server(), walk.state.media.all());
     let mut report = walk.finish();
+    if let (Some(dir), Some(server)) = (source.dir(), server) {
+        check_media(&mut report, dir, &server.server_name, &files);
+    }
     if let Some(torn) = source.torn()? {
         let detail = format!(
             "the last {} bytes of {} are of an entry that was not finished, as a crash leaves it",
@@ -140,6 +146,36 @@ pub fn check(source: &Source, checkpoint: Option<&Checkpoint>) -> Result<Report,
         report.add("end", Outcome::Skipped, detail);
     }
     Ok(report)
+}
+
+/// Checks that each file that a record names is there, and is what it was, and adds what it finds to `report`.
+fn check_media(report: &mut Report, dir: &Path, server: &str, files: &[(Box<str>, Stored)]) {
+    const NAME: &str = "media";
+    let (mut good, mut bytes) = (BTreeSet::new(), 0);
+    for (media_id, stored) in files {
+        if good.contains(&stored.hash) {
+            continue;
+        }
+        match store::verify(dir, &stored.hash, stored.size) {
+            Ok(()) => {
+                good.insert(stored.hash);
+                bytes += stored.size;
+            }
+            Err(reason) => {
+                report.fail(NAME, stored.offset, format!("mxc://{server}/{media_id}: {reason}"));
+            }
+        }
+    }
+    if good.is_empty() && files.is_empty() {
+        report.add(NAME, Outcome::Skipped, "nothing was uploaded");
+    } else if !report.checks.iter().any(|check| check.name == NAME) {
+        let (files, bytes) = (grouped(good.len() as u64), grouped(bytes));
+        report.add(
+            NAME,
+            Outcome::Passed,
+            format!("all {files} files, of {bytes} bytes, are whole"),
+        );
+    }
 }
 
 /// The report of a log that does not open: what is wrong with it is all there is to say.
@@ -329,16 +365,16 @@ impl<'a> Walk<'a> {
 
     fn finish(self) -> Report {
         let mut report = self.report();
-        let count = super::look::grouped(report.records);
+        let count = grouped(report.records);
         let erased = match report.erased {
             0 => String::new(),
             erased => {
-                format!(", but for {} that were erased", super::look::grouped(erased))
+                format!(", but for {} that were erased", grouped(erased))
             }
         };
         let behind = match self.audit.behind() {
             0 => String::new(),
-            behind => format!("; {} more are to be erased here", super::look::grouped(behind)),
+            behind => format!("; {} more are to be erased here", grouped(behind)),
         };
         if let Err(error) = self.checker.clone().finish() {
             report.fail("chain", error.offset, error.to_string());

@@ -255,6 +255,18 @@ fn of_command(record: &Record, command: Command, who: String) -> (String, String
             };
             (who, text)
         }
+        Command::MediaCreate(body) => {
+            (body.user_id.to_string(), format!("was given the media id {}", body.media_id))
+        }
+        Command::MediaUpload(body) => {
+            let name = body.name.map_or_else(String::new, |name| format!(", \"{name}\""));
+            let of = body.content_type.map_or_else(String::new, |kind| format!(" of {kind}"));
+            let text = format!("{} ({} bytes{of}{name})", body.media_id, body.size);
+            match body.user_id {
+                Some(user_id) => (user_id.to_string(), format!("uploaded {text}")),
+                None => (who, format!("had the server fetch {text}")),
+            }
+        }
         Command::AliasSet(body) => {
             (body.creator.to_string(), format!("pointed {} at {}", body.alias, body.room_id))
         }

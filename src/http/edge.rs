@@ -18,9 +18,9 @@ use tracing::{Instrument as _, Level, Span, debug, error, field::Empty, info_spa
 use warp::reply::Response;
 
 use super::{
-    Access, ApiError, App, Appservice, Reply, Table, TableError, Who,
+    Access, ApiError, App, Appservice, Incoming, Reply, Table, TableError, Who,
     caller::access_token,
-    decode,
+    decode, incoming,
     table::{Body, Call, Route, Routes},
     throttle::Throttle,
 };
@@ -72,8 +72,8 @@ impl<A: App> Edge<A> {
     /// Answers one request.
     pub(super) async fn answer<S, D, E>(&self, inbound: Inbound<S>) -> Response
     where
-        S: Stream<Item = Result<D, E>> + Send,
-        D: Buf,
+        S: Stream<Item = Result<D, E>> + Send + 'static,
+        D: Buf + 'static,
         E: std::error::Error + Send + Sync + 'static,
     {
         let started = Instant::now();
@@ -106,8 +106,8 @@ impl<A: App> Edge<A> {
         request_id: &Arc<str>,
     ) -> Result<Reply, ApiError>
     where
-        S: Stream<Item = Result<D, E>> + Send,
-        D: Buf,
+        S: Stream<Item = Result<D, E>> + Send + 'static,
+        D: Buf + 'static,
         E: std::error::Error + Send + Sync + 'static,
     {
         let Inbound { method, uri, headers, peer, body } = inbound;
@@ -128,11 +128,15 @@ impl<A: App> Edge<A> {
         {
             self.throttle.check(class, who.session.as_ref(), client)?;
         }
+        let mut incoming = None;
         let body = match route.body {
             Body::None => Bytes::new(),
             Body::Json => decode::json_body(self.read(&headers, body, self.max_body_bytes).await?)?,
-            Body::Bytes(limit) => {
-                self.read(&headers, body, limit.unwrap_or(self.max_body_bytes)).await?
+            Body::Bytes => self.read(&headers, body, self.max_body_bytes).await?,
+            Body::Form => self.read(&headers, body, limits::FORM_BYTES).await?,
+            Body::File(limit) => {
+                incoming = Some(Incoming::new(body, declared(&headers), limit, self.body_timeout));
+                Bytes::new()
             }
         };
         let call = Call {
@@ -142,6 +146,7 @@ impl<A: App> Edge<A> {
             uri,
             headers,
             body,
+            incoming,
             request_id: Arc::clone(request_id),
             client,
             shutdown: self.shutdown.clone(),
@@ -210,22 +215,14 @@ impl<A: App> Edge<A> {
         let mut whole = Bytes::new();
         let mut parts = BytesMut::new();
         let mut length = 0_usize;
-        let declared: Option<usize> =
-            headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
         let drain = limit.saturating_add(limits::OVERSIZED_BODY_DRAIN);
-        if declared.is_some_and(|declared| declared > drain) {
+        if declared(headers).is_some_and(|declared| declared > drain as u64) {
             return Err(too_large(limit));
         }
         loop {
-            let next =
-                tokio::time::timeout(self.body_timeout, body.next()).await.map_err(|_| {
-                    ApiError::bad_request("The body did not arrive in time.")
-                        .with_status(StatusCode::REQUEST_TIMEOUT)
-                })?;
-            let Some(part) = next else { break };
-            let mut part = part.map_err(|error| {
-                ApiError::bad_request("The body ended early.").with_cause(error)
-            })?;
+            let next = tokio::time::timeout(self.body_timeout, body.next()).await;
+            let Some(part) = next.map_err(|_| incoming::late())? else { break };
+            let mut part = part.map_err(incoming::cut_off)?;
             let part = part.copy_to_bytes(part.remaining());
             length = length.saturating_add(part.len());
             if length > drain {
@@ -252,7 +249,12 @@ impl<A: App> Edge<A> {
 }
 
 fn too_large(limit: usize) -> ApiError {
-    ApiError::too_large(format!("The body is larger than {limit} bytes."))
+    incoming::too_large(limit as u64)
+}
+
+/// How long the body is, if the client says.
+fn declared(headers: &HeaderMap) -> Option<u64> {
+    headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok())
 }
 
 /// Tells the log of a failed request: this is the one place where that is done.
@@ -262,7 +264,10 @@ fn report(error: &ApiError) {
     // What another service failed to do is no fault of this one.
     if [StatusCode::SERVICE_UNAVAILABLE, StatusCode::BAD_GATEWAY].contains(&error.status()) {
         warn!(status, cause, "{error}");
-    } else if error.status().is_server_error() && error.status() != StatusCode::GATEWAY_TIMEOUT {
+    } else if error.status().is_server_error()
+        // Not this server's fault.
+        && !matches!(error.status(), StatusCode::GATEWAY_TIMEOUT | StatusCode::BAD_GATEWAY)
+    {
         error!(status, cause, "{error}");
     } else {
         // Not the sentence: it may quote what the client sent.

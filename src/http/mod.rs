@@ -28,6 +28,7 @@ mod class;
 mod decode;
 mod edge;
 mod error;
+mod incoming;
 mod reply;
 pub(crate) mod serve;
 mod table;
@@ -49,6 +50,7 @@ pub(crate) use self::{
     class::Class,
     edge::Edge,
     error::{ApiError, AuthRequired, ErrorCode},
+    incoming::Incoming,
     reply::{Content, Reply},
     table::{RawRequest, Rights, Table, TableError},
 };

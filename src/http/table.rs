@@ -13,14 +13,14 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use http::{HeaderMap, Method, Request, Uri};
 use matchit::Router;
-use ruma::api::{IncomingRequest, path_builder::PathBuilder as _};
+use ruma::api::{IncomingRequest, Metadata, path_builder::PathBuilder as _};
 use thiserror::Error;
 
 use super::{
-    Access, ApiError, Class, Cx, Gate, OpenTo, Reply, Session, Who,
+    Access, ApiError, Class, Cx, Gate, Incoming, OpenTo, Reply, Session, Who,
     decode::{self, Precheck},
 };
-use crate::{limits, shutdown::Shutdown};
+use crate::shutdown::Shutdown;
 
 /// To whom the endpoint of a method and a path is open: the path as it was registered, with the names of
 /// its parameters.
@@ -87,8 +87,12 @@ pub(super) enum Body {
     None,
     /// One JSON object, of at most the configured size.
     Json,
-    /// Any bytes, of at most the configured size, or this many.
-    Bytes(Option<usize>),
+    /// Any bytes, of at most the configured size.
+    Bytes,
+    /// What the form of a page sends.
+    Form,
+    /// A file of at most this many bytes, which the handler reads as it arrives.
+    File(u64),
 }
 
 /// A request on its way to a handler.
@@ -99,6 +103,8 @@ pub(super) struct Call<A> {
     pub(super) uri: Uri,
     pub(super) headers: HeaderMap,
     pub(super) body: Bytes,
+    /// The body that is read as it arrives, of endpoints that take one.
+    pub(super) incoming: Option<Incoming>,
     pub(super) request_id: Arc<str>,
     pub(super) client: IpAddr,
     pub(super) shutdown: Shutdown,
@@ -108,6 +114,9 @@ type Answer = BoxFuture<'static, Result<Reply, ApiError>>;
 /// Every handler has this one shape, so that the router knows nothing of request types. Decoding
 /// happens before the future is made: the future holds the typed request alone.
 type Handler<A> = dyn Fn(Call<A>, &[Cow<'_, str>]) -> Result<Answer, ApiError> + Send + Sync;
+
+/// What the handler of a request is told of its caller.
+type CallerOf<R> = <<R as Metadata>::Authentication as Gate>::Caller;
 
 /// One endpoint.
 pub(super) struct Route<A> {
@@ -168,23 +177,52 @@ impl<A: Send + Sync + 'static> Table<A> {
         })
     }
 
-    /// As [`Table::on`], for an endpoint whose body is a file of at most `max_bytes`.
+    /// As [`Table::on_json`], for an endpoint whose body is a file of at most `max_bytes`: the handler reads it
+    /// as it arrives, and finds none in the typed request.
     #[must_use]
-    pub(crate) fn on_upload<R, H, F>(self, max_bytes: usize, handler: H) -> Self
+    pub(crate) fn on_upload<R, H, F>(self, max_bytes: u64, handler: H) -> Self
     where
         R: IncomingRequest + Send + 'static,
         R::Authentication: Gate,
-        H: Fn(Cx<A, <R::Authentication as Gate>::Caller>, R) -> F + Copy + Send + Sync + 'static,
-        F: Future<Output = Result<R::OutgoingResponse, ApiError>> + Send + 'static,
+        H: Fn(Cx<A, <R::Authentication as Gate>::Caller>, R, Incoming) -> F
+            + Copy
+            + Send
+            + Sync
+            + 'static,
+        F: Future<Output = Result<Bytes, ApiError>> + Send + 'static,
     {
-        self.typed::<R>(Body::Bytes(Some(max_bytes)), move |cx, request: R| {
-            let answer = handler(cx, request);
-            Box::pin(async move { Reply::typed(answer.await?) })
+        self.of::<R>(Body::File(max_bytes), move |mut call, args, precheck| {
+            let incoming = call.incoming.take();
+            let incoming = incoming.ok_or_else(|| ApiError::internal("a body was lost"))?;
+            let (cx, request) = call.decode::<R>(args, precheck)?;
+            let answer = handler(cx, request, incoming);
+            Ok(Box::pin(async move { answer.await.map(Reply::json) }))
+        })
+    }
+
+    /// As [`Table::on`], for an endpoint whose response is a file: its handler is given the headers of the
+    /// request, too, and gives a reply.
+    #[must_use]
+    pub(crate) fn on_download<R, H, F>(self, handler: H) -> Self
+    where
+        R: IncomingRequest + Send + 'static,
+        R::Authentication: Gate,
+        H: Fn(Cx<A, <R::Authentication as Gate>::Caller>, R, HeaderMap) -> F
+            + Copy
+            + Send
+            + Sync
+            + 'static,
+        F: Future<Output = Result<Reply, ApiError>> + Send + 'static,
+    {
+        self.of::<R>(Body::None, move |call, args, precheck| {
+            let headers = call.headers.clone();
+            let (cx, request) = call.decode::<R>(args, precheck)?;
+            Ok(Box::pin(handler(cx, request, headers)))
         })
     }
 
     /// Registers a handler for requests that are not of the Matrix API, or whose responses are not
-    /// JSON: pages, health, inspection, media. A path under `/_matrix` is served under each prefix.
+    /// JSON: pages, health, inspection. A path under `/_matrix` is served under each prefix.
     ///
     /// The body is any bytes of at most the configured size, in [`Cx::body`].
     #[must_use]
@@ -199,7 +237,7 @@ impl<A: Send + Sync + 'static> Table<A> {
         H: Fn(Cx<A, Option<Session>>, RawRequest) -> F + Copy + Send + Sync + 'static,
         F: Future<Output = Result<Reply, ApiError>> + Send + 'static,
     {
-        let body = if method == Method::GET { Body::None } else { Body::Bytes(None) };
+        let body = if method == Method::GET { Body::None } else { Body::Bytes };
         let handler = raw_handler(handler);
         let open_to = (self.rights)(&method, path);
         let class = Class::of(&method, path, false);
@@ -259,7 +297,7 @@ impl<A: Send + Sync + 'static> Table<A> {
         H: Fn(Cx<A, Option<Session>>, RawRequest) -> F + Copy + Send + Sync + 'static,
         F: Future<Output = Result<Reply, ApiError>> + Send + 'static,
     {
-        let (access, body) = (Access::None, Body::Bytes(Some(limits::FORM_BYTES)));
+        let (access, body) = (Access::None, Body::Form);
         let handler = raw_handler(handler);
         let open_to = (self.rights)(&Method::POST, path);
         let class = Class::of(&Method::POST, path, true);
@@ -292,20 +330,30 @@ impl<A: Send + Sync + 'static> Table<A> {
         R: IncomingRequest + Send + 'static,
         R::Authentication: Gate,
     {
+        self.of::<R>(body, move |call, args, precheck| {
+            let (cx, request) = call.decode::<R>(args, precheck)?;
+            Ok(handler(cx, request))
+        })
+    }
+
+    /// Registers what answers the requests that ruma's metadata of `R` describes.
+    fn of<R>(
+        self,
+        body: Body,
+        answer: impl Fn(Call<A>, &[Cow<'_, str>], Option<Precheck>) -> Result<Answer, ApiError>
+        + Send
+        + Sync
+        + 'static,
+    ) -> Self
+    where
+        R: IncomingRequest,
+        R::Authentication: Gate,
+    {
         let paths: Vec<&'static str> = R::PATH_BUILDER.all_paths().collect();
         // The newest path comes last: the one to show in logs.
         let path = paths.last().copied().unwrap_or_default();
         let precheck: Option<Precheck> = decode::precheck(&R::METHOD, path);
-        let handler: Box<Handler<A>> = Box::new(move |mut call, args| {
-            let caller = <R::Authentication as Gate>::caller(std::mem::take(&mut call.who))
-                .ok_or_else(ApiError::missing_token)?;
-            let mut http = Request::new(&call.body[..]);
-            *http.method_mut() = std::mem::take(&mut call.method);
-            *http.uri_mut() = call.uri.clone();
-            *http.headers_mut() = std::mem::take(&mut call.headers);
-            let request = decode::request::<R>(http, args, precheck)?;
-            Ok(handler(call.into_cx(caller), request))
-        });
+        let handler: Box<Handler<A>> = Box::new(move |call, args| answer(call, args, precheck));
         let access = <R::Authentication as Gate>::ACCESS;
         let open_to = (self.rights)(&R::METHOD, path);
         let class = Class::of(&R::METHOD, path, R::RATE_LIMITED);
@@ -357,6 +405,26 @@ fn aliases(prefixes: &[String], path: &str) -> Vec<String> {
 }
 
 impl<A> Call<A> {
+    /// The typed request, and what its handler is given besides.
+    fn decode<R>(
+        mut self,
+        args: &[Cow<'_, str>],
+        precheck: Option<Precheck>,
+    ) -> Result<(Cx<A, CallerOf<R>>, R), ApiError>
+    where
+        R: IncomingRequest,
+        R::Authentication: Gate,
+    {
+        let caller = <R::Authentication as Gate>::caller(std::mem::take(&mut self.who))
+            .ok_or_else(ApiError::missing_token)?;
+        let mut http = Request::new(&self.body[..]);
+        *http.method_mut() = std::mem::take(&mut self.method);
+        *http.uri_mut() = self.uri.clone();
+        *http.headers_mut() = std::mem::take(&mut self.headers);
+        let request = decode::request::<R>(http, args, precheck)?;
+        Ok((self.into_cx(caller), request))
+    }
+
     fn into_cx<C>(self, caller: C) -> Cx<A, C> {
         Cx {
             app: self.app,

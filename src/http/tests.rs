@@ -139,8 +139,21 @@ async fn send(
 async fn upload(
     _: Cx<Fake>,
     request: create_content::v3::Request,
-) -> Result<create_content::v3::Response, ApiError> {
-    Ok(create_content::v3::Response::new(format!("mxc://x/{}", request.file.len()).into()))
+    mut incoming: Incoming,
+) -> Result<Bytes, ApiError> {
+    assert!(request.file.is_empty());
+    let mut length = 0;
+    loop {
+        match incoming.next().await {
+            Ok(Some(piece)) => length += piece.len(),
+            Ok(None) => break,
+            Err(error) => {
+                incoming.drain().await;
+                return Err(error);
+            }
+        }
+    }
+    Ok(format!("{{\"content_uri\":\"mxc://x/{length}\"}}").into())
 }
 
 async fn download(cx: Cx<Fake, Option<Session>>, request: RawRequest) -> Result<Reply, ApiError> {

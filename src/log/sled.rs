@@ -896,7 +896,7 @@ pub(crate) fn make_private_dir(path: &Path) -> Result<(), OpenError> {
 }
 
 /// The bytes that an ordinary user may still write on the disk of `path`.
-fn free_bytes(path: &Path) -> io::Result<u64> {
+pub(crate) fn free_bytes(path: &Path) -> io::Result<u64> {
     let stat = rustix::fs::statvfs(path)?;
     Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
 }

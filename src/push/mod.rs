@@ -4,7 +4,7 @@
 //! Nothing of this is written when an event is sent. [`Judge`] answers for one event under the rules
 //! of its moment, and [`Unread`] counts, for the one who asks, what came since they read.
 
-mod glob;
+pub(crate) mod glob;
 mod judge;
 mod levels;
 mod rules;

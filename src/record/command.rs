@@ -211,6 +211,10 @@ commands! {
     DelayedRestart(DelayedRestart) = "delayed.restart" version 1 Rewindable;
     /// A scheduled event was sent, cancelled, or could not be sent.
     DelayedFinish(DelayedFinish) = "delayed.finish" version 1 Rewindable;
+    /// A media id was given out, for a file to be uploaded to.
+    MediaCreate(MediaCreate) = "media.create" version 1 Rewindable;
+    /// A file was uploaded.
+    MediaUpload(MediaUpload) = "media.upload" version 1 Rewindable;
     /// An alias was pointed at a room.
     AliasSet(AliasSet) = "alias.set" version 1 Rewindable;
     /// An alias was removed.
@@ -973,6 +977,37 @@ pub enum DelayedOutcome {
     },
 }
 
+/// Payload of `media.create`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct MediaCreate {
+    /// The id: what follows the server's name in `mxc://`.
+    pub media_id: String,
+    /// Who may upload to it.
+    pub user_id: OwnedUserId,
+    /// When the id lapses if nothing was uploaded, in milliseconds since the Unix epoch.
+    pub expires_ms: u64,
+}
+
+/// Payload of `media.upload`. The bytes are durable in the media store before this is appended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MediaUpload {
+    /// The id: what follows the server's name in `mxc://`.
+    pub media_id: String,
+    /// Who uploaded it; none for what the server fetched by itself, for a preview of a page.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user_id: Option<OwnedUserId>,
+    /// blake3 of the file, which is its name in the store.
+    pub hash: FileHash,
+    /// Its length in bytes.
+    pub size: u64,
+    /// Its type, as the uploader says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub content_type: Option<String>,
+    /// Its name, as the uploader says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+}
+
 /// Payload of `alias.set`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct AliasSet {
@@ -1051,6 +1086,49 @@ impl<T: Into<String>> From<T> for Secret {
 impl std::fmt::Debug for Secret {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("(secret)")
+    }
+}
+
+/// blake3 of a file, written as hex: its name in the media store.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FileHash(pub [u8; 32]);
+
+impl FileHash {
+    /// The hash with these 64 hexadecimal digits, in lower case.
+    #[must_use]
+    pub fn from_hex(hex: &str) -> Option<Self> {
+        let hash = blake3::Hash::from_hex(hex).ok().map(|hash| Self(*hash.as_bytes()));
+        hash.filter(|hash| hash.to_string() == hex)
+    }
+}
+
+impl From<blake3::Hash> for FileHash {
+    fn from(hash: blake3::Hash) -> Self {
+        Self(*hash.as_bytes())
+    }
+}
+
+impl std::fmt::Display for FileHash {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&blake3::Hash::from_bytes(self.0).to_hex())
+    }
+}
+
+impl std::fmt::Debug for FileHash {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{self}")
+    }
+}
+
+impl Serialize for FileHash {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        hex::serialize(&self.0, serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for FileHash {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        hex::deserialize(deserializer).map(Self)
     }
 }
 

@@ -126,6 +126,13 @@ impl Stream {
         Self(format!("registration_token/{}", token.start()).into())
     }
 
+    /// The stream of what a local user uploads: what they have in all is decided on it. Without a user,
+    /// that of what the server fetches by itself.
+    #[must_use]
+    pub fn media(user_id: Option<&UserId>) -> Self {
+        Self(format!("media/{}", user_id.map_or("", UserId::localpart)).into())
+    }
+
     /// The stream of a room alias.
     #[must_use]
     pub fn alias(alias: &RoomAliasId) -> Self {

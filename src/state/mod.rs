@@ -40,6 +40,7 @@ pub mod erasures;
 mod history;
 pub mod index;
 pub mod keys;
+pub mod media;
 pub mod memberships;
 pub mod names;
 pub mod presence;
@@ -59,6 +60,7 @@ pub use deliveries::Deliveries;
 pub use erasures::Erasures;
 pub use history::History;
 pub use keys::Keys;
+pub use media::Media;
 pub use memberships::{Memberships, RoomMembership};
 pub use names::Names;
 pub use presence::Presence;
@@ -152,6 +154,8 @@ pub struct State {
     pub delayed: Delayed,
     /// How far those outside have been told.
     pub deliveries: Deliveries,
+    /// What was uploaded.
+    pub media: Media,
     /// What is to be erased from the log, and what was.
     pub erasures: Erasures,
     /// Where each event is.
@@ -212,6 +216,7 @@ impl State {
         self.presence.digest(&mut digest);
         self.delayed.digest(&mut digest);
         self.deliveries.digest(&mut digest);
+        self.media.digest(&mut digest);
         self.erasures.digest(&mut digest);
         self.events.digest(&mut digest);
         self.transactions.digest(&mut digest);
@@ -464,6 +469,14 @@ impl State {
             Command::DelayedFinish(body) => {
                 self.delayed.finish(body);
                 vec![Effect::Delayed]
+            }
+            Command::MediaCreate(body) => {
+                self.media.create(time_ms, body);
+                Vec::new()
+            }
+            Command::MediaUpload(body) => {
+                self.media.upload(offset, time_ms, body);
+                Vec::new()
             }
             Command::AliasSet(body) => {
                 self.aliases.set(offset, body);

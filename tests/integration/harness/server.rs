@@ -165,6 +165,17 @@ impl TestServer {
         self.output.lock().expect("no test thread panicked while it printed").clone()
     }
 
+    /// The most memory that the server has taken so far, in bytes.
+    pub(crate) fn peak_memory(&self) -> u64 {
+        let child = self.child.as_ref().expect("the server runs");
+        let id = serving_process(child, !self.wrapper.is_empty()).expect("the server runs");
+        let status = fs::read_to_string(format!("/proc/{id}/status")).expect("the server runs");
+        let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+        let peak = peak.and_then(|peak| peak.trim().strip_suffix("kB")?.trim().parse().ok());
+        let kilobytes: u64 = peak.unwrap_or_else(|| panic!("no peak of memory in {status}"));
+        1024 * kilobytes
+    }
+
     /// Kills the server with SIGKILL: it gets no chance to write anything more.
     pub(crate) fn kill9(&mut self) {
         self.signal("KILL");

@@ -1,0 +1,523 @@
+//! Thumbnails: from a picture and a wish to the bytes of a smaller one.
+//!
+//! Pictures are hostile input. What a header promises is held against the limits before anything is decoded,
+//! and whoever calls does so off the async threads, a few at a time, where a panic of a decoder is one
+//! failed thumbnail.
+
+use std::{
+    fs::File,
+    io::{self, BufRead, BufReader, Cursor, Read as _, Seek},
+    path::Path,
+    time::Instant,
+};
+
+use image::{
+    AnimationDecoder, DynamicImage, ExtendedColorType, ImageDecoder, ImageEncoder as _, ImageError,
+    ImageFormat, ImageReader, Limits, RgbaImage,
+    codecs::{
+        gif::GifDecoder, jpeg::JpegEncoder, png::PngDecoder, png::PngEncoder, webp::WebPDecoder,
+    },
+    imageops::FilterType,
+    metadata::{LoopCount, Orientation},
+};
+
+use super::webp::Animation;
+use crate::limits;
+
+/// How good the JPEGs are.
+const JPEG_QUALITY: u8 = 85;
+
+/// How a picture is brought to a size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Method {
+    /// Cut to the aspect of the size, from its middle.
+    Crop,
+    /// Kept whole: as large as fits into the size.
+    Scale,
+}
+
+/// A thumbnail that is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Wish {
+    /// The width, in pixels.
+    pub width: u32,
+    /// The height, in pixels.
+    pub height: u32,
+    /// How.
+    pub method: Method,
+    /// Whether it is to move, if the picture does.
+    pub animated: bool,
+}
+
+/// The sizes that the specification recommends, each made once a picture is uploaded (client-server API,
+/// "Thumbnails").
+pub const USUAL: [Wish; 5] = [
+    usual(32, 32, Method::Crop),
+    usual(96, 96, Method::Crop),
+    usual(320, 240, Method::Scale),
+    usual(640, 480, Method::Scale),
+    usual(800, 600, Method::Scale),
+];
+
+const fn usual(width: u32, height: u32, method: Method) -> Wish {
+    Wish { width, height, method, animated: false }
+}
+
+impl Wish {
+    /// The wish whose thumbnail is given for this one: the next larger of the usual sizes, if one has the
+    /// same shape.
+    #[must_use]
+    pub fn rounded(self) -> Self {
+        let fits = |usual: &&Self| {
+            let square = self.width == self.height;
+            usual.method == self.method
+                && (self.method == Method::Scale || square)
+                && usual.width >= self.width
+                && usual.height >= self.height
+        };
+        let usual = USUAL.iter().find(fits).copied().unwrap_or(self);
+        Self { animated: self.animated, ..usual }
+    }
+
+    /// What the thumbnail is called in the store, but for the end that says its format.
+    #[must_use]
+    pub fn name(self) -> String {
+        let method = match self.method {
+            Method::Crop => "crop",
+            Method::Scale => "scale",
+        };
+        let animated = if self.animated { "-animated" } else { "" };
+        format!("{}x{}-{method}{animated}", self.width, self.height)
+    }
+}
+
+/// The formats of pictures that are read, and of thumbnails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// JPEG.
+    Jpeg,
+    /// PNG, also such as move.
+    Png,
+    /// GIF.
+    Gif,
+    /// WebP.
+    Webp,
+}
+
+impl Format {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Jpeg, Self::Png, Self::Gif, Self::Webp];
+
+    /// The content type.
+    #[must_use]
+    pub const fn content_type(self) -> &'static str {
+        match self {
+            Self::Jpeg => "image/jpeg",
+            Self::Png => "image/png",
+            Self::Gif => "image/gif",
+            Self::Webp => "image/webp",
+        }
+    }
+
+    /// The end of a file's name.
+    #[must_use]
+    pub const fn extension(self) -> &'static str {
+        match self {
+            Self::Jpeg => "jpg",
+            Self::Png => "png",
+            Self::Gif => "gif",
+            Self::Webp => "webp",
+        }
+    }
+
+    const fn of(format: ImageFormat) -> Option<Self> {
+        match format {
+            ImageFormat::Jpeg => Some(Self::Jpeg),
+            ImageFormat::Png => Some(Self::Png),
+            ImageFormat::Gif => Some(Self::Gif),
+            ImageFormat::WebP => Some(Self::Webp),
+            _ => None,
+        }
+    }
+}
+
+/// What answers a wish.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Thumbnail {
+    /// The picture itself, which is not larger.
+    Original(Format),
+    /// These bytes.
+    Made(Format, Vec<u8>),
+}
+
+/// Why there is no thumbnail.
+#[derive(Debug, thiserror::Error)]
+pub enum PictureError {
+    /// It is not a picture of a format that is read.
+    #[error("not a picture of a known format")]
+    NotAPicture,
+    /// It is larger than is decoded.
+    #[error("the picture is too large")]
+    TooLarge,
+    /// It cannot be decoded.
+    #[error("the picture is broken: {0}")]
+    Broken(String),
+    /// The file cannot be read.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+impl From<ImageError> for PictureError {
+    fn from(error: ImageError) -> Self {
+        match error {
+            ImageError::Limits(_) => Self::TooLarge,
+            error => Self::Broken(error.to_string()),
+        }
+    }
+}
+
+/// What a picture's header says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct About {
+    /// Its format.
+    pub format: Format,
+    /// Its width and height as it is shown, in pixels.
+    pub size: (u32, u32),
+}
+
+/// Reads the header of a picture.
+///
+/// # Errors
+/// When it is none, or too large to be decoded.
+pub fn about(bytes: &[u8]) -> Result<About, PictureError> {
+    let (format, mut decoder) = open(Cursor::new(bytes))?;
+    let orientation = decoder.orientation().unwrap_or(Orientation::NoTransforms);
+    Ok(About { format, size: turned(decoder.dimensions(), orientation) })
+}
+
+/// Whether the picture in a file moves.
+///
+/// # Errors
+/// When it is not a picture, or too large to be decoded.
+pub fn moves(path: &Path) -> Result<bool, PictureError> {
+    let (format, _) = open(source(path)?)?;
+    moves_as(format, source(path)?)
+}
+
+/// Makes thumbnails of the picture in a file, one for each wish. It takes time and memory: see the top of
+/// this module.
+///
+/// # Errors
+/// When there can be none.
+pub fn thumbnails(path: &Path, wishes: &[Wish]) -> Result<Vec<Thumbnail>, PictureError> {
+    let (format, mut decoder) = open(source(path)?)?;
+    let orientation = decoder.orientation().unwrap_or(Orientation::NoTransforms);
+    let size = turned(decoder.dimensions(), orientation);
+    let profile = decoder.icc_profile().ok().flatten().filter(|profile| is_rgb(profile));
+    let moves = moves_as(format, source(path)?)?;
+    let mut decoder = Some(decoder);
+    let mut decoded = None;
+    let mut answer = |wish: &Wish| {
+        let plan = Plan::of(size, *wish);
+        if moves && wish.animated {
+            let Some(plan) = plan else { return Ok(Thumbnail::Original(format)) };
+            match animate(format, source(path)?, plan)? {
+                // A smaller picture that takes more bytes serves nobody.
+                Some(made) if made.len() as u64 >= std::fs::metadata(path)?.len() => {
+                    return Ok(Thumbnail::Original(format));
+                }
+                Some(made) => return Ok(Thumbnail::Made(Format::Webp, made)),
+                None => {}
+            }
+        }
+        let plan = match plan {
+            Some(plan) => plan,
+            // What moves is never given to who has not asked for that: its first picture is.
+            None if moves => Plan::whole(size),
+            None => return Ok(Thumbnail::Original(format)),
+        };
+        if let Some(decoder) = decoder.take() {
+            decoded = Some(DynamicImage::from_decoder(decoder)?);
+        }
+        let broken = || PictureError::Broken("it could not be decoded before".to_owned());
+        let decoded = decoded.as_ref().ok_or_else(broken)?;
+        let mut picture = plan.turned(orientation).carry_out(decoded);
+        picture.apply_orientation(orientation);
+        let (format, bytes) = encode(&picture, profile.clone())?;
+        Ok(Thumbnail::Made(format, bytes))
+    };
+    wishes.iter().map(&mut answer).collect()
+}
+
+fn source(path: &Path) -> Result<BufReader<File>, PictureError> {
+    let file = BufReader::new(File::open(path)?);
+    if file.get_ref().metadata()?.len() > limits::PICTURE_FILE_BYTES {
+        let mut start = Vec::new();
+        file.take(64).read_to_end(&mut start)?;
+        let known = image::guess_format(&start).ok().and_then(Format::of);
+        return Err(known.map_or(PictureError::NotAPicture, |_| PictureError::TooLarge));
+    }
+    Ok(file)
+}
+
+/// A decoder of a picture that is within the limits.
+fn open<'a>(
+    source: impl BufRead + Seek + 'a,
+) -> Result<(Format, impl ImageDecoder + 'a), PictureError> {
+    let mut reader = ImageReader::new(source).with_guessed_format()?;
+    let format = reader.format().and_then(Format::of).ok_or(PictureError::NotAPicture)?;
+    reader.limits(bounds());
+    let decoder = reader.into_decoder()?;
+    let (width, height) = decoder.dimensions();
+    if width == 0 || height == 0 {
+        return Err(PictureError::Broken("it has no pixels".to_owned()));
+    }
+    if decoder.total_bytes() > limits::PICTURE_BYTES {
+        return Err(PictureError::TooLarge);
+    }
+    Ok((format, decoder))
+}
+
+fn bounds() -> Limits {
+    let mut limits = Limits::default();
+    limits.max_image_width = Some(limits::PICTURE_SIDE);
+    limits.max_image_height = Some(limits::PICTURE_SIDE);
+    // Decoders keep a second copy of some pictures.
+    limits.max_alloc = Some(2 * limits::PICTURE_BYTES);
+    limits
+}
+
+/// Whether the picture has more than one frame.
+fn moves_as(format: Format, source: impl BufRead + Seek) -> Result<bool, PictureError> {
+    Ok(match format {
+        Format::Jpeg => false,
+        Format::Png => PngDecoder::with_limits(source, bounds())?.is_apng()?,
+        Format::Webp => WebPDecoder::new(source)?.has_animation(),
+        Format::Gif => {
+            let mut decoder = GifDecoder::new(source)?;
+            decoder.set_limits(bounds())?;
+            // A second frame that is broken is none.
+            decoder.into_frames().take(2).filter(Result::is_ok).count() == 2
+        }
+    })
+}
+
+/// The thumbnail of a picture that moves; `None` if there are too many frames of it, or too large ones.
+fn animate(
+    format: Format,
+    source: impl BufRead + Seek,
+    plan: Plan,
+) -> Result<Option<Vec<u8>>, PictureError> {
+    match format {
+        Format::Jpeg => Ok(None),
+        Format::Png => animate_frames(PngDecoder::with_limits(source, bounds())?.apng()?, plan),
+        Format::Webp => animate_frames(WebPDecoder::new(source)?, plan),
+        Format::Gif => {
+            let mut decoder = GifDecoder::new(source)?;
+            decoder.set_limits(bounds())?;
+            animate_frames(decoder, plan)
+        }
+    }
+}
+
+fn animate_frames<'a>(
+    decoder: impl AnimationDecoder<'a>,
+    plan: Plan,
+) -> Result<Option<Vec<u8>>, PictureError> {
+    let began = Instant::now();
+    let times = match decoder.loop_count() {
+        LoopCount::Infinite => 0,
+        LoopCount::Finite(times) => u16::try_from(times.get()).unwrap_or(u16::MAX),
+    };
+    let mut animation = Animation::new(plan.size);
+    for (number, frame) in decoder.into_frames().enumerate() {
+        let frame = match frame {
+            Ok(frame) => frame,
+            // As browsers do: what can be shown is.
+            Err(_) if number > 0 => break,
+            Err(error) => return Err(error.into()),
+        };
+        let (numerator, denominator) = frame.delay().numer_denom_ms();
+        let frame: RgbaImage = plan.carry_out(&frame.into_buffer().into()).into_rgba8();
+        animation.add(&frame, numerator / denominator.max(1))?;
+        if number >= limits::THUMBNAIL_FRAMES
+            || animation.len() > limits::THUMBNAIL_BYTES
+            || began.elapsed() > limits::THUMBNAIL_TIME
+        {
+            return Ok(None);
+        }
+    }
+    Ok((!animation.is_empty()).then(|| animation.finish(times)))
+}
+
+/// A picture as JPEG, or as PNG if one can see through it.
+fn encode(
+    picture: &DynamicImage,
+    profile: Option<Vec<u8>>,
+) -> Result<(Format, Vec<u8>), PictureError> {
+    let mut bytes = Vec::new();
+    let (width, height) = (picture.width(), picture.height());
+    if picture.color().has_alpha() {
+        let picture = picture.to_rgba8();
+        if picture.pixels().any(|pixel| pixel.0[3] != u8::MAX) {
+            let mut encoder = PngEncoder::new(&mut bytes);
+            if let Some(profile) = profile {
+                let _ = encoder.set_icc_profile(profile);
+            }
+            encoder.write_image(&picture, width, height, ExtendedColorType::Rgba8)?;
+            return Ok((Format::Png, bytes));
+        }
+    }
+    let mut encoder = JpegEncoder::new_with_quality(&mut bytes, JPEG_QUALITY);
+    if let Some(profile) = profile {
+        // Without it the colours are a little off, and nothing else.
+        let _ = encoder.set_icc_profile(profile);
+    }
+    encoder.write_image(&picture.to_rgb8(), width, height, ExtendedColorType::Rgb8)?;
+    Ok((Format::Jpeg, bytes))
+}
+
+/// Whether a colour profile is one for red, green and blue, as thumbnails have.
+fn is_rgb(profile: &[u8]) -> bool {
+    profile.get(16..20) == Some(b"RGB ")
+}
+
+const fn swaps_sides(orientation: Orientation) -> bool {
+    use Orientation::{Rotate90, Rotate90FlipH, Rotate270, Rotate270FlipH};
+    matches!(orientation, Rotate90 | Rotate270 | Rotate90FlipH | Rotate270FlipH)
+}
+
+const fn turned(size: (u32, u32), orientation: Orientation) -> (u32, u32) {
+    if swaps_sides(orientation) { (size.1, size.0) } else { size }
+}
+
+/// What is done to a picture: a part of it, around its middle, is brought to a size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Plan {
+    part: (u32, u32),
+    size: (u32, u32),
+}
+
+impl Plan {
+    /// How a picture of this size answers the wish. `None` if it is not larger: nothing is ever made larger.
+    fn of(source: (u32, u32), wish: Wish) -> Option<Self> {
+        let (width, height) = source;
+        if width <= wish.width && height <= wish.height
+            || wish.width.max(wish.height) > limits::THUMBNAIL_SIDE
+        {
+            return None;
+        }
+        Some(match wish.method {
+            Method::Scale => Self { part: source, size: fit(source, (wish.width, wish.height)) },
+            Method::Crop => {
+                let part = fit((wish.width, wish.height), source);
+                let size = (part.0.min(wish.width), part.1.min(wish.height));
+                // A picture that is too small for one side only: that side decides.
+                Self { part, size }
+            }
+        })
+    }
+
+    const fn whole(size: (u32, u32)) -> Self {
+        Self { part: size, size }
+    }
+
+    const fn turned(self, orientation: Orientation) -> Self {
+        Self { part: turned(self.part, orientation), size: turned(self.size, orientation) }
+    }
+
+    fn carry_out(self, picture: &DynamicImage) -> DynamicImage {
+        let (width, height) = (picture.width(), picture.height());
+        let part = (self.part.0.min(width), self.part.1.min(height));
+        let size = (self.size.0.min(part.0), self.size.1.min(part.1));
+        if part == (width, height) {
+            if size == part {
+                return picture.clone();
+            }
+            return picture.resize_exact(size.0, size.1, FilterType::CatmullRom);
+        }
+        let part = picture.crop_imm((width - part.0) / 2, (height - part.1) / 2, part.0, part.1);
+        part.resize_exact(size.0, size.1, FilterType::CatmullRom)
+    }
+}
+
+/// The largest size of the aspect of `shape` that fits into `bounds`, of one pixel at least.
+fn fit(shape: (u32, u32), bounds: (u32, u32)) -> (u32, u32) {
+    let (width, height) = (u64::from(shape.0.max(1)), u64::from(shape.1.max(1)));
+    let (most_width, most_height) = (u64::from(bounds.0), u64::from(bounds.1));
+    let rounded = |of: u64, by: u64| (of + by / 2) / by;
+    let (fit_width, fit_height) = if most_width * height <= most_height * width {
+        (most_width, rounded(most_width * height, width))
+    } else {
+        (rounded(most_height * width, height), most_height)
+    };
+    let side = |side: u64, most: u64| u32::try_from(side.clamp(1, most.max(1))).unwrap_or(1);
+    (side(fit_width, most_width), side(fit_height, most_height))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn wish(width: u32, height: u32, method: Method) -> Wish {
+        usual(width, height, method)
+    }
+
+    #[test]
+    fn wishes_are_rounded_up_to_the_usual_sizes() {
+        let rounded = |width, height, method| {
+            let wish = wish(width, height, method).rounded();
+            (wish.width, wish.height)
+        };
+        assert_eq!(rounded(32, 32, Method::Crop), (32, 32));
+        assert_eq!(rounded(33, 33, Method::Crop), (96, 96));
+        assert_eq!(rounded(97, 97, Method::Crop), (97, 97));
+        assert_eq!(rounded(40, 20, Method::Crop), (40, 20));
+        assert_eq!(rounded(10, 10, Method::Scale), (320, 240));
+        assert_eq!(rounded(320, 241, Method::Scale), (640, 480));
+        assert_eq!(rounded(801, 1, Method::Scale), (801, 1));
+    }
+
+    #[test]
+    fn a_picture_is_cut_or_scaled() {
+        let plan = |source, wish| Plan::of(source, wish).map(|plan| (plan.part, plan.size));
+        let scale = wish(320, 240, Method::Scale);
+        assert_eq!(plan((3200, 1200), scale), Some(((3200, 1200), (320, 120))));
+        assert_eq!(plan((1200, 3200), scale), Some(((1200, 3200), (90, 240))));
+        assert_eq!(plan((10_000, 1), scale), Some(((10_000, 1), (320, 1))));
+        assert_eq!(plan((320, 240), scale), None);
+        let crop = wish(96, 96, Method::Crop);
+        assert_eq!(plan((300, 200), crop), Some(((200, 200), (96, 96))));
+        assert_eq!(plan((300, 50), crop), Some(((50, 50), (50, 50))));
+        assert_eq!(plan((96, 96), crop), None);
+        assert_eq!(plan((5000, 5000), wish(4000, 10, Method::Crop)), None);
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_is_made_larger_and_sides_stay_positive(
+            source in (1..40_000_u32, 1..40_000_u32),
+            size in (1..=2048_u32, 1..=2048_u32),
+            crop: bool,
+        ) {
+            let method = if crop { Method::Crop } else { Method::Scale };
+            if let Some(Plan { part, size: made }) = Plan::of(source, wish(size.0, size.1, method)) {
+                prop_assert!(part.0 >= 1 && part.0 <= source.0 && part.1 >= 1 && part.1 <= source.1);
+                prop_assert!(made.0 >= 1 && made.0 <= part.0 && made.1 >= 1 && made.1 <= part.1);
+                prop_assert!(made.0 <= size.0 && made.1 <= size.1);
+            }
+        }
+
+        #[test]
+        fn no_bytes_make_a_decoder_panic(start in 0..4_usize, rest: Vec<u8>) {
+            let starts: [&[u8]; 4] = [b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF89a", b"RIFF\x20\0\0\0WEBP"];
+            let directory = tempfile::tempdir().unwrap();
+            let path = directory.path().join("picture");
+            std::fs::write(&path, [starts[start], &rest].concat()).unwrap();
+            let wish = wish(1, 1, Method::Crop);
+            let _ = thumbnails(&path, &[wish, Wish { animated: true, ..wish }]);
+        }
+    }
+}

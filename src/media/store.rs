@@ -1,0 +1,487 @@
+//! The store: each file once, under the blake3 of its bytes.
+//!
+//! ```text
+//! DATA_DIR/media/ab/cd/abcd…         files, named by their hash
+//! DATA_DIR/media/incoming/…          uploads under way; emptied when the server starts
+//! DATA_DIR/media/thumbnails/ab/…     what can be made again: may be deleted at any time
+//! ```
+//!
+//! A file is written aside, synced, and renamed to its place, so that what is there is whole. It may be
+//! there without a record that names it, when the server was killed in between: [`Store::sweep`] takes it
+//! away after a while. It is never the other way round.
+
+use std::{
+    collections::BTreeMap,
+    fs::{self, DirBuilder, File},
+    io::{self, BufReader, Write as _},
+    os::unix::fs::DirBuilderExt as _,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use tokio::task::spawn_blocking;
+
+use crate::{clock::random_letters, limits, log::sled::free_bytes, record::command::FileHash};
+
+const INCOMING: &str = "incoming";
+const THUMBNAILS: &str = "thumbnails";
+
+/// The directory of the files in a data directory.
+#[must_use]
+pub fn directory(data_dir: &Path) -> PathBuf {
+    data_dir.join("media")
+}
+
+/// Where the file with this hash is, in the directory of the files.
+#[must_use]
+pub fn place(root: &Path, hash: &FileHash) -> PathBuf {
+    let name = hash.to_string();
+    root.join(&name[..2]).join(&name[2..4]).join(name)
+}
+
+/// The store of a running server.
+#[derive(Debug)]
+pub struct Store {
+    root: PathBuf,
+    /// What stays free on the disk, so that uploads never take it from the log.
+    min_free_bytes: u64,
+    /// Files that no record may name yet, but soon will, and how many records will.
+    held: Mutex<BTreeMap<FileHash, usize>>,
+    /// Taken to make directories: whoever finds one made finds it durable.
+    directories: Mutex<()>,
+}
+
+/// What a sweep took away.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Swept {
+    /// Files that no record names.
+    pub files: u64,
+    /// Thumbnails.
+    pub thumbnails: u64,
+}
+
+impl Store {
+    /// The store in `data_dir`. What was being uploaded when the server last ended is deleted.
+    ///
+    /// # Errors
+    /// When the directory cannot be made or cleared.
+    pub fn open(data_dir: &Path, min_free_bytes: u64) -> io::Result<Self> {
+        let root = directory(data_dir);
+        let (held, directories) = (Mutex::default(), Mutex::default());
+        let store = Self { root, min_free_bytes, held, directories };
+        store.make(&store.root.join(THUMBNAILS))?;
+        let incoming = store.root.join(INCOMING);
+        store.make(&incoming)?;
+        for left in fs::read_dir(incoming)? {
+            fs::remove_file(left?.path())?;
+        }
+        Ok(store)
+    }
+
+    /// Where the file with this hash is.
+    #[must_use]
+    pub fn path(&self, hash: &FileHash) -> PathBuf {
+        place(&self.root, hash)
+    }
+
+    /// Begins to receive a file of `length` bytes, if that is known.
+    ///
+    /// # Errors
+    /// When it cannot be written, or the disk would be too full for the log afterwards
+    /// ([`io::ErrorKind::StorageFull`]).
+    pub async fn receive(self: &Arc<Self>, length: Option<u64>) -> io::Result<Receiving> {
+        let store = Arc::clone(self);
+        let begun = spawn_blocking(move || {
+            store.must_have_room(length.unwrap_or(0))?;
+            let temporary = Temporary(store.root.join(INCOMING).join(random_letters(24)));
+            let file = File::create_new(&temporary.0)?;
+            let writing = Writing { store, file, hasher: blake3::Hasher::new(), size: 0 };
+            Ok(Receiving {
+                writing: Some(writing),
+                temporary,
+                waiting: Vec::new(),
+                waiting_bytes: 0,
+            })
+        });
+        begun.await.map_err(io::Error::other)?
+    }
+
+    /// Takes away a file that came to nothing, unless something names it or soon will.
+    ///
+    /// # Errors
+    /// When it cannot be removed.
+    pub fn discard(&self, file: Held, named: impl FnOnce(&FileHash) -> bool) -> io::Result<()> {
+        let hash = file.hash;
+        drop(file);
+        let held = self.held.lock();
+        if held.contains_key(&hash) || named(&hash) {
+            return Ok(());
+        }
+        match fs::remove_file(self.path(&hash)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Where the thumbnail of this name of the file with this hash is kept, if it is.
+    #[must_use]
+    pub fn thumbnail(&self, hash: &FileHash, name: &str) -> PathBuf {
+        let hash = hash.to_string();
+        self.root.join(THUMBNAILS).join(&hash[..2]).join(format!("{hash}-{name}"))
+    }
+
+    /// Keeps a thumbnail, whole or not at all.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn keep_thumbnail(&self, hash: &FileHash, name: &str, bytes: &[u8]) -> io::Result<()> {
+        self.must_have_room(bytes.len() as u64)?;
+        let path = self.thumbnail(hash, name);
+        let temporary = Temporary(self.root.join(INCOMING).join(random_letters(24)));
+        let mut file = File::create_new(&temporary.0)?;
+        file.write_all(bytes)?;
+        // Else it may be an empty file after a power cut.
+        file.sync_data()?;
+        if let Some(parent) = path.parent() {
+            DirBuilder::new().recursive(true).mode(0o700).create(parent)?;
+        }
+        fs::rename(&temporary.0, path)
+    }
+
+    /// Takes away files that no record names, if they are older than `age`, and the oldest thumbnails, until
+    /// those that are left have `thumbnail_bytes` at most.
+    ///
+    /// # Errors
+    /// When a directory cannot be read or a file not be removed.
+    pub fn sweep(
+        &self,
+        named: impl Fn(&FileHash) -> bool,
+        age: Duration,
+        thumbnail_bytes: u64,
+    ) -> io::Result<Swept> {
+        let mut swept = Swept::default();
+        for file in self.files()? {
+            let Some(hash) = file.file_name().and_then(|n| FileHash::from_hex(n.to_str()?)) else {
+                // Not ours.
+                continue;
+            };
+            if named(&hash) || !is_older(&file, age)? {
+                continue;
+            }
+            // Whoever is about to name it holds it, from before it is in its place.
+            let held = self.held.lock();
+            if !held.contains_key(&hash) && !named(&hash) {
+                fs::remove_file(&file)?;
+                swept.files += 1;
+            }
+        }
+        swept.thumbnails = self.sweep_thumbnails(thumbnail_bytes)?;
+        Ok(swept)
+    }
+
+    fn sweep_thumbnails(&self, most: u64) -> io::Result<u64> {
+        let mut thumbnails = Vec::new();
+        let mut bytes = 0;
+        for directory in entries(&self.root.join(THUMBNAILS))? {
+            for thumbnail in entries(&directory)? {
+                let about = fs::metadata(&thumbnail)?;
+                bytes += about.len();
+                thumbnails.push((about.modified()?, about.len(), thumbnail));
+            }
+        }
+        thumbnails.sort_unstable();
+        let mut removed = 0;
+        for (_, length, thumbnail) in thumbnails {
+            if bytes <= most {
+                break;
+            }
+            fs::remove_file(thumbnail)?;
+            bytes -= length;
+            removed += 1;
+        }
+        Ok(removed)
+    }
+
+    /// Every file in the directories for files.
+    fn files(&self) -> io::Result<Vec<PathBuf>> {
+        let is_part = |path: &PathBuf| path.file_name().is_some_and(|name| name.len() == 2);
+        let mut files = Vec::new();
+        for outer in entries(&self.root)?.into_iter().filter(is_part) {
+            for inner in entries(&outer)?.into_iter().filter(is_part) {
+                files.extend(entries(&inner)?);
+            }
+        }
+        Ok(files)
+    }
+
+    fn must_have_room(&self, bytes: u64) -> io::Result<()> {
+        if free_bytes(&self.root)? < self.min_free_bytes.saturating_add(bytes) {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        Ok(())
+    }
+
+    fn hold(self: &Arc<Self>, hash: FileHash, size: u64) -> Held {
+        *self.held.lock().entry(hash).or_default() += 1;
+        Held { store: Arc::clone(self), hash, size }
+    }
+
+    /// Makes a directory and those above it, durable.
+    fn make(&self, directory: &Path) -> io::Result<()> {
+        let _making = self.directories.lock();
+        let missing: Vec<_> = directory.ancestors().take_while(|path| !path.is_dir()).collect();
+        for directory in missing.into_iter().rev() {
+            DirBuilder::new().mode(0o700).create(directory)?;
+            if let Some(parent) = directory.parent().filter(|path| !path.as_os_str().is_empty()) {
+                File::open(parent)?.sync_all()?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn entries(directory: &Path) -> io::Result<Vec<PathBuf>> {
+    match fs::read_dir(directory) {
+        Ok(entries) => entries.map(|entry| Ok(entry?.path())).collect(),
+        // A file among the directories is not ours.
+        Err(error) if error.kind() == io::ErrorKind::NotADirectory => Ok(Vec::new()),
+        Err(error) => Err(error),
+    }
+}
+
+fn is_older(file: &Path, age: Duration) -> io::Result<bool> {
+    let modified = fs::metadata(file)?.modified()?;
+    Ok(SystemTime::now().duration_since(modified).is_ok_and(|since| since >= age))
+}
+
+/// A file on its way in. What was written is deleted when this is dropped.
+#[derive(Debug)]
+pub struct Receiving {
+    /// `None` while it is written to, or after that has failed.
+    writing: Option<Writing>,
+    temporary: Temporary,
+    waiting: Vec<Bytes>,
+    waiting_bytes: usize,
+}
+
+#[derive(Debug)]
+struct Writing {
+    store: Arc<Store>,
+    file: File,
+    hasher: blake3::Hasher,
+    size: u64,
+}
+
+/// A file that is deleted unless it was renamed.
+#[derive(Debug)]
+struct Temporary(PathBuf);
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        // Gone, if it was renamed; left for the next start if it cannot be deleted.
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+impl Receiving {
+    /// Adds the next piece.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub async fn write(&mut self, piece: Bytes) -> io::Result<()> {
+        self.waiting_bytes += piece.len();
+        self.waiting.push(piece);
+        if self.waiting_bytes < limits::MEDIA_PIECE_BYTES {
+            return Ok(());
+        }
+        self.write_waiting().await
+    }
+
+    async fn write_waiting(&mut self) -> io::Result<()> {
+        let pieces = std::mem::take(&mut self.waiting);
+        self.waiting_bytes = 0;
+        let mut writing = self.writing.take().ok_or(io::ErrorKind::BrokenPipe)?;
+        let written = spawn_blocking(move || {
+            let bytes: usize = pieces.iter().map(Bytes::len).sum();
+            writing.store.must_have_room(bytes as u64)?;
+            for piece in pieces {
+                writing.hasher.update(&piece);
+                writing.file.write_all(&piece)?;
+                writing.size += piece.len() as u64;
+            }
+            Ok::<_, io::Error>(writing)
+        });
+        self.writing = Some(written.await.map_err(io::Error::other)??);
+        Ok(())
+    }
+
+    /// Puts the file, which is whole now, in its place: durable, and held there until the record that names
+    /// it is.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub async fn finish(mut self) -> io::Result<Held> {
+        self.write_waiting().await?;
+        let Writing { store, file, hasher, size } =
+            self.writing.take().ok_or(io::ErrorKind::BrokenPipe)?;
+        let temporary = self.temporary;
+        let finished = spawn_blocking(move || {
+            file.sync_all()?;
+            let held = store.hold(hasher.finalize().into(), size);
+            let place = store.path(&held.hash);
+            let parent = place.parent().ok_or(io::ErrorKind::NotFound)?;
+            store.make(parent)?;
+            // Over one that is there already: it is equal, or damaged.
+            fs::rename(&temporary.0, &place)?;
+            File::open(parent)?.sync_all()?;
+            Ok(held)
+        });
+        finished.await.map_err(io::Error::other)?
+    }
+}
+
+/// A file that is in its place and stays there for as long as this exists, whether a record names it or not.
+#[derive(Debug)]
+pub struct Held {
+    store: Arc<Store>,
+    /// Its hash.
+    pub hash: FileHash,
+    /// Its length in bytes.
+    pub size: u64,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let mut held = self.store.held.lock();
+        if let Some(count) = held.get_mut(&self.hash) {
+            *count -= 1;
+            if *count == 0 {
+                held.remove(&self.hash);
+            }
+        }
+    }
+}
+
+/// What is wrong with the file of this hash, which is to have `size` bytes.
+///
+/// # Errors
+/// What is wrong, in words.
+pub fn verify(data_dir: &Path, hash: &FileHash, size: u64) -> Result<(), String> {
+    let path = place(&directory(data_dir), hash);
+    let broken = |error: io::Error| format!("{}: {error}", path.display());
+    let file = File::open(&path).map_err(broken)?;
+    let length = file.metadata().map_err(broken)?.len();
+    if length != size {
+        return Err(format!("{} has {length} bytes instead of {size}", path.display()));
+    }
+    let mut hasher = blake3::Hasher::new();
+    hasher.update_reader(BufReader::new(file)).map_err(broken)?;
+    if FileHash::from(hasher.finalize()) != *hash {
+        return Err(format!("{} is damaged: it does not have its hash", path.display()));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ANY_AGE: Duration = Duration::ZERO;
+
+    fn store(directory: &Path) -> Arc<Store> {
+        Arc::new(Store::open(directory, 0).unwrap())
+    }
+
+    async fn add(store: &Arc<Store>, content: &'static [u8]) -> Held {
+        let mut receiving = store.receive(None).await.unwrap();
+        for piece in content.chunks(3) {
+            receiving.write(Bytes::from_static(piece)).await.unwrap();
+        }
+        receiving.finish().await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn equal_files_are_one() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = store(directory.path());
+        let (one, other) = (add(&store, b"hello").await, add(&store, b"hello").await);
+        assert_eq!(one.hash, FileHash::from(blake3::hash(b"hello")));
+        assert_eq!((one.hash, one.size), (other.hash, 5));
+        assert_eq!(store.files().unwrap(), [store.path(&one.hash)]);
+        verify(directory.path(), &one.hash, 5).unwrap();
+    }
+
+    #[tokio::test]
+    async fn an_interrupted_upload_leaves_nothing() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = store(directory.path());
+        let mut receiving = store.receive(None).await.unwrap();
+        receiving.write(Bytes::from(vec![1; 2 * limits::MEDIA_PIECE_BYTES])).await.unwrap();
+        let incoming = store.root.join(INCOMING);
+        assert_eq!(entries(&incoming).unwrap().len(), 1);
+        drop(receiving);
+        assert_eq!(entries(&incoming).unwrap().len(), 0);
+        // Of a server that was killed, it goes when the next one starts.
+        fs::write(incoming.join("left"), "half").unwrap();
+        drop(Store::open(directory.path(), 0).unwrap());
+        assert_eq!(entries(&incoming).unwrap().len(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_sweep_spares_what_is_named_held_or_new() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = store(directory.path());
+        let (named, held) = (add(&store, b"named").await, add(&store, b"held").await);
+        let lost = add(&store, b"lost").await.hash;
+        let named = named.hash;
+        let is_named = |hash: &FileHash| *hash == named;
+        let sweep = |age| store.sweep(is_named, age, u64::MAX).unwrap().files;
+        assert_eq!(sweep(Duration::from_secs(3600)), 0);
+        assert_eq!(sweep(ANY_AGE), 1);
+        assert!(!store.path(&lost).exists());
+        assert!(store.path(&named).exists() && store.path(&held.hash).exists());
+        drop(held);
+        assert_eq!(sweep(ANY_AGE), 1);
+    }
+
+    #[tokio::test]
+    async fn thumbnails_go_when_they_are_too_many() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = store(directory.path());
+        let hash = FileHash([3; 32]);
+        for name in ["a", "b", "c"] {
+            store.keep_thumbnail(&hash, name, &[0; 100]).unwrap();
+        }
+        let swept = store.sweep(|_| true, ANY_AGE, 250).unwrap();
+        assert_eq!(swept, Swept { files: 0, thumbnails: 1 });
+    }
+
+    #[tokio::test]
+    async fn uploads_leave_room_for_the_log() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Arc::new(Store::open(directory.path(), u64::MAX / 2).unwrap());
+        let error = store.receive(None).await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::StorageFull);
+    }
+
+    #[tokio::test]
+    async fn damage_is_found() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = store(directory.path());
+        let held = add(&store, b"hello").await;
+        let check = || verify(directory.path(), &held.hash, 5);
+        fs::write(store.path(&held.hash), b"hallo").unwrap();
+        assert!(check().unwrap_err().contains("damaged"));
+        fs::write(store.path(&held.hash), b"hell").unwrap();
+        assert!(check().unwrap_err().contains("4 bytes instead of 5"));
+        fs::remove_file(store.path(&held.hash)).unwrap();
+        assert!(check().is_err());
+        // Who uploads it again mends it.
+        let again = add(&store, b"hello").await;
+        assert_eq!(again.hash, held.hash);
+        check().unwrap();
+    }
+}

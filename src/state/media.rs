@@ -1,0 +1,203 @@
+//! What was uploaded: which file each media id names, whose it is, and how much each user has.
+//!
+//! Names and types of files are read from the log, where `Stored::offset` says.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use parking_lot::RwLock;
+use ruma::{OwnedUserId, UserId};
+use serde::Serialize;
+
+use crate::record::{
+    Offset,
+    command::{FileHash, MediaCreate, MediaUpload},
+};
+
+/// Every media id.
+#[derive(Debug, Default)]
+pub struct Media(RwLock<Inner>);
+
+#[derive(Debug, Default, Serialize)]
+struct Inner {
+    items: BTreeMap<Box<str>, Item>,
+    /// By user; `None` is for what the server fetched by itself.
+    users: BTreeMap<Option<OwnedUserId>, Usage>,
+    /// How many ids name each file.
+    files: BTreeMap<FileHash, u64>,
+}
+
+/// What is under a media id.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub enum Item {
+    /// Nothing yet.
+    Unused {
+        /// Who may upload to it.
+        user_id: OwnedUserId,
+        /// When it lapses, in milliseconds since the Unix epoch.
+        expires_ms: u64,
+    },
+    /// A file.
+    Stored(Stored),
+}
+
+/// A file under a media id.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Stored {
+    /// The record that says so, and what the file is called.
+    pub offset: Offset,
+    /// When it was uploaded, in milliseconds since the Unix epoch.
+    pub time_ms: u64,
+    /// Who uploaded it; `None` for what the server fetched by itself.
+    pub user_id: Option<OwnedUserId>,
+    /// Which file of the store it is.
+    pub hash: FileHash,
+    /// Its length in bytes.
+    pub size: u64,
+}
+
+#[derive(Debug, Default, Serialize)]
+struct Usage {
+    /// How long the user's files are together, equal ones counted each.
+    bytes: u64,
+    /// The ids that nothing was uploaded to yet, and when they lapse.
+    unused: BTreeSet<(u64, Box<str>)>,
+}
+
+impl Media {
+    /// What is under `media_id`; `None` if it was never given out, or has lapsed and been forgotten.
+    #[must_use]
+    pub fn get(&self, media_id: &str) -> Option<Item> {
+        self.0.read().items.get(media_id).cloned()
+    }
+
+    /// How long the files of `user_id` are together, in bytes; without a user, those that the server fetched
+    /// by itself.
+    #[must_use]
+    pub fn bytes_of(&self, user_id: Option<&UserId>) -> u64 {
+        self.0.read().users.get(&user_id.map(UserId::to_owned)).map_or(0, |usage| usage.bytes)
+    }
+
+    /// The times at which the unused ids of `user_id` lapse that have not at `now_ms`, in order.
+    #[must_use]
+    pub fn unused_of(&self, user_id: &UserId, now_ms: u64) -> Vec<u64> {
+        let inner = self.0.read();
+        let user = inner.users.get(&Some(user_id.to_owned()));
+        let unused = user.into_iter().flat_map(|usage| &usage.unused);
+        unused
+            .map(|(expires_ms, _)| *expires_ms)
+            .filter(|expires_ms| *expires_ms > now_ms)
+            .collect()
+    }
+
+    /// Whether any id names this file.
+    #[must_use]
+    pub fn names(&self, file: &FileHash) -> bool {
+        self.0.read().files.contains_key(file)
+    }
+
+    /// Every id with its file, in the order of the ids.
+    #[must_use]
+    pub fn all(&self) -> Vec<(Box<str>, Stored)> {
+        let inner = self.0.read();
+        let stored = inner.items.iter().filter_map(|(media_id, item)| match item {
+            Item::Stored(stored) => Some((media_id.clone(), stored.clone())),
+            Item::Unused { .. } => None,
+        });
+        stored.collect()
+    }
+
+    pub(super) fn create(&self, time_ms: u64, body: MediaCreate) {
+        let MediaCreate { media_id, user_id, expires_ms } = body;
+        let media_id: Box<str> = media_id.into();
+        let inner = &mut *self.0.write();
+        let usage = inner.users.entry(Some(user_id.clone())).or_default();
+        // Nobody can upload to those any more: what has lapsed does not pile up.
+        while let Some((expired, _)) = usage.unused.first()
+            && *expired <= time_ms
+        {
+            if let Some((_, lapsed)) = usage.unused.pop_first() {
+                inner.items.remove(&lapsed);
+            }
+        }
+        usage.unused.insert((expires_ms, media_id.clone()));
+        inner.items.insert(media_id, Item::Unused { user_id, expires_ms });
+    }
+
+    pub(super) fn upload(&self, offset: Offset, time_ms: u64, body: MediaUpload) {
+        let MediaUpload { media_id, user_id, hash, size, .. } = body;
+        let media_id: Box<str> = media_id.into();
+        let inner = &mut *self.0.write();
+        *inner.files.entry(hash).or_default() += 1;
+        let usage = inner.users.entry(user_id.clone()).or_default();
+        usage.bytes = usage.bytes.saturating_add(size);
+        let stored = Stored { offset, time_ms, user_id, hash, size };
+        if let Some(Item::Unused { user_id, expires_ms }) =
+            inner.items.insert(media_id.clone(), Item::Stored(stored))
+            && let Some(usage) = inner.users.get_mut(&Some(user_id))
+        {
+            usage.unused.remove(&(expires_ms, media_id));
+        }
+    }
+
+    pub(super) fn digest(&self, digest: &mut super::digest::Digest) {
+        digest.add(&*self.0.read());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ann() -> OwnedUserId {
+        "@ann:example.org".try_into().unwrap()
+    }
+
+    fn create(media: &Media, time_ms: u64, media_id: &str, expires_ms: u64) {
+        let media_id = media_id.to_owned();
+        media.create(time_ms, MediaCreate { media_id, user_id: ann(), expires_ms });
+    }
+
+    fn upload(media: &Media, media_id: &str, size: u64) {
+        let body = MediaUpload {
+            media_id: media_id.to_owned(),
+            user_id: Some(ann()),
+            hash: FileHash([7; 32]),
+            size,
+            content_type: None,
+            name: None,
+        };
+        media.upload(Offset::new(1), 5, body);
+    }
+
+    #[test]
+    fn an_id_is_unused_until_a_file_is_uploaded_to_it() {
+        let media = Media::default();
+        create(&media, 10, "one", 100);
+        create(&media, 10, "two", 200);
+        assert_eq!(media.unused_of(&ann(), 10), [100, 200]);
+        assert!(!media.names(&FileHash([7; 32])));
+        upload(&media, "one", 3);
+        assert_eq!(media.unused_of(&ann(), 10), [200]);
+        assert!(matches!(media.get("one"), Some(Item::Stored(stored)) if stored.size == 3));
+        assert!(media.names(&FileHash([7; 32])));
+        assert_eq!(media.all().len(), 1);
+    }
+
+    #[test]
+    fn ids_that_lapsed_do_not_pile_up() {
+        let media = Media::default();
+        for number in 0..100 {
+            create(&media, number, &format!("id {number}"), number + 1);
+        }
+        assert_eq!(media.0.read().items.len(), 1);
+        assert_eq!(media.unused_of(&ann(), 100), Vec::<u64>::new());
+    }
+
+    #[test]
+    fn equal_files_count_each() {
+        let media = Media::default();
+        upload(&media, "one", 3);
+        upload(&media, "two", 3);
+        assert_eq!(media.bytes_of(Some(&ann())), 6);
+    }
+}
