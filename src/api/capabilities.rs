@@ -10,8 +10,7 @@ use serde_json::{Map, Value, json};
 use super::{Server, json};
 use crate::{
     decide::create_room::{DEFAULT_ROOM_VERSION, ROOM_VERSIONS},
-    http::{ApiError, Cx, Session},
-    record::command::AccountKind,
+    http::{ApiError, Cx, ErrorCode, Session},
 };
 
 /// Every capability is told, also those that clients would assume.
@@ -30,6 +29,7 @@ pub(super) async fn get(cx: Cx<Server>, _: get_capabilities::Request) -> Result<
         "m.profile_fields": profile_fields(app, caller),
         "m.3pid_changes": enabled(may_change_third_party_ids(app, caller)),
         "m.get_login_token": enabled(may_get_login_token(app, caller)),
+        "m.account_moderation": { "lock": cx.is_admin(), "suspend": cx.is_admin() },
         "m.forget_forced_upon_leave": { "enabled": app.config.accounts.forget_on_leave },
     } }))
 }
@@ -51,8 +51,9 @@ fn profile_fields(app: &Server, session: &Session) -> Value {
 
 /// Whether the user may change their password. (Guests have none.)
 pub(super) fn may_change_password(app: &Server, session: &Session) -> Result<(), ApiError> {
-    let may = app.config.accounts.change_password && !is_guest(app, session);
-    may.then_some(()).ok_or_else(|| ApiError::forbidden("You cannot change your password here."))
+    let switch = app.config.accounts.change_password;
+    not_a_guest(app, session)?;
+    allowed(switch, "You cannot change your password here.")
 }
 
 /// Whether the user may set or remove this field of their profile. (Of guests, the name alone: "Guest
@@ -68,23 +69,32 @@ pub(super) fn may_set_profile(
         ProfileFieldName::AvatarUrl => accounts.set_avatar_url,
         _ => accounts.profile_fields,
     };
-    let may = switch && (field == "displayname" || !is_guest(app, session));
-    may.then_some(()).ok_or_else(|| ApiError::forbidden("You cannot change this of your profile."))
+    if field != "displayname" {
+        not_a_guest(app, session)?;
+    }
+    allowed(switch, "You cannot change this of your profile.")
 }
 
 /// Whether the user may add and remove mail addresses and phone numbers.
 pub(super) fn may_change_third_party_ids(app: &Server, session: &Session) -> Result<(), ApiError> {
-    let may = app.config.accounts.third_party_ids && !is_guest(app, session);
-    may.then_some(()).ok_or_else(|| ApiError::forbidden("You cannot change your addresses here."))
+    not_a_guest(app, session)?;
+    allowed(app.config.accounts.third_party_ids, "You cannot change your addresses here.")
 }
 
 /// Whether the user may have tokens made with which others of their clients log in.
 pub(super) fn may_get_login_token(app: &Server, session: &Session) -> Result<(), ApiError> {
-    let may = app.config.login.get_token && !is_guest(app, session);
-    may.then_some(()).ok_or_else(|| ApiError::forbidden("There are no login tokens here."))
+    not_a_guest(app, session)?;
+    allowed(app.config.login.get_token, "There are no login tokens here.")
 }
 
-fn is_guest(app: &Server, session: &Session) -> bool {
-    let account = app.engine.state().accounts.get(&session.user_id);
-    account.is_some_and(|account| account.read().kind == AccountKind::Guest)
+fn allowed(switch: bool, otherwise: &'static str) -> Result<(), ApiError> {
+    switch.then_some(()).ok_or_else(|| ApiError::forbidden(otherwise))
+}
+
+fn not_a_guest(app: &Server, session: &Session) -> Result<(), ApiError> {
+    if app.engine.state().accounts.is_guest(&session.user_id) {
+        let message = "Guests cannot do this.";
+        return Err(ApiError::new(ErrorCode::GuestAccessForbidden, message));
+    }
+    Ok(())
 }

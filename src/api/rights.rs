@@ -41,7 +41,11 @@ const GUESTS: &[&str] = &[
     "POST /keys/upload",
     "POST /keys/query",
     "POST /keys/claim",
-    // Not in the specification's list: what anyone may call without a token, and the end of a session.
+    // Not in the specification's list: the pictures in what they read, what anyone may call without a token,
+    // and the end of a session.
+    "GET /media/download/{}/{}",
+    "GET /media/download/{}/{}/{}",
+    "GET /media/thumbnail/{}/{}",
     "GET /versions",
     "GET /room_summary/{}",
     "GET /im.nheko.summary/summary/{}",

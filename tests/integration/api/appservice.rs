@@ -591,10 +591,8 @@ async fn a_service_is_not_limited_unless_its_file_says_so() {
     let held = Bridge::start("held", "rate_limited: true").await;
     let limits = [
         ("LOGCABIN_RATE_LIMITS_ENABLED", "true"),
-        ("LOGCABIN_RATE_LIMITS_USER_BURST", "2"),
-        ("LOGCABIN_RATE_LIMITS_USER_PER_SECOND", "1"),
-        ("LOGCABIN_RATE_LIMITS_ADDRESS_BURST", "2"),
-        ("LOGCABIN_RATE_LIMITS_ADDRESS_PER_SECOND", "1"),
+        ("LOGCABIN_RATE_LIMITS_USER", "1/s burst 2"),
+        ("LOGCABIN_RATE_LIMITS_ADDRESS", "1/s burst 2"),
     ];
     let server = server_with(&[&free, &held], &limits).await;
     let many = async |bridge: &Bridge, user_id: Option<&str>| {

@@ -265,8 +265,8 @@ async fn a_server_does_not_start_when_it_asks_for_what_is_not_configured() {
     for (settings, said) in [
         (vec![(REQUIRE, "captcha")], "captcha.public_key"),
         (vec![(REQUIRE, "terms")], "registration.terms"),
-        (vec![(REQUIRE, "email")], "mail"),
-        (vec![(REQUIRE, "msisdn")], "text messages"),
+        (vec![(REQUIRE, "email")], "email.host"),
+        (vec![(REQUIRE, "msisdn")], "sms.url"),
         (vec![("LOGCABIN_REGISTRATION_TERMS", bad.to_str().unwrap())], "no language"),
         (vec![("LOGCABIN_REGISTRATION_TERMS", "/does/not/exist")], "/does/not/exist"),
         (vec![(REQUIRE, "magic")], "allowed is"),
