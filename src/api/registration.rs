@@ -32,7 +32,7 @@ use crate::{
     engine::Rejected,
     http::{ApiError, Appservice, Cx, ErrorCode},
     limits,
-    record::command::{AccountKind, TokenHash},
+    record::command::{AccountKind, Secret, TokenHash},
 };
 
 type Caller = Cx<Server, Option<Appservice>>;
@@ -62,8 +62,8 @@ async fn register_user(cx: &Caller, request: register_v3::Request) -> Result<Byt
         Some(username) if upgraded.is_none() => Some(free_user_id(&cx.app, username, None)?),
         _ => None,
     };
-    let device_id = device_id_or_new(request.device_id.clone())?;
-    let display_name = short_name(request.initial_device_display_name.clone())?;
+    device_id_or_new(request.device_id.clone())?;
+    short_name(request.initial_device_display_name.clone())?;
     if let Some(password) = &request.password {
         let localpart = upgraded.as_ref().or(asked.as_ref()).map_or("", |id| id.localpart());
         check_password(&cx.app, localpart, password)?;
@@ -88,31 +88,13 @@ async fn register_user(cx: &Caller, request: register_v3::Request) -> Result<Byt
         }
         (None, None) => new_user_id(&cx.app)?,
     };
-    let password = match request.password {
-        Some(password) => Some(cx.app.passwords.hash(password).await?),
-        None => None,
-    };
-    let tokens = NewTokens::make(&cx.app, request.refresh_token);
-    let login = (!request.inhibit_login).then(|| Login {
-        user_id: user_id.clone(),
-        device_id: device_id.clone(),
-        display_name,
-        tokens: tokens.hashes(),
-        verified: None,
-    });
+    let Beginning { password, login, session } = beginning(&cx.app, &user_id, request).await?;
     let met = met(&authenticated, cx.app.engine.clock().now_ms());
     let outcome = if upgraded.is_some() {
         let proposal = UpgradeGuest { user_id: user_id.clone(), password, login, met };
         cx.app.engine.propose(cx.origin(), proposal).await
     } else {
-        let proposal = Register {
-            user_id: user_id.clone(),
-            kind: AccountKind::User,
-            password,
-            display_name: Some(user_id.localpart().to_owned()),
-            login,
-            met,
-        };
+        let proposal = new_account(&user_id, password, login, met);
         cx.app.engine.propose(cx.origin(), proposal).await
     };
     match outcome {
@@ -125,7 +107,7 @@ async fn register_user(cx: &Caller, request: register_v3::Request) -> Result<Byt
         }
         Err(error) => return Err(error.into()),
     }
-    answer(&cx.app, user_id, (!request.inhibit_login).then_some((tokens, device_id)))
+    answer(&cx.app, user_id, session)
 }
 
 /// An application service makes an account of its own namespace: nobody else has to prove anything.
@@ -137,33 +119,59 @@ async fn register_for_service(
     let username = request.username.as_deref();
     let username = username.ok_or_else(|| ApiError::missing_param("`username` is missing."))?;
     let user_id = free_user_id(&cx.app, username, Some(&service))?;
-    let device_id = device_id_or_new(request.device_id)?;
-    let display_name = short_name(request.initial_device_display_name)?;
+    if let Some(password) = &request.password {
+        check_password(&cx.app, user_id.localpart(), password)?;
+    }
+    let Beginning { password, login, session } = beginning(&cx.app, &user_id, request).await?;
+    cx.propose(new_account(&user_id, password, login, Met::default())).await?.into_inner();
+    answer(&cx.app, user_id, session)
+}
+
+/// What an account begins with, and what the client is told of it.
+struct Beginning {
+    password: Option<Secret>,
+    login: Option<Login>,
+    session: Option<(NewTokens, OwnedDeviceId)>,
+}
+
+async fn beginning(
+    app: &Server,
+    user_id: &UserId,
+    request: register_v3::Request,
+) -> Result<Beginning, ApiError> {
     let password = match request.password {
-        Some(password) => {
-            check_password(&cx.app, user_id.localpart(), &password)?;
-            Some(cx.app.passwords.hash(password).await?)
-        }
+        Some(password) => Some(app.passwords.hash(password).await?),
         None => None,
     };
-    let tokens = NewTokens::make(&cx.app, request.refresh_token);
-    let login = (!request.inhibit_login).then(|| Login {
-        user_id: user_id.clone(),
+    if request.inhibit_login {
+        return Ok(Beginning { password, login: None, session: None });
+    }
+    let tokens = NewTokens::make(app, request.refresh_token);
+    let device_id = device_id_or_new(request.device_id)?;
+    let login = Login {
+        user_id: user_id.to_owned(),
         device_id: device_id.clone(),
-        display_name,
+        display_name: short_name(request.initial_device_display_name)?,
         tokens: tokens.hashes(),
         verified: None,
-    });
-    let proposal = Register {
-        user_id: user_id.clone(),
+    };
+    Ok(Beginning { password, login: Some(login), session: Some((tokens, device_id)) })
+}
+
+fn new_account(
+    user_id: &UserId,
+    password: Option<Secret>,
+    login: Option<Login>,
+    met: Met,
+) -> Register {
+    Register {
+        user_id: user_id.to_owned(),
         kind: AccountKind::User,
         password,
         display_name: Some(user_id.localpart().to_owned()),
         login,
-        met: Met::default(),
-    };
-    cx.propose(proposal).await?.into_inner();
-    answer(&cx.app, user_id, (!request.inhibit_login).then_some((tokens, device_id)))
+        met,
+    }
 }
 
 /// A guest's account needs nothing, and of the body only the device's name counts.
