@@ -32,14 +32,12 @@ mod delivery;
 pub mod engine;
 pub mod events;
 pub mod history;
-#[allow(dead_code, reason = "the endpoints to come use the rest of what handlers are offered")]
 mod http;
 pub mod limits;
 pub mod log;
 pub mod media;
 mod messages;
 mod oidc;
-#[allow(dead_code, reason = "what asks other services is still to come")]
 mod outbound;
 mod passwords;
 mod presence;

@@ -108,7 +108,6 @@ impl Page {
 }
 
 /// A value as a literal of the script of a page: JSON that cannot end the script's element.
-#[allow(dead_code, reason = "for the page of login, which is still to come")]
 pub(super) fn literal(value: &impl serde::Serialize) -> String {
     let json = serde_json::to_string(value).unwrap_or_else(|_| "null".to_owned());
     json.replace('<', "\\u003c")

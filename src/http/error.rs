@@ -24,6 +24,7 @@ pub(crate) enum ErrorCode {
         status: u16,
         body: String,
     },
+    #[allow(dead_code, reason = "there are no server notices yet")]
     CannotLeaveServerNoticeRoom,
     CannotOverwriteMedia,
     CaptchaInvalid,
@@ -34,6 +35,7 @@ pub(crate) enum ErrorCode {
     Exclusive,
     Forbidden,
     GuestAccessForbidden,
+    #[allow(dead_code, reason = "only other servers have rooms of versions that this one lacks")]
     IncompatibleRoomVersion {
         room_version: RoomVersionId,
     },

@@ -41,18 +41,14 @@ use std::{net::IpAddr, sync::Arc};
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 
-#[allow(
-    unused_imports,
-    reason = "the vocabulary of handlers, which not every build uses whole"
-)]
 pub(crate) use self::{
     caller::{Access, Appservice, Caller, Gate, OpenTo, Session, Who},
     class::Class,
     edge::Edge,
     error::{ApiError, AuthRequired, ErrorCode},
     incoming::Incoming,
-    reply::{Content, Reply},
-    table::{RawRequest, Rights, Table, TableError},
+    reply::Reply,
+    table::{RawRequest, Table, TableError},
 };
 use crate::{appservice::Service, record::Origin, shutdown::Shutdown};
 

@@ -70,8 +70,6 @@ pub(crate) struct Served {
 
 /// A request as a raw handler gets it.
 pub(crate) struct RawRequest {
-    /// The method.
-    pub(crate) method: Method,
     /// The address with its query.
     pub(crate) uri: Uri,
     /// The headers.
@@ -447,7 +445,6 @@ where
     Box::new(move |mut call, args| {
         let caller = call.who.session.take();
         let request = RawRequest {
-            method: std::mem::take(&mut call.method),
             uri: call.uri.clone(),
             headers: std::mem::take(&mut call.headers),
             args: args.iter().map(|arg| arg.clone().into_owned()).collect(),
