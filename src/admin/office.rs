@@ -5,16 +5,19 @@ use std::{path::Path, sync::Arc};
 
 use ruma::{OwnedUserId, UserId};
 
-use super::acts::{Act, Done, Filter, UserDetails, UserDevice, UserSummary};
+use super::acts::{Act, Done, Filter, TokenSummary, UserDetails, UserDevice, UserSummary};
 use crate::{
     api::{self, deactivate::Closed},
     checkpoint::Checkpoint,
-    clock::Clock,
+    clock::{Clock, random_letters},
     config::{self, Config},
     decide::{
         Refusal,
         account::{AccountLimit, Met, Register, RemoveDevices, SetPassword, Which},
         ephemeral::Gather,
+        registration_token::{
+            Change, CreateRegistrationToken, RemoveRegistrationToken, UpdateRegistrationToken,
+        },
         status::{CreateAccount, Deactivate, SetStatus},
     },
     engine::{self, Engine, Rejected},
@@ -25,13 +28,19 @@ use crate::{
     passwords::{Passwords, policy},
     record::{
         Offset, Origin,
-        command::{AccountKind, Secret},
+        command::{AccountKind, Secret, TokenHash},
     },
-    state::{Account, Membership, State},
+    state::{Account, Membership, RegistrationToken, State},
 };
 
 /// Users in one answer.
 const PAGE: usize = 1000;
+
+/// The longest label of a registration token: a line.
+const LABEL_BYTES: usize = 128;
+
+/// Letters of a registration token that is made up: nobody guesses it, and it can be typed in.
+const TOKEN_LETTERS: usize = 24;
 
 /// The longest reason: a paragraph.
 const REASON_BYTES: usize = 2048;
@@ -53,6 +62,11 @@ pub(crate) enum ActError {
     /// The user name is taken.
     #[error("the user name of {0} is taken")]
     Taken(OwnedUserId),
+    /// No registration token has this id or is this.
+    #[error(
+        "there is no such registration token; `logcabin registration-token list` shows their ids"
+    )]
+    NoToken,
     /// The account is closed.
     #[error("the account of {0} is deactivated, which is for ever")]
     Deactivated(OwnedUserId),
@@ -163,6 +177,42 @@ impl Office {
                 let devices = before.into_iter().filter(|device| !left.contains(device)).collect();
                 Ok(Done::LoggedOut { user_id, devices })
             }
+            Act::ListRegistrationTokens => {
+                let tokens = self.engine.state().registration_tokens.all();
+                let tokens = tokens.into_iter().map(|(hash, token)| self.token(&hash, token));
+                Ok(Done::RegistrationTokens { tokens: tokens.collect() })
+            }
+            Act::CreateRegistrationToken { token, label, uses_allowed, expires_ms } => {
+                let token = token.unwrap_or_else(|| random_letters(TOKEN_LETTERS).into());
+                if !api::uiaa::stages::is_registration_token(token.expose()) {
+                    let why = "A registration token has 1 to 64 of A-Za-z0-9._~-";
+                    return Err(ActError::Invalid(why.to_owned()));
+                }
+                let hash = TokenHash::of(token.expose());
+                let label = label_of(label)?;
+                let proposal =
+                    CreateRegistrationToken { token: hash, label, uses_allowed, expires_ms };
+                let made = self.engine.propose(origin, proposal).await;
+                made.map_err(of_token)?.into_inner();
+                Ok(Done::RegistrationTokenCreated { token, summary: self.token_of(&hash)? })
+            }
+            Act::UpdateRegistrationToken { token, label, uses_allowed, expires_ms } => {
+                let token = self.registration_token(&token)?;
+                let label = match label {
+                    Change::To(label) => label_of(Some(label))?.map_or(Change::Clear, Change::To),
+                    other => other,
+                };
+                let proposal = UpdateRegistrationToken { token, label, uses_allowed, expires_ms };
+                let updated = self.engine.propose(origin, proposal).await;
+                let changed = updated.map_err(of_token)?.into_inner();
+                Ok(Done::RegistrationTokenUpdated { changed, summary: self.token_of(&token)? })
+            }
+            Act::DeleteRegistrationToken { token } => {
+                let token = self.registration_token(&token)?;
+                let removed = self.engine.propose(origin, RemoveRegistrationToken { token }).await;
+                removed.map_err(of_token)?.into_inner();
+                Ok(Done::RegistrationTokenDeleted { id: token.start() })
+            }
         }
     }
 
@@ -260,6 +310,37 @@ impl Office {
         api::new_user_id_of(server, local.unwrap_or(name)).map_err(|error| invalid(&error))
     }
 
+    /// The registration token that `name` is, or is the id of.
+    fn registration_token(&self, name: &Secret) -> Result<TokenHash, ActError> {
+        let tokens = &self.engine.state().registration_tokens;
+        let itself = TokenHash::of(name.expose());
+        if tokens.get(&itself).is_some() {
+            return Ok(itself);
+        }
+        let all = tokens.all().into_iter().map(|(hash, _)| hash);
+        let mut named = all.filter(|hash| hash.start() == name.expose());
+        match (named.next(), named.next()) {
+            (Some(one), None) => Ok(one),
+            (None, _) => Err(ActError::NoToken),
+            // One pair in four thousand million.
+            (Some(_), Some(_)) => {
+                let why = "Two registration tokens have this id: give the token itself.";
+                Err(ActError::Invalid(why.to_owned()))
+            }
+        }
+    }
+
+    fn token_of(&self, hash: &TokenHash) -> Result<TokenSummary, ActError> {
+        let token = self.engine.state().registration_tokens.get(hash).ok_or(ActError::NoToken)?;
+        Ok(self.token(hash, token))
+    }
+
+    fn token(&self, hash: &TokenHash, token: RegistrationToken) -> TokenSummary {
+        let good = token.is_good(self.engine.clock().now_ms());
+        let RegistrationToken { label, uses_allowed, uses, expires_ms } = token;
+        TokenSummary { id: hash.start(), label, uses_allowed, uses, expires_ms, good }
+    }
+
     async fn hash(&self, user_id: &UserId, password: Secret) -> Result<Secret, ActError> {
         let fit = policy::check(&self.policy, user_id.localpart(), password.expose());
         fit.map_err(|error| invalid(&error.into()))?;
@@ -288,6 +369,23 @@ fn checked(reason: Option<String>) -> Result<Option<String>, ActError> {
             Err(ActError::Invalid(format!("A reason has {REASON_BYTES} bytes at most.")))
         }
         reason => Ok(reason.filter(|reason| !reason.trim().is_empty())),
+    }
+}
+
+fn label_of(label: Option<String>) -> Result<Option<String>, ActError> {
+    match label {
+        Some(label) if label.len() > LABEL_BYTES => {
+            Err(ActError::Invalid(format!("A label has {LABEL_BYTES} bytes at most.")))
+        }
+        label => Ok(label.filter(|label| !label.trim().is_empty())),
+    }
+}
+
+fn of_token(error: Rejected) -> ActError {
+    match error {
+        Rejected::Refused(Refusal::NotFound(_)) => ActError::NoToken,
+        Rejected::Refused(Refusal::InvalidParam(why)) => ActError::Invalid(why),
+        other => ActError::Rejected(other),
     }
 }
 

@@ -6,14 +6,12 @@ use ruma::OwnedDeviceId;
 
 use super::{
     act::Common,
+    columns,
     password::{confirms, new_password},
 };
 use crate::{
     admin::{Act, Done, Filter, UserDetails, UserSummary},
-    history::{
-        look::{clean, width},
-        moment::Time,
-    },
+    history::{look::clean, moment::Time},
 };
 
 /// See and change the accounts of a server
@@ -302,6 +300,7 @@ fn said(done: &Done) -> String {
             let devices: Vec<_> = devices.iter().map(AsRef::<str>::as_ref).collect();
             format!("Logged {user_id} out of {}.\n", devices.join(", "))
         }
+        other => format!("{other:?}\n"),
     }
 }
 
@@ -314,17 +313,7 @@ fn list(users: &[UserSummary]) -> String {
             [user.user_id.to_string(), name, devices, status(user)]
         })
         .collect();
-    let mut text = String::new();
-    for row in &rows {
-        let mut line = String::new();
-        for (column, cell) in row.iter().enumerate() {
-            let widest = rows.iter().map(|row| width(&row[column])).max().unwrap_or_default();
-            line += cell;
-            line += &" ".repeat(widest - width(cell) + 2);
-        }
-        text += line.trim_end();
-        text.push('\n');
-    }
+    let mut text = columns(&rows);
     let _ = writeln!(text, "{} user(s)", users.len());
     text
 }
