@@ -157,6 +157,9 @@ pub enum Done {
         changed: bool,
         /// How many rooms were left and invites rejected.
         rooms: usize,
+        /// Which addresses are still bound to the user on which identity server, in words.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        still_bound: Vec<String>,
     },
     /// Devices were logged out.
     LoggedOut {

@@ -7,10 +7,14 @@ use ruma::{OwnedUserId, UserId};
 
 use super::acts::{Act, Done, Filter, TokenSummary, UserDetails, UserDevice, UserSummary};
 use crate::{
-    api::{self, deactivate::Closed},
+    api::{
+        self,
+        deactivate::Closed,
+        identity::{self, IdentityServers},
+    },
     checkpoint::Checkpoint,
     clock::{Clock, random_letters},
-    config::{self, Config},
+    config::{self, Config, IdentityServer},
     decide::{
         Refusal,
         account::{AccountLimit, Met, Register, RemoveDevices, SetPassword, Which},
@@ -25,6 +29,7 @@ use crate::{
         Log, ReadError,
         sled::{OpenError, SledLog, SledOptions, log_dir},
     },
+    outbound::Outbound,
     passwords::{Passwords, policy},
     record::{
         Offset, Origin,
@@ -51,6 +56,9 @@ pub(crate) struct Office {
     pub(crate) passwords: Arc<Passwords>,
     /// Which passwords may be set.
     pub(crate) policy: config::Passwords,
+    /// The identity servers that are trusted, and what they are asked with; none if nothing outside can be
+    /// asked.
+    pub(crate) identity: Option<(Outbound, Vec<IdentityServer>)>,
 }
 
 /// Why something was not done.
@@ -154,11 +162,12 @@ impl Office {
             }
             Act::Deactivate { user, erase, reason } => {
                 let (user_id, reason) = (self.user_id(&user)?, checked(reason)?);
+                let still_bound = self.unbind(&origin, &user_id).await;
                 let ts = self.engine.clock().now_ms();
                 let closing = Deactivate { user_id: user_id.clone(), erase, reason, ts };
                 let closed = api::deactivate::close(&self.engine, origin, closing).await;
                 let Closed { changed, rooms } = closed.map_err(|error| of_user(error, &user_id))?;
-                Ok(Done::Deactivated { user_id, changed, rooms })
+                Ok(Done::Deactivated { user_id, changed, rooms, still_bound })
             }
             Act::LogOut { user, device } => {
                 let user_id = self.user_id(&user)?;
@@ -214,6 +223,18 @@ impl Office {
                 Ok(Done::RegistrationTokenDeleted { id: token.start() })
             }
         }
+    }
+
+    /// Takes back what is published on identity servers. Gives what is left, in words.
+    async fn unbind(&self, origin: &Origin, user_id: &UserId) -> Vec<String> {
+        let left = match &self.identity {
+            Some((outbound, trusted)) => {
+                let servers = IdentityServers { engine: &self.engine, outbound, trusted };
+                identity::unbind_all(servers, origin, user_id, None).await
+            }
+            None => self.engine.state().threepids.bound(user_id),
+        };
+        left.into_iter().map(|(threepid, server)| format!("{threepid} on {server}")).collect()
     }
 
     fn list(&self, after: Option<&UserId>, filter: Filter) -> Done {
@@ -452,7 +473,13 @@ async fn on_log(
     let engine = Arc::new(Engine::start(log, state, options).await?);
     let passwords = Arc::new(Passwords::new(config));
     let policy = config.passwords.clone();
-    let office = Office { engine: Arc::clone(&engine), passwords, policy };
+    let identity = Outbound::new();
+    if let Err(error) = &identity {
+        tracing::warn!(%error, "no other service can be asked");
+    }
+    let identity =
+        identity.ok().map(|outbound| (outbound, config.threepids.identity_servers.to_vec()));
+    let office = Office { engine: Arc::clone(&engine), passwords, policy, identity };
     let done = office.carry_out(act, actor).await;
     Ok((done, Arc::clone(&engine.env().state)))
 }

@@ -15,7 +15,7 @@ mod discovery;
 mod error;
 mod filter;
 pub(crate) mod guests;
-mod identity;
+pub(crate) mod identity;
 mod key_backup;
 mod keys;
 mod login;
@@ -23,7 +23,6 @@ mod login_page;
 mod login_token;
 mod membership;
 mod moderation;
-#[allow(dead_code, reason = "what sends messages is still to come")]
 pub(crate) mod notices;
 mod old_sync;
 mod page;
@@ -101,7 +100,6 @@ pub(crate) struct Server {
     pub(crate) providers: Providers,
     pub(crate) signer: Signer,
     pub(crate) passwords: Arc<Passwords>,
-    #[allow(dead_code, reason = "what sends messages is still to come")]
     pub(crate) notices: notices::Notices,
     pub(crate) services: Services,
     pub(crate) questions: Arc<Questions>,

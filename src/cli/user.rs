@@ -287,11 +287,16 @@ fn said(done: &Done) -> String {
         Done::User(user) => details(user),
         Done::Created { user_id } => format!("Made the account {user_id}.\n"),
         Done::Changed { user_id, .. } => format!("Changed the account {user_id}.\n"),
-        Done::Deactivated { user_id, changed: false, .. } => {
-            format!("The account {user_id} was deactivated already.\n")
-        }
-        Done::Deactivated { user_id, rooms, .. } => {
-            format!("Deactivated the account {user_id}, which has left {rooms} room(s).\n")
+        Done::Deactivated { user_id, changed, rooms, still_bound } => {
+            let mut text = if *changed {
+                format!("Deactivated the account {user_id}, which has left {rooms} room(s).\n")
+            } else {
+                format!("The account {user_id} was deactivated already.\n")
+            };
+            for bound in still_bound {
+                let _ = writeln!(text, "It could not be unbound: {bound}.");
+            }
+            text
         }
         Done::LoggedOut { user_id, devices } if devices.is_empty() => {
             format!("{user_id} is not logged in.\n")
