@@ -23,10 +23,10 @@ use toml::de::{DeTable, DeValue};
 pub mod value;
 
 pub use value::{
-    AdminContact, ArchiveDir, DeniedPassword, EraseAfter, FilePath, Hidden, IdentityServer,
-    IdentityServerUrl, JsonTemplate, Lifetime, List, MailSecurity, OpenRegistration, OptionalFile,
-    OptionalText, OwnRate, PathPrefix, PublicUrl, RedirectPrefix, Requirement, ServiceUrl,
-    SharedSecret, Unauthenticated, UrlPattern, UserRate, WebUrl,
+    AdminContact, ArchiveDir, BaseUrl, DeniedPassword, EraseAfter, FilePath, Hidden,
+    IdentityServer, JsonTemplate, Lifetime, List, MailSecurity, OpenRegistration, OwnRate,
+    PathPrefix, PublicUrl, RedirectPrefix, Requirement, SharedSecret, Unauthenticated, UrlPattern,
+    UserRate, WebUrl,
 };
 use value::{Given, Setting};
 
@@ -433,8 +433,8 @@ settings! {
         /// Whether clients are told at /.well-known/matrix/client, and when they log in, how to reach
         /// this server. Without it the one is 404, and the other says nothing of it.
         discovery: bool = true;
-        /// The identity server that is told to clients together with this server's address.
-        identity_server: IdentityServerUrl = IdentityServerUrl::None;
+        /// The identity server that is told to clients together with this server's address; "off" for none.
+        identity_server: Option<BaseUrl> = None;
         /// How to reach whoever runs the server. It is told at /.well-known/matrix/support, and to those
         /// who meet a limit of the server; they are told of the domain's postmaster when it is "none".
         admin_contact: AdminContact = AdminContact::None;
@@ -454,7 +454,7 @@ settings! {
         max_accounts: usize = 0, in 0..=1_000_000_000;
         /// A secret by which tools make accounts, administrators' too, also while registration is closed
         /// (`register_new_matrix_user`, at /_synapse/admin/v1/register). Best given in the environment.
-        shared_secret: SharedSecret = SharedSecret::Off;
+        shared_secret: Option<SharedSecret> = None;
         /// What a newcomer must do, one after the other: "dummy" (nothing), "token" (show a registration
         /// token), "captcha", "terms" (agree to the documents of `terms`), "email" and "msisdn" (show that
         /// a mail address or a phone number is theirs). "email|msisdn" leaves the choice, "email|dummy"
@@ -465,15 +465,15 @@ settings! {
         /// A TOML file with the documents to agree to, "off" for none: a table for each, named as you
         /// like, with its `version` and, for each language, `{ name = "…", url = "https://…" }`, as in
         /// `[privacy_policy]`, `version = "1.0"`, `en = { name = "Privacy", url = "https://…" }`.
-        terms: OptionalFile = OptionalFile::Off;
+        terms: Option<FilePath> = None;
     }
 
     /// The captcha of registration: reCAPTCHA (version 2, the box to tick), or a service that works alike.
     captcha: Captcha {
         /// The key that clients and the page of the captcha get; "off" for no captcha.
-        public_key: OptionalText = OptionalText::Off;
+        public_key: Option<String> = None;
         /// A file that holds the secret key and nothing else; "off" for none.
-        secret_key_file: OptionalFile = OptionalFile::Off;
+        secret_key_file: Option<FilePath> = None;
         /// Where answers are checked.
         verify_url: WebUrl = WebUrl::new("https://www.google.com/recaptcha/api/siteverify");
         /// The script of the captcha. It may fetch more from the same origin (and Google's from Google's
@@ -545,7 +545,8 @@ settings! {
         reports: Rate = Rate::per_minute(6, 20);
         /// Administration over HTTP.
         admin: Rate = Rate::per_second(10, 100);
-        /// Mails and text messages that are sent at the request of one address, or to one recipient.
+        /// Mails and text messages that are sent at the request of one address. (How many are sent to one
+        /// recipient is `threepids.messages_per_address`.)
         notices: Rate = Rate::per_minute(1, 5);
         /// Wrong passwords from one address, whomever they are tried for.
         wrong_passwords_of_address: Rate = Rate::per_minute(6, 20);
@@ -625,22 +626,22 @@ settings! {
 
     /// E-mail that the server sends. Without a host it sends none, and offers nothing that needs it.
     email: Email {
-        /// The mail server that takes it: a host name or an address.
-        host: String = String::new();
+        /// The mail server that takes it: a host name or an address; "off" for none.
+        host: Option<String> = None;
         /// Its port; 0 means the usual one: 587 with STARTTLS, 465 with TLS, 25 without either.
         port: u32 = 0, in 0..=65_535;
         /// How the connection is secured. Without, only to a mail server on this machine.
         security: MailSecurity = MailSecurity::Starttls;
-        /// A file with certificates (PEM) of authorities to be trusted besides the system's; "" for none.
-        certificates: String = String::new();
-        /// The name to log in with; "" to send without a login.
-        user: String = String::new();
+        /// A file with certificates (PEM) of authorities to be trusted besides the system's; "off" for none.
+        certificates: Option<FilePath> = None;
+        /// The name to log in with; "off" to send without a login.
+        user: Option<String> = None;
         /// The password to log in with.
-        password: Hidden = Hidden::default();
+        password: Option<Hidden> = None;
         /// A file that holds the password instead, for example one that only the server may read.
-        password_file: String = String::new();
-        /// The sender, such as "Example <noreply@example.org>"; "" means noreply at `server.name`.
-        from: String = String::new();
+        password_file: Option<FilePath> = None;
+        /// The sender, such as "Example <noreply@example.org>"; "off" means noreply at `server.name`.
+        from: Option<String> = None;
         /// Seconds that handing over one mail may take, waiting for others before it included.
         timeout_seconds: u64 = 20, in 1..=300;
         /// Mails handed over at once.
@@ -650,8 +651,8 @@ settings! {
     /// Text messages, by way of a gateway that takes them over HTTP. Without its address there are none,
     /// and nothing is offered that needs them.
     sms: Sms {
-        /// The address to which each message is posted.
-        url: ServiceUrl = ServiceUrl::default();
+        /// The address to which each message is posted; "off" for none.
+        url: Option<WebUrl> = None;
         /// Headers of the request, such as "Authorization: Bearer ...".
         headers: List<Hidden> = List::default();
         /// The body, a JSON object. In its texts {number} is the phone number in digits, that of the country

@@ -92,8 +92,9 @@ impl Messages {
     /// When one is, and cannot be used.
     pub(crate) fn new(config: &Config, outbound: &Outbound) -> Result<Self, SetupError> {
         let (email, sms) = (&config.email, &config.sms);
-        let mail = (!email.host.is_empty())
-            .then(|| mail::Mailer::new(email, &config.server.name))
+        let host = email.host.as_ref();
+        let mail = host
+            .map(|host| mail::Mailer::new(email, host, &config.server.name))
             .transpose()?
             .map(|way| Lane {
                 way,

@@ -64,6 +64,8 @@ struct Settings {
     #[serde(default)]
     allow_existing_users: bool,
     #[serde(default)]
+    add_email: bool,
+    #[serde(default)]
     claims: Claims,
     endpoints: Option<Endpoints>,
 }
@@ -134,7 +136,7 @@ pub(crate) struct Person {
     pub(crate) localpart: Option<String>,
     /// What the person is called.
     pub(crate) display_name: Option<String>,
-    /// The person's e-mail address, if the provider has verified it.
+    /// The person's e-mail address, if the provider has verified it and new accounts are to have it.
     pub(crate) email: Option<String>,
 }
 
@@ -370,7 +372,9 @@ impl Provider {
         }
         let mut said = object(&claims);
         // Many a provider says the rest only when asked once more.
-        let wanted = [&self.settings.claims.localpart, &self.settings.claims.display_name];
+        let claims = &self.settings.claims;
+        let mut wanted = vec![&claims.localpart, &claims.display_name];
+        wanted.extend(self.settings.add_email.then_some(&claims.email));
         if metadata.userinfo_endpoint().is_some()
             && wanted.iter().any(|name| !said.contains_key(*name))
         {
@@ -400,7 +404,7 @@ impl Provider {
             localpart: text(&claims.localpart)
                 .map(|name| name.split('@').next().unwrap_or_default().to_ascii_lowercase()),
             display_name: display_name.filter(|name| name.len() <= limits::DISPLAY_NAME_BYTES),
-            email: text(&claims.email).filter(|_| verified),
+            email: text(&claims.email).filter(|_| verified && self.settings.add_email),
         }
     }
 
@@ -560,7 +564,8 @@ mod tests {
 
     #[test]
     fn claims_say_who_it_is_and_an_address_counts_only_if_it_was_verified() {
-        let provider = load(&format!("{LEAST}[claims]\nlocalpart = \"nick\"\n")).unwrap();
+        let claims = "[claims]\nlocalpart = \"nick\"\n";
+        let provider = load(&format!("{LEAST}add_email = true\n{claims}")).unwrap();
         let said = |text: &str| serde_json::from_str::<Map<String, Value>>(text).unwrap();
         let person = provider.person(
             "1".to_owned(),
@@ -571,5 +576,8 @@ mod tests {
         assert_eq!(person.email.as_deref(), Some("ann@x.example"));
         let person = provider.person("1".to_owned(), &said(r#"{"email":"ann@x.example"}"#));
         assert_eq!((person.localpart, person.display_name, person.email), (None, None, None));
+        let verified = said(r#"{"email":"ann@x.example","email_verified":true}"#);
+        let unasked = load(LEAST).unwrap().person("1".to_owned(), &verified);
+        assert_eq!(unasked.email, None);
     }
 }

@@ -146,6 +146,7 @@ pub async fn run(
         engine: Arc::clone(&engine),
         passwords: Arc::clone(&passwords),
         policy: config.passwords.clone(),
+        identity: Some((outbound.clone(), config.threepids.identity_servers.to_vec())),
     };
     let admin = serve_admin(&config, &log, office, &shutdown);
     let search = Search::start(&config.server.data_dir, Arc::clone(&engine));

@@ -27,7 +27,7 @@ use logcabin::{
         media::{AddMedia, CreateMedia},
         membership::{Change, ChangeMembership, ForgetRoom},
         presence::SetPresence,
-        registration_token::{RemoveRegistrationToken, SetRegistrationToken},
+        registration_token::{CreateRegistrationToken, RemoveRegistrationToken},
         report::{Report, Subject},
         send::SendEvent,
         status::{Deactivate, SetStatus},
@@ -216,7 +216,7 @@ async fn fill(engine: &Engine) {
         subject: "ann at example".to_owned(),
     });
     let token = TokenHash::of("golden-token");
-    propose!(SetRegistrationToken {
+    propose!(CreateRegistrationToken {
         token,
         label: Some("gold".to_owned()),
         uses_allowed: Some(3),

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use ruma::{OwnedDeviceId, OwnedUserId};
 use serde::{Deserialize, Serialize};
 
-use crate::record::command::Secret;
+use crate::{decide::registration_token::Change, record::command::Secret};
 
 /// Something to be done. Users are named by their whole id or by what is before its colon.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -73,6 +73,38 @@ pub enum Act {
         /// Which device; none for all.
         device: Option<OwnedDeviceId>,
     },
+    /// All registration tokens.
+    ListRegistrationTokens,
+    /// Make a registration token.
+    CreateRegistrationToken {
+        /// The token; none for one that is made up.
+        token: Option<Secret>,
+        /// What it is called.
+        label: Option<String>,
+        /// How many accounts can be made with it; none for any number.
+        uses_allowed: Option<u64>,
+        /// When it expires, in milliseconds since the Unix epoch; none for never.
+        expires_ms: Option<u64>,
+    },
+    /// Set anew what a registration token is good for.
+    UpdateRegistrationToken {
+        /// Which: its id, or the token itself.
+        token: Secret,
+        /// What it is called.
+        #[serde(default)]
+        label: Change<String>,
+        /// How many accounts can be made with it in all.
+        #[serde(default)]
+        uses_allowed: Change<u64>,
+        /// When it expires, in milliseconds since the Unix epoch.
+        #[serde(default)]
+        expires_ms: Change<u64>,
+    },
+    /// Remove a registration token.
+    DeleteRegistrationToken {
+        /// Which: its id, or the token itself.
+        token: Secret,
+    },
 }
 
 /// Which users: those for whom all of it is so.
@@ -125,6 +157,9 @@ pub enum Done {
         changed: bool,
         /// How many rooms were left and invites rejected.
         rooms: usize,
+        /// Which addresses are still bound to the user on which identity server, in words.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        still_bound: Vec<String>,
     },
     /// Devices were logged out.
     LoggedOut {
@@ -133,6 +168,49 @@ pub enum Done {
         /// Which.
         devices: Vec<OwnedDeviceId>,
     },
+    /// All registration tokens, in the order of their ids.
+    RegistrationTokens {
+        /// The tokens.
+        tokens: Vec<TokenSummary>,
+    },
+    /// A registration token was made.
+    RegistrationTokenCreated {
+        /// The token itself, which is not kept.
+        token: Secret,
+        /// What is kept.
+        #[serde(flatten)]
+        summary: TokenSummary,
+    },
+    /// A registration token was set anew, or was so already.
+    RegistrationTokenUpdated {
+        /// Whether it was not so already.
+        changed: bool,
+        /// How it is now.
+        #[serde(flatten)]
+        summary: TokenSummary,
+    },
+    /// A registration token was removed.
+    RegistrationTokenDeleted {
+        /// Which.
+        id: String,
+    },
+}
+
+/// A registration token, of which only a hash is kept.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TokenSummary {
+    /// What it is named by: the first digits of its hash.
+    pub id: String,
+    /// What it is called.
+    pub label: Option<String>,
+    /// How many accounts can be made with it in all; none: any number.
+    pub uses_allowed: Option<u64>,
+    /// How many were made.
+    pub uses: u64,
+    /// When it expires, in milliseconds since the Unix epoch; none: never.
+    pub expires_ms: Option<u64>,
+    /// Whether one more account can be made with it.
+    pub good: bool,
 }
 
 /// One user in a list.

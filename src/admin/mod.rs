@@ -40,7 +40,7 @@ use std::{
     time::Duration,
 };
 
-pub use acts::{Act, Done, Filter, UserDetails, UserDevice, UserSummary};
+pub use acts::{Act, Done, Filter, TokenSummary, UserDetails, UserDevice, UserSummary};
 pub use client::{Answer, Client};
 pub(crate) use serve::serve;
 pub use serve::serve_until;

@@ -5,16 +5,23 @@ use std::{path::Path, sync::Arc};
 
 use ruma::{OwnedUserId, UserId};
 
-use super::acts::{Act, Done, Filter, UserDetails, UserDevice, UserSummary};
+use super::acts::{Act, Done, Filter, TokenSummary, UserDetails, UserDevice, UserSummary};
 use crate::{
-    api::{self, deactivate::Closed},
+    api::{
+        self,
+        deactivate::Closed,
+        identity::{self, IdentityServers},
+    },
     checkpoint::Checkpoint,
-    clock::Clock,
-    config::{self, Config},
+    clock::{Clock, random_letters},
+    config::{self, Config, IdentityServer},
     decide::{
         Refusal,
         account::{AccountLimit, Met, Register, RemoveDevices, SetPassword, Which},
         ephemeral::Gather,
+        registration_token::{
+            Change, CreateRegistrationToken, RemoveRegistrationToken, UpdateRegistrationToken,
+        },
         status::{CreateAccount, Deactivate, SetStatus},
     },
     engine::{self, Engine, Rejected},
@@ -22,16 +29,23 @@ use crate::{
         Log, ReadError,
         sled::{OpenError, SledLog, SledOptions, log_dir},
     },
+    outbound::Outbound,
     passwords::{Passwords, policy},
     record::{
         Offset, Origin,
-        command::{AccountKind, Secret},
+        command::{AccountKind, Secret, TokenHash},
     },
-    state::{Account, Membership, State},
+    state::{Account, Membership, RegistrationToken, State},
 };
 
 /// Users in one answer.
 const PAGE: usize = 1000;
+
+/// The longest label of a registration token: a line.
+const LABEL_BYTES: usize = 128;
+
+/// Letters of a registration token that is made up: nobody guesses it, and it can be typed in.
+const TOKEN_LETTERS: usize = 24;
 
 /// The longest reason: a paragraph.
 const REASON_BYTES: usize = 2048;
@@ -42,6 +56,9 @@ pub(crate) struct Office {
     pub(crate) passwords: Arc<Passwords>,
     /// Which passwords may be set.
     pub(crate) policy: config::Passwords,
+    /// The identity servers that are trusted, and what they are asked with; none if nothing outside can be
+    /// asked.
+    pub(crate) identity: Option<(Outbound, Vec<IdentityServer>)>,
 }
 
 /// Why something was not done.
@@ -53,6 +70,11 @@ pub(crate) enum ActError {
     /// The user name is taken.
     #[error("the user name of {0} is taken")]
     Taken(OwnedUserId),
+    /// No registration token has this id or is this.
+    #[error(
+        "there is no such registration token; `logcabin registration-token list` shows their ids"
+    )]
+    NoToken,
     /// The account is closed.
     #[error("the account of {0} is deactivated, which is for ever")]
     Deactivated(OwnedUserId),
@@ -140,11 +162,12 @@ impl Office {
             }
             Act::Deactivate { user, erase, reason } => {
                 let (user_id, reason) = (self.user_id(&user)?, checked(reason)?);
+                let still_bound = self.unbind(&origin, &user_id).await;
                 let ts = self.engine.clock().now_ms();
                 let closing = Deactivate { user_id: user_id.clone(), erase, reason, ts };
                 let closed = api::deactivate::close(&self.engine, origin, closing).await;
                 let Closed { changed, rooms } = closed.map_err(|error| of_user(error, &user_id))?;
-                Ok(Done::Deactivated { user_id, changed, rooms })
+                Ok(Done::Deactivated { user_id, changed, rooms, still_bound })
             }
             Act::LogOut { user, device } => {
                 let user_id = self.user_id(&user)?;
@@ -163,7 +186,55 @@ impl Office {
                 let devices = before.into_iter().filter(|device| !left.contains(device)).collect();
                 Ok(Done::LoggedOut { user_id, devices })
             }
+            Act::ListRegistrationTokens => {
+                let tokens = self.engine.state().registration_tokens.all();
+                let tokens = tokens.into_iter().map(|(hash, token)| self.token(&hash, token));
+                Ok(Done::RegistrationTokens { tokens: tokens.collect() })
+            }
+            Act::CreateRegistrationToken { token, label, uses_allowed, expires_ms } => {
+                let token = token.unwrap_or_else(|| random_letters(TOKEN_LETTERS).into());
+                if !api::uiaa::stages::is_registration_token(token.expose()) {
+                    let why = "A registration token has 1 to 64 of A-Za-z0-9._~-";
+                    return Err(ActError::Invalid(why.to_owned()));
+                }
+                let hash = TokenHash::of(token.expose());
+                let label = label_of(label)?;
+                let proposal =
+                    CreateRegistrationToken { token: hash, label, uses_allowed, expires_ms };
+                let made = self.engine.propose(origin, proposal).await;
+                made.map_err(of_token)?.into_inner();
+                Ok(Done::RegistrationTokenCreated { token, summary: self.token_of(&hash)? })
+            }
+            Act::UpdateRegistrationToken { token, label, uses_allowed, expires_ms } => {
+                let token = self.registration_token(&token)?;
+                let label = match label {
+                    Change::To(label) => label_of(Some(label))?.map_or(Change::Clear, Change::To),
+                    other => other,
+                };
+                let proposal = UpdateRegistrationToken { token, label, uses_allowed, expires_ms };
+                let updated = self.engine.propose(origin, proposal).await;
+                let changed = updated.map_err(of_token)?.into_inner();
+                Ok(Done::RegistrationTokenUpdated { changed, summary: self.token_of(&token)? })
+            }
+            Act::DeleteRegistrationToken { token } => {
+                let token = self.registration_token(&token)?;
+                let removed = self.engine.propose(origin, RemoveRegistrationToken { token }).await;
+                removed.map_err(of_token)?.into_inner();
+                Ok(Done::RegistrationTokenDeleted { id: token.start() })
+            }
         }
+    }
+
+    /// Takes back what is published on identity servers. Gives what is left, in words.
+    async fn unbind(&self, origin: &Origin, user_id: &UserId) -> Vec<String> {
+        let left = match &self.identity {
+            Some((outbound, trusted)) => {
+                let servers = IdentityServers { engine: &self.engine, outbound, trusted };
+                identity::unbind_all(servers, origin, user_id, None).await
+            }
+            None => self.engine.state().threepids.bound(user_id),
+        };
+        left.into_iter().map(|(threepid, server)| format!("{threepid} on {server}")).collect()
     }
 
     fn list(&self, after: Option<&UserId>, filter: Filter) -> Done {
@@ -260,6 +331,37 @@ impl Office {
         api::new_user_id_of(server, local.unwrap_or(name)).map_err(|error| invalid(&error))
     }
 
+    /// The registration token that `name` is, or is the id of.
+    fn registration_token(&self, name: &Secret) -> Result<TokenHash, ActError> {
+        let tokens = &self.engine.state().registration_tokens;
+        let itself = TokenHash::of(name.expose());
+        if tokens.get(&itself).is_some() {
+            return Ok(itself);
+        }
+        let all = tokens.all().into_iter().map(|(hash, _)| hash);
+        let mut named = all.filter(|hash| hash.start() == name.expose());
+        match (named.next(), named.next()) {
+            (Some(one), None) => Ok(one),
+            (None, _) => Err(ActError::NoToken),
+            // One pair in four thousand million.
+            (Some(_), Some(_)) => {
+                let why = "Two registration tokens have this id: give the token itself.";
+                Err(ActError::Invalid(why.to_owned()))
+            }
+        }
+    }
+
+    fn token_of(&self, hash: &TokenHash) -> Result<TokenSummary, ActError> {
+        let token = self.engine.state().registration_tokens.get(hash).ok_or(ActError::NoToken)?;
+        Ok(self.token(hash, token))
+    }
+
+    fn token(&self, hash: &TokenHash, token: RegistrationToken) -> TokenSummary {
+        let good = token.is_good(self.engine.clock().now_ms());
+        let RegistrationToken { label, uses_allowed, uses, expires_ms } = token;
+        TokenSummary { id: hash.start(), label, uses_allowed, uses, expires_ms, good }
+    }
+
     async fn hash(&self, user_id: &UserId, password: Secret) -> Result<Secret, ActError> {
         let fit = policy::check(&self.policy, user_id.localpart(), password.expose());
         fit.map_err(|error| invalid(&error.into()))?;
@@ -288,6 +390,23 @@ fn checked(reason: Option<String>) -> Result<Option<String>, ActError> {
             Err(ActError::Invalid(format!("A reason has {REASON_BYTES} bytes at most.")))
         }
         reason => Ok(reason.filter(|reason| !reason.trim().is_empty())),
+    }
+}
+
+fn label_of(label: Option<String>) -> Result<Option<String>, ActError> {
+    match label {
+        Some(label) if label.len() > LABEL_BYTES => {
+            Err(ActError::Invalid(format!("A label has {LABEL_BYTES} bytes at most.")))
+        }
+        label => Ok(label.filter(|label| !label.trim().is_empty())),
+    }
+}
+
+fn of_token(error: Rejected) -> ActError {
+    match error {
+        Rejected::Refused(Refusal::NotFound(_)) => ActError::NoToken,
+        Rejected::Refused(Refusal::InvalidParam(why)) => ActError::Invalid(why),
+        other => ActError::Rejected(other),
     }
 }
 
@@ -354,7 +473,13 @@ async fn on_log(
     let engine = Arc::new(Engine::start(log, state, options).await?);
     let passwords = Arc::new(Passwords::new(config));
     let policy = config.passwords.clone();
-    let office = Office { engine: Arc::clone(&engine), passwords, policy };
+    let identity = Outbound::new();
+    if let Err(error) = &identity {
+        tracing::warn!(%error, "no other service can be asked");
+    }
+    let identity =
+        identity.ok().map(|outbound| (outbound, config.threepids.identity_servers.to_vec()));
+    let office = Office { engine: Arc::clone(&engine), passwords, policy, identity };
     let done = office.carry_out(act, actor).await;
     Ok((done, Arc::clone(&engine.env().state)))
 }

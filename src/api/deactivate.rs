@@ -1,20 +1,31 @@
 //! The end of an account (client-server API, "Account deactivation").
 //!
-//! One batch of records closes it: devices and tokens, scheduled events, keys, password. The rooms are left
-//! after that, each by an event of its own; if the server ends meanwhile, it goes on when it starts again.
+//! What was published on identity servers is taken back first, as well as that can be done. One batch of
+//! records closes the account: devices and tokens, scheduled events, keys, password, addresses, single
+//! sign-on. The rooms are left after that, each by an event of its own; if the server ends meanwhile, it goes on when it starts again.
 
 use std::sync::Arc;
 
 use ruma::{
     MilliSecondsSinceUnixEpoch, OwnedRoomId, OwnedUserId, UInt, UserId,
-    api::client::account::{ThirdPartyIdRemovalStatus, deactivate::v3 as deactivate_v3},
+    api::client::{
+        account::{ThirdPartyIdRemovalStatus, deactivate::v3 as deactivate_v3},
+        uiaa::AuthData,
+    },
 };
 
-use super::{Server, password::confirm_identity};
+use super::{
+    Server, identity,
+    password::confirm_identity,
+    rights,
+    threepid::{auth_failed, find_account},
+    uiaa::{self, Facts},
+};
 use crate::{
     decide::{
         membership::{Change, ChangeMembership},
         status::Deactivate,
+        threepid::SpendValidation,
     },
     engine::{Engine, Rejected},
     http::{ApiError, Cx, Session},
@@ -26,21 +37,57 @@ pub(super) async fn deactivate(
     cx: Cx<Server, Option<Session>>,
     request: deactivate_v3::Request,
 ) -> Result<deactivate_v3::Response, ApiError> {
-    let session = cx.caller.clone().ok_or_else(ApiError::missing_token)?;
     let auth = request.auth.as_ref();
-    confirm_identity(&cx.app, &session, cx.client, "deactivate", &cx.body, auth).await?;
-    let (engine, origin) = (Arc::clone(&cx.app.engine), cx.origin());
-    let closing = Deactivate {
-        user_id: session.user_id,
-        erase: request.erase,
-        reason: None,
-        ts: engine.clock().now_ms(),
+    let user_id = match cx.caller.clone() {
+        Some(session) => {
+            confirm_identity(&cx.app, &session, cx.client, "deactivate", &cx.body, auth).await?;
+            session.user_id
+        }
+        None => proved(&cx, auth).await?,
     };
+    let (app, mut origin) = (Arc::clone(&cx.app), cx.origin());
+    origin.user = user_id.as_str().into();
+    let (erase, id_server) = (request.erase, request.id_server);
+    let ts = app.engine.clock().now_ms();
+    let closing = Deactivate { user_id, erase, reason: None, ts };
     // In a task of its own: a client that hangs up does not stay in half of its rooms.
-    let closed = tokio::spawn(async move { close(&engine, origin, closing).await });
-    closed.await.map_err(ApiError::internal)??;
-    // There are no third-party identifiers to unbind.
-    Ok(deactivate_v3::Response::new(ThirdPartyIdRemovalStatus::Success))
+    let closed = tokio::spawn(async move {
+        let (user_id, servers) = (&closing.user_id, app.identity_servers());
+        let left = identity::unbind_all(servers, &origin, user_id, id_server.as_deref()).await;
+        close(&app.engine, origin, closing).await.map(|_| left)
+    });
+    let left = closed.await.map_err(ApiError::internal)??;
+    Ok(deactivate_v3::Response::new(if left.is_empty() {
+        ThirdPartyIdRemovalStatus::Success
+    } else {
+        ThirdPartyIdRemovalStatus::NoSupport
+    }))
+}
+
+/// Whose account somebody without a session wants to close: the one whose password they know, or an
+/// address of which they have.
+async fn proved(
+    cx: &Cx<Server, Option<Session>>,
+    auth: Option<&AuthData>,
+) -> Result<OwnedUserId, ApiError> {
+    let app = &*cx.app;
+    let offer = uiaa::ways_to_prove(app);
+    if offer.is_empty() {
+        return Err(ApiError::missing_token());
+    }
+    let facts = Facts { user_id: None, registers: false, client: cx.client };
+    let authenticated =
+        uiaa::authenticate(app, "deactivate", &cx.body, auth, offer.into(), facts).await?;
+    let user_id = match authenticated.user_id() {
+        Some(user_id) => user_id.clone(),
+        None => {
+            let proof = authenticated.address().ok_or_else(auth_failed)?;
+            cx.propose(SpendValidation(proof.clone())).await?.into_inner();
+            find_account(app, &proof.threepid).ok_or_else(auth_failed)?
+        }
+    };
+    rights::may_log_in(app, &user_id)?;
+    Ok(user_id)
 }
 
 /// What closing an account came to.

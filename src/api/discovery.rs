@@ -11,7 +11,7 @@ use ruma::api::client::{
 
 use super::Server;
 use crate::{
-    config::{AdminContact, Config, IdentityServerUrl},
+    config::{AdminContact, Config},
     http::{ApiError, Cx, Session},
 };
 
@@ -81,10 +81,7 @@ pub(super) fn discovery_info(config: &Config) -> Option<login_v3::DiscoveryInfo>
 }
 
 fn identity_server(config: &Config) -> Option<&str> {
-    match &config.server.identity_server {
-        IdentityServerUrl::None => None,
-        IdentityServerUrl::Url(url) => Some(url),
-    }
+    config.server.identity_server.as_deref()
 }
 
 pub(super) async fn support(

@@ -15,8 +15,9 @@ use super::Server;
 use crate::{
     config::IdentityServer,
     decide::threepid::{NoteBound, NoteUnbound},
+    engine::Engine,
     http::{ApiError, ErrorCode},
-    outbound::{Answer, Ask},
+    outbound::{Answer, Ask, Outbound},
     record::{Origin, threepid::Threepid},
     threepid,
 };
@@ -24,13 +25,32 @@ use crate::{
 /// What identity servers' paths begin with: the one of the Matrix specification, and this server's own.
 const PREFIXES: [&str; 2] = ["/_matrix", "/_svc"];
 
+/// What identity servers are spoken to with.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct IdentityServers<'a> {
+    pub(crate) engine: &'a Engine,
+    pub(crate) outbound: &'a Outbound,
+    /// Those that are trusted.
+    pub(crate) trusted: &'a [IdentityServer],
+}
+
+impl Server {
+    /// What identity servers are spoken to with.
+    pub(super) fn identity_servers(&self) -> IdentityServers<'_> {
+        let trusted = &self.config.threepids.identity_servers;
+        IdentityServers { engine: &self.engine, outbound: &self.outbound, trusted }
+    }
+}
+
 /// The identity server of this name.
 ///
 /// # Errors
 /// `M_SERVER_NOT_TRUSTED` when the configuration does not name it.
-pub(super) fn trusted<'a>(app: &'a Server, name: &str) -> Result<&'a IdentityServer, ApiError> {
-    let servers = &app.config.threepids.identity_servers;
-    servers.iter().find(|server| server.name.eq_ignore_ascii_case(name)).ok_or_else(|| {
+pub(super) fn trusted<'a>(
+    app: IdentityServers<'a>,
+    name: &str,
+) -> Result<&'a IdentityServer, ApiError> {
+    app.trusted.iter().find(|server| server.name.eq_ignore_ascii_case(name)).ok_or_else(|| {
         let why = "This server does not trust this identity server.";
         ApiError::new(ErrorCode::ServerNotTrusted, why)
     })
@@ -50,7 +70,7 @@ pub(super) struct Credentials {
 /// # Errors
 /// What the identity server refuses with is handed on.
 pub(super) async fn bind(
-    app: &Server,
+    app: IdentityServers<'_>,
     origin: Origin,
     user_id: &UserId,
     credentials: Credentials,
@@ -89,7 +109,7 @@ pub(super) async fn bind(
 /// # Errors
 /// When a server is named that is not trusted, what it refuses with, or that it cannot be reached.
 pub(super) async fn unbind(
-    app: &Server,
+    app: IdentityServers<'_>,
     origin: &Origin,
     user_id: &UserId,
     threepid: &Threepid,
@@ -101,8 +121,7 @@ pub(super) async fn unbind(
             let bound = app.engine.state().threepids.bound(user_id);
             let on = bound.iter().filter(|(bound, _)| bound == threepid);
             // One that is trusted no more is not spoken to.
-            let known: Vec<_> = on.map(|(_, name)| trusted(app, name).ok()).collect();
-            match known.into_iter().collect::<Option<Vec<_>>>() {
+            match on.map(|(_, name)| trusted(app, name).ok()).collect::<Option<Vec<_>>>() {
                 Some(servers) if !servers.is_empty() => servers,
                 _ => return Ok(ThirdPartyIdRemovalStatus::NoSupport),
             }
@@ -117,14 +136,13 @@ pub(super) async fn unbind(
 }
 
 /// Has identity servers forget all that is this user's: the one named, or those where each was bound. For
-/// the end of an account: whatever goes wrong is no reason to stop.
-#[allow(dead_code, reason = "accounts cannot be deactivated yet")]
-pub(super) async fn unbind_all(
-    app: &Server,
+/// the end of an account: whatever goes wrong is no reason to stop. Gives what is left as it was, and where.
+pub(crate) async fn unbind_all(
+    app: IdentityServers<'_>,
     origin: &Origin,
     user_id: &UserId,
     id_server: Option<&str>,
-) -> ThirdPartyIdRemovalStatus {
+) -> Vec<(Threepid, String)> {
     let state = app.engine.state();
     let bound = state.threepids.bound(user_id);
     let mut wanted = bound.clone();
@@ -136,7 +154,7 @@ pub(super) async fn unbind_all(
         wanted.sort_unstable();
         wanted.dedup();
     }
-    let (mut gone, mut dead) = (true, Vec::new());
+    let (mut left, mut dead) = (Vec::new(), Vec::new());
     for (threepid, name) in wanted {
         let unbound = match trusted(app, &name) {
             // A server that did not answer once is not waited for again.
@@ -145,18 +163,21 @@ pub(super) async fn unbind_all(
             }
             _ => Ok(false),
         };
-        gone &= unbound.unwrap_or_else(|error| {
+        let gone = unbound.unwrap_or_else(|error| {
             warn!(%error, id_server = name, "an address could not be unbound");
-            dead.push(name);
+            dead.push(name.clone());
             false
         });
+        if !gone {
+            left.push((threepid, name));
+        }
     }
-    if gone { ThirdPartyIdRemovalStatus::Success } else { ThirdPartyIdRemovalStatus::NoSupport }
+    left
 }
 
 /// Whether the server has unbound it; false if it does not know how.
 async fn unbind_from(
-    app: &Server,
+    app: IdentityServers<'_>,
     origin: &Origin,
     user_id: &UserId,
     threepid: &Threepid,
@@ -198,7 +219,7 @@ async fn unbind_from(
 /// Asks an identity server, under the first prefix that it knows. `make` completes the request, for the
 /// path that it goes to.
 async fn ask(
-    app: &Server,
+    app: IdentityServers<'_>,
     server: &IdentityServer,
     path: &str,
     make: impl Fn(&str, Ask) -> Ask,
@@ -230,7 +251,7 @@ async fn ask(
 
 /// The header that shows a request to be this server's (server-server API, "Request Authentication").
 fn signature(
-    app: &Server,
+    app: IdentityServers<'_>,
     addressee: &str,
     server: &IdentityServer,
     path: &str,

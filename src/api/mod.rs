@@ -16,7 +16,7 @@ mod error;
 mod file;
 mod filter;
 pub(crate) mod guests;
-mod identity;
+pub(crate) mod identity;
 mod key_backup;
 mod keys;
 mod login;
@@ -25,7 +25,6 @@ mod login_token;
 pub(crate) mod media;
 mod membership;
 mod moderation;
-#[allow(dead_code, reason = "what sends messages is still to come")]
 pub(crate) mod notices;
 mod old_sync;
 mod page;
@@ -104,7 +103,6 @@ pub(crate) struct Server {
     pub(crate) providers: Providers,
     pub(crate) signer: Signer,
     pub(crate) passwords: Arc<Passwords>,
-    #[allow(dead_code, reason = "what sends messages is still to come")]
     pub(crate) notices: notices::Notices,
     pub(crate) services: Services,
     pub(crate) questions: Arc<Questions>,

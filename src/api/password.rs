@@ -11,7 +11,7 @@ use super::{
     Server, capabilities,
     credentials::check_password,
     threepid::{account_of, auth_failed, find_account},
-    uiaa::{self, Facts, Proof},
+    uiaa::{self, Facts},
 };
 use crate::{
     decide::{
@@ -52,15 +52,11 @@ async fn reset_password(
         return Err(ApiError::missing_token());
     }
     check_password(&cx.app, "", &request.new_password)?;
-    let facts = Facts { user_id: None, registers: false, client: Some(cx.client) };
+    let facts = Facts { user_id: None, registers: false, client: cx.client };
     let auth = request.auth.as_ref();
     let authenticated =
         uiaa::authenticate(&cx.app, "password", &cx.body, auth, offer.into(), facts).await?;
-    let proof = authenticated.proofs().find_map(|proof| match proof {
-        Proof::Threepid(validated) => Some(validated.clone()),
-        _ => None,
-    });
-    let proof = proof.ok_or_else(auth_failed)?;
+    let proof = authenticated.address().cloned().ok_or_else(auth_failed)?;
     let user_id = find_account(&cx.app, &proof.threepid).ok_or_else(auth_failed)?;
     check_password(&cx.app, user_id.localpart(), &request.new_password)?;
     let password = cx.app.passwords.hash(request.new_password).await?;
@@ -172,14 +168,11 @@ pub(super) async fn confirm_identity(
     if offer.is_empty() {
         return Err(ApiError::forbidden("This account has nothing to confirm this with."));
     }
-    let facts =
-        Facts { user_id: Some(session.user_id.clone()), registers: false, client: Some(client) };
+    let facts = Facts { user_id: Some(session.user_id.clone()), registers: false, client };
     let authenticated = uiaa::authenticate(app, endpoint, body, auth, offer.into(), facts).await?;
-    for proof in authenticated.proofs() {
-        if let Proof::Threepid(validated) = proof {
-            let spent = SpendValidation(validated.clone());
-            app.engine.propose(session.origin(""), spent).await?.into_inner();
-        }
+    if let Some(validated) = authenticated.address() {
+        let spent = SpendValidation(validated.clone());
+        app.engine.propose(session.origin(""), spent).await?.into_inner();
     }
     Ok(())
 }

@@ -70,7 +70,7 @@ async fn register_user(cx: &Caller, request: register_v3::Request) -> Result<Byt
     }
 
     let offer = cx.app.stages.registration.clone();
-    let facts = Facts { user_id: upgraded.clone(), registers: true, client: Some(cx.client) };
+    let facts = Facts { user_id: upgraded.clone(), registers: true, client: cx.client };
     let auth = request.auth.as_ref();
     let authenticated =
         uiaa::authenticate(&cx.app, "register", &cx.body, auth, offer, facts).await?;

@@ -83,7 +83,8 @@ struct Request {
 }
 
 fn secret(app: &Server) -> Result<&str, ApiError> {
-    app.config.registration.shared_secret.text().ok_or_else(|| {
+    let secret = app.config.registration.shared_secret.as_ref();
+    secret.map(|secret| secret.0.expose()).ok_or_else(|| {
         ApiError::forbidden("This server has no shared secret for registration configured.")
     })
 }

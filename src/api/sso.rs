@@ -27,16 +27,18 @@ use super::{
     page::{Page, literal, text},
     password::{Claim, confirm_identity, named_user, verified},
     registration::free_user_id,
-    uiaa,
+    rights, uiaa,
+    validation::check_allowed,
 };
 use crate::{
     clock::random_token,
     config::Config,
-    decide::account::{LinkSso, Met, Register, RegisterLinked},
+    decide::account::{LinkSso, Met, Register, RegisterLinked, Vouched},
     engine::Durable,
     http::{ApiError, Cx, ErrorCode, RawRequest, Reply, Session},
     oidc::{OidcError, Person, Provider},
     record::command::AccountKind,
+    threepid,
 };
 
 /// Where clients send browsers, with and without the provider's id.
@@ -93,6 +95,7 @@ struct Pending {
     provider: String,
     subject: String,
     display_name: Option<String>,
+    email: Option<String>,
     errand: Errand,
 }
 
@@ -258,8 +261,7 @@ async fn newcomer(
     if provider.allows_registration()
         && let Some(Ok(user_id)) = wanted.map(|name| free_user_id(app, name, None))
     {
-        let (subject, name) = (person.subject.clone(), person.display_name.clone());
-        match register(cx, provider.id(), subject, name, user_id).await {
+        match register(cx, provider.id(), person.clone(), user_id).await {
             Ok(user_id) => return go_on(app, &user_id, redirect_url),
             // Somebody was faster.
             Err(error) if matches!(error.code(), ErrorCode::UserInUse) => {}
@@ -272,10 +274,16 @@ async fn newcomer(
 async fn register(
     cx: &Cx<Server, Option<Session>>,
     provider: &str,
-    subject: String,
-    display_name: Option<String>,
+    person: Person,
     user_id: OwnedUserId,
 ) -> Result<OwnedUserId, ApiError> {
+    let Person { subject, display_name, email, .. } = person;
+    // One that cannot be an address here is no reason to have no account.
+    let email = email.and_then(|email| threepid::email(&email).ok());
+    let now_ms = cx.app.engine.clock().now_ms();
+    let address = email
+        .filter(|email| check_allowed(&cx.app, email).is_ok())
+        .map(|threepid| Vouched { threepid, now_ms });
     let display_name = display_name.unwrap_or_else(|| user_id.localpart().to_owned());
     let register = Register {
         user_id,
@@ -285,7 +293,7 @@ async fn register(
         login: None,
         met: Met::default(),
     };
-    let proposal = RegisterLinked { register, provider: provider.to_owned(), subject };
+    let proposal = RegisterLinked { register, provider: provider.to_owned(), subject, address };
     cx.propose(proposal).await.map(Durable::into_inner)
 }
 
@@ -319,7 +327,7 @@ pub(super) async fn choose_account(
     let choice: Choice = body(&cx.body)?;
     let now_ms = app.engine.clock().now_ms();
     let pending = app.signer.open::<Pending>(PENDING, &choice.pending, now_ms);
-    let (Pending { provider, subject, display_name, errand }, _) =
+    let (Pending { provider, subject, display_name, email, errand }, _) =
         pending.ok_or_else(|| ApiError::forbidden("This took too long: log in again."))?;
     let of = app.providers.get(&provider);
     let of = of.ok_or_else(|| ApiError::forbidden("There is no such way to log in any more."))?;
@@ -338,7 +346,8 @@ pub(super) async fn choose_account(
     let user_id = match (choice.username, choice.user, choice.password) {
         (Some(name), ..) if of.allows_registration() => {
             let user_id = free_user_id(app, &name, None)?;
-            register(&cx, &provider, subject, display_name, user_id).await?
+            let person = Person { subject, localpart: None, display_name, email };
+            register(&cx, &provider, person, user_id).await?
         }
         (None, Some(user), Some(password)) if app.config.login.password => {
             let (user_id, _) =
@@ -463,6 +472,8 @@ fn go_on(app: &Server, user_id: &UserId, redirect_url: Url) -> Result<Reply, Fai
 }
 
 fn with_token(app: &Server, user_id: &UserId, mut redirect_url: Url) -> Result<Url, ApiError> {
+    // Told here, where a person sees it; the client could do nothing with the token.
+    rights::may_log_in(app, user_id)?;
     let token = login_token::make(app, user_id, app.config.sso.token_seconds)?;
     redirect_url.query_pairs_mut().append_pair("loginToken", &token);
     Ok(redirect_url)
@@ -580,6 +591,7 @@ fn pending(
         provider: provider.id().to_owned(),
         subject: person.subject,
         display_name: person.display_name,
+        email: person.email,
         errand,
     };
     let expires_ms = app.engine.clock().now_ms().saturating_add(AWAY_MS);

@@ -114,7 +114,7 @@ pub(super) async fn bind(
         id_access_token: request.identity_server_info.id_access_token,
         sid: request.sid.to_string(),
     };
-    identity::bind(&cx.app, cx.origin(), &cx.caller.user_id, credentials).await?;
+    identity::bind(cx.app.identity_servers(), cx.origin(), &cx.caller.user_id, credentials).await?;
     Ok(bind_3pid::Response::new())
 }
 
@@ -132,7 +132,9 @@ pub(super) async fn old_bind(
     let request: Request =
         serde_json::from_slice(&cx.body).map_err(|error| ApiError::bad_json(error.to_string()))?;
     let credentials = request.three_pid_creds;
-    let bound = identity::bind(&cx.app, cx.origin(), &cx.caller.user_id, credentials).await;
+    let bound =
+        identity::bind(cx.app.identity_servers(), cx.origin(), &cx.caller.user_id, credentials)
+            .await;
     bound.map_err(|error| match error.errcode() {
         "M_SESSION_NOT_VALIDATED" | "M_NO_VALID_SESSION" | "M_SESSION_EXPIRED" => {
             let why = "The identity server has not seen this address confirmed.";
@@ -150,7 +152,9 @@ pub(super) async fn unbind(
     may_change_third_party_ids(&cx.app, &cx.caller)?;
     let threepid = threepid::parse(request.medium.as_str(), &request.address)?;
     let (user_id, id_server) = (&cx.caller.user_id, request.id_server.as_deref());
-    let result = identity::unbind(&cx.app, &cx.origin(), user_id, &threepid, id_server).await?;
+    let result =
+        identity::unbind(cx.app.identity_servers(), &cx.origin(), user_id, &threepid, id_server)
+            .await?;
     Ok(unbind_3pid::Response::new(result))
 }
 
@@ -162,12 +166,14 @@ pub(super) async fn delete(
     let threepid = threepid::parse(request.medium.as_str(), &request.address)?;
     let (user_id, id_server) = (cx.caller.user_id.clone(), request.id_server.as_deref());
     if let Some(name) = id_server {
-        identity::trusted(&cx.app, name)?;
+        identity::trusted(cx.app.identity_servers(), name)?;
     }
     let proposal = RemoveThreepid { user_id: user_id.clone(), threepid: threepid.clone() };
     cx.propose(proposal).await?.into_inner();
     // It is removed here, whatever an identity server says or does not say.
-    let unbound = identity::unbind(&cx.app, &cx.origin(), &user_id, &threepid, id_server).await;
+    let unbound =
+        identity::unbind(cx.app.identity_servers(), &cx.origin(), &user_id, &threepid, id_server)
+            .await;
     let result = unbound.unwrap_or_else(|error| {
         tracing::warn!(%error, "an address was removed, but not unbound");
         ruma::api::client::account::ThirdPartyIdRemovalStatus::NoSupport

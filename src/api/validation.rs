@@ -8,6 +8,7 @@
 
 use std::{
     collections::HashMap,
+    net::IpAddr,
     sync::{Arc, Weak},
 };
 
@@ -79,6 +80,7 @@ impl Deliveries {
 
 /// What a client asks for.
 struct Asked {
+    client: IpAddr,
     purpose: Purpose,
     threepid: Threepid,
     client_secret: OwnedClientSecret,
@@ -97,7 +99,8 @@ macro_rules! request_token {
             let purpose = Purpose::$purpose;
             check_offered(&cx.app, purpose, Medium::Email)?;
             let threepid = threepid?;
-            let asked = Asked { purpose, threepid, client_secret, send_attempt, next_link };
+            let client = cx.client;
+            let asked = Asked { client, purpose, threepid, client_secret, send_attempt, next_link };
             Ok($api::Response::new(request_validation(&cx.app, cx.origin(), asked).await?))
         })+
         $(pub(super) async fn $phone(
@@ -109,7 +112,8 @@ macro_rules! request_token {
             let purpose = Purpose::$phone_purpose;
             check_offered(&cx.app, purpose, Medium::Msisdn)?;
             let threepid = threepid?;
-            let asked = Asked { purpose, threepid, client_secret, send_attempt, next_link };
+            let client = cx.client;
+            let asked = Asked { client, purpose, threepid, client_secret, send_attempt, next_link };
             let mut response = $phone_api::Response::new(request_validation(&cx.app, cx.origin(), asked).await?);
             // A code is typed into the app, which brings it here.
             response.submit_url = Some(submit_url(&cx.app));
@@ -188,13 +192,14 @@ pub(super) async fn request_for_page(
     let client_secret = OwnedClientSecret::try_from(client_secret)
         .map_err(|error| ApiError::internal(error.to_string()))?;
     let send_attempt = UInt::from(1_u32);
-    let asked = Asked { purpose, threepid, client_secret, send_attempt, next_link: None };
+    let client = cx.client;
+    let asked = Asked { client, purpose, threepid, client_secret, send_attempt, next_link: None };
     Ok(request_validation(&cx.app, cx.origin(), asked).await?.to_string())
 }
 
 /// Records what is asked for and sends the message, once that is durable. Gives the validation's id.
 async fn deliver(app: &Server, origin: Origin, asked: Asked) -> Result<String, ApiError> {
-    let Asked { purpose, threepid, client_secret, send_attempt, next_link } = asked;
+    let Asked { client, purpose, threepid, client_secret, send_attempt, next_link } = asked;
     let (client_secret, send_attempt) = (client_secret.as_str(), u64::from(send_attempt));
     let secret = TokenHash::of(client_secret);
     let lock = app.deliveries.lock((threepid.clone(), purpose, secret));
@@ -223,6 +228,11 @@ async fn deliver(app: &Server, origin: Origin, asked: Asked) -> Result<String, A
         now_ms,
         most_messages: config.messages_per_address,
     };
+    // Before it is recorded, so that who asks too often fills no log. Nothing else is decided on this
+    // validation meanwhile.
+    if proposal.sends(app.engine.state()) {
+        app.notices.count(client)?;
+    }
     let requested = app.engine.propose(origin.clone(), proposal).await?.into_inner();
     let Requested { sid, send } = requested;
     if !send {

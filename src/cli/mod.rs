@@ -8,12 +8,16 @@ use std::{
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::config::{Config, ConfigError, Effective, Override};
+use crate::{
+    config::{Config, ConfigError, Effective, Override},
+    history::look::width,
+};
 
 mod act;
 mod config;
 mod endpoints;
 mod password;
+mod registration_token;
 mod replay;
 mod restore;
 mod serve;
@@ -45,6 +49,7 @@ enum Command {
     Verify(verify::Verify),
     Restore(restore::Restore),
     User(user::User),
+    RegistrationToken(registration_token::RegistrationToken),
 }
 
 impl Cli {
@@ -62,6 +67,7 @@ impl Cli {
             Some(Command::Verify(verify)) => verify.run(),
             Some(Command::Restore(restore)) => restore.run(),
             Some(Command::User(user)) => user.run(),
+            Some(Command::RegistrationToken(token)) => token.run(),
         }
     }
 }
@@ -161,6 +167,22 @@ fn print(text: &str) -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         other => other,
     }
+}
+
+/// Rows of a table, their cells one below the other.
+fn columns<const N: usize>(rows: &[[String; N]]) -> String {
+    let mut text = String::new();
+    for row in rows {
+        let mut line = String::new();
+        for (column, cell) in row.iter().enumerate() {
+            let widest = rows.iter().map(|row| width(&row[column])).max().unwrap_or_default();
+            line += cell;
+            line += &" ".repeat(widest - width(cell) + 2);
+        }
+        text += line.trim_end();
+        text.push('\n');
+    }
+    text
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! Passwords are asked for on the terminal, unseen, or read from standard input; never an argument, which
-//! every user of the machine could see.
+//! Passwords and tokens are asked for on the terminal, unseen, or read from standard input; never an
+//! argument, which every user of the machine could see.
 
 use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
 
@@ -17,6 +17,12 @@ pub(super) fn new_password(whom: &str) -> io::Result<Secret> {
     let first = ask(&format!("Password for {whom}: "))?;
     let again = ask("The same again: ")?;
     if first == again { Ok(first) } else { Err(io::Error::other("these are two passwords")) }
+}
+
+/// A secret that exists already: asked for on a terminal, and otherwise the first line of standard input.
+pub(super) fn secret(prompt: &str) -> io::Result<Secret> {
+    let stdin = io::stdin();
+    if stdin.is_terminal() { ask(prompt) } else { read_line(&mut stdin.lock()) }
 }
 
 /// Whether the one at the terminal types `word` when asked for it. Without a terminal nobody is asked.
@@ -51,7 +57,7 @@ fn read_line(from: &mut impl io::BufRead) -> io::Result<Secret> {
     let line = line.strip_suffix('\n').unwrap_or(&line);
     let line = line.strip_suffix('\r').unwrap_or(line);
     if line.is_empty() {
-        return Err(io::Error::other("there is no password; give one on standard input"));
+        return Err(io::Error::other("nothing was given; give it on standard input"));
     }
     Ok(line.into())
 }

@@ -6,14 +6,12 @@ use ruma::OwnedDeviceId;
 
 use super::{
     act::Common,
+    columns,
     password::{confirms, new_password},
 };
 use crate::{
     admin::{Act, Done, Filter, UserDetails, UserSummary},
-    history::{
-        look::{clean, width},
-        moment::Time,
-    },
+    history::{look::clean, moment::Time},
 };
 
 /// See and change the accounts of a server
@@ -289,11 +287,16 @@ fn said(done: &Done) -> String {
         Done::User(user) => details(user),
         Done::Created { user_id } => format!("Made the account {user_id}.\n"),
         Done::Changed { user_id, .. } => format!("Changed the account {user_id}.\n"),
-        Done::Deactivated { user_id, changed: false, .. } => {
-            format!("The account {user_id} was deactivated already.\n")
-        }
-        Done::Deactivated { user_id, rooms, .. } => {
-            format!("Deactivated the account {user_id}, which has left {rooms} room(s).\n")
+        Done::Deactivated { user_id, changed, rooms, still_bound } => {
+            let mut text = if *changed {
+                format!("Deactivated the account {user_id}, which has left {rooms} room(s).\n")
+            } else {
+                format!("The account {user_id} was deactivated already.\n")
+            };
+            for bound in still_bound {
+                let _ = writeln!(text, "It could not be unbound: {bound}.");
+            }
+            text
         }
         Done::LoggedOut { user_id, devices } if devices.is_empty() => {
             format!("{user_id} is not logged in.\n")
@@ -302,6 +305,7 @@ fn said(done: &Done) -> String {
             let devices: Vec<_> = devices.iter().map(AsRef::<str>::as_ref).collect();
             format!("Logged {user_id} out of {}.\n", devices.join(", "))
         }
+        other => format!("{other:?}\n"),
     }
 }
 
@@ -314,17 +318,7 @@ fn list(users: &[UserSummary]) -> String {
             [user.user_id.to_string(), name, devices, status(user)]
         })
         .collect();
-    let mut text = String::new();
-    for row in &rows {
-        let mut line = String::new();
-        for (column, cell) in row.iter().enumerate() {
-            let widest = rows.iter().map(|row| width(&row[column])).max().unwrap_or_default();
-            line += cell;
-            line += &" ".repeat(widest - width(cell) + 2);
-        }
-        text += line.trim_end();
-        text.push('\n');
-    }
+    let mut text = columns(&rows);
     let _ = writeln!(text, "{} user(s)", users.len());
     text
 }

@@ -49,6 +49,8 @@ pub(super) trait Setting: Sized {
     const ALLOWED: &'static str;
     /// The same of a list that may be empty.
     const LISTED: &'static str = Self::ALLOWED;
+    /// The same of one that need not be there.
+    const OPTIONAL: &'static str = Self::ALLOWED;
     /// The value, or `None` if it is not one of this type.
     fn read(given: &Given<'_>) -> Option<Self>;
     /// The value as it is written in the file.
@@ -155,6 +157,23 @@ impl<T: Setting> Setting for Vec<T> {
     }
 }
 
+/// What need not be there: "off" if it is not.
+impl<T: Setting> Setting for Option<T> {
+    const ALLOWED: &'static str = T::OPTIONAL;
+
+    fn read(given: &Given<'_>) -> Option<Self> {
+        match given.text() {
+            Some("off") => Some(None),
+            Some("") => None,
+            _ => T::read(given).map(Some),
+        }
+    }
+
+    fn to_toml(&self) -> Value {
+        self.as_ref().map_or_else(|| Value::String("off".to_owned()), Setting::to_toml)
+    }
+}
+
 /// The path of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FilePath(pub PathBuf);
@@ -162,6 +181,7 @@ pub struct FilePath(pub PathBuf);
 impl Setting for FilePath {
     const ALLOWED: &'static str = "the path of a file";
     const LISTED: &'static str = "a list, which may be empty, of the paths of files";
+    const OPTIONAL: &'static str = "\"off\" or the path of a file";
 
     fn read(given: &Given<'_>) -> Option<Self> {
         PathBuf::read(given).map(Self)
@@ -385,10 +405,37 @@ impl Setting for PathPrefix {
 }
 
 /// The address of something on the web: http or https, and a host.
-fn web_uri(text: &str) -> Option<http::Uri> {
-    let uri: http::Uri = text.parse().ok()?;
-    let web = matches!(uri.scheme_str(), Some("http" | "https"));
-    (web && uri.host().is_some_and(|host| !host.is_empty())).then_some(uri)
+fn web_address(text: &str) -> Option<reqwest::Url> {
+    let url = reqwest::Url::parse(text).ok()?;
+    (matches!(url.scheme(), "http" | "https") && url.has_host()).then_some(url)
+}
+
+/// Where the paths of an API begin: an address on the web, without a slash at its end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BaseUrl(Box<str>);
+
+impl std::ops::Deref for BaseUrl {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Setting for BaseUrl {
+    const ALLOWED: &'static str = "an address such as \"https://matrix.example.org\"";
+    const OPTIONAL: &'static str = "\"off\" or an address such as \"https://identity.example.org\"";
+
+    fn read(given: &Given<'_>) -> Option<Self> {
+        let text = given.text()?;
+        let url = web_address(text)?;
+        let plain = url.query().is_none() && url.fragment().is_none();
+        plain.then(|| Self(text.trim_end_matches('/').into()))
+    }
+
+    fn to_toml(&self) -> Value {
+        Value::String(self.0.to_string())
+    }
 }
 
 /// The address at which clients reach the server.
@@ -396,54 +443,23 @@ fn web_uri(text: &str) -> Option<http::Uri> {
 pub enum PublicUrl {
     /// Made from the first address the server listens on.
     Auto,
-    /// This one, without a slash at its end.
-    Url(Box<str>),
+    /// This one.
+    Url(BaseUrl),
 }
 
 impl Setting for PublicUrl {
     const ALLOWED: &'static str = "\"auto\" or an address such as \"https://matrix.example.org\"";
 
     fn read(given: &Given<'_>) -> Option<Self> {
-        let text = given.text()?;
-        if text == "auto" {
-            return Some(Self::Auto);
+        match given.text()? {
+            "auto" => Some(Self::Auto),
+            _ => BaseUrl::read(given).map(Self::Url),
         }
-        let uri = web_uri(text)?;
-        uri.query().is_none().then(|| Self::Url(text.trim_end_matches('/').into()))
     }
 
     fn to_toml(&self) -> Value {
         Value::String(match self {
             Self::Auto => "auto".to_owned(),
-            Self::Url(url) => url.to_string(),
-        })
-    }
-}
-
-/// The identity server that clients are told of.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum IdentityServerUrl {
-    /// None.
-    None,
-    /// The one at this address, without a slash at its end.
-    Url(Box<str>),
-}
-
-impl Setting for IdentityServerUrl {
-    const ALLOWED: &'static str = "\"none\" or an address such as \"https://identity.example.org\"";
-
-    fn read(given: &Given<'_>) -> Option<Self> {
-        let text = given.text()?;
-        if text == "none" {
-            return Some(Self::None);
-        }
-        let uri = web_uri(text)?;
-        uri.query().is_none().then(|| Self::Url(text.trim_end_matches('/').into()))
-    }
-
-    fn to_toml(&self) -> Value {
-        Value::String(match self {
-            Self::None => "none".to_owned(),
             Self::Url(url) => url.to_string(),
         })
     }
@@ -494,7 +510,7 @@ impl Setting for AdminContact {
         if text.starts_with('@') {
             return OwnedUserId::try_from(text).ok().map(Self::User);
         }
-        web_uri(text).map(|_| Self::Page(text.into()))
+        web_address(text).map(|_| Self::Page(text.into()))
     }
 
     fn to_toml(&self) -> Value {
@@ -598,9 +614,10 @@ impl Setting for ArchiveDir {
 
 impl Setting for String {
     const ALLOWED: &'static str = "a text";
+    const OPTIONAL: &'static str = "\"off\" or a text";
 
     fn read(given: &Given<'_>) -> Option<Self> {
-        given.text().map(Self::from)
+        given.text().filter(|text| !text.is_empty()).map(Self::from)
     }
 
     fn to_toml(&self) -> Value {
@@ -608,36 +625,8 @@ impl Setting for String {
     }
 }
 
-/// A text that there may be.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum OptionalText {
-    /// There is none.
-    Off,
-    /// This one.
-    Text(Box<str>),
-}
-
-impl Setting for OptionalText {
-    const ALLOWED: &'static str = "\"off\" or a text";
-
-    fn read(given: &Given<'_>) -> Option<Self> {
-        match given.text()? {
-            "" => None,
-            "off" => Some(Self::Off),
-            text => Some(Self::Text(text.into())),
-        }
-    }
-
-    fn to_toml(&self) -> Value {
-        Value::String(match self {
-            Self::Off => "off".to_owned(),
-            Self::Text(text) => text.to_string(),
-        })
-    }
-}
-
-/// A text that is not shown again; empty for none.
-#[derive(Clone, Default, PartialEq, Eq)]
+/// A text that is not shown again.
+#[derive(Clone, PartialEq, Eq)]
 pub struct Hidden(Box<str>);
 
 impl Hidden {
@@ -650,20 +639,21 @@ impl Hidden {
 
 impl fmt::Debug for Hidden {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.0.is_empty() { "(none)" } else { "(hidden)" })
+        f.write_str("(hidden)")
     }
 }
 
 impl Setting for Hidden {
     const ALLOWED: &'static str = "a text, which is not shown again";
+    const OPTIONAL: &'static str = "\"off\" or a text, which is not shown again";
 
     fn read(given: &Given<'_>) -> Option<Self> {
-        given.text().map(|text| Self(text.into()))
+        given.text().filter(|text| !text.is_empty()).map(|text| Self(text.into()))
     }
 
+    /// It is printed for people to read.
     fn to_toml(&self) -> Value {
-        let shown = if self.0.is_empty() { "" } else { "(hidden)" };
-        Value::String(shown.to_owned())
+        Value::String("(hidden)".to_owned())
     }
 }
 
@@ -697,30 +687,6 @@ impl Setting for MailSecurity {
             Self::Tls => "tls",
         };
         Value::String(word.to_owned())
-    }
-}
-
-/// An address on the web of a service that is asked; none if there is none.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ServiceUrl(pub Option<reqwest::Url>);
-
-fn web_address(text: &str) -> Option<reqwest::Url> {
-    let url = reqwest::Url::parse(text).ok()?;
-    (matches!(url.scheme(), "http" | "https") && url.has_host()).then_some(url)
-}
-
-impl Setting for ServiceUrl {
-    const ALLOWED: &'static str = "\"\" or an address such as \"https://gateway.example.org/send\"";
-
-    fn read(given: &Given<'_>) -> Option<Self> {
-        match given.text()? {
-            "" => Some(Self(None)),
-            text => Some(Self(Some(web_address(text)?))),
-        }
-    }
-
-    fn to_toml(&self) -> Value {
-        Value::String(self.0.as_ref().map_or_else(String::new, ToString::to_string))
     }
 }
 
@@ -897,77 +863,26 @@ impl Setting for Rate {
     }
 }
 
-/// A secret that others who make accounts know.
-#[derive(Clone, PartialEq, Eq)]
-pub enum SharedSecret {
-    /// There is none.
-    Off,
-    /// This one.
-    Text(Box<str>),
-}
+/// A secret that others who make accounts know. Whoever guesses it is an administrator: it is long.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SharedSecret(pub Hidden);
 
 impl SharedSecret {
-    /// Whoever guesses it is an administrator: this many characters at least.
     const SHORTEST: usize = 16;
-
-    /// The secret, if there is one.
-    #[must_use]
-    pub fn text(&self) -> Option<&str> {
-        match self {
-            Self::Off => None,
-            Self::Text(text) => Some(text),
-        }
-    }
-}
-
-impl fmt::Debug for SharedSecret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if *self == Self::Off { "Off" } else { "(secret)" })
-    }
 }
 
 impl Setting for SharedSecret {
-    const ALLOWED: &'static str = "\"off\" or a text of 16 characters or more";
+    const ALLOWED: &'static str = "a text of 16 characters or more";
+    const OPTIONAL: &'static str = "\"off\" or a text of 16 characters or more";
 
     fn read(given: &Given<'_>) -> Option<Self> {
-        match given.text()? {
-            "off" => Some(Self::Off),
-            text if text.chars().count() < Self::SHORTEST => None,
-            text => Some(Self::Text(text.into())),
-        }
-    }
-
-    /// It is printed for people to read: what stands for the secret is not taken for one.
-    fn to_toml(&self) -> Value {
-        Value::String(if *self == Self::Off { "off" } else { "(hidden)" }.to_owned())
-    }
-}
-
-/// A file that there may be.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum OptionalFile {
-    /// There is none.
-    Off,
-    /// This one.
-    Path(PathBuf),
-}
-
-impl Setting for OptionalFile {
-    const ALLOWED: &'static str = "\"off\" or the path of a file";
-
-    fn read(given: &Given<'_>) -> Option<Self> {
-        match given.text()? {
-            "" => None,
-            "off" => Some(Self::Off),
-            path => Some(Self::Path(path.into())),
-        }
+        let secret = Hidden::read(given)?;
+        // Neither is what stands for it where it was printed taken for one.
+        (secret.expose().chars().count() >= Self::SHORTEST).then_some(Self(secret))
     }
 
     fn to_toml(&self) -> Value {
-        Value::String(match self {
-            Self::Off => "off".to_owned(),
-            Self::Path(path) => path.display().to_string(),
-        })
+        self.0.to_toml()
     }
 }
 
@@ -979,26 +894,26 @@ impl WebUrl {
     pub(super) fn new(url: &str) -> Self {
         Self(url.into())
     }
-}
 
-impl fmt::Display for WebUrl {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+    /// The address, taken apart.
+    ///
+    /// # Errors
+    /// When it is none, which none that was configured is.
+    pub fn url(&self) -> Result<reqwest::Url, String> {
+        web_address(&self.0).ok_or_else(|| format!("{} is not an address on the web", self.0))
     }
 }
 
 impl Setting for WebUrl {
     const ALLOWED: &'static str = "an address such as \"https://example.org/path\"";
+    const OPTIONAL: &'static str = "\"off\" or an address such as \"https://example.org/path\"";
 
     fn read(given: &Given<'_>) -> Option<Self> {
-        let text = given.text()?;
-        let uri: http::Uri = text.parse().ok()?;
-        let web = matches!(uri.scheme_str(), Some("http" | "https"));
-        (web && uri.host().is_some_and(|host| !host.is_empty())).then(|| Self::new(text))
+        given.text().filter(|text| web_address(text).is_some()).map(Self::new)
     }
 
     fn to_toml(&self) -> Value {
-        Value::String(self.to_string())
+        Value::String(self.0.to_string())
     }
 }
 

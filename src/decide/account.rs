@@ -16,6 +16,7 @@ use crate::{
             DeviceRename, FilterCreate, LoginTokenUse, ProfileSet, Requirements, Secret, SsoLink,
             TokenHash, Tokens, UserPassword, UserRegister, UserUpgrade,
         },
+        threepid::{Threepid, ThreepidAdd},
     },
     state::Accounts,
     state::Standing,
@@ -304,8 +305,9 @@ impl Proposal for LinkSso {
             return Ok(user_id);
         }
         turn.rests_on(Stream::user(&self.user_id));
-        if !accounts.contains(&self.user_id) {
-            return Err(no_account());
+        let standing = accounts.standing(&self.user_id).ok_or_else(no_account)?;
+        if standing.deactivated.is_some() {
+            return Err(Refusal::UserDeactivated);
         }
         self.append(turn);
         Ok(self.user_id.clone())
@@ -328,6 +330,17 @@ pub struct RegisterLinked {
     pub provider: String,
     /// What it calls the person.
     pub subject: String,
+    /// The person's address, which the provider has verified. The account has it if it is free.
+    pub address: Option<Vouched>,
+}
+
+/// An address that another service vouches for.
+#[derive(Clone, Debug)]
+pub struct Vouched {
+    /// The address.
+    pub threepid: Threepid,
+    /// When it said so, in milliseconds since the Unix epoch.
+    pub now_ms: u64,
 }
 
 impl Proposal for RegisterLinked {
@@ -348,6 +361,15 @@ impl Proposal for RegisterLinked {
         let user_id = self.register.user_id.clone();
         let (provider, subject) = (self.provider.clone(), self.subject.clone());
         LinkSso { user_id: user_id.clone(), provider, subject }.append(turn);
+        if let Some(Vouched { threepid, now_ms }) = self.address.clone() {
+            let stream = Stream::threepid(&threepid);
+            turn.rests_on(stream.clone());
+            if turn.env.state.threepids.owner(&threepid).is_none() {
+                let user_id = user_id.clone();
+                let (validated_ms, added_ms) = (now_ms, now_ms);
+                turn.append(stream, ThreepidAdd { user_id, threepid, validated_ms, added_ms });
+            }
+        }
         Ok(user_id)
     }
 }

@@ -1,14 +1,16 @@
 //! Registration tokens, as those who run the server set them.
 
+use serde::{Deserialize, Serialize};
+
 use super::{Proposal, Refusal, Turn};
 use crate::record::{
     Stream,
     command::{RegistrationTokenRemove, RegistrationTokenSet, TokenHash},
 };
 
-/// Make a registration token, or set what it is good for anew. How often it was used stays.
+/// Make a registration token.
 #[derive(Clone, Debug)]
-pub struct SetRegistrationToken {
+pub struct CreateRegistrationToken {
     /// The token.
     pub token: TokenHash,
     /// What it is called.
@@ -19,7 +21,7 @@ pub struct SetRegistrationToken {
     pub expires_ms: Option<u64>,
 }
 
-impl Proposal for SetRegistrationToken {
+impl Proposal for CreateRegistrationToken {
     type Outcome = ();
 
     fn stream(&self) -> Stream {
@@ -28,17 +30,79 @@ impl Proposal for SetRegistrationToken {
 
     fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
         let Self { token, label, uses_allowed, expires_ms } = self.clone();
-        let stands = turn.env.state.registration_tokens.get(&token).is_some_and(|before| {
-            (&before.label, before.uses_allowed, before.expires_ms)
-                == (&label, uses_allowed, expires_ms)
-        });
-        if !stands {
+        if turn.env.state.registration_tokens.get(&token).is_some() {
+            let why = "There is this registration token already.";
+            return Err(Refusal::InvalidParam(why.to_owned()));
+        }
+        let set =
+            RegistrationTokenSet { registration_token: token, label, uses_allowed, expires_ms };
+        turn.append(self.stream(), set);
+        Ok(())
+    }
+}
+
+/// What becomes of something that need not be there.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Change<T> {
+    /// It stays as it is.
+    #[default]
+    Keep,
+    /// It is there no longer.
+    Clear,
+    /// It is this.
+    To(T),
+}
+
+impl<T> Change<T> {
+    fn of(self, before: Option<T>) -> Option<T> {
+        match self {
+            Self::Keep => before,
+            Self::Clear => None,
+            Self::To(after) => Some(after),
+        }
+    }
+}
+
+/// Set anew what a registration token is good for. How often it was used stays.
+#[derive(Clone, Debug)]
+pub struct UpdateRegistrationToken {
+    /// The token.
+    pub token: TokenHash,
+    /// What it is called.
+    pub label: Change<String>,
+    /// How many accounts can be made with it in all; none: any number.
+    pub uses_allowed: Change<u64>,
+    /// When it expires, in milliseconds since the Unix epoch; none: never.
+    pub expires_ms: Change<u64>,
+}
+
+impl Proposal for UpdateRegistrationToken {
+    /// Whether it was not so already.
+    type Outcome = bool;
+
+    fn stream(&self) -> Stream {
+        Stream::registration_token(&self.token)
+    }
+
+    fn decide(&self, turn: &mut Turn<'_>) -> Result<bool, Refusal> {
+        let before = turn.env.state.registration_tokens.get(&self.token).ok_or_else(no_token)?;
+        let Self { token, label, uses_allowed, expires_ms } = self.clone();
+        let was = (before.label, before.uses_allowed, before.expires_ms);
+        let is = (label.of(was.0.clone()), uses_allowed.of(was.1), expires_ms.of(was.2));
+        let changed = is != was;
+        if changed {
+            let (label, uses_allowed, expires_ms) = is;
             let set =
                 RegistrationTokenSet { registration_token: token, label, uses_allowed, expires_ms };
             turn.append(self.stream(), set);
         }
-        Ok(())
+        Ok(changed)
     }
+}
+
+fn no_token() -> Refusal {
+    Refusal::NotFound("There is no such registration token.".to_owned())
 }
 
 /// Remove a registration token.
@@ -57,7 +121,7 @@ impl Proposal for RemoveRegistrationToken {
 
     fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
         if turn.env.state.registration_tokens.get(&self.token).is_none() {
-            return Err(Refusal::NotFound("There is no such registration token.".to_owned()));
+            return Err(no_token());
         }
         let removed = RegistrationTokenRemove { registration_token: self.token };
         turn.append(self.stream(), removed);

@@ -18,6 +18,7 @@ use crate::{
             ValidationComplete, ValidationMiss, ValidationRequest, ValidationSent, ValidationUse,
         },
     },
+    state::{State, validations::Validation},
 };
 
 /// Ask for an identifier to be validated.
@@ -52,6 +53,25 @@ pub struct Requested {
     pub send: bool,
 }
 
+impl RequestValidation {
+    /// Whether a message is to be sent, for all that is known now.
+    #[must_use]
+    pub fn sends(&self, state: &State) -> bool {
+        !self.found(state).is_some_and(|found| self.was_seen(&found))
+    }
+
+    fn found(&self, state: &State) -> Option<Validation> {
+        let client_secret = &self.client_secret;
+        state.validations.find(&self.threepid, self.purpose, client_secret, self.now_ms)
+    }
+
+    /// An attempt counts as seen once its message is out: until then it may be repeated.
+    fn was_seen(&self, found: &Validation) -> bool {
+        let out = found.send_attempt == self.send_attempt && found.sent;
+        out || found.send_attempt > self.send_attempt
+    }
+}
+
 impl Proposal for RequestValidation {
     type Outcome = Requested;
 
@@ -62,13 +82,9 @@ impl Proposal for RequestValidation {
     fn decide(&self, turn: &mut Turn<'_>) -> Result<Requested, Refusal> {
         let validations = &turn.env.state.validations;
         let (threepid, now_ms) = (&self.threepid, self.now_ms);
-        let found = validations.find(threepid, self.purpose, &self.client_secret, now_ms);
-        if let Some(found) = &found {
-            // An attempt counts as seen once its message is out: until then it may be repeated.
-            let out = found.send_attempt == self.send_attempt && found.sent;
-            if out || found.send_attempt > self.send_attempt {
-                return Ok(Requested { sid: found.sid.clone(), send: false });
-            }
+        let found = self.found(&turn.env.state);
+        if let Some(found) = found.as_ref().filter(|found| self.was_seen(found)) {
+            return Ok(Requested { sid: found.sid.clone(), send: false });
         }
         let (messages, first_end_ms) = validations.messages(threepid, now_ms);
         if messages >= self.most_messages {
@@ -269,8 +285,9 @@ impl Proposal for AddThreepid {
     }
 
     fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
-        if !turn.env.state.accounts.contains(&self.user_id) {
-            return Err(no_account());
+        let standing = turn.env.state.accounts.standing(&self.user_id).ok_or_else(no_account)?;
+        if standing.deactivated.is_some() {
+            return Err(Refusal::UserDeactivated);
         }
         self.validated.claim(turn, &self.user_id)
     }

@@ -37,7 +37,7 @@ impl FromStr for Moment {
             return Ok(Self::At(Offset::new(offset)));
         }
         if let Some(ago) = text.strip_prefix('-') {
-            return ago_ms(ago).map(Self::Ago).ok_or_else(no_moment);
+            return duration_ms(ago).map(Self::Ago).ok_or_else(no_moment);
         }
         let parsed = OffsetDateTime::parse(text, &Rfc3339)
             .or_else(|_| OffsetDateTime::parse(&in_full(text), &Rfc3339))
@@ -47,7 +47,8 @@ impl FromStr for Moment {
     }
 }
 
-fn ago_ms(text: &str) -> Option<u64> {
+/// How long `90s`, `10m`, `3h`, `2d` or `1w` is, in milliseconds.
+pub(crate) fn duration_ms(text: &str) -> Option<u64> {
     let unit = text.chars().last()?;
     let count: u64 = text.strip_suffix(unit)?.parse().ok()?;
     let unit_ms = match unit {

@@ -3,6 +3,7 @@
 use ruma::{OwnedEventId, events::TimelineEventType};
 use serde_json::Value;
 
+use super::moment::Time;
 use crate::{
     events::StoredEvent,
     record::{
@@ -80,7 +81,8 @@ fn of_command(record: &Record, command: Command, who: String) -> (String, String
                 Some(uses) => format!("for {uses} account(s)"),
                 None => "for any number of accounts".to_owned(),
             };
-            let until = body.expires_ms.map_or_else(String::new, |ms| format!(", until {ms} ms"));
+            let until =
+                body.expires_ms.map_or_else(String::new, |ms| format!(", until {}", Time(ms)));
             (who, format!("set the registration token {hash}…{label} {uses}{until}"))
         }
         Command::RegistrationTokenRemove(body) => {

@@ -20,7 +20,7 @@ use ruma::ServerName;
 use super::{Letter, SendError, SetupError};
 use crate::{
     clock::random_token,
-    config::{Email, MailSecurity},
+    config::{Email, FilePath, Hidden, MailSecurity},
 };
 
 /// A mail server, and as whom it is spoken to.
@@ -45,19 +45,19 @@ impl Mailer {
     ///
     /// # Errors
     /// When a setting cannot be used, or a file it names cannot be read.
-    pub(super) fn new(config: &Email, server: &ServerName) -> Result<Self, SetupError> {
-        let from = match config.from.as_str() {
-            "" => format!("{} <noreply@{}>", "Logcabin", server.host()),
-            from => from.to_owned(),
+    pub(super) fn new(config: &Email, host: &str, server: &ServerName) -> Result<Self, SetupError> {
+        let from = match &config.from {
+            None => format!("{} <noreply@{}>", "Logcabin", server.host()),
+            Some(from) => from.clone(),
         };
         let from: Mailbox = from.parse().map_err(|error| {
             bad("email.from", format!("`{from}` is not a sender ({error}); set it"))
         })?;
         let tls = || -> Result<TlsParameters, SetupError> {
-            let mut tls = TlsParameters::builder(config.host.clone());
-            if !config.certificates.is_empty() {
+            let mut tls = TlsParameters::builder(host.to_owned());
+            if let Some(FilePath(path)) = &config.certificates {
                 let wrong = |error: &dyn std::fmt::Display| bad("email.certificates", error);
-                let pem = std::fs::read(&config.certificates).map_err(|error| wrong(&error))?;
+                let pem = std::fs::read(path).map_err(|error| wrong(&error))?;
                 let certificate = Certificate::from_pem(&pem).map_err(|error| wrong(&error))?;
                 tls = tls.add_root_certificate(certificate);
             }
@@ -70,22 +70,22 @@ impl Mailer {
         };
         let port = u16::try_from(config.port).ok().filter(|port| *port != 0).unwrap_or(usual_port);
         let idle = u32::try_from(config.concurrent).unwrap_or(u32::MAX);
-        let mut builder = AsyncSmtpTransport::<Tokio1Executor>::builder_dangerous(&config.host)
+        let mut builder = AsyncSmtpTransport::<Tokio1Executor>::builder_dangerous(host)
             .port(port)
             .tls(tls)
             .hello_name(ClientId::Domain(server.host().to_owned()))
             .timeout(Some(Duration::from_secs(config.timeout_seconds)))
             .pool_config(PoolConfig::new().max_size(idle));
-        if !config.user.is_empty() {
-            let password = match config.password_file.as_str() {
-                "" => config.password.expose().to_owned(),
-                path => {
+        if let Some(user) = &config.user {
+            let password = match &config.password_file {
+                None => config.password.as_ref().map_or("", Hidden::expose).to_owned(),
+                Some(FilePath(path)) => {
                     let read = std::fs::read_to_string(path);
                     let read = read.map_err(|error| bad("email.password_file", error))?;
                     read.trim_end_matches(['\r', '\n']).to_owned()
                 }
             };
-            builder = builder.credentials(Credentials::new(config.user.clone(), password));
+            builder = builder.credentials(Credentials::new(user.clone(), password));
         }
         Ok(Self { transport: builder.build(), from, server: server.to_string() })
     }

@@ -28,7 +28,8 @@ impl Gateway {
     /// # Errors
     /// When its headers cannot be sent.
     pub(super) fn new(config: &Sms, outbound: &Outbound) -> Result<Option<Self>, SetupError> {
-        let Some(url) = config.url.0.clone() else { return Ok(None) };
+        let Some(url) = &config.url else { return Ok(None) };
+        let url = url.url().map_err(|reason| SetupError::Setting { setting: "sms.url", reason })?;
         let mut headers = HeaderMap::new();
         for header in config.headers.iter() {
             let parsed = header.expose().split_once(':').and_then(|(name, value)| {

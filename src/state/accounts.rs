@@ -368,7 +368,7 @@ impl Accounts {
     }
 
     pub(super) fn deactivate(&self, offset: Offset, body: &UserDeactivate) {
-        self.change(&body.user_id, offset, |account| {
+        let links = self.change(&body.user_id, offset, |account| {
             account.standing.deactivated.get_or_insert(offset);
             account.standing.admin = false;
             if account.password.latest().is_some_and(Option::is_some) {
@@ -380,7 +380,11 @@ impl Accounts {
                 account.account_data.clear();
                 account.filters.clear();
             }
+            std::mem::take(&mut account.links)
         });
+        for link in links.unwrap_or_default() {
+            self.links.remove(&link);
+        }
         if body.erase {
             self.erased.write().entry(body.user_id.clone()).or_insert(offset);
         }

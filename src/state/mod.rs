@@ -306,6 +306,7 @@ impl State {
             Command::UserDeactivate(body) => {
                 self.accounts.deactivate(offset, &body);
                 self.names.remove(&body.user_id);
+                self.threepids.drop_user(&body.user_id);
                 if self.keys.forget(offset, &body.user_id) {
                     self.device_list(&body.user_id)
                 } else {

@@ -97,7 +97,6 @@ impl Threepids {
 
     /// Takes all identifiers from a user whose account ended: others may have them. Where they are bound
     /// stays known, so that unbinding can be tried again.
-    #[allow(dead_code, reason = "accounts cannot be deactivated yet")]
     pub(super) fn drop_user(&self, user_id: &UserId) {
         let mut inner = self.0.write();
         let own = inner.users.get_mut(user_id).map(|user| std::mem::take(&mut user.own));

@@ -3,7 +3,8 @@
 //
 // `node sso.mjs ADDRESS PROVIDER_PORT CLIENT_PORT SCREENSHOTS` says what it does and exits with 0 if all of it
 // went well. The server at ADDRESS has a provider `live` at that port, trusts
-// `http://127.0.0.1:CLIENT_PORT/trusted`, and has no limits on requests.
+// `http://127.0.0.1:CLIENT_PORT/trusted`, adds the addresses that the provider has verified, has an
+// administrator `root`, and has no limits on requests.
 
 import assert from "node:assert/strict";
 import { mkdir } from "node:fs/promises";
@@ -186,6 +187,11 @@ const first = await logIn(ann);
 assert.equal(first.user_id, "@ann:e2e.test");
 const profile = await (await fetch(`${api}/profile/${first.user_id}`)).json();
 assert.equal(profile.displayname, "ann of elsewhere");
+const addresses = async (token) => {
+    const answer = await fetch(`${api}/account/3pid`, { headers: { authorization: `Bearer ${token}` } });
+    return (await answer.json()).threepids.map((threepid) => threepid.address);
+};
+assert.deepEqual(await addresses(first.access_token), ["ann@elsewhere.test"]);
 await visit(ann, start("/trusted"));
 assert.equal((await logIn(ann)).user_id, first.user_id);
 const annElsewhere = await visitor("ann");
@@ -212,6 +218,7 @@ await bob.page.type("#username", "bobby");
 await Promise.all([bob.page.waitForNavigation(), bob.page.keyboard.press("Enter")]);
 const bobby = await logIn(bob);
 assert.equal(bobby.user_id, "@bobby:e2e.test");
+assert.deepEqual(await addresses(bobby.access_token), ["bob@elsewhere.test"]);
 await visit(bob, start("/trusted"));
 assert.equal((await logIn(bob)).user_id, bobby.user_id);
 
@@ -230,7 +237,24 @@ await shoot(cas.page, "link-by-password");
 await Promise.all([cas.page.waitForNavigation(), cas.page.keyboard.press("Enter")]);
 assert.equal((await logIn(cas)).user_id, "@cas:e2e.test");
 await visit(cas, start("/trusted"));
-assert.equal((await logIn(cas)).user_id, "@cas:e2e.test");
+const casAgain = await logIn(cas);
+assert.equal(casAgain.user_id, "@cas:e2e.test");
+assert.deepEqual(await addresses(casAgain.access_token), [], "only new accounts are given addresses");
+
+say("one who is locked is told so and gets no token");
+{
+    const root = await post("/login", by("root"));
+    const lock = (locked) => fetch(`${address}/_matrix/client/v1/admin/lock/@cas:e2e.test`, {
+        method: "PUT",
+        headers: { authorization: `Bearer ${root.access_token}`, "content-type": "application/json" },
+        body: JSON.stringify({ locked }),
+    });
+    assert.equal((await lock(true)).status, 200);
+    await visit(cas, start("/trusted"));
+    assert.ok((await text(cas.page)).includes("locked"), await text(cas.page));
+    assert.ok(!cas.page.url().includes("loginToken"));
+    assert.equal((await lock(false)).status, 200);
+}
 
 say("one who is logged in links the account, and confirms it");
 const danAccount = await register("dan");
@@ -247,6 +271,12 @@ assert.equal((await logIn(dan)).user_id, "@dan:e2e.test");
 const stolen = await post("", { auth: by("bob") }, (await post("/login", by("bob"))).access_token, linking);
 await visit(dan, stolen.url);
 assert.ok((await text(dan.page)).includes("another user's"), await text(dan.page));
+
+say("a link ends with its account");
+const closed = await post("/account/deactivate", { auth: by("dan") }, danAccount.access_token);
+assert.equal(closed.status, 200, JSON.stringify(closed));
+await visit(dan, start("/trusted"));
+assert.equal((await logIn(dan)).user_id, "@daniel:e2e.test");
 
 say("who has no password confirms what they do with the provider");
 const getToken = `${address}/_matrix/client/v1/login/get_token`;

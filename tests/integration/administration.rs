@@ -13,9 +13,13 @@ const PASSWORD: &str = "a password that is long enough";
 
 /// `logcabin user …` on this data directory, with `input` on standard input.
 pub(crate) fn user_command(data_dir: &Path, arguments: &str, input: &str) -> Output {
+    command("user", data_dir, arguments, input)
+}
+
+fn command(of: &str, data_dir: &Path, arguments: &str, input: &str) -> Output {
     let data_dir = data_dir.to_str().expect("a temporary directory has a plain name");
     let arguments = arguments.split(' ').chain(["--data-dir", data_dir]);
-    run_logcabin_with(input, ["user"].into_iter().chain(arguments))
+    run_logcabin_with(input, [of].into_iter().chain(arguments))
 }
 
 /// What a command says that must succeed.
@@ -168,7 +172,7 @@ async fn what_cannot_be_done_is_said_and_nothing_is_done() {
         ("lock @ann:elsewhere.test", "", "no user"),
         ("create ann", PASSWORD, "taken"),
         ("create An!n", PASSWORD, "user name"),
-        ("create new", "", "there is no password"),
+        ("create new", "", "nothing was given"),
         ("logout ann --device NONE", "", "not logged in on a device `NONE`"),
         ("deactivate ann", "", "--yes"),
     ] {
@@ -185,4 +189,105 @@ async fn what_cannot_be_done_is_said_and_nothing_is_done() {
     let said = failed(user_command(empty.path(), "create ann", PASSWORD));
     assert!(said.contains("start the server once"), "{said}");
     assert_eq!(std::fs::read_dir(empty.path()).expect("a directory").count(), 0);
+}
+
+/// An attempt to register with a registration token.
+async fn register_with(http: &Http, name: &str, token: &str) -> crate::harness::Answer {
+    let mut body = json!({ "username": name, "password": PASSWORD });
+    let register = "/_matrix/client/v3/register";
+    let asked = http.request("POST", register, None, Some(&body)).await;
+    let session = &asked.body["session"];
+    body["auth"] =
+        json!({ "type": "m.login.registration_token", "token": token, "session": session });
+    http.request("POST", register, None, Some(&body)).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn registration_tokens_are_made_counted_changed_and_removed_by_the_command_line() {
+    let settings =
+        [("LOGCABIN_REGISTRATION_OPEN", "true"), ("LOGCABIN_REGISTRATION_REQUIRE", "token")];
+    let mut server = TestServer::start_with(&settings).await;
+    let (http, data_dir) = (server.http(), server.data_dir().to_owned());
+    let run =
+        |arguments: &str, input: &str| command("registration-token", &data_dir, arguments, input);
+    assert_eq!(done(run("list", "")), "0 registration token(s)\n");
+
+    // One that is made up, for one account and a week; one that is given, for ever.
+    let made = done_json(run("create --uses 1 --expires 1w --label club --json", ""));
+    let token = made["token"].as_str().expect("a token").to_owned();
+    let id = made["id"].as_str().expect("an id").to_owned();
+    assert!(token.len() >= 20 && !token.contains(&id), "{made}");
+    let said = done(run("create --given --uses 5", "given.token~1\n"));
+    assert!(said.starts_with("given.token~1\n"), "{said}");
+
+    register_with(&http, "ann", "nonsense").await.refused(401, "M_UNAUTHORIZED");
+    User::of(&http, register_with(&http, "ann", &token).await);
+    register_with(&http, "bob", &token).await.refused(401, "M_UNAUTHORIZED");
+    User::of(&http, register_with(&http, "bob", "given.token~1").await);
+
+    let listed = done_json(run("list --json", ""));
+    let tokens = listed["tokens"].as_array().expect("a list");
+    assert_eq!(tokens.len(), 2, "{listed}");
+    let of = |id: &str| tokens.iter().find(|token| token["id"] == id).expect("it is listed");
+    let club = of(&id);
+    assert_eq!((&club["uses"], &club["uses_allowed"]), (&json!(1), &json!(1)));
+    assert_eq!((&club["label"], &club["good"]), (&json!("club"), &json!(false)));
+    let week = club["expires_ms"].as_u64().expect("a time");
+    let now_ms = logcabin::clock::Clock::system().now_ms();
+    assert!((now_ms + 600_000_000..now_ms + 604_800_000).contains(&week), "{club}");
+    let said = done(run("list", ""));
+    assert!(said.contains("club") && said.contains("1 of 1 used"), "{said}");
+    assert!(!said.contains(&token) && !said.contains("given.token"), "{said}");
+
+    // What is not named stays; what was used stays counted, over a restart too.
+    let said = done(run(&format!("update {id} --uses 2"), ""));
+    assert!(said.contains("is now: club, 1 of 2 used, until "), "{said}");
+    assert!(done(run(&format!("update {id} --uses 2"), "")).contains("was already"));
+    server.restart().await;
+    let http = server.http();
+    User::of(&http, register_with(&http, "cas", &token).await);
+    register_with(&http, "dee", &token).await.refused(401, "M_UNAUTHORIZED");
+
+    // On a server that is stopped as well; a token is also named by itself, unseen.
+    drop(http);
+    server.stop();
+    done(run(&format!("update {id} --uses unlimited --expires never"), ""));
+    done(run("update - --expires 2020-01-01", "given.token~1"));
+    server.restart().await;
+    let http = server.http();
+    register_with(&http, "dee", "given.token~1").await.refused(401, "M_UNAUTHORIZED");
+    User::of(&http, register_with(&http, "dee", &token).await);
+    assert_eq!(
+        done(run(&format!("delete {id}"), "")),
+        format!("Removed the registration token {id}.\n")
+    );
+    register_with(&http, "eve", &token).await.refused(401, "M_UNAUTHORIZED");
+    assert_eq!(done_json(run("list --json", ""))["tokens"].as_array().map(Vec::len), Some(1));
+
+    for (arguments, input, expected) in [
+        (format!("delete {id}"), "", "no such registration token"),
+        (format!("update {token} --uses 3"), "", "no such registration token"),
+        ("create --given".to_owned(), "not a token", "1 to 64 of"),
+        ("create --given".to_owned(), "given.token~1", "already"),
+        ("create --given".to_owned(), "", "nothing was given"),
+        ("create --expires 2020-01-01".to_owned(), "", "this time is over"),
+        (format!("create --label {}", "x".repeat(129)), "", "128 bytes"),
+    ] {
+        let said = failed(run(&arguments, input));
+        assert!(said.contains(expected), "{arguments}: {said}");
+    }
+    for wrong in ["create --uses 0", "create --expires soon", "update 12345678"] {
+        assert_eq!(run(wrong, "").status.code(), Some(2), "{wrong}");
+    }
+
+    // The history says who did it, and no token.
+    drop(http);
+    server.stop();
+    let words = history(&data_dir);
+    let made = format!("set the registration token {id}… (club) for 1 account(s), until 20");
+    for said in [made.as_str(), "removed the registration token", "admin ("] {
+        assert!(words.contains(said), "expected {said:?} in {words}");
+    }
+    assert!(!words.contains(&token) && !words.contains("given.token"), "{words}");
+    assert_verifies(&data_dir);
 }

@@ -8,7 +8,7 @@ use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use logcabin::decide::registration_token::SetRegistrationToken;
+use logcabin::decide::registration_token::CreateRegistrationToken;
 use logcabin::record::command::TokenHash;
 use tempfile::TempDir;
 
@@ -44,7 +44,7 @@ async fn every_stage_can_be_completed_on_its_page() {
     let data = dir.path().join("data");
     let token = TokenHash::of("for.friends");
     let friends =
-        SetRegistrationToken { token, label: None, uses_allowed: Some(2), expires_ms: None };
+        CreateRegistrationToken { token, label: None, uses_allowed: Some(2), expires_ms: None };
     offline::decide(&data, [friends]).await;
     let captcha = Captcha::start().await;
     let terms = dir.path().join("terms.toml");

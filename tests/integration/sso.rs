@@ -8,7 +8,11 @@ use std::net::{Ipv4Addr, TcpListener};
 use std::path::Path;
 use std::process::Command;
 
+use crate::administration::user_command;
 use crate::harness::{TestServer, alone, runs, skip};
+
+/// As in the program.
+const PASSWORD: &str = "a password that is long enough";
 
 /// What is missing for the program to run.
 fn missing(programs: &Path) -> Option<String> {
@@ -40,7 +44,8 @@ async fn people_log_in_by_a_provider_and_on_the_login_page() {
     let file = directory.path().join("live.toml");
     let text = format!(
         "id = \"live\"\nname = \"Elsewhere\"\nissuer = \"http://127.0.0.1:{provider}\"\n\
-         client_id = \"logcabin\"\nclient_secret_file = \"secret\"\n"
+         client_id = \"logcabin\"\nclient_secret_file = \"secret\"\n\
+         add_email = true\n"
     );
     std::fs::write(&file, text).expect("a file of the provider");
     std::fs::write(directory.path().join("secret"), "a secret of the two\n").expect("its secret");
@@ -51,6 +56,9 @@ async fn people_log_in_by_a_provider_and_on_the_login_page() {
     ];
     let settings = settings.each_ref().map(|(name, value)| (*name, value.as_str()));
     let server = TestServer::start_with(&settings).await;
+
+    let root = user_command(server.data_dir(), "create root --admin", PASSWORD);
+    assert!(root.status.success(), "{root:?}");
 
     let screenshots = env::var_os("LOGCABIN_E2E_SCREENSHOTS");
     let screenshots = screenshots.map_or_else(|| directory.path().join("shots"), Into::into);

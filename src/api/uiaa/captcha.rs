@@ -47,17 +47,15 @@ impl Captcha {
         public_key: &str,
         secret_key: &str,
     ) -> Result<Self, String> {
-        let url =
-            |url: &config::WebUrl| url.to_string().parse().map_err(|_| format!("{url} is no URL"));
         let secret_key = secret_key.trim().to_owned();
         if secret_key.is_empty() {
             return Err("the file of its secret key is empty".to_owned());
         }
         Ok(Self {
             public_key: public_key.to_owned(),
-            script_url: url(&config.script_url)?,
+            script_url: config.script_url.url()?,
             secret_key,
-            verify_url: url(&config.verify_url)?,
+            verify_url: config.verify_url.url()?,
         })
     }
 
@@ -79,14 +77,14 @@ impl Captcha {
         &self,
         outbound: &Outbound,
         answer: &str,
-        client: Option<IpAddr>,
+        client: IpAddr,
     ) -> Result<(), Failure> {
         if answer.is_empty() {
             return Err(Failure::retry(ErrorCode::CaptchaNeeded, "The captcha is to be solved."));
         }
-        let client = client.map(|client| client.to_string());
-        let mut fields = vec![("secret", self.secret_key.as_str()), ("response", answer)];
-        fields.extend(client.as_deref().map(|client| ("remoteip", client)));
+        let client = client.to_string();
+        let fields =
+            [("secret", self.secret_key.as_str()), ("response", answer), ("remoteip", &client)];
         let ask = Ask::new(http::Method::POST, self.verify_url.clone()).form(&fields);
         let verdict = match outbound.ask(ask).await {
             Ok(answer) if answer.status.is_success() => answer.json::<Verdict>(),

@@ -99,7 +99,7 @@ pub(crate) async fn submit(
     let now_ms = cx.app.engine.clock().now_ms();
     let mut facts = subject.session.facts().clone();
     // Who solves the captcha is who has the page open.
-    facts.client = Some(cx.client);
+    facts.client = cx.client;
     let check = stages::check(&cx.app, &facts, &auth);
     let page = match cx.app.uiaa.complete(&id, &subject.stage, now_ms, check).await {
         Ok(()) => done(),

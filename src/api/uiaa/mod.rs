@@ -27,6 +27,7 @@ use tokio::sync::Mutex as AsyncMutex;
 
 use crate::{
     clock::random_token,
+    decide::threepid::Validated,
     http::{ApiError, AuthRequired, ErrorCode},
     rate::household,
 };
@@ -40,7 +41,9 @@ mod tests;
 
 pub(super) use fallback::done;
 pub(crate) use fallback::{PATHS, page, submit};
-pub(crate) use stages::{Proof, Stages, authenticate, ways_to_confirm, ways_to_recover};
+pub(crate) use stages::{
+    Proof, Stages, authenticate, ways_to_confirm, ways_to_prove, ways_to_recover,
+};
 
 /// Sessions at once. Beyond this, whoever has most of them loses their oldest.
 const SESSIONS: usize = 10_000;
@@ -144,22 +147,28 @@ fn told_apart(flows: Vec<Vec<AuthType>>) -> Vec<Vec<AuthType>> {
 type Completed = (AuthType, Proof);
 
 /// Whose session it is.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug)]
 pub(crate) struct Facts {
     /// The user who makes the request, where there is one.
     pub(crate) user_id: Option<OwnedUserId>,
     /// Whether it is to make an account: an address that someone shows to be theirs is no account's then.
     pub(crate) registers: bool,
-    /// The address that it comes from, where that is known.
-    pub(crate) client: Option<IpAddr>,
+    /// The address that it comes from.
+    pub(crate) client: IpAddr,
+}
+
+/// One of whom no more than [`SESSIONS_OF_ONE`] are kept.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Owner {
+    User(OwnedUserId),
+    Household(IpAddr),
 }
 
 impl Facts {
-    /// Of whom no more than [`SESSIONS_OF_ONE`] are kept.
-    fn owner(&self) -> Self {
+    fn owner(&self) -> Owner {
         match &self.user_id {
-            Some(_) => Self { user_id: self.user_id.clone(), registers: false, client: None },
-            None => Self { user_id: None, registers: false, client: self.client.map(household) },
+            Some(user_id) => Owner::User(user_id.clone()),
+            None => Owner::Household(household(self.client)),
         }
     }
 }
@@ -205,7 +214,7 @@ struct Inner {
     sessions: HashMap<String, Kept>,
     /// Oldest first, by the number under which they were kept.
     order: BTreeMap<u64, String>,
-    owners: HashMap<Facts, BTreeSet<u64>>,
+    owners: HashMap<Owner, BTreeSet<u64>>,
     next: u64,
 }
 
@@ -264,10 +273,17 @@ impl Authenticated {
     }
 
     /// The user who was proved to be there, for requests that come without a session.
-    #[allow(dead_code, reason = "requests of this kind are still to come")]
     pub(crate) fn user_id(&self) -> Option<&OwnedUserId> {
         self.proofs().find_map(|proof| match proof {
             Proof::User(user_id) => Some(user_id),
+            _ => None,
+        })
+    }
+
+    /// The address that was shown to be theirs.
+    pub(crate) fn address(&self) -> Option<&Validated> {
+        self.proofs().find_map(|proof| match proof {
+            Proof::Threepid(validated) => Some(validated),
             _ => None,
         })
     }
@@ -500,7 +516,7 @@ impl Inner {
         self.sessions.insert(session.id.clone(), kept);
     }
 
-    fn remove_oldest_of(&mut self, owner: &Facts) {
+    fn remove_oldest_of(&mut self, owner: &Owner) {
         let oldest = self.owners.get(owner).and_then(BTreeSet::first);
         if let Some(id) = oldest.and_then(|number| self.order.get(number)).cloned() {
             self.remove(&id);

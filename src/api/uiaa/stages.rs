@@ -1,11 +1,6 @@
 //! The stages: what each asks of a client and what it proves. This is the one place to add one.
 
-use std::{
-    collections::BTreeMap,
-    fs,
-    net::{IpAddr, Ipv4Addr},
-    sync::Arc,
-};
+use std::{collections::BTreeMap, fs, sync::Arc};
 
 use bytes::Bytes;
 use ruma::{
@@ -23,7 +18,7 @@ use crate::{
         threepid::find_account,
         validation::validated,
     },
-    config::{Config, OptionalFile, OptionalText, value::RegistrationStage},
+    config::{Config, FilePath, value::RegistrationStage},
     decide::threepid::Validated,
     http::{ApiError, ErrorCode},
     limits,
@@ -50,7 +45,7 @@ impl Stages {
     /// When something is required that is not there: what, and what it needs.
     pub(crate) fn load(config: &Config, messages: &Messages) -> Result<Self, String> {
         let captcha = match (&config.captcha.secret_key_file, &config.captcha.public_key) {
-            (OptionalFile::Path(path), OptionalText::Text(public_key)) => {
+            (Some(FilePath(path)), Some(public_key)) => {
                 let secret_key = fs::read_to_string(path).map_err(|error| {
                     format!("the secret key of the captcha, {}: {error}", path.display())
                 })?;
@@ -60,12 +55,12 @@ impl Stages {
             _ => None,
         };
         let terms = match &config.registration.terms {
-            OptionalFile::Path(path) => {
+            Some(FilePath(path)) => {
                 let wrong = |error: String| format!("the terms, {}: {error}", path.display());
                 let text = fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
                 Some(Terms::parse(&text).map_err(wrong)?)
             }
-            OptionalFile::Off => None,
+            None => None,
         };
 
         let mut flows = vec![Vec::new()];
@@ -235,6 +230,14 @@ pub(crate) fn ways_to_recover(app: &Server) -> Offer {
     Offer::new(by_threepid(app).map(|(_, flow)| flow).collect(), Map::new())
 }
 
+/// How one who has no session can prove whose account they ask to close: by its password, or by an address
+/// of it.
+pub(crate) fn ways_to_prove(app: &Server) -> Offer {
+    let by_password = app.config.login.password.then(|| vec![AuthType::Password]);
+    let flows = by_password.into_iter().chain(by_threepid(app).map(|(_, flow)| flow));
+    Offer::new(flows.collect(), Map::new())
+}
+
 /// The flows by addresses that messages can be sent to.
 fn by_threepid(app: &Server) -> impl Iterator<Item = (Medium, Vec<AuthType>)> {
     let media = [(Medium::Email, AuthType::EmailIdentity), (Medium::Msisdn, AuthType::Msisdn)];
@@ -283,8 +286,7 @@ async fn password(app: &Server, facts: &Facts, given: &Password) -> Result<Proof
     // Of whoever makes the request, where that is known; then it is theirs alone that counts.
     let is_theirs = |named: &OwnedUserId| facts.user_id.as_ref().is_none_or(|id| id == named);
     claim.user_id = claim.user_id.filter(is_theirs);
-    let client = facts.client.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
-    match verified(app, client, claim, given.password.clone()).await {
+    match verified(app, facts.client, claim, given.password.clone()).await {
         Ok((user_id, _)) => Ok(Proof::User(user_id)),
         Err(error) if *error.code() == ErrorCode::Forbidden => {
             Err(Failure::retry(ErrorCode::Forbidden, "Wrong user name or password."))

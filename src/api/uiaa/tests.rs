@@ -71,7 +71,7 @@ struct Client {
 
 impl Client {
     fn new(flows: &[&str]) -> Self {
-        let facts = Facts { user_id: None, registers: false, client: Some([10, 0, 0, 1].into()) };
+        let facts = Facts { user_id: None, registers: false, client: [10, 0, 0, 1].into() };
         Self { sessions: Sessions::default(), offer: offer(flows), facts }
     }
 
@@ -123,7 +123,7 @@ async fn a_session_is_good_for_its_own_request_user_and_time_alone() {
     let dummy = Some(auth('d', Some(&session), true));
     let other = r#"{"username":"bob"}"#;
     assert!(client.at(1, other, dummy.clone()).await.is_err());
-    let nobody = std::mem::take(&mut client.facts);
+    let nobody = client.facts.clone();
     client.facts.user_id = Some("@ann:example.org".try_into().unwrap());
     assert!(client.at(1, BODY, dummy.clone()).await.is_err());
     client.facts = nobody;
@@ -237,7 +237,7 @@ async fn one_address_cannot_end_the_sessions_of_others() {
     let mut client = Client::new(&["d"]);
     let mine = client.begin().await;
     for address in 0..60_u8 {
-        client.facts.client = Some([10, 0, 1, address].into());
+        client.facts.client = [10, 0, 1, address].into();
         for _ in 0..SESSIONS_OF_ONE + 1 {
             client.begin().await;
         }
@@ -248,7 +248,7 @@ async fn one_address_cannot_end_the_sessions_of_others() {
         assert_eq!(inner.order.len(), SESSIONS);
         assert!(inner.owners.values().all(|own| own.len() <= SESSIONS_OF_ONE));
     }
-    client.facts.client = Some([10, 0, 0, 1].into());
+    client.facts.client = [10, 0, 0, 1].into();
     assert_eq!(client.attempt('d', &mine, true).await, Ok(1));
 }
 

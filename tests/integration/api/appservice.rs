@@ -67,6 +67,16 @@ async fn a_service_acts_as_itself_and_as_the_users_it_has_registered() {
     let answer =
         irc.request(&server, "POST", "/v3/account/password", Some(&bob), Some(&body)).await;
     answer.refused(403, "M_FORBIDDEN");
+    // But it closes those that it has made, without a password.
+    let made =
+        irc.request(&server, "POST", "/v3/register", None, Some(&register(OF_SERVICE, "_irc_old")));
+    made.await.ok();
+    let old = Some("@_irc_old:e2e.test");
+    let answer =
+        irc.request(&server, "POST", "/v3/account/deactivate", old, Some(&json!({}))).await;
+    assert_eq!(answer.ok(), json!({ "id_server_unbind_result": "success" }));
+    let answer = irc.request(&server, "GET", "/v3/account/whoami", old, None).await;
+    answer.refused(403, "M_USER_DEACTIVATED");
     // For a user of its own it does what a client does; `user_id` means nothing for one who logs in.
     let ann = user(&server, "ann").await;
     let answer = ann.get(&format!("/account/whoami?user_id={}", encode(&bob))).await.ok();

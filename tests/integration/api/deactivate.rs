@@ -1,23 +1,14 @@
 //! The end of an account (client-server API, "Account deactivation").
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use logcabin::{
-    clock::Clock,
-    decide::{ephemeral::Gather, status::Deactivate},
-    engine::{Engine, Options},
-    log::{
-        Log as _,
-        sled::{SledLog, SledOptions},
-    },
-    record::Origin,
-};
+use logcabin::decide::status::Deactivate;
 use serde_json::{Value, json};
 
 use super::{PASSWORD, anonymous, each, server, string, unique, user};
+use crate::administration::{done, user_command};
 use crate::crash::assert_verifies;
-use crate::harness::{Answer, Direction, TestServer, User, encode};
+use crate::harness::{Answer, Direction, TestServer, User, encode, offline};
 
 fn proof(of: &User, password: &str) -> Value {
     json!({
@@ -234,17 +225,36 @@ async fn left(sees: &User, rooms: &[String], user: &User) -> usize {
 
 /// Closes an account in the log of a server that does not run, and leaves no room.
 async fn close_only(data_dir: &std::path::Path, user: &User) {
-    let log = Arc::new(SledLog::open(SledOptions::new(data_dir)).expect("a log"));
-    let options = Options {
-        server_name: "e2e.test".try_into().expect("a server name"),
-        event_cache_bytes: 1024,
-        gather: Gather { window: Duration::ZERO, members: 100 },
-        clock: Clock::system(),
-        accounts: logcabin::decide::account::AccountLimit::default(),
-    };
-    let engine = Engine::open(Arc::clone(&log) as Arc<_>, options).await.expect("an engine");
     let user_id = user.user_id.as_str().try_into().expect("a user id");
     let closing = Deactivate { user_id, erase: false, reason: None, ts: 0 };
-    assert!(engine.propose(Origin::server(), closing).await.expect("it is open").into_inner());
-    log.close();
+    assert_eq!(offline::decide(data_dir, [closing]).await, [true], "it was open");
+}
+
+#[tokio::test]
+async fn an_account_is_closed_without_a_session_by_its_password() {
+    let server = TestServer::start().await;
+    let (ann, bob) = (server.register("ann").await, server.register("bob").await);
+    let close = async |auth: Value| {
+        let body = json!({ "auth": auth });
+        anonymous(&ann.http, "POST", "/account/deactivate", Some(&body)).await
+    };
+    let asked = anonymous(&ann.http, "POST", "/account/deactivate", Some(&json!({}))).await;
+    assert_eq!(asked.status, 401);
+    assert_eq!(asked.body["flows"], json!([{ "stages": ["m.login.password"] }]));
+    close(proof(&ann, "wrong")).await.refused(401, "M_FORBIDDEN");
+    let nobody = User { user_id: "@nobody:e2e.test".to_owned(), ..ann.clone() };
+    close(proof(&nobody, PASSWORD)).await.refused(401, "M_FORBIDDEN");
+    // What a locked user may not do with a session, they may not do without one.
+    let locked = user_command(server.data_dir(), &format!("lock {}", ann.user_id), "");
+    done(locked);
+    close(proof(&ann, PASSWORD)).await.refused(401, "M_USER_LOCKED");
+    done(user_command(server.data_dir(), &format!("unlock {}", ann.user_id), ""));
+    ann.get("/account/whoami").await.ok();
+
+    let closed = close(proof(&ann, PASSWORD)).await.ok();
+    assert_eq!(closed, json!({ "id_server_unbind_result": "success" }));
+    ann.get("/account/whoami").await.refused(401, "M_UNKNOWN_TOKEN");
+    refused_login(&ann).await;
+    close(proof(&ann, PASSWORD)).await.refused(403, "M_USER_DEACTIVATED");
+    bob.get("/account/whoami").await.ok();
 }

@@ -1,40 +1,20 @@
 //! What guests may do (client-server API, "Guest Access").
 
 use std::path::Path;
-use std::sync::Arc;
 
 use logcabin::{
-    clock::Clock,
-    decide::account::{Login, Register},
-    decide::ephemeral::Gather,
-    engine::{Engine, Options},
-    log::{
-        Log as _,
-        sled::{SledLog, SledOptions},
-    },
-    record::{
-        Origin,
-        command::{AccountKind, TokenHash, Tokens},
-    },
+    decide::account::{Login, Met, Register},
+    record::command::{AccountKind, TokenHash, Tokens},
 };
 use ruma::OwnedUserId;
 use serde_json::json;
 use tempfile::TempDir;
 
-use crate::harness::{TestServer, User, encode};
+use crate::harness::{TestServer, User, encode, offline};
 
 /// A log in which a server finds these guests, each with a session.
 async fn log_with_guests(data_dir: &Path, names: &[&str]) {
-    let log = Arc::new(SledLog::open(SledOptions::new(data_dir)).expect("a log"));
-    let options = Options {
-        server_name: "e2e.test".try_into().expect("a server name"),
-        event_cache_bytes: 1024,
-        gather: Gather { window: std::time::Duration::ZERO, members: 100 },
-        clock: Clock::system(),
-        accounts: logcabin::decide::account::AccountLimit::default(),
-    };
-    let engine = Engine::open(Arc::clone(&log) as Arc<_>, options).await.expect("an engine");
-    for name in names {
+    let guest = |name: &&str| {
         let user_id: OwnedUserId = format!("@{name}:e2e.test").try_into().expect("a user id");
         let tokens = Tokens { access: TokenHash::of(name), expires_ms: None, refresh: None };
         let login = Login {
@@ -45,17 +25,16 @@ async fn log_with_guests(data_dir: &Path, names: &[&str]) {
             verified: None,
         };
         let kind = AccountKind::Guest;
-        let guest = Register {
+        Register {
             user_id,
             kind,
             password: None,
             display_name: None,
             login: Some(login),
-            met: logcabin::decide::account::Met::default(),
-        };
-        engine.propose(Origin::server(), guest).await.expect("it is free").into_inner();
-    }
-    log.close();
+            met: Met::default(),
+        }
+    };
+    offline::decide(data_dir, names.iter().map(guest)).await;
 }
 
 fn guest(server: &TestServer, name: &str) -> User {

@@ -3,7 +3,9 @@
 use std::path::Path;
 
 use logcabin::clock::Clock;
-use logcabin::decide::registration_token::{RemoveRegistrationToken, SetRegistrationToken};
+use logcabin::decide::registration_token::{
+    Change, CreateRegistrationToken, RemoveRegistrationToken, UpdateRegistrationToken,
+};
 use logcabin::record::command::TokenHash;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -41,9 +43,18 @@ fn newcomer(name: &str) -> Value {
     json!({ "username": name, "password": PASSWORD })
 }
 
-fn token(token: &str, uses_allowed: Option<u64>, expires_ms: Option<u64>) -> SetRegistrationToken {
+fn token(
+    token: &str,
+    uses_allowed: Option<u64>,
+    expires_ms: Option<u64>,
+) -> CreateRegistrationToken {
     let label = Some(format!("of {token}"));
-    SetRegistrationToken { token: TokenHash::of(token), label, uses_allowed, expires_ms }
+    CreateRegistrationToken { token: TokenHash::of(token), label, uses_allowed, expires_ms }
+}
+
+fn update(uses_allowed: Change<u64>, expires_ms: Change<u64>) -> UpdateRegistrationToken {
+    let token = TokenHash::of("twice");
+    UpdateRegistrationToken { token, label: Change::Keep, uses_allowed, expires_ms }
 }
 
 fn by_token(token: &str) -> Value {
@@ -101,14 +112,14 @@ async fn a_registration_token_lets_in_as_many_as_it_is_for_also_over_a_restart()
     // What is set anew is good for more, what was used stays counted, and what is removed is gone.
     drop(http);
     server.stop();
-    offline::decide(&data, [token("twice", Some(3), None)]).await;
+    offline::decide(&data, [update(Change::To(3), Change::Clear)]).await;
     let mut server = start(&data, &[(REQUIRE, "token")]).await;
     let http = server.http();
     User::of(&http, attempt(&http, &cleo, &begin(&http, &cleo).await, by_token("twice")).await);
     assert_eq!(is_valid(&http, "twice").await, false);
     drop(http);
     server.stop();
-    offline::decide(&data, [token("twice", None, None)]).await;
+    offline::decide(&data, [update(Change::Clear, Change::Keep)]).await;
     offline::decide(&data, [RemoveRegistrationToken { token: TokenHash::of("twice") }]).await;
     let mut server = start(&data, &[(REQUIRE, "token")]).await;
     assert_eq!(is_valid(&server.http(), "twice").await, false);

@@ -11,6 +11,8 @@ use ruma::signatures::{PublicKeyMap, verify_json};
 use serde_json::{Value, json};
 
 use super::{PASSWORD, anonymous, unique};
+use crate::administration;
+use crate::crash::assert_verifies;
 use crate::harness::mail::{Asked, MailServer, Security, StandIn, link};
 use crate::harness::{Answer, Http, TestServer, User, encode};
 
@@ -1042,4 +1044,135 @@ async fn neither_the_log_nor_what_is_printed_holds_a_token() {
             assert!(!found, "{kept} is in the log");
         }
     }
+}
+
+/// Publishes `{sid}@example.org` as the user's.
+async fn publish(user: &User, sid: &str) {
+    let body = json!({
+        "client_secret": "s", "sid": sid, "id_server": "id.test", "id_access_token": "good",
+    });
+    user.request("POST", "/account/3pid/bind", Some(&body)).await.ok();
+}
+
+/// The addresses that the identity server was asked to forget.
+fn unbound(id: &StandIn) -> Vec<String> {
+    let asked = id.asked().into_iter().filter(|asked| asked.path.ends_with("/unbind"));
+    let address = |asked: Asked| asked.body["threepid"]["address"].as_str().map(ToOwned::to_owned);
+    asked.filter_map(address).collect()
+}
+
+async fn close(user: &User, mut body: Value) -> Value {
+    body["auth"] = json!({
+        "type": "m.login.password", "password": PASSWORD,
+        "identifier": { "type": "m.id.user", "user": user.user_id },
+    });
+    let closed = user.request("POST", "/account/deactivate", Some(&body)).await.ok();
+    user.get("/account/whoami").await.refused(401, "M_UNKNOWN_TOKEN");
+    closed["id_server_unbind_result"].clone()
+}
+
+#[tokio::test]
+async fn a_closed_account_has_no_address_and_is_published_nowhere() {
+    let Some(mail) = MailServer::start("threepids") else { return };
+    let id = StandIn::start(identity_server).await;
+    let servers = format!("id.test=http://{},dead.test=http://127.0.0.1:1", id.address);
+    let named = [("LOGCABIN_THREEPIDS_IDENTITY_SERVERS", servers.as_str())];
+    let mut server = start(&mail.settings(), &named).await;
+    let http = server.http();
+
+    // Without a session, by an address of the account.
+    let (ann, email) = account_with_email(&mail, &server, "ann").await;
+    publish(&ann, "ann").await;
+    publish(&ann, "also").await;
+    let asked = anonymous(&http, "POST", "/account/deactivate", Some(&json!({}))).await;
+    assert_eq!(asked.status, 401, "{asked}");
+    let flows =
+        json!([{ "stages": ["m.login.password"] }, { "stages": ["m.login.email.identity"] }]);
+    assert_eq!(asked.body["flows"], flows);
+    let sid = ask(&http, "/account/password", &email, "s", 1).await.ok_string("sid");
+    let body = json!({ "auth": {
+        "type": "m.login.email.identity", "session": asked.body["session"],
+        "threepid_creds": { "sid": sid, "client_secret": "s" },
+    }});
+    let early = anonymous(&http, "POST", "/account/deactivate", Some(&body)).await;
+    assert_eq!((early.status, &early.body["errcode"]), (401, &json!("M_THREEPID_AUTH_FAILED")));
+    ann.get("/account/whoami").await.ok();
+    confirm(&http, &mail.mail(&email, 1)).await;
+    let closed = anonymous(&http, "POST", "/account/deactivate", Some(&body)).await.ok();
+    assert_eq!(closed, json!({ "id_server_unbind_result": "success" }));
+    ann.get("/account/whoami").await.refused(401, "M_UNKNOWN_TOKEN");
+    assert_eq!(unbound(&id), ["also@example.org", "ann@example.org"]);
+
+    // The address is free, and nobody gets into the closed account by it.
+    server.restart().await;
+    let http = server.http();
+    let mut bob = User::register(&http, &unique("bob"), PASSWORD).await;
+    add_email(&mail, &bob, &email).await;
+    assert_eq!(threepids(&bob).await[0]["address"], email);
+
+    // A server that is named is asked for all that the account has; one that is not trusted is not.
+    bob.http = http.clone();
+    publish(&bob, "bob").await;
+    let before = unbound(&id).len();
+    assert_eq!(close(&bob, json!({ "id_server": "id.test" })).await, "success");
+    let mut forgotten = unbound(&id).split_off(before);
+    forgotten.sort_unstable();
+    let mut expected = vec!["bob@example.org".to_owned(), email];
+    expected.sort_unstable();
+    assert_eq!(forgotten, expected);
+    let (cas, _) = account_with_email(&mail, &server, "cas").await;
+    publish(&cas, "cas").await;
+    assert_eq!(close(&cas, json!({ "id_server": "evil.test" })).await, "no-support");
+    // What cannot be reached, or does not know how, hinders nobody.
+    let (dee, _) = account_with_email(&mail, &server, "dee").await;
+    assert_eq!(close(&dee, json!({ "id_server": "dead.test" })).await, "no-support");
+    let eve = User::register(&http, &unique("eve"), PASSWORD).await;
+    publish(&eve, "unknown").await;
+    publish(&eve, "eve").await;
+    let before = unbound(&id).len();
+    assert_eq!(close(&eve, json!({})).await, "no-support");
+    assert!(unbound(&id)[before..].contains(&"eve@example.org".to_owned()));
+
+    // By the command line, too, which says what is left.
+    let fay = User::register(&http, "fay", PASSWORD).await;
+    let gus = User::register(&http, "gus", PASSWORD).await;
+    publish(&fay, "fay").await;
+    publish(&gus, "gus").await;
+    let data_dir = server.data_dir().to_owned();
+    let deactivate = |name: &str| {
+        let arguments = format!("deactivate {name} --yes");
+        administration::done(administration::user_command(&data_dir, &arguments, ""))
+    };
+    let said = deactivate("fay");
+    assert!(said.contains("Deactivated") && !said.contains("unbound"), "{said}");
+    assert_eq!(unbound(&id).last().map(String::as_str), Some("fay@example.org"));
+    server.stop();
+    // Here no setting says that the identity server is trusted.
+    let said = deactivate("gus");
+    assert!(said.contains("It could not be unbound: gus@example.org on id.test."), "{said}");
+    assert_verifies(server.data_dir());
+}
+
+#[tokio::test]
+async fn nobody_has_more_messages_sent_than_the_limit_says() {
+    let Some(mail) = MailServer::start("threepids") else { return };
+    let limits =
+        [("LOGCABIN_RATE_LIMITS_ENABLED", "true"), ("LOGCABIN_RATE_LIMITS_NOTICES", "1/h burst 2")];
+    let server = start(&mail.settings(), &limits).await;
+    let http = server.http();
+    let sid = ask(&http, "/register", "first@example.org", "s", 1).await.ok_string("sid");
+    ask(&http, "/register", "second@example.org", "s", 1).await.ok();
+    let refused = ask(&http, "/register", "third@example.org", "s", 1).await;
+    let refused = refused.refused(429, "M_LIMIT_EXCEEDED");
+    assert!(refused["retry_after_ms"].as_u64() > Some(1_000_000), "{refused}");
+    ask(&http, "/account/password", "first@example.org", "s", 1)
+        .await
+        .refused(429, "M_LIMIT_EXCEEDED");
+    // What sends no message is not counted.
+    for _ in 0..3 {
+        let again = ask(&http, "/register", "first@example.org", "s", 1).await.ok_string("sid");
+        assert_eq!(again, sid);
+    }
+    ask(&http, "/register", "first@example.org", "s", 2).await.refused(429, "M_LIMIT_EXCEEDED");
+    assert!(mail.mails("third@example.org").is_empty());
 }
