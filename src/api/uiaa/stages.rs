@@ -286,13 +286,14 @@ fn threepid(
 
 async fn password(app: &Server, facts: &Facts, given: &Password) -> Result<Proof, Failure> {
     let mut claim = Claim::by_identifier(app, &given.identifier);
-    if claim.user_id.is_none() && !matches!(given.identifier, UserIdentifier::Matrix(_)) {
-        // An identifier that belongs to nobody is 403, whatever the password.
-        return Err(ApiError::forbidden("Wrong user name or password.").into());
-    }
     // Of whoever makes the request, where that is known; then it is theirs alone that counts.
     let is_theirs = |named: &OwnedUserId| facts.user_id.as_ref().is_none_or(|id| id == named);
     claim.user_id = claim.user_id.filter(is_theirs);
+    if claim.user_id.is_none() && !matches!(given.identifier, UserIdentifier::Matrix(_)) {
+        // An identifier that belongs to nobody is 403, whatever the password. So is another's: nobody
+        // is told who has an account.
+        return Err(ApiError::forbidden("Wrong user name or password.").into());
+    }
     let client = facts.client.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
     match verified(app, client, claim, given.password.clone()).await {
         Ok((user_id, _)) => Ok(Proof::User(user_id)),
