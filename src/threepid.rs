@@ -31,7 +31,8 @@ pub enum Invalid {
 }
 
 /// The e-mail address `written`. Before the `@` the case is folded (Unicode's full case folding: `ß` is
-/// `ss`), after it stands a domain in lower case, in ASCII. Blanks around it do not count.
+/// `ss`), after it stands a domain in lower case, in ASCII. Blanks around it do not count. What needs quotes
+/// is taken for none.
 ///
 /// # Errors
 /// When it is not an address, or one at a number instead of a domain.
@@ -41,6 +42,10 @@ pub fn email(written: &str) -> Result<Threepid, Invalid> {
         return Err(Invalid::Email);
     }
     let address: Address = written.parse().map_err(|_| Invalid::Email)?;
+    // In quotes, one mailbox has any number of names: it could belong to many, and be sent as many messages.
+    if address.user().starts_with('"') {
+        return Err(Invalid::Email);
+    }
     let user = caseless::default_case_fold_str(address.user());
     let domain = domain(address.domain()).ok_or(Invalid::Email)?;
     let address = format!("{user}@{domain}");
@@ -191,6 +196,9 @@ mod tests {
             "ann@[::1]",
             "ann@0x7f.1",
             "ann@example.org:25",
+            "ann@example.org.",
+            "\"ann\"@example.org",
+            "\"a\\nn\"@example.org",
             "ann@example.org/x",
             "ann\r\n@example.org",
             "ann@example.org\r\nBcc: bob@example.org",

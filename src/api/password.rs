@@ -48,7 +48,7 @@ async fn reset_password(
     request: change_password_v3::Request,
 ) -> Result<change_password_v3::Response, ApiError> {
     let offer = uiaa::ways_to_recover(&cx.app);
-    if offer.is_empty() {
+    if offer.is_empty() || !cx.app.config.accounts.change_password {
         return Err(ApiError::missing_token());
     }
     check_password(&cx.app, "", &request.new_password)?;

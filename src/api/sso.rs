@@ -77,8 +77,9 @@ enum Errand {
     Login { redirect_url: Url },
     /// To link the account of one who is logged in.
     Link { user_id: OwnedUserId },
-    /// To complete the stage `m.login.sso` of a session of user-interactive authentication.
-    Confirm { session: String },
+    /// To complete the stage `m.login.sso` of a session of user-interactive authentication, for the browser
+    /// that was shown the stage's page: `browser` is the hash of a mark that it has.
+    Confirm { session: String, browser: String },
 }
 
 /// A browser that is away.
@@ -238,7 +239,13 @@ async fn arrive(
             Some(_) => Err(Failure::new(StatusCode::CONFLICT, "This is another user's already.")),
             None => offer_link(app, provider, person, user_id),
         },
-        Errand::Confirm { session } => confirm(app, &session, known).await,
+        Errand::Confirm { session, browser } => {
+            if !cookies(headers, &cookie_name(&browser)).any(|mark| hash(mark) == browser) {
+                let why = "This browser was not asked to confirm anything.";
+                return Err(Failure::new(StatusCode::FORBIDDEN, why));
+            }
+            confirm(app, &session, known).await
+        }
     }
 }
 
@@ -412,7 +419,12 @@ pub(super) async fn fallback(
         let why = "What was to be confirmed is over.";
         return Ok(Failure::new(StatusCode::NOT_FOUND, why).reply());
     };
-    let errand = Errand::Confirm { session };
+    // Whoever has the session could fetch this page themselves, and send the user straight on to a provider
+    // that asks nothing. So the way back is open to the browser alone that was shown what the page says.
+    let mark = random_token();
+    let browser = hash(&mark);
+    let cookie = cookie(&app.config, &browser, &mark, AWAY_MS / 1000)?;
+    let errand = Errand::Confirm { session, browser };
     let errand = app.signer.sign(ERRAND, &errand, now_ms.saturating_add(AWAY_MS));
     let errand = errand.map_err(ApiError::internal)?;
     let html = format!(
@@ -422,7 +434,7 @@ pub(super) async fn fallback(
         text(app.config.server.name.as_str()),
     );
     let html = html + &buttons(app, providers_of(app, &user_id), &format!("errand={errand}"));
-    Ok(Page::new("Confirm that it is you", html).reply())
+    Ok(Page::new("Confirm that it is you", html).reply().with_header(SET_COOKIE, cookie))
 }
 
 /// Completes the stage, if the one who came back is the user whom the session is about.
@@ -684,8 +696,11 @@ fn see(url: &Url) -> Result<Reply, Failure> {
 
 /// One for each way that is under way: a browser may be on several.
 fn cookie_name(state: &str) -> String {
-    let hash = blake3::hash(state.as_bytes()).to_hex();
-    format!("logcabin_sso_{}", &hash[..16])
+    format!("logcabin_sso_{}", &hash(state)[..16])
+}
+
+fn hash(text: &str) -> String {
+    blake3::hash(text.as_bytes()).to_hex().to_string()
 }
 
 fn cookie(

@@ -83,6 +83,8 @@ impl Class {
             _ => name,
         };
         let class = match (method.as_str(), name) {
+            // As part 1 has it, unlike the endpoint that took its place.
+            ("POST", "account/3pid") => return None,
             ("POST", "login" | "login/get_token") | ("POST", "auth/{auth_type}/fallback/web") => {
                 Self::Login
             }
@@ -186,6 +188,9 @@ mod tests {
             let path = format!("/_matrix/client/v3/{path}");
             assert_eq!(Class::of(&Method::POST, &path, false), None, "{path}");
         }
+        // However it is served.
+        let path = "/_matrix/client/v3/account/3pid";
+        assert_eq!(Class::of(&Method::POST, path, true), None);
     }
 
     #[test]

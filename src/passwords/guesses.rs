@@ -5,6 +5,7 @@
 //! happens elsewhere, as they can stay logged in anywhere.
 
 use std::{
+    hash::BuildHasher as _,
     net::IpAddr,
     time::{Duration, Instant},
 };
@@ -21,7 +22,8 @@ use crate::{
 /// The wrong passwords of late.
 pub(super) struct Guesses {
     of_address: Refundable<IpAddr>,
-    for_user: Refundable<Box<str>>,
+    /// By a hash of the name: what somebody tries as a name may be as long as a request.
+    for_user: Refundable<u64>,
     /// Hashes of users with addresses at which they have been.
     known: Cache<u64, ()>,
     hasher: std::hash::RandomState,
@@ -32,7 +34,7 @@ pub(super) struct Attempt<'a> {
     guesses: &'a Guesses,
     address: IpAddr,
     /// Whom it counts for as one from a stranger.
-    user: Option<Box<str>>,
+    user: Option<u64>,
 }
 
 impl Guesses {
@@ -54,12 +56,13 @@ impl Guesses {
         self.of_address.take(address, now)?;
         let mut attempt = Attempt { guesses: self, address, user: None };
         if self.known.get(&self.place(guess.name, address)).is_none() {
-            if let Err(wait) = self.for_user.take(guess.name.into(), now) {
+            let user = self.hasher.hash_one(guess.name);
+            if let Err(wait) = self.for_user.take(user, now) {
                 // It is not looked at: it says nothing of this address.
                 attempt.did_not_count();
                 return Err(wait);
             }
-            attempt.user = Some(guess.name.into());
+            attempt.user = Some(user);
         }
         Ok(attempt)
     }
@@ -72,7 +75,6 @@ impl Guesses {
     }
 
     fn place(&self, name: &str, address: IpAddr) -> u64 {
-        use std::hash::BuildHasher as _;
         self.hasher.hash_one((name, address))
     }
 }

@@ -292,6 +292,11 @@ assert.ok((await text(bob.page)).includes("not the user"), await text(bob.page))
 assert.equal(await bob.page.evaluate(() => window.done), undefined);
 assert.equal((await post("", { auth: { session: asked.session } }, first.access_token, getToken)).status, 401);
 await ann.page.goto(fallback);
+// The page's link does nothing in another browser, that has not been shown the page.
+const elsewhere = await visitor("ann");
+await visit(elsewhere, await ann.page.$eval("a.button", (link) => link.href));
+assert.ok((await text(elsewhere.page)).includes("was not asked"), await text(elsewhere.page));
+assert.equal((await post("", { auth: { session: asked.session } }, first.access_token, getToken)).status, 401);
 await click(ann.page, "a.button");
 await identify(ann);
 await ann.page.waitForFunction(() => window.done === true);

@@ -391,8 +391,8 @@ impl Sessions {
             return Err(match failure {
                 Failure::Final(error) => error,
                 Failure::Retry(code, message) => {
-                    if stages::waits(auth) {
-                        progress.waiting = Some(auth.clone());
+                    if let Some(waiting) = stages::to_wait_for(auth) {
+                        progress.waiting = Some(waiting);
                     }
                     self.ask(&session, &progress.completed, Some((code, message)))
                 }
@@ -415,10 +415,12 @@ impl Sessions {
         session.is_fresh(now_ms).then(|| Arc::clone(session))
     }
 
-    /// The attempt that this session waits to make again.
-    async fn waiting(&self, id: &str, now_ms: u64) -> Option<AuthData> {
+    /// The attempt that this session waits to make again, and whose session it is: whoever comes with its
+    /// id, the attempt is made for them and nobody else.
+    async fn waiting(&self, id: &str, now_ms: u64) -> Option<(Facts, AuthData)> {
         let session = self.open(id, now_ms)?;
-        session.progress.lock().await.waiting.clone()
+        let waiting = session.progress.lock().await.waiting.clone()?;
+        Some((session.facts.clone(), waiting))
     }
 
     /// Completes a stage outside of any attempt at the request: on a page, by a link in a mail, by coming

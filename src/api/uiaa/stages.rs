@@ -147,9 +147,19 @@ pub(crate) async fn check(app: &Server, facts: &Facts, auth: &AuthData) -> Resul
     }
 }
 
-/// Whether what an attempt is about may come to be while the client waits.
-pub(super) const fn waits(auth: &AuthData) -> bool {
-    matches!(auth, AuthData::EmailIdentity(_) | AuthData::Msisdn(_))
+/// What is kept of an attempt, to make it again: nothing unless what it is about may come to be while the
+/// client waits, and then no more than names that, as clients may send as much else as they like.
+pub(super) fn to_wait_for(auth: &AuthData) -> Option<AuthData> {
+    let mut kept = auth.clone();
+    let (credentials, session) = match &mut kept {
+        AuthData::EmailIdentity(given) => (&mut given.thirdparty_id_creds, &mut given.session),
+        AuthData::Msisdn(given) => (&mut given.thirdparty_id_creds, &mut given.session),
+        _ => return None,
+    };
+    let (sid, client_secret) = (credentials.sid.clone(), credentials.client_secret.clone());
+    *credentials = ThirdpartyIdCredentials::new(sid, client_secret);
+    *session = None;
+    Some(kept)
 }
 
 fn not_offered() -> Failure {
@@ -171,11 +181,11 @@ pub(crate) async fn authenticate(
 ) -> Result<Authenticated, ApiError> {
     let now_ms = app.engine.clock().now_ms();
     if let Some(AuthData::FallbackAcknowledgement(given)) = auth
-        && let Some(waiting) = app.uiaa.waiting(&given.session, now_ms).await
+        && let Some((owner, waiting)) = app.uiaa.waiting(&given.session, now_ms).await
         && let Some(stage) = waiting.auth_type()
     {
         // If it is still not so, what is to be done is what the attempt below says.
-        let again = check(app, &facts, &waiting);
+        let again = check(app, &owner, &waiting);
         let _ = app.uiaa.complete(&given.session, &stage, now_ms, again).await;
     }
     let check = async {
@@ -279,13 +289,14 @@ fn threepid(
 
 async fn password(app: &Server, facts: &Facts, given: &Password) -> Result<Proof, Failure> {
     let mut claim = Claim::by_identifier(app, &given.identifier);
-    if claim.user_id.is_none() && !matches!(given.identifier, UserIdentifier::Matrix(_)) {
-        // An identifier that belongs to nobody is 403, whatever the password.
-        return Err(ApiError::forbidden("Wrong user name or password.").into());
-    }
     // Of whoever makes the request, where that is known; then it is theirs alone that counts.
     let is_theirs = |named: &OwnedUserId| facts.user_id.as_ref().is_none_or(|id| id == named);
     claim.user_id = claim.user_id.filter(is_theirs);
+    if claim.user_id.is_none() && !matches!(given.identifier, UserIdentifier::Matrix(_)) {
+        // An identifier that belongs to nobody is 403, whatever the password. So is another's: nobody
+        // is told who has an account.
+        return Err(ApiError::forbidden("Wrong user name or password.").into());
+    }
     match verified(app, facts.client, claim, given.password.clone()).await {
         Ok((user_id, _)) => Ok(Proof::User(user_id)),
         Err(error) if *error.code() == ErrorCode::Forbidden => {
@@ -293,5 +304,29 @@ async fn password(app: &Server, facts: &Facts, given: &Password) -> Result<Proof
         }
         // Not wrong, but not looked at: there were too many.
         Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_an_attempt_that_waits_no_more_is_kept_than_names_the_validation() {
+        for stage in ["m.login.email.identity", "m.login.msisdn"] {
+            let given = json!({
+                "type": stage, "session": "x",
+                "threepid_creds": {
+                    "sid": "1", "client_secret": "s",
+                    "id_server": "x".repeat(1_000_000), "id_access_token": "x".repeat(1_000_000),
+                },
+            });
+            let given: AuthData = serde_json::from_value(given).unwrap();
+            let kept = serde_json::to_value(to_wait_for(&given).unwrap()).unwrap();
+            assert_eq!(kept["threepid_creds"], json!({ "sid": "1", "client_secret": "s" }));
+            assert_eq!(kept["session"], serde_json::Value::Null);
+        }
+        let other = json!({ "type": "m.login.registration_token", "token": "x", "session": "x" });
+        assert!(to_wait_for(&serde_json::from_value(other).unwrap()).is_none());
     }
 }

@@ -86,6 +86,12 @@ async fn a_name_and_a_device_are_made_up_for_those_who_name_none() {
     assert_ne!(first.user_id, second.user_id);
     assert!(!first.device_id.is_empty());
     // What was made up is a good user name.
+    for user in [&first, &second] {
+        let name = user.user_id.strip_prefix('@').and_then(|id| id.strip_suffix(":e2e.test"));
+        let name = name.expect("an id of this server");
+        let fine = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "._=-/+".contains(c);
+        assert!(!name.is_empty() && name.chars().all(fine), "{name}");
+    }
     User::login(&http, &first.user_id, PASSWORD).await;
 }
 

@@ -68,8 +68,9 @@ async fn a_service_acts_as_itself_and_as_the_users_it_has_registered() {
         irc.request(&server, "POST", "/v3/account/password", Some(&bob), Some(&body)).await;
     answer.refused(403, "M_FORBIDDEN");
     // But it closes those that it has made, without a password.
+    let old = register(OF_SERVICE, "_irc_old");
     let made =
-        irc.request(&server, "POST", "/v3/register", None, Some(&register(OF_SERVICE, "_irc_old")));
+        irc.request(&server, "POST", "/v3/register", None, Some(&old));
     made.await.ok();
     let old = Some("@_irc_old:e2e.test");
     let answer =
@@ -171,6 +172,30 @@ async fn a_service_logs_its_users_in() {
     let body = json!({ "type": "m.login.password", "password": super::PASSWORD,
         "identifier": { "type": "m.id.user", "user": ann.user_id } });
     http.request("POST", path, Some("old"), Some(&body)).await.ok();
+}
+
+#[tokio::test]
+async fn a_refresh_is_for_whom_its_token_is_whatever_a_service_says() {
+    let irc = Bridge::start("irc", "").await;
+    let server = server_of(&[&irc]).await;
+    let (ann, bob) = (user(&server, "ann").await, irc.ghost(&server, "bob").await);
+    let refresh = async |token: &str| {
+        let body = json!({ "refresh_token": token });
+        irc.request(&server, "POST", "/v3/refresh", Some(&bob), Some(&body)).await
+    };
+    for token in ["as-irc", "", &*ann.access_token] {
+        refresh(token).await.refused(401, "M_UNKNOWN_TOKEN");
+    }
+    let body = json!({
+        "type": "m.login.password", "password": super::PASSWORD, "refresh_token": true,
+        "identifier": { "type": "m.id.user", "user": ann.user_id },
+    });
+    let session = anonymous(&ann.http, "POST", "/login", Some(&body)).await;
+    let refreshed = refresh(&session.ok_string("refresh_token")).await;
+    let token = refreshed.ok_string("access_token");
+    let path = "/_matrix/client/v3/account/whoami";
+    let who = ann.http.request("GET", path, Some(&token), None).await.ok();
+    assert_eq!(who["user_id"], ann.user_id);
 }
 
 #[tokio::test]
@@ -601,8 +626,9 @@ async fn a_service_is_not_limited_unless_its_file_says_so() {
     let held = Bridge::start("held", "rate_limited: true").await;
     let limits = [
         ("LOGCABIN_RATE_LIMITS_ENABLED", "true"),
-        ("LOGCABIN_RATE_LIMITS_USER", "1/s burst 2"),
-        ("LOGCABIN_RATE_LIMITS_ADDRESS", "1/s burst 2"),
+        ("LOGCABIN_RATE_LIMITS_USER", "1/h burst 2"),
+        ("LOGCABIN_RATE_LIMITS_DEVICE", "1/h burst 2"),
+        ("LOGCABIN_RATE_LIMITS_ADDRESS", "1/h burst 2"),
     ];
     let server = server_with(&[&free, &held], &limits).await;
     let many = async |bridge: &Bridge, user_id: Option<&str>| {

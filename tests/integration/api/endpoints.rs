@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Value, json};
 
 use super::{PASSWORD, server, user};
-use crate::harness::{Http, RawAnswer, TestServer, User, encode, run_logcabin};
+use crate::harness::{Bridge, Http, RawAnswer, TestServer, User, encode, run_logcabin};
 
 /// One line of `logcabin endpoints`.
 #[derive(Debug)]
@@ -20,7 +20,7 @@ struct Endpoint {
 
 /// Whether it is of the API: the others are pages for people, with forms and redirects.
 fn answers_json(endpoint: &Endpoint) -> bool {
-    let pages = ["/fallback/web", "/static/client/", "/submit_token", "/submitToken", "/sso/"];
+    let pages = ["/fallback/web", "/static/client/", "/logcabin/validate", "/sso/"];
     endpoint.path.contains("/client") && !pages.iter().any(|page| endpoint.path.contains(page))
 }
 
@@ -132,7 +132,12 @@ async fn ask(
 
 /// A server on which nothing happens by itself, with a user and a room there.
 async fn quiet() -> (TestServer, User, String) {
-    let server = TestServer::start_with(&[("LOGCABIN_PRESENCE_ENABLED", "false")]).await;
+    quiet_with(&[]).await
+}
+
+async fn quiet_with(settings: &[(&str, &str)]) -> (TestServer, User, String) {
+    let quiet = [("LOGCABIN_PRESENCE_ENABLED", "false")];
+    let server = TestServer::start_with(&[&quiet, settings].concat()).await;
     let ann = user(&server, "ann").await;
     let room_id = ann.create_room(json!({})).await;
     (server, ann, room_id)
@@ -181,6 +186,12 @@ async fn every_endpoint_that_needs_a_token_says_so_and_knows_a_wrong_one() {
             assert_eq!(wrong, (401, "M_UNKNOWN_TOKEN".to_owned()), "{named}");
             asked += 1;
         }
+        if endpoint.access == "appservice" {
+            let missing = ask(&ann.http, method, &path, None, "{}").await;
+            assert_eq!(missing, (401, "M_MISSING_TOKEN".to_owned()), "{named}");
+            let of_client = ask(&ann.http, method, &path, Some(&ann.access_token), "{}").await;
+            assert_eq!(of_client, (403, "M_FORBIDDEN".to_owned()), "{named}");
+        }
         if matches!(endpoint.access.as_str(), "required" | "optional") {
             let wrong = ask(&ann.http, method, &path, Some("wrong"), "{}").await;
             assert_eq!(wrong, (401, "M_UNKNOWN_TOKEN".to_owned()), "{named}");
@@ -192,14 +203,17 @@ async fn every_endpoint_that_needs_a_token_says_so_and_knows_a_wrong_one() {
 
 #[tokio::test]
 async fn every_endpoint_with_a_body_takes_one_json_object_and_nothing_else() {
-    let (_server, ann, room_id) = quiet().await;
+    let service = Bridge::start("walk", "").await;
+    let file = service.file().display().to_string();
+    let (_server, ann, room_id) = quiet_with(&[("LOGCABIN_APPSERVICES_FILES", &file)]).await;
     let before = ann.here().await;
     let with_body = |endpoint: &Endpoint| answers_json(endpoint) && endpoint.method != "GET";
     for endpoint in endpoints().into_iter().filter(with_body) {
         let path = filled(&endpoint.path, &ann, &room_id);
         // What else is none is shown where bodies are decoded.
         for (body, errcode) in [("[]", "M_BAD_JSON"), ("{'a':1}", "M_NOT_JSON")] {
-            let token = Some(ann.access_token.as_str());
+            let of_service = endpoint.access == "appservice";
+            let token = Some(if of_service { "as-walk" } else { &*ann.access_token });
             let refused = ask(&ann.http, &endpoint.method, &path, token, body).await;
             let expected = (400, errcode.to_owned());
             assert_eq!(refused, expected, "{} {path} with {body}", endpoint.method);
@@ -291,7 +305,12 @@ fn the_endpoints_of_accounts_are_those_of_the_summary_under_both_prefixes() {
         };
         // A token is looked at where it is not needed, and there are ways to call without one where the
         // summary has it needed: to prove by other means who one is.
-        let fits = if token { ["required", "optional"] } else { ["none", "optional"] };
+        // That of an application service may come with a login or a registration.
+        let fits: &[&str] = if token {
+            &["required", "optional"]
+        } else {
+            &["none", "optional", "appservice-optional"]
+        };
         if !fits.contains(&found.access.as_str()) || found.is_limited != is_limited {
             faults.push(format!("{found:?}: token {token}, limited {is_limited}"));
         }

@@ -139,6 +139,28 @@ async fn a_registration_token_lets_in_as_many_as_it_is_for_also_over_a_restart()
 }
 
 #[tokio::test]
+async fn a_registration_token_has_1_to_64_of_its_characters() {
+    let dir = TempDir::new().unwrap();
+    let data = dir.path().join("data");
+    let longest = format!("AZaz09._~-{}", "x".repeat(54));
+    let wrong = [&format!("{longest}x"), "with space", "a/b", "a+b", "\u{e4}"];
+    // All of them are known, and good otherwise.
+    let all = wrong.into_iter().chain([&*longest]);
+    offline::decide(&data, all.map(|text| token(text, None, None)).collect::<Vec<_>>()).await;
+    let server = start(&data, &[(REQUIRE, "token")]).await;
+    let http = server.http();
+    let ann = newcomer("ann");
+    let session = begin(&http, &ann).await;
+    for wrong in wrong {
+        assert_eq!(is_valid(&http, wrong).await, false, "{wrong}");
+        let refused = attempt(&http, &ann, &session, by_token(wrong)).await;
+        refused.refused(401, "M_UNAUTHORIZED");
+    }
+    assert_eq!(is_valid(&http, &longest).await, true);
+    User::of(&http, attempt(&http, &ann, &session, by_token(&longest)).await);
+}
+
+#[tokio::test]
 async fn of_those_who_race_for_the_last_use_of_a_token_one_is_let_in() {
     let dir = TempDir::new().unwrap();
     let data = dir.path().join("data");

@@ -286,8 +286,7 @@ async fn a_home_server_that_is_named_is_that_of_the_user_id() {
     });
     let registered = anonymous(&ann.http, "POST", "/register", Some(&body)).await.ok();
     for answer in [logged_in, registered] {
-        let named = answer.get("home_server");
-        assert!(named.is_none_or(|name| name == "e2e.test"), "{answer}");
+        assert_eq!(answer["home_server"], "e2e.test", "{answer}");
         assert!(string(&answer, "user_id").ends_with(":e2e.test"), "{answer}");
     }
 }

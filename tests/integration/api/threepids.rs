@@ -255,12 +255,21 @@ async fn secrets_ids_and_addresses_have_their_grammar() {
         let path = "/register/email/requestToken";
         anonymous(&http, "POST", path, Some(&body)).await.refused(400, "M_BAD_JSON");
     }
-    // The longest that there is, and an identity server's name, which does not matter here.
-    let body = json!({
-        "client_secret": "x".repeat(255), "email": "ann@example.org", "send_attempt": 1,
-        "id_server": "id.example.org", "id_access_token": "abc",
-    });
-    anonymous(&http, "POST", "/register/email/requestToken", Some(&body)).await.ok();
+    // The longest that there is, and an identity server's name, which does not matter here, nor whether
+    // it is trusted: with a token for it, and without one, as older clients have it.
+    for endpoint in ["/register", "/account/password", "/account/3pid"] {
+        for token in [Some("abc"), None] {
+            let mut body = json!({
+                "client_secret": "x".repeat(255), "email": format!("{}@example.org", unique("ann")),
+                "send_attempt": 1, "id_server": "id.example.org",
+            });
+            if let Some(token) = token {
+                body["id_access_token"] = token.into();
+            }
+            let path = format!("{endpoint}/email/requestToken");
+            anonymous(&http, "POST", &path, Some(&body)).await.ok_string("sid");
+        }
+    }
 }
 
 #[tokio::test]
@@ -362,6 +371,28 @@ async fn a_browser_is_sent_on_to_allowed_hosts_alone() {
         let page = http.raw("GET", &changed, &[], "").await;
         assert!(!form(&page.bytes).contains("evil"));
     }
+}
+
+#[tokio::test]
+async fn an_app_that_brings_the_token_is_sent_nowhere() {
+    let Some(mail) = MailServer::start("threepids") else { return };
+    let hosts = ("LOGCABIN_THREEPIDS_NEXT_LINK_HOSTS", "app.example.org");
+    let server = start(&mail.settings(), &[hosts]).await;
+    let http = server.http();
+    let next = "https://app.example.org/";
+    let body = json!({
+        "client_secret": "s", "email": "ann@example.org", "send_attempt": 1, "next_link": next,
+    });
+    let asked = anonymous(&http, "POST", "/register/email/requestToken", Some(&body)).await;
+    let link = link(&mail.mail("ann@example.org", 0));
+    let token = link.split("token=").nth(1).and_then(|rest| rest.split('&').next());
+    let body = json!({
+        "sid": asked.ok_string("sid"), "client_secret": "s", "token": token.expect("a token"),
+        "next_link": next,
+    });
+    let answer = http.raw("POST", VALIDATE, &[], body.to_string()).await;
+    assert_eq!((answer.parts.status.as_u16(), answer.header("location")), (200, ""));
+    assert_eq!(answer.json().ok(), json!({ "success": true }));
 }
 
 #[tokio::test]
@@ -504,6 +535,90 @@ async fn a_forgotten_password_is_set_anew_by_mail() {
 }
 
 #[tokio::test]
+async fn where_passwords_cannot_be_changed_none_is_set_anew() {
+    let Some(mail) = MailServer::start("threepids") else { return };
+    let switch = ("LOGCABIN_ACCOUNTS_CHANGE_PASSWORD", "false");
+    let server = start(&mail.settings(), &[switch]).await;
+    let (_, email) = account_with_email(&mail, &server, "ann").await;
+    let http = server.http();
+    let sid = ask(&http, "/account/password", &email, "s", 1).await.ok_string("sid");
+    confirm(&http, &mail.mail(&email, 1)).await;
+    let body = json!({
+        "new_password": "a new and long password",
+        "auth": {
+            "type": "m.login.email.identity",
+            "threepid_creds": { "sid": sid, "client_secret": "s" },
+        },
+    });
+    let refused = anonymous(&http, "POST", "/account/password", Some(&body)).await;
+    refused.refused(401, "M_MISSING_TOKEN");
+}
+
+/// One who registers by a mail alone, and never sets a password.
+async fn newcomer(mail: &MailServer, http: &Http, name: &str) -> (User, String) {
+    let (name, secret) = (unique(name), unique("secret"));
+    let email = format!("{name}@example.org");
+    let sid = ask(http, "/register", &email, &secret, 1).await.ok_string("sid");
+    confirm(http, &mail.mail(&email, 0)).await;
+    let body = json!({
+        "username": name,
+        "auth": {
+            "type": "m.login.email.identity",
+            "threepid_creds": {
+                "sid": sid, "client_secret": secret,
+                // As clients send them that know no better.
+                "id_server": "id.example.org", "id_access_token": "abc",
+            },
+        },
+    });
+    (User::of(http, anonymous(http, "POST", "/register", Some(&body)).await), email)
+}
+
+#[tokio::test]
+async fn nobody_completes_anothers_stage_by_an_address_of_their_own() {
+    let Some(mail) = MailServer::start("threepids") else { return };
+    let require = ("LOGCABIN_REGISTRATION_REQUIRE", "email");
+    let server = start(&mail.settings(), &[require]).await;
+    let http = server.http();
+    let (ann, email) = newcomer(&mail, &http, "ann").await;
+    let (mallory, other) = newcomer(&mail, &http, "mallory").await;
+    // Who has come by a token of Ann's, and nothing else, tries to make the account theirs.
+    let sid = ask(&http, "/account/password", &other, "s", 1).await.ok_string("sid");
+    confirm(&http, &mail.mail(&other, 1)).await;
+    let mut body = json!({ "new_password": "a new and long password" });
+    let asked = ann.request("POST", "/account/password", Some(&body)).await;
+    assert_eq!(asked.body["flows"], json!([{ "stages": ["m.login.email.identity"] }]));
+    let session = asked.body["session"].clone();
+    let by = |sid: &str| {
+        json!({
+            "type": "m.login.email.identity", "session": session,
+            "threepid_creds": { "sid": sid, "client_secret": "s" },
+        })
+    };
+    body["auth"] = by(&sid);
+    let refused = ann.request("POST", "/account/password", Some(&body)).await;
+    assert_eq!(refused.body["completed"], json!([]), "{refused}");
+    refused.refused(401, "M_THREEPID_AUTH_FAILED");
+    // In Ann's session, as another user and as nobody, for whom it would do.
+    body["auth"] = json!({ "session": session });
+    for answer in [
+        mallory.request("POST", "/account/password", Some(&body)).await,
+        anonymous(&http, "POST", "/account/password", Some(&body)).await,
+        ann.request("POST", "/account/password", Some(&body)).await,
+    ] {
+        assert_eq!((answer.status, &answer.body["completed"]), (401, &json!([])), "{answer}");
+    }
+    // Ann does it with her own.
+    let sid = ask(&http, "/account/password", &email, "s", 1).await.ok_string("sid");
+    body["auth"] = by(&sid);
+    let early = ann.request("POST", "/account/password", Some(&body)).await;
+    early.refused(401, "M_THREEPID_AUTH_FAILED");
+    confirm(&http, &mail.mail(&email, 1)).await;
+    body["auth"] = json!({ "session": session });
+    ann.request("POST", "/account/password", Some(&body)).await.ok();
+}
+
+#[tokio::test]
 async fn who_has_an_address_can_log_in_by_it() {
     let Some(mail) = MailServer::start("threepids") else { return };
     let gateway = StandIn::start(|_| (200, json!({}))).await;
@@ -545,13 +660,31 @@ async fn who_has_an_address_can_log_in_by_it() {
     let device = User::login(&http, &ann.user_id, PASSWORD).await;
     let path = format!("/devices/{}", device.device_id);
     ann.request("DELETE", &path, Some(&body)).await.ok();
-    body["auth"]["identifier"]["address"] = "x@example.org".into();
-    ann.request("DELETE", &path, Some(&body)).await.refused(403, "M_FORBIDDEN");
+    // Nobody's is refused as another's is.
+    let (_, other) = account_with_email(&mail, &server, "bob").await;
+    let mut refused = Vec::new();
+    for address in ["x@example.org", &*other] {
+        body["auth"]["identifier"]["address"] = address.into();
+        let answer = ann.request("DELETE", &path, Some(&body)).await;
+        refused.push(answer.refused(403, "M_FORBIDDEN"));
+    }
+    assert_eq!(refused[0], refused[1]);
 }
 
 async fn ask_sms(http: &Http, endpoint: &str, country: &str, number: &str, secret: &str) -> Answer {
+    ask_sms_again(http, endpoint, (country, number), secret, 1).await
+}
+
+async fn ask_sms_again(
+    http: &Http,
+    endpoint: &str,
+    (country, number): (&str, &str),
+    secret: &str,
+    attempt: u32,
+) -> Answer {
     let body = json!({
-        "client_secret": secret, "country": country, "phone_number": number, "send_attempt": 1,
+        "client_secret": secret, "country": country, "phone_number": number,
+        "send_attempt": attempt,
     });
     anonymous(http, "POST", &format!("{endpoint}/msisdn/requestToken"), Some(&body)).await
 }
@@ -655,6 +788,68 @@ async fn a_number_is_validated_by_the_code_of_a_text_message() {
     });
     anonymous(&http, "POST", "/account/password", Some(&body)).await.ok();
     User::login(&http, "ann", "a new and long password").await;
+}
+
+#[tokio::test]
+async fn a_text_message_is_sent_again_for_a_higher_attempt_alone() {
+    let gateway = StandIn::start(|_| (200, json!({}))).await;
+    let url = format!("http://{}/", gateway.address);
+    let mut server = start(&[], &[("LOGCABIN_SMS_URL", &url)]).await;
+    let british = ("GB", "07400 123456");
+    let ask = async |http: &Http, number: (&str, &str), secret: &str, attempt: u32| {
+        ask_sms_again(http, "/register", number, secret, attempt).await.ok_string("sid")
+    };
+    let first = ask(&server.http(), british, "s", 5).await;
+    for attempt in [5, 4, 0] {
+        assert_eq!(ask(&server.http(), british, "s", attempt).await, first);
+    }
+    server.restart().await;
+    let http = server.http();
+    assert_eq!(ask(&http, british, "s", 5).await, first);
+    assert_eq!(gateway.asked().len(), 1);
+    assert_eq!(ask(&http, british, "s", 6).await, first);
+    assert_eq!(gateway.asked().len(), 2);
+    // Another secret, another number: another matter.
+    assert_ne!(ask(&http, british, "t", 1).await, first);
+    assert_ne!(ask(&http, ("GB", "07400 123457"), "s", 1).await, first);
+    assert_eq!(gateway.asked().len(), 4);
+}
+
+#[tokio::test]
+async fn where_newcomers_must_show_a_number_it_becomes_the_accounts() {
+    let Some(mail) = MailServer::start("threepids") else { return };
+    let gateway = StandIn::start(|_| (200, json!({}))).await;
+    let url = format!("http://{}/", gateway.address);
+    let settings = [("LOGCABIN_REGISTRATION_REQUIRE", "msisdn"), ("LOGCABIN_SMS_URL", &url)];
+    let server = start(&mail.settings(), &settings).await;
+    let http = server.http();
+    let mut body = json!({ "username": "newcomer", "password": PASSWORD });
+    let asked = anonymous(&http, "POST", "/register", Some(&body)).await;
+    assert_eq!(asked.body["flows"], json!([{ "stages": ["m.login.msisdn"] }]));
+    let mut register = async |credentials: Value| {
+        body["auth"] = json!({
+            "type": "m.login.msisdn", "session": asked.body["session"],
+            "threepid_creds": credentials,
+        });
+        anonymous(&http, "POST", "/register", Some(&body)).await
+    };
+    // An address is no number.
+    let email = ask(&http, "/register", "ann@example.org", "s", 1).await.ok_string("sid");
+    confirm(&http, &mail.mail("ann@example.org", 0)).await;
+    let sid = ask_sms(&http, "/register", "GB", "07400 123456", "s").await.ok_string("sid");
+    for (sid, secret) in [(&email, "s"), (&sid, "s"), (&sid, "t")] {
+        let refused = register(json!({ "sid": sid, "client_secret": secret })).await;
+        refused.refused(401, "M_THREEPID_AUTH_FAILED");
+    }
+    register(json!({ "sid": sid })).await.refused(400, "M_BAD_JSON");
+    let code = code(&gateway, "447400123456");
+    let shown = json!({ "sid": sid, "client_secret": "s", "token": code });
+    http.request("POST", VALIDATE, None, Some(&shown)).await.ok();
+    let credentials = json!({
+        "sid": sid, "client_secret": "s", "id_server": "id.example.org", "id_access_token": "abc",
+    });
+    let newcomer = User::of(&http, register(credentials).await);
+    assert_eq!(threepids(&newcomer).await[0]["address"], "447400123456");
 }
 
 #[tokio::test]
@@ -851,6 +1046,60 @@ async fn addresses_are_published_on_trusted_identity_servers_and_taken_back_from
     }
     let fax = json!({ "medium": "fax", "address": "1" });
     ann.request("POST", "/account/3pid/unbind", Some(&fax)).await.refused(400, "M_INVALID_PARAM");
+}
+
+#[tokio::test]
+async fn what_is_published_needs_all_that_names_it_and_may_be_anothers_too() {
+    let Some(mail) = MailServer::start("threepids") else { return };
+    let id = StandIn::start(identity_server).await;
+    let servers = format!("id.test=http://{}", id.address);
+    let settings = [("LOGCABIN_THREEPIDS_IDENTITY_SERVERS", &*servers)];
+    let server = start(&mail.settings(), &settings).await;
+    let (ann, bob) = (server.register("ann").await, server.register("bob").await);
+    let credentials = json!({
+        "client_secret": "s", "sid": "ann", "id_server": "id.test", "id_access_token": "good",
+    });
+    let bind = async |user: &User, body: &Value| {
+        user.request("POST", "/account/3pid/bind", Some(body)).await
+    };
+    for key in ["client_secret", "sid", "id_server", "id_access_token"] {
+        let mut lacking = credentials.clone();
+        lacking.as_object_mut().expect("an object").remove(key);
+        bind(&ann, &lacking).await.refused(400, "M_BAD_JSON");
+        let old = json!({ "three_pid_creds": lacking });
+        ann.request("POST", "/account/3pid", Some(&old)).await.refused(400, "M_BAD_JSON");
+    }
+    let address = json!({ "medium": "email", "address": "ann@example.org" });
+    for key in ["medium", "address"] {
+        let mut lacking = address.clone();
+        lacking.as_object_mut().expect("an object").remove(key);
+        for what in ["unbind", "delete"] {
+            let path = format!("/account/3pid/{what}");
+            ann.request("POST", &path, Some(&lacking)).await.refused(400, "M_BAD_JSON");
+        }
+    }
+    assert!(id.asked().is_empty(), "{:?}", id.asked());
+
+    // The same address: each is known to be bound, until each unbinds it.
+    for user in [&ann, &bob] {
+        assert_eq!(bind(user, &credentials).await.ok(), json!({}));
+    }
+    let unbind = async |user: &User| {
+        let answer = user.request("POST", "/account/3pid/unbind", Some(&address)).await;
+        answer.ok_string("id_server_unbind_result")
+    };
+    assert_eq!(unbind(&ann).await, "success");
+    assert_eq!(unbind(&ann).await, "no-support");
+    assert_eq!(unbind(&bob).await, "success");
+
+    // Neither the one nor the other concerns the addresses that the account has here, whatever `bind`
+    // was once.
+    let old = json!({ "three_pid_creds": credentials, "bind": true });
+    ann.request("POST", "/account/3pid", Some(&old)).await.ok();
+    assert_eq!(threepids(&ann).await, Vec::<Value>::new());
+    add_email(&mail, &ann, "ann@example.org").await;
+    assert_eq!(unbind(&ann).await, "success");
+    assert_eq!(threepids(&ann).await.len(), 1);
 }
 
 #[tokio::test]
