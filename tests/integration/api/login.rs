@@ -281,13 +281,13 @@ fn provider(directory: &Path, id: &str, issuer: &str, more: &str) -> PathBuf {
         "id = \"{id}\"\nname = \"The {id} <service>\"\nissuer = \"{issuer}\"\n\
          client_id = \"logcabin\"\nclient_secret = \"secret\"\n{more}"
     );
-    std::fs::write(&path, text).unwrap();
+    std::fs::write(&path, text).expect("a file can be written");
     path
 }
 
 /// A server with these providers, none of which answers.
 async fn with_dead_providers(ids: &[&str], settings: &[(&str, &str)]) -> TestServer {
-    let directory = tempfile::TempDir::new().unwrap();
+    let directory = tempfile::TempDir::new().expect("a temporary directory");
     let files: Vec<_> = ids
         .iter()
         .map(|id| provider(directory.path(), id, "http://127.0.0.1:1", ""))

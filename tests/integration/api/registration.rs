@@ -146,7 +146,7 @@ async fn a_registration_token_has_1_to_64_of_its_characters() {
     let wrong = [&format!("{longest}x"), "with space", "a/b", "a+b", "\u{e4}"];
     // All of them are known, and good otherwise.
     let all = wrong.into_iter().chain([&*longest]);
-    offline::decide(&data, all.map(|text| token(text, None, None)).collect::<Vec<_>>()).await;
+    offline::decide(&data, all.map(|text| token(text, None, None))).await;
     let server = start(&data, &[(REQUIRE, "token")]).await;
     let http = server.http();
     let ann = newcomer("ann");
