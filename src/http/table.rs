@@ -280,13 +280,6 @@ impl<A: Send + Sync + 'static> Table<A> {
         list
     }
 
-    /// Every method with the path that its endpoint was registered with.
-    #[cfg(test)]
-    pub(crate) fn registered(&self) -> std::collections::BTreeSet<(String, &'static str)> {
-        let methods = self.paths.values().flatten();
-        methods.map(|(method, route)| (method.to_string(), route.path)).collect()
-    }
-
     /// As [`Table::raw`], for what the form of a page sends: counted against the caller's rate limit, as it
     /// may hold guesses.
     #[must_use]

@@ -69,8 +69,7 @@ async fn a_service_acts_as_itself_and_as_the_users_it_has_registered() {
     answer.refused(403, "M_FORBIDDEN");
     // But it closes those that it has made, without a password.
     let old = register(OF_SERVICE, "_irc_old");
-    let made =
-        irc.request(&server, "POST", "/v3/register", None, Some(&old));
+    let made = irc.request(&server, "POST", "/v3/register", None, Some(&old));
     made.await.ok();
     let old = Some("@_irc_old:e2e.test");
     let answer =
