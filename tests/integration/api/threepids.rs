@@ -1320,7 +1320,8 @@ async fn close(user: &User, mut body: Value) -> Value {
     closed["id_server_unbind_result"].clone()
 }
 
-#[tokio::test]
+// The identity server answers while the command line waits.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_closed_account_has_no_address_and_is_published_nowhere() {
     let Some(mail) = MailServer::start("threepids") else { return };
     let id = StandIn::start(identity_server).await;
