@@ -36,6 +36,7 @@ pub mod history;
 mod http;
 pub mod limits;
 pub mod log;
+pub mod media;
 mod messages;
 mod oidc;
 #[allow(dead_code, reason = "what asks other services is still to come")]
@@ -43,6 +44,7 @@ mod outbound;
 mod passwords;
 mod presence;
 pub mod push;
+mod pushers;
 pub mod rate;
 pub mod record;
 pub mod search;

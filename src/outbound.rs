@@ -1,19 +1,30 @@
 //! Requests that the server makes to other services: identity servers, providers of single sign-on,
 //! application services, gateways. One client for all of them, with bounds on time and size.
 
-use std::time::Duration;
+use std::{error::Error, net::SocketAddr, sync::Arc, time::Duration};
 
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, Method, StatusCode};
-use reqwest::{Client, Url, redirect::Policy};
+use reqwest::{
+    Client, ClientBuilder, Url,
+    dns::{Addrs, Name, Resolve, Resolving},
+    redirect::Policy,
+};
 use serde::de::DeserializeOwned;
 use thiserror::Error;
 
-use crate::limits;
+use crate::{
+    limits,
+    media::network::{Range, is_public},
+};
 
 /// The client. Cheap to clone.
 #[derive(Clone, Debug)]
-pub(crate) struct Outbound(Client);
+pub(crate) struct Outbound {
+    client: Client,
+    /// For one that asks only the public internet.
+    public: Option<PublicOnly>,
+}
 
 /// A request.
 #[derive(Clone, Debug)]
@@ -30,6 +41,8 @@ pub(crate) struct Ask {
     pub(crate) timeout: Duration,
     /// How many bytes of an answer are taken.
     pub(crate) max_bytes: usize,
+    /// Whether of a larger answer the beginning is taken. Otherwise that is an error.
+    pub(crate) cut: bool,
 }
 
 /// An answer, whatever its status. Redirects are answers, too: they are not followed.
@@ -46,6 +59,9 @@ pub(crate) struct Answer {
 /// Why there is no answer.
 #[derive(Debug, Error)]
 pub(crate) enum OutboundError {
+    /// It is not on the public internet.
+    #[error(transparent)]
+    NotPublic(#[from] NotPublic),
     /// It could not be reached, or did not answer in time. The URL, which may hold a secret, is left out.
     #[error("{0}")]
     Failed(reqwest::Error),
@@ -65,6 +81,13 @@ pub(crate) enum OutboundError {
 
 impl From<reqwest::Error> for OutboundError {
     fn from(error: reqwest::Error) -> Self {
+        let mut cause = error.source();
+        while let Some(error) = cause {
+            if error.is::<NotPublic>() {
+                return Self::NotPublic(NotPublic);
+            }
+            cause = error.source();
+        }
         Self::Failed(error.without_url())
     }
 }
@@ -73,6 +96,52 @@ impl OutboundError {
     /// Whether there was no answer for so long that it was given up.
     pub(crate) fn is_timeout(&self) -> bool {
         matches!(self, Self::Failed(error) if error.is_timeout())
+    }
+}
+
+/// The address to ask is one of this machine, or of a network around it.
+#[derive(Clone, Copy, Debug, Error)]
+#[error("the address is not one of the public internet")]
+pub(crate) struct NotPublic;
+
+/// Finds the addresses of a name, without those that are not of the public internet. The client connects to
+/// what comes out of this, so that a name cannot mean another address a moment later.
+#[derive(Clone, Debug)]
+struct PublicOnly {
+    /// Ranges that may be asked nevertheless.
+    allowed: Arc<[Range]>,
+}
+
+impl PublicOnly {
+    fn allows(&self, address: std::net::IpAddr) -> bool {
+        is_public(address) || self.allowed.iter().any(|range| range.contains(address))
+    }
+
+    /// Checks an address that is not a name: nobody would look it up.
+    fn check(&self, url: &Url) -> Result<(), NotPublic> {
+        let host = url.host_str().unwrap_or_default();
+        let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+        match host.parse() {
+            Ok(address) if !self.allows(address) => Err(NotPublic),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Resolve for PublicOnly {
+    fn resolve(&self, name: Name) -> Resolving {
+        let this = self.clone();
+        Box::pin(async move {
+            let found: Vec<SocketAddr> =
+                tokio::net::lookup_host((name.as_str(), 0)).await?.collect();
+            let any = !found.is_empty();
+            let public: Vec<_> =
+                found.into_iter().filter(|address| this.allows(address.ip())).collect();
+            if public.is_empty() && any {
+                return Err(NotPublic.into());
+            }
+            Ok(Box::new(public.into_iter()) as Addrs)
+        })
     }
 }
 
@@ -86,6 +155,7 @@ impl Ask {
             body: Bytes::new(),
             timeout: limits::OUTBOUND_TIMEOUT,
             max_bytes: limits::OUTBOUND_ANSWER_BYTES,
+            cut: false,
         }
     }
 
@@ -130,14 +200,27 @@ impl Outbound {
     /// # Errors
     /// When the operating system's certificates cannot be used.
     pub(crate) fn new() -> Result<Self, OutboundError> {
-        // One for the process; a second server in it finds it there.
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        let client = Client::builder()
-            .redirect(Policy::none())
-            .connect_timeout(limits::OUTBOUND_CONNECT_TIMEOUT)
-            .user_agent(concat!("Logcabin/", env!("CARGO_PKG_VERSION")))
-            .build()?;
-        Ok(Self(client))
+        Ok(Self { client: builder().build()?, public: None })
+    }
+
+    /// A client that asks only the public internet, for addresses that users name: those of this machine and
+    /// of networks around it are refused, after names were looked up, unless they are in `allowed`. It uses
+    /// no proxy, which would do the looking up.
+    ///
+    /// # Errors
+    /// When the operating system's certificates cannot be used.
+    pub(crate) fn public_only(allowed: &[Range]) -> Result<Self, OutboundError> {
+        let public = PublicOnly { allowed: allowed.into() };
+        let client = builder().no_proxy().dns_resolver(public.clone()).build()?;
+        Ok(Self { client, public: Some(public) })
+    }
+
+    /// Refuses an address, not a name, that [`Outbound::public_only`] would refuse to ask.
+    ///
+    /// # Errors
+    /// When it is not of the public internet, nor in `allowed`.
+    pub(crate) fn may_be_public(url: &Url, allowed: &[Range]) -> Result<(), NotPublic> {
+        PublicOnly { allowed: allowed.into() }.check(url)
     }
 
     /// Makes a request.
@@ -145,17 +228,81 @@ impl Outbound {
     /// # Errors
     /// When there is no answer in time, or one that is too large.
     pub(crate) async fn ask(&self, ask: Ask) -> Result<Answer, OutboundError> {
-        let Ask { method, url, headers, body, timeout, max_bytes } = ask;
-        let request = self.0.request(method, url).headers(headers).body(body).timeout(timeout);
+        let Ask { method, url, headers, body, timeout, max_bytes, cut } = ask;
+        if let Some(public) = &self.public {
+            public.check(&url)?;
+        }
+        let request = self.client.request(method, url).headers(headers).body(body).timeout(timeout);
         let mut response = request.send().await?;
         let (status, headers) = (response.status(), std::mem::take(response.headers_mut()));
         let mut body = BytesMut::new();
         while let Some(part) = response.chunk().await? {
             if body.len() + part.len() > max_bytes {
+                if cut {
+                    body.extend_from_slice(&part[..max_bytes - body.len()]);
+                    break;
+                }
                 return Err(OutboundError::TooLarge(max_bytes));
             }
             body.extend_from_slice(&part);
         }
         Ok(Answer { status, headers, body: body.freeze() })
+    }
+}
+
+fn builder() -> ClientBuilder {
+    // One for the process; a second server in it finds it there.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    Client::builder()
+        .redirect(Policy::none())
+        .connect_timeout(limits::OUTBOUND_CONNECT_TIMEOUT)
+        .user_agent(concat!("Logcabin/", env!("CARGO_PKG_VERSION")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn ask(allowed: &[&str], url: &str) -> Result<Answer, OutboundError> {
+        let allowed: Vec<Range> = allowed.iter().map(|range| range.parse().unwrap()).collect();
+        let outbound = Outbound::public_only(&allowed).unwrap();
+        outbound.ask(Ask::new(Method::GET, url.parse().unwrap())).await
+    }
+
+    #[tokio::test]
+    async fn private_addresses_are_refused_however_they_are_written() {
+        for url in [
+            "http://127.0.0.1/",
+            "http://127.1/",
+            "http://2130706433/",
+            "http://0x7f.0.0.1/",
+            "http://0177.0.0.1/",
+            "http://0/",
+            "http://[::1]/",
+            "http://[::]/",
+            "http://[::ffff:127.0.0.1]/",
+            "http://[::ffff:7f00:1]/",
+            "http://[fd00::1]/",
+            "http://[fe80::1]/",
+            "http://[64:ff9b::7f00:1]/",
+            "http://10.0.0.1/",
+            "http://169.254.169.254/latest/meta-data/",
+            "http://192.168.0.1:8080/",
+            // Names that are looked up here, and are this machine's.
+            "http://localhost/",
+            "http://localhost:1/",
+        ] {
+            let refused = ask(&[], url).await;
+            assert!(matches!(refused, Err(OutboundError::NotPublic(_))), "{url}: {refused:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn allowed_ranges_are_asked() {
+        // Nobody listens there, but it is tried.
+        for url in ["http://127.0.0.1:1/", "http://localhost:1/"] {
+            let tried = ask(&["127.0.0.0/8"], url).await;
+            assert!(matches!(tried, Err(OutboundError::Failed(_))), "{url}: {tried:?}");
+        }
     }
 }

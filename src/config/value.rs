@@ -5,7 +5,7 @@ use std::{fmt, net::SocketAddr, path::PathBuf};
 use ruma::{OwnedServerName, OwnedUserId};
 use toml::{Value, de::DeValue};
 
-use crate::rate::Rate;
+use crate::{media::network::Range, rate::Rate};
 
 /// A value as a source gives it.
 pub(super) enum Given<'a> {
@@ -207,6 +207,21 @@ impl<T: Setting> Setting for List<T> {
 
     fn to_toml(&self) -> Value {
         self.0.to_toml()
+    }
+}
+
+impl Setting for Range {
+    const ALLOWED: &'static str =
+        "an address, or a range of them, such as \"10.0.0.0/8\" or \"fd00::/8\"";
+    const LISTED: &'static str = "a list, which may be empty, of addresses, or ranges of them, such as \
+                                  \"10.0.0.0/8\" or \"fd00::/8\"";
+
+    fn read(given: &Given<'_>) -> Option<Self> {
+        given.text()?.parse().ok()
+    }
+
+    fn to_toml(&self) -> Value {
+        Value::String(self.to_string())
     }
 }
 

@@ -25,6 +25,7 @@ mod powers;
 mod presence;
 mod profile_account_data;
 mod push;
+mod pushers;
 mod receipts_typing;
 mod registration;
 mod relations;

@@ -1,0 +1,3 @@
+//! What of media others need already.
+
+pub mod network;
