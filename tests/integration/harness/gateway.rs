@@ -70,7 +70,7 @@ impl Gateway {
 
     /// Has the user's notifications sent here.
     pub(crate) async fn serves(&self, user: &User, pushkey: &str) {
-        user.post("/pushers/set", self.pusher(pushkey)).await.ok();
+        user.request("POST", "/pushers/set", Some(&self.pusher(pushkey))).await.ok();
     }
 
     pub(crate) fn is(&self, mood: Mood) {
