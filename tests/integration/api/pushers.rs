@@ -17,7 +17,7 @@ async fn room_of(users: &[&User]) -> String {
 }
 
 async fn say(user: &User, room_id: &str, body: &str) -> String {
-    user.send_text(room_id, &format!("txn-{body}"), body).await
+    user.send_text(room_id, &encode(&format!("txn-{body}")), body).await
 }
 
 async fn read(user: &User, room_id: &str, event_id: &str) {
