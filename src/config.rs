@@ -732,6 +732,18 @@ settings! {
         all_users: bool = false;
     }
 
+    /// Pushers: notifications for devices that sleep, by way of the gateways that their apps name.
+    push: Push {
+        /// Addresses of your own networks at which a gateway may be. All others that are not of the public
+        /// internet are refused, by whatever name they go: users choose the gateway.
+        allowed_networks: List<Range> = List::default();
+        /// Whether a gateway may be reached by http, too. Anyone between it and this server can then read
+        /// what is notified of.
+        allow_http: bool = false;
+        /// Seconds for which a notification is tried again while its gateway does not take it.
+        give_up_seconds: u64 = 3600, in 1..=604_800;
+    }
+
     /// Synchronisation.
     sync: Sync {
         /// The longest time a client may ask a sync to wait, in seconds; more is cut to this.

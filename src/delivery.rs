@@ -237,10 +237,11 @@ impl<R: Receiver> Delivery<R> {
 /// The time between two tries: longer each time, up to a bound, and never quite the same for two who wait
 /// for one thing.
 #[derive(Debug, Default)]
-struct Retry(u32);
+pub(crate) struct Retry(u32);
 
 impl Retry {
-    fn next(&mut self) -> Duration {
+    /// How long to wait this time.
+    pub(crate) fn next(&mut self) -> Duration {
         let (first, longest) = limits::DELIVERY_RETRY;
         let whole = first.saturating_mul(1 << self.0.min(16)).min(longest);
         self.0 = self.0.saturating_add(1);

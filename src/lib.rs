@@ -42,6 +42,7 @@ mod outbound;
 mod passwords;
 mod presence;
 pub mod push;
+mod pushers;
 pub mod rate;
 pub mod record;
 pub mod search;

@@ -276,6 +276,43 @@ pub const DIRECTORY_USERS: usize = 100;
 
 /// Rooms of one page of those that two users share.
 pub const MUTUAL_ROOMS: usize = 100;
+
+/// The identifier of an app (client-server API, "Push notifications", `/pushers/set`), in characters.
+pub const APP_ID_CHARS: usize = 64;
+
+/// What an app's provider knows a device by (same place).
+pub const PUSHKEY_BYTES: usize = 512;
+
+/// What else a pusher says of itself in each of its texts: names that people read.
+pub const PUSHER_TEXT_BYTES: usize = 256;
+
+/// What a pusher has the gateway told with each notification. Apps put the form of their message there.
+pub const PUSHER_DATA_BYTES: usize = 8 * 1024;
+
+/// Pushers of one user: one for each app on each device, and some that were left behind.
+pub const PUSHERS: usize = 100;
+
+/// Notifications that wait for one pusher. Beyond this the oldest are given up: who comes back to so many
+/// looks at the newest.
+pub const PUSH_QUEUE: usize = 1000;
+
+/// Requests to one push gateway at a time: one that is slow takes no more than this of the server.
+pub const PUSHES_TO_GATEWAY: usize = 32;
+
+/// Requests to all push gateways at a time. Each holds a connection.
+pub const PUSHES_AT_ONCE: u32 = 1024;
+
+/// How long after a notification arrived that is noted, together with all others of this time. What arrived
+/// within it before the server was killed is sent again.
+pub const PUSH_NOTE: Duration = Duration::from_secs(2);
+
+/// Pushers of which a note says one by one how far behind they are. Of more, the least behind hold the
+/// position of all back: they are sent again what came since if the server is killed.
+pub const PUSH_BEHIND: usize = 1000;
+
+/// How long after something was read a device is told of its new count: people read room after room.
+pub const PUSH_BADGE: Duration = Duration::from_secs(1);
+
 /// A user's own push rules. Each is looked at for every event of the user's rooms.
 pub const PUSH_RULES: usize = 1_000;
 

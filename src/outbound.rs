@@ -215,6 +215,14 @@ impl Outbound {
         Ok(Self { client, public: Some(public) })
     }
 
+    /// Refuses an address, not a name, that [`Outbound::public_only`] would refuse to ask.
+    ///
+    /// # Errors
+    /// When it is not of the public internet, nor in `allowed`.
+    pub(crate) fn may_be_public(url: &Url, allowed: &[Range]) -> Result<(), NotPublic> {
+        PublicOnly { allowed: allowed.into() }.check(url)
+    }
+
     /// Makes a request.
     ///
     /// # Errors

@@ -34,6 +34,7 @@ use crate::{
     passwords::Passwords,
     presence::Tracker,
     push::Unread,
+    pushers::Pushers,
     record::{Command, Offset},
     search::Search,
     shutdown::Shutdown,
@@ -155,6 +156,10 @@ pub async fn run(
     let around =
         around.filter_map(|user| Some((user.clone(), engine.state().presence.get(&user)?)));
     let providers = Providers::load(&config, &api::sso_callback(&config), &outbound);
+    let to_gateways = Outbound::public_only(&config.push.allowed_networks)
+        .map_err(|error| ServerError::Outbound(error.into()))?;
+    let unread = Arc::new(Unread::default());
+    let pushers = Pushers::new(&engine, &unread, to_gateways, &config.push, &shutdown);
     let identity = engine.state().server();
     let private_key = identity.as_ref().map_or("", |identity| identity.private_key.expose());
     let media = api::media::Media::open(&config)?;
@@ -179,7 +184,7 @@ pub async fn run(
         catalogue: api::directory::Catalogue::default(),
         connections: Connections::new(limits::SLIDING_BYTES, u64::from_be_bytes(random_bytes())),
         epoch: engine.state().epoch(),
-        unread: Unread::default(),
+        unread,
         config: config.clone(),
     });
     match api::appservice::register_senders(&app).await {
@@ -188,6 +193,7 @@ pub async fn run(
         Err(error) => warn!(%error, "the application services' own users could not be made"),
     }
     api::appservice::deliver(&app, &shutdown);
+    let pushers = tokio::spawn(pushers.run());
     api::typing::resume(&engine);
     api::profile::resume(&engine);
     api::deactivate::resume(&engine);
@@ -215,6 +221,8 @@ pub async fn run(
         // It ends with the shutdown signal; a panic in it has been logged and ends nothing else.
         let _ = admin.await;
     }
+    // What is on its way to a gateway is noted as told.
+    let _ = pushers.await;
     // A compaction under way is given up; the log is whole without it.
     let _ = sweeper.await;
     close(&config, engine, search, log, archiver).await;

@@ -27,6 +27,7 @@ use logcabin::{
         media::{AddMedia, CreateMedia},
         membership::{Change, ChangeMembership, ForgetRoom},
         presence::SetPresence,
+        pusher::{NoteTold, RemovePusher, SetPusher},
         registration_token::{CreateRegistrationToken, RemoveRegistrationToken},
         report::{Report, Subject},
         send::SendEvent,
@@ -50,6 +51,7 @@ use logcabin::{
             AccountKind, BackedUpKey, DelayedOutcome, FileHash, KINDS, PresenceState, Requirements,
             ServerRestore, TokenHash, Tokens, Transaction, UnderWay,
         },
+        pusher::{PusherAdvance, PusherEnd, PusherIds, PusherKind, PusherSet},
         threepid::{Medium, Purpose, Threepid},
     },
     state::{State, deliveries::Position, validations::token_hash},
@@ -403,6 +405,23 @@ async fn fill(engine: &Engine) {
         now_ms: 1_770_000_000_000,
         quota: 4,
     });
+    let ids = PusherIds { app_id: "app.golden".to_owned(), pushkey: "key".to_owned() };
+    let url = serde_json::json!("https://push.golden.example/_matrix/push/v1/notify");
+    let pusher = PusherSet {
+        user_id: ann.clone(),
+        device_id: None,
+        ids: ids.clone(),
+        kind: PusherKind::Http,
+        app_display_name: "Gold".to_owned(),
+        device_display_name: "a phone".to_owned(),
+        profile_tag: Some("tag".to_owned()),
+        lang: "en".to_owned(),
+        data: [("url".to_owned(), url)].into_iter().collect(),
+    };
+    propose!(SetPusher { pusher, append: false });
+    let behind = vec![(Offset::new(8), Offset::new(3))];
+    propose!(NoteTold(PusherAdvance { done: Offset::new(9), behind }));
+    assert!(propose!(RemovePusher { user_id: ann.clone(), ids, because: PusherEnd::Rejected }));
     for (number, version) in ROOM_VERSIONS.iter().enumerate() {
         let room_id = propose!(CreateRoom {
             room_id: format!("!room{number}:golden.example").try_into().unwrap(),

@@ -33,6 +33,7 @@ pub(crate) mod presence;
 pub(crate) mod preview;
 pub(crate) mod profile;
 mod push;
+mod pusher;
 mod receipt;
 mod registration;
 mod relations;
@@ -116,7 +117,7 @@ pub(crate) struct Server {
     pub(crate) epoch: Epoch,
     pub(crate) media: media::Media,
     pub(crate) presence: Tracker,
-    pub(crate) unread: Unread,
+    pub(crate) unread: Arc<Unread>,
 }
 
 pub(crate) use credentials::short_name;
@@ -358,6 +359,9 @@ pub(crate) fn endpoints(config: &Config) -> Table<Server> {
         .on(push::get_enabled)
         .on(push::set_enabled)
         .on_json(push::notifications)
+        .on_json(pusher::list)
+        .raw_json(Method::POST, pusher::SET[0], REQUIRED, pusher::set)
+        .raw_json(Method::POST, pusher::SET[1], REQUIRED, pusher::set)
 }
 
 impl App for Server {

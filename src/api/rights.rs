@@ -236,6 +236,7 @@ mod tests {
         "PUT /presence/{}/status",
         "DELETE /profile/{}/{}",
         "POST /publicRooms",
+        "POST /pushers/set",
         "DELETE /pushrules/global/{}/{}",
         "PUT /pushrules/global/{}/{}",
         "PUT /pushrules/global/{}/{}/actions",

@@ -232,6 +232,21 @@ impl<T: Setting> Setting for List<T> {
     }
 }
 
+impl Setting for Range {
+    const ALLOWED: &'static str =
+        "an address, or a range of them, such as \"10.0.0.0/8\" or \"fd00::/8\"";
+    const LISTED: &'static str = "a list, which may be empty, of addresses, or ranges of them, such as \
+                                  \"10.0.0.0/8\" or \"fd00::/8\"";
+
+    fn read(given: &Given<'_>) -> Option<Self> {
+        given.text()?.parse().ok()
+    }
+
+    fn to_toml(&self) -> Value {
+        Value::String(self.to_string())
+    }
+}
+
 /// Where browsers may be sent with a login: an address and all that begins with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RedirectPrefix(reqwest::Url);
@@ -268,19 +283,6 @@ impl Setting for RedirectPrefix {
 
     fn to_toml(&self) -> Value {
         Value::String(self.0.to_string())
-    }
-}
-
-impl Setting for Range {
-    const ALLOWED: &'static str = "a list of addresses, or ranges of them, such as \"10.0.0.0/8\" or \
-                                   \"fd00::/8\" (none in the environment: \"none\")";
-
-    fn read(given: &Given<'_>) -> Option<Self> {
-        given.text()?.parse().ok()
-    }
-
-    fn to_toml(&self) -> Value {
-        Value::String(self.to_string())
     }
 }
 

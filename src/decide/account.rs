@@ -586,7 +586,7 @@ impl Proposal for SetPassword {
         }
         let (user_id, password) = (self.user_id.clone(), self.password.clone());
         turn.append(self.stream(), UserPassword { user_id, password, renewed: false });
-        // With the devices go their keys and what waits for them; their pushers are to go here, too.
+        // With the devices go their keys, what waits for them, and the pushers that they set.
         if !devices.is_empty() {
             turn.append(self.stream(), DeviceRemove { user_id: self.user_id.clone(), devices });
         }

@@ -19,6 +19,7 @@ pub mod membership;
 mod powers;
 pub mod presence;
 pub mod push;
+pub mod pusher;
 pub mod registration_token;
 pub mod report;
 pub mod send;

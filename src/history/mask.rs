@@ -40,7 +40,8 @@ fn mask(value: &mut Value) {
                     "access" | "refresh" | "client_secret" | "registration_token" => {
                         shorten(value, |hash| hash_start(&hash))
                     }
-                    "private_key" | "secret" | "token" | "delay_id" => {
+                    // The last two are a pusher's: with them anyone can send to the device.
+                    "private_key" | "secret" | "token" | "delay_id" | "pushkey" | "data" => {
                         shorten(value, |_| HIDDEN.to_owned())
                     }
                     _ => mask(value),

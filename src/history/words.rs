@@ -11,6 +11,7 @@ use crate::{
         command::{
             AccountKind, DelayedOutcome, LogErase, PresenceState, Receipt, Requirements, UserStatus,
         },
+        pusher::{PusherEnd, PusherSet},
         threepid::Purpose,
     },
     state::Membership,
@@ -313,6 +314,32 @@ fn of_command(record: &Record, command: Command, who: String) -> (String, String
                 }
                 None => told,
             };
+            (who, text)
+        }
+        Command::PusherSet(body) => {
+            let PusherSet { user_id, ids, app_display_name, device_display_name, .. } = body;
+            let app_id = ids.app_id;
+            let text = format!(
+                "has notifications sent to {app_display_name} ({app_id}) on {device_display_name}"
+            );
+            (user_id.to_string(), text)
+        }
+        Command::PusherRemove(body) => {
+            let because = match body.because {
+                PusherEnd::Asked => "",
+                PusherEnd::Moved => ": the device is another user's now",
+                PusherEnd::Rejected => ": the push gateway does not know the device any more",
+            };
+            let text =
+                format!("has no notifications sent to {} any more{because}", body.ids.app_id);
+            (body.user_id.to_string(), text)
+        }
+        Command::PusherAdvance(body) => {
+            let behind = match body.behind.len() {
+                0 => String::new(),
+                number => format!(", but for {number} pusher(s) that are behind"),
+            };
+            let text = format!("has sent all notifications up to record {}{behind}", body.done);
             (who, text)
         }
     }

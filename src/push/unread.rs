@@ -26,7 +26,7 @@ use crate::{
     log::ReadError,
     record::Offset,
     state::{
-        Room, State,
+        Membership, Room, State,
         reads::{Covers, Thread},
     },
 };
@@ -125,6 +125,28 @@ impl Unread {
         at: Offset,
     ) -> Result<Counts, ReadError> {
         self.look(Judge { state, events, user_id, room }, at, Memo::counts)
+    }
+
+    /// How many unread notifications `user_id` has as of `at` in all rooms that they are joined to.
+    ///
+    /// # Errors
+    /// When the log cannot be read.
+    pub fn of_user(
+        &self,
+        state: &State,
+        events: &EventStore,
+        user_id: &UserId,
+        at: Offset,
+    ) -> Result<u64, ReadError> {
+        let mut unread = 0;
+        for part in state.memberships.of(user_id, at) {
+            if part.membership == Membership::Join
+                && let Some(room) = state.rooms.get(&part.room_id)
+            {
+                unread += self.counts(state, events, user_id, &room, at)?.total().notifications;
+            }
+        }
+        Ok(unread)
     }
 
     /// Whether the user has read `event`, which notified them, as of `at`.

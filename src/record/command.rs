@@ -14,6 +14,7 @@ use serde_json::value::RawValue;
 
 use super::{
     Offset,
+    pusher::{PusherAdvance, PusherRemove, PusherSet},
     threepid::{
         ThreepidAdd, ThreepidBind, ThreepidRemove, ThreepidUnbind, ValidationComplete,
         ValidationMiss, ValidationRequest, ValidationSent, ValidationUse,
@@ -239,6 +240,12 @@ commands! {
     ThreepidUnbind(ThreepidUnbind) = "threepid.unbind" version 1 MustNotRewind;
     /// How far someone outside has been told what is in the log.
     DeliveryAdvance(DeliveryAdvance) = "delivery.advance" version 1 Rewindable, ephemeral;
+    /// A pusher was made or changed.
+    PusherSet(PusherSet) = "pusher.set" version 1 MustNotRewind;
+    /// A pusher was removed.
+    PusherRemove(PusherRemove) = "pusher.remove" version 1 MustNotRewind;
+    /// How far pushers have told what is in the log.
+    PusherAdvance(PusherAdvance) = "pusher.advance" version 1 Rewindable, ephemeral;
 }
 
 /// The payload of one kind of command.

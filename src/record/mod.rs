@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 pub mod codec;
 pub mod command;
+pub mod pusher;
 mod reduce;
 pub mod threepid;
 
@@ -157,6 +158,17 @@ impl Stream {
     #[must_use]
     pub fn delivery(to: &str) -> Self {
         Self(format!("delivery/{to}").into())
+    }
+
+    /// The stream of who has a pusher for this key of this app. Hashed: keys are long, and secret.
+    #[must_use]
+    pub fn pusher(ids: &pusher::PusherIds) -> Self {
+        let mut hasher = blake3::Hasher::new();
+        for part in [&ids.app_id, &ids.pushkey] {
+            hasher.update(&(part.len() as u64).to_be_bytes());
+            hasher.update(part.as_bytes());
+        }
+        Self(format!("pusher/{}", &hasher.finalize().to_hex()[..32]).into())
     }
 
     /// The stream with this name, as read from a record.

@@ -44,6 +44,7 @@ pub mod media;
 pub mod memberships;
 pub mod names;
 pub mod presence;
+pub mod pushers;
 pub mod reads;
 pub mod registration_tokens;
 pub mod relations;
@@ -64,6 +65,7 @@ pub use media::Media;
 pub use memberships::{Memberships, RoomMembership};
 pub use names::Names;
 pub use presence::Presence;
+pub use pushers::{Pusher, Pushers};
 pub use reads::Reads;
 pub use registration_tokens::{RegistrationToken, RegistrationTokens};
 pub use relations::{Child, RelatesTo};
@@ -156,6 +158,8 @@ pub struct State {
     pub deliveries: Deliveries,
     /// What was uploaded.
     pub media: Media,
+    /// To which gateways notifications go.
+    pub pushers: Pushers,
     /// What is to be erased from the log, and what was.
     pub erasures: Erasures,
     /// Where each event is.
@@ -217,6 +221,7 @@ impl State {
         self.delayed.digest(&mut digest);
         self.deliveries.digest(&mut digest);
         self.media.digest(&mut digest);
+        self.pushers.digest(&mut digest);
         self.erasures.digest(&mut digest);
         self.events.digest(&mut digest);
         self.transactions.digest(&mut digest);
@@ -307,6 +312,7 @@ impl State {
                 self.accounts.deactivate(offset, &body);
                 self.names.remove(&body.user_id);
                 self.threepids.drop_user(&body.user_id);
+                self.pushers.remove_user(&body.user_id);
                 if self.keys.forget(offset, &body.user_id) {
                     self.device_list(&body.user_id)
                 } else {
@@ -315,9 +321,11 @@ impl State {
             }
             Command::DeviceLogin(body) => {
                 let effects = user(&body.user_id);
+                let (user_id, device_id) = (body.user_id.clone(), body.device_id.clone());
                 match self.accounts.login(offset, time_ms, body) {
                     Some(ended) => {
                         self.transactions.end(ended);
+                        self.pushers.remove_devices(&user_id, &[device_id]);
                         // Waiting syncs of the session that ended are to end now.
                         effects
                     }
@@ -337,6 +345,7 @@ impl State {
                     self.transactions.end(ended);
                 }
                 self.to_device.remove_devices(&body.user_id, &body.devices);
+                self.pushers.remove_devices(&body.user_id, &body.devices);
                 let had_keys = self.keys.remove_devices(offset, &body.user_id, &body.devices);
                 // Waiting syncs of the removed devices are to end now.
                 if had_keys { self.device_list(&body.user_id) } else { user(&body.user_id) }
@@ -525,6 +534,18 @@ impl State {
             }
             Command::DeliveryAdvance(body) => {
                 self.erasures.supersede(self.deliveries.advance(offset, body));
+                Vec::new()
+            }
+            Command::PusherSet(body) => {
+                self.pushers.set(offset, time_ms, body);
+                Vec::new()
+            }
+            Command::PusherRemove(body) => {
+                self.pushers.remove(&body);
+                Vec::new()
+            }
+            Command::PusherAdvance(body) => {
+                self.erasures.supersede(self.pushers.advance(offset, body));
                 Vec::new()
             }
         })

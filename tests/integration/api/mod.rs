@@ -27,6 +27,7 @@ mod presence;
 mod preview;
 mod profile_account_data;
 mod push;
+mod pushers;
 mod receipts_typing;
 mod registration;
 mod relations;

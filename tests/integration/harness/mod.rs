@@ -4,6 +4,7 @@
 
 mod bridge;
 mod captcha;
+mod gateway;
 mod http;
 pub(crate) mod mail;
 pub(crate) mod offline;
@@ -13,6 +14,7 @@ mod user;
 
 pub(crate) use bridge::{Bridge, Mood};
 pub(crate) use captcha::Captcha;
+pub(crate) use gateway::Gateway;
 pub(crate) use http::{Answer, Http, RawAnswer, Unreachable, encode};
 pub(crate) use random::Random;
 pub(crate) use server::{TestServer, logcabin_command, restore, run_logcabin, run_logcabin_with};

@@ -1,0 +1,123 @@
+//! Pushers (client-server API, "Push notifications", `/pushers/set`), and how far they have told.
+
+use ruma::{OwnedUserId, UserId};
+
+use super::{Proposal, Refusal, Turn};
+use crate::{
+    limits,
+    record::{
+        Stream,
+        pusher::{PusherAdvance, PusherEnd, PusherIds, PusherRemove, PusherSet},
+    },
+};
+
+/// Make a pusher, or change one.
+#[derive(Clone, Debug)]
+pub struct SetPusher {
+    /// The pusher.
+    pub pusher: PusherSet,
+    /// Whether other users keep theirs of the same ids.
+    pub append: bool,
+}
+
+impl Proposal for SetPusher {
+    type Outcome = ();
+
+    fn stream(&self) -> Stream {
+        Stream::pusher(&self.pusher.ids)
+    }
+
+    fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
+        let PusherSet { user_id, device_id, ids, .. } = &self.pusher;
+        let state = &turn.env.state;
+        turn.rests_on(Stream::user(user_id));
+        let account = state.accounts.get(user_id).ok_or_else(super::account::no_account)?;
+        // One who was logged out meanwhile would leave a pusher behind that goes with nothing.
+        let is_gone = {
+            let account = account.read();
+            let logged_out = |device_id| account.device(device_id).is_none();
+            account.standing.deactivated.is_some() || device_id.as_deref().is_some_and(logged_out)
+        };
+        if is_gone {
+            return Err(Refusal::UnknownToken);
+        }
+        let (own, others): (Vec<_>, Vec<_>) =
+            state.pushers.of_ids(ids).into_iter().partition(|held| held.body.user_id == *user_id);
+        if own.is_empty() && state.pushers.of_user(user_id).len() >= limits::PUSHERS {
+            let most = limits::PUSHERS;
+            return Err(Refusal::InvalidParam(format!(
+                "You have {most} pushers, the most there may be."
+            )));
+        }
+        if !self.append {
+            for other in others {
+                remove(turn, &other.body.user_id, ids, PusherEnd::Moved);
+            }
+        }
+        // Clients set theirs at each start.
+        if own.iter().all(|own| own.body != self.pusher) {
+            turn.append(self.stream(), self.pusher.clone());
+        }
+        Ok(())
+    }
+}
+
+/// Remove a pusher.
+#[derive(Clone, Debug)]
+pub struct RemovePusher {
+    /// Whose.
+    pub user_id: OwnedUserId,
+    /// Which.
+    pub ids: PusherIds,
+    /// Why.
+    pub because: PusherEnd,
+}
+
+impl Proposal for RemovePusher {
+    /// Whether there was one.
+    type Outcome = bool;
+
+    fn stream(&self) -> Stream {
+        Stream::pusher(&self.ids)
+    }
+
+    fn decide(&self, turn: &mut Turn<'_>) -> Result<bool, Refusal> {
+        turn.rests_on(Stream::user(&self.user_id));
+        let held = turn.env.state.pushers.of_ids(&self.ids);
+        let is_there = held.iter().any(|held| held.body.user_id == self.user_id);
+        if is_there {
+            remove(turn, &self.user_id, &self.ids, self.because);
+        }
+        Ok(is_there)
+    }
+}
+
+fn remove(turn: &mut Turn<'_>, user_id: &UserId, ids: &PusherIds, because: PusherEnd) {
+    let (user_id, ids) = (user_id.to_owned(), ids.clone());
+    turn.append(Stream::pusher(&ids), PusherRemove { user_id, ids, because });
+}
+
+/// Note how far pushers have told.
+#[derive(Clone, Debug)]
+pub struct NoteTold(pub PusherAdvance);
+
+impl Proposal for NoteTold {
+    type Outcome = ();
+
+    fn stream(&self) -> Stream {
+        Stream::delivery("pushers")
+    }
+
+    fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
+        let before = turn.env.state.pushers.told();
+        if before.as_ref() == Some(&self.0) {
+            return Ok(());
+        }
+        // It only goes on: what has arrived has arrived.
+        if before.is_some_and(|before| before.done > self.0.done) {
+            return Err(Refusal::BadState("They have told of more than that.".to_owned()));
+        }
+        turn.append(self.stream(), self.0.clone());
+        Ok(())
+    }
+}

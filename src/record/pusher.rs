@@ -1,0 +1,94 @@
+//! What the log holds of pushers: how the devices of users are told by way of push gateways, and how far
+//! they have been told.
+
+use std::fmt;
+
+use ruma::{OwnedDeviceId, OwnedUserId};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::Offset;
+
+/// What a pusher goes by. Each user has one of a kind.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct PusherIds {
+    /// The app, in reverse-DNS style.
+    pub app_id: String,
+    /// What the app's provider knows the device by. Who has it can send to the device.
+    pub pushkey: String,
+}
+
+impl fmt::Debug for PusherIds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PusherIds").field("app_id", &self.app_id).finish_non_exhaustive()
+    }
+}
+
+/// How a pusher tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PusherKind {
+    /// By requests to a push gateway.
+    Http,
+}
+
+/// Payload of `pusher.set`. It takes the place of the user's pusher of the same ids.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PusherSet {
+    /// Whose it is.
+    pub user_id: OwnedUserId,
+    /// The device that set it, with which it goes. None for an application service that names no device.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device_id: Option<OwnedDeviceId>,
+    /// What it goes by.
+    #[serde(flatten)]
+    pub ids: PusherIds,
+    /// How it tells.
+    pub kind: PusherKind,
+    /// What people call the app.
+    pub app_display_name: String,
+    /// What people call the device.
+    pub device_display_name: String,
+    /// Which of the rules for devices apply, of which there are none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub profile_tag: Option<String>,
+    /// The language.
+    pub lang: String,
+    /// What the app gave for the gateway, with the gateway's `url` and the `format` of what is sent there.
+    pub data: Map<String, Value>,
+}
+
+/// Why a pusher was removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PusherEnd {
+    /// Its user asked for it.
+    Asked,
+    /// Another user set a pusher with the same ids: the device is theirs now.
+    Moved,
+    /// The gateway does not know the key any more.
+    Rejected,
+}
+
+/// Payload of `pusher.remove`. Pushers also go with the device that set them and with the account.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PusherRemove {
+    /// Whose it was.
+    pub user_id: OwnedUserId,
+    /// What it went by.
+    #[serde(flatten)]
+    pub ids: PusherIds,
+    /// Why.
+    pub because: PusherEnd,
+}
+
+/// Payload of `pusher.advance`. Each says everything: earlier ones are superseded.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PusherAdvance {
+    /// Every pusher has been told of everything up to this record, but for those in `behind`.
+    pub done: Offset,
+    /// Pushers that are behind, by the record that they were first set with, in order, each with the record
+    /// up to which it has been told.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub behind: Vec<(Offset, Offset)>,
+}

@@ -1,0 +1,224 @@
+//! Pushers: to which gateways notifications of which users go, and how far that has come.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use parking_lot::RwLock;
+use ruma::{DeviceId, OwnedDeviceId, OwnedUserId, UserId};
+
+use crate::record::{
+    Offset,
+    pusher::{PusherAdvance, PusherIds, PusherRemove, PusherSet},
+};
+
+/// A pusher.
+#[derive(Clone, Debug)]
+pub struct Pusher {
+    /// The record that it was first set with, by which it is known. It tells of what came after that.
+    pub since: Offset,
+    /// When it was last set, in milliseconds since the Unix epoch.
+    pub set_ms: u64,
+    /// What was set.
+    pub body: PusherSet,
+}
+
+/// All pushers.
+#[derive(Debug, Default)]
+pub struct Pushers(RwLock<Inner>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    all: BTreeMap<Offset, Arc<Pusher>>,
+    users: BTreeMap<OwnedUserId, BTreeSet<Offset>>,
+    holders: BTreeMap<PusherIds, BTreeSet<Offset>>,
+    /// How far all have been told, with the record that says so.
+    told: Option<(Offset, PusherAdvance)>,
+}
+
+impl Pushers {
+    /// The pusher that was first set with this record, while it is there.
+    #[must_use]
+    pub fn get(&self, since: Offset) -> Option<Arc<Pusher>> {
+        self.0.read().all.get(&since).cloned()
+    }
+
+    /// All of them, the oldest first.
+    #[must_use]
+    pub fn all(&self) -> Vec<Arc<Pusher>> {
+        self.0.read().all.values().cloned().collect()
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.read().all.is_empty()
+    }
+
+    /// Those of one user, the oldest first.
+    #[must_use]
+    pub fn of_user(&self, user_id: &UserId) -> Vec<Arc<Pusher>> {
+        let inner = self.0.read();
+        let own = inner.users.get(user_id).into_iter().flatten();
+        own.filter_map(|since| inner.all.get(since).cloned()).collect()
+    }
+
+    /// Whether the user has any.
+    #[must_use]
+    pub fn has_any(&self, user_id: &UserId) -> bool {
+        self.0.read().users.contains_key(user_id)
+    }
+
+    /// How many users have any.
+    #[must_use]
+    pub fn user_count(&self) -> usize {
+        self.0.read().users.len()
+    }
+
+    /// Those who have any, as far as `wanted` says so.
+    pub fn users(&self, wanted: impl Fn(&UserId) -> bool) -> Vec<OwnedUserId> {
+        let inner = self.0.read();
+        inner.users.keys().filter(|user_id| wanted(user_id)).cloned().collect()
+    }
+
+    /// Those of these ids, of whomever.
+    #[must_use]
+    pub fn of_ids(&self, ids: &PusherIds) -> Vec<Arc<Pusher>> {
+        let inner = self.0.read();
+        let held = inner.holders.get(ids).into_iter().flatten();
+        held.filter_map(|since| inner.all.get(since).cloned()).collect()
+    }
+
+    /// How far all have been told; `None` before any was.
+    #[must_use]
+    pub fn told(&self) -> Option<PusherAdvance> {
+        self.0.read().told.as_ref().map(|(_, told)| told.clone())
+    }
+
+    pub(super) fn set(&self, offset: Offset, time_ms: u64, body: PusherSet) {
+        let mut inner = self.0.write();
+        let held = inner.holders.get(&body.ids).into_iter().flatten();
+        let before = held.copied().find(|since| {
+            inner.all.get(since).is_some_and(|pusher| pusher.body.user_id == body.user_id)
+        });
+        let since = before.unwrap_or(offset);
+        inner.users.entry(body.user_id.clone()).or_default().insert(since);
+        inner.holders.entry(body.ids.clone()).or_default().insert(since);
+        inner.all.insert(since, Arc::new(Pusher { since, set_ms: time_ms, body }));
+    }
+
+    pub(super) fn remove(&self, body: &PusherRemove) {
+        let ids = &body.ids;
+        self.remove_of(&body.user_id, |pusher| pusher.body.ids == *ids);
+    }
+
+    /// Those that these devices set go with them.
+    pub(super) fn remove_devices(&self, user_id: &UserId, devices: &[OwnedDeviceId]) {
+        let gone = |device_id: &DeviceId| devices.iter().any(|device| device == device_id);
+        self.remove_of(user_id, |pusher| pusher.body.device_id.as_deref().is_some_and(gone));
+    }
+
+    pub(super) fn remove_user(&self, user_id: &UserId) {
+        self.remove_of(user_id, |_| true);
+    }
+
+    fn remove_of(&self, user_id: &UserId, is_gone: impl Fn(&Pusher) -> bool) {
+        let mut inner = self.0.write();
+        let inner = &mut *inner;
+        let Some(own) = inner.users.get_mut(user_id) else { return };
+        own.retain(|since| {
+            let Some(pusher) = inner.all.get(since) else { return false };
+            if !is_gone(pusher) {
+                return true;
+            }
+            if let Some(held) = inner.holders.get_mut(&pusher.body.ids) {
+                held.remove(since);
+                if held.is_empty() {
+                    inner.holders.remove(&pusher.body.ids);
+                }
+            }
+            inner.all.remove(since);
+            false
+        });
+        if own.is_empty() {
+            inner.users.remove(user_id);
+        }
+    }
+
+    /// Gives the record that said so before.
+    pub(super) fn advance(&self, offset: Offset, body: PusherAdvance) -> Option<Offset> {
+        let before = self.0.write().told.replace((offset, body));
+        before.map(|(offset, _)| offset)
+    }
+
+    pub(super) fn digest(&self, digest: &mut super::digest::Digest) {
+        let inner = self.0.read();
+        let all: Vec<_> = inner
+            .all
+            .values()
+            .map(|pusher| {
+                // As the log's JSON has it: a field that is absent there is absent here.
+                let body = serde_json::to_string(&pusher.body).unwrap_or_default();
+                (pusher.since, pusher.set_ms, body)
+            })
+            .collect();
+        digest.add(&all);
+        let told = inner.told.as_ref();
+        digest.add(&told.map(|(offset, told)| (*offset, told.done, told.behind.clone())));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Map;
+
+    use super::*;
+    use crate::record::pusher::{PusherEnd, PusherKind};
+
+    fn body(user: &str, device: &str, pushkey: &str) -> PusherSet {
+        PusherSet {
+            user_id: UserId::parse(format!("@{user}:test")).unwrap(),
+            device_id: Some(device.into()),
+            ids: PusherIds { app_id: "app".to_owned(), pushkey: pushkey.to_owned() },
+            kind: PusherKind::Http,
+            app_display_name: String::new(),
+            device_display_name: String::new(),
+            profile_tag: None,
+            lang: "en".to_owned(),
+            data: Map::new(),
+        }
+    }
+
+    #[test]
+    fn what_is_set_again_is_the_same_pusher_and_what_was_removed_is_not() {
+        let pushers = Pushers::default();
+        let (ann, other) = (body("ann", "A", "k"), body("bob", "B", "k"));
+        pushers.set(Offset::new(1), 10, ann.clone());
+        pushers.set(Offset::new(2), 20, other);
+        pushers.set(Offset::new(3), 30, ann.clone());
+        let sinces = |ids| pushers.of_ids(ids).iter().map(|p| p.since.get()).collect::<Vec<_>>();
+        assert_eq!(sinces(&ann.ids), [1, 2]);
+        assert_eq!(pushers.get(Offset::new(1)).unwrap().set_ms, 30);
+        let PusherSet { user_id, ids, .. } = ann.clone();
+        pushers.remove(&PusherRemove { user_id, ids, because: PusherEnd::Asked });
+        assert_eq!((sinces(&ann.ids), pushers.has_any(&ann.user_id)), (vec![2], false));
+        pushers.set(Offset::new(4), 40, ann.clone());
+        assert_eq!(sinces(&ann.ids), [2, 4]);
+    }
+
+    #[test]
+    fn pushers_go_with_the_device_that_set_them() {
+        let pushers = Pushers::default();
+        for (number, device) in (1..).zip(["A", "A", "B"]) {
+            let pusher = body("ann", device, &number.to_string());
+            pushers.set(Offset::new(number), 1, pusher);
+        }
+        let ann = body("ann", "", "").user_id;
+        pushers.remove_devices(&ann, &["A".into(), "C".into()]);
+        let left: Vec<_> = pushers.of_user(&ann).iter().map(|p| p.since.get()).collect();
+        assert_eq!((left, pushers.all().len(), pushers.user_count()), (vec![3], 1, 1));
+        pushers.remove_user(&ann);
+        assert!(pushers.is_empty() && !pushers.has_any(&ann));
+    }
+}

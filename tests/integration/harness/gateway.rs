@@ -1,0 +1,193 @@
+//! A push gateway that behaves, and misbehaves, as a test says.
+
+use std::convert::Infallible;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::sync::Notify;
+use tokio::task::{JoinHandle, JoinSet};
+
+use super::{Mood, TestServer, User};
+
+/// How long a test waits for what must come.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+#[derive(Default)]
+struct Inner {
+    mood: Option<Mood>,
+    rejected: Vec<String>,
+    /// What was asked, and whether it was answered as it should be.
+    arrived: Vec<(Value, bool)>,
+}
+
+/// A gateway that listens.
+pub(crate) struct Gateway {
+    address: SocketAddr,
+    inner: Arc<Mutex<Inner>>,
+    news: Arc<Notify>,
+    serving: JoinHandle<()>,
+}
+
+impl Gateway {
+    pub(crate) async fn start() -> Self {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a free port");
+        let address = listener.local_addr().expect("it has an address");
+        let (inner, news) = (Arc::<Mutex<Inner>>::default(), Arc::<Notify>::default());
+        let serving = tokio::spawn(serve(listener, Arc::clone(&inner), Arc::clone(&news)));
+        Self { address, inner, news, serving }
+    }
+
+    /// A server that asks gateways on this machine.
+    pub(crate) async fn server(more: &[(&str, &str)]) -> TestServer {
+        let mut settings = vec![
+            ("LOGCABIN_PUSH_ALLOW_HTTP", "true"),
+            ("LOGCABIN_PUSH_ALLOWED_NETWORKS", "127.0.0.0/8"),
+        ];
+        settings.extend(more);
+        TestServer::start_with(&settings).await
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}/_matrix/push/v1/notify", self.address)
+    }
+
+    /// The body that sets a pusher with this key.
+    pub(crate) fn pusher(&self, pushkey: &str) -> Value {
+        json!({
+            "app_id": "org.example.app", "pushkey": pushkey, "kind": "http", "lang": "en",
+            "app_display_name": "App", "device_display_name": "Phone",
+            "data": { "url": self.url(), "brand": "b" },
+        })
+    }
+
+    /// Has the user's notifications sent here.
+    pub(crate) async fn serves(&self, user: &User, pushkey: &str) {
+        user.request("POST", "/pushers/set", Some(&self.pusher(pushkey))).await.ok();
+    }
+
+    pub(crate) fn is(&self, mood: Mood) {
+        self.inner.lock().expect("no panic").mood = Some(mood);
+    }
+
+    /// Does not know this key any more.
+    pub(crate) fn rejects(&self, pushkey: &str) {
+        self.inner.lock().expect("no panic").rejected.push(pushkey.to_owned());
+    }
+
+    /// Everything that was asked for this key, answered or not.
+    pub(crate) fn asked(&self, pushkey: &str) -> Vec<(Value, bool)> {
+        let inner = self.inner.lock().expect("no panic");
+        let is_for = |body: &Value| body["notification"]["devices"][0]["pushkey"] == pushkey;
+        let of_key = inner.arrived.iter().filter(|(body, _)| is_for(body));
+        of_key.map(|(body, answered)| (body["notification"].clone(), *answered)).collect()
+    }
+
+    /// The notifications that it took for this key, in order.
+    pub(crate) fn took(&self, pushkey: &str) -> Vec<Value> {
+        let asked = self.asked(pushkey).into_iter();
+        asked.filter(|(_, answered)| *answered).map(|(notification, _)| notification).collect()
+    }
+
+    /// The ids of the events that it was notified of for this key, in order.
+    pub(crate) fn events(&self, pushkey: &str) -> Vec<String> {
+        let took = self.took(pushkey);
+        took.iter().filter_map(|told| told["event_id"].as_str().map(str::to_owned)).collect()
+    }
+
+    /// The counts that it was told alone for this key, in order.
+    pub(crate) fn counts(&self, pushkey: &str) -> Vec<u64> {
+        let took = self.took(pushkey).into_iter();
+        let alone = took.filter(|told| told.get("event_id").is_none());
+        alone.map(|told| told["counts"]["unread"].as_u64().expect("a count")).collect()
+    }
+
+    /// Waits until this holds.
+    pub(crate) async fn until(&self, what: &str, holds: impl Fn(&Self) -> bool) {
+        let waiting = async {
+            loop {
+                let news = self.news.notified();
+                if holds(self) {
+                    return;
+                }
+                news.await;
+            }
+        };
+        if tokio::time::timeout(PATIENCE, waiting).await.is_err() {
+            let inner = self.inner.lock().expect("no panic");
+            let last = inner.arrived.iter().rev().take(5).collect::<Vec<_>>();
+            panic!("never came: {what}; of {} requests the last: {last:#?}", inner.arrived.len());
+        }
+    }
+
+    /// Waits until these events, and no others, arrived for this key, in this order.
+    pub(crate) async fn until_events(&self, pushkey: &str, events: &[String]) {
+        self.until(&format!("{} events for {pushkey}", events.len()), |gateway| {
+            gateway.events(pushkey).len() >= events.len()
+        })
+        .await;
+        assert_eq!(self.events(pushkey), events, "for {pushkey}");
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        self.serving.abort();
+    }
+}
+
+async fn serve(listener: TcpListener, inner: Arc<Mutex<Inner>>, news: Arc<Notify>) {
+    // Aborted with the task.
+    let mut connections = JoinSet::new();
+    loop {
+        let Ok((stream, _)) = listener.accept().await else { continue };
+        let (inner, news) = (Arc::clone(&inner), Arc::clone(&news));
+        connections.spawn(async move {
+            let service =
+                service_fn(move |request| answer(request, Arc::clone(&inner), Arc::clone(&news)));
+            let http = hyper::server::conn::http1::Builder::new();
+            let _ = http.serve_connection(TokioIo::new(stream), service).await;
+        });
+    }
+}
+
+async fn answer(
+    request: http::Request<Incoming>,
+    inner: Arc<Mutex<Inner>>,
+    news: Arc<Notify>,
+) -> Result<http::Response<Full<Bytes>>, std::io::Error> {
+    let (parts, body) = request.into_parts();
+    let fits = parts.method == "POST" && parts.uri.path() == "/_matrix/push/v1/notify";
+    let body = body.collect().await.map_err(std::io::Error::other)?.to_bytes();
+    let body: Value = serde_json::from_slice(&body).unwrap_or(Value::Null);
+    let mood = inner.lock().expect("no panic").mood.unwrap_or(Mood::Fine);
+    if let Mood::Slow(wait) = mood {
+        tokio::time::sleep(wait).await;
+    }
+    let status = match mood {
+        Mood::Status(status) => status,
+        _ if !fits => 404,
+        _ => 200,
+    };
+    let rejected = {
+        let mut inner = inner.lock().expect("no panic");
+        inner.arrived.push((body, status == 200 && mood != Mood::Dies));
+        inner.rejected.clone()
+    };
+    news.notify_waiters();
+    if mood == Mood::Dies {
+        return Err(std::io::Error::other("hung up"));
+    }
+    let said = json!({ "rejected": rejected });
+    let body = Full::new(Bytes::from(said.to_string()));
+    let response: Result<_, Infallible> =
+        Ok(http::Response::builder().status(status).body(body).expect("a response"));
+    response.map_err(|never| match never {})
+}
