@@ -34,6 +34,7 @@ pub mod events;
 pub mod history;
 #[allow(dead_code, reason = "the endpoints to come use the rest of what handlers are offered")]
 mod http;
+mod last_seen;
 pub mod limits;
 pub mod log;
 mod messages;
@@ -45,6 +46,7 @@ mod presence;
 pub mod push;
 pub mod rate;
 pub mod record;
+mod rendezvous;
 pub mod search;
 pub mod server;
 mod shutdown;

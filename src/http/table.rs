@@ -266,6 +266,22 @@ impl<A: Send + Sync + 'static> Table<A> {
         self.add(&Method::POST, [path], Route { path, access, open_to, class, body, handler })
     }
 
+    /// As [`Table::raw`], for short texts of anyone: counted against the caller's rate limit.
+    #[must_use]
+    pub(crate) fn raw_text<H, F>(self, method: Method, path: &'static str, handler: H) -> Self
+    where
+        H: Fn(Cx<A, Option<Session>>, RawRequest) -> F + Copy + Send + Sync + 'static,
+        F: Future<Output = Result<Reply, ApiError>> + Send + 'static,
+    {
+        let text = Body::Bytes(Some(limits::RENDEZVOUS_BYTES));
+        let body = if method == Method::GET { Body::None } else { text };
+        let handler = raw_handler(handler);
+        let open_to = (self.rights)(&method, path);
+        let class = Class::of(&method, path, true);
+        let access = Access::None;
+        self.add(&method, [path], Route { path, access, open_to, class, body, handler })
+    }
+
     /// The finished table.
     pub(super) fn build(self) -> Result<Routes<A>, TableError> {
         if let Some(problem) = self.problem {

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::harness::{Random, TestServer, mail::MailServer, User, alone, encode, runs, skip};
+use crate::harness::{Random, TestServer, User, alone, encode, mail::MailServer, runs, skip};
 
 /// How long a client may take to answer or to see something. No test is about this time; it only
 /// ends a run that hangs.

@@ -59,13 +59,24 @@ const NOT_YET: [(&str, &str); 6] = [
 
 /// The codes that need more than a server to be brought about (a mail server, a bridge, an administrator):
 /// the file and the test beside this one that show each.
-const ELSEWHERE: [(&str, &str, &str); 16] = [
+const ELSEWHERE: [(&str, &str, &str); 19] = [
     ("M_BAD_STATUS", "appservice", "a_ping_goes_there_and_back_and_says_what_is_wrong"),
     ("M_CAPTCHA_INVALID", "registration", "a_captcha_is_checked_by_its_service"),
     ("M_CAPTCHA_NEEDED", "registration", "a_captcha_is_checked_by_its_service"),
+    (
+        "M_CONCURRENT_WRITE",
+        "rendezvous",
+        "devices_that_speak_the_former_version_meet_by_the_headers_of_http",
+    ),
     ("M_CONNECTION_FAILED", "appservice", "a_ping_goes_there_and_back_and_says_what_is_wrong"),
     ("M_CONNECTION_TIMEOUT", "appservice", "a_ping_goes_there_and_back_and_says_what_is_wrong"),
     ("M_EXCLUSIVE", "appservice", "names_in_an_exclusive_namespace_are_for_their_service_alone"),
+    ("M_KEY_TOO_LARGE", "profile_account_data", "a_profile_has_fields_of_any_name_and_its_limits"),
+    (
+        "M_PROFILE_TOO_LARGE",
+        "profile_account_data",
+        "a_profile_has_fields_of_any_name_and_its_limits",
+    ),
     (
         "M_SERVER_NOT_TRUSTED",
         "threepids",
