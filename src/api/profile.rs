@@ -86,7 +86,6 @@ pub(super) async fn delete_field(
 }
 
 async fn set(cx: &Cx<Server>, field: String, value: Option<Value>) -> Result<(), ApiError> {
-    capabilities::may_set_profile(&cx.app, &cx.caller, &field)?;
     if field.len() > limits::IDENTIFIER_BYTES {
         return Err(ApiError::new(ErrorCode::KeyTooLarge, "The field's name is too long."));
     }
@@ -103,6 +102,7 @@ async fn set(cx: &Cx<Server>, field: String, value: Option<Value>) -> Result<(),
             "Guests may set no more than their display name.",
         ));
     }
+    capabilities::may_set_profile(&cx.app, &cx.caller, &field)?;
     let in_rooms = matches!(field.as_str(), "displayname" | "avatar_url");
     if in_rooms && value.as_ref().is_some_and(|value| !value.is_string()) {
         return Err(ApiError::bad_json("This field holds a string."));
