@@ -25,8 +25,8 @@ pub mod value;
 pub use value::{
     AdminContact, ArchiveDir, BaseUrl, DeniedPassword, EraseAfter, FilePath, Hidden,
     IdentityServer, JsonTemplate, Lifetime, List, MailSecurity, OpenRegistration, OwnRate,
-    PathPrefix, PublicUrl, RedirectPrefix, Requirement, SharedSecret, Unauthenticated, UrlPattern,
-    UserRate, WebUrl,
+    PathPrefix, PublicKey, PublicUrl, RedirectPrefix, Requirement, SharedSecret, TurnUri,
+    Unauthenticated, UrlPattern, UserRate, WebUrl,
 };
 use value::{Given, Setting};
 
@@ -438,6 +438,9 @@ settings! {
         /// How to reach whoever runs the server. It is told at /.well-known/matrix/support, and to those
         /// who meet a limit of the server; they are told of the domain's postmaster when it is "none".
         admin_contact: AdminContact = AdminContact::None;
+        /// If this server's name is that of a policy server: its public ed25519 key, in unpadded base64. It is
+        /// told at /.well-known/matrix/policy_server.
+        policy_server_key: PublicKey = PublicKey::None;
         /// Believe the last address in the header X-Forwarded-For. Only behind a proxy that sets it:
         /// anyone else could then write any address there.
         trust_forwarded_for: bool = false;
@@ -798,6 +801,40 @@ settings! {
         preview_store_bytes: u64 = 1024 * 1024 * 1024, in 0..=1_125_899_906_842_624;
         /// Seconds for which a preview is remembered.
         preview_cache_seconds: u64 = 3600, in 1..=31_536_000;
+    }
+
+    /// What is known of people's devices.
+    devices: Devices {
+        /// How often it is recorded at most, in seconds, when and from where a device was last in use: that
+        /// much is still known after a restart. With 0 it never is, and known while the server runs.
+        note_last_seen_seconds: u64 = 3600, in 0..=31_536_000;
+    }
+
+    /// The TURN server by which calls find their way through firewalls, if there is one.
+    turn: Turn {
+        /// Its addresses, such as "turn:turn.example.org:3478?transport=udp".
+        uris: List<TurnUri> = List::default();
+        /// The secret that it shares with this server (`static-auth-secret` of coturn). Best given in the
+        /// environment.
+        shared_secret: Option<SharedSecret> = None;
+        /// For how many seconds a user may use it before they ask again.
+        ttl_seconds: u64 = 86_400, in 60..=31_536_000;
+    }
+
+    /// Calls of many (MatrixRTC).
+    rtc: Rtc {
+        /// The addresses of LiveKit services by which calls are held.
+        livekit_urls: List<WebUrl> = List::default();
+    }
+
+    /// Where two devices meet, one of which signs the other in by a QR code.
+    rendezvous: Rendezvous {
+        /// Whether there is such a place.
+        enabled: bool = true;
+        /// Whether those may begin a meeting, too, who are not logged in: a new device that shows the code.
+        /// Others could leave short texts for each other that way. Without it, the endpoints of an earlier
+        /// form (MSC4108), where nobody says who they are, are closed.
+        for_anyone: bool = false;
     }
 
     /// Events that clients have sent later (MSC4140).

@@ -417,3 +417,32 @@ pub const VALIDATION_MISSES: u64 = 10;
 
 /// Third-party identifiers of one account, and of one user on identity servers.
 pub const THREEPIDS: usize = 50;
+
+/// Sessions of which it is kept in memory when they were last in use, some 250 bytes each. Of one that is
+/// forgotten, what was recorded is known.
+pub(crate) const SEEN_DEVICES: usize = 100_000;
+
+/// How often what devices were in use is recorded, of those of which it is time: they share a disk sync.
+pub(crate) const SEEN_TICK: Duration = Duration::from_secs(60);
+
+/// Devices that are recorded to have been in use in one go.
+pub(crate) const SEEN_BATCH: usize = 256;
+
+/// What a client calls itself, as far as it is kept.
+pub(crate) const AGENT_BYTES: usize = 256;
+
+/// How long an OpenID token is good for: whoever is given it asks at once whose it is.
+pub(crate) const OPENID_TOKEN: Duration = Duration::from_secs(3600);
+
+/// What two devices leave for each other at a rendezvous (MSC4388, "Maximum payload size").
+pub(crate) const RENDEZVOUS_BYTES: usize = 4096;
+
+/// How long a rendezvous lasts (MSC4388: 120 to 300 seconds).
+pub(crate) const RENDEZVOUS: Duration = Duration::from_secs(300);
+
+/// Rendezvous at a time, some 5 KB each; beyond this the one that ends first is given up.
+pub(crate) const RENDEZVOUS_SESSIONS: usize = 1000;
+
+/// Writes to one rendezvous, whose outcomes are remembered by their transaction ids: signing in takes
+/// some ten.
+pub(crate) const RENDEZVOUS_WRITES: u64 = 256;

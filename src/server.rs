@@ -22,6 +22,7 @@ use crate::{
     decide::{account::AccountLimit, ephemeral::Gather},
     engine::{self, Engine, SweepPolicy, Swept},
     http::{Edge, TableError, serve},
+    last_seen::{self, LastSeen},
     limits,
     log::{
         Log, ReadError,
@@ -36,6 +37,7 @@ use crate::{
     push::Unread,
     pushers::Pushers,
     record::{Command, Offset},
+    rendezvous::Meetings,
     search::Search,
     shutdown::Shutdown,
     signed::Signer,
@@ -163,6 +165,7 @@ pub async fn run(
     let identity = engine.state().server();
     let private_key = identity.as_ref().map_or("", |identity| identity.private_key.expose());
     let media = api::media::Media::open(&config)?;
+    let last_seen = Arc::new(LastSeen::new(config.devices.note_last_seen_seconds));
     let app = Arc::new(api::Server {
         media,
         messages,
@@ -179,6 +182,9 @@ pub async fn run(
         questions,
         uiaa: uiaa::Sessions::default(),
         nonces: api::shared_secret::Nonces::default(),
+        last_seen: Arc::clone(&last_seen),
+        rendezvous: Meetings::default(),
+        former_rendezvous: Meetings::default(),
         known_members: KnownMembers::new(limits::KNOWN_MEMBERS_BYTES),
         search: Arc::clone(&search),
         catalogue: api::directory::Catalogue::default(),
@@ -197,6 +203,7 @@ pub async fn run(
     api::typing::resume(&engine);
     api::profile::resume(&engine);
     api::deactivate::resume(&engine);
+    tokio::spawn(last_seen::keep(last_seen, Arc::clone(&engine), shutdown.clone()));
     tokio::spawn(api::guests::keep_out(Arc::clone(&engine), shutdown.clone()));
     let clock = engine.clock().clone();
     let presence = api::presence::Writer(Arc::clone(&app));

@@ -20,7 +20,8 @@ use logcabin::{
         create_room::{CreateRoom, Preset, ROOM_VERSIONS},
         delayed::{GiveUp, Restart, Schedule, SendDelayed},
         delivery::Advance,
-        directory::{RemoveAlias, SetAlias, SetVisibility},
+        device::{Dehydrate, NoteSeen},
+        directory::{RemoveAlias, SetAlias, SetNetwork, SetVisibility},
         ephemeral::{SetReceipt, SetTyping},
         key_backup::{DeleteBackup, PutKeys, RemoveKeys, SetBackup},
         keys::{ClaimKeys, SetCrossSigning, SignKeys, UploadKeys},
@@ -49,7 +50,7 @@ use logcabin::{
         codec::Tip,
         command::{
             AccountKind, BackedUpKey, DelayedOutcome, FileHash, KINDS, PresenceState, Requirements,
-            ServerRestore, TokenHash, Tokens, Transaction, UnderWay,
+            ServerRestore, Sighting, TokenHash, Tokens, Transaction, UnderWay,
         },
         pusher::{PusherAdvance, PusherEnd, PusherIds, PusherKind, PusherSet},
         threepid::{Medium, Purpose, Threepid},
@@ -271,6 +272,20 @@ async fn fill(engine: &Engine) {
     });
     let wanted = vec![("DEVICE".into(), "signed_curve25519".to_owned())];
     propose!(ClaimKeys { user_id: ann.clone(), wanted });
+    propose!(Dehydrate {
+        user_id: ann.clone(),
+        device_id: "DEHYDRATED".into(),
+        display_name: Some("while nobody is there".to_owned()),
+        device_data: raw(r#"{"algorithm":"org.example","device_pickle":"AAAA"}"#),
+        device_keys: raw(r#"{"user_id":"@ann:golden.example","device_id":"DEHYDRATED"}"#),
+        one_time_keys: keys(&["signed_curve25519:C"]),
+        fallback_keys: keys(&["signed_curve25519:G"]),
+    });
+    for seen_ms in [1_770_000_000_000, 1_770_003_600_000] {
+        let agent = Some("client".to_owned());
+        let sighting = Sighting { seen_ms, address: [192, 0, 2, 1].into(), agent };
+        propose!(NoteSeen(vec![(ann.clone(), "DEVICE".into(), sighting)]));
+    }
     propose!(SetCrossSigning {
         user_id: ann.clone(),
         master_key: Some(raw(r#"{"usage":["master"]}"#)),
@@ -526,6 +541,12 @@ async fn fill(engine: &Engine) {
             let given_up = GiveUp { delay_id, user_id: user_id.clone(), outcome, ts };
             assert_eq!(propose!(given_up), None);
         }
+        propose!(SetNetwork {
+            room_id: room_id.clone(),
+            service: "irc".to_owned(),
+            network_id: "libera".to_owned(),
+            listed: true,
+        });
         let alias: ruma::OwnedRoomAliasId = "#second:golden.example".try_into().unwrap();
         let to = room_id.clone();
         propose!(SetAlias {

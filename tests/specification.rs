@@ -9,6 +9,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
     path::{Path, PathBuf},
+    process::Command,
 };
 
 /// The rows that have no test: document, beginning of the sentence, and why there is none.
@@ -56,6 +57,111 @@ fn every_sentence_has_a_test_and_every_test_that_is_named_exists() {
         ),
     );
     assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
+}
+
+/// An endpoint of `endpoints.md`.
+struct Endpoint {
+    /// The method and the path, with no names of parameters.
+    served_as: String,
+    /// The version of the specification that brought it, its second number; 0 for `r0`, none for what is in
+    /// no version yet.
+    since: Option<u32>,
+    missing: bool,
+}
+
+/// A path without the names of its parameters and without a slash at its end.
+fn nameless(path: &str) -> String {
+    let segments = path.trim_end_matches('/').split('/');
+    let nameless = segments.map(|part| if part.starts_with('{') { "{}" } else { part });
+    nameless.collect::<Vec<_>>().join("/")
+}
+
+fn endpoints(text: &str) -> Vec<Endpoint> {
+    let endpoint = |row: Row<'_>| {
+        let [method, path, since] = row.sentence.split(" | ").collect::<Vec<_>>()[..] else {
+            panic!("endpoints.md:{}: not an endpoint: {}", row.line, row.sentence);
+        };
+        let since = match since {
+            "–" => None,
+            "r0" => Some(0),
+            version => {
+                let minor = version.strip_prefix("v1.").and_then(|minor| minor.parse().ok());
+                Some(minor.unwrap_or_else(|| panic!("endpoints.md:{}: {version}", row.line)))
+            }
+        };
+        let served_as = format!("{method} {}", nameless(path.trim_matches('`')));
+        Endpoint { served_as, since, missing: row.missing }
+    };
+    rows(text).into_iter().map(endpoint).collect()
+}
+
+/// What the program serves, as it says itself.
+fn served() -> BTreeSet<String> {
+    let program = Command::new(env!("CARGO_BIN_EXE_logcabin"))
+        .args(["endpoints", "--server-name", "e2e.test"])
+        .output()
+        .expect("the program runs");
+    let text = String::from_utf8(program.stdout).expect("text");
+    let served = text.lines().filter_map(|line| {
+        let (method, rest) = line.split_once(' ')?;
+        Some(format!("{method} {}", nameless(rest.split(' ').next()?)))
+    });
+    served.collect()
+}
+
+#[test]
+fn every_endpoint_of_the_client_server_api_is_served() {
+    let documents = documents();
+    let endpoints = endpoints(&documents["endpoints.md"]);
+    let named: BTreeSet<_> =
+        endpoints.iter().filter(|e| e.since.is_some()).map(|e| &e.served_as).collect();
+    assert_eq!(named.len(), 164, "Matrix 1.19 has as many");
+    let served = served();
+    let mut faults = Vec::new();
+    for Endpoint { served_as, missing, .. } in &endpoints {
+        match (served.contains(served_as), missing) {
+            (true, true) => faults.push(format!("{served_as} is served now: name its test")),
+            (false, false) => faults.push(format!("{served_as} is not served")),
+            _ => {}
+        }
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+    // What is not stable is in the table, too.
+    let known: BTreeSet<_> = endpoints.iter().map(|endpoint| &endpoint.served_as).collect();
+    let unstable = served.iter().filter(|name| name.contains(" /_matrix/client/unstable/"));
+    let stable: BTreeSet<_> = known
+        .iter()
+        .filter_map(|name| name.rsplit_once("/v3/").or(name.rsplit_once("/v1/")))
+        .collect();
+    let unnamed: Vec<_> = unstable
+        .filter(|name| !known.contains(name) && !name.contains("logcabin"))
+        // The form of a stable endpoint that it had before.
+        .filter(|name| !stable.iter().any(|(_, end)| name.ends_with(&format!("/{end}"))))
+        .collect();
+    assert!(unnamed.is_empty(), "not in endpoints.md: {unnamed:#?}");
+}
+
+#[test]
+fn the_versions_that_are_named_are_those_of_which_every_endpoint_is_served() {
+    let source = include_str!("../src/api/discovery.rs");
+    let list = source.split_once("const VERSIONS").expect("the list has this name").1;
+    let list = list.split_once("];").expect("the list ends").0;
+    let named: BTreeSet<u32> = list
+        .split('"')
+        .filter_map(|text| text.strip_prefix("v1."))
+        .map(|minor| minor.parse().expect("a number"))
+        .collect();
+    let documents = documents();
+    let (endpoints, served) = (endpoints(&documents["endpoints.md"]), served());
+    let newest = endpoints.iter().filter_map(|endpoint| endpoint.since).max().unwrap_or_default();
+    // What is excused is to be there before anything is released.
+    let first_absent = endpoints
+        .iter()
+        .filter(|endpoint| !endpoint.missing && !served.contains(&endpoint.served_as))
+        .filter_map(|endpoint| endpoint.since)
+        .min();
+    let end = first_absent.unwrap_or(newest + 1);
+    assert_eq!(named, (1..end).collect::<BTreeSet<_>>());
 }
 
 /// What this file reads as a row and as a test; if it read nothing, it would find nothing wrong.

@@ -18,7 +18,7 @@ pub(super) async fn get(cx: Cx<Server>, _: get_capabilities::Request) -> Result<
     let Cx { app, caller, .. } = &cx;
     let enabled = |may: Result<(), ApiError>| json!({ "enabled": may.is_ok() });
     let versions = ROOM_VERSIONS.iter().map(|version| (version.to_string(), json!("stable")));
-    json(&json!({ "capabilities": {
+    let mut capabilities = json!({
         "m.room_versions": {
             "default": DEFAULT_ROOM_VERSION,
             "available": versions.collect::<Map<String, Value>>(),
@@ -31,7 +31,11 @@ pub(super) async fn get(cx: Cx<Server>, _: get_capabilities::Request) -> Result<
         "m.get_login_token": enabled(may_get_login_token(app, caller)),
         "m.account_moderation": { "lock": cx.is_admin(), "suspend": cx.is_admin() },
         "m.forget_forced_upon_leave": { "enabled": app.config.accounts.forget_on_leave },
-    } }))
+    });
+    if cx.is_admin() {
+        capabilities["m.account_moderation"] = json!({ "lock": true, "suspend": true });
+    }
+    json(&json!({ "capabilities": capabilities }))
 }
 
 /// Which fields of their profile the user may set: all but those whose own switch is off, or none but

@@ -1,7 +1,7 @@
 //! Devices.
 
 use ruma::{
-    DeviceId, OwnedDeviceId,
+    DeviceId, MilliSecondsSinceUnixEpoch, OwnedDeviceId, UInt,
     api::client::device::{
         Device, delete_device::v3 as delete_device, delete_devices::v3 as delete_devices,
         get_device::v3 as get_device, get_devices::v3 as get_devices,
@@ -20,9 +20,14 @@ use crate::{
     state,
 };
 
-fn described(device_id: &DeviceId, device: &state::Device) -> Device {
+fn described(cx: &Cx<Server>, device_id: &DeviceId, device: &state::Device) -> Device {
     let mut described = Device::new(device_id.to_owned());
     described.display_name.clone_from(&device.display_name);
+    let state = cx.app.engine.state();
+    if let Some(seen) = cx.app.last_seen.of(state, &cx.caller.user_id, device_id, device) {
+        described.last_seen_ip = Some(seen.address.to_string());
+        described.last_seen_ts = UInt::try_from(seen.seen_ms).ok().map(MilliSecondsSinceUnixEpoch);
+    }
     described
 }
 
@@ -32,7 +37,7 @@ pub(super) async fn list(
 ) -> Result<get_devices::Response, ApiError> {
     let account = cx.app.engine.state().accounts.get(&cx.caller.user_id);
     let devices = account.map_or_else(Vec::new, |account| {
-        account.read().active_devices().map(|(id, device)| described(id, device)).collect()
+        account.read().active_devices().map(|(id, device)| described(&cx, id, device)).collect()
     });
     Ok(get_devices::Response::new(devices))
 }
@@ -44,7 +49,7 @@ pub(super) async fn get(
     let account = cx.app.engine.state().accounts.get(&cx.caller.user_id);
     let device = account.and_then(|account| account.read().device(&request.device_id).cloned());
     let device = device.ok_or_else(|| ApiError::not_found("You have no such device."))?;
-    Ok(get_device::Response::new(described(&request.device_id, &device)))
+    Ok(get_device::Response::new(described(&cx, &request.device_id, &device)))
 }
 
 pub(super) async fn rename(

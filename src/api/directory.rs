@@ -10,6 +10,7 @@ use ruma::{
             create_alias::v3 as create_alias_v3, delete_alias::v3 as delete_alias_v3,
             get_alias::v3 as get_alias_v3,
         },
+        appservice::set_room_visibility::v3 as set_network_visibility,
         directory::{
             get_public_rooms::v3 as get_public_rooms,
             get_public_rooms_filtered::v3 as get_public_rooms_filtered,
@@ -25,9 +26,9 @@ use ruma::{
 
 use super::{Server, appservice, at_length, timeline::readable_as_of};
 use crate::{
-    decide::directory::{RemoveAlias, SetAlias, SetVisibility},
+    decide::directory::{RemoveAlias, SetAlias, SetNetwork, SetVisibility},
     events::EventStore,
-    http::{ApiError, Cx},
+    http::{ApiError, Appservice, Cx},
     limits,
     log::ReadError,
     record::Offset,
@@ -107,14 +108,37 @@ pub(super) async fn set_visibility(
     cx: Cx<Server>,
     request: set_room_visibility::Request,
 ) -> Result<set_room_visibility::Response, ApiError> {
-    let public = match request.visibility {
-        Visibility::Public => true,
-        Visibility::Private => false,
-        _ => return Err(ApiError::invalid_param("`visibility` is `public` or `private`.")),
-    };
+    let public = is_public(&request.visibility)?;
     let sender = cx.caller.user_id.clone();
     cx.propose(SetVisibility { room_id: request.room_id, sender, public }).await?.into_inner();
     Ok(set_room_visibility::Response::new())
+}
+
+pub(super) async fn set_network_visibility(
+    cx: Cx<Server, Appservice>,
+    request: set_network_visibility::Request,
+) -> Result<set_network_visibility::Response, ApiError> {
+    let service = cx.caller.service().ok_or_else(ApiError::missing_token)?.id.clone();
+    let network_id = request.network_id;
+    if network_id.is_empty() || network_id.len() > limits::IDENTIFIER_BYTES {
+        return Err(ApiError::invalid_param("The id of a network has 1 to 255 bytes."));
+    }
+    let (room_id, listed) = (request.room_id, is_public(&request.visibility)?);
+    cx.propose(SetNetwork { room_id, service, network_id, listed }).await?.into_inner();
+    Ok(set_network_visibility::Response::new())
+}
+
+fn is_public(visibility: &Visibility) -> Result<bool, ApiError> {
+    match visibility {
+        Visibility::Public => Ok(true),
+        Visibility::Private => Ok(false),
+        _ => Err(ApiError::invalid_param("`visibility` is `public` or `private`.")),
+    }
+}
+
+/// What clients name a network of an application service by.
+pub(super) fn instance_id(service: &str, network_id: &str) -> String {
+    format!("{service}|{network_id}")
 }
 
 pub(super) async fn public_rooms(
@@ -147,7 +171,7 @@ pub(super) async fn public_rooms_filtered(
         term: request.filter.generic_search_term.as_deref(),
         types: (!types.is_empty())
             .then(|| types.iter().map(|of| of.as_str().map(ToOwned::to_owned)).collect()),
-        foreign: matches!(request.room_network, RoomNetwork::ThirdParty(_)),
+        network: request.room_network.clone(),
     };
     let page = at_length(|| list(&cx.app, &wanted))?;
     let mut response = get_public_rooms_filtered::Response::new();
@@ -228,8 +252,8 @@ struct Wanted<'a> {
     since: Option<&'a str>,
     term: Option<&'a str>,
     types: Option<Vec<Option<String>>>,
-    /// Rooms of a network that is bridged to: there are none.
-    foreign: bool,
+    /// Those that are listed with the rooms of a network, too, or alone.
+    network: RoomNetwork,
 }
 
 /// A page of the list. Costs a look at the number of members of each listed room, and of those on the page
@@ -242,7 +266,15 @@ fn list(app: &Server, wanted: &Wanted<'_>) -> Result<Page, ApiError> {
     let limit = wanted.limit.map_or(ROOMS_PER_PAGE, |limit| {
         usize::try_from(u64::from(limit)).unwrap_or(usize::MAX).clamp(1, ROOMS_PER_PAGE * 10)
     });
-    let listed = if wanted.foreign { Vec::new() } else { app.engine.state().rooms.public() };
+    let rooms = &app.engine.state().rooms;
+    let listed = match &wanted.network {
+        RoomNetwork::All => rooms.of_all_networks(),
+        RoomNetwork::ThirdParty(instance) => {
+            let of = instance.split_once('|');
+            of.map_or_else(Vec::new, |(service, network)| rooms.of_network(service, network))
+        }
+        _ => rooms.public(),
+    };
     // Places are taken once: members come and go meanwhile.
     let mut rooms: Vec<_> = listed.into_iter().map(|room| (Place::of(&room), room)).collect();
     rooms.sort_unstable_by_key(|(place, _)| *place);

@@ -2,27 +2,36 @@
 
 use ruma::api::client::{
     discovery::{
-        discover_homeserver::{self, HomeserverInfo, IdentityServerInfo},
+        discover_homeserver, discover_policy_server,
         discover_support::{self, Contact, ContactRole},
+        get_authorization_server_metadata::v1 as auth_metadata,
         get_supported_versions,
     },
     session::login::v3 as login_v3,
 };
 
-use super::Server;
+use bytes::Bytes;
+use serde_json::{Map, Value, json};
+
+use super::{Server, json, voip};
 use crate::{
-    config::{AdminContact, Config},
-    http::{ApiError, Cx, Session},
+    config::{AdminContact, Config, PublicKey},
+    http::{ApiError, Cx, ErrorCode, Session},
 };
 
-/// The versions of the specification that clients may count on. Later ones are named once every
-/// endpoint that they added is served; until then clients find what there is by trying.
-const VERSIONS: [&str; 8] = ["r0.6.0", "r0.6.1", "v1.1", "v1.2", "v1.3", "v1.4", "v1.5", "v1.6"];
+/// The versions of the specification that clients may count on: every endpoint of each is served
+/// (`tests/specification/endpoints.md`).
+const VERSIONS: [&str; 21] = [
+    "r0.6.0", "r0.6.1", "v1.1", "v1.2", "v1.3", "v1.4", "v1.5", "v1.6", "v1.7", "v1.8", "v1.9",
+    "v1.10", "v1.11", "v1.12", "v1.13", "v1.14", "v1.15", "v1.16", "v1.17", "v1.18", "v1.19",
+];
 
-/// What is served that is in a later version of the specification, or in none yet.
-const UNSTABLE_FEATURES: [&str; 9] = [
+/// What is served that is in no version of the specification yet, or that clients still look for here.
+const UNSTABLE_FEATURES: [&str; 13] = [
     // Sliding sync, on its unstable path alone (`api::sliding`).
     "org.matrix.simplified_msc3575",
+    // Dehydrated devices.
+    "org.matrix.msc3814.v1",
     // Deleting account data.
     "org.matrix.msc3391",
     // Mentions that are meant (v1.7).
@@ -36,9 +45,28 @@ const UNSTABLE_FEATURES: [&str; 9] = [
     // Profile fields of any name (v1.16).
     "uk.tcpip.msc4133",
     "uk.tcpip.msc4133.stable",
+    // Redactions that are sent as other events are (v1.18).
+    "com.beeper.msc4169",
+    // Invites that are not wanted (v1.18).
+    "org.matrix.msc4380.stable",
     // Rooms that are shared with another user (v1.19).
     "uk.half-shot.msc2666.query_mutual_rooms",
+    "uk.half-shot.msc2666.query_mutual_rooms.stable",
 ];
+
+/// What is served as it is configured.
+fn configured(config: &Config) -> [(&'static str, bool); 4] {
+    let rendezvous = &config.rendezvous;
+    [
+        // Delayed events.
+        ("org.matrix.msc4140", config.delayed_events.max_delay_seconds > 0),
+        // Calls of many.
+        ("org.matrix.msc4143", !config.rtc.livekit_urls.is_empty()),
+        // Where devices meet, and how they did before.
+        ("io.element.msc4388", rendezvous.enabled),
+        ("org.matrix.msc4108", rendezvous.enabled && rendezvous.for_anyone),
+    ]
+}
 
 pub(super) async fn versions(
     cx: Cx<Server, Option<Session>>,
@@ -46,9 +74,9 @@ pub(super) async fn versions(
 ) -> Result<get_supported_versions::Response, ApiError> {
     let versions = VERSIONS.iter().map(ToString::to_string).collect();
     let mut response = get_supported_versions::Response::new(versions);
-    let delays = cx.app.config.delayed_events.max_delay_seconds > 0;
-    response.unstable_features.insert("org.matrix.msc4140".to_owned(), delays);
-    let features = UNSTABLE_FEATURES.iter().map(|feature| ((*feature).to_owned(), true));
+    let features = UNSTABLE_FEATURES.into_iter().map(|feature| (feature, true));
+    let features = features.chain(configured(&cx.app.config));
+    let features = features.map(|(feature, is_there)| (feature.to_owned(), is_there));
     response.unstable_features.extend(features);
     Ok(response)
 }
@@ -56,16 +84,43 @@ pub(super) async fn versions(
 pub(super) async fn well_known(
     cx: Cx<Server, ()>,
     _: discover_homeserver::Request,
-) -> Result<discover_homeserver::Response, ApiError> {
+) -> Result<Bytes, ApiError> {
     let config = &cx.app.config;
     if !config.server.discovery {
         return Err(ApiError::not_found("This server does not say where it is."));
     }
-    let homeserver = HomeserverInfo::new(config.public_url());
-    let mut response = discover_homeserver::Response::new(homeserver);
-    response.identity_server =
-        identity_server(config).map(|url| IdentityServerInfo::new(url.to_owned()));
-    Ok(response)
+    let mut document = Map::new();
+    let mut tell = |name: &str, value: Value| document.insert(name.to_owned(), value);
+    tell("m.homeserver", json!({ "base_url": config.public_url() }));
+    if let Some(url) = identity_server(config) {
+        tell("m.identity_server", json!({ "base_url": url }));
+    }
+    // Where clients looked for what `/rtc/transports` says before there was that.
+    let services = voip::livekit(config);
+    if !services.is_empty() {
+        tell("org.matrix.msc4143.rtc_foci", services.into());
+    }
+    json(&document)
+}
+
+/// The key of the policy server that has this server's name (client-server API, "Policy Servers").
+pub(super) async fn policy_server(
+    cx: Cx<Server, ()>,
+    _: discover_policy_server::Request,
+) -> Result<Bytes, ApiError> {
+    match &cx.app.config.server.policy_server_key {
+        PublicKey::Key(key) => json(&json!({ "public_keys": { "ed25519": key } })),
+        PublicKey::None => Err(ApiError::not_found("There is no policy server of this name.")),
+    }
+}
+
+/// There is no authorisation server (client-server API, "OAuth 2.0 API"): clients log in by the other API.
+pub(super) async fn auth_metadata(
+    _: Cx<Server, ()>,
+    _: auth_metadata::Request,
+) -> Result<auth_metadata::Response, ApiError> {
+    let text = "This server does not speak OAuth 2.0.";
+    Err(ApiError::new(ErrorCode::Unrecognized, text))
 }
 
 /// What [`well_known`] says, for those who log in.

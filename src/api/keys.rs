@@ -64,7 +64,7 @@ pub(super) async fn upload(
     json(&json!({ "one_time_key_counts": counts }))
 }
 
-fn bounded(key: &RawValue) -> Result<(), ApiError> {
+pub(super) fn bounded(key: &RawValue) -> Result<(), ApiError> {
     if key.get().len() > limits::KEY_BYTES {
         return Err(ApiError::too_large("A key is larger than a key may be."));
     }

@@ -8,6 +8,7 @@ mod context;
 mod create_room;
 mod credentials;
 pub(crate) mod deactivate;
+mod dehydrated;
 pub(crate) mod delayed;
 mod device;
 pub(crate) mod directory;
@@ -27,6 +28,7 @@ mod membership;
 mod moderation;
 pub(crate) mod notices;
 mod old_sync;
+mod openid;
 mod page;
 mod password;
 pub(crate) mod presence;
@@ -37,6 +39,7 @@ mod pusher;
 mod receipt;
 mod registration;
 mod relations;
+mod rendezvous;
 mod report;
 mod rights;
 mod room_state;
@@ -58,6 +61,7 @@ pub(crate) mod uiaa;
 mod upgrade;
 mod user_directory;
 mod validation;
+mod voip;
 
 pub(crate) use sso::callback as sso_callback;
 
@@ -76,6 +80,7 @@ use crate::{
     engine::{Durable, Engine},
     events::Viewer,
     http::{Access, ApiError, App, Caller, Cx, OpenTo, Session, Table},
+    last_seen::LastSeen,
     messages::Messages,
     oidc::Providers,
     outbound::Outbound,
@@ -83,6 +88,7 @@ use crate::{
     presence::Tracker,
     push::Unread,
     record::{Epoch, Offset, command::TokenHash},
+    rendezvous::Meetings,
     search::Search,
     signed::Signer,
     state::Room,
@@ -109,6 +115,9 @@ pub(crate) struct Server {
     pub(crate) questions: Arc<Questions>,
     pub(crate) uiaa: uiaa::Sessions,
     pub(crate) nonces: shared_secret::Nonces,
+    pub(crate) last_seen: Arc<LastSeen>,
+    pub(crate) rendezvous: Meetings,
+    pub(crate) former_rendezvous: Meetings,
     pub(crate) stages: uiaa::Stages,
     pub(crate) known_members: KnownMembers,
     pub(crate) search: Arc<Search>,
@@ -124,6 +133,7 @@ pub(crate) use credentials::short_name;
 pub(crate) use registration::new_user_id_of;
 
 const GET: Method = Method::GET;
+const PUT: Method = Method::PUT;
 const REQUIRED: Access = Access::Required;
 
 /// Every endpoint there is, section by section of the client-server API.
@@ -131,8 +141,10 @@ pub(crate) fn endpoints(config: &Config) -> Table<Server> {
     Table::new(&config.server.prefixes, rights::of)
         // Discovery
         .on(discovery::versions)
-        .on(discovery::well_known)
+        .on_json(discovery::well_known)
         .on(discovery::support)
+        .on_json(discovery::policy_server)
+        .on(discovery::auth_metadata)
         .on_json(capabilities::get)
         // Accounts and sessions
         .on_json(registration::register)
@@ -190,6 +202,10 @@ pub(crate) fn endpoints(config: &Config) -> Table<Server> {
         .on(device::rename)
         .on(device::delete)
         .on(device::delete_many)
+        .raw_json(PUT, dehydrated::PATH, REQUIRED, dehydrated::put)
+        .raw_json(GET, dehydrated::PATH, REQUIRED, dehydrated::get)
+        .raw_json(Method::DELETE, dehydrated::PATH, REQUIRED, dehydrated::delete)
+        .raw_json(Method::POST, dehydrated::EVENTS, REQUIRED, dehydrated::events)
         .on_json(profile::get)
         .on_json(profile::get_field)
         .on(profile::set_field)
@@ -301,8 +317,25 @@ pub(crate) fn endpoints(config: &Config) -> Table<Server> {
             REQUIRED,
             user_directory::mutual_rooms,
         )
+        // Beside rooms: who one is, calls, signing in by QR code
+        .on(openid::request_token)
+        .raw(GET, openid::USERINFO, Access::None, openid::userinfo)
+        .on_json(voip::turn_server)
+        .raw_json(GET, voip::TRANSPORTS[0], REQUIRED, voip::transports)
+        .raw_json(GET, voip::TRANSPORTS[1], REQUIRED, voip::transports)
+        .raw_json(GET, rendezvous::ALL, Access::Optional, rendezvous::is_there)
+        .raw_json(Method::POST, rendezvous::ALL, Access::Optional, rendezvous::create)
+        .raw_json(GET, rendezvous::ONE, Access::None, rendezvous::get)
+        .raw_json(PUT, rendezvous::ONE, Access::None, rendezvous::put)
+        .raw_json(Method::DELETE, rendezvous::ONE, Access::None, rendezvous::delete)
+        .raw_json(PUT, rendezvous::SEND, Access::None, rendezvous::put)
+        .raw_text(Method::POST, rendezvous::FORMER_ALL, rendezvous::former_create)
+        .raw_text(GET, rendezvous::FORMER_ONE, rendezvous::former_get)
+        .raw_text(PUT, rendezvous::FORMER_ONE, rendezvous::former_put)
+        .raw_text(Method::DELETE, rendezvous::FORMER_ONE, rendezvous::former_delete)
         // Application services
         .on(appservice::ping)
+        .on(directory::set_network_visibility)
         .raw(GET, thirdparty::PROTOCOLS[0], REQUIRED, thirdparty::protocols)
         .raw(GET, thirdparty::PROTOCOLS[1], REQUIRED, thirdparty::protocols)
         .raw(GET, thirdparty::PROTOCOL[0], REQUIRED, thirdparty::protocol)
@@ -381,8 +414,10 @@ impl App for Server {
         session::exempt(self, session)
     }
 
-    fn seen(&self, session: &Session, client: IpAddr) {
+    fn seen(&self, session: &Session, client: IpAddr, agent: Option<&str>) {
         self.passwords.seen(&session.user_id, client);
+        let now_ms = self.engine.clock().now_ms();
+        self.last_seen.see(self.engine.state(), session, client, agent, now_ms);
     }
 
     fn admit(&self, session: &Session, open_to: OpenTo) -> Result<(), ApiError> {

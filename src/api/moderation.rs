@@ -2,9 +2,9 @@
 //! ("Account locking", "Account suspension", "Server Administration").
 
 use ruma::{
-    UserId,
+    MilliSecondsSinceUnixEpoch, UInt, UserId,
     api::client::admin::{
-        get_user_info::v3::{self as get_user_info, DeviceInfo, SessionInfo},
+        get_user_info::v3::{self as get_user_info, ConnectionInfo, DeviceInfo, SessionInfo},
         is_user_locked::v1 as is_user_locked,
         is_user_suspended::v1 as is_user_suspended,
         lock_user::v1 as lock_user,
@@ -98,7 +98,7 @@ pub(super) async fn suspend(
     Ok(suspend_user::Response::new(request.suspended))
 }
 
-/// The devices that a user is logged in on. From where they connect is not recorded.
+/// The devices that a user is logged in on, and from where each was last in use.
 pub(super) async fn whois(
     cx: Cx<Server>,
     request: get_user_info::Request,
@@ -109,9 +109,20 @@ pub(super) async fn whois(
     let account = cx.app.engine.state().accounts.get(&request.user_id);
     let account = account.ok_or_else(|| ApiError::not_found("There is no such user."))?;
     let mut response = get_user_info::Response::new();
-    for (device_id, _) in account.read().active_devices() {
+    for (device_id, device) in account.read().active_devices() {
+        let seen = cx.app.last_seen.of(cx.app.engine.state(), &request.user_id, device_id, device);
+        let connection = seen.map(|seen| {
+            let mut connection = ConnectionInfo::new();
+            connection.ip = Some(seen.address.to_string());
+            let ms = UInt::try_from(seen.seen_ms).ok();
+            connection.last_seen = ms.map(MilliSecondsSinceUnixEpoch);
+            connection.user_agent = seen.agent;
+            connection
+        });
+        let mut session = SessionInfo::new();
+        session.connections = connection.into_iter().collect();
         let mut device = DeviceInfo::new();
-        device.sessions = vec![SessionInfo::new()];
+        device.sessions = vec![session];
         response.devices.insert(device_id.to_string(), device);
     }
     response.user_id = Some(request.user_id);

@@ -86,9 +86,14 @@ pub(super) async fn delete_field(
 }
 
 async fn set(cx: &Cx<Server>, field: String, value: Option<Value>) -> Result<(), ApiError> {
-    capabilities::may_set_profile(&cx.app, &cx.caller, &field)?;
     if field.len() > limits::IDENTIFIER_BYTES {
-        return Err(ApiError::invalid_param("The field's name is too long."));
+        return Err(ApiError::new(ErrorCode::KeyTooLarge, "The field's name is too long."));
+    }
+    // What is there under another name, from before, can be removed.
+    if value.is_some() && !is_field_name(&field) {
+        return Err(ApiError::invalid_param(
+            "A field is named in lower-case letters, digits and `._-`, and begins with a letter.",
+        ));
     }
     // As the specification lists what guests may call ("Guest Access").
     if field != "displayname" && cx.app.engine.state().accounts.is_guest(&cx.caller.user_id) {
@@ -97,6 +102,7 @@ async fn set(cx: &Cx<Server>, field: String, value: Option<Value>) -> Result<(),
             "Guests may set no more than their display name.",
         ));
     }
+    capabilities::may_set_profile(&cx.app, &cx.caller, &field)?;
     let in_rooms = matches!(field.as_str(), "displayname" | "avatar_url");
     if in_rooms && value.as_ref().is_some_and(|value| !value.is_string()) {
         return Err(ApiError::bad_json("This field holds a string."));
@@ -105,7 +111,7 @@ async fn set(cx: &Cx<Server>, field: String, value: Option<Value>) -> Result<(),
     let longest = match field.as_str() {
         "displayname" => limits::DISPLAY_NAME_BYTES,
         "avatar_url" => limits::AVATAR_URL_BYTES,
-        _ => limits::PROFILE_BYTES,
+        _ => usize::MAX,
     };
     if value.as_ref().and_then(Value::as_str).is_some_and(|text| text.len() > longest) {
         return Err(ApiError::too_large(format!("This field has {longest} bytes at most.")));
@@ -116,7 +122,7 @@ async fn set(cx: &Cx<Server>, field: String, value: Option<Value>) -> Result<(),
         None => profile.remove(&field),
     };
     if json(&profile)?.len() > limits::PROFILE_BYTES {
-        return Err(ApiError::new(ErrorCode::TooLarge, "The profile would be too large."));
+        return Err(ApiError::new(ErrorCode::ProfileTooLarge, "The profile would be too large."));
     }
     let user_id = cx.caller.user_id.clone();
     let changed = cx.propose(SetProfile { user_id: user_id.clone(), field, value }).await?;
@@ -130,6 +136,12 @@ async fn set(cx: &Cx<Server>, field: String, value: Option<Value>) -> Result<(),
         spread.await.map_err(ApiError::internal)?;
     }
     Ok(())
+}
+
+/// Whether this is a name by the Common Namespaced Identifier Grammar (appendices).
+fn is_field_name(name: &str) -> bool {
+    let fine = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b"._-".contains(&b);
+    name.starts_with(|first: char| first.is_ascii_lowercase()) && name.bytes().all(fine)
 }
 
 /// Brings the profiles that changed shortly before the server ended to the rooms that they had not

@@ -89,6 +89,11 @@ const SUSPENDED: &[&str] = &[
     "DELETE /room_keys/keys",
     "DELETE /room_keys/keys/{}",
     "DELETE /room_keys/keys/{}/{}",
+    "PUT /org.matrix.msc3814.v1/dehydrated_device",
+    "DELETE /org.matrix.msc3814.v1/dehydrated_device",
+    "POST /org.matrix.msc3814.v1/dehydrated_device/{}/events",
+    // Signing another device in
+    "POST /io.element.msc4388/rendezvous",
     // Leaving; redacting one's own events (`api::send` looks whose they are); reports
     "POST /rooms/{}/leave",
     "POST /rooms/{}/forget",

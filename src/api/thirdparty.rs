@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use futures_util::future::join_all;
 use serde_json::{Map, Value};
 
-use super::{Server, json};
+use super::{Server, directory::instance_id, json};
 use crate::{
     appservice::{Request, Service},
     http::{ApiError, Cx, RawRequest, Reply, Session},
@@ -74,15 +74,15 @@ pub(super) async fn users(
 
 /// What the services say of a network: what the first one says, with the instances of all of them.
 async fn described(app: &Server, name: &str) -> Option<Map<String, Value>> {
-    let bridged = app.services.iter().filter(|service| is_bridge_to(service, name));
+    let bridged: Vec<_> =
+        app.services.iter().filter(|service| is_bridge_to(service, name)).collect();
     let path = ["thirdparty", "protocol", name];
-    let mut found = join_all(bridged.map(|service| ask(app, service, Request::get(&path))))
-        .await
-        .into_iter()
-        .filter_map(|answer| match answer {
-            Some(Value::Object(described)) => Some(described),
-            _ => None,
-        });
+    let asked = bridged.iter().map(|service| ask(app, service, Request::get(&path)));
+    let answers = join_all(asked).await.into_iter().zip(bridged);
+    let mut found = answers.filter_map(|(answer, service)| match answer {
+        Some(Value::Object(described)) => Some(with_instance_ids(described, &service.id)),
+        _ => None,
+    });
     let mut first = found.next()?;
     let more = found.filter_map(|described| described.get("instances")?.as_array().cloned());
     let more: Vec<Value> = more.flatten().collect();
@@ -90,6 +90,18 @@ async fn described(app: &Server, name: &str) -> Option<Map<String, Value>> {
         instances.extend(more);
     }
     Some(first)
+}
+
+/// With what each instance is named by where rooms are listed: services name the network alone.
+fn with_instance_ids(mut described: Map<String, Value>, service: &str) -> Map<String, Value> {
+    let instances = described.get_mut("instances").and_then(Value::as_array_mut);
+    for instance in instances.into_iter().flatten().filter_map(Value::as_object_mut) {
+        if let Some(network_id) = instance.get("network_id").and_then(Value::as_str) {
+            let id = instance_id(service, network_id);
+            instance.insert("instance_id".to_owned(), id.into());
+        }
+    }
+    described
 }
 
 /// All that the services find: those of the network that the path names, or of any.

@@ -906,9 +906,17 @@ impl WebUrl {
     }
 }
 
+impl fmt::Display for WebUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
 impl Setting for WebUrl {
     const ALLOWED: &'static str = "an address such as \"https://example.org/path\"";
     const OPTIONAL: &'static str = "\"off\" or an address such as \"https://example.org/path\"";
+    const LISTED: &'static str =
+        "a list, which may be empty, of addresses such as \"https://example.org/path\"";
 
     fn read(given: &Given<'_>) -> Option<Self> {
         given.text().filter(|text| web_address(text).is_some()).map(Self::new)
@@ -916,6 +924,66 @@ impl Setting for WebUrl {
 
     fn to_toml(&self) -> Value {
         Value::String(self.0.to_string())
+    }
+}
+
+/// The address of a TURN or STUN server (RFC 7065, RFC 7064).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TurnUri(Box<str>);
+
+impl fmt::Display for TurnUri {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Setting for TurnUri {
+    const ALLOWED: &'static str = "an address such as \"turn:turn.example.org?transport=udp\"";
+    const LISTED: &'static str = "a list, which may be empty, of addresses such as \
+                                  \"turn:turn.example.org?transport=udp\"";
+
+    fn read(given: &Given<'_>) -> Option<Self> {
+        let text = given.text()?;
+        let (scheme, host) = text.split_once(':')?;
+        let fine = matches!(scheme, "turn" | "turns" | "stun" | "stuns")
+            && !host.is_empty()
+            && !host.starts_with('/')
+            && !host.contains(char::is_whitespace);
+        fine.then(|| Self(text.into()))
+    }
+
+    fn to_toml(&self) -> Value {
+        Value::String(self.to_string())
+    }
+}
+
+/// A public ed25519 key that there may be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PublicKey {
+    /// There is none.
+    None,
+    /// This one, in unpadded base64.
+    Key(Box<str>),
+}
+
+impl Setting for PublicKey {
+    const ALLOWED: &'static str = "\"none\" or an ed25519 key of 43 characters in base64";
+
+    fn read(given: &Given<'_>) -> Option<Self> {
+        use base64::{Engine as _, engine::general_purpose::STANDARD_NO_PAD};
+        let text = given.text()?;
+        if text == "none" {
+            return Some(Self::None);
+        }
+        let key = STANDARD_NO_PAD.decode(text).ok()?;
+        (key.len() == 32).then(|| Self::Key(text.into()))
+    }
+
+    fn to_toml(&self) -> Value {
+        Value::String(match self {
+            Self::None => "none".to_owned(),
+            Self::Key(key) => key.to_string(),
+        })
     }
 }
 

@@ -376,7 +376,7 @@ impl Proposal for RegisterLinked {
 
 /// Whether a device of this id would have the name of one of the user's cross-signing keys, so that a
 /// signature of the one could be taken for one of the other.
-fn is_cross_signing_key(
+pub(super) fn is_cross_signing_key(
     env: &Env,
     user_id: &UserId,
     device_id: &DeviceId,

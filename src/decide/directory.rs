@@ -9,7 +9,7 @@ use ruma::{
 use super::{Membership, NewEvent, Proposal, Refusal, Turn};
 use crate::record::{
     Offset, Stream,
-    command::{AliasRemove, AliasSet, RoomVisibility},
+    command::{AliasRemove, AliasSet, RoomNetwork, RoomVisibility},
 };
 
 /// Point an alias at a room.
@@ -158,6 +158,40 @@ impl Proposal for SetVisibility {
         }
         let (room_id, public) = (self.room_id.clone(), self.public);
         turn.append(self.stream(), RoomVisibility { room_id, public });
+        Ok(())
+    }
+}
+
+/// List a room with those of a network that an application service is a bridge to, or take it off.
+#[derive(Clone, Debug)]
+pub struct SetNetwork {
+    /// The room.
+    pub room_id: OwnedRoomId,
+    /// The service.
+    pub service: String,
+    /// Its name of the network.
+    pub network_id: String,
+    /// Whether the directory lists the room there.
+    pub listed: bool,
+}
+
+impl Proposal for SetNetwork {
+    type Outcome = ();
+
+    fn stream(&self) -> Stream {
+        Stream::room(&self.room_id)
+    }
+
+    fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
+        let Self { room_id, service, network_id, listed } = self.clone();
+        let rooms = &turn.env.state.rooms;
+        if rooms.get(&room_id).is_none() {
+            return Err(Refusal::NotFound("There is no such room.".to_owned()));
+        }
+        let there = rooms.of_network(&service, &network_id);
+        if there.iter().any(|room| room.id == room_id) != listed {
+            turn.append(self.stream(), RoomNetwork { room_id, service, network_id, listed });
+        }
         Ok(())
     }
 }

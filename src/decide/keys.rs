@@ -108,7 +108,7 @@ impl Proposal for UploadKeys {
     }
 }
 
-fn stored(turn: &Turn<'_>, offset: Offset) -> Result<Option<KeysUpload>, Refusal> {
+pub(super) fn stored(turn: &Turn<'_>, offset: Offset) -> Result<Option<KeysUpload>, Refusal> {
     match turn.env.events.command(offset)? {
         Some(Command::KeysUpload(upload)) => Ok(Some(upload)),
         _ => Ok(None),
@@ -116,7 +116,7 @@ fn stored(turn: &Turn<'_>, offset: Offset) -> Result<Option<KeysUpload>, Refusal
 }
 
 /// Whether two texts are the same JSON.
-fn same(a: &RawValue, b: &RawValue) -> bool {
+pub(super) fn same(a: &RawValue, b: &RawValue) -> bool {
     let parsed = |raw: &RawValue| serde_json::from_str::<Value>(raw.get()).ok();
     a.get() == b.get() || parsed(a).is_some_and(|a| parsed(b) == Some(a))
 }

@@ -9,6 +9,7 @@ pub mod account;
 pub mod create_room;
 pub mod delayed;
 pub mod delivery;
+pub mod device;
 pub mod directory;
 mod draft;
 pub mod ephemeral;

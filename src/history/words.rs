@@ -126,6 +126,14 @@ fn of_command(record: &Record, command: Command, who: String) -> (String, String
             let name = body.display_name.unwrap_or_else(|| "nothing".to_owned());
             (body.user_id.to_string(), format!("named {} {name}", body.device_id))
         }
+        Command::DeviceDehydrate(body) => {
+            let name = body.display_name.map_or_else(String::new, |name| format!(" ({name})"));
+            (body.user_id.to_string(), format!("dehydrated a device, {}{name}", body.device_id))
+        }
+        Command::DeviceSeen(body) => {
+            let text = format!("was seen on {} from {}", body.device_id, body.sighting.address);
+            (body.user_id.to_string(), text)
+        }
         Command::ProfileSet(body) => {
             let text = match &body.value {
                 Some(value) => format!("set {} to {}", body.field, plain(value)),
@@ -199,6 +207,10 @@ fn of_command(record: &Record, command: Command, who: String) -> (String, String
         Command::RoomVisibility(body) => {
             let text = if body.public { "listed the room" } else { "took the room off the list" };
             (who, format!("{text} in the public directory"))
+        }
+        Command::RoomNetwork(body) => {
+            let text = if body.listed { "listed the room with" } else { "took the room off" };
+            (body.service, format!("{text} those of {} in the public directory", body.network_id))
         }
         Command::RoomReceipt(body) => {
             let what = |receipt: &Receipt| {

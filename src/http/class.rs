@@ -128,6 +128,7 @@ impl Class {
                 | "keys/signatures/upload",
             )
             | ("GET", "keys/changes") => Self::Keys,
+            (_, "dehydrated_device" | "dehydrated_device/{device_id}/events") => Self::Keys,
             ("POST", "search" | "user_directory/search")
             | ("GET" | "POST", "publicRooms")
             | (

@@ -13,7 +13,10 @@ use std::{
 
 use bytes::{Buf, Bytes, BytesMut};
 use futures_util::{FutureExt as _, Stream, StreamExt as _};
-use http::{HeaderMap, Method, StatusCode, Uri, header::CONTENT_LENGTH};
+use http::{
+    HeaderMap, Method, StatusCode, Uri,
+    header::{CONTENT_LENGTH, USER_AGENT},
+};
 use tracing::{Instrument as _, Level, Span, debug, error, field::Empty, info_span, warn};
 use warp::reply::Response;
 
@@ -112,7 +115,7 @@ impl<A: App> Edge<A> {
     {
         let Inbound { method, uri, headers, peer, body } = inbound;
         if method == Method::OPTIONS {
-            return Ok(Reply::preflight());
+            return Ok(Reply::preflight(uri.path()));
         }
         let path_of = uri.clone();
         let (route, args) = self.routes.find(&method, path_of.path())?;
@@ -121,7 +124,8 @@ impl<A: App> Edge<A> {
         let client = self.client_address(&headers, peer);
         let who = self.who(route, &headers, &uri).await?;
         if let Some(session) = &who.session {
-            self.app.seen(session, client);
+            let agent = headers.get(USER_AGENT).and_then(|agent| agent.to_str().ok());
+            self.app.seen(session, client, agent);
         }
         if let Some(class) = route.class
             && !self.is_exempt(&who)
@@ -133,7 +137,7 @@ impl<A: App> Edge<A> {
             Body::None => Bytes::new(),
             Body::Json => decode::json_body(self.read(&headers, body, self.max_body_bytes).await?)?,
             Body::Bytes => self.read(&headers, body, self.max_body_bytes).await?,
-            Body::Form => self.read(&headers, body, limits::FORM_BYTES).await?,
+            Body::Short(limit) => self.read(&headers, body, limit).await?,
             Body::File(limit) => {
                 incoming = Some(Incoming::new(body, declared(&headers), limit, self.body_timeout));
                 Bytes::new()

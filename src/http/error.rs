@@ -29,6 +29,10 @@ pub(crate) enum ErrorCode {
     CannotOverwriteMedia,
     CaptchaInvalid,
     CaptchaNeeded,
+    /// Somebody else wrote first: MSC4108, and under the name of its successor, MSC4388.
+    ConcurrentWrite {
+        former: bool,
+    },
     ConnectionFailed,
     ConnectionTimeout,
     DuplicateAnnotation,
@@ -44,6 +48,7 @@ pub(crate) enum ErrorCode {
     InvalidSignature,
     InvalidUsername,
     InviteBlocked,
+    KeyTooLarge,
     LimitExceeded {
         retry_after: Option<Duration>,
     },
@@ -61,6 +66,7 @@ pub(crate) enum ErrorCode {
     NotFound,
     NotJson,
     NotYetUploaded,
+    ProfileTooLarge,
     ResourceLimitExceeded {
         admin_contact: String,
     },
@@ -119,6 +125,12 @@ impl ErrorCode {
             Self::CannotOverwriteMedia => ("M_CANNOT_OVERWRITE_MEDIA", StatusCode::CONFLICT),
             Self::CaptchaInvalid => ("M_CAPTCHA_INVALID", UNAUTHORIZED),
             Self::CaptchaNeeded => ("M_CAPTCHA_NEEDED", UNAUTHORIZED),
+            Self::ConcurrentWrite { former: true } => {
+                ("M_CONCURRENT_WRITE", StatusCode::PRECONDITION_FAILED)
+            }
+            Self::ConcurrentWrite { former: false } => {
+                ("IO_ELEMENT_MSC4388_CONCURRENT_WRITE", StatusCode::CONFLICT)
+            }
             Self::ConnectionFailed => ("M_CONNECTION_FAILED", StatusCode::BAD_GATEWAY),
             Self::ConnectionTimeout => ("M_CONNECTION_TIMEOUT", StatusCode::GATEWAY_TIMEOUT),
             Self::DuplicateAnnotation => ("M_DUPLICATE_ANNOTATION", BAD_REQUEST),
@@ -131,6 +143,7 @@ impl ErrorCode {
             Self::InvalidSignature => ("M_INVALID_SIGNATURE", BAD_REQUEST),
             Self::InvalidUsername => ("M_INVALID_USERNAME", BAD_REQUEST),
             Self::InviteBlocked => ("M_INVITE_BLOCKED", FORBIDDEN),
+            Self::KeyTooLarge => ("M_KEY_TOO_LARGE", BAD_REQUEST),
             Self::LimitExceeded { .. } => ("M_LIMIT_EXCEEDED", StatusCode::TOO_MANY_REQUESTS),
             Self::MaxDelayExceeded { first_form: true, .. } => ("M_UNKNOWN", BAD_REQUEST),
             Self::MaxDelayExceeded { .. } => ("ORG.MATRIX.MSC4140_MAX_DELAY_EXCEEDED", BAD_REQUEST),
@@ -142,6 +155,7 @@ impl ErrorCode {
             Self::NotFound => ("M_NOT_FOUND", StatusCode::NOT_FOUND),
             Self::NotJson => ("M_NOT_JSON", BAD_REQUEST),
             Self::NotYetUploaded => ("M_NOT_YET_UPLOADED", StatusCode::GATEWAY_TIMEOUT),
+            Self::ProfileTooLarge => ("M_PROFILE_TOO_LARGE", BAD_REQUEST),
             Self::ResourceLimitExceeded { .. } => ("M_RESOURCE_LIMIT_EXCEEDED", FORBIDDEN),
             Self::RoomInUse => ("M_ROOM_IN_USE", BAD_REQUEST),
             Self::ServerNotTrusted => ("M_SERVER_NOT_TRUSTED", BAD_REQUEST),

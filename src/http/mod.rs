@@ -74,9 +74,9 @@ pub(crate) trait App: Send + Sync + 'static {
         false
     }
 
-    /// Takes note that a request of this session came from this address.
-    fn seen(&self, session: &Session, client: IpAddr) {
-        let _ = (session, client);
+    /// Takes note that a request of this session came from this address, and what the client calls itself.
+    fn seen(&self, session: &Session, client: IpAddr, agent: Option<&str>) {
+        let _ = (session, client, agent);
     }
 
     /// Refuses whoever may not call an endpoint that is open to these: guests, and those whose account is

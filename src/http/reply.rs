@@ -91,9 +91,14 @@ impl Reply {
     }
 
     /// The answer to a preflight request of a browser.
-    pub(super) fn preflight() -> Self {
-        Self::json(Bytes::from_static(b"{}"))
-            .with_header(ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static(limits::CORS_MAX_AGE_S))
+    pub(super) fn preflight(path: &str) -> Self {
+        let reply = Self::json(Bytes::from_static(b"{}"))
+            .with_header(ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static(limits::CORS_MAX_AGE_S));
+        if !path.contains("/org.matrix.msc4108/rendezvous") {
+            return reply;
+        }
+        let also = "X-Requested-With, Content-Type, Authorization, If-Match, If-None-Match";
+        reply.with_header(ACCESS_CONTROL_ALLOW_HEADERS, HeaderValue::from_static(also))
     }
 
     /// The response on the wire.
@@ -103,10 +108,9 @@ impl Reply {
             ACCESS_CONTROL_ALLOW_METHODS,
             HeaderValue::from_static("GET, POST, PUT, DELETE, OPTIONS"),
         );
-        self.headers.insert(
-            ACCESS_CONTROL_ALLOW_HEADERS,
-            HeaderValue::from_static("X-Requested-With, Content-Type, Authorization"),
-        );
+        self.headers
+            .entry(ACCESS_CONTROL_ALLOW_HEADERS)
+            .or_insert(HeaderValue::from_static("X-Requested-With, Content-Type, Authorization"));
         if let Ok(id) = HeaderValue::from_str(request_id) {
             self.headers.insert(REQUEST_ID, id);
         }

@@ -20,7 +20,7 @@ use super::{
     Access, ApiError, Class, Cx, Gate, Incoming, OpenTo, Reply, Session, Who,
     decode::{self, Precheck},
 };
-use crate::shutdown::Shutdown;
+use crate::{limits, shutdown::Shutdown};
 
 /// To whom the endpoint of a method and a path is open: the path as it was registered, with the names of
 /// its parameters.
@@ -87,8 +87,8 @@ pub(super) enum Body {
     Json,
     /// Any bytes, of at most the configured size.
     Bytes,
-    /// What the form of a page sends.
-    Form,
+    /// Any bytes, of at most this many.
+    Short(usize),
     /// A file of at most this many bytes, which the handler reads as it arrives.
     File(u64),
 }
@@ -288,11 +288,27 @@ impl<A: Send + Sync + 'static> Table<A> {
         H: Fn(Cx<A, Option<Session>>, RawRequest) -> F + Copy + Send + Sync + 'static,
         F: Future<Output = Result<Reply, ApiError>> + Send + 'static,
     {
-        let (access, body) = (Access::None, Body::Form);
+        let (access, body) = (Access::None, Body::Short(limits::FORM_BYTES));
         let handler = raw_handler(handler);
         let open_to = (self.rights)(&Method::POST, path);
         let class = Class::of(&Method::POST, path, true);
         self.add(&Method::POST, [path], Route { path, access, open_to, class, body, handler })
+    }
+
+    /// As [`Table::raw`], for short texts of anyone: counted against the caller's rate limit.
+    #[must_use]
+    pub(crate) fn raw_text<H, F>(self, method: Method, path: &'static str, handler: H) -> Self
+    where
+        H: Fn(Cx<A, Option<Session>>, RawRequest) -> F + Copy + Send + Sync + 'static,
+        F: Future<Output = Result<Reply, ApiError>> + Send + 'static,
+    {
+        let text = Body::Short(limits::RENDEZVOUS_BYTES);
+        let body = if method == Method::GET { Body::None } else { text };
+        let handler = raw_handler(handler);
+        let open_to = (self.rights)(&method, path);
+        let class = Class::of(&method, path, true);
+        let access = Access::None;
+        self.add(&method, [path], Route { path, access, open_to, class, body, handler })
     }
 
     /// The finished table.

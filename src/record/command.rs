@@ -3,7 +3,7 @@
 //! A command is a *fact*: every id, hash, signature and time in it was settled before it was
 //! appended. The names in [`Kind`] are permanent: they are in every log ever written.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, net::IpAddr};
 
 use bytes::Bytes;
 use ruma::{
@@ -166,6 +166,10 @@ commands! {
     DeviceRemove(DeviceRemove) = "device.remove" version 1 MustNotRewind;
     /// A device was renamed.
     DeviceRename(DeviceRename) = "device.rename" version 1 Rewindable;
+    /// A user's dehydrated device was made.
+    DeviceDehydrate(DeviceDehydrate) = "device.dehydrate" version 1 MustNotRewind;
+    /// A device was in use.
+    DeviceSeen(DeviceSeen) = "device.seen" version 1 Rewindable, ephemeral;
     /// A profile field was set or removed.
     ProfileSet(ProfileSet) = "profile.set" version 1 Rewindable;
     /// Account data was set, global or for a room.
@@ -198,6 +202,8 @@ commands! {
     RoomForget(RoomForget) = "room.forget" version 1 Rewindable;
     /// A room was listed in or taken off the public directory.
     RoomVisibility(RoomVisibility) = "room.visibility" version 1 Rewindable;
+    /// An application service listed a room of its network in the directory, or took it off.
+    RoomNetwork(RoomNetwork) = "room.network" version 1 Rewindable;
     /// Receipts in a room moved.
     RoomReceipt(RoomReceipt) = "room.receipt" version 2 Rewindable, ephemeral, from RoomReceipt::before;
     /// A user started or stopped typing in a room.
@@ -545,6 +551,46 @@ pub struct DeviceRename {
     pub display_name: Option<String>,
 }
 
+/// Payload of `device.dehydrate`. Its keys are in a `keys.upload` of the same batch; an earlier dehydrated
+/// device of the user was removed before, in the same batch.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct DeviceDehydrate {
+    /// The user.
+    pub user_id: OwnedUserId,
+    /// The device, which nobody is logged in on: it takes messages until one of the user's devices comes
+    /// for them.
+    pub device_id: OwnedDeviceId,
+    /// Its name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub display_name: Option<String>,
+    /// Its private keys, encrypted for the user.
+    pub device_data: Box<RawValue>,
+}
+
+/// Payload of `device.seen`. An earlier one of the same device is superseded.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceSeen {
+    /// The user.
+    pub user_id: OwnedUserId,
+    /// The device.
+    pub device_id: OwnedDeviceId,
+    /// When and from where.
+    #[serde(flatten)]
+    pub sighting: Sighting,
+}
+
+/// A use of a device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sighting {
+    /// When, in milliseconds since the Unix epoch.
+    pub seen_ms: u64,
+    /// From where.
+    pub address: IpAddr,
+    /// What the client calls itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent: Option<String>,
+}
+
 /// Payload of `profile.set`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ProfileSet {
@@ -794,6 +840,19 @@ pub struct RoomVisibility {
     pub room_id: OwnedRoomId,
     /// Whether the public directory lists it.
     pub public: bool,
+}
+
+/// Payload of `room.network`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct RoomNetwork {
+    /// The room.
+    pub room_id: OwnedRoomId,
+    /// The application service, by its id in the configuration.
+    pub service: String,
+    /// Its name of the network.
+    pub network_id: String,
+    /// Whether the directory lists the room with those of the network.
+    pub listed: bool,
 }
 
 /// Payload of `room.receipt`: what moved at one time in one room, which in a large one may be the

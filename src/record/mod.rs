@@ -114,6 +114,12 @@ impl Stream {
         Self(format!("presence/{}", user_id.localpart()).into())
     }
 
+    /// The stream of which devices were in use when, apart from the accounts: nothing rests on it.
+    #[must_use]
+    pub fn seen() -> Self {
+        Self("seen".into())
+    }
+
     /// The stream of the events that a local user has scheduled.
     #[must_use]
     pub fn delayed(user_id: &UserId) -> Self {

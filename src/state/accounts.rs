@@ -14,9 +14,9 @@ use super::history::History;
 use crate::record::{
     Offset,
     command::{
-        AccountDataSet, AccountKind, DeviceConfirm, DeviceLogin, DeviceRefresh, DeviceRemove,
-        DeviceRename, FilterCreate, LoginTokenUse, ProfileSet, Secret, SsoLink, TokenHash, Tokens,
-        UserDeactivate, UserPassword, UserRegister, UserStatus, UserUpgrade,
+        AccountDataSet, AccountKind, DeviceConfirm, DeviceDehydrate, DeviceLogin, DeviceRefresh,
+        DeviceRemove, DeviceRename, FilterCreate, LoginTokenUse, ProfileSet, Secret, SsoLink,
+        TokenHash, Tokens, UserDeactivate, UserPassword, UserRegister, UserStatus, UserUpgrade,
     },
 };
 
@@ -102,14 +102,14 @@ pub struct ProfileField {
 /// A device and the session it is logged in with.
 #[derive(Clone, Debug, Serialize)]
 pub struct Device {
-    /// The offset of the `device.login` that opened the session.
+    /// The offset of the `device.login` that opened the session, or of the `device.dehydrate`.
     pub session: Offset,
     /// When that was.
     pub login_ms: u64,
     /// Display name.
     pub display_name: Option<String>,
-    /// The tokens in force.
-    pub tokens: IssuedTokens,
+    /// The tokens in force; none of a dehydrated device, which nobody is logged in on.
+    pub tokens: Option<IssuedTokens>,
     /// Tokens of a refresh that have not been used yet.
     pub unconfirmed: Option<IssuedTokens>,
 }
@@ -130,13 +130,19 @@ fn every_field<S: Serializer>(tokens: &Tokens, serializer: S) -> Result<S::Ok, S
 }
 
 impl Account {
-    /// The device of this id, while it is logged in.
+    /// The device of this id, while it is logged in or dehydrated.
     #[must_use]
     pub fn device(&self, device_id: &DeviceId) -> Option<&Device> {
         self.devices.get(device_id)?.latest()?.as_ref()
     }
 
-    /// The devices that are logged in.
+    /// The user's dehydrated device: one that nobody is logged in on.
+    #[must_use]
+    pub fn dehydrated_device(&self) -> Option<(&OwnedDeviceId, &Device)> {
+        self.active_devices().find(|(_, device)| device.tokens.is_none())
+    }
+
+    /// The devices that are logged in, and the dehydrated one.
     pub fn active_devices(&self) -> impl Iterator<Item = (&OwnedDeviceId, &Device)> {
         self.devices.iter().filter_map(|(id, history)| Some((id, history.latest()?.as_ref()?)))
     }
@@ -300,8 +306,9 @@ impl Accounts {
         let account = self.get(&owner.user_id)?;
         let account = account.read();
         let device = account.device(&owner.device_id)?;
-        let (issued, unconfirmed) = if is(&device.tokens.tokens) {
-            (&device.tokens, false)
+        let current = device.tokens.as_ref().filter(|issued| is(&issued.tokens));
+        let (issued, unconfirmed) = if let Some(issued) = current {
+            (issued, false)
         } else {
             (device.unconfirmed.as_ref().filter(|issued| is(&issued.tokens))?, true)
         };
@@ -402,7 +409,7 @@ impl Accounts {
                 session: offset,
                 login_ms: time_ms,
                 display_name,
-                tokens: IssuedTokens { tokens, issued_ms: time_ms },
+                tokens: Some(IssuedTokens { tokens, issued_ms: time_ms }),
                 unconfirmed: None,
             };
             history.push(offset, Some(device));
@@ -411,6 +418,20 @@ impl Accounts {
         let ended = ended.flatten()?;
         self.disown_tokens(&ended);
         Some(ended.session)
+    }
+
+    pub(super) fn dehydrate(&self, offset: Offset, time_ms: u64, body: DeviceDehydrate) {
+        let DeviceDehydrate { user_id, device_id, display_name, device_data: _ } = body;
+        self.change(&user_id, offset, |account| {
+            let device = Device {
+                session: offset,
+                login_ms: time_ms,
+                display_name,
+                tokens: None,
+                unconfirmed: None,
+            };
+            account.devices.entry(device_id).or_default().push(offset, Some(device));
+        });
     }
 
     pub(super) fn refresh(&self, offset: Offset, time_ms: u64, body: DeviceRefresh) {
@@ -428,7 +449,7 @@ impl Accounts {
         let replaced = self.change(&body.user_id, offset, |account| {
             let device = account.devices.get_mut(&body.device_id)?.latest_mut()?.as_mut()?;
             let confirmed = device.unconfirmed.take()?;
-            Some(std::mem::replace(&mut device.tokens, confirmed))
+            device.tokens.replace(confirmed)
         });
         if let Some(replaced) = replaced.flatten() {
             self.disown(&replaced.tokens);
@@ -507,8 +528,7 @@ impl Accounts {
     }
 
     fn disown_tokens(&self, device: &Device) {
-        self.disown(&device.tokens.tokens);
-        if let Some(issued) = &device.unconfirmed {
+        for issued in [&device.tokens, &device.unconfirmed].into_iter().flatten() {
             self.disown(&issued.tokens);
         }
     }

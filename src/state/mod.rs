@@ -49,6 +49,7 @@ pub mod reads;
 pub mod registration_tokens;
 pub mod relations;
 pub mod rooms;
+pub mod seen;
 pub mod threepids;
 pub mod to_device;
 pub mod validations;
@@ -70,6 +71,7 @@ pub use reads::Reads;
 pub use registration_tokens::{RegistrationToken, RegistrationTokens};
 pub use relations::{Child, RelatesTo};
 pub use rooms::{Membership, Room, Rooms};
+pub use seen::Seen;
 pub use threepids::Threepids;
 pub use to_device::ToDevice;
 pub use validations::Validations;
@@ -142,6 +144,8 @@ pub struct State {
     pub backups: Backups,
     /// Messages to devices.
     pub to_device: ToDevice,
+    /// When each device was last in use.
+    pub seen: Seen,
     /// How far each user has read each room.
     pub reads: Reads,
     /// Room aliases.
@@ -213,6 +217,7 @@ impl State {
         self.keys.digest(&mut digest);
         self.backups.digest(&mut digest);
         self.to_device.digest(&mut digest);
+        self.seen.digest(&mut digest);
         self.reads.digest(&mut digest);
         self.aliases.digest(&mut digest);
         self.threepids.digest(&mut digest);
@@ -346,12 +351,24 @@ impl State {
                 }
                 self.to_device.remove_devices(&body.user_id, &body.devices);
                 self.pushers.remove_devices(&body.user_id, &body.devices);
+                let seen = self.seen.remove_devices(&body.user_id, &body.devices);
+                self.erasures.supersede(seen);
                 let had_keys = self.keys.remove_devices(offset, &body.user_id, &body.devices);
                 // Waiting syncs of the removed devices are to end now.
                 if had_keys { self.device_list(&body.user_id) } else { user(&body.user_id) }
             }
             Command::DeviceRename(body) => {
                 self.accounts.rename_device(offset, body);
+                Vec::new()
+            }
+            Command::DeviceDehydrate(body) => {
+                self.accounts.dehydrate(offset, time_ms, body);
+                Vec::new()
+            }
+            Command::DeviceSeen(body) => {
+                let account = self.accounts.get(&body.user_id);
+                let there = account.is_some_and(|of| of.read().device(&body.device_id).is_some());
+                self.erasures.supersede(self.seen.note(offset, body, there));
                 Vec::new()
             }
             Command::ProfileSet(body) => {
@@ -433,6 +450,10 @@ impl State {
             }
             Command::RoomVisibility(body) => {
                 self.rooms.set_visibility(offset, &body);
+                Vec::new()
+            }
+            Command::RoomNetwork(body) => {
+                self.rooms.set_network(body);
                 Vec::new()
             }
             Command::RoomReceipt(body) => {

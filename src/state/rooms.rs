@@ -22,7 +22,7 @@ use super::{
 };
 use crate::record::{
     Offset,
-    command::{Receipt, RoomReceipt, RoomTyping, RoomVisibility},
+    command::{Receipt, RoomNetwork, RoomReceipt, RoomTyping, RoomVisibility},
 };
 
 /// A user's relation to a room.
@@ -744,6 +744,8 @@ pub struct Rooms {
     rooms: DashMap<OwnedRoomId, Arc<Room>>,
     /// Those that the public directory lists.
     public: RwLock<BTreeSet<OwnedRoomId>>,
+    /// By application service and network: those that it lists with others of the network.
+    networks: RwLock<BTreeMap<(String, String), BTreeSet<OwnedRoomId>>>,
 }
 
 impl Rooms {
@@ -779,6 +781,22 @@ impl Rooms {
         self.public.read().iter().filter_map(|room_id| self.get(room_id)).collect()
     }
 
+    /// The rooms that an application service lists of a network, in the order of their ids.
+    #[must_use]
+    pub fn of_network(&self, service: &str, network_id: &str) -> Vec<Arc<Room>> {
+        let networks = self.networks.read();
+        let rooms = networks.get(&(service.to_owned(), network_id.to_owned())).into_iter();
+        rooms.flatten().filter_map(|room_id| self.get(room_id)).collect()
+    }
+
+    /// The rooms that the directory lists, by itself or with those of a network, in the order of their ids.
+    #[must_use]
+    pub fn of_all_networks(&self) -> Vec<Arc<Room>> {
+        let mut listed = self.public.read().clone();
+        listed.extend(self.networks.read().values().flatten().cloned());
+        listed.iter().filter_map(|room_id| self.get(room_id)).collect()
+    }
+
     /// Adds the room of a create event. Returns false for a version without known rules.
     pub(super) fn create(&self, offset: Offset, id: OwnedRoomId, version: RoomVersionId) -> bool {
         let Some(rules) = version.rules() else { return false };
@@ -807,6 +825,19 @@ impl Rooms {
                 public.insert(body.room_id.clone());
             } else {
                 public.remove(&body.room_id);
+            }
+        }
+    }
+
+    pub(super) fn set_network(&self, body: RoomNetwork) {
+        let RoomNetwork { room_id, service, network_id, listed } = body;
+        let (mut networks, network) = (self.networks.write(), (service, network_id));
+        if listed {
+            networks.entry(network).or_default().insert(room_id);
+        } else if let Some(rooms) = networks.get_mut(&network) {
+            rooms.remove(&room_id);
+            if rooms.is_empty() {
+                networks.remove(&network);
             }
         }
     }
@@ -845,5 +876,6 @@ impl Rooms {
             digest.add(&*inner);
             inner.relations.digest(digest, |event| inner.is_redacted(event, Offset::MAX));
         }
+        digest.add(&*self.networks.read());
     }
 }

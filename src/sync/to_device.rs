@@ -31,11 +31,11 @@ pub fn cut(
     }
 }
 
-/// The messages after `since`.
+/// The messages after `since` to the device of whoever looks.
 ///
 /// # Errors
 /// When the log cannot be read.
-pub(super) fn messages(view: &View<'_>, since: Offset) -> Result<Vec<Box<RawValue>>, ReadError> {
+pub fn messages(view: &View<'_>, since: Offset) -> Result<Vec<Box<RawValue>>, ReadError> {
     #[derive(Serialize)]
     struct Message<'a> {
         #[serde(rename = "type")]

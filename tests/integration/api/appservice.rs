@@ -706,3 +706,58 @@ async fn networks_are_described_and_searched_by_those_who_are_bridges_to_them() 
         .await
         .refused(401, "M_MISSING_TOKEN");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rooms_of_a_network_are_listed_by_its_service_and_apart_from_others() {
+    let irc = Bridge::start("irc", "protocols: [irc]").await;
+    let mut server = server_of(&[&irc]).await;
+    let mut ann = user(&server, "ann").await;
+    let instance = json!({ "desc": "one", "network_id": "libera" });
+    irc.says("/thirdparty/protocol/irc", json!({ "instances": [instance] }));
+    let told = ann.get("/thirdparty/protocol/irc").await.ok();
+    let instance_id = told["instances"][0]["instance_id"].as_str().expect("an id").to_owned();
+    let of_network = ann.create_room(json!({ "name": "#bridged" })).await;
+    let public = ann.create_room(json!({ "visibility": "public", "name": "public" })).await;
+    let path = format!("/v3/directory/list/appservice/libera/{}", encode(&of_network),);
+    let body = |visibility: &str| json!({ "visibility": visibility });
+    // Only for services.
+    let by_users = format!("/_matrix/client{path}");
+    ann.http
+        .request("PUT", &by_users, Some(&ann.access_token), Some(&body("public")))
+        .await
+        .refused(403, "M_FORBIDDEN");
+    ann.http
+        .request("PUT", &by_users, None, Some(&body("public")))
+        .await
+        .refused(401, "M_MISSING_TOKEN");
+    irc.request(&server, "PUT", &path, None, Some(&body("public"))).await.ok();
+    irc.request(&server, "PUT", &path, None, Some(&body("neither")))
+        .await
+        .refused(400, "M_INVALID_PARAM");
+    let nowhere = "/v3/directory/list/appservice/libera/!none:e2e.test";
+    irc.request(&server, "PUT", nowhere, None, Some(&body("public")))
+        .await
+        .refused(404, "M_NOT_FOUND");
+    for _ in 0..2 {
+        for (asked, expected) in [
+            (json!({}), vec![&public]),
+            (json!({ "third_party_instance_id": instance_id }), vec![&of_network]),
+            (json!({ "third_party_instance_id": "irc|other" }), vec![]),
+            (json!({ "include_all_networks": true }), vec![&of_network, &public]),
+        ] {
+            let list = ann.post("/publicRooms", asked.clone()).await.ok();
+            let chunk = list["chunk"].as_array().expect("a list").iter();
+            let mut ids: Vec<_> = chunk.filter_map(|room| room["room_id"].as_str()).collect();
+            let mut expected: Vec<_> = expected.into_iter().map(String::as_str).collect();
+            ids.sort_unstable();
+            expected.sort_unstable();
+            assert_eq!(ids, expected, "{asked}");
+        }
+        server.restart().await;
+        ann.http = server.http();
+    }
+    irc.request(&server, "PUT", &path, None, Some(&body("private"))).await.ok();
+    let list =
+        ann.post("/publicRooms", json!({ "third_party_instance_id": instance_id })).await.ok();
+    assert_eq!(list["chunk"], json!([]));
+}

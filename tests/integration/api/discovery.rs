@@ -110,3 +110,25 @@ async fn versions_have_their_form_and_features_are_yes_or_no() {
         assert!(value.is_boolean() && name.contains('.'), "{name}: {value}");
     }
 }
+
+#[tokio::test]
+async fn there_is_no_authorisation_server_and_clients_are_told_so() {
+    let server = server().await;
+    let http = server.http();
+    for path in ["v1/auth_metadata", "unstable/org.matrix.msc2965/auth_metadata"] {
+        let answer = http.request("GET", &format!("/_matrix/client/{path}"), None, None).await;
+        answer.refused(404, "M_UNRECOGNIZED");
+    }
+}
+
+#[tokio::test]
+async fn the_key_of_a_policy_server_is_told_if_there_is_one() {
+    let none = server().await;
+    well_known(&none, "matrix", "policy_server").await.refused(404, "M_NOT_FOUND");
+    let key = "6yhHGKhCiXTSEN2ksjV7kXAN6rBQZ3XbAM7LlC6NSAs";
+    let server = TestServer::start_with(&[("LOGCABIN_SERVER_POLICY_SERVER_KEY", key)]).await;
+    for name in ["svc", "matrix"] {
+        let told = well_known(&server, name, "policy_server").await.ok();
+        assert_eq!(told, json!({ "public_keys": { "ed25519": key } }));
+    }
+}

@@ -45,27 +45,39 @@ const SHOWN: [(&str, u16, &[&str]); 29] = [
 ];
 
 /// The codes that nothing can bring about, with what would have to be there first.
-const NOT_YET: [(&str, &str); 6] = [
+const NOT_YET: [(&str, &str); 2] = [
     ("M_CANNOT_LEAVE_SERVER_NOTICE_ROOM", "there are no server notices"),
-    ("M_CANNOT_OVERWRITE_MEDIA", "there is no media repository"),
     ("M_INCOMPATIBLE_ROOM_VERSION", "every room is of this server, and so of a version it knows"),
-    ("M_NOT_YET_UPLOADED", "there is no media repository"),
-    (
-        "M_UNAUTHORIZED",
-        "a code that says more is there for every case: M_FORBIDDEN, M_UNKNOWN_TOKEN",
-    ),
-    ("M_WRONG_ROOM_KEYS_VERSION", "there is no backup of keys"),
 ];
 
 /// The codes that need more than a server to be brought about (a mail server, a bridge, an administrator):
 /// the file and the test beside this one that show each.
-const ELSEWHERE: [(&str, &str, &str); 16] = [
+const ELSEWHERE: [(&str, &str, &str); 23] = [
+    ("M_CANNOT_OVERWRITE_MEDIA", "media", "a_file_may_be_uploaded_after_its_address_is_known"),
+    ("M_NOT_YET_UPLOADED", "media", "a_file_may_be_uploaded_after_its_address_is_known"),
+    ("M_WRONG_ROOM_KEYS_VERSION", "key_backup", "keys_go_into_the_newest_backup_alone"),
+    (
+        "M_UNAUTHORIZED",
+        "registration",
+        "a_registration_token_lets_in_as_many_as_it_is_for_also_over_a_restart",
+    ),
     ("M_BAD_STATUS", "appservice", "a_ping_goes_there_and_back_and_says_what_is_wrong"),
     ("M_CAPTCHA_INVALID", "registration", "a_captcha_is_checked_by_its_service"),
     ("M_CAPTCHA_NEEDED", "registration", "a_captcha_is_checked_by_its_service"),
+    (
+        "M_CONCURRENT_WRITE",
+        "rendezvous",
+        "devices_that_speak_the_former_version_meet_by_the_headers_of_http",
+    ),
     ("M_CONNECTION_FAILED", "appservice", "a_ping_goes_there_and_back_and_says_what_is_wrong"),
     ("M_CONNECTION_TIMEOUT", "appservice", "a_ping_goes_there_and_back_and_says_what_is_wrong"),
     ("M_EXCLUSIVE", "appservice", "names_in_an_exclusive_namespace_are_for_their_service_alone"),
+    ("M_KEY_TOO_LARGE", "profile_account_data", "a_profile_has_fields_of_any_name_and_its_limits"),
+    (
+        "M_PROFILE_TOO_LARGE",
+        "profile_account_data",
+        "a_profile_has_fields_of_any_name_and_its_limits",
+    ),
     (
         "M_SERVER_NOT_TRUSTED",
         "threepids",

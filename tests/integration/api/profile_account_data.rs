@@ -57,6 +57,43 @@ async fn a_name_too_long_for_a_member_event_is_refused() {
 }
 
 #[tokio::test]
+async fn a_profile_has_fields_of_any_name_and_its_limits() {
+    let server = server().await;
+    let (ann, bob) = (user(&server, "ann").await, user(&server, "bob").await);
+    let field = |name: &str| format!("{}/{name}", profile(&ann));
+    let zone = json!({ "m.tz": "Europe/Paris" });
+    ann.put(&field("m.tz"), zone.clone()).await.ok();
+    let pets = json!({ "org.example.pets": [{ "name": "Rex" }, null] });
+    ann.put(&field("org.example.pets"), pets.clone()).await.ok();
+    assert_eq!(bob.get(&field("m.tz")).await.ok(), zone);
+    let whole = anonymous(&bob.http, "GET", &profile(&ann), None).await.ok();
+    assert_eq!(
+        (&whole["m.tz"], &whole["org.example.pets"]),
+        (&zone["m.tz"], &pets["org.example.pets"])
+    );
+    // The name in the path is the name in the body, and is one.
+    assert_eq!(ann.put(&field("m.tz"), json!({ "m.other": 1 })).await.status, 400);
+    for name in ["Org.example", ".example", "1.example", "org example", "örg.example"] {
+        let set = ann.put(&field(&encode(name)), json!({ name: 1 })).await;
+        set.refused(400, "M_INVALID_PARAM");
+    }
+    let name = format!("org.{}", "x".repeat(251));
+    ann.put(&field(&name), json!({ name.as_str(): 1 })).await.ok();
+    let name = format!("{name}x");
+    let long = ann.put(&field(&name), json!({ name.as_str(): 1 })).await;
+    long.refused(400, "M_KEY_TOO_LARGE");
+    // All of it together has a size.
+    let half = "x".repeat(33 * 1024);
+    ann.put(&field("org.example.a"), json!({ "org.example.a": half })).await.ok();
+    let more = ann.put(&field("org.example.b"), json!({ "org.example.b": half })).await;
+    more.refused(400, "M_PROFILE_TOO_LARGE");
+    ann.request("DELETE", &field("org.example.a"), None).await.ok();
+    ann.put(&field("org.example.b"), json!({ "org.example.b": half })).await.ok();
+    bob.get(&field("org.example.a")).await.refused(404, "M_NOT_FOUND");
+    bob.request("DELETE", &field("org.example.b"), None).await.refused(403, "M_FORBIDDEN");
+}
+
+#[tokio::test]
 async fn a_new_name_reaches_the_rooms_one_is_in() {
     let server = server().await;
     let (ann, bob) = (user(&server, "ann").await, user(&server, "bob").await);
