@@ -131,7 +131,7 @@ fn every_endpoint_of_the_client_server_api_is_served() {
     let unstable = served.iter().filter(|name| name.contains(" /_matrix/client/unstable/"));
     let stable: BTreeSet<_> = known
         .iter()
-        .filter_map(|name| name.rsplit_once("/v3/").or(name.rsplit_once("/v1/")))
+        .filter_map(|name| name.rsplit_once("/v3/").or_else(|| name.rsplit_once("/v1/")))
         .collect();
     let unnamed: Vec<_> = unstable
         .filter(|name| !known.contains(name) && !name.contains("logcabin"))
