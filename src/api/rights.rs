@@ -109,7 +109,8 @@ const SUSPENDED: &[&str] = &[
     "POST /search",
     "POST /publicRooms",
     "POST /user_directory/search",
-    // One's own notes: how far one has read, account data (which holds secrets), push rules
+    // One's own notes: how far one has read, account data (which holds secrets), push rules; and where
+    // one is told of what others write
     "POST /rooms/{}/receipt/{}/{}",
     "POST /rooms/{}/read_markers",
     "PUT /user/{}/account_data/{}",
@@ -122,6 +123,7 @@ const SUSPENDED: &[&str] = &[
     "DELETE /pushrules/global/{}/{}",
     "PUT /pushrules/global/{}/{}/actions",
     "PUT /pushrules/global/{}/{}/enabled",
+    "POST /pushers/set",
 ];
 
 /// Client-server API, "Account locking".
