@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 use crate::harness::{
-    Random, TestServer, Unreachable, User, alone, encode, number_from_env, run_logcabin,
+    Random, TestServer, Unreachable, User, alone, encode, number_from_env, run_logcabin, until_ok,
 };
 use crate::load::{History, Load, Message, Writer};
 
@@ -203,16 +203,11 @@ async fn act_on(user: &User, delay_id: &str, action: &str) -> Option<bool> {
 
 async fn wait_until_nothing_is_scheduled(user: &User) {
     let path = format!("{DELAYED}/delayed_events?status=scheduled&since_ts=0");
-    let deadline = Instant::now() + Duration::from_secs(60);
-    loop {
-        let answer = user.http.request("GET", &path, Some(&user.access_token), None).await;
-        let left = answer.ok()["delayed_events"].as_array().map_or(0, Vec::len);
-        if left == 0 {
-            return;
-        }
-        assert!(Instant::now() < deadline, "{left} are still scheduled");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    until_ok("nothing is scheduled", async || {
+        let answer = user.http.request("GET", &path, Some(&user.access_token), None).await.ok();
+        if answer["delayed_events"] == json!([]) { Ok(()) } else { Err(answer) }
+    })
+    .await;
 }
 
 /// Reads what is new in each room and checks that nothing is there twice.

@@ -2,22 +2,21 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::crash::assert_verifies;
-use crate::harness::{Random, TestServer, User, encode, number_from_env, restore, run_logcabin};
+use crate::harness::{
+    Random, TestServer, User, encode, number_from_env, restore, run_logcabin, until, until_ok,
+};
 
 /// Everything that is due is erased at once.
 const AT_ONCE: [(&str, &str); 2] =
     [("LOGCABIN_ERASURE_REDACTED_AFTER_SECONDS", "0"), ("LOGCABIN_ERASURE_SWEEP_SECONDS", "1")];
 
 const DELAYED: &str = "/_matrix/client/unstable/org.matrix.msc4140/delayed_events";
-
-/// How long a server may take to get a text off the disk; no test is about this.
-const GONE_WITHIN: Duration = Duration::from_secs(120);
 
 /// The files below `dir` that hold `text`.
 fn files_with(dir: &Path, text: &str) -> Vec<PathBuf> {
@@ -37,15 +36,11 @@ fn files_with(dir: &Path, text: &str) -> Vec<PathBuf> {
 }
 
 async fn wait_until_gone(server: &TestServer, text: &str) {
-    let deadline = Instant::now() + GONE_WITHIN;
-    loop {
+    until_ok("what is erased is in no file", async || {
         let found = files_with(server.data_dir(), text);
-        if found.is_empty() {
-            return;
-        }
-        assert!(Instant::now() < deadline, "still in {found:?}:\n{}", server.output());
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
+        if found.is_empty() { Ok(()) } else { Err(found) }
+    })
+    .await;
 }
 
 async fn redact(user: &User, room_id: &str, event_id: &str, txn_id: &str) -> String {
@@ -181,11 +176,7 @@ async fn what_was_redacted_stays_in_the_log_for_its_time_of_grace_and_is_shown_t
         let path = format!("/rooms/{}/receipt/m.read/{}", encode(&room_id), encode(&newer));
         bob.request("POST", &path, Some(&json!({}))).await.ok();
     }
-    let deadline = Instant::now() + GONE_WITHIN;
-    while !server.output().contains("erased what is due") {
-        assert!(Instant::now() < deadline, "{}", server.output());
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
+    until("a sweep", async || server.output().contains("erased what is due")).await;
     assert!(!files_with(server.data_dir(), SECRET).is_empty());
     assert!(!bob.sync(None, 0, None).await.to_string().contains(SECRET));
 }

@@ -1,14 +1,12 @@
 //! The end of an account (client-server API, "Account deactivation").
 
-use std::time::Duration;
-
 use logcabin::decide::status::Deactivate;
 use serde_json::{Value, json};
 
 use super::{PASSWORD, anonymous, each, server, string, unique, user};
 use crate::administration::{done, user_command};
 use crate::crash::assert_verifies;
-use crate::harness::{Answer, Direction, TestServer, User, encode, offline};
+use crate::harness::{Answer, Direction, TestServer, User, encode, offline, until};
 
 fn proof(of: &User, password: &str) -> Value {
     json!({
@@ -195,11 +193,7 @@ async fn all_rooms_are_left_in_the_end_wherever_the_server_is_killed() {
             let _ = bob.try_request("POST", "/account/deactivate", Some(&body)).await;
         })
     };
-    while ann.state(&rooms[0], "m.room.member", &bob.user_id).await.ok()["membership"] == "join"
-        && left(&ann, &rooms, &bob).await == 0
-    {
-        tokio::task::yield_now().await;
-    }
+    until("a room is left", async || left(&ann, &rooms, &bob).await > 0).await;
     server.kill9();
     closing.await.expect("no panic");
     // And closed without a single room being left, as when it is killed a moment earlier.
@@ -207,9 +201,10 @@ async fn all_rooms_are_left_in_the_end_wherever_the_server_is_killed() {
     server.restart().await;
     (ann.http, bob.http) = (server.http(), server.http());
     refused_login(&bob).await;
-    while left(&ann, &rooms, &bob).await < 20 || left(&ann, &rooms, &cas).await < 10 {
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    until("every room is left", async || {
+        left(&ann, &rooms, &bob).await == 20 && left(&ann, &rooms, &cas).await == 10
+    })
+    .await;
     server.stop();
     assert_verifies(server.data_dir());
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::{event_ids, server, texts, user};
-use crate::harness::{Answer, Direction, TestServer, User, encode};
+use crate::harness::{Answer, Direction, TestServer, User, encode, until_ok};
 
 const PREFIX: &str = "/_matrix/client/unstable/org.matrix.msc4140";
 /// Longer than any test.
@@ -58,15 +58,11 @@ impl User {
 
     /// Waits until a delayed event is finished; gives it.
     async fn wait_until_finished(&self, delay_id: &str) -> Value {
-        let deadline = Instant::now() + Duration::from_secs(60);
-        loop {
+        until_ok("the delayed event is finished", async || {
             let event = self.delayed_event(delay_id).await;
-            if event["origin_server_ts"].is_u64() {
-                return event;
-            }
-            assert!(Instant::now() < deadline, "not finished: {event}");
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
+            if event["origin_server_ts"].is_u64() { Ok(event) } else { Err(event) }
+        })
+        .await
     }
 
     async fn all_texts(&self, room_id: &str) -> Vec<String> {

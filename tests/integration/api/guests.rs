@@ -10,7 +10,7 @@ use ruma::OwnedUserId;
 use serde_json::json;
 use tempfile::TempDir;
 
-use crate::harness::{TestServer, User, encode, offline};
+use crate::harness::{TestServer, User, encode, offline, until};
 
 /// A log in which a server finds these guests, each with a session.
 async fn log_with_guests(data_dir: &Path, names: &[&str]) {
@@ -183,11 +183,9 @@ async fn guests_leave_a_room_that_takes_none_any_more_also_after_a_restart() {
 
 /// Waits until `user` has left the room.
 async fn has_left(sees: &User, room_id: &str, user: &User) {
-    loop {
+    until("the guest has left", async || {
         let member = sees.state(room_id, "m.room.member", &user.user_id).await.ok();
-        if member["membership"] == "leave" {
-            return;
-        }
-        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-    }
+        member["membership"] == "leave"
+    })
+    .await;
 }

@@ -21,7 +21,7 @@ use tokio::net::TcpStream;
 
 use super::{server, user};
 use crate::crash::assert_verifies;
-use crate::harness::{RawAnswer, TestServer, User, encode, run_logcabin};
+use crate::harness::{RawAnswer, TestServer, User, encode, run_logcabin, until};
 
 const V1: &str = "/_matrix/client/v1/media";
 
@@ -98,15 +98,6 @@ fn stored(data_dir: &Path) -> Vec<PathBuf> {
 
 fn incoming(data_dir: &Path) -> usize {
     fs::read_dir(data_dir.join("media/incoming")).expect("a directory of the server").count()
-}
-
-/// Waits until `done`, which something outside of the test will bring about.
-async fn until(what: &str, done: impl Fn() -> bool) {
-    let began = std::time::Instant::now();
-    while !done() {
-        assert!(began.elapsed() < Duration::from_secs(60), "{what}: not within a minute");
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
 }
 
 #[tokio::test]
@@ -287,7 +278,7 @@ async fn files_have_a_largest_size_and_users_a_quota() {
     upload(50_000).await.json().ok();
     upload(1).await.json().refused(403, "M_FORBIDDEN");
     bob.upload("text/plain", "others may").await;
-    until("refused uploads are gone", || incoming(server.data_dir()) == 0).await;
+    until("refused uploads are gone", async || incoming(server.data_dir()) == 0).await;
     // Nothing is left of what was refused.
     assert_eq!(stored(server.data_dir()).len(), 4);
 }
@@ -339,11 +330,11 @@ async fn an_interrupted_upload_leaves_nothing() {
         );
         stream.write_all(head.as_bytes()).await.unwrap();
         stream.write_all(&vec![5; 2_000_000]).await.unwrap();
-        until("the upload has begun", || incoming(server.data_dir()) == 1).await;
+        until("the upload has begun", async || incoming(server.data_dir()) == 1).await;
         stream
     };
     drop(begin().await);
-    until("what was interrupted is gone", || incoming(server.data_dir()) == 0).await;
+    until("what was interrupted is gone", async || incoming(server.data_dir()) == 0).await;
     let _open = begin().await;
     server.restart().await;
     assert_eq!(incoming(server.data_dir()), 0);
@@ -379,8 +370,10 @@ async fn what_was_acknowledged_is_there_after_a_crash() {
                 })
             })
             .collect();
-        until("some uploads", || acknowledged.lock().unwrap().len() > 5 + usize::from(round) * 7)
-            .await;
+        until("some uploads", async || {
+            acknowledged.lock().unwrap().len() > 5 + usize::from(round) * 7
+        })
+        .await;
         server.kill9();
         for task in uploading {
             task.await.unwrap();
@@ -783,7 +776,7 @@ async fn files_that_nothing_names_are_deleted() {
     assert!(stray.exists());
     let server =
         TestServer::start_on_with(&data_dir, &[("LOGCABIN_MEDIA_ORPHAN_SECONDS", "0")]).await;
-    until("the stray file is gone", || !stray.exists()).await;
+    until("the stray file is gone", async || !stray.exists()).await;
     assert!(other.exists(), "what is not the server's is left alone");
     let ann = User::login(&server.http(), "ann", super::PASSWORD).await;
     assert_eq!(ann.download(&media).await.bytes, "kept");

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::{PASSWORD, each};
-use crate::harness::{Gateway, Mood, TestServer, User, encode};
+use crate::harness::{Gateway, Mood, TestServer, User, encode, until};
 
 /// A room of the first in which all of them are.
 async fn room_of(users: &[&User]) -> String {
@@ -37,6 +37,12 @@ async fn user(server: &TestServer, name: &str) -> User {
 
 async fn login(server: &TestServer) -> User {
     User::login(&server.http(), "ann", PASSWORD).await
+}
+
+/// Waits until the server has given up on a notification.
+async fn given_up(server: &TestServer) {
+    let says = async || server.output().contains("too old to be tried again");
+    until("a notification is given up", says).await;
 }
 
 // ---- Setting and removing ----
@@ -163,9 +169,7 @@ async fn without_leave_gateways_are_asked_by_https_and_outside_alone() {
     ann.post("/pushers/set", local).await.ok();
     let room_id = room_of(&[&ann, &bob]).await;
     say(&bob, &room_id, "hello").await;
-    while !server.output().contains("too old to be tried again") {
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    given_up(&server).await;
     assert!(server.output().contains("not one of the public internet"), "{}", server.output());
     assert_eq!(gateway.asked("key"), []);
 }
@@ -392,9 +396,7 @@ async fn a_pusher_that_the_gateway_rejects_is_removed() {
     for key in ["old", "new"] {
         gateway.until_events(key, std::slice::from_ref(&first)).await;
     }
-    while keys(&ann).await != ["new"] {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    until("the rejected key is gone", async || keys(&ann).await == ["new"]).await;
     let second = say(&bob, &room_id, "b").await;
     gateway.until_events("new", &[first.clone(), second]).await;
     assert_eq!(gateway.events("old"), [first]);
@@ -442,9 +444,7 @@ async fn what_a_dead_gateway_does_not_take_is_given_up_in_time() {
     gateway.serves(&ann, "key").await;
     gateway.is(Mood::Status(502));
     say(&bob, &room_id, "old").await;
-    while !server.output().contains("too old to be tried again") {
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    given_up(&server).await;
     gateway.is(Mood::Fine);
     let new = say(&bob, &room_id, "new").await;
     gateway.until_events("key", &[new]).await;

@@ -14,7 +14,7 @@ use super::{PASSWORD, anonymous, unique};
 use crate::administration;
 use crate::crash::assert_verifies;
 use crate::harness::mail::{Asked, MailServer, Security, StandIn, link};
-use crate::harness::{Answer, Http, TestServer, User, encode};
+use crate::harness::{Answer, Http, TestServer, User, encode, until_ok};
 
 const VALIDATE: &str = "/_svc/client/unstable/logcabin/validate";
 
@@ -885,15 +885,18 @@ async fn of_accounts_that_race_for_an_address_exactly_one_gets_it() {
 /// The key by which others know requests and events of this server.
 async fn public_key(server: &TestServer) -> (String, Base64) {
     let archive = server.data_dir().join("archive");
-    loop {
-        let first = ArchiveReader::open(&archive).ok();
-        let first = first.and_then(|archive| archive.records(Offset::new(1)).next()?.ok());
-        if let Some(Ok(Some(Command::ServerIdentity(body)))) = first.map(|record| record.command())
-        {
-            return (body.key_id, Base64::parse(&body.public_key).expect("base64"));
+    until_ok("the key is in the archive", async || {
+        let archive = ArchiveReader::open(&archive).map_err(|error| error.to_string())?;
+        let first = archive.records(Offset::new(1)).next().ok_or("no record")?;
+        let first = first.map_err(|error| error.to_string())?;
+        match first.command() {
+            Ok(Some(Command::ServerIdentity(body))) => {
+                Ok((body.key_id, Base64::parse(&body.public_key).expect("base64")))
+            }
+            other => Err(format!("{other:?}")),
         }
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    })
+    .await
 }
 
 /// Whether `asked` was signed by `e2e.test` for `id.test`, under this name for whom it is for.

@@ -23,8 +23,33 @@ pub(crate) use user::{Direction, User};
 use std::env;
 use std::io::Write;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use tokio::sync::{Mutex, MutexGuard};
+
+/// How long a test waits for what must come. No test is about this time; it only ends a run that hangs.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Waits until this holds, which something outside of the test will bring about.
+pub(crate) async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+    until_ok(what, async || if holds().await { Ok(()) } else { Err("it does not hold") }).await;
+}
+
+/// As [`until`], for what is there then; the error is what was there instead.
+pub(crate) async fn until_ok<T, E: std::fmt::Debug>(
+    what: &str,
+    mut look: impl AsyncFnMut() -> Result<T, E>,
+) -> T {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let instead = match look().await {
+            Ok(found) => return found,
+            Err(instead) => instead,
+        };
+        assert!(Instant::now() < deadline, "not within {PATIENCE:?}: {what}, but {instead:?}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
 
 /// Whether the tests run in CI, where a tool that is missing is a failure and not a skip.
 pub(crate) fn in_ci() -> bool {
