@@ -252,7 +252,7 @@ async fn a_captcha_is_checked_by_its_service() {
     assert_eq!(asked[1]["remoteip"], "127.0.0.1");
 
     // A service that is down fails the attempt, and another may follow.
-    captcha.stop();
+    captcha.stop().await;
     let body = newcomer("bob");
     let session = begin(&http, &body).await;
     attempt(&http, &body, &session, answer("human")).await.refused(503, "M_UNKNOWN");

@@ -13,8 +13,8 @@ use serde_json::{Value, json};
 use super::{PASSWORD, anonymous, unique};
 use crate::administration;
 use crate::crash::assert_verifies;
-use crate::harness::mail::{Asked, MailServer, Security, StandIn, link};
-use crate::harness::{Answer, Http, TestServer, User, encode, until_ok};
+use crate::harness::mail::{MailServer, Security, link};
+use crate::harness::{Answer, Asked, Http, StandIn, TestServer, User, encode, until_ok};
 
 const VALIDATE: &str = "/_svc/client/unstable/logcabin/validate";
 

@@ -1,23 +1,16 @@
 //! An application service that behaves, and misbehaves, as a test says.
 
-use std::convert::Infallible;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use bytes::Bytes;
-use http_body_util::{BodyExt, Full};
-use hyper::body::Incoming;
-use hyper::service::service_fn;
-use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tokio::net::{TcpListener, TcpSocket};
-use tokio::sync::Notify;
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::net::TcpSocket;
 
-use super::{Answer, Http, TestServer, encode};
+use super::stand_in::{News, Reply, Service, reply_json};
+use super::{Answer, Asked, Http, TestServer, encode};
 
 /// How a service answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,8 +56,8 @@ pub(crate) struct Bridge {
     pub(crate) id: String,
     address: SocketAddr,
     inner: Arc<Mutex<Inner>>,
-    news: Arc<Notify>,
-    serving: Option<JoinHandle<()>>,
+    news: News,
+    serving: Option<Service>,
 }
 
 impl Bridge {
@@ -77,7 +70,7 @@ impl Bridge {
             id: id.to_owned(),
             address: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
             inner: Arc::new(Mutex::new(inner)),
-            news: Arc::default(),
+            news: News::default(),
             serving: None,
         };
         bridge.listen().await;
@@ -115,15 +108,15 @@ impl Bridge {
             _ => bound(self.address).expect("its port is free"),
         };
         self.address = listener.local_addr().expect("it has an address");
-        let (inner, news) = (Arc::clone(&self.inner), Arc::clone(&self.news));
-        self.serving = Some(tokio::spawn(serve(listener, inner, news)));
+        let (inner, news) = (Arc::clone(&self.inner), self.news.clone());
+        let answered = move |asked| answer(asked, Arc::clone(&inner), news.clone());
+        self.serving = Some(Service::on(listener, answered));
     }
 
     /// Is gone, with all its connections, until [`Bridge::listen`].
     pub(crate) async fn vanish(&mut self) {
         if let Some(serving) = self.serving.take() {
-            serving.abort();
-            let _ = serving.await;
+            serving.stop().await;
         }
     }
 
@@ -191,20 +184,8 @@ impl Bridge {
 
     /// Waits until this holds.
     pub(crate) async fn until(&self, what: &str, holds: impl Fn(&Self) -> bool) {
-        let waiting = async {
-            loop {
-                let news = self.news.notified();
-                tokio::pin!(news);
-                news.as_mut().enable();
-                if holds(self) {
-                    return;
-                }
-                news.await;
-            }
-        };
-        if tokio::time::timeout(Duration::from_secs(120), waiting).await.is_err() {
-            panic!("it never came to this: {what}; arrived: {:#?}", self.arrived());
-        }
+        let came = self.news.until(|| holds(self)).await;
+        assert!(came, "it never came to this: {what}; arrived: {:#?}", self.arrived());
     }
 
     /// A request of this service to the server, as one of its users.
@@ -244,94 +225,44 @@ impl Bridge {
     }
 }
 
-impl Drop for Bridge {
-    fn drop(&mut self) {
-        if let Some(serving) = &self.serving {
-            serving.abort();
-        }
-    }
-}
-
-async fn serve(listener: TcpListener, inner: Arc<Mutex<Inner>>, news: Arc<Notify>) {
-    // Aborted with the task.
-    let mut connections = JoinSet::new();
-    loop {
-        let Ok((stream, _)) = listener.accept().await else { continue };
-        let (inner, news) = (Arc::clone(&inner), Arc::clone(&news));
-        connections.spawn(async move {
-            let service =
-                service_fn(move |request| answer(request, Arc::clone(&inner), Arc::clone(&news)));
-            let http = hyper::server::conn::http1::Builder::new();
-            let _ = http.serve_connection(TokioIo::new(stream), service).await;
-        });
-    }
-}
-
-/// Hangs up.
-#[derive(Debug)]
-struct HungUp;
-
-impl std::fmt::Display for HungUp {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("hung up")
-    }
-}
-
-impl std::error::Error for HungUp {}
-
-impl From<Infallible> for HungUp {
-    fn from(never: Infallible) -> Self {
-        match never {}
-    }
-}
-
-async fn answer(
-    request: http::Request<Incoming>,
-    inner: Arc<Mutex<Inner>>,
-    news: Arc<Notify>,
-) -> Result<http::Response<Full<Bytes>>, HungUp> {
-    let (parts, body) = request.into_parts();
-    let path = parts.uri.to_string();
-    let authorization = parts.headers.get("authorization");
+async fn answer(asked: Asked, inner: Arc<Mutex<Inner>>, news: News) -> Reply {
+    let Asked { method, path, headers, body, .. } = asked;
+    let authorization = headers.get("authorization");
     let authorization = authorization.and_then(|value| value.to_str().ok()).unwrap_or_default();
     let authorization = authorization.to_owned();
-    let body = body.collect().await.map_err(|_| HungUp)?.to_bytes();
-    let body = serde_json::from_slice(&body).unwrap_or(Value::Null);
     let mood = inner.lock().expect("no panic").mood;
     if let Mood::Slow(wait) = mood {
         tokio::time::sleep(wait).await;
     }
     let short = path.strip_prefix("/_matrix/app/v1");
-    let (status, make) = {
+    let (status, make, said) = {
         let inner = inner.lock().expect("no panic");
         let known = inner.known.iter().find(|(known, _)| short.unwrap_or(&path) == known);
-        let (is_question, make) = (parts.method == "GET", known.map(|(_, make)| Arc::clone(make)));
+        let (is_question, make) = (method == "GET", known.map(|(_, make)| Arc::clone(make)));
+        let said = inner.said.iter().find(|(known, _)| short == Some(known));
+        let said = said.map_or_else(|| json!({}), |(_, said)| said.clone());
         match mood {
-            Mood::Status(status) => (status, None),
-            Mood::Old if short.is_some() => (404, None),
-            _ if is_question && make.is_none() => (404, None),
-            _ => (200, make),
+            Mood::Status(status) => (status, None, said),
+            Mood::Old if short.is_some() => (404, None, said),
+            _ if is_question && make.is_none() => (404, None, said),
+            _ => (200, make, said),
         }
     };
     if let Some(make) = make {
         make().await;
     }
     let answered = status == 200 && mood != Mood::Dies;
-    let method = parts.method.to_string();
-    let arrived = Arrived { method, path: path.clone(), authorization, body, answered };
+    let arrived = Arrived { method, path, authorization, body, answered };
     inner.lock().expect("no panic").arrived.push(arrived);
-    news.notify_waiters();
+    news.tell();
     if mood == Mood::Dies {
-        return Err(HungUp);
+        return None;
     }
-    let said = inner.lock().expect("no panic").said.clone().into_iter();
-    let said = said.filter(|(known, _)| path.strip_prefix("/_matrix/app/v1") == Some(known));
     let body = match status {
-        200 => said.map(|(_, said)| said).next().unwrap_or_else(|| json!({})),
+        200 => said,
         // An old service does not speak of it as a newer one would.
         404 if mood != Mood::Old => json!({ "errcode": "M_NOT_FOUND", "error": "not here" }),
         _ => json!({ "error": "no" }),
     };
-    let response = http::Response::builder().status(status);
-    Ok(response.body(Full::new(Bytes::from(body.to_string()))).expect("a response"))
+    reply_json(status, &body)
 }

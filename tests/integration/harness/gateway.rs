@@ -1,24 +1,11 @@
 //! A push gateway that behaves, and misbehaves, as a test says.
 
-use std::convert::Infallible;
-use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
-use bytes::Bytes;
-use http_body_util::{BodyExt, Full};
-use hyper::body::Incoming;
-use hyper::service::service_fn;
-use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
-use tokio::net::TcpListener;
-use tokio::sync::Notify;
-use tokio::task::{JoinHandle, JoinSet};
 
-use super::{Mood, TestServer, User};
-
-/// How long a test waits for what must come.
-const PATIENCE: Duration = Duration::from_secs(60);
+use super::stand_in::{News, Reply, Service, reply_json};
+use super::{Asked, Mood, TestServer, User};
 
 #[derive(Default)]
 struct Inner {
@@ -30,19 +17,17 @@ struct Inner {
 
 /// A gateway that listens.
 pub(crate) struct Gateway {
-    address: SocketAddr,
     inner: Arc<Mutex<Inner>>,
-    news: Arc<Notify>,
-    serving: JoinHandle<()>,
+    news: News,
+    service: Service,
 }
 
 impl Gateway {
     pub(crate) async fn start() -> Self {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a free port");
-        let address = listener.local_addr().expect("it has an address");
-        let (inner, news) = (Arc::<Mutex<Inner>>::default(), Arc::<Notify>::default());
-        let serving = tokio::spawn(serve(listener, Arc::clone(&inner), Arc::clone(&news)));
-        Self { address, inner, news, serving }
+        let (inner, news) = (Arc::<Mutex<Inner>>::default(), News::default());
+        let (hears, tells) = (Arc::clone(&inner), news.clone());
+        let answered = move |asked| answer(asked, Arc::clone(&hears), tells.clone());
+        Self { inner, news, service: Service::start(answered).await }
     }
 
     /// A server that asks gateways on this machine.
@@ -56,7 +41,7 @@ impl Gateway {
     }
 
     pub(crate) fn url(&self) -> String {
-        format!("http://{}/_matrix/push/v1/notify", self.address)
+        format!("http://{}/_matrix/push/v1/notify", self.service.address)
     }
 
     /// The body that sets a pusher with this key.
@@ -111,16 +96,7 @@ impl Gateway {
 
     /// Waits until this holds.
     pub(crate) async fn until(&self, what: &str, holds: impl Fn(&Self) -> bool) {
-        let waiting = async {
-            loop {
-                let news = self.news.notified();
-                if holds(self) {
-                    return;
-                }
-                news.await;
-            }
-        };
-        if tokio::time::timeout(PATIENCE, waiting).await.is_err() {
+        if !self.news.until(|| holds(self)).await {
             let inner = self.inner.lock().expect("no panic");
             let last = inner.arrived.iter().rev().take(5).collect::<Vec<_>>();
             panic!("never came: {what}; of {} requests the last: {last:#?}", inner.arrived.len());
@@ -137,36 +113,8 @@ impl Gateway {
     }
 }
 
-impl Drop for Gateway {
-    fn drop(&mut self) {
-        self.serving.abort();
-    }
-}
-
-async fn serve(listener: TcpListener, inner: Arc<Mutex<Inner>>, news: Arc<Notify>) {
-    // Aborted with the task.
-    let mut connections = JoinSet::new();
-    loop {
-        let Ok((stream, _)) = listener.accept().await else { continue };
-        let (inner, news) = (Arc::clone(&inner), Arc::clone(&news));
-        connections.spawn(async move {
-            let service =
-                service_fn(move |request| answer(request, Arc::clone(&inner), Arc::clone(&news)));
-            let http = hyper::server::conn::http1::Builder::new();
-            let _ = http.serve_connection(TokioIo::new(stream), service).await;
-        });
-    }
-}
-
-async fn answer(
-    request: http::Request<Incoming>,
-    inner: Arc<Mutex<Inner>>,
-    news: Arc<Notify>,
-) -> Result<http::Response<Full<Bytes>>, std::io::Error> {
-    let (parts, body) = request.into_parts();
-    let fits = parts.method == "POST" && parts.uri.path() == "/_matrix/push/v1/notify";
-    let body = body.collect().await.map_err(std::io::Error::other)?.to_bytes();
-    let body: Value = serde_json::from_slice(&body).unwrap_or(Value::Null);
+async fn answer(asked: Asked, inner: Arc<Mutex<Inner>>, news: News) -> Reply {
+    let fits = asked.method == "POST" && asked.path == "/_matrix/push/v1/notify";
     let mood = inner.lock().expect("no panic").mood.unwrap_or(Mood::Fine);
     if let Mood::Slow(wait) = mood {
         tokio::time::sleep(wait).await;
@@ -178,16 +126,12 @@ async fn answer(
     };
     let rejected = {
         let mut inner = inner.lock().expect("no panic");
-        inner.arrived.push((body, status == 200 && mood != Mood::Dies));
+        inner.arrived.push((asked.body, status == 200 && mood != Mood::Dies));
         inner.rejected.clone()
     };
-    news.notify_waiters();
+    news.tell();
     if mood == Mood::Dies {
-        return Err(std::io::Error::other("hung up"));
+        return None;
     }
-    let said = json!({ "rejected": rejected });
-    let body = Full::new(Bytes::from(said.to_string()));
-    let response: Result<_, Infallible> =
-        Ok(http::Response::builder().status(status).body(body).expect("a response"));
-    response.map_err(|never| match never {})
+    reply_json(status, &json!({ "rejected": rejected }))
 }

@@ -1,24 +1,16 @@
-//! What the server speaks to besides its clients: a mail server (aiosmtpd, a process of its own), and
-//! stand-ins for services that are asked over HTTP.
+//! A mail server: aiosmtpd, a process of its own.
 
 use std::io::{BufRead, BufReader};
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use bytes::Bytes;
-use http::{HeaderMap, Response, StatusCode};
 use serde_json::Value;
 use tempfile::TempDir;
-use warp::Filter;
 
-use super::{runs, skip};
-
-/// How long a mail may take to arrive. No test is about this time.
-const PATIENCE: Duration = Duration::from_secs(60);
+use super::{PATIENCE, runs, skip};
 
 /// How a mail server is spoken to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -166,49 +158,4 @@ pub(crate) fn link(mail: &Value) -> String {
     assert!(html.contains(&link.replace('&', "&amp;")), "the HTML has another link: {html}");
     let path = link.splitn(4, '/').nth(3).expect("a path");
     format!("/{path}")
-}
-
-/// A request to a stand-in.
-#[derive(Clone, Debug)]
-pub(crate) struct Asked {
-    pub(crate) path: String,
-    pub(crate) headers: HeaderMap,
-    pub(crate) body: Value,
-}
-
-/// A service that is asked over HTTP: answers each request as it is told to, and remembers it.
-pub(crate) struct StandIn {
-    pub(crate) address: SocketAddr,
-    asked: Arc<Mutex<Vec<Asked>>>,
-}
-
-impl StandIn {
-    /// A service that answers with a status and a body.
-    pub(crate) async fn start(
-        answer: impl Fn(&Asked) -> (u16, Value) + Clone + Send + Sync + 'static,
-    ) -> Self {
-        let asked = Arc::<Mutex<Vec<Asked>>>::default();
-        let remembered = Arc::clone(&asked);
-        let served = warp::path::full()
-            .and(warp::header::headers_cloned())
-            .and(warp::body::bytes())
-            .map(move |path: warp::path::FullPath, headers: HeaderMap, body: Bytes| {
-                let body = serde_json::from_slice(&body).unwrap_or_default();
-                let asked = Asked { path: path.as_str().to_owned(), headers, body };
-                let (status, body) = answer(&asked);
-                remembered.lock().unwrap_or_else(PoisonError::into_inner).push(asked);
-                let status = StatusCode::from_u16(status).expect("a status");
-                let text = if body.is_null() { String::new() } else { body.to_string() };
-                Response::builder().status(status).body(text).expect("a response")
-            });
-        let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
-        let address = listener.local_addr().expect("an address");
-        tokio::spawn(warp::serve(served).incoming(listener).run());
-        Self { address, asked }
-    }
-
-    /// What it was asked so far.
-    pub(crate) fn asked(&self) -> Vec<Asked> {
-        self.asked.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
 }

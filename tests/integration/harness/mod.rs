@@ -10,6 +10,7 @@ pub(crate) mod mail;
 pub(crate) mod offline;
 mod random;
 mod server;
+mod stand_in;
 mod user;
 
 pub(crate) use bridge::{Bridge, Mood};
@@ -18,6 +19,7 @@ pub(crate) use gateway::Gateway;
 pub(crate) use http::{Answer, Http, RawAnswer, Unreachable, encode};
 pub(crate) use random::Random;
 pub(crate) use server::{TestServer, logcabin_command, restore, run_logcabin, run_logcabin_with};
+pub(crate) use stand_in::{Asked, StandIn};
 pub(crate) use user::{Direction, User};
 
 use std::env;

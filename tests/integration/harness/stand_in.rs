@@ -1,0 +1,171 @@
+//! What the server asks over HTTP, stood in for: one small service for every kind of them.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+use http::{HeaderMap, Response};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use serde_json::Value;
+use tokio::net::TcpListener;
+use tokio::sync::Notify;
+use tokio::task::{JoinHandle, JoinSet};
+
+use super::PATIENCE;
+
+/// A request that arrived.
+#[derive(Clone, Debug)]
+pub(crate) struct Asked {
+    pub(crate) method: String,
+    /// With the query.
+    pub(crate) path: String,
+    pub(crate) headers: HeaderMap,
+    pub(crate) bytes: Bytes,
+    /// The bytes read as JSON; null if they are none.
+    pub(crate) body: Value,
+}
+
+/// What is answered; with none, the service hangs up.
+pub(crate) type Reply = Option<Response<Full<Bytes>>>;
+
+/// An answer of this type.
+pub(crate) fn reply(status: u16, content_type: &str, body: impl Into<Bytes>) -> Reply {
+    let response = Response::builder().status(status).header("content-type", content_type);
+    Some(response.body(Full::new(body.into())).expect("a response"))
+}
+
+/// As [`reply`], in JSON; null is a body that is empty.
+pub(crate) fn reply_json(status: u16, body: &Value) -> Reply {
+    let text = if body.is_null() { String::new() } else { body.to_string() };
+    reply(status, "application/json", text)
+}
+
+/// Something that listens on this machine, until it is dropped.
+pub(crate) struct Service {
+    pub(crate) address: SocketAddr,
+    serving: JoinHandle<()>,
+}
+
+impl Service {
+    /// Listens on a free port, and hands every request to `answer`.
+    pub(crate) async fn start<F>(answer: impl Fn(Asked) -> F + Clone + Send + 'static) -> Self
+    where
+        F: Future<Output = Reply> + Send + 'static,
+    {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a free port");
+        Self::on(listener, answer)
+    }
+
+    /// As [`Self::start`], on a port of the caller's choice.
+    pub(crate) fn on<F>(
+        listener: TcpListener,
+        answer: impl Fn(Asked) -> F + Clone + Send + 'static,
+    ) -> Self
+    where
+        F: Future<Output = Reply> + Send + 'static,
+    {
+        let address = listener.local_addr().expect("it has an address");
+        let serving = tokio::spawn(async move {
+            // Aborted with the task.
+            let mut connections = JoinSet::new();
+            loop {
+                let Ok((stream, _)) = listener.accept().await else { continue };
+                let answer = answer.clone();
+                connections.spawn(async move {
+                    let service = service_fn(move |request| respond(request, answer.clone()));
+                    let http = hyper::server::conn::http1::Builder::new();
+                    let _ = http.serve_connection(TokioIo::new(stream), service).await;
+                });
+            }
+        });
+        Self { address, serving }
+    }
+
+    /// Is gone, with all its connections.
+    pub(crate) async fn stop(mut self) {
+        self.serving.abort();
+        let _ = (&mut self.serving).await;
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        self.serving.abort();
+    }
+}
+
+async fn respond<F>(
+    request: http::Request<Incoming>,
+    answer: impl Fn(Asked) -> F,
+) -> Result<Response<Full<Bytes>>, std::io::Error>
+where
+    F: Future<Output = Reply>,
+{
+    let (parts, body) = request.into_parts();
+    let bytes = body.collect().await.map_err(std::io::Error::other)?.to_bytes();
+    let asked = Asked {
+        method: parts.method.to_string(),
+        path: parts.uri.to_string(),
+        headers: parts.headers,
+        body: serde_json::from_slice(&bytes).unwrap_or_default(),
+        bytes,
+    };
+    answer(asked).await.ok_or_else(|| std::io::Error::other("hung up"))
+}
+
+/// Wakes those who wait for what a service hears.
+#[derive(Clone, Default)]
+pub(crate) struct News(Arc<Notify>);
+
+impl News {
+    /// Something has happened.
+    pub(crate) fn tell(&self) {
+        self.0.notify_waiters();
+    }
+
+    /// Waits until this holds, which only what is told can bring about; `false` if it never does.
+    pub(crate) async fn until(&self, holds: impl Fn() -> bool) -> bool {
+        let waiting = async {
+            loop {
+                let news = self.0.notified();
+                if holds() {
+                    return;
+                }
+                news.await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, waiting).await.is_ok()
+    }
+}
+
+/// A service that answers each request in JSON as it is told to, and remembers it.
+pub(crate) struct StandIn {
+    pub(crate) address: SocketAddr,
+    asked: Arc<Mutex<Vec<Asked>>>,
+    _service: Service,
+}
+
+impl StandIn {
+    /// A service that answers with a status and a body.
+    pub(crate) async fn start(
+        answer: impl Fn(&Asked) -> (u16, Value) + Clone + Send + Sync + 'static,
+    ) -> Self {
+        let asked = Arc::<Mutex<Vec<Asked>>>::default();
+        let remembered = Arc::clone(&asked);
+        let service = Service::start(move |asked| {
+            let (status, body) = answer(&asked);
+            remembered.lock().unwrap_or_else(PoisonError::into_inner).push(asked);
+            std::future::ready(reply_json(status, &body))
+        })
+        .await;
+        Self { address: service.address, asked, _service: service }
+    }
+
+    /// What it was asked so far.
+    pub(crate) fn asked(&self) -> Vec<Asked> {
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
