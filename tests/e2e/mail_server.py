@@ -1,6 +1,7 @@
 """A mail server for tests: takes mail by SMTP and tells on stdout of each mail as a line of JSON.
 
-The first line is its port. It refuses mail for addresses that begin with `nobody`, takes none at all for
+The first line is its port. What it is told on stdin it says again, after all mail that it has taken by then.
+It refuses mail for addresses that begin with `nobody`, takes none at all for
 those that begin with `busy` (as a server that is out of space would), and with `--user` none from those who
 have not logged in.
 """
@@ -11,6 +12,7 @@ import email
 import email.policy
 import json
 import ssl
+import sys
 
 from aiosmtpd.smtp import SMTP, AuthResult
 
@@ -43,6 +45,14 @@ class Sink:
 
 def tell(what):
     print(json.dumps(what), flush=True)
+
+
+def say_again(loop):
+    said = sys.stdin.buffer.raw.read(4096)
+    for line in said.decode().splitlines():
+        tell({"again": line})
+    if not said:
+        loop.remove_reader(sys.stdin)
 
 
 def main():
@@ -83,6 +93,7 @@ def main():
             ssl=context if options.security == "tls" else None,
         )
         tell({"port": server.sockets[0].getsockname()[1]})
+        loop.add_reader(sys.stdin, say_again, loop)
         await server.serve_forever()
 
     asyncio.run(serve())

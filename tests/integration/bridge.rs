@@ -1,83 +1,44 @@
 //! A bridge that nobody here wrote the framework of: mautrix, with ghosts that say again what they hear
 //! (`tests/e2e/echo_bridge.py`).
 
-use std::env;
-use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, TcpListener};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Condvar, Mutex};
-use std::thread;
-use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::harness::{Random, TestServer, User, alone, encode, runs, skip};
-
-/// How long anything may take. No test is about this time; it only ends a run that hangs.
-const PATIENCE: Duration = Duration::from_secs(60);
+use crate::harness::tools::{Lines, programs, python};
+use crate::harness::{Random, TestServer, User, alone, encode, skip};
 
 const GHOST: &str = "@echo_one:e2e.test";
 
 /// The bridge as a process.
 struct Echo {
     child: Child,
-    told: Arc<(Mutex<Vec<Value>>, Condvar)>,
-}
-
-fn python() -> Result<PathBuf, String> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let python = match env::var_os("LOGCABIN_E2E_PYTHON") {
-        Some(python) => python.into(),
-        None => root.join("target/e2e/venv/bin/python"),
-    };
-    if runs(&python.to_string_lossy(), &["-c", "import mautrix"]) {
-        Ok(python)
-    } else {
-        Err(format!("{} with mautrix is absent", python.display()))
-    }
+    told: Lines,
 }
 
 impl Echo {
     fn start(python: &Path, server: &str, port: u16) -> Self {
-        let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/e2e/echo_bridge.py");
         let mut command = Command::new(python);
-        command.arg(program).arg(server).arg(port.to_string());
+        command.arg(programs().join("echo_bridge.py")).arg(server).arg(port.to_string());
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().expect("the bridge can be started");
-        let stdout = BufReader::new(child.stdout.take().expect("stdout is piped"));
-        let told: Arc<(Mutex<Vec<Value>>, Condvar)> = Arc::default();
-        let telling = Arc::clone(&told);
-        thread::spawn(move || {
-            for line in stdout.lines().map_while(Result::ok) {
-                let line = serde_json::from_str(&line).expect("a line of JSON");
-                telling.0.lock().expect("no panic").push(line);
-                telling.1.notify_all();
-            }
-        });
+        let told = Lines::of(child.stdout.take().expect("stdout is piped"));
         Self { child, told }
     }
 
     fn told(&self) -> Vec<Value> {
-        self.told.0.lock().expect("no panic").clone()
+        self.told.all()
     }
 
     /// Waits until it has told something that has these fields, and gives it.
     #[track_caller]
     fn tells(&self, wanted: &Value) -> Value {
-        let deadline = Instant::now() + PATIENCE;
-        let wanted = wanted.as_object().expect("an object");
-        let mut told = self.told.0.lock().expect("no panic");
-        loop {
-            let fits = |line: &&Value| wanted.iter().all(|(name, value)| line[name] == *value);
-            if let Some(line) = told.iter().find(fits) {
-                return line.clone();
-            }
-            let left = deadline.saturating_duration_since(Instant::now());
-            assert!(!left.is_zero(), "the bridge never told {wanted:?}, but {told:#?}");
-            told = self.told.1.wait_timeout(told, left).expect("no panic").0;
-        }
+        let fields = wanted.as_object().expect("an object");
+        let fits = |line: &&Value| fields.iter().all(|(name, value)| line[name] == *value);
+        self.told.wait(&wanted.to_string(), |told| told.iter().find(fits).cloned())
     }
 
     fn stop(mut self) {
@@ -124,7 +85,7 @@ async fn said(ann: &User, room_id: &str) -> Vec<(String, Value)> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_mautrix_bridge_makes_ghosts_and_echoes_what_it_hears_over_restarts() {
-    let python = match python() {
+    let python = match python("mautrix") {
         Ok(python) => python,
         Err(missing) => return skip("bridge", &missing),
     };

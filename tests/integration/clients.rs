@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::harness::{Random, TestServer, User, alone, encode, mail::MailServer, runs, skip};
+use crate::harness::{Random, TestServer, User, alone, encode, mail::MailServer, skip, tools};
 
 /// How long a client may take to answer or to see something. No test is about this time; it only
 /// ends a run that hangs.
@@ -406,21 +406,9 @@ struct Tools {
 
 impl Tools {
     fn find() -> Result<Self, String> {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let python = match env::var_os("LOGCABIN_E2E_PYTHON") {
-            Some(python) => python.into(),
-            None => root.join("target/e2e/venv/bin/python"),
-        };
-        let programs = root.join("tests/e2e");
-        if !runs(&python.to_string_lossy(), &["-c", "import nio"]) {
-            return Err(format!("{} with matrix-nio is absent", python.display()));
-        }
-        if !runs("node", &["--version"]) {
-            return Err("node is absent".to_owned());
-        }
-        if !programs.join("node_modules/matrix-js-sdk").is_dir() {
-            return Err("matrix-js-sdk is absent".to_owned());
-        }
+        let python = tools::python("nio")?;
+        tools::node("matrix-js-sdk")?;
+        let programs = tools::programs();
         Ok(Self { python, programs })
     }
 }

@@ -5,14 +5,14 @@
 //! what the pages look like.
 
 use std::env;
-use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use logcabin::decide::registration_token::CreateRegistrationToken;
 use logcabin::record::command::TokenHash;
 use tempfile::TempDir;
 
-use crate::harness::{Captcha, TestServer, offline, runs, skip};
+use crate::harness::tools::{chromium, node, programs};
+use crate::harness::{Captcha, TestServer, offline, skip};
 
 const TERMS: &str = r#"
 [privacy_policy]
@@ -20,24 +20,10 @@ version = "1.2"
 en = { name = "Privacy Policy", url = "https://example.org/privacy-1.2-en.html" }
 "#;
 
-/// Chromium, and the folder of the programs, if all is there that they need.
-fn tools() -> Result<(String, PathBuf), String> {
-    let chromium =
-        env::var("LOGCABIN_E2E_CHROMIUM").unwrap_or_else(|_| "/usr/bin/chromium".to_owned());
-    if !runs(&chromium, &["--version"]) {
-        return Err(format!("{chromium} does not run"));
-    }
-    let programs = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/e2e");
-    if !runs("node", &["--version"]) || !programs.join("node_modules/puppeteer-core").exists() {
-        return Err("node with puppeteer-core is not there".to_owned());
-    }
-    Ok((chromium, programs))
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_stage_can_be_completed_on_its_page() {
-    let (chromium, programs) = match tools() {
-        Ok(tools) => tools,
+    let chromium = match node("puppeteer-core").and_then(|()| chromium()) {
+        Ok(chromium) => chromium,
         Err(missing) => return skip("pages", &missing),
     };
     let dir = TempDir::new().expect("a temporary directory");
@@ -57,7 +43,7 @@ async fn every_stage_can_be_completed_on_its_page() {
     let server = TestServer::start_on_with(&data, &settings).await;
 
     let mut node = Command::new("node");
-    node.arg(programs.join("fallback_pages.mjs"));
+    node.arg(programs().join("fallback_pages.mjs"));
     node.args([&server.base(), &chromium, "for.friends"]);
     node.args(env::var_os("LOGCABIN_E2E_SCREENSHOTS"));
     let output = tokio::task::spawn_blocking(move || node.output());

@@ -5,27 +5,14 @@
 
 use std::env;
 use std::net::{Ipv4Addr, TcpListener};
-use std::path::Path;
 use std::process::Command;
 
 use crate::administration::user_command;
-use crate::harness::{TestServer, alone, runs, skip};
+use crate::harness::tools::{chromium, node, programs};
+use crate::harness::{TestServer, alone, skip};
 
 /// As in the program.
 const PASSWORD: &str = "a password that is long enough";
-
-/// What is missing for the program to run.
-fn missing(programs: &Path) -> Option<String> {
-    for package in ["oidc-provider", "puppeteer-core"] {
-        if !programs.join("node_modules").join(package).is_dir() {
-            return Some(format!("{package} is absent"));
-        }
-    }
-    let chromium = env::var("LOGCABIN_E2E_CHROMIUM");
-    let chromium = chromium.as_deref().unwrap_or("/usr/bin/chromium");
-    let found = runs("node", &["--version"]) && runs(chromium, &["--version"]);
-    (!found).then(|| "node or Chromium is absent".to_owned())
-}
 
 fn free_port() -> u16 {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
@@ -34,8 +21,9 @@ fn free_port() -> u16 {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn people_log_in_by_a_provider_and_on_the_login_page() {
-    let programs = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/e2e");
-    if let Some(missing) = missing(&programs) {
+    let tools =
+        node("oidc-provider").and_then(|()| node("puppeteer-core")).and_then(|()| chromium());
+    if let Err(missing) = tools {
         return skip("sso", &missing);
     }
     let _alone = alone().await;
@@ -63,7 +51,7 @@ async fn people_log_in_by_a_provider_and_on_the_login_page() {
     let screenshots = env::var_os("LOGCABIN_E2E_SCREENSHOTS");
     let screenshots = screenshots.map_or_else(|| directory.path().join("shots"), Into::into);
     let mut command = Command::new("node");
-    command.arg(programs.join("sso.mjs")).arg(server.base());
+    command.arg(programs().join("sso.mjs")).arg(server.base());
     command.args([provider.to_string(), client.to_string()]).arg(screenshots);
     let run = tokio::task::spawn_blocking(move || command.output()).await;
     let output = match run {

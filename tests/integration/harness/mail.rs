@@ -1,16 +1,14 @@
 //! A mail server: aiosmtpd, a process of its own.
 
-use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::thread;
-use std::time::Instant;
+use std::io::Write;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::{PATIENCE, runs, skip};
+use super::skip;
+use super::tools::{self, Lines};
 
 /// How a mail server is spoken to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,21 +21,17 @@ pub(crate) enum Security {
 /// A mail server. Ends when dropped.
 pub(crate) struct MailServer {
     process: Child,
+    /// What is told by lines, and how often it was asked to tell something.
+    stdin: Mutex<(ChildStdin, u64)>,
     port: u16,
     security: Security,
     directory: TempDir,
-    mails: Arc<(Mutex<Vec<Value>>, Condvar)>,
+    /// The lines of the process, most of which are mails.
+    told: Lines,
 }
 
 /// The name and password that a mail server wants.
 const LOGIN: (&str, &str) = ("logcabin", "a secret of the mail server");
-
-fn python() -> PathBuf {
-    match std::env::var_os("LOGCABIN_E2E_PYTHON") {
-        Some(python) => python.into(),
-        None => Path::new(env!("CARGO_MANIFEST_DIR")).join("target/e2e/venv/bin/python"),
-    }
-}
 
 impl MailServer {
     /// A mail server without any security; `None` after having said that `test` is skipped.
@@ -47,14 +41,16 @@ impl MailServer {
 
     /// A mail server, which with TLS wants a login, too.
     pub(crate) fn start_with(test: &str, security: Security) -> Option<Self> {
-        let python = python();
-        if !runs(&python.to_string_lossy(), &["-c", "import aiosmtpd"]) {
-            skip(test, &format!("{} with aiosmtpd is absent", python.display()));
-            return None;
-        }
+        let python = match tools::python("aiosmtpd") {
+            Ok(python) => python,
+            Err(missing) => {
+                skip(test, &missing);
+                return None;
+            }
+        };
         let directory = TempDir::new().expect("a temporary directory");
         let mut command = Command::new(python);
-        command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/e2e/mail_server.py"));
+        command.arg(tools::programs().join("mail_server.py"));
         if security != Security::None {
             let (key, certificate) = (directory.path().join("key"), directory.path().join("cert"));
             let subject = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"];
@@ -75,22 +71,12 @@ impl MailServer {
             command.args(["--security", security, "--user", LOGIN.0, "--password", LOGIN.1]);
             command.arg("--certificate").arg(certificate).arg("--key").arg(key);
         }
-        let spawned = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
+        let spawned = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
         let mut process = spawned.expect("the mail server can be started");
-        let mut lines = BufReader::new(process.stdout.take().expect("stdout is piped")).lines();
-        let first = lines.next().expect("the mail server tells its port").expect("a line");
-        let first: Value = serde_json::from_str(&first).expect("JSON");
-        let port = first["port"].as_u64().and_then(|port| port.try_into().ok()).expect("a port");
-        let mails = Arc::<(Mutex<Vec<Value>>, Condvar)>::default();
-        let told = Arc::clone(&mails);
-        thread::spawn(move || {
-            for line in lines.map_while(Result::ok) {
-                let mail = serde_json::from_str(&line).expect("JSON");
-                told.0.lock().unwrap_or_else(PoisonError::into_inner).push(mail);
-                told.1.notify_all();
-            }
-        });
-        Some(Self { process, port, security, directory, mails })
+        let stdin = Mutex::new((process.stdin.take().expect("stdin is piped"), 0));
+        let told = Lines::of(process.stdout.take().expect("stdout is piped"));
+        let port = told.wait("its port", |told| told.first()?["port"].as_u64()?.try_into().ok());
+        Some(Self { process, stdin, port, security, directory, told })
     }
 
     /// The settings by which a server sends its mail here.
@@ -118,26 +104,27 @@ impl MailServer {
         settings
     }
 
-    /// All mail for `to` so far.
+    /// All mail for `to` that it has taken so far, none left out that is still on its way from the process.
     pub(crate) fn mails(&self, to: &str) -> Vec<Value> {
-        let mails = self.mails.0.lock().unwrap_or_else(PoisonError::into_inner);
-        mails.iter().filter(|mail| mail["to"][0] == to).cloned().collect()
+        let mark = {
+            let mut stdin = self.stdin.lock().unwrap_or_else(PoisonError::into_inner);
+            stdin.1 += 1;
+            let mark = stdin.1.to_string();
+            writeln!(stdin.0, "{mark}").expect("the mail server runs");
+            mark
+        };
+        self.told.wait("what it was told", |told| {
+            told.iter().any(|line| line["again"] == mark).then(|| {
+                told.iter().filter(|line| line["to"][0] == to).cloned().collect::<Vec<_>>()
+            })
+        })
     }
 
     /// The mail of this number (from 0) for `to`, once it is there.
     pub(crate) fn mail(&self, to: &str, number: usize) -> Value {
-        let until = Instant::now() + PATIENCE;
-        let mut mails = self.mails.0.lock().unwrap_or_else(PoisonError::into_inner);
-        loop {
-            let mut found = mails.iter().filter(|mail| mail["to"][0] == to);
-            if let Some(mail) = found.nth(number) {
-                return mail.clone();
-            }
-            let left = until.saturating_duration_since(Instant::now());
-            assert!(!left.is_zero(), "mail {number} for {to} did not arrive");
-            let waited = self.mails.1.wait_timeout(mails, left);
-            mails = waited.unwrap_or_else(PoisonError::into_inner).0;
-        }
+        self.told.wait(&format!("mail {number} for {to}"), |told| {
+            told.iter().filter(|line| line["to"][0] == to).nth(number).cloned()
+        })
     }
 }
 

@@ -11,6 +11,7 @@ pub(crate) mod offline;
 mod random;
 mod server;
 mod stand_in;
+pub(crate) mod tools;
 mod user;
 
 pub(crate) use bridge::{Bridge, Mood};

@@ -1,0 +1,114 @@
+//! What tests need besides Rust, found or said to be missing, and what such programs tell.
+
+use std::env;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::ChildStdout;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread;
+use std::time::Instant;
+
+use serde_json::Value;
+
+use super::{PATIENCE, runs};
+
+/// The folder of the programs that nobody here wrote the libraries of.
+pub(crate) fn programs() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/e2e")
+}
+
+/// A Python that has this module; `LOGCABIN_E2E_PYTHON` names another than that of `.ci/run`.
+///
+/// # Errors
+/// What is missing.
+pub(crate) fn python(module: &str) -> Result<PathBuf, String> {
+    let python = match env::var_os("LOGCABIN_E2E_PYTHON") {
+        Some(python) => python.into(),
+        None => Path::new(env!("CARGO_MANIFEST_DIR")).join("target/e2e/venv/bin/python"),
+    };
+    if runs(&python.to_string_lossy(), &["-c", &format!("import {module}")]) {
+        Ok(python)
+    } else {
+        Err(format!("{} with {module} is absent", python.display()))
+    }
+}
+
+/// That there is Node.js with this package.
+///
+/// # Errors
+/// What is missing.
+pub(crate) fn node(package: &str) -> Result<(), String> {
+    if !runs("node", &["--version"]) {
+        return Err("node is absent".to_owned());
+    }
+    let is_there = programs().join("node_modules").join(package).is_dir();
+    if is_there { Ok(()) } else { Err(format!("{package} is absent")) }
+}
+
+/// A Chromium; `LOGCABIN_E2E_CHROMIUM` names another than Debian's.
+///
+/// # Errors
+/// What is missing.
+pub(crate) fn chromium() -> Result<String, String> {
+    let chromium =
+        env::var("LOGCABIN_E2E_CHROMIUM").unwrap_or_else(|_| "/usr/bin/chromium".to_owned());
+    if runs(&chromium, &["--version"]) {
+        Ok(chromium)
+    } else {
+        Err(format!("{chromium} is absent"))
+    }
+}
+
+/// What a process tells on its standard output, in lines of JSON.
+pub(crate) struct Lines {
+    told: Arc<(Mutex<Told>, Condvar)>,
+}
+
+#[derive(Default)]
+struct Told {
+    lines: Vec<Value>,
+    /// Nothing more will come.
+    ended: bool,
+}
+
+impl Lines {
+    /// Reads them in a thread of its own.
+    pub(crate) fn of(stdout: ChildStdout) -> Self {
+        let told = Arc::<(Mutex<Told>, Condvar)>::default();
+        let telling = Arc::clone(&told);
+        thread::spawn(move || {
+            let (told, bell) = &*telling;
+            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+                let line = serde_json::from_str(&line);
+                let line = line.unwrap_or_else(|error| panic!("not a line of JSON: {error}"));
+                told.lock().unwrap_or_else(PoisonError::into_inner).lines.push(line);
+                bell.notify_all();
+            }
+            told.lock().unwrap_or_else(PoisonError::into_inner).ended = true;
+            bell.notify_all();
+        });
+        Self { told }
+    }
+
+    /// All lines so far.
+    pub(crate) fn all(&self) -> Vec<Value> {
+        self.told.0.lock().unwrap_or_else(PoisonError::into_inner).lines.clone()
+    }
+
+    /// Waits until something is found in the lines.
+    #[track_caller]
+    pub(crate) fn wait<T>(&self, what: &str, find: impl Fn(&[Value]) -> Option<T>) -> T {
+        let deadline = Instant::now() + PATIENCE;
+        let (told, bell) = &*self.told;
+        let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            if let Some(found) = find(&told.lines) {
+                return found;
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            let can_come = !told.ended && !left.is_zero();
+            assert!(can_come, "never told: {what}; ended: {}, {:#?}", told.ended, told.lines);
+            told = bell.wait_timeout(told, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
