@@ -241,6 +241,29 @@ where
         .expect("logcabin can be started")
 }
 
+/// What the server says that must refuse to start with these settings and arguments.
+#[track_caller]
+pub(crate) fn refused_start(settings: &[(&str, &str)], arguments: &[&str]) -> String {
+    let directory = TempDir::new().expect("a temporary directory");
+    let mut child = logcabin_command()
+        .args(["serve", "--bind", "127.0.0.1:0", "--data-dir"])
+        .arg(directory.path().join("data"))
+        .args(arguments)
+        .envs(settings.iter().copied())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("logcabin can be started");
+    let status = wait(&mut child, READY_WITHIN);
+    let _ = child.kill();
+    let output = child.wait_with_output().expect("logcabin can be waited for");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let status = status.unwrap_or_else(|| panic!("it started with {settings:?}: {said}"));
+    assert!(!status.success(), "{settings:?}: {said}");
+    said
+}
+
 /// As [`run_logcabin`], with something to read on standard input.
 pub(crate) fn run_logcabin_with<I, S>(input: &str, arguments: I) -> Output
 where
@@ -260,7 +283,7 @@ where
 }
 
 /// The program, without the settings of the test's own environment.
-pub(crate) fn logcabin_command() -> Command {
+fn logcabin_command() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_logcabin"));
     without_settings(&mut command);
     command
