@@ -116,7 +116,7 @@ async fn a_taken_or_impossible_name_is_refused_before_authentication() {
     let server = server().await;
     let http = server.http();
     let ann = user(&server, "ann").await;
-    let name = ann.user_id.trim_start_matches('@').split(':').next().unwrap_or_default();
+    let name = ann.localpart();
     let shouted = name.to_ascii_uppercase();
     for (username, errcode) in [
         (name, "M_USER_IN_USE"),
@@ -137,7 +137,7 @@ async fn availability_is_told() {
     let server = server().await;
     let http = server.http();
     let ann = user(&server, "ann").await;
-    let name = ann.user_id.trim_start_matches('@').split(':').next().unwrap_or_default();
+    let name = ann.localpart();
     let path = |name: &str| format!("/register/available?username={name}");
     let free = anonymous(&http, "GET", &path(&unique("free")), None).await;
     assert_eq!(free.ok(), json!({ "available": true }));

@@ -352,7 +352,7 @@ async fn provoke(world: &World, code: &str) -> Answer {
             ann.post("/createRoom", json!({ "room_version": "org.example" })).await
         }
         "M_USER_IN_USE" => {
-            let taken = ann.user_id.trim_start_matches('@').split(':').next().unwrap_or_default();
+            let taken = ann.localpart();
             world.register(taken, PASSWORD).await
         }
         "M_WEAK_PASSWORD" => {

@@ -13,7 +13,7 @@ fn profile(user: &User) -> String {
 async fn a_profile_begins_with_the_localpart_and_is_public() {
     let server = server().await;
     let ann = user(&server, "ann").await;
-    let localpart = ann.user_id.trim_start_matches('@').split(':').next().unwrap_or_default();
+    let localpart = ann.localpart();
     let answer = anonymous(&server.http(), "GET", &profile(&ann), None).await.ok();
     assert_eq!(answer, json!({ "displayname": localpart }));
     let none = anonymous(&server.http(), "GET", "/profile/@none:e2e.test", None).await;

@@ -286,7 +286,7 @@ async fn messages_notify_and_mentions_highlight() {
     let name = format!("/profile/{}/displayname", encode(&bob.user_id));
     bob.put(&name, json!({ "displayname": "Robert *" })).await.ok();
     let since = bob.here().await;
-    let localpart = bob.user_id.trim_start_matches('@').split(':').next().unwrap_or_default();
+    let localpart = bob.localpart();
     let message = |body: &str, mentions: Option<Value>| {
         let mut content = json!({ "msgtype": "m.text", "body": body });
         if let Some(mentions) = mentions {

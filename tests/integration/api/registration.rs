@@ -348,7 +348,7 @@ async fn a_guest_becomes_a_full_user_with_the_same_name() {
     let http = server.http();
     let answer = anonymous(&http, "POST", "/register?kind=guest", Some(&json!({}))).await;
     let guest = User::of(&http, answer);
-    let name = guest.user_id.trim_start_matches('@').split(':').next().unwrap().to_owned();
+    let name = guest.localpart().to_owned();
     let upgrade = |name: Option<&str>, token: &str| {
         let mut body = json!({
             "password": PASSWORD, "guest_access_token": token, "auth": { "type": "m.login.dummy" },

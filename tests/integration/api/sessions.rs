@@ -15,10 +15,6 @@ async fn refresh(http: &Http, refresh_token: &str) -> Answer {
     anonymous(http, "POST", "/refresh", Some(&json!({ "refresh_token": refresh_token }))).await
 }
 
-fn localpart(user: &User) -> &str {
-    user.user_id.trim_start_matches('@').split(':').next().unwrap_or_default()
-}
-
 fn by_password(user: &User) -> Value {
     json!({
         "type": "m.login.password",
@@ -53,7 +49,7 @@ fn with_token(user: &User, body: &Value) -> User {
 async fn a_user_is_named_by_id_or_localpart_in_old_fields_and_new() {
     let server = server().await;
     let ann = user(&server, "ann").await;
-    let (id, local) = (ann.user_id.as_str(), localpart(&ann));
+    let (id, local) = (ann.user_id.as_str(), ann.localpart());
     for mut body in [
         json!({ "identifier": { "type": "m.id.user", "user": id } }),
         json!({ "identifier": { "type": "m.id.user", "user": local } }),
@@ -79,7 +75,7 @@ async fn a_wrong_password_and_an_unknown_user_look_the_same() {
     let mut unknown = by_password(&ann);
     unknown["identifier"]["user"] = "nobody".into();
     let mut foreign = by_password(&ann);
-    foreign["identifier"]["user"] = format!("@{}:elsewhere.test", localpart(&ann)).into();
+    foreign["identifier"]["user"] = format!("@{}:elsewhere.test", ann.localpart()).into();
     let mut by_mail = by_password(&ann);
     by_mail["identifier"] =
         json!({ "type": "m.id.thirdparty", "medium": "email", "address": "ann@example.org" });

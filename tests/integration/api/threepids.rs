@@ -54,7 +54,7 @@ fn form(page: &[u8]) -> String {
 }
 
 async fn add(user: &User, sid: &str, secret: &str) -> Answer {
-    let name = user.user_id.trim_start_matches('@').split(':').next().unwrap_or_default();
+    let name = user.localpart();
     let body = json!({
         "client_secret": secret, "sid": sid,
         "auth": {
@@ -506,7 +506,7 @@ async fn a_forgotten_password_is_set_anew_by_mail() {
     let done = anonymous(&http, "POST", "/account/password", Some(&body)).await;
     assert_eq!(done.ok(), json!({}));
 
-    let name = ann.user_id.trim_start_matches('@').split(':').next().unwrap_or_default().to_owned();
+    let name = ann.localpart().to_owned();
     User::login(&http, &name, "a new and long password").await;
     ann.get("/account/whoami").await.refused(401, "M_UNKNOWN_TOKEN");
     // It has served, and that of another address, or for another purpose, never will.

@@ -57,7 +57,7 @@ async fn a_session_is_bound_to_request_and_user() {
         answer.refused(401, "M_UNAUTHORIZED");
     }
     // By localpart as by full id.
-    let localpart = ann.user_id.trim_start_matches('@').split(':').next().unwrap_or_default();
+    let localpart = ann.localpart();
     ann.request("DELETE", &path, Some(&auth(localpart))).await.ok();
 }
 

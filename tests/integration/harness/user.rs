@@ -63,6 +63,12 @@ impl User {
         }
     }
 
+    /// The part of the user's id before the colon.
+    pub(crate) fn localpart(&self) -> &str {
+        let name = self.user_id.trim_start_matches('@');
+        name.split_once(':').map_or(name, |(localpart, _)| localpart)
+    }
+
     /// A request with this user's token, to `path` under `/_matrix/client/v3`.
     pub(crate) async fn try_request(
         &self,
