@@ -514,6 +514,27 @@ async fn of_what_was_erased_it_is_shown_who_took_it_and_when() {
     assert_eq!(report.erased, 1);
 }
 
+/// Sends each line that is written.
+struct Lines {
+    told: std::sync::mpsc::Sender<String>,
+    begun: Vec<u8>,
+}
+
+impl std::io::Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.begun.extend_from_slice(bytes);
+        while let Some(end) = self.begun.iter().position(|byte| *byte == b'\n') {
+            let line: Vec<u8> = self.begun.drain(..=end).collect();
+            self.told.send(String::from_utf8(line).unwrap()).map_err(std::io::Error::other)?;
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tail_follows_a_running_server_until_it_stops() {
     let directory = tempfile::tempdir().unwrap();
@@ -530,24 +551,27 @@ async fn a_tail_follows_a_running_server_until_it_stops() {
     assert_eq!(mode & 0o777, 0o600);
 
     let source = place(&data_dir);
+    let (told, lines) = std::sync::mpsc::channel();
     let tail = std::thread::spawn(move || {
-        let mut text = Vec::new();
         let question = Question::Tail { last: Some(1), follow: true };
-        run(&source, &question, &mut Output::for_programs(&mut text)).unwrap();
-        String::from_utf8(text).unwrap()
+        let mut writer = Lines { told, begun: Vec::new() };
+        run(&source, &question, &mut Output::for_programs(&mut writer)).unwrap();
     });
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    let next = || {
+        let line = lines.recv_timeout(Duration::from_secs(60)).expect("the tail tells a line");
+        serde_json::from_str::<Value>(&line).unwrap()["text"].clone()
+    };
+    // It follows by now: what it begins with is there.
+    assert_eq!(next(), "Verandah it is.");
     let ann = OwnedUserId::try_from("@ann:cabin.example").unwrap();
     for body in ["one", "two", "three"] {
         cabin.say(&filled.room, &ann, body).await;
+        assert_eq!(next(), body);
     }
-    tokio::time::sleep(Duration::from_millis(300)).await;
     drop(stop);
     served.await.unwrap();
-    let text = tokio::task::spawn_blocking(|| tail.join().unwrap()).await.unwrap();
-    let texts: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    let texts: Vec<_> = texts.iter().map(|record| record["text"].as_str().unwrap()).collect();
-    assert_eq!(texts, ["Verandah it is.", "one", "two", "three"]);
+    tokio::task::spawn_blocking(|| tail.join().unwrap()).await.unwrap();
+    assert_eq!(lines.try_iter().collect::<Vec<_>>(), [""; 0]);
     cabin.close();
 }
 
