@@ -108,11 +108,10 @@ impl Client {
         } });
         let filter: Filter = serde_json::from_value(definition).unwrap();
         Request {
-            since: self.since,
             full_state: sync.full_state,
             use_state_after: self.state_after,
             filter: SyncFilter::new(filter, 10, 1000),
-            epoch: Default::default(),
+            ..plain(self.since)
         }
     }
 
@@ -166,6 +165,17 @@ fn member_event(world: &World, room_id: &str, user_id: &str) -> Option<String> {
     Some(world.engine.events().get(member).unwrap()?.event_id.to_string())
 }
 
+/// What a client asks that wants nothing special.
+fn plain(since: Option<Offset>) -> Request {
+    Request {
+        since,
+        full_state: false,
+        use_state_after: false,
+        filter: SyncFilter::new(Filter::default(), 10, 1000),
+        epoch: Default::default(),
+    }
+}
+
 fn answer(
     world: &World,
     session: Offset,
@@ -173,18 +183,23 @@ fn answer(
     request: &Request,
     known: &KnownMembers,
 ) -> Value {
+    let at = world.engine.head().offset();
+    let of = (world.engine.state(), world.engine.events());
+    answer_as_of(at, of, session, user_id, request, known)
+}
+
+fn answer_as_of(
+    at: Offset,
+    (state, events): (&State, &EventStore),
+    session: Offset,
+    user_id: &UserId,
+    request: &Request,
+    known: &KnownMembers,
+) -> Value {
     let device_id: OwnedDeviceId = <&DeviceId>::from("D0").to_owned();
-    let view = View {
-        state: world.engine.state(),
-        events: world.engine.events(),
-        viewer: Viewer {
-            user_id,
-            device_id: &device_id,
-            session,
-            at: world.engine.head().offset(),
-            now_ms: 1_700_000_000_000,
-        },
-    };
+    let now_ms = 1_700_000_000_000;
+    let viewer = Viewer { user_id, device_id: &device_id, session, at, now_ms };
+    let view = View { state, events, viewer };
     let memory = Memory { members: known, unread: &Unread::default() };
     serde_json::to_value(respond(&view, request, memory).unwrap()).unwrap()
 }
@@ -328,30 +343,14 @@ fn a_sync_holds_no_account_while_it_reads_the_log() {
             drop(state.apply(&record).unwrap());
         }
         let user_id = user_id(0);
-        let device_id: OwnedDeviceId = <&DeviceId>::from("D0").to_owned();
         for since in [None, Some(Offset::new(1)), Some(state.applied().prev())] {
             let (log, of) = (Arc::clone(&world.log), user_id.clone());
             let log = Unlocked { log, state: Arc::clone(&state), user_id: of };
             let events = EventStore::new(Arc::new(log) as Arc<dyn Log>, 1 << 20);
-            let viewer = Viewer {
-                user_id: &user_id,
-                device_id: &device_id,
-                session: Offset::new(1),
-                at: state.applied(),
-                now_ms: 1_700_000_000_000,
-            };
-            let view = View { state: &state, events: &events, viewer };
-            let request = Request {
-                since,
-                full_state: false,
-                use_state_after: false,
-                filter: SyncFilter::new(Filter::default(), 10, 1000),
-                epoch: Default::default(),
-            };
-            let (known, unread) = (KnownMembers::new(1 << 20), Unread::default());
-            let memory = Memory { members: &known, unread: &unread };
-            let answer = respond(&view, &request, memory).unwrap();
-            let answer = serde_json::to_value(answer).unwrap();
+            let (session, known) = (Offset::new(1), KnownMembers::new(1 << 20));
+            let at = state.applied();
+            let answer =
+                answer_as_of(at, (&state, &events), session, &user_id, &plain(since), &known);
             assert!(!answer["rooms"]["join"].as_object().unwrap().is_empty(), "{answer}");
         }
     });
@@ -391,14 +390,7 @@ fn the_auditor_knows_of_ignored_users_and_of_what_was_deleted() {
         let known = KnownMembers::new(1 << 20);
         for since in [None, Some(before), Some(middle)] {
             let asked = Asked { since, to, ..Asked::default() };
-            let request = Request {
-                since,
-                full_state: false,
-                use_state_after: false,
-                filter: SyncFilter::new(Filter::default(), 10, 1000),
-                epoch: Default::default(),
-            };
-            let answer = answer(&world, Offset::new(1), &ann, &request, &known);
+            let answer = answer(&world, Offset::new(1), &ann, &plain(since), &known);
             assert_eq!(ledger.check(&asked, &answer), [], "since {since:?}: {answer:#}");
         }
     });
@@ -427,13 +419,7 @@ fn what_is_left_out_or_made_up_is_found() {
         let known = KnownMembers::new(1 << 20);
         let asked =
             Asked { since: Some(before), to: world.engine.head().offset(), ..Asked::default() };
-        let request = Request {
-            since: Some(before),
-            full_state: false,
-            use_state_after: false,
-            filter: SyncFilter::new(Filter::default(), 10, 1000),
-            epoch: Default::default(),
-        };
+        let request = plain(Some(before));
         let right = answer(&world, Offset::new(1), &ann, &request, &known);
         let ledger = ledger(&world, &ann);
         assert_eq!(ledger.check(&asked, &right), []);
