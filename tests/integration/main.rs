@@ -10,6 +10,7 @@
 //! - `erasure`: what was redacted leaves the disk.
 //! - `pages`: the pages for browsers, in Chromium.
 //! - `operations`: a directory in use, a full disk, a restore.
+//! - `readme`: what the README tells newcomers to type.
 //! - `brute_force`: what others notice of somebody who tries passwords (a measurement).
 //! - `sso`: people log in by another service and on the login page, in a browser.
 //! - `archive`: with the log deleted, a data directory is rebuilt from the archive alone.
@@ -27,4 +28,5 @@ mod harness;
 mod load;
 mod operations;
 mod pages;
+mod readme;
 mod sso;
