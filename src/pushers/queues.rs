@@ -93,6 +93,11 @@ impl Queues {
         self.0.remove(&pusher);
     }
 
+    /// Forgets all pushers but those that are `there`.
+    pub(super) fn keep(&mut self, there: impl Fn(Offset) -> bool) {
+        self.0.retain(|pusher, _| there(*pusher));
+    }
+
     /// The count that a pusher was told last.
     pub(super) fn unread(&self, pusher: Offset) -> Option<u64> {
         self.0.get(&pusher)?.unread
