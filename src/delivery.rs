@@ -259,7 +259,7 @@ mod tests {
     use super::*;
     use crate::{
         clock::Clock,
-        decide::{account::Register, ephemeral::Gather},
+        decide::account::Register,
         engine::Options,
         log::{Log, memory::MemoryLog},
         record::command::AccountKind,
@@ -325,13 +325,7 @@ mod tests {
     }
 
     async fn open(log: &Arc<dyn Log>) -> Arc<Engine> {
-        let options = Options {
-            server_name: "test".try_into().unwrap(),
-            event_cache_bytes: 1 << 20,
-            gather: Gather::default(),
-            clock: Clock::manual(1),
-            accounts: crate::decide::account::AccountLimit::default(),
-        };
+        let options = Options::small(Clock::manual(1));
         Arc::new(Engine::open(Arc::clone(log), options).await.unwrap())
     }
 

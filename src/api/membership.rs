@@ -29,7 +29,7 @@ use super::{Server, appservice, at_length, json, timeline::readable_as_of};
 use crate::{
     decide::{
         canonical,
-        membership::{Change, ChangeMembership, ForgetRoom},
+        membership::{Change, ChangeMembership, ForgetRoom, LeaveAndForget},
     },
     events::{EventForm, as_shown, to_raw},
     http::{ApiError, Cx, ErrorCode},
@@ -45,7 +45,20 @@ async fn change(
     reason: Option<String>,
     third_party_signed: Option<CanonicalJsonObject>,
 ) -> Result<(), ApiError> {
-    let proposal = ChangeMembership {
+    let proposal = proposal(cx, room_id, target, change, reason, third_party_signed);
+    drop(cx.propose(proposal).await?.into_inner());
+    Ok(())
+}
+
+fn proposal(
+    cx: &Cx<Server>,
+    room_id: OwnedRoomId,
+    target: OwnedUserId,
+    change: Change,
+    reason: Option<String>,
+    third_party_signed: Option<CanonicalJsonObject>,
+) -> ChangeMembership {
+    ChangeMembership {
         room_id,
         sender: cx.caller.user_id.clone(),
         target,
@@ -54,9 +67,7 @@ async fn change(
         is_direct: false,
         third_party_signed,
         ts: cx.app.now(),
-    };
-    drop(cx.propose(proposal).await?.into_inner());
-    Ok(())
+    }
 }
 
 /// Whether there is such a user to invite.
@@ -111,11 +122,14 @@ pub(super) async fn leave(
     cx: Cx<Server>,
     request: leave_room::Request,
 ) -> Result<leave_room::Response, ApiError> {
-    let (room_id, user_id) = (request.room_id, cx.caller.user_id.clone());
-    change(&cx, room_id.clone(), user_id.clone(), Change::Leave, request.reason, None).await?;
-    if cx.app.config.accounts.forget_on_leave {
-        cx.propose(ForgetRoom { user_id, room_id }).await?.into_inner();
-    }
+    let user_id = cx.caller.user_id.clone();
+    let leave = proposal(&cx, request.room_id, user_id, Change::Leave, request.reason, None);
+    let left = if cx.app.config.accounts.forget_on_leave {
+        cx.propose(LeaveAndForget(leave)).await?
+    } else {
+        cx.propose(leave).await?
+    };
+    drop(left.into_inner());
     Ok(leave_room::Response::new())
 }
 

@@ -209,7 +209,7 @@ async fn guest(app: &Server, token: &str, username: Option<&str>) -> Result<Owne
         ErrorCode::UnknownToken { .. } => ApiError::forbidden("This is no guest's access token."),
         _ => error,
     };
-    let user_id = session::of_token(app, token).await.map_err(forbidden)?.user_id;
+    let user_id = session::of_token(app, TokenHash::of(token)).await.map_err(forbidden)?.user_id;
     let account = app.engine.state().accounts.get(&user_id);
     if !account.is_some_and(|account| account.read().kind == AccountKind::Guest) {
         return Err(ApiError::forbidden("This is no guest's access token."));

@@ -25,7 +25,8 @@ pub(super) async fn authenticate(
     token: &str,
     uri: &http::Uri,
 ) -> Result<Session, ApiError> {
-    match app.services.by_token(&TokenHash::of(token)) {
+    let token = TokenHash::of(token);
+    match app.services.by_token(&token) {
         Some(service) => assert_identity(app, service, uri),
         None => of_token(app, token).await,
     }
@@ -33,9 +34,8 @@ pub(super) async fn authenticate(
 
 /// The session of a device's access token. The first use of a refreshed token ends the tokens before it,
 /// which is recorded before the request goes on.
-pub(super) async fn of_token(app: &Server, token: &str) -> Result<Session, ApiError> {
-    let hash = TokenHash::of(token);
-    let found = app.engine.state().accounts.access_token(&hash);
+pub(super) async fn of_token(app: &Server, token: TokenHash) -> Result<Session, ApiError> {
+    let found = app.engine.state().accounts.access_token(&token);
     let TokenUse { owner, session, expires_ms, login_ms, unconfirmed, .. } =
         found.ok_or_else(|| ApiError::unknown_token(false))?;
     if is_over(app, [expires_ms, app.config.tokens.session_lifetime_seconds.end_ms(login_ms)]) {
@@ -50,7 +50,7 @@ pub(super) async fn of_token(app: &Server, token: &str) -> Result<Session, ApiEr
         let confirm = ConfirmTokens {
             user_id: owner.user_id.clone(),
             device_id: owner.device_id.clone(),
-            used: hash,
+            used: token,
         };
         match app.engine.propose(origin, confirm).await {
             Ok(confirmed) => confirmed.into_inner(),

@@ -89,7 +89,10 @@ impl Questions {
         }
         let (tries, pause) = limits::APPSERVICE_TRIES;
         let asking = async {
-            for _ in 0..tries {
+            for attempt in 0..tries {
+                if attempt > 0 {
+                    sleep(pause).await;
+                }
                 match self.question(service, Request::get(path)).await {
                     Ok(answer) if !answer.status.is_server_error() => return Asked::Answered,
                     Ok(answer) => {
@@ -97,7 +100,6 @@ impl Questions {
                     }
                     Err(error) => tracing::debug!(service = service.id, %error, "asked in vain"),
                 }
-                sleep(pause).await;
             }
             Asked::NoAnswer
         };

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use ruma::{OwnedDeviceId, OwnedUserId, UserId, events::TimelineEventType};
-use serde_json::{Map, Value, json, value::RawValue};
+use serde_json::{Value, json, value::RawValue};
 
 use super::{
     Service,
@@ -37,13 +37,14 @@ pub(super) fn pack(
     now_ms: u64,
 ) -> Result<Parcel, ReadError> {
     let time_ms = env.events.time_of(up_to)?.unwrap_or(now_ms);
-    let mut body = Map::new();
+    // Raw, as the events are: they are not taken apart for it.
+    let mut body: BTreeMap<String, Box<RawValue>> = BTreeMap::new();
     let mut events = Vec::with_capacity(found.events.len());
     for event in found.events {
         events.extend(client_event(env, service, event, up_to, time_ms)?);
     }
-    body.insert("events".to_owned(), json!(events));
-    let mut put = |name: &str, old: &str, value: Value, both: bool| {
+    body.insert("events".to_owned(), to_raw(&events));
+    let mut put = |name: &str, old: &str, value: Box<RawValue>, both: bool| {
         if both {
             body.insert(format!("{old}.{name}"), value.clone());
         }
@@ -51,26 +52,26 @@ pub(super) fn pack(
     };
     if !found.passing.is_empty() {
         let passing = found.passing.into_iter().map(|passing| match passing {
-            Passing::Event(event) => json!(event),
+            Passing::Event(event) => event,
             Passing::Typing(room_id) => {
                 let typing = env.state.rooms.get(&room_id).map(|room| room.typing().0);
                 let typing = typing.unwrap_or_default().into_iter();
                 let typing = typing.filter(|(_, until_ms)| *until_ms > now_ms);
                 let user_ids: Vec<_> = typing.map(|(user_id, _)| user_id).collect();
                 let content = json!({ "user_ids": user_ids });
-                json!({ "type": "m.typing", "room_id": room_id, "content": content })
+                to_raw(&json!({ "type": "m.typing", "room_id": room_id, "content": content }))
             }
         });
-        put("ephemeral", MSC2409, passing.collect(), service.old_names);
+        put("ephemeral", MSC2409, to_raw(&passing.collect::<Vec<_>>()), service.old_names);
     }
     let mut received: BTreeMap<(OwnedUserId, OwnedDeviceId), Offset> = BTreeMap::new();
     if !found.to_device.is_empty() {
         let messages = found.to_device.into_iter().map(|to| {
             received.insert((to.user_id, to.device_id), to.offset);
-            json!(to.message)
+            to.message
         });
         // Those who take them know them by this name only; the other one is what it is to become.
-        put("to_device", MSC2409, messages.collect(), true);
+        put("to_device", MSC2409, to_raw(&messages.collect::<Vec<_>>()), true);
     }
     let mut devices: Vec<_> = received.keys().cloned().collect();
     devices.extend(found.key_counts);
@@ -86,16 +87,17 @@ pub(super) fn pack(
             counts.entry(user_id.clone()).or_default().insert(device_id.clone(), left);
             fallback.entry(user_id).or_default().insert(device_id, unused);
         }
-        put("device_one_time_keys_count", MSC3202, json!(counts), true);
-        put("device_unused_fallback_key_types", MSC3202, json!(fallback), true);
+        put("device_one_time_keys_count", MSC3202, to_raw(&counts), true);
+        put("device_unused_fallback_key_types", MSC3202, to_raw(&fallback), true);
     }
     if !found.devices_changed.is_empty() || !found.devices_left.is_empty() {
         let lists = json!({ "changed": found.devices_changed, "left": found.devices_left });
-        put("device_lists", MSC3202, lists, true);
+        put("device_lists", MSC3202, to_raw(&lists), true);
     }
     let received =
         received.into_iter().map(|((user, device), offset)| (user, device, offset)).collect();
-    Ok(Parcel { body: to_raw(&body).get().to_owned().into(), received })
+    let body = Box::<str>::from(to_raw(&body)).into_boxed_bytes().into();
+    Ok(Parcel { body, received })
 }
 
 type ByDevice = BTreeMap<OwnedUserId, BTreeMap<OwnedDeviceId, Value>>;

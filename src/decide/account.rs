@@ -107,13 +107,30 @@ impl Met {
         token.map_or_else(|| Stream::user(user_id), Stream::registration_token)
     }
 
-    fn claim_addresses(&self, turn: &mut Turn<'_>, user_id: &OwnedUserId) -> Result<(), Refusal> {
-        self.threepids.iter().try_for_each(|validated| validated.claim(turn, user_id))
+    /// Adds what the newcomer begins with, after the record that lets them in.
+    fn begin(
+        &self,
+        turn: &mut Turn<'_>,
+        user_id: &OwnedUserId,
+        display_name: Option<&str>,
+        login: Option<&Login>,
+    ) -> Result<(), Refusal> {
+        for validated in &self.threepids {
+            validated.claim(turn, user_id)?;
+        }
+        let stream = Stream::user(user_id);
+        if let Some(name) = display_name {
+            let (user_id, field) = (user_id.clone(), "displayname".to_owned());
+            turn.append(stream.clone(), ProfileSet { user_id, field, value: Some(name.into()) });
+        }
+        if let Some(login) = login {
+            turn.append(stream, login.command());
+        }
+        Ok(())
     }
 
-    fn check(&self, turn: &mut Turn<'_>, user_id: &UserId) -> Result<(), Refusal> {
+    fn check(&self, turn: &Turn<'_>) -> Result<(), Refusal> {
         let Some(token) = &self.requirements.registration_token else { return Ok(()) };
-        turn.rests_on(Stream::user(user_id));
         let token = turn.env.state.registration_tokens.get(token);
         let good = token.is_some_and(|token| token.is_good(self.now_ms));
         if good { Ok(()) } else { Err(Refusal::RegistrationToken) }
@@ -155,34 +172,22 @@ impl Proposal for Register {
     }
 
     fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
+        // First, and then the look: others may take the name under another token meanwhile.
+        turn.rests_on(Stream::user(&self.user_id));
         if turn.env.state.accounts.contains(&self.user_id) {
             return Err(Refusal::UserInUse);
         }
         turn.env.accounts.check(&turn.env.state.accounts)?;
-        self.met.check(turn, &self.user_id)?;
-        let stream = Stream::user(&self.user_id);
-        turn.append(
-            stream.clone(),
-            UserRegister {
-                user_id: self.user_id.clone(),
-                kind: self.kind,
-                password: self.password.clone(),
-                met: self.met.requirements.clone(),
-            },
-        );
-        self.met.claim_addresses(turn, &self.user_id)?;
-        if let Some(name) = &self.display_name {
-            let user_id = self.user_id.clone();
-            let value = Some(serde_json::Value::String(name.clone()));
-            turn.append(
-                stream.clone(),
-                ProfileSet { user_id, field: "displayname".to_owned(), value },
-            );
-        }
-        if let Some(login) = &self.login {
-            turn.append(stream, login.command());
-        }
-        Ok(())
+        self.met.check(turn)?;
+        let Self { user_id, kind, password, display_name, login, met } = self;
+        let register = UserRegister {
+            user_id: user_id.clone(),
+            kind: *kind,
+            password: password.clone(),
+            met: met.requirements.clone(),
+        };
+        turn.append(Stream::user(user_id), register);
+        met.begin(turn, user_id, display_name.as_deref(), login.as_ref())
     }
 }
 
@@ -194,26 +199,25 @@ impl Proposal for UpgradeGuest {
     }
 
     fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
-        self.met.check(turn, &self.user_id)?;
+        turn.rests_on(Stream::user(&self.user_id));
         let account = turn.env.state.accounts.get(&self.user_id).ok_or_else(no_account)?;
-        // Of two upgrades at once, one comes too late.
-        if account.read().kind != AccountKind::Guest {
-            return Err(Refusal::UserInUse);
+        {
+            let account = account.read();
+            may_have_a_session(account.standing)?;
+            // Of two upgrades at once, one comes too late.
+            if account.kind != AccountKind::Guest {
+                return Err(Refusal::UserInUse);
+            }
         }
-        let stream = Stream::user(&self.user_id);
-        turn.append(
-            stream.clone(),
-            UserUpgrade {
-                user_id: self.user_id.clone(),
-                password: self.password.clone(),
-                met: self.met.requirements.clone(),
-            },
-        );
-        self.met.claim_addresses(turn, &self.user_id)?;
-        if let Some(login) = &self.login {
-            turn.append(stream, login.command());
-        }
-        Ok(())
+        self.met.check(turn)?;
+        let Self { user_id, password, login, met } = self;
+        let upgrade = UserUpgrade {
+            user_id: user_id.clone(),
+            password: password.clone(),
+            met: met.requirements.clone(),
+        };
+        turn.append(Stream::user(user_id), upgrade);
+        met.begin(turn, user_id, None, login.as_ref())
     }
 }
 
@@ -794,5 +798,73 @@ impl Proposal for CreateFilter {
             );
         }
         Ok(filter_id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::{
+        clock::Clock,
+        decide::status::SetStatus,
+        engine::{Engine, Options, Rejected},
+        log::memory::MemoryLog,
+        record::Origin,
+    };
+
+    async fn engine() -> Engine {
+        let clock = Clock::manual(1);
+        let log = Arc::new(MemoryLog::new(clock.clone()));
+        Engine::open(log, Options::small(clock)).await.unwrap()
+    }
+
+    fn ann() -> OwnedUserId {
+        "@ann:test".try_into().unwrap()
+    }
+
+    fn register(kind: AccountKind, met: Met) -> Register {
+        let (password, display_name, login) = (None, None, None);
+        Register { user_id: ann(), kind, password, display_name, login, met }
+    }
+
+    #[tokio::test]
+    async fn a_registration_with_a_token_rests_on_the_name_before_it_looks_whether_it_is_free() {
+        let engine = engine().await;
+        let first = register(AccountKind::User, Met::default());
+        engine.propose(Origin::server(), first).await.unwrap().into_inner();
+        let requirements = Requirements {
+            registration_token: Some(TokenHash::of("token")),
+            ..Requirements::default()
+        };
+        let late = register(AccountKind::User, Met { requirements, ..Met::default() });
+        assert_ne!(late.stream(), Stream::user(&ann()));
+        let mut turn = Turn::new(engine.env(), &late.stream());
+        assert!(matches!(late.decide(&mut turn), Err(Refusal::UserInUse)));
+        let rests_on: Vec<_> = turn.batch.expect.iter().map(|(stream, _)| stream).collect();
+        assert!(rests_on.contains(&&Stream::user(&ann())), "{rests_on:?}");
+    }
+
+    #[tokio::test]
+    async fn a_locked_guest_does_not_become_a_full_user() {
+        let engine = engine().await;
+        let guest = register(AccountKind::Guest, Met::default());
+        engine.propose(Origin::server(), guest).await.unwrap().into_inner();
+        let upgrade =
+            || UpgradeGuest { user_id: ann(), password: None, login: None, met: Met::default() };
+        let lock = |locked| SetStatus {
+            user_id: ann(),
+            admin: None,
+            locked: Some(locked),
+            suspended: None,
+            reason: None,
+        };
+        engine.propose(Origin::server(), lock(true)).await.unwrap().into_inner();
+        let refused = engine.propose(Origin::server(), upgrade()).await.unwrap_err();
+        assert!(matches!(refused, Rejected::Refused(Refusal::UserLocked)), "{refused:?}");
+        engine.propose(Origin::server(), lock(false)).await.unwrap().into_inner();
+        engine.propose(Origin::server(), upgrade()).await.unwrap().into_inner();
+        assert!(!engine.state().accounts.is_guest(&ann()));
     }
 }

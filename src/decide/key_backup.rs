@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ruma::{OwnedRoomId, OwnedUserId};
+use ruma::{OwnedRoomId, OwnedUserId, UserId};
 use serde_json::value::RawValue;
 
 use super::{Proposal, Refusal, Turn};
@@ -12,10 +12,23 @@ use crate::{
         Stream,
         command::{BackedUpKey, KeyBackupDelete, KeyBackupPut, KeyBackupRemove, KeyBackupSet},
     },
+    state::backups::{Backup, UserBackups},
 };
 
 fn no_backup() -> Refusal {
     Refusal::NotFound("There is no such backup.".to_owned())
+}
+
+/// What `look` sees of a backup, and of all of its user's.
+fn with_backup<T>(
+    turn: &Turn<'_>,
+    user_id: &UserId,
+    version: u64,
+    look: impl FnOnce(&UserBackups, &Backup) -> Result<T, Refusal>,
+) -> Result<T, Refusal> {
+    let backups = turn.env.state.backups.get(user_id).ok_or_else(no_backup)?;
+    let backups = backups.read();
+    look(&backups, backups.get(version).ok_or_else(no_backup)?)
 }
 
 /// Begin a backup, or change what vouches for one.
@@ -85,8 +98,7 @@ impl Proposal for DeleteBackup {
     }
 
     fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
-        let backups = turn.env.state.backups.get(&self.user_id).ok_or_else(no_backup)?;
-        backups.read().get(self.version).ok_or_else(no_backup)?;
+        with_backup(turn, &self.user_id, self.version, |_, _| Ok(()))?;
         let (user_id, version) = (self.user_id.clone(), self.version);
         turn.append(self.stream(), KeyBackupDelete { user_id, version });
         Ok(())
@@ -112,19 +124,29 @@ impl Proposal for PutKeys {
     }
 
     fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
-        let backups = turn.env.state.backups.get(&self.user_id).ok_or_else(no_backup)?;
-        let backups = backups.read();
-        let backup = backups.get(self.version).ok_or_else(no_backup)?;
-        let current = backups.current().filter(|current| *current != self.version);
-        if let Some(current) = current {
-            return Err(Refusal::WrongBackup { current });
+        let puts = with_backup(turn, &self.user_id, self.version, |backups, backup| match backups
+            .current()
+            .filter(|current| *current != self.version)
+        {
+            Some(current) => Err(Refusal::WrongBackup { current }),
+            None => Ok(self.better_than(backup)),
+        })?;
+        for put in puts {
+            turn.append(self.stream(), put);
         }
+        Ok(())
+    }
+}
+
+impl PutKeys {
+    /// The keys that are better than what the backup holds, in records of a bounded size.
+    fn better_than(&self, backup: &Backup) -> Vec<KeyBackupPut> {
         let empty = || KeyBackupPut {
             user_id: self.user_id.clone(),
             version: self.version,
             rooms: BTreeMap::new(),
         };
-        let (mut put, mut bytes) = (empty(), 0);
+        let (mut puts, mut put, mut bytes) = (Vec::new(), empty(), 0);
         for (room_id, sessions) in &self.rooms {
             for (session_id, key) in sessions {
                 let known = backup.key(room_id, session_id);
@@ -134,7 +156,7 @@ impl Proposal for PutKeys {
                 // With what is around it; the room is counted for each.
                 let size = key.session_data.get().len() + 8 * limits::IDENTIFIER_BYTES;
                 if bytes + size > limits::KEY_BACKUP_RECORD_BYTES && bytes > 0 {
-                    turn.append(self.stream(), std::mem::replace(&mut put, empty()));
+                    puts.push(std::mem::replace(&mut put, empty()));
                     bytes = 0;
                 }
                 bytes += size;
@@ -142,11 +164,10 @@ impl Proposal for PutKeys {
                 room.insert(session_id.clone(), key.clone());
             }
         }
-        drop(backups);
         if !put.rooms.is_empty() {
-            turn.append(self.stream(), put);
+            puts.push(put);
         }
-        Ok(())
+        puts
     }
 }
 
@@ -171,14 +192,11 @@ impl Proposal for RemoveKeys {
     }
 
     fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
-        let backups = turn.env.state.backups.get(&self.user_id).ok_or_else(no_backup)?;
-        let backups = backups.read();
-        let backup = backups.get(self.version).ok_or_else(no_backup)?;
-        let mut keys = backup.keys(self.room_id.as_deref(), self.session_id.as_deref());
-        let is_empty = keys.next().is_none();
-        drop(keys);
-        drop(backups);
-        if !is_empty {
+        let holds_any = with_backup(turn, &self.user_id, self.version, |_, backup| {
+            let mut keys = backup.keys(self.room_id.as_deref(), self.session_id.as_deref());
+            Ok(keys.next().is_some())
+        })?;
+        if holds_any {
             turn.append(
                 self.stream(),
                 KeyBackupRemove {

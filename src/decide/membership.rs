@@ -332,6 +332,36 @@ pub(super) fn member_content(
     content
 }
 
+/// Leave a room, and forget it with that: both or neither.
+#[derive(Clone, Debug)]
+pub struct LeaveAndForget(pub ChangeMembership);
+
+impl Proposal for LeaveAndForget {
+    type Outcome = Changed;
+
+    fn stream(&self) -> Stream {
+        self.0.stream()
+    }
+
+    fn shares_turn(&self) -> bool {
+        // Whether it is forgotten already is looked up in the state.
+        false
+    }
+
+    fn decide(&self, turn: &mut Turn<'_>) -> Result<Changed, Refusal> {
+        let ChangeMembership { room_id, target, .. } = &self.0;
+        turn.rests_on(Stream::user(target));
+        let changed = self.0.decide(turn)?;
+        let part = turn.env.state.memberships.part(target, room_id);
+        let is_forgotten = part.is_some_and(|part| part.forgotten.latest() == Some(&true));
+        if changed != Changed::Already || !is_forgotten {
+            let (user_id, room_id) = (target.clone(), room_id.clone());
+            turn.append(Stream::user(target), RoomForget { user_id, room_id });
+        }
+        Ok(changed)
+    }
+}
+
 /// Forget a room that one has left.
 #[derive(Clone, Debug)]
 pub struct ForgetRoom {

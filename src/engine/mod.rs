@@ -120,6 +120,20 @@ pub struct Options {
     pub clock: Clock,
 }
 
+#[cfg(test)]
+impl Options {
+    /// Those of a small server with this clock, whose name is `test`.
+    pub(crate) fn small(clock: Clock) -> Self {
+        Self {
+            server_name: "test".try_into().expect("a server name"),
+            event_cache_bytes: 1 << 20,
+            gather: Gather::default(),
+            accounts: AccountLimit::default(),
+            clock,
+        }
+    }
+}
+
 /// The one way to change anything.
 #[derive(Debug)]
 pub struct Engine {

@@ -3,12 +3,13 @@
 
 use std::{collections::HashMap, net::IpAddr, time::Duration};
 
-use ruma::{OwnedDeviceId, OwnedUserId};
+use ruma::OwnedUserId;
 
 use super::{ApiError, Class, Session};
 use crate::{
     config::{OwnRate, RateLimits, UserRate},
     rate::{Limiter, Rate, household},
+    record::Offset,
 };
 
 /// The rate limiters.
@@ -18,7 +19,8 @@ struct Limiters {
     /// Users with a limit of their own, or (`None`) without any.
     own: HashMap<OwnedUserId, Option<Limiter<()>>>,
     classes: HashMap<Class, Limiter<Who>>,
-    devices: Limiter<(OwnedUserId, OwnedDeviceId)>,
+    /// By the session: it is the device's, and takes no copy of names to look for.
+    devices: Limiter<Offset>,
     /// Users and addresses have rates of their own.
     users: Limiter<Who>,
     addresses: Limiter<Who>,
@@ -79,7 +81,7 @@ impl Limiters {
             return own.as_ref().map_or(Ok(()), |limiter| limiter.take(&()));
         }
         // The device first: one that runs wild takes nothing from the user's others.
-        self.devices.take(&(session.user_id.clone(), session.device_id.clone()))?;
+        self.devices.take(&session.session)?;
         let who = Who::User(session.user_id.clone());
         self.users.take(&who)?;
         self.take_of_class(class, &who)
@@ -95,15 +97,17 @@ mod tests {
     use ruma::user_id;
 
     use super::*;
-    use crate::record::Offset;
 
     const HERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
 
     fn session(user_id: &ruma::UserId, device_id: &str) -> Session {
+        let names = [user_id.localpart(), device_id].concat();
         Session {
             user_id: user_id.to_owned(),
             device_id: device_id.into(),
-            session: Offset::new(1),
+            session: Offset::new(
+                names.bytes().fold(0, |number, byte| number << 8 | u64::from(byte)),
+            ),
             service: None,
         }
     }

@@ -13,8 +13,9 @@
 //!
 //! Each pusher tells one thing after another, in the order of the log; what its gateway does not take is
 //! tried again, later and later, until it is too old. How far all have come is noted some time after
-//! something arrived, and when the server stops. After that nothing is told twice; if it was killed, what
-//! arrived since the last note is told again, with the same event ids. Nothing is left out.
+//! something arrived, and when the server stops, if something arrived since the last note. After that
+//! nothing is told twice; if it was killed, what arrived since the last note is told again, with the same
+//! event ids. Nothing is left out. While there are no pushers, nothing is noted.
 //!
 //! That something was read is told as a count alone. It is not noted: a restart at that very moment leaves
 //! it to the next notification.
@@ -91,7 +92,7 @@ struct Follower {
     told: Offset,
     /// How far those had been told.
     behind: HashMap<Offset, Offset>,
-    /// What was noted last.
+    /// What was noted last, or need not be.
     noted: Offset,
     /// When what was done is to be noted.
     note_due: Option<Instant>,
@@ -160,7 +161,10 @@ impl Pushers {
         // Nobody begins to tell anything any more; what is under way is given the time to arrive.
         let under_way = self.at_once.acquire_many(limits::PUSHES_AT_ONCE);
         let _ = timeout(limits::OUTBOUND_TIMEOUT, under_way).await;
-        self.note(&mut follower).await;
+        let is_news = self.progress.notified().now_or_never().is_some();
+        if is_news || follower.note_due.is_some() {
+            self.note(&mut follower).await;
+        }
     }
 
     fn begin(&self) -> Follower {
@@ -186,8 +190,8 @@ impl Pushers {
         let head = self.engine.head().offset();
         while follower.at < head && !self.shutdown.is_given() {
             if self.engine.state().pushers.is_empty() {
-                // Those that come are told of what comes after them.
-                follower.at = head;
+                // Those that come are told of what comes after them: it need not be noted either.
+                (follower.at, follower.noted) = (head, head);
                 break;
             }
             let records = self.engine.log().read(follower.at.next(), limits::DELIVERY_RECORDS)?;
@@ -303,7 +307,6 @@ impl Pushers {
             let Some(item) = self.queues.lock().next(since) else { return };
             let Some(pusher) = self.engine.state().pushers.get(since) else {
                 self.queues.lock().forget(since);
-                self.progress.notify_one();
                 return;
             };
             if self.shutdown.is_given() {
@@ -313,37 +316,41 @@ impl Pushers {
             let reason = match told {
                 Ok(Told::Arrived) => {
                     retry = Retry::default();
-                    None
+                    continue;
                 }
-                Ok(Told::Needless) => None,
+                Ok(Told::Needless) => continue,
                 Ok(Told::Stopping) => return,
-                Ok(Told::Failed(reason)) => Some(reason),
+                Ok(Told::Failed(reason)) => reason,
                 Err(_) => {
                     error!(record = %item.offset, "telling a push gateway panicked");
-                    None
+                    self.done(since, item);
+                    continue;
                 }
             };
-            if let Some(reason) = reason {
-                let user_id = &pusher.body.user_id;
-                let app_id = &*pusher.body.ids.app_id;
-                let left = self.time_left(item);
-                if !left.is_zero() {
-                    let wait = retry.next().min(left);
-                    let again_in_ms = wait.as_millis();
-                    debug!(%user_id, app_id, again_in_ms, reason, "a push gateway takes nothing");
-                    tokio::select! {
-                        () = sleep(wait) => {}
-                        () = self.shutdown.given() => return,
-                    }
-                    if !self.time_left(item).is_zero() {
-                        continue;
-                    }
+            let user_id = &pusher.body.user_id;
+            let app_id = &*pusher.body.ids.app_id;
+            let left = self.time_left(item);
+            if !left.is_zero() {
+                let wait = retry.next().min(left);
+                let again_in_ms = wait.as_millis();
+                debug!(%user_id, app_id, again_in_ms, reason, "a push gateway takes nothing");
+                tokio::select! {
+                    () = sleep(wait) => {}
+                    () = self.shutdown.given() => return,
                 }
-                warn!(%user_id, app_id, reason, "a notification is too old to be tried again");
+                if !self.time_left(item).is_zero() {
+                    continue;
+                }
             }
-            self.queues.lock().done(since, item);
-            self.progress.notify_one();
+            warn!(%user_id, app_id, reason, "a notification is too old to be tried again");
+            self.done(since, item);
         }
+    }
+
+    /// There is nothing more to be told of this.
+    fn done(&self, since: Offset, item: Item) {
+        self.queues.lock().done(since, item);
+        self.progress.notify_one();
     }
 
     /// For how long it is worth trying.
@@ -352,9 +359,14 @@ impl Pushers {
         self.give_up.saturating_sub(Duration::from_millis(age))
     }
 
+    /// Tells of `item` when it is its turn. What was told is done before the turn is over, so that whoever
+    /// waits for the turns of all to be over knows of it.
     async fn tell(&self, pusher: &Pusher, item: Item) -> Told {
         let url = pusher.body.data.get("url").and_then(serde_json::Value::as_str);
-        let Some(url) = url.and_then(|url| url.parse::<Url>().ok()) else { return Told::Needless };
+        let Some(url) = url.and_then(|url| url.parse::<Url>().ok()) else {
+            self.done(pusher.since, item);
+            return Told::Needless;
+        };
         let gateway = self.gateway(&url);
         // Neither is ever closed.
         let Ok(_turn) = gateway.acquire().await else { return Told::Stopping };
@@ -362,6 +374,14 @@ impl Pushers {
         if self.shutdown.is_given() {
             return Told::Stopping;
         }
+        let told = self.ask(pusher, item, url).await;
+        if matches!(told, Told::Arrived | Told::Needless) {
+            self.done(pusher.since, item);
+        }
+        told
+    }
+
+    async fn ask(&self, pusher: &Pusher, item: Item, url: Url) -> Told {
         let (body, unread) = match self.body(pusher, item) {
             Ok(Some(body)) => body,
             Ok(None) => return Told::Needless,
@@ -465,11 +485,16 @@ impl Pushers {
     /// Notes how far all have been told.
     async fn note(&self, follower: &mut Follower) {
         follower.note_due = None;
+        let pushers = &self.engine.state().pushers;
         // Before, those who were behind are not all queued again.
-        if follower.at < follower.told {
+        if pushers.is_empty() || follower.at < follower.told {
             return;
         }
-        let told = self.queues.lock().told(follower.at);
+        let told = {
+            let mut queues = self.queues.lock();
+            queues.keep(|pusher| pushers.get(pusher).is_some());
+            queues.told(follower.at)
+        };
         // It only goes on. Where it cannot yet, what was noted before holds.
         if told.done < follower.noted {
             return;
@@ -480,7 +505,10 @@ impl Pushers {
                 noted.into_inner();
                 follower.noted = done;
             }
-            Err(error) => warn!(%error, "how far notifications went could not be noted"),
+            Err(error) => {
+                warn!(%error, "how far notifications went could not be noted");
+                follower.note_due = Some(Instant::now() + limits::PUSH_NOTE);
+            }
         }
     }
 }

@@ -55,7 +55,7 @@ impl Queues {
         // One look at the count is as good as two.
         let is_repeated =
             item.what == What::Count && queue.items.iter().skip(1).any(|i| i.what == What::Count);
-        let full = queue.items.len() >= limits::PUSH_QUEUE;
+        let full = !is_repeated && queue.items.len() >= limits::PUSH_QUEUE;
         if full {
             // The first may be under way.
             queue.items.remove(1);
@@ -91,6 +91,11 @@ impl Queues {
     /// Forgets a pusher that is gone.
     pub(super) fn forget(&mut self, pusher: Offset) {
         self.0.remove(&pusher);
+    }
+
+    /// Forgets all pushers but those that are `there`.
+    pub(super) fn keep(&mut self, there: impl Fn(Offset) -> bool) {
+        self.0.retain(|pusher, _| there(*pusher));
     }
 
     /// The count that a pusher was told last.
@@ -160,6 +165,29 @@ mod tests {
         queues.done(pusher, first);
         let second = queues.next(pusher).unwrap();
         assert_eq!((first.offset.get(), second.offset.get()), (1, 3));
+    }
+
+    #[test]
+    fn one_who_reads_while_the_gateway_is_away_loses_no_notification() {
+        let (mut queues, pusher) = (Queues::default(), Offset::new(1));
+        queues.add(pusher, item(1, What::Event));
+        queues.add(pusher, item(2, What::Count));
+        for offset in 3..=limits::PUSH_QUEUE as u64 {
+            queues.add(pusher, item(offset, What::Event));
+        }
+        assert!(!queues.add(pusher, item(10_000, What::Count)).full);
+        assert_eq!(queues.0[&pusher].items.len(), limits::PUSH_QUEUE);
+    }
+
+    #[test]
+    fn pushers_that_are_gone_are_forgotten() {
+        let mut queues = Queues::default();
+        let (here, gone) = (Offset::new(1), Offset::new(2));
+        for pusher in [here, gone] {
+            queues.add(pusher, item(5, What::Event));
+        }
+        queues.keep(|pusher| pusher == here);
+        assert_eq!((queues.0.len(), queues.next(gone)), (1, None));
     }
 
     #[test]

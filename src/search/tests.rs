@@ -14,7 +14,6 @@ use crate::{
     decide::{
         account::{Met, Register},
         create_room::{CreateRoom, Preset, ROOM_VERSIONS},
-        ephemeral::Gather,
         send::SendEvent,
     },
     engine::Options,
@@ -34,15 +33,7 @@ impl World {
     async fn new() -> Self {
         let clock = Clock::manual(1_700_000_000_000);
         let log: Arc<dyn Log> = Arc::new(MemoryLog::new(clock.clone()));
-        let server_name = "test".try_into().unwrap();
-        let options = Options {
-            server_name,
-            event_cache_bytes: 1 << 20,
-            gather: Gather::default(),
-            accounts: Default::default(),
-            clock,
-        };
-        let engine = Arc::new(Engine::open(log, options).await.unwrap());
+        let engine = Arc::new(Engine::open(log, Options::small(clock)).await.unwrap());
         let ann: OwnedUserId = "@ann:test".try_into().unwrap();
         let register = Register {
             user_id: ann.clone(),

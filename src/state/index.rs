@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap};
 use parking_lot::RwLock;
 use ruma::EventId;
 
-use crate::record::{Offset, Stream};
+use crate::record::{Offset, Stream, command::Transaction};
 
 /// Where each event is. Holds 8 bytes of hash for each event, so that a look-up gives candidates;
 /// the caller compares the id in the log.
@@ -87,8 +87,11 @@ impl Transactions {
         sessions.get(&session).map_or_else(Vec::new, |offsets| offsets.get(hash(&[scope, id])))
     }
 
-    pub(super) fn insert(&self, offset: Offset, session: Offset, scope: &str, id: &str) {
-        self.0.write().entry(session).or_default().insert(hash(&[scope, id]), offset);
+    /// Notes that `transaction`, if there is one, did what the record at `offset` says.
+    pub(super) fn note(&self, offset: Offset, transaction: Option<&Transaction>) {
+        if let Some(Transaction { session, id, scope }) = transaction {
+            self.0.write().entry(*session).or_default().insert(hash(&[scope, id]), offset);
+        }
     }
 
     /// A session that ended sends nothing more.

@@ -429,10 +429,7 @@ impl State {
                 Vec::new()
             }
             Command::ToDeviceSend(body) => {
-                if let Some(transaction) = &body.transaction {
-                    let (scope, id) = (&transaction.scope, &transaction.id);
-                    self.transactions.insert(offset, transaction.session, scope, id);
-                }
+                self.transactions.note(offset, body.transaction.as_ref());
                 self.to_device.send(offset, &body, |user_id, device_id| {
                     let account = self.accounts.get(user_id);
                     account.is_some_and(|account| account.read().device(device_id).is_some())
@@ -486,10 +483,7 @@ impl State {
                 effects
             }
             Command::DelayedSchedule(body) => {
-                if let Some(transaction) = &body.transaction {
-                    let (scope, id) = (&transaction.scope, &transaction.id);
-                    self.transactions.insert(offset, transaction.session, scope, id);
-                }
+                self.transactions.note(offset, body.transaction.as_ref());
                 self.delayed.schedule(offset, body);
                 vec![Effect::Delayed]
             }
@@ -651,10 +645,7 @@ impl State {
         {
             effects.push(Effect::GuestAccess(body.room_id.clone()));
         }
-        if let Some(transaction) = &body.transaction {
-            let (scope, id) = (&transaction.scope, &transaction.id);
-            self.transactions.insert(offset, transaction.session, scope, id);
-        }
+        self.transactions.note(offset, body.transaction.as_ref());
         if let Some(delay_id) = &body.delay_id {
             self.delayed.send(offset, delay_id);
         }
