@@ -18,7 +18,7 @@ use crate::{
 
 /// Where pushers are set.
 pub(super) const SET: [&str; 2] =
-    ["/_matrix/client/v3/pushers/set", "/_matrix/client/r0/pushers/set"];
+    ["/_matrix/client/r0/pushers/set", "/_matrix/client/v3/pushers/set"];
 
 pub(super) async fn list(cx: Cx<Server>, _: get_pushers::Request) -> Result<Bytes, ApiError> {
     let pushers = cx.app.engine.state().pushers.of_user(&cx.caller.user_id);

@@ -29,8 +29,8 @@ use crate::{
 
 /// The paths of the pages.
 pub(crate) const PATHS: [&str; 2] = [
-    "/_matrix/client/v3/auth/{auth_type}/fallback/web",
     "/_matrix/client/r0/auth/{auth_type}/fallback/web",
+    "/_matrix/client/v3/auth/{auth_type}/fallback/web",
 ];
 
 /// Tells the client, which may have opened the page in a view of its own or in a window.
