@@ -504,6 +504,19 @@ fn query<T: serde::de::DeserializeOwned>(uri: &Uri) -> Result<T, ApiError> {
     })
 }
 
+/// The body of a request that ruma has no type for, or one that lacks something.
+fn body<T: serde::de::DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
+    serde_json::from_slice(body).map_err(|error| ApiError::bad_json(error.to_string()))
+}
+
+/// As [`body`], for proposals in which a missing field is a parameter that is missing.
+fn parameters<T: serde::de::DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
+    serde_json::from_slice(body).map_err(|error| match error.to_string() {
+        missing if missing.starts_with("missing field") => ApiError::missing_param(missing),
+        other => ApiError::bad_json(other),
+    })
+}
+
 /// Runs work that may take long (it grows with a room's members or a user's rooms) so that the thread's
 /// other tasks go on elsewhere meanwhile.
 fn at_length<T>(work: impl FnOnce() -> T) -> T {

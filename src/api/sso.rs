@@ -16,12 +16,12 @@ use ruma::{
     OwnedUserId, UserId,
     api::client::uiaa::{AuthData, AuthType},
 };
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tracing::warn;
 
 use super::{
-    Server, json,
+    Server, body, json,
     login_page::{self, client_api},
     login_token,
     page::{Page, literal, text},
@@ -687,8 +687,4 @@ fn cookies<'a>(headers: &'a HeaderMap, name: &'a str) -> impl Iterator<Item = &'
         let (key, value) = pair.trim().split_once('=')?;
         (key == name).then_some(value)
     })
-}
-
-fn body<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
-    serde_json::from_slice(body).map_err(|error| ApiError::bad_json(error.to_string()))
 }
