@@ -61,7 +61,7 @@ impl Client {
     /// Has the server do something.
     ///
     /// # Errors
-    /// When the connection fails or the server refuses: then nothing was done.
+    /// When the server refuses: then it was not done. When the connection fails: then it may have been.
     pub fn act(&mut self, act: Act) -> Result<Done, AdminError> {
         // Leaving the rooms of a long life takes a while.
         let patient = self.stream.get_ref().set_read_timeout(None);

@@ -18,7 +18,7 @@ use ruma::{
 };
 use serde_json::{Map, Value, json, value::RawValue};
 
-use super::{Server, json};
+use super::{Server, body, json};
 use crate::{
     decide::account::{SetAccountData, SetTag},
     events::to_raw,
@@ -133,8 +133,7 @@ pub(super) async fn set_tag(
     request: create_tag::Request,
 ) -> Result<create_tag::Response, ApiError> {
     // ruma knows the order alone; a tag may say more.
-    let info: Map<String, Value> =
-        serde_json::from_slice(&cx.body).map_err(|error| ApiError::bad_json(error.to_string()))?;
+    let info: Map<String, Value> = body(&cx.body)?;
     if request.tag_info.order.is_some_and(|order| !(0.0..=1.0).contains(&order)) {
         return Err(ApiError::invalid_param("`order` is a number from 0 to 1."));
     }

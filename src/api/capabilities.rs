@@ -18,7 +18,7 @@ pub(super) async fn get(cx: Cx<Server>, _: get_capabilities::Request) -> Result<
     let Cx { app, caller, .. } = &cx;
     let enabled = |may: Result<(), ApiError>| json!({ "enabled": may.is_ok() });
     let versions = ROOM_VERSIONS.iter().map(|version| (version.to_string(), json!("stable")));
-    let mut capabilities = json!({
+    let capabilities = json!({
         "m.room_versions": {
             "default": DEFAULT_ROOM_VERSION,
             "available": versions.collect::<Map<String, Value>>(),
@@ -32,9 +32,6 @@ pub(super) async fn get(cx: Cx<Server>, _: get_capabilities::Request) -> Result<
         "m.account_moderation": { "lock": cx.is_admin(), "suspend": cx.is_admin() },
         "m.forget_forced_upon_leave": { "enabled": app.config.accounts.forget_on_leave },
     });
-    if cx.is_admin() {
-        capabilities["m.account_moderation"] = json!({ "lock": true, "suspend": true });
-    }
     json(&json!({ "capabilities": capabilities }))
 }
 
@@ -88,7 +85,10 @@ pub(super) fn may_change_third_party_ids(app: &Server, session: &Session) -> Res
 /// Whether the user may have tokens made with which others of their clients log in.
 pub(super) fn may_get_login_token(app: &Server, session: &Session) -> Result<(), ApiError> {
     not_a_guest(app, session)?;
-    allowed(app.config.login.get_token, "There are no login tokens here.")
+    if app.config.login.get_token {
+        return Ok(());
+    }
+    Err(ApiError::new(ErrorCode::Unrecognized, "There are no login tokens here."))
 }
 
 fn allowed(switch: bool, otherwise: &'static str) -> Result<(), ApiError> {

@@ -2,7 +2,8 @@
 //!
 //! What was published on identity servers is taken back first, as well as that can be done. One batch of
 //! records closes the account: devices and tokens, scheduled events, keys, password, addresses, single
-//! sign-on. The rooms are left after that, each by an event of its own; if the server ends meanwhile, it goes on when it starts again.
+//! sign-on. The rooms are left after that, each by an event of its own; if the server ends meanwhile, it goes
+//! on when it starts again.
 
 use std::sync::Arc;
 

@@ -9,10 +9,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json, value::RawValue};
 
 use super::{
-    Server,
+    Server, body,
     credentials::{device_id_or_new, short_name},
     json as to_json,
     keys::bounded,
+    parameters,
 };
 use crate::{
     decide::{
@@ -56,10 +57,7 @@ pub(super) async fn put(cx: Anyone, _: RawRequest) -> Result<Reply, ApiError> {
         initial_device_display_name: Option<String>,
     }
     let cx = cx.with_session()?;
-    let new: New = serde_json::from_slice(&cx.body).map_err(|error| match error.to_string() {
-        missing if missing.starts_with("missing field") => ApiError::missing_param(missing),
-        other => ApiError::bad_json(other),
-    })?;
+    let new: New = parameters(&cx.body)?;
     let device_id = device_id_or_new(Some(new.device_id))?;
     if new.device_data.get().len() > limits::ACCOUNT_DATA_BYTES {
         return Err(ApiError::too_large("This is too large for the keys of a device."));
@@ -129,8 +127,7 @@ pub(super) async fn events(cx: Anyone, request: RawRequest) -> Result<Reply, Api
         next_batch: Option<String>,
     }
     let cx = cx.with_session()?;
-    let from: From =
-        serde_json::from_slice(&cx.body).map_err(|error| ApiError::bad_json(error.to_string()))?;
+    let from: From = body(&cx.body)?;
     let dehydrated = cx.dehydrated().ok().map(|(device_id, _)| device_id);
     let device_id = dehydrated.filter(|id| request.args.first().is_some_and(|of| id == of));
     let device_id =

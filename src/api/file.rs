@@ -111,12 +111,10 @@ pub(super) fn reply(
     let reply = match part(request, &tag, length) {
         Part::Unchanged => Reply::bytes(OCTETS, Bytes::new()).with_status(StatusCode::NOT_MODIFIED),
         Part::Outside => {
-            let error = ApiError::bad_request("The file does not have this range.")
-                .with_status(StatusCode::RANGE_NOT_SATISFIABLE);
-            let range = header(format!("bytes */{length}"))?;
-            return Ok(Reply::from(&error)
+            return Err(ApiError::bad_request("The file does not have this range.")
+                .with_status(StatusCode::RANGE_NOT_SATISFIABLE)
                 .with_header(ACCEPT_RANGES, HeaderValue::from_static("bytes"))
-                .with_header(CONTENT_RANGE, range));
+                .with_header(CONTENT_RANGE, header(format!("bytes */{length}"))?));
         }
         Part::Whole => body(content, 0..length).with_header(CONTENT_TYPE, content_type),
         Part::Range(range) => {

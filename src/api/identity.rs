@@ -210,8 +210,10 @@ async fn unbind_from(
             Err(handed_on(&answer).unwrap_or_else(|| unusable(&answer)))
         }
         // Without an error in Matrix's form, these mean that there is no such thing there.
-        StatusCode::BAD_REQUEST | StatusCode::NOT_FOUND | StatusCode::NOT_IMPLEMENTED => Ok(false),
-        StatusCode::METHOD_NOT_ALLOWED => Ok(false),
+        StatusCode::BAD_REQUEST
+        | StatusCode::NOT_FOUND
+        | StatusCode::METHOD_NOT_ALLOWED
+        | StatusCode::NOT_IMPLEMENTED => Ok(false),
         _ => Err(unusable(&answer)),
     }
 }
@@ -281,14 +283,18 @@ fn errcode(answer: &Answer) -> Option<String> {
 
 /// What an identity server refused with, for the client.
 fn handed_on(answer: &Answer) -> Option<ApiError> {
+    let code = errcode(answer)?;
     let body: Value = answer.json().ok()?;
-    let code = body.get("errcode")?.as_str()?.to_owned();
     let error = body.get("error").and_then(Value::as_str).unwrap_or("The identity server refused.");
-    // 401 would have the client believe that its own session has ended.
+    // 401, or that a token is not known, would have the client believe that its own session has ended.
     let status = match answer.status {
         StatusCode::UNAUTHORIZED => StatusCode::FORBIDDEN,
         status if status.is_client_error() => status,
         _ => StatusCode::BAD_GATEWAY,
+    };
+    let code = match &*code {
+        "M_UNKNOWN_TOKEN" | "M_MISSING_TOKEN" => "M_UNAUTHORIZED".to_owned(),
+        _ => code,
     };
     Some(ApiError::handed_on(status, code, error.to_owned()))
 }
@@ -297,4 +303,30 @@ fn unusable(answer: &Answer) -> ApiError {
     ApiError::new(ErrorCode::Unknown, "The identity server gave an answer that cannot be used.")
         .with_status(StatusCode::BAD_GATEWAY)
         .with_cause(format!("status {}", answer.status))
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderMap;
+
+    use super::*;
+
+    #[test]
+    fn what_an_identity_server_refuses_with_ends_no_session_of_the_client() {
+        let handed_on = |status, body: &'static str| {
+            let (headers, body) = (HeaderMap::new(), body.into());
+            let error = handed_on(&Answer { status, headers, body });
+            error.map(|error| (error.status().as_u16(), error.errcode().to_owned()))
+        };
+        let is = |status, code: &str| Some((status, code.to_owned()));
+        for code in ["M_UNKNOWN_TOKEN", "M_MISSING_TOKEN", "M_UNAUTHORIZED"] {
+            let body = format!("{{\"errcode\":\"{code}\",\"error\":\"no\"}}").leak();
+            assert_eq!(handed_on(StatusCode::UNAUTHORIZED, body), is(403, "M_UNAUTHORIZED"));
+        }
+        let terms = r#"{"errcode":"M_TERMS_NOT_SIGNED"}"#;
+        assert_eq!(handed_on(StatusCode::FORBIDDEN, terms), is(403, "M_TERMS_NOT_SIGNED"));
+        let broken = r#"{"errcode":"M_UNKNOWN"}"#;
+        assert_eq!(handed_on(StatusCode::INTERNAL_SERVER_ERROR, broken), is(502, "M_UNKNOWN"));
+        assert_eq!(handed_on(StatusCode::FORBIDDEN, "<html>"), None);
+    }
 }

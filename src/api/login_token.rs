@@ -7,10 +7,10 @@ use std::time::Duration;
 use ruma::{OwnedUserId, UserId, api::client::session::get_login_token::v1 as get_login_token};
 use serde::{Deserialize, Serialize};
 
-use super::{Server, password::confirm_identity};
+use super::{Server, capabilities::may_get_login_token, password::confirm_identity};
 use crate::{
     clock::random_token,
-    http::{ApiError, Cx, ErrorCode},
+    http::{ApiError, Cx},
 };
 
 const PURPOSE: &str = "login token";
@@ -55,13 +55,10 @@ pub(super) async fn get_token(
     cx: Cx<Server>,
     request: get_login_token::Request,
 ) -> Result<get_login_token::Response, ApiError> {
-    let login = &cx.app.config.login;
-    if !login.get_token {
-        let error = ApiError::new(ErrorCode::Unrecognized, "There are no login tokens here.");
-        return Err(error);
-    }
+    may_get_login_token(&cx.app, &cx.caller)?;
     let auth = request.auth.as_ref();
     confirm_identity(&cx.app, &cx.caller, cx.client, "login_token", &cx.body, auth).await?;
-    let token = make(&cx.app, &cx.caller.user_id, login.get_token_seconds)?;
-    Ok(get_login_token::Response::new(Duration::from_secs(login.get_token_seconds), token))
+    let seconds = cx.app.config.login.get_token_seconds;
+    let token = make(&cx.app, &cx.caller.user_id, seconds)?;
+    Ok(get_login_token::Response::new(Duration::from_secs(seconds), token))
 }

@@ -63,7 +63,10 @@ mod user_directory;
 mod validation;
 mod voip;
 
+pub(crate) use credentials::short_name;
+pub(crate) use registration::new_user_id_of;
 pub(crate) use sso::callback as sso_callback;
+pub(crate) use validation::Deliveries;
 
 use std::{net::IpAddr, sync::Arc};
 
@@ -71,8 +74,7 @@ use futures_util::future::BoxFuture;
 use http::{Method, Uri};
 use ruma::{OwnedRoomId, RoomId, RoomOrAliasId, UserId};
 
-pub(crate) use validation::Deliveries;
-
+use self::page::refusal;
 use crate::{
     appservice::{Questions, Service, Services},
     config::Config,
@@ -129,9 +131,6 @@ pub(crate) struct Server {
     pub(crate) unread: Arc<Unread>,
 }
 
-pub(crate) use credentials::short_name;
-pub(crate) use registration::new_user_id_of;
-
 const GET: Method = Method::GET;
 const PUT: Method = Method::PUT;
 const REQUIRED: Access = Access::Required;
@@ -150,22 +149,16 @@ pub(crate) fn endpoints(config: &Config) -> Table<Server> {
         .on_json(registration::register)
         .on(registration::available)
         .on(registration::token_validity)
-        .raw(GET, uiaa::PATHS[0], Access::None, uiaa::page)
-        .raw(GET, uiaa::PATHS[1], Access::None, uiaa::page)
-        .raw_form(uiaa::PATHS[0], uiaa::submit)
-        .raw_form(uiaa::PATHS[1], uiaa::submit)
+        .page(uiaa::PATHS, refusal, uiaa::page)
+        .form(uiaa::PATHS, refusal, uiaa::submit)
         .on(login::login_types)
         .on(login::login)
         .on(login_token::get_token)
-        .raw(GET, login_page::PATH, Access::None, login_page::page)
-        .raw_json(GET, sso::REDIRECT, Access::None, sso::redirect)
-        .raw_json(GET, sso::REDIRECT_R0, Access::None, sso::redirect)
-        .raw_json(GET, sso::REDIRECT_TO, Access::None, sso::redirect)
-        .raw_json(GET, sso::REDIRECT_TO_UNSTABLE, Access::None, sso::redirect)
-        .raw_json(GET, sso::CALLBACK, Access::None, sso::come_back)
+        .page(login_page::PATH, refusal, login_page::page)
+        .page(sso::REDIRECT, refusal, sso::redirect)
+        .page(sso::CALLBACK, refusal, sso::come_back)
         .raw_json(Method::POST, sso::ACCOUNT, Access::None, sso::choose_account)
-        .raw(GET, sso::FALLBACK, Access::None, sso::fallback)
-        .raw(GET, sso::FALLBACK_R0, Access::None, sso::fallback)
+        .page(sso::FALLBACK, refusal, sso::fallback)
         .raw_json(Method::POST, sso::LINK, REQUIRED, sso::link)
         .on(session::refresh)
         .on(session::logout)
@@ -178,11 +171,10 @@ pub(crate) fn endpoints(config: &Config) -> Table<Server> {
         .on(validation::by_msisdn_for_password)
         .on(validation::by_email_to_add)
         .on(validation::by_msisdn_to_add)
-        .raw(GET, validation::SUBMIT, Access::None, validation::page)
+        .page(validation::SUBMIT, refusal, validation::page)
         .raw(Method::POST, validation::SUBMIT, Access::None, validation::submit)
         .on_json(threepid::list)
-        .raw_json(Method::POST, threepid::OLD_BIND[0], REQUIRED, threepid::old_bind)
-        .raw_json(Method::POST, threepid::OLD_BIND[1], REQUIRED, threepid::old_bind)
+        .raw_json(Method::POST, threepid::OLD_BIND, REQUIRED, threepid::old_bind)
         .on(threepid::add)
         .on(threepid::bind)
         .on(threepid::unbind)
@@ -310,25 +302,17 @@ pub(crate) fn endpoints(config: &Config) -> Table<Server> {
         .on_json(key_backup::remove_of_session)
         .on(to_device::send)
         .on(user_directory::search)
-        .raw_json(GET, "/_matrix/client/v1/mutual_rooms", REQUIRED, user_directory::mutual_rooms)
-        .raw_json(
-            GET,
-            "/_matrix/client/unstable/uk.half-shot.msc2666/user/mutual_rooms",
-            REQUIRED,
-            user_directory::mutual_rooms,
-        )
+        .raw_json(GET, user_directory::MUTUAL_ROOMS, REQUIRED, user_directory::mutual_rooms)
         // Beside rooms: who one is, calls, signing in by QR code
         .on(openid::request_token)
         .raw(GET, openid::USERINFO, Access::None, openid::userinfo)
         .on_json(voip::turn_server)
-        .raw_json(GET, voip::TRANSPORTS[0], REQUIRED, voip::transports)
-        .raw_json(GET, voip::TRANSPORTS[1], REQUIRED, voip::transports)
+        .raw_json(GET, voip::TRANSPORTS, REQUIRED, voip::transports)
         .raw_json(GET, rendezvous::ALL, Access::Optional, rendezvous::is_there)
         .raw_json(Method::POST, rendezvous::ALL, Access::Optional, rendezvous::create)
         .raw_json(GET, rendezvous::ONE, Access::None, rendezvous::get)
-        .raw_json(PUT, rendezvous::ONE, Access::None, rendezvous::put)
+        .raw_json(PUT, [rendezvous::ONE, rendezvous::SEND], Access::None, rendezvous::put)
         .raw_json(Method::DELETE, rendezvous::ONE, Access::None, rendezvous::delete)
-        .raw_json(PUT, rendezvous::SEND, Access::None, rendezvous::put)
         .raw_text(Method::POST, rendezvous::FORMER_ALL, rendezvous::former_create)
         .raw_text(GET, rendezvous::FORMER_ONE, rendezvous::former_get)
         .raw_text(PUT, rendezvous::FORMER_ONE, rendezvous::former_put)
@@ -336,18 +320,10 @@ pub(crate) fn endpoints(config: &Config) -> Table<Server> {
         // Application services
         .on(appservice::ping)
         .on(directory::set_network_visibility)
-        .raw(GET, thirdparty::PROTOCOLS[0], REQUIRED, thirdparty::protocols)
-        .raw(GET, thirdparty::PROTOCOLS[1], REQUIRED, thirdparty::protocols)
-        .raw(GET, thirdparty::PROTOCOL[0], REQUIRED, thirdparty::protocol)
-        .raw(GET, thirdparty::PROTOCOL[1], REQUIRED, thirdparty::protocol)
-        .raw(GET, thirdparty::LOCATIONS[0], REQUIRED, thirdparty::locations)
-        .raw(GET, thirdparty::LOCATIONS[1], REQUIRED, thirdparty::locations)
-        .raw(GET, thirdparty::LOCATIONS[2], REQUIRED, thirdparty::locations)
-        .raw(GET, thirdparty::LOCATIONS[3], REQUIRED, thirdparty::locations)
-        .raw(GET, thirdparty::USERS[0], REQUIRED, thirdparty::users)
-        .raw(GET, thirdparty::USERS[1], REQUIRED, thirdparty::users)
-        .raw(GET, thirdparty::USERS[2], REQUIRED, thirdparty::users)
-        .raw(GET, thirdparty::USERS[3], REQUIRED, thirdparty::users)
+        .raw(GET, thirdparty::PROTOCOLS, REQUIRED, thirdparty::protocols)
+        .raw(GET, thirdparty::PROTOCOL, REQUIRED, thirdparty::protocol)
+        .raw(GET, thirdparty::LOCATIONS, REQUIRED, thirdparty::locations)
+        .raw(GET, thirdparty::USERS, REQUIRED, thirdparty::users)
         // Media
         .on_upload(config.media.max_upload_bytes, media::upload)
         .on(media::create)
@@ -363,24 +339,10 @@ pub(crate) fn endpoints(config: &Config) -> Table<Server> {
         .on_download(media::old_thumbnail)
         .on_json(preview::old_preview)
         // Deprecated, and still called
-        .raw(GET, "/_matrix/client/v3/initialSync", REQUIRED, old_sync::initial_sync)
-        .raw(GET, "/_matrix/client/r0/initialSync", REQUIRED, old_sync::initial_sync)
-        .raw(
-            GET,
-            "/_matrix/client/v3/rooms/{room_id}/initialSync",
-            REQUIRED,
-            old_sync::room_initial_sync,
-        )
-        .raw(
-            GET,
-            "/_matrix/client/r0/rooms/{room_id}/initialSync",
-            REQUIRED,
-            old_sync::room_initial_sync,
-        )
-        .raw(GET, "/_matrix/client/v3/events", REQUIRED, old_sync::events)
-        .raw(GET, "/_matrix/client/r0/events", REQUIRED, old_sync::events)
-        .raw(GET, "/_matrix/client/v3/events/{event_id}", REQUIRED, old_sync::event)
-        .raw(GET, "/_matrix/client/r0/events/{event_id}", REQUIRED, old_sync::event)
+        .raw(GET, old_sync::INITIAL_SYNC, REQUIRED, old_sync::initial_sync)
+        .raw(GET, old_sync::ROOM_INITIAL_SYNC, REQUIRED, old_sync::room_initial_sync)
+        .raw(GET, old_sync::EVENTS, REQUIRED, old_sync::events)
+        .raw(GET, old_sync::EVENT, REQUIRED, old_sync::event)
         // Push
         .on(push::all)
         .on(push::global)
@@ -393,8 +355,7 @@ pub(crate) fn endpoints(config: &Config) -> Table<Server> {
         .on(push::set_enabled)
         .on_json(push::notifications)
         .on_json(pusher::list)
-        .raw_json(Method::POST, pusher::SET[0], REQUIRED, pusher::set)
-        .raw_json(Method::POST, pusher::SET[1], REQUIRED, pusher::set)
+        .raw_json(Method::POST, pusher::SET, REQUIRED, pusher::set)
 }
 
 impl App for Server {
@@ -540,6 +501,19 @@ fn query<T: serde::de::DeserializeOwned>(uri: &Uri) -> Result<T, ApiError> {
         } else {
             ApiError::invalid_param(message)
         }
+    })
+}
+
+/// The body of a request that ruma has no type for, or one that lacks something.
+fn body<T: serde::de::DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
+    serde_json::from_slice(body).map_err(|error| ApiError::bad_json(error.to_string()))
+}
+
+/// As [`body`], for proposals in which a missing field is a parameter that is missing.
+fn parameters<T: serde::de::DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
+    serde_json::from_slice(body).map_err(|error| match error.to_string() {
+        missing if missing.starts_with("missing field") => ApiError::missing_param(missing),
+        other => ApiError::bad_json(other),
     })
 }
 

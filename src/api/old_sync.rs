@@ -24,6 +24,16 @@ use crate::{
     view::{View, filter::EventFilter},
 };
 
+pub(super) const INITIAL_SYNC: [&str; 2] =
+    ["/_matrix/client/r0/initialSync", "/_matrix/client/v3/initialSync"];
+pub(super) const ROOM_INITIAL_SYNC: [&str; 2] = [
+    "/_matrix/client/r0/rooms/{room_id}/initialSync",
+    "/_matrix/client/v3/rooms/{room_id}/initialSync",
+];
+pub(super) const EVENTS: [&str; 2] = ["/_matrix/client/r0/events", "/_matrix/client/v3/events"];
+pub(super) const EVENT: [&str; 2] =
+    ["/_matrix/client/r0/events/{event_id}", "/_matrix/client/v3/events/{event_id}"];
+
 /// Messages of each room when the client does not say.
 const MESSAGES: u32 = 10;
 

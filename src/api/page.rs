@@ -9,7 +9,10 @@ use http::{
     header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS},
 };
 
-use crate::{clock::random_bytes, http::Reply};
+use crate::{
+    clock::random_bytes,
+    http::{ApiError, Reply},
+};
 
 pub(super) use crate::text::html as text;
 
@@ -105,6 +108,24 @@ impl Page {
         }
         reply
     }
+}
+
+/// What a browser shows when a request fails.
+pub(super) fn refusal(error: &ApiError) -> Reply {
+    let again = match error.retry_after() {
+        Some(wait) => {
+            let seconds = wait.as_millis().div_ceil(1000).max(1);
+            format!("Wait {seconds} second{}, and load this page again.", plural(seconds))
+        }
+        None => "Go back to where you came from, and try again from there.".to_owned(),
+    };
+    let html =
+        format!("<p class=\"bad\" role=\"alert\">{}</p>\n<p>{again}</p>", text(error.message()));
+    Page::new("This did not work", html).status(error.status()).reply()
+}
+
+fn plural(count: u128) -> &'static str {
+    if count == 1 { "" } else { "s" }
 }
 
 /// A value as a literal of the script of a page: JSON that cannot end the script's element.

@@ -148,8 +148,7 @@ pub(super) async fn verified(
 }
 
 /// Has the caller prove again that they are who they are; an application service vouches for its users.
-/// `endpoint` names the method and what the path
-/// holds.
+/// `endpoint` names the method and what the path holds.
 ///
 /// # Errors
 /// 401 with what is still to be done; 403 when the caller has no way to prove it.

@@ -5,7 +5,7 @@ use reqwest::Url;
 use ruma::api::client::push::get_pushers::v3 as get_pushers;
 use serde_json::{Map, Value, json};
 
-use super::{Server, json};
+use super::{Server, body, json};
 use crate::{
     decide::pusher::{RemovePusher, SetPusher},
     http::{ApiError, Cx, RawRequest, Reply, Session},
@@ -18,7 +18,7 @@ use crate::{
 
 /// Where pushers are set.
 pub(super) const SET: [&str; 2] =
-    ["/_matrix/client/v3/pushers/set", "/_matrix/client/r0/pushers/set"];
+    ["/_matrix/client/r0/pushers/set", "/_matrix/client/v3/pushers/set"];
 
 pub(super) async fn list(cx: Cx<Server>, _: get_pushers::Request) -> Result<Bytes, ApiError> {
     let pushers = cx.app.engine.state().pushers.of_user(&cx.caller.user_id);
@@ -56,9 +56,7 @@ fn shown(pusher: &Pusher) -> Value {
 /// ruma's type for this request cannot tell what is missing from what is wrong.
 pub(super) async fn set(cx: Cx<Server, Option<Session>>, _: RawRequest) -> Result<Reply, ApiError> {
     let cx = cx.with_session()?;
-    let body: Map<String, Value> =
-        serde_json::from_slice(&cx.body).map_err(|error| ApiError::bad_json(error.to_string()))?;
-    let body = Body(body);
+    let body = Body(body(&cx.body)?);
     body.require(&["kind", "app_id", "pushkey"])?;
     let ids = PusherIds { app_id: body.text("app_id")?, pushkey: body.text("pushkey")? };
     let app_id_chars = ids.app_id.chars().count();

@@ -11,10 +11,10 @@ use http::{
         IF_NONE_MATCH, LAST_MODIFIED, PRAGMA, X_CONTENT_TYPE_OPTIONS,
     },
 };
-use serde::{Deserialize, de::DeserializeOwned};
+use serde::Deserialize;
 use serde_json::json;
 
-use super::{Server, json as to_json};
+use super::{Server, json as to_json, parameters};
 use crate::{
     http::{ApiError, Cx, ErrorCode, RawRequest, Reply, Session},
     limits,
@@ -44,13 +44,6 @@ impl Anyone {
     fn now_ms(&self) -> u64 {
         self.app.engine.clock().now_ms()
     }
-}
-
-fn read<T: DeserializeOwned>(body: &Bytes) -> Result<T, ApiError> {
-    serde_json::from_slice(body).map_err(|error| match error.to_string() {
-        missing if missing.starts_with("missing field") => ApiError::missing_param(missing),
-        other => ApiError::bad_json(other),
-    })
 }
 
 fn bounded(data: String) -> Result<Bytes, ApiError> {
@@ -103,7 +96,7 @@ pub(super) async fn create(cx: Anyone, _: RawRequest) -> Result<Reply, ApiError>
             "Log in first: meetings are begun by users of this server.",
         ));
     }
-    let data = bounded(read::<New>(&cx.body)?.data)?;
+    let data = bounded(parameters::<New>(&cx.body)?.data)?;
     let (id, meeting) = cx.app.rendezvous.begin(data, cx.now_ms());
     Ok(Reply::json(to_json(&json!({
         "id": id,
@@ -132,7 +125,7 @@ pub(super) async fn put(cx: Anyone, request: RawRequest) -> Result<Reply, ApiErr
         data: String,
     }
     cx.there_are_meetings()?;
-    let Write { sequence_token, data } = read(&cx.body)?;
+    let Write { sequence_token, data } = parameters(&cx.body)?;
     let transaction = request.args.get(1).map(String::as_str);
     if transaction.is_some_and(|id| id.len() > limits::TRANSACTION_ID_BYTES) {
         return Err(ApiError::invalid_param("The transaction id is too long."));

@@ -8,14 +8,13 @@
 use std::collections::VecDeque;
 
 use hmac::{Hmac, KeyInit as _, Mac as _};
-use http::StatusCode;
 use parking_lot::Mutex;
 use serde::Deserialize;
 use serde_json::json;
 use sha1::Sha1;
 
 use super::{
-    Server,
+    Server, body,
     credentials::{NewTokens, check_password, device_id_or_new, short_name},
     json as to_json,
     registration::free_user_id,
@@ -26,7 +25,7 @@ use crate::{
         account::{Login, Met, Register},
         status::CreateAccount,
     },
-    http::{ApiError, Cx, ErrorCode, RawRequest, Reply, Session},
+    http::{ApiError, Cx, RawRequest, Reply, Session},
     record::command::AccountKind,
 };
 
@@ -103,12 +102,10 @@ pub(super) async fn register(
     _: RawRequest,
 ) -> Result<Reply, ApiError> {
     let secret = secret(&cx.app)?;
-    let request: Request =
-        serde_json::from_slice(&cx.body).map_err(|error| ApiError::bad_json(error.to_string()))?;
+    let request: Request = body(&cx.body)?;
     // Used up whatever comes of it: a guess at the secret costs a nonce.
     if !cx.app.nonces.take(&request.nonce, cx.app.engine.clock().now_ms()) {
-        return Err(ApiError::new(ErrorCode::Unknown, "The nonce is not known.")
-            .with_status(StatusCode::BAD_REQUEST));
+        return Err(ApiError::bad_request("The nonce is not known."));
     }
     if !is_signed(&request, secret) {
         return Err(ApiError::forbidden("The MAC does not fit."));

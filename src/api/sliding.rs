@@ -11,7 +11,7 @@ use bytes::Bytes;
 use ruma::{OwnedRoomId, api::client::sync::sync_events::v5 as sync_events};
 use serde::Deserialize;
 
-use super::{Server, at_length, json, presence, sync::long_poll, to_device};
+use super::{Server, at_length, body, json, presence, sync::long_poll, to_device};
 use crate::{
     http::{ApiError, Cx, ErrorCode},
     limits,
@@ -35,8 +35,7 @@ pub(super) async fn sync(cx: Cx<Server>, request: sync_events::Request) -> Resul
         return Err(ApiError::invalid_param(format!("`conn_id` has at most {most} bytes.")));
     }
     let most = usize::try_from(cx.app.config.sync.max_timeline_limit).unwrap_or(usize::MAX);
-    let asked: Asked =
-        serde_json::from_slice(&cx.body).map_err(|bad| ApiError::bad_json(bad.to_string()))?;
+    let asked: Asked = body(&cx.body)?;
     let (lists, subscriptions) = (asked.lists, asked.room_subscriptions);
     let acknowledged = request.extensions.to_device.since.as_deref().map(str::parse::<Token>);
     if let Some(Ok(token)) = acknowledged

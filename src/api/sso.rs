@@ -16,12 +16,12 @@ use ruma::{
     OwnedUserId, UserId,
     api::client::uiaa::{AuthData, AuthType},
 };
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tracing::warn;
 
 use super::{
-    Server, json,
+    Server, body, json,
     login_page::{self, client_api},
     login_token,
     page::{Page, literal, text},
@@ -41,19 +41,22 @@ use crate::{
     threepid,
 };
 
-/// Where clients send browsers, with and without the provider's id.
-pub(super) const REDIRECT: &str = "/_matrix/client/v3/login/sso/redirect";
-pub(super) const REDIRECT_R0: &str = "/_matrix/client/r0/login/sso/redirect";
-pub(super) const REDIRECT_TO: &str = "/_matrix/client/v3/login/sso/redirect/{idp_id}";
-pub(super) const REDIRECT_TO_UNSTABLE: &str =
-    "/_matrix/client/unstable/org.matrix.msc2858/login/sso/redirect/{idp_id}";
+/// Where clients send browsers, without and with the provider's id.
+pub(super) const REDIRECT: [&str; 4] = [
+    "/_matrix/client/r0/login/sso/redirect",
+    "/_matrix/client/v3/login/sso/redirect",
+    "/_matrix/client/unstable/org.matrix.msc2858/login/sso/redirect/{idp_id}",
+    "/_matrix/client/v3/login/sso/redirect/{idp_id}",
+];
 /// Where providers send browsers back to.
 pub(super) const CALLBACK: &str = "/_matrix/client/v3/login/sso/callback";
 /// What the page asks for on which a newcomer chooses an account.
 pub(super) const ACCOUNT: &str = "/_matrix/client/v3/login/sso/account";
 /// The page of the stage `m.login.sso` of user-interactive authentication.
-pub(super) const FALLBACK: &str = "/_matrix/client/v3/auth/m.login.sso/fallback/web";
-pub(super) const FALLBACK_R0: &str = "/_matrix/client/r0/auth/m.login.sso/fallback/web";
+pub(super) const FALLBACK: [&str; 2] = [
+    "/_matrix/client/r0/auth/m.login.sso/fallback/web",
+    "/_matrix/client/v3/auth/m.login.sso/fallback/web",
+];
 /// Where one who is logged in begins to link the account with a provider.
 pub(super) const LINK: &str = "/_matrix/client/unstable/org.logcabin/sso/link/{idp_id}";
 
@@ -69,6 +72,8 @@ const NONCE: &str = "sso nonce";
 const VERIFIER: &str = "sso verifier";
 
 const SCRIPT: &str = include_str!("sso.js");
+
+const NOT_COMPLETE: &str = "The address is not complete.";
 
 /// What a browser is sent to a provider for.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -100,34 +105,6 @@ struct Pending {
     errand: Errand,
 }
 
-/// A page that says why it did not work.
-struct Failure {
-    status: StatusCode,
-    why: String,
-}
-
-impl Failure {
-    fn new(status: StatusCode, why: impl Into<String>) -> Self {
-        Self { status, why: why.into() }
-    }
-
-    fn reply(&self) -> Reply {
-        let html = format!(
-            "<p class=\"bad\" role=\"alert\">{}</p>\n\
-             <p>Go back to where you came from, and try again from there.</p>",
-            text(&self.why)
-        );
-        Page::new("This did not work", html).status(self.status).reply()
-    }
-}
-
-impl From<ApiError> for Failure {
-    fn from(error: ApiError) -> Self {
-        let body = error.body();
-        Self::new(error.status(), body["error"].as_str().unwrap_or("The server has a problem."))
-    }
-}
-
 /// The address to which providers send browsers back.
 pub(crate) fn callback(config: &Config) -> String {
     format!("{}/login/sso/callback", client_api(config))
@@ -137,45 +114,32 @@ pub(super) async fn redirect(
     cx: Cx<Server, Option<Session>>,
     request: RawRequest,
 ) -> Result<Reply, ApiError> {
-    let provider = request.args.first().map(String::as_str);
-    Ok(set_out(&cx, provider).await.unwrap_or_else(|failure| failure.reply()))
-}
-
-async fn set_out(
-    cx: &Cx<Server, Option<Session>>,
-    provider: Option<&str>,
-) -> Result<Reply, Failure> {
     let app = &*cx.app;
     let errand = match cx.query("errand")? {
         Some(signed) => {
             let errand = app.signer.open(ERRAND, &signed, app.engine.clock().now_ms());
-            errand.map(|(errand, _)| errand).ok_or_else(|| {
-                Failure::new(StatusCode::FORBIDDEN, "This address is not valid any more.")
-            })?
+            let errand = errand.map(|(errand, _)| errand);
+            errand.ok_or_else(|| ApiError::forbidden("This address is not valid any more."))?
         }
         None => {
             Errand::Login { redirect_url: redirect_url(&app.config, cx.query("redirectUrl")?)? }
         }
     };
-    let providers = app.providers.all();
-    let provider = match (provider, providers) {
+    let provider = match (request.args.first(), app.providers.all()) {
         (Some(id), _) => app.providers.get(id),
         (None, [only]) => Some(only),
         (None, []) => None,
         (None, _) => return Ok(choose_provider(app, cx.uri.query().unwrap_or_default())),
     };
-    let provider = provider.ok_or_else(|| {
-        Failure::new(StatusCode::NOT_FOUND, "There is no such way to log in here.")
-    })?;
+    let provider =
+        provider.ok_or_else(|| ApiError::not_found("There is no such way to log in here."))?;
 
     let state = random_token();
     let (nonce, verifier) = secrets(app, &state);
     let url = provider.begin(state.clone(), nonce, verifier).await;
     let url = url.map_err(|error| of_provider(provider, &error))?;
     let trip = Trip { state, provider: provider.id().to_owned(), errand };
-    let expires_ms = app.engine.clock().now_ms().saturating_add(AWAY_MS);
-    let signed = app.signer.sign(TRIP, &trip, expires_ms).map_err(ApiError::internal)?;
-    let cookie = cookie(&app.config, &trip.state, &signed, AWAY_MS / 1000)?;
+    let cookie = cookie(&app.config, &trip.state, &signed(app, TRIP, &trip)?, AWAY_MS / 1000)?;
     Ok(see(&url)?.with_header(SET_COOKIE, cookie))
 }
 
@@ -183,24 +147,20 @@ pub(super) async fn come_back(
     cx: Cx<Server, Option<Session>>,
     request: RawRequest,
 ) -> Result<Reply, ApiError> {
-    let Some(state) = cx.query("state")? else {
-        let failure = Failure::new(StatusCode::BAD_REQUEST, "The address is not complete.");
-        return Ok(failure.reply());
-    };
-    let back = arrive(&cx, &request.headers, &state).await;
-    let reply = back.unwrap_or_else(|failure| failure.reply());
-    // However it ended, the way is at its end.
-    Ok(match cookie(&cx.app.config, &state, "", 0) {
-        Ok(cookie) => reply.with_header(SET_COOKIE, cookie),
-        Err(_) => reply,
-    })
+    let state = cx.query("state")?.ok_or_else(|| ApiError::bad_request(NOT_COMPLETE))?;
+    // However it ends, the way is at its end.
+    let forget = cookie(&cx.app.config, &state, "", 0)?;
+    match arrive(&cx, &request.headers, &state).await {
+        Ok(reply) => Ok(reply.with_header(SET_COOKIE, forget)),
+        Err(error) => Err(error.with_header(SET_COOKIE, forget)),
+    }
 }
 
 async fn arrive(
     cx: &Cx<Server, Option<Session>>,
     headers: &HeaderMap,
     state: &str,
-) -> Result<Reply, Failure> {
+) -> Result<Reply, ApiError> {
     let app = &*cx.app;
     let now_ms = app.engine.clock().now_ms();
     let trip = cookies(headers, &cookie_name(state))
@@ -209,21 +169,18 @@ async fn arrive(
         .filter(|trip| trip.state == state)
         .ok_or_else(|| {
             let why = "This browser has not begun to log in, or has taken too long.";
-            Failure::new(StatusCode::BAD_REQUEST, why)
+            ApiError::bad_request(why)
         })?;
-    let provider = app.providers.get(&trip.provider).ok_or_else(|| {
-        Failure::new(StatusCode::NOT_FOUND, "There is no such way to log in here any more.")
-    })?;
+    let provider = app.providers.get(&trip.provider);
+    let provider = provider
+        .ok_or_else(|| ApiError::not_found("There is no such way to log in here any more."))?;
     let code = match (cx.query("error")?, cx.query("code")?) {
         (None, Some(code)) => code,
         (Some(error), _) => {
             let said = cx.query("error_description")?.unwrap_or(error);
-            let why = format!("{} says: {said}", provider.name());
-            return Err(Failure::new(StatusCode::FORBIDDEN, why));
+            return Err(ApiError::forbidden(format!("{} says: {said}", provider.name())));
         }
-        (None, None) => {
-            return Err(Failure::new(StatusCode::BAD_REQUEST, "The address is not complete."));
-        }
+        (None, None) => return Err(ApiError::bad_request(NOT_COMPLETE)),
     };
     let (nonce, verifier) = secrets(app, state);
     let person = provider.finish(code, nonce, verifier).await;
@@ -236,13 +193,14 @@ async fn arrive(
         },
         Errand::Link { user_id } => match known {
             Some(known) if known == user_id => Ok(linked(provider, &user_id)),
-            Some(_) => Err(Failure::new(StatusCode::CONFLICT, "This is another user's already.")),
+            Some(_) => Err(ApiError::forbidden("This is another user's already.")
+                .with_status(StatusCode::CONFLICT)),
             None => offer_link(app, provider, person, user_id),
         },
         Errand::Confirm { session, browser } => {
             if !cookies(headers, &cookie_name(&browser)).any(|mark| hash(mark) == browser) {
                 let why = "This browser was not asked to confirm anything.";
-                return Err(Failure::new(StatusCode::FORBIDDEN, why));
+                return Err(ApiError::forbidden(why));
             }
             confirm(app, &session, known).await
         }
@@ -255,7 +213,7 @@ async fn newcomer(
     provider: &Provider,
     person: Person,
     redirect_url: Url,
-) -> Result<Reply, Failure> {
+) -> Result<Reply, ApiError> {
     let app = &*cx.app;
     let wanted = person.localpart.as_deref();
     if provider.allows_existing_users()
@@ -272,7 +230,7 @@ async fn newcomer(
             Ok(user_id) => return go_on(app, &user_id, redirect_url),
             // Somebody was faster.
             Err(error) if matches!(error.code(), ErrorCode::UserInUse) => {}
-            Err(error) => return Err(error.into()),
+            Err(error) => return Err(error),
         }
     }
     choose_name(app, provider, person, redirect_url)
@@ -386,9 +344,7 @@ pub(super) async fn link(
     let LinkRequest { auth } = body(&cx.body)?;
     let purpose = format!("sso_link/{}", provider.id());
     confirm_identity(app, &cx.caller, cx.client, &purpose, &cx.body, auth.as_ref()).await?;
-    let errand = Errand::Link { user_id: cx.caller.user_id.clone() };
-    let expires_ms = app.engine.clock().now_ms().saturating_add(AWAY_MS);
-    let errand = app.signer.sign(ERRAND, &errand, expires_ms).map_err(ApiError::internal)?;
+    let errand = signed(app, ERRAND, &Errand::Link { user_id: cx.caller.user_id.clone() })?;
     let url =
         format!("{}/login/sso/redirect/{}?errand={errand}", client_api(&app.config), provider.id());
     json(&json!({ "url": url, "expires_in_ms": AWAY_MS })).map(Reply::json)
@@ -416,8 +372,7 @@ pub(super) async fn fallback(
     let session = cx.query("session")?.unwrap_or_default();
     let open = app.uiaa.open(&session, now_ms);
     let Some(user_id) = open.and_then(|open| open.facts().user_id.clone()) else {
-        let why = "What was to be confirmed is over.";
-        return Ok(Failure::new(StatusCode::NOT_FOUND, why).reply());
+        return Err(ApiError::not_found("What was to be confirmed is over."));
     };
     // Whoever has the session could fetch this page themselves, and send the user straight on to a provider
     // that asks nothing. So the way back is open to the browser alone that was shown what the page says.
@@ -425,8 +380,7 @@ pub(super) async fn fallback(
     let browser = hash(&mark);
     let cookie = cookie(&app.config, &browser, &mark, AWAY_MS / 1000)?;
     let errand = Errand::Confirm { session, browser };
-    let errand = app.signer.sign(ERRAND, &errand, now_ms.saturating_add(AWAY_MS));
-    let errand = errand.map_err(ApiError::internal)?;
+    let errand = signed(app, ERRAND, &errand)?;
     let html = format!(
         "<p>{} asks that you confirm who you are.</p>\n\
          <p class=\"note\">If you have not just changed something in your account, close this page: \
@@ -442,7 +396,7 @@ async fn confirm(
     app: &Server,
     session: &str,
     known: Option<OwnedUserId>,
-) -> Result<Reply, Failure> {
+) -> Result<Reply, ApiError> {
     let now_ms = app.engine.clock().now_ms();
     let open = app.uiaa.open(session, now_ms);
     let asked = open.and_then(|open| open.facts().user_id.clone());
@@ -457,13 +411,13 @@ async fn confirm(
     };
     match app.uiaa.complete(session, &AuthType::Sso, now_ms, check).await {
         Ok(()) => Ok(uiaa::done().reply()),
-        Err(uiaa::Failure::Final(error)) => Err(error.into()),
-        Err(uiaa::Failure::Retry(_, why)) => Err(Failure::new(StatusCode::FORBIDDEN, why)),
+        Err(uiaa::Failure::Final(error)) => Err(error),
+        Err(uiaa::Failure::Retry(_, why)) => Err(ApiError::forbidden(why)),
     }
 }
 
 /// Back to the client with a login token; over a page that says where that is, unless it is known.
-fn go_on(app: &Server, user_id: &UserId, redirect_url: Url) -> Result<Reply, Failure> {
+fn go_on(app: &Server, user_id: &UserId, redirect_url: Url) -> Result<Reply, ApiError> {
     let trusted = is_trusted(&app.config, &redirect_url);
     let place = place(&redirect_url);
     let url = with_token(app, user_id, redirect_url)?;
@@ -518,11 +472,11 @@ fn choose_name(
     provider: &Provider,
     person: Person,
     redirect_url: Url,
-) -> Result<Reply, Failure> {
+) -> Result<Reply, ApiError> {
     let by_password = app.config.login.password;
     if !provider.allows_registration() && !by_password {
         let why = format!("You have no account on {}.", app.config.server.name);
-        return Err(Failure::new(StatusCode::FORBIDDEN, why));
+        return Err(ApiError::forbidden(why));
     }
     let place = place(&redirect_url);
     let localpart = person.localpart.clone();
@@ -567,7 +521,7 @@ fn offer_link(
     provider: &Provider,
     person: Person,
     user_id: OwnedUserId,
-) -> Result<Reply, Failure> {
+) -> Result<Reply, ApiError> {
     let who = person.display_name.clone().or_else(|| person.localpart.clone());
     let who = who.unwrap_or_else(|| person.subject.clone());
     let html = format!(
@@ -606,8 +560,13 @@ fn pending(
         email: person.email,
         errand,
     };
+    signed(app, PENDING, &pending)
+}
+
+/// A statement of this server that it believes again for as long as a browser may be away.
+fn signed(app: &Server, purpose: &str, statement: &impl Serialize) -> Result<String, ApiError> {
     let expires_ms = app.engine.clock().now_ms().saturating_add(AWAY_MS);
-    app.signer.sign(PENDING, &pending, expires_ms).map_err(ApiError::internal)
+    app.signer.sign(purpose, statement, expires_ms).map_err(ApiError::internal)
 }
 
 fn script(app: &Server, pending: &str) -> String {
@@ -618,8 +577,8 @@ fn script(app: &Server, pending: &str) -> String {
 }
 
 /// An address to return to, if browsers may be sent there.
-fn redirect_url(config: &Config, given: Option<String>) -> Result<Url, Failure> {
-    let wrong = |why: &str| Failure::new(StatusCode::BAD_REQUEST, why);
+fn redirect_url(config: &Config, given: Option<String>) -> Result<Url, ApiError> {
+    let wrong = |why: &'static str| ApiError::bad_request(why);
     let given = given.ok_or_else(|| wrong("The parameter redirectUrl is missing."))?;
     if given.len() > REDIRECT_BYTES {
         return Err(wrong("The address to return to is too long."));
@@ -642,7 +601,7 @@ fn redirect_url(config: &Config, given: Option<String>) -> Result<Url, Failure> 
     }
     if !config.sso.other_redirects && !is_trusted(config, &url) {
         let why = format!("This server does not send logins to {}.", place(&url));
-        return Err(Failure::new(StatusCode::FORBIDDEN, why));
+        return Err(ApiError::forbidden(why));
     }
     Ok(url)
 }
@@ -665,26 +624,28 @@ fn secrets(app: &Server, state: &str) -> (String, String) {
     (app.signer.secret(NONCE, state), app.signer.secret(VERIFIER, state))
 }
 
-fn of_provider(provider: &Provider, error: &OidcError) -> Failure {
-    warn!(provider = provider.id(), %error, "no login by single sign-on");
+fn of_provider(provider: &Provider, error: &OidcError) -> ApiError {
     let name = provider.name();
+    if !matches!(error, OidcError::Unavailable(_)) {
+        // To a client, a refusal as any other; whoever runs the server may have to do something about it.
+        warn!(provider = provider.id(), %error, "no login by single sign-on");
+    }
     match error {
         OidcError::Unavailable(_) => {
-            Failure::new(StatusCode::BAD_GATEWAY, format!("{name} does not answer as it should."))
+            let why = format!("{name} does not answer as it should.");
+            ApiError::new(ErrorCode::ConnectionFailed, why).with_cause(error.to_string())
         }
-        OidcError::Refused(_) => Failure::new(
-            StatusCode::FORBIDDEN,
-            format!("{name} does not accept this login; it may have taken too long."),
-        ),
-        OidcError::Untrusted(_) => Failure::new(
-            StatusCode::FORBIDDEN,
-            format!("What {name} says cannot be relied upon for this login."),
-        ),
+        OidcError::Refused(_) => ApiError::forbidden(format!(
+            "{name} does not accept this login; it may have taken too long."
+        )),
+        OidcError::Untrusted(_) => {
+            ApiError::forbidden(format!("What {name} says cannot be relied upon for this login."))
+        }
     }
 }
 
 /// To another address, which may hold a token.
-fn see(url: &Url) -> Result<Reply, Failure> {
+fn see(url: &Url) -> Result<Reply, ApiError> {
     let location = HeaderValue::from_str(url.as_str())
         .map_err(|error| ApiError::internal(error.to_string()))?;
     Ok(Reply::bytes("text/plain; charset=utf-8", "")
@@ -726,8 +687,4 @@ fn cookies<'a>(headers: &'a HeaderMap, name: &'a str) -> impl Iterator<Item = &'
         let (key, value) = pair.trim().split_once('=')?;
         (key == name).then_some(value)
     })
-}
-
-fn body<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
-    serde_json::from_slice(body).map_err(|error| ApiError::bad_json(error.to_string()))
 }

@@ -13,22 +13,22 @@ use crate::{
 };
 
 pub(super) const PROTOCOLS: [&str; 2] =
-    ["/_matrix/client/v3/thirdparty/protocols", "/_matrix/client/r0/thirdparty/protocols"];
+    ["/_matrix/client/r0/thirdparty/protocols", "/_matrix/client/v3/thirdparty/protocols"];
 pub(super) const PROTOCOL: [&str; 2] = [
-    "/_matrix/client/v3/thirdparty/protocol/{protocol}",
     "/_matrix/client/r0/thirdparty/protocol/{protocol}",
+    "/_matrix/client/v3/thirdparty/protocol/{protocol}",
 ];
 pub(super) const LOCATIONS: [&str; 4] = [
-    "/_matrix/client/v3/thirdparty/location",
     "/_matrix/client/r0/thirdparty/location",
-    "/_matrix/client/v3/thirdparty/location/{protocol}",
+    "/_matrix/client/v3/thirdparty/location",
     "/_matrix/client/r0/thirdparty/location/{protocol}",
+    "/_matrix/client/v3/thirdparty/location/{protocol}",
 ];
 pub(super) const USERS: [&str; 4] = [
-    "/_matrix/client/v3/thirdparty/user",
     "/_matrix/client/r0/thirdparty/user",
-    "/_matrix/client/v3/thirdparty/user/{protocol}",
+    "/_matrix/client/v3/thirdparty/user",
     "/_matrix/client/r0/thirdparty/user/{protocol}",
+    "/_matrix/client/v3/thirdparty/user/{protocol}",
 ];
 
 pub(super) async fn protocols(

@@ -15,7 +15,7 @@ use ruma::{
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Server,
+    Server, body,
     capabilities::may_change_third_party_ids,
     identity::{self, Credentials},
     json,
@@ -129,8 +129,7 @@ pub(super) async fn old_bind(
     }
     let cx = cx.with_session()?;
     may_change_third_party_ids(&cx.app, &cx.caller)?;
-    let request: Request =
-        serde_json::from_slice(&cx.body).map_err(|error| ApiError::bad_json(error.to_string()))?;
+    let request: Request = body(&cx.body)?;
     let credentials = request.three_pid_creds;
     let bound =
         identity::bind(cx.app.identity_servers(), cx.origin(), &cx.caller.user_id, credentials)

@@ -110,6 +110,12 @@ fn joined(view: &View<'_>, user_id: &UserId) -> impl Iterator<Item = RoomMembers
     parts.filter(|part| part.membership == Membership::Join)
 }
 
+/// The path of the proposal, which clients still use, and the one that it has now.
+pub(super) const MUTUAL_ROOMS: [&str; 2] = [
+    "/_matrix/client/unstable/uk.half-shot.msc2666/user/mutual_rooms",
+    "/_matrix/client/v1/mutual_rooms",
+];
+
 /// `GET /mutual_rooms`: the rooms that the caller and another user are in.
 pub(super) async fn mutual_rooms(
     cx: Cx<Server, Option<Session>>,

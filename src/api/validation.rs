@@ -31,7 +31,7 @@ use tracing::warn;
 
 use super::{
     Server,
-    page::{Page, text},
+    page::{Page, refusal, text},
 };
 use crate::{
     clock::{random_bytes, random_letters, random_token},
@@ -402,7 +402,7 @@ pub(super) async fn submit(
     let Ok(submitted) = serde_html_form::from_bytes::<Submitted>(&cx.body) else {
         return Ok(useless_link(&cx.app));
     };
-    if !complete(&cx, &submitted).await? {
+    if !complete(&cx, &submitted).await.map_err(|error| error.shown_by(refusal))? {
         return Ok(useless_link(&cx.app));
     }
     let next = submitted.next_link.as_deref().and_then(|link| check_next_link(&cx.app, link).ok());

@@ -88,6 +88,11 @@ impl Class {
             ("POST", "login" | "login/get_token") | ("POST", "auth/{auth_type}/fallback/web") => {
                 Self::Login
             }
+            // Providers are asked, and pages are made.
+            (
+                "GET",
+                "login/sso/redirect" | "login/sso/redirect/{idp_id}" | "login/sso/callback",
+            ) => Self::Other,
             ("POST", "register")
             | ("GET", "register/available" | "register/m.login.registration_token/validity") => {
                 Self::Registration

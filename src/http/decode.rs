@@ -22,6 +22,7 @@ use percent_encoding::percent_decode_str;
 use ruma::api::{
     IncomingRequest, IncomingRequestExt as _,
     error::{DeserializationError, FromHttpRequestError},
+    path_builder::PathBuilder as _,
 };
 use serde::de::IgnoredAny;
 use serde_json::{Map, Value, json};
@@ -145,16 +146,14 @@ pub(crate) fn request<R: IncomingRequest>(
     match fenced::<R>(request, &args)? {
         Ok(request) => Ok(request),
         Err(error) => {
-            if is_wrong_shape(&error)
-                && let Some(amended) = amend(body)
+            if is_of_body(&error)
+                && let Some(amended) = amend(body, field_of_profile::<R>(&args))
             {
                 // No endpoint with a JSON body looks at headers.
                 let mut again = Request::new(&amended[..]);
                 *again.method_mut() = R::METHOD;
                 *again.uri_mut() = uri;
-                if let Ok(request) = fenced::<R>(again, &args)? {
-                    return Ok(request);
-                }
+                return fenced::<R>(again, &args)?.map_err(|error| decode_error(error, &amended));
             }
             Err(decode_error(error, body))
         }
@@ -188,9 +187,15 @@ fn without_empty_parameters(mut request: Request<&[u8]>) -> Request<&[u8]> {
     request
 }
 
-fn is_wrong_shape(error: &FromHttpRequestError) -> bool {
-    matches!(error, FromHttpRequestError::Deserialization(DeserializationError::Json(json))
-        if json.is_data())
+fn is_of_body(error: &FromHttpRequestError) -> bool {
+    matches!(error, FromHttpRequestError::Deserialization(DeserializationError::Json(_)))
+}
+
+/// The field of a profile that the path of a request names, if it is one that sets it.
+fn field_of_profile<'a, R: IncomingRequest>(args: &[&'a str]) -> Option<&'a str> {
+    let sets = R::METHOD == Method::PUT
+        && R::PATH_BUILDER.all_paths().any(|path| path.contains("/profile/{user_id}/"));
+    args.last().filter(|_| sets).copied()
 }
 
 /// A refused body as ruma would rather have it, if there is something about it that the
@@ -200,10 +205,14 @@ fn is_wrong_shape(error: &FromHttpRequestError) -> bool {
 /// - an `auth` with nothing in it, which stands for none;
 /// - a user named by `user` instead of `identifier` when proving a password;
 /// - `typing` without the `timeout`, which is optional;
-/// - a push rule without `conditions`, which are optional as well.
-fn amend(body: &[u8]) -> Option<Vec<u8>> {
+/// - a push rule without `conditions`, which are optional as well;
+/// - of a profile, other fields than the `field` that the path names: ruma looks no further than the first.
+fn amend(body: &[u8], field: Option<&str>) -> Option<Vec<u8>> {
     let original: Map<String, Value> = serde_json::from_slice(body).ok()?;
     let mut amended = original.clone();
+    if let Some(field) = field {
+        amended.retain(|name, _| name == field);
+    }
     amended.retain(|name, value| {
         !(value.is_null() || name == "auth" && value.as_object().is_some_and(Map::is_empty))
     });
@@ -250,9 +259,11 @@ fn decode_error(error: FromHttpRequestError, body: &[u8]) -> ApiError {
     }
 }
 
-/// A value of the wrong kind can be met before the place where the body ends to be JSON at all.
+/// What is wrong with a body that cannot be read. The decoder's own word for it does not tell: it may meet a
+/// value of the wrong kind before the place where the body ends to be JSON at all, and some of ruma's request
+/// types leave off in the middle of an object in which they do not find what they look for.
 fn json_error(error: &serde_json::Error, body: &[u8]) -> ApiError {
-    if error.is_data() && is_json(body) {
+    if is_json(body) {
         // A missing field of the body is `M_BAD_JSON` in the specification's words.
         ApiError::bad_json(error.to_string())
     } else {
@@ -402,6 +413,19 @@ mod tests {
         // The wrong kind comes first, the end of the JSON after it.
         assert_eq!(decode::<Search>("/", &[], br#"{"search_term":5,,}"#), "M_NOT_JSON");
         assert_eq!(decode::<Search>("/", &[], br#"{"search_term":"a",}"#), "M_NOT_JSON");
+    }
+
+    #[test]
+    fn of_a_profile_the_field_that_the_path_names_is_read_wherever_it_stands() {
+        type Set = ruma::api::client::profile::set_profile_field::v3::Request;
+        let args = &["@a:example.org", "displayname"];
+        assert_eq!(decode::<Set>("/", args, br#"{"displayname":"A"}"#), "ok");
+        assert_eq!(decode::<Set>("/", args, br#"{"avatar_url":"b","displayname":"A"}"#), "ok");
+        assert_eq!(decode::<Set>("/", args, br#"{"x":{"displayname":1},"displayname":"A"}"#), "ok");
+        for body in [&br#"{}"#[..], br#"{"avatar_url":"b"}"#, br#"{"x":1,"displayname":5}"#] {
+            assert_eq!(decode::<Set>("/", args, body), "M_BAD_JSON");
+        }
+        assert_eq!(decode::<Set>("/", args, br#"{"x":1,,}"#), "M_NOT_JSON");
     }
 
     #[test]

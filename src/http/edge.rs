@@ -1,6 +1,7 @@
 //! The way of one request through the edge, from the parsed head to the response.
 
 use std::{
+    borrow::Cow,
     net::IpAddr,
     panic::AssertUnwindSafe,
     pin::pin,
@@ -113,14 +114,32 @@ impl<A: App> Edge<A> {
         D: Buf + 'static,
         E: std::error::Error + Send + Sync + 'static,
     {
-        let Inbound { method, uri, headers, peer, body } = inbound;
-        if method == Method::OPTIONS {
-            return Ok(Reply::preflight(uri.path()));
+        if inbound.method == Method::OPTIONS {
+            return Ok(Reply::preflight(inbound.uri.path()));
         }
-        let path_of = uri.clone();
-        let (route, args) = self.routes.find(&method, path_of.path())?;
+        let uri = inbound.uri.clone();
+        let (route, args) = self.routes.find(&inbound.method, uri.path())?;
         Span::current().record("route", route.path);
+        let outcome = self.call(route, &args, inbound, request_id).await;
+        outcome.map_err(|error| match route.refusal {
+            Some(refusal) => error.shown_by(refusal),
+            None => error,
+        })
+    }
 
+    async fn call<S, D, E>(
+        &self,
+        route: &Route<A>,
+        args: &[Cow<'_, str>],
+        inbound: Inbound<S>,
+        request_id: &Arc<str>,
+    ) -> Result<Reply, ApiError>
+    where
+        S: Stream<Item = Result<D, E>> + Send + 'static,
+        D: Buf + 'static,
+        E: std::error::Error + Send + Sync + 'static,
+    {
+        let Inbound { method, uri, headers, peer, body } = inbound;
         let client = self.client_address(&headers, peer);
         let who = self.who(route, &headers, &uri).await?;
         if let Some(session) = &who.session {
@@ -155,7 +174,7 @@ impl<A: App> Edge<A> {
             client,
             shutdown: self.shutdown.clone(),
         };
-        (route.handler)(call, &args)?.await
+        (route.handler)(call, args)?.await
     }
 
     /// Whether a request counts against no rate limit.
@@ -265,17 +284,17 @@ fn declared(headers: &HeaderMap) -> Option<u64> {
 fn report(error: &ApiError) {
     let status = error.status().as_u16();
     let cause = error.cause().map(tracing::field::display);
-    // What another service failed to do is no fault of this one.
-    if [StatusCode::SERVICE_UNAVAILABLE, StatusCode::BAD_GATEWAY].contains(&error.status()) {
-        warn!(status, cause, "{error}");
-    } else if error.status().is_server_error()
-        // Not this server's fault.
-        && !matches!(error.status(), StatusCode::GATEWAY_TIMEOUT | StatusCode::BAD_GATEWAY)
-    {
-        error!(status, cause, "{error}");
-    } else {
+    match error.status() {
+        // What is full or down, here or in another service, is no fault of the program.
+        StatusCode::SERVICE_UNAVAILABLE | StatusCode::BAD_GATEWAY => {
+            warn!(status, cause, "{error}");
+        }
+        // Nor is a time-out, which is as long as the client or another service makes it.
+        other if other.is_server_error() && other != StatusCode::GATEWAY_TIMEOUT => {
+            error!(status, cause, "{error}");
+        }
         // Not the sentence: it may quote what the client sent.
-        debug!(status, code = error.code().as_str(), cause, "refused");
+        _ => debug!(status, code = error.code().as_str(), cause, "refused"),
     }
 }
 

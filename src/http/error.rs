@@ -6,12 +6,14 @@
 
 use std::{borrow::Cow, error::Error, fmt, time::Duration};
 
-use http::StatusCode;
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use ruma::{
     RoomVersionId,
     api::client::uiaa::{AuthFlow, AuthType},
 };
 use serde_json::{Map, Value, json};
+
+use super::Reply;
 
 /// The codes of the standard error response, each with the fields it adds to the body.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -256,14 +258,28 @@ struct Inner {
     foreign: Option<String>,
     cause: Option<Cause>,
     auth: Option<AuthRequired>,
+    headers: HeaderMap,
+    refusal: Option<Refusal>,
 }
+
+/// How something else than JSON shows that a request failed: with which reply.
+pub(crate) type Refusal = fn(&ApiError) -> Reply;
 
 impl ApiError {
     /// An error with this code, its usual status, and this sentence for the client.
     pub(crate) fn new(code: ErrorCode, message: impl Into<Cow<'static, str>>) -> Self {
         let status = code.status();
         let message = message.into();
-        Self(Box::new(Inner { code, status, message, foreign: None, cause: None, auth: None }))
+        Self(Box::new(Inner {
+            code,
+            status,
+            message,
+            foreign: None,
+            cause: None,
+            auth: None,
+            headers: HeaderMap::new(),
+            refusal: None,
+        }))
     }
 
     /// The same error with another status.
@@ -277,6 +293,20 @@ impl ApiError {
     #[must_use]
     pub(crate) fn with_cause(mut self, cause: impl Into<Cause>) -> Self {
         self.0.cause = Some(cause.into());
+        self
+    }
+
+    /// The same error with one more header in its response.
+    #[must_use]
+    pub(crate) fn with_header(mut self, name: HeaderName, value: HeaderValue) -> Self {
+        self.0.headers.insert(name, value);
+        self
+    }
+
+    /// The same error, shown by this instead of JSON: for what a browser shows.
+    #[must_use]
+    pub(crate) fn shown_by(mut self, refusal: Refusal) -> Self {
+        self.0.refusal = Some(refusal);
         self
     }
 
@@ -398,6 +428,16 @@ impl ApiError {
     /// What is for the log alone.
     pub(crate) fn cause(&self) -> Option<&(dyn Error + Send + Sync)> {
         self.0.cause.as_deref()
+    }
+
+    /// What its response has besides the headers of all responses.
+    pub(crate) fn headers(&self) -> &HeaderMap {
+        &self.0.headers
+    }
+
+    /// What shows it, if it is not JSON.
+    pub(crate) fn refusal(&self) -> Option<Refusal> {
+        self.0.refusal
     }
 
     /// When to try again, if the error says so.

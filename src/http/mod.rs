@@ -45,7 +45,7 @@ pub(crate) use self::{
     caller::{Access, Appservice, Caller, Gate, OpenTo, Session, Who},
     class::Class,
     edge::Edge,
-    error::{ApiError, AuthRequired, ErrorCode},
+    error::{ApiError, AuthRequired, ErrorCode, Refusal},
     incoming::Incoming,
     reply::Reply,
     table::{RawRequest, Table, TableError},

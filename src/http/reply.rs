@@ -132,7 +132,13 @@ impl Reply {
 
 impl From<&ApiError> for Reply {
     fn from(error: &ApiError) -> Self {
-        let mut reply = Self::json(error.body().to_string()).with_status(error.status());
+        let mut reply = match error.refusal() {
+            Some(refusal) => refusal(error),
+            None => Self::json(error.body().to_string()).with_status(error.status()),
+        };
+        for (name, value) in error.headers() {
+            reply = reply.with_header(name.clone(), value.clone());
+        }
         if let Some(wait) = error.retry_after() {
             // Whole seconds, rounded up: a client that comes back earlier is refused again.
             let seconds = wait.as_millis().div_ceil(1000).try_into().unwrap_or(u64::MAX);

@@ -17,7 +17,7 @@ use ruma::api::{IncomingRequest, Metadata, path_builder::PathBuilder as _};
 use thiserror::Error;
 
 use super::{
-    Access, ApiError, Class, Cx, Gate, Incoming, OpenTo, Reply, Session, Who,
+    Access, ApiError, Class, Cx, Gate, Incoming, OpenTo, Refusal, Reply, Session, Who,
     decode::{self, Precheck},
 };
 use crate::{limits, shutdown::Shutdown};
@@ -25,6 +25,21 @@ use crate::{limits, shutdown::Shutdown};
 /// To whom the endpoint of a method and a path is open: the path as it was registered, with the names of
 /// its parameters.
 pub(crate) type Rights = fn(&Method, &str) -> OpenTo;
+
+/// The paths of one endpoint, the newest last: that is the one by which it is known.
+pub(crate) struct Paths(Vec<&'static str>);
+
+impl From<&'static str> for Paths {
+    fn from(path: &'static str) -> Self {
+        Self(vec![path])
+    }
+}
+
+impl<const N: usize> From<[&'static str; N]> for Paths {
+    fn from(paths: [&'static str; N]) -> Self {
+        Self(paths.into())
+    }
+}
 
 /// The endpoints, while they are being registered.
 pub(crate) struct Table<A> {
@@ -125,7 +140,18 @@ pub(super) struct Route<A> {
     /// With which others it is limited in rate; `None` if it is not.
     pub(super) class: Option<Class>,
     pub(super) body: Body,
+    /// How it shows that a request failed, if not as JSON.
+    pub(super) refusal: Option<Refusal>,
     pub(super) handler: Box<Handler<A>>,
+}
+
+/// What an endpoint without a type of ruma's is like.
+struct Untyped {
+    access: Access,
+    body: Body,
+    /// Whether its requests are counted against the caller's rate limit, whatever [`Class::of`] has for it.
+    limited: bool,
+    refusal: Option<Refusal>,
 }
 
 /// The endpoints of one path. There are few: a list is looked through faster than a map.
@@ -153,7 +179,7 @@ impl<A: Send + Sync + 'static> Table<A> {
         H: Fn(Cx<A, <R::Authentication as Gate>::Caller>, R) -> F + Copy + Send + Sync + 'static,
         F: Future<Output = Result<R::OutgoingResponse, ApiError>> + Send + 'static,
     {
-        self.typed::<R>(json_unless_get(&R::METHOD), move |cx, request: R| {
+        self.typed::<R>(unless_get(&R::METHOD, Body::Json), move |cx, request: R| {
             let answer = handler(cx, request);
             Box::pin(async move { Reply::typed(answer.await?) })
         })
@@ -169,7 +195,7 @@ impl<A: Send + Sync + 'static> Table<A> {
         H: Fn(Cx<A, <R::Authentication as Gate>::Caller>, R) -> F + Copy + Send + Sync + 'static,
         F: Future<Output = Result<Bytes, ApiError>> + Send + 'static,
     {
-        self.typed::<R>(json_unless_get(&R::METHOD), move |cx, request: R| {
+        self.typed::<R>(unless_get(&R::METHOD, Body::Json), move |cx, request: R| {
             let answer = handler(cx, request);
             Box::pin(async move { answer.await.map(Reply::json) })
         })
@@ -220,14 +246,14 @@ impl<A: Send + Sync + 'static> Table<A> {
     }
 
     /// Registers a handler for requests that are not of the Matrix API, or whose responses are not
-    /// JSON: pages, health, inspection. A path under `/_matrix` is served under each prefix.
+    /// JSON: health, inspection. A path under `/_matrix` is served under each prefix.
     ///
     /// The body is any bytes of at most the configured size, in [`Cx::body`].
     #[must_use]
     pub(crate) fn raw<H, F>(
         self,
         method: Method,
-        path: &'static str,
+        paths: impl Into<Paths>,
         access: Access,
         handler: H,
     ) -> Self
@@ -235,11 +261,9 @@ impl<A: Send + Sync + 'static> Table<A> {
         H: Fn(Cx<A, Option<Session>>, RawRequest) -> F + Copy + Send + Sync + 'static,
         F: Future<Output = Result<Reply, ApiError>> + Send + 'static,
     {
-        let body = if method == Method::GET { Body::None } else { Body::Bytes };
-        let handler = raw_handler(handler);
-        let open_to = (self.rights)(&method, path);
-        let class = Class::of(&method, path, false);
-        self.add(&method, [path], Route { path, access, open_to, class, body, handler })
+        let body = unless_get(&method, Body::Bytes);
+        let kind = Untyped { access, body, limited: false, refusal: None };
+        self.untyped(&method, paths.into(), kind, handler)
     }
 
     /// As [`Table::raw`], for endpoints of the Matrix API that ruma has no request type for: the body is
@@ -248,7 +272,7 @@ impl<A: Send + Sync + 'static> Table<A> {
     pub(crate) fn raw_json<H, F>(
         self,
         method: Method,
-        path: &'static str,
+        paths: impl Into<Paths>,
         access: Access,
         handler: H,
     ) -> Self
@@ -256,11 +280,48 @@ impl<A: Send + Sync + 'static> Table<A> {
         H: Fn(Cx<A, Option<Session>>, RawRequest) -> F + Copy + Send + Sync + 'static,
         F: Future<Output = Result<Reply, ApiError>> + Send + 'static,
     {
-        let body = json_unless_get(&method);
-        let handler = raw_handler(handler);
-        let open_to = (self.rights)(&method, path);
-        let class = Class::of(&method, path, true);
-        self.add(&method, [path], Route { path, access, open_to, class, body, handler })
+        let body = unless_get(&method, Body::Json);
+        let kind = Untyped { access, body, limited: true, refusal: None };
+        self.untyped(&method, paths.into(), kind, handler)
+    }
+
+    /// As [`Table::raw`], for a page that anyone's browser may show: it shows as `refusal` makes it look that
+    /// a request failed.
+    #[must_use]
+    pub(crate) fn page<H, F>(self, paths: impl Into<Paths>, refusal: Refusal, handler: H) -> Self
+    where
+        H: Fn(Cx<A, Option<Session>>, RawRequest) -> F + Copy + Send + Sync + 'static,
+        F: Future<Output = Result<Reply, ApiError>> + Send + 'static,
+    {
+        let (access, refusal) = (Access::None, Some(refusal));
+        let kind = Untyped { access, body: Body::None, limited: false, refusal };
+        self.untyped(&Method::GET, paths.into(), kind, handler)
+    }
+
+    /// As [`Table::page`], for what the form of a page sends: counted against the caller's rate limit, as it
+    /// may hold guesses.
+    #[must_use]
+    pub(crate) fn form<H, F>(self, paths: impl Into<Paths>, refusal: Refusal, handler: H) -> Self
+    where
+        H: Fn(Cx<A, Option<Session>>, RawRequest) -> F + Copy + Send + Sync + 'static,
+        F: Future<Output = Result<Reply, ApiError>> + Send + 'static,
+    {
+        let (access, refusal) = (Access::None, Some(refusal));
+        let kind =
+            Untyped { access, body: Body::Short(limits::FORM_BYTES), limited: true, refusal };
+        self.untyped(&Method::POST, paths.into(), kind, handler)
+    }
+
+    /// As [`Table::raw`], for short texts of anyone: counted against the caller's rate limit.
+    #[must_use]
+    pub(crate) fn raw_text<H, F>(self, method: Method, paths: impl Into<Paths>, handler: H) -> Self
+    where
+        H: Fn(Cx<A, Option<Session>>, RawRequest) -> F + Copy + Send + Sync + 'static,
+        F: Future<Output = Result<Reply, ApiError>> + Send + 'static,
+    {
+        let body = unless_get(&method, Body::Short(limits::RENDEZVOUS_BYTES));
+        let kind = Untyped { access: Access::None, body, limited: true, refusal: None };
+        self.untyped(&method, paths.into(), kind, handler)
     }
 
     /// What is served, in the order of the paths.
@@ -278,37 +339,6 @@ impl<A: Send + Sync + 'static> Table<A> {
             .collect();
         list.sort_by(|a, b| (&a.path, a.method.as_str()).cmp(&(&b.path, b.method.as_str())));
         list
-    }
-
-    /// As [`Table::raw`], for what the form of a page sends: counted against the caller's rate limit, as it
-    /// may hold guesses.
-    #[must_use]
-    pub(crate) fn raw_form<H, F>(self, path: &'static str, handler: H) -> Self
-    where
-        H: Fn(Cx<A, Option<Session>>, RawRequest) -> F + Copy + Send + Sync + 'static,
-        F: Future<Output = Result<Reply, ApiError>> + Send + 'static,
-    {
-        let (access, body) = (Access::None, Body::Short(limits::FORM_BYTES));
-        let handler = raw_handler(handler);
-        let open_to = (self.rights)(&Method::POST, path);
-        let class = Class::of(&Method::POST, path, true);
-        self.add(&Method::POST, [path], Route { path, access, open_to, class, body, handler })
-    }
-
-    /// As [`Table::raw`], for short texts of anyone: counted against the caller's rate limit.
-    #[must_use]
-    pub(crate) fn raw_text<H, F>(self, method: Method, path: &'static str, handler: H) -> Self
-    where
-        H: Fn(Cx<A, Option<Session>>, RawRequest) -> F + Copy + Send + Sync + 'static,
-        F: Future<Output = Result<Reply, ApiError>> + Send + 'static,
-    {
-        let text = Body::Short(limits::RENDEZVOUS_BYTES);
-        let body = if method == Method::GET { Body::None } else { text };
-        let handler = raw_handler(handler);
-        let open_to = (self.rights)(&method, path);
-        let class = Class::of(&method, path, true);
-        let access = Access::None;
-        self.add(&method, [path], Route { path, access, open_to, class, body, handler })
     }
 
     /// The finished table.
@@ -364,8 +394,22 @@ impl<A: Send + Sync + 'static> Table<A> {
         let access = <R::Authentication as Gate>::ACCESS;
         let open_to = (self.rights)(&R::METHOD, path);
         let class = Class::of(&R::METHOD, path, R::RATE_LIMITED);
-        let route = Route { path, access, open_to, class, body, handler };
+        let route = Route { path, access, open_to, class, body, refusal: None, handler };
         self.add(&R::METHOD, paths, route)
+    }
+
+    /// Registers what answers requests that ruma has no type for.
+    fn untyped<H, F>(self, method: &Method, Paths(paths): Paths, kind: Untyped, handler: H) -> Self
+    where
+        H: Fn(Cx<A, Option<Session>>, RawRequest) -> F + Copy + Send + Sync + 'static,
+        F: Future<Output = Result<Reply, ApiError>> + Send + 'static,
+    {
+        let Untyped { access, body, limited, refusal } = kind;
+        let path = paths.last().copied().unwrap_or_default();
+        let open_to = (self.rights)(method, path);
+        let class = Class::of(method, path, limited);
+        let handler = raw_handler(handler);
+        self.add(method, paths, Route { path, access, open_to, class, body, refusal, handler })
     }
 
     /// Registers `route` at every path that stands for one of `paths`.
@@ -462,8 +506,8 @@ where
     })
 }
 
-fn json_unless_get(method: &Method) -> Body {
-    if method == Method::GET { Body::None } else { Body::Json }
+fn unless_get(method: &Method, body: Body) -> Body {
+    if method == Method::GET { Body::None } else { body }
 }
 
 fn without_slash(path: &str) -> &str {

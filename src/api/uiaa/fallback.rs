@@ -29,8 +29,8 @@ use crate::{
 
 /// The paths of the pages.
 pub(crate) const PATHS: [&str; 2] = [
-    "/_matrix/client/v3/auth/{auth_type}/fallback/web",
     "/_matrix/client/r0/auth/{auth_type}/fallback/web",
+    "/_matrix/client/v3/auth/{auth_type}/fallback/web",
 ];
 
 /// Tells the client, which may have opened the page in a view of its own or in a window.
@@ -112,10 +112,7 @@ pub(crate) async fn submit(
             };
             form.status(StatusCode::FORBIDDEN)
         }
-        Err(Failure::Final(error)) => {
-            let message = error.body()["error"].as_str().unwrap_or_default().to_owned();
-            subject.form(Some(&message)).status(error.status())
-        }
+        Err(Failure::Final(error)) => subject.form(Some(error.message())).status(error.status()),
     };
     Ok(page.reply())
 }
@@ -160,9 +157,7 @@ impl Subject<'_> {
     /// The page that asks for what the stage needs, with what went wrong before.
     fn form(&self, wrong: Option<&str>) -> Page {
         let server = text(self.app.config.server.name.as_str());
-        let wrong = wrong.map_or_else(String::new, |wrong| {
-            format!("<p class=\"bad\" id=\"wrong\" role=\"alert\">{}</p>\n", text(wrong))
-        });
+        let wrong = alert(wrong);
         let form = |title: &str, before: &str, fields: &str, button: &str| {
             Page::new(
                 title,
@@ -290,18 +285,13 @@ impl Subject<'_> {
         };
         match asked.await {
             Ok(sid) => self.sent(medium, &sid, &secret, None),
-            Err(error) => {
-                let message = error.body()["error"].as_str().unwrap_or_default().to_owned();
-                self.form(Some(&message)).status(error.status())
-            }
+            Err(error) => self.form(Some(error.message())).status(error.status()),
         }
     }
 
     /// The page that waits for what the message asks.
     fn sent(&self, medium: Medium, sid: &str, secret: &str, wrong: Option<&str>) -> Page {
-        let wrong = wrong.map_or_else(String::new, |wrong| {
-            format!("<p class=\"bad\" id=\"wrong\" role=\"alert\">{}</p>\n", text(wrong))
-        });
+        let wrong = alert(wrong);
         let (what, field) = match medium {
             Medium::Email => {
                 ("<p>Open the link of the message that was sent to you, then go on here.</p>", "")
@@ -373,6 +363,13 @@ pub(in crate::api) fn done() -> Page {
     let body = "<p class=\"good\" role=\"status\">Thank you. You can close this page and go back to \
                 your app.</p>";
     Page::new("Done", body).script(TELL)
+}
+
+/// What went wrong before, if anything did: fields name it as their description.
+fn alert(wrong: Option<&str>) -> String {
+    wrong.map_or_else(String::new, |wrong| {
+        format!("<p class=\"bad\" id=\"wrong\" role=\"alert\">{}</p>\n", text(wrong))
+    })
 }
 
 fn unknown_stage() -> Page {

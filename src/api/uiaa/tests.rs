@@ -101,6 +101,14 @@ impl Client {
     async fn attempt(&self, letter: char, session: &str, right: bool) -> Result<usize, Value> {
         self.at(1, BODY, Some(auth(letter, Some(session), right))).await
     }
+
+    /// What an attempt that is not let through is answered: the stages that are completed, and the error.
+    async fn refused(&self, letter: char, session: &str, right: bool) -> (Value, Option<String>) {
+        let asked = self.attempt(letter, session, right).await.unwrap_err();
+        assert_eq!(asked["session"], session);
+        let error = asked.get("errcode").and_then(Value::as_str).map(str::to_owned);
+        (asked["completed"].clone(), error)
+    }
 }
 
 #[tokio::test]
@@ -138,21 +146,17 @@ async fn a_session_is_good_for_its_own_request_user_and_time_alone() {
 async fn stages_go_in_order_and_a_failed_one_can_be_tried_again() {
     let client = Client::new(&["pd"]);
     let session = client.begin().await;
-    let early = client.attempt('d', &session, true).await.unwrap_err();
-    assert_eq!(early["completed"], json!([]));
-    assert_eq!(early["errcode"], "M_UNAUTHORIZED");
-    let unheard = client.attempt('x', &session, true).await.unwrap_err();
-    assert_eq!(unheard["errcode"], "M_UNRECOGNIZED");
-    let wrong = client.attempt('p', &session, false).await.unwrap_err();
-    assert_eq!(wrong["errcode"], "M_FORBIDDEN");
-    assert_eq!(wrong["session"], session.as_str());
-    let half = client.attempt('p', &session, true).await.unwrap_err();
-    assert_eq!(half["completed"], json!(["m.login.password"]));
-    assert!(half.get("errcode").is_none());
+    let error = |code: &str| Some(code.to_owned());
+    let early = client.refused('d', &session, true).await;
+    assert_eq!(early, (json!([]), error("M_UNAUTHORIZED")));
+    let unheard = client.refused('x', &session, true).await;
+    assert_eq!(unheard, (json!([]), error("M_UNRECOGNIZED")));
+    let wrong = client.refused('p', &session, false).await;
+    assert_eq!(wrong, (json!([]), error("M_FORBIDDEN")));
+    let half = (json!(["m.login.password"]), None);
+    assert_eq!(client.refused('p', &session, true).await, half);
     // A completed stage is not tried again, however wrong the attempt.
-    let again = client.attempt('p', &session, false).await.unwrap_err();
-    assert_eq!(again["completed"], json!(["m.login.password"]));
-    assert!(again.get("errcode").is_none());
+    assert_eq!(client.refused('p', &session, false).await, half);
     assert_eq!(client.attempt('d', &session, true).await, Ok(2));
 }
 
@@ -160,9 +164,7 @@ async fn stages_go_in_order_and_a_failed_one_can_be_tried_again() {
 async fn what_was_completed_elsewhere_counts_with_the_session_alone() {
     let client = Client::new(&["ct"]);
     let session = client.begin().await;
-    let waiting = client.attempt('s', &session, true).await.unwrap_err();
-    assert_eq!(waiting["completed"], json!([]));
-    assert!(waiting.get("errcode").is_none());
+    assert_eq!(client.refused('s', &session, true).await, (json!([]), None));
     let complete = async |letter| {
         let done = std::future::ready(Ok(Proof::Done));
         client.sessions.complete(&session, &stage(letter), 1, done).await
@@ -171,8 +173,8 @@ async fn what_was_completed_elsewhere_counts_with_the_session_alone() {
     assert!(matches!(complete('d').await, Err(Failure::Retry(ErrorCode::Unrecognized, _))));
     complete('c').await.unwrap();
     complete('c').await.unwrap();
-    let half = client.attempt('s', &session, true).await.unwrap_err();
-    assert_eq!(half["completed"], json!(["m.login.recaptcha"]));
+    let half = (json!(["m.login.recaptcha"]), None);
+    assert_eq!(client.refused('s', &session, true).await, half);
     complete('t').await.unwrap();
     assert_eq!(client.attempt('s', &session, true).await, Ok(2));
     let gone = complete('t').await;

@@ -323,6 +323,23 @@ async fn a_dead_provider_makes_a_page_that_says_so_and_stops_nobody_else() {
 }
 
 #[tokio::test]
+async fn who_comes_too_often_is_told_so_on_a_page() {
+    let settings =
+        [("LOGCABIN_RATE_LIMITS_ENABLED", "true"), ("LOGCABIN_RATE_LIMITS_ADDRESS", "1/h burst 1")];
+    let server = with_dead_providers(&["dead"], &settings).await;
+    let http = server.http();
+    let path = "/_matrix/client/v3/login/sso/redirect?redirectUrl=https%3A%2F%2Fa.example.org";
+    is_page(&get_page(&http, path, &[]).await, 502);
+    for path in [path, "/_svc/client/v3/login/sso/callback?state=x"] {
+        let answer = get_page(&http, path, &[]).await;
+        let html = is_page(&answer, 429);
+        let seconds: u64 = answer.header("retry-after").parse().expect("whole seconds");
+        assert!(html.contains("Too many requests."), "{html}");
+        assert!(html.contains(&format!("Wait {seconds} seconds")), "{html}");
+    }
+}
+
+#[tokio::test]
 async fn a_browser_is_sent_only_where_an_address_can_lead() {
     let settings = [
         ("LOGCABIN_SSO_OTHER_REDIRECTS", "false"),

@@ -40,6 +40,10 @@ async fn fields_are_set_read_and_removed_by_their_owner() {
     ann.request("DELETE", &avatar, None).await.ok();
     bob.get(&avatar).await.refused(404, "M_NOT_FOUND");
     ann.put(&name, json!({ "displayname": 3 })).await.refused(400, "M_BAD_JSON");
+    // The field that the path names is looked for, whatever is beside it.
+    ann.put(&name, json!({ "avatar_url": "mxc://e2e.test/a" })).await.refused(400, "M_BAD_JSON");
+    ann.put(&name, json!({ "avatar_url": "mxc://e2e.test/a", "displayname": "A" })).await.ok();
+    assert_eq!(bob.get(&path).await.ok(), json!({ "displayname": "A" }));
 }
 
 #[tokio::test]

@@ -162,6 +162,7 @@ async fn guesses_on_a_page_are_limited() {
     let mut limited = 0;
     for _ in 0..30 {
         let answer = send(&http, &page_of("m.login.dummy", "x"), "").await;
+        assert!(answer.header("content-type").starts_with("text/html"));
         limited += i32::from(answer.parts.status == 429);
     }
     assert_eq!(limited, 25);
