@@ -355,15 +355,15 @@ async fn an_interrupted_upload_leaves_nothing() {
 /// Half of a file that is to be put under a media id; the other half is not sent.
 async fn half(server: &TestServer, user: &User, media: &str, content: &[u8]) -> TcpStream {
     let address = server.base().trim_start_matches("http://").to_owned();
-    let mut stream = TcpStream::connect(address).await.unwrap();
+    let mut stream = TcpStream::connect(address).await.expect("the server listens");
     let head = format!(
         "PUT /_matrix/media/v3/upload/{media} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {}\r\n\
          Content-Type: text/plain\r\nContent-Length: {}\r\n\r\n",
         user.access_token,
         content.len()
     );
-    stream.write_all(head.as_bytes()).await.unwrap();
-    stream.write_all(&content[..content.len() / 2]).await.unwrap();
+    stream.write_all(head.as_bytes()).await.expect("the server reads");
+    stream.write_all(&content[..content.len() / 2]).await.expect("the server reads");
     until("the upload has begun", || incoming(server.data_dir()) == 1).await;
     stream
 }
