@@ -78,7 +78,8 @@ fn nameless(path: &str) -> String {
 
 fn endpoints(text: &str) -> Vec<Endpoint> {
     let endpoint = |row: Row<'_>| {
-        let [method, path, since] = row.sentence.split(" | ").collect::<Vec<_>>()[..] else {
+        let [method, path, section, since] = row.sentence.split(" | ").collect::<Vec<_>>()[..]
+        else {
             panic!("endpoints.md:{}: not an endpoint: {}", row.line, row.sentence);
         };
         let since = match since {
@@ -89,10 +90,36 @@ fn endpoints(text: &str) -> Vec<Endpoint> {
                 Some(minor.unwrap_or_else(|| panic!("endpoints.md:{}: {version}", row.line)))
             }
         };
-        let served_as = format!("{method} {}", nameless(path.trim_matches('`')));
+        let path = path.trim_matches('`');
+        assert!(
+            leads_to(section, method, path, since),
+            "endpoints.md:{}: where is {method} {path}? {section}",
+            row.line
+        );
+        let served_as = format!("{method} {}", nameless(path));
         Endpoint { served_as, since, missing: row.missing }
     };
     rows(text).into_iter().map(endpoint).collect()
+}
+
+/// Whether `section` is a link, with a text, to where the specification has this endpoint; of one that is in no
+/// version yet, to the proposal of that number.
+fn leads_to(section: &str, method: &str, path: &str, since: Option<u32>) -> bool {
+    let link = section.strip_prefix('[').and_then(|link| link.strip_suffix(')'));
+    let Some((title, address)) = link.and_then(|link| link.split_once("](")) else { return false };
+    if since.is_none() {
+        let number = title.strip_prefix("MSC").and_then(|number| number.parse::<u32>().ok());
+        let proposals = "https://github.com/matrix-org/matrix-spec-proposals/pull/";
+        return number.is_some_and(|number| address == format!("{proposals}{number}"));
+    }
+    // As the specification makes anchors of headings.
+    let of_anchor = |letter: &char| letter.is_ascii_alphanumeric() || "-_".contains(*letter);
+    let anchor: String =
+        format!("{method}{path}").to_ascii_lowercase().chars().filter(of_anchor).collect();
+    let pages = ["client-server-api", "application-service-api"];
+    let mut known =
+        pages.iter().map(|page| format!("https://spec.matrix.org/v1.19/{page}/#{anchor}"));
+    !title.is_empty() && known.any(|known| known == address)
 }
 
 /// What the program serves, as it says itself.

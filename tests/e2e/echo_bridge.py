@@ -6,6 +6,7 @@ when its stdin does.
 """
 
 import asyncio
+import base64
 import json
 import logging
 import sys
@@ -17,6 +18,7 @@ from mautrix.types import EventType, Membership
 
 DOMAIN = "e2e.test"
 PREFIX = "@echo_"
+GHOST = "@echo_one:e2e.test"
 
 
 class Memory(ASStateStore, MemoryStateStore):
@@ -65,8 +67,13 @@ class EchoBridge:
     async def hear(self, event):
         if event.type == EventType.ROOM_MEMBER:
             await self.member(event)
-        elif event.type == EventType.ROOM_MESSAGE and not event.sender.startswith(PREFIX):
-            await self.echo(event)
+        elif event.type in (EventType.ROOM_MESSAGE, EventType.STICKER):
+            if event.sender.startswith(PREFIX):
+                return
+            if getattr(event.content, "url", None):
+                await self.relay(event)
+            else:
+                await self.echo(event)
         elif event.type == EventType.TYPING:
             tell(event="typing", room_id=event.room_id, user_ids=event.content.user_ids)
         elif event.type == EventType.RECEIPT:
@@ -100,6 +107,25 @@ class EchoBridge:
                 event.room_id, body, timestamp=event.timestamp, txn_id=f"echo {event.event_id}"
             )
             tell(event="echoed", of=event.event_id, said=said, body=body)
+
+    async def relay(self, event):
+        """A file goes the whole way: it is fetched, and sent again as another one by a ghost."""
+        content = event.content
+        ghost = self.ghost(GHOST)
+        data = await ghost.download_media(content.url)
+        # Given out before it is uploaded: others hear of it, and may ask for it, meanwhile.
+        content.url = await ghost.upload_media(
+            data, mime_type=content.info.mimetype, filename=content.body, async_upload=True
+        )
+        said = await ghost.send_message_event(event.room_id, event.type, content)
+        line = {"event": "relayed", "of": event.event_id, "said": said, "url": content.url}
+        if content.info.mimetype == "image/png":
+            await ghost.set_avatar_url(content.url)
+            thumbnail = await ghost.download_thumbnail(
+                content.url, width=96, height=96, resize_method="crop"
+            )
+            line["thumbnail"] = base64.b64encode(thumbnail).decode()
+        tell(**line)
 
     async def run(self, port):
         await self.appservice.start("127.0.0.1", port)

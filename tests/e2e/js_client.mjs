@@ -4,6 +4,7 @@
 // answered by a line with the same `id` and either `ok` or `error`. What the client sees by itself
 // through its sync is told as lines with `event`. README.md in this folder lists the commands.
 
+import { createHash, createCipheriv, createDecipheriv, randomBytes } from "node:crypto";
 import { createInterface } from "node:readline";
 import * as sdk from "matrix-js-sdk";
 import { logger } from "matrix-js-sdk/lib/logger.js";
@@ -43,12 +44,69 @@ async function fetchAndTell(input, init) {
     return response;
 }
 
+// Encrypted attachments, which the SDK leaves to what is built on it (client-server API, "Sending encrypted
+// attachments").
+const unpadded = (bytes) => bytes.toString("base64").replace(/=+$/, "");
+const sha256 = (bytes) => unpadded(createHash("sha256").update(bytes).digest());
+
+function encryptAttachment(content) {
+    const key = randomBytes(32);
+    // The counter is in the second half, and begins at nothing.
+    const iv = Buffer.concat([randomBytes(8), Buffer.alloc(8)]);
+    const cipher = createCipheriv("aes-256-ctr", key, iv);
+    const encrypted = Buffer.concat([cipher.update(content), cipher.final()]);
+    const k = unpadded(key).replaceAll("+", "-").replaceAll("/", "_");
+    const jwk = { kty: "oct", key_ops: ["encrypt", "decrypt"], alg: "A256CTR", k, ext: true };
+    return [encrypted, { v: "v2", key: jwk, iv: unpadded(iv), hashes: { sha256: sha256(encrypted) } }];
+}
+
+function decryptAttachment(encrypted, { key, iv, hashes }) {
+    if (sha256(encrypted) !== hashes.sha256) throw new Error("the attachment is not what was sent");
+    const bytes = (text) => Buffer.from(text, "base64");
+    const decipher = createDecipheriv("aes-256-ctr", bytes(key.k), bytes(iv));
+    return Buffer.concat([decipher.update(encrypted), decipher.final()]);
+}
+
+// Of a file at an address of the SDK's making, what a client sees of it.
+async function fetchFile(address) {
+    const response = await fetchAndTell(address, {
+        headers: { Authorization: `Bearer ${client.getAccessToken()}` },
+    });
+    if (!response.ok) throw Object.assign(new Error(), { data: await response.json() });
+    const shown = response.headers.get("content-disposition");
+    const [, encoded] = /filename\*=utf-8''([^;]+)/.exec(shown) ?? [];
+    const [, quoted, token] = /filename=(?:"((?:[^"\\]|\\.)*)"|([^;]+))/.exec(shown) ?? [];
+    const name = encoded ? decodeURIComponent(encoded) : quoted?.replace(/\\(.)/g, "$1") ?? token;
+    return {
+        content: Buffer.from(await response.arrayBuffer()),
+        content_type: response.headers.get("content-type"),
+        name: name ?? null,
+        disposition: shown.split(";")[0],
+    };
+}
+
+const inText = (file) => ({ ...file, content: file.content.toString("base64") });
+
 const connect = (options) =>
     sdk.createClient({ baseUrl: address, fetchFn: fetchAndTell, timelineSupport: true, ...options });
 
 function watch() {
     client.on(sdk.RoomEvent.Timeline, (event, room, toStart, removed, data) => {
         if (toStart || removed || !data.liveEvent || event.status !== null) return;
+        const { url, file } = event.getContent();
+        if (event.getType() === "m.room.avatar") {
+            tell({ event: "room_avatar", room_id: room.roomId, url: room.getMxcAvatarUrl() });
+        } else if (url || file) {
+            tell({
+                event: "media",
+                room_id: room.roomId,
+                event_id: event.getId(),
+                type: event.getType(),
+                url: url ?? file.url,
+                content: event.getContent(),
+            });
+            return;
+        }
         if (event.getType() !== "m.room.message" || event.isRedacted()) return;
         // An edit is told when the SDK has taken it over into the message, below.
         if (event.getRelation()?.rel_type === "m.replace") return;
@@ -59,6 +117,9 @@ function watch() {
             sender: event.getSender(),
             body: event.getContent().body,
         });
+    });
+    client.on(sdk.ClientEvent.AccountData, (event) => {
+        tell({ event: "account_data", type: event.getType(), content: event.getContent() });
     });
     client.on(sdk.MatrixEventEvent.Replaced, (event) => {
         if (!event.replacingEvent()) return;
@@ -186,6 +247,52 @@ const commands = {
 
     async redact({ room_id, event_id, reason }) {
         return await client.redactEvent(room_id, event_id, undefined, { reason });
+    },
+
+    // Gives what goes into an event: `url`, or `file` of what was encrypted.
+    async upload({ content, content_type, name, encrypt }) {
+        const plain = Buffer.from(content, "base64");
+        if (!encrypt) {
+            const { content_uri: url } = await client.uploadContent(plain, { type: content_type, name });
+            return { url };
+        }
+        const [encrypted, keys] = encryptAttachment(plain);
+        const { content_uri: url } = await client.uploadContent(encrypted, { includeFilename: false });
+        return { file: { url, ...keys } };
+    },
+
+    // `legacy` asks at the path of before Matrix 1.11.
+    async download({ url, file, name, legacy }) {
+        let address = client.mxcUrlToHttp(
+            file?.url ?? url, undefined, undefined, undefined, false, true, !legacy);
+        if (name) address = address.replace(/(\?|$)/, `/${encodeURIComponent(name)}$1`);
+        const got = await fetchFile(address);
+        return inText(file ? { ...got, content: decryptAttachment(got.content, file) } : got);
+    },
+
+    async thumbnail({ url, width, height, legacy }) {
+        return inText(await fetchFile(
+            client.mxcUrlToHttp(url, width, height, "crop", false, true, !legacy)));
+    },
+
+    async send_event({ room_id, type, content }) {
+        return await client.sendEvent(room_id, type, content);
+    },
+
+    async set_avatar({ url }) {
+        await client.setAvatarUrl(url);
+    },
+
+    async avatar({ user_id }) {
+        return { url: (await client.getProfileInfo(user_id, "avatar_url")).avatar_url };
+    },
+
+    async set_room_avatar({ room_id, url }) {
+        await client.sendStateEvent(room_id, "m.room.avatar", { url }, "");
+    },
+
+    async set_account_data({ type, content }) {
+        await client.setAccountData(type, content);
     },
 
     // The room's whole history: the timeline of the first sync, then page after page before it.

@@ -6,10 +6,13 @@ is told as lines with `event`. README.md in this folder lists the commands.
 """
 
 import asyncio
+import base64
+import io
 import json
 import sys
 
 import nio
+from nio.crypto.attachments import decrypt_attachment
 
 PASSWORD = "a password that is long enough"
 # More than the messages that may be under way at once, so that none is left out of a live timeline.
@@ -42,8 +45,12 @@ def taken(response):
 class Client(nio.AsyncClient):
     """nio's own client, which also tells every request it makes."""
 
+    # How a browser that got the last file would show it.
+    disposition = None
+
     async def send(self, method, path, *args, **kwargs):
         response = await super().send(method, path, *args, **kwargs)
+        self.disposition = response.headers.get("content-disposition")
         plain = path.split("?")[0]
         tell({"event": "http", "method": method, "path": plain, "status": response.status})
         return response
@@ -85,6 +92,29 @@ class Driver:
             "membership": event.membership,
         })
 
+    def on_media(self, room, event):
+        """Messages with a file, and stickers: as what nio takes them, and where it finds the file."""
+        tell({
+            "event": "media",
+            "room_id": room.room_id,
+            "event_id": event.event_id,
+            "type": event.source["type"],
+            "as": type(event).__name__,
+            "url": event.url,
+            "content": event.source["content"],
+        })
+
+    def on_bad_event(self, room, event):
+        """An attachment that is encrypted is known to nio only in an event that it has decrypted."""
+        if "file" in event.source.get("content", {}):
+            self.on_media(room, nio.RoomMessage.parse_decrypted_event(event.source))
+
+    def on_avatar(self, room, event):
+        tell({"event": "room_avatar", "room_id": room.room_id, "url": event.avatar_url})
+
+    def on_account_data(self, event):
+        tell({"event": "account_data", "type": event.type, "content": event.content})
+
     # Commands.
 
     async def do_register(self, user):
@@ -106,6 +136,10 @@ class Driver:
         self.client.add_event_callback(self.on_redaction, nio.RedactionEvent)
         self.client.add_event_callback(self.on_member, nio.RoomMemberEvent)
         self.client.add_event_callback(self.on_member, nio.InviteMemberEvent)
+        self.client.add_event_callback(self.on_media, (nio.RoomMessageMedia, nio.StickerEvent))
+        self.client.add_event_callback(self.on_bad_event, nio.BadEvent)
+        self.client.add_event_callback(self.on_avatar, nio.RoomAvatarEvent)
+        self.client.add_global_account_data_callback(self.on_account_data, nio.UnknownAccountDataEvent)
         self.syncing = asyncio.create_task(
             self.client.sync_forever(timeout=30000, sync_filter=FILTER))
         self.syncing.add_done_callback(self.sync_ended)
@@ -150,6 +184,49 @@ class Driver:
     async def do_redact(self, room_id, event_id, reason):
         response = taken(await self.client.room_redact(room_id, event_id, reason))
         return {"event_id": response.event_id}
+
+    async def do_upload(self, content, content_type, name, encrypt=False):
+        """Gives what goes into an event: `url`, or `file` of what was encrypted on the way."""
+        content = base64.b64decode(content)
+        response, keys = await self.client.upload(
+            io.BytesIO(content), content_type, name, encrypt=encrypt, filesize=len(content))
+        url = taken(response).content_uri
+        return {"file": {"url": url, **keys}} if encrypt else {"url": url}
+
+    async def do_download(self, url=None, file=None, name=None):
+        response = taken(await self.client.download(file["url"] if file else url, name))
+        content = response.body
+        if file:
+            content = decrypt_attachment(
+                content, file["key"]["k"], file["hashes"]["sha256"], file["iv"])
+        return self.received(content, response)
+
+    async def do_thumbnail(self, url, width, height):
+        server_name, media_id = url.removeprefix("mxc://").split("/")
+        response = taken(await self.client.thumbnail(
+            server_name, media_id, width, height, nio.ResizingMethod.crop))
+        return self.received(response.body, response)
+
+    def received(self, content, response):
+        return {
+            "content": base64.b64encode(content).decode(),
+            "content_type": response.content_type,
+            "name": response.filename,
+            "disposition": self.client.disposition.split(";")[0],
+        }
+
+    async def do_send_event(self, room_id, type, content):
+        response = taken(await self.client.room_send(room_id, type, content))
+        return {"event_id": response.event_id}
+
+    async def do_set_avatar(self, url):
+        taken(await self.client.set_avatar(url))
+
+    async def do_avatar(self, user_id):
+        return {"url": taken(await self.client.get_avatar(user_id)).avatar_url}
+
+    async def do_set_room_avatar(self, room_id, url):
+        taken(await self.client.room_put_state(room_id, "m.room.avatar", {"url": url}))
 
     async def do_page_back(self, room_id, limit):
         """The room's whole history: the timeline of the first sync, then page after page before it.

@@ -5,9 +5,12 @@ use std::net::{Ipv4Addr, TcpListener};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use crate::harness::files::Kind;
 use crate::harness::tools::{Lines, programs, python};
 use crate::harness::{Random, TestServer, User, alone, encode, skip};
 
@@ -72,6 +75,53 @@ fn registration(port: u16) -> String {
          echobot\nrate_limited: false\nde.sorunome.msc2409.push_ephemeral: true\n\
          push_ephemeral: true\n"
     )
+}
+
+/// A file of each kind goes to the bridge and comes back from its ghost, as another one that is the same.
+async fn relays_files(ann: &User, echo: &Echo, room_id: &str) {
+    for kind in Kind::all() {
+        let name = kind.name;
+        let path = format!("/_matrix/media/v3/upload?filename={}", encode(name));
+        let token = format!("Bearer {}", ann.access_token);
+        let headers = [("authorization", &*token), ("content-type", kind.content_type)];
+        let uploaded = ann.http.raw("POST", &path, &headers, kind.bytes.clone()).await;
+        let address = uploaded.json().ok_string("content_uri");
+        let content = kind.content(&json!({ "url": address }));
+        let sent = ann.send(room_id, kind.event_type(), name, &content).await;
+        let sent = sent.ok_string("event_id");
+        let relayed = echo.tells(&json!({ "event": "relayed", "of": sent }));
+        let said = relayed["said"].as_str().expect("an event id");
+        let path = format!("/rooms/{}/event/{}", encode(room_id), encode(said));
+        let event = ann.request("GET", &path, None).await.ok();
+        assert_eq!((&event["sender"], &event["type"]), (&json!(GHOST), &json!(kind.event_type())));
+        let mut expected = content;
+        expected["url"] = relayed["url"].clone();
+        // Of a sticker, mautrix says that as a type of message, too.
+        let fields = ["url", "body", "info"].into_iter().chain(kind.msgtype.map(|_| "msgtype"));
+        for field in fields {
+            assert_eq!(event["content"][field], expected[field], "{field} of {event}");
+        }
+        let answer = ann.download(&media_of(relayed["url"].as_str().expect("an address"))).await;
+        assert_eq!(answer.parts.status, 200, "{name}");
+        assert!(answer.bytes == kind.bytes, "{name} is not what was sent");
+        assert_eq!(answer.header("content-type"), kind.content_type);
+        let disposition = answer.header("content-disposition");
+        assert!(disposition.starts_with(kind.disposition), "{name}: {disposition}");
+        let original = ann.download(&media_of(&address)).await;
+        assert_eq!(disposition, original.header("content-disposition"));
+        if let Some(thumbnail) = relayed["thumbnail"].as_str() {
+            let thumbnail = BASE64.decode(thumbnail).expect("base64");
+            let thumbnail = image::load_from_memory(&thumbnail).expect("a picture");
+            assert_eq!((thumbnail.width(), thumbnail.height()), (96, 96));
+            let profile = format!("/profile/{}/avatar_url", encode(GHOST));
+            let profile = ann.request("GET", &profile, None).await.ok();
+            assert_eq!(profile["avatar_url"], relayed["url"]);
+        }
+    }
+}
+
+fn media_of(address: &str) -> String {
+    address.strip_prefix("mxc://").expect("the address of a file").to_owned()
 }
 
 /// Everything that is said in the room, in order: who says it, and what.
@@ -159,4 +209,27 @@ async fn a_mautrix_bridge_makes_ghosts_and_echoes_what_it_hears_over_restarts() 
     let heard: Vec<_> = echo.told().into_iter().filter(|told| told["event"] == "heard").collect();
     let heard: Vec<_> = heard.iter().map(|told| told["event_id"].clone()).collect();
     assert_eq!(json!(heard), json!(missed));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_mautrix_bridge_fetches_files_of_every_kind_and_its_ghost_sends_them_again() {
+    let python = match python() {
+        Ok(python) => python,
+        Err(missing) => return skip("bridge", &missing),
+    };
+    let _alone = alone().await;
+    let port = free_port();
+    let directory = TempDir::new().expect("a temporary directory");
+    let file = directory.path().join("registration.yaml");
+    std::fs::write(&file, registration(port)).expect("a file can be written");
+    let file = file.display().to_string();
+    let server = TestServer::start_with(&[("LOGCABIN_APPSERVICES_FILES", &file)]).await;
+    let ann = server.register("ann").await;
+    let echo = Echo::start(&python, &server.base(), port);
+    echo.tells(&json!({ "event": "ready" }));
+    let options = json!({ "preset": "private_chat", "invite": [GHOST] });
+    let room_id = ann.create_room(options).await;
+    echo.tells(&json!({ "event": "joined", "user_id": GHOST, "room_id": room_id }));
+    relays_files(&ann, &echo, &room_id).await;
+    echo.stop();
 }

@@ -17,8 +17,11 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::{Value, json};
 
+use crate::harness::files::Kind;
 use crate::harness::{Random, TestServer, User, alone, encode, mail::MailServer, skip, tools};
 
 /// How long a client may take to answer or to see something. No test is about this time; it only
@@ -148,6 +151,140 @@ async fn matrix_nio_and_matrix_js_sdk_talk_to_each_other() {
         client.stop(&mut requests);
     }
     assert_every_request_was_known(&requests);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn files_of_every_kind_pass_between_matrix_nio_and_matrix_js_sdk() {
+    let tools = match Tools::find() {
+        Ok(tools) => tools,
+        Err(missing) => return skip("clients", &missing),
+    };
+    let _alone = alone().await;
+    // By the paths without a login, too.
+    let mut server = TestServer::start_with(&[("LOGCABIN_MEDIA_UNAUTHENTICATED", "all")]).await;
+    let ann = Client::nio(&tools, &server.base(), "ann on matrix-nio");
+    let bob = Client::js_sdk(&tools, &server.base(), "bob on matrix-js-sdk");
+    let ann_id = text(&ann.ok("register", json!({ "user": "ann" })), "user_id");
+    let bob_id = text(&bob.ok("register", json!({ "user": "bob" })), "user_id");
+    ann.ok("start", json!({}));
+    bob.ok("start", json!({}));
+    let room = text(&ann.ok("create_room", json!({ "name": "Pictures" })), "room_id");
+    meet(&ann, &bob, &room, &bob_id);
+
+    let kinds = Kind::all();
+    let mut sent = Vec::new();
+    for (writer, reader) in [(&ann, &bob), (&bob, &ann)] {
+        for kind in &kinds {
+            let place = upload(writer, kind, false);
+            let seen = send_file(writer, reader, &room, kind, &place);
+            if reader.name == ann.name {
+                assert_eq!(seen["as"], kind.of_nio);
+            }
+            assert_eq!(seen["url"], place["url"]);
+            assert_downloads(reader, kind, &seen);
+            sent.push((kind, seen));
+        }
+        // Encrypted on the way by one and decrypted by the other: to the server they are bytes.
+        let picture = &kinds[0];
+        let place = upload(writer, picture, true);
+        let seen = send_file(writer, reader, &room, picture, &place);
+        if reader.name == ann.name {
+            assert_eq!(seen["as"], "RoomEncryptedImage");
+        }
+        let got = reader.ok("download", json!({ "file": seen["content"]["file"] }));
+        assert!(got["content"] == BASE64.encode(&picture.bytes), "decrypted, it is another");
+        assert_eq!(
+            (&got["content_type"], &got["disposition"]),
+            (&json!(OCTETS), &json!("attachment"))
+        );
+        let stored = reader.ok("download", json!({ "url": seen["content"]["file"]["url"] }));
+        assert!(stored["content"] != got["content"], "the server has it in the clear");
+    }
+    // Pictures of users and rooms, each seen by the other: nio's by ann, who may change the room.
+    for (writer, reader, user_id) in [(&ann, &bob, &ann_id), (&bob, &ann, &bob_id)] {
+        let place = upload(writer, &kinds[0], false);
+        writer.ok("set_avatar", place.clone());
+        let shown = reader.ok("avatar", json!({ "user_id": user_id }));
+        assert_eq!(shown["url"], place["url"]);
+        assert_downloads(reader, &kinds[0], &shown);
+        let theirs = text(&writer.ok("create_room", json!({ "name": "Own" })), "room_id");
+        meet(writer, reader, &theirs, if user_id == &ann_id { &bob_id } else { &ann_id });
+        writer.ok("set_room_avatar", json!({ "room_id": theirs, "url": place["url"] }));
+        reader.sees(json!({ "event": "room_avatar", "room_id": theirs, "url": place["url"] }));
+        // Small pictures of it are the same by every path.
+        let size = json!({ "url": place["url"], "width": 96, "height": 96 });
+        let mut legacy = size.clone();
+        legacy["legacy"] = true.into();
+        let thumbnails = [(&ann, &size), (&bob, &size), (&bob, &legacy)]
+            .map(|(client, wish)| client.ok("thumbnail", wish.clone()));
+        let bytes = BASE64.decode(text(&thumbnails[0], "content")).expect("base64");
+        let picture = image::load_from_memory(&bytes).expect("a picture");
+        assert_eq!((picture.width(), picture.height()), (96, 96));
+        assert_eq!(
+            (&thumbnails[0]["content_type"], &thumbnails[0]["disposition"]),
+            (&json!("image/jpeg"), &json!("inline"))
+        );
+        assert!(thumbnails.iter().all(|thumbnail| *thumbnail == thumbnails[0]), "{thumbnails:?}");
+    }
+    // A picture of one's own for an emoji: the other device finds it in the account data.
+    let other = Client::nio(&tools, &server.base(), "bob's other device, on matrix-nio");
+    other.ok("login", json!({ "user": "bob" }));
+    other.ok("start", json!({}));
+    let place = upload(&bob, &kinds[0], false);
+    let emotes = json!({ "images": { "log": { "url": place["url"], "usage": ["emoticon"] } } });
+    let kept = json!({ "type": "im.ponies.user_emotes", "content": emotes });
+    bob.ok("set_account_data", kept.clone());
+    other.sees(json!({ "event": "account_data", "type": kept["type"], "content": emotes }));
+    assert_downloads(&other, &kinds[0], &place);
+
+    // All of it is there after the server was killed.
+    server.restart().await;
+    for (kind, seen) in sent {
+        assert_downloads(&ann, kind, &seen);
+        assert_downloads(&bob, kind, &seen);
+    }
+    for client in [ann, bob, other] {
+        client.stop(&mut BTreeMap::new());
+    }
+}
+
+const OCTETS: &str = "application/octet-stream";
+
+/// Uploads a file and gives what goes into the event that names it.
+fn upload(client: &Client, kind: &Kind, encrypt: bool) -> Value {
+    let content = BASE64.encode(&kind.bytes);
+    client.ok("upload", json!({ "content": content, "content_type": kind.content_type, "name": kind.name, "encrypt": encrypt }))
+}
+
+/// `writer` sends a file that was uploaded and `reader` sees it, as it was sent; gives what it sees.
+fn send_file(writer: &Client, reader: &Client, room: &str, kind: &Kind, place: &Value) -> Value {
+    let content = kind.content(place);
+    let event = json!({ "room_id": room, "type": kind.event_type(), "content": content });
+    let event_id = text(&writer.ok("send_event", event), "event_id");
+    let seen = reader.wait(&format!("{} from {}", kind.name, writer.name), |line| {
+        line["event"] == "media" && line["event_id"] == *event_id
+    });
+    assert_eq!((&seen["type"], &seen["content"]), (&json!(kind.event_type()), &content));
+    seen
+}
+
+/// The file at this `url` is what was uploaded, by each path, and goes by its name and by one that is asked for.
+#[track_caller]
+fn assert_downloads(client: &Client, kind: &Kind, place: &Value) {
+    let mut ways =
+        vec![(json!({}), kind.name), (json!({ "name": "another näme.bin" }), "another näme.bin")];
+    if client.name.contains("js-sdk") {
+        ways.push((json!({ "legacy": true }), kind.name));
+    }
+    for (mut way, name) in ways {
+        way["url"] = place["url"].clone();
+        let got = client.ok("download", way.clone());
+        let content = BASE64.encode(&kind.bytes);
+        assert!(got["content"] == content, "{}: {} is another: {way}", client.name, kind.name);
+        let about = ["content_type", "name", "disposition"].map(|field| got[field].clone());
+        let expected = [kind.content_type, name, kind.disposition].map(Value::from);
+        assert_eq!(about, expected, "{}: {way}", client.name);
+    }
 }
 
 /// Programs that drive several users on matrix-js-sdk at once, and judge for themselves.

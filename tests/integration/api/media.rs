@@ -343,6 +343,69 @@ async fn an_interrupted_upload_leaves_nothing() {
     assert_eq!(ann.download(&media).await.bytes, "whole");
 }
 
+/// Half of a file that is to be put under a media id; the other half is not sent.
+async fn half(server: &TestServer, user: &User, media: &str, content: &[u8]) -> TcpStream {
+    let address = server.base().trim_start_matches("http://").to_owned();
+    let mut stream = TcpStream::connect(address).await.expect("the server listens");
+    let head = format!(
+        "PUT /_matrix/media/v3/upload/{media} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {}\r\n\
+         Content-Type: text/plain\r\nContent-Length: {}\r\n\r\n",
+        user.access_token,
+        content.len()
+    );
+    stream.write_all(head.as_bytes()).await.expect("the server reads");
+    stream.write_all(&content[..content.len() / 2]).await.expect("the server reads");
+    until("the upload has begun", || incoming(server.data_dir()) == 1).await;
+    stream
+}
+
+#[tokio::test]
+async fn an_upload_that_was_cut_in_half_is_repeated_under_its_address_and_readers_wait_for_the_whole()
+ {
+    let mut server = TestServer::start().await;
+    let (ann, bob) = (server.register("ann").await, server.register("bob").await);
+    let content: Vec<u8> = (0..=u8::MAX).cycle().take(3_000_001).collect();
+    let media = ann.reserve().await;
+    let put = format!("/_matrix/media/v3/upload/{media}");
+    let waits = |media: &str| {
+        let (bob, path) = (bob.clone(), format!("{V1}/download/{media}?timeout_ms=60000"));
+        tokio::spawn(async move { bob.get_bytes(&path, &[]).await })
+    };
+    let not_yet = async || {
+        let none = bob.get_bytes(&format!("{V1}/download/{media}?timeout_ms=0"), &[]).await;
+        none.json().refused(504, "M_NOT_YET_UPLOADED");
+    };
+    // The connection is cut; whoever waits, goes on to wait.
+    let reader = waits(&media);
+    drop(half(&server, &ann, &media, &content).await);
+    until("the half is gone", || incoming(server.data_dir()) == 0).await;
+    assert_eq!(stored(server.data_dir()).len(), 0);
+    assert!(!reader.is_finished(), "half a file was given out");
+    not_yet().await;
+    // The server is killed; the address is the user's still.
+    let open = half(&server, &ann, &media, &content).await;
+    server.restart().await;
+    drop((open, reader));
+    assert_eq!((incoming(server.data_dir()), stored(server.data_dir()).len()), (0, 0));
+    not_yet().await;
+    let reader = waits(&media);
+    let headers = [("content-type", "text/plain")];
+    ann.send_bytes("PUT", &put, &headers, content.clone()).await.json().ok();
+    let read = reader.await.unwrap();
+    is(&read, 200);
+    assert!(read.bytes == content, "it is not what was uploaded");
+    // Nothing is on the disk but that, and it stays so.
+    server.stop();
+    assert_verifies(server.data_dir());
+    server.restart().await;
+    assert_eq!((incoming(server.data_dir()), stored(server.data_dir()).len()), (0, 1));
+    assert!(bob.download(&media).await.bytes == content);
+    // The same for one that is uploaded in one step.
+    let again = ann.upload("text/plain", content.clone()).await;
+    assert!(bob.download(&again).await.bytes == content);
+    assert_eq!(stored(server.data_dir()).len(), 1);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_acknowledged_is_there_after_a_crash() {
     let mut server = TestServer::start().await;

@@ -30,6 +30,7 @@ mod presence;
 mod preview;
 mod profile_account_data;
 mod push;
+mod push_rules;
 mod pushers;
 mod receipts_typing;
 mod registration;

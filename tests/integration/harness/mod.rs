@@ -4,6 +4,7 @@
 
 mod bridge;
 mod captcha;
+pub(crate) mod files;
 mod gateway;
 mod http;
 pub(crate) mod mail;
