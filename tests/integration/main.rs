@@ -11,6 +11,7 @@
 //! - `pages`: the pages for browsers, in Chromium.
 //! - `operations`: a directory in use, a full disk, a restore.
 //! - `brute_force`: what others notice of somebody who tries passwords (a measurement).
+//! - `snapshots`: starts from snapshots, whole and damaged ones.
 //! - `sso`: people log in by another service and on the login page, in a browser.
 //! - `archive`: with the log deleted, a data directory is rebuilt from the archive alone.
 
@@ -27,4 +28,5 @@ mod harness;
 mod load;
 mod operations;
 mod pages;
+mod snapshots;
 mod sso;
