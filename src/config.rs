@@ -30,7 +30,7 @@ pub use value::{
 };
 use value::{Given, Setting};
 
-use crate::{engine::SweepPolicy, media::network::Range, rate::Rate, threepid::Pattern};
+use crate::{engine::SweepPolicy, media::network::Range, rate::Rate, snapshot, threepid::Pattern};
 
 /// What comes before the name of each environment variable.
 const ENV_PREFIX: &str = "LOGCABIN_";
@@ -309,6 +309,14 @@ impl Config {
         SweepPolicy { redacted_after, every: Duration::from_secs(self.erasure.sweep_seconds) }
     }
 
+    /// When snapshots are written and compared, and how many are kept.
+    #[must_use]
+    pub fn snapshot_policy(&self) -> snapshot::Policy {
+        let Snapshots { every_records, keep, scrub_hours } = self.snapshots;
+        let scrub_every = (scrub_hours > 0).then(|| Duration::from_secs(scrub_hours * 3600));
+        snapshot::Policy { every: every_records, keep, scrub_every }
+    }
+
     /// How many password hashes may be computed at once.
     #[must_use]
     pub fn concurrent_hashes(&self) -> usize {
@@ -581,6 +589,18 @@ settings! {
         archive_segment_bytes: u64 = 64 * 1024 * 1024, in 65_536..=1_099_511_627_776;
         /// When less than this is free on the disk, in bytes, writes are refused while reads go on.
         min_free_bytes: u64 = 256 * 1024 * 1024, in 0..=1_099_511_627_776;
+    }
+
+    /// Snapshots of what the log adds up to, from which a start goes on.
+    snapshots: Snapshots {
+        /// After how many records the next snapshot is written beside the running server. Another is
+        /// written when it stops.
+        every_records: u64 = 100_000, in 100..=1_000_000_000;
+        /// How many are kept.
+        keep: usize = 2, in 1..=100;
+        /// Hours between two comparisons of the projections with a replay of the whole log, which takes
+        /// half of a processor and as much memory again for a while; 0 compares never.
+        scrub_hours: u64 = 168, in 0..=87_600;
     }
 
     /// What leaves the log.

@@ -51,6 +51,7 @@ pub mod search;
 pub mod server;
 mod shutdown;
 mod signed;
+pub mod snapshot;
 pub mod state;
 pub mod sync;
 pub mod telemetry;

@@ -41,6 +41,7 @@ use crate::{
     search::Search,
     shutdown::Shutdown,
     signed::Signer,
+    snapshot,
     sync::{KnownMembers, sliding::Connections},
     timers,
 };
@@ -137,19 +138,28 @@ pub async fn run(
     // Before the log takes appends: an archive that is ahead of the log, or of another one, stops
     // the server while nothing has been added yet.
     let archiver = open_archive(&config, Arc::clone(&log) as Arc<dyn Log>)?;
-    let engine = Arc::new(open_engine(&config, Arc::clone(&log) as Arc<dyn Log>).await?);
+    let (engine, newest) = open_engine(&config, Arc::clone(&log) as Arc<dyn Log>).await?;
+    let engine = Arc::new(engine);
     watch_for_failure(&log);
 
     let in_query = config.appservices.token_in_query;
     let questions = Arc::new(Questions::new(outbound.clone(), &services, in_query));
 
     let shutdown = Shutdown::when(stop);
+    let snapshots = Arc::new(snapshot::Keeper::new(
+        snapshot::directory(&config.server.data_dir),
+        Arc::clone(&engine),
+        config.snapshot_policy(),
+        newest,
+        shutdown.clone(),
+    ));
     let passwords = Arc::new(Passwords::new(&config));
     let office = Office {
         engine: Arc::clone(&engine),
         passwords: Arc::clone(&passwords),
         policy: config.passwords.clone(),
         identity: Some((outbound.clone(), config.threepids.identity_servers.to_vec())),
+        snapshots: Arc::clone(&snapshots),
     };
     let admin = serve_admin(&config, &log, office, &shutdown);
     let search = Search::start(&config.server.data_dir, Arc::clone(&engine));
@@ -212,6 +222,7 @@ pub async fn run(
     let delayed = api::delayed::Sender(Arc::clone(&app));
     tokio::spawn(timers::keep(delayed, clock, shutdown.clone()));
     tokio::spawn(api::media::sweep(Arc::clone(&app), shutdown.clone()));
+    let keeper = tokio::spawn(Arc::clone(&snapshots).run());
     let sweeper = tokio::spawn(sweep(
         Arc::clone(&engine),
         Arc::clone(&log),
@@ -232,7 +243,8 @@ pub async fn run(
     let _ = pushers.await;
     // A compaction under way is given up; the log is whole without it.
     let _ = sweeper.await;
-    close(&config, engine, search, log, archiver).await;
+    let _ = keeper.await;
+    close(&config, engine, search, log, archiver, snapshots).await;
     info!("stopped");
     Ok(())
 }
@@ -243,30 +255,26 @@ fn open_log(config: &Config) -> Result<Arc<SledLog>, ServerError> {
     Ok(Arc::new(SledLog::open(options)?))
 }
 
-async fn open_engine(config: &Config, log: Arc<dyn Log>) -> Result<Engine, ServerError> {
+/// The engine on what the newest snapshot and the records after it add up to, and that snapshot's header.
+async fn open_engine(
+    config: &Config,
+    log: Arc<dyn Log>,
+) -> Result<(Engine, Option<snapshot::Header>), ServerError> {
     let began = Instant::now();
-    let replayed = {
-        let log = Arc::clone(&log);
-        let replay = move || {
-            let mut told = Instant::now();
-            engine::replay(&*log, |at, end| {
-                // A long replay says that it goes on.
-                if told.elapsed().as_secs() >= 5 {
-                    told = Instant::now();
-                    info!(%at, %end, "replaying the log");
-                }
-            })
-        };
-        tokio::task::spawn_blocking(replay).await
+    let opened = {
+        let (log, dir) = (Arc::clone(&log), snapshot::directory(&config.server.data_dir));
+        tokio::task::spawn_blocking(move || snapshot::recall(&dir, &*log)).await
     };
-    let (state, replayed) = match replayed {
-        Ok(replayed) => replayed?,
+    let (state, newest) = match opened {
+        Ok(opened) => opened?,
         Err(panic) => std::panic::resume_unwind(panic.into_panic()),
     };
+    let held = newest.as_ref().map_or(Offset::ZERO, |newest| newest.offset);
     info!(
-        records = replayed.records,
+        snapshot = %held,
+        replayed = state.applied().get() - held.get(),
         took_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX),
-        "replayed the log"
+        "the projections are there"
     );
     let options = engine::Options {
         server_name: config.server.name.clone(),
@@ -281,7 +289,7 @@ async fn open_engine(config: &Config, log: Arc<dyn Log>) -> Result<Engine, Serve
         },
         clock: Clock::system(),
     };
-    Ok(Engine::start(log, state, options).await?)
+    Ok((Engine::start(log, state, options).await?, newest))
 }
 
 fn open_archive(config: &Config, log: Arc<dyn Log>) -> Result<Option<Archiver>, ServerError> {
@@ -409,6 +417,7 @@ async fn close(
     search: Arc<Search>,
     log: Arc<SledLog>,
     archiver: Option<Archiver>,
+    snapshots: Arc<snapshot::Keeper>,
 ) {
     let data_dir = config.server.data_dir.clone();
     let closing = move || {
@@ -420,6 +429,9 @@ async fn close(
         }
         if let Err(error) = Checkpoint::write(&data_dir, engine.state()) {
             warn!(%error, "the state's digest could not be noted");
+        }
+        if let Err(error) = snapshots.make_last() {
+            warn!(%error, "no snapshot could be written; the next start replays more of the log");
         }
     };
     if tokio::task::spawn_blocking(closing).await.is_err() {

@@ -55,6 +55,7 @@ use logcabin::{
         pusher::{PusherAdvance, PusherEnd, PusherIds, PusherKind, PusherSet},
         threepid::{Medium, Purpose, Threepid},
     },
+    snapshot,
     state::{State, deliveries::Position, validations::token_hash},
 };
 use ruma::{
@@ -90,6 +91,46 @@ fn every_golden_log_verifies_and_replays() {
         let room = state.rooms.all().remove(0);
         assert_eq!(room.counts(Offset::MAX).joined, 1);
     }
+}
+
+/// Of every kind of command what it leaves is in a snapshot: taken after each record of a log that holds
+/// every kind, read back, and followed by the rest.
+#[test]
+fn a_snapshot_keeps_what_every_kind_of_command_leaves() {
+    for log in logs() {
+        let records: Vec<_> = ArchiveReader::open(&log)
+            .unwrap()
+            .records(Offset::new(1))
+            .map(Result::unwrap)
+            .collect();
+        let mut state = State::default();
+        for record in &records {
+            let _ = state.apply(record).unwrap();
+            let bytes = state.write_to(Vec::new()).unwrap();
+            let digest = state.digest();
+            state = State::from_bytes(&bytes).map_err(|error| error.to_string()).unwrap();
+            let offset = record.offset();
+            assert_eq!(state.digest(), digest, "after record {offset}");
+            assert!(state.write_to(Vec::new()).unwrap() == bytes, "after record {offset}");
+        }
+    }
+}
+
+/// Which projections there are, and blake3 of what they are after the golden log.
+const KNOWN: (u32, &str) = (1, "");
+
+/// What projections hold is part of every snapshot: when this fails and the golden log is the same, what a
+/// version before wrote is not what this one keeps, so raise `snapshot::PROJECTIONS`, and note what is new
+/// above.
+#[test]
+fn what_a_snapshot_holds_has_not_changed_unnoticed() {
+    let log = golden().join("0.1.0");
+    let state = State::default();
+    for record in ArchiveReader::open(&log).unwrap().records(Offset::new(1)) {
+        let _ = state.apply(&record.unwrap()).unwrap();
+    }
+    let hash = blake3::hash(&state.write_to(Vec::new()).unwrap()).to_hex();
+    assert_eq!((snapshot::PROJECTIONS, hash.as_str()), KNOWN, "raise snapshot::PROJECTIONS");
 }
 
 /// A kind of command that no golden log holds could change its form unnoticed.

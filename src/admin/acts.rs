@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use ruma::{OwnedDeviceId, OwnedUserId};
 use serde::{Deserialize, Serialize};
 
-use crate::{decide::registration_token::Change, record::command::Secret};
+use crate::{decide::registration_token::Change, record::command::Secret, snapshot};
 
 /// Something to be done. Users are named by their whole id or by what is before its colon.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -105,6 +105,10 @@ pub enum Act {
         /// Which: its id, or the token itself.
         token: Secret,
     },
+    /// Write a snapshot of the projections.
+    WriteSnapshot,
+    /// Compare the projections with a replay of the whole log.
+    CompareSnapshots,
 }
 
 /// Which users: those for whom all of it is so.
@@ -194,6 +198,10 @@ pub enum Done {
         /// Which.
         id: String,
     },
+    /// A snapshot was written.
+    Snapshot(snapshot::Header),
+    /// The projections were compared.
+    Compared(snapshot::Status),
 }
 
 /// A registration token, of which only a hash is kept.

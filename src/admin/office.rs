@@ -35,6 +35,8 @@ use crate::{
         Offset, Origin,
         command::{AccountKind, Secret, TokenHash},
     },
+    shutdown::Shutdown,
+    snapshot,
     state::{Account, Membership, RegistrationToken, State},
 };
 
@@ -59,6 +61,7 @@ pub(crate) struct Office {
     /// The identity servers that are trusted, and what they are asked with; none if nothing outside can be
     /// asked.
     pub(crate) identity: Option<(Outbound, Vec<IdentityServer>)>,
+    pub(crate) snapshots: Arc<snapshot::Keeper>,
 }
 
 /// Why something was not done.
@@ -93,6 +96,9 @@ pub(crate) enum ActError {
     /// The log cannot be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
+    /// A snapshot cannot be made.
+    #[error(transparent)]
+    Snapshot(#[from] snapshot::SnapshotError),
     /// The log is none of a server that can be run.
     #[error(transparent)]
     Engine(#[from] engine::OpenError),
@@ -186,6 +192,8 @@ impl Office {
                 let devices = before.into_iter().filter(|device| !left.contains(device)).collect();
                 Ok(Done::LoggedOut { user_id, devices })
             }
+            Act::WriteSnapshot => Ok(Done::Snapshot(self.snapshots.make().await?)),
+            Act::CompareSnapshots => Ok(Done::Compared(self.snapshots.scrub().await?)),
             Act::ListRegistrationTokens => {
                 let tokens = self.engine.state().registration_tokens.all();
                 let tokens = tokens.into_iter().map(|(hash, token)| self.token(&hash, token));
@@ -454,7 +462,8 @@ async fn on_log(
     act: Act,
     actor: &str,
 ) -> Result<(Result<Done, ActError>, Arc<State>), ActError> {
-    let (state, _) = engine::replay(&*log, |_, _| {})?;
+    let snapshots = snapshot::directory(&config.server.data_dir);
+    let (state, newest) = snapshot::recall(&snapshots, &*log)?;
     let name = state.server().map(|server| server.server_name.clone()).unwrap_or_default();
     let server_name = name
         .try_into()
@@ -479,7 +488,14 @@ async fn on_log(
     }
     let identity =
         identity.ok().map(|outbound| (outbound, config.threepids.identity_servers.to_vec()));
-    let office = Office { engine: Arc::clone(&engine), passwords, policy, identity };
+    let snapshots = Arc::new(snapshot::Keeper::new(
+        snapshots,
+        Arc::clone(&engine),
+        config.snapshot_policy(),
+        newest,
+        Shutdown::when(std::future::pending()),
+    ));
+    let office = Office { engine: Arc::clone(&engine), passwords, policy, identity, snapshots };
     let done = office.carry_out(act, actor).await;
     Ok((done, Arc::clone(&engine.env().state)))
 }

@@ -21,6 +21,7 @@ mod registration_token;
 mod replay;
 mod restore;
 mod serve;
+mod snapshot;
 mod user;
 mod verify;
 
@@ -48,6 +49,7 @@ enum Command {
     Replay(replay::Replay),
     Verify(verify::Verify),
     Restore(restore::Restore),
+    Snapshot(snapshot::Snapshot),
     User(user::User),
     RegistrationToken(registration_token::RegistrationToken),
 }
@@ -66,6 +68,7 @@ impl Cli {
             Some(Command::Replay(replay)) => replay.run(),
             Some(Command::Verify(verify)) => verify.run(),
             Some(Command::Restore(restore)) => restore.run(),
+            Some(Command::Snapshot(snapshot)) => snapshot.run(),
             Some(Command::User(user)) => user.run(),
             Some(Command::RegistrationToken(token)) => token.run(),
         }

@@ -88,21 +88,42 @@ pub fn replay(
     mut progress: impl FnMut(Offset, Offset),
 ) -> Result<(State, Replayed), OpenError> {
     let state = State::default();
-    let mut replayed = Replayed::default();
-    let end = *log.durable().borrow();
-    while state.applied() < end {
-        let records = log.read(state.applied().next(), REPLAY_RECORDS)?;
-        if records.is_empty() {
-            return Err(ReadError::Missing(state.applied().next()).into());
-        }
-        for record in &records {
-            state.apply(record)?;
+    let (end, mut replayed) = (*log.durable().borrow(), Replayed::default());
+    replay_onto(&state, log, end, |records| {
+        for record in records {
             replayed.records += 1;
             replayed.bytes += u64::from(record.header.payload_len);
         }
         progress(state.applied(), end);
-    }
+        Ok::<_, OpenError>(())
+    })?;
     Ok((state, replayed))
+}
+
+/// Applies the records of `log` that follow what `state` holds, up to and with `end`. `applied` is shown
+/// them, some at a time, once they are.
+///
+/// # Errors
+/// When a record cannot be read or applied: the first such record is named. Those of `applied`.
+pub fn replay_onto<E: From<OpenError>>(
+    state: &State,
+    log: &dyn Log,
+    end: Offset,
+    mut applied: impl FnMut(&[Record]) -> Result<(), E>,
+) -> Result<(), E> {
+    while state.applied() < end {
+        let from = state.applied().next();
+        let left = usize::try_from(end.get() - state.applied().get()).unwrap_or(usize::MAX);
+        let records = log.read(from, REPLAY_RECORDS.min(left)).map_err(OpenError::from)?;
+        if records.is_empty() {
+            return Err(OpenError::from(ReadError::Missing(from)).into());
+        }
+        for record in &records {
+            state.apply(record).map_err(OpenError::from)?;
+        }
+        applied(&records)?;
+    }
+    Ok(())
 }
 
 /// What the engine is opened with.

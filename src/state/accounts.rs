@@ -8,9 +8,9 @@ use std::{
 use dashmap::DashMap;
 use parking_lot::RwLock;
 use ruma::{DeviceId, OwnedDeviceId, OwnedRoomId, OwnedUserId, RoomId, UserId};
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::history::History;
+use super::{history::History, kept};
 use crate::record::{
     Offset,
     command::{
@@ -21,7 +21,7 @@ use crate::record::{
 };
 
 /// One user's account.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Account {
     /// The user.
     pub user_id: OwnedUserId,
@@ -51,7 +51,7 @@ pub struct Account {
 }
 
 /// The login tokens of a user that were used and had not expired when the last one was.
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct UsedLoginTokens {
     /// When each expires, and its nonce.
     used: BTreeSet<(u64, String)>,
@@ -74,7 +74,7 @@ impl UsedLoginTokens {
 }
 
 /// What an account may do, as those who run the server have decided.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Standing {
     /// It is a guest's.
     pub guest: bool,
@@ -91,16 +91,17 @@ pub struct Standing {
 }
 
 /// A field of a profile.
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct ProfileField {
     /// Its value now; none once it was removed.
+    #[serde(with = "kept::json")]
     pub value: Option<serde_json::Value>,
     /// When it changed. Earlier values are in the log, at these offsets.
     pub changes: History<()>,
 }
 
 /// A device and the session it is logged in with.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Device {
     /// The offset of the `device.login` that opened the session, or of the `device.dehydrate`.
     pub session: Offset,
@@ -115,18 +116,32 @@ pub struct Device {
 }
 
 /// Tokens and when they were given out.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct IssuedTokens {
     /// The tokens.
-    #[serde(serialize_with = "every_field")]
+    #[serde(with = "every_field")]
     pub tokens: Tokens,
     /// When they were given out.
     pub issued_ms: u64,
 }
 
 /// Tokens with the fields that are absent named, too: in a log's JSON those are left out.
-fn every_field<S: Serializer>(tokens: &Tokens, serializer: S) -> Result<S::Ok, S::Error> {
-    (tokens.access, tokens.expires_ms, tokens.refresh).serialize(serializer)
+mod every_field {
+    use super::*;
+
+    pub(super) fn serialize<S: Serializer>(
+        tokens: &Tokens,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        (tokens.access, tokens.expires_ms, tokens.refresh).serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Tokens, D::Error> {
+        let (access, expires_ms, refresh) = Deserialize::deserialize(deserializer)?;
+        Ok(Tokens { access, expires_ms, refresh })
+    }
 }
 
 impl Account {
@@ -186,14 +201,44 @@ impl Account {
 }
 
 /// All accounts, and which token belongs to whom.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(from = "Users")]
 pub struct Accounts {
+    #[serde(with = "kept::by_key")]
     users: DashMap<OwnedUserId, Arc<RwLock<Account>>>,
+    #[serde(skip)]
     tokens: DashMap<TokenHash, TokenOwner>,
     /// By provider of single sign-on and what it calls the person.
+    #[serde(skip)]
     links: DashMap<(String, String), OwnedUserId>,
     /// Those who had what they sent erased, and when: few, and asked for with every event that is shown.
+    #[serde(skip)]
     erased: RwLock<HashMap<OwnedUserId, Offset>>,
+}
+
+/// All accounts, from which the rest follows.
+#[derive(Deserialize)]
+struct Users(#[serde(with = "kept::by_key")] DashMap<OwnedUserId, Arc<RwLock<Account>>>);
+
+impl From<Users> for Accounts {
+    fn from(Users(users): Users) -> Self {
+        let accounts = Self { users, ..Self::default() };
+        for user in &accounts.users {
+            let (user_id, account) = (user.key(), user.value().read());
+            for (device_id, device) in account.active_devices() {
+                for issued in [&device.tokens, &device.unconfirmed].into_iter().flatten() {
+                    accounts.own_tokens(&issued.tokens, user_id, device_id);
+                }
+            }
+            for link in &account.links {
+                accounts.links.insert(link.clone(), user_id.clone());
+            }
+            if let Some(offset) = account.standing.erased {
+                accounts.erased.write().insert(user_id.clone(), offset);
+            }
+        }
+        accounts
+    }
 }
 
 /// Whose a token is.

@@ -4,16 +4,16 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use parking_lot::RwLock;
 use ruma::{OwnedRoomAliasId, OwnedRoomId, OwnedUserId, RoomAliasId, RoomId};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use super::history::History;
+use super::{history::History, kept};
 use crate::record::{
     Offset,
     command::{AliasRemove, AliasSet},
 };
 
 /// Where an alias points.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Target {
     /// The room.
     pub room_id: OwnedRoomId,
@@ -22,10 +22,10 @@ pub struct Target {
 }
 
 /// All aliases with their past.
-#[derive(Debug, Default)]
-pub struct Aliases(RwLock<Inner>);
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct Aliases(#[serde(with = "kept::locked")] RwLock<Inner>);
 
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 struct Inner {
     aliases: BTreeMap<OwnedRoomAliasId, History<Option<Target>>>,
     /// The aliases that point at a room, or ever did.

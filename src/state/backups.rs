@@ -6,15 +6,16 @@ use std::{collections::BTreeMap, sync::Arc};
 use dashmap::DashMap;
 use parking_lot::RwLock;
 use ruma::{OwnedRoomId, OwnedUserId, RoomId, UserId};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
+use super::kept;
 use crate::record::{
     Offset,
     command::{BackedUpKey, KeyBackupDelete, KeyBackupPut, KeyBackupRemove, KeyBackupSet},
 };
 
 /// The backups of one user.
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct UserBackups {
     /// Those that are not deleted, by version.
     backups: BTreeMap<u64, Backup>,
@@ -23,7 +24,7 @@ pub struct UserBackups {
 }
 
 /// One backup.
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Backup {
     /// The algorithm that its keys are encrypted with.
     pub algorithm: String,
@@ -37,7 +38,7 @@ pub struct Backup {
 }
 
 /// What is known of a key in a backup, and where it is.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct StoredKey {
     /// The record that holds it.
     pub record: Offset,
@@ -106,8 +107,9 @@ impl Backup {
 }
 
 /// The backups of all users.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Backups {
+    #[serde(with = "kept::by_key")]
     users: DashMap<OwnedUserId, Arc<RwLock<UserBackups>>>,
 }
 

@@ -9,8 +9,9 @@ use std::{
 
 use parking_lot::RwLock;
 use ruma::{OwnedRoomId, OwnedUserId, RoomId, UserId};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
+use super::kept;
 use crate::record::{
     Offset,
     command::{DelayedFinish, DelayedOutcome, DelayedRestart, DelayedSchedule},
@@ -23,7 +24,7 @@ const FINISHED_KEPT: usize = 1000;
 pub(crate) const FINISHED_KEPT_MS: u64 = 7 * 24 * 60 * 60 * 1000;
 
 /// One delayed event.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DelayedEvent {
     /// The record that scheduled it, which holds its content.
     pub offset: Offset,
@@ -46,29 +47,15 @@ pub struct DelayedEvent {
 }
 
 /// What became of a delayed event.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finished {
     /// Sent, cancelled, or not to be sent.
-    #[serde(serialize_with = "by_fields")]
+    #[serde(with = "kept::json")]
     pub outcome: DelayedOutcome,
     /// Whether someone asked for it.
     pub by_action: bool,
     /// When, in milliseconds since the Unix epoch.
     pub ts: u64,
-}
-
-/// The outcome as a tuple: its form in the log's JSON is not one that a digest can take.
-fn by_fields<S: serde::Serializer>(
-    outcome: &DelayedOutcome,
-    serializer: S,
-) -> Result<S::Ok, S::Error> {
-    match outcome {
-        DelayedOutcome::Send { event_id } => (0_u8, event_id.as_str(), "").serialize(serializer),
-        DelayedOutcome::Cancel => (1_u8, "", "").serialize(serializer),
-        DelayedOutcome::Error { errcode, error } => {
-            (2_u8, errcode.as_str(), error.as_str()).serialize(serializer)
-        }
-    }
 }
 
 impl DelayedEvent {
@@ -80,24 +67,26 @@ impl DelayedEvent {
 }
 
 /// All delayed events.
-#[derive(Debug, Default)]
-pub struct Delayed(RwLock<Inner>);
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct Delayed(#[serde(with = "kept::locked")] RwLock<Inner>);
 
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 struct Inner {
     /// By the offset of the record that scheduled it.
     events: BTreeMap<Offset, Arc<DelayedEvent>>,
+    #[serde(with = "kept::sorted")]
     by_id: HashMap<String, Offset>,
     /// What is scheduled, in the order in which it is due.
     due: BTreeSet<(u64, Offset)>,
     /// The scheduled state events of each key.
+    #[serde(with = "kept::sorted")]
     state: HashMap<(OwnedRoomId, String, String), BTreeSet<Offset>>,
     users: BTreeMap<OwnedUserId, OfUser>,
     /// From each event that was sent to the record that scheduled it, for when it is redacted.
     sent: BTreeMap<Offset, Offset>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 struct OfUser {
     scheduled: BTreeSet<Offset>,
     /// In the order in which they finished.

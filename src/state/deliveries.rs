@@ -3,33 +3,26 @@
 use std::collections::BTreeMap;
 
 use parking_lot::RwLock;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
+use super::kept;
 use crate::record::{
     Offset,
     command::{DeliveryAdvance, UnderWay},
 };
 
 /// How far everyone who is told has been told.
-#[derive(Debug, Default)]
-pub struct Deliveries(RwLock<BTreeMap<String, (Offset, Position)>>);
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct Deliveries(#[serde(with = "kept::locked")] RwLock<BTreeMap<String, (Offset, Position)>>);
 
 /// How far one has been told.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Position {
     /// Everything up to here has arrived, or is nothing to the receiver.
     pub done: Offset,
     /// What is on its way.
-    #[serde(serialize_with = "every_field")]
+    #[serde(with = "kept::json")]
     pub under_way: Option<UnderWay>,
-}
-
-/// With the fields that the log's JSON leaves out named, too.
-fn every_field<S: serde::Serializer>(
-    under_way: &Option<UnderWay>,
-    serializer: S,
-) -> Result<S::Ok, S::Error> {
-    under_way.as_ref().map(|under_way| (&under_way.id, under_way.up_to)).serialize(serializer)
 }
 
 impl Deliveries {

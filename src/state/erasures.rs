@@ -8,15 +8,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use parking_lot::RwLock;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
+use super::kept;
 use crate::record::{Offset, command::LogErase};
 
 /// What is to be erased, and what was.
-#[derive(Debug, Default)]
-pub struct Erasures(RwLock<Inner>);
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct Erasures(#[serde(with = "kept::locked")] RwLock<Inner>);
 
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 struct Inner {
     /// By the offset of the redaction and their own, the records that still have the content it took.
     redacted: BTreeMap<(Offset, Offset), Redacted>,
@@ -29,7 +30,7 @@ struct Inner {
 }
 
 /// A record that still has the content of a redacted event.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Redacted {
     /// The event, or the `delayed.schedule` that it was sent from.
     pub event: Offset,

@@ -1,6 +1,6 @@
 //! A value with its past: what it was as of any offset.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::record::Offset;
 
@@ -8,7 +8,7 @@ use crate::record::Offset;
 ///
 /// Offsets only grow, so a read *as of* an offset is a binary search, and a reader that holds an
 /// older offset is not disturbed by newer records being applied.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct History<T>(Vec<(Offset, T)>);
 
 impl<T> Default for History<T> {

@@ -1,28 +1,56 @@
 //! Indexes into the log: where an event is, what a transaction sent, what a stretch of the log
 //! touched.
 
-use std::collections::{BTreeMap, HashMap};
+use std::{
+    collections::{BTreeMap, HashMap},
+    hash::{BuildHasherDefault, Hasher},
+};
 
 use parking_lot::RwLock;
 use ruma::EventId;
+use serde::{Deserialize, Serialize};
 
+use super::kept;
 use crate::record::{Offset, Stream, command::Transaction};
 
 /// Where each event is. Holds 8 bytes of hash for each event, so that a look-up gives candidates;
 /// the caller compares the id in the log.
-#[derive(Debug, Default)]
-pub struct EventIndex(RwLock<Offsets>);
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct EventIndex(#[serde(with = "kept::locked")] RwLock<Offsets>);
 
 /// Where each transaction's event is, by session.
-#[derive(Debug, Default)]
-pub struct Transactions(RwLock<HashMap<Offset, Offsets>>);
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct Transactions(#[serde(with = "kept::locked")] RwLock<BTreeMap<Offset, Offsets>>);
 
 /// From a 64-bit hash to offsets.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 struct Offsets {
-    first: HashMap<u64, Offset>,
+    #[serde(with = "kept::sorted")]
+    first: HashMap<u64, Offset, Hashed>,
     /// The rest where several things have the same hash.
     more: BTreeMap<u64, Vec<Offset>>,
+}
+
+/// Hashes a number that is a hash already: by taking it.
+type Hashed = BuildHasherDefault<Taken>;
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Taken(u64);
+
+impl Hasher for Taken {
+    fn write_u64(&mut self, number: u64) {
+        self.0 = number;
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
+        }
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
 }
 
 impl Offsets {
@@ -100,10 +128,7 @@ impl Transactions {
     }
 
     pub(super) fn digest(&self, digest: &mut super::digest::Digest) {
-        let sessions = self.0.read();
-        let mut ordered: Vec<_> = sessions.iter().collect();
-        ordered.sort_unstable_by_key(|(session, _)| **session);
-        for (session, offsets) in ordered {
+        for (session, offsets) in &*self.0.read() {
             digest.add(session);
             offsets.digest(digest);
         }
@@ -112,15 +137,27 @@ impl Transactions {
 
 /// The last offset of every stream, and which stream each record belongs to, so that "what changed
 /// after this offset" costs what changed.
-#[derive(Debug, Default)]
-pub struct Streams(RwLock<StreamsInner>);
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct Streams(#[serde(with = "kept::locked")] RwLock<StreamsInner>);
 
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(from = "KeptStreams")]
 struct StreamsInner {
+    #[serde(skip)]
     numbers: HashMap<Stream, u32>,
     streams: Vec<(Stream, Offset)>,
     /// By offset - 1, the number of the record's stream.
     journal: Vec<u32>,
+}
+
+/// [`StreamsInner`] as it is written.
+type KeptStreams = (Vec<(Stream, Offset)>, Vec<u32>);
+
+impl From<KeptStreams> for StreamsInner {
+    fn from((streams, journal): KeptStreams) -> Self {
+        let numbers = streams.iter().zip(0..).map(|((stream, _), n)| (stream.clone(), n)).collect();
+        Self { numbers, streams, journal }
+    }
 }
 
 impl Streams {

@@ -9,16 +9,16 @@ use std::{
 use dashmap::DashMap;
 use parking_lot::RwLock;
 use ruma::{DeviceId, OwnedDeviceId, OwnedUserId, UserId};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use super::index::hash;
+use super::{index::hash, kept};
 use crate::record::{
     Offset,
     command::{KeysClaim, KeysCrossSign, KeysSign, KeysUpload},
 };
 
 /// The keys of one user.
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct UserKeys {
     /// Devices that have uploaded keys.
     pub devices: BTreeMap<OwnedDeviceId, DeviceKeys>,
@@ -33,7 +33,7 @@ pub struct UserKeys {
 }
 
 /// The keys of one device.
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct DeviceKeys {
     /// The record that holds the identity keys.
     pub identity: Option<Offset>,
@@ -48,7 +48,7 @@ pub struct DeviceKeys {
 }
 
 /// A fallback key.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Fallback {
     /// Its id.
     pub key_id: String,
@@ -97,14 +97,16 @@ pub fn algorithm(key_id: &str) -> &str {
 }
 
 /// The keys of all users.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Keys {
+    #[serde(with = "kept::by_key")]
     users: DashMap<OwnedUserId, Arc<RwLock<UserKeys>>>,
+    #[serde(with = "kept::locked")]
     changes: RwLock<Vec<Change>>,
 }
 
 /// A change of someone's devices or cross-signing keys.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 struct Change {
     offset: Offset,
     of: OwnedUserId,

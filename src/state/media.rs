@@ -6,18 +6,19 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use parking_lot::RwLock;
 use ruma::{OwnedUserId, UserId};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
+use super::kept;
 use crate::record::{
     Offset,
     command::{FileHash, MediaCreate, MediaUpload},
 };
 
 /// Every media id.
-#[derive(Debug, Default)]
-pub struct Media(RwLock<Inner>);
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct Media(#[serde(with = "kept::locked")] RwLock<Inner>);
 
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 struct Inner {
     items: BTreeMap<Box<str>, Item>,
     /// By user; `None` is for what the server fetched by itself.
@@ -27,7 +28,7 @@ struct Inner {
 }
 
 /// What is under a media id.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Item {
     /// Nothing yet.
     Unused {
@@ -41,7 +42,7 @@ pub enum Item {
 }
 
 /// A file under a media id.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stored {
     /// The record that says so, and what the file is called.
     pub offset: Offset,
@@ -55,7 +56,7 @@ pub struct Stored {
     pub size: u64,
 }
 
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 struct Usage {
     /// How long the user's files are together, equal ones counted each.
     bytes: u64,

@@ -5,13 +5,14 @@ use std::{collections::BTreeMap, sync::Arc};
 use dashmap::DashMap;
 use parking_lot::RwLock;
 use ruma::{OwnedRoomId, OwnedUserId, RoomId, UserId};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
+use super::kept;
 use super::{history::History, rooms::Membership};
 use crate::record::Offset;
 
 /// One user's part in one room.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Part {
     /// The user's memberships.
     pub membership: History<Membership>,
@@ -36,8 +37,8 @@ impl Part {
 type Parts = BTreeMap<OwnedRoomId, Part>;
 
 /// The rooms of every user.
-#[derive(Debug, Default)]
-pub struct Memberships(DashMap<OwnedUserId, Arc<RwLock<Parts>>>);
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct Memberships(#[serde(with = "kept::by_key")] DashMap<OwnedUserId, Arc<RwLock<Parts>>>);
 
 impl Memberships {
     /// The rooms that `user_id` has a membership in as of `at`, in the order of their ids.

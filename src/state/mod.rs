@@ -21,7 +21,7 @@ use ruma::{
     EventId, OwnedUserId, RoomId, UserId,
     events::{StateEventType, room::member::MembershipState},
 };
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use crate::record::{
@@ -39,6 +39,7 @@ mod digest;
 pub mod erasures;
 mod history;
 pub mod index;
+mod kept;
 pub mod keys;
 pub mod media;
 pub mod memberships;
@@ -122,11 +123,13 @@ pub enum Effect {
 }
 
 /// All projections.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct State {
     applied: AtomicU64,
+    #[serde(with = "kept::locked")]
     server: RwLock<Option<Arc<ServerIdentity>>>,
     /// Each epoch with the offset of its first record.
+    #[serde(with = "kept::locked")]
     epochs: RwLock<History<Epoch>>,
     /// Accounts.
     pub accounts: Accounts,
@@ -199,6 +202,23 @@ impl State {
         let epochs = self.epochs.read();
         let mut later = epochs.changes().skip_while(|(_, begun)| **begun != epoch).skip(1);
         later.next().map(|(offset, _)| offset.prev())
+    }
+
+    /// All projections as they stand, in a binary form: equal projections have equal bytes. To be called
+    /// while nothing is being applied.
+    ///
+    /// # Errors
+    /// When `out` takes no more.
+    pub fn write_to<W: std::io::Write>(&self, out: W) -> std::io::Result<W> {
+        postcard::to_io(self, out).map_err(std::io::Error::other)
+    }
+
+    /// The projections whose bytes [`State::write_to`] wrote.
+    ///
+    /// # Errors
+    /// When the bytes are not such.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, impl std::fmt::Display + use<>> {
+        postcard::from_bytes(bytes)
     }
 
     /// A hash of all projections as they stand. Equal digests at equal offsets mean equal state.

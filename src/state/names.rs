@@ -4,22 +4,25 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use parking_lot::RwLock;
 use ruma::{OwnedUserId, UserId};
+use serde::{Deserialize, Serialize};
 
+use super::kept;
 use crate::{limits, text};
 
 /// The names of all local users, as they are now. Follows from accounts alone.
-#[derive(Debug, Default)]
-pub struct Names(RwLock<Inner>);
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct Names(#[serde(with = "kept::locked")] RwLock<Inner>);
 
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 struct Inner {
     users: Vec<Named>,
+    #[serde(with = "kept::sorted")]
     numbers: HashMap<OwnedUserId, u32>,
     /// From a word to the users in whose names it is, by their place in `users`.
     words: BTreeMap<Box<str>, BTreeSet<u32>>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 struct Named {
     user_id: OwnedUserId,
     display_name: Option<Box<str>>,

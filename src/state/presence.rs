@@ -7,18 +7,19 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use parking_lot::RwLock;
 use ruma::{OwnedUserId, UserId};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
+use super::kept;
 use crate::record::{
     Offset,
     command::{PresenceSet, PresenceState},
 };
 
 /// Every user's presence.
-#[derive(Debug, Default)]
-pub struct Presence(RwLock<Inner>);
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct Presence(#[serde(with = "kept::locked")] RwLock<Inner>);
 
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 struct Inner {
     users: BTreeMap<OwnedUserId, Shown>,
     /// Each user once, at the offset of their newest record.
@@ -28,7 +29,7 @@ struct Inner {
 }
 
 /// What others see of one user.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shown {
     /// The record that says so.
     pub offset: Offset,

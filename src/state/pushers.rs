@@ -7,33 +7,37 @@ use std::{
 
 use parking_lot::RwLock;
 use ruma::{DeviceId, OwnedDeviceId, OwnedUserId, UserId};
+use serde::{Deserialize, Serialize};
 
+use super::kept;
 use crate::record::{
     Offset,
     pusher::{PusherAdvance, PusherIds, PusherRemove, PusherSet},
 };
 
 /// A pusher.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Pusher {
     /// The record that it was first set with, by which it is known. It tells of what came after that.
     pub since: Offset,
     /// When it was last set, in milliseconds since the Unix epoch.
     pub set_ms: u64,
     /// What was set.
+    #[serde(with = "kept::json")]
     pub body: PusherSet,
 }
 
 /// All pushers.
-#[derive(Debug, Default)]
-pub struct Pushers(RwLock<Inner>);
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct Pushers(#[serde(with = "kept::locked")] RwLock<Inner>);
 
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 struct Inner {
     all: BTreeMap<Offset, Arc<Pusher>>,
     users: BTreeMap<OwnedUserId, BTreeSet<Offset>>,
     holders: BTreeMap<PusherIds, BTreeSet<Offset>>,
     /// How far all have been told, with the record that says so.
+    #[serde(with = "kept::json")]
     told: Option<(Offset, PusherAdvance)>,
 }
 

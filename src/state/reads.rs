@@ -7,8 +7,9 @@ use std::{collections::BTreeMap, sync::Arc};
 use dashmap::DashMap;
 use parking_lot::RwLock;
 use ruma::{OwnedRoomId, OwnedUserId, RoomId, UserId};
+use serde::{Deserialize, Serialize};
 
-use super::history::History;
+use super::{history::History, kept};
 use crate::record::Offset;
 
 /// What a receipt covers.
@@ -30,7 +31,7 @@ pub enum Thread {
 }
 
 /// How far one user has read one room: the offsets of the last events read.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Marks {
     all: History<Offset>,
     main: History<Offset>,
@@ -89,8 +90,8 @@ impl Marks {
 type ByRoom = BTreeMap<OwnedRoomId, Marks>;
 
 /// How far all users have read.
-#[derive(Debug, Default)]
-pub struct Reads(DashMap<OwnedUserId, Arc<RwLock<ByRoom>>>);
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct Reads(#[serde(with = "kept::by_key")] DashMap<OwnedUserId, Arc<RwLock<ByRoom>>>);
 
 impl Reads {
     /// Looks at how far `user_id` has read in `room_id`.

@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 
 use parking_lot::RwLock;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
+use super::kept;
 use crate::record::command::{RegistrationTokenSet, TokenHash};
 
 /// A registration token. The token itself is not kept.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RegistrationToken {
     /// What it is called among those who run the server.
     pub label: Option<String>,
@@ -30,8 +31,10 @@ impl RegistrationToken {
 }
 
 /// All registration tokens.
-#[derive(Debug, Default)]
-pub struct RegistrationTokens(RwLock<BTreeMap<TokenHash, RegistrationToken>>);
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct RegistrationTokens(
+    #[serde(with = "kept::locked")] RwLock<BTreeMap<TokenHash, RegistrationToken>>,
+);
 
 impl RegistrationTokens {
     /// What is known of this token.

@@ -10,7 +10,7 @@ use std::{
     sync::Arc,
 };
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use crate::{limits, record::Offset};
@@ -87,7 +87,7 @@ pub(super) struct NewRelation {
 }
 
 /// The relations of one room.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Relations {
     /// By parent, its children, oldest first.
     children: BTreeMap<Offset, Vec<Entry>>,
@@ -96,7 +96,7 @@ pub(super) struct Relations {
     words: Words,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Entry {
     offset: Offset,
     ts: u64,
@@ -106,10 +106,24 @@ struct Entry {
 }
 
 /// Texts that recur, by number.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(from = "Texts")]
 struct Words {
     texts: Vec<Arc<str>>,
+    #[serde(skip)]
     numbers: HashMap<Arc<str>, u32>,
+}
+
+/// [`Words`] in order, from which the numbers follow.
+#[derive(Deserialize)]
+struct Texts(Vec<Arc<str>>);
+
+impl From<Texts> for Words {
+    fn from(Texts(texts): Texts) -> Self {
+        let numbers =
+            texts.iter().zip(0..).map(|(text, number)| (Arc::clone(text), number)).collect();
+        Self { texts, numbers }
+    }
 }
 
 impl Words {

@@ -14,10 +14,11 @@ use ruma::{
     events::{StateEventType, room::member::MembershipState},
     room_version_rules::RoomVersionRules,
 };
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::{
     history::History,
+    kept,
     relations::{Child, NewRelation, Relations},
 };
 use crate::record::{
@@ -69,7 +70,8 @@ impl Membership {
 }
 
 /// One room.
-#[derive(Debug)]
+#[derive(Debug, Deserialize)]
+#[serde(try_from = "KeptRoom")]
 pub struct Room {
     /// The room.
     pub id: OwnedRoomId,
@@ -82,7 +84,7 @@ pub struct Room {
     inner: RwLock<Inner>,
 }
 
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 struct Inner {
     timeline: Vec<Offset>,
     /// The greatest time of an event.
@@ -125,6 +127,40 @@ struct Inner {
     last_activity: Offset,
 }
 
+/// A room as it is written: with what the digest has by itself, or not at all.
+type KeptRoom = (OwnedRoomId, RoomVersionId, Offset, Inner, Relations, Offset);
+
+impl Serialize for Room {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let inner = self.inner.read();
+        let (relations, last_activity) = (&inner.relations, inner.last_activity);
+        (&self.id, &self.version, self.created, &*inner, relations, last_activity)
+            .serialize(serializer)
+    }
+}
+
+impl TryFrom<KeptRoom> for Room {
+    type Error = String;
+
+    fn try_from(kept: KeptRoom) -> Result<Self, String> {
+        let (id, version, created, mut inner, relations, last_activity) = kept;
+        let rules =
+            version.rules().ok_or_else(|| format!("room version `{version}` is unknown"))?;
+        inner.relations = relations;
+        inner.last_activity = last_activity;
+        for ((event_type, state_key), index) in inner.keys.iter().zip(0..) {
+            let keys = inner.key_index.entry(event_type.clone()).or_default();
+            keys.insert(state_key.clone(), index);
+        }
+        for (key, entry) in &inner.receipts {
+            inner.moved.entry(entry.offset).or_default().push(Arc::clone(key));
+        }
+        inner.redaction_log = inner.redactions.iter().map(|(event, by)| (*by, *event)).collect();
+        inner.redaction_log.sort_unstable();
+        Ok(Self { id, version, rules, created, inner: RwLock::new(inner) })
+    }
+}
+
 /// Whether an event of this type brings its room to the top of a list of rooms (MSC4186,
 /// `bump_stamp`).
 #[must_use]
@@ -142,7 +178,7 @@ pub fn is_activity(event_type: &str) -> bool {
 }
 
 /// The end of a room's event graph, on which the next event is built.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tip {
     /// The forward extremity.
     pub event_id: OwnedEventId,
@@ -151,7 +187,7 @@ pub struct Tip {
 }
 
 /// How many users are joined and invited.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemberCounts {
     /// Joined users.
     pub joined: u64,
@@ -163,7 +199,7 @@ pub struct MemberCounts {
 pub type ReceiptKey = (OwnedUserId, String, Option<String>);
 
 /// Where a receipt points.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ReceiptEntry {
     /// The record that put it there.
     pub offset: Offset,
@@ -174,7 +210,7 @@ pub struct ReceiptEntry {
 }
 
 /// One who types.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Typist {
     /// When it ends by itself, in milliseconds since the Unix epoch.
     pub until_ms: u64,
@@ -739,13 +775,42 @@ fn as_of(changes: &[Offset], at: Offset) -> Option<Offset> {
 }
 
 /// All rooms.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Rooms {
+    #[serde(with = "kept_rooms")]
     rooms: DashMap<OwnedRoomId, Arc<Room>>,
     /// Those that the public directory lists.
+    #[serde(with = "kept::locked")]
     public: RwLock<BTreeSet<OwnedRoomId>>,
     /// By application service and network: those that it lists with others of the network.
+    #[serde(with = "kept::locked")]
     networks: RwLock<BTreeMap<(String, String), BTreeSet<OwnedRoomId>>>,
+}
+
+/// Rooms by their ids, which they hold.
+mod kept_rooms {
+    use super::*;
+
+    pub(super) fn serialize<S: Serializer>(
+        rooms: &DashMap<OwnedRoomId, Arc<Room>>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(in_order(rooms))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<DashMap<OwnedRoomId, Arc<Room>>, D::Error> {
+        let rooms = Vec::<Room>::deserialize(deserializer)?;
+        Ok(rooms.into_iter().map(|room| (room.id.clone(), Arc::new(room))).collect())
+    }
+}
+
+/// Rooms in the order of their creation.
+fn in_order(rooms: &DashMap<OwnedRoomId, Arc<Room>>) -> Vec<Arc<Room>> {
+    let mut rooms: Vec<_> = rooms.iter().map(|entry| Arc::clone(entry.value())).collect();
+    rooms.sort_unstable_by_key(|room| room.created);
+    rooms
 }
 
 impl Rooms {
@@ -770,9 +835,7 @@ impl Rooms {
     /// All rooms, in the order of their creation.
     #[must_use]
     pub fn all(&self) -> Vec<Arc<Room>> {
-        let mut rooms: Vec<_> = self.rooms.iter().map(|entry| Arc::clone(entry.value())).collect();
-        rooms.sort_unstable_by_key(|room| room.created);
-        rooms
+        in_order(&self.rooms)
     }
 
     /// The rooms that the public directory lists, in the order of their ids.

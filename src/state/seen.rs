@@ -5,20 +5,21 @@ use std::collections::BTreeMap;
 
 use parking_lot::RwLock;
 use ruma::{DeviceId, OwnedDeviceId, OwnedUserId, UserId};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
+use super::kept;
 use crate::record::{
     Offset,
     command::{DeviceSeen, Sighting},
 };
 
 /// When each device was last in use.
-#[derive(Debug, Default)]
-pub struct Seen(RwLock<BTreeMap<OwnedUserId, Devices>>);
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct Seen(#[serde(with = "kept::locked")] RwLock<BTreeMap<OwnedUserId, Devices>>);
 
 type Devices = BTreeMap<OwnedDeviceId, Noted>;
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 struct Noted {
     record: Offset,
     seen_ms: u64,

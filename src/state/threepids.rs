@@ -4,14 +4,15 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use parking_lot::RwLock;
 use ruma::{OwnedUserId, UserId};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
+use super::kept;
 use crate::record::threepid::{
     Threepid, ThreepidAdd, ThreepidBind, ThreepidRemove, ThreepidUnbind,
 };
 
 /// An identifier of an account.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Owned {
     /// Whose it is.
     pub user_id: OwnedUserId,
@@ -22,16 +23,16 @@ pub struct Owned {
 }
 
 /// All identifiers.
-#[derive(Debug, Default)]
-pub struct Threepids(RwLock<Inner>);
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct Threepids(#[serde(with = "kept::locked")] RwLock<Inner>);
 
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 struct Inner {
     owners: BTreeMap<Threepid, Owned>,
     users: BTreeMap<OwnedUserId, OfUser>,
 }
 
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 struct OfUser {
     own: BTreeSet<Threepid>,
     /// What was bound to the user on an identity server, with the server's name.

@@ -5,18 +5,21 @@ use std::collections::{BTreeMap, VecDeque};
 
 use dashmap::DashMap;
 use ruma::{DeviceId, OwnedDeviceId, OwnedUserId, UserId};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
+use super::kept;
 use crate::record::{
     Offset,
     command::{ToDeviceAck, ToDeviceSend},
 };
 
 /// What each device has not acknowledged.
-#[derive(Debug, Default)]
-pub struct ToDevice(DashMap<OwnedUserId, BTreeMap<OwnedDeviceId, Inbox>>);
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct ToDevice(
+    #[serde(with = "kept::shared")] DashMap<OwnedUserId, BTreeMap<OwnedDeviceId, Inbox>>,
+);
 
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 struct Inbox {
     /// The records that hold a message for the device, oldest first.
     waiting: VecDeque<Offset>,

@@ -7,8 +7,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use parking_lot::RwLock;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
+use super::kept;
 use crate::{
     limits,
     record::{
@@ -21,7 +22,7 @@ use crate::{
 };
 
 /// A validation.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Validation {
     /// The id given out for it.
     pub sid: String,
@@ -62,13 +63,13 @@ pub fn token_hash(client_secret: &str, token: &str) -> TokenHash {
 }
 
 /// All validations.
-#[derive(Debug, Default)]
-pub struct Validations(RwLock<Inner>);
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct Validations(#[serde(with = "kept::locked")] RwLock<Inner>);
 
 /// Who asked for what: the client's secret tells them apart.
 type Key = (Threepid, Purpose, TokenHash);
 
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 struct Inner {
     validations: BTreeMap<String, Validation>,
     by_key: BTreeMap<Key, String>,

@@ -12,6 +12,7 @@
 //! - `operations`: a directory in use, a full disk, a restore.
 //! - `readme`: what the README tells newcomers to type.
 //! - `brute_force`: what others notice of somebody who tries passwords (a measurement).
+//! - `snapshots`: starts from snapshots, whole and damaged ones.
 //! - `sso`: people log in by another service and on the login page, in a browser.
 //! - `archive`: with the log deleted, a data directory is rebuilt from the archive alone.
 
@@ -29,4 +30,5 @@ mod load;
 mod operations;
 mod pages;
 mod readme;
+mod snapshots;
 mod sso;

@@ -992,6 +992,31 @@ proptest! {
         });
     }
 
+    /// A snapshot taken anywhere, read back, and the records after it are what all records add up to: in
+    /// everything that is kept, not in the digest alone.
+    #[test]
+    fn a_snapshot_and_what_follows_it_are_the_whole(ops in prop_oneof![history(), talk()], cut in any::<prop::sample::Index>()) {
+        runtime().block_on(async {
+            let mut world = World::open(Vec::new()).await;
+            for op in &ops {
+                world.run(op).await;
+            }
+            let records = world.records();
+            let (before, after) = records.split_at(cut.index(records.len()) + 1);
+            let bytes = |state: &State| state.write_to(Vec::new()).unwrap();
+            let taken = bytes(&replayed(before));
+            let state = State::from_bytes(&taken).map_err(|error| error.to_string()).unwrap();
+            assert!(bytes(&state) == taken, "what was read is not what was written");
+            assert_eq!(state.digest(), replayed(before).digest());
+            for record in after {
+                let _ = state.apply(record).unwrap();
+            }
+            let whole = replayed(&records);
+            assert!(bytes(&state) == bytes(&whole), "the state goes on in another way");
+            assert_eq!(state.digest(), whole.digest());
+        });
+    }
+
     /// A log that has lost what is redacted or superseded adds up to the same state as one that still
     /// has it, and its history goes on in the same way.
     #[test]

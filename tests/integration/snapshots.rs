@@ -1,0 +1,234 @@
+//! A start from a snapshot: nothing of it shows but that it is quick, whatever became of the file.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use serde_json::{Value, json};
+
+use crate::crash::assert_verifies;
+use crate::harness::{Direction, TestServer, User, run_logcabin};
+
+fn snapshots(data_dir: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(data_dir.join("snapshots")).into_iter().flatten().flatten();
+    let mut paths: Vec<_> = entries.map(|entry| entry.path()).collect();
+    paths.sort();
+    paths
+}
+
+fn snapshot(data_dir: &Path, what: &str) -> (bool, Value) {
+    let output = run_logcabin([
+        "snapshot".as_ref(),
+        what.as_ref(),
+        "--json".as_ref(),
+        "--data-dir".as_ref(),
+        data_dir.as_os_str(),
+    ]);
+    let said = serde_json::from_slice(&output.stdout);
+    (output.status.success(), said.unwrap_or_else(|_| panic!("{output:?}")))
+}
+
+/// The offset of the snapshot that the server last started from, and how many records it replayed.
+fn start_of(server: &TestServer) -> (u64, u64) {
+    let output = server.output();
+    let line = output.lines().rfind(|line| line.contains("the projections are there"));
+    let line = line.unwrap_or_else(|| panic!("no start in {output}"));
+    let number = |name: &str| {
+        let value = line.split_once(&format!("{name}=")).map(|(_, rest)| rest);
+        let digits: String = value.unwrap_or("").chars().take_while(char::is_ascii_digit).collect();
+        digits.parse().unwrap_or_else(|_| panic!("no {name} in {line}"))
+    };
+    (number("snapshot"), number("replayed"))
+}
+
+/// What a user sees of everything: to be the same before and after.
+async fn seen(server: &TestServer, user: &User, room_id: &str) -> Value {
+    let user = User { http: server.http(), ..user.clone() };
+    let mut sync = user.sync(None, 0, None).await;
+    // Presence is of the moment.
+    sync.as_object_mut().map(|sync| sync.remove("presence"));
+    let state = user.request("GET", &format!("/rooms/{room_id}/state"), None).await.ok();
+    let messages = user.messages(room_id, None, None, Direction::Back, 100).await;
+    json!({ "sync": sync, "state": state, "messages": messages })
+}
+
+async fn talk(server: &TestServer, user: &User, room_id: &str, name: &str, messages: usize) {
+    let user = User { http: server.http(), ..user.clone() };
+    for number in 0..messages {
+        user.send_text(room_id, &format!("{name}{number}"), &format!("{name} {number}")).await;
+    }
+}
+
+#[tokio::test]
+async fn a_start_goes_on_from_the_newest_snapshot_that_can_be_used() {
+    let mut server = TestServer::start().await;
+    let (ann, ben) = (server.register("ann").await, server.register("ben").await);
+    let room_id = ann.create_room(json!({ "preset": "public_chat" })).await;
+    ben.join(&room_id).await.ok();
+    talk(&server, &ann, &room_id, "a", 5).await;
+
+    // Written beside the running server, which goes on.
+    let (written, header) = snapshot(server.data_dir(), "write");
+    assert!(written, "{header}");
+    let first = header["offset"].as_u64().expect("an offset");
+    assert!(first > 10, "{header}");
+    talk(&server, &ben, &room_id, "b", 5).await;
+    let before = seen(&server, &ann, &room_id).await;
+    server.kill9();
+    server.restart().await;
+    let (from, replayed) = start_of(&server);
+    assert_eq!(from, first);
+    assert!((5..100).contains(&replayed), "{replayed}");
+    assert_eq!(seen(&server, &ann, &room_id).await, before);
+
+    // A second one, then damaged in every part: the first serves, and a person can see why.
+    let (_, header) = snapshot(server.data_dir(), "write");
+    let second = header["offset"].as_u64().expect("an offset");
+    assert!(second > first);
+    server.kill9();
+    let newest = snapshots(server.data_dir()).pop().expect("a snapshot");
+    let whole = fs::read(&newest).expect("the snapshot can be read");
+    let newer = String::from_utf8_lossy(&whole[..1024]).replacen(
+        "\"projections\":",
+        "\"projections\":9",
+        1,
+    );
+    let damages: [(&str, Vec<u8>, &str); 5] = [
+        ("a byte of the body", flipped(&whole, whole.len() - 7), "its hash is another"),
+        ("the header", flipped(&whole, 3), "its header is not one"),
+        ("the end", whole[..whole.len() - 1].to_vec(), "not as long as its header says"),
+        ("all but a few bytes", whole[..100].to_vec(), "too short"),
+        ("the version", [&newer.as_bytes()[..1024], &whole[1024..]].concat(), "keeps other facts"),
+    ];
+    for (what, bytes, said) in damages {
+        fs::write(&newest, bytes).expect("the snapshot can be written");
+        server.restart().await;
+        assert_eq!(start_of(&server).0, first, "{what}");
+        assert!(server.output().contains(said), "{what}: {}", server.output());
+        assert_eq!(seen(&server, &ann, &room_id).await, before, "{what}");
+        server.kill9();
+    }
+    // With none that can be used, all is replayed.
+    fs::write(&newest, &whole[..whole.len() - 1]).expect("the snapshot can be written");
+    fs::remove_file(&snapshots(server.data_dir())[0]).expect("the first can be removed");
+    server.restart().await;
+    assert_eq!(start_of(&server).0, 0);
+    assert_eq!(seen(&server, &ann, &room_id).await, before);
+    // The next takes its place, and what nobody can use goes in time.
+    talk(&server, &ann, &room_id, "c", 2).await;
+    let (_, header) = snapshot(server.data_dir(), "write");
+    let third = header["offset"].as_u64().expect("an offset");
+    let (equal, status) = snapshot(server.data_dir(), "compare");
+    assert!(equal && status["verified_through"].as_u64() >= Some(third), "{status}");
+    server.stop();
+    assert_verifies(server.data_dir());
+}
+
+fn flipped(bytes: &[u8], at: usize) -> Vec<u8> {
+    let mut bytes = bytes.to_vec();
+    bytes[at] ^= 0x20;
+    bytes
+}
+
+#[tokio::test]
+async fn a_snapshot_of_another_server_is_passed_over() {
+    let (mut one, mut other) = (TestServer::start().await, TestServer::start().await);
+    for server in [&one, &other] {
+        let user = server.register("ann").await;
+        user.create_room(json!({})).await;
+        snapshot(server.data_dir(), "write");
+    }
+    let ann = one.register("ann2").await;
+    let room_id = ann.create_room(json!({})).await;
+    let before = seen(&one, &ann, &room_id).await;
+    one.kill9();
+    other.kill9();
+    let (mine, theirs) = (snapshots(one.data_dir()), snapshots(other.data_dir()));
+    fs::copy(&theirs[0], &mine[0]).expect("the snapshot can be copied");
+    one.restart().await;
+    assert_eq!(start_of(&one).0, 0);
+    assert!(one.output().contains("not a snapshot of this log"), "{}", one.output());
+    assert_eq!(seen(&one, &ann, &room_id).await, before);
+}
+
+#[tokio::test]
+async fn a_kill_while_a_snapshot_is_written_costs_nothing() {
+    let mut server = TestServer::start_with(&[("LOGCABIN_SNAPSHOTS_EVERY_RECORDS", "100")]).await;
+    let ann = server.register("ann").await;
+    let room_id = ann.create_room(json!({})).await;
+    for round in 0..6_u64 {
+        talk(&server, &ann, &room_id, &format!("r{round}-"), 20).await;
+        let before = seen(&server, &ann, &room_id).await;
+        let data_dir = server.data_dir().to_owned();
+        let writing = std::thread::spawn(move || {
+            // It is cut off in the middle.
+            run_logcabin([
+                "snapshot".as_ref(),
+                "write".as_ref(),
+                "--data-dir".as_ref(),
+                data_dir.as_os_str(),
+            ])
+        });
+        tokio::time::sleep(Duration::from_millis(round * 7)).await;
+        server.kill9();
+        writing.join().expect("the command ends");
+        server.restart().await;
+        assert_eq!(seen(&server, &ann, &room_id).await, before, "round {round}");
+    }
+    // Those that are due are written by themselves.
+    talk(&server, &ann, &room_id, "last", 100).await;
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !server.output().contains("wrote a snapshot") {
+        assert!(Instant::now() < deadline, "{}", server.output());
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    server.stop();
+    assert_verifies(server.data_dir());
+    let left = snapshots(server.data_dir());
+    assert!(
+        left.iter().all(|path| path.extension().is_some_and(|end| end == "snapshot")),
+        "{left:?}"
+    );
+}
+
+#[tokio::test]
+async fn what_is_erased_is_in_no_snapshot() {
+    const NAME: &str = "Ann-of-the-hundred-days";
+    let mut server = TestServer::start_with(&[
+        ("LOGCABIN_ERASURE_REDACTED_AFTER_SECONDS", "0"),
+        ("LOGCABIN_ERASURE_SWEEP_SECONDS", "1"),
+    ])
+    .await;
+    let ann = server.register("ann").await;
+    let path = format!("/profile/{}/displayname", ann.user_id);
+    ann.request("PUT", &path, Some(&json!({ "displayname": NAME }))).await.ok();
+    let room_id = ann.create_room(json!({})).await;
+    let event_id = ann.send_text(&room_id, "1", "soon gone").await;
+    snapshot(server.data_dir(), "write");
+    let old = snapshots(server.data_dir());
+    assert_eq!(old.len(), 1);
+    let holds = |path: &PathBuf| {
+        let bytes = fs::read(path).expect("the snapshot can be read");
+        bytes.windows(NAME.len()).any(|part| part == NAME.as_bytes())
+    };
+    assert!(holds(&old[0]));
+
+    let path = format!("/rooms/{room_id}/redact/{event_id}/2");
+    ann.request("PUT", &path, Some(&json!({}))).await.ok();
+    let body = json!({
+        "erase": true,
+        "auth": { "type": "m.login.password", "password": "a password that is long enough",
+                  "identifier": { "type": "m.id.user", "user": "ann" } },
+    });
+    ann.request("POST", "/account/deactivate", Some(&body)).await.ok();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while snapshots(server.data_dir()).iter().any(|path| *path == old[0] || holds(path)) {
+        assert!(Instant::now() < deadline, "{}", server.output());
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    server.stop();
+    assert!(!snapshots(server.data_dir()).iter().any(holds));
+    assert_verifies(server.data_dir());
+}
