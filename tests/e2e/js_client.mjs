@@ -8,6 +8,7 @@ import { createHash, createCipheriv, createDecipheriv, randomBytes } from "node:
 import { createInterface } from "node:readline";
 import * as sdk from "matrix-js-sdk";
 import { logger } from "matrix-js-sdk/lib/logger.js";
+import { commands as encryption, cryptoCallbacks } from "./js_encryption.mjs";
 
 const PASSWORD = "a password that is long enough";
 const address = process.argv[2];
@@ -25,11 +26,31 @@ let client;
 // Events in the order the server gave them, repeats included, by room: the SDK itself hides repeats.
 const received = new Map();
 
+// While the client sleeps its syncs get no answer, as on a device without network; `awake` is when it wakes up.
+let asleep = false;
+let awake = Promise.resolve();
+let wakeUp;
+
+// Fetches; what is asked in sleep, or not answered before, is asked when the client is awake.
+async function fetchAwake(input, init) {
+    for (;;) {
+        await awake;
+        try {
+            const response = await fetch(input, init);
+            if (!asleep) return response;
+        } catch (error) {
+            if (!asleep) throw error;
+        }
+    }
+}
+
 // What the SDK fetches with; tells every request it makes, and keeps what syncs and pages carried.
 async function fetchAndTell(input, init) {
-    const response = await fetch(input, init);
     const url = new URL(typeof input === "string" ? input : input.href ?? input.url);
-    tell({ event: "http", method: init?.method ?? "GET", path: url.pathname, status: response.status });
+    const response = await (url.pathname.endsWith("/sync") ? fetchAwake : fetch)(input, init);
+    const told = { method: init?.method ?? "GET", path: url.pathname, status: response.status };
+    const errcode = response.status === 404 ? (await response.clone().json()).errcode : undefined;
+    tell({ event: "http", ...told, errcode });
     if (response.ok && url.pathname.endsWith("/sync")) {
         const body = await response.clone().json();
         for (const [roomId, room] of Object.entries(body.rooms?.join ?? {})) {
@@ -88,7 +109,13 @@ async function fetchFile(address) {
 const inText = (file) => ({ ...file, content: file.content.toString("base64") });
 
 const connect = (options) =>
-    sdk.createClient({ baseUrl: address, fetchFn: fetchAndTell, timelineSupport: true, ...options });
+    sdk.createClient({
+        baseUrl: address,
+        fetchFn: fetchAndTell,
+        timelineSupport: true,
+        cryptoCallbacks,
+        ...options,
+    });
 
 function watch() {
     client.on(sdk.RoomEvent.Timeline, (event, room, toStart, removed, data) => {
@@ -158,6 +185,8 @@ function watch() {
 }
 
 const commands = {
+    ...encryption(() => client, PASSWORD),
+
     // As the specification has it: asks for the flows first, then completes one with the session.
     async register({ user }) {
         const anonymous = connect({});
@@ -199,7 +228,8 @@ const commands = {
     },
 
     // Starts to sync; answered when the first sync is over.
-    async start() {
+    async start({ encrypt = false }) {
+        if (encrypt) await client.initRustCrypto({ useIndexedDB: false });
         const prepared = new Promise((resolve, reject) => {
             client.on(sdk.ClientEvent.Sync, (state, _, data) => {
                 if (state === "PREPARED") resolve();
@@ -212,8 +242,25 @@ const commands = {
         return { rooms: client.getRooms().map((room) => room.roomId).sort() };
     },
 
-    async create_room({ name }) {
-        return await client.createRoom({ name });
+    async pause() {
+        asleep = true;
+        awake = new Promise((resolve) => (wakeUp = resolve));
+    },
+
+    async resume() {
+        asleep = false;
+        wakeUp();
+    },
+
+    async create_room({ name, invite = [], encrypted = false }) {
+        const content = { algorithm: "m.megolm.v1.aes-sha2" };
+        const encryption = { type: "m.room.encryption", state_key: "", content };
+        return await client.createRoom({
+            name,
+            invite,
+            is_direct: invite.length === 1,
+            initial_state: encrypted ? [encryption] : [],
+        });
     },
 
     async invite({ room_id, user_id }) {

@@ -213,7 +213,7 @@ async fn a_mautrix_bridge_makes_ghosts_and_echoes_what_it_hears_over_restarts() 
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_mautrix_bridge_fetches_files_of_every_kind_and_its_ghost_sends_them_again() {
-    let python = match python() {
+    let python = match python("mautrix") {
         Ok(python) => python,
         Err(missing) => return skip("bridge", &missing),
     };

@@ -24,6 +24,7 @@ mod brute_force;
 mod clients;
 mod crash;
 mod durability;
+mod encryption;
 mod erasure;
 mod harness;
 mod load;

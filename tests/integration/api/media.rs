@@ -355,7 +355,7 @@ async fn half(server: &TestServer, user: &User, media: &str, content: &[u8]) -> 
     );
     stream.write_all(head.as_bytes()).await.expect("the server reads");
     stream.write_all(&content[..content.len() / 2]).await.expect("the server reads");
-    until("the upload has begun", || incoming(server.data_dir()) == 1).await;
+    until("the upload has begun", async || incoming(server.data_dir()) == 1).await;
     stream
 }
 
@@ -378,7 +378,7 @@ async fn an_upload_that_was_cut_in_half_is_repeated_under_its_address_and_reader
     // The connection is cut; whoever waits, goes on to wait.
     let reader = waits(&media);
     drop(half(&server, &ann, &media, &content).await);
-    until("the half is gone", || incoming(server.data_dir()) == 0).await;
+    until("the half is gone", async || incoming(server.data_dir()) == 0).await;
     assert_eq!(stored(server.data_dir()).len(), 0);
     assert!(!reader.is_finished(), "half a file was given out");
     not_yet().await;

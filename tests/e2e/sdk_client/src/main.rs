@@ -1,4 +1,7 @@
-//! matrix-rust-sdk and its room list, made to do what a test says: see `../README.md` for the protocol.
+//! matrix-rust-sdk, its room list and its encryption, made to do what a test says: see `../README.md` for the
+//! protocol.
+
+mod encryption;
 
 use std::{collections::HashMap, env, sync::Arc, time::Duration};
 
@@ -8,24 +11,28 @@ use futures_util::{StreamExt as _, pin_mut};
 use matrix_sdk::{
     Client, Room,
     config::RequestConfig,
+    encryption::verification::SasVerification,
     ruma::{
-        OwnedRoomId, RoomId,
+        OwnedRoomId, RoomId, UserId,
         api::client::{
             account::register::v3::Request as Register, room::create_room::v3::Request as Create,
             uiaa,
         },
-        events::room::message::RoomMessageEventContent,
+        events::{
+            InitialStateEvent,
+            room::{encryption::RoomEncryptionEventContent, message::RoomMessageEventContent},
+        },
     },
 };
 use matrix_sdk_ui::{
-    RoomListService,
-    room_list_service::{RoomListItem, filters::new_filter_non_left},
+    room_list_service::{RoomListItem, State as ListState, filters::new_filter_non_left},
+    sync_service::{State, SyncService},
     timeline::{RoomExt as _, Timeline, TimelineItem},
 };
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, BufReader, stdin};
 
-const PASSWORD: &str = "correct horse battery staple";
+const PASSWORD: &str = "a password that is long enough";
 
 /// Tells the test something.
 fn tell(line: &Value) {
@@ -34,8 +41,10 @@ fn tell(line: &Value) {
 
 struct Driver {
     client: Client,
-    list: Option<Arc<RoomListService>>,
+    sync: Option<Arc<SyncService>>,
     timelines: HashMap<OwnedRoomId, Arc<Timeline>>,
+    /// Comparisons of emoji under way, by the id of their verification.
+    comparisons: HashMap<String, SasVerification>,
 }
 
 impl Driver {
@@ -47,7 +56,7 @@ impl Driver {
             .request_config(RequestConfig::new().retry_limit(1))
             .build()
             .await?;
-        Ok(Self { client, list: None, timelines: HashMap::new() })
+        Ok(Self { client, sync: None, timelines: HashMap::new(), comparisons: HashMap::new() })
     }
 
     async fn run(&mut self, command: &str, arguments: &Value) -> Result<Value> {
@@ -62,12 +71,7 @@ impl Driver {
                 self.who_am_i()
             }
             "start" => self.start().await,
-            "create_room" => {
-                let mut request = Create::new();
-                request.name = Some(text("name")?);
-                let room = self.client.create_room(request).await?;
-                Ok(json!({ "room_id": room.room_id() }))
-            }
+            "create_room" => self.create_room(&text("name")?, arguments).await,
             "join" => {
                 self.client.join_room_by_id(&RoomId::parse(text("room_id")?)?).await?;
                 Ok(json!({}))
@@ -89,13 +93,17 @@ impl Driver {
             }
             "subscribe" => self.subscribe(&text("room_id")?).await,
             "page_back" => self.page_back(&text("room_id")?).await,
-            "stop" => {
-                if let Some(list) = &self.list {
-                    list.stop_sync()?;
+            "pause" | "stop" => {
+                if let Some(sync) = &self.sync {
+                    sync.stop().await;
                 }
                 Ok(json!({}))
             }
-            other => Err(anyhow!("no command `{other}`")),
+            "resume" => {
+                self.sync.as_ref().context("not started")?.start().await;
+                Ok(json!({}))
+            }
+            other => self.run_encryption(other, arguments).await,
         }
     }
 
@@ -118,11 +126,34 @@ impl Driver {
         self.who_am_i()
     }
 
-    /// Starts the room list: it syncs, and tells its rooms whenever they change, in its order.
+    async fn create_room(&self, name: &str, arguments: &Value) -> Result<Value> {
+        let mut request = Create::new();
+        request.name = Some(name.to_owned());
+        let invited = arguments["invite"].as_array().into_iter().flatten();
+        request.invite = invited
+            .map(|id| Ok(UserId::parse(id.as_str().unwrap_or_default())?))
+            .collect::<Result<_>>()?;
+        request.is_direct = request.invite.len() == 1;
+        if arguments["encrypted"] == true {
+            let content = RoomEncryptionEventContent::with_recommended_defaults();
+            let event = InitialStateEvent::with_empty_state_key(content);
+            request.initial_state.push(event.to_raw_any());
+        }
+        let room = self.client.create_room(request).await?;
+        Ok(json!({ "room_id": room.room_id() }))
+    }
+
+    /// Starts to sync, and tells the rooms of the list whenever they change, in its order.
     async fn start(&mut self) -> Result<Value> {
-        let list = Arc::new(RoomListService::new(self.client.clone()).await?);
-        let rooms = list.all_rooms().await?;
+        let sync = Arc::new(SyncService::builder(self.client.clone()).build().await?);
+        let rooms = sync.room_list_service();
         tokio::spawn(async move {
+            let rooms = match rooms.all_rooms().await {
+                Ok(rooms) => rooms,
+                Err(error) => {
+                    return tell(&json!({ "event": "no_rooms", "error": error.to_string() }));
+                }
+            };
             let (changes, controller) = rooms.entries_with_dynamic_adapters(100);
             controller.set_filter(Box::new(new_filter_non_left()));
             pin_mut!(changes);
@@ -143,40 +174,36 @@ impl Driver {
                 }
             }
         });
-        let syncing = Arc::clone(&list);
+        let syncing = Arc::clone(&sync);
+        let mut states = sync.state();
         tokio::spawn(async move {
-            loop {
-                let sync = syncing.sync();
-                pin_mut!(sync);
-                while let Some(result) = sync.next().await {
-                    if let Err(error) = result {
-                        let error = format!("{error:?}");
-                        let unknown_pos = error.contains("UnknownPos");
-                        let line = json!({
-                            "event": "sync_error", "unknown_pos": unknown_pos, "error": error,
-                        });
-                        tell(&line);
-                        break;
-                    }
+            while let Some(state) = states.next().await {
+                if let State::Error(error) = state {
+                    let error = format!("{error:?}");
+                    let unknown_pos = error.contains("UnknownPos");
+                    tell(&json!({
+                        "event": "sync_error", "unknown_pos": unknown_pos, "error": error,
+                    }));
+                    tokio::time::sleep(Duration::from_millis(200)).await;
+                    syncing.start().await;
                 }
-                if matches!(
-                    syncing.state().get(),
-                    matrix_sdk_ui::room_list_service::State::Terminated { .. }
-                ) {
-                    return;
-                }
-                tokio::time::sleep(Duration::from_millis(200)).await;
             }
         });
-        self.list = Some(list);
+        let mut begun = sync.room_list_service().state();
+        sync.start().await;
+        // Answered when the first sync is over.
+        while matches!(begun.get(), ListState::Init | ListState::Error { .. }) {
+            begun.next().await.context("the room list ended")?;
+        }
+        self.sync = Some(sync);
         Ok(json!({}))
     }
 
     /// Subscribes to a room and tells the texts of its timeline whenever they change.
     async fn subscribe(&mut self, room_id: &str) -> Result<Value> {
         let room = self.room(room_id)?;
-        let list = self.list.as_ref().context("not started")?;
-        list.subscribe_to_rooms(&[room.room_id()]).await;
+        let sync = self.sync.as_ref().context("not started")?;
+        sync.room_list_service().subscribe_to_rooms(&[room.room_id()]).await;
         let timeline = Arc::new(room.timeline().await?);
         let (mut items, mut changes) = timeline.subscribe().await;
         let id = room.room_id().to_owned();
