@@ -12,6 +12,7 @@
 //! - `operations`: a directory in use, a full disk, a restore.
 //! - `brute_force`: what others notice of somebody who tries passwords (a measurement).
 //! - `sso`: people log in by another service and on the login page, in a browser.
+//! - `web`: two people talk in Element Web.
 //! - `archive`: with the log deleted, a data directory is rebuilt from the archive alone.
 
 mod administration;
@@ -28,3 +29,4 @@ mod load;
 mod operations;
 mod pages;
 mod sso;
+mod web;
