@@ -27,7 +27,11 @@ const VERSIONS: [&str; 21] = [
 ];
 
 /// What is served that is in no version of the specification yet, or that clients still look for here.
-const UNSTABLE_FEATURES: [&str; 13] = [
+const UNSTABLE_FEATURES: [&str; 15] = [
+    // Cross-signing (v1.1). Without this Element Web makes no keys for it.
+    "org.matrix.e2e_cross_signing",
+    // Room types in the directory (v1.4). Without this Element Web does not list public spaces there.
+    "org.matrix.msc3827.stable",
     // Sliding sync, on its unstable path alone (`api::sliding`).
     "org.matrix.simplified_msc3575",
     // Dehydrated devices.

@@ -112,6 +112,15 @@ async fn versions_have_their_form_and_features_are_yes_or_no() {
 }
 
 #[tokio::test]
+async fn element_web_finds_the_features_that_it_looks_for_by_their_old_names() {
+    let server = server().await;
+    let answer = server.http().request("GET", "/_svc/client/versions", None, None).await.ok();
+    for name in ["org.matrix.e2e_cross_signing", "org.matrix.msc3827.stable"] {
+        assert_eq!(answer["unstable_features"][name], true, "{name}");
+    }
+}
+
+#[tokio::test]
 async fn there_is_no_authorisation_server_and_clients_are_told_so() {
     let server = server().await;
     let http = server.http();
