@@ -58,12 +58,14 @@ mod timestamp;
 mod to_device;
 pub(crate) mod typing;
 pub(crate) mod uiaa;
+mod unsubscribe;
 mod upgrade;
 mod user_directory;
 mod validation;
 mod voip;
 
 pub(crate) use sso::callback as sso_callback;
+pub(crate) use unsubscribe::url as unsubscribe_url;
 
 use std::{net::IpAddr, sync::Arc};
 
@@ -104,7 +106,7 @@ pub(crate) struct Server {
     pub(crate) config: Config,
     pub(crate) engine: Arc<Engine>,
     pub(crate) outbound: Outbound,
-    pub(crate) messages: Messages,
+    pub(crate) messages: Arc<Messages>,
     pub(crate) deliveries: Deliveries,
     /// Providers of single sign-on.
     pub(crate) providers: Providers,
@@ -395,6 +397,8 @@ pub(crate) fn endpoints(config: &Config) -> Table<Server> {
         .on_json(pusher::list)
         .raw_json(Method::POST, pusher::SET[0], REQUIRED, pusher::set)
         .raw_json(Method::POST, pusher::SET[1], REQUIRED, pusher::set)
+        .raw(GET, unsubscribe::PATH, Access::None, unsubscribe::page)
+        .raw_form(unsubscribe::PATH, unsubscribe::submit)
 }
 
 impl App for Server {
