@@ -64,9 +64,8 @@ pub(super) async fn submit(
     request: RawRequest,
 ) -> Result<Reply, ApiError> {
     let asked = super::query::<Asked>(&request.uri).ok();
-    let found = asked.and_then(|asked| {
-        unsubscription(&cx.app.signer, cx.app.engine.state(), &asked.token)
-    });
+    let found =
+        asked.and_then(|asked| unsubscription(&cx.app.signer, cx.app.engine.state(), &asked.token));
     let Some(found) = found else { return Ok(useless_link(&cx.app)) };
     if let Some(ids) = found.ids {
         let remove = RemovePusher { user_id: found.user_id, ids, because: PusherEnd::Asked };

@@ -362,7 +362,8 @@ fn of_command(record: &Record, command: Command, who: String) -> (String, String
                 0 | 1 => String::new(),
                 number => format!(", the {number}th mail in a row of which they read nothing"),
             };
-            let text = format!("was sent a mail about what they missed up to record {}", body.up_to);
+            let text =
+                format!("was sent a mail about what they missed up to record {}", body.up_to);
             (body.user_id.to_string(), text + &again)
         }
     }

@@ -126,9 +126,7 @@ impl Mailer {
             }
         }
         let parts = MultiPart::alternative_plain_html(mail.plain.clone(), mail.html.clone());
-        let message = message
-            .multipart(parts)
-            .map_err(|error| wrong(&error))?;
+        let message = message.multipart(parts).map_err(|error| wrong(&error))?;
         self.transport.send(message).await?;
         Ok(())
     }

@@ -193,10 +193,8 @@ impl Unread {
         self.look(judge, at, |memo, at| {
             let begin = memo.entries.partition_point(|entry| entry.offset <= after);
             let end = memo.entries.partition_point(|entry| entry.offset <= at).max(begin);
-            let event = |entry: &Entry| UnreadEvent {
-                offset: entry.offset,
-                highlight: entry.highlight,
-            };
+            let event =
+                |entry: &Entry| UnreadEvent { offset: entry.offset, highlight: entry.highlight };
             memo.entries.range(begin..end).map(event).collect()
         })
     }

@@ -27,10 +27,7 @@ use tokio::{
 };
 use tracing::{error, info, warn};
 
-use super::{
-    missed::{Look, Missed},
-    unsubscribe,
-};
+use super::{missed::Look, unsubscribe};
 use crate::{
     config::Config,
     decide::pusher::NoteMailed,
@@ -354,7 +351,7 @@ impl Mails {
         let (this, looking) = (Arc::clone(self), Arc::clone(&pusher));
         // Rooms that are new to the counts are read through.
         let written = spawn_blocking(move || this.write(&looking, at)).await;
-        let (missed, digest) = match written {
+        let digest = match written {
             Ok(Ok(Some(written))) => written,
             Ok(Ok(None)) => return Made::Done(at),
             Ok(Err(made)) => return made,
@@ -363,8 +360,6 @@ impl Mails {
         if let Err(error) = self.messages.send_digest(&pusher.body.ids.pushkey, &digest).await {
             return Made::Failed { permanent: error.is_permanent(), reason: error.to_string() };
         }
-        let messages = missed.messages();
-        info!(%user_id, messages, "sent a mail about what was missed");
         let mail = PusherMail {
             user_id: user_id.clone(),
             pusher: since,
@@ -375,14 +370,12 @@ impl Mails {
     }
 
     async fn note(&self, mail: PusherMail) -> Made {
-        let (since, at) = (mail.pusher, mail.up_to);
+        let (user_id, since, at) = (mail.user_id.clone(), mail.pusher, mail.up_to);
         match self.engine.propose(Origin::server(), NoteMailed(mail.clone())).await {
             Ok(noted) => {
-                if noted.into_inner() {
-                    Made::Done(at)
-                } else {
-                    Made::Gone
-                }
+                let is_there = noted.into_inner();
+                info!(%user_id, "sent a mail about what was missed");
+                if is_there { Made::Done(at) } else { Made::Gone }
             }
             Err(error) => {
                 // The mail is out: only this is tried again.
@@ -395,7 +388,7 @@ impl Mails {
     }
 
     /// The mail that is due now; `None` if there is nothing to tell.
-    fn write(&self, pusher: &Pusher, at: Offset) -> Result<Option<(Missed, Digest)>, Made> {
+    fn write(&self, pusher: &Pusher, at: Offset) -> Result<Option<Digest>, Made> {
         let look = self.look(pusher, at);
         let missed = look.missed()?;
         let Some(offset) = missed.first() else { return Ok(None) };
@@ -418,7 +411,7 @@ impl Mails {
             app: cut(app, limits::MAIL_NAME_CHARS),
             unsubscribe: format!("{}?token={token}", self.unsubscribe_url),
         };
-        Ok(Some((missed, digest)))
+        Ok(Some(digest))
     }
 }
 
