@@ -165,7 +165,6 @@ async fn a_mail_says_what_was_missed_and_its_link_ends_it() {
     }
     say(bob, &den, "Look & see: <script>alert(1)</script>").await;
     say(bob, &den, "ann: are you there?").await;
-    say(bob, &den, &"long ".repeat(1000)).await;
     let encrypted = json!({ "algorithm": "m.megolm.v1.aes-sha2", "ciphertext": "SECRET",
         "session_id": "s", "sender_key": "k", "device_id": "d", "body": "SECRET" });
     for txn in ["e1", "e2"] {
@@ -176,7 +175,7 @@ async fn a_mail_says_what_was_missed_and_its_link_ends_it() {
     for body in ["one", "two", "ann: three", "<script>alert(1)</script> & <i>so on</i>"] {
         say(bob, &den, body).await;
     }
-    say(bob, &den, &"longer ".repeat(1000)).await;
+    bob.send_text(&den, "long", &"longer ".repeat(1000)).await;
     for txn in ["e3", "e4"] {
         bob.send(&den, "m.room.encrypted", txn, &encrypted).await.ok();
     }

@@ -264,7 +264,7 @@ impl StandIn {
                 let text = if body.is_null() { String::new() } else { body.to_string() };
                 Response::builder().status(status).body(text).expect("a response")
             });
-        let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
         let address = listener.local_addr().expect("an address");
         tokio::spawn(warp::serve(served).incoming(listener).run());
         Self { address, asked }
