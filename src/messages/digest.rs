@@ -164,7 +164,7 @@ impl Said {
 
 impl InviteDigest {
     fn sentence(&self) -> String {
-        let room = self.room.as_deref().map_or("a conversation".to_owned(), ToOwned::to_owned);
+        let room = self.room.as_deref().unwrap_or("a conversation");
         format!("{} invited you to {room}", self.name)
     }
 }
@@ -248,16 +248,16 @@ impl Digest {
         let mut body = String::new();
         for room in &self.rooms {
             let messages = count(room.messages, "new message");
-            let _ = write!(
+            let _ = writeln!(
                 body,
                 "<h2 style=\"margin:24px 0 8px;font-size:17px;line-height:1.3\">{} \
-                 <span class=\"soft\" style=\"font-weight:400;font-size:13px;{SOFT}\">{messages}</span></h2>\n",
+                 <span class=\"soft\" style=\"font-weight:400;font-size:13px;{SOFT}\">{messages}</span></h2>",
                 text(room.place.name())
             );
             if let Some(earlier) = room.earlier() {
-                let _ = write!(
+                let _ = writeln!(
                     body,
-                    "<p class=\"soft\" style=\"margin:0 0 8px;font-size:13px;{SOFT}\">{earlier}</p>\n"
+                    "<p class=\"soft\" style=\"margin:0 0 8px;font-size:13px;{SOFT}\">{earlier}</p>"
                 );
             }
             room.lines.iter().for_each(|line| line.html(&mut body));

@@ -120,13 +120,14 @@ struct Something {
 }
 
 impl Waiting {
-    /// There is something to tell. What it is that matters when it is due: the oldest.
-    fn add(&mut self, pusher: Offset, news: Something, due_ms: u64) {
+    /// There is something to tell. If there was before, its time holds: the oldest says when. Gives whether
+    /// there was not.
+    fn add(&mut self, pusher: Offset, news: Something, due_ms: u64) -> bool {
         if let Some(wait) = self.all.get_mut(&pusher) {
             if news.offset > wait.newest.offset {
                 wait.newest = news;
             }
-            return;
+            return false;
         }
         let wait = Wait {
             oldest: news,
@@ -138,6 +139,7 @@ impl Waiting {
         };
         self.all.insert(pusher, wait);
         self.put(pusher, due_ms);
+        true
     }
 
     fn put(&mut self, pusher: Offset, due_ms: u64) {
@@ -251,6 +253,9 @@ impl Mails {
                     Err(_) => self.add(pusher, offset, 0),
                 }
             }
+            if self.shutdown.is_given() {
+                return;
+            }
             yield_now().await;
         }
         let (clock, shutdown) = (self.engine.clock().clone(), self.shutdown.clone());
@@ -268,8 +273,9 @@ impl Mails {
             return;
         }
         let due_ms = self.schedule.due_ms(time_ms, pusher.mailed.as_ref());
-        self.waiting.lock().add(pusher.since, Something { offset, time_ms }, due_ms);
-        self.changed.notify_one();
+        if self.waiting.lock().add(pusher.since, Something { offset, time_ms }, due_ms) {
+            self.changed.notify_one();
+        }
     }
 
     /// The user has read something: the next mail need not wait as long.
@@ -428,7 +434,7 @@ impl Timed for Arc<Mails> {
         // It is never closed.
         while let Ok(turn) = Arc::clone(&self.turns).acquire_owned().await {
             let Some(since) = self.waiting.lock().begin(now_ms) else { return };
-            let mails = Arc::clone(self);
+            let mails = Self::clone(self);
             tokio::spawn(async move {
                 mails.work(since).await;
                 drop(turn);
@@ -489,9 +495,9 @@ mod tests {
     #[test]
     fn what_came_while_a_mail_was_made_is_due_after_it() {
         let (mut waiting, one, two) = (Waiting::default(), Offset::new(1), Offset::new(2));
-        waiting.add(one, something(10), 110);
-        waiting.add(two, something(11), 105);
-        waiting.add(one, something(12), 1);
+        assert!(waiting.add(one, something(10), 110));
+        assert!(waiting.add(two, something(11), 105));
+        assert!(!waiting.add(one, something(12), 1));
         assert_eq!(waiting.begin(104), None);
         assert_eq!(waiting.begin(200), Some(two));
         assert_eq!(waiting.begin(200), Some(one));
