@@ -755,7 +755,8 @@ settings! {
         all_users: bool = false;
     }
 
-    /// Pushers: notifications for devices that sleep, by way of the gateways that their apps name.
+    /// Pushers: notifications for devices that sleep, by way of the gateways that their apps name, and mail
+    /// about what was missed, for those who want it (and only with `email.host`).
     push: Push {
         /// Addresses of your own networks at which a gateway may be. All others that are not of the public
         /// internet are refused, by whatever name they go: users choose the gateway.
@@ -765,6 +766,14 @@ settings! {
         allow_http: bool = false;
         /// Seconds for which a notification is tried again while its gateway does not take it.
         give_up_seconds: u64 = 3600, in 1..=604_800;
+        /// Seconds that a message is unread before there is a mail about it, which then tells of all that is
+        /// unread.
+        email_delay_seconds: u64 = 600, in 0..=604_800;
+        /// Seconds at least between two mails to one user. Each mail after which they read nothing doubles
+        /// this, until they do.
+        email_interval_seconds: u64 = 600, in 1..=604_800;
+        /// The most that it becomes, in seconds.
+        email_max_interval_seconds: u64 = 86_400, in 1..=2_592_000;
     }
 
     /// Synchronisation.

@@ -242,7 +242,11 @@ pub(crate) struct Retry(u32);
 impl Retry {
     /// How long to wait this time.
     pub(crate) fn next(&mut self) -> Duration {
-        let (first, longest) = limits::DELIVERY_RETRY;
+        self.next_within(limits::DELIVERY_RETRY)
+    }
+
+    /// As [`next`](Self::next), beginning with another time and up to another bound.
+    pub(crate) fn next_within(&mut self, (first, longest): (Duration, Duration)) -> Duration {
         let whole = first.saturating_mul(1 << self.0.min(16)).min(longest);
         self.0 = self.0.saturating_add(1);
         let [random] = random_bytes::<1>();

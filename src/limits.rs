@@ -310,6 +310,22 @@ pub const PUSH_NOTE: Duration = Duration::from_secs(2);
 /// position of all back: they are sent again what came since if the server is killed.
 pub const PUSH_BEHIND: usize = 1000;
 
+/// Rooms that one mail about what was missed tells of, and messages of each: the newest. It says how many more
+/// there are.
+pub const MAIL_ROOMS: usize = 10;
+/// See [`MAIL_ROOMS`].
+pub const MAIL_MESSAGES: usize = 5;
+
+/// What such a mail shows of one message, in characters. More is cut.
+pub const MAIL_TEXT_CHARS: usize = 300;
+
+/// What such a mail shows of the name of a room or a person, in characters. More is cut.
+pub const MAIL_NAME_CHARS: usize = 80;
+
+/// How long to wait before trying again a mail that the mail server did not take: at first, and at most. What
+/// it refuses for good waits the longest, since the address or the server may be put right.
+pub const MAIL_RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(15 * 60));
+
 /// How long after something was read a device is told of its new count: people read room after room.
 pub const PUSH_BADGE: Duration = Duration::from_secs(1);
 

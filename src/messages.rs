@@ -1,8 +1,10 @@
 //! What the server writes to people outside: e-mail and text messages.
 //!
-//! [`letter`] has the words, [`mail`] and [`sms`] take them out of the house. Each is bounded in time and in
+//! [`letter`] and [`digest`] have the words, [`mail`] and [`sms`] take them out of the house. Each is bounded in time and in
 //! number, so that a mail server which never answers delays nobody but those who wait for their mail.
 
+mod digest;
+mod frame;
 mod letter;
 mod mail;
 mod sms;
@@ -12,7 +14,8 @@ use std::{sync::Arc, time::Duration};
 use thiserror::Error;
 use tokio::sync::Semaphore;
 
-pub(crate) use letter::{Letter, Proof, Topic};
+pub(crate) use digest::{Digest, InviteDigest, Line, Place, RoomDigest, Said, cut};
+pub(crate) use letter::{Proof, Topic};
 
 use crate::{
     config::Config,
@@ -54,6 +57,13 @@ pub(crate) enum SendError {
     /// The gateway did not take it.
     #[error("the gateway answered with {0}")]
     Refused(http::StatusCode),
+}
+
+impl SendError {
+    /// Whether the mail server says that there is no use in trying again.
+    pub(crate) fn is_permanent(&self) -> bool {
+        matches!(self, Self::Mail(error) if error.is_permanent())
+    }
 }
 
 /// The ways out.
@@ -126,6 +136,7 @@ impl Messages {
         match to.medium {
             Medium::Email => {
                 let mail = self.mail.as_ref().ok_or(SendError::NotConfigured)?;
+                let letter = letter.mail(&self.server);
                 mail.within(|way| way.send(&to.address, &letter)).await
             }
             Medium::Msisdn => {
@@ -133,5 +144,15 @@ impl Messages {
                 sms.within(|way| way.send(&to.address, &letter.short, &self.server)).await
             }
         }
+    }
+
+    /// Sends a mail about what was missed. Returns when it was handed over.
+    ///
+    /// # Errors
+    /// When it was not, as far as can be told.
+    pub(crate) async fn send_digest(&self, to: &str, digest: &Digest) -> Result<(), SendError> {
+        let mail = self.mail.as_ref().ok_or(SendError::NotConfigured)?;
+        let digest = digest.mail(&self.server);
+        mail.within(|way| way.send(to, &digest)).await
     }
 }

@@ -35,7 +35,7 @@ use crate::{
     passwords::Passwords,
     presence::Tracker,
     push::Unread,
-    pushers::Pushers,
+    pushers::{Mails, Pushers},
     record::{Command, Offset},
     rendezvous::Meetings,
     search::Search,
@@ -123,6 +123,7 @@ pub async fn run(
     let outbound = Outbound::new().map_err(|error| ServerError::Outbound(error.into()))?;
     let messages =
         Messages::new(&config, &outbound).map_err(|error| ServerError::Messages(error.into()))?;
+    let messages = Arc::new(messages);
     let stages = uiaa::Stages::load(&config, &messages).map_err(ServerError::Registration)?;
     // The log first: whoever holds it is the server, and a second one is told so.
     let log = open_log(&config)?;
@@ -171,16 +172,19 @@ pub async fn run(
     let to_gateways = Outbound::public_only(&config.push.allowed_networks)
         .map_err(|error| ServerError::Outbound(error.into()))?;
     let unread = Arc::new(Unread::default());
-    let pushers = Pushers::new(&engine, &unread, to_gateways, &config.push, &shutdown);
     let identity = engine.state().server();
     let private_key = identity.as_ref().map_or("", |identity| identity.private_key.expose());
+    let signer = Signer::new(private_key);
+    let unsubscribing = (signer.clone(), api::unsubscribe_url(&config));
+    let mails = Mails::new(&config, &engine, &unread, &messages, unsubscribing, &shutdown);
+    let pushers = Pushers::new(&engine, &unread, mails, to_gateways, &config.push, &shutdown);
     let media = api::media::Media::open(&config)?;
     let last_seen = Arc::new(LastSeen::new(config.devices.note_last_seen_seconds));
     let app = Arc::new(api::Server {
         media,
         messages,
         deliveries: api::Deliveries::default(),
-        signer: Signer::new(private_key),
+        signer,
         providers: providers.map_err(|error| ServerError::Sso(error.into()))?,
         presence: Tracker::new(&config.presence, around, engine.clock().now_ms()),
         passwords,

@@ -28,7 +28,7 @@ use logcabin::{
         media::{AddMedia, CreateMedia},
         membership::{Change, ChangeMembership, ForgetRoom},
         presence::SetPresence,
-        pusher::{NoteTold, RemovePusher, SetPusher},
+        pusher::{NoteMailed, NoteTold, RemovePusher, SetPusher},
         registration_token::{CreateRegistrationToken, RemoveRegistrationToken},
         report::{Report, Subject},
         send::SendEvent,
@@ -52,7 +52,7 @@ use logcabin::{
             AccountKind, BackedUpKey, DelayedOutcome, FileHash, KINDS, PresenceState, Requirements,
             ServerRestore, Sighting, TokenHash, Tokens, Transaction, UnderWay,
         },
-        pusher::{PusherAdvance, PusherEnd, PusherIds, PusherKind, PusherSet},
+        pusher::{PusherAdvance, PusherEnd, PusherIds, PusherKind, PusherMail, PusherSet},
         threepid::{Medium, Purpose, Threepid},
     },
     snapshot,
@@ -475,6 +475,9 @@ async fn fill(engine: &Engine) {
         data: [("url".to_owned(), url)].into_iter().collect(),
     };
     propose!(SetPusher { pusher, append: false });
+    let first = engine.state().pushers.of_user(&ann)[0].since;
+    let mail = PusherMail { user_id: ann.clone(), pusher: first, up_to: first, in_a_row: 1 };
+    assert!(propose!(NoteMailed(mail)));
     let behind = vec![(Offset::new(8), Offset::new(3))];
     propose!(NoteTold(PusherAdvance { done: Offset::new(9), behind }));
     assert!(propose!(RemovePusher { user_id: ann.clone(), ids, because: PusherEnd::Rejected }));

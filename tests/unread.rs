@@ -21,7 +21,7 @@ use logcabin::{
     engine::{Engine, Options, Rejected},
     limits,
     log::{Log, memory::MemoryLog},
-    push::{Count, Counts, Unread},
+    push::{Count, Counts, Judge, Unread},
     record::{Command, Offset, Origin, Record, command::AccountKind},
     state::Room,
 };
@@ -314,6 +314,19 @@ impl World {
         let (state, events) = (self.engine.state(), self.engine.events());
         let counts = unread.counts(state, events, &user_id(user), &self.room(), at).unwrap();
         assert_eq!(counts, self.naive(user, at), "user {user} at {at}");
+        // The events are as many as are counted, wherever one begins.
+        let (user_id, room) = (user_id(user), self.room());
+        let judge = Judge { state, events, user_id: &user_id, room: &room };
+        let after = |after| unread.events(judge, after, at).unwrap();
+        let all = after(Offset::ZERO);
+        let highlights = all.iter().filter(|event| event.highlight).count() as u64;
+        let number = Count { notifications: all.len() as u64, highlights };
+        assert_eq!(number, counts.total(), "user {user} at {at}");
+        assert!(all.is_sorted_by(|one, next| one.offset < next.offset), "{all:?}");
+        let middle = all.get(all.len() / 2).map_or(at, |event| event.offset);
+        let later = all.iter().filter(|event| event.offset > middle).copied().collect::<Vec<_>>();
+        assert_eq!(after(middle), later);
+        assert_eq!(after(at), []);
     }
 
     /// The counts as the texts have it, from the records alone.

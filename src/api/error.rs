@@ -60,6 +60,7 @@ impl From<Refusal> for ApiError {
                 Self::new(ErrorCode::WrongRoomKeysVersion { current_version }, text)
             }
             Refusal::ThreepidInUse => Self::new(ErrorCode::ThreepidInUse, text),
+            Refusal::ThreepidNotFound => Self::new(ErrorCode::ThreepidNotFound, text),
             Refusal::ThreepidAuthFailed => Self::new(ErrorCode::ThreepidAuthFailed, text),
             Refusal::TooManyMessages { wait_ms } => {
                 Self::limit_exceeded(std::time::Duration::from_millis(wait_ms.max(1)))

@@ -58,6 +58,7 @@ mod timestamp;
 mod to_device;
 pub(crate) mod typing;
 pub(crate) mod uiaa;
+mod unsubscribe;
 mod upgrade;
 mod user_directory;
 mod validation;
@@ -67,6 +68,7 @@ pub(crate) use credentials::short_name;
 pub(crate) use registration::new_user_id_of;
 pub(crate) use sso::callback as sso_callback;
 pub(crate) use validation::Deliveries;
+pub(crate) use unsubscribe::url as unsubscribe_url;
 
 use std::{net::IpAddr, sync::Arc};
 
@@ -106,7 +108,7 @@ pub(crate) struct Server {
     pub(crate) config: Config,
     pub(crate) engine: Arc<Engine>,
     pub(crate) outbound: Outbound,
-    pub(crate) messages: Messages,
+    pub(crate) messages: Arc<Messages>,
     pub(crate) deliveries: Deliveries,
     /// Providers of single sign-on.
     pub(crate) providers: Providers,
@@ -356,6 +358,8 @@ pub(crate) fn endpoints(config: &Config) -> Table<Server> {
         .on_json(push::notifications)
         .on_json(pusher::list)
         .raw_json(Method::POST, pusher::SET, REQUIRED, pusher::set)
+        .page(unsubscribe::PATH, refusal, unsubscribe::page)
+        .form(unsubscribe::PATH, refusal, unsubscribe::submit)
 }
 
 impl App for Server {

@@ -1,4 +1,5 @@
-//! Pushers (client-server API, "Push notifications"): whose device is told by which gateway.
+//! Pushers (client-server API, "Push notifications"): whose device is told by which gateway, and who is told
+//! by mail.
 
 use bytes::Bytes;
 use reqwest::Url;
@@ -12,9 +13,16 @@ use crate::{
     limits,
     outbound::Outbound,
     pushers::{EVENT_ID_ONLY, NOTIFY_PATH},
-    record::pusher::{PusherEnd, PusherIds, PusherKind, PusherSet},
+    record::{
+        pusher::{PusherEnd, PusherIds, PusherKind, PusherSet},
+        threepid::Medium,
+    },
     state::Pusher,
+    threepid,
 };
+
+/// The `app_id` of each pusher that tells by mail.
+const MAIL_APP_ID: &str = "m.email";
 
 /// Where pushers are set.
 pub(super) const SET: [&str; 2] =
@@ -31,7 +39,7 @@ fn shown(pusher: &Pusher) -> Value {
         user_id: _,
         device_id: _,
         ids: PusherIds { app_id, pushkey },
-        kind: PusherKind::Http,
+        kind,
         app_display_name,
         device_display_name,
         profile_tag,
@@ -41,7 +49,7 @@ fn shown(pusher: &Pusher) -> Value {
     let mut shown = json!({
         "app_id": app_id,
         "pushkey": pushkey,
-        "kind": "http",
+        "kind": kind,
         "app_display_name": app_display_name,
         "device_display_name": device_display_name,
         "lang": lang,
@@ -58,7 +66,13 @@ pub(super) async fn set(cx: Cx<Server, Option<Session>>, _: RawRequest) -> Resul
     let cx = cx.with_session()?;
     let body = Body(body(&cx.body)?);
     body.require(&["kind", "app_id", "pushkey"])?;
-    let ids = PusherIds { app_id: body.text("app_id")?, pushkey: body.text("pushkey")? };
+    let mut ids = PusherIds { app_id: body.text("app_id")?, pushkey: body.text("pushkey")? };
+    // However the address is written, it is one.
+    if ids.app_id == MAIL_APP_ID
+        && let Ok(address) = threepid::email(&ids.pushkey)
+    {
+        ids.pushkey = address.address;
+    }
     let app_id_chars = ids.app_id.chars().count();
     if app_id_chars == 0 || app_id_chars > limits::APP_ID_CHARS {
         return Err(invalid(format!("`app_id` has 1 to {} characters.", limits::APP_ID_CHARS)));
@@ -73,11 +87,12 @@ pub(super) async fn set(cx: Cx<Server, Option<Session>>, _: RawRequest) -> Resul
             cx.propose(remove).await?.into_inner();
         }
         Some(Value::String(kind)) if kind == "http" => {
-            let (pusher, append) = http_pusher(&cx, &body, ids)?;
-            cx.propose(SetPusher { pusher, append }).await?.into_inner();
+            let pusher = http_pusher(&cx, &body, ids)?;
+            cx.propose(SetPusher { pusher, append: append(&body)? }).await?.into_inner();
         }
         Some(Value::String(kind)) if kind == "email" => {
-            return Err(invalid("This server sends no notifications by mail."));
+            let pusher = mail_pusher(&cx, &body, ids)?;
+            cx.propose(SetPusher { pusher, append: append(&body)? }).await?.into_inner();
         }
         Some(Value::String(_)) => return Err(invalid("There are no pushers of this kind.")),
         _ => return Err(ApiError::bad_json("`kind` is a text or null.")),
@@ -85,11 +100,40 @@ pub(super) async fn set(cx: Cx<Server, Option<Session>>, _: RawRequest) -> Resul
     Ok(Reply::json("{}"))
 }
 
-fn http_pusher(
+fn http_pusher(cx: &Cx<Server>, body: &Body, ids: PusherIds) -> Result<PusherSet, ApiError> {
+    let pusher = pusher(cx, body, ids, PusherKind::Http)?;
+    check_url(cx, pusher.data.get("url"))?;
+    match pusher.data.get("format") {
+        None | Some(Value::Null) => {}
+        Some(format) if format == EVENT_ID_ONLY => {}
+        Some(_) => return Err(invalid("The only `format` there is is `event_id_only`.")),
+    }
+    let device_id = Some(cx.caller.device_id.clone()).filter(|id| !id.as_str().is_empty());
+    Ok(PusherSet { device_id, ..pusher })
+}
+
+/// Whether the address is the account's own is decided together with setting it.
+fn mail_pusher(cx: &Cx<Server>, body: &Body, ids: PusherIds) -> Result<PusherSet, ApiError> {
+    let pusher = pusher(cx, body, ids, PusherKind::Email)?;
+    if !cx.app.messages.reach(Medium::Email) {
+        return Err(invalid("This server sends no mail."));
+    }
+    if pusher.ids.app_id != MAIL_APP_ID {
+        return Err(invalid(format!("The `app_id` of mail is `{MAIL_APP_ID}`.")));
+    }
+    if threepid::email(&pusher.ids.pushkey).is_err() {
+        return Err(invalid("The `pushkey` of mail is an e-mail address."));
+    }
+    Ok(pusher)
+}
+
+/// What each kind of pusher has.
+fn pusher(
     cx: &Cx<Server>,
     body: &Body,
     ids: PusherIds,
-) -> Result<(PusherSet, bool), ApiError> {
+    kind: PusherKind,
+) -> Result<PusherSet, ApiError> {
     body.require(&["app_display_name", "device_display_name", "lang", "data"])?;
     let data = match body.0.get("data") {
         Some(Value::Object(data)) => data.clone(),
@@ -99,37 +143,33 @@ fn http_pusher(
     if size > limits::PUSHER_DATA_BYTES {
         return Err(invalid(format!("`data` has {} bytes at most.", limits::PUSHER_DATA_BYTES)));
     }
-    check_url(cx, data.get("url"))?;
-    match data.get("format") {
-        None | Some(Value::Null) => {}
-        Some(format) if format == EVENT_ID_ONLY => {}
-        Some(_) => return Err(invalid("The only `format` there is is `event_id_only`.")),
-    }
-    let append = match body.0.get("append") {
-        None | Some(Value::Null) => false,
-        Some(Value::Bool(append)) => *append,
-        Some(_) => return Err(ApiError::bad_json("`append` is true or false.")),
-    };
     let profile_tag = match body.0.get("profile_tag") {
         None | Some(Value::Null) => None,
         Some(_) => Some(body.text("profile_tag")?),
     };
-    let device_id = Some(cx.caller.device_id.clone()).filter(|id| !id.as_str().is_empty());
-    let pusher = PusherSet {
+    if profile_tag.as_ref().is_some_and(|tag| tag.len() > limits::PUSHER_TEXT_BYTES) {
+        return Err(too_long("profile_tag"));
+    }
+    Ok(PusherSet {
         user_id: cx.caller.user_id.clone(),
-        device_id,
+        device_id: None,
         ids,
-        kind: PusherKind::Http,
+        kind,
         app_display_name: body.name("app_display_name")?,
         device_display_name: body.name("device_display_name")?,
         profile_tag,
         lang: body.name("lang")?,
         data,
-    };
-    if pusher.profile_tag.as_ref().is_some_and(|tag| tag.len() > limits::PUSHER_TEXT_BYTES) {
-        return Err(too_long("profile_tag"));
+    })
+}
+
+/// Whether other users keep theirs of the same ids.
+fn append(body: &Body) -> Result<bool, ApiError> {
+    match body.0.get("append") {
+        None | Some(Value::Null) => Ok(false),
+        Some(Value::Bool(append)) => Ok(*append),
+        Some(_) => Err(ApiError::bad_json("`append` is true or false.")),
     }
-    Ok((pusher, append))
 }
 
 /// Refuses an address that is none of a push gateway, or not one that this server asks.

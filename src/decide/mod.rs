@@ -159,6 +159,9 @@ pub enum Refusal {
     /// The e-mail address or phone number belongs to another account.
     #[error("an account here has this address already")]
     ThreepidInUse,
+    /// The e-mail address is none of the account's own.
+    #[error("this address is not one that was confirmed for your account")]
+    ThreepidNotFound,
     /// The e-mail address or phone number was not shown to be the user's.
     #[error("this address has not been confirmed")]
     ThreepidAuthFailed,

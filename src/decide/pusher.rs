@@ -7,7 +7,10 @@ use crate::{
     limits,
     record::{
         Stream,
-        pusher::{PusherAdvance, PusherEnd, PusherIds, PusherRemove, PusherSet},
+        pusher::{
+            PusherAdvance, PusherEnd, PusherIds, PusherKind, PusherMail, PusherRemove, PusherSet,
+        },
+        threepid::{Medium, Threepid},
     },
 };
 
@@ -40,6 +43,14 @@ impl Proposal for SetPusher {
         };
         if is_gone {
             return Err(Refusal::UnknownToken);
+        }
+        // Nobody has mail sent to an address that is not shown to be theirs.
+        if self.pusher.kind == PusherKind::Email {
+            let address = Threepid { medium: Medium::Email, address: ids.pushkey.clone() };
+            turn.rests_on(Stream::threepid(&address));
+            if state.threepids.owner(&address).as_ref() != Some(user_id) {
+                return Err(Refusal::ThreepidNotFound);
+            }
         }
         let (own, others): (Vec<_>, Vec<_>) =
             state.pushers.of_ids(ids).into_iter().partition(|held| held.body.user_id == *user_id);
@@ -119,5 +130,27 @@ impl Proposal for NoteTold {
         }
         turn.append(self.stream(), self.0.clone());
         Ok(())
+    }
+}
+
+/// Note that a mail was handed over for a pusher.
+#[derive(Clone, Debug)]
+pub struct NoteMailed(pub PusherMail);
+
+impl Proposal for NoteMailed {
+    /// Whether the pusher is still there.
+    type Outcome = bool;
+
+    fn stream(&self) -> Stream {
+        Stream::user(&self.0.user_id)
+    }
+
+    fn decide(&self, turn: &mut Turn<'_>) -> Result<bool, Refusal> {
+        let pusher = turn.env.state.pushers.get(self.0.pusher);
+        let is_there = pusher.is_some_and(|pusher| pusher.body.user_id == self.0.user_id);
+        if is_there {
+            turn.append(self.stream(), self.0.clone());
+        }
+        Ok(is_there)
     }
 }

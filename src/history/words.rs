@@ -11,7 +11,7 @@ use crate::{
         command::{
             AccountKind, DelayedOutcome, LogErase, PresenceState, Receipt, Requirements, UserStatus,
         },
-        pusher::{PusherEnd, PusherSet},
+        pusher::{PusherEnd, PusherKind, PusherSet},
         threepid::Purpose,
     },
     state::Membership,
@@ -329,11 +329,14 @@ fn of_command(record: &Record, command: Command, who: String) -> (String, String
             (who, text)
         }
         Command::PusherSet(body) => {
-            let PusherSet { user_id, ids, app_display_name, device_display_name, .. } = body;
+            let PusherSet { user_id, ids, kind, app_display_name, device_display_name, .. } = body;
             let app_id = ids.app_id;
-            let text = format!(
-                "has notifications sent to {app_display_name} ({app_id}) on {device_display_name}"
-            );
+            let text = match kind {
+                PusherKind::Http => format!(
+                    "has notifications sent to {app_display_name} ({app_id}) on {device_display_name}"
+                ),
+                PusherKind::Email => "has mail sent about what they miss".to_owned(),
+            };
             (user_id.to_string(), text)
         }
         Command::PusherRemove(body) => {
@@ -353,6 +356,15 @@ fn of_command(record: &Record, command: Command, who: String) -> (String, String
             };
             let text = format!("has sent all notifications up to record {}{behind}", body.done);
             (who, text)
+        }
+        Command::PusherMail(body) => {
+            let again = match body.in_a_row {
+                0 | 1 => String::new(),
+                number => format!(", the {number}th mail in a row of which they read nothing"),
+            };
+            let text =
+                format!("was sent a mail about what they missed up to record {}", body.up_to);
+            (body.user_id.to_string(), text + &again)
         }
     }
 }

@@ -4,6 +4,10 @@ use std::fmt::Write as _;
 
 use ruma::OwnedUserId;
 
+use super::{
+    frame::{BUTTON, LINK, SOFT, frame},
+    mail::Mail,
+};
 use crate::text::html as text;
 
 /// What a message is about.
@@ -48,7 +52,7 @@ pub(crate) enum Proof {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Letter {
     /// The subject of a mail.
-    pub(crate) subject: String,
+    subject: String,
     /// What it says first.
     opening: String,
     /// What is to be opened, with what is written on the button.
@@ -141,7 +145,7 @@ impl Topic {
 
 impl Letter {
     /// The plain text of a mail.
-    pub(crate) fn plain(&self) -> String {
+    fn plain(&self) -> String {
         let mut plain = format!("{}\n", self.opening);
         if let Some((_, link)) = &self.action {
             let _ = write!(plain, "\nTo confirm, open this address in your browser:\n\n{link}\n");
@@ -150,38 +154,31 @@ impl Letter {
         plain
     }
 
-    /// The HTML of a mail. Styled piece by piece, since many programs that show mail leave out all else.
-    pub(crate) fn html(&self, server: &str) -> String {
+    /// It as a mail.
+    pub(super) fn mail(&self, server: &str) -> Mail {
+        Mail {
+            subject: self.subject.clone(),
+            plain: self.plain(),
+            html: self.html(server),
+            unsubscribe: None,
+        }
+    }
+
+    fn html(&self, server: &str) -> String {
         let mut body = format!("<p style=\"margin:0 0 16px\">{}</p>\n", text(&self.opening));
         if let Some((label, link)) = &self.action {
             let link = text(link);
             let _ = write!(
                 body,
-                "<p style=\"margin:24px 0\"><a href=\"{link}\" style=\"display:inline-block;\
-                 padding:12px 32px;background:#7a4a21;color:#ffffff;text-decoration:none;\
-                 font-weight:600;border-radius:6px\">{label}</a></p>\n\
-                 <p style=\"margin:0 0 16px;font-size:13px;color:#59636e\">If the button does not \
+                "<p style=\"margin:24px 0\"><a class=\"button\" href=\"{link}\" style=\"{BUTTON}\">{label}</a></p>\n\
+                 <p class=\"soft\" style=\"margin:0 0 16px;font-size:13px;{SOFT}\">If the button does not \
                  work, open this address in your browser:<br>\
-                 <a href=\"{link}\" style=\"color:#7a4a21;word-break:break-all\">{link}</a></p>\n"
+                 <a class=\"link\" href=\"{link}\" style=\"{LINK};word-break:break-all\">{link}</a></p>\n"
             );
         }
-        let _ = write!(body, "<p style=\"margin:0;color:#59636e\">{}</p>", text(&self.closing));
-        let (subject, server) = (text(&self.subject), text(server));
-        format!(
-            "<!doctype html>\n<html lang=\"en\">\n<head><meta charset=\"utf-8\">\
-             <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
-             <meta name=\"color-scheme\" content=\"light\"><title>{subject}</title></head>\n\
-             <body style=\"margin:0;padding:24px 12px;background:#f6f3ee\">\n\
-             <table role=\"presentation\" align=\"center\" width=\"100%\" cellpadding=\"0\" \
-             cellspacing=\"0\" style=\"max-width:520px;margin:0 auto\"><tr>\
-             <td style=\"padding:32px;background:#ffffff;border:1px solid #d5cfc5;\
-             border-top:4px solid #7a4a21;border-radius:8px;color:#1f2328;\
-             font:16px/1.5 system-ui,-apple-system,'Segoe UI',sans-serif;overflow-wrap:anywhere\">\n\
-             <h1 style=\"margin:0 0 16px;font-size:21px;line-height:1.3\">{subject}</h1>\n{body}\n\
-             </td></tr><tr><td style=\"padding:16px;text-align:center;font:13px/1.5 system-ui,\
-             sans-serif;color:#59636e\">Sent by {server}, which cannot read answers to this mail.\
-             </td></tr></table>\n</body>\n</html>\n"
-        )
+        let closing = text(&self.closing);
+        let _ = write!(body, "<p class=\"soft\" style=\"margin:0;{SOFT}\">{closing}</p>");
+        frame(&self.subject, &body, server)
     }
 }
 

@@ -17,7 +17,7 @@ use lettre::{
 };
 use ruma::ServerName;
 
-use super::{Letter, SendError, SetupError};
+use super::{SendError, SetupError};
 use crate::{
     clock::random_token,
     config::{Email, FilePath, Hidden, MailSecurity},
@@ -27,7 +27,19 @@ use crate::{
 pub(super) struct Mailer {
     transport: AsyncSmtpTransport<Tokio1Executor>,
     from: Mailbox,
-    server: String,
+}
+
+/// A mail, written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Mail {
+    /// The subject, in one line.
+    pub(crate) subject: String,
+    /// It as plain text.
+    pub(crate) plain: String,
+    /// It as HTML.
+    pub(crate) html: String,
+    /// The address that ends such mail when it is posted to (RFC 8058).
+    pub(crate) unsubscribe: Option<String>,
 }
 
 impl std::fmt::Debug for Mailer {
@@ -87,25 +99,34 @@ impl Mailer {
             };
             builder = builder.credentials(Credentials::new(user.clone(), password));
         }
-        Ok(Self { transport: builder.build(), from, server: server.to_string() })
+        Ok(Self { transport: builder.build(), from })
     }
 
-    /// Hands a letter over to the mail server.
-    pub(super) async fn send(&self, to: &str, letter: &Letter) -> Result<(), SendError> {
+    /// Hands a mail over to the mail server.
+    pub(super) async fn send(&self, to: &str, mail: &Mail) -> Result<(), SendError> {
         let wrong = |error: &dyn std::fmt::Display| SendError::Letter(error.to_string());
         let to = to.parse().map_err(|error| wrong(&error))?;
         // Nobody's machine is to answer that its owner is on holiday.
         let automatic = HeaderName::new_from_ascii_str("Auto-Submitted");
         let domain = self.from.email.domain();
-        let message = Message::builder()
+        let mut message = Message::builder()
             .from(self.from.clone())
             .to(Mailbox::new(None, to))
-            .subject(&letter.subject)
+            .subject(&mail.subject)
             .message_id(Some(format!("<{}@{domain}>", random_token())))
             .date_now()
-            .raw_header(HeaderValue::new(automatic, "auto-generated".to_owned()))
-            .multipart(MultiPart::alternative_plain_html(letter.plain(), letter.html(&self.server)))
-            .map_err(|error| wrong(&error))?;
+            .raw_header(HeaderValue::new(automatic, "auto-generated".to_owned()));
+        if let Some(url) = &mail.unsubscribe {
+            for (name, value) in [
+                ("List-Unsubscribe", format!("<{url}>")),
+                ("List-Unsubscribe-Post", "List-Unsubscribe=One-Click".to_owned()),
+            ] {
+                let name = HeaderName::new_from_ascii_str(name);
+                message = message.raw_header(HeaderValue::new(name, value));
+            }
+        }
+        let parts = MultiPart::alternative_plain_html(mail.plain.clone(), mail.html.clone());
+        let message = message.multipart(parts).map_err(|error| wrong(&error))?;
         self.transport.send(message).await?;
         Ok(())
     }

@@ -17,4 +17,4 @@ pub use judge::{Ignored, Judge, ignored};
 pub use levels::Levels;
 pub use rules::{Circumstances, Outcome, Rules};
 pub use subject::Subject;
-pub use unread::{Count, Counts, Unread};
+pub use unread::{Count, Counts, Unread, UnreadEvent};

@@ -37,6 +37,15 @@ const KEPT_BYTES: u64 = 32 * 1024 * 1024;
 /// How many events are read from the log in one go.
 const CHUNK: usize = 256;
 
+/// An event that notifies a user, which they have not read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnreadEvent {
+    /// The event.
+    pub offset: Offset,
+    /// Whether it is highlighted.
+    pub highlight: bool,
+}
+
 /// The unread notifications of one conversation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Count {
@@ -169,6 +178,25 @@ impl Unread {
         let thread = judge.thread(event)?;
         let read = judge.state.reads.look(user_id, &room.id, |marks| marks.read_up_to(thread, at));
         Ok(event.offset <= read)
+    }
+
+    /// The events of a room after `after` that count as unread as of `at`, oldest first.
+    ///
+    /// # Errors
+    /// When the log cannot be read.
+    pub fn events(
+        &self,
+        judge: Judge<'_>,
+        after: Offset,
+        at: Offset,
+    ) -> Result<Vec<UnreadEvent>, ReadError> {
+        self.look(judge, at, |memo, at| {
+            let begin = memo.entries.partition_point(|entry| entry.offset <= after);
+            let end = memo.entries.partition_point(|entry| entry.offset <= at).max(begin);
+            let event =
+                |entry: &Entry| UnreadEvent { offset: entry.offset, highlight: entry.highlight };
+            memo.entries.range(begin..end).map(event).collect()
+        })
     }
 
     fn look<T: Default>(

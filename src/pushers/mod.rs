@@ -1,5 +1,6 @@
-//! Notifications for devices that sleep: what a user's push rules notify of goes to the push gateway that
-//! their app named (client-server API, "Push notifications"; push gateway API).
+//! Notifications for devices that sleep and people who are away: what a user's push rules notify of goes to
+//! the push gateway that their app named (client-server API, "Push notifications"; push gateway API), and what
+//! of it they do not read, to their address: see [`mails`].
 //!
 //! ```text
 //! log → one follower: whom does this record notify? → a queue for each pusher → its gateway
@@ -20,8 +21,11 @@
 //! That something was read is told as a count alone. It is not noted: a restart at that very moment leaves
 //! it to the next notification.
 
+mod mails;
+mod missed;
 mod notification;
 mod queues;
+mod unsubscribe;
 
 use std::{
     collections::HashMap,
@@ -63,7 +67,9 @@ use crate::{
 use notification::About;
 use queues::{Item, Queues, What};
 
+pub(crate) use mails::Mails;
 pub(crate) use notification::EVENT_ID_ONLY;
+pub(crate) use unsubscribe::unsubscription;
 
 /// The path of every push gateway.
 pub(crate) const NOTIFY_PATH: &str = "/_matrix/push/v1/notify";
@@ -72,6 +78,8 @@ pub(crate) const NOTIFY_PATH: &str = "/_matrix/push/v1/notify";
 pub(crate) struct Pushers {
     engine: Arc<Engine>,
     unread: Arc<Unread>,
+    /// Those who tell by mail, if any can be sent.
+    mails: Option<Arc<Mails>>,
     /// Asks the public internet alone, or what is configured besides.
     outbound: Outbound,
     give_up: Duration,
@@ -104,6 +112,7 @@ impl Pushers {
     pub(crate) fn new(
         engine: &Arc<Engine>,
         unread: &Arc<Unread>,
+        mails: Option<Arc<Mails>>,
         outbound: Outbound,
         settings: &Settings,
         shutdown: &Shutdown,
@@ -111,6 +120,7 @@ impl Pushers {
         Arc::new(Self {
             engine: Arc::clone(engine),
             unread: Arc::clone(unread),
+            mails,
             outbound,
             give_up: Duration::from_secs(settings.give_up_seconds),
             shutdown: shutdown.clone(),
@@ -125,6 +135,8 @@ impl Pushers {
     pub(crate) async fn run(self: Arc<Self>) {
         let mut head = self.engine.head().follow();
         let mut follower = self.begin();
+        // After that: what they find of what is there already is up to where it is followed from, or beyond.
+        let mailing = self.mails.clone().map(|mails| tokio::spawn(mails.run()));
         while !self.shutdown.is_given() {
             let read = AssertUnwindSafe(self.read_on(&mut follower)).catch_unwind().await;
             let failed = match read {
@@ -165,13 +177,19 @@ impl Pushers {
         if is_news || follower.note_due.is_some() {
             self.note(&mut follower).await;
         }
+        if let (Some(mails), Some(mailing)) = (&self.mails, mailing) {
+            // It ends with the shutdown signal; a panic in it has been logged and ends nothing else.
+            let _ = mailing.await;
+            mails.finish().await;
+        }
     }
 
     fn begin(&self) -> Follower {
         let state = self.engine.state();
         let told = state.pushers.told().unwrap_or_default();
         let behind: HashMap<_, _> = told.behind.into_iter().collect();
-        let first = state.pushers.all().into_iter().map(|pusher| {
+        let all = state.pushers.all().into_iter();
+        let first = all.filter(|pusher| !pusher.is_mail()).map(|pusher| {
             let told = behind.get(&pusher.since).copied().unwrap_or(told.done);
             told.max(pusher.since)
         });
@@ -249,7 +267,11 @@ impl Pushers {
         for user_id in recipients(state, &room, event) {
             if self.judge(&user_id, &room).outcome(event)?.is_some_and(|outcome| outcome.notify) {
                 for pusher in state.pushers.of_user(&user_id) {
-                    if follower.has_to_tell(&pusher, item.offset) {
+                    if pusher.is_mail() {
+                        if let Some(mails) = &self.mails {
+                            mails.add(&pusher, item.offset, item.time_ms);
+                        }
+                    } else if follower.has_to_tell(&pusher, item.offset) {
                         self.queue(&pusher, item);
                     }
                 }
@@ -261,10 +283,17 @@ impl Pushers {
     /// The user has read something: after a while their devices are told how much is left.
     fn was_read(&self, user_id: &UserId, item: Item, follower: &mut Follower) {
         let state = self.engine.state();
-        if !state.pushers.has_any(user_id) || follower.counts_due.contains_key(user_id) {
+        if !state.pushers.has_any(user_id) {
             return;
         }
-        let pushers = state.pushers.of_user(user_id);
+        if let Some(mails) = &self.mails {
+            mails.was_read(user_id);
+        }
+        if follower.counts_due.contains_key(user_id) {
+            return;
+        }
+        let mut pushers = state.pushers.of_user(user_id);
+        pushers.retain(|pusher| !pusher.is_mail());
         let news = {
             let queues = self.queues.lock();
             // Less than nothing cannot be left.
@@ -283,7 +312,8 @@ impl Pushers {
         let now = Instant::now();
         let due = follower.counts_due.extract_if(|_, (due, _)| *due <= now).collect::<Vec<_>>();
         for (user_id, (_, item)) in due {
-            for pusher in self.engine.state().pushers.of_user(&user_id) {
+            let pushers = self.engine.state().pushers.of_user(&user_id).into_iter();
+            for pusher in pushers.filter(|pusher| !pusher.is_mail()) {
                 self.queue(&pusher, item);
             }
         }

@@ -119,7 +119,7 @@ mod tests {
             lang: "en".to_owned(),
             data,
         };
-        Pusher { since: Offset::new(1), set_ms: 5_999, body }
+        Pusher { since: Offset::new(1), set_ms: 5_999, body, mailed: None }
     }
 
     fn event(event_type: &str) -> StoredEvent {

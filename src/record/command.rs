@@ -14,7 +14,7 @@ use serde_json::value::RawValue;
 
 use super::{
     Offset,
-    pusher::{PusherAdvance, PusherRemove, PusherSet},
+    pusher::{PusherAdvance, PusherMail, PusherRemove, PusherSet},
     threepid::{
         ThreepidAdd, ThreepidBind, ThreepidRemove, ThreepidUnbind, ValidationComplete,
         ValidationMiss, ValidationRequest, ValidationSent, ValidationUse,
@@ -252,6 +252,8 @@ commands! {
     PusherRemove(PusherRemove) = "pusher.remove" version 1 MustNotRewind;
     /// How far pushers have told what is in the log.
     PusherAdvance(PusherAdvance) = "pusher.advance" version 1 Rewindable, ephemeral;
+    /// A mail was handed over for a pusher.
+    PusherMail(PusherMail) = "pusher.mail" version 1 Rewindable, ephemeral;
 }
 
 /// The payload of one kind of command.

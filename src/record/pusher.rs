@@ -1,5 +1,5 @@
-//! What the log holds of pushers: how the devices of users are told by way of push gateways, and how far
-//! they have been told.
+//! What the log holds of pushers: how users are told, by way of push gateways or by mail, and how far they
+//! have been told.
 
 use std::fmt;
 
@@ -14,7 +14,7 @@ use super::Offset;
 pub struct PusherIds {
     /// The app, in reverse-DNS style.
     pub app_id: String,
-    /// What the app's provider knows the device by. Who has it can send to the device.
+    /// What the app's provider knows the device by. Who has it can send to the device. Of mail, the address.
     pub pushkey: String,
 }
 
@@ -30,6 +30,8 @@ impl fmt::Debug for PusherIds {
 pub enum PusherKind {
     /// By requests to a push gateway.
     Http,
+    /// By mail that sums up what was missed.
+    Email,
 }
 
 /// Payload of `pusher.set`. It takes the place of the user's pusher of the same ids.
@@ -37,7 +39,8 @@ pub enum PusherKind {
 pub struct PusherSet {
     /// Whose it is.
     pub user_id: OwnedUserId,
-    /// The device that set it, with which it goes. None for an application service that names no device.
+    /// The device that set it, with which it goes. None for an application service that names no device,
+    /// and for mail: that is for those who are away, and goes with the address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device_id: Option<OwnedDeviceId>,
     /// What it goes by.
@@ -91,4 +94,18 @@ pub struct PusherAdvance {
     /// up to which it has been told.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub behind: Vec<(Offset, Offset)>,
+}
+
+/// Payload of `pusher.mail`. A mail was handed over, for a pusher that tells by mail. Each supersedes the one
+/// before it of the same pusher.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PusherMail {
+    /// Whose it is.
+    pub user_id: OwnedUserId,
+    /// The pusher, by the record that it was first set with.
+    pub pusher: Offset,
+    /// What was unread up to this record has been told.
+    pub up_to: Offset,
+    /// The how manyth mail it is, from 1, since the user last read anything.
+    pub in_a_row: u32,
 }

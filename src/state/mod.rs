@@ -27,6 +27,7 @@ use serde_json::value::RawValue;
 use crate::record::{
     Command, CommandError, Epoch, Offset, Record,
     command::{Receipt, RoomEvent, ServerIdentity},
+    threepid::Medium,
 };
 use reads::{Covers, Thread};
 
@@ -67,7 +68,7 @@ pub use media::Media;
 pub use memberships::{Memberships, RoomMembership};
 pub use names::Names;
 pub use presence::Presence;
-pub use pushers::{Pusher, Pushers};
+pub use pushers::{Mailed, Pusher, Pushers};
 pub use reads::Reads;
 pub use registration_tokens::{RegistrationToken, RegistrationTokens};
 pub use relations::{Child, RelatesTo};
@@ -557,6 +558,9 @@ impl State {
             }
             Command::ThreepidRemove(body) => {
                 self.threepids.remove(&body);
+                if body.threepid.medium == Medium::Email {
+                    self.pushers.remove_address(&body.user_id, &body.threepid.address);
+                }
                 Vec::new()
             }
             Command::ThreepidBind(body) => {
@@ -581,6 +585,10 @@ impl State {
             }
             Command::PusherAdvance(body) => {
                 self.erasures.supersede(self.pushers.advance(offset, body));
+                Vec::new()
+            }
+            Command::PusherMail(body) => {
+                self.erasures.supersede(self.pushers.mail(offset, time_ms, &body));
                 Vec::new()
             }
         })
@@ -608,6 +616,7 @@ impl State {
         if let Some(covers) = thread
             && let Some(up_to) = self.event_in_room(room_id, &receipt.event_id)
         {
+            self.pushers.note_read(&receipt.user_id);
             let (user_id, room_id) = (receipt.user_id.clone(), room_id.to_owned());
             self.reads.advance(offset, user_id, room_id, covers, up_to);
         }
@@ -634,6 +643,12 @@ impl State {
         let state_key: Option<(StateEventType, Box<str>)> = pdu
             .state_key
             .map(|key| (StateEventType::from(pdu.event_type.as_ref()), key.as_ref().into()));
+        // What one says oneself reads the conversation, as `push::Unread` has it.
+        if state_key.is_none()
+            && let Ok(sender) = <&UserId>::try_from(pdu.sender.as_ref())
+        {
+            self.pushers.note_read(sender);
+        }
         let membership = match &state_key {
             Some((StateEventType::RoomMember, user_id)) => {
                 let content: MemberFacts =
@@ -723,6 +738,8 @@ struct RelationFacts<'a> {
 struct PduFacts<'a> {
     #[serde(rename = "type", borrow)]
     event_type: Cow<'a, str>,
+    #[serde(borrow, default)]
+    sender: Cow<'a, str>,
     #[serde(borrow, default)]
     state_key: Option<Cow<'a, str>>,
     depth: u64,

@@ -1,4 +1,4 @@
-//! Pushers: to which gateways notifications of which users go, and how far that has come.
+//! Pushers: to which gateways and addresses notifications of which users go, and how far that has come.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::kept;
 use crate::record::{
     Offset,
-    pusher::{PusherAdvance, PusherIds, PusherRemove, PusherSet},
+    pusher::{PusherAdvance, PusherIds, PusherKind, PusherMail, PusherRemove, PusherSet},
 };
 
 /// A pusher.
@@ -25,6 +25,37 @@ pub struct Pusher {
     /// What was set.
     #[serde(with = "kept::json")]
     pub body: PusherSet,
+    /// The last mail, of one that tells by mail.
+    pub mailed: Option<Mailed>,
+}
+
+impl Pusher {
+    /// Whether it tells by mail.
+    #[must_use]
+    pub fn is_mail(&self) -> bool {
+        self.body.kind == PusherKind::Email
+    }
+
+    /// The record after which there is something to tell by mail.
+    #[must_use]
+    pub fn mailed_up_to(&self) -> Offset {
+        self.mailed.map_or(self.since, |mailed| mailed.up_to.max(self.since))
+    }
+}
+
+/// A mail that was handed over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mailed {
+    /// The record that says so.
+    pub record: Offset,
+    /// When, in milliseconds since the Unix epoch.
+    pub at_ms: u64,
+    /// It told what was unread up to this record.
+    pub up_to: Offset,
+    /// The how manyth it is, from 1, since the user last read anything.
+    pub in_a_row: u32,
+    /// Whether the user has read something since.
+    pub read: bool,
 }
 
 /// All pushers.
@@ -36,6 +67,8 @@ struct Inner {
     all: BTreeMap<Offset, Arc<Pusher>>,
     users: BTreeMap<OwnedUserId, BTreeSet<Offset>>,
     holders: BTreeMap<PusherIds, BTreeSet<Offset>>,
+    /// Those of whom a mail was sent of which nothing was read yet.
+    unread: BTreeMap<OwnedUserId, BTreeSet<Offset>>,
     /// How far all have been told, with the record that says so.
     #[serde(with = "kept::json")]
     told: Option<(Offset, PusherAdvance)>,
@@ -109,7 +142,43 @@ impl Pushers {
         let since = before.unwrap_or(offset);
         inner.users.entry(body.user_id.clone()).or_default().insert(since);
         inner.holders.entry(body.ids.clone()).or_default().insert(since);
-        inner.all.insert(since, Arc::new(Pusher { since, set_ms: time_ms, body }));
+        let mailed = inner.all.get(&since).and_then(|pusher| pusher.mailed);
+        inner.all.insert(since, Arc::new(Pusher { since, set_ms: time_ms, body, mailed }));
+    }
+
+    /// Gives the record that says nothing any more: the one before, or this one of a pusher that is gone.
+    pub(super) fn mail(&self, offset: Offset, time_ms: u64, body: &PusherMail) -> Option<Offset> {
+        let PusherMail { user_id, pusher: since, up_to, in_a_row } = body;
+        let mut inner = self.0.write();
+        let inner = &mut *inner;
+        let Some(pusher) = inner.all.get_mut(since).filter(|of| of.body.user_id == *user_id) else {
+            return Some(offset);
+        };
+        let (up_to, in_a_row) = (*up_to, *in_a_row);
+        let mailed = Mailed { record: offset, at_ms: time_ms, up_to, in_a_row, read: false };
+        let before = Arc::make_mut(pusher).mailed.replace(mailed);
+        inner.unread.entry(user_id.clone()).or_default().insert(*since);
+        before.map(|mailed| mailed.record)
+    }
+
+    /// The user has read something.
+    pub(super) fn note_read(&self, user_id: &UserId) {
+        if !self.0.read().unread.contains_key(user_id) {
+            return;
+        }
+        let mut inner = self.0.write();
+        for since in inner.unread.remove(user_id).unwrap_or_default() {
+            if let Some(pusher) = inner.all.get_mut(&since)
+                && let Some(mailed) = &mut Arc::make_mut(pusher).mailed
+            {
+                mailed.read = true;
+            }
+        }
+    }
+
+    /// Those that tell by mail to this address go with it.
+    pub(super) fn remove_address(&self, user_id: &UserId, address: &str) {
+        self.remove_of(user_id, |pusher| pusher.is_mail() && pusher.body.ids.pushkey == address);
     }
 
     pub(super) fn remove(&self, body: &PusherRemove) {
@@ -143,8 +212,14 @@ impl Pushers {
                 }
             }
             inner.all.remove(since);
+            if let Some(unread) = inner.unread.get_mut(user_id) {
+                unread.remove(since);
+            }
             false
         });
+        if inner.unread.get(user_id).is_some_and(BTreeSet::is_empty) {
+            inner.unread.remove(user_id);
+        }
         if own.is_empty() {
             inner.users.remove(user_id);
         }
@@ -168,6 +243,8 @@ impl Pushers {
             })
             .collect();
         digest.add(&all);
+        let mailed = inner.all.values().filter_map(|pusher| Some((pusher.since, pusher.mailed?)));
+        digest.add(&mailed.collect::<Vec<_>>());
         let told = inner.told.as_ref();
         digest.add(&told.map(|(offset, told)| (*offset, told.done, told.behind.clone())));
     }
@@ -224,5 +301,46 @@ mod tests {
         assert_eq!((left, pushers.all().len(), pushers.user_count()), (vec![3], 1, 1));
         pushers.remove_user(&ann);
         assert!(pushers.is_empty() && !pushers.has_any(&ann));
+    }
+
+    #[test]
+    fn the_last_mail_is_known_until_the_pusher_goes_and_reading_is_noted_on_it() {
+        let pushers = Pushers::default();
+        let mut ann = body("ann", "A", "ann@example.org");
+        ann.kind = PusherKind::Email;
+        let since = Offset::new(1);
+        pushers.set(since, 10, ann.clone());
+        let mail = |up_to, in_a_row| PusherMail {
+            user_id: ann.user_id.clone(),
+            pusher: since,
+            up_to: Offset::new(up_to),
+            in_a_row,
+        };
+        let last = || pushers.get(since).and_then(|pusher| pusher.mailed);
+        pushers.note_read(&ann.user_id);
+        assert_eq!(last(), None);
+        assert_eq!(pushers.mail(Offset::new(5), 50, &mail(4, 1)), None);
+        pushers.note_read(&body("bob", "", "").user_id);
+        // Setting it again changes nothing about that.
+        pushers.set(Offset::new(6), 60, ann.clone());
+        let first = Mailed {
+            record: Offset::new(5),
+            at_ms: 50,
+            up_to: Offset::new(4),
+            in_a_row: 1,
+            read: false,
+        };
+        assert_eq!(last(), Some(first));
+        pushers.note_read(&ann.user_id);
+        assert_eq!(last(), Some(Mailed { read: true, ..first }));
+        // The record before says nothing any more.
+        assert_eq!(pushers.mail(Offset::new(7), 70, &mail(6, 2)), Some(Offset::new(5)));
+        assert!(last().is_some_and(|mailed| !mailed.read && mailed.in_a_row == 2));
+        pushers.remove_address(&ann.user_id, "other@example.org");
+        assert!(last().is_some());
+        pushers.remove_address(&ann.user_id, "ann@example.org");
+        assert_eq!((last(), pushers.is_empty()), (None, true));
+        assert_eq!(pushers.mail(Offset::new(8), 80, &mail(7, 3)), Some(Offset::new(8)));
+        pushers.note_read(&ann.user_id);
     }
 }

@@ -20,7 +20,8 @@ struct Endpoint {
 
 /// Whether it is of the API: the others are pages for people, with forms and redirects.
 fn answers_json(endpoint: &Endpoint) -> bool {
-    let pages = ["/fallback/web", "/static/client/", "/submit_token", "/validate", "/sso/"];
+    let pages =
+        ["/fallback/web", "/static/client/", "/submit_token", "/validate", "/sso/", "/unsubscribe"];
     // Of its former version the texts are plain.
     let is_plain = endpoint.path.contains("/org.matrix.msc4108/rendezvous");
     endpoint.path.contains("/client")

@@ -20,6 +20,7 @@ mod invites;
 mod key_backup;
 mod limits;
 mod login;
+mod mail_pushers;
 mod media;
 mod membership;
 mod old_sync;

@@ -2,10 +2,13 @@
 
 use std::io::Write;
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use serde_json::Value;
 use tempfile::TempDir;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::{JoinHandle, JoinSet};
 
 use super::skip;
 use super::tools::{self, Lines};
@@ -104,6 +107,11 @@ impl MailServer {
         settings
     }
 
+    /// Where it listens on this machine.
+    pub(crate) const fn port(&self) -> u16 {
+        self.port
+    }
+
     /// All mail for `to` that it has taken so far, none left out that is still on its way from the process.
     pub(crate) fn mails(&self, to: &str) -> Vec<Value> {
         let mark = {
@@ -132,6 +140,61 @@ impl Drop for MailServer {
     fn drop(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
+    }
+}
+
+/// A way to a service on this machine that can be closed.
+pub(crate) struct Gate {
+    port: u16,
+    open: Arc<watch::Sender<bool>>,
+    serving: JoinHandle<()>,
+}
+
+impl Gate {
+    /// An open gate before the service at this port.
+    pub(crate) async fn start(to: u16) -> Self {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
+        let port = listener.local_addr().expect("an address").port();
+        let open = Arc::new(watch::Sender::new(true));
+        let gate = Arc::clone(&open);
+        let serving = tokio::spawn(async move {
+            // Aborted with the task.
+            let mut connections = JoinSet::new();
+            loop {
+                let Ok((mut from, _)) = listener.accept().await else { continue };
+                let mut open = gate.subscribe();
+                connections.spawn(async move {
+                    let through = async {
+                        let mut to = TcpStream::connect(("127.0.0.1", to)).await?;
+                        tokio::io::copy_bidirectional(&mut from, &mut to).await
+                    };
+                    tokio::select! {
+                        _ = through => {}
+                        _ = open.wait_for(|open| !open) => {}
+                    }
+                });
+            }
+        });
+        Self { port, open, serving }
+    }
+
+    pub(crate) const fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Cuts all connections, and lets none through.
+    pub(crate) fn close(&self) {
+        self.open.send_replace(false);
+    }
+
+    pub(crate) fn open(&self) {
+        self.open.send_replace(true);
+    }
+}
+
+impl Drop for Gate {
+    fn drop(&mut self) {
+        self.serving.abort();
     }
 }
 
