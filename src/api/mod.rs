@@ -67,8 +67,8 @@ mod voip;
 pub(crate) use credentials::short_name;
 pub(crate) use registration::new_user_id_of;
 pub(crate) use sso::callback as sso_callback;
-pub(crate) use validation::Deliveries;
 pub(crate) use unsubscribe::url as unsubscribe_url;
+pub(crate) use validation::Deliveries;
 
 use std::{net::IpAddr, sync::Arc};
 
