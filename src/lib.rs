@@ -7,6 +7,7 @@
 //!                            ├ engine → log → state (apply) → the waiting sync
 //! read:  http → api → view, sync ← state (as of an offset) ← events (bodies from the log)
 //! look:  history ← log, archive, or a running server (admin)
+//! start: snapshot, and what the log has after it → state
 //! ```
 //!
 //! | word | meaning |

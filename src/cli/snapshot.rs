@@ -61,7 +61,8 @@ fn said(done: &Done) -> String {
         ),
         Done::Compared(status) => match status.fault {
             Some((equal, differs)) => format!(
-                "the projections differ from what the log adds up to, first after record {} and by record {}\n",
+                "a snapshot was not what the log adds up to: they differ after record {} and by record {}; it is removed, \
+                 and a server that began with it is to be started anew\n",
                 grouped(equal.get()),
                 grouped(differs.get())
             ),

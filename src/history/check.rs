@@ -1,6 +1,9 @@
 //! The check of a whole log, and of what lies beside it.
 
-use std::{collections::BTreeSet, path::Path};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::{Path, PathBuf},
+};
 
 use serde::Serialize;
 
@@ -23,6 +26,7 @@ use crate::{
     },
     media::store,
     record::{CHAIN_START, Offset, Record, codec::CodecError},
+    snapshot,
     state::{State, media::Stored},
 };
 
@@ -112,7 +116,9 @@ pub fn check_all(source: &Source, archive: Option<&Path>) -> Result<Report, Hist
 /// # Errors
 /// When the source cannot be read at all; faults of the log are in the report.
 pub fn check(source: &Source, checkpoint: Option<&Checkpoint>) -> Result<Report, HistoryError> {
-    let mut walk = Walk::new(source.place(), checkpoint);
+    let snapshots = source.dir().map(snapshots_in).unwrap_or_default();
+    let at = snapshots.iter().map(|(offset, _)| *offset).collect();
+    let mut walk = Walk::new(source.place(), checkpoint, at);
     let mut progress = Progress::begin(source.end().or_else(|error| match fault_of(&error) {
         // The walk will come to it, and say where.
         Some(_) => Ok(Offset::ZERO),
@@ -133,7 +139,10 @@ pub fn check(source: &Source, checkpoint: Option<&Checkpoint>) -> Result<Report,
         progress.at(record.offset());
     }
     let (server, files) = (walk.state.server(), walk.state.media.all());
+    let (erased, _) = walk.state.erasures.last();
+    let digests = std::mem::take(&mut walk.digests);
     let mut report = walk.finish();
+    check_snapshots(&mut report, source, &snapshots, &digests, erased);
     if let (Some(dir), Some(server)) = (source.dir(), server) {
         check_media(&mut report, dir, &server.server_name, &files);
     }
@@ -146,6 +155,59 @@ pub fn check(source: &Source, checkpoint: Option<&Checkpoint>) -> Result<Report,
         report.add("end", Outcome::Skipped, detail);
     }
     Ok(report)
+}
+
+/// The snapshots of a data directory. What cannot be listed is as if it were not there: nothing depends on it.
+fn snapshots_in(dir: &Path) -> Vec<(Offset, PathBuf)> {
+    snapshot::list(&snapshot::directory(dir)).unwrap_or_default()
+}
+
+/// Checks that each snapshot from which a server would start holds what the log adds up to, of which
+/// `digests` has the digests, and adds what it finds to `report`. One that was made before the erasure at
+/// `erased` cannot be compared.
+fn check_snapshots(
+    report: &mut Report,
+    source: &Source,
+    snapshots: &[(Offset, PathBuf)],
+    digests: &BTreeMap<Offset, String>,
+    erased: Offset,
+) {
+    const NAME: &str = "snapshots";
+    let (mut good, mut passed_over) = (0, Vec::new());
+    for (offset, path) in snapshots {
+        let header = match source.log() {
+            Some(log) => snapshot::read(path, log).map(|(state, mut header)| {
+                header.digest = state.digest().to_hex().to_string();
+                header
+            }),
+            None => snapshot::header(path),
+        };
+        match header {
+            Ok(_) if *offset < erased => {
+                passed_over.push(format!("the one at record {offset} is older than an erasure"));
+            }
+            Ok(header) if digests.get(offset) == Some(&header.digest) => good += 1,
+            Ok(_) => {
+                let detail = "is not what the log adds up to there; delete it";
+                report.fail(NAME, *offset, format!("{} {detail}", path.display()));
+            }
+            Err(error) => passed_over.push(error.to_string()),
+        }
+    }
+    if report.checks.iter().any(|check| check.name == NAME) {
+        return;
+    }
+    let over = match passed_over.as_slice() {
+        [] => String::new(),
+        passed_over => format!("; passed over: {}", passed_over.join("; ")),
+    };
+    match good {
+        0 if over.is_empty() => report.add(NAME, Outcome::Skipped, "there is none"),
+        0 => report.add(NAME, Outcome::Skipped, format!("none can be used{over}")),
+        good => {
+            report.add(NAME, Outcome::Passed, format!("{good} hold what the log adds up to{over}"))
+        }
+    }
 }
 
 /// Checks that each file that a record names is there, and is what it was, and adds what it finds to `report`.
@@ -186,16 +248,22 @@ pub fn unopened(place: &str, error: OpenError) -> Result<Report, HistoryError> {
     match &error {
         OpenError::Damaged(fault) => {
             let step = step_of(&fault.fault);
-            Ok(Walk::new(place, None).faulty(step, fault.offset, fault.fault.to_string()))
+            Ok(Walk::new(place, None, BTreeSet::new()).faulty(
+                step,
+                fault.offset,
+                fault.fault.to_string(),
+            ))
         }
         OpenError::Lost { found, known, .. } => {
             let first = if found < known { found.next() } else { *known };
-            Ok(Walk::new(place, None).faulty("chain", first, error.to_string()))
+            Ok(Walk::new(place, None, BTreeSet::new()).faulty("chain", first, error.to_string()))
         }
         // The database below does not say where it is damaged: no record can be read.
-        OpenError::Store { .. } => {
-            Ok(Walk::new(place, None).faulty("chain", Offset::new(1), error.to_string()))
-        }
+        OpenError::Store { .. } => Ok(Walk::new(place, None, BTreeSet::new()).faulty(
+            "chain",
+            Offset::new(1),
+            error.to_string(),
+        )),
         OpenError::InUse { .. } | OpenError::Io { .. } => Err(SourceError::Open(error).into()),
     }
 }
@@ -278,17 +346,23 @@ struct Walk<'a> {
     state: State,
     /// The digest at the checkpoint.
     digest: Option<String>,
+    /// Where digests are wanted besides.
+    wanted: BTreeSet<Offset>,
+    /// The digests there.
+    digests: BTreeMap<Offset, String>,
     audit: Audit,
 }
 
 impl<'a> Walk<'a> {
-    fn new(place: &str, checkpoint: Option<&'a Checkpoint>) -> Self {
+    fn new(place: &str, checkpoint: Option<&'a Checkpoint>, wanted: BTreeSet<Offset>) -> Self {
         let mut walk = Self {
             place: place.to_owned(),
             checkpoint,
             checker: Checker::from_start(),
             state: State::default(),
             digest: None,
+            wanted,
+            digests: BTreeMap::new(),
             audit: Audit::default(),
         };
         walk.compare();
@@ -309,8 +383,12 @@ impl<'a> Walk<'a> {
     }
 
     fn compare(&mut self) {
-        if self.checkpoint.is_some_and(|checkpoint| checkpoint.offset == self.state.applied()) {
+        let at = self.state.applied();
+        if self.checkpoint.is_some_and(|checkpoint| checkpoint.offset == at) {
             self.digest = Some(self.state.digest().to_hex().to_string());
+        }
+        if self.wanted.contains(&at) {
+            self.digests.insert(at, self.state.digest().to_hex().to_string());
         }
     }
 

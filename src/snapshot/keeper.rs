@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::{Mutex as AsyncMutex, oneshot};
 use tracing::{error, info, warn};
 
-use super::{Header, PROJECTIONS, SnapshotError, header, list, newest, write};
+use super::{Header, SnapshotError, list, newest, read, write};
 use crate::{
     engine::{Engine, replay_onto},
     log::{Log, verify::Checker},
@@ -189,8 +189,8 @@ impl Keeper {
         Ok(())
     }
 
-    /// Replays the whole log beside the projections in service, checks each record, and compares the
-    /// digests with those of the snapshots. Gives how things stand.
+    /// Replays the whole log beside the projections in service, checks each record, and compares what it
+    /// adds up to with the snapshots; one that differs is removed. Gives how things stand.
     ///
     /// # Errors
     /// When the log is not intact or cannot be replayed, or the server stops meanwhile.
@@ -205,16 +205,16 @@ impl Keeper {
             let mut intact = |record: &Record| checker.check(record).map_err(SnapshotError::from);
             let mut equal = Offset::ZERO;
             for (offset, path) in known {
-                let Ok(header) = header(&path) else { continue };
-                if header.projections != PROJECTIONS {
+                // What was erased since leaves another state there. What no start would use is no matter.
+                let Ok((held, _)) = read(&path, &*log) else { continue };
+                if offset < erased {
                     continue;
                 }
+                let held = held.digest();
                 advance(&state, &*log, offset, &shutdown, &mut intact)?;
-                // What was erased since leaves another state there.
-                if erased > offset {
-                    continue;
-                }
-                if state.digest().to_hex().as_str() != header.digest {
+                if state.digest() != held {
+                    std::fs::remove_file(&path)
+                        .map_err(|source| SnapshotError::Io { path, source })?;
                     return Ok((equal, Some((equal, offset))));
                 }
                 equal = offset;
@@ -228,7 +228,7 @@ impl Keeper {
             Some((equal, differs)) => error!(
                 %equal,
                 %differs,
-                "the projections differ from what the log adds up to; a start without snapshots makes them anew"
+                "a snapshot was not what the log adds up to and is removed; start the server anew if it began with it"
             ),
             None => info!(%through, "the log and its projections were compared: all is equal"),
         }

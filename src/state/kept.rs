@@ -119,7 +119,7 @@ pub(super) mod sorted {
         S: Serializer,
     {
         let mut entries: Vec<_> = map.iter().collect();
-        entries.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
+        entries.sort_unstable_by_key(|(key, _)| *key);
         serializer.collect_map(entries)
     }
 

@@ -126,6 +126,50 @@ async fn a_start_goes_on_from_the_newest_snapshot_that_can_be_used() {
     assert_verifies(server.data_dir());
 }
 
+/// A snapshot that looks whole and says something else than the log.
+fn forge(path: &Path, from: &str, to: &str) {
+    let bytes = fs::read(path).expect("the snapshot can be read");
+    let (header, body) = bytes.split_at(1024);
+    let mut body = body.to_vec();
+    let at = body.windows(from.len()).position(|part| part == from.as_bytes());
+    let at = at.unwrap_or_else(|| panic!("{from} is not in the snapshot"));
+    body[at..at + from.len()].copy_from_slice(to.as_bytes());
+    let mut header: Value = serde_json::from_slice(header).expect("a header");
+    header["blake3"] = json!(blake3::hash(&body).to_hex().to_string());
+    let header = format!("{:<1023}\n", header.to_string());
+    fs::write(path, [header.as_bytes(), &body].concat()).expect("the snapshot can be written");
+}
+
+#[tokio::test]
+async fn a_snapshot_that_says_something_else_than_the_log_is_found_out() {
+    let mut server = TestServer::start().await;
+    let ann = server.register("ann").await;
+    let path = format!("/profile/{}/displayname", ann.user_id);
+    ann.request("PUT", &path, Some(&json!({ "displayname": "Ann of old" }))).await.ok();
+    let written = snapshot(server.data_dir(), "write").1;
+    server.kill9();
+    let path = snapshots(server.data_dir()).remove(0);
+    forge(&path, "Ann of old", "Ben of old");
+
+    let verify = || {
+        let data_dir = server.data_dir().as_os_str();
+        run_logcabin(["verify".as_ref(), "--json".as_ref(), "--data-dir".as_ref(), data_dir])
+    };
+    let output = verify();
+    let report: Value = serde_json::from_slice(&output.stdout).expect("a report in JSON");
+    assert_eq!((output.status.code(), &report["fault"]), (Some(1), &written["offset"]), "{report}");
+    let checks = report["checks"].as_array().expect("checks");
+    let check = checks.iter().find(|check| check["name"] == "snapshots").expect("the check");
+    assert_eq!(check["outcome"], "failed", "{check}");
+
+    let (equal, status) = snapshot(server.data_dir(), "compare");
+    assert!(!equal, "{status}");
+    assert_eq!(status["fault"], json!([0, written["offset"]]), "{status}");
+    // It is gone, so that nothing begins with it.
+    assert_eq!(snapshots(server.data_dir()), Vec::<PathBuf>::new());
+    assert!(verify().status.success());
+}
+
 fn flipped(bytes: &[u8], at: usize) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     bytes[at] ^= 0x20;
