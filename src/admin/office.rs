@@ -463,7 +463,11 @@ async fn on_log(
     actor: &str,
 ) -> Result<(Result<Done, ActError>, Arc<State>), ActError> {
     let snapshots = snapshot::directory(&config.server.data_dir);
-    let (state, newest) = snapshot::recall(&snapshots, &*log)?;
+    let (state, newest) = match act {
+        // What is in question is not begun with.
+        Act::CompareSnapshots => (engine::replay(&*log, |_, _| {})?.0, None),
+        _ => snapshot::recall(&snapshots, &*log)?,
+    };
     let name = state.server().map(|server| server.server_name.clone()).unwrap_or_default();
     let server_name = name
         .try_into()

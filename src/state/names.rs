@@ -97,6 +97,9 @@ impl Names {
         let mut inner = self.0.write();
         let Some(number) = inner.numbers.remove(user_id) else { return };
         inner.unindex(number);
+        if let Some(user) = inner.users.get_mut(number as usize) {
+            user.display_name = None;
+        }
     }
 
     pub(super) fn set_display_name(&self, user_id: &UserId, name: Option<&str>) {

@@ -206,7 +206,8 @@ class Person {
         }
         await this.look(`create-${name}`);
         await this.click(".mx_CreateRoomDialog .mx_Dialog_primary");
-        await this.see(".mx_NewRoomIntro");
+        // The room that is left has an introduction, too.
+        await this.see(`.mx_NewRoomIntro ::-p-text(${name})`);
         await this.look(`created-${name}`);
         say(`${this.name} has made ${name}`);
     }
