@@ -14,6 +14,7 @@ use logcabin::{
         HistoryError, Look, Moment, Output, Question, Source,
         audit::{Asked, AuditOptions},
         run,
+        why::{FORMS, Subject},
     },
     record::Offset,
     view::token::Token,
@@ -31,7 +32,7 @@ use logcabin::{
 #[derive(Debug, Parser)]
 #[command(name = "history", disable_help_subcommand = true)]
 struct Cli {
-    /// Write JSON: one object on a line for each item of `tail`, `rooms`, `room`, `state`,
+    /// Write JSON: one object on a line for each item of `tail`, `rooms`, `room`, `state`, `why`,
     /// `users` and `reports`; one object as the whole answer of `show`, `diff`, `stats`, `verify` and
     /// `audit-sync`
     #[arg(long, global = true)]
@@ -83,6 +84,16 @@ enum Command {
         /// The other
         #[arg(value_name = "OFFSET|TIME", allow_hyphen_values = true)]
         b: Moment,
+    },
+    /// Why a value is what it is: the records that made it so, who wrote them and when
+    #[command(after_help = format!("WHAT is one of\n{FORMS}"))]
+    Why {
+        source: String,
+        #[arg(value_name = "WHAT", required = true)]
+        what: Vec<String>,
+        /// As of this moment
+        #[arg(long, value_name = "OFFSET|TIME", allow_hyphen_values = true)]
+        at: Option<Moment>,
     },
     /// All users
     Users { source: String },
@@ -136,6 +147,9 @@ impl Command {
             Self::Room { source, room, n } => (source, Question::Room { room, last: n }),
             Self::State { source, room, at } => (source, Question::State { room, at }),
             Self::Diff { source, room, a, b } => (source, Question::Diff { room, from: a, to: b }),
+            Self::Why { source, what, at } => {
+                (source, Question::Why { subject: Subject::of_words(&what)?, at })
+            }
             Self::Users { source } => (source, Question::Users),
             Self::Reports { source } => (source, Question::Reports),
             Self::Stats { source } => (source, Question::Stats),

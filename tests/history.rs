@@ -271,6 +271,7 @@ fn questions(filled: &Filled) -> Vec<Question> {
         Question::State { room: room(), at: None },
         Question::State { room: room(), at: Some(Moment::At(filled.before_rename)) },
         Question::Diff { room: room(), from: at("20"), to: Moment::At(filled.end) },
+        Question::Why { subject: "room porchR name".parse().unwrap(), at: None },
         Question::Users,
         Question::Stats,
         Question::AuditSync(Box::new(AuditOptions {
@@ -279,6 +280,72 @@ fn questions(filled: &Filled) -> Vec<Question> {
             ..AuditOptions::default()
         })),
     ]
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn why_names_the_records_that_made_a_value_what_it_is() {
+    let directory = tempfile::tempdir().unwrap();
+    let cabin = Cabin::open(directory.path()).await;
+    let filled = fill(&cabin).await;
+    cabin.close();
+    let source = place(directory.path());
+    let why = |words: &str, at| {
+        let steps = ask(&source, &Question::Why { subject: words.parse().unwrap(), at }).unwrap();
+        let told = |step: &Value| {
+            assert!(step["offset"].is_u64() && step["time"].is_string(), "{step}");
+            (step["who"].clone(), step["before"].clone(), step["after"].clone())
+        };
+        steps.iter().map(told).collect::<Vec<_>>()
+    };
+    let [ann, bob, eve] = ["ann", "bob", "eve"].map(|name| json!(format!("@{name}:cabin.example")));
+    let (porch, verandah) = (json!({ "name": "The Porch" }), json!({ "name": "The Verandah" }));
+    let named = (ann.clone(), Value::Null, porch.clone());
+    let renamed = (ann.clone(), porch, verandah);
+    assert_eq!(why("room porchR name", None), [named.clone(), renamed]);
+    let before = Some(Moment::At(filled.before_rename));
+    assert_eq!(why("room porchR name", before), [named]);
+
+    let memberships = |words: &str| -> Vec<_> {
+        let steps = why(words, None).into_iter();
+        steps.map(|(who, _, after)| (who, after["membership"].clone())).collect()
+    };
+    let steps = [
+        (ann.clone(), json!("invite")),
+        (bob.clone(), json!("join")),
+        (bob.clone(), json!("join")),
+    ];
+    assert_eq!(memberships("room porchR member bob")[..2], steps[..2]);
+    let steps = [(eve, json!("join")), (ann.clone(), json!("leave"))];
+    assert_eq!(memberships("room porchR member eve"), steps);
+
+    assert_eq!(why("room porchR power ann", None), [(ann.clone(), Value::Null, json!(100))]);
+    assert_eq!(why("room porchR power bob", None), [(ann.clone(), Value::Null, json!(0))]);
+    assert_eq!(why("room porchR directory", None), [(ann.clone(), Value::Null, json!(true))]);
+    let alias = why("alias #porch:cabin.example", None);
+    assert_eq!(alias, [(ann, Value::Null, json!(filled.room))]);
+
+    let names: Vec<_> =
+        why("user bob profile displayname", None).into_iter().map(|(.., after)| after).collect();
+    assert_eq!(names, ["Bob", "Bob the Builder"]);
+    let device = why("user bob device PHONE", None);
+    assert_eq!(device, [(bob.clone(), Value::Null, json!({ "display_name": "Phone" }))]);
+    // What could be guessed against is not shown.
+    let password = why("user bob password", None);
+    assert_eq!(password, [(bob, Value::Null, json!("$pbkdf2-sha512$i=210000$…"))]);
+    assert!(why("user bob data m.direct", None).is_empty());
+
+    let question = |words: &str| Question::Why { subject: words.parse().unwrap(), at: None };
+    let said = read(&source, &question("room porchR name"), Look::default());
+    for part in ["@ann:cabin.example", "from PHONE", "request r1", "before", "The Verandah"] {
+        assert!(said.contains(part), "{part} is not in {said}");
+    }
+    let said = read(&source, &question("user bob data m.direct"), Look::default());
+    assert!(said.contains("Nothing has ever been said"), "{said}");
+    assert!(matches!(
+        ask(&source, &question("user nobody password")),
+        Err(HistoryError::NoUser(_))
+    ));
+    assert!(matches!(ask(&source, &question("room nowhere name")), Err(HistoryError::NoRoom(_))));
 }
 
 #[tokio::test(flavor = "multi_thread")]

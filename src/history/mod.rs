@@ -1,5 +1,5 @@
 //! Looking into a log: its records as they come, rooms and users as of any moment, what changed
-//! between two, and whether all of it is intact.
+//! between two, why a value is what it is, and whether all of it is intact.
 //!
 //! A [`Source`] gives the records, from a data directory, an archive or a running server. Everything
 //! else is computed from them by local replay, so every question has the same answer wherever the
@@ -27,6 +27,7 @@ pub mod query;
 mod render;
 mod run;
 pub mod source;
+pub mod why;
 pub mod words;
 
 pub use check::Report;
@@ -69,6 +70,9 @@ pub enum HistoryError {
         /// The rooms.
         rooms: Vec<OwnedRoomId>,
     },
+    /// Nothing can be asked about by these words.
+    #[error(transparent)]
+    NotASubject(#[from] why::NotASubject),
     /// No user has this name.
     #[error("no user has the id or name `{0}`; `users` lists them")]
     NoUser(String),

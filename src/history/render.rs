@@ -14,6 +14,7 @@ use super::{
         cut, grouped, pad, width,
     },
     query::{Diff, ErasureView, EventRow, RecordView, RoomRow, Stats, UserRow},
+    why::Step,
 };
 use crate::record::Offset;
 
@@ -208,6 +209,47 @@ fn json(value: &Value, look: &Look, depth: usize, out: &mut String) {
 pub(super) fn heading(look: &Look, what: &str, at: Option<Offset>) -> String {
     let at = at.map_or_else(String::new, |at| look.paint(DIM, &format!("  as of record {at}")));
     format!("{}{at}\n", look.paint(BOLD, &clean(what)))
+}
+
+/// What made a value what it is.
+pub(super) fn why(steps: &[Step], look: &Look) -> String {
+    if steps.is_empty() {
+        return look.paint(DIM, "Nothing has ever been said about that.") + "\n";
+    }
+    let mut out = String::new();
+    for step in steps {
+        let (day, clock) = split(&step.time);
+        let from = [("from ", &step.device), ("request ", &step.request)];
+        let from: String = from
+            .iter()
+            .filter(|(_, part)| !part.is_empty())
+            .map(|(what, part)| format!("  {what}{}", clean(part)))
+            .collect();
+        let at = format!("{:>OFFSET$}  {day} {clock}  ", step.offset.get());
+        let who = clean(&step.who);
+        let _ = writeln!(
+            out,
+            "{}{}{}",
+            look.paint(DIM, &at),
+            look.paint(BOLD, &who),
+            look.paint(DIM, &from)
+        );
+        let indent = " ".repeat(OFFSET + 2);
+        let left = look.left(OFFSET + 2 + 8);
+        let _ = writeln!(out, "{indent}{}", cut(&clean(&step.text), look.left(OFFSET + 2)));
+        let shown = |value: &Option<Value>| match value {
+            Some(value) => cut(&clean(&value.to_string()), left),
+            None => "(nothing)".to_owned(),
+        };
+        if step.before == step.after {
+            let _ = writeln!(out, "{indent}{} {}", look.paint(DIM, "stays  "), shown(&step.after));
+        } else {
+            let _ = writeln!(out, "{indent}{} {}", look.paint(RED, "before "), shown(&step.before));
+            let _ =
+                writeln!(out, "{indent}{} {}", look.paint(GREEN, "after  "), shown(&step.after));
+        }
+    }
+    out
 }
 
 pub(super) fn nothing_to_follow(look: &Look) -> String {

@@ -12,6 +12,7 @@ use super::{
     query::{self, History, RecordView},
     render,
     source::Source,
+    why::{Subject, why},
 };
 use crate::record::Offset;
 
@@ -52,6 +53,13 @@ pub enum Question {
         /// The other.
         to: Moment,
     },
+    /// Why a value is what it is.
+    Why {
+        /// Which value.
+        subject: Subject,
+        /// As of this moment; as of now, if not given.
+        at: Option<Moment>,
+    },
     /// All users.
     Users,
     /// What users have reported.
@@ -67,10 +75,10 @@ pub enum Question {
 /// Where an answer goes, and how it is to look.
 ///
 /// For programs, an answer is JSON: one object on a line for each item of `tail`, `rooms`, `room`,
-/// `state`, `users` and `reports`, one object on one line as the whole answer of `show`, `diff`, `stats`,
+/// `state`, `why`, `users` and `reports`, one object on one line as the whole answer of `show`, `diff`, `stats`,
 /// `verify` and `audit-sync`. Their members are those of [`RecordView`],
 /// [`RoomRow`](query::RoomRow), [`EventRow`](query::EventRow) (`room` and `state`),
-/// [`UserRow`](query::UserRow), [`Diff`](query::Diff), [`Stats`](query::Stats),
+/// [`Step`](super::why::Step), [`UserRow`](query::UserRow), [`Diff`](query::Diff), [`Stats`](query::Stats),
 /// [`Report`](check::Report) and [`Audit`](super::audit::Audit).
 pub struct Output<'a> {
     writer: &'a mut dyn Write,
@@ -171,6 +179,10 @@ pub fn run(
             let room = history.room(room)?;
             let diff = history.diff(&room, history.moment(0), history.moment(1))?;
             out.put(&diff, render::diff)?;
+        }
+        Question::Why { subject, at } => {
+            let steps = why(source, subject, *at)?;
+            out.put_all(&steps, render::why)?;
         }
         Question::Users => {
             let users = History::replay(source, &[])?.users()?;
