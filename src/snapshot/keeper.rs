@@ -79,12 +79,6 @@ impl Keeper {
         Self { dir, engine, policy, shutdown, status, turn: AsyncMutex::default() }
     }
 
-    /// How things stand.
-    #[must_use]
-    pub fn status(&self) -> Status {
-        self.status.lock().clone()
-    }
-
     /// Writes snapshots and compares them when it is time, until the server stops.
     pub(crate) async fn run(self: Arc<Self>) {
         let (mut put_off, mut scrubbed) = (Instant::now(), Instant::now());
@@ -272,8 +266,11 @@ async fn apart<T: Send + 'static>(
 ) -> Result<T, SnapshotError> {
     let (done, result) = oneshot::channel();
     let run = move || {
-        // On Linux of this thread alone. Where it cannot be, the work is done all the same.
-        let _ = rustix::process::nice(10);
+        // After what else there is to do. (Elsewhere this would be the priority of the whole process.)
+        #[cfg(target_os = "linux")]
+        if let Err(error) = rustix::process::setpriority_process(None, 10) {
+            warn!(%error, "a snapshot is made at the priority of everything else");
+        }
         // Nobody waits any more: then nobody wants to know.
         let _ = done.send(work());
     };

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{MissedTickBehavior, interval_at};
 
 use crate::harness::{TestServer, User, alone, number_from_env};
 
@@ -36,7 +36,7 @@ struct Attack {
 
 /// Sends this connection's share of wrong logins while it is on. Written by hand, so that the attacker,
 /// who would be elsewhere, takes little of this machine.
-async fn attack(address: SocketAddr, attack: Arc<Attack>) {
+async fn attack(address: SocketAddr, begin: Instant, attack: Arc<Attack>) {
     let body = json!({
         "type": "m.login.password", "password": "a guess",
         "identifier": { "type": "m.id.user", "user": "victim" },
@@ -48,7 +48,7 @@ async fn attack(address: SocketAddr, attack: Arc<Attack>) {
          content-length: {length}\r\n\r\n{body}"
     );
     let mut stream = TcpStream::connect(address).await.expect("the server listens");
-    let mut tick = interval(Duration::from_millis(1000 * CONNECTIONS / RATE));
+    let mut tick = interval_at(begin.into(), Duration::from_millis(1000 * CONNECTIONS / RATE));
     tick.set_missed_tick_behavior(MissedTickBehavior::Skip);
     let mut answer = vec![0; 4096];
     loop {
@@ -113,8 +113,11 @@ async fn measure(name: &str, settings: &[(&str, &str)]) -> f64 {
     }
     let state = Arc::new(Attack::default());
     let address = server.base().trim_start_matches("http://").parse().expect("an address");
-    for _ in 0..CONNECTIONS {
-        tokio::spawn(attack(address, Arc::clone(&state)));
+    // One after the other through each second, not all at once ten times in it.
+    let (begin, apart) = (Instant::now(), Duration::from_micros(1_000_000 / RATE));
+    for number in 0..CONNECTIONS {
+        let begin = begin + apart * u32::try_from(number).expect("few connections");
+        tokio::spawn(attack(address, begin, Arc::clone(&state)));
     }
 
     let rounds = number_from_env("LOGCABIN_BRUTE_FORCE_ROUNDS", 10);
