@@ -24,6 +24,7 @@
 pub mod admin;
 mod api;
 mod appservice;
+mod background;
 pub mod checkpoint;
 pub mod cli;
 pub mod clock;

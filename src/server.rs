@@ -16,6 +16,7 @@ use crate::{
     admin::{self, office::Office},
     api::{self, uiaa},
     appservice::{Questions, Services},
+    background::Pace,
     checkpoint::Checkpoint,
     clock::{Clock, random_bytes},
     config::Config,
@@ -353,11 +354,9 @@ async fn sweep(
         }
         let (compacting, stopping) = (Arc::clone(&log), shutdown.clone());
         let compaction = tokio::task::spawn_blocking(move || {
-            let mut began = Instant::now();
+            let mut pace = Pace::begin();
             compacting.compact(|| {
-                // Half of a processor at most, and half of the disk.
-                std::thread::sleep(began.elapsed().min(Duration::from_secs(1)));
-                began = Instant::now();
+                pace.rest();
                 !stopping.is_given()
             })
         });

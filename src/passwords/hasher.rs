@@ -16,7 +16,7 @@ use subtle::ConstantTimeEq as _;
 use tokio::sync::oneshot;
 
 use super::{Denied, Verdict};
-use crate::{clock::random_bytes, limits, record::command::Secret};
+use crate::{background, clock::random_bytes, limits, record::command::Secret};
 
 /// The hash's length. SHA-512 gives 64 bytes; half of it is beyond any search already.
 const HASH_BYTES: usize = 32;
@@ -113,12 +113,7 @@ impl Hasher {
 
 /// Does the jobs of `queue` until the hasher is gone.
 fn work(queue: &Mutex<Receiver<Job>>) {
-    // After what else there is to do, but not so far that a busy machine never lets anyone log in.
-    // (Elsewhere this would be the priority of the whole process.)
-    #[cfg(target_os = "linux")]
-    if let Err(error) = rustix::process::setpriority_process(None, 10) {
-        tracing::warn!(%error, "passwords are hashed at the priority of everything else");
-    }
+    background::stand_back();
     loop {
         let job = queue.lock().recv();
         let Ok(job) = job else { return };

@@ -13,6 +13,7 @@ use tracing::{error, info, warn};
 
 use super::{Header, SnapshotError, list, newest, read, write};
 use crate::{
+    background::{self, Pace},
     engine::{Engine, replay_onto},
     log::{Log, verify::Checker},
     record::{Offset, Record},
@@ -41,11 +42,9 @@ pub struct Policy {
     pub scrub_every: Option<Duration>,
 }
 
-/// How things stand.
+/// What a comparison came to.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Status {
-    /// The newest snapshot.
-    pub newest: Option<Header>,
     /// Up to and with this record, the log is intact and adds up to what the snapshots say, as was last
     /// seen.
     pub verified_through: Offset,
@@ -61,7 +60,8 @@ pub struct Keeper {
     engine: Arc<Engine>,
     policy: Policy,
     shutdown: Shutdown,
-    status: Mutex<Status>,
+    /// The offset of the newest snapshot.
+    newest: Mutex<Offset>,
     /// Held by whoever writes or compares.
     turn: AsyncMutex<()>,
 }
@@ -75,8 +75,8 @@ impl Keeper {
         newest: Option<Header>,
         shutdown: Shutdown,
     ) -> Self {
-        let status = Mutex::new(Status { newest, ..Status::default() });
-        Self { dir, engine, policy, shutdown, status, turn: AsyncMutex::default() }
+        let newest = Mutex::new(newest.map_or(Offset::ZERO, |newest| newest.offset));
+        Self { dir, engine, policy, shutdown, newest, turn: AsyncMutex::default() }
     }
 
     /// Writes snapshots and compares them when it is time, until the server stops.
@@ -117,7 +117,7 @@ impl Keeper {
     }
 
     fn newest(&self) -> Offset {
-        self.status.lock().newest.as_ref().map_or(Offset::ZERO, |newest| newest.offset)
+        *self.newest.lock()
     }
 
     /// Writes a snapshot of what is durable now: of projections that are made beside those in service, from
@@ -146,7 +146,7 @@ impl Keeper {
             Ok(header)
         })
         .await?;
-        self.status.lock().newest = Some(written.clone());
+        *self.newest.lock() = written.offset;
         self.prune()?;
         Ok(written)
     }
@@ -161,7 +161,7 @@ impl Keeper {
             return Ok(());
         }
         let written = write(&self.dir, &**self.engine.log(), self.engine.state())?;
-        self.status.lock().newest = Some(written);
+        *self.newest.lock() = written.offset;
         self.prune()
     }
 
@@ -184,7 +184,7 @@ impl Keeper {
     }
 
     /// Replays the whole log beside the projections in service, checks each record, and compares what it
-    /// adds up to with the snapshots; one that differs is removed. Gives how things stand.
+    /// adds up to with the snapshots; one that differs is removed.
     ///
     /// # Errors
     /// When the log is not intact or cannot be replayed, or the server stops meanwhile.
@@ -200,10 +200,10 @@ impl Keeper {
             let mut equal = Offset::ZERO;
             for (offset, path) in known {
                 // What was erased since leaves another state there. What no start would use is no matter.
-                let Ok((held, _)) = read(&path, &*log) else { continue };
                 if offset < erased {
                     continue;
                 }
+                let Ok((held, _)) = read(&path, &*log) else { continue };
                 let held = held.digest();
                 advance(&state, &*log, offset, &shutdown, &mut intact)?;
                 if state.digest() != held {
@@ -226,10 +226,7 @@ impl Keeper {
             ),
             None => info!(%through, "the log and its projections were compared: all is equal"),
         }
-        let mut status = self.status.lock();
-        status.verified_through = through;
-        status.fault = fault;
-        Ok(status.clone())
+        Ok(Status { verified_through: through, fault })
     }
 
     fn parts(&self) -> (PathBuf, Arc<dyn Log>, Shutdown) {
@@ -246,18 +243,12 @@ fn advance(
     shutdown: &Shutdown,
     mut check: impl FnMut(&Record) -> Result<(), SnapshotError>,
 ) -> Result<(), SnapshotError> {
-    let mut began = Instant::now();
+    let mut pace = Pace::begin();
     replay_onto(state, log, end, |records| {
         records.iter().try_for_each(&mut check)?;
-        rest(&mut began);
+        pace.rest();
         if shutdown.is_given() { Err(SnapshotError::Stopped) } else { Ok(()) }
     })
-}
-
-/// Half of a processor at most.
-fn rest(began: &mut Instant) {
-    std::thread::sleep(began.elapsed().min(Duration::from_secs(1)));
-    *began = Instant::now();
 }
 
 /// Runs `work` on a thread of its own, which stands back behind all others.
@@ -266,11 +257,7 @@ async fn apart<T: Send + 'static>(
 ) -> Result<T, SnapshotError> {
     let (done, result) = oneshot::channel();
     let run = move || {
-        // After what else there is to do. (Elsewhere this would be the priority of the whole process.)
-        #[cfg(target_os = "linux")]
-        if let Err(error) = rustix::process::setpriority_process(None, 10) {
-            warn!(%error, "a snapshot is made at the priority of everything else");
-        }
+        background::stand_back();
         // Nobody waits any more: then nobody wants to know.
         let _ = done.send(work());
     };

@@ -1,0 +1,33 @@
+//! Work that is not to be noticed by those who wait for an answer.
+
+use std::time::{Duration, Instant};
+
+use tracing::warn;
+
+/// From now on, this thread comes after what else there is to do, but not so far that a busy machine never
+/// lets it go on. On Linux alone: elsewhere this would be the priority of the whole process.
+pub(crate) fn stand_back() {
+    #[cfg(target_os = "linux")]
+    if let Err(error) = rustix::process::setpriority_process(None, 10) {
+        let thread = std::thread::current();
+        let name = thread.name().unwrap_or_default();
+        warn!(%error, name, "a thread works at the priority of everything else");
+    }
+}
+
+/// Takes half of a processor at most: rests as long as it took since the last rest.
+#[derive(Debug)]
+pub(crate) struct Pace(Instant);
+
+impl Pace {
+    /// Begins now.
+    pub(crate) fn begin() -> Self {
+        Self(Instant::now())
+    }
+
+    /// Rests. Blocks.
+    pub(crate) fn rest(&mut self) {
+        std::thread::sleep(self.0.elapsed().min(Duration::from_secs(1)));
+        self.0 = Instant::now();
+    }
+}
