@@ -132,7 +132,7 @@ fn every_acknowledgement_follows_a_sync_of_what_was_written() {
     // The thread whose sync has begun and not ended: strace writes such a call as two lines.
     let mut syncing = None;
     for line in std::fs::read_to_string(&trace).unwrap().lines() {
-        let on_data_file = line.contains("/log/db>");
+        let on_data_file = line.contains("/log/tails/") && line.contains("/db>");
         let thread = line.split_whitespace().next();
         if on_data_file && line.contains("pwrite64(") {
             (written, synced) = (true, false);
@@ -174,7 +174,6 @@ fn a_process_that_is_killed_while_it_erases_leaves_a_whole_log_and_archive() {
              archived up to {}",
             verified.erased, archived.last
         );
-        assert!(!directory.path().join("log.compacting").exists());
     }
     assert!(compacted > Offset::ZERO, "no child lived long enough to compact");
     // Rebuilt from the archive, it is the same log without what was erased.
@@ -206,8 +205,8 @@ fn erase_for_ever(
             };
             let new = NewRecord::new(Stream::server(), Origin::server(), &erase.into());
             erasing.append(Batch { expect: vec![], records: vec![new] }).await.unwrap();
-            // A compaction is given up if something is erased while it goes on.
-            let pause = if number % 3 == 0 { 900 } else { 60 };
+            // Some before a compaction begins, and some while one is under way.
+            let pause = if number % 3 == 0 { 400 } else { 20 };
             tokio::time::sleep(Duration::from_millis(pause)).await;
         }
     });
@@ -254,7 +253,10 @@ fn child() {
         .enable_time()
         .build()
         .unwrap();
-    let sled_log = Arc::new(SledLog::open(SledOptions::new(&directory)).unwrap());
+    // Some sealing, and several volumes, in the life of a child.
+    let options =
+        SledOptions { seal_records: 2_000, volume_bytes: 1 << 18, ..SledOptions::new(&directory) };
+    let sled_log = Arc::new(SledLog::open(options).unwrap());
     let log = Arc::clone(&sled_log) as Arc<dyn Log>;
     let options = ArchiveOptions {
         // Several segments in the life of a child.

@@ -11,9 +11,11 @@ use std::{
 use bytes::Bytes;
 use parking_lot::Mutex;
 use ruma::RoomVersionId;
+use tokio::sync::watch;
 
 use super::{
-    AppendError, Appended, Batch, Log, MAX_BATCH_BYTES, MAX_PAYLOAD_BYTES, StreamHeads,
+    AppendError, Appended, Appending, Batch, Follower, Log, MAX_BATCH_BYTES, MAX_PAYLOAD_BYTES,
+    ReadError, StreamHeads,
     memory::MemoryLog,
     sled::{SledLog, SledOptions},
     verify,
@@ -57,6 +59,55 @@ impl Backend for OnDisk {
     }
 }
 
+/// A log that seals all there is after each append.
+#[derive(Debug)]
+struct Sealing(SledLog);
+
+impl Log for Sealing {
+    fn append(&self, batch: Batch) -> Appending<'_> {
+        let appending = self.0.append(batch);
+        Box::pin(async move {
+            let appended = appending.await;
+            // Before it is started or once it is closed it has nothing to seal.
+            let _ = tokio::task::block_in_place(|| self.0.compact(|| true));
+            appended
+        })
+    }
+
+    fn get(&self, offset: Offset) -> Result<Option<Record>, ReadError> {
+        self.0.get(offset)
+    }
+
+    fn read(&self, from: Offset, limit: usize) -> Result<Vec<Record>, ReadError> {
+        self.0.read(from, limit)
+    }
+
+    fn durable(&self) -> watch::Receiver<Offset> {
+        self.0.durable()
+    }
+
+    fn start(&self, heads: StreamHeads, follower: Follower) {
+        self.0.start(heads, follower);
+    }
+
+    fn close(&self) {
+        self.0.close();
+    }
+}
+
+struct InVolumes(tempfile::TempDir);
+
+impl Backend for InVolumes {
+    fn open(&self) -> Arc<dyn Log> {
+        let options = SledOptions {
+            clock: Clock::manual(1_000),
+            volume_bytes: 4_000,
+            ..SledOptions::new(self.0.path())
+        };
+        Arc::new(Sealing(SledLog::open(options).unwrap()))
+    }
+}
+
 macro_rules! contract {
     ($($test:ident),* $(,)?) => {
         mod memory {
@@ -70,6 +121,13 @@ macro_rules! contract {
             $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $test() {
                 super::$test(&super::OnDisk(tempfile::tempdir().unwrap())).await;
+            })*
+        }
+
+        mod volumes {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $test() {
+                super::$test(&super::InVolumes(tempfile::tempdir().unwrap())).await;
             })*
         }
     };

@@ -24,6 +24,7 @@ pub mod memory;
 pub mod sled;
 mod tip_file;
 pub mod verify;
+pub mod volume;
 
 pub use verify::{VerifyError, verify};
 

@@ -1,6 +1,10 @@
-//! The default log: records in an embedded sled 0.34 tree, nothing to install.
+//! The default log: records in an embedded sled 0.34 tree, nothing to install, and old ones in volumes.
 //!
 //! Key: the offset as 8 bytes, big-endian. Value: the record's frame (`log_format.md`).
+//!
+//! A database takes the newest records. Once it holds many, another one takes its place, and its records
+//! are *sealed*: written to volumes ([`super::volume`]), which take a fifth of the room and no time at a
+//! start, and the database is removed. `layers` reads all of it as one log, `seal` does the sealing.
 //!
 //! One thread, the *committer*, does all writing. It takes every batch that is queued, checks each
 //! against the stream heads as the batches before it leave them, writes what it accepts as one sled
@@ -22,12 +26,16 @@
 //!   reuse there is always an `fdatasync` of ours.
 //! - **Panics.** sled panics on some damage. Every call is fenced; a panic counts as a failed call.
 //! - **Erasing.** A value that was replaced stays in sled's file until the place is used again, which
-//!   may be never. [`SledLog::compact`] copies the log into a database of its own and puts that in the
-//!   place of the old one, whose files are removed. sled uses paths only while it opens (but for blobs,
-//!   of which there are none), so that a directory can be renamed under it.
+//!   may be never. What an erasure leaves of a record is written to the newest database, wherever the
+//!   record itself is, and stands for it from then on. [`SledLog::compact`] then seals everything, so that
+//!   the databases and the volumes that held what was erased are gone. sled uses paths only while it opens
+//!   (but for blobs, of which there are none), so that a directory can be renamed under it.
 //!
 //! A failed write or sync ends writing for good: what the disk holds past the last durable record is
 //! unknown, so every append is refused from then on. Reads, which end at the durable watermark, go on.
+
+mod layers;
+mod seal;
 
 use std::{
     fmt,
@@ -62,6 +70,8 @@ use crate::{
         command::{Body as _, LogErase},
     },
 };
+use layers::Layers;
+use seal::Sealer;
 
 /// How a [`SledLog`] is opened.
 #[derive(Clone, Debug)]
@@ -76,6 +86,10 @@ pub struct SledOptions {
     pub cache_bytes: u64,
     /// How many of the last records are verified on open.
     pub verify_tail: u64,
+    /// How many records a database takes before they are sealed.
+    pub seal_records: u64,
+    /// How many bytes of frames make a volume.
+    pub volume_bytes: u64,
 }
 
 impl SledOptions {
@@ -88,6 +102,8 @@ impl SledOptions {
             min_free_bytes: DEFAULT_MIN_FREE_BYTES,
             cache_bytes: DEFAULT_CACHE_BYTES,
             verify_tail: DEFAULT_VERIFY_TAIL,
+            seal_records: DEFAULT_SEAL_RECORDS,
+            volume_bytes: DEFAULT_VOLUME_BYTES,
         }
     }
 }
@@ -101,6 +117,15 @@ pub const DEFAULT_CACHE_BYTES: u64 = 64 * 1024 * 1024;
 
 /// More than a crash can touch, and still only milliseconds of work.
 pub const DEFAULT_VERIFY_TAIL: u64 = 1000;
+
+/// What sled looks through at a start after a crash, which takes it some two microseconds by record.
+pub const DEFAULT_SEAL_RECORDS: u64 = 100_000;
+
+/// Enough that there are few of them, little enough that one is written anew within a second.
+pub const DEFAULT_VOLUME_BYTES: u64 = 64 * 1024 * 1024;
+
+/// Databases that have come to this size are sealed, whatever they hold.
+const SEAL_BYTES: u64 = 512 * 1024 * 1024;
 
 /// Why a log could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -158,22 +183,21 @@ pub enum OpenError {
 
 /// A log in an embedded sled database. See the module's documentation.
 pub struct SledLog {
-    store: Current,
+    layers: Current,
     shared: Arc<Shared>,
     queue: mpsc::Sender<Message>,
     idle: Mutex<Option<Idle>>,
-    committer: Mutex<Option<JoinHandle<()>>>,
-    noter: Mutex<Option<JoinHandle<()>>>,
-    /// One compaction at a time.
-    compacting: Mutex<()>,
-    data_dir: PathBuf,
-    cache_bytes: u64,
+    sealer: Arc<Sealer>,
+    seal_records: u64,
+    /// The threads, in the order in which they end.
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    log_dir: PathBuf,
     // Released last: only then may another process open the directory.
     _lock: File,
 }
 
-/// The store in use, which a compaction replaces.
-type Current = Arc<RwLock<Arc<Store>>>;
+/// All that the log is kept in, of which sealing makes other ones.
+type Current = Arc<RwLock<Arc<Layers>>>;
 
 /// What the committer is made from when the log is started.
 struct Idle {
@@ -196,7 +220,7 @@ struct Shared {
 
 enum Message {
     Append(Request),
-    /// Go on in another store.
+    /// Go on in another database.
     Swap(Swap),
     /// Wakes the committer so that it sees `closing`.
     Close,
@@ -207,13 +231,11 @@ struct Request {
     reply: oneshot::Sender<Result<Appended, AppendError>>,
 }
 
-/// A new store that holds the log up to `copied`.
+/// An empty database to go on in. The reply says whether that is so.
 struct Swap {
-    store: Store,
-    /// The last record when copying began.
-    began: Offset,
-    copied: Offset,
-    reply: oneshot::Sender<Result<(), CompactError>>,
+    number: u64,
+    store: Arc<Store>,
+    reply: oneshot::Sender<bool>,
 }
 
 /// How many batches may wait for the committer; further appends wait outside the queue. Some
@@ -230,7 +252,7 @@ const MAX_GROUP_BYTES: usize = 2 * 1024 * 1024;
 impl fmt::Debug for SledLog {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SledLog")
-            .field("dir", &self.store.read().dir)
+            .field("dir", &self.log_dir)
             .field("durable", &*self.shared.durable.borrow())
             .finish_non_exhaustive()
     }
@@ -246,33 +268,42 @@ impl SledLog {
         let lock = lock_data_dir(&options.data_dir)?;
         let dir = log_dir(&options.data_dir);
         make_private_dir(&dir)?;
-        // What a compaction left that did not come to its end, or the log that it replaced.
-        remove_dir(&compacting_dir(&options.data_dir))?;
-        let store = Store::open(&dir, options.cache_bytes)?;
-        let tip = recover(&store, options.verify_tail)?;
-        check_noted(&store, &tip)?;
-        Ok(Self::with_store(store, tip, lock, options))
+        let layers = Layers::open(&dir, options.cache_bytes)?;
+        let tip = recover(&layers, &dir, options.verify_tail)?;
+        check_noted(&layers, &dir, &tip)?;
+        Ok(Self::with_layers(layers, tip, lock, options))
     }
 
-    fn with_store(store: Store, tip: Tip, lock: File, options: SledOptions) -> Self {
+    fn with_layers(layers: Layers, tip: Tip, lock: File, options: SledOptions) -> Self {
         let (queue, receiver) = mpsc::channel(QUEUE_BATCHES);
+        let shared = Arc::new(Shared {
+            durable: watch::Sender::new(tip.offset),
+            failure: watch::Sender::new(None),
+            tip: Mutex::new(Noted { offset: tip.offset, chain: tip.chain }),
+            closing: AtomicBool::new(false),
+            ended: AtomicBool::new(false),
+            min_free_bytes: AtomicU64::new(options.min_free_bytes),
+        });
+        let layers = Arc::new(RwLock::new(Arc::new(layers)));
+        let log_dir = log_dir(&options.data_dir);
+        let sealer = Arc::new(Sealer {
+            layers: Arc::clone(&layers),
+            shared: Arc::clone(&shared),
+            queue: queue.clone(),
+            log_dir: log_dir.clone(),
+            cache_bytes: options.cache_bytes,
+            volume_bytes: options.volume_bytes,
+            turn: Mutex::new(()),
+        });
         Self {
-            store: Arc::new(RwLock::new(Arc::new(store))),
-            shared: Arc::new(Shared {
-                durable: watch::Sender::new(tip.offset),
-                failure: watch::Sender::new(None),
-                tip: Mutex::new(Noted { offset: tip.offset, chain: tip.chain }),
-                closing: AtomicBool::new(false),
-                ended: AtomicBool::new(false),
-                min_free_bytes: AtomicU64::new(options.min_free_bytes),
-            }),
+            layers,
+            shared,
             queue,
             idle: Mutex::new(Some(Idle { queue: receiver, tip, clock: options.clock })),
-            committer: Mutex::new(None),
-            noter: Mutex::new(None),
-            compacting: Mutex::new(()),
-            data_dir: options.data_dir,
-            cache_bytes: options.cache_bytes,
+            sealer,
+            seal_records: options.seal_records,
+            threads: Mutex::default(),
+            log_dir,
             _lock: lock,
         }
     }
@@ -288,8 +319,8 @@ impl SledLog {
         self.shared.min_free_bytes.store(bytes, Ordering::Relaxed);
     }
 
-    fn current(&self) -> Arc<Store> {
-        Arc::clone(&self.store.read())
+    fn current(&self) -> Arc<Layers> {
+        Arc::clone(&self.layers.read())
     }
 
     /// The bytes that the log takes on the disk.
@@ -297,9 +328,7 @@ impl SledLog {
     /// # Errors
     /// When the disk fails.
     pub fn disk_bytes(&self) -> io::Result<u64> {
-        use std::os::unix::fs::MetadataExt as _;
-        // Blocks that were given back count for nothing.
-        Ok(self.current().data.metadata()?.blocks() * 512)
+        self.current().disk_bytes()
     }
 
     /// The offset up to which every erasure has left the disk, not only the log.
@@ -310,48 +339,20 @@ impl SledLog {
         Ok(self.current().compacted()?)
     }
 
-    /// Copies the log into a new database, puts that in the place of the old one and removes the old
-    /// one, while appends and reads go on: what was erased is then off the disk. `pause` is called
-    /// after each piece of the copy; the compaction is given up when it says false. Blocks.
+    /// Seals all there is, while appends and reads go on: what was erased is then off the disk. `pause` is
+    /// called after each piece; the compaction is given up when it says false. Blocks.
     ///
-    /// Killed at any moment it leaves the old log or the new one, whole.
+    /// Killed at any moment it leaves the whole log; the next start takes it up again.
     ///
     /// # Errors
-    /// When there is no room for a second copy, a disk fails, or the log is closed; the log goes on as
-    /// it was.
-    pub fn compact(&self, mut pause: impl FnMut() -> bool) -> Result<Compacted, CompactError> {
-        let _one = self.compacting.lock();
-        let old = self.current();
-        let before = self.disk_bytes().map_err(CompactError::Disk)?;
-        let free = free_bytes(&old.dir).map_err(CompactError::Disk)?;
-        let reserve = self.shared.min_free_bytes.load(Ordering::Relaxed);
-        if free < before.saturating_add(reserve) {
-            return Err(CompactError::Room { needed: before.saturating_add(reserve), free });
-        }
-        let dir = compacting_dir(&self.data_dir);
-        remove_dir(&dir)?;
-        make_private_dir(&dir)?;
-        let (began, mut copied) = (*self.shared.durable.borrow(), Offset::ZERO);
-        {
-            let new = Store::open(&dir, self.cache_bytes)?;
-            while copied < *self.shared.durable.borrow() {
-                copied = new.copy_from(&old, copied, *self.shared.durable.borrow())?;
-                if !pause() {
-                    return Err(CompactError::GivenUp);
-                }
-            }
-        }
-        // Opened once more, sled notes where everything is and need not look for it at the next start.
-        let new = Store::open(&dir, self.cache_bytes)?;
-        let (reply, swapped) = oneshot::channel();
-        let swap = Message::Swap(Swap { store: new, began, copied, reply });
-        if self.idle.lock().is_some() || self.queue.blocking_send(swap).is_err() {
+    /// When there is no room for a second copy of what is written anew, a disk fails, a record is damaged,
+    /// or the log is closed; the log goes on as it was.
+    pub fn compact(&self, pause: impl FnMut() -> bool) -> Result<Compacted, CompactError> {
+        if self.idle.lock().is_some() {
             return Err(CompactError::Closed);
         }
-        swapped.blocking_recv().unwrap_or(Err(CompactError::Closed))?;
-        drop(old);
-        // Those who are reading in it may go on: the disk has its room back when the last has ended.
-        remove_dir(&dir)?;
+        let before = self.disk_bytes().map_err(CompactError::Disk)?;
+        self.sealer.seal(pause)?;
         let after = self.disk_bytes().map_err(CompactError::Disk)?;
         Ok(Compacted { before, after })
     }
@@ -425,25 +426,31 @@ impl Log for SledLog {
             return;
         };
         let committer = Committer {
-            store: Arc::clone(&self.store),
+            layers: Arc::clone(&self.layers),
             shared: Arc::clone(&self.shared),
             clock,
             tip,
             heads,
             follower,
-            last_erasure: Offset::ZERO,
         };
-        let thread = std::thread::Builder::new().name("log-committer".to_owned());
-        match thread.spawn(move || committer.run(queue)) {
-            Ok(handle) => *self.committer.lock() = Some(handle),
+        let spawn = |name: &str, work: Box<dyn FnOnce() + Send>| {
+            std::thread::Builder::new().name(name.to_owned()).spawn(work)
+        };
+        let mut threads = self.threads.lock();
+        match spawn("log-committer", Box::new(move || committer.run(queue))) {
+            Ok(handle) => threads.push(handle),
             Err(error) => {
                 self.shared.fail(&format!("the committer's thread could not be started: {error}"));
             }
         }
-        let (shared, dir) = (Arc::clone(&self.shared), log_dir(&self.data_dir));
-        let thread = std::thread::Builder::new().name("log-tip".to_owned());
-        match thread.spawn(move || note_tip(&shared, &dir)) {
-            Ok(handle) => *self.noter.lock() = Some(handle),
+        let (sealer, records) = (Arc::clone(&self.sealer), self.seal_records);
+        match spawn("log-sealer", Box::new(move || sealer.run(records, SEAL_BYTES))) {
+            Ok(handle) => threads.push(handle),
+            Err(error) => tracing::error!(%error, "old records are not sealed"),
+        }
+        let (shared, dir) = (Arc::clone(&self.shared), self.log_dir.clone());
+        match spawn("log-tip", Box::new(move || note_tip(&shared, &dir))) {
+            Ok(handle) => threads.push(handle),
             Err(error) => tracing::error!(%error, "how far the log has come is not noted"),
         }
     }
@@ -453,17 +460,13 @@ impl Log for SledLog {
         // A full queue needs no wake-up: the committer looks at `closing` after each group.
         let _ = self.queue.try_send(Message::Close);
         drop(self.idle.lock().take());
-        if let Some(handle) = self.committer.lock().take()
-            && handle.join().is_err()
-        {
-            self.shared.fail("the committer's thread panicked");
-        }
-        // After the committer: the last note is of the last record.
-        self.shared.ended.store(true, Ordering::SeqCst);
-        if let Some(handle) = self.noter.lock().take() {
-            handle.thread().unpark();
-            if handle.join().is_err() {
-                tracing::error!("noting how far the log has come panicked");
+        for thread in self.threads.lock().drain(..) {
+            let name = thread.thread().name().unwrap_or_default().to_owned();
+            // The note of the last record comes after the committer.
+            self.shared.ended.store(name == "log-tip", Ordering::SeqCst);
+            thread.thread().unpark();
+            if thread.join().is_err() {
+                self.shared.fail(&format!("the thread {name} panicked"));
             }
         }
     }
@@ -493,17 +496,16 @@ fn note_tip(shared: &Shared, dir: &Path) {
 const NOTE_EVERY: Duration = Duration::from_secs(1);
 
 /// Checks that the log still holds what was durable when its end was last noted.
-fn check_noted(store: &Store, tip: &Tip) -> Result<(), OpenError> {
-    let failed = |source| OpenError::Io { path: tip_file::path(&store.dir), source };
-    let Some(known) = tip_file::read(&store.dir).map_err(failed)? else { return Ok(()) };
-    let unusable =
-        |error: StoreError| OpenError::Store { path: store.dir.clone(), reason: error.0 };
-    let frame = store.get(known.offset).map_err(unusable)?;
+fn check_noted(layers: &Layers, dir: &Path, tip: &Tip) -> Result<(), OpenError> {
+    let failed = |source| OpenError::Io { path: tip_file::path(dir), source };
+    let Some(known) = tip_file::read(dir).map_err(failed)? else { return Ok(()) };
+    let unusable = |error: StoreError| OpenError::Store { path: dir.to_owned(), reason: error.0 };
+    let frame = layers.get(known.offset).map_err(unusable)?;
     let record = frame.and_then(|frame| Frame::decode(&frame).ok()).map(|frame| frame.record);
     if known.offset == Offset::ZERO || record.is_some_and(|record| record.chain == known.chain) {
         return Ok(());
     }
-    let note = tip_file::path(&store.dir);
+    let note = tip_file::path(dir);
     Err(OpenError::Lost { found: tip.offset, known: known.offset, note })
 }
 
@@ -515,14 +517,12 @@ impl Drop for SledLog {
 
 /// The one thread that writes.
 struct Committer {
-    store: Current,
+    layers: Current,
     shared: Arc<Shared>,
     clock: Clock,
     tip: Tip,
     heads: StreamHeads,
     follower: Follower,
-    /// The last record that erased something since the log was started.
-    last_erasure: Offset,
 }
 
 /// The records of a group, on their way to the disk.
@@ -556,47 +556,15 @@ impl Committer {
     ) {
         let swap = gather(message, queue, requests);
         self.commit(requests);
-        if let Some(Swap { store, began, copied, reply }) = swap {
-            // What was copied before it was erased is whole in the copy.
-            let swapped = if self.last_erasure > began {
-                Err(CompactError::GivenUp)
-            } else {
-                self.swap(store, copied)
-            };
-            let _ = reply.send(swapped);
+        if let Some(Swap { number, store, reply }) = swap {
+            // After a failure nothing may look as if it were sealed or durable.
+            let goes_on = self.shared.failure.borrow().is_none();
+            if goes_on {
+                let mut layers = self.layers.write();
+                *layers = Arc::new(layers.with_tail(number, store, self.tip.offset));
+            }
+            let _ = reply.send(goes_on);
         }
-    }
-
-    /// Goes on in `new`, once it holds everything.
-    fn swap(&mut self, mut new: Store, mut copied: Offset) -> Result<(), CompactError> {
-        self.may_write().map_err(|error| CompactError::Store(error.to_string()))?;
-        let old = Arc::clone(&self.store.read());
-        while copied < self.tip.offset {
-            copied = new.copy_from(&old, copied, self.tip.offset)?;
-        }
-        new.note_compacted(self.tip.offset)?;
-        if !matches!(new.get(self.tip.offset)?.map(|frame| Frame::decode(&frame)),
-            Some(Ok(frame)) if frame.record.chain == self.tip.chain)
-        {
-            return Err(CompactError::Store("the copy is not the log".to_owned()));
-        }
-        let noted = Noted { offset: self.tip.offset, chain: self.tip.chain };
-        let (dir, place) = (new.dir.clone(), old.dir.clone());
-        TipFile::open(&dir).and_then(|file| file.write(noted)).map_err(CompactError::Disk)?;
-        File::open(&dir).and_then(|dir| dir.sync_all()).map_err(CompactError::Disk)?;
-        let exchange = rustix::fs::RenameFlags::EXCHANGE;
-        let cwd = rustix::fs::CWD;
-        rustix::fs::renameat_with(cwd, &dir, cwd, &place, exchange)
-            .map_err(|error| CompactError::Disk(error.into()))?;
-        // From here on nothing may be acknowledged that is in the other directory alone.
-        let parent = place.parent().unwrap_or(&place);
-        if let Err(error) = File::open(parent).and_then(|parent| parent.sync_all()) {
-            self.shared.fail(&format!("the compacted log could not be put in place: {error}"));
-            return Err(CompactError::Disk(error));
-        }
-        new.dir = place;
-        *self.store.write() = Arc::new(new);
-        Ok(())
     }
 
     /// Commits one group and answers all of it.
@@ -634,7 +602,10 @@ impl Committer {
             return Err(AppendError::Failed(reason));
         }
         let reserve = self.shared.min_free_bytes.load(Ordering::Relaxed);
-        let dir = self.store.read().dir.clone();
+        let dir = match self.layers.read().tail() {
+            Ok(tail) => tail.dir.clone(),
+            Err(error) => return Err(AppendError::Full(error.0)),
+        };
         let free = free_bytes(&dir)
             .map_err(|error| AppendError::Full(format!("free space is unknown: {error}")))?;
         if free < reserve {
@@ -666,16 +637,12 @@ impl Committer {
                     .map_err(|error| AppendError::TooLarge(error.to_string()))?,
             );
         }
-        let (store, durable) = (Arc::clone(&self.store.read()), *self.shared.durable.borrow());
-        let get = |offset: Offset| match store.get(offset)? {
+        let (layers, durable) = (Arc::clone(&self.layers.read()), *self.shared.durable.borrow());
+        let get = |offset: Offset| match layers.get(offset)? {
             Some(frame) if offset <= durable => decode(offset, &frame).map(Some),
             _ => Ok(None),
         };
-        let left = erased_by(accepted.iter().map(|(record, _)| record), get)?;
-        if !left.is_empty() {
-            self.last_erasure = tip.offset;
-        }
-        for left in left {
+        for left in erased_by(accepted.iter().map(|(record, _)| record), get)? {
             let frame = codec::encode_frame(&left)
                 .map_err(|error| AppendError::Erase(error.to_string()))?;
             group.writes.insert(&key(left.offset()), frame);
@@ -694,8 +661,9 @@ impl Committer {
         if group.records.is_empty() {
             return Ok(());
         }
-        let store = Arc::clone(&self.store.read());
-        store.write(group.writes).map_err(|error| self.shared.fail(&error.0))?;
+        let layers = Arc::clone(&self.layers.read());
+        let written = layers.tail().and_then(|tail| tail.write(group.writes));
+        written.map_err(|error| self.shared.fail(&error.0))?;
         *self.shared.tip.lock() = Noted { offset: self.tip.offset, chain: self.tip.chain };
         self.shared.durable.send_replace(self.tip.offset);
         catch_unwind(AssertUnwindSafe(|| (self.follower)(&group.records))).map_err(|panic| {
@@ -708,7 +676,7 @@ impl Committer {
     }
 }
 
-/// Takes what is queued behind `message`, up to the size of a group or to a change of the store.
+/// Takes what is queued behind `message`, up to the size of a group or to a change of the database.
 fn gather(
     message: Message,
     queue: &mut mpsc::Receiver<Message>,
@@ -738,24 +706,28 @@ fn gather(
 }
 
 /// Drops a last batch that is not whole, verifies the last records, and gives the log's end.
-fn recover(store: &Store, verify_tail: u64) -> Result<Tip, OpenError> {
-    let unusable =
-        |error: StoreError| OpenError::Store { path: store.dir.clone(), reason: error.0 };
+fn recover(layers: &Layers, dir: &Path, verify_tail: u64) -> Result<Tip, OpenError> {
+    let unusable = |error: StoreError| OpenError::Store { path: dir.to_owned(), reason: error.0 };
     let damaged = |offset, fault| OpenError::Damaged(VerifyError { offset, fault });
     let load = |offset| -> Result<Record, OpenError> {
-        let frame = store.get(offset).map_err(unusable)?;
+        let frame = layers.get(offset).map_err(unusable)?;
         let frame = frame.ok_or_else(|| damaged(offset, Fault::Missing))?;
         Frame::decode(&frame)
             .map(|frame| frame.record)
             .map_err(|error| damaged(offset, Fault::Damaged(error)))
     };
 
-    let Some(end) = store.last().map_err(unusable)? else { return Ok(Tip::default()) };
+    let Some(end) = layers.last().map_err(unusable)? else { return Ok(Tip::default()) };
     if end == Offset::ZERO {
         return Err(damaged(end, Fault::OutOfOrder { found: end }));
     }
     let mut last = end;
-    if load(end)?.header.batch_remaining != 0 {
+    let unfinished = load(end)?.header.batch_remaining;
+    if unfinished != 0 && end <= layers.before_tail {
+        // Only what was written last can be interrupted.
+        return Err(damaged(end.next(), Fault::Unfinished(unfinished)));
+    }
+    if unfinished != 0 {
         while last > Offset::ZERO && load(last)?.header.batch_remaining != 0 {
             last = last.prev();
         }
@@ -768,7 +740,7 @@ fn recover(store: &Store, verify_tail: u64) -> Result<Tip, OpenError> {
         for offset in last.get() + 1..=end.get() {
             torn.remove(&key(Offset::new(offset)));
         }
-        store.write(torn).map_err(unusable)?;
+        layers.tail().and_then(|tail| tail.write(torn)).map_err(unusable)?;
     }
     if last == Offset::ZERO {
         return Ok(Tip::default());
@@ -802,8 +774,8 @@ pub struct Compacted {
 /// Why a log was not compacted. It goes on as it was.
 #[derive(Debug, thiserror::Error)]
 pub enum CompactError {
-    /// There is no room for a second copy.
-    #[error("a second copy of the log and the reserve take {needed} bytes, {free} are free")]
+    /// There is no room for what is written anew beside what is there.
+    #[error("what is written anew and the reserve take {needed} bytes, {free} are free")]
     Room {
         /// The bytes that must be free.
         needed: u64,
@@ -819,8 +791,8 @@ pub enum CompactError {
     /// The disk failed.
     #[error(transparent)]
     Disk(io::Error),
-    /// It was given up, or something was erased while it went on.
-    #[error("it was given up; the next one will do")]
+    /// It was given up.
+    #[error("it was given up")]
     GivenUp,
     /// The log takes no writes: it is not started, or closed.
     #[error("the log takes no writes")]
@@ -833,11 +805,6 @@ impl From<StoreError> for CompactError {
     }
 }
 
-/// Where a compaction makes the new log, and leaves the old one until it is removed.
-fn compacting_dir(data_dir: &Path) -> PathBuf {
-    data_dir.join("log.compacting")
-}
-
 fn remove_dir(path: &Path) -> Result<(), OpenError> {
     match std::fs::remove_dir_all(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -845,6 +812,18 @@ fn remove_dir(path: &Path) -> Result<(), OpenError> {
         }
         _ => Ok(()),
     }
+}
+
+/// Whether a log's directory holds no record. What cannot be read may still be worth something to
+/// somebody, and counts for one.
+pub(crate) fn is_empty(log_dir: &Path) -> bool {
+    let last = |number| {
+        let store = Store::open(&layers::tail_dir(log_dir, number), DEFAULT_CACHE_BYTES);
+        store.map(|store| store.last())
+    };
+    let tails = layers::tails(log_dir).unwrap_or_else(|_| vec![u64::MAX]);
+    layers::volumes(log_dir).is_ok_and(|volumes| volumes.is_empty())
+        && tails.into_iter().all(|number| matches!(last(number), Ok(Ok(None))))
 }
 
 /// The directory of the log in a data directory.
@@ -934,9 +913,6 @@ const TREE: &str = "records";
 const ABOUT: &str = "about";
 const COMPACTED: &str = "compacted";
 
-/// A copy is made durable in pieces of about this many bytes.
-const COPY_BYTES: usize = 1024 * 1024;
-
 /// sled's own threads can hold its lock for a moment after its last handle in this process was
 /// dropped. Nobody else can have it: ours is taken first.
 const LOCK_RETRIES: u32 = 100;
@@ -984,24 +960,6 @@ impl Store {
         self.sync()
     }
 
-    /// Copies a piece of the frames after `copied` up to `to` from another store, as they stand, and
-    /// gives the last that was. Durable when it returns.
-    fn copy_from(&self, other: &Self, copied: Offset, to: Offset) -> Result<Offset, StoreError> {
-        let (mut writes, mut bytes, mut last) = (sled::Batch::default(), 0, copied);
-        let mut frames = other.records.range(key(copied.next())..=key(to));
-        while bytes < COPY_BYTES && last < to {
-            let next = fenced("reading", || frames.next().transpose())?;
-            let (found, frame) = next
-                .filter(|(found, _)| *found == key(last.next()))
-                .ok_or_else(|| StoreError(format!("record {} is missing", last.next())))?;
-            bytes += frame.len();
-            writes.insert(found, frame);
-            last = last.next();
-        }
-        self.write(writes)?;
-        Ok(last)
-    }
-
     fn compacted(&self) -> Result<Offset, StoreError> {
         let value = fenced("reading", || self.about.get(COMPACTED))?;
         let value = value.and_then(|value| <[u8; 8]>::try_from(&*value).ok());
@@ -1026,34 +984,31 @@ impl Store {
         Ok(value.map(|value| Bytes::copy_from_slice(&value)))
     }
 
-    /// The records from `from` to `to`, at most `limit`.
-    fn read(&self, from: Offset, to: Offset, limit: usize) -> Result<Vec<Record>, ReadError> {
-        if from > to {
-            return Ok(Vec::new());
-        }
-        let expected = usize::try_from(to.get() - from.get()).unwrap_or(limit).saturating_add(1);
-        let mut records = Vec::with_capacity(limit.min(expected));
-        let mut values = self.records.range(key(from)..=key(to));
-        let mut offset = from;
-        while records.len() < limit && offset <= to {
-            let (found, frame) = fenced("reading", || values.next().transpose())?
-                .ok_or(ReadError::Missing(offset))?;
-            if *found != key(offset) {
-                return Err(ReadError::Missing(offset));
-            }
-            records.push(decode(offset, &Bytes::copy_from_slice(&frame))?);
-            offset = offset.next();
-        }
-        Ok(records)
+    /// The offsets up to `last` that are here.
+    fn offsets_to(&self, last: Offset) -> impl Iterator<Item = Result<Offset, StoreError>> {
+        let mut keys = self.records.range(..=key(last)).keys();
+        std::iter::from_fn(move || fenced("reading", || keys.next().transpose()).transpose())
+            .map(|key| offset(&key?))
+    }
+
+    /// The bytes that it takes on the disk.
+    fn disk_bytes(&self) -> io::Result<u64> {
+        use std::os::unix::fs::MetadataExt as _;
+        // Blocks that were given back count for nothing.
+        Ok(self.data.metadata()?.blocks() * 512)
     }
 
     /// The offset of the last record.
     pub(crate) fn last(&self) -> Result<Option<Offset>, StoreError> {
         let Some((key, _)) = fenced("reading", || self.records.last())? else { return Ok(None) };
-        let key = <[u8; 8]>::try_from(&*key)
-            .map_err(|_| StoreError(format!("a key of {} bytes is in the tree", key.len())))?;
-        Ok(Some(Offset::new(u64::from_be_bytes(key))))
+        offset(&key).map(Some)
     }
+}
+
+fn offset(key: &[u8]) -> Result<Offset, StoreError> {
+    let key = <[u8; 8]>::try_from(key)
+        .map_err(|_| StoreError(format!("a key of {} bytes is in the tree", key.len())))?;
+    Ok(Offset::new(u64::from_be_bytes(key)))
 }
 
 pub(crate) const fn key(offset: Offset) -> [u8; 8] {
@@ -1109,9 +1064,16 @@ mod tests {
         log
     }
 
+    fn newest_tail(dir: &tempfile::TempDir) -> PathBuf {
+        let log_dir = log_dir(dir.path());
+        let newest = layers::tails(&log_dir).unwrap()[0];
+        layers::tail_dir(&log_dir, newest)
+    }
+
     /// Changes the stored frames behind the log's back.
     fn tamper(dir: &tempfile::TempDir, change: impl FnOnce(&Store)) {
-        let store = Store::open(&log_dir(dir.path()), DEFAULT_CACHE_BYTES).unwrap();
+        let store = newest_tail(dir);
+        let store = Store::open(&store, DEFAULT_CACHE_BYTES).unwrap();
         change(&store);
         store.sync().unwrap();
     }
@@ -1283,7 +1245,7 @@ mod tests {
         let mut store = Store::open(&log_dir(dir.path()), DEFAULT_CACHE_BYTES).unwrap();
         // The kernel refuses to sync this one.
         store.data = File::open("/dev/null").unwrap();
-        let log = SledLog::with_store(store, Tip::default(), lock, settings);
+        let log = SledLog::with_layers(Layers::of(store), Tip::default(), lock, settings);
         log.start(StreamHeads::new(), Box::new(|_| panic!("shown, though not durable")));
         for _ in 0..3 {
             assert!(matches!(log.append(batch("a", 1)).await, Err(AppendError::Failed(_))));
@@ -1307,18 +1269,20 @@ mod tests {
         assert_eq!(log.read(Offset::new(1), 10).unwrap().len(), 1);
     }
 
-    /// The files below `dir` that hold `text`.
+    /// The files below `dir` that hold `text`, those that are compressed included.
     fn files_with(dir: &Path, text: &str) -> Vec<PathBuf> {
         let mut found = Vec::new();
         for entry in std::fs::read_dir(dir).unwrap() {
             let path = entry.unwrap().path();
             if path.is_dir() {
                 found.extend(files_with(&path, text));
-            } else if std::fs::read(&path)
-                .unwrap()
-                .windows(text.len())
-                .any(|window| window == text.as_bytes())
-            {
+                continue;
+            }
+            let mut bytes = std::fs::read(&path).unwrap();
+            if path.extension().is_some_and(|extension| extension == "lcvol") {
+                bytes = zstd::stream::decode_all(&*bytes).unwrap();
+            }
+            if bytes.windows(text.len()).any(|window| window == text.as_bytes()) {
                 found.push(path);
             }
         }
@@ -1354,7 +1318,6 @@ mod tests {
             assert_eq!(files_with(dir.path(), text), Vec::<PathBuf>::new(), "{text}");
         }
         assert!(!files_with(dir.path(), "what stays").is_empty());
-        assert!(!compacting_dir(dir.path()).exists());
         log.append(batch("b", 3)).await.unwrap();
         let last = *log.durable().borrow();
         assert_eq!(last, Offset::new(203 + 50 + 3));
@@ -1377,13 +1340,14 @@ mod tests {
         for _ in 0..20 {
             log.append(batch("a", 3)).await.unwrap();
         }
-        let all = log.read(Offset::new(1), 1000).unwrap();
         let compact = |log: &Arc<SledLog>, on: bool| {
             let log = Arc::clone(log);
             tokio::task::spawn_blocking(move || log.compact(|| on))
         };
         let given_up = compact(&log, false).await.unwrap();
         assert!(matches!(given_up, Err(CompactError::GivenUp)), "{given_up:?}");
+        log.append(batch("a", 3)).await.unwrap();
+        let all = log.read(Offset::new(1), 1000).unwrap();
         log.set_min_free_bytes(u64::MAX);
         let no_room = compact(&log, true).await.unwrap();
         assert!(matches!(no_room, Err(CompactError::Room { .. })), "{no_room:?}");
@@ -1393,10 +1357,196 @@ mod tests {
         let closed = compact(&log, true).await.unwrap();
         assert!(matches!(closed, Err(CompactError::Closed)), "{closed:?}");
         drop(log);
-        // What they left is gone at the next start.
-        let log = open(&dir);
-        assert!(!compacting_dir(dir.path()).exists());
+        // The next start takes up what was begun.
+        let log = Arc::new(open(&dir));
         assert_eq!(log.read(Offset::new(1), 1000).unwrap(), all);
+        compact(&log, true).await.unwrap().unwrap();
+        assert_eq!(sealed(&log), 63);
+        assert_eq!(log.read(Offset::new(1), 1000).unwrap(), all);
+    }
+
+    fn sealed(log: &SledLog) -> u64 {
+        log.current().sealed().get()
+    }
+
+    fn small_volumes(dir: &tempfile::TempDir) -> SledOptions {
+        SledOptions { volume_bytes: 20_000, seal_records: 50, ..options(dir) }
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn old_records_are_sealed_by_themselves_and_read_as_before() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = Arc::new(SledLog::open(small_volumes(&dir)).unwrap());
+        start(&*log);
+        for _ in 0..40 {
+            log.append(batch("a", 3)).await.unwrap();
+        }
+        let sealing = Arc::clone(&log);
+        tokio::task::spawn_blocking(move || {
+            while sealed(&sealing) < 120 {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        })
+        .await
+        .unwrap();
+        // What was sealed and what was not read as one.
+        for _ in 0..10 {
+            log.append(batch("b", 2)).await.unwrap();
+        }
+        let all = log.read(Offset::new(1), 1000).unwrap();
+        assert_eq!(all.len(), 140);
+        for record in &all {
+            assert_eq!(log.get(record.offset()).unwrap().as_ref(), Some(record));
+        }
+        assert_eq!(log.read(Offset::new(100), 30).unwrap(), all[99..129]);
+        assert!(log.current().volumes.len() > 1, "more than one volume");
+        drop(log);
+        let log = open(&dir);
+        assert_eq!(log.read(Offset::new(1), 1000).unwrap(), all);
+        assert_eq!(log.append(batch("a", 1)).await.unwrap().last, Offset::new(141));
+        assert_eq!(verify(&log, |_| ()).unwrap().records, 141);
+    }
+
+    /// Whatever was sealed when, an erasure takes it.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn what_is_erased_from_volumes_leaves_them_with_the_next_compaction() {
+        const SECRET: &str = "the-eagle-has-landed";
+        let dir = tempfile::tempdir().unwrap();
+        let log = Arc::new(SledLog::open(small_volumes(&dir)).unwrap());
+        start(&*log);
+        let compact = || {
+            let log = Arc::clone(&log);
+            tokio::task::spawn_blocking(move || log.compact(|| true).unwrap())
+        };
+        for number in 0..120 {
+            let text = if number % 40 == 7 { SECRET } else { "what stays" };
+            log.append(one(event(text))).await.unwrap();
+        }
+        compact().await.unwrap();
+        assert!(log.current().volumes.len() > 2);
+        let ids = || log.current().volumes.iter().map(|volume| volume.id).collect::<Vec<_>>();
+        let before = ids();
+        log.append(one(event(SECRET))).await.unwrap();
+        assert!(!files_with(dir.path(), SECRET).is_empty());
+        for offset in [8, 121] {
+            log.append(one(erasure(&*log, &[offset], &[]))).await.unwrap();
+            let left = log.get(Offset::new(offset)).unwrap().unwrap();
+            assert!(matches!(left.payload, crate::record::Payload::Reduced(_)), "{offset}");
+        }
+        let all = log.read(Offset::new(1), 1000).unwrap();
+        compact().await.unwrap();
+        // Only what held them was written anew. The others are still there.
+        assert!(!files_with(dir.path(), SECRET).is_empty());
+        assert!(ids().iter().any(|id| before.contains(id)), "{before:?} {:?}", ids());
+        assert_eq!(log.read(Offset::new(1), 1000).unwrap(), all);
+        log.append(one(erasure(&*log, &[48, 88], &[]))).await.unwrap();
+        let all = log.read(Offset::new(1), 1000).unwrap();
+        compact().await.unwrap();
+        assert_eq!(files_with(dir.path(), SECRET), Vec::<PathBuf>::new());
+        assert_eq!(log.read(Offset::new(1), 1000).unwrap(), all);
+        verify(&*log, |_| ()).unwrap();
+        drop(log);
+        assert_eq!(open(&dir).read(Offset::new(1), 1000).unwrap(), all);
+    }
+
+    /// As after a kill between any two steps: the older database is there, and some of the volumes.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_sealing_that_was_cut_off_is_taken_up_by_the_next_start() {
+        const SECRET: &str = "the-eagle-has-landed";
+        let dir = tempfile::tempdir().unwrap();
+        let patient = || SledOptions { seal_records: u64::MAX, ..small_volumes(&dir) };
+        let mut all = Vec::new();
+        for round in 0..6 {
+            let log = Arc::new(SledLog::open(patient()).unwrap());
+            start(&*log);
+            for number in 0..60 {
+                let text = if number == round { SECRET } else { "what stays" };
+                log.append(one(event(text))).await.unwrap();
+            }
+            let erased: Vec<u64> = (0..=round).map(|past| past * 61 + past + 1).collect();
+            log.append(one(erasure(&*log, &erased[..], &[]))).await.unwrap();
+            all = log.read(Offset::new(1), 1000).unwrap();
+            let cut_off = Arc::clone(&log);
+            tokio::task::spawn_blocking(move || {
+                let mut pieces = 0;
+                let _ = cut_off.sealer.seal(|| {
+                    pieces += 1;
+                    pieces < round
+                });
+            })
+            .await
+            .unwrap();
+            assert_eq!(log.read(Offset::new(1), 1000).unwrap(), all, "round {round}");
+            verify(&*log, |_| ()).unwrap();
+        }
+        let log = open(&dir);
+        assert_eq!(log.read(Offset::new(1), 1000).unwrap(), all);
+        let log = Arc::new(log);
+        let compacting = Arc::clone(&log);
+        tokio::task::spawn_blocking(move || compacting.compact(|| true)).await.unwrap().unwrap();
+        assert_eq!(files_with(dir.path(), SECRET), Vec::<PathBuf>::new());
+        assert_eq!(layers::tails(&log_dir(dir.path())).unwrap().len(), 1);
+        assert_eq!(log.read(Offset::new(1), 1000).unwrap(), all);
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_damaged_volume_is_named_and_a_damaged_record_is_not_sealed() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = Arc::new(SledLog::open(small_volumes(&dir)).unwrap());
+        start(&*log);
+        for number in 0..150 {
+            log.append(one(event(&format!("text {number}")))).await.unwrap();
+        }
+        let compacting = Arc::clone(&log);
+        tokio::task::spawn_blocking(move || compacting.compact(|| true)).await.unwrap().unwrap();
+        drop(log);
+        let volumes = layers::volumes_dir(&log_dir(dir.path()));
+        let mut paths: Vec<_> =
+            std::fs::read_dir(&volumes).unwrap().map(|entry| entry.unwrap().path()).collect();
+        paths.sort();
+        let good = std::fs::read(&paths[1]).unwrap();
+        // In a block: the log opens, and verify finds it.
+        let mut bad = good.clone();
+        bad[100] ^= 1;
+        std::fs::write(&paths[1], &bad).unwrap();
+        let later = SledOptions { verify_tail: 1, ..options(&dir) };
+        let log = SledLog::open(later.clone()).unwrap();
+        let found = verify(&log, |_| ()).unwrap_err();
+        let first = log.current().volumes[1].first;
+        assert_eq!(found.offset, first);
+        assert!(matches!(found.fault, Fault::Storage(ref why) if why.contains("volume")));
+        drop(log);
+        // In the index, or gone: it does not.
+        let mut bad = good.clone();
+        let end = bad.len() - 60;
+        bad[end] ^= 1;
+        for damage in [Some(bad), None] {
+            match damage {
+                Some(bad) => std::fs::write(&paths[1], bad).unwrap(),
+                None => std::fs::remove_file(&paths[1]).unwrap(),
+            }
+            let error = SledLog::open(options(&dir)).unwrap_err();
+            assert!(matches!(error, OpenError::Store { .. }), "{error}");
+        }
+        std::fs::write(&paths[1], good).unwrap();
+        // A record of the newest database that is not what it was is not made to look sound.
+        let log = open(&dir);
+        for _ in 0..5 {
+            log.append(batch("a", 1)).await.unwrap();
+        }
+        drop(log);
+        tamper(&dir, |store| {
+            let good = store.get(Offset::new(152)).unwrap().unwrap();
+            put(store, 152, &frame_of_another_chain(&good));
+        });
+        std::fs::remove_file(tip_file::path(&log_dir(dir.path()))).unwrap();
+        let log = Arc::new(SledLog::open(later).unwrap());
+        start(&*log);
+        let compacting = Arc::clone(&log);
+        let refused =
+            tokio::task::spawn_blocking(move || compacting.compact(|| true)).await.unwrap();
+        assert!(matches!(refused, Err(CompactError::Store(ref why)) if why.contains("152")));
+        assert_eq!(verify(&*log, |_| ()).unwrap_err().offset, Offset::new(152));
     }
 
     #[tokio::test]
@@ -1428,7 +1578,7 @@ mod tests {
         }
         assert_eq!(log.read(Offset::new(1), usize::MAX).unwrap().len(), 120);
         log.close();
-        let blobs = std::fs::read_dir(log_dir(dir.path()).join("blobs")).unwrap();
+        let blobs = std::fs::read_dir(newest_tail(&dir).join("blobs")).unwrap();
         assert_eq!(blobs.count(), 0);
     }
 }

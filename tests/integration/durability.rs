@@ -95,7 +95,7 @@ impl Trace {
                         {
                             trace.syncs.push(begin..=at);
                         }
-                    } else if !call.contains("/log/db>") {
+                    } else if !on_log(call) {
                         // Another file's.
                     } else if call.ends_with("<unfinished ...>") {
                         unfinished.insert(thread, at);
@@ -149,15 +149,20 @@ fn on_socket(call: &str) -> bool {
     kind.starts_with("<socket:") || kind.starts_with("<TCP")
 }
 
+/// Whether the call is on the database that takes the log's writes.
+fn on_log(call: &str) -> bool {
+    call.contains("/log/tails/") && call.contains("/db>")
+}
+
 /// Real lines of strace 6.1, shortened.
 const TRACED: &str = r#"100 recvfrom(9<socket:[71]>, "PUT /_matrix/client/v3/rooms/!r/send/m.room.message/one HTTP/1.1\r\n", 8192, 0, NULL, NULL) = 300
 101 recvfrom(10<socket:[72]>,  <unfinished ...>
-102 fdatasync(7</data/log/db> <unfinished ...>
+102 fdatasync(7</data/log/tails/000001/db> <unfinished ...>
 101 <... recvfrom resumed>"PUT /_matrix/client/v3/rooms/!r/send/m.room.message/two HTTP/1.1\r\n", 8192, 0, NULL, NULL) = 300
 102 <... fdatasync resumed>)            = 0
 100 sendto(9<socket:[71]>, "HTTP/1.1 200 OK\r\n\r\n{\"event_id\":\"$aaa\"}", 60, MSG_NOSIGNAL, NULL, 0) = 60
 101 sendto(10<socket:[72]>, "HTTP/1.1 200 OK\r\n\r\n{\"event_id\":\"$bbb\"}", 60, MSG_NOSIGNAL, NULL, 0 <unfinished ...>
-102 fdatasync(7</data/log/db>)          = 0
+102 fdatasync(7</data/log/tails/000001/db>)          = 0
 101 <... sendto resumed>)               = 60
 "#;
 
@@ -172,7 +177,7 @@ fn a_sync_that_began_before_the_request_arrived_does_not_count() {
 
 #[test]
 fn a_sync_of_another_file_or_a_failed_one_does_not_count() {
-    let other = TRACED.replace("/data/log/db", "/data/archive/0001");
+    let other = TRACED.replace("/data/log/tails/000001/db", "/data/archive/0001");
     assert!(Trace::read(&other).syncs.is_empty());
     let failed =
         TRACED.replace("resumed>)            = 0", "resumed>) = -1 EIO (Input/output error)");

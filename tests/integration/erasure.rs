@@ -26,13 +26,20 @@ fn files_with(dir: &Path, text: &str) -> Vec<PathBuf> {
         let path = entry.path();
         if path.is_dir() {
             found.extend(files_with(&path, text));
-        } else if fs::read(&path)
+        } else if plain(&path)
             .is_ok_and(|bytes| bytes.windows(text.len()).any(|part| part == text.as_bytes()))
         {
             found.push(path);
         }
     }
     found
+}
+
+/// What a file holds, once it is no longer compressed.
+fn plain(path: &Path) -> std::io::Result<Vec<u8>> {
+    let bytes = fs::read(path)?;
+    let compressed = path.extension().is_some_and(|extension| extension == "lcvol");
+    if compressed { zstd::stream::decode_all(&*bytes) } else { Ok(bytes) }
 }
 
 async fn wait_until_gone(server: &TestServer, text: &str) {

@@ -100,7 +100,7 @@ pub fn restore_from_archive(archive_dir: &Path, data_dir: &Path) -> Result<Resto
     let target = sled_log::log_dir(data_dir);
     if target.exists() {
         // A server that was refused beside this archive has left a log without a record.
-        if holds_records(&target)? {
+        if !sled_log::is_empty(&target) {
             return Err(RestoreError::NotEmpty(target));
         }
         std::fs::remove_dir_all(&target).map_err(|error| failed(&target, error))?;
@@ -118,16 +118,6 @@ pub fn restore_from_archive(archive_dir: &Path, data_dir: &Path) -> Result<Resto
     std::fs::rename(&partial, &target).map_err(|error| failed(&target, error))?;
     File::open(data_dir).and_then(|dir| dir.sync_all()).map_err(|error| failed(data_dir, error))?;
     Ok(restored)
-}
-
-/// Whether a log directory holds anything that a restore would destroy.
-fn holds_records(dir: &Path) -> Result<bool, RestoreError> {
-    let failed = |source| RestoreError::Io { path: dir.to_owned(), source };
-    if std::fs::read_dir(dir).map_err(failed)?.next().is_none() {
-        return Ok(false);
-    }
-    // What cannot be opened may still be worth something to somebody.
-    Ok(!matches!(Store::open(dir, DEFAULT_CACHE_BYTES).map(|store| store.last()), Ok(Ok(None))))
 }
 
 fn copy_into(store: &Store, archive: &ArchiveReader) -> Result<Restored, RestoreError> {

@@ -1,0 +1,391 @@
+//! What the log is kept in, as one: the databases that take writes, and the volumes.
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use bytes::Bytes;
+use quick_cache::{Weighter, sync::Cache};
+
+use super::{OpenError, ReadError, Store, StoreError, decode, fenced, key, remove_dir};
+use crate::{
+    log::volume::{self, Block, Volume},
+    record::{CHAIN_START, Offset, Record},
+};
+
+/// How many bytes of blocks are kept in memory: what is read again soon, by those who page back.
+const BLOCK_CACHE_BYTES: u64 = 16 * 1024 * 1024;
+
+/// The directory of the volumes in that of the log.
+pub(super) fn volumes_dir(log_dir: &Path) -> PathBuf {
+    log_dir.join("volumes")
+}
+
+/// The directory of the databases in that of the log.
+fn tails_dir(log_dir: &Path) -> PathBuf {
+    log_dir.join("tails")
+}
+
+/// The directory of a database. A log that was restored has one, number 0, in its own directory.
+pub(super) fn tail_dir(log_dir: &Path, number: u64) -> PathBuf {
+    if number == 0 { log_dir.to_owned() } else { tails_dir(log_dir).join(format!("{number:06}")) }
+}
+
+/// The numbers of the databases that there are, the newest first.
+pub(super) fn tails(log_dir: &Path) -> Result<Vec<u64>, OpenError> {
+    let dir = tails_dir(log_dir);
+    let failed = |source| OpenError::Io { path: dir.clone(), source };
+    let mut numbers = Vec::new();
+    match std::fs::read_dir(&dir) {
+        Ok(entries) => {
+            for entry in entries {
+                let path = entry.map_err(failed)?.path();
+                let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+                match name.parse() {
+                    Ok(number) => numbers.push(number),
+                    // One that was being made.
+                    Err(_) => remove_dir(&path)?,
+                }
+            }
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(failed(error)),
+    }
+    if log_dir.join("db").exists() {
+        numbers.push(0);
+    }
+    numbers.sort_unstable_by(|a, b| b.cmp(a));
+    Ok(numbers)
+}
+
+/// Removes a database that nobody writes to any more.
+pub(super) fn remove_tail(log_dir: &Path, number: u64) -> Result<(), OpenError> {
+    if number != 0 {
+        return remove_dir(&tail_dir(log_dir, number));
+    }
+    let failed = |source| OpenError::Io { path: log_dir.to_owned(), source };
+    // Without this one, the others count for nothing.
+    std::fs::remove_file(log_dir.join("db")).map_err(failed)?;
+    for entry in std::fs::read_dir(log_dir).map_err(failed)? {
+        let path = entry.map_err(failed)?.path();
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        if name == "conf" || name.starts_with("snap.") {
+            std::fs::remove_file(&path).map_err(failed)?;
+        }
+    }
+    remove_dir(&log_dir.join("blobs"))
+}
+
+/// The volumes of a log: one after the other, from the first record on.
+pub(super) fn volumes(log_dir: &Path) -> Result<Vec<Arc<Volume>>, OpenError> {
+    let dir = volumes_dir(log_dir);
+    let unusable = |reason: String| OpenError::Store { path: dir.clone(), reason };
+    let volumes = volume::list(&dir).map_err(|error| unusable(error.to_string()))?;
+    let (mut last, mut chain) = (Offset::ZERO, CHAIN_START);
+    for volume in &volumes {
+        if volume.first != last.next() || volume.before != chain {
+            return Err(unusable(format!(
+                "the volume that begins with record {} does not follow record {last}",
+                volume.first
+            )));
+        }
+        (last, chain) = (volume.last, volume.chain);
+    }
+    Ok(volumes.into_iter().map(Arc::new).collect())
+}
+
+/// All that a log is kept in at one moment.
+pub(super) struct Layers {
+    /// The databases, each with its number, the newest first. Only that one takes writes. What is in one
+    /// stands for what is in those after it and in the volumes: so an erasure takes what is elsewhere.
+    pub(super) stores: Vec<(u64, Arc<Store>)>,
+    pub(super) volumes: Vec<Arc<Volume>>,
+    /// The last record before those that the newest database was begun for.
+    pub(super) before_tail: Offset,
+    blocks: Arc<Blocks>,
+}
+
+type Blocks = Cache<(u64, usize), Arc<Block>, ByBytes>;
+
+#[derive(Clone)]
+struct ByBytes;
+
+impl Weighter<(u64, usize), Arc<Block>> for ByBytes {
+    fn weight(&self, _: &(u64, usize), block: &Arc<Block>) -> u64 {
+        block.weight()
+    }
+}
+
+impl Layers {
+    /// What is in a log's directory; begins its first database if there is none.
+    pub(super) fn open(log_dir: &Path, cache_bytes: u64) -> Result<Self, OpenError> {
+        remove_unfinished(&volumes_dir(log_dir))?;
+        let mut stores = Vec::new();
+        for number in tails(log_dir)? {
+            let store = Store::open(&tail_dir(log_dir, number), cache_bytes)?;
+            stores.push((number, Arc::new(store)));
+        }
+        if stores.is_empty() {
+            stores.push((1, Arc::new(begin_tail(log_dir, 1, cache_bytes, Offset::ZERO)?)));
+        }
+        let mut layers = Self {
+            stores,
+            volumes: volumes(log_dir)?,
+            before_tail: Offset::ZERO,
+            blocks: Arc::new(Cache::with_weighter(512, BLOCK_CACHE_BYTES, ByBytes)),
+        };
+        let unusable =
+            |error: StoreError| OpenError::Store { path: log_dir.to_owned(), reason: error.0 };
+        layers.before_tail = layers.older().last().map_err(unusable)?.unwrap_or_default();
+        Ok(layers)
+    }
+
+    /// One database alone.
+    #[cfg(test)]
+    pub(super) fn of(store: Store) -> Self {
+        Self {
+            stores: vec![(1, Arc::new(store))],
+            volumes: Vec::new(),
+            before_tail: Offset::ZERO,
+            blocks: Arc::new(Cache::with_weighter(16, BLOCK_CACHE_BYTES, ByBytes)),
+        }
+    }
+
+    /// These with a new database in front, which goes on after `last`.
+    pub(super) fn with_tail(&self, number: u64, store: Arc<Store>, last: Offset) -> Self {
+        let mut stores = vec![(number, store)];
+        stores.extend(self.stores.iter().cloned());
+        Self {
+            stores,
+            volumes: self.volumes.clone(),
+            before_tail: last,
+            blocks: Arc::clone(&self.blocks),
+        }
+    }
+
+    /// These with the newest database alone, and other volumes.
+    pub(super) fn with_volumes(&self, volumes: Vec<Arc<Volume>>) -> Self {
+        let stores = self.stores.iter().take(1).cloned().collect();
+        Self { stores, volumes, before_tail: self.before_tail, blocks: Arc::clone(&self.blocks) }
+    }
+
+    /// These without the newest database.
+    pub(super) fn older(&self) -> Self {
+        Self {
+            stores: self.stores.iter().skip(1).cloned().collect(),
+            volumes: self.volumes.clone(),
+            before_tail: Offset::ZERO,
+            blocks: Arc::clone(&self.blocks),
+        }
+    }
+
+    /// The database that takes writes.
+    pub(super) fn tail(&self) -> Result<&Arc<Store>, StoreError> {
+        let newest = self.stores.first().map(|(_, store)| store);
+        newest.ok_or_else(|| StoreError("there is no database".to_owned()))
+    }
+
+    /// The last record in volumes.
+    pub(super) fn sealed(&self) -> Offset {
+        self.volumes.last().map_or(Offset::ZERO, |volume| volume.last)
+    }
+
+    /// The last record there is.
+    pub(super) fn last(&self) -> Result<Option<Offset>, StoreError> {
+        let mut last = Some(self.sealed()).filter(|sealed| *sealed > Offset::ZERO);
+        for (_, store) in &self.stores {
+            last = last.max(store.last()?);
+        }
+        Ok(last)
+    }
+
+    /// The frame of a record.
+    pub(super) fn get(&self, offset: Offset) -> Result<Option<Bytes>, StoreError> {
+        for (_, store) in &self.stores {
+            if let Some(frame) = store.get(offset)? {
+                return Ok(Some(frame));
+            }
+        }
+        self.in_volume(offset)
+    }
+
+    /// The frame of a record as its volume has it, which it may not be any more.
+    pub(super) fn in_volume(&self, offset: Offset) -> Result<Option<Bytes>, StoreError> {
+        let Some(volume) = self.volume_of(offset) else { return Ok(None) };
+        let number = volume.block_of(offset);
+        Ok(self.block(volume, number)?.get(offset))
+    }
+
+    /// Which volume holds a record.
+    pub(super) fn volume_number(&self, offset: Offset) -> Option<usize> {
+        let number = self.volumes.partition_point(|volume| volume.last < offset);
+        self.volumes.get(number).filter(|volume| volume.first <= offset).map(|_| number)
+    }
+
+    fn volume_of(&self, offset: Offset) -> Option<&Arc<Volume>> {
+        self.volume_number(offset).and_then(|number| self.volumes.get(number))
+    }
+
+    fn block(&self, volume: &Volume, number: usize) -> Result<Arc<Block>, StoreError> {
+        let key = (volume.id, number);
+        if let Some(block) = self.blocks.get(&key) {
+            return Ok(block);
+        }
+        let block = Arc::new(volume.block(number)?);
+        self.blocks.insert(key, Arc::clone(&block));
+        Ok(block)
+    }
+
+    /// The frames of the records from `from` to `to`.
+    pub(super) fn frames(&self, from: Offset, to: Offset) -> Frames<'_> {
+        let cursor = |(_, store): &(u64, Arc<Store>)| Cursor {
+            values: store.records.range(key(from)..=key(to)),
+            head: None,
+            ended: false,
+        };
+        let cursors = self.stores.iter().map(cursor).collect();
+        Frames { layers: self, cursors, block: None, next: from, to }
+    }
+
+    /// The records from `from` to `to`, at most `limit`.
+    pub(super) fn read(
+        &self,
+        from: Offset,
+        to: Offset,
+        limit: usize,
+    ) -> Result<Vec<Record>, ReadError> {
+        if from > to {
+            return Ok(Vec::new());
+        }
+        let expected = usize::try_from(to.get() - from.get()).unwrap_or(limit).saturating_add(1);
+        let count = limit.min(expected);
+        let mut records = Vec::with_capacity(count);
+        let (mut frames, mut offset) = (self.frames(from, to), from);
+        while records.len() < count {
+            let frame = frames.next()?.ok_or(ReadError::Missing(offset))?;
+            records.push(decode(offset, &frame)?);
+            offset = offset.next();
+        }
+        Ok(records)
+    }
+
+    /// The offset up to which nothing that was erased is on the disk.
+    pub(super) fn compacted(&self) -> Result<Offset, StoreError> {
+        let (_, newest) =
+            self.stores.first().ok_or_else(|| StoreError("no database".to_owned()))?;
+        newest.compacted()
+    }
+
+    /// The bytes that all of it takes on the disk.
+    pub(super) fn disk_bytes(&self) -> io::Result<u64> {
+        let stores = self.stores.iter().map(|(_, store)| store.disk_bytes());
+        let volumes = self.volumes.iter().map(|v| v.disk_bytes().map_err(io::Error::other));
+        stores.chain(volumes).sum()
+    }
+}
+
+/// Makes a database that is found by the next start, whole or not at all.
+pub(super) fn begin_tail(
+    log_dir: &Path,
+    number: u64,
+    cache_bytes: u64,
+    compacted: Offset,
+) -> Result<Store, OpenError> {
+    let place = tail_dir(log_dir, number);
+    let made = place.with_extension("new");
+    remove_dir(&made)?;
+    super::make_private_dir(&tails_dir(log_dir))?;
+    super::make_private_dir(&made)?;
+    let mut store = Store::open(&made, cache_bytes)?;
+    let unusable = |error: StoreError| OpenError::Store { path: place.clone(), reason: error.0 };
+    store.note_compacted(compacted).map_err(unusable)?;
+    let in_place = || {
+        std::fs::rename(&made, &place)?;
+        place.parent().map_or(Ok(()), |parent| std::fs::File::open(parent)?.sync_all())
+    };
+    in_place().map_err(|source| OpenError::Io { path: place.clone(), source })?;
+    store.dir = place;
+    Ok(store)
+}
+
+fn remove_unfinished(dir: &Path) -> Result<(), OpenError> {
+    let failed = |source| OpenError::Io { path: dir.to_owned(), source };
+    let entries = match std::fs::read_dir(dir) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(failed(error)),
+    };
+    for entry in entries {
+        let path = entry.map_err(failed)?.path();
+        if path.extension().is_some_and(|extension| extension == "new") {
+            std::fs::remove_file(&path).map_err(failed)?;
+        }
+    }
+    Ok(())
+}
+
+/// The frames of a run of records, in order.
+pub(super) struct Frames<'a> {
+    layers: &'a Layers,
+    cursors: Vec<Cursor>,
+    /// The block that was read last, not through the cache: a run is read once.
+    block: Option<(Offset, usize, Block)>,
+    next: Offset,
+    to: Offset,
+}
+
+/// Where a run has come to in one database.
+struct Cursor {
+    values: sled::Iter,
+    head: Option<(Offset, sled::IVec)>,
+    ended: bool,
+}
+
+impl Cursor {
+    /// The frame of the record at `offset`, if it is here. Asked for ever larger ones.
+    fn at(&mut self, offset: Offset) -> Result<Option<Bytes>, StoreError> {
+        while !self.ended && self.head.as_ref().is_none_or(|(head, _)| *head < offset) {
+            let next = fenced("reading", || self.values.next().transpose())?;
+            self.ended = next.is_none();
+            self.head = match next {
+                Some((key, frame)) => Some((super::offset(&key)?, frame)),
+                None => None,
+            };
+        }
+        let found = self.head.as_ref().filter(|(head, _)| *head == offset);
+        Ok(found.map(|(_, frame)| Bytes::copy_from_slice(frame)))
+    }
+}
+
+impl Frames<'_> {
+    /// The next frame; `None` at the end, or where a record is missing.
+    pub(super) fn next(&mut self) -> Result<Option<Bytes>, StoreError> {
+        if self.next > self.to {
+            return Ok(None);
+        }
+        let offset = self.next;
+        let mut found = None;
+        for cursor in &mut self.cursors {
+            if found.is_none() {
+                found = cursor.at(offset)?;
+            }
+        }
+        if found.is_none()
+            && let Some(volume) = self.layers.volume_of(offset)
+        {
+            let number = volume.block_of(offset);
+            let block = match self.block.take() {
+                Some((first, at, block)) if (first, at) == (volume.first, number) => block,
+                _ => volume.block(number)?,
+            };
+            found = block.get(offset);
+            self.block = Some((volume.first, number, block));
+        }
+        if found.is_some() {
+            self.next = offset.next();
+        }
+        Ok(found)
+    }
+}

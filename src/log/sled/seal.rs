@@ -1,0 +1,289 @@
+//! Sealing: old records go from the databases into volumes, and what was erased leaves the disk.
+//!
+//! 1. The committer goes on in a new database; the one before takes no more writes.
+//! 2. Volumes are written that hold what is in it: those that it has erased something from are written
+//!    anew, and its own records follow, in the last volume if that is small.
+//! 3. It is removed.
+//!
+//! Every volume is put in its place whole, and holds what can be read without it as well, so that what is
+//! done twice changes nothing: killed at any moment, the next start finds the database still there and
+//! begins again with step 2.
+
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+    sync::{Arc, atomic::Ordering},
+    time::{Duration, Instant},
+};
+
+use tokio::sync::{mpsc, oneshot};
+
+use super::{
+    CompactError, Current, Message, Shared, StoreError, Swap, free_bytes,
+    layers::{self, Layers},
+};
+use crate::{
+    background::{self, Pace},
+    log::{
+        verify::Checker,
+        volume::{Volume, VolumeError, Writer},
+    },
+    record::{CHAIN_START, Chain, Offset, codec::Frame},
+};
+
+/// It may rest after so many bytes.
+const PIECE_BYTES: usize = 1024 * 1024;
+
+/// How often it is looked whether there is enough to seal.
+const TICK: Duration = Duration::from_secs(1);
+
+/// What could not be sealed is tried again after this.
+const RETRY: Duration = Duration::from_secs(60);
+
+/// Seals, one at a time.
+pub(super) struct Sealer {
+    pub(super) layers: Current,
+    pub(super) shared: Arc<Shared>,
+    pub(super) queue: mpsc::Sender<Message>,
+    pub(super) log_dir: PathBuf,
+    pub(super) cache_bytes: u64,
+    /// A volume is ended once its frames come to this.
+    pub(super) volume_bytes: u64,
+    pub(super) turn: parking_lot::Mutex<()>,
+}
+
+impl Sealer {
+    /// Seals whenever the newest database has come to `records` records or `bytes` bytes, or when a start
+    /// has found an older one, until the log closes.
+    pub(super) fn run(&self, records: u64, bytes: u64) {
+        background::stand_back();
+        let mut put_off = Instant::now();
+        loop {
+            std::thread::park_timeout(TICK);
+            if self.shared.closing.load(Ordering::SeqCst) {
+                return;
+            }
+            if Instant::now() < put_off || !self.is_due(records, bytes) {
+                continue;
+            }
+            let mut pace = Pace::begin();
+            let rest = || {
+                pace.rest();
+                !self.shared.closing.load(Ordering::SeqCst)
+            };
+            match self.seal(rest) {
+                Ok(()) | Err(CompactError::GivenUp | CompactError::Closed) => {}
+                Err(error) => {
+                    tracing::warn!(%error, "old records could not be sealed; it is tried again");
+                    put_off = Instant::now() + RETRY;
+                }
+            }
+        }
+    }
+
+    fn is_due(&self, records: u64, bytes: u64) -> bool {
+        let layers = Arc::clone(&self.layers.read());
+        let durable = *self.shared.durable.borrow();
+        let new = durable.get().saturating_sub(layers.before_tail.get());
+        let large =
+            || layers.tail().is_ok_and(|tail| tail.disk_bytes().is_ok_and(|now| now >= bytes));
+        layers.stores.len() > 1 || new >= records || (new > 0 && large())
+    }
+
+    /// Seals all that is in the log now. `pause` is called now and then; it is given up when that says
+    /// false. Blocks.
+    pub(super) fn seal(&self, mut pause: impl FnMut() -> bool) -> Result<(), CompactError> {
+        let _one = self.turn.lock();
+        if self.shared.closing.load(Ordering::SeqCst) {
+            return Err(CompactError::Closed);
+        }
+        let began = Instant::now();
+        // What was left by a start or a failure is sealed first: it is not to be met twice.
+        if self.layers.read().stores.len() > 1 {
+            self.seal_older(&mut pause)?;
+        }
+        if self.layers.read().tail()?.last()?.is_some() {
+            self.begin_tail()?;
+            self.seal_older(&mut pause)?;
+        }
+        let layers = Arc::clone(&self.layers.read());
+        tracing::debug!(
+            sealed = %layers.sealed(),
+            volumes = layers.volumes.len(),
+            took_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX),
+            "sealed"
+        );
+        Ok(())
+    }
+
+    /// Has the committer go on in a new database.
+    fn begin_tail(&self) -> Result<(), CompactError> {
+        let layers = Arc::clone(&self.layers.read());
+        let number = layers.stores.first().map_or(0, |(number, _)| *number) + 1;
+        let compacted = layers.compacted()?;
+        let store = layers::begin_tail(&self.log_dir, number, self.cache_bytes, compacted)?;
+        let (reply, swapped) = oneshot::channel();
+        let swap = Message::Swap(Swap { number, store: Arc::new(store), reply });
+        let sent =
+            !self.shared.closing.load(Ordering::SeqCst) && self.queue.blocking_send(swap).is_ok();
+        let swapped = if sent { swapped.blocking_recv().ok() } else { None };
+        match swapped {
+            Some(true) => Ok(()),
+            // It holds nothing, and nobody will write to it.
+            Some(false) | None => {
+                layers::remove_tail(&self.log_dir, number)?;
+                Err(CompactError::Closed)
+            }
+        }
+    }
+
+    /// Puts what is in all databases but the newest into volumes, and removes them.
+    fn seal_older(&self, pause: &mut impl FnMut() -> bool) -> Result<(), CompactError> {
+        let now = Arc::clone(&self.layers.read());
+        let Some(last) = now.older().last()? else { return Ok(()) };
+        let mut old = now.older();
+        // As they are on the disk: an earlier attempt may have come half-way.
+        old.volumes = layers::volumes(&self.log_dir)?;
+        self.check_room(&old)?;
+        let dir = layers::volumes_dir(&self.log_dir);
+        super::make_private_dir(&dir)?;
+        let volumes = write_volumes(&old, last, (&dir, self.volume_bytes), pause)?;
+        let sealed = Arc::new(now.with_volumes(volumes));
+        let tail = Arc::clone(sealed.tail()?);
+        *self.layers.write() = sealed;
+        tail.note_compacted(last)?;
+        // Those who are reading in it may go on: the disk has its room back when the last has ended.
+        for (number, _) in &old.stores {
+            layers::remove_tail(&self.log_dir, *number)?;
+        }
+        Ok(())
+    }
+
+    fn check_room(&self, old: &Layers) -> Result<(), CompactError> {
+        let largest = old.volumes.iter().map(|volume| volume.full_bytes).max().unwrap_or_default();
+        let mut needed = largest + self.shared.min_free_bytes.load(Ordering::Relaxed);
+        for (_, store) in &old.stores {
+            needed = needed.saturating_add(store.disk_bytes().map_err(CompactError::Disk)?);
+        }
+        let free = free_bytes(&self.log_dir).map_err(CompactError::Disk)?;
+        if free < needed { Err(CompactError::Room { needed, free }) } else { Ok(()) }
+    }
+}
+
+/// Writes the volumes that hold all of `old` up to `last`; gives all that there are then.
+fn write_volumes(
+    old: &Layers,
+    last: Offset,
+    (dir, volume_bytes): (&Path, u64),
+    pause: &mut impl FnMut() -> bool,
+) -> Result<Vec<Arc<Volume>>, CompactError> {
+    let mut volumes = old.volumes.clone();
+    let sealed = old.sealed();
+    // The last one goes on if it is small.
+    let goes_on =
+        old.volumes.last().filter(|volume| last > sealed && volume.full_bytes < volume_bytes / 2);
+    for number in changed(old)? {
+        let volume = &old.volumes[number];
+        if goes_on.is_some_and(|small| small.first == volume.first) {
+            continue;
+        }
+        let mut writing = Writing::begin(dir, volume.first, volume.before)?;
+        writing.copy(old, volume.last, u64::MAX, pause)?;
+        volumes[number] = Arc::new(writing.end()?);
+    }
+    if last > sealed {
+        let (mut first, mut before) =
+            old.volumes.last().map_or((Offset::new(1), CHAIN_START), |v| (v.last.next(), v.chain));
+        if let Some(small) = goes_on {
+            (first, before) = (small.first, small.before);
+            volumes.pop();
+        }
+        while first <= last {
+            let mut writing = Writing::begin(dir, first, before)?;
+            writing.copy(old, last, volume_bytes, pause)?;
+            let volume = writing.end()?;
+            (first, before) = (volume.last.next(), volume.chain);
+            volumes.push(Arc::new(volume));
+        }
+    }
+    Ok(volumes)
+}
+
+/// The volumes from which the databases have erased something.
+fn changed(old: &Layers) -> Result<BTreeSet<usize>, CompactError> {
+    let mut changed = BTreeSet::new();
+    for (_, store) in &old.stores {
+        for offset in store.offsets_to(old.sealed()) {
+            let offset = offset?;
+            if let Some(number) = old.volume_number(offset)
+                && !changed.contains(&number)
+                && old.get(offset)? != old.in_volume(offset)?
+            {
+                changed.insert(number);
+            }
+        }
+    }
+    Ok(changed)
+}
+
+/// A volume that is being written, of records that are verified on their way.
+struct Writing {
+    writer: Writer,
+    checker: Checker,
+}
+
+impl Writing {
+    fn begin(dir: &Path, first: Offset, before: Chain) -> Result<Self, CompactError> {
+        let writer = Writer::create(dir, first, before)?;
+        Ok(Self { writer, checker: Checker::from_chain(first.prev(), before) })
+    }
+
+    /// Appends the records up to `last`, or those with which the volume comes to `bytes` bytes.
+    fn copy(
+        &mut self,
+        old: &Layers,
+        last: Offset,
+        bytes: u64,
+        pause: &mut impl FnMut() -> bool,
+    ) -> Result<(), CompactError> {
+        let mut frames = old.frames(self.checker.last().next(), last);
+        let mut piece = PIECE_BYTES;
+        while self.checker.last() < last && self.writer.full_bytes < bytes {
+            if piece >= PIECE_BYTES {
+                piece = 0;
+                if !pause() {
+                    return Err(CompactError::GivenUp);
+                }
+            }
+            let next = self.checker.last().next();
+            let frame = frames.next()?;
+            let frame = frame.ok_or_else(|| damaged(next, &"it is missing"))?;
+            let record = Frame::decode(&frame).map_err(|error| damaged(next, &error))?.record;
+            self.checker.check(&record).map_err(|error| damaged(next, &error))?;
+            self.writer.append(&frame, record.chain)?;
+            piece += frame.len();
+        }
+        Ok(())
+    }
+
+    fn end(self) -> Result<Volume, CompactError> {
+        Ok(self.writer.finish()?)
+    }
+}
+
+/// Nothing is taken from where it is as long as a part of it cannot be read.
+fn damaged(offset: Offset, what: &dyn std::fmt::Display) -> CompactError {
+    CompactError::Store(format!("record {offset} cannot be sealed: {what}"))
+}
+
+impl From<VolumeError> for StoreError {
+    fn from(error: VolumeError) -> Self {
+        Self(error.to_string())
+    }
+}
+
+impl From<VolumeError> for CompactError {
+    fn from(error: VolumeError) -> Self {
+        Self::Store(error.to_string())
+    }
+}

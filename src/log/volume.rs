@@ -1,0 +1,496 @@
+//! Volumes: runs of old records in files that never change, compressed and readable at any offset.
+//!
+//! A volume (`log_format.md`, "Volumes") is a sequence of blocks, each a zstd frame with some dozens of
+//! record frames in it, and an index of them. [`Writer`] makes one under another name and puts it in its
+//! place whole; a [`Volume`] reads one. What is erased from a volume leaves it by writing it anew:
+//! [`super::sled`] does that.
+
+use std::{
+    fs::{File, OpenOptions},
+    io::{self, BufWriter, Write as _},
+    os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _},
+    path::{Path, PathBuf},
+    sync::atomic::{AtomicU64, Ordering},
+};
+
+use bytes::Bytes;
+
+use crate::record::{Chain, Offset};
+
+/// A block is closed once it holds this many bytes: one is read and decompressed for each record that is
+/// looked up alone, which takes some 30 microseconds.
+const BLOCK_BYTES: usize = 32 * 1024;
+
+/// The fastest of zstd: the higher ones save a twentieth of the space for twice the time.
+const LEVEL: i32 = 1;
+
+/// A block holds one record at least, so that none is longer than this.
+const MAX_BLOCK_BYTES: u32 = (BLOCK_BYTES + super::archive::MAX_FRAME_BYTES + 4) as u32;
+
+/// What tools for zstd pass over: its magic, and the length of what follows, both little-endian.
+const SKIPPABLE: u32 = 0x184D_2A5C;
+
+const MAGIC: &[u8; 8] = b"LCVOL\r\n\x01";
+const END_MAGIC: &[u8; 8] = b"LCEND\r\n\x01";
+
+/// The header with what makes it skippable.
+const HEADER_BYTES: usize = 8 + MAGIC.len();
+/// One block in the index: first offset, position, compressed and full length.
+const ENTRY_BYTES: usize = 8 + 8 + 4 + 4;
+/// What ends the file: number of blocks, first and last offset, chain values before and after them, length
+/// of all frames, hash, magic.
+const TRAILER_BYTES: usize = 4 + 8 + 8 + 32 + 32 + 8 + 32 + END_MAGIC.len();
+
+const EXTENSION: &str = "lcvol";
+
+/// Why a volume cannot be read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum VolumeError {
+    /// The file or its directory failed.
+    #[error("{}: {source}", .path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The file is not what was written.
+    #[error("the volume {} is damaged: {what}", .path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        what: String,
+    },
+}
+
+/// The volumes in `dir`, in order. One that is not there has none. What was not finished is no volume.
+///
+/// # Errors
+/// When the directory or one of them cannot be read.
+pub fn list(dir: &Path) -> Result<Vec<Volume>, VolumeError> {
+    let failed = |source| VolumeError::Io { path: dir.to_owned(), source };
+    let entries = match std::fs::read_dir(dir) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(failed(error)),
+    };
+    let mut volumes = Vec::new();
+    for entry in entries {
+        let path = entry.map_err(failed)?.path();
+        if path.extension().is_some_and(|extension| extension == EXTENSION) {
+            volumes.push(Volume::open(path)?);
+        }
+    }
+    volumes.sort_by_key(|volume| volume.first);
+    Ok(volumes)
+}
+
+static OPENED: AtomicU64 = AtomicU64::new(0);
+
+/// Where one block is, and what is in it.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    first: Offset,
+    at: u64,
+    packed: u32,
+    full: u32,
+}
+
+/// A volume that can be read.
+#[derive(Debug)]
+pub struct Volume {
+    path: PathBuf,
+    file: File,
+    /// Another one each time that a volume is opened: tells those apart that stood in one place.
+    pub(crate) id: u64,
+    /// The first record.
+    pub first: Offset,
+    /// The last record.
+    pub last: Offset,
+    /// The chain value before the first record.
+    pub before: Chain,
+    /// The chain value of the last record.
+    pub chain: Chain,
+    /// How many bytes its frames are together.
+    pub full_bytes: u64,
+    index: Vec<Entry>,
+}
+
+impl Volume {
+    /// Opens a volume: reads its index, and nothing else of it.
+    ///
+    /// # Errors
+    /// When it cannot be read, or its index is damaged.
+    pub fn open(path: PathBuf) -> Result<Self, VolumeError> {
+        let io = |source| VolumeError::Io { path: path.clone(), source };
+        let damaged =
+            |what: &str| VolumeError::Damaged { path: path.clone(), what: what.to_owned() };
+        let file = File::open(&path).map_err(io)?;
+        let length = file.metadata().map_err(io)?.len();
+        let trailer_at = length.checked_sub(TRAILER_BYTES as u64);
+        let trailer_at = trailer_at.ok_or_else(|| damaged("it is too short"))?;
+        let mut header = [0; HEADER_BYTES];
+        file.read_exact_at(&mut header, 0).map_err(io)?;
+        if !header.ends_with(MAGIC) {
+            return Err(damaged("it does not begin as a volume of a known format"));
+        }
+        let mut trailer = [0; TRAILER_BYTES];
+        file.read_exact_at(&mut trailer, trailer_at).map_err(io)?;
+        let mut fields = Fields(&trailer);
+        let blocks = u32::from_be_bytes(fields.take());
+        let first = Offset::new(u64::from_be_bytes(fields.take()));
+        let last = Offset::new(u64::from_be_bytes(fields.take()));
+        let (before, chain): (Chain, Chain) = (fields.take(), fields.take());
+        let full_bytes = u64::from_be_bytes(fields.take());
+        let hash: [u8; 32] = fields.take();
+        if fields.0 != END_MAGIC {
+            return Err(damaged("its end is not that of a volume"));
+        }
+        let index_bytes = u64::from(blocks) * ENTRY_BYTES as u64;
+        let index_at = trailer_at.checked_sub(index_bytes);
+        let index_at = index_at.ok_or_else(|| damaged("it is shorter than its index"))?;
+        let mut entries = vec![0; usize::try_from(index_bytes).unwrap_or_default()];
+        file.read_exact_at(&mut entries, index_at).map_err(io)?;
+        if hash != index_hash(&entries, &trailer) {
+            return Err(damaged("the hash of its index is another"));
+        }
+        let entry = |bytes: &[u8]| {
+            let mut fields = Fields(bytes);
+            Entry {
+                first: Offset::new(u64::from_be_bytes(fields.take())),
+                at: u64::from_be_bytes(fields.take()),
+                packed: u32::from_be_bytes(fields.take()),
+                full: u32::from_be_bytes(fields.take()),
+            }
+        };
+        let index = entries.chunks_exact(ENTRY_BYTES).map(entry).collect();
+        let id = OPENED.fetch_add(1, Ordering::Relaxed);
+        Ok(Self { path, file, id, first, last, before, chain, full_bytes, index })
+    }
+
+    /// The bytes that it takes on the disk.
+    ///
+    /// # Errors
+    /// When the disk fails.
+    pub fn disk_bytes(&self) -> Result<u64, VolumeError> {
+        let metadata = self.file.metadata().map_err(|source| self.io(source))?;
+        Ok(metadata.blocks() * 512)
+    }
+
+    /// How many blocks there are.
+    #[must_use]
+    pub const fn blocks(&self) -> usize {
+        self.index.len()
+    }
+
+    /// Which block holds the record at `offset`, which must be one of this volume's.
+    #[must_use]
+    pub fn block_of(&self, offset: Offset) -> usize {
+        self.index.partition_point(|entry| entry.first <= offset).saturating_sub(1)
+    }
+
+    /// Reads a block.
+    ///
+    /// # Errors
+    /// When it is damaged or cannot be read.
+    pub fn block(&self, number: usize) -> Result<Block, VolumeError> {
+        let damaged = |what: String| VolumeError::Damaged { path: self.path.clone(), what };
+        let entry = self.index.get(number).ok_or_else(|| damaged(format!("no block {number}")))?;
+        let wrong = |what: &dyn std::fmt::Display| {
+            damaged(format!("the block from record {} on: {what}", entry.first))
+        };
+        if entry.full > MAX_BLOCK_BYTES || entry.packed > MAX_BLOCK_BYTES * 2 {
+            return Err(wrong(&"it is longer than blocks are"));
+        }
+        let mut packed = vec![0; entry.packed as usize];
+        self.file.read_exact_at(&mut packed, entry.at).map_err(|source| self.io(source))?;
+        let full =
+            zstd::bulk::decompress(&packed, entry.full as usize).map_err(|error| wrong(&error))?;
+        if full.len() != entry.full as usize {
+            return Err(wrong(&"it is not as long as it should be"));
+        }
+        let next = self.index.get(number + 1).map_or_else(|| self.last.next(), |next| next.first);
+        let mut block = Block { first: entry.first, frames: Bytes::from(full), ends: Vec::new() };
+        let mut at = 0;
+        while at < block.frames.len() {
+            let length = block.frames.get(at..at + 4).and_then(|bytes| bytes.try_into().ok());
+            let length = length.map(u32::from_be_bytes).ok_or_else(|| wrong(&"it is torn"))?;
+            at = at.saturating_add(4).saturating_add(length as usize);
+            block.ends.push(at);
+        }
+        let count = next.get().saturating_sub(entry.first.get());
+        if at != block.frames.len() || block.ends.len() as u64 != count {
+            return Err(wrong(&"it does not hold the records that it should"));
+        }
+        Ok(block)
+    }
+
+    fn io(&self, source: io::Error) -> VolumeError {
+        VolumeError::Io { path: self.path.clone(), source }
+    }
+}
+
+/// The frames of some records next to each other.
+#[derive(Debug)]
+pub struct Block {
+    first: Offset,
+    frames: Bytes,
+    /// Where each frame ends.
+    ends: Vec<usize>,
+}
+
+impl Block {
+    /// The frame of the record at `offset`.
+    #[must_use]
+    pub fn get(&self, offset: Offset) -> Option<Bytes> {
+        let number = usize::try_from(offset.get().checked_sub(self.first.get())?).ok()?;
+        let end = *self.ends.get(number)?;
+        let begin = number.checked_sub(1).map_or(0, |before| self.ends[before]);
+        // A copy: a slice would keep the whole block in memory for as long as one record is.
+        Some(Bytes::copy_from_slice(&self.frames[begin + 4..end]))
+    }
+
+    /// About how many bytes it takes in memory.
+    #[must_use]
+    pub const fn weight(&self) -> u64 {
+        (self.frames.len() + self.ends.len() * 8 + 64) as u64
+    }
+}
+
+/// Writes a volume.
+pub(crate) struct Writer {
+    path: PathBuf,
+    partial: PathBuf,
+    file: BufWriter<File>,
+    first: Offset,
+    last: Offset,
+    before: Chain,
+    chain: Chain,
+    written: u64,
+    /// How many bytes the frames are that were taken.
+    pub(crate) full_bytes: u64,
+    block: Vec<u8>,
+    block_first: Offset,
+    index: Vec<u8>,
+    blocks: u32,
+    packer: zstd::bulk::Compressor<'static>,
+}
+
+impl Writer {
+    /// Begins the volume whose first record is `first`, in `dir`; `before` is the chain value before it.
+    pub(crate) fn create(dir: &Path, first: Offset, before: Chain) -> Result<Self, VolumeError> {
+        let path = dir.join(format!("{:020}.{EXTENSION}", first.get()));
+        let partial = path.with_extension("new");
+        let io = |source| VolumeError::Io { path: partial.clone(), source };
+        let mut options = OpenOptions::new();
+        let file = options.write(true).create(true).truncate(true).mode(0o600).open(&partial);
+        let mut packer = zstd::bulk::Compressor::new(LEVEL).map_err(io)?;
+        // A damaged block is known as one when it is read.
+        packer.include_checksum(true).map_err(io)?;
+        let mut writer = Self {
+            file: BufWriter::with_capacity(1 << 18, file.map_err(io)?),
+            path,
+            partial: partial.clone(),
+            first,
+            last: first.prev(),
+            before,
+            chain: before,
+            written: 0,
+            full_bytes: 0,
+            block: Vec::with_capacity(BLOCK_BYTES * 2),
+            block_first: first,
+            index: Vec::new(),
+            blocks: 0,
+            packer,
+        };
+        writer.put_skippable(MAGIC.len())?;
+        writer.put(MAGIC)?;
+        Ok(writer)
+    }
+
+    /// Appends the frame of the next record, whose chain value is `chain`.
+    pub(crate) fn append(&mut self, frame: &[u8], chain: Chain) -> Result<(), VolumeError> {
+        let length = u32::try_from(frame.len()).unwrap_or(u32::MAX);
+        if frame.len() > super::archive::MAX_FRAME_BYTES {
+            return Err(self.io(io::Error::other("a frame is longer than frames are")));
+        }
+        self.block.extend_from_slice(&length.to_be_bytes());
+        self.block.extend_from_slice(frame);
+        self.full_bytes += u64::from(length);
+        self.last = self.last.next();
+        self.chain = chain;
+        if self.block.len() >= BLOCK_BYTES { self.end_block() } else { Ok(()) }
+    }
+
+    /// Ends the volume and puts it in its place, in the stead of one of the same name. Returns once that is
+    /// durable.
+    pub(crate) fn finish(mut self) -> Result<Volume, VolumeError> {
+        self.end_block()?;
+        let index = std::mem::take(&mut self.index);
+        let mut trailer = Vec::with_capacity(TRAILER_BYTES);
+        trailer.extend_from_slice(&self.blocks.to_be_bytes());
+        trailer.extend_from_slice(&self.first.get().to_be_bytes());
+        trailer.extend_from_slice(&self.last.get().to_be_bytes());
+        trailer.extend_from_slice(&self.before);
+        trailer.extend_from_slice(&self.chain);
+        trailer.extend_from_slice(&self.full_bytes.to_be_bytes());
+        trailer.extend_from_slice(&index_hash(&index, &trailer));
+        trailer.extend_from_slice(END_MAGIC);
+        self.put_skippable(index.len() + trailer.len())?;
+        self.put(&index)?;
+        self.put(&trailer)?;
+        let Self { path, partial, file, .. } = self;
+        let in_place = || {
+            let file = file.into_inner().map_err(io::IntoInnerError::into_error)?;
+            file.sync_all()?;
+            std::fs::rename(&partial, &path)?;
+            path.parent().map_or(Ok(()), |dir| File::open(dir)?.sync_all())
+        };
+        in_place().map_err(|source| VolumeError::Io { path: path.clone(), source })?;
+        Volume::open(path)
+    }
+
+    fn end_block(&mut self) -> Result<(), VolumeError> {
+        if self.block.is_empty() {
+            return Ok(());
+        }
+        let packed = self.packer.compress(&self.block).map_err(|source| self.io(source))?;
+        let length = |bytes: usize| u32::try_from(bytes).unwrap_or(u32::MAX).to_be_bytes();
+        self.index.extend_from_slice(&self.block_first.get().to_be_bytes());
+        self.index.extend_from_slice(&self.written.to_be_bytes());
+        self.index.extend_from_slice(&length(packed.len()));
+        self.index.extend_from_slice(&length(self.block.len()));
+        self.blocks += 1;
+        self.put(&packed)?;
+        self.block.clear();
+        self.block_first = self.last.next();
+        Ok(())
+    }
+
+    fn put_skippable(&mut self, length: usize) -> Result<(), VolumeError> {
+        let length = u32::try_from(length)
+            .map_err(|_| self.io(io::Error::other("a volume has too many blocks")))?;
+        self.put(&SKIPPABLE.to_le_bytes())?;
+        self.put(&length.to_le_bytes())
+    }
+
+    fn put(&mut self, bytes: &[u8]) -> Result<(), VolumeError> {
+        self.file.write_all(bytes).map_err(|source| self.io(source))?;
+        self.written += bytes.len() as u64;
+        Ok(())
+    }
+
+    fn io(&self, source: io::Error) -> VolumeError {
+        VolumeError::Io { path: self.partial.clone(), source }
+    }
+}
+
+/// blake3 of the index and of what the trailer says before its hash.
+fn index_hash(index: &[u8], trailer: &[u8]) -> [u8; 32] {
+    let said = TRAILER_BYTES - 32 - END_MAGIC.len();
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(index).update(&trailer[..said]);
+    *hasher.finalize().as_bytes()
+}
+
+/// Takes fields of fixed lengths from the front of bytes that are long enough.
+struct Fields<'a>(&'a [u8]);
+
+impl Fields<'_> {
+    fn take<const N: usize>(&mut self) -> [u8; N] {
+        let mut field = [0; N];
+        if let Some((bytes, rest)) = self.0.split_first_chunk::<N>() {
+            field = *bytes;
+            self.0 = rest;
+        }
+        field
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(number: u64) -> Vec<u8> {
+        let length = usize::try_from(number % 7).unwrap() * 400 + 1;
+        let mut frame = number.to_be_bytes().to_vec();
+        frame.resize(length.max(9), b'x');
+        frame
+    }
+
+    fn written(dir: &Path, first: u64, count: u64) -> Volume {
+        let mut writer = Writer::create(dir, Offset::new(first), [1; 32]).unwrap();
+        for number in first..first + count {
+            writer.append(&frame(number), [2; 32]).unwrap();
+        }
+        writer.finish().unwrap()
+    }
+
+    #[test]
+    fn every_record_comes_back_from_every_block() {
+        let dir = tempfile::tempdir().unwrap();
+        let volume = written(dir.path(), 7, 500);
+        assert!(volume.blocks() > 3, "{}", volume.blocks());
+        assert_eq!((volume.first.get(), volume.last.get()), (7, 506));
+        assert_eq!((volume.before, volume.chain), ([1; 32], [2; 32]));
+        for number in 7..=506 {
+            let offset = Offset::new(number);
+            let block = volume.block(volume.block_of(offset)).unwrap();
+            assert_eq!(block.get(offset).unwrap(), frame(number), "{number}");
+        }
+        let last = volume.block(volume.blocks() - 1).unwrap();
+        assert_eq!(last.get(Offset::new(507)), None);
+        assert!(volume.disk_bytes().unwrap() < volume.full_bytes / 3, "it is compressed");
+        let all = list(dir.path()).unwrap();
+        assert_eq!(all.len(), 1);
+    }
+
+    #[test]
+    fn tools_for_zstd_read_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let volume = written(dir.path(), 1, 100);
+        let all = zstd::stream::decode_all(File::open(&volume.path).unwrap()).unwrap();
+        assert!(all.ends_with(&frame(100)));
+    }
+
+    #[test]
+    fn no_changed_byte_changes_what_is_read() {
+        let read = |volume: Volume| -> Result<_, VolumeError> {
+            let mut frames = Vec::new();
+            for number in 0..volume.blocks() {
+                let block = volume.block(number)?;
+                let count = block.ends.len() as u64;
+                frames.extend((0..count).map(|i| block.get(Offset::new(block.first.get() + i))));
+            }
+            Ok((volume.first, volume.last, frames))
+        };
+        let dir = tempfile::tempdir().unwrap();
+        let volume = written(dir.path(), 1, 60);
+        let good = std::fs::read(&volume.path).unwrap();
+        let all = read(volume).unwrap();
+        for at in 0..good.len() {
+            let mut bad = good.clone();
+            bad[at] ^= 0x10;
+            let path = dir.path().join("bad");
+            std::fs::write(&path, &bad).unwrap();
+            let read = Volume::open(path).and_then(read);
+            // Some bits are of no consequence, as those between the blocks and the index.
+            assert!(
+                read.is_err() || read.is_ok_and(|read| read == all),
+                "byte {at} of {}",
+                good.len()
+            );
+        }
+    }
+
+    #[test]
+    fn what_was_not_finished_is_no_volume() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut writer = Writer::create(dir.path(), Offset::new(1), [0; 32]).unwrap();
+        writer.append(&frame(1), [0; 32]).unwrap();
+        drop(writer);
+        assert!(list(dir.path()).unwrap().is_empty());
+        assert!(list(&dir.path().join("none")).unwrap().is_empty());
+    }
+}
