@@ -24,9 +24,9 @@ pub mod value;
 
 pub use value::{
     AdminContact, ArchiveDir, BaseUrl, DeniedPassword, EraseAfter, FilePath, Hidden,
-    IdentityServer, JsonTemplate, Lifetime, List, Localpart, MailSecurity, MxcAddress, OpenRegistration, OwnRate,
-    PathPrefix, PublicKey, PublicUrl, RedirectPrefix, Requirement, SharedSecret, TurnUri,
-    Unauthenticated, UrlPattern, UserRate, WebUrl,
+    IdentityServer, JsonTemplate, Lifetime, List, Localpart, MailSecurity, MxcAddress,
+    OpenRegistration, OwnRate, PathPrefix, PublicKey, PublicUrl, RedirectPrefix, Requirement,
+    SharedSecret, TurnUri, Unauthenticated, UrlPattern, UserRate, WebUrl,
 };
 use value::{Given, Setting};
 

@@ -64,7 +64,7 @@ mod user_directory;
 mod validation;
 mod voip;
 
-pub(crate) use credentials::short_name;
+pub(crate) use credentials::{NewTokens, device_id_or_new, short_name};
 pub(crate) use registration::new_user_id_of;
 pub(crate) use sso::callback as sso_callback;
 pub(crate) use unsubscribe::url as unsubscribe_url;
@@ -78,6 +78,7 @@ use ruma::{OwnedRoomId, RoomId, RoomOrAliasId, UserId};
 
 use self::page::refusal;
 use crate::{
+    admin::office::Office,
     appservice::{Questions, Service, Services},
     config::Config,
     decide::Proposal,
@@ -107,6 +108,8 @@ use crate::{
 pub(crate) struct Server {
     pub(crate) config: Config,
     pub(crate) engine: Arc<Engine>,
+    /// Where what administrators ask for is done.
+    pub(crate) office: Arc<Office>,
     pub(crate) outbound: Outbound,
     pub(crate) messages: Arc<Messages>,
     pub(crate) deliveries: Deliveries,

@@ -214,7 +214,8 @@ impl User {
             Command::Unsuspend(change) => change.run("is not suspended", |act| act.2 = Some(false)),
             Command::Deactivate(deactivate) => deactivate.run(),
             Command::Logout(Logout { user, device, common }) => {
-                common.run(Act::LogOut { user, device }, said)
+                let devices = device.map(|device| vec![device]);
+                common.run(Act::LogOut { user, devices }, said)
             }
         }
     }
@@ -338,7 +339,7 @@ fn status(user: &UserSummary) -> String {
 fn details(user: &UserDetails) -> String {
     let summary = &user.summary;
     let mut status = status(summary);
-    if user.erased {
+    if summary.erased {
         status += ", erased";
     }
     let mut text = format!(

@@ -666,7 +666,8 @@ impl Setting for Localpart {
 pub struct MxcAddress(pub OwnedMxcUri);
 
 impl Setting for MxcAddress {
-    const ALLOWED: &'static str = "the address of an uploaded file, such as \"mxc://example.org/abc\"";
+    const ALLOWED: &'static str =
+        "the address of an uploaded file, such as \"mxc://example.org/abc\"";
     const OPTIONAL: &'static str =
         "\"off\" or the address of an uploaded file, such as \"mxc://example.org/abc\"";
 

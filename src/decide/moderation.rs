@@ -87,9 +87,7 @@ pub(super) fn must_not_be_blocked(env: &Env, room: &RoomDraft) -> Result<(), Ref
     let blocked = room.room_id().and_then(|room_id| env.state.closures.blocked(room_id));
     match blocked {
         None => Ok(()),
-        Some(_) => {
-            Err(Refusal::Forbidden("This room has been blocked on this server.".to_owned()))
-        }
+        Some(_) => Err(Refusal::Forbidden("This room has been blocked on this server.".to_owned())),
     }
 }
 

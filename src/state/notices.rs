@@ -11,9 +11,7 @@ use crate::record::command::NoticeRoom;
 
 /// The server notices room of each user who has one.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub struct Notices(
-    #[serde(with = "kept::locked")] RwLock<BTreeMap<OwnedUserId, OwnedRoomId>>,
-);
+pub struct Notices(#[serde(with = "kept::locked")] RwLock<BTreeMap<OwnedUserId, OwnedRoomId>>);
 
 impl Notices {
     /// The server notices room of a user.
