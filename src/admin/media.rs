@@ -1,6 +1,9 @@
 //! What an operator asks for about uploaded files.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::RangeInclusive,
+};
 
 use ruma::{MxcUri, OwnedMxcUri, OwnedUserId};
 use serde_json::Value;
@@ -156,10 +159,13 @@ impl Office {
     }
 
     /// How much each user has uploaded, those with the most bytes first.
-    pub(crate) fn media_statistics(&self) -> Vec<MediaUsage> {
+    /// Of what was uploaded within `when`, in milliseconds since the Unix epoch.
+    pub(crate) fn media_statistics(&self, when: RangeInclusive<u64>) -> Vec<MediaUsage> {
         let mut by_user: BTreeMap<OwnedUserId, (usize, u64)> = BTreeMap::new();
         for (_, stored) in self.engine.state().media.all() {
-            if let Some(user_id) = stored.user_id {
+            if let Some(user_id) = stored.user_id
+                && when.contains(&stored.time_ms)
+            {
                 let (count, bytes) = by_user.entry(user_id).or_default();
                 *count += 1;
                 *bytes = bytes.saturating_add(stored.size);

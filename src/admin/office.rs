@@ -206,7 +206,9 @@ impl Office {
             Act::ProtectMedia { media, protected } => {
                 self.protect(&media, protected, origin, because).await
             }
-            Act::MediaStatistics => Ok(Done::MediaStatistics { users: self.media_statistics() }),
+            Act::MediaStatistics => {
+                Ok(Done::MediaStatistics { users: self.media_statistics(0..=u64::MAX) })
+            }
             Act::ListReports => Ok(Done::Reports { reports: self.reports(|_| true)? }),
             Act::ShowReport { id } => Ok(Done::Report(Box::new(self.report(id)?))),
             Act::RemoveReport { id } => self.remove_report(id, origin, because).await,

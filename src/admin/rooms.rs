@@ -41,7 +41,7 @@ enum Key {
 
 impl Office {
     /// The room that an id or an alias names.
-    pub(super) fn room(&self, name: &str) -> Result<Arc<Room>, ActError> {
+    pub(crate) fn room(&self, name: &str) -> Result<Arc<Room>, ActError> {
         let room_id = self.room_id(name)?;
         let room = self.engine.state().rooms.get(&room_id);
         room.ok_or_else(|| ActError::NoRoom(name.to_owned()))

@@ -2,6 +2,7 @@
 //! a typed response. What the server serves is the list in [`endpoints`].
 
 mod account_data;
+mod admin;
 pub(crate) mod appservice;
 mod capabilities;
 mod context;
@@ -142,7 +143,9 @@ const REQUIRED: Access = Access::Required;
 
 /// Every endpoint there is, section by section of the client-server API.
 pub(crate) fn endpoints(config: &Config) -> Table<Server> {
-    Table::new(&config.server.prefixes, rights::of)
+    let table = Table::new(&config.server.prefixes, rights::of);
+    // In words that are not of the Matrix API: a list of its own.
+    admin::endpoints(table)
         // Discovery
         .on(discovery::versions)
         .on_json(discovery::well_known)
