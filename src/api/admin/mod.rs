@@ -170,7 +170,8 @@ impl Desk {
 
     /// A truth value of the query.
     fn flag(&self, name: &str) -> Result<Option<bool>, ApiError> {
-        match self.cx.query(name)?.as_deref() {
+        // Of tools in Python, some write it as that does.
+        match self.cx.query(name)?.map(|text| text.to_ascii_lowercase()).as_deref() {
             None => Ok(None),
             Some("true") => Ok(Some(true)),
             Some("false") => Ok(Some(false)),
