@@ -41,17 +41,28 @@ pub(crate) fn resume(engine: &Arc<Engine>) {
 /// Does what is left to do of a shutdown.
 ///
 /// # Errors
-/// When the log takes no writes, or the room in its place cannot be made.
+/// When the log takes no writes.
 pub(super) async fn go_on(
     engine: &Engine,
     origin: &Origin,
     shutdown: Shutdown,
 ) -> Result<(), Rejected> {
     let Shutdown { id, room_id, replacement, .. } = shutdown;
-    let new_room = replacement.as_ref().map(|replacement| replacement.room_id.clone());
+    let mut new_room = None;
     if let Some(replacement) = replacement {
+        let to = replacement.room_id.clone();
         let open = OpenReplacement { replacement, ts: now(engine) };
-        engine.propose(origin.clone(), open).await?.into_inner();
+        match engine.propose(origin.clone(), open).await {
+            Ok(opened) => {
+                opened.into_inner();
+                new_room = Some(to);
+            }
+            // Whoever was to make it may have left the server meanwhile: the old one is to be no more.
+            Err(Rejected::Refused(error)) => {
+                tracing::warn!(%room_id, %error, "no room takes the place of one that is shut down");
+            }
+            Err(error) => return Err(error),
+        }
     }
     for alias in engine.state().aliases.of_room(&room_id, Offset::MAX) {
         let moving = MoveAlias { alias, from: room_id.clone(), to: new_room.clone() };

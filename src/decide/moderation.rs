@@ -289,6 +289,7 @@ impl Proposal for MakeRoomAdmin {
         let room = turn.room(&self.room_id)?;
         let kind = StateEventType::RoomPowerLevels;
         let mut content = room.shown_content(env, &kind, "")?.unwrap_or_default();
+        let is_first = content.is_empty();
         let (giver, level) = most_powerful(env, room, &content)?.ok_or_else(|| {
             let why = "No user of this server who is in the room may change its power levels.";
             Refusal::InvalidParam(why.to_owned())
@@ -310,6 +311,10 @@ impl Proposal for MakeRoomAdmin {
                 .entry("users".to_owned())
                 .or_insert_with(|| CanonicalJsonValue::Object(CanonicalJsonObject::new()));
             if let CanonicalJsonValue::Object(users) = users {
+                if is_first && !above {
+                    // What the creator had without being named.
+                    users.insert(giver.to_string(), CanonicalJsonValue::Integer(level));
+                }
                 users.insert(self.user_id.to_string(), CanonicalJsonValue::Integer(level));
             }
             let event_type = TimelineEventType::RoomPowerLevels;

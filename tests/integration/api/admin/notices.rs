@@ -33,9 +33,10 @@ async fn a_notice_is_told_in_a_room_of_its_own_whose_invite_cannot_be_rejected()
     assert_eq!(said, [format!("{} gets a notice", bob.user_id)]);
     assert_eq!(invited(&bob).await, None);
 
+    let told = bob.clone();
     let put = async |admin: &User, id: &str, text: &str| {
         let path = format!("/v1/send_server_notice/{id}");
-        admin.administer("PUT", &path, Some(notice(&bob, text))).await.ok_string("event_id")
+        admin.administer("PUT", &path, Some(notice(&told, text))).await.ok_string("event_id")
     };
     let first = put(&admin, "1", "The server stops at noon.").await;
     assert_eq!(put(&admin, "1", "The server stops at noon.").await, first);
@@ -79,8 +80,8 @@ async fn a_notice_is_told_in_a_room_of_its_own_whose_invite_cannot_be_rejected()
     let page = bob.get_room(&room_id, "/messages?dir=b&limit=50").await.ok();
     let mut messages = each(&page["chunk"], "/content/body");
     messages.retain(|text| !text.is_empty());
-    let told = ["and again", "and again", "Hello", "It is back.", "The server stops at noon."];
-    assert_eq!(messages, told, "{page}");
+    let expected = ["and again", "and again", "Hello", "It is back.", "The server stops at noon."];
+    assert_eq!(messages, expected, "{page}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

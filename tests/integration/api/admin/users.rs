@@ -167,7 +167,8 @@ async fn users_are_listed_found_and_ordered() {
     assert_eq!(free("dee").await.ok(), json!({ "available": true }));
     free("bob").await.refused(400, "M_USER_IN_USE");
     free("b!").await.refused(400, "M_INVALID_USERNAME");
-    let version = server.http().request("GET", "/_synapse/admin/v1/server_version", None, None);
+    let http = server.http();
+    let version = http.request("GET", "/_synapse/admin/v1/server_version", None, None);
     assert!(
         version.await.ok()["server_version"].as_str().is_some_and(|v| v.starts_with("logcabin"))
     );
