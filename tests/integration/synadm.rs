@@ -35,9 +35,21 @@ impl Synadm {
         Path::join(self.directory.path(), "synadm.yaml")
     }
 
-    /// What it prints, as JSON.
+    /// The JSON that it prints last.
     #[track_caller]
     fn run(&self, arguments: &[&str]) -> Value {
+        let said = self.said(arguments);
+        let begins = |line: &&str| line.starts_with(['{', '[']);
+        let first = said.lines().filter(begins).last().unwrap_or_else(|| panic!("no JSON: {said}"));
+        let json = said.rfind(&format!("{first}\n")).map_or("", |begin| &said[begin..]);
+        let mut values = serde_json::Deserializer::from_str(json).into_iter();
+        let value = values.next().expect("something is printed");
+        value.unwrap_or_else(|error| panic!("{arguments:?}: {error}: {said}"))
+    }
+
+    /// What it prints.
+    #[track_caller]
+    fn said(&self, arguments: &[&str]) -> String {
         let output = Command::new(&self.python)
             .args(["-c", "from synadm.cli import root; root()", "--batch", "--config-file"])
             .arg(self.config())
@@ -50,8 +62,7 @@ impl Synadm {
         let text = String::from_utf8_lossy(&output.stdout);
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{arguments:?}: {text}{said}");
-        serde_json::from_str(&text)
-            .unwrap_or_else(|error| panic!("{arguments:?}: {error}: {text}{said}"))
+        text.into_owned() + &said
     }
 }
 
@@ -74,11 +85,11 @@ async fn synadm_administers_the_server() {
     assert!(version["server_version"].as_str().is_some_and(|v| v.starts_with("logcabin")));
     assert_eq!(names(&synadm.run(&["user", "list"])), [admin.user_id.clone(), bob.user_id.clone()]);
     let password = "a password that is long enough";
-    synadm.run(&["user", "modify", "-n", "New", "-P", password, "@new:e2e.test"]);
+    synadm.said(&["user", "modify", "-n", "New", "-P", password, "@new:e2e.test"]);
     let mut new = User::login(&server.http(), "new", password).await;
     let shown = synadm.run(&["user", "details", "@new:e2e.test"]);
     assert_eq!((&shown["displayname"], &shown["admin"]), (&json!("New"), &json!(false)), "{shown}");
-    synadm.run(&["user", "password", "-p", "another long password", "@new:e2e.test"]);
+    synadm.said(&["user", "password", "-p", "another long password", "@new:e2e.test"]);
     new.request("GET", "/account/whoami", None).await.refused(401, "M_UNKNOWN_TOKEN");
     new = User::login(&server.http(), "new", "another long password").await;
     let whois = synadm.run(&["user", "whois", "@new:e2e.test"]);
@@ -106,7 +117,7 @@ async fn synadm_administers_the_server() {
     let id = media.split('/').nth(1).expect("an id");
     synadm.run(&["media", "quarantine", "-s", "e2e.test", "-i", id]);
     assert_eq!(bob.download(&media).await.parts.status, 404);
-    synadm.run(&["media", "unquarantine", "-s", "e2e.test", id]);
+    synadm.run(&["media", "unquarantine", "-s", "e2e.test", "-i", id]);
     assert_eq!(bob.download(&media).await.parts.status, 200);
     let listed = synadm.run(&["media", "list", "-u", &bob.user_id]);
     assert_eq!(listed["total"], 1, "{listed}");
@@ -117,15 +128,15 @@ async fn synadm_administers_the_server() {
         synadm.run(&["regtok", "list"])["registration_tokens"].as_array().map(Vec::len),
         Some(1)
     );
-    synadm.run(&["regtok", "delete", "club"]);
+    synadm.said(&["regtok", "delete", "club"]);
     let told = synadm.run(&["notice", "send", "bob", "The server stops at noon."]);
     assert!(told[0]["event_id"].is_string(), "{told}");
 
-    synadm.run(&["room", "delete", "--v1", "--no-purge", &room_id]);
+    synadm.said(&["room", "delete", "--v1", "--no-purge", &room_id]);
     for user in [&bob, &new] {
         let joined = user.request("GET", "/joined_rooms", None).await.ok();
         assert_eq!(joined["joined_rooms"], json!([]), "{}", user.user_id);
     }
-    synadm.run(&["user", "deactivate", "@new:e2e.test"]);
+    synadm.said(&["user", "deactivate", "@new:e2e.test"]);
     new.request("GET", "/account/whoami", None).await.refused(401, "M_UNKNOWN_TOKEN");
 }

@@ -20,7 +20,7 @@ async fn downloads(user: &User, media: &str) -> u16 {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nobody_downloads_a_file_in_quarantine_under_any_address() {
     let directory = tempfile::tempdir().expect("a temporary directory");
-    let open = [("LOGCABIN_MEDIA_UNAUTHENTICATED", "on")];
+    let open = [("LOGCABIN_MEDIA_UNAUTHENTICATED", "all")];
     let mut server = TestServer::start_on_with(directory.path(), &open).await;
     let (mut admin, mut bob) = (admin(&server).await, server.register("bob").await);
     let ann = server.register("ann").await;

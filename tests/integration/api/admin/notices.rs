@@ -118,12 +118,22 @@ async fn nobody_else_has_the_name_of_the_notices() {
     answer.refused(400, "M_EXCLUSIVE");
     let taken = failed(command("user", server.data_dir(), "create desk --no-password", ""));
     assert!(taken.contains("taken"), "{taken}");
-    // Also while no server runs.
-    server.stop();
     done(command("notice", server.data_dir(), "bob Hello", ""));
+    done(command("notice", server.data_dir(), "bob Again", ""));
+    // Also while no server runs; under another name, in another room.
+    server.stop();
+    done(command("notice", server.data_dir(), "bob Bye", ""));
     let words = history(server.data_dir());
-    assert!(words.contains("@bob:e2e.test gets the server's notices in "), "{words}");
-    assert!(words.contains("@desk:e2e.test set the name to From the Desk"), "{words}");
-    assert!(words.contains("@desk:e2e.test Hello"), "{words}");
+    let rooms = words.matches("@bob:e2e.test gets the server's notices in ").count();
+    assert_eq!(rooms, 2, "{words}");
+    for said in [
+        "@desk:e2e.test set displayname to The Desk",
+        "@desk:e2e.test set the name to From the Desk",
+        "@desk:e2e.test Hello",
+        "@desk:e2e.test Again",
+        "@notices:e2e.test Bye",
+    ] {
+        assert!(words.contains(said), "no {said:?} in {words}");
+    }
     assert_verifies(server.data_dir());
 }

@@ -215,7 +215,7 @@ async fn a_room_is_shut_down_with_its_members_its_aliases_and_its_place_in_the_d
         bob.get("/joined_rooms").await.ok()["joined_rooms"].as_array().map(Vec::len),
         Some(2)
     );
-    let said = done(run(&format!("shutdown {other} --yes --reason closed")));
+    let said = done(run(&format!("shutdown {other} --block --yes --reason closed")));
     assert_eq!(said, format!("Shut down {other}, which 2 user(s) left.\n"));
     assert_eq!(ann.get("/joined_rooms").await.ok()["joined_rooms"], json!([new_room]));
     bob.join(&other).await.refused(403, "M_FORBIDDEN");
@@ -239,15 +239,11 @@ async fn a_shutdown_that_a_crash_cuts_short_goes_on_to_its_end() {
     let options = json!({ "preset": "public_chat", "room_alias_name": "many" });
     let room_id = ann.create_room(options).await;
     let http = server.http();
-    let members = (0..MEMBERS).map(|number| {
-        let (http, room_id) = (http.clone(), room_id.clone());
-        async move {
-            let name = format!("member-{number}");
-            let user = User::register(&http, &name, "a password that is long enough").await;
-            user.join(&room_id).await.ok();
-        }
-    });
-    futures_util::future::join_all(members).await;
+    for number in 0..MEMBERS {
+        let name = format!("member-{number}");
+        let user = User::register(&http, &name, "a password that is long enough").await;
+        user.join(&room_id).await.ok();
+    }
     let body = json!({ "new_room_user_id": admin.user_id, "purge": false, "block": true });
     let path = format!("/v2/rooms/{}", encode(&room_id));
     let begun = admin.administer("DELETE", &path, Some(body.clone())).await;
