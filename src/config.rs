@@ -24,9 +24,9 @@ pub mod value;
 
 pub use value::{
     AdminContact, ArchiveDir, BaseUrl, DeniedPassword, EraseAfter, FilePath, Hidden,
-    IdentityServer, JsonTemplate, Lifetime, List, MailSecurity, OpenRegistration, OwnRate,
-    PathPrefix, PublicKey, PublicUrl, RedirectPrefix, Requirement, SharedSecret, TurnUri,
-    Unauthenticated, UrlPattern, UserRate, WebUrl,
+    IdentityServer, JsonTemplate, Lifetime, List, Localpart, MailSecurity, MxcAddress,
+    OpenRegistration, OwnRate, PathPrefix, PublicKey, PublicUrl, RedirectPrefix, Requirement,
+    SharedSecret, TurnUri, Unauthenticated, UrlPattern, UserRate, WebUrl,
 };
 use value::{Given, Setting};
 
@@ -245,6 +245,21 @@ impl Effective {
             }
             let _ = writeln!(text, "{} = {}", setting.name, (setting.get)(&self.config));
         }
+    }
+}
+
+impl ServerNotices {
+    /// The user in whose name notices are sent on this server.
+    #[must_use]
+    pub fn sender(&self, server_name: &ruma::ServerName) -> Option<ruma::OwnedUserId> {
+        let localpart = self.localpart.as_ref()?;
+        ruma::UserId::parse_with_server_name(localpart.as_str(), server_name).ok()
+    }
+
+    /// Whether notices are sent in the name of this user, who is one of this server.
+    #[must_use]
+    pub fn is_sender(&self, user_id: &ruma::UserId) -> bool {
+        self.localpart.as_ref().is_some_and(|own| own.as_str() == user_id.localpart())
     }
 }
 
@@ -830,6 +845,19 @@ settings! {
         preview_store_bytes: u64 = 1024 * 1024 * 1024, in 0..=1_125_899_906_842_624;
         /// Seconds for which a preview is remembered.
         preview_cache_seconds: u64 = 3600, in 1..=31_536_000;
+    }
+
+    /// What those who run the server have to say to users, each in a room of their own (`logcabin notice`).
+    server_notices: ServerNotices {
+        /// The user who says it: what is before the colon of its id. Nobody else can have the name; if somebody
+        /// has it already, notices are refused until another is configured. "off" for no notices.
+        localpart: Option<Localpart> = Some(Localpart::new("notices"));
+        /// What that user is called.
+        display_name: String = "Server Notices".to_owned();
+        /// That user's picture: the address of an uploaded file, or "off" for none.
+        avatar_url: Option<MxcAddress> = None;
+        /// The name of the rooms.
+        room_name: String = "Server Notices".to_owned();
     }
 
     /// What is known of people's devices.

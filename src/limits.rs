@@ -37,6 +37,14 @@ pub const ROOM_EVENTS: usize = 500;
 /// authorised, hashed and signed before anyone else's proposal on that thread.
 pub const UPGRADE_EVENTS: usize = 2000;
 
+/// Media ids in one record of quarantine, with room to spare below the largest payload; of more files there
+/// are several records.
+pub const QUARANTINE_IDS: usize = 1000;
+
+/// Members who are made to leave a room at the same time as it is shut down: enough for them to share disk
+/// syncs, and few enough for others to be served in between.
+pub const SHUTDOWN_AT_ONCE: usize = 32;
+
 /// How long a request to another service may take, its answer included: a person waits for most of them.
 pub const OUTBOUND_TIMEOUT: Duration = Duration::from_secs(10);
 

@@ -13,7 +13,7 @@ use tokio::{net::TcpListener, sync::watch, task::JoinHandle};
 use tracing::{error, info, warn};
 
 use crate::{
-    admin::{self, office::Office},
+    admin::{self, office::Office, shutdown as shutdowns},
     api::{self, uiaa},
     appservice::{Questions, Services},
     background::Pace,
@@ -156,14 +156,17 @@ pub async fn run(
         shutdown.clone(),
     ));
     let passwords = Arc::new(Passwords::new(&config));
-    let office = Office {
+    let last_seen = Arc::new(LastSeen::new(config.devices.note_last_seen_seconds));
+    let office = Arc::new(Office {
         engine: Arc::clone(&engine),
         passwords: Arc::clone(&passwords),
         policy: config.passwords.clone(),
         identity: Some((outbound.clone(), config.threepids.identity_servers.to_vec())),
         snapshots: Arc::clone(&snapshots),
-    };
-    let admin = serve_admin(&config, &log, office, &shutdown);
+        last_seen: Arc::clone(&last_seen),
+        notices: config.server_notices.clone(),
+    });
+    let admin = serve_admin(&config, &log, Arc::clone(&office), &shutdown);
     let search = Search::start(&config.server.data_dir, Arc::clone(&engine));
     let search = Arc::new(search.map_err(ServerError::Search)?);
     let around = engine.state().presence.around().into_iter();
@@ -180,8 +183,8 @@ pub async fn run(
     let mails = Mails::new(&config, &engine, &unread, &messages, unsubscribing, &shutdown);
     let pushers = Pushers::new(&engine, &unread, mails, to_gateways, &config.push, &shutdown);
     let media = api::media::Media::open(&config)?;
-    let last_seen = Arc::new(LastSeen::new(config.devices.note_last_seen_seconds));
     let app = Arc::new(api::Server {
+        office,
         media,
         messages,
         deliveries: api::Deliveries::default(),
@@ -218,6 +221,7 @@ pub async fn run(
     api::typing::resume(&engine);
     api::profile::resume(&engine);
     api::deactivate::resume(&engine);
+    shutdowns::resume(&engine);
     tokio::spawn(last_seen::keep(last_seen, Arc::clone(&engine), shutdown.clone()));
     tokio::spawn(api::guests::keep_out(Arc::clone(&engine), shutdown.clone()));
     let clock = engine.clock().clone();
@@ -397,12 +401,12 @@ fn compaction_is_due(engine: &Engine, log: &SledLog) -> bool {
 fn serve_admin(
     config: &Config,
     log: &Arc<SledLog>,
-    office: Office,
+    office: Arc<Office>,
     shutdown: &Shutdown,
 ) -> Option<JoinHandle<()>> {
     let path = admin::socket_path(&config.server.data_dir);
     let log = Arc::clone(log) as Arc<dyn Log>;
-    match admin::serve(&path, log, Some(Arc::new(office)), shutdown.clone()) {
+    match admin::serve(&path, log, Some(office), shutdown.clone()) {
         Ok(task) => Some(task),
         Err(error) => {
             // The server does its work without it; the tool then reads the archive.

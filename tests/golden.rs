@@ -25,12 +25,14 @@ use logcabin::{
         ephemeral::{SetReceipt, SetTyping},
         key_backup::{DeleteBackup, PutKeys, RemoveKeys, SetBackup},
         keys::{ClaimKeys, SetCrossSigning, SignKeys, UploadKeys},
-        media::{AddMedia, CreateMedia},
+        media::{AddMedia, CreateMedia, ProtectMedia, QuarantineMedia},
         membership::{Change, ChangeMembership, ForgetRoom},
+        moderation::{Because, BeginShutdown, FinishShutdown},
+        notice::OpenNoticeRoom,
         presence::SetPresence,
         pusher::{NoteMailed, NoteTold, RemovePusher, SetPusher},
         registration_token::{CreateRegistrationToken, RemoveRegistrationToken},
-        report::{Report, Subject},
+        report::{RemoveReport, Report, Subject},
         send::SendEvent,
         status::{Deactivate, SetStatus},
         threepid::{
@@ -602,5 +604,20 @@ async fn fill(engine: &Engine) {
         propose!(RemoveAlias { alias, room_id, sender: ann.clone(), of_service: false, ts });
     }
     let reason = Some("left for good".to_owned());
+    let report = engine.state().reports.all()[0].0;
+    let (of, why) = (RemoveReport { report }, Some("it was dealt with".to_owned()));
+    propose!(Because { of, reason: why });
+    let media_id = engine.state().media.all()[0].0.to_string();
+    let (media_ids, why) = (vec![media_id.clone()], Some("gold".to_owned()));
+    propose!(QuarantineMedia { media_ids, quarantined: true, reason: why.clone() });
+    assert!(propose!(ProtectMedia { media_id, protected: true }));
+    let room_id = ruma::owned_room_id!("!notices:golden.example");
+    let (user_id, sender, name) = (ann.clone(), bob.clone(), "Notices".to_owned());
+    let room_id = propose!(OpenNoticeRoom { user_id, sender, room_id, name, ts });
+    let (id, block) = ("golden".to_owned(), true);
+    let begin =
+        BeginShutdown { id, room_id: room_id.clone(), block, replacement: None, reason: why };
+    propose!(begin);
+    propose!(FinishShutdown { room_id, id: "golden".to_owned(), failed: vec![ann.clone()] });
     assert!(propose!(Deactivate { user_id: bob, erase: true, reason, ts: 1_770_000_002_000 }));
 }

@@ -30,8 +30,15 @@
 
 mod acts;
 mod client;
+mod effect;
+mod media;
+mod notices;
 pub(crate) mod office;
+mod reports;
+mod rooms;
 mod serve;
+pub(crate) mod shutdown;
+pub(crate) mod users;
 
 use std::{
     fmt, io,
@@ -40,7 +47,11 @@ use std::{
     time::Duration,
 };
 
-pub use acts::{Act, Done, Filter, TokenSummary, UserDetails, UserDevice, UserSummary};
+pub use acts::{
+    Act, Done, ExternalId, Filter, MediaOf, MediaSummary, MediaUsage, NewRoom, ReportDetails,
+    ReportSummary, RoomDetails, RoomOrder, RoomSummary, RoomsWanted, ShutdownStatus, TokenSummary,
+    UserDetails, UserDevice, UserSummary, UserThreepid,
+};
 pub use client::{Answer, Client};
 pub(crate) use serve::serve;
 pub use serve::serve_until;
@@ -54,8 +65,8 @@ const TAG_END: u8 = b'D';
 const TAG_DONE: u8 = b'A';
 const TAG_ERROR: u8 = b'E';
 
-/// No request is longer. An act names a user, a password, a reason.
-const REQUEST_BYTES: u64 = 16 * 1024;
+/// No request is longer. An act names a user, a password, a reason; a notice is the longest.
+const REQUEST_BYTES: u64 = 128 * 1024;
 
 /// No answer to an act is longer: a page of users is the largest.
 const DONE_BYTES: usize = 4 * 1024 * 1024;

@@ -5,7 +5,10 @@ use std::{path::Path, sync::Arc};
 
 use ruma::{OwnedUserId, UserId};
 
-use super::acts::{Act, Done, Filter, TokenSummary, UserDetails, UserDevice, UserSummary};
+use super::{
+    acts::{Act, Done, Filter, TokenSummary, UserDetails, UserDevice, UserSummary},
+    rooms,
+};
 use crate::{
     api::{
         self,
@@ -19,12 +22,15 @@ use crate::{
         Refusal,
         account::{AccountLimit, Met, Register, RemoveDevices, SetPassword, Which},
         ephemeral::Gather,
+        moderation::Because,
         registration_token::{
             Change, CreateRegistrationToken, RemoveRegistrationToken, UpdateRegistrationToken,
         },
         status::{CreateAccount, Deactivate, SetStatus},
     },
     engine::{self, Engine, Rejected},
+    http::ApiError,
+    last_seen::LastSeen,
     log::{
         Log, ReadError,
         sled::{OpenError, SledLog, SledOptions, log_dir},
@@ -62,6 +68,9 @@ pub(crate) struct Office {
     /// asked.
     pub(crate) identity: Option<(Outbound, Vec<IdentityServer>)>,
     pub(crate) snapshots: Arc<snapshot::Keeper>,
+    pub(crate) last_seen: Arc<LastSeen>,
+    /// In whose name notices are sent, and how they look.
+    pub(crate) notices: config::ServerNotices,
 }
 
 /// Why something was not done.
@@ -78,6 +87,18 @@ pub(crate) enum ActError {
         "there is no such registration token; `logcabin registration-token list` shows their ids"
     )]
     NoToken,
+    /// There is no such room.
+    #[error("there is no room `{0}` on this server")]
+    NoRoom(String),
+    /// There is no such file.
+    #[error("there is no file `{0}` on this server")]
+    NoMedia(String),
+    /// There is no such report, or it was dealt with.
+    #[error("there is no report {0}, or it was dealt with")]
+    NoReport(Offset),
+    /// The password must not be set.
+    #[error("{}", .0.message())]
+    Unfit(ApiError),
     /// The account is closed.
     #[error("the account of {0} is deactivated, which is for ever")]
     Deactivated(OwnedUserId),
@@ -121,10 +142,78 @@ pub(crate) fn actor(uid: Option<u32>) -> String {
 impl Office {
     /// Does it, in the name of `actor`, a user of this machine.
     pub(crate) async fn carry_out(&self, act: Act, actor: &str) -> Result<Done, ActError> {
-        let origin = Origin::administrator(actor);
+        self.perform(act, Origin::administrator(actor)).await
+    }
+
+    /// Does it in the name of whoever `origin` says, or says what it would come to.
+    pub(crate) async fn perform(&self, act: Act, origin: Origin) -> Result<Done, ActError> {
+        let (mut act, mut reason, mut dry) = (act, None, false);
+        let act = loop {
+            act = match act {
+                Act::DryRun { of } => {
+                    dry = true;
+                    *of
+                }
+                Act::Because { reason: why, of } => {
+                    reason = checked(Some(why))?;
+                    *of
+                }
+                act => break act,
+            }
+        };
+        if dry {
+            return Ok(Done::WouldDo { effect: api::at_length(|| self.effect(&act))? });
+        }
+        Box::pin(self.act(act, origin, reason)).await
+    }
+
+    async fn act(
+        &self,
+        act: Act,
+        origin: Origin,
+        because: Option<String>,
+    ) -> Result<Done, ActError> {
         match act {
+            Act::DryRun { .. } | Act::Because { .. } => {
+                Err(ActError::Invalid("This says nothing of its own.".to_owned()))
+            }
+            Act::SetProfile { user, field, value } => {
+                self.set_profile(&user, field, value, origin, because).await
+            }
+            Act::RenameDevice { user, device, display_name } => {
+                self.rename_device(&user, device, display_name, origin, because).await
+            }
+            Act::LogInAs { user, expires_ms } => {
+                self.log_in_as(&user, expires_ms, origin, because).await
+            }
+            Act::JoinRoom { user, room } => self.have_join(&room, &user, origin, because).await,
+            Act::ListRooms { wanted } => rooms::listed(self, &wanted),
+            Act::ShowRoom { room } => Ok(Done::Room(Box::new(self.room_details(&room)?))),
+            Act::BlockRoom { room, blocked } => self.block(&room, blocked, origin, because).await,
+            Act::ShutDownRoom { room, block, new_room, wait } => {
+                self.shut_down(&room, block, new_room, wait, origin, because).await
+            }
+            Act::MakeRoomAdmin { room, user } => {
+                self.make_room_admin(&room, &user, origin, because).await
+            }
+            Act::SendNotice { user, event_type, state_key, content, transaction } => {
+                self.send_notice(&user, event_type, state_key, content, transaction, origin).await
+            }
+            Act::ListMedia { of } => self.list_media(&of),
+            Act::QuarantineMedia { of, quarantined } => {
+                self.quarantine(of, quarantined, origin, because).await
+            }
+            Act::ProtectMedia { media, protected } => {
+                self.protect(&media, protected, origin, because).await
+            }
+            Act::MediaStatistics => {
+                Ok(Done::MediaStatistics { users: self.media_statistics(0..=u64::MAX) })
+            }
+            Act::ListReports => Ok(Done::Reports { reports: self.reports(|_| true)? }),
+            Act::ShowReport { id } => Ok(Done::Report(Box::new(self.report(id)?))),
+            Act::RemoveReport { id } => self.remove_report(id, origin, because).await,
             Act::ListUsers { after, filter } => Ok(self.list(after.as_deref(), filter)),
-            Act::ShowUser { user } => self.show(&user),
+            Act::ShowUser { user } => Ok(Done::User(Box::new(self.user_details(&user)?))),
             Act::CreateUser { user, password, display_name, admin } => {
                 let user_id = self.new_user_id(&user)?;
                 let display_name =
@@ -142,7 +231,8 @@ impl Office {
                     login: None,
                     met: Met::default(),
                 };
-                let made = self.engine.propose(origin, CreateAccount { register, admin }).await;
+                let of = CreateAccount { register, admin };
+                let made = self.engine.propose(origin, Because { of, reason: because }).await;
                 made.map_err(|error| of_user(error, &user_id))?.into_inner();
                 Ok(Done::Created { user_id })
             }
@@ -153,13 +243,13 @@ impl Office {
                 }
                 let password = self.hash(&user_id, password).await?;
                 let log_out = (!keep_devices).then_some(Which::All);
-                let proposal = SetPassword { user_id: user_id.clone(), password, log_out };
-                let set = self.engine.propose(origin, proposal).await;
+                let of = SetPassword { user_id: user_id.clone(), password, log_out };
+                let set = self.engine.propose(origin, Because { of, reason: because }).await;
                 set.map_err(|error| of_user(error, &user_id))?.into_inner();
                 Ok(Done::Changed { user_id, changed: true })
             }
             Act::SetStatus { user, admin, locked, suspended, reason } => {
-                let (user_id, reason) = (self.user_id(&user)?, checked(reason)?);
+                let (user_id, reason) = (self.user_id(&user)?, checked(reason)?.or(because));
                 let id = user_id.clone();
                 let proposal = SetStatus { user_id, admin, locked, suspended, reason };
                 let set = self.engine.propose(origin, proposal).await;
@@ -167,7 +257,7 @@ impl Office {
                 Ok(Done::Changed { user_id: id, changed })
             }
             Act::Deactivate { user, erase, reason } => {
-                let (user_id, reason) = (self.user_id(&user)?, checked(reason)?);
+                let (user_id, reason) = (self.user_id(&user)?, checked(reason)?.or(because));
                 let still_bound = self.unbind(&origin, &user_id).await;
                 let ts = self.engine.clock().now_ms();
                 let closing = Deactivate { user_id: user_id.clone(), erase, reason, ts };
@@ -175,18 +265,20 @@ impl Office {
                 let Closed { changed, rooms } = closed.map_err(|error| of_user(error, &user_id))?;
                 Ok(Done::Deactivated { user_id, changed, rooms, still_bound })
             }
-            Act::LogOut { user, device } => {
+            Act::LogOut { user, devices } => {
                 let user_id = self.user_id(&user)?;
-                let which = match device {
-                    Some(device) => {
-                        self.must_have(&user_id, &device)?;
-                        Which::These(vec![device])
+                let which = match devices {
+                    Some(devices) => {
+                        for device in &devices {
+                            self.must_have(&user_id, device)?;
+                        }
+                        Which::These(devices)
                     }
                     None => Which::All,
                 };
                 let before = self.devices(&user_id);
-                let proposal = RemoveDevices { user_id: user_id.clone(), which };
-                let removed = self.engine.propose(origin, proposal).await;
+                let of = RemoveDevices { user_id: user_id.clone(), which };
+                let removed = self.engine.propose(origin, Because { of, reason: because }).await;
                 removed.map_err(|error| of_user(error, &user_id))?.into_inner();
                 let left = self.devices(&user_id);
                 let devices = before.into_iter().filter(|device| !left.contains(device)).collect();
@@ -207,9 +299,8 @@ impl Office {
                 }
                 let hash = TokenHash::of(token.expose());
                 let label = label_of(label)?;
-                let proposal =
-                    CreateRegistrationToken { token: hash, label, uses_allowed, expires_ms };
-                let made = self.engine.propose(origin, proposal).await;
+                let of = CreateRegistrationToken { token: hash, label, uses_allowed, expires_ms };
+                let made = self.engine.propose(origin, Because { of, reason: because }).await;
                 made.map_err(of_token)?.into_inner();
                 Ok(Done::RegistrationTokenCreated { token, summary: self.token_of(&hash)? })
             }
@@ -219,14 +310,15 @@ impl Office {
                     Change::To(label) => label_of(Some(label))?.map_or(Change::Clear, Change::To),
                     other => other,
                 };
-                let proposal = UpdateRegistrationToken { token, label, uses_allowed, expires_ms };
-                let updated = self.engine.propose(origin, proposal).await;
+                let of = UpdateRegistrationToken { token, label, uses_allowed, expires_ms };
+                let updated = self.engine.propose(origin, Because { of, reason: because }).await;
                 let changed = updated.map_err(of_token)?.into_inner();
                 Ok(Done::RegistrationTokenUpdated { changed, summary: self.token_of(&token)? })
             }
             Act::DeleteRegistrationToken { token } => {
                 let token = self.registration_token(&token)?;
-                let removed = self.engine.propose(origin, RemoveRegistrationToken { token }).await;
+                let of = RemoveRegistrationToken { token };
+                let removed = self.engine.propose(origin, Because { of, reason: because }).await;
                 removed.map_err(of_token)?.into_inner();
                 Ok(Done::RegistrationTokenDeleted { id: token.start() })
             }
@@ -256,7 +348,7 @@ impl Office {
                 break;
             }
             let Some(account) = self.engine.state().accounts.get(&user_id) else { continue };
-            let summary = summary(&account.read());
+            let summary = self.summary(&account.read());
             let wanted = |asked: bool, is: bool| !asked || is;
             if wanted(filter.admin, summary.admin)
                 && wanted(filter.locked, summary.locked)
@@ -270,49 +362,55 @@ impl Office {
         Done::Users { users, next }
     }
 
-    fn show(&self, user: &str) -> Result<Done, ActError> {
+    /// All that there is to say of a user.
+    pub(crate) fn user_details(&self, user: &str) -> Result<UserDetails, ActError> {
         let user_id = self.user_id(user)?;
         let account = self.engine.state().accounts.get(&user_id);
         let account = account.ok_or_else(|| ActError::NoUser(user.to_owned()))?;
-        let (summary, registered, erased, has_password, devices) = {
+        let (summary, registered, has_password, logged_in) = {
             let account = account.read();
-            let devices: Vec<_> = account
-                .active_devices()
-                .map(|(id, device)| (id.clone(), device.display_name.clone(), device.session))
-                .collect();
+            let devices = account.active_devices();
+            let logged_in = devices.map(|(id, device)| {
+                let seen = self.last_seen.of(self.engine.state(), &user_id, id, device);
+                let device = UserDevice {
+                    display_name: device.display_name.clone(),
+                    since_ms: device.login_ms,
+                    seen_ms: seen.as_ref().map(|seen| seen.seen_ms),
+                    seen_ip: seen.as_ref().map(|seen| seen.address.to_string()),
+                    seen_agent: seen.and_then(|seen| seen.agent),
+                    dehydrated: device.tokens.is_none(),
+                };
+                (id.clone(), device)
+            });
             let has_password = account.password.latest().is_some_and(Option::is_some);
-            let erased = account.standing.erased.is_some();
-            (summary(&account), account.registered, erased, has_password, devices)
+            (self.summary(&account), account.registered, has_password, logged_in.collect())
         };
-        let mut logged_in = std::collections::BTreeMap::new();
-        for (device_id, display_name, session) in devices {
-            let device = UserDevice { display_name, since_ms: self.time_of(session)? };
-            logged_in.insert(device_id, device);
-        }
         let parts = self.engine.state().memberships.of(&user_id, Offset::MAX);
-        Ok(Done::User(Box::new(UserDetails {
+        Ok(UserDetails {
             summary,
             created_ms: self.time_of(registered)?,
-            erased,
             has_password,
             logged_in,
             joined_rooms: parts.iter().filter(|part| part.membership == Membership::Join).count(),
-        })))
+            threepids: self.threepids(&user_id),
+            external_ids: self.external_ids(&user_id),
+            media_count: self.engine.state().media.of_user(&user_id).len(),
+            media_bytes: self.engine.state().media.bytes_of(Some(&user_id)),
+        })
     }
 
-    fn time_of(&self, offset: Offset) -> Result<u64, ReadError> {
-        let records = self.engine.log().read(offset, 1)?;
-        Ok(records.first().map_or(0, |record| record.header.time_ms))
-    }
-
-    fn devices(&self, user_id: &UserId) -> Vec<ruma::OwnedDeviceId> {
+    pub(super) fn devices(&self, user_id: &UserId) -> Vec<ruma::OwnedDeviceId> {
         let account = self.engine.state().accounts.get(user_id);
         account.map_or_else(Vec::new, |account| {
             account.read().active_devices().map(|(device_id, _)| device_id.clone()).collect()
         })
     }
 
-    fn must_have(&self, user_id: &UserId, device: &ruma::DeviceId) -> Result<(), ActError> {
+    pub(super) fn must_have(
+        &self,
+        user_id: &UserId,
+        device: &ruma::DeviceId,
+    ) -> Result<(), ActError> {
         if self.devices(user_id).iter().any(|known| known == device) {
             return Ok(());
         }
@@ -320,7 +418,7 @@ impl Office {
     }
 
     /// The user that `name` names.
-    fn user_id(&self, name: &str) -> Result<OwnedUserId, ActError> {
+    pub(crate) fn user_id(&self, name: &str) -> Result<OwnedUserId, ActError> {
         let server = &self.engine.env().server.name;
         let user_id = match UserId::parse(name) {
             Ok(user_id) => Some(user_id),
@@ -331,16 +429,18 @@ impl Office {
     }
 
     /// The id of a user who is to be made.
-    fn new_user_id(&self, name: &str) -> Result<OwnedUserId, ActError> {
+    pub(super) fn new_user_id(&self, name: &str) -> Result<OwnedUserId, ActError> {
         let server = &self.engine.env().server.name;
         let local = name.strip_prefix('@').and_then(|name| {
             name.split_once(':').filter(|(_, of)| of == server).map(|(local, _)| local)
         });
-        api::new_user_id_of(server, local.unwrap_or(name)).map_err(|error| invalid(&error))
+        let user_id =
+            api::new_user_id_of(server, local.unwrap_or(name)).map_err(|error| invalid(&error))?;
+        if self.notices.is_sender(&user_id) { Err(ActError::Taken(user_id)) } else { Ok(user_id) }
     }
 
     /// The registration token that `name` is, or is the id of.
-    fn registration_token(&self, name: &Secret) -> Result<TokenHash, ActError> {
+    pub(crate) fn registration_token(&self, name: &Secret) -> Result<TokenHash, ActError> {
         let tokens = &self.engine.state().registration_tokens;
         let itself = TokenHash::of(name.expose());
         if tokens.get(&itself).is_some() {
@@ -359,7 +459,7 @@ impl Office {
         }
     }
 
-    fn token_of(&self, hash: &TokenHash) -> Result<TokenSummary, ActError> {
+    pub(crate) fn token_of(&self, hash: &TokenHash) -> Result<TokenSummary, ActError> {
         let token = self.engine.state().registration_tokens.get(hash).ok_or(ActError::NoToken)?;
         Ok(self.token(hash, token))
     }
@@ -370,25 +470,35 @@ impl Office {
         TokenSummary { id: hash.start(), label, uses_allowed, uses, expires_ms, good }
     }
 
+    pub(super) fn summary(&self, account: &Account) -> UserSummary {
+        let text = |field| {
+            let value = account.profile_field(field).and_then(serde_json::Value::as_str);
+            value.map(ToOwned::to_owned)
+        };
+        let (user_id, state) = (&account.user_id, self.engine.state());
+        let seen = account.active_devices().filter_map(|(device_id, device)| {
+            self.last_seen.of(state, user_id, device_id, device).map(|seen| seen.seen_ms)
+        });
+        UserSummary {
+            user_id: user_id.clone(),
+            display_name: text("displayname"),
+            avatar_url: text("avatar_url"),
+            guest: account.standing.guest,
+            admin: account.standing.admin,
+            locked: account.standing.locked,
+            suspended: account.standing.suspended,
+            deactivated: account.standing.deactivated.is_some(),
+            erased: account.standing.erased.is_some(),
+            devices: account.active_devices().count(),
+            last_seen_ms: seen.max(),
+        }
+    }
+
     async fn hash(&self, user_id: &UserId, password: Secret) -> Result<Secret, ActError> {
         let fit = policy::check(&self.policy, user_id.localpart(), password.expose());
-        fit.map_err(|error| invalid(&error.into()))?;
+        fit.map_err(|error| ActError::Unfit(error.into()))?;
         let hash = self.passwords.hash(password.expose().to_owned()).await;
         hash.map_err(|error| invalid(&error.into()))
-    }
-}
-
-fn summary(account: &Account) -> UserSummary {
-    let name = account.profile_field("displayname").and_then(serde_json::Value::as_str);
-    UserSummary {
-        user_id: account.user_id.clone(),
-        display_name: name.map(ToOwned::to_owned),
-        guest: account.standing.guest,
-        admin: account.standing.admin,
-        locked: account.standing.locked,
-        suspended: account.standing.suspended,
-        deactivated: account.standing.deactivated.is_some(),
-        devices: account.active_devices().count(),
     }
 }
 
@@ -419,11 +529,11 @@ fn of_token(error: Rejected) -> ActError {
 }
 
 /// The sentence that a client would be told.
-fn invalid(error: &crate::http::ApiError) -> ActError {
+pub(super) fn invalid(error: &ApiError) -> ActError {
     ActError::Invalid(error.message().to_owned())
 }
 
-fn of_user(error: Rejected, user_id: &UserId) -> ActError {
+pub(super) fn of_user(error: Rejected, user_id: &UserId) -> ActError {
     match error {
         Rejected::Refused(Refusal::UserInUse) => ActError::Taken(user_id.to_owned()),
         Rejected::Refused(Refusal::UserDeactivated) => ActError::Deactivated(user_id.to_owned()),
@@ -499,7 +609,16 @@ async fn on_log(
         newest,
         Shutdown::when(std::future::pending()),
     ));
-    let office = Office { engine: Arc::clone(&engine), passwords, policy, identity, snapshots };
+    let office = Office {
+        engine: Arc::clone(&engine),
+        passwords,
+        policy,
+        identity,
+        snapshots,
+        // Nobody is here to be seen: what was recorded is known.
+        last_seen: Arc::new(LastSeen::new(0)),
+        notices: config.server_notices.clone(),
+    };
     let done = office.carry_out(act, actor).await;
     Ok((done, Arc::clone(&engine.env().state)))
 }

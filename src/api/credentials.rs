@@ -15,8 +15,8 @@ use crate::{
 };
 
 /// Tokens that have just been made: the only place where they are in the clear.
-pub(super) struct NewTokens {
-    pub(super) access: String,
+pub(crate) struct NewTokens {
+    pub(crate) access: String,
     pub(super) refresh: Option<String>,
     pub(super) expires_in: Option<Duration>,
     expires_ms: Option<u64>,
@@ -50,8 +50,14 @@ impl NewTokens {
         }
     }
 
+    /// A new access token that is good until then, or for ever.
+    pub(crate) fn good_until(expires_ms: Option<u64>) -> Self {
+        let access = format!("lca_{}", random_token());
+        Self { access, refresh: None, expires_in: None, expires_ms }
+    }
+
     /// What is stored of them.
-    pub(super) fn hashes(&self) -> Tokens {
+    pub(crate) fn hashes(&self) -> Tokens {
         Tokens {
             access: TokenHash::of(&self.access),
             expires_ms: self.expires_ms,
@@ -61,7 +67,7 @@ impl NewTokens {
 }
 
 /// The device id that a client asks for, within its bound, or a new one.
-pub(super) fn device_id_or_new(asked: Option<OwnedDeviceId>) -> Result<OwnedDeviceId, ApiError> {
+pub(crate) fn device_id_or_new(asked: Option<OwnedDeviceId>) -> Result<OwnedDeviceId, ApiError> {
     match asked {
         Some(id) if id.as_str().is_empty() || id.as_str().len() > limits::IDENTIFIER_BYTES => {
             Err(ApiError::invalid_param("A device id has 1 to 255 bytes."))

@@ -141,7 +141,7 @@ async fn leave_all(engine: &Engine, origin: &Origin, user_id: &UserId) -> usize 
 
 /// Has a user leave a room. One room that cannot be left is no reason to stay in the rest: says whether
 /// it was.
-pub(super) async fn leave(
+pub(crate) async fn leave(
     engine: &Engine,
     origin: &Origin,
     room_id: OwnedRoomId,

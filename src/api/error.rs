@@ -75,6 +75,9 @@ impl From<Refusal> for ApiError {
                 let retry_after = Some(std::time::Duration::from_millis(wait_ms.max(1)));
                 Self::new(ErrorCode::LimitExceeded { retry_after }, text)
             }
+            Refusal::CannotLeaveServerNoticeRoom => {
+                Self::new(ErrorCode::CannotLeaveServerNoticeRoom, text)
+            }
             Refusal::CannotOverwriteMedia => Self::new(ErrorCode::CannotOverwriteMedia, text),
             Refusal::UnknownToken => Self::unknown_token(false),
             Refusal::Broken => Self::internal("a decision panicked"),

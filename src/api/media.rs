@@ -305,6 +305,11 @@ impl Server {
             let mut uploaded = std::pin::pin!(self.media.uploaded.notified());
             uploaded.as_mut().enable();
             match self.engine.state().media.get(media_id) {
+                Some(Item::Stored(_))
+                    if self.engine.state().media.quarantined(media_id).is_some() =>
+                {
+                    return Err(ApiError::not_found("There is no such file."));
+                }
                 Some(Item::Stored(stored)) => return Ok(stored),
                 Some(Item::Unused { expires_ms, .. })
                     if expires_ms > self.engine.clock().now_ms() => {}

@@ -2,6 +2,7 @@
 //! a typed response. What the server serves is the list in [`endpoints`].
 
 mod account_data;
+mod admin;
 pub(crate) mod appservice;
 mod capabilities;
 mod context;
@@ -64,7 +65,7 @@ mod user_directory;
 mod validation;
 mod voip;
 
-pub(crate) use credentials::short_name;
+pub(crate) use credentials::{NewTokens, device_id_or_new, short_name};
 pub(crate) use registration::new_user_id_of;
 pub(crate) use sso::callback as sso_callback;
 pub(crate) use unsubscribe::url as unsubscribe_url;
@@ -78,6 +79,7 @@ use ruma::{OwnedRoomId, RoomId, RoomOrAliasId, UserId};
 
 use self::page::refusal;
 use crate::{
+    admin::office::Office,
     appservice::{Questions, Service, Services},
     config::Config,
     decide::Proposal,
@@ -107,6 +109,8 @@ use crate::{
 pub(crate) struct Server {
     pub(crate) config: Config,
     pub(crate) engine: Arc<Engine>,
+    /// Where what administrators ask for is done.
+    pub(crate) office: Arc<Office>,
     pub(crate) outbound: Outbound,
     pub(crate) messages: Arc<Messages>,
     pub(crate) deliveries: Deliveries,
@@ -139,7 +143,9 @@ const REQUIRED: Access = Access::Required;
 
 /// Every endpoint there is, section by section of the client-server API.
 pub(crate) fn endpoints(config: &Config) -> Table<Server> {
-    Table::new(&config.server.prefixes, rights::of)
+    let table = Table::new(&config.server.prefixes, rights::of);
+    // In words that are not of the Matrix API: a list of its own.
+    admin::endpoints(table)
         // Discovery
         .on(discovery::versions)
         .on_json(discovery::well_known)
@@ -523,7 +529,7 @@ fn parameters<T: serde::de::DeserializeOwned>(body: &[u8]) -> Result<T, ApiError
 
 /// Runs work that may take long (it grows with a room's members or a user's rooms) so that the thread's
 /// other tasks go on elsewhere meanwhile.
-fn at_length<T>(work: impl FnOnce() -> T) -> T {
+pub(crate) fn at_length<T>(work: impl FnOnce() -> T) -> T {
     use tokio::runtime::{Handle, RuntimeFlavor};
     if Handle::current().runtime_flavor() == RuntimeFlavor::MultiThread {
         tokio::task::block_in_place(work)

@@ -26,7 +26,7 @@ impl Cx<Server> {
         standing.is_some_and(|standing| standing.admin)
     }
 
-    fn must_be_admin(&self) -> Result<(), ApiError> {
+    pub(super) fn must_be_admin(&self) -> Result<(), ApiError> {
         if self.is_admin() {
             Ok(())
         } else {

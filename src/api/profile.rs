@@ -129,11 +129,10 @@ async fn set(cx: &Cx<Server>, field: String, value: Option<Value>) -> Result<(),
     if changed.into_inner() && in_rooms {
         let (engine, origin) = (Arc::clone(&cx.app.engine), cx.origin());
         // In a task of its own: a client that hangs up does not leave half of its rooms behind.
-        let spread = tokio::spawn(async move {
-            let rooms = rooms_without(&engine, &user_id);
-            bring_to_rooms(&engine, &origin, &user_id, rooms).await;
+        let spreading = tokio::spawn(async move {
+            spread(&engine, &origin, &user_id).await;
         });
-        spread.await.map_err(ApiError::internal)?;
+        spreading.await.map_err(ApiError::internal)?;
     }
     Ok(())
 }
@@ -150,10 +149,15 @@ pub(crate) fn resume(engine: &Arc<Engine>) {
     let engine = Arc::clone(engine);
     tokio::spawn(async move {
         for user_id in engine.state().accounts.user_ids() {
-            let rooms = rooms_without(&engine, &user_id);
-            bring_to_rooms(&engine, &Origin::server(), &user_id, rooms).await;
+            spread(&engine, &Origin::server(), &user_id).await;
         }
     });
+}
+
+/// Brings a profile that has changed to the rooms that it has not reached.
+pub(crate) async fn spread(engine: &Engine, origin: &Origin, user_id: &UserId) {
+    let rooms = rooms_without(engine, user_id);
+    bring_to_rooms(engine, origin, user_id, rooms).await;
 }
 
 /// The rooms in which the user is joined, and has been since before their profile last changed.

@@ -324,6 +324,10 @@ pub(super) fn check_name(
     caller: Option<&Service>,
 ) -> Result<(), ApiError> {
     appservice::check_name(app, user_id, caller)?;
+    if app.config.server_notices.is_sender(user_id) {
+        let why = "This user name is the one of the server's notices.";
+        return Err(ApiError::new(ErrorCode::Exclusive, why));
+    }
     if app.engine.state().accounts.contains(user_id) {
         return Err(ApiError::new(ErrorCode::UserInUse, "This user name is taken."));
     }

@@ -2,8 +2,10 @@
 
 use std::process::ExitCode;
 
+use super::password::confirms;
 use crate::{
     admin::{Act, AdminError, Client, Done, office, socket_path},
+    history::look::clean,
     log::sled::OpenError,
 };
 
@@ -57,6 +59,70 @@ impl Common {
             done => Ok(done?),
         }
     }
+}
+
+/// What every act takes that changes something.
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct Deed {
+    /// Say what would happen, and do nothing
+    #[arg(long)]
+    pub(super) dry_run: bool,
+
+    /// Why: kept with the record of it
+    #[arg(long, value_name = "TEXT")]
+    reason: Option<String>,
+
+    #[command(flatten)]
+    common: Common,
+}
+
+impl Deed {
+    /// Does it, or says what would happen, and prints what came of it.
+    pub(super) fn run(
+        &self,
+        act: Act,
+        text: impl FnOnce(&Done) -> String,
+    ) -> Result<ExitCode, Failure> {
+        let act = match self.reason.clone() {
+            Some(reason) => Act::Because { reason, of: Box::new(act) },
+            None => act,
+        };
+        let act = if self.dry_run { Act::DryRun { of: Box::new(act) } } else { act };
+        self.common.run(act, |done| match done {
+            Done::WouldDo { effect } => would_do(effect),
+            done => text(done),
+        })
+    }
+
+    /// As [`Deed::run`], for what cannot be undone: says what will happen, and asks whether it is meant,
+    /// unless that was said with `yes`.
+    pub(super) fn run_if_meant(
+        &self,
+        act: Act,
+        yes: bool,
+        name: &str,
+        text: impl FnOnce(&Done) -> String,
+    ) -> Result<ExitCode, Failure> {
+        if !yes && !self.dry_run {
+            let asked = Act::DryRun { of: Box::new(act.clone()) };
+            if let Done::WouldDo { effect } = self.common.carry_out(asked)? {
+                eprint!("{}", would_do(&effect));
+            }
+            let question = "To go on, type the name as you gave it:";
+            if !confirms(question, name)? {
+                return Err("nothing was done; --yes says that it is meant".into());
+            }
+        }
+        self.run(act, text)
+    }
+}
+
+fn would_do(effect: &[String]) -> String {
+    if effect.is_empty() {
+        return "Nothing would change.\n".to_owned();
+    }
+    let lines = effect.iter().map(|line| format!("- {}\n", clean(line)));
+    format!("This would happen:\n{}", lines.collect::<String>())
 }
 
 fn in_use(error: &OpenError, unreached: &AdminError) -> String {

@@ -16,10 +16,14 @@ use crate::{
 mod act;
 mod config;
 mod endpoints;
+mod media;
+mod notice;
 mod password;
 mod registration_token;
 mod replay;
+mod report;
 mod restore;
+mod room;
 mod serve;
 mod snapshot;
 mod user;
@@ -52,6 +56,10 @@ enum Command {
     Snapshot(snapshot::Snapshot),
     User(user::User),
     RegistrationToken(registration_token::RegistrationToken),
+    Room(room::Room),
+    Notice(notice::Notice),
+    Media(media::Media),
+    Report(report::Report),
 }
 
 impl Cli {
@@ -71,6 +79,10 @@ impl Cli {
             Some(Command::Snapshot(snapshot)) => snapshot.run(),
             Some(Command::User(user)) => user.run(),
             Some(Command::RegistrationToken(token)) => token.run(),
+            Some(Command::Room(room)) => room.run(),
+            Some(Command::Notice(notice)) => notice.run(),
+            Some(Command::Media(media)) => media.run(),
+            Some(Command::Report(report)) => report.run(),
         }
     }
 }

@@ -5,9 +5,9 @@ use std::{fmt::Write as _, process::ExitCode};
 use ruma::OwnedDeviceId;
 
 use super::{
-    act::Common,
+    act::{Common, Deed},
     columns,
-    password::{confirms, new_password},
+    password::new_password,
 };
 use crate::{
     admin::{Act, Done, Filter, UserDetails, UserSummary},
@@ -107,7 +107,7 @@ struct Create {
     no_password: bool,
 
     #[command(flatten)]
-    common: Common,
+    deed: Deed,
 }
 
 /// Set a new password, and log all devices out
@@ -124,7 +124,7 @@ struct ResetPassword {
     keep_devices: bool,
 
     #[command(flatten)]
-    common: Common,
+    deed: Deed,
 }
 
 #[derive(Debug, clap::Args)]
@@ -133,12 +133,8 @@ struct Change {
     #[arg(value_name = "USER")]
     user: String,
 
-    /// Why: kept with the record of it
-    #[arg(long, value_name = "TEXT")]
-    reason: Option<String>,
-
     #[command(flatten)]
-    common: Common,
+    deed: Deed,
 }
 
 /// Close an account for ever
@@ -159,12 +155,8 @@ struct Deactivate {
     #[arg(long)]
     yes: bool,
 
-    /// Why: kept with the record of it
-    #[arg(long, value_name = "TEXT")]
-    reason: Option<String>,
-
     #[command(flatten)]
-    common: Common,
+    deed: Deed,
 }
 
 /// Log a user out of all devices, or of one
@@ -179,7 +171,7 @@ struct Logout {
     device: Option<OwnedDeviceId>,
 
     #[command(flatten)]
-    common: Common,
+    deed: Deed,
 }
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -191,9 +183,12 @@ impl User {
             Command::Show(Show { user, common }) => common.run(Act::ShowUser { user }, said),
             Command::Create(create) => create.run(),
             Command::ResetPassword(reset) => {
-                let password = new_password(&reset.user)?;
+                let password = match reset.deed.dry_run {
+                    true => String::new().into(),
+                    false => new_password(&reset.user)?,
+                };
                 let (user, keep_devices) = (reset.user, reset.keep_devices);
-                reset.common.run(Act::ResetPassword { user, password, keep_devices }, |done| {
+                reset.deed.run(Act::ResetPassword { user, password, keep_devices }, |done| {
                     match done {
                         Done::Changed { user_id, .. } => {
                             format!("{user_id} has a new password.\n")
@@ -213,8 +208,9 @@ impl User {
             Command::Suspend(change) => change.run("is suspended", |act| act.2 = Some(true)),
             Command::Unsuspend(change) => change.run("is not suspended", |act| act.2 = Some(false)),
             Command::Deactivate(deactivate) => deactivate.run(),
-            Command::Logout(Logout { user, device, common }) => {
-                common.run(Act::LogOut { user, device }, said)
+            Command::Logout(Logout { user, device, deed }) => {
+                let devices = device.map(|device| vec![device]);
+                deed.run(Act::LogOut { user, devices }, said)
             }
         }
     }
@@ -244,9 +240,9 @@ impl List {
 
 impl Create {
     fn run(self) -> Result<ExitCode, Failure> {
-        let Self { user, admin, display_name, no_password, common } = self;
-        let password = if no_password { None } else { Some(new_password(&user)?) };
-        common.run(Act::CreateUser { user, password, display_name, admin }, said)
+        let Self { user, admin, display_name, no_password, deed } = self;
+        let password = if no_password || deed.dry_run { None } else { Some(new_password(&user)?) };
+        deed.run(Act::CreateUser { user, password, display_name, admin }, said)
     }
 }
 
@@ -255,11 +251,12 @@ type Status = (Option<bool>, Option<bool>, Option<bool>);
 
 impl Change {
     fn run(self, is: &str, set: impl FnOnce(&mut Status)) -> Result<ExitCode, Failure> {
-        let Self { user, reason, common } = self;
+        let Self { user, deed } = self;
         let mut status = (None, None, None);
         set(&mut status);
         let (admin, locked, suspended) = status;
-        common.run(Act::SetStatus { user, admin, locked, suspended, reason }, |done| match done {
+        let act = Act::SetStatus { user, admin, locked, suspended, reason: None };
+        deed.run(act, |done| match done {
             Done::Changed { user_id, changed: true } => format!("{user_id} {is} now.\n"),
             Done::Changed { user_id, changed: false } => format!("{user_id} {is} already.\n"),
             other => said(other),
@@ -269,14 +266,9 @@ impl Change {
 
 impl Deactivate {
     fn run(self) -> Result<ExitCode, Failure> {
-        let Self { user, erase, yes, reason, common } = self;
-        let question = format!(
-            "The account of {user} is closed for ever. To go on, type the name as you gave it:"
-        );
-        if !yes && !confirms(&question, &user)? {
-            return Err("nothing was done; --yes says that it is meant".into());
-        }
-        common.run(Act::Deactivate { user, erase, reason }, said)
+        let Self { user, erase, yes, deed } = self;
+        let act = Act::Deactivate { user: user.clone(), erase, reason: None };
+        deed.run_if_meant(act, yes, &user, said)
     }
 }
 
@@ -338,7 +330,7 @@ fn status(user: &UserSummary) -> String {
 fn details(user: &UserDetails) -> String {
     let summary = &user.summary;
     let mut status = status(summary);
-    if user.erased {
+    if summary.erased {
         status += ", erased";
     }
     let mut text = format!(
@@ -351,10 +343,21 @@ fn details(user: &UserDetails) -> String {
         user.joined_rooms,
         user.logged_in.len(),
     );
+    for threepid in &user.threepids {
+        let _ = writeln!(text, "Address   {} ({})", clean(&threepid.address), threepid.medium);
+    }
+    if user.media_count > 0 {
+        let _ =
+            writeln!(text, "Media     {} file(s), {} bytes", user.media_count, user.media_bytes);
+    }
     for (device_id, device) in &user.logged_in {
         let name = clean(device.display_name.as_deref().unwrap_or("-"));
         let since = Time(device.since_ms).to_second() + " UTC";
-        let _ = writeln!(text, "  {}  {name}  since {since}", clean(device_id.as_str()));
+        let seen = device.seen_ms.map_or_else(String::new, |ms| {
+            let from = device.seen_ip.as_deref().unwrap_or("an unknown address");
+            format!(", last in use {} UTC from {}", Time(ms).to_second(), clean(from))
+        });
+        let _ = writeln!(text, "  {}  {name}  since {since}{seen}", clean(device_id.as_str()));
     }
     text
 }

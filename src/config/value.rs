@@ -2,7 +2,7 @@
 
 use std::{fmt, net::SocketAddr, path::PathBuf};
 
-use ruma::{OwnedServerName, OwnedUserId};
+use ruma::{OwnedMxcUri, OwnedServerName, OwnedUserId};
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 use toml::{Value, de::DeValue};
 
@@ -624,6 +624,60 @@ impl Setting for String {
 
     fn to_toml(&self) -> Value {
         Value::String(self.clone())
+    }
+}
+
+/// What is before the colon of a user id.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Localpart(Box<str>);
+
+impl Localpart {
+    /// This one, which is to be such.
+    pub(super) fn new(localpart: &str) -> Self {
+        Self(localpart.into())
+    }
+
+    /// The text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Setting for Localpart {
+    const ALLOWED: &'static str = "a user name, of a-z, 0-9 and the characters . _ = - / +";
+    const OPTIONAL: &'static str =
+        "\"off\" or a user name, of a-z, 0-9 and the characters . _ = - / +";
+
+    fn read(given: &Given<'_>) -> Option<Self> {
+        let valid =
+            |c: char| matches!(c, 'a'..='z' | '0'..='9' | '.' | '_' | '=' | '-' | '/' | '+');
+        let text = given.text()?;
+        (!text.is_empty() && text.len() <= 128 && text.chars().all(valid)).then(|| Self::new(text))
+    }
+
+    fn to_toml(&self) -> Value {
+        Value::String(self.0.to_string())
+    }
+}
+
+/// The address of an uploaded file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MxcAddress(pub OwnedMxcUri);
+
+impl Setting for MxcAddress {
+    const ALLOWED: &'static str =
+        "the address of an uploaded file, such as \"mxc://example.org/abc\"";
+    const OPTIONAL: &'static str =
+        "\"off\" or the address of an uploaded file, such as \"mxc://example.org/abc\"";
+
+    fn read(given: &Given<'_>) -> Option<Self> {
+        let address = OwnedMxcUri::from(given.text()?);
+        address.is_valid().then_some(Self(address))
+    }
+
+    fn to_toml(&self) -> Value {
+        Value::String(self.0.to_string())
     }
 }
 

@@ -7,7 +7,7 @@ use crate::{
     limits,
     record::{
         Stream,
-        command::{FileHash, MediaCreate, MediaUpload},
+        command::{FileHash, MediaCreate, MediaProtect, MediaQuarantine, MediaUpload},
     },
     state::{State, media::Item},
 };
@@ -127,5 +127,74 @@ impl Proposal for AddMedia {
         let body = MediaUpload { media_id, user_id, hash, size, content_type, name };
         turn.append(self.stream(), body);
         Ok(())
+    }
+}
+
+/// Put files into quarantine, or take them out of it. Ids without a file, and those whose file is so
+/// already, are passed over.
+#[derive(Clone, Debug)]
+pub struct QuarantineMedia {
+    /// The ids under which the files are: at most [`limits::QUARANTINE_IDS`].
+    pub media_ids: Vec<String>,
+    /// Whether nobody can download them from now on.
+    pub quarantined: bool,
+    /// Why.
+    pub reason: Option<String>,
+}
+
+impl Proposal for QuarantineMedia {
+    /// The ids for which it was not so already.
+    type Outcome = Vec<String>;
+
+    fn stream(&self) -> Stream {
+        Stream::quarantine()
+    }
+
+    fn decide(&self, turn: &mut Turn<'_>) -> Result<Vec<String>, Refusal> {
+        let media = &turn.env.state.media;
+        let mut changed = self.media_ids.clone();
+        // What is protected stays as it is when others go into quarantine.
+        changed.retain(|id| matches!(media.get(id), Some(Item::Stored(_))));
+        changed.retain(|id| match self.quarantined {
+            true => media.quarantined(id).is_none() && !media.is_protected(id),
+            false => media.quarantined(id).is_some(),
+        });
+        if !changed.is_empty() {
+            let (media_ids, quarantined) = (changed.clone(), self.quarantined);
+            let reason = self.reason.clone();
+            turn.append(self.stream(), MediaQuarantine { media_ids, quarantined, reason });
+        }
+        Ok(changed)
+    }
+}
+
+/// Exempt a media id from quarantine, or end that.
+#[derive(Clone, Debug)]
+pub struct ProtectMedia {
+    /// The id.
+    pub media_id: String,
+    /// Whether it is exempt from now on.
+    pub protected: bool,
+}
+
+impl Proposal for ProtectMedia {
+    /// Whether it was not so already.
+    type Outcome = bool;
+
+    fn stream(&self) -> Stream {
+        Stream::quarantine()
+    }
+
+    fn decide(&self, turn: &mut Turn<'_>) -> Result<bool, Refusal> {
+        let media = &turn.env.state.media;
+        if !matches!(media.get(&self.media_id), Some(Item::Stored(_))) {
+            return Err(Refusal::NotFound("There is no such file.".to_owned()));
+        }
+        let changed = media.is_protected(&self.media_id) != self.protected;
+        if changed {
+            let Self { media_id, protected } = self.clone();
+            turn.append(self.stream(), MediaProtect { media_id, protected });
+        }
+        Ok(changed)
     }
 }

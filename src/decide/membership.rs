@@ -7,7 +7,8 @@ use ruma::{
 };
 
 use super::{
-    Env, Membership, NewEvent, Proposal, Refusal, RoomDraft, Turn, is_local, upgrade::bring_along,
+    Env, Membership, NewEvent, Proposal, Refusal, RoomDraft, Turn, is_local,
+    moderation::must_not_be_blocked, notice::may_reject, upgrade::bring_along,
 };
 use crate::record::{Offset, Stream, command::RoomForget};
 
@@ -89,7 +90,13 @@ impl Proposal for ChangeMembership {
         {
             return Err(Refusal::Forbidden("You are not in this room.".to_owned()));
         }
+        if matches!(self.change, Change::Join | Change::Knock | Change::Invite) {
+            must_not_be_blocked(env, room)?;
+        }
         let now = room.membership(env, &self.target)?;
+        if self.change == Change::Leave && now == Some(Membership::Invite) {
+            may_reject(env, &self.room_id, &self.target)?;
+        }
         let Some(membership) = self.checked(now)? else { return Ok(Changed::Already) };
         if self.change == Change::Join {
             must_take_guests(env, room, &self.target)?;
@@ -288,6 +295,7 @@ pub(super) fn vet_content(
         Some("join") if sender == target => {
             let now = room.membership(env, target)?;
             if now != Some(Membership::Join) {
+                must_not_be_blocked(env, room)?;
                 must_take_guests(env, room, target)?;
             }
             if !matches!(now, Some(Membership::Join | Membership::Invite | Membership::Ban)) {
@@ -298,6 +306,13 @@ pub(super) fn vet_content(
         Some("invite") if !is_local(&env.server, target) => Err(Refusal::Forbidden(
             "This server does not federate: it cannot reach other servers' users.".to_owned(),
         )),
+        Some("invite" | "knock") => must_not_be_blocked(env, room),
+        Some("leave") if sender == target => {
+            match (room.membership(env, target)?, room.room_id()) {
+                (Some(Membership::Invite), Some(room_id)) => may_reject(env, room_id, target),
+                _ => Ok(()),
+            }
+        }
         _ => Ok(()),
     }
 }

@@ -17,6 +17,8 @@ pub mod key_backup;
 pub mod keys;
 pub mod media;
 pub mod membership;
+pub mod moderation;
+pub mod notice;
 mod powers;
 pub mod presence;
 pub mod push;
@@ -195,6 +197,9 @@ pub enum Refusal {
     /// There is a file under this media id.
     #[error("there is a file under this media id already")]
     CannotOverwriteMedia,
+    /// The invite to the room of the server's notices cannot be rejected.
+    #[error("the invite to the room of this server's notices cannot be rejected")]
+    CannotLeaveServerNoticeRoom,
     /// The token is not in force (any more).
     #[error("the token is not known")]
     UnknownToken,

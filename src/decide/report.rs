@@ -5,7 +5,10 @@ use ruma::{OwnedEventId, OwnedRoomId, OwnedUserId};
 use super::{Proposal, Refusal, Turn};
 use crate::{
     limits,
-    record::{Offset, Stream, command::ReportCreate},
+    record::{
+        Offset, Stream,
+        command::{ReportCreate, ReportRemove},
+    },
 };
 
 /// Report something. Whether the reporter may see an event is for the one who proposes to ask.
@@ -82,6 +85,29 @@ impl Proposal for Report {
             }
         }
         turn.append(self.stream(), body);
+        Ok(())
+    }
+}
+
+/// Take a report that was dealt with off the list.
+#[derive(Clone, Debug)]
+pub struct RemoveReport {
+    /// The record of the report.
+    pub report: Offset,
+}
+
+impl Proposal for RemoveReport {
+    type Outcome = ();
+
+    fn stream(&self) -> Stream {
+        Stream::reports()
+    }
+
+    fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
+        if turn.env.state.reports.get(self.report).is_none() {
+            return Err(Refusal::NotFound("There is no such report.".to_owned()));
+        }
+        turn.append(self.stream(), ReportRemove { report: self.report });
         Ok(())
     }
 }

@@ -212,6 +212,25 @@ fn of_command(record: &Record, command: Command, who: String) -> (String, String
             let text = if body.listed { "listed the room with" } else { "took the room off" };
             (body.service, format!("{text} those of {} in the public directory", body.network_id))
         }
+        Command::RoomBlock(body) => {
+            let does = if body.blocked { "blocked" } else { "unblocked" };
+            (who, format!("{does} the room {}{}", body.room_id, because(body.reason)))
+        }
+        Command::RoomShutdown(body) => {
+            let to = body.replacement.map(|new| format!(", in favour of {}", new.room_id));
+            let to = to.unwrap_or_default();
+            (who, format!("began to shut down {}{to}{}", body.room_id, because(body.reason)))
+        }
+        Command::RoomShutdownFinish(body) => {
+            let failed = match body.failed.len() {
+                0 => String::new(),
+                number => format!(", but {number} user(s) could not be made to leave"),
+            };
+            (who, format!("has shut down {}{failed}", body.room_id))
+        }
+        Command::NoticeRoom(body) => {
+            (body.user_id.to_string(), format!("gets the server's notices in {}", body.room_id))
+        }
         Command::RoomReceipt(body) => {
             let what = |receipt: &Receipt| {
                 let what = match receipt.receipt_type.as_str() {
@@ -248,6 +267,7 @@ fn of_command(record: &Record, command: Command, who: String) -> (String, String
             let reason = body.reason.map_or_else(String::new, |reason| format!(": {reason}"));
             (body.reporter.to_string(), format!("reported {what}{score}{reason}"))
         }
+        Command::ReportRemove(body) => (who, format!("dealt with the report {}", body.report)),
         Command::PresenceSet(body) => {
             let idle = if body.currently_active { "" } else { ", not active just now" };
             let idle = if body.presence == PresenceState::Online { idle } else { "" };
@@ -281,6 +301,21 @@ fn of_command(record: &Record, command: Command, who: String) -> (String, String
                 Some(user_id) => (user_id.to_string(), format!("uploaded {text}")),
                 None => (who, format!("had the server fetch {text}")),
             }
+        }
+        Command::MediaQuarantine(body) => {
+            let does = match body.quarantined {
+                true => "put into quarantine",
+                false => "took out of quarantine",
+            };
+            let what = match &*body.media_ids {
+                [one] => one.clone(),
+                many => format!("{} files: {}", many.len(), many.join(", ")),
+            };
+            (who, format!("{does} {what}{}", because(body.reason)))
+        }
+        Command::MediaProtect(body) => {
+            let does = if body.protected { "exempted" } else { "no longer exempts" };
+            (who, format!("{does} {} from quarantine", body.media_id))
         }
         Command::AliasSet(body) => {
             (body.creator.to_string(), format!("pointed {} at {}", body.alias, body.room_id))
@@ -366,6 +401,7 @@ fn of_command(record: &Record, command: Command, who: String) -> (String, String
                 format!("was sent a mail about what they missed up to record {}", body.up_to);
             (body.user_id.to_string(), text + &again)
         }
+        Command::AdminReason(body) => (who, format!("did so because: {}", body.reason)),
     }
 }
 

@@ -26,7 +26,6 @@ pub(crate) enum ErrorCode {
         status: u16,
         body: String,
     },
-    #[allow(dead_code, reason = "there are no server notices yet")]
     CannotLeaveServerNoticeRoom,
     CannotOverwriteMedia,
     CaptchaInvalid,

@@ -204,12 +204,22 @@ commands! {
     RoomVisibility(RoomVisibility) = "room.visibility" version 1 Rewindable;
     /// An application service listed a room of its network in the directory, or took it off.
     RoomNetwork(RoomNetwork) = "room.network" version 1 Rewindable;
+    /// A room was closed to whoever is not in it, or opened again, by those who run the server.
+    RoomBlock(RoomBlock) = "room.block" version 1 MustNotRewind;
+    /// A room began to be shut down: everyone leaves it.
+    RoomShutdown(RoomShutdown) = "room.shutdown" version 1 Rewindable;
+    /// A room was shut down.
+    RoomShutdownFinish(RoomShutdownFinish) = "room.shutdown_finish" version 1 Rewindable;
+    /// A room became the one in which a user is told what those who run the server have to say.
+    NoticeRoom(NoticeRoom) = "notice.room" version 1 Rewindable;
     /// Receipts in a room moved.
     RoomReceipt(RoomReceipt) = "room.receipt" version 2 Rewindable, ephemeral, from RoomReceipt::before;
     /// A user started or stopped typing in a room.
     RoomTyping(RoomTyping) = "room.typing" version 1 Rewindable, ephemeral;
     /// A user reported an event, a room or a user to those who run the server.
     ReportCreate(ReportCreate) = "report.create" version 1 Rewindable;
+    /// A report was dealt with, and is not listed any more.
+    ReportRemove(ReportRemove) = "report.remove" version 1 Rewindable;
     /// What others see of a user's presence changed.
     PresenceSet(PresenceSet) = "presence.set" version 1 Rewindable, ephemeral;
     /// An event was scheduled to be sent later.
@@ -222,6 +232,10 @@ commands! {
     MediaCreate(MediaCreate) = "media.create" version 1 Rewindable;
     /// A file was uploaded.
     MediaUpload(MediaUpload) = "media.upload" version 1 Rewindable;
+    /// Files were put into quarantine, where nobody can download them, or taken out of it.
+    MediaQuarantine(MediaQuarantine) = "media.quarantine" version 1 MustNotRewind;
+    /// A media id was exempted from quarantine, or not any more.
+    MediaProtect(MediaProtect) = "media.protect" version 1 MustNotRewind;
     /// An alias was pointed at a room.
     AliasSet(AliasSet) = "alias.set" version 1 Rewindable;
     /// An alias was removed.
@@ -254,6 +268,8 @@ commands! {
     PusherAdvance(PusherAdvance) = "pusher.advance" version 1 Rewindable, ephemeral;
     /// A mail was handed over for a pusher.
     PusherMail(PusherMail) = "pusher.mail" version 1 Rewindable, ephemeral;
+    /// Why those who run the server did what stands before it in the same batch.
+    AdminReason(AdminReason) = "admin.reason" version 1 Rewindable;
 }
 
 /// The payload of one kind of command.
@@ -857,6 +873,68 @@ pub struct RoomNetwork {
     pub listed: bool,
 }
 
+/// Payload of `room.block`. The room need not exist here.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RoomBlock {
+    /// The room.
+    pub room_id: OwnedRoomId,
+    /// Whether nobody may join it, knock or be invited from now on.
+    pub blocked: bool,
+    /// Why.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+/// Payload of `room.shutdown`. With it, the room leaves the public directory. Its aliases are moved and its
+/// members leave after that, each by a record of its own.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RoomShutdown {
+    /// The room.
+    pub room_id: OwnedRoomId,
+    /// What this shutdown is known by.
+    pub id: String,
+    /// The room to which members and aliases move, if there is to be one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replacement: Option<Replacement>,
+    /// Why.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+/// A room in the place of one that is shut down.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Replacement {
+    /// The id that it gets.
+    pub room_id: OwnedRoomId,
+    /// Who makes it.
+    pub creator: OwnedUserId,
+    /// Its name.
+    pub name: String,
+    /// Its first message, which says what happened.
+    pub message: String,
+}
+
+/// Payload of `room.shutdown_finish`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RoomShutdownFinish {
+    /// The room.
+    pub room_id: OwnedRoomId,
+    /// Which shutdown.
+    pub id: String,
+    /// Who could not be made to leave.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub failed: Vec<OwnedUserId>,
+}
+
+/// Payload of `notice.room`. The room made in the same batch takes the place of one before it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NoticeRoom {
+    /// Who is told.
+    pub user_id: OwnedUserId,
+    /// The room.
+    pub room_id: OwnedRoomId,
+}
+
 /// Payload of `room.receipt`: what moved at one time in one room, which in a large one may be the
 /// receipts of many users.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -933,6 +1011,13 @@ pub struct ReportCreate {
     /// How bad it is: from -100, the worst, to 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub score: Option<i8>,
+}
+
+/// Payload of `report.remove`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReportRemove {
+    /// The record of the report.
+    pub report: Offset,
 }
 
 /// What others see of a user: there, there but idle, or gone.
@@ -1074,6 +1159,35 @@ pub struct MediaUpload {
     /// Its name, as the uploader says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
+}
+
+/// Payload of `media.quarantine`. It is the files that are in quarantine: under whatever id they are, and
+/// are put later.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MediaQuarantine {
+    /// The ids under which the files are.
+    pub media_ids: Vec<String>,
+    /// Whether they are in quarantine from now on.
+    pub quarantined: bool,
+    /// Why.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+/// Payload of `media.protect`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MediaProtect {
+    /// The id.
+    pub media_id: String,
+    /// Whether what is under it can be downloaded even when the file is in quarantine.
+    pub protected: bool,
+}
+
+/// Payload of `admin.reason`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AdminReason {
+    /// Why.
+    pub reason: String,
 }
 
 /// Payload of `alias.set`.

@@ -140,6 +140,18 @@ impl Stream {
         Self(format!("media/{}", user_id.map_or("", UserId::localpart)).into())
     }
 
+    /// The stream of which files are in quarantine, whoever uploaded them.
+    #[must_use]
+    pub fn quarantine() -> Self {
+        Self("quarantine".into())
+    }
+
+    /// The stream of the reports that were dealt with.
+    #[must_use]
+    pub fn reports() -> Self {
+        Self("reports".into())
+    }
+
     /// The stream of a room alias.
     #[must_use]
     pub fn alias(alias: &RoomAliasId) -> Self {

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::kept;
 use crate::record::{
     Offset,
-    command::{FileHash, MediaCreate, MediaUpload},
+    command::{FileHash, MediaCreate, MediaProtect, MediaQuarantine, MediaUpload},
 };
 
 /// Every media id.
@@ -25,6 +25,10 @@ struct Inner {
     users: BTreeMap<Option<OwnedUserId>, Usage>,
     /// How many ids name each file.
     files: BTreeMap<FileHash, u64>,
+    /// The files that nobody can download, each with the record that says so.
+    quarantined: BTreeMap<FileHash, Offset>,
+    /// The ids under which they can be downloaded all the same.
+    protected: BTreeSet<Box<str>>,
 }
 
 /// What is under a media id.
@@ -96,6 +100,34 @@ impl Media {
         self.0.read().files.contains_key(file)
     }
 
+    /// The record that put the file under `media_id` into quarantine, if nobody can download it.
+    #[must_use]
+    pub fn quarantined(&self, media_id: &str) -> Option<Offset> {
+        let inner = self.0.read();
+        let Some(Item::Stored(stored)) = inner.items.get(media_id) else { return None };
+        let by = inner.quarantined.get(&stored.hash).copied();
+        by.filter(|_| !inner.protected.contains(media_id))
+    }
+
+    /// Whether what is under `media_id` is exempt from quarantine.
+    #[must_use]
+    pub fn is_protected(&self, media_id: &str) -> bool {
+        self.0.read().protected.contains(media_id)
+    }
+
+    /// The ids of a user with their files, in the order of the ids.
+    #[must_use]
+    pub fn of_user(&self, user_id: &UserId) -> Vec<(Box<str>, Stored)> {
+        let inner = self.0.read();
+        let own = inner.items.iter().filter_map(|(media_id, item)| match item {
+            Item::Stored(stored) if stored.user_id.as_deref() == Some(user_id) => {
+                Some((media_id.clone(), stored.clone()))
+            }
+            _ => None,
+        });
+        own.collect()
+    }
+
     /// Every id with its file, in the order of the ids.
     #[must_use]
     pub fn all(&self) -> Vec<(Box<str>, Stored)> {
@@ -137,6 +169,27 @@ impl Media {
             && let Some(usage) = inner.users.get_mut(&Some(user_id))
         {
             usage.unused.remove(&(expires_ms, media_id));
+        }
+    }
+
+    pub(super) fn quarantine(&self, offset: Offset, body: &MediaQuarantine) {
+        let inner = &mut *self.0.write();
+        for media_id in &body.media_ids {
+            let Some(Item::Stored(stored)) = inner.items.get(media_id.as_str()) else { continue };
+            if body.quarantined {
+                inner.quarantined.entry(stored.hash).or_insert(offset);
+            } else {
+                inner.quarantined.remove(&stored.hash);
+            }
+        }
+    }
+
+    pub(super) fn protect(&self, body: MediaProtect) {
+        let mut inner = self.0.write();
+        if body.protected {
+            inner.protected.insert(body.media_id.into());
+        } else {
+            inner.protected.remove(body.media_id.as_str());
         }
     }
 
@@ -182,6 +235,33 @@ mod tests {
         assert!(matches!(media.get("one"), Some(Item::Stored(stored)) if stored.size == 3));
         assert!(media.names(&FileHash([7; 32])));
         assert_eq!(media.all().len(), 1);
+    }
+
+    #[test]
+    fn a_file_is_in_quarantine_under_all_its_ids_but_the_protected_ones() {
+        let media = Media::default();
+        for media_id in ["one", "two"] {
+            upload(&media, media_id, 3);
+        }
+        let quarantine = |quarantined| {
+            let media_ids = vec!["one".to_owned(), "none".to_owned()];
+            let body = MediaQuarantine { media_ids, quarantined, reason: None };
+            media.quarantine(Offset::new(9), &body);
+        };
+        let protect = |protected| {
+            media.protect(MediaProtect { media_id: "two".to_owned(), protected });
+        };
+        quarantine(true);
+        assert_eq!(media.quarantined("one"), Some(Offset::new(9)));
+        assert_eq!(media.quarantined("two"), Some(Offset::new(9)));
+        upload(&media, "later", 3);
+        assert!(media.quarantined("later").is_some() && media.quarantined("none").is_none());
+        protect(true);
+        assert_eq!(media.quarantined("two"), None);
+        protect(false);
+        assert!(media.quarantined("two").is_some());
+        quarantine(false);
+        assert!(media.quarantined("one").is_none() && media.quarantined("two").is_none());
     }
 
     #[test]

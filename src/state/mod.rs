@@ -34,6 +34,7 @@ use reads::{Covers, Thread};
 pub mod accounts;
 pub mod aliases;
 pub mod backups;
+pub mod closures;
 pub mod delayed;
 pub mod deliveries;
 mod digest;
@@ -45,11 +46,13 @@ pub mod keys;
 pub mod media;
 pub mod memberships;
 pub mod names;
+pub mod notices;
 pub mod presence;
 pub mod pushers;
 pub mod reads;
 pub mod registration_tokens;
 pub mod relations;
+pub mod reports;
 pub mod rooms;
 pub mod seen;
 pub mod threepids;
@@ -59,6 +62,7 @@ pub mod validations;
 pub use accounts::{Account, Accounts, Device, Standing, TokenUse};
 pub use aliases::Aliases;
 pub use backups::Backups;
+pub use closures::{Closures, Shutdown};
 pub use delayed::{Delayed, DelayedEvent};
 pub use deliveries::Deliveries;
 pub use erasures::Erasures;
@@ -67,11 +71,13 @@ pub use keys::Keys;
 pub use media::Media;
 pub use memberships::{Memberships, RoomMembership};
 pub use names::Names;
+pub use notices::Notices;
 pub use presence::Presence;
 pub use pushers::{Mailed, Pusher, Pushers};
 pub use reads::Reads;
 pub use registration_tokens::{RegistrationToken, RegistrationTokens};
 pub use relations::{Child, RelatesTo};
+pub use reports::Reports;
 pub use rooms::{Membership, Room, Rooms};
 pub use seen::Seen;
 pub use threepids::Threepids;
@@ -140,6 +146,12 @@ pub struct State {
     pub names: Names,
     /// Rooms.
     pub rooms: Rooms,
+    /// Blocked rooms, and those that are being shut down.
+    pub closures: Closures,
+    /// Where users get the server's notices.
+    pub notices: Notices,
+    /// The reports that nobody has dealt with yet.
+    pub reports: Reports,
     /// The rooms of each user.
     pub memberships: Memberships,
     /// Keys for end-to-end encryption.
@@ -234,6 +246,9 @@ impl State {
         self.accounts.digest(&mut digest);
         self.registration_tokens.digest(&mut digest);
         self.rooms.digest(&mut digest);
+        self.closures.digest(&mut digest);
+        self.notices.digest(&mut digest);
+        self.reports.digest(&mut digest);
         self.memberships.digest(&mut digest);
         self.keys.digest(&mut digest);
         self.backups.digest(&mut digest);
@@ -496,8 +511,32 @@ impl State {
                 self.erasures.supersede(self.rooms.set_typing(offset, body));
                 effect.into_iter().collect()
             }
+            Command::RoomBlock(body) => {
+                self.closures.block(offset, body);
+                Vec::new()
+            }
+            Command::RoomShutdown(body) => {
+                self.closures.begin(offset, body);
+                Vec::new()
+            }
+            Command::RoomShutdownFinish(body) => {
+                self.closures.finish(offset, body);
+                Vec::new()
+            }
+            Command::NoticeRoom(body) => {
+                self.notices.set(body);
+                Vec::new()
+            }
+            Command::ReportCreate(body) => {
+                self.reports.add(offset, time_ms, body);
+                Vec::new()
+            }
+            Command::ReportRemove(body) => {
+                self.reports.remove(&body);
+                Vec::new()
+            }
             // For people to read: nothing follows from it.
-            Command::ReportCreate(_) => Vec::new(),
+            Command::AdminReason(_) => Vec::new(),
             Command::PresenceSet(body) => {
                 let effects = vec![Effect::WakePresence(body.user_id.clone())];
                 self.presence.set(offset, body);
@@ -522,6 +561,14 @@ impl State {
             }
             Command::MediaUpload(body) => {
                 self.media.upload(offset, time_ms, body);
+                Vec::new()
+            }
+            Command::MediaQuarantine(body) => {
+                self.media.quarantine(offset, &body);
+                Vec::new()
+            }
+            Command::MediaProtect(body) => {
+                self.media.protect(body);
                 Vec::new()
             }
             Command::AliasSet(body) => {

@@ -852,6 +852,15 @@ impl Rooms {
         rooms.flatten().filter_map(|room_id| self.get(room_id)).collect()
     }
 
+    /// The networks with whose rooms this one is listed: each as the application service and its name of the
+    /// network.
+    #[must_use]
+    pub fn networks_of(&self, room_id: &RoomId) -> Vec<(String, String)> {
+        let networks = self.networks.read();
+        let listing = networks.iter().filter(|(_, rooms)| rooms.contains(room_id));
+        listing.map(|(network, _)| network.clone()).collect()
+    }
+
     /// The rooms that the directory lists, by itself or with those of a network, in the order of their ids.
     #[must_use]
     pub fn of_all_networks(&self) -> Vec<Arc<Room>> {

@@ -16,7 +16,7 @@ pub(crate) fn user_command(data_dir: &Path, arguments: &str, input: &str) -> Out
     command("user", data_dir, arguments, input)
 }
 
-fn command(of: &str, data_dir: &Path, arguments: &str, input: &str) -> Output {
+pub(crate) fn command(of: &str, data_dir: &Path, arguments: &str, input: &str) -> Output {
     let data_dir = data_dir.to_str().expect("a temporary directory has a plain name");
     let arguments = arguments.split(' ').chain(["--data-dir", data_dir]);
     run_logcabin_with(input, [of].into_iter().chain(arguments))
@@ -31,14 +31,14 @@ pub(crate) fn done(output: Output) -> String {
 }
 
 #[track_caller]
-fn done_json(output: Output) -> Value {
+pub(crate) fn done_json(output: Output) -> Value {
     let said = done(output);
     serde_json::from_str(&said).unwrap_or_else(|error| panic!("{error}: {said}"))
 }
 
 /// What a command says that must fail, with the exit code that failures have.
 #[track_caller]
-fn failed(output: Output) -> String {
+pub(crate) fn failed(output: Output) -> String {
     let (said, failed) = both(&output);
     assert_eq!(output.status.code(), Some(1), "{said}{failed}");
     failed
@@ -120,7 +120,7 @@ async fn the_command_line_acts_on_a_running_server() {
 }
 
 /// What the log says, in words.
-fn history(data_dir: &Path) -> String {
+pub(crate) fn history(data_dir: &Path) -> String {
     use logcabin::{history::source::Source, history::words, record::Offset};
     let source = Source::stopped(data_dir).expect("a log");
     let records = source.records(Offset::new(1)).expect("records");

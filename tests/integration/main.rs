@@ -14,6 +14,7 @@
 //! - `brute_force`: what others notice of somebody who tries passwords (a measurement).
 //! - `snapshots`: starts from snapshots, whole and damaged ones.
 //! - `sso`: people log in by another service and on the login page, in a browser.
+//! - `synadm`: a tool for administrators that nobody here wrote administers the server.
 //! - `web`: two people talk in Element Web.
 //! - `archive`: with the log deleted, a data directory is rebuilt from the archive alone.
 
@@ -34,4 +35,5 @@ mod pages;
 mod readme;
 mod snapshots;
 mod sso;
+mod synadm;
 mod web;

@@ -45,14 +45,12 @@ const SHOWN: [(&str, u16, &[&str]); 29] = [
 ];
 
 /// The codes that nothing can bring about, with what would have to be there first.
-const NOT_YET: [(&str, &str); 2] = [
-    ("M_CANNOT_LEAVE_SERVER_NOTICE_ROOM", "there are no server notices"),
-    ("M_INCOMPATIBLE_ROOM_VERSION", "every room is of this server, and so of a version it knows"),
-];
+const NOT_YET: [(&str, &str); 1] =
+    [("M_INCOMPATIBLE_ROOM_VERSION", "every room is of this server, and so of a version it knows")];
 
 /// The codes that need more than a server to be brought about (a mail server, a bridge, an administrator):
 /// the file and the test beside this one that show each.
-const ELSEWHERE: [(&str, &str, &str); 23] = [
+const ELSEWHERE: [(&str, &str, &str); 24] = [
     ("M_CANNOT_OVERWRITE_MEDIA", "media", "a_file_may_be_uploaded_after_its_address_is_known"),
     ("M_NOT_YET_UPLOADED", "media", "a_file_may_be_uploaded_after_its_address_is_known"),
     ("M_WRONG_ROOM_KEYS_VERSION", "key_backup", "keys_go_into_the_newest_backup_alone"),
@@ -60,6 +58,11 @@ const ELSEWHERE: [(&str, &str, &str); 23] = [
         "M_UNAUTHORIZED",
         "registration",
         "a_registration_token_lets_in_as_many_as_it_is_for_also_over_a_restart",
+    ),
+    (
+        "M_CANNOT_LEAVE_SERVER_NOTICE_ROOM",
+        "admin/notices",
+        "a_notice_is_told_in_a_room_of_its_own_whose_invite_cannot_be_rejected",
     ),
     ("M_BAD_STATUS", "appservice", "a_ping_goes_there_and_back_and_says_what_is_wrong"),
     ("M_CAPTCHA_INVALID", "registration", "a_captcha_is_checked_by_its_service"),

@@ -2,6 +2,7 @@
 //! client-server API; the name of a test is what it shows.
 
 mod accounts;
+mod admin;
 mod appservice;
 mod capabilities;
 mod deactivate;

@@ -11,7 +11,7 @@ fn run(server: &TestServer, arguments: &str) {
     done(user_command(server.data_dir(), arguments, ""));
 }
 
-async fn admin(server: &TestServer) -> User {
+pub(super) async fn admin(server: &TestServer) -> User {
     let admin = user(server, "admin").await;
     run(server, &format!("set-admin {}", admin.user_id));
     admin

@@ -1,0 +1,167 @@
+//! `logcabin media`: the uploaded files of a server, running or not.
+
+use std::{fmt::Write as _, process::ExitCode};
+
+use super::{
+    act::{Common, Deed},
+    columns,
+};
+use crate::{
+    admin::{Act, Done, MediaOf, MediaSummary, MediaUsage},
+    history::{look::clean, moment::Time},
+};
+
+/// See uploaded files, and put them into quarantine, where nobody can download them
+#[derive(Debug, clap::Args)]
+pub(super) struct Media {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    /// List files
+    List(List),
+    /// Put files into quarantine: under whatever address they are or will be, nobody can download them
+    Quarantine(Change),
+    /// Take files out of quarantine
+    Unquarantine(Change),
+    /// Exempt a file from quarantine
+    Protect(One),
+    /// End that
+    Unprotect(One),
+    /// Show how much each user has uploaded
+    Users(Users),
+}
+
+/// Which files.
+#[derive(Debug, clap::Args)]
+#[group(required = true, multiple = false)]
+struct Which {
+    /// The one with this id or mxc:// address
+    #[arg(value_name = "FILE")]
+    file: Option<String>,
+
+    /// All that this user uploaded
+    #[arg(long, value_name = "USER")]
+    user: Option<String>,
+
+    /// All that the events of this room name, as far as they are not encrypted
+    #[arg(long, value_name = "ROOM")]
+    room: Option<String>,
+}
+
+impl Which {
+    fn of(self) -> Result<MediaOf, Failure> {
+        let file = self.file.map(MediaOf::Id);
+        let of = file.or(self.user.map(MediaOf::User)).or(self.room.map(MediaOf::Room));
+        of.ok_or_else(|| "which files?".into())
+    }
+}
+
+#[derive(Debug, clap::Args)]
+struct List {
+    #[command(flatten)]
+    which: Which,
+
+    #[command(flatten)]
+    common: Common,
+}
+
+#[derive(Debug, clap::Args)]
+struct Change {
+    #[command(flatten)]
+    which: Which,
+
+    #[command(flatten)]
+    deed: Deed,
+}
+
+#[derive(Debug, clap::Args)]
+struct One {
+    /// Its id or mxc:// address
+    #[arg(value_name = "FILE")]
+    file: String,
+
+    #[command(flatten)]
+    deed: Deed,
+}
+
+#[derive(Debug, clap::Args)]
+struct Users {
+    #[command(flatten)]
+    common: Common,
+}
+
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+impl Media {
+    pub(super) fn run(self) -> Result<ExitCode, Failure> {
+        let quarantine = |change: Change, quarantined| {
+            let of = change.which.of()?;
+            change.deed.run(Act::QuarantineMedia { of, quarantined }, said)
+        };
+        let protect = |one: One, protected| {
+            one.deed.run(Act::ProtectMedia { media: one.file, protected }, said)
+        };
+        match self.command {
+            Command::List(List { which, common }) => {
+                common.run(Act::ListMedia { of: which.of()? }, said)
+            }
+            Command::Quarantine(change) => quarantine(change, true),
+            Command::Unquarantine(change) => quarantine(change, false),
+            Command::Protect(one) => protect(one, true),
+            Command::Unprotect(one) => protect(one, false),
+            Command::Users(Users { common }) => common.run(Act::MediaStatistics, said),
+        }
+    }
+}
+
+/// What was done, in words.
+fn said(done: &Done) -> String {
+    match done {
+        Done::Media { media, .. } => list(media),
+        Done::Quarantined { media_ids, quarantined } => {
+            let can =
+                if *quarantined { "cannot be downloaded any more" } else { "can be downloaded" };
+            format!("{} file(s) {can}.\n", media_ids.len())
+        }
+        Done::Protected { media_id, protected, changed } => {
+            let is = if *protected { "is exempt" } else { "is not exempt" };
+            let when = if *changed { "now" } else { "already" };
+            format!("{media_id} {is} from quarantine {when}.\n")
+        }
+        Done::MediaStatistics { users } => usage(users),
+        other => format!("{other:?}\n"),
+    }
+}
+
+fn list(media: &[MediaSummary]) -> String {
+    let row = |file: &MediaSummary| {
+        let status = match (&file.quarantined_by, file.safe_from_quarantine) {
+            (Some(by), _) => format!("in quarantine, by {by}"),
+            (None, true) => "exempt from quarantine".to_owned(),
+            (None, false) => String::new(),
+        };
+        [
+            file.media_id.clone(),
+            file.user_id.as_ref().map_or_else(|| "server".to_owned(), ToString::to_string),
+            format!("{} bytes", file.media_length),
+            clean(file.media_type.as_deref().unwrap_or("-")),
+            clean(file.upload_name.as_deref().unwrap_or("-")),
+            Time(file.created_ts).to_second() + " UTC",
+            clean(&status),
+        ]
+    };
+    let mut text = columns(&media.iter().map(row).collect::<Vec<_>>());
+    let _ = writeln!(text, "{} file(s)", media.len());
+    text
+}
+
+fn usage(users: &[MediaUsage]) -> String {
+    let row = |of: &MediaUsage| {
+        let count = format!("{} file(s)", of.media_count);
+        [of.user_id.to_string(), count, format!("{} bytes", of.media_length)]
+    };
+    columns(&users.iter().map(row).collect::<Vec<_>>())
+}

@@ -1,0 +1,43 @@
+//! `logcabin notice`: something to say to a user in the name of the server.
+
+use std::process::ExitCode;
+
+use super::act::Deed;
+use crate::admin::{Act, Done};
+
+/// Tell a user something in the name of the server
+///
+/// They are told in a room for that alone, which is made when there is something to say for the first time.
+/// In whose name, is the setting `server_notices.localpart`.
+#[derive(Debug, clap::Args)]
+pub(super) struct Notice {
+    /// The user
+    #[arg(value_name = "USER")]
+    user: String,
+
+    /// What to say
+    #[arg(value_name = "TEXT")]
+    text: String,
+
+    #[command(flatten)]
+    deed: Deed,
+}
+
+impl Notice {
+    pub(super) fn run(self) -> Result<ExitCode, Box<dyn std::error::Error + Send + Sync>> {
+        let Self { user, text, deed } = self;
+        let act = Act::SendNotice {
+            user,
+            event_type: "m.room.message".to_owned(),
+            state_key: None,
+            content: serde_json::json!({ "msgtype": "m.text", "body": text }),
+            transaction: None,
+        };
+        deed.run(act, |done| match done {
+            Done::NoticeSent { user_id, room_id, event_id } => {
+                format!("Told {user_id} in {room_id} ({event_id}).\n")
+            }
+            other => format!("{other:?}\n"),
+        })
+    }
+}

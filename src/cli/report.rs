@@ -1,0 +1,109 @@
+//! `logcabin report`: what users have reported.
+
+use std::{fmt::Write as _, process::ExitCode};
+
+use super::act::{Common, Deed};
+use crate::{
+    admin::{Act, Done, ReportDetails, ReportSummary},
+    history::{look::clean, moment::Time},
+    record::Offset,
+};
+
+/// See what users have reported, and take off the list what was dealt with
+#[derive(Debug, clap::Args)]
+pub(super) struct Report {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    List(List),
+    Show(Show),
+    Remove(Remove),
+}
+
+/// List the reports, the newest first
+#[derive(Debug, clap::Args)]
+struct List {
+    #[command(flatten)]
+    common: Common,
+}
+
+/// Show one report, with what it is about
+#[derive(Debug, clap::Args)]
+struct Show {
+    /// Its number
+    #[arg(value_name = "NUMBER")]
+    id: u64,
+
+    #[command(flatten)]
+    common: Common,
+}
+
+/// Take a report that was dealt with off the list
+#[derive(Debug, clap::Args)]
+struct Remove {
+    /// Its number
+    #[arg(value_name = "NUMBER")]
+    id: u64,
+
+    #[command(flatten)]
+    deed: Deed,
+}
+
+impl Report {
+    pub(super) fn run(self) -> Result<ExitCode, Box<dyn std::error::Error + Send + Sync>> {
+        match self.command {
+            Command::List(List { common }) => common.run(Act::ListReports, said),
+            Command::Show(Show { id, common }) => {
+                common.run(Act::ShowReport { id: Offset::new(id) }, said)
+            }
+            Command::Remove(Remove { id, deed }) => {
+                deed.run(Act::RemoveReport { id: Offset::new(id) }, said)
+            }
+        }
+    }
+}
+
+/// What was done, in words.
+fn said(done: &Done) -> String {
+    match done {
+        Done::Reports { reports } => {
+            let mut text: String = reports.iter().map(line).collect();
+            let _ = writeln!(text, "{} report(s)", reports.len());
+            text
+        }
+        Done::Report(report) => {
+            let ReportDetails { summary, event_json } = &**report;
+            let event = event_json.as_ref().map_or_else(String::new, |event| {
+                serde_json::to_string_pretty(event).unwrap_or_default() + "\n"
+            });
+            line(summary) + &event
+        }
+        Done::ReportRemoved { id } => format!("Took the report {id} off the list.\n"),
+        other => format!("{other:?}\n"),
+    }
+}
+
+fn line(report: &ReportSummary) -> String {
+    let what = match (&report.event_id, &report.room_id, &report.target_user_id) {
+        (Some(event_id), Some(room_id), _) => {
+            let sender = report.sender.as_ref().map_or("somebody", |sender| sender.as_str());
+            format!("{event_id} of {sender} in {room_id}")
+        }
+        (_, Some(room_id), _) => format!("the room {room_id}"),
+        (_, _, Some(user_id)) => user_id.to_string(),
+        _ => "nothing".to_owned(),
+    };
+    let reason = report.reason.as_deref().unwrap_or("no reason given");
+    let score = report.score.map_or_else(String::new, |score| format!(" ({score})"));
+    let time = Time(report.received_ts).to_second();
+    format!(
+        "{}  {time} UTC  {} reported {}{score}: {}\n",
+        report.id,
+        report.user_id,
+        clean(&what),
+        clean(reason)
+    )
+}

@@ -1,0 +1,296 @@
+//! `logcabin room`: the rooms of a server, running or not.
+
+use std::{fmt::Write as _, process::ExitCode};
+
+use super::{
+    act::{Common, Deed},
+    columns,
+};
+use crate::{
+    admin::{Act, Done, NewRoom, RoomDetails, RoomOrder, RoomSummary, RoomsWanted, ShutdownStatus},
+    history::look::clean,
+};
+
+/// See and change the rooms of a server
+///
+/// A running server does it at once, by the socket in its data directory; while there is none, it is done
+/// in the data directory itself. Rooms are named by their id or by an alias. What is done is recorded with
+/// your name on this machine.
+#[derive(Debug, clap::Args)]
+pub(super) struct Room {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    List(List),
+    Show(Show),
+    /// Block a room: nobody can join it, knock or be invited until it is unblocked
+    Block(Change),
+    /// Unblock a room
+    Unblock(Change),
+    Shutdown(Shutdown),
+    MakeAdmin(OfUser),
+    Join(OfUser),
+}
+
+/// List the rooms
+#[derive(Debug, clap::Args)]
+struct List {
+    /// Only those that have this in their name, alias or id
+    #[arg(long, value_name = "TEXT")]
+    search: Option<String>,
+
+    /// Only those that the public directory lists (true), or the others (false)
+    #[arg(long, value_name = "BOOL")]
+    public: Option<bool>,
+
+    /// Only those that nobody is in (true), or the others (false)
+    #[arg(long, value_name = "BOOL")]
+    empty: Option<bool>,
+
+    /// By what they are ordered
+    #[arg(long, value_name = "ORDER", default_value = "name")]
+    order: RoomOrder,
+
+    /// The other way round
+    #[arg(long)]
+    reverse: bool,
+
+    /// Not more than so many
+    #[arg(long, value_name = "NUMBER")]
+    limit: Option<usize>,
+
+    #[command(flatten)]
+    common: Common,
+}
+
+/// Show one room
+#[derive(Debug, clap::Args)]
+struct Show {
+    /// The room
+    #[arg(value_name = "ROOM")]
+    room: String,
+
+    #[command(flatten)]
+    common: Common,
+}
+
+#[derive(Debug, clap::Args)]
+struct Change {
+    /// The room
+    #[arg(value_name = "ROOM")]
+    room: String,
+
+    #[command(flatten)]
+    deed: Deed,
+}
+
+/// Have everyone leave a room
+///
+/// It leaves the public directory, its aliases are removed, and all who are in it leave. With --new-room-by,
+/// members and aliases move to a new room, in which only its maker can say anything. What was said in the
+/// room stays in the log.
+#[derive(Debug, clap::Args)]
+struct Shutdown {
+    /// The room
+    #[arg(value_name = "ROOM")]
+    room: String,
+
+    /// Block it, too: nobody can come back
+    #[arg(long)]
+    block: bool,
+
+    /// Have this user make a new room, which all who were in the old one join
+    #[arg(long, value_name = "USER")]
+    new_room_by: Option<String>,
+
+    /// The name of the new room
+    #[arg(long, value_name = "TEXT", default_value = "This room was shut down")]
+    new_room_name: String,
+
+    /// What the new room says
+    #[arg(
+        long,
+        value_name = "TEXT",
+        default_value = "The room that you were in was shut down by those who run this server."
+    )]
+    message: String,
+
+    /// Do not ask whether it is meant
+    #[arg(long)]
+    yes: bool,
+
+    #[command(flatten)]
+    deed: Deed,
+}
+
+/// Give a user the greatest power in a room that somebody in it can give, or have one join it
+#[derive(Debug, clap::Args)]
+struct OfUser {
+    /// The room
+    #[arg(value_name = "ROOM")]
+    room: String,
+
+    /// The user
+    #[arg(value_name = "USER")]
+    user: String,
+
+    #[command(flatten)]
+    deed: Deed,
+}
+
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+impl Room {
+    pub(super) fn run(self) -> Result<ExitCode, Failure> {
+        match self.command {
+            Command::List(list) => list.run(),
+            Command::Show(Show { room, common }) => common.run(Act::ShowRoom { room }, said),
+            Command::Block(Change { room, deed }) => {
+                deed.run(Act::BlockRoom { room, blocked: true }, said)
+            }
+            Command::Unblock(Change { room, deed }) => {
+                deed.run(Act::BlockRoom { room, blocked: false }, said)
+            }
+            Command::Shutdown(shutdown) => shutdown.run(),
+            Command::MakeAdmin(OfUser { room, user, deed }) => {
+                deed.run(Act::MakeRoomAdmin { room, user }, said)
+            }
+            Command::Join(OfUser { room, user, deed }) => {
+                deed.run(Act::JoinRoom { user, room }, said)
+            }
+        }
+    }
+}
+
+impl List {
+    fn run(self) -> Result<ExitCode, Failure> {
+        let Self { search, public, empty, order, reverse, limit, common } = self;
+        let wanted = RoomsWanted { search, public, empty, order, reverse, from: 0, limit };
+        let (mut all, mut of) = (Vec::new(), 0);
+        loop {
+            let from = all.len();
+            let left = limit.map(|limit| limit.saturating_sub(from));
+            let wanted = RoomsWanted { from, limit: left, ..wanted.clone() };
+            let Done::Rooms { rooms, total } = common.carry_out(Act::ListRooms { wanted })? else {
+                return Err("not a list of rooms".into());
+            };
+            of = total.max(of);
+            let is_last = rooms.is_empty();
+            all.extend(rooms);
+            if is_last || all.len() >= limit.unwrap_or(total).min(total) {
+                break;
+            }
+        }
+        common.print(&Done::Rooms { rooms: all, total: of }, said)
+    }
+}
+
+impl Shutdown {
+    fn run(self) -> Result<ExitCode, Failure> {
+        let Self { room, block, new_room_by, new_room_name, message, yes, deed } = self;
+        let new_room = new_room_by.map(|user| NewRoom { user, name: new_room_name, message });
+        let act = Act::ShutDownRoom { room: room.clone(), block, new_room, wait: true };
+        deed.run_if_meant(act, yes, &room, said)
+    }
+}
+
+/// What was done, in words.
+fn said(done: &Done) -> String {
+    match done {
+        Done::Rooms { rooms, total } => list(rooms, *total),
+        Done::Room(room) => details(room),
+        Done::Blocked { room_id, blocked, changed } => {
+            let is = if *blocked { "is blocked" } else { "is not blocked" };
+            format!("{room_id} {is} {}.\n", if *changed { "now" } else { "already" })
+        }
+        Done::ShutDown(status) => shut_down(status),
+        Done::Empowered { room_id, user_id, by, invited } => {
+            let mut text = match by {
+                Some(by) => format!("{user_id} has the power of {by} in {room_id} now.\n"),
+                None => format!("{user_id} has as much power in {room_id} already.\n"),
+            };
+            if *invited {
+                let _ = writeln!(text, "{user_id} was invited.");
+            }
+            text
+        }
+        Done::Joined { user_id, room_id } => format!("{user_id} is in {room_id}.\n"),
+        other => format!("{other:?}\n"),
+    }
+}
+
+fn shut_down(status: &ShutdownStatus) -> String {
+    let ShutdownStatus { room_id, kicked_users, failed_to_kick_users, new_room_id, .. } = status;
+    let mut text = format!("Shut down {room_id}, which {} user(s) left.\n", kicked_users.len());
+    for alias in &status.local_aliases {
+        let _ = writeln!(text, "{alias} does not lead there any more.");
+    }
+    if let Some(new_room_id) = new_room_id {
+        let _ = writeln!(text, "The new room is {new_room_id}.");
+    }
+    for user_id in failed_to_kick_users {
+        let _ = writeln!(text, "{user_id} could not be made to leave.");
+    }
+    text
+}
+
+fn list(rooms: &[RoomSummary], total: usize) -> String {
+    let rows: Vec<[String; 5]> = rooms
+        .iter()
+        .map(|room| {
+            let name = room.name.as_deref().or(room.canonical_alias.as_deref()).unwrap_or("-");
+            [
+                room.room_id.to_string(),
+                clean(name),
+                format!("{} member(s)", room.joined_members),
+                format!("{} event(s)", room.events),
+                status(room),
+            ]
+        })
+        .collect();
+    let mut text = columns(&rows);
+    let _ = writeln!(text, "{} of {total} room(s)", rooms.len());
+    text
+}
+
+fn status(room: &RoomSummary) -> String {
+    let words = [
+        (room.public, "public"),
+        (room.encryption.is_some(), "encrypted"),
+        (room.room_type.as_deref() == Some("m.space"), "space"),
+        (room.blocked, "blocked"),
+    ];
+    let words: Vec<_> = words.iter().filter(|(is, _)| *is).map(|(_, word)| *word).collect();
+    words.join(", ")
+}
+
+fn details(room: &RoomDetails) -> String {
+    let summary = &room.summary;
+    let text = |text: Option<&str>| clean(text.unwrap_or("-"));
+    let aliases: Vec<_> = room.aliases.iter().map(|alias| alias.as_str()).collect();
+    let mut said = format!(
+        "Room      {}\nName      {}\nTopic     {}\nAliases   {}\nMade by   {}\nVersion   {}\n\
+         Members   {}, {} invited\nJoining   {}\nHistory   {}\nEvents    {}, {} of state\nStatus    {}\n",
+        summary.room_id,
+        text(summary.name.as_deref()),
+        text(room.topic.as_deref()),
+        if aliases.is_empty() { "-".to_owned() } else { clean(&aliases.join(", ")) },
+        text(summary.creator.as_deref()),
+        summary.version,
+        summary.joined_members,
+        room.invited_members,
+        text(summary.join_rules.as_deref()),
+        text(summary.history_visibility.as_deref()),
+        summary.events,
+        summary.state_events,
+        status(summary),
+    );
+    for shutdown in &room.shutdowns {
+        let is = if shutdown.complete { "was shut down" } else { "is being shut down" };
+        let _ = writeln!(said, "It {is}: {} user(s) left.", shutdown.kicked_users.len());
+    }
+    said
+}

@@ -1,0 +1,420 @@
+//! What those who run the server do with rooms: block them, shut them down, put somebody in charge of one or
+//! into one; and why they do whatever they do.
+
+use ruma::{
+    CanonicalJsonObject, CanonicalJsonValue, Int, MilliSecondsSinceUnixEpoch, OwnedRoomAliasId,
+    OwnedRoomId, OwnedUserId, UserId,
+    events::{StateEventType, TimelineEventType, room::member::MembershipState},
+    int,
+};
+use serde_json::json;
+
+use super::{
+    Env, Membership, NewEvent, Proposal, Refusal, RoomDraft, Turn,
+    create_room::{CreateRoom, DEFAULT_ROOM_VERSION, Preset},
+    is_local,
+    membership::{Change, ChangeMembership, member_content},
+    object,
+};
+use crate::record::{
+    Offset, Stream,
+    command::{
+        AdminReason, AliasRemove, AliasSet, Replacement, RoomBlock, RoomNetwork, RoomShutdown,
+        RoomShutdownFinish, RoomVisibility,
+    },
+};
+
+/// Do something, and record why.
+#[derive(Clone, Debug)]
+pub struct Because<P> {
+    /// What.
+    pub of: P,
+    /// Why.
+    pub reason: Option<String>,
+}
+
+impl<P: Proposal> Proposal for Because<P> {
+    type Outcome = P::Outcome;
+
+    fn stream(&self) -> Stream {
+        self.of.stream()
+    }
+
+    fn decide(&self, turn: &mut Turn<'_>) -> Result<P::Outcome, Refusal> {
+        let before = turn.len();
+        let outcome = self.of.decide(turn)?;
+        if let Some(reason) = &self.reason
+            && turn.len() > before
+        {
+            turn.append(self.stream(), AdminReason { reason: reason.clone() });
+        }
+        Ok(outcome)
+    }
+}
+
+/// Block a room, which need not exist here, or end that.
+#[derive(Clone, Debug)]
+pub struct BlockRoom {
+    /// The room.
+    pub room_id: OwnedRoomId,
+    /// Whether nobody may get into it from now on.
+    pub blocked: bool,
+    /// Why.
+    pub reason: Option<String>,
+}
+
+impl Proposal for BlockRoom {
+    /// Whether it was not so already.
+    type Outcome = bool;
+
+    fn stream(&self) -> Stream {
+        Stream::room(&self.room_id)
+    }
+
+    fn decide(&self, turn: &mut Turn<'_>) -> Result<bool, Refusal> {
+        let is_blocked = turn.env.state.closures.blocked(&self.room_id).is_some();
+        let changed = is_blocked != self.blocked;
+        if changed {
+            let Self { room_id, blocked, reason } = self.clone();
+            turn.append(self.stream(), RoomBlock { room_id, blocked, reason });
+        }
+        Ok(changed)
+    }
+}
+
+/// Refuses whoever wants to get into a blocked room, or to get somebody into it.
+pub(super) fn must_not_be_blocked(env: &Env, room: &RoomDraft) -> Result<(), Refusal> {
+    let blocked = room.room_id().and_then(|room_id| env.state.closures.blocked(room_id));
+    match blocked {
+        None => Ok(()),
+        Some(_) => Err(Refusal::Forbidden("This room has been blocked on this server.".to_owned())),
+    }
+}
+
+/// Begin to shut a room down. Whoever proposes it goes on with what follows.
+#[derive(Clone, Debug)]
+pub struct BeginShutdown {
+    /// What the shutdown is to be known by: new.
+    pub id: String,
+    /// The room.
+    pub room_id: OwnedRoomId,
+    /// Whether nobody may get into it from now on.
+    pub block: bool,
+    /// The room to which its members and aliases are to move.
+    pub replacement: Option<Replacement>,
+    /// Why.
+    pub reason: Option<String>,
+}
+
+impl Proposal for BeginShutdown {
+    type Outcome = ();
+
+    fn stream(&self) -> Stream {
+        Stream::room(&self.room_id)
+    }
+
+    fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
+        let state = &turn.env.state;
+        let Self { id, room_id, block, replacement, reason } = self.clone();
+        let room = state.rooms.get(&room_id);
+        let room = room.ok_or_else(|| Refusal::NotFound("There is no such room.".to_owned()))?;
+        if state.closures.is_closing(&room_id) {
+            let why = "This room is being shut down already.";
+            return Err(Refusal::InvalidParam(why.to_owned()));
+        }
+        let begin = RoomShutdown { room_id: room_id.clone(), id, replacement, reason };
+        turn.append(self.stream(), begin);
+        if block && state.closures.blocked(&room_id).is_none() {
+            let blocking = RoomBlock { room_id: room_id.clone(), blocked: true, reason: None };
+            turn.append(self.stream(), blocking);
+        }
+        if room.is_public() {
+            let hidden = RoomVisibility { room_id: room_id.clone(), public: false };
+            turn.append(self.stream(), hidden);
+        }
+        for (service, network_id) in state.rooms.networks_of(&room_id) {
+            let (room_id, listed) = (room_id.clone(), false);
+            turn.append(self.stream(), RoomNetwork { room_id, service, network_id, listed });
+        }
+        Ok(())
+    }
+}
+
+/// Make the room that takes the place of one that is shut down: everyone may join it, and only its creator
+/// may say anything.
+#[derive(Clone, Debug)]
+pub struct OpenReplacement {
+    /// What it is to be like.
+    pub replacement: Replacement,
+    /// When, by the server's clock.
+    pub ts: MilliSecondsSinceUnixEpoch,
+}
+
+impl Proposal for OpenReplacement {
+    type Outcome = ();
+
+    fn stream(&self) -> Stream {
+        Stream::room(&self.replacement.room_id)
+    }
+
+    fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
+        let Replacement { room_id, creator, name, message } = self.replacement.clone();
+        if turn.env.state.rooms.get(&room_id).is_some() {
+            return Ok(());
+        }
+        let create = CreateRoom {
+            room_id,
+            creator: creator.clone(),
+            version: DEFAULT_ROOM_VERSION,
+            preset: Preset::PublicChat,
+            creation_content: CanonicalJsonObject::new(),
+            power_levels: object(json!({ "users_default": -10 })),
+            initial_state: Vec::new(),
+            name: Some(name),
+            topic: None,
+            alias: None,
+            invite: Vec::new(),
+            is_direct: false,
+            public: false,
+            ts: self.ts,
+        };
+        create.decide(turn)?;
+        let content = object(json!({ "msgtype": "m.text", "body": message }));
+        turn.add_event(NewEvent {
+            event_type: TimelineEventType::RoomMessage,
+            state_key: None,
+            content,
+            sender: creator,
+            ts: self.ts,
+            redacts: None,
+            transaction: None,
+        })?;
+        Ok(())
+    }
+}
+
+/// Have an alias of a room that is shut down point at another room, or at none.
+#[derive(Clone, Debug)]
+pub struct MoveAlias {
+    /// The alias.
+    pub alias: OwnedRoomAliasId,
+    /// The room that it points at.
+    pub from: OwnedRoomId,
+    /// The room that it is to point at.
+    pub to: Option<OwnedRoomId>,
+}
+
+impl Proposal for MoveAlias {
+    type Outcome = ();
+
+    fn stream(&self) -> Stream {
+        Stream::alias(&self.alias)
+    }
+
+    fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
+        let target = turn.env.state.aliases.get(&self.alias, Offset::MAX);
+        let Some(target) = target.filter(|target| target.room_id == self.from) else {
+            return Ok(());
+        };
+        let alias = self.alias.clone();
+        match self.to.clone() {
+            Some(room_id) => {
+                let creator = target.creator;
+                turn.append(self.stream(), AliasSet { alias, room_id, creator });
+            }
+            None => turn.append(self.stream(), AliasRemove { alias }),
+        }
+        Ok(())
+    }
+}
+
+/// Record that a shutdown has come to its end.
+#[derive(Clone, Debug)]
+pub struct FinishShutdown {
+    /// The room.
+    pub room_id: OwnedRoomId,
+    /// Which.
+    pub id: String,
+    /// Who could not be made to leave.
+    pub failed: Vec<OwnedUserId>,
+}
+
+impl Proposal for FinishShutdown {
+    type Outcome = ();
+
+    fn stream(&self) -> Stream {
+        Stream::room(&self.room_id)
+    }
+
+    fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
+        let shutdown = turn.env.state.closures.shutdown(&self.id);
+        if shutdown.is_some_and(|shutdown| shutdown.ended.is_none()) {
+            let Self { room_id, id, failed } = self.clone();
+            turn.append(self.stream(), RoomShutdownFinish { room_id, id, failed });
+        }
+        Ok(())
+    }
+}
+
+/// Give a user as much power in a room as a user of this server has who is in it, and invite them if they
+/// could not join otherwise.
+#[derive(Clone, Debug)]
+pub struct MakeRoomAdmin {
+    /// The room.
+    pub room_id: OwnedRoomId,
+    /// Who gets the power.
+    pub user_id: OwnedUserId,
+    /// When, by the server's clock.
+    pub ts: MilliSecondsSinceUnixEpoch,
+}
+
+/// Who gave what.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Empowered {
+    /// Whose power was shared; none if the user had as much already.
+    pub by: Option<OwnedUserId>,
+    /// Whether the user was invited.
+    pub invited: bool,
+}
+
+impl Proposal for MakeRoomAdmin {
+    type Outcome = Empowered;
+
+    fn stream(&self) -> Stream {
+        Stream::room(&self.room_id)
+    }
+
+    fn decide(&self, turn: &mut Turn<'_>) -> Result<Empowered, Refusal> {
+        let env = turn.env;
+        let room = turn.room(&self.room_id)?;
+        let kind = StateEventType::RoomPowerLevels;
+        let mut content = room.shown_content(env, &kind, "")?.unwrap_or_default();
+        let is_first = content.is_empty();
+        let (giver, level) = most_powerful(env, room, &content)?.ok_or_else(|| {
+            let why = "No user of this server who is in the room may change its power levels.";
+            Refusal::InvalidParam(why.to_owned())
+        })?;
+        let now = room.membership(env, &self.user_id)?;
+        if now == Some(Membership::Ban) {
+            return Err(Refusal::InvalidParam("They are banned from this room.".to_owned()));
+        }
+        let is_creator = room.powers(env)?.creators().contains(&self.user_id);
+        let above = room.rules().authorization.explicitly_privilege_room_creators;
+        let has = level_of(&content, &self.user_id);
+        let enough = giver == self.user_id || has >= level || (above && is_creator);
+        let join_rule = room.shown_content(env, &StateEventType::RoomJoinRules, "")?;
+        let join_rule = join_rule.as_ref().and_then(|rules| rules.get("join_rule")?.as_str());
+        let invited = !matches!(now, Some(Membership::Join | Membership::Invite))
+            && join_rule != Some("public");
+        if !enough {
+            let users = content
+                .entry("users".to_owned())
+                .or_insert_with(|| CanonicalJsonValue::Object(CanonicalJsonObject::new()));
+            if let CanonicalJsonValue::Object(users) = users {
+                if is_first && !above {
+                    // What the creator had without being named.
+                    users.insert(giver.to_string(), CanonicalJsonValue::Integer(level));
+                }
+                users.insert(self.user_id.to_string(), CanonicalJsonValue::Integer(level));
+            }
+            let event_type = TimelineEventType::RoomPowerLevels;
+            turn.add_event(NewEvent::state(event_type, "", content, &giver, self.ts))?;
+        }
+        if invited {
+            let invite = member_content(env, &self.user_id, MembershipState::Invite, None);
+            let (event_type, key) = (TimelineEventType::RoomMember, self.user_id.as_str());
+            turn.add_event(NewEvent::state(event_type, key, invite, &giver, self.ts))?;
+        }
+        Ok(Empowered { by: (!enough).then_some(giver), invited })
+    }
+}
+
+/// The user of this server in the room who can give away the most power, and how much that is.
+fn most_powerful(
+    env: &Env,
+    room: &RoomDraft,
+    levels: &CanonicalJsonObject,
+) -> Result<Option<(OwnedUserId, Int)>, Refusal> {
+    let powers = room.powers(env)?;
+    let above = room.rules().authorization.explicitly_privilege_room_creators;
+    let mut best: Option<(bool, Int, OwnedUserId)> = None;
+    let mut candidates = powers.named();
+    candidates.extend(powers.creators().iter().cloned());
+    for user_id in candidates {
+        let may = is_local(&env.server, &user_id)
+            && powers.may_send_state(&user_id, StateEventType::RoomPowerLevels)
+            && room.membership(env, &user_id)? == Some(Membership::Join);
+        if may {
+            let rank = (above && powers.creators().contains(&user_id), level_of(levels, &user_id));
+            if best.as_ref().is_none_or(|(first, level, _)| (*first, *level) < rank) {
+                best = Some((rank.0, rank.1, user_id));
+            }
+        }
+    }
+    Ok(best.map(|(creator, level, user_id)| {
+        // A creator's own power cannot be given away; all that others can have, can.
+        let most = if creator || levels.is_empty() { greatest(levels) } else { level };
+        (user_id, most)
+    }))
+}
+
+/// The level of a user by the content of `m.room.power_levels`.
+fn level_of(levels: &CanonicalJsonObject, user_id: &UserId) -> Int {
+    let users = levels.get("users").and_then(CanonicalJsonValue::as_object);
+    let own = users.and_then(|users| users.get(user_id.as_str())?.as_integer());
+    let default = || levels.get("users_default")?.as_integer();
+    own.or_else(default).unwrap_or_default()
+}
+
+/// A level that is enough for all that levels are asked for.
+fn greatest(levels: &CanonicalJsonObject) -> Int {
+    let events = levels.get("events").and_then(CanonicalJsonValue::as_object);
+    let events = events.into_iter().flat_map(|events| events.values());
+    let asked = levels.values().chain(events).filter_map(CanonicalJsonValue::as_integer);
+    asked.max().unwrap_or_default().max(int!(100))
+}
+
+/// Have a user join a room: as they could themselves, or else by an invite of somebody in it who may invite.
+#[derive(Clone, Debug)]
+pub struct HaveJoin {
+    /// The room.
+    pub room_id: OwnedRoomId,
+    /// Who.
+    pub user_id: OwnedUserId,
+    /// When, by the server's clock.
+    pub ts: MilliSecondsSinceUnixEpoch,
+}
+
+impl Proposal for HaveJoin {
+    type Outcome = ();
+
+    fn stream(&self) -> Stream {
+        Stream::room(&self.room_id)
+    }
+
+    fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
+        let join = ChangeMembership {
+            room_id: self.room_id.clone(),
+            sender: self.user_id.clone(),
+            target: self.user_id.clone(),
+            change: Change::Join,
+            reason: None,
+            is_direct: false,
+            third_party_signed: None,
+            ts: self.ts,
+        };
+        match join.decide(turn) {
+            Ok(_) => return Ok(()),
+            Err(Refusal::Forbidden(_)) => {}
+            Err(other) => return Err(other),
+        }
+        let env = turn.env;
+        let room = turn.room(&self.room_id)?;
+        must_not_be_blocked(env, room)?;
+        let inviter = room.someone_who_may_invite(env)?.ok_or(Refusal::UnableToGrantJoin)?;
+        let invite = member_content(env, &self.user_id, MembershipState::Invite, None);
+        let (event_type, key) = (TimelineEventType::RoomMember, self.user_id.as_str());
+        turn.add_event(NewEvent::state(event_type, key, invite, &inviter, self.ts))?;
+        join.decide(turn).map(drop)
+    }
+}

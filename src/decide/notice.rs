@@ -1,0 +1,139 @@
+//! Server notices: what those who run the server have to say to a user, in a room for that alone
+//! (client-server API, "Server Notices").
+
+use ruma::{
+    CanonicalJsonObject, MilliSecondsSinceUnixEpoch, OwnedRoomId, OwnedUserId, UserId,
+    events::{TimelineEventType, room::member::MembershipState},
+};
+use serde_json::{Map, json};
+
+use super::{
+    Env, Membership, NewEvent, Proposal, Refusal, Turn,
+    account::{SetTag, no_account},
+    create_room::{CreateRoom, DEFAULT_ROOM_VERSION, Preset},
+    membership::member_content,
+    object,
+};
+use crate::record::{Offset, Stream, command::NoticeRoom};
+
+/// The tag by which clients know the room.
+const TAG: &str = "m.server_notice";
+
+/// Have a room for the notices to a user: the one that there is, or a new one.
+#[derive(Clone, Debug)]
+pub struct OpenNoticeRoom {
+    /// Who is told.
+    pub user_id: OwnedUserId,
+    /// Who tells.
+    pub sender: OwnedUserId,
+    /// The id that a new room gets.
+    pub room_id: OwnedRoomId,
+    /// The name of a new room.
+    pub name: String,
+    /// When, by the server's clock.
+    pub ts: MilliSecondsSinceUnixEpoch,
+}
+
+impl Proposal for OpenNoticeRoom {
+    /// The room.
+    type Outcome = OwnedRoomId;
+
+    // Of the user, so that nobody gets two.
+    fn stream(&self) -> Stream {
+        Stream::user(&self.user_id)
+    }
+
+    fn decide(&self, turn: &mut Turn<'_>) -> Result<OwnedRoomId, Refusal> {
+        let state = &turn.env.state;
+        let standing = state.accounts.standing(&self.user_id).ok_or_else(no_account)?;
+        if standing.deactivated.is_some() {
+            return Err(Refusal::UserDeactivated);
+        }
+        if let Some(room_id) = state.notices.room_of(&self.user_id) {
+            let room = state.rooms.get(&room_id);
+            // Of a sender that was configured before, the room is left behind.
+            if room.is_some_and(|room| room.is_joined(&self.sender, Offset::MAX)) {
+                return Ok(room_id);
+            }
+        }
+        let create = CreateRoom {
+            room_id: self.room_id.clone(),
+            creator: self.sender.clone(),
+            version: DEFAULT_ROOM_VERSION,
+            preset: Preset::PrivateChat,
+            creation_content: CanonicalJsonObject::new(),
+            power_levels: object(json!({ "users_default": -10 })),
+            initial_state: Vec::new(),
+            name: Some(self.name.clone()),
+            topic: None,
+            alias: None,
+            // Not here: those who take no invites get this one.
+            invite: Vec::new(),
+            is_direct: false,
+            public: false,
+            ts: self.ts,
+        };
+        let room_id = create.decide(turn)?;
+        let invite = invite(turn.env, &self.user_id, &self.sender, self.ts);
+        turn.add_event(invite)?;
+        let made = NoticeRoom { user_id: self.user_id.clone(), room_id: room_id.clone() };
+        turn.append(self.stream(), made);
+        let (user_id, tag, info) = (self.user_id.clone(), TAG.to_owned(), Some(Map::new()));
+        SetTag { user_id, room_id: room_id.clone(), tag, info }.decide(turn)?;
+        Ok(room_id)
+    }
+}
+
+fn invite(
+    env: &Env,
+    user_id: &UserId,
+    sender: &UserId,
+    ts: MilliSecondsSinceUnixEpoch,
+) -> NewEvent {
+    let content = member_content(env, user_id, MembershipState::Invite, None);
+    NewEvent::state(TimelineEventType::RoomMember, user_id.as_str(), content, sender, ts)
+}
+
+/// Invite one who has left the room of their notices.
+#[derive(Clone, Debug)]
+pub struct InviteAgain {
+    /// The room.
+    pub room_id: OwnedRoomId,
+    /// Who is told.
+    pub user_id: OwnedUserId,
+    /// Who tells.
+    pub sender: OwnedUserId,
+    /// When, by the server's clock.
+    pub ts: MilliSecondsSinceUnixEpoch,
+}
+
+impl Proposal for InviteAgain {
+    type Outcome = ();
+
+    fn stream(&self) -> Stream {
+        Stream::room(&self.room_id)
+    }
+
+    fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
+        let env = turn.env;
+        let now = turn.room(&self.room_id)?.membership(env, &self.user_id)?;
+        if !matches!(now, Some(Membership::Join | Membership::Invite)) {
+            turn.add_event(invite(env, &self.user_id, &self.sender, self.ts))?;
+        }
+        Ok(())
+    }
+}
+
+/// Refuses to reject the invite to the room of one's notices. Those whose accounts are closed leave all the
+/// same, and everyone does when the room is shut down.
+pub(super) fn may_reject(
+    env: &Env,
+    room_id: &ruma::RoomId,
+    user_id: &UserId,
+) -> Result<(), Refusal> {
+    let state = &env.state;
+    let is_held = state.notices.is_room_of(user_id, room_id)
+        && !state.accounts.is_deactivated(user_id)
+        && !state.closures.is_closing(room_id);
+    if is_held { Err(Refusal::CannotLeaveServerNoticeRoom) } else { Ok(()) }
+}

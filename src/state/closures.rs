@@ -1,0 +1,119 @@
+//! The rooms that those who run the server have closed: blocked ones, which nobody can get into, and those
+//! that are being shut down, or were.
+
+use std::collections::BTreeMap;
+
+use parking_lot::RwLock;
+use ruma::{OwnedRoomId, OwnedUserId, RoomId};
+use serde::{Deserialize, Serialize};
+
+use super::kept;
+use crate::record::{
+    Offset,
+    command::{Replacement, RoomBlock, RoomShutdown, RoomShutdownFinish},
+};
+
+/// Blocked rooms, and what became of each shutdown.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct Closures(#[serde(with = "kept::locked")] RwLock<Inner>);
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Inner {
+    /// Each with the record that blocked it.
+    blocked: BTreeMap<OwnedRoomId, Offset>,
+    /// By id.
+    shutdowns: BTreeMap<String, Shutdown>,
+}
+
+/// The shutdown of a room.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Shutdown {
+    /// What it is known by.
+    pub id: String,
+    /// The room.
+    pub room_id: OwnedRoomId,
+    /// The record with which it began.
+    pub begun: Offset,
+    /// The room to which members and aliases move.
+    pub replacement: Option<Replacement>,
+    /// The record with which it ended; none while it is under way.
+    pub ended: Option<Offset>,
+    /// Who could not be made to leave.
+    pub failed: Vec<OwnedUserId>,
+}
+
+impl Closures {
+    /// The record that blocked the room, if it is blocked.
+    #[must_use]
+    pub fn blocked(&self, room_id: &RoomId) -> Option<Offset> {
+        self.0.read().blocked.get(room_id).copied()
+    }
+
+    /// The blocked rooms, in the order of their ids.
+    #[must_use]
+    pub fn all_blocked(&self) -> Vec<OwnedRoomId> {
+        self.0.read().blocked.keys().cloned().collect()
+    }
+
+    /// The shutdown of this id.
+    #[must_use]
+    pub fn shutdown(&self, id: &str) -> Option<Shutdown> {
+        self.0.read().shutdowns.get(id).cloned()
+    }
+
+    /// The shutdowns of a room, the oldest first.
+    #[must_use]
+    pub fn of_room(&self, room_id: &RoomId) -> Vec<Shutdown> {
+        let inner = self.0.read();
+        let of_room = inner.shutdowns.values().filter(|shutdown| shutdown.room_id == *room_id);
+        let mut shutdowns: Vec<_> = of_room.cloned().collect();
+        shutdowns.sort_unstable_by_key(|shutdown| shutdown.begun);
+        shutdowns
+    }
+
+    /// The shutdowns that have begun and not ended, the oldest first.
+    #[must_use]
+    pub fn under_way(&self) -> Vec<Shutdown> {
+        let inner = self.0.read();
+        let open = inner.shutdowns.values().filter(|shutdown| shutdown.ended.is_none());
+        let mut shutdowns: Vec<_> = open.cloned().collect();
+        shutdowns.sort_unstable_by_key(|shutdown| shutdown.begun);
+        shutdowns
+    }
+
+    /// Whether the room is being shut down.
+    #[must_use]
+    pub fn is_closing(&self, room_id: &RoomId) -> bool {
+        let inner = self.0.read();
+        let mut shutdowns = inner.shutdowns.values();
+        shutdowns.any(|shutdown| shutdown.room_id == *room_id && shutdown.ended.is_none())
+    }
+
+    pub(super) fn block(&self, offset: Offset, body: RoomBlock) {
+        let mut inner = self.0.write();
+        if body.blocked {
+            inner.blocked.entry(body.room_id).or_insert(offset);
+        } else {
+            inner.blocked.remove(&body.room_id);
+        }
+    }
+
+    pub(super) fn begin(&self, offset: Offset, body: RoomShutdown) {
+        let RoomShutdown { room_id, id, replacement, reason: _ } = body;
+        let (ended, failed) = (None, Vec::new());
+        let shutdown =
+            Shutdown { id: id.clone(), room_id, begun: offset, replacement, ended, failed };
+        self.0.write().shutdowns.insert(id, shutdown);
+    }
+
+    pub(super) fn finish(&self, offset: Offset, body: RoomShutdownFinish) {
+        if let Some(shutdown) = self.0.write().shutdowns.get_mut(&body.id) {
+            shutdown.ended = Some(offset);
+            shutdown.failed = body.failed;
+        }
+    }
+
+    pub(super) fn digest(&self, digest: &mut super::digest::Digest) {
+        digest.add(&*self.0.read());
+    }
+}

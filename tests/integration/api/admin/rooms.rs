@@ -1,0 +1,327 @@
+//! Rooms: lists, blocks, shutdowns.
+
+use serde_json::{Value, json};
+
+use super::super::{each, unique};
+use super::{admin, dry_run, server, user};
+use crate::administration::{command, done, done_json, history};
+use crate::crash::assert_verifies;
+use crate::harness::{TestServer, User, encode, until};
+
+fn of_room(room_id: &str, path: &str) -> String {
+    format!("/v1/rooms/{}{path}", encode(room_id))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rooms_are_listed_in_any_order_and_described() {
+    let server = server().await;
+    let (admin, ann) = (admin(&server).await, user(&server, "ann").await);
+    let bob = user(&server, "bob").await;
+    let word = unique("timber");
+    let small = ann.create_room(json!({ "name": format!("{word} A") })).await;
+    let large = ann
+        .create_room(json!({
+            "name": format!("{word} B"), "preset": "public_chat", "visibility": "public",
+            "topic": "logs", "room_version": "12", "creation_content": { "type": "m.space" },
+        }))
+        .await;
+    bob.join(&large).await.ok();
+    bob.send_text(&large, "1", "hello").await;
+
+    let list = async |query: &str| {
+        let path = format!("/v1/rooms?search_term={word}{query}");
+        admin.administer("GET", &path, None).await.ok()
+    };
+    let ids = |list: &Value| each(&list["rooms"], "/room_id");
+    let both = list("").await;
+    assert_eq!(ids(&both), [small.clone(), large.clone()], "{both}");
+    assert_eq!((&both["total_rooms"], &both["offset"]), (&json!(2), &json!(0)));
+    assert!(both.get("next_batch").is_none(), "{both}");
+    assert_eq!(ids(&list("&dir=b").await), [large.clone(), small.clone()]);
+    for order in ["joined_members", "size", "version", "public", "state_events"] {
+        let first = ids(&list(&format!("&order_by={order}")).await);
+        assert!(order == "state_events" || first[0] == large, "{order}: {first:?}");
+    }
+    let first = list("&limit=1").await;
+    assert_eq!((ids(&first), &first["next_batch"]), (vec![small.clone()], &json!(1)));
+    let second = list("&limit=1&from=1").await;
+    assert_eq!((ids(&second), &second["prev_batch"]), (vec![large.clone()], &json!(0)));
+    assert_eq!(ids(&list("&public_rooms=true").await), [large.clone()]);
+    assert_eq!(ids(&list("&empty_rooms=true").await), Vec::<String>::new());
+
+    let room = admin.administer("GET", &of_room(&large, ""), None).await.ok();
+    for (field, value) in [
+        ("name", json!(format!("{word} B"))),
+        ("topic", json!("logs")),
+        ("joined_members", json!(2)),
+        ("joined_local_members", json!(2)),
+        ("joined_local_devices", json!(2)),
+        ("version", json!("12")),
+        ("creator", json!(ann.user_id)),
+        ("encryption", Value::Null),
+        ("federatable", json!(true)),
+        ("public", json!(true)),
+        ("join_rules", json!("public")),
+        ("history_visibility", json!("shared")),
+        ("room_type", json!("m.space")),
+        ("forgotten", json!(false)),
+        ("canonical_alias", Value::Null),
+    ] {
+        assert_eq!(room[field], value, "{field} in {room}");
+    }
+    let members = admin.administer("GET", &of_room(&large, "/members"), None).await.ok();
+    assert_eq!(members["total"], 2, "{members}");
+    let state = admin.administer("GET", &of_room(&large, "/state?type=m.room.topic"), None).await;
+    assert_eq!(each(&state.ok()["state"], "/content/topic"), ["logs"]);
+    let messages = of_room(&large, "/messages?dir=b&limit=1");
+    let page = admin.administer("GET", &messages, None).await.ok();
+    assert_eq!(each(&page["chunk"], "/content/body"), ["hello"], "{page}");
+    let end = page["end"].as_str().expect("there is more");
+    let more = format!("{messages}&from={}", encode(end));
+    let page = admin.administer("GET", &more, None).await.ok();
+    assert_eq!(each(&page["chunk"], "/type"), ["m.room.member"], "{page}");
+
+    let run = |arguments: &str| command("room", server.data_dir(), arguments, "");
+    let listed = done_json(run(&format!("list --search {word} --order joined_members --json")));
+    assert_eq!(ids(&listed), [large.clone(), small.clone()]);
+    let said = done(run(&format!("show {large}")));
+    assert!(said.contains("Topic     logs") && said.contains("2, 0 invited"), "{said}");
+    assert!(done(run(&format!("list --search {word}"))).contains("2 of 2 room(s)"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_gets_into_a_blocked_room_until_it_is_unblocked() {
+    let mut server = TestServer::start().await;
+    let (mut admin, mut ann) = (admin(&server).await, server.register("ann").await);
+    let mut bob = server.register("bob").await;
+    let options = json!({ "preset": "public_chat", "room_version": "10" });
+    let room_id = ann.create_room(options).await;
+    let path = of_room(&room_id, "/block");
+    assert_eq!(admin.administer("GET", &path, None).await.ok(), json!({ "block": false }));
+    let body = json!({ "block": true, "reason": "spam" });
+    let said = dry_run(&server, &admin, "PUT", &path, body.clone()).await;
+    assert_eq!(said.len(), 1, "{said:?}");
+    admin.administer("PUT", &path, Some(body)).await.ok();
+    let blocked = admin.administer("GET", &path, None).await.ok();
+    assert_eq!(blocked, json!({ "block": true, "user_id": admin.user_id }));
+
+    bob.join(&room_id).await.refused(403, "M_FORBIDDEN");
+    let joined = json!({ "membership": "join" });
+    let state = bob.set_state(&room_id, "m.room.member", &bob.user_id, &joined).await;
+    state.refused(403, "M_FORBIDDEN");
+    ann.act(&room_id, "invite", Some(&bob)).await.refused(403, "M_FORBIDDEN");
+    let knock = format!("/knock/{}", encode(&room_id));
+    bob.post(&knock, json!({})).await.refused(403, "M_FORBIDDEN");
+    // Those who are in it go on, and cannot come back once they have left.
+    ann.send_text(&room_id, "1", "still here").await;
+
+    server.kill9();
+    server.restart().await;
+    for user in [&mut admin, &mut ann, &mut bob] {
+        user.http = server.http();
+    }
+    bob.join(&room_id).await.refused(403, "M_FORBIDDEN");
+    let room = admin.administer("GET", &of_room(&room_id, ""), None).await.ok();
+    assert_eq!(room["blocked"], true);
+    let run = |arguments: &str| command("room", server.data_dir(), arguments, "");
+    let dry = done(run(&format!("unblock {room_id} --dry-run")));
+    assert!(dry.starts_with("This would happen:"), "{dry}");
+    bob.join(&room_id).await.refused(403, "M_FORBIDDEN");
+    let said = done(run(&format!("unblock {room_id} --reason mistake")));
+    assert_eq!(said, format!("{room_id} is not blocked now.\n"));
+    bob.join(&room_id).await.ok();
+
+    // One that is not known here, yet.
+    let unknown = "!unknown:e2e.test";
+    admin.administer("PUT", &of_room(unknown, "/block"), Some(json!({ "block": true }))).await.ok();
+    let known = admin.administer("GET", &of_room(unknown, "/block"), None).await.ok();
+    assert_eq!(known["block"], true);
+    let body = json!({ "block": true, "purge": false });
+    let gone = admin.administer("DELETE", "/v1/rooms/!other:e2e.test", Some(body)).await.ok();
+    assert_eq!(gone["kicked_users"], json!([]));
+
+    server.stop();
+    let words = history(server.data_dir());
+    let by_http = format!("{} blocked the room {room_id}: spam", admin.user_id);
+    assert!(words.contains(&by_http), "{words}");
+    assert!(words.contains(&format!("unblocked the room {room_id}: mistake")), "{words}");
+    assert_verifies(server.data_dir());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_room_is_shut_down_with_its_members_its_aliases_and_its_place_in_the_directory() {
+    let server = TestServer::start().await;
+    let (admin, ann) = (admin(&server).await, server.register("ann").await);
+    let (bob, cas) = (server.register("bob").await, server.register("cas").await);
+    let options = json!({
+        "preset": "public_chat", "visibility": "public", "room_alias_name": "bad",
+        "invite": [cas.user_id], "name": "Bad",
+    });
+    let room_id = ann.create_room(options).await;
+    bob.join(&room_id).await.ok();
+    let body = json!({
+        "new_room_user_id": admin.user_id, "room_name": "Gone", "message": "It is gone.",
+        "block": true, "purge": false, "reason": "abuse",
+    });
+    let said = dry_run(&server, &admin, "DELETE", &of_room(&room_id, ""), body.clone()).await;
+    let said = said.join("\n");
+    for part in [
+        "2 member(s) leave",
+        "1 invite(s)",
+        "#bad:e2e.test points at the new room",
+        "public directory",
+        "makes a new room, \"Gone\"",
+        "nobody can join",
+    ] {
+        assert!(said.contains(part), "no {part:?} in {said}");
+    }
+
+    let gone = admin.administer("DELETE", &of_room(&room_id, ""), Some(body.clone())).await.ok();
+    let mut left = [&ann, &bob, &cas].map(|user| user.user_id.clone());
+    left.sort();
+    assert_eq!(gone["kicked_users"], json!(left), "{gone}");
+    assert_eq!(gone["local_aliases"], json!(["#bad:e2e.test"]));
+    assert_eq!(gone["failed_to_kick_users"], json!([]));
+    let new_room = gone["new_room_id"].as_str().expect("a new room").to_owned();
+
+    for user in [&ann, &bob] {
+        let rooms = user.get("/joined_rooms").await.ok();
+        assert_eq!(rooms["joined_rooms"], json!([new_room]), "{}", user.user_id);
+    }
+    assert_eq!(cas.get("/joined_rooms").await.ok()["joined_rooms"], json!([]));
+    bob.join(&room_id).await.refused(403, "M_FORBIDDEN");
+    let alias = bob.get("/directory/room/%23bad%3Ae2e.test").await.ok();
+    assert_eq!(alias["room_id"], new_room.as_str());
+    assert_eq!(bob.get("/publicRooms").await.ok()["chunk"], json!([]));
+    let page = bob.get_room(&new_room, "/messages?dir=f").await.ok();
+    assert!(each(&page["chunk"], "/content/body").contains(&"It is gone.".to_owned()), "{page}");
+    let said = bob.try_send_text(&new_room, "1", "why?").await.expect("an answer");
+    said.refused(403, "M_FORBIDDEN");
+
+    let status = format!("/v2/rooms/{}/delete_status", encode(&room_id));
+    let told = admin.administer("GET", &status, None).await.ok();
+    let one = &told["results"][0];
+    assert_eq!((&one["status"], &one["shutdown_room"]), (&json!("complete"), &gone), "{told}");
+
+    // By the command line, with no room in its place; first, what it would come to, and without a yes.
+    let other = ann.create_room(json!({ "preset": "public_chat" })).await;
+    bob.join(&other).await.ok();
+    let run = |arguments: &str| command("room", server.data_dir(), arguments, "");
+    let dry = done(run(&format!("shutdown {other} --dry-run")));
+    assert!(dry.contains("- 2 member(s) leave"), "{dry}");
+    let refused = run(&format!("shutdown {other}"));
+    assert_eq!(refused.status.code(), Some(1), "{refused:?}");
+    assert_eq!(
+        bob.get("/joined_rooms").await.ok()["joined_rooms"].as_array().map(Vec::len),
+        Some(2)
+    );
+    let said = done(run(&format!("shutdown {other} --block --yes --reason closed")));
+    assert_eq!(said, format!("Shut down {other}, which 2 user(s) left.\n"));
+    assert_eq!(ann.get("/joined_rooms").await.ok()["joined_rooms"], json!([new_room]));
+    bob.join(&other).await.refused(403, "M_FORBIDDEN");
+
+    let (data_dir, mut server) = (server.data_dir().to_owned(), server);
+    server.stop();
+    let words = history(&data_dir);
+    let begun =
+        format!("{} began to shut down {room_id}, in favour of {new_room}: abuse", admin.user_id);
+    assert!(words.contains(&begun), "{words}");
+    assert!(words.contains(&format!("began to shut down {other}: closed")), "{words}");
+    assert_verifies(&data_dir);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_shutdown_that_a_crash_cuts_short_goes_on_to_its_end() {
+    const MEMBERS: usize = 160;
+    let mut server = TestServer::start().await;
+    let mut admin = admin(&server).await;
+    let ann = server.register("ann").await;
+    let options = json!({ "preset": "public_chat", "room_alias_name": "many" });
+    let room_id = ann.create_room(options).await;
+    let http = server.http();
+    for number in 0..MEMBERS {
+        let name = format!("member-{number}");
+        let user = User::register(&http, &name, "a password that is long enough").await;
+        user.join(&room_id).await.ok();
+    }
+    let body = json!({ "new_room_user_id": admin.user_id, "purge": false, "block": true });
+    let path = format!("/v2/rooms/{}", encode(&room_id));
+    let begun = admin.administer("DELETE", &path, Some(body.clone())).await;
+    let delete_id = begun.ok_string("delete_id");
+    let again = admin.administer("DELETE", &path, Some(body)).await;
+    if again.status != 200 {
+        again.refused(400, "M_INVALID_PARAM");
+    }
+    server.kill9();
+    let words = history(server.data_dir());
+    let finished = format!("has shut down {room_id}");
+    assert!(!words.contains(&finished), "the crash came too late to show anything");
+
+    server.restart().await;
+    admin.http = server.http();
+    let status = format!("/v2/rooms/delete_status/{delete_id}");
+    let told = async || admin.administer("GET", &status, None).await.ok();
+    until("the shutdown has come to its end", async || told().await["status"] == "complete").await;
+    let told = told().await;
+    let kicked = told["shutdown_room"]["kicked_users"].as_array().map(Vec::len);
+    assert_eq!(kicked, Some(MEMBERS + 1), "{told}");
+    assert_eq!(told["shutdown_room"]["failed_to_kick_users"], json!([]));
+    let old = admin.administer("GET", &of_room(&room_id, ""), None).await.ok();
+    assert_eq!((&old["joined_members"], &old["aliases"]), (&json!(0), &json!([])), "{old}");
+    let new_room = told["shutdown_room"]["new_room_id"].as_str().expect("a new room");
+    let new = admin.administer("GET", &of_room(new_room, ""), None).await.ok();
+    assert_eq!(new["joined_members"], MEMBERS + 2, "{new}");
+    assert_eq!(new["aliases"], json!(["#many:e2e.test"]));
+
+    // Nobody left twice, and the new room was made once.
+    server.stop();
+    let words = history(server.data_dir());
+    assert_eq!(words.matches(&finished).count(), 1);
+    for number in 0..MEMBERS {
+        let left = format!("@member-{number}:e2e.test left");
+        let count = words.lines().filter(|line| line.starts_with(&left)).count();
+        assert_eq!(count, 1, "member-{number}");
+    }
+    assert_verifies(server.data_dir());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_user_is_put_in_charge_of_a_room_and_into_it() {
+    let server = server().await;
+    let (admin, ann) = (admin(&server).await, user(&server, "ann").await);
+    let bob = user(&server, "bob").await;
+    for version in ["10", "12"] {
+        let room_id = ann.create_room(json!({ "room_version": version })).await;
+        let path = of_room(&room_id, "/make_room_admin");
+        // Without a name, the one who asks; one who could not join is invited.
+        admin.administer("POST", &path, Some(json!({}))).await.ok();
+        admin.join(&room_id).await.ok();
+        let topic = json!({ "topic": "mine" });
+        admin.set_state(&room_id, "m.room.topic", "", &topic).await.ok();
+        let body = json!({ "user_id": bob.user_id, "reason": "moderation" });
+        admin.administer("POST", &path, Some(body)).await.ok();
+        bob.join(&room_id).await.ok();
+        let levels = bob.state(&room_id, "m.room.power_levels", "").await.ok();
+        let level = levels["users"][&bob.user_id].as_i64();
+        assert!(level >= Some(100), "{version}: {levels}");
+        bob.set_state(&room_id, "m.room.power_levels", "", &levels).await.ok();
+    }
+
+    // Into a room that nobody can join without an invite.
+    let room_id = ann.create_room(json!({})).await;
+    bob.join(&room_id).await.refused(403, "M_FORBIDDEN");
+    let path = format!("/v1/join/{}", encode(&room_id));
+    let body = json!({ "user_id": bob.user_id });
+    let joined = admin.administer("POST", &path, Some(body.clone())).await.ok();
+    assert_eq!(joined["room_id"], room_id.as_str());
+    bob.send_text(&room_id, "1", "here").await;
+    admin.administer("POST", &path, Some(body)).await.ok();
+    ann.act(&room_id, "leave", None).await.ok();
+    bob.act(&room_id, "leave", None).await.ok();
+    // Nobody is left whose power could be shared, or who could invite.
+    let path = of_room(&room_id, "/make_room_admin");
+    admin.administer("POST", &path, Some(json!({}))).await.refused(400, "M_INVALID_PARAM");
+    let path = format!("/v1/join/{}", encode(&room_id));
+    let body = json!({ "user_id": admin.user_id });
+    admin.administer("POST", &path, Some(body)).await.refused(400, "M_INVALID_PARAM");
+}

@@ -1,0 +1,236 @@
+//! Users and their devices.
+
+use serde_json::{Value, json};
+
+use super::super::{each, unique};
+use super::{admin, dry_run, server, user};
+use crate::administration::{command, done, history};
+use crate::crash::assert_verifies;
+use crate::harness::{TestServer, User, encode};
+
+fn of(user_id: &str) -> String {
+    format!("/v2/users/{}", encode(user_id))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn accounts_are_made_and_changed_and_show_it() {
+    let mut server = TestServer::start_with(&[("LOGCABIN_REGISTRATION_OPEN", "auto")]).await;
+    let mut admin = admin(&server).await;
+    let new = of("@new:e2e.test");
+    let body = json!({
+        "password": "the password of new", "displayname": "New", "admin": false,
+        "avatar_url": "mxc://e2e.test/face", "threepids": [], "user_type": null, "reason": "hired",
+    });
+    let said = dry_run(&server, &admin, "PUT", &new, body.clone()).await;
+    assert_eq!(said, ["the account @new:e2e.test is made"]);
+    admin.administer("GET", &new, None).await.refused(404, "M_NOT_FOUND");
+
+    let made = admin.administer("PUT", &new, Some(body)).await;
+    assert_eq!(made.status, 201, "{made}");
+    for (field, value) in [
+        ("name", json!("@new:e2e.test")),
+        ("displayname", json!("New")),
+        ("avatar_url", json!("mxc://e2e.test/face")),
+        ("is_guest", json!(false)),
+        ("admin", json!(false)),
+        ("deactivated", json!(false)),
+        ("erased", json!(false)),
+        ("locked", json!(false)),
+        ("suspended", json!(false)),
+        ("shadow_banned", json!(false)),
+        ("threepids", json!([])),
+        ("external_ids", json!([])),
+        ("user_type", Value::Null),
+        ("appservice_id", Value::Null),
+    ] {
+        assert_eq!(made.body[field], value, "{field} in {made}");
+    }
+    let mut bob = User::login(&server.http(), "new", "the password of new").await;
+    let room_id = bob.create_room(json!({})).await;
+
+    let body = json!({ "displayname": "Newer", "avatar_url": "", "locked": true, "admin": true });
+    let changed = admin.administer("PUT", &new, Some(body)).await.ok();
+    assert_eq!((&changed["displayname"], &changed["avatar_url"]), (&json!("Newer"), &Value::Null));
+    assert_eq!((&changed["locked"], &changed["admin"]), (&json!(true), &json!(true)));
+    bob.get("/account/whoami").await.refused(401, "M_USER_LOCKED");
+    server.kill9();
+    server.restart().await;
+    (admin.http, bob.http) = (server.http(), server.http());
+    bob.get("/account/whoami").await.refused(401, "M_USER_LOCKED");
+    let body = json!({ "locked": false, "admin": false });
+    admin.administer("PUT", &new, Some(body)).await.ok();
+    let member = bob.state(&room_id, "m.room.member", &bob.user_id).await.ok();
+    assert_eq!(member["displayname"], "Newer", "the rooms know of it");
+
+    // A new password logs everyone out, unless it is said otherwise.
+    let body = json!({ "password": "another password of new", "logout_devices": false });
+    admin.administer("PUT", &new, Some(body)).await.ok();
+    bob.get("/account/whoami").await.ok();
+    let reset = "/v1/reset_password/%40new%3Ae2e.test";
+    let body = json!({ "new_password": "the third password of new", "reason": "forgotten" });
+    let said = dry_run(&server, &admin, "POST", reset, body.clone()).await;
+    assert!(said.contains(&"1 device(s) are logged out".to_owned()), "{said:?}");
+    bob.get("/account/whoami").await.ok();
+    admin.administer("POST", reset, Some(body)).await.ok();
+    bob.get("/account/whoami").await.refused(401, "M_UNKNOWN_TOKEN");
+    let mut bob = User::login(&server.http(), "new", "the third password of new").await;
+
+    // What nobody can do for another is refused, and nothing else of the request is done.
+    for body in [
+        json!({ "displayname": "No", "threepids": [{ "medium": "email", "address": "a@b.test" }] }),
+        json!({ "displayname": "No", "external_ids": [{ "auth_provider": "x", "external_id": "y" }] }),
+        json!({ "displayname": "No", "user_type": "bot" }),
+    ] {
+        admin.administer("PUT", &new, Some(body)).await.refused(400, "M_INVALID_PARAM");
+    }
+    assert_eq!(admin.administer("GET", &new, None).await.ok()["displayname"], "Newer");
+
+    let path = "/v1/users/@new:e2e.test/admin";
+    assert_eq!(admin.administer("GET", path, None).await.ok(), json!({ "admin": false }));
+    admin.administer("PUT", path, Some(json!({ "admin": true }))).await.ok();
+    assert_eq!(bob.administer("GET", path, None).await.ok(), json!({ "admin": true }));
+    admin.administer("PUT", path, Some(json!({ "admin": false }))).await.ok();
+    bob.administer("GET", path, None).await.refused(403, "M_FORBIDDEN");
+    let suspend = "/v1/suspend/@new:e2e.test";
+    admin.administer("PUT", suspend, Some(json!({ "suspend": true }))).await.ok();
+    bob.post("/createRoom", json!({})).await.refused(403, "M_USER_SUSPENDED");
+    admin.administer("PUT", suspend, Some(json!({ "suspend": false }))).await.ok();
+
+    // The end of it.
+    let close = "/v1/deactivate/@new:e2e.test";
+    let body = json!({ "erase": true, "reason": "left" });
+    let said = dry_run(&server, &admin, "POST", close, body.clone()).await.join("\n");
+    for part in ["closed for ever", "1 device(s)", "1 room(s) are left", "profile and account data"]
+    {
+        assert!(said.contains(part), "no {part:?} in {said}");
+    }
+    bob.get("/account/whoami").await.ok();
+    admin.administer("POST", close, Some(body)).await.ok();
+    bob.get("/account/whoami").await.refused(401, "M_UNKNOWN_TOKEN");
+    let shown = admin.administer("GET", &new, None).await.ok();
+    assert_eq!((&shown["deactivated"], &shown["erased"]), (&json!(true), &json!(true)));
+    let back = admin.administer("PUT", &new, Some(json!({ "deactivated": false }))).await;
+    back.refused(400, "M_INVALID_PARAM");
+
+    bob.http = server.http();
+    server.stop();
+    let words = history(server.data_dir());
+    let by = &admin.user_id;
+    for said in [
+        format!("{by} did so because: hired"),
+        format!("{by} did so because: forgotten"),
+        format!("{by} deactivated @new:e2e.test and erased what they sent: left"),
+        format!("{by} made @new:e2e.test an administrator, locked @new:e2e.test"),
+    ] {
+        assert!(words.contains(&said), "no {said:?} in {words}");
+    }
+    assert!(!words.contains("password of new"), "{words}");
+    assert_verifies(server.data_dir());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn users_are_listed_found_and_ordered() {
+    let server = TestServer::start().await;
+    let admin = admin(&server).await;
+    let (ann, bob) = (server.register("ann").await, server.register("bob").await);
+    let cas = server.register("cas").await;
+    let name = format!("/profile/{}/displayname", encode(&bob.user_id));
+    bob.put(&name, json!({ "displayname": "Zed" })).await.ok();
+    done(command("user", server.data_dir(), "lock cas", ""));
+    done(command("user", server.data_dir(), "deactivate ann --yes", ""));
+
+    let list = async |query: &str| {
+        let listed = admin.administer("GET", &format!("/v2/users{query}"), None).await.ok();
+        each(&listed["users"], "/name")
+    };
+    // Those that are locked or deactivated are shown to whoever asks for them.
+    assert_eq!(list("").await, [admin.user_id.clone(), bob.user_id.clone()]);
+    let all = [&admin, &ann, &bob, &cas].map(|user| user.user_id.clone());
+    let everyone = "?deactivated=true&locked=true";
+    assert_eq!(list(everyone).await, all);
+    assert_eq!(list("?name=zed").await, [bob.user_id.clone()]);
+    assert_eq!(list("?user_id=bo").await, [bob.user_id.clone()]);
+    assert_eq!(list("?admins=true").await, [admin.user_id.clone()]);
+    assert_eq!(list("?admins=false").await, [bob.user_id.clone()]);
+    assert_eq!(list("?order_by=creation_ts&dir=b").await[0], bob.user_id);
+    assert_eq!(list("?order_by=displayname&dir=b").await[0], bob.user_id);
+    let v3 = admin.administer("GET", "/v3/users?deactivated=true", None).await.ok();
+    assert_eq!(each(&v3["users"], "/name"), [ann.user_id.clone()]);
+    let page = admin.administer("GET", &format!("/v2/users{everyone}&limit=3"), None).await.ok();
+    assert_eq!((&page["total"], &page["next_token"]), (&json!(4), &json!("3")), "{page}");
+    assert!(page["users"][0]["creation_ts"].as_u64() > Some(1_700_000_000_000), "{page}");
+    assert_eq!(list(&format!("{everyone}&limit=3&from=3")).await, [cas.user_id.clone()]);
+
+    let free = async |name: &str| {
+        admin.administer("GET", &format!("/v1/username_available?username={name}"), None).await
+    };
+    assert_eq!(free("dee").await.ok(), json!({ "available": true }));
+    free("bob").await.refused(400, "M_USER_IN_USE");
+    free("b!").await.refused(400, "M_INVALID_USERNAME");
+    let http = server.http();
+    let version = http.request("GET", "/_synapse/admin/v1/server_version", None, None);
+    assert!(
+        version.await.ok()["server_version"].as_str().is_some_and(|v| v.starts_with("logcabin"))
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn devices_are_shown_renamed_and_logged_out() {
+    let server = server().await;
+    let (admin, bob) = (admin(&server).await, user(&server, "bob").await);
+    let (other, third) = (bob.another_device().await, bob.another_device().await);
+    let room_id = bob.create_room(json!({})).await;
+    bob.get("/account/whoami").await.ok();
+
+    let path = format!("{}/devices", of(&bob.user_id));
+    let devices = admin.administer("GET", &path, None).await.ok();
+    assert_eq!(devices["total"], 3, "{devices}");
+    let one = format!("{path}/{}", bob.device_id);
+    let device = admin.administer("GET", &one, None).await.ok();
+    assert_eq!(device["user_id"], bob.user_id.as_str());
+    assert_eq!(device["last_seen_ip"], "127.0.0.1", "{device}");
+    assert!(device["last_seen_ts"].as_u64() > Some(1_700_000_000_000), "{device}");
+    admin.administer("PUT", &one, Some(json!({ "display_name": "seized" }))).await.ok();
+    let own = bob.get(&format!("/devices/{}", bob.device_id)).await.ok();
+    assert_eq!(own["display_name"], "seized");
+    let none = format!("{path}/NONE");
+    admin.administer("GET", &none, None).await.refused(404, "M_NOT_FOUND");
+    admin.administer("DELETE", &none, None).await.refused(404, "M_NOT_FOUND");
+
+    admin.administer("DELETE", &format!("{path}/{}", other.device_id), None).await.ok();
+    other.get("/account/whoami").await.refused(401, "M_UNKNOWN_TOKEN");
+    third.get("/account/whoami").await.ok();
+    let many = format!("{}/delete_devices", of(&bob.user_id));
+    let body = json!({ "devices": [third.device_id, "NONE"] });
+    admin.administer("POST", &many, Some(body)).await.ok();
+    third.get("/account/whoami").await.refused(401, "M_UNKNOWN_TOKEN");
+    bob.get("/account/whoami").await.ok();
+
+    // As another: with a device that they see.
+    let login = format!("/v1/users/{}/login", encode(&bob.user_id));
+    let body = json!({ "valid_until_ms": 4_102_444_800_000_u64 });
+    let logged_in = admin.administer("POST", &login, Some(body)).await;
+    let mut as_bob = bob.clone();
+    as_bob.access_token = logged_in.ok_string("access_token");
+    let who = as_bob.get("/account/whoami").await.ok();
+    assert_eq!(who["user_id"], bob.user_id.as_str());
+    as_bob.post("/logout", json!({})).await.ok();
+    bob.get("/account/whoami").await.ok();
+    let past = json!({ "valid_until_ms": 1000 });
+    admin.administer("POST", &login, Some(past)).await.refused(400, "M_INVALID_PARAM");
+
+    let rooms = format!("/v1/users/{}/joined_rooms", encode(&bob.user_id));
+    let rooms = admin.administer("GET", &rooms, None).await.ok();
+    assert_eq!(rooms, json!({ "joined_rooms": [room_id], "total": 1 }));
+    bob.act(&room_id, "leave", None).await.ok();
+    let parts = format!("/v1/users/{}/memberships", encode(&bob.user_id));
+    let parts = admin.administer("GET", &parts, None).await.ok();
+    assert_eq!(parts, json!({ "memberships": { &room_id: "leave" } }));
+    let whois = format!("/v1/whois/{}", encode(&bob.user_id));
+    let whois = admin.administer("GET", &whois, None).await.ok();
+    assert!(whois["devices"].get(&bob.device_id).is_some(), "{whois}");
+    let nobody = format!("/v1/threepid/email/users/{}", encode(&unique("a@b.test")));
+    admin.administer("GET", &nobody, None).await.refused(404, "M_NOT_FOUND");
+    let nobody = "/v1/auth_providers/none/users/none";
+    admin.administer("GET", nobody, None).await.refused(404, "M_NOT_FOUND");
+}
