@@ -30,6 +30,7 @@
 
 mod acts;
 mod client;
+mod erasure;
 pub(crate) mod office;
 mod serve;
 
@@ -42,6 +43,7 @@ use std::{
 
 pub use acts::{Act, Done, Filter, TokenSummary, UserDetails, UserDevice, UserSummary};
 pub use client::{Answer, Client};
+pub use erasure::{Receipt, ReceiptRow, RoomPurged, UserErased};
 pub(crate) use serve::serve;
 pub use serve::serve_until;
 

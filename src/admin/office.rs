@@ -1,7 +1,10 @@
 //! Where what an operator asks for is done: with the engine of the running server or, while there is none,
 //! with one that is opened for it.
 
-use std::{path::Path, sync::Arc};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use ruma::{OwnedUserId, UserId};
 
@@ -62,6 +65,8 @@ pub(crate) struct Office {
     /// asked.
     pub(crate) identity: Option<(Outbound, Vec<IdentityServer>)>,
     pub(crate) snapshots: Arc<snapshot::Keeper>,
+    /// The directory of the archive, if there is one.
+    pub(crate) archive: Option<PathBuf>,
 }
 
 /// Why something was not done.
@@ -170,7 +175,9 @@ impl Office {
                 let (user_id, reason) = (self.user_id(&user)?, checked(reason)?);
                 let still_bound = self.unbind(&origin, &user_id).await;
                 let ts = self.engine.clock().now_ms();
-                let closing = Deactivate { user_id: user_id.clone(), erase, reason, ts };
+                let (messages, media) = (false, false);
+                let user = user_id.clone();
+                let closing = Deactivate { user_id: user, erase, messages, media, reason, ts };
                 let closed = api::deactivate::close(&self.engine, origin, closing).await;
                 let Closed { changed, rooms } = closed.map_err(|error| of_user(error, &user_id))?;
                 Ok(Done::Deactivated { user_id, changed, rooms, still_bound })
@@ -192,6 +199,14 @@ impl Office {
                 let devices = before.into_iter().filter(|device| !left.contains(device)).collect();
                 Ok(Done::LoggedOut { user_id, devices })
             }
+            Act::PurgeRoom { room, force, dry_run, reason } => {
+                self.purge_room(origin, &room, force, dry_run, reason).await
+            }
+            Act::EraseUser { user, messages, dry_run, reason } => {
+                self.erase_user(origin, &user, messages, dry_run, reason).await
+            }
+            Act::ListErasures { last } => self.receipts(last),
+            Act::ShowErasure { because } => self.receipt(because),
             Act::WriteSnapshot => Ok(Done::Snapshot(self.snapshots.make().await?)),
             Act::CompareSnapshots => Ok(Done::Compared(self.snapshots.scrub().await?)),
             Act::ListRegistrationTokens => {
@@ -234,7 +249,7 @@ impl Office {
     }
 
     /// Takes back what is published on identity servers. Gives what is left, in words.
-    async fn unbind(&self, origin: &Origin, user_id: &UserId) -> Vec<String> {
+    pub(super) async fn unbind(&self, origin: &Origin, user_id: &UserId) -> Vec<String> {
         let left = match &self.identity {
             Some((outbound, trusted)) => {
                 let servers = IdentityServers { engine: &self.engine, outbound, trusted };
@@ -320,7 +335,7 @@ impl Office {
     }
 
     /// The user that `name` names.
-    fn user_id(&self, name: &str) -> Result<OwnedUserId, ActError> {
+    pub(super) fn user_id(&self, name: &str) -> Result<OwnedUserId, ActError> {
         let server = &self.engine.env().server.name;
         let user_id = match UserId::parse(name) {
             Ok(user_id) => Some(user_id),
@@ -392,7 +407,7 @@ fn summary(account: &Account) -> UserSummary {
     }
 }
 
-fn checked(reason: Option<String>) -> Result<Option<String>, ActError> {
+pub(super) fn checked(reason: Option<String>) -> Result<Option<String>, ActError> {
     match reason {
         Some(reason) if reason.len() > REASON_BYTES => {
             Err(ActError::Invalid(format!("A reason has {REASON_BYTES} bytes at most.")))
@@ -423,7 +438,7 @@ fn invalid(error: &crate::http::ApiError) -> ActError {
     ActError::Invalid(error.message().to_owned())
 }
 
-fn of_user(error: Rejected, user_id: &UserId) -> ActError {
+pub(super) fn of_user(error: Rejected, user_id: &UserId) -> ActError {
     match error {
         Rejected::Refused(Refusal::UserInUse) => ActError::Taken(user_id.to_owned()),
         Rejected::Refused(Refusal::UserDeactivated) => ActError::Deactivated(user_id.to_owned()),
@@ -499,7 +514,8 @@ async fn on_log(
         newest,
         Shutdown::when(std::future::pending()),
     ));
-    let office = Office { engine: Arc::clone(&engine), passwords, policy, identity, snapshots };
+    let (engine_too, archive) = (Arc::clone(&engine), config.archive_dir());
+    let office = Office { engine: engine_too, passwords, policy, identity, snapshots, archive };
     let done = office.carry_out(act, actor).await;
     Ok((done, Arc::clone(&engine.env().state)))
 }

@@ -50,7 +50,7 @@ pub(super) async fn deactivate(
     origin.user = user_id.as_str().into();
     let (erase, id_server) = (request.erase, request.id_server);
     let ts = app.engine.clock().now_ms();
-    let closing = Deactivate { user_id, erase, reason: None, ts };
+    let closing = Deactivate { user_id, erase, messages: false, media: false, reason: None, ts };
     // In a task of its own: a client that hangs up does not stay in half of its rooms.
     let closed = tokio::spawn(async move {
         let (user_id, servers) = (&closing.user_id, app.identity_servers());
@@ -141,7 +141,7 @@ async fn leave_all(engine: &Engine, origin: &Origin, user_id: &UserId) -> usize 
 
 /// Has a user leave a room. One room that cannot be left is no reason to stay in the rest: says whether
 /// it was.
-pub(super) async fn leave(
+pub(crate) async fn leave(
     engine: &Engine,
     origin: &Origin,
     room_id: OwnedRoomId,

@@ -16,10 +16,12 @@ use crate::{
 mod act;
 mod config;
 mod endpoints;
+mod erasure;
 mod password;
 mod registration_token;
 mod replay;
 mod restore;
+mod room;
 mod serve;
 mod snapshot;
 mod user;
@@ -51,6 +53,8 @@ enum Command {
     Restore(restore::Restore),
     Snapshot(snapshot::Snapshot),
     User(user::User),
+    Room(room::Room),
+    Erasure(erasure::Erasure),
     RegistrationToken(registration_token::RegistrationToken),
 }
 
@@ -70,6 +74,8 @@ impl Cli {
             Some(Command::Restore(restore)) => restore.run(),
             Some(Command::Snapshot(snapshot)) => snapshot.run(),
             Some(Command::User(user)) => user.run(),
+            Some(Command::Room(room)) => room.run(),
+            Some(Command::Erasure(erasure)) => erasure.run(),
             Some(Command::RegistrationToken(token)) => token.run(),
         }
     }

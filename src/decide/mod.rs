@@ -19,6 +19,7 @@ pub mod media;
 pub mod membership;
 mod powers;
 pub mod presence;
+pub mod purge;
 pub mod push;
 pub mod pusher;
 pub mod registration_token;
