@@ -15,7 +15,7 @@ use super::{
     office::{ActError, Office, checked, of_user},
 };
 use crate::{
-    api::deactivate::{self, Closed},
+    api::deactivate,
     decide::status::Deactivate,
     engine::purge::{Purge, PurgeError},
     history::words,
@@ -204,7 +204,7 @@ impl Office {
                 ts,
             };
             let closed = deactivate::close(&self.engine, origin, closing).await;
-            let Closed { .. } = closed.map_err(|error| of_user(error, &user_id))?;
+            closed.map_err(|error| of_user(error, &user_id))?;
         }
         Ok(Done::UserErased(erased))
     }

@@ -561,11 +561,19 @@ impl Accounts {
         superseded.flatten()
     }
 
-    /// Nobody has account data of a room that is gone. Gives the records that held any.
-    pub(super) fn forget_room(&self, offset: Offset, room_id: &RoomId) -> Vec<Offset> {
+    /// None of those who were in a room that is gone has account data of it. Gives the records that held
+    /// any.
+    pub(super) fn forget_room(
+        &self,
+        offset: Offset,
+        room_id: &RoomId,
+        members: &[OwnedUserId],
+    ) -> Vec<Offset> {
         let mut records = Vec::new();
-        for user in &self.users {
-            let mut account = user.value().write();
+        for account in members.iter().filter_map(|user_id| self.get(user_id)) {
+            let mut account = account.write();
+            // Whether they had any or not: that is not known any more once the records are erased.
+            account.changed = offset;
             let first = (Some(room_id.to_owned()), String::new());
             let of_room = account.account_data.range(first..);
             let of_room = of_room.take_while(|((of, _), _)| of.as_deref() == Some(room_id));
@@ -573,7 +581,6 @@ impl Accounts {
             for key in keys {
                 let history = account.account_data.remove(&key).unwrap_or_default();
                 records.extend(history.changes().map(|(offset, ())| offset));
-                account.changed = offset;
             }
         }
         records

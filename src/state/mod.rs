@@ -646,7 +646,7 @@ impl State {
         self.aliases.end_room(offset, &room_id);
         self.reads.forget_room(&room_id);
         self.erasures.supersede(room.ephemeral);
-        let mut records = self.accounts.forget_room(offset, &room_id);
+        let mut records = self.accounts.forget_room(offset, &room_id, &room.members);
         records.extend(self.delayed.of_room(&room_id));
         records.extend(room.events.iter().filter_map(|event| self.delayed.sent_as(*event)));
         records.extend(room.events);

@@ -196,7 +196,7 @@ impl World {
                     third_party_signed: None,
                     ts,
                 };
-                self.engine.propose(origin(), leave).await.unwrap();
+                drop(self.engine.propose(origin(), leave).await.unwrap());
             }
             self.engine.purge(origin(), &room.id, None).await.unwrap();
             assert!(state.rooms.get(&room.id).is_none());
