@@ -2,7 +2,7 @@
 //!
 //! Names and types of files are read from the log, where `Stored::offset` says.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use parking_lot::RwLock;
 use ruma::{OwnedUserId, UserId};
@@ -27,7 +27,13 @@ struct Inner {
     files: BTreeMap<FileHash, u64>,
     /// The ids with a file, in the order in which it came.
     uploads: BTreeMap<Offset, Box<str>>,
+    /// The files that lost their last id by each of the last records that removed any.
+    unnamed: VecDeque<Vec<FileHash>>,
 }
+
+/// Of how many records that removed files it is known which: a server that was killed may not have come to
+/// delete those of the last few.
+const REMOVALS_KNOWN: usize = 16;
 
 /// What is under a media id.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -160,7 +166,17 @@ impl Media {
                 }
             }
         }
+        inner.unnamed.push_back(unnamed.clone());
+        if inner.unnamed.len() > REMOVALS_KNOWN {
+            inner.unnamed.pop_front();
+        }
         (records, unnamed)
+    }
+
+    /// The files that lost their last id lately. Some may have another one by now.
+    #[must_use]
+    pub fn lately_unnamed(&self) -> Vec<FileHash> {
+        self.0.read().unnamed.iter().flatten().copied().collect()
     }
 
     pub(super) fn create(&self, time_ms: u64, body: MediaCreate) {

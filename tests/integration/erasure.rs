@@ -285,13 +285,9 @@ async fn events_that_have_lived_long_enough_are_gone_for_everybody_and_leave_eve
     assert_eq!(ann.send_text(&room_id, "1", SECRET).await, event_id);
     ann.send_text(&room_id, "4", "and so on").await;
     let path = format!("/rooms/{}/relations/{}", encode(&other), encode(&stays));
-    let relations = ann.http.request(
-        "GET",
-        &format!("/_matrix/client/v1{path}"),
-        Some(&ann.access_token),
-        None,
-    );
-    assert_eq!(relations.await.ok()["chunk"], json!([]));
+    let path = format!("/_matrix/client/v1{path}");
+    let relations = ann.http.request("GET", &path, Some(&ann.access_token), None).await.ok();
+    assert_eq!(relations["chunk"], json!([]));
     assert_eq!(event(&ann, &other, &stays).await["content"]["body"], "this-one-stays");
 
     server.stop();
@@ -391,8 +387,8 @@ async fn a_room_that_is_purged_is_gone_with_all_that_was_in_it() {
             .refused(404, "M_NOT_FOUND");
         let public = ann.request("GET", "/publicRooms", None).await.ok();
         assert_eq!(public["chunk"], json!([]));
-        assert_eq!(ann.download(&picture).await.status, 404);
-        assert_eq!(ann.download(&shared).await.status, 200);
+        assert_eq!(ann.download(&picture).await.parts.status, 404);
+        assert_eq!(ann.download(&shared).await.parts.status, 200);
         assert_eq!(event(ann, &other, &stays).await["content"]["body"], "this-one-stays");
         assert!(!ann.sync(None, 0, None).await.to_string().contains(&room_id));
     };
@@ -510,7 +506,7 @@ async fn a_user_who_is_erased_leaves_nothing_in_any_file() {
             (&member["membership"], &member["displayname"]),
             (&json!("leave"), &Value::Null)
         );
-        assert_eq!(bob.download(&media).await.status, 404);
+        assert_eq!(bob.download(&media).await.parts.status, 404);
     };
     check(&bob).await;
     server.stop();
@@ -564,16 +560,16 @@ async fn files_are_kept_for_their_time_and_pictures_for_as_long_as_they_are_show
     ann.set_state(&room_id, "m.room.avatar", "", &avatar).await.ok();
     let media = ann.upload("text/plain", "eagle-that-goes").await;
     wait_until_gone(&server, "eagle-that-goes").await;
-    assert_eq!(ann.download(&media).await.status, 404);
+    assert_eq!(ann.download(&media).await.parts.status, 404);
     for kept in [&shown, &of_room] {
-        assert_eq!(ann.download(kept).await.status, 200);
+        assert_eq!(ann.download(kept).await.parts.status, 200);
     }
     server.stop();
     assert_verifies(server.data_dir());
     server.restart().await;
     let ann = User { http: server.http(), ..ann };
-    assert_eq!(ann.download(&media).await.status, 404);
-    assert_eq!(ann.download(&shown).await.status, 200);
+    assert_eq!(ann.download(&media).await.parts.status, 404);
+    assert_eq!(ann.download(&shown).await.parts.status, 200);
 }
 
 #[tokio::test]
