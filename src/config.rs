@@ -14,6 +14,7 @@ use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     ops::RangeInclusive,
     path::PathBuf,
+    sync::Arc,
     time::Duration,
 };
 
@@ -30,7 +31,13 @@ pub use value::{
 };
 use value::{Given, Setting};
 
-use crate::{engine::SweepPolicy, media::network::Range, rate::Rate, snapshot, threepid::Pattern};
+use crate::{
+    engine::{self, SweepPolicy, retention::Rule},
+    media::network::Range,
+    rate::Rate,
+    snapshot,
+    threepid::Pattern,
+};
 
 /// What comes before the name of each environment variable.
 const ENV_PREFIX: &str = "LOGCABIN_";
@@ -321,7 +328,25 @@ impl Config {
             EraseAfter::Off => None,
             EraseAfter::Seconds(seconds) => Some(Duration::from_secs(seconds.into())),
         };
-        SweepPolicy { redacted_after, every: Duration::from_secs(self.erasure.sweep_seconds) }
+        let retention = &self.retention;
+        let ms = |seconds: u64| seconds.saturating_mul(1000);
+        let seconds = |after: &EraseAfter| match after {
+            EraseAfter::Off => None,
+            EraseAfter::Seconds(seconds) => Some(u64::from(*seconds)),
+        };
+        let retention = engine::Retention {
+            default_ms: seconds(&retention.default_seconds).map(ms),
+            rooms_say: retention.rooms_say,
+            lowest_ms: ms(retention.lowest_seconds),
+            highest_ms: seconds(&retention.highest_seconds).map(ms),
+            rules: retention.rules.iter().cloned().collect(),
+        };
+        SweepPolicy {
+            redacted_after,
+            retention: Arc::new(retention),
+            media_after: seconds(&self.media.lifetime_seconds).map(Duration::from_secs),
+            every: Duration::from_secs(self.erasure.sweep_seconds),
+        }
     }
 
     /// When snapshots are written and compared, and how many are kept.
@@ -627,6 +652,26 @@ settings! {
         /// later ones have superseded; then the files that held it are written anew, which takes as much
         /// again of the disk for a while.
         sweep_seconds: u64 = 24 * 3600, in 1..=31_536_000;
+        /// The files of the log are written anew for records alone that have done their work once these are
+        /// this share of all records, in percent. For texts that were erased they are after every sweep.
+        compact_percent: u64 = 25, in 1..=100;
+    }
+
+    /// How long events live (MSC1763). State stays.
+    retention: Retention {
+        /// Seconds after which events of rooms that say nothing of it are erased, with the next sweep; "off"
+        /// keeps them.
+        default_seconds: EraseAfter = EraseAfter::Off;
+        /// Whether rooms may ask for another time, by the state event `m.room.retention`.
+        rooms_say: bool = true;
+        /// The shortest time in seconds that a room can ask for; a shorter one is taken for this one.
+        lowest_seconds: u64 = 24 * 3600, in 0..=4_000_000_000;
+        /// The longest time in seconds that a room can ask for; "off" sets no bound.
+        highest_seconds: EraseAfter = EraseAfter::Off;
+        /// What goes before all that: the first of these that fits an event says how many seconds it lives,
+        /// or "off". The words are a room's id, a type of event and the seconds; `*` stands for every room or
+        /// type.
+        rules: List<Rule> = List::default();
     }
 
     /// Receipts and typing notices.
@@ -825,6 +870,9 @@ settings! {
         /// access token: "none", "all", or what was uploaded before a moment. Clients that know Matrix 1.11
         /// do not need them.
         unauthenticated: Unauthenticated = Unauthenticated::None;
+        /// Seconds after which an uploaded file is removed that is not the picture of a user or a room by then;
+        /// "off" keeps files.
+        lifetime_seconds: EraseAfter = EraseAfter::Off;
         /// How many bytes of thumbnails are kept. The oldest are deleted, and made again when they are asked
         /// for.
         thumbnail_bytes: u64 = 1024 * 1024 * 1024, in 0..=1_125_899_906_842_624;

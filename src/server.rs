@@ -165,6 +165,7 @@ pub async fn run(
         snapshots: Arc::clone(&snapshots),
         last_seen: Arc::clone(&last_seen),
         notices: config.server_notices.clone(),
+        archive: config.archive_dir(),
     });
     let admin = serve_admin(&config, &log, Arc::clone(&office), &shutdown);
     let search = Search::start(&config.server.data_dir, Arc::clone(&engine));
@@ -237,6 +238,7 @@ pub async fn run(
         Arc::clone(&log),
         archiver.as_ref().map(Archiver::archived),
         config.sweep_policy(),
+        config.erasure.compact_percent,
         shutdown.clone(),
     ));
     let edge = Edge::new(app, api::endpoints(&config), &config, shutdown)?;
@@ -325,15 +327,13 @@ fn watch_for_failure(log: &SledLog) {
 /// How often it is looked whether a sweep is due.
 const SWEEP_TICK: Duration = Duration::from_secs(60);
 
-/// A log is compacted for superseded records alone once they are this share of all.
-const SUPERSEDED_SHARE: u64 = 4;
-
 /// Erases what is due, and takes what was erased off the disk, until the server stops.
 async fn sweep(
     engine: Arc<Engine>,
     log: Arc<SledLog>,
     archived: Option<watch::Receiver<Offset>>,
     policy: SweepPolicy,
+    compact_percent: u64,
     shutdown: Shutdown,
 ) {
     let mut put_off = Instant::now();
@@ -342,18 +342,21 @@ async fn sweep(
             () = tokio::time::sleep(SWEEP_TICK.min(policy.every)) => {}
             () = shutdown.given() => return,
         }
-        if engine.sweep_is_due(policy) {
-            let upto = archived.as_ref().map_or(Offset::MAX, |archived| *archived.borrow());
-            match engine.sweep(policy, upto).await {
-                // What is due is not archived yet.
-                Ok(Swept { reduced: 0, superseded: 0 }) => {}
-                Ok(Swept { reduced, superseded }) => {
-                    info!(reduced, superseded, "erased what is due");
-                }
-                Err(error) => warn!(%error, "what is due could not be erased; it is tried again"),
+        let upto = archived.as_ref().map_or(Offset::MAX, |archived| *archived.borrow());
+        let swept = match engine.sweep_is_due(&policy) {
+            Ok(true) => engine.sweep(&policy, upto).await,
+            Ok(false) => Ok(Swept::default()),
+            Err(error) => Err(error.into()),
+        };
+        match swept {
+            // If it was due, what is due is not archived yet.
+            Ok(swept) if swept == Swept::default() => {}
+            Ok(Swept { expired, files, erased, superseded }) => {
+                info!(expired, files, erased, superseded, "erased what is due");
             }
+            Err(error) => warn!(%error, "what is due could not be erased; it is tried again"),
         }
-        if Instant::now() < put_off || !compaction_is_due(&engine, &log) {
+        if Instant::now() < put_off || !compaction_is_due(&engine, &log, compact_percent) {
             continue;
         }
         let (compacting, stopping) = (Arc::clone(&log), shutdown.clone());
@@ -381,19 +384,19 @@ async fn sweep(
 
 /// Whether something that was erased is still on the disk: a text at once, superseded records when
 /// there are many.
-fn compaction_is_due(engine: &Engine, log: &SledLog) -> bool {
+fn compaction_is_due(engine: &Engine, log: &SledLog, percent: u64) -> bool {
     let Ok(compacted) = log.compacted() else { return false };
     let mut superseded = 0;
     for offset in engine.state().erasures.since(compacted) {
         match engine.events().command(offset) {
-            Ok(Some(Command::LogErase(erasure))) if erasure.reduced.is_empty() => {
+            Ok(Some(Command::LogErase(erasure))) if erasure.is_of_superseded() => {
                 superseded += erasure.count();
             }
             Ok(Some(_)) => return true,
             _ => {}
         }
     }
-    superseded > 0 && superseded >= engine.head().offset().get() / SUPERSEDED_SHARE
+    superseded > 0 && superseded.saturating_mul(100) >= engine.head().offset().get() * percent
 }
 
 /// Lets the command line act on the running server and the history tool read its log: it holds the

@@ -6,7 +6,6 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
     sync::Arc,
-    time::Duration,
 };
 
 use logcabin::{
@@ -30,6 +29,7 @@ use logcabin::{
         moderation::{Because, BeginShutdown, FinishShutdown},
         notice::OpenNoticeRoom,
         presence::SetPresence,
+        purge::PurgeRoom,
         pusher::{NoteMailed, NoteTold, RemovePusher, SetPusher},
         registration_token::{CreateRegistrationToken, RemoveRegistrationToken},
         report::{RemoveReport, Report, Subject},
@@ -41,7 +41,7 @@ use logcabin::{
         },
         to_device::{Acknowledge, SendToDevice},
     },
-    engine::{Engine, Options, SweepPolicy},
+    engine::{Engine, Options, Retention, SweepPolicy},
     log::{
         Batch, Log,
         archive::{ArchiveOptions, ArchiveReader, Archiver, verify_archive},
@@ -202,9 +202,12 @@ async fn make_a_golden_log() {
     };
     let engine = Engine::open(Arc::clone(&log), options).await.unwrap();
     fill(&engine).await;
-    let all = SweepPolicy { redacted_after: Some(Duration::ZERO), every: Duration::ZERO };
-    let swept = engine.sweep(all, Offset::MAX).await.unwrap();
-    assert!(swept.reduced > 0 && swept.superseded > 0, "{swept:?}");
+    // Of events, those that nothing else here rests on.
+    let rules = vec!["* m.passing 0".parse().unwrap()];
+    let retention = Arc::new(Retention { rules, ..Retention::default() });
+    let all = SweepPolicy { retention, ..SweepPolicy::at_once() };
+    let swept = engine.sweep(&all, Offset::MAX).await.unwrap();
+    assert!(swept.erased > 0 && swept.superseded > 0 && swept.expired > 0, "{swept:?}");
     let restore = ServerRestore { source: "archive".to_owned(), last: engine.head().offset() };
     let record = NewRecord::new(Stream::server(), Origin::server(), &Command::from(restore));
     log.append(Batch { expect: Vec::new(), records: vec![record] }).await.unwrap();
@@ -619,5 +622,58 @@ async fn fill(engine: &Engine) {
         BeginShutdown { id, room_id: room_id.clone(), block, replacement: None, reason: why };
     propose!(begin);
     propose!(FinishShutdown { room_id, id: "golden".to_owned(), failed: vec![ann.clone()] });
-    assert!(propose!(Deactivate { user_id: bob, erase: true, reason, ts: 1_770_000_002_000 }));
+    propose!(AddMedia {
+        media_id: "of bob".to_owned(),
+        given_out: false,
+        user_id: Some(bob.clone()),
+        hash: FileHash(*blake3::hash(b"silver").as_bytes()),
+        size: 6,
+        content_type: None,
+        name: Some("silver.txt".to_owned()),
+        now_ms: 1_770_000_000_000,
+        quota: 6,
+    });
+    let room = |name: &str| CreateRoom {
+        room_id: format!("!{name}:golden.example").try_into().unwrap(),
+        creator: ann.clone(),
+        version: ROOM_VERSIONS[0].clone(),
+        preset: Preset::PublicChat,
+        creation_content: CanonicalJsonObject::new(),
+        power_levels: CanonicalJsonObject::new(),
+        initial_state: Vec::new(),
+        name: None,
+        topic: None,
+        alias: None,
+        invite: Vec::new(),
+        is_direct: false,
+        public: false,
+        ts,
+    };
+    drop(propose!(SendEvent {
+        room_id: propose!(room("passing")),
+        sender: ann.clone(),
+        event_type: "m.passing".into(),
+        state_key: None,
+        content: CanonicalJsonObject::new(),
+        redacts: None,
+        transaction: None,
+        ts,
+    }));
+    let emptied = propose!(room("emptied"));
+    drop(propose!(ChangeMembership {
+        room_id: emptied.clone(),
+        sender: ann.clone(),
+        target: ann.clone(),
+        change: Change::Leave,
+        reason: None,
+        is_direct: false,
+        third_party_signed: None,
+        ts,
+    }));
+    let (ts_ms, media_ids) = (1_770_000_002_000, Vec::new());
+    let (erase, messages, media) = (true, true, true);
+    let closing = Deactivate { user_id: bob.clone(), erase, messages, media, reason, ts: ts_ms };
+    assert!(propose!(closing));
+    let reason = Some("nobody is in it".to_owned());
+    propose!(PurgeRoom { room_id: emptied, media_ids, reason });
 }

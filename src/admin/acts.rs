@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use ruma::{OwnedDeviceId, OwnedEventId, OwnedMxcUri, OwnedRoomAliasId, OwnedRoomId, OwnedUserId};
 use serde::{Deserialize, Serialize};
 
+use super::erasure::{Receipt, ReceiptRow, RoomPurged, UserErased};
 use crate::{
     decide::registration_token::Change,
     record::{
@@ -237,6 +238,38 @@ pub enum Act {
     DeleteRegistrationToken {
         /// Which: its id, or the token itself.
         token: Secret,
+    },
+    /// Take a room out of the server.
+    PurgeRoom {
+        /// Its id, or an alias.
+        room: String,
+        /// Whether those who are joined are made to leave.
+        force: bool,
+        /// Whether it is only asked what it would take.
+        dry_run: bool,
+        /// Why.
+        reason: Option<String>,
+    },
+    /// Close an account for ever, and erase what is kept of the user.
+    EraseUser {
+        /// Whose.
+        user: String,
+        /// Whether what they sent goes, too.
+        messages: bool,
+        /// Whether it is only asked what it would take.
+        dry_run: bool,
+        /// Why.
+        reason: Option<String>,
+    },
+    /// What had records erased.
+    ListErasures {
+        /// At most so much of it.
+        last: usize,
+    },
+    /// What was erased for one record.
+    ShowErasure {
+        /// The record.
+        because: Offset,
     },
     /// Write a snapshot of the projections.
     WriteSnapshot,
@@ -512,6 +545,17 @@ pub enum Done {
         /// Which.
         id: String,
     },
+    /// A room was purged, or that was asked about.
+    RoomPurged(RoomPurged),
+    /// A user was erased, or that was asked about.
+    UserErased(UserErased),
+    /// What had records erased, the newest first.
+    Receipts {
+        /// Each with how many.
+        rows: Vec<ReceiptRow>,
+    },
+    /// What was erased for one record.
+    Receipt(Box<Receipt>),
     /// A snapshot was written.
     Snapshot(snapshot::Header),
     /// The projections were compared.

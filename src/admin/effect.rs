@@ -102,7 +102,13 @@ impl Office {
                 let id = self.registration_token(token)?.start();
                 one(format!("nobody can make an account with the registration token {id} any more"))
             }
-            Act::ListUsers { .. }
+            Act::PurgeRoom { .. } | Act::EraseUser { .. } => {
+                let why = "What this would take is said by its own `dry_run`.";
+                Err(ActError::Invalid(why.to_owned()))
+            }
+            Act::ListErasures { .. }
+            | Act::ShowErasure { .. }
+            | Act::ListUsers { .. }
             | Act::ShowUser { .. }
             | Act::ListRooms { .. }
             | Act::ShowRoom { .. }

@@ -31,6 +31,7 @@
 mod acts;
 mod client;
 mod effect;
+mod erasure;
 mod media;
 mod notices;
 pub(crate) mod office;
@@ -53,6 +54,7 @@ pub use acts::{
     UserDetails, UserDevice, UserSummary, UserThreepid,
 };
 pub use client::{Answer, Client};
+pub use erasure::{Receipt, ReceiptRow, RoomPurged, UserErased};
 pub(crate) use serve::serve;
 pub use serve::serve_until;
 

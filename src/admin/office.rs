@@ -1,7 +1,10 @@
 //! Where what an operator asks for is done: with the engine of the running server or, while there is none,
 //! with one that is opened for it.
 
-use std::{path::Path, sync::Arc};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use ruma::{OwnedUserId, UserId};
 
@@ -71,6 +74,8 @@ pub(crate) struct Office {
     pub(crate) last_seen: Arc<LastSeen>,
     /// In whose name notices are sent, and how they look.
     pub(crate) notices: config::ServerNotices,
+    /// The directory of the archive, if there is one.
+    pub(crate) archive: Option<PathBuf>,
 }
 
 /// Why something was not done.
@@ -260,7 +265,9 @@ impl Office {
                 let (user_id, reason) = (self.user_id(&user)?, checked(reason)?.or(because));
                 let still_bound = self.unbind(&origin, &user_id).await;
                 let ts = self.engine.clock().now_ms();
-                let closing = Deactivate { user_id: user_id.clone(), erase, reason, ts };
+                let (messages, media) = (false, false);
+                let user = user_id.clone();
+                let closing = Deactivate { user_id: user, erase, messages, media, reason, ts };
                 let closed = api::deactivate::close(&self.engine, origin, closing).await;
                 let Closed { changed, rooms } = closed.map_err(|error| of_user(error, &user_id))?;
                 Ok(Done::Deactivated { user_id, changed, rooms, still_bound })
@@ -284,6 +291,14 @@ impl Office {
                 let devices = before.into_iter().filter(|device| !left.contains(device)).collect();
                 Ok(Done::LoggedOut { user_id, devices })
             }
+            Act::PurgeRoom { room, force, dry_run, reason } => {
+                self.purge_room(origin, &room, force, dry_run, reason).await
+            }
+            Act::EraseUser { user, messages, dry_run, reason } => {
+                self.erase_user(origin, &user, messages, dry_run, reason).await
+            }
+            Act::ListErasures { last } => self.receipts(last),
+            Act::ShowErasure { because } => self.receipt(because),
             Act::WriteSnapshot => Ok(Done::Snapshot(self.snapshots.make().await?)),
             Act::CompareSnapshots => Ok(Done::Compared(self.snapshots.scrub().await?)),
             Act::ListRegistrationTokens => {
@@ -326,7 +341,7 @@ impl Office {
     }
 
     /// Takes back what is published on identity servers. Gives what is left, in words.
-    async fn unbind(&self, origin: &Origin, user_id: &UserId) -> Vec<String> {
+    pub(super) async fn unbind(&self, origin: &Origin, user_id: &UserId) -> Vec<String> {
         let left = match &self.identity {
             Some((outbound, trusted)) => {
                 let servers = IdentityServers { engine: &self.engine, outbound, trusted };
@@ -502,7 +517,7 @@ impl Office {
     }
 }
 
-fn checked(reason: Option<String>) -> Result<Option<String>, ActError> {
+pub(super) fn checked(reason: Option<String>) -> Result<Option<String>, ActError> {
     match reason {
         Some(reason) if reason.len() > REASON_BYTES => {
             Err(ActError::Invalid(format!("A reason has {REASON_BYTES} bytes at most.")))
@@ -618,6 +633,7 @@ async fn on_log(
         // Nobody is here to be seen: what was recorded is known.
         last_seen: Arc::new(LastSeen::new(0)),
         notices: config.server_notices.clone(),
+        archive: config.archive_dir(),
     };
     let done = office.carry_out(act, actor).await;
     Ok((done, Arc::clone(&engine.env().state)))

@@ -50,7 +50,7 @@ pub(super) async fn deactivate(
     origin.user = user_id.as_str().into();
     let (erase, id_server) = (request.erase, request.id_server);
     let ts = app.engine.clock().now_ms();
-    let closing = Deactivate { user_id, erase, reason: None, ts };
+    let closing = Deactivate { user_id, erase, messages: false, media: false, reason: None, ts };
     // In a task of its own: a client that hangs up does not stay in half of its rooms.
     let closed = tokio::spawn(async move {
         let (user_id, servers) = (&closing.user_id, app.identity_servers());

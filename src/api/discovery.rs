@@ -27,7 +27,7 @@ const VERSIONS: [&str; 21] = [
 ];
 
 /// What is served that is in no version of the specification yet, or that clients still look for here.
-const UNSTABLE_FEATURES: [&str; 15] = [
+const UNSTABLE_FEATURES: [&str; 16] = [
     // Cross-signing (v1.1). Without this Element Web makes no keys for it.
     "org.matrix.e2e_cross_signing",
     // Room types in the directory (v1.4). Without this Element Web does not list public spaces there.
@@ -53,6 +53,8 @@ const UNSTABLE_FEATURES: [&str; 15] = [
     "com.beeper.msc4169",
     // Invites that are not wanted (v1.18).
     "org.matrix.msc4380.stable",
+    // How long events live.
+    "org.matrix.msc1763",
     // Rooms that are shared with another user (v1.19).
     "uk.half-shot.msc2666.query_mutual_rooms",
     "uk.half-shot.msc2666.query_mutual_rooms.stable",

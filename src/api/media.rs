@@ -5,7 +5,13 @@
     reason = "the paths that need no access token are served as far as configured"
 )]
 
-use std::{collections::HashMap, io, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeSet, HashMap},
+    io,
+    path::PathBuf,
+    sync::Arc,
+    time::Duration,
+};
 
 use bytes::Bytes;
 use http::HeaderMap;
@@ -581,6 +587,9 @@ pub(super) async fn old_thumbnail(
 /// Takes away, from the start on and now and then, files that nothing names and old thumbnails, until the
 /// server stops.
 pub(crate) async fn sweep(app: Arc<Server>, shutdown: Shutdown) {
+    // The server may have ended between removing them and deleting them.
+    let left = app.engine.state().media.lately_unnamed();
+    remove(&app, left.into_iter().collect()).await;
     loop {
         let sweeping = Arc::clone(&app);
         let swept = spawn_blocking(move || {
@@ -601,9 +610,28 @@ pub(crate) async fn sweep(app: Arc<Server>, shutdown: Shutdown) {
             Ok(Err(error)) => warn!(%error, "uploaded files could not be looked through"),
             Err(error) => warn!(%error, "looking through uploaded files panicked"),
         }
-        tokio::select! {
-            () = tokio::time::sleep(SWEEP) => {}
-            () = shutdown.given() => return,
+        let mut next = std::pin::pin!(tokio::time::sleep(SWEEP));
+        loop {
+            tokio::select! {
+                () = &mut next => break,
+                files = app.engine.head().files_unnamed() => remove(&app, files).await,
+                () = shutdown.given() => return,
+            }
         }
     }
+}
+
+/// Removes files that no id names any more. One that stays behind is found by the next look at all of them.
+async fn remove(app: &Arc<Server>, files: BTreeSet<FileHash>) {
+    let app = Arc::clone(app);
+    let removing = spawn_blocking(move || {
+        for hash in files {
+            let named = |hash: &FileHash| app.engine.state().media.names(hash);
+            if let Err(error) = app.media.store.remove(&hash, named) {
+                warn!(%error, "a file that was removed could not be deleted; it is tried again later");
+            }
+        }
+    });
+    // It has nothing to say; had it panicked, that was told.
+    let _ = removing.await;
 }

@@ -42,6 +42,7 @@ mod registration;
 mod relations;
 mod rendezvous;
 mod report;
+mod retention;
 mod rights;
 mod room_state;
 mod search;
@@ -316,6 +317,7 @@ pub(crate) fn endpoints(config: &Config) -> Table<Server> {
         .raw(GET, openid::USERINFO, Access::None, openid::userinfo)
         .on_json(voip::turn_server)
         .raw_json(GET, voip::TRANSPORTS, REQUIRED, voip::transports)
+        .raw_json(GET, retention::CONFIGURATION, REQUIRED, retention::configuration)
         .raw_json(GET, rendezvous::ALL, Access::Optional, rendezvous::is_there)
         .raw_json(Method::POST, rendezvous::ALL, Access::Optional, rendezvous::create)
         .raw_json(GET, rendezvous::ONE, Access::None, rendezvous::get)

@@ -16,6 +16,7 @@ use crate::{
 mod act;
 mod config;
 mod endpoints;
+mod erasure;
 mod media;
 mod notice;
 mod password;
@@ -55,6 +56,7 @@ enum Command {
     Restore(restore::Restore),
     Snapshot(snapshot::Snapshot),
     User(user::User),
+    Erasure(erasure::Erasure),
     RegistrationToken(registration_token::RegistrationToken),
     Room(room::Room),
     Notice(notice::Notice),
@@ -78,6 +80,7 @@ impl Cli {
             Some(Command::Restore(restore)) => restore.run(),
             Some(Command::Snapshot(snapshot)) => snapshot.run(),
             Some(Command::User(user)) => user.run(),
+            Some(Command::Erasure(erasure)) => erasure.run(),
             Some(Command::RegistrationToken(token)) => token.run(),
             Some(Command::Room(room)) => room.run(),
             Some(Command::Notice(notice)) => notice.run(),

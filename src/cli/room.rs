@@ -5,6 +5,7 @@ use std::{fmt::Write as _, process::ExitCode};
 use super::{
     act::{Common, Deed},
     columns,
+    erasure::PurgeRoom,
 };
 use crate::{
     admin::{Act, Done, NewRoom, RoomDetails, RoomOrder, RoomSummary, RoomsWanted, ShutdownStatus},
@@ -31,6 +32,7 @@ enum Command {
     /// Unblock a room
     Unblock(Change),
     Shutdown(Shutdown),
+    Purge(PurgeRoom),
     MakeAdmin(OfUser),
     Join(OfUser),
 }
@@ -155,6 +157,7 @@ impl Room {
                 deed.run(Act::BlockRoom { room, blocked: false }, said)
             }
             Command::Shutdown(shutdown) => shutdown.run(),
+            Command::Purge(purge) => purge.run(),
             Command::MakeAdmin(OfUser { room, user, deed }) => {
                 deed.run(Act::MakeRoomAdmin { room, user }, said)
             }

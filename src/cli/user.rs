@@ -44,6 +44,7 @@ enum Command {
     /// End the suspension of an account
     Unsuspend(Change),
     Deactivate(Deactivate),
+    Erase(super::erasure::EraseUser),
     Logout(Logout),
 }
 
@@ -208,6 +209,7 @@ impl User {
             Command::Suspend(change) => change.run("is suspended", |act| act.2 = Some(true)),
             Command::Unsuspend(change) => change.run("is not suspended", |act| act.2 = Some(false)),
             Command::Deactivate(deactivate) => deactivate.run(),
+            Command::Erase(erase) => erase.run(),
             Command::Logout(Logout { user, device, deed }) => {
                 let devices = device.map(|device| vec![device]);
                 deed.run(Act::LogOut { user, devices }, said)

@@ -6,7 +6,7 @@ use ruma::{OwnedMxcUri, OwnedServerName, OwnedUserId};
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 use toml::{Value, de::DeValue};
 
-use crate::{media::network::Range, push::glob::Glob, rate::Rate};
+use crate::{engine::retention::Rule, media::network::Range, push::glob::Glob, rate::Rate};
 
 /// A value as a source gives it.
 pub(super) enum Given<'a> {
@@ -579,6 +579,20 @@ impl Setting for EraseAfter {
             Self::Off => Value::String("off".to_owned()),
             Self::Seconds(seconds) => seconds.to_toml(),
         }
+    }
+}
+
+impl Setting for Rule {
+    const ALLOWED: &'static str = "a list of rules such as \"!room:example.org * 604800\", \
+                                   \"* m.room.encrypted 2592000\" or \"!room:example.org * off\" \
+                                   (none in the environment: \"none\")";
+
+    fn read(given: &Given<'_>) -> Option<Self> {
+        given.text()?.parse().ok()
+    }
+
+    fn to_toml(&self) -> Value {
+        Value::String(self.to_string())
     }
 }
 

@@ -21,6 +21,7 @@ pub mod moderation;
 pub mod notice;
 mod powers;
 pub mod presence;
+pub mod purge;
 pub mod push;
 pub mod pusher;
 pub mod registration_token;

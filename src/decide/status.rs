@@ -95,8 +95,12 @@ impl Proposal for SetStatus {
 pub struct Deactivate {
     /// The user.
     pub user_id: OwnedUserId,
-    /// Whether what they sent is kept from those who have not seen it.
+    /// Whether what they sent is kept from those who have not seen it, and what is kept of them goes.
     pub erase: bool,
+    /// With `erase`: whether what they sent goes, too.
+    pub messages: bool,
+    /// With `erase`: whether the files that they uploaded go, too.
+    pub media: bool,
     /// Why.
     pub reason: Option<String>,
     /// When, in milliseconds since the Unix epoch.
@@ -118,7 +122,9 @@ impl Proposal for Deactivate {
             let devices = account.active_devices().map(|(device_id, _)| device_id.clone());
             (account.standing, devices.collect::<Vec<_>>())
         };
-        if standing.deactivated.is_some() && (standing.erased.is_some() || !self.erase) {
+        let more = self.erase && (self.messages || self.media);
+        let is_erased = standing.erased.is_some() || !self.erase;
+        if standing.deactivated.is_some() && is_erased && !more {
             return Ok(false);
         }
         let user_id = self.user_id.clone();
@@ -126,8 +132,9 @@ impl Proposal for Deactivate {
             turn.append(self.stream(), DeviceRemove { user_id: user_id.clone(), devices });
         }
         turn.cancel_delayed_of(&user_id, self.ts);
-        let (erase, reason) = (self.erase, self.reason.clone());
-        turn.append(self.stream(), UserDeactivate { user_id, erase, reason });
+        let Self { erase, messages, media, .. } = *self;
+        let reason = self.reason.clone();
+        turn.append(self.stream(), UserDeactivate { user_id, erase, messages, media, reason });
         Ok(true)
     }
 }

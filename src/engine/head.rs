@@ -14,7 +14,7 @@ use ruma::{OwnedRoomId, OwnedUserId, UserId};
 use tokio::sync::{Notify, watch};
 
 use crate::{
-    record::Offset,
+    record::{Offset, command::FileHash},
     state::{Effect, Membership, Room, State},
 };
 
@@ -30,6 +30,9 @@ pub struct Head {
     /// Rooms in which it changed whether guests may be there, until someone has looked.
     guest_access: Mutex<BTreeSet<OwnedRoomId>>,
     guest_access_changed: Notify,
+    /// Files that no media id names any more, until someone has looked.
+    unnamed: Mutex<BTreeSet<FileHash>>,
+    files_unnamed: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -48,6 +51,8 @@ impl Head {
             delayed: Notify::new(),
             guest_access: Mutex::default(),
             guest_access_changed: Notify::new(),
+            unnamed: Mutex::default(),
+            files_unnamed: Notify::new(),
         }
     }
 
@@ -114,6 +119,29 @@ impl Head {
         }
     }
 
+    /// The files that no media id has named any more since this was last asked. Waits until there is one.
+    pub async fn files_unnamed(&self) -> BTreeSet<FileHash> {
+        loop {
+            let files = std::mem::take(&mut *self.unnamed.lock());
+            if !files.is_empty() {
+                return files;
+            }
+            self.files_unnamed.notified().await;
+        }
+    }
+
+    pub(super) fn note_unnamed(&self, effects: &[Effect]) {
+        let files = effects.iter().filter_map(|effect| match effect {
+            Effect::Unnamed(file) => Some(*file),
+            _ => None,
+        });
+        let files: Vec<_> = files.collect();
+        if !files.is_empty() {
+            self.unnamed.lock().extend(files);
+            self.files_unnamed.notify_one();
+        }
+    }
+
     pub(super) fn note_guest_access(&self, effects: &[Effect]) {
         let rooms = effects.iter().filter_map(|effect| match effect {
             Effect::GuestAccess(room_id) => Some(room_id.clone()),
@@ -146,7 +174,7 @@ impl Head {
                     begins |= presence.is_empty();
                     presence.insert(user_id);
                 }
-                Effect::Delayed | Effect::GuestAccess(_) => {}
+                Effect::Delayed | Effect::GuestAccess(_) | Effect::Unnamed(_) => {}
             }
         }
         begins

@@ -9,8 +9,11 @@
 //! follower with durable records only; the follower applies them, publishes the new head and has the
 //! long-polls woken that they concern; then the append resolves and the replies go out.
 
+mod due;
 mod durable;
 mod head;
+pub mod purge;
+pub mod retention;
 mod sweep;
 mod turns;
 
@@ -25,6 +28,7 @@ use tokio::runtime::Handle;
 
 pub use durable::Durable;
 pub use head::{Head, Listener};
+pub use retention::Retention;
 pub use sweep::{SweepError, SweepPolicy, Swept};
 pub use turns::Rejected;
 
@@ -296,6 +300,7 @@ fn follower(
             head.delayed().notify_one();
         }
         head.note_guest_access(&effects);
+        head.note_unnamed(&effects);
         if anyone_waits && !effects.is_empty() {
             // Elsewhere, so that thousands who wait do not come before the one who wrote.
             let (state, head) = (Arc::clone(&state), Arc::clone(&head));

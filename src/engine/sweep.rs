@@ -1,23 +1,25 @@
-//! The sweep: in the background, redacted events lose their content once their time of grace is over,
-//! and ephemeral records that later ones have superseded lose their payload.
+//! The sweep: in the background, events that have lived long enough, what is left of users who were
+//! erased, and files that were kept long enough are found ([`super::due`]) and, as redacted events once
+//! their time of grace is over, lose their content; records that later ones have superseded lose their
+//! payload.
 //!
-//! What is due is known from the log (`state::Erasures`), so that nothing is forgotten over a restart.
-//! Each piece of a sweep is one `log.erase` record, which takes the payloads with it.
+//! What is due is known from the log (`state::Erasures`, `state::lifetimes`), so that nothing is forgotten
+//! over a restart. Each piece of a sweep is one `log.erase` record, which takes the payloads with it.
 
 use std::{
-    collections::{BTreeMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashSet},
+    sync::Arc,
     time::Duration,
 };
 
-use super::Engine;
+use super::{Engine, retention::Retention};
 use crate::{
     log::{AppendError, Batch, ReadError, erase::MAX_ERASED},
     record::{
-        Command, NewRecord, Offset, Origin, Payload, Stream,
-        command::{LogErase, Reduced},
-        reduced,
+        Command, NewRecord, Offset, Origin, Payload, Record, Remains, Stream,
+        command::{LogErase, Reduced, RoomEvent, Taken},
+        reduced, remains,
     },
-    state::erasures::Redacted,
 };
 
 /// How many redactions are looked at for one piece: more than it takes, so that one that cannot be
@@ -32,19 +34,40 @@ const PIECE_BYTES: u64 = 1024 * 1024;
 const PAGE_RECORDS: u64 = 16;
 
 /// What is erased, and how often.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SweepPolicy {
     /// How long the content of a redacted event stays in the log; `None`: for ever.
     pub redacted_after: Option<Duration>,
+    /// How long events live.
+    pub retention: Arc<Retention>,
+    /// How long an uploaded file is kept that is nobody's picture and no room's; `None`: for ever.
+    pub media_after: Option<Duration>,
     /// The time between two sweeps.
     pub every: Duration,
+}
+
+impl SweepPolicy {
+    /// Erases at once whatever was redacted or superseded, and keeps all else.
+    #[must_use]
+    pub fn at_once() -> Self {
+        Self {
+            redacted_after: Some(Duration::ZERO),
+            retention: Arc::default(),
+            media_after: None,
+            every: Duration::ZERO,
+        }
+    }
 }
 
 /// What a sweep erased.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Swept {
-    /// Events that lost their content.
-    pub reduced: u64,
+    /// Events that were found to have lived long enough, or to be of a user who was erased.
+    pub expired: u64,
+    /// Files that were removed.
+    pub files: u64,
+    /// Records that lost their content.
+    pub erased: u64,
     /// Superseded records that lost their payload.
     pub superseded: u64,
 }
@@ -62,16 +85,22 @@ pub enum SweepError {
 
 impl Engine {
     /// Whether a sweep by `policy` is due.
-    #[must_use]
-    pub fn sweep_is_due(&self, policy: SweepPolicy) -> bool {
+    ///
+    /// # Errors
+    /// When the log cannot be read.
+    pub fn sweep_is_due(&self, policy: &SweepPolicy) -> Result<bool, ReadError> {
         let erasures = &self.state().erasures;
+        if erasures.is_urgent() {
+            return Ok(true);
+        }
         let now_ms = self.clock().now_ms();
         if now_ms < erasures.last().1.saturating_add(millis(policy.every)) {
-            return false;
+            return Ok(false);
         }
-        let redacted = self.due(policy, now_ms);
-        redacted.is_some_and(|until| !erasures.redacted(until, 1).is_empty())
+        let redacted = policy.redacted_until(now_ms);
+        Ok(redacted.is_some_and(|until| !erasures.redacted(until, 1).is_empty())
             || erasures.superseded_count() > 0
+            || self.anything_expired(policy)?)
     }
 
     /// Erases everything that is due by `policy`, of the records up to `archived`: an archive is to have
@@ -79,110 +108,175 @@ impl Engine {
     ///
     /// # Errors
     /// When the log fails. What was erased until then is.
-    pub async fn sweep(&self, policy: SweepPolicy, archived: Offset) -> Result<Swept, SweepError> {
-        let until_ms = self.due(policy, self.clock().now_ms());
-        let mut swept = Swept::default();
+    pub async fn sweep(&self, policy: &SweepPolicy, archived: Offset) -> Result<Swept, SweepError> {
+        let mut swept = Swept {
+            expired: self.expire_events(policy).await? + self.erase_users().await?,
+            files: self.expire_media(policy).await?,
+            ..Swept::default()
+        };
+        let until_ms = policy.redacted_until(self.clock().now_ms());
         loop {
-            let piece = self.piece(until_ms, archived)?;
-            if piece.count() == 0 {
+            let Piece { erase, superseded } = self.piece(until_ms, archived)?;
+            if erase.count() == 0 {
                 return Ok(swept);
             }
-            swept.reduced += piece.reduced.len() as u64;
-            swept.superseded += piece.count() - piece.reduced.len() as u64;
-            let record = NewRecord::new(Stream::server(), Origin::server(), &Command::from(piece));
-            self.log().append(Batch { expect: Vec::new(), records: vec![record] }).await?;
+            swept.superseded += superseded;
+            swept.erased += erase.count() - superseded;
+            self.write(Stream::server(), erase).await?;
         }
     }
 
-    /// The time up to which redactions are due.
-    fn due(&self, policy: SweepPolicy, now_ms: u64) -> Option<u64> {
-        policy.redacted_after.map(|after| now_ms.saturating_sub(millis(after)))
+    /// Appends a fact of the server's own.
+    pub(super) async fn write(
+        &self,
+        stream: Stream,
+        command: impl Into<Command>,
+    ) -> Result<(), AppendError> {
+        let record = NewRecord::new(stream, Origin::server(), &command.into());
+        self.log().append(Batch { expect: Vec::new(), records: vec![record] }).await?;
+        Ok(())
     }
 
     /// What one record is to erase next.
-    fn piece(&self, until_ms: Option<u64>, archived: Offset) -> Result<LogErase, ReadError> {
-        let mut room = Room { pages: HashSet::new(), bytes: 0, left: MAX_ERASED };
+    fn piece(&self, until_ms: Option<u64>, archived: Offset) -> Result<Piece, ReadError> {
+        let mut room = Room::new(self);
         let erasures = &self.state().erasures;
-        let mut reduced = BTreeMap::new();
-        for redacted in until_ms.map_or_else(Vec::new, |until| erasures.redacted(until, LOOKED_AT))
-        {
-            if redacted.event > archived {
+        let mut parts = BTreeMap::new();
+        let (mut taken, mut whole) = (BTreeMap::new(), BTreeSet::new());
+        let redacted = until_ms.map_or_else(Vec::new, |until| erasures.redacted(until, LOOKED_AT));
+        let redacted = redacted.into_iter().map(|redacted| (redacted.event, redacted.because));
+        for (offset, because) in redacted.chain(erasures.condemned(LOOKED_AT)) {
+            if offset > archived {
                 continue;
             }
-            if !room.takes(self, redacted.event)? {
-                break;
-            }
-            if let Some(one) = self.reduction(redacted)? {
-                reduced.insert(one.offset, one);
+            let Some(record) = room.take(offset)? else { break };
+            match remains(&record.header.kind) {
+                Remains::Nothing => {
+                    taken.insert(offset, because);
+                }
+                Remains::Part => {
+                    let part = self.reduction(&record, because);
+                    parts.extend(part.map(|part| (offset, part)));
+                }
+                // Whoever condemned it looked at its kind before.
+                Remains::Everything => {}
             }
         }
-        let mut superseded: Vec<(Offset, Offset)> = Vec::new();
+        let mut superseded = 0;
         for offset in erasures.superseded(usize::try_from(MAX_ERASED).unwrap_or(usize::MAX)) {
-            if offset > archived || !room.takes(self, offset)? {
+            if offset > archived {
                 break;
             }
-            match superseded.last_mut() {
-                Some((_, last)) if last.next() == offset => *last = offset,
-                _ => superseded.push((offset, offset)),
+            let Some(record) = room.take(offset)? else { break };
+            if taken.contains_key(&offset) {
+                continue;
+            }
+            if remains(&record.header.kind) != Remains::Part {
+                superseded += u64::from(whole.insert(offset));
+            } else if let Some(part) = self.reduction(&record, Offset::ZERO) {
+                superseded += u64::from(parts.insert(offset, part).is_none());
             }
         }
-        Ok(LogErase { reduced: reduced.into_values().collect(), superseded })
+        let mut runs: Vec<(Offset, Offset)> = Vec::new();
+        for offset in whole {
+            match runs.last_mut() {
+                Some((_, last)) if last.next() == offset => *last = offset,
+                _ => runs.push((offset, offset)),
+            }
+        }
+        let mut taken_runs: Vec<Taken> = Vec::new();
+        for (offset, because) in taken {
+            match taken_runs.last_mut() {
+                Some(run) if run.because == because && run.last.next() == offset => {
+                    run.last = offset;
+                }
+                _ => taken_runs.push(Taken { first: offset, last: offset, because }),
+            }
+        }
+        let reduced = parts.into_values().collect();
+        let erase = LogErase { reduced, superseded: runs, taken: taken_runs };
+        Ok(Piece { erase, superseded })
     }
 
-    fn reduction(&self, redacted: Redacted) -> Result<Option<Reduced>, ReadError> {
-        let Redacted { event: offset, because, .. } = redacted;
-        let Some(record) = self.log().get(offset)? else { return Ok(None) };
-        let room_id = match record.command() {
-            Ok(Some(Command::RoomEvent(body))) => body.room_id,
-            Ok(Some(Command::DelayedSchedule(body))) => body.room_id,
-            _ => return Ok(None),
+    fn reduction(&self, record: &Record, because: Offset) -> Option<Reduced> {
+        let offset = record.offset();
+        let room_version = match record.command() {
+            Ok(Some(Command::RoomEvent(RoomEvent { room_id, .. }))) => {
+                let state = self.state();
+                let version = state.rooms.get(&room_id).map(|room| room.version.clone());
+                let purged = || state.erasures.purged(&room_id).map(|purged| purged.version);
+                Some(version.or_else(purged)?)
+            }
+            _ => None,
         };
-        let Some(room) = self.state().rooms.get(&room_id) else { return Ok(None) };
-        let bytes = match &record.payload {
-            Payload::Present(bytes) => bytes,
-            Payload::Reduced(_) | Payload::Erased => return Ok(None),
+        let left = match &record.payload {
+            Payload::Present(bytes) => reduced(&record.header.kind, bytes, room_version.as_ref()),
+            Payload::Reduced(bytes) => Ok(bytes.clone()),
+            Payload::Erased => return None,
         };
-        match reduced(&record.header.kind, bytes, &room.version) {
-            Ok(left) => Ok(Some(Reduced {
-                offset,
-                because,
-                room_version: room.version.clone(),
-                hash: *blake3::hash(&left).as_bytes(),
-            })),
+        match left {
+            Ok(left) => {
+                let hash = *blake3::hash(&left).as_bytes();
+                Some(Reduced { offset, because, room_version, hash })
+            }
             Err(error) => {
-                // Every event that this server wrote can be.
-                tracing::error!(%offset, %error, "a redacted event cannot be erased");
-                Ok(None)
+                // Every record that this server wrote can be.
+                tracing::error!(%offset, %error, "a record cannot be erased");
+                None
             }
         }
     }
 }
 
+impl SweepPolicy {
+    /// The time up to which redactions are due.
+    fn redacted_until(&self, now_ms: u64) -> Option<u64> {
+        self.redacted_after.map(|after| now_ms.saturating_sub(millis(after)))
+    }
+}
+
+/// A piece of a sweep.
+struct Piece {
+    erase: LogErase,
+    /// How many of the records had only done their work.
+    superseded: u64,
+}
+
 /// The room that one piece has.
-struct Room {
+struct Room<'e> {
+    engine: &'e Engine,
     pages: HashSet<u64>,
+    /// The records of the page that was read last.
+    page: Vec<Record>,
     bytes: u64,
     left: u64,
 }
 
-impl Room {
-    /// Makes room for a record, if there is any.
-    fn takes(&mut self, engine: &Engine, offset: Offset) -> Result<bool, ReadError> {
+impl<'e> Room<'e> {
+    fn new(engine: &'e Engine) -> Self {
+        Self { engine, pages: HashSet::new(), page: Vec::new(), bytes: 0, left: MAX_ERASED }
+    }
+
+    /// Makes room for a record, if there is any, and gives it.
+    fn take(&mut self, offset: Offset) -> Result<Option<Record>, ReadError> {
         if self.left == 0 || self.bytes >= PIECE_BYTES {
-            return Ok(false);
+            return Ok(None);
         }
         self.left -= 1;
         let page = offset.get() / PAGE_RECORDS;
         if self.pages.insert(page) {
-            let first = Offset::new(page * PAGE_RECORDS);
-            let neighbours = engine.log().read(first, PAGE_RECORDS as usize)?;
+            let first = Offset::new((page * PAGE_RECORDS).max(1));
+            self.page = self.engine.log().read(first, PAGE_RECORDS as usize)?;
             let bytes = |payload: &Payload| payload.bytes().map_or(0, bytes::Bytes::len) as u64;
-            self.bytes += neighbours.iter().map(|record| 512 + bytes(&record.payload)).sum::<u64>();
+            self.bytes += self.page.iter().map(|record| 512 + bytes(&record.payload)).sum::<u64>();
         }
-        Ok(true)
+        if let Some(record) = self.page.iter().find(|record| record.offset() == offset) {
+            return Ok(Some(record.clone()));
+        }
+        self.engine.log().get(offset)?.ok_or(ReadError::Missing(offset)).map(Some)
     }
 }
 
-fn millis(duration: Duration) -> u64 {
+pub(super) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

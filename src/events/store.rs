@@ -134,6 +134,8 @@ impl EventStore {
         for offset in state.events.candidates(event_id) {
             if let Some(event) = self.get(offset)?
                 && event.event_id == event_id
+                // It may be gone with its time, or with its room.
+                && state.rooms.get(&event.room_id).is_some_and(|room| room.has_event(offset))
             {
                 return Ok(Some(event));
             }
@@ -225,8 +227,12 @@ impl EventStore {
         for reduced in &erasure.reduced {
             self.cache.remove(&reduced.offset);
         }
-        let erased: HashSet<_> = erasure.reduced.iter().map(|reduced| reduced.offset).collect();
-        self.derived.retain(|(_, offset), _| !erased.contains(offset));
+        let reduced: HashSet<_> = erasure.reduced.iter().map(|reduced| reduced.offset).collect();
+        let erased = |offset: &Offset| {
+            reduced.contains(offset)
+                || erasure.runs().any(|(from, to)| from <= *offset && *offset <= to)
+        };
+        self.derived.retain(|(_, offset), _| !erased(offset));
     }
 
     /// Keeps an event that was just appended: it is about to be read by everyone in its room.

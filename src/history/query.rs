@@ -441,25 +441,31 @@ fn erasure_of(source: &Source, offset: Offset) -> Result<Option<ErasureView>, Hi
     for record in source.records(offset.next())? {
         let record = record?;
         let Some(erase) = erasure(&record) else { continue };
-        let because = erase.reduced.iter().find(|reduced| reduced.offset == offset);
-        let because = because.map(|reduced| reduced.because);
-        let superseded =
-            erase.superseded.iter().any(|(first, last)| (*first..=*last).contains(&offset));
+        let reduced = erase.reduced.iter().find(|reduced| reduced.offset == offset);
+        let taken = erase.taken.iter().find(|run| (run.first..=run.last).contains(&offset));
+        let because = reduced.map(|of| of.because).or(taken.map(|of| of.because));
+        let because = because.filter(|because| *because > Offset::ZERO);
+        let superseded = reduced.is_some()
+            || erase.superseded.iter().any(|(first, last)| (*first..=*last).contains(&offset));
         if because.is_none() && !superseded {
             continue;
         }
         let mut redaction = None;
         let wanted: Vec<_> = because.into_iter().collect();
         source.fetch(&wanted, |record| {
-            redaction = Some((words::of_record(&record).who, Time(record.header.time_ms)));
+            let words = words::of_record(&record);
+            let how = (&*record.header.kind != "room.event").then_some(words.text);
+            redaction = Some(((words.who, how), Time(record.header.time_ms)));
             Ok::<_, HistoryError>(())
         })?;
         let (who, redacted) = redaction.unzip();
+        let (who, how) = who.unzip();
         return Ok(Some(ErasureView {
             record: record.offset(),
             time: Time(record.header.time_ms).to_string(),
             because,
             who,
+            how: how.flatten(),
             redacted: redacted.map(|time| time.to_string()),
         }));
     }
@@ -683,10 +689,12 @@ pub struct ErasureView {
     pub record: Offset,
     /// When it was appended.
     pub time: String,
-    /// The redaction that took the event's content; none for what was superseded.
+    /// The redaction, or what else took the content; none for what was superseded.
     pub because: Option<Offset>,
-    /// Who redacted it.
+    /// Who did that.
     pub who: Option<String>,
+    /// What they did, in words, if it is no redaction.
+    pub how: Option<String>,
     /// When.
     pub redacted: Option<String>,
 }

@@ -163,8 +163,12 @@ pub(super) fn record_in_full(record: &RecordView, look: &Look) -> String {
 }
 
 fn erasure_in_words(erasure: &ErasureView) -> String {
-    let ErasureView { record, time, because, who, redacted } = erasure;
+    let ErasureView { record, time, because, who, how, redacted } = erasure;
     match (because, who, redacted) {
+        (Some(because), Some(who), Some(at)) if how.is_some() => format!(
+            "{who} {} in record {because} ({at}); its content was erased with record {record} ({time})",
+            how.as_deref().unwrap_or_default()
+        ),
         (Some(because), Some(who), Some(redacted)) => format!(
             "{who} redacted it in record {because} ({redacted}); its content was erased with record {record} ({time})"
         ),

@@ -9,7 +9,8 @@ use crate::{
     record::{
         Command, Offset, Payload, Record,
         command::{
-            AccountKind, DelayedOutcome, LogErase, PresenceState, Receipt, Requirements, UserStatus,
+            AccountKind, DelayedOutcome, EventsEnd, LogErase, MediaEnd, PresenceState, Receipt,
+            Requirements, UserStatus,
         },
         pusher::{PusherEnd, PusherKind, PusherSet},
         threepid::Purpose,
@@ -105,8 +106,21 @@ fn of_command(record: &Record, command: Command, who: String) -> (String, String
         }
         Command::UserStatus(body) => (who, of_status(body)),
         Command::UserDeactivate(body) => {
-            let erased = if body.erase { " and erased what they sent" } else { "" };
+            let erased = match (body.erase, body.messages) {
+                (false, _) => "",
+                (true, false) => " and erased what they sent",
+                (true, true) => " and erased what they sent for everybody",
+            };
             (who, format!("deactivated {}{erased}{}", body.user_id, because(body.reason)))
+        }
+        Command::UserErase(body) => {
+            let records: u64 =
+                body.records.iter().map(|(a, b)| (b.get() + 1).saturating_sub(a.get())).sum();
+            let text = format!(
+                "is erasing what is kept of {}, {records} record(s), for record {}",
+                body.user_id, body.because
+            );
+            (who, text)
         }
         Command::DeviceLogin(body) => {
             let name = body.display_name.map_or_else(String::new, |name| format!(" ({name})"));
@@ -317,6 +331,28 @@ fn of_command(record: &Record, command: Command, who: String) -> (String, String
             let does = if body.protected { "exempted" } else { "no longer exempts" };
             (who, format!("{does} {} from quarantine", body.media_id))
         }
+        Command::MediaRemove(body) => {
+            let why = match body.why {
+                MediaEnd::Lifetime { lifetime_ms } => {
+                    format!("that had been kept for {} seconds", lifetime_ms / 1000)
+                }
+                MediaEnd::Owner { user_id, .. } => format!("of {user_id}, who was erased"),
+                MediaEnd::Room { room_id } => format!("that only {room_id} named"),
+            };
+            (who, format!("removed {} file(s) {why}", body.media_ids.len()))
+        }
+        Command::RoomErase(body) => {
+            let why = match body.why {
+                EventsEnd::Lifetime { event_type, lifetime_ms } => {
+                    format!("of {event_type} that had lived for {} seconds", lifetime_ms / 1000)
+                }
+                EventsEnd::Sender { user_id, .. } => format!("of {user_id}, who was erased"),
+            };
+            (who, format!("took {} event(s) out of the room {why}", body.events.len()))
+        }
+        Command::RoomPurge(body) => {
+            (who, format!("purged {}{}", body.room_id, because(body.reason)))
+        }
         Command::AliasSet(body) => {
             (body.creator.to_string(), format!("pointed {} at {}", body.alias, body.room_id))
         }
@@ -439,17 +475,22 @@ fn requirements(met: &Requirements) -> String {
 }
 
 fn of_erasure(body: &LogErase) -> String {
-    let reduced = body.reduced.iter().map(|reduced| {
-        format!(
-            "erased the content of record {}, redacted by record {}",
-            reduced.offset, reduced.because
-        )
+    let reduced = body.reduced.iter().map(|reduced| match reduced.because {
+        Offset::ZERO => {
+            format!("erased the content of record {}, which had done its work", reduced.offset)
+        }
+        because => {
+            format!("erased the content of record {}, redacted by record {because}", reduced.offset)
+        }
+    });
+    let taken = body.taken.iter().map(|taken| {
+        format!("erased records {} to {} for record {}", taken.first, taken.last, taken.because)
     });
     let superseded = body.superseded.iter().map(|(first, last)| match first == last {
         true => format!("erased record {first}, which is superseded"),
         false => format!("erased records {first} to {last}, which are superseded"),
     });
-    reduced.chain(superseded).collect::<Vec<_>>().join("; ")
+    reduced.chain(superseded).chain(taken).collect::<Vec<_>>().join("; ")
 }
 
 /// What is known of an event's surroundings.

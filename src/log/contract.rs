@@ -189,17 +189,21 @@ pub(crate) fn erasure(log: &dyn Log, events: &[u64], superseded: &[(u64, u64)]) 
     let reduction = |offset: &u64| {
         let record = log.get(Offset::new(*offset)).unwrap().unwrap();
         let left =
-            reduced("room.event", record.payload.bytes().unwrap(), &RoomVersionId::V10).unwrap();
+            reduced("room.event", record.payload.bytes().unwrap(), Some(&RoomVersionId::V10))
+                .unwrap();
         Reduced {
             offset: Offset::new(*offset),
             because: Offset::new(*offset),
-            room_version: RoomVersionId::V10,
+            room_version: Some(RoomVersionId::V10),
             hash: *blake3::hash(&left).as_bytes(),
         }
     };
     let runs = superseded.iter().map(|(first, last)| (Offset::new(*first), Offset::new(*last)));
-    let erase =
-        LogErase { reduced: events.iter().map(reduction).collect(), superseded: runs.collect() };
+    let erase = LogErase {
+        reduced: events.iter().map(reduction).collect(),
+        superseded: runs.collect(),
+        taken: Vec::new(),
+    };
     NewRecord::new(Stream::server(), Origin::server(), &Command::from(erase))
 }
 
@@ -472,7 +476,7 @@ async fn an_erasure_that_does_not_fit_is_refused(backend: &dyn Backend) {
     let whole = log.read(Offset::new(1), 10).unwrap();
     let mut wrong = LogErase::default();
     if let Ok(Command::LogErase(right)) =
-        Command::decode("log.erase", 1, &erasure(&*log, &[1], &[]).payload)
+        Command::decode("log.erase", 2, &erasure(&*log, &[1], &[]).payload)
     {
         wrong = right;
     }

@@ -9,9 +9,9 @@ use std::collections::BTreeMap;
 
 use super::verify::{Fault, VerifyError};
 use crate::record::{
-    Command, Offset, Payload, Record, ReduceError,
+    Command, Offset, Payload, Record, ReduceError, Remains,
     command::{Body as _, LogErase, Reduced},
-    reduced,
+    reduced, remains,
 };
 
 /// The most payloads that one `log.erase` record takes: each is a frame that is written again in the
@@ -68,7 +68,7 @@ impl Targets {
     /// Adds what one record names.
     pub(crate) fn add(&mut self, erase: &LogErase) {
         self.reduced.extend(erase.reduced.iter().map(|reduced| (reduced.offset, reduced.clone())));
-        self.superseded.extend(erase.superseded.iter().copied());
+        self.superseded.extend(erase.runs());
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -107,15 +107,19 @@ impl Targets {
 pub(crate) fn remainder(record: &Record, target: &Target) -> Result<Payload, EraseError> {
     let offset = record.offset();
     match (target, &record.payload) {
-        (Target::Superseded, _) if record.header.ephemeral => Ok(Payload::Erased),
+        // The header says it of what an earlier version wrote, too.
+        (Target::Superseded, _)
+            if record.header.ephemeral || remains(&record.header.kind) == Remains::Nothing =>
+        {
+            Ok(Payload::Erased)
+        }
         (Target::Reduced(target), payload) => {
             let Payload::Present(bytes) = payload else { return Ok(payload.clone()) };
+            let version = target.room_version.as_ref();
             let bytes =
-                reduced(&record.header.kind, bytes, &target.room_version).map_err(|source| {
-                    match source {
-                        ReduceError::Kind(_) => EraseError::Kind(offset),
-                        source => EraseError::Reduce { offset, source },
-                    }
+                reduced(&record.header.kind, bytes, version).map_err(|source| match source {
+                    ReduceError::Kind(_) => EraseError::Kind(offset),
+                    source => EraseError::Reduce { offset, source },
                 })?;
             if *blake3::hash(&bytes).as_bytes() != target.hash {
                 return Err(EraseError::Hash(offset));
@@ -200,6 +204,7 @@ impl Audit {
             self.named.add(&LogErase {
                 reduced: erase.reduced.into_iter().filter(|r| earlier(r.offset)).collect(),
                 superseded: erase.superseded.into_iter().filter(|(_, to)| earlier(*to)).collect(),
+                taken: erase.taken.into_iter().filter(|taken| earlier(taken.last)).collect(),
             });
         }
     }

@@ -141,6 +141,14 @@ pub trait Log: Send + Sync + fmt::Debug + 'static {
     /// When the store fails or a record is damaged or missing.
     fn read(&self, from: Offset, limit: usize) -> Result<Vec<Record>, ReadError>;
 
+    /// The offset up to which what was erased is not only gone for readers, but off the disk.
+    ///
+    /// # Errors
+    /// When the store fails.
+    fn off_disk(&self) -> Result<Offset, ReadError> {
+        Ok(*self.durable().borrow())
+    }
+
     /// The offset of the last durable record, as it moves.
     fn durable(&self) -> watch::Receiver<Offset>;
 

@@ -416,6 +416,10 @@ impl Log for SledLog {
         self.current().read(from.max(Offset::new(1)), durable, limit)
     }
 
+    fn off_disk(&self) -> Result<Offset, ReadError> {
+        self.compacted()
+    }
+
     fn durable(&self) -> watch::Receiver<Offset> {
         self.shared.durable.subscribe()
     }

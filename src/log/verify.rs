@@ -332,7 +332,7 @@ mod tests {
             let reduced = Reduced {
                 offset: Offset::new(3),
                 because: Offset::new(4),
-                room_version: ruma::RoomVersionId::V10,
+                room_version: Some(ruma::RoomVersionId::V10),
                 hash,
             };
             let erase = LogErase { reduced: vec![reduced], ..LogErase::default() };

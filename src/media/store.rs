@@ -178,22 +178,54 @@ impl Store {
                 swept.files += 1;
             }
         }
-        swept.thumbnails = self.sweep_thumbnails(thumbnail_bytes)?;
+        swept.thumbnails = self.sweep_thumbnails(thumbnail_bytes, named)?;
         Ok(swept)
     }
 
-    fn sweep_thumbnails(&self, most: u64) -> io::Result<u64> {
+    /// Removes a file that nothing names, with its thumbnails. Says whether it was there.
+    ///
+    /// # Errors
+    /// When it cannot be removed.
+    pub fn remove(
+        &self,
+        hash: &FileHash,
+        named: impl FnOnce(&FileHash) -> bool,
+    ) -> io::Result<bool> {
+        let held = self.held.lock();
+        if held.contains_key(hash) || named(hash) {
+            return Ok(false);
+        }
+        let was_there = match fs::remove_file(self.path(hash)) {
+            Ok(()) => true,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => false,
+            Err(error) => return Err(error),
+        };
+        let directory = self.root.join(THUMBNAILS).join(&hash.to_string()[..2]);
+        for thumbnail in entries(&directory)? {
+            if thumbnail_of(&thumbnail).is_some_and(|of| of == *hash) {
+                fs::remove_file(thumbnail)?;
+            }
+        }
+        Ok(was_there)
+    }
+
+    fn sweep_thumbnails(&self, most: u64, named: impl Fn(&FileHash) -> bool) -> io::Result<u64> {
         let mut thumbnails = Vec::new();
-        let mut bytes = 0;
+        let (mut bytes, mut removed) = (0, 0);
         for directory in entries(&self.root.join(THUMBNAILS))? {
             for thumbnail in entries(&directory)? {
+                // Of a file that was removed nothing is to stay.
+                if thumbnail_of(&thumbnail).is_some_and(|of| !named(&of)) {
+                    fs::remove_file(&thumbnail)?;
+                    removed += 1;
+                    continue;
+                }
                 let about = fs::metadata(&thumbnail)?;
                 bytes += about.len();
                 thumbnails.push((about.modified()?, about.len(), thumbnail));
             }
         }
         thumbnails.sort_unstable();
-        let mut removed = 0;
         for (_, length, thumbnail) in thumbnails {
             if bytes <= most {
                 break;
@@ -383,6 +415,12 @@ pub fn verify(data_dir: &Path, hash: &FileHash, size: u64) -> Result<(), String>
         return Err(format!("{} is damaged: it does not have its hash", path.display()));
     }
     Ok(())
+}
+
+/// Of which file a thumbnail is, by its name.
+fn thumbnail_of(path: &Path) -> Option<FileHash> {
+    let (hash, _) = path.file_name()?.to_str()?.split_once('-')?;
+    FileHash::from_hex(hash)
 }
 
 #[cfg(test)]

@@ -211,7 +211,9 @@ impl Unread {
         let key = (judge.user_id.to_owned(), judge.room.id.clone());
         let kept = self.0.get(&key).unwrap_or_default();
         let mut memo = kept.memo.lock();
-        let fits = memo.joined == joined && memo.from <= at;
+        // Events that are gone were counted.
+        let is_whole = judge.room.erased() <= memo.to;
+        let fits = memo.joined == joined && memo.from <= at && is_whole;
         if !fits && at < memo.to {
             // One who looks at an earlier moment does not undo the work of those who look at later ones.
             let mut earlier = Memo::begin(joined);

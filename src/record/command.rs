@@ -137,7 +137,7 @@ commands! {
     /// The log was rebuilt from its archive; a new epoch begins with this record.
     ServerRestore(ServerRestore) = "server.restore" version 1 MustNotRewind;
     /// Payloads of earlier records were erased or reduced.
-    LogErase(LogErase) = "log.erase" version 1 MustNotRewind;
+    LogErase(LogErase) = "log.erase" version 2 MustNotRewind;
     /// An account was made.
     UserRegister(UserRegister) = "user.register" version 1 MustNotRewind;
     /// A guest's account became a full one.
@@ -155,7 +155,9 @@ commands! {
     /// An account became, or ceased to be, an administrator's, locked or suspended.
     UserStatus(UserStatus) = "user.status" version 1 MustNotRewind;
     /// An account was closed for ever.
-    UserDeactivate(UserDeactivate) = "user.deactivate" version 1 MustNotRewind;
+    UserDeactivate(UserDeactivate) = "user.deactivate" version 2 MustNotRewind;
+    /// What was kept of a user whose account was closed is to leave the log.
+    UserErase(UserErase) = "user.erase" version 1 MustNotRewind;
     /// A device logged in, with new tokens.
     DeviceLogin(DeviceLogin) = "device.login" version 1 MustNotRewind;
     /// A session was given new tokens in exchange for its refresh token.
@@ -198,6 +200,10 @@ commands! {
     ToDeviceAck(ToDeviceAck) = "to_device.ack" version 1 MustNotRewind;
     /// An event was added to a room.
     RoomEvent(RoomEvent) = "room.event" version 1 Rewindable;
+    /// Events of a room are gone, and their content is to leave the log.
+    RoomErase(RoomErase) = "room.erase" version 1 MustNotRewind;
+    /// A room is gone, and the content of its events is to leave the log.
+    RoomPurge(RoomPurge) = "room.purge" version 1 MustNotRewind;
     /// A user forgot a room.
     RoomForget(RoomForget) = "room.forget" version 1 Rewindable;
     /// A room was listed in or taken off the public directory.
@@ -236,6 +242,8 @@ commands! {
     MediaQuarantine(MediaQuarantine) = "media.quarantine" version 1 MustNotRewind;
     /// A media id was exempted from quarantine, or not any more.
     MediaProtect(MediaProtect) = "media.protect" version 1 MustNotRewind;
+    /// Files were removed.
+    MediaRemove(MediaRemove) = "media.remove" version 1 MustNotRewind;
     /// An alias was pointed at a room.
     AliasSet(AliasSet) = "alias.set" version 1 Rewindable;
     /// An alias was removed.
@@ -329,24 +337,41 @@ pub struct ServerRestore {
 /// Payload of `log.erase`. What it names is erased in one step with the appending of this record.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogErase {
-    /// The events whose payload is reduced, in ascending order.
+    /// The records of which a part stays, in ascending order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub reduced: Vec<Reduced>,
-    /// The ephemeral records whose payload is erased, since later records say all that they said:
-    /// runs, each with its first and last offset, in ascending order.
+    /// The records whose payload is erased since later records say all that they said: runs, each with its
+    /// first and last offset, in ascending order. In version 1 all of them ephemeral.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub superseded: Vec<(Offset, Offset)>,
+    /// The records whose payload is erased since a later record took back all that followed from them, in
+    /// ascending order. (Not in version 1.)
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub taken: Vec<Taken>,
 }
 
-/// An event that lost its content.
+/// A run of records that lost all of their content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Taken {
+    /// The first of them.
+    pub first: Offset,
+    /// The last of them.
+    pub last: Offset,
+    /// The record for which they did: a `room.purge` or a `user.erase`.
+    pub because: Offset,
+}
+
+/// A record that lost a part of its content.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reduced {
-    /// The record of the event, or of the `delayed.schedule` that it was sent from.
+    /// The record: in version 1 of an event, or of the `delayed.schedule` that it was sent from.
     pub offset: Offset,
-    /// The record of the redaction that took it.
+    /// The record for which it did: a redaction, or (not in version 1) a `room.erase`, `room.purge`,
+    /// `user.erase` or `media.remove`; [`Offset::ZERO`] for what had done its work.
     pub because: Offset,
-    /// The version of its room, whose rules say what is left.
-    pub room_version: RoomVersionId,
+    /// For an event, the version of its room, whose rules say what is left. (In version 1 always.)
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub room_version: Option<RoomVersionId>,
     /// blake3 of what is left.
     #[serde(with = "hex")]
     pub hash: [u8; 32],
@@ -356,8 +381,20 @@ impl LogErase {
     /// How many payloads it takes.
     #[must_use]
     pub fn count(&self) -> u64 {
-        let run = |(first, last): &(Offset, Offset)| (last.get() + 1).saturating_sub(first.get());
-        self.reduced.len() as u64 + self.superseded.iter().map(run).sum::<u64>()
+        let run = |(first, last): (Offset, Offset)| (last.get() + 1).saturating_sub(first.get());
+        self.reduced.len() as u64 + self.runs().map(run).sum::<u64>()
+    }
+
+    /// The runs of records of which nothing is left, each with its first and last offset.
+    pub fn runs(&self) -> impl Iterator<Item = (Offset, Offset)> {
+        let taken = self.taken.iter().map(|taken| (taken.first, taken.last));
+        self.superseded.iter().copied().chain(taken)
+    }
+
+    /// Whether it takes nothing but what had done its work.
+    #[must_use]
+    pub fn is_of_superseded(&self) -> bool {
+        self.taken.is_empty() && self.reduced.iter().all(|reduced| reduced.because == Offset::ZERO)
     }
 }
 
@@ -496,9 +533,30 @@ pub struct UserDeactivate {
     /// Whether what they sent is kept from those who have not seen it, and what is kept of them is gone.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub erase: bool,
+    /// With `erase`: whether what they sent is gone for everybody. (Not in version 1.)
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub messages: bool,
+    /// With `erase`: whether the files that they uploaded are removed. (Not in version 1.)
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub media: bool,
     /// Why, in the words of whoever did it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+}
+
+/// Payload of `user.erase`. It follows a `user.deactivate` with `erase`, and there may be several.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UserErase {
+    /// The user.
+    pub user_id: OwnedUserId,
+    /// The `user.deactivate`.
+    pub because: Offset,
+    /// The records that held something of the user: runs, each with its first and last offset, in
+    /// ascending order.
+    pub records: Vec<(Offset, Offset)>,
+    /// Whether another one follows.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub more: bool,
 }
 
 /// Payload of `device.login`. The session it opens is named by this record's offset.
@@ -828,6 +886,49 @@ pub struct RoomEvent {
     pub delay_id: Option<String>,
     /// The event in federation format: hashed, signed, canonical JSON.
     pub pdu: Box<RawValue>,
+}
+
+/// Payload of `room.erase`. From it on the events are not in the room any more; redactions of them go
+/// with them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RoomErase {
+    /// The room.
+    pub room_id: OwnedRoomId,
+    /// The events, in ascending order: none of them state.
+    pub events: Vec<Offset>,
+    /// Why they are gone.
+    #[serde(flatten)]
+    pub why: EventsEnd,
+}
+
+/// Why events are gone.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "why", rename_all = "snake_case")]
+pub enum EventsEnd {
+    /// Events of this type live so long in this room.
+    Lifetime {
+        /// The type.
+        event_type: String,
+        /// Milliseconds from the record of an event on.
+        lifetime_ms: u64,
+    },
+    /// The one who sent them was erased.
+    Sender {
+        /// Who.
+        user_id: OwnedUserId,
+        /// The `user.deactivate`.
+        because: Offset,
+    },
+}
+
+/// Payload of `room.purge`. Nobody is joined to the room.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RoomPurge {
+    /// The room.
+    pub room_id: OwnedRoomId,
+    /// Why, in the words of whoever did it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
 }
 
 /// A client's transaction.
@@ -1190,6 +1291,39 @@ pub struct AdminReason {
     pub reason: String,
 }
 
+/// Payload of `media.remove`. A file that no id names any more leaves the store after it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MediaRemove {
+    /// The ids.
+    pub media_ids: Vec<String>,
+    /// Why.
+    #[serde(flatten)]
+    pub why: MediaEnd,
+}
+
+/// Why files are removed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "why", rename_all = "snake_case")]
+pub enum MediaEnd {
+    /// Files are kept so long.
+    Lifetime {
+        /// Milliseconds from the upload on.
+        lifetime_ms: u64,
+    },
+    /// Whoever uploaded them was erased.
+    Owner {
+        /// Who.
+        user_id: OwnedUserId,
+        /// The `user.deactivate`.
+        because: Offset,
+    },
+    /// Nothing but a room that was purged named them.
+    Room {
+        /// Which.
+        room_id: OwnedRoomId,
+    },
+}
+
 /// Payload of `alias.set`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct AliasSet {
@@ -1356,6 +1490,25 @@ impl<'de> Deserialize<'de> for TokenHash {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_erasure_and_a_deactivation_of_version_1_are_read() {
+        let hash = "ab".repeat(32);
+        let stored = format!(
+            r#"{{"reduced":[{{"offset":7,"because":9,"room_version":"10","hash":"{hash}"}}],"superseded":[[2,4]]}}"#
+        );
+        let Ok(Command::LogErase(read)) = Command::decode("log.erase", 1, stored.as_bytes()) else {
+            panic!("it is not read")
+        };
+        assert_eq!(read.reduced[0].room_version, Some(RoomVersionId::V10));
+        assert_eq!(read.count(), 4);
+        let stored = br#"{"user_id":"@ann:example.org","erase":true}"#;
+        let Ok(Command::UserDeactivate(read)) = Command::decode("user.deactivate", 1, stored)
+        else {
+            panic!("it is not read")
+        };
+        assert_eq!((read.erase, read.messages, read.media), (true, false, false));
+    }
 
     #[test]
     fn a_receipt_of_version_1_is_read() {

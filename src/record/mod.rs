@@ -17,7 +17,7 @@ mod reduce;
 pub mod threepid;
 
 pub use command::{Class, Command, CommandError};
-pub use reduce::{ReduceError, reduced};
+pub use reduce::{ReduceError, Remains, reduced, remains};
 
 /// A position in the log, and the only clock that clients see.
 ///

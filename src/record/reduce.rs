@@ -1,4 +1,4 @@
-//! What stands for the payload of an event, or of what scheduled it, once its content was erased.
+//! What is left of payloads that are erased: nothing, or what stands for them from then on.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use bytes::Bytes;
 use ruma::{CanonicalJsonObject, RoomVersionId, canonical_json::redact};
 use serde_json::value::RawValue;
 
-use super::command::{Body as _, DelayedSchedule, RoomEvent};
+use super::command::KINDS;
 
 /// Why a payload cannot be reduced.
 #[derive(Debug, thiserror::Error)]
@@ -15,52 +15,108 @@ pub enum ReduceError {
     #[error("room version `{0}` is not known to this version of logcabin")]
     RoomVersion(String),
     /// It is not the payload of its kind.
-    #[error("it is not an event: {0}")]
-    NotAnEvent(String),
+    #[error("it is not a payload of its kind: {0}")]
+    Payload(String),
     /// Payloads of the kind are not reduced.
     #[error("a `{0}` cannot be reduced")]
     Kind(String),
 }
 
+/// What is left of the payload of a record that is erased.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Remains {
+    /// Nothing: a later record says what it said, or took back all that followed from it.
+    Nothing,
+    /// What [`reduced`] gives.
+    Part,
+    /// All of it: records of this kind are not erased.
+    Everything,
+}
+
+/// What is left of an erased record of this `kind`.
+///
+/// For nothing to be left, the projections must be the same without the record from the erasure on. So
+/// what a user had (names, account data, keys in backups, addresses) leaves nothing only once a
+/// `user.deactivate` with `erase` or a `room.purge` has taken it out of the projections, and read markers
+/// once there is a newer one.
+#[must_use]
+pub fn remains(kind: &str) -> Remains {
+    match kind {
+        "room.event" | "delayed.schedule" | "to_device.send" | "media.upload" | "device.login"
+        | "device.dehydrate" => Remains::Part,
+        "profile.set" | "account_data.set" | "filter.create" | "device.rename" | "sso.link"
+        | "user.password" | "key_backup.set" | "key_backup.delete" | "key_backup.put"
+        | "key_backup.remove" | "threepid.add" | "threepid.remove" | "threepid.bind"
+        | "threepid.unbind" | "pusher.set" | "pusher.remove" => Remains::Nothing,
+        kind if KINDS.iter().any(|of| of.name == kind && of.ephemeral) => Remains::Nothing,
+        _ => Remains::Everything,
+    }
+}
+
 /// The payload of a `room.event` with its PDU as the redaction algorithm of `room_version` leaves it, or
-/// of a `delayed.schedule` without its content (`log_format.md`, "Reduced payloads"). Reducing what is
-/// reduced changes nothing.
+/// that of another kind without what it holds of people's own words and keys (`log_format.md`, "Reduced
+/// payloads"). Reducing what is reduced changes nothing.
 ///
 /// # Errors
-/// When the room version is not known or `payload` is not one of this `kind`.
+/// When the room version of an event is not given or not known, or `payload` is not one of this `kind`.
 pub fn reduced(
     kind: &str,
     payload: &[u8],
-    room_version: &RoomVersionId,
+    room_version: Option<&RoomVersionId>,
 ) -> Result<Bytes, ReduceError> {
-    let bad = |error: &dyn std::fmt::Display| ReduceError::NotAnEvent(error.to_string());
-    if kind == DelayedSchedule::KIND.name {
-        let mut members: BTreeMap<String, Box<RawValue>> =
-            serde_json::from_slice(payload).map_err(|error| bad(&error))?;
-        let content = members.get_mut("content").ok_or_else(|| bad(&"it has no content"))?;
-        *content = RawValue::from_string("{}".to_owned()).map_err(|error| bad(&error))?;
-        return serde_json::to_vec(&members).map(Bytes::from).map_err(|error| bad(&error));
-    }
-    if kind != RoomEvent::KIND.name {
+    if remains(kind) != Remains::Part {
         return Err(ReduceError::Kind(kind.to_owned()));
     }
-    let rules =
-        room_version.rules().ok_or_else(|| ReduceError::RoomVersion(room_version.to_string()))?;
+    let bad = |error: &dyn std::fmt::Display| ReduceError::Payload(error.to_string());
     // Whatever else is in the payload stays as it stands, whichever version wrote it.
     let mut members: BTreeMap<String, Box<RawValue>> =
         serde_json::from_slice(payload).map_err(|error| bad(&error))?;
-    let pdu = members.get("pdu").ok_or_else(|| bad(&"it has no PDU"))?;
-    let pdu: CanonicalJsonObject = serde_json::from_str(pdu.get()).map_err(|error| bad(&error))?;
-    let pdu = redact(pdu, &rules.redaction, None).map_err(|error| bad(&error))?;
-    let pdu = serde_json::value::to_raw_value(&pdu).map_err(|error| bad(&error))?;
-    members.insert("pdu".to_owned(), pdu);
+    let empty = || RawValue::from_string("{}".to_owned()).map_err(|error| bad(&error));
+    match kind {
+        "delayed.schedule" => empty_member(&mut members, "content", empty()?)?,
+        "to_device.send" => empty_member(&mut members, "messages", empty()?)?,
+        "device.dehydrate" => {
+            empty_member(&mut members, "device_data", empty()?)?;
+            members.remove("display_name");
+        }
+        "device.login" => {
+            members.remove("display_name");
+        }
+        "media.upload" => {
+            members.remove("name");
+            members.remove("content_type");
+        }
+        _ => {
+            let version = room_version.ok_or_else(|| bad(&"its room's version is not given"))?;
+            let rules =
+                version.rules().ok_or_else(|| ReduceError::RoomVersion(version.to_string()))?;
+            let pdu = members.get("pdu").ok_or_else(|| bad(&"it has no PDU"))?;
+            let pdu: CanonicalJsonObject =
+                serde_json::from_str(pdu.get()).map_err(|error| bad(&error))?;
+            let pdu = redact(pdu, &rules.redaction, None).map_err(|error| bad(&error))?;
+            let pdu = serde_json::value::to_raw_value(&pdu).map_err(|error| bad(&error))?;
+            members.insert("pdu".to_owned(), pdu);
+        }
+    }
     serde_json::to_vec(&members).map(Bytes::from).map_err(|error| bad(&error))
+}
+
+fn empty_member(
+    members: &mut BTreeMap<String, Box<RawValue>>,
+    name: &str,
+    empty: Box<RawValue>,
+) -> Result<(), ReduceError> {
+    let Some(member) = members.get_mut(name) else {
+        return Err(ReduceError::Payload(format!("it has no `{name}`")));
+    };
+    *member = empty;
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::Command;
+    use crate::record::{Command, command::RoomEvent};
 
     fn event() -> RoomEvent {
         let pdu = r#"{"auth_events":[],"content":{"body":"a secret","msgtype":"m.text"},"depth":7,"hashes":{"sha256":"x"},"origin_server_ts":5,"prev_events":[],"room_id":"!r:example.org","sender":"@ann:example.org","signatures":{},"type":"m.room.message","unsigned":{"note":"a secret"}}"#;
@@ -78,12 +134,12 @@ mod tests {
     #[test]
     fn a_reduced_event_is_an_event_without_its_content() {
         let payload = Command::from(event()).encode();
-        let once = reduced("room.event", &payload, &RoomVersionId::V10).unwrap();
+        let once = reduced("room.event", &payload, Some(&RoomVersionId::V10)).unwrap();
         assert_eq!(
             once,
             r#"{"event_id":"$e","pdu":{"auth_events":[],"content":{},"depth":7,"hashes":{"sha256":"x"},"origin_server_ts":5,"prev_events":[],"room_id":"!r:example.org","sender":"@ann:example.org","signatures":{},"type":"m.room.message"},"room_id":"!r:example.org"}"#
         );
-        assert_eq!(reduced("room.event", &once, &RoomVersionId::V10).unwrap(), once);
+        assert_eq!(reduced("room.event", &once, Some(&RoomVersionId::V10)).unwrap(), once);
         assert!(matches!(Command::decode("room.event", 1, &once), Ok(Command::RoomEvent(_))));
     }
 
@@ -92,29 +148,76 @@ mod tests {
         let payload = Command::from(event()).encode();
         let unknown = RoomVersionId::try_from("org.example.v99").unwrap();
         assert!(matches!(
-            reduced("room.event", &payload, &unknown),
+            reduced("room.event", &payload, Some(&unknown)),
             Err(ReduceError::RoomVersion(_))
         ));
         for payload in ["", "{}", "[]", r#"{"pdu":1}"#, r#"{"pdu":{"type":5}}"#] {
-            let error = reduced("room.event", payload.as_bytes(), &RoomVersionId::V10).unwrap_err();
-            assert!(matches!(error, ReduceError::NotAnEvent(_)), "{payload}");
+            let error =
+                reduced("room.event", payload.as_bytes(), Some(&RoomVersionId::V10)).unwrap_err();
+            assert!(matches!(error, ReduceError::Payload(_)), "{payload}");
         }
     }
 
     #[test]
     fn a_reduced_schedule_is_one_without_its_content() {
         let payload = br#"{"content":{"body":"a secret"},"delay_id":"d","delay_ms":5,"room_id":"!r:example.org","since_ms":7,"type":"m.room.message","user_id":"@ann:example.org"}"#;
-        let once = reduced("delayed.schedule", payload, &RoomVersionId::V10).unwrap();
+        let once = reduced("delayed.schedule", payload, Some(&RoomVersionId::V10)).unwrap();
         assert_eq!(
             once,
             r#"{"content":{},"delay_id":"d","delay_ms":5,"room_id":"!r:example.org","since_ms":7,"type":"m.room.message","user_id":"@ann:example.org"}"#
         );
-        assert_eq!(reduced("delayed.schedule", &once, &RoomVersionId::V10).unwrap(), once);
+        assert_eq!(reduced("delayed.schedule", &once, Some(&RoomVersionId::V10)).unwrap(), once);
         let decoded = Command::decode("delayed.schedule", 1, &once);
         assert!(matches!(decoded, Ok(Command::DelayedSchedule(_))));
-        let other = reduced("delayed.finish", payload, &RoomVersionId::V10).unwrap_err();
+        let other = reduced("delayed.finish", payload, Some(&RoomVersionId::V10)).unwrap_err();
         assert!(matches!(other, ReduceError::Kind(_)));
-        let error = reduced("delayed.schedule", b"{}", &RoomVersionId::V10).unwrap_err();
-        assert!(matches!(error, ReduceError::NotAnEvent(_)));
+        let error = reduced("delayed.schedule", b"{}", Some(&RoomVersionId::V10)).unwrap_err();
+        assert!(matches!(error, ReduceError::Payload(_)));
+    }
+
+    #[test]
+    fn what_is_reduced_is_still_a_command_and_holds_no_words() {
+        for (kind, payload, left) in [
+            (
+                "to_device.send",
+                r#"{"messages":{"@a:b":{"X":{"body":"a secret"}}},"sender":"@b:b","type":"t"}"#,
+                r#"{"messages":{},"sender":"@b:b","type":"t"}"#,
+            ),
+            (
+                "media.upload",
+                r#"{"content_type":"text/secret","hash":"HASH","media_id":"m","name":"a secret","size":3,"user_id":"@a:b"}"#,
+                r#"{"hash":"HASH","media_id":"m","size":3,"user_id":"@a:b"}"#,
+            ),
+            (
+                "device.login",
+                r#"{"device_id":"X","display_name":"a secret","tokens":{"access":"HASH"},"user_id":"@a:b"}"#,
+                r#"{"device_id":"X","tokens":{"access":"HASH"},"user_id":"@a:b"}"#,
+            ),
+            (
+                "device.dehydrate",
+                r#"{"device_data":{"k":"a secret"},"device_id":"X","display_name":"a secret","user_id":"@a:b"}"#,
+                r#"{"device_data":{},"device_id":"X","user_id":"@a:b"}"#,
+            ),
+        ] {
+            let hash = "ab".repeat(32);
+            let (payload, left) = (payload.replace("HASH", &hash), left.replace("HASH", &hash));
+            let once = reduced(kind, payload.as_bytes(), None).unwrap();
+            assert_eq!(once, left, "{kind}");
+            assert_eq!(reduced(kind, &once, None).unwrap(), once);
+            Command::decode(kind, 1, &once).unwrap();
+        }
+    }
+
+    #[test]
+    fn what_is_said_to_remain_is_said_of_kinds_that_there_are() {
+        for kind in KINDS {
+            let is_part = reduced(kind.name, b"[]", None);
+            let refused = matches!(is_part, Err(ReduceError::Kind(_)));
+            assert_eq!(refused, remains(kind.name) != Remains::Part, "{}", kind.name);
+            assert!(!kind.ephemeral || remains(kind.name) == Remains::Nothing, "{}", kind.name);
+        }
+        assert_eq!(remains("server.identity"), Remains::Everything);
+        assert_eq!(remains("log.erase"), Remains::Everything);
+        assert_eq!(remains("never.there"), Remains::Everything);
     }
 }

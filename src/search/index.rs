@@ -255,6 +255,12 @@ impl Writer {
         self.dirty = true;
     }
 
+    /// Takes out what was said in the room that was made by the event at `created`.
+    pub(super) fn remove_room(&mut self, created: Offset) {
+        self.writer.delete_term(Term::from_field_u64(self.fields.room, created.get()));
+        self.dirty = true;
+    }
+
     /// Whether anything was added or taken out since the last commit.
     pub(super) const fn is_dirty(&self) -> bool {
         self.dirty

@@ -341,10 +341,23 @@ impl Worker {
 
 /// Takes what one record says into the index, and out of it what it takes away.
 fn take(writer: &mut Writer, engine: &Engine, record: &Record) -> Result<(), Failure> {
-    if &*record.header.kind != "room.event" {
+    if !matches!(&*record.header.kind, "room.event" | "room.erase" | "room.purge") {
         return Ok(());
     }
-    let Ok(Some(Command::RoomEvent(body))) = record.command() else { return Ok(()) };
+    let body = match record.command() {
+        Ok(Some(Command::RoomEvent(body))) => body,
+        Ok(Some(Command::RoomErase(body))) => {
+            body.events.into_iter().for_each(|event| writer.remove(event));
+            return Ok(());
+        }
+        Ok(Some(Command::RoomPurge(body))) => {
+            if let Some(purged) = engine.state().erasures.purged(&body.room_id) {
+                writer.remove_room(purged.created);
+            }
+            return Ok(());
+        }
+        _ => return Ok(()),
+    };
     if let Some(redacted) = body.redacts {
         writer.remove(redacted);
     }
@@ -360,8 +373,9 @@ fn take(writer: &mut Writer, engine: &Engine, record: &Record) -> Result<(), Fai
         },
         None => event.offset,
     };
-    // What is redacted by now, as far as the state goes, need not get in first.
-    if room.redaction_of(event.offset, Offset::MAX).is_some() {
+    // What is redacted or gone by now, as far as the state goes, need not get in first.
+    let is_gone = !room.has_event(event.offset) || !room.has_event(original);
+    if is_gone || room.redaction_of(event.offset, Offset::MAX).is_some() {
         return Ok(());
     }
     let entry = Entry {

@@ -20,6 +20,9 @@ use crate::record::{
     },
 };
 
+/// Types of account data that come and go as a user reads: only what they are now is kept.
+const PASSING: [&str; 3] = ["m.fully_read", "m.marked_unread", "com.famedly.marked_unread"];
+
 /// One user's account.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Account {
@@ -431,6 +434,10 @@ impl Accounts {
                 account.profile.clear();
                 account.account_data.clear();
                 account.filters.clear();
+                account.devices.clear();
+                account.used_login_tokens = UsedLoginTokens::default();
+                account.password = History::default();
+                account.password.push(offset, None);
             }
             std::mem::take(&mut account.links)
         });
@@ -539,11 +546,44 @@ impl Accounts {
         });
     }
 
-    pub(super) fn set_account_data(&self, offset: Offset, body: AccountDataSet) {
-        self.change(&body.user_id, offset, |account| {
+    /// Gives the record that says nothing any more, of what has no past.
+    pub(super) fn set_account_data(&self, offset: Offset, body: AccountDataSet) -> Option<Offset> {
+        let superseded = self.change(&body.user_id, offset, |account| {
+            let has_past = !PASSING.contains(&&*body.event_type);
             let key = (body.room_id, body.event_type);
-            account.account_data.entry(key).or_default().push(offset, ());
+            let history = account.account_data.entry(key).or_default();
+            if has_past {
+                history.push(offset, ());
+                return None;
+            }
+            history.replace(offset, ())
         });
+        superseded.flatten()
+    }
+
+    /// None of those who were in a room that is gone has account data of it. Gives the records that held
+    /// any.
+    pub(super) fn forget_room(
+        &self,
+        offset: Offset,
+        room_id: &RoomId,
+        members: &[OwnedUserId],
+    ) -> Vec<Offset> {
+        let mut records = Vec::new();
+        for account in members.iter().filter_map(|user_id| self.get(user_id)) {
+            let mut account = account.write();
+            // Whether they had any or not: that is not known any more once the records are erased.
+            account.changed = offset;
+            let first = (Some(room_id.to_owned()), String::new());
+            let of_room = account.account_data.range(first..);
+            let of_room = of_room.take_while(|((of, _), _)| of.as_deref() == Some(room_id));
+            let keys: Vec<_> = of_room.map(|(key, _)| key.clone()).collect();
+            for key in keys {
+                let history = account.account_data.remove(&key).unwrap_or_default();
+                records.extend(history.changes().map(|(offset, ())| offset));
+            }
+        }
+        records
     }
 
     pub(super) fn create_filter(&self, offset: Offset, body: FilterCreate) {

@@ -71,6 +71,18 @@ impl Aliases {
         self.0.write().aliases.entry(body.alias).or_default().push(offset, None);
     }
 
+    /// A room is gone: nothing points at it.
+    pub(super) fn end_room(&self, offset: Offset, room_id: &RoomId) {
+        let mut inner = self.0.write();
+        for alias in inner.of_room.remove(room_id).unwrap_or_default() {
+            if let Some(history) = inner.aliases.get_mut(&alias)
+                && history.latest().and_then(Option::as_ref).is_some_and(|t| t.room_id == *room_id)
+            {
+                history.push(offset, None);
+            }
+        }
+    }
+
     pub(super) fn digest(&self, digest: &mut super::digest::Digest) {
         digest.add(&self.0.read().aliases);
     }

@@ -120,6 +120,11 @@ impl Backups {
         self.users.get(user_id).map(|backups| Arc::clone(&backups))
     }
 
+    /// A user who was erased has none, and never had.
+    pub(super) fn forget(&self, user_id: &UserId) {
+        self.users.remove(user_id);
+    }
+
     pub(super) fn set(&self, offset: Offset, body: KeyBackupSet) {
         let backups = self.users.entry(body.user_id).or_default();
         let mut backups = backups.write();

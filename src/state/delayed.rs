@@ -158,6 +158,14 @@ impl Delayed {
         self.0.read().sent.get(&event).copied()
     }
 
+    /// The records that hold the content of what is, or was lately, scheduled for a room.
+    #[must_use]
+    pub fn of_room(&self, room_id: &RoomId) -> Vec<Offset> {
+        let inner = self.0.read();
+        let events = inner.events.values().filter(|event| event.room_id == *room_id);
+        events.map(|event| event.offset).collect()
+    }
+
     pub(super) fn schedule(&self, offset: Offset, body: DelayedSchedule) {
         let event = DelayedEvent {
             offset,

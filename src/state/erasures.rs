@@ -1,5 +1,5 @@
 //! What is to be erased from the log, and what was: redacted events that still have their content,
-//! and ephemeral records that later ones have superseded.
+//! records that are gone with a room, a user or their time, and those that later ones have superseded.
 //!
 //! From a `log.erase` record on, the projections are the same whether the payloads that it names are
 //! there or not. For this to hold, what `apply` takes from an event's content must either be left by
@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use parking_lot::RwLock;
+use ruma::{OwnedRoomId, OwnedUserId, RoomId, RoomVersionId};
 use serde::{Deserialize, Serialize};
 
 use super::kept;
@@ -21,7 +22,13 @@ pub struct Erasures(#[serde(with = "kept::locked")] RwLock<Inner>);
 struct Inner {
     /// By the offset of the redaction and their own, the records that still have the content it took.
     redacted: BTreeMap<(Offset, Offset), Redacted>,
-    /// The ephemeral records that say nothing any more.
+    /// The records that are to lose their content without grace, each with the record for which it does.
+    condemned: BTreeMap<Offset, Offset>,
+    /// The rooms that were purged.
+    purged: BTreeMap<OwnedRoomId, Purged>,
+    /// The users of whom what is kept is still to be found, and condemned.
+    owed: BTreeMap<OwnedUserId, Owed>,
+    /// The records that say nothing any more.
     superseded: BTreeSet<Offset>,
     /// The `log.erase` records.
     done: Vec<Offset>,
@@ -40,6 +47,28 @@ pub struct Redacted {
     pub time_ms: u64,
 }
 
+/// A room that was purged.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Purged {
+    /// The `room.purge`.
+    pub because: Offset,
+    /// The room's version.
+    pub version: RoomVersionId,
+    /// The offset of its `m.room.create` event.
+    pub created: Offset,
+}
+
+/// What is still to be done for a user who is to be erased.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Owed {
+    /// The `user.deactivate`.
+    pub because: Offset,
+    /// Whether what they sent is to go.
+    pub messages: bool,
+    /// Whether the files that they uploaded are to go.
+    pub media: bool,
+}
+
 impl Erasures {
     /// Up to `limit` records whose events were redacted at or before `until_ms` and that still have their
     /// content, in the order of their redactions.
@@ -49,6 +78,39 @@ impl Erasures {
         // Times do not decrease along the log.
         let due = inner.redacted.values().take_while(|redacted| redacted.time_ms <= until_ms);
         due.take(limit).copied().collect()
+    }
+
+    /// Up to `limit` records that are condemned and still have their content, in order, each with the record
+    /// for which it is.
+    #[must_use]
+    pub fn condemned(&self, limit: usize) -> Vec<(Offset, Offset)> {
+        let inner = self.0.read();
+        inner.condemned.iter().take(limit).map(|(record, because)| (*record, *because)).collect()
+    }
+
+    /// How many records are still to lose their content for the one at `because`.
+    #[must_use]
+    pub fn condemned_for(&self, because: Offset) -> u64 {
+        self.0.read().condemned.values().filter(|of| **of == because).count() as u64
+    }
+
+    /// What is known of a room that was purged.
+    #[must_use]
+    pub fn purged(&self, room_id: &RoomId) -> Option<Purged> {
+        self.0.read().purged.get(room_id).cloned()
+    }
+
+    /// The users for whom something is still to be done, in order.
+    #[must_use]
+    pub fn owed(&self) -> Vec<(OwnedUserId, Owed)> {
+        self.0.read().owed.iter().map(|(user_id, owed)| (user_id.clone(), *owed)).collect()
+    }
+
+    /// Whether anything is to be done without waiting for its time.
+    #[must_use]
+    pub fn is_urgent(&self) -> bool {
+        let inner = self.0.read();
+        !inner.condemned.is_empty() || !inner.owed.is_empty()
     }
 
     /// Up to `limit` records that are superseded and still have their payload, in order.
@@ -87,18 +149,45 @@ impl Erasures {
         self.0.write().superseded.extend(offsets);
     }
 
-    pub(super) fn erase(&self, offset: Offset, time_ms: u64, body: &LogErase) {
+    pub(super) fn condemn(&self, because: Offset, records: impl IntoIterator<Item = Offset>) {
         let mut inner = self.0.write();
+        for record in records {
+            inner.condemned.entry(record).or_insert(because);
+        }
+    }
+
+    pub(super) fn purge(&self, room_id: OwnedRoomId, purged: Purged) {
+        self.0.write().purged.insert(room_id, purged);
+    }
+
+    pub(super) fn owe(&self, user_id: OwnedUserId, owed: Owed) {
+        let mut inner = self.0.write();
+        let before = inner.owed.get(&user_id).copied();
+        let (messages, media) = before.map_or((false, false), |of| (of.messages, of.media));
+        let owed = Owed { messages: owed.messages || messages, media: owed.media || media, ..owed };
+        inner.owed.insert(user_id, owed);
+    }
+
+    pub(super) fn settle(&self, user_id: &OwnedUserId) {
+        self.0.write().owed.remove(user_id);
+    }
+
+    pub(super) fn erase(&self, offset: Offset, time_ms: u64, body: &LogErase) {
+        let inner = &mut *self.0.write();
         for reduced in &body.reduced {
             inner.redacted.remove(&(reduced.because, reduced.offset));
+            inner.condemned.remove(&reduced.offset);
+            inner.superseded.remove(&reduced.offset);
         }
-        for (first, last) in &body.superseded {
+        for (first, last) in body.runs() {
             // The record was written by whoever wrote the log: it need not make sense.
             if first > last {
                 continue;
             }
-            let mut from = inner.superseded.split_off(first);
+            let mut from = inner.superseded.split_off(&first);
             inner.superseded.append(&mut from.split_off(&last.next()));
+            let mut from = inner.condemned.split_off(&first);
+            inner.condemned.append(&mut from.split_off(&last.next()));
         }
         inner.done.push(offset);
         inner.done_ms = time_ms;
@@ -112,6 +201,7 @@ impl Erasures {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::record::command::Taken;
 
     #[test]
     fn what_was_erased_is_not_to_be_erased_any_more() {
@@ -124,6 +214,29 @@ mod tests {
         assert_eq!(erasures.last(), (offset(20), 77));
         assert_eq!(erasures.since(offset(19)), [offset(20)]);
         assert!(erasures.since(offset(20)).is_empty());
+    }
+
+    #[test]
+    fn what_was_condemned_is_until_it_is_erased_and_for_the_first_record_that_said_so() {
+        let offset = Offset::new;
+        let erasures = Erasures::default();
+        erasures.condemn(offset(10), [2, 3, 4].map(offset));
+        erasures.condemn(offset(11), [4, 5].map(offset));
+        let condemned = |limit| -> Vec<(u64, u64)> {
+            erasures.condemned(limit).iter().map(|(a, b)| (a.get(), b.get())).collect()
+        };
+        assert_eq!(condemned(9), [(2, 10), (3, 10), (4, 10), (5, 11)]);
+        assert_eq!((condemned(1), erasures.condemned_for(offset(10))), (vec![(2, 10)], 3));
+        let reduced = crate::record::command::Reduced {
+            offset: offset(2),
+            because: offset(10),
+            room_version: None,
+            hash: [0; 32],
+        };
+        let taken = Taken { first: offset(3), last: offset(4), because: offset(10) };
+        let body = LogErase { reduced: vec![reduced], taken: vec![taken], ..LogErase::default() };
+        erasures.erase(offset(20), 77, &body);
+        assert_eq!((condemned(9), erasures.is_urgent()), (vec![(5, 11)], true));
     }
 
     #[test]

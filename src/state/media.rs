@@ -2,7 +2,7 @@
 //!
 //! Names and types of files are read from the log, where `Stored::offset` says.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use parking_lot::RwLock;
 use ruma::{OwnedUserId, UserId};
@@ -29,7 +29,15 @@ struct Inner {
     quarantined: BTreeMap<FileHash, Offset>,
     /// The ids under which they can be downloaded all the same.
     protected: BTreeSet<Box<str>>,
+    /// The ids with a file, in the order in which it came.
+    uploads: BTreeMap<Offset, Box<str>>,
+    /// The files that lost their last id by each of the last records that removed any.
+    unnamed: VecDeque<Vec<FileHash>>,
 }
+
+/// Of how many records that removed files it is known which: a server that was killed may not have come to
+/// delete those of the last few.
+const REMOVALS_KNOWN: usize = 16;
 
 /// What is under a media id.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -139,6 +147,60 @@ impl Media {
         stored.collect()
     }
 
+    /// Up to `limit` ids whose file came at or before `until_ms` (milliseconds since the Unix epoch), the
+    /// oldest first, as far as `wanted` says so.
+    #[must_use]
+    pub fn until(
+        &self,
+        until_ms: u64,
+        limit: usize,
+        wanted: impl Fn(&str) -> bool,
+    ) -> Vec<Box<str>> {
+        let inner = self.0.read();
+        let old = |id: &&Box<str>| match inner.items.get(*id) {
+            Some(Item::Stored(stored)) => stored.time_ms <= until_ms,
+            _ => false,
+        };
+        let due = inner.uploads.values().take_while(old);
+        due.filter(|id| wanted(id)).take(limit).cloned().collect()
+    }
+
+    /// Takes ids away. Gives the records that gave them a file, and the files that no id names any more.
+    pub(super) fn remove(&self, media_ids: &[String]) -> (Vec<Offset>, Vec<FileHash>) {
+        let (mut records, mut unnamed) = (Vec::new(), Vec::new());
+        let inner = &mut *self.0.write();
+        for media_id in media_ids {
+            let Some(Item::Stored(stored)) = inner.items.get(media_id.as_str()).cloned() else {
+                continue;
+            };
+            inner.items.remove(media_id.as_str());
+            inner.uploads.remove(&stored.offset);
+            inner.protected.remove(media_id.as_str());
+            records.push(stored.offset);
+            if let Some(usage) = inner.users.get_mut(&stored.user_id) {
+                usage.bytes = usage.bytes.saturating_sub(stored.size);
+            }
+            if let Some(count) = inner.files.get_mut(&stored.hash) {
+                *count -= 1;
+                if *count == 0 {
+                    inner.files.remove(&stored.hash);
+                    unnamed.push(stored.hash);
+                }
+            }
+        }
+        inner.unnamed.push_back(unnamed.clone());
+        if inner.unnamed.len() > REMOVALS_KNOWN {
+            inner.unnamed.pop_front();
+        }
+        (records, unnamed)
+    }
+
+    /// The files that lost their last id lately. Some may have another one by now.
+    #[must_use]
+    pub fn lately_unnamed(&self) -> Vec<FileHash> {
+        self.0.read().unnamed.iter().flatten().copied().collect()
+    }
+
     pub(super) fn create(&self, time_ms: u64, body: MediaCreate) {
         let MediaCreate { media_id, user_id, expires_ms } = body;
         let media_id: Box<str> = media_id.into();
@@ -163,6 +225,7 @@ impl Media {
         *inner.files.entry(hash).or_default() += 1;
         let usage = inner.users.entry(user_id.clone()).or_default();
         usage.bytes = usage.bytes.saturating_add(size);
+        inner.uploads.insert(offset, media_id.clone());
         let stored = Stored { offset, time_ms, user_id, hash, size };
         if let Some(Item::Unused { user_id, expires_ms }) =
             inner.items.insert(media_id.clone(), Item::Stored(stored))
@@ -275,10 +338,15 @@ mod tests {
     }
 
     #[test]
-    fn equal_files_count_each() {
+    fn equal_files_count_each_and_stay_until_the_last_is_removed() {
         let media = Media::default();
         upload(&media, "one", 3);
         upload(&media, "two", 3);
         assert_eq!(media.bytes_of(Some(&ann())), 6);
+        let ids = |ids: &[&str]| ids.iter().map(|id| (*id).to_owned()).collect::<Vec<_>>();
+        assert_eq!(media.remove(&ids(&["one", "never there"])).1, []);
+        assert_eq!((media.bytes_of(Some(&ann())), media.get("one")), (3, None));
+        assert_eq!(media.remove(&ids(&["two", "two"])).1, [FileHash([7; 32])]);
+        assert!(!media.names(&FileHash([7; 32])));
     }
 }

@@ -158,6 +158,21 @@ impl Memberships {
         self.change(user_id, room_id, |part| part.forgotten.push(offset, true));
     }
 
+    /// A room is gone: whoever was in it has left and forgotten it.
+    pub(super) fn end_room(&self, offset: Offset, room_id: &RoomId, members: &[OwnedUserId]) {
+        for user_id in members {
+            self.change(user_id, room_id, |part| {
+                let is = part.membership.latest();
+                if !matches!(is, Some(Membership::Leave | Membership::Ban)) {
+                    part.membership.push(offset, Membership::Leave);
+                }
+                if part.forgotten.latest() != Some(&true) {
+                    part.forgotten.push(offset, true);
+                }
+            });
+        }
+    }
+
     pub(super) fn digest(&self, digest: &mut super::digest::Digest) {
         let mut users: Vec<_> =
             self.0.iter().map(|entry| (entry.key().clone(), Arc::clone(entry.value()))).collect();

@@ -26,7 +26,7 @@ use serde_json::value::RawValue;
 
 use crate::record::{
     Command, CommandError, Epoch, Offset, Record,
-    command::{Receipt, RoomEvent, ServerIdentity},
+    command::{FileHash, Receipt, RoomEvent, RoomPurge, ServerIdentity, UserDeactivate},
     threepid::Medium,
 };
 use reads::{Covers, Thread};
@@ -43,6 +43,7 @@ mod history;
 pub mod index;
 mod kept;
 pub mod keys;
+pub mod lifetimes;
 pub mod media;
 pub mod memberships;
 pub mod names;
@@ -127,6 +128,8 @@ pub enum Effect {
     Delayed,
     /// Whether guests may be in the room changed.
     GuestAccess(ruma::OwnedRoomId),
+    /// No media id names the file any more.
+    Unnamed(FileHash),
 }
 
 /// All projections.
@@ -353,7 +356,10 @@ impl State {
                 self.accounts.deactivate(offset, &body);
                 self.names.remove(&body.user_id);
                 self.threepids.drop_user(&body.user_id);
-                self.pushers.remove_user(&body.user_id);
+                self.erasures.supersede(self.pushers.remove_user(&body.user_id));
+                if body.erase {
+                    self.forget_user(offset, &body);
+                }
                 if self.keys.forget(offset, &body.user_id) {
                     self.device_list(&body.user_id)
                 } else {
@@ -366,7 +372,8 @@ impl State {
                 match self.accounts.login(offset, time_ms, body) {
                     Some(ended) => {
                         self.transactions.end(ended);
-                        self.pushers.remove_devices(&user_id, &[device_id]);
+                        let mails = self.pushers.remove_devices(&user_id, &[device_id]);
+                        self.erasures.supersede(mails);
                         // Waiting syncs of the session that ended are to end now.
                         effects
                     }
@@ -385,8 +392,10 @@ impl State {
                 for ended in self.accounts.remove_devices(offset, &body) {
                     self.transactions.end(ended);
                 }
-                self.to_device.remove_devices(&body.user_id, &body.devices);
-                self.pushers.remove_devices(&body.user_id, &body.devices);
+                let dropped = self.to_device.remove_devices(&body.user_id, &body.devices);
+                self.erasures.supersede(dropped);
+                let mails = self.pushers.remove_devices(&body.user_id, &body.devices);
+                self.erasures.supersede(mails);
                 let seen = self.seen.remove_devices(&body.user_id, &body.devices);
                 self.erasures.supersede(seen);
                 let had_keys = self.keys.remove_devices(offset, &body.user_id, &body.devices);
@@ -417,7 +426,7 @@ impl State {
             }
             Command::AccountDataSet(body) => {
                 let effects = user(&body.user_id);
-                self.accounts.set_account_data(offset, body);
+                self.erasures.supersede(self.accounts.set_account_data(offset, body));
                 effects
             }
             Command::FilterCreate(body) => {
@@ -466,17 +475,38 @@ impl State {
             }
             Command::ToDeviceSend(body) => {
                 self.transactions.note(offset, body.transaction.as_ref());
-                self.to_device.send(offset, &body, |user_id, device_id| {
+                let to_nobody = self.to_device.send(offset, &body, |user_id, device_id| {
                     let account = self.accounts.get(user_id);
                     account.is_some_and(|account| account.read().device(device_id).is_some())
                 });
+                self.erasures.supersede(to_nobody);
                 body.messages.into_keys().map(Effect::WakeUser).collect()
             }
             Command::ToDeviceAck(body) => {
-                self.to_device.acknowledge(&body);
+                self.erasures.supersede(self.to_device.acknowledge(&body));
                 Vec::new()
             }
             Command::RoomEvent(body) => self.apply_event(offset, time_ms, body)?,
+            Command::RoomErase(body) => {
+                let gone = self.rooms.erase(offset, &body.room_id, &body.events);
+                // What scheduled an event has the same content.
+                let scheduled: Vec<_> =
+                    gone.iter().filter_map(|event| self.delayed.sent_as(*event)).collect();
+                self.erasures.condemn(offset, gone.into_iter().chain(scheduled));
+                Vec::new()
+            }
+            Command::RoomPurge(body) => self.purge(offset, body),
+            Command::UserErase(body) => {
+                let runs = body.records.iter().filter(|(first, last)| first <= last);
+                let records = runs.flat_map(|(first, last)| first.get()..=last.get());
+                // What comes later is not for this record to name.
+                let records = records.map(Offset::new).take_while(|record| *record < offset);
+                self.erasures.condemn(offset, records);
+                if !body.more {
+                    self.erasures.settle(&body.user_id);
+                }
+                Vec::new()
+            }
             Command::RoomForget(body) => {
                 self.memberships.forget(offset, &body.user_id, &body.room_id);
                 Vec::new()
@@ -539,7 +569,7 @@ impl State {
             Command::AdminReason(_) => Vec::new(),
             Command::PresenceSet(body) => {
                 let effects = vec![Effect::WakePresence(body.user_id.clone())];
-                self.presence.set(offset, body);
+                self.erasures.supersede(self.presence.set(offset, body));
                 effects
             }
             Command::DelayedSchedule(body) => {
@@ -570,6 +600,11 @@ impl State {
             Command::MediaProtect(body) => {
                 self.media.protect(body);
                 Vec::new()
+            }
+            Command::MediaRemove(body) => {
+                let (records, unnamed) = self.media.remove(&body.media_ids);
+                self.erasures.condemn(offset, records);
+                unnamed.into_iter().map(Effect::Unnamed).collect()
             }
             Command::AliasSet(body) => {
                 self.aliases.set(offset, body);
@@ -606,7 +641,8 @@ impl State {
             Command::ThreepidRemove(body) => {
                 self.threepids.remove(&body);
                 if body.threepid.medium == Medium::Email {
-                    self.pushers.remove_address(&body.user_id, &body.threepid.address);
+                    let mails = self.pushers.remove_address(&body.user_id, &body.threepid.address);
+                    self.erasures.supersede(mails);
                 }
                 Vec::new()
             }
@@ -627,7 +663,7 @@ impl State {
                 Vec::new()
             }
             Command::PusherRemove(body) => {
-                self.pushers.remove(&body);
+                self.erasures.supersede(self.pushers.remove(&body));
                 Vec::new()
             }
             Command::PusherAdvance(body) => {
@@ -639,6 +675,33 @@ impl State {
                 Vec::new()
             }
         })
+    }
+
+    /// What is kept of a user is gone, as if it had never been; the records that held it are found later.
+    fn forget_user(&self, offset: Offset, body: &UserDeactivate) {
+        self.threepids.forget(&body.user_id);
+        self.backups.forget(&body.user_id);
+        self.erasures.supersede(self.presence.forget(&body.user_id));
+        let owed = erasures::Owed { because: offset, messages: body.messages, media: body.media };
+        self.erasures.owe(body.user_id.clone(), owed);
+    }
+
+    fn purge(&self, offset: Offset, body: RoomPurge) -> Vec<Effect> {
+        let room_id = body.room_id;
+        let Some(room) = self.rooms.purge(&room_id) else { return Vec::new() };
+        self.memberships.end_room(offset, &room_id, &room.members);
+        self.aliases.end_room(offset, &room_id);
+        self.reads.forget_room(&room_id);
+        self.erasures.supersede(room.ephemeral);
+        let mut records = self.accounts.forget_room(offset, &room_id, &room.members);
+        records.extend(self.delayed.of_room(&room_id));
+        records.extend(room.events.iter().filter_map(|event| self.delayed.sent_as(*event)));
+        records.extend(room.events);
+        self.erasures.condemn(offset, records);
+        let purged =
+            erasures::Purged { because: offset, version: room.version, created: room.created };
+        self.erasures.purge(room_id, purged);
+        room.members.into_iter().map(Effect::WakeUser).collect()
     }
 
     /// Whom a change of the user's devices concerns: those who share a room with them, and themselves.
@@ -732,9 +795,19 @@ impl State {
             self.delayed.send(offset, delay_id);
         }
         self.events.insert(offset, &body.event_id);
+        let lifetime = match &state_key {
+            Some((kind, key)) if key.is_empty() => {
+                let kind = kind.to_string();
+                let name = RETENTION.iter().position(|name| *name == kind);
+                name.map(|name| (name, max_lifetime(pdu.content)))
+            }
+            _ => None,
+        };
         let relation = self.relation(&pdu.event_type, pdu.content, &body.pdu);
         let facts = rooms::EventFacts {
             event_id: body.event_id,
+            event_type: (*pdu.event_type).into(),
+            lifetime,
             depth: pdu.depth,
             ts: pdu.origin_server_ts,
             state_key,
@@ -770,6 +843,21 @@ impl State {
             ts: facts.origin_server_ts,
         })
     }
+}
+
+/// The state events that say how long events live in a room (MSC1763): the first wins.
+pub const RETENTION: [&str; 2] = ["m.room.retention", "org.matrix.msc1763.retention"];
+
+/// How long events live as the content of such a state event says, in milliseconds; `None` if it does not,
+/// or says what is no time.
+fn max_lifetime(content: &RawValue) -> Option<u64> {
+    #[derive(Deserialize)]
+    struct Retention {
+        #[serde(default)]
+        max_lifetime: Option<u64>,
+    }
+    let retention: Retention = serde_json::from_str(content.get()).ok()?;
+    retention.max_lifetime.filter(|lifetime| *lifetime > 0)
 }
 
 /// What is kept of an event that relates to another.

@@ -67,7 +67,17 @@ impl Presence {
         self.0.read().around.iter().cloned().collect()
     }
 
-    pub(super) fn set(&self, offset: Offset, body: PresenceSet) {
+    /// What was said of a user who was erased is gone. Gives the record that said it.
+    pub(super) fn forget(&self, user_id: &UserId) -> Option<Offset> {
+        let mut inner = self.0.write();
+        let shown = inner.users.remove(user_id)?;
+        inner.changes.remove(&shown.offset);
+        inner.around.remove(user_id);
+        Some(shown.offset)
+    }
+
+    /// Gives the record that said so before.
+    pub(super) fn set(&self, offset: Offset, body: PresenceSet) -> Option<Offset> {
         let PresenceSet { user_id, presence, status_msg, currently_active, last_active_ms } = body;
         let mut inner = self.0.write();
         if presence == PresenceState::Offline {
@@ -76,10 +86,12 @@ impl Presence {
             inner.around.insert(user_id.clone());
         }
         let shown = Shown { offset, presence, status_msg, currently_active, last_active_ms };
-        if let Some(before) = inner.users.insert(user_id.clone(), shown) {
-            inner.changes.remove(&before.offset);
+        let before = inner.users.insert(user_id.clone(), shown).map(|before| before.offset);
+        if let Some(before) = before {
+            inner.changes.remove(&before);
         }
         inner.changes.insert(offset, user_id);
+        before
     }
 
     pub(super) fn digest(&self, digest: &mut super::digest::Digest) {

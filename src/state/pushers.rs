@@ -177,29 +177,35 @@ impl Pushers {
     }
 
     /// Those that tell by mail to this address go with it.
-    pub(super) fn remove_address(&self, user_id: &UserId, address: &str) {
-        self.remove_of(user_id, |pusher| pusher.is_mail() && pusher.body.ids.pushkey == address);
+    pub(super) fn remove_address(&self, user_id: &UserId, address: &str) -> Vec<Offset> {
+        self.remove_of(user_id, |pusher| pusher.is_mail() && pusher.body.ids.pushkey == address)
     }
 
-    pub(super) fn remove(&self, body: &PusherRemove) {
+    pub(super) fn remove(&self, body: &PusherRemove) -> Vec<Offset> {
         let ids = &body.ids;
-        self.remove_of(&body.user_id, |pusher| pusher.body.ids == *ids);
+        self.remove_of(&body.user_id, |pusher| pusher.body.ids == *ids)
     }
 
     /// Those that these devices set go with them.
-    pub(super) fn remove_devices(&self, user_id: &UserId, devices: &[OwnedDeviceId]) {
+    pub(super) fn remove_devices(
+        &self,
+        user_id: &UserId,
+        devices: &[OwnedDeviceId],
+    ) -> Vec<Offset> {
         let gone = |device_id: &DeviceId| devices.iter().any(|device| device == device_id);
-        self.remove_of(user_id, |pusher| pusher.body.device_id.as_deref().is_some_and(gone));
+        self.remove_of(user_id, |pusher| pusher.body.device_id.as_deref().is_some_and(gone))
     }
 
-    pub(super) fn remove_user(&self, user_id: &UserId) {
-        self.remove_of(user_id, |_| true);
+    pub(super) fn remove_user(&self, user_id: &UserId) -> Vec<Offset> {
+        self.remove_of(user_id, |_| true)
     }
 
-    fn remove_of(&self, user_id: &UserId, is_gone: impl Fn(&Pusher) -> bool) {
+    /// Gives the records of mails that say nothing any more.
+    fn remove_of(&self, user_id: &UserId, is_gone: impl Fn(&Pusher) -> bool) -> Vec<Offset> {
+        let mut mails = Vec::new();
         let mut inner = self.0.write();
         let inner = &mut *inner;
-        let Some(own) = inner.users.get_mut(user_id) else { return };
+        let Some(own) = inner.users.get_mut(user_id) else { return mails };
         own.retain(|since| {
             let Some(pusher) = inner.all.get(since) else { return false };
             if !is_gone(pusher) {
@@ -211,6 +217,7 @@ impl Pushers {
                     inner.holders.remove(&pusher.body.ids);
                 }
             }
+            mails.extend(pusher.mailed.map(|mailed| mailed.record));
             inner.all.remove(since);
             if let Some(unread) = inner.unread.get_mut(user_id) {
                 unread.remove(since);
@@ -223,6 +230,7 @@ impl Pushers {
         if own.is_empty() {
             inner.users.remove(user_id);
         }
+        mails
     }
 
     /// Gives the record that said so before.

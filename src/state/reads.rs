@@ -106,6 +106,14 @@ impl Reads {
         }
     }
 
+    /// Nobody has read a room that is gone.
+    pub(super) fn forget_room(&self, room_id: &RoomId) {
+        for user in &self.0 {
+            user.value().write().remove(room_id);
+        }
+        self.0.retain(|_, rooms| !rooms.read().is_empty());
+    }
+
     pub(super) fn advance(
         &self,
         offset: Offset,

@@ -6,7 +6,7 @@
 
 use std::{
     borrow::Cow,
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
 };
 
@@ -164,6 +164,24 @@ impl Relations {
         children.push(entry);
     }
 
+    /// Forgets these events, as parents and as children.
+    pub(super) fn forget(&mut self, gone: &BTreeSet<Offset>) {
+        if self.children.is_empty() {
+            return;
+        }
+        self.children.retain(|parent, children| {
+            children.retain(|child| !gone.contains(&child.offset));
+            !gone.contains(parent) && !children.is_empty()
+        });
+        let thread = self.words.numbers.get(THREAD).copied();
+        let newest = |children: &Vec<Entry>| {
+            let reply = children.iter().rfind(|child| Some(child.rel_type) == thread);
+            reply.map(|reply| reply.offset)
+        };
+        let threads = self.children.iter().filter_map(|(root, of)| Some((newest(of)?, *root)));
+        self.threads = threads.collect();
+    }
+
     pub(super) fn has_children(&self, parent: Offset) -> bool {
         self.children.contains_key(&parent)
     }
@@ -283,5 +301,14 @@ mod tests {
         assert_eq!(children(None, 12), [10, 12]);
         assert_eq!(children(Some(THREAD), 99), [10, 13]);
         assert_eq!(children(Some("never seen"), 99), [0; 0]);
+
+        relations.forget(&[2, 13].map(Offset::new).into());
+        let found = relations.threads(Offset::new(99), 9).into_iter();
+        let threads: Vec<_> = found.map(|(reply, root)| (reply.get(), root.get())).collect();
+        assert_eq!(threads, [(10, 1)]);
+        assert!(!relations.has_children(Offset::new(2)));
+        let found = relations.children(Offset::new(1), None, Offset::new(99));
+        let left: Vec<_> = found.map(|child| child.offset.get()).collect();
+        assert_eq!(left, [10, 12]);
     }
 }

@@ -3,7 +3,7 @@
 //! A room holds offsets and small facts. The events themselves are read from the log.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, btree_map::Entry},
+    collections::{BTreeMap, BTreeSet},
     sync::Arc,
 };
 
@@ -19,6 +19,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use super::{
     history::History,
     kept,
+    lifetimes::{Class, Lifetimes},
     relations::{Child, NewRelation, Relations},
 };
 use crate::record::{
@@ -92,6 +93,14 @@ struct Inner {
     /// The events that say an earlier time than one before them, with that time. The times of the others
     /// never decrease along the timeline.
     late: BTreeMap<Offset, u64>,
+    /// The events that go once they have lived long enough, by type, oldest first: all but state, and
+    /// redactions, which go with what they redacted.
+    messages: BTreeMap<Box<str>, Vec<Offset>>,
+    /// How long they live, in milliseconds, as the state says: the state event with what it says, under
+    /// the name of the specification proposal when it is stable and under the one until then.
+    lifetimes: [Option<(Offset, u64)>; 2],
+    /// The last record that took events away.
+    erased: Offset,
     /// Every change of state, as (offset, index into `keys`).
     state_log: Vec<(Offset, u32)>,
     keys: Vec<(StateEventType, Box<str>)>,
@@ -222,6 +231,9 @@ pub struct Typist {
 #[derive(Clone, Debug)]
 pub(super) struct EventFacts {
     pub(super) event_id: OwnedEventId,
+    pub(super) event_type: Box<str>,
+    /// For a state event that says how long events live, in milliseconds: under which name, and what.
+    pub(super) lifetime: Option<(usize, Option<u64>)>,
     pub(super) depth: u64,
     pub(super) ts: u64,
     pub(super) state_key: Option<(StateEventType, Box<str>)>,
@@ -656,10 +668,86 @@ impl Room {
         self.inner.read().typing.get(user_id).copied()
     }
 
+    /// How long events live in the room as its state says, in milliseconds, if it does.
+    #[must_use]
+    pub fn lifetime_ms(&self) -> Option<u64> {
+        self.inner.read().lifetime_ms()
+    }
+
+    /// Up to `limit` events of this type up to and with `until`, oldest first, that may go once they have
+    /// lived long enough.
+    #[must_use]
+    pub fn messages(&self, event_type: &str, until: Offset, limit: usize) -> Vec<Offset> {
+        let inner = self.inner.read();
+        let all = inner.messages.get(event_type).into_iter().flatten().copied();
+        all.take_while(|offset| *offset <= until).take(limit).collect()
+    }
+
+    /// The types of the events that may go once they have lived long enough.
+    #[must_use]
+    pub fn message_types(&self) -> Vec<Box<str>> {
+        self.inner.read().messages.keys().cloned().collect()
+    }
+
+    /// The last record that took events out of the room.
+    #[must_use]
+    pub fn erased(&self) -> Offset {
+        self.inner.read().erased
+    }
+
+    /// The oldest event of each type.
+    fn oldest(&self) -> Vec<(Class, Offset)> {
+        let inner = self.inner.read();
+        let own_ms = inner.lifetime_ms();
+        let oldest = inner.messages.iter().filter_map(|(event_type, offsets)| {
+            Some((Class { own_ms, event_type: event_type.clone() }, *offsets.first()?))
+        });
+        oldest.collect()
+    }
+
+    /// Takes events away, and the redactions of them. Gives all that are gone.
+    fn erase(&self, offset: Offset, events: &[Offset]) -> BTreeSet<Offset> {
+        let mut inner = self.inner.write();
+        let inner = &mut *inner;
+        let wanted: BTreeSet<Offset> = events.iter().copied().collect();
+        let mut gone = BTreeSet::new();
+        inner.messages.retain(|_, offsets| {
+            gone.extend(take_out(offsets, &wanted));
+            !offsets.is_empty()
+        });
+        // A redaction may have been redacted itself.
+        let mut targets: Vec<_> = gone.iter().copied().collect();
+        while let Some(target) = targets.pop() {
+            if let Some(redaction) = inner.redactions.remove(&target) {
+                if let Ok(at) = inner.redaction_log.binary_search(&(redaction, target)) {
+                    inner.redaction_log.remove(at);
+                }
+                gone.insert(redaction);
+                targets.push(redaction);
+            }
+        }
+        take_out(&mut inner.timeline, &gone);
+        for event in &gone {
+            inner.late.remove(event);
+        }
+        inner.relations.forget(&gone);
+        inner.erased = offset;
+        gone
+    }
+
     /// Adds an event; gives the one that it is the first to redact.
     fn add_event(&self, offset: Offset, facts: EventFacts) -> Option<Offset> {
         let mut inner = self.inner.write();
         inner.timeline.push(offset);
+        let redacts = facts.redacts.filter(|target| !inner.redactions.contains_key(target));
+        if facts.state_key.is_none() && redacts.is_none() {
+            inner.messages.entry(facts.event_type).or_default().push(offset);
+        }
+        if let Some((name, lifetime)) = facts.lifetime
+            && let Some(of) = inner.lifetimes.get_mut(name)
+        {
+            *of = lifetime.map(|lifetime| (offset, lifetime));
+        }
         if facts.ts < inner.latest_ts {
             inner.late.insert(offset, facts.ts);
         }
@@ -684,15 +772,34 @@ impl Room {
         {
             inner.relations.add(offset, *parent, &relation);
         }
-        let target = facts.redacts?;
-        let Entry::Vacant(entry) = inner.redactions.entry(target) else { return None };
-        entry.insert(offset);
+        let target = redacts?;
+        inner.redactions.insert(target, offset);
         inner.redaction_log.push((offset, target));
+        for of in &mut inner.lifetimes {
+            if of.is_some_and(|(event, _)| event == target) {
+                *of = None;
+            }
+        }
         Some(target)
     }
 }
 
+/// Takes `wanted` out of offsets that ascend; gives those that were there.
+fn take_out(offsets: &mut Vec<Offset>, wanted: &BTreeSet<Offset>) -> Vec<Offset> {
+    let (Some(first), Some(last)) = (wanted.first(), wanted.last()) else { return Vec::new() };
+    let from = offsets.partition_point(|offset| offset < first);
+    let to = offsets.partition_point(|offset| offset <= last).max(from);
+    let (out, stay): (Vec<_>, Vec<_>) =
+        offsets[from..to].iter().copied().partition(|offset| wanted.contains(offset));
+    offsets.splice(from..to, stay);
+    out
+}
+
 impl Inner {
+    fn lifetime_ms(&self) -> Option<u64> {
+        self.lifetimes.iter().flatten().next().map(|(_, lifetime_ms)| *lifetime_ms)
+    }
+
     fn members_changed(&self, since: Offset, to: Offset) -> BTreeSet<&UserId> {
         let from = self.state_log.partition_point(|(offset, _)| *offset <= since);
         let changed = self.state_log[from..].iter().take_while(|(offset, _)| *offset <= to);
@@ -785,6 +892,21 @@ pub struct Rooms {
     /// By application service and network: those that it lists with others of the network.
     #[serde(with = "kept::locked")]
     networks: RwLock<BTreeMap<(String, String), BTreeSet<OwnedRoomId>>>,
+    /// How old the oldest events are.
+    pub lifetimes: Lifetimes,
+}
+
+/// What a room leaves behind that was purged.
+#[derive(Debug)]
+pub(super) struct Remains {
+    pub(super) version: RoomVersionId,
+    pub(super) created: Offset,
+    /// Its events.
+    pub(super) events: Vec<Offset>,
+    /// Where its receipts and typing stand.
+    pub(super) ephemeral: Vec<Offset>,
+    /// Whoever had a membership in it.
+    pub(super) members: Vec<OwnedUserId>,
 }
 
 /// Rooms by their ids, which they hold.
@@ -886,7 +1008,46 @@ impl Rooms {
         room_id: &RoomId,
         facts: EventFacts,
     ) -> Option<Offset> {
-        self.get(room_id)?.add_event(offset, facts)
+        let room = self.get(room_id)?;
+        if facts.lifetime.is_none() && facts.redacts.is_none() {
+            let event_type = facts.state_key.is_none().then(|| facts.event_type.clone());
+            let target = room.add_event(offset, facts);
+            if let Some(event_type) = event_type
+                && room.messages(&event_type, offset, 1) == [offset]
+            {
+                let own_ms = room.lifetime_ms();
+                self.lifetimes.add(Class { own_ms, event_type }, offset, room_id);
+            }
+            return target;
+        }
+        self.lifetimes.change(room_id, || room.oldest(), || room.add_event(offset, facts))
+    }
+
+    /// Takes events out of a room, with the redactions of them. Gives all that are gone.
+    pub(super) fn erase(&self, offset: Offset, room_id: &RoomId, events: &[Offset]) -> Vec<Offset> {
+        let Some(room) = self.get(room_id) else { return Vec::new() };
+        let erase = || room.erase(offset, events);
+        self.lifetimes.change(room_id, || room.oldest(), erase).into_iter().collect()
+    }
+
+    /// Removes a room.
+    pub(super) fn purge(&self, room_id: &RoomId) -> Option<Remains> {
+        let (_, room) = self.rooms.remove(room_id)?;
+        self.lifetimes.remove(room_id, room.oldest());
+        self.public.write().remove(room_id);
+        self.networks.write().retain(|_, rooms| {
+            rooms.remove(room_id);
+            !rooms.is_empty()
+        });
+        let inner = room.inner.read();
+        let ephemeral = inner.moved.keys().chain(inner.typing_records.values()).copied();
+        Some(Remains {
+            version: room.version.clone(),
+            created: room.created,
+            events: inner.timeline.clone(),
+            ephemeral: ephemeral.collect(),
+            members: inner.members.keys().cloned().collect(),
+        })
     }
 
     pub(super) fn set_visibility(&self, offset: Offset, body: &RoomVisibility) {

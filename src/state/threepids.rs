@@ -107,6 +107,12 @@ impl Threepids {
         inner.tidy(user_id);
     }
 
+    /// A user who was erased has none, and where they were bound is not known any more, either.
+    pub(super) fn forget(&self, user_id: &UserId) {
+        self.drop_user(user_id);
+        self.0.write().users.remove(user_id);
+    }
+
     pub(super) fn digest(&self, digest: &mut super::digest::Digest) {
         digest.add(&*self.0.read());
     }

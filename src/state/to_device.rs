@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use dashmap::DashMap;
+use parking_lot::RwLock;
 use ruma::{DeviceId, OwnedDeviceId, OwnedUserId, UserId};
 use serde::{Deserialize, Serialize};
 
@@ -15,9 +16,14 @@ use crate::record::{
 
 /// What each device has not acknowledged.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub struct ToDevice(
-    #[serde(with = "kept::shared")] DashMap<OwnedUserId, BTreeMap<OwnedDeviceId, Inbox>>,
-);
+pub struct ToDevice {
+    /// Those of devices that something waits for.
+    #[serde(with = "kept::shared")]
+    inboxes: DashMap<OwnedUserId, BTreeMap<OwnedDeviceId, Inbox>>,
+    /// By record, in how many of them it is.
+    #[serde(with = "kept::locked")]
+    open: RwLock<BTreeMap<Offset, u32>>,
+}
 
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Inbox {
@@ -57,47 +63,86 @@ impl ToDevice {
         device_id: &DeviceId,
         look: impl FnOnce(&Inbox) -> T,
     ) -> Option<T> {
-        self.0.get(user_id)?.get(device_id).map(look)
+        self.inboxes.get(user_id)?.get(device_id).map(look)
     }
 
     /// A device that is not `there` gets nothing: it may have been removed while the message was decided on,
-    /// and its inbox would wait for one that is given the same id later.
+    /// and its inbox would wait for one that is given the same id later. Gives the record if nobody gets it.
     pub(super) fn send(
         &self,
         offset: Offset,
         body: &ToDeviceSend,
         there: impl Fn(&UserId, &DeviceId) -> bool,
-    ) {
+    ) -> Option<Offset> {
+        let mut count = 0;
         for (user_id, devices) in &body.messages {
-            let mut inboxes = self.0.entry(user_id.clone()).or_default();
             for device_id in devices.keys().filter(|device_id| there(user_id, device_id)) {
+                let mut inboxes = self.inboxes.entry(user_id.clone()).or_default();
                 inboxes.entry(device_id.clone()).or_default().waiting.push_back(offset);
+                count += 1;
             }
         }
-    }
-
-    pub(super) fn acknowledge(&self, body: &ToDeviceAck) {
-        if let Some(mut inboxes) = self.0.get_mut(&body.user_id)
-            && let Some(inbox) = inboxes.get_mut(&body.device_id)
-        {
-            let acknowledged = inbox.waiting.partition_point(|offset| *offset <= body.up_to);
-            inbox.waiting.drain(..acknowledged);
+        if count == 0 {
+            return Some(offset);
         }
+        self.open.write().insert(offset, count);
+        None
     }
 
-    pub(super) fn remove_devices(&self, user_id: &UserId, devices: &[OwnedDeviceId]) {
-        if let Some(mut inboxes) = self.0.get_mut(user_id) {
-            for device_id in devices {
-                inboxes.remove(device_id);
+    /// Gives the records that every device has now for which they were.
+    pub(super) fn acknowledge(&self, body: &ToDeviceAck) -> Vec<Offset> {
+        let Some(mut inboxes) = self.inboxes.get_mut(&body.user_id) else { return Vec::new() };
+        let Some(inbox) = inboxes.get_mut(&body.device_id) else { return Vec::new() };
+        let acknowledged = inbox.waiting.partition_point(|offset| *offset <= body.up_to);
+        let delivered: Vec<_> = inbox.waiting.drain(..acknowledged).collect();
+        // No inbox is left of one that was emptied, as there is none of one that never held anything.
+        if inbox.waiting.is_empty() {
+            inboxes.remove(&body.device_id);
+        }
+        drop(inboxes);
+        self.tidy(&body.user_id);
+        self.close(delivered)
+    }
+
+    /// Gives the records that are for no device any more.
+    pub(super) fn remove_devices(
+        &self,
+        user_id: &UserId,
+        devices: &[OwnedDeviceId],
+    ) -> Vec<Offset> {
+        let Some(mut inboxes) = self.inboxes.get_mut(user_id) else { return Vec::new() };
+        let removed = devices.iter().filter_map(|device_id| inboxes.remove(device_id));
+        let dropped: Vec<_> = removed.flat_map(|inbox| inbox.waiting).collect();
+        drop(inboxes);
+        self.tidy(user_id);
+        self.close(dropped)
+    }
+
+    fn tidy(&self, user_id: &UserId) {
+        self.inboxes.remove_if(user_id, |_, inboxes| inboxes.is_empty());
+    }
+
+    /// Takes these records out of one inbox each. Gives those that are in none any more.
+    fn close(&self, records: Vec<Offset>) -> Vec<Offset> {
+        let mut open = self.open.write();
+        let mut closed = records;
+        closed.retain(|record| {
+            let Some(count) = open.get_mut(record) else { return false };
+            *count -= 1;
+            if *count == 0 {
+                open.remove(record);
+                return true;
             }
-        }
+            false
+        });
+        closed
     }
 
     pub(super) fn digest(&self, digest: &mut super::digest::Digest) {
-        let mut users: Vec<_> = self.0.iter().map(|entry| entry.key().clone()).collect();
+        let mut users: Vec<_> = self.inboxes.iter().map(|entry| entry.key().clone()).collect();
         users.sort_unstable();
         for user_id in users {
-            if let Some(inboxes) = self.0.get(&user_id) {
+            if let Some(inboxes) = self.inboxes.get(&user_id) {
                 digest.add(&(&user_id, &*inboxes));
             }
         }
@@ -126,5 +171,35 @@ mod tests {
         to_device.send(Offset::new(5), &body, |_, device_id| device_id == here);
         let count = |device_id| to_device.unacknowledged(ann, device_id, Offset::MAX);
         assert_eq!((count(here), count(gone)), (1, 0));
+    }
+
+    #[test]
+    fn a_record_is_done_with_once_every_device_has_it_or_is_gone() {
+        let to_device = ToDevice::default();
+        let (ann, one, two) = (user_id!("@ann:test"), device_id!("ONE"), device_id!("TWO"));
+        let send = |offset: u64, devices: &[&DeviceId]| {
+            let none = || RawValue::from_string("{}".to_owned()).expect("JSON");
+            let devices = devices.iter().map(|device_id| ((*device_id).to_owned(), none()));
+            let body = ToDeviceSend {
+                sender: user_id!("@bob:test").to_owned(),
+                event_type: "m.test".to_owned(),
+                messages: BTreeMap::from([(ann.to_owned(), devices.collect())]),
+                transaction: None,
+            };
+            to_device.send(Offset::new(offset), &body, |_, _| true)
+        };
+        let ack = |device_id: &DeviceId, up_to| {
+            let (user_id, device_id) = (ann.to_owned(), device_id.to_owned());
+            to_device.acknowledge(&ToDeviceAck { user_id, device_id, up_to: Offset::new(up_to) })
+        };
+        assert_eq!((send(1, &[one, two]), send(2, &[one]), send(3, &[two])), (None, None, None));
+        assert_eq!(send(4, &[]), Some(Offset::new(4)));
+        assert_eq!(ack(one, 9), [Offset::new(2)]);
+        assert_eq!(ack(one, 9), []);
+        assert_eq!(ack(two, 1), [Offset::new(1)]);
+        let dropped = to_device.remove_devices(ann, &[two.to_owned()]);
+        assert_eq!(dropped, [Offset::new(3)]);
+        // As if nothing had ever been sent.
+        assert!(to_device.inboxes.is_empty() && to_device.open.read().is_empty());
     }
 }

@@ -43,7 +43,9 @@ fn changed_rooms(
     let mut parts = memberships.of(view.user_id(), view.at());
     parts.retain(|part| {
         let room = view.state.rooms.get(&part.room_id);
-        room.is_some_and(|room| room.changed() > since) || also.contains(&part.room_id)
+        // One that was purged changed when that made its members leave.
+        let changed = room.map_or(part.offset, |room| room.changed());
+        changed > since || also.contains(&part.room_id)
     });
     parts
 }

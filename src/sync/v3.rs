@@ -202,7 +202,14 @@ pub fn respond(
         if !filter.room.selection.includes(&part.room_id) {
             continue;
         }
-        let Some(room) = view.state.rooms.get(&part.room_id) else { continue };
+        let Some(room) = view.state.rooms.get(&part.room_id) else {
+            // It was purged: those who follow are told that they are not in it any more.
+            if part.offset > since && !initial {
+                let left = LeftRoom::of_purged(request.epoch, part.offset);
+                response.rooms.leave.insert(part.room_id, left);
+            }
+            continue;
+        };
         let sync = RoomSync {
             view: *view,
             room: &room,

@@ -7,9 +7,11 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use crate::administration::done;
 use crate::crash::assert_verifies;
 use crate::harness::{
-    Random, TestServer, User, encode, number_from_env, restore, run_logcabin, until, until_ok,
+    Direction, Random, TestServer, User, encode, number_from_env, restore, run_logcabin,
+    run_logcabin_with, until, until_ok,
 };
 
 /// Everything that is due is erased at once.
@@ -223,6 +225,431 @@ async fn a_server_that_is_killed_while_it_erases_loses_nothing_and_erases_all() 
     for event_id in &redacted {
         assert_eq!(event(&ann, &room_id, event_id).await["content"], json!({}));
     }
+    server.stop();
+    assert_verifies(server.data_dir());
+}
+
+/// Sweeps are a second apart, and rooms are heard however short a life they ask for.
+const SHORT_LIVES: [(&str, &str); 4] = [
+    ("LOGCABIN_ERASURE_SWEEP_SECONDS", "1"),
+    ("LOGCABIN_RETENTION_LOWEST_SECONDS", "0"),
+    ("LOGCABIN_RETENTION_RULES", "* m.reaction 0,!nobody:e2e.test * off"),
+    ("LOGCABIN_RETENTION_HIGHEST_SECONDS", "5000"),
+];
+
+fn logcabin(data_dir: &Path, arguments: &[&str]) -> std::process::Output {
+    let data_dir = data_dir.to_str().expect("a temporary directory has a plain name");
+    run_logcabin_with("", arguments.iter().copied().chain(["--data-dir", data_dir]))
+}
+
+async fn room_with_lifetime(user: &User, lifetime_ms: u64) -> String {
+    let retention = json!({
+        "type": "m.room.retention", "state_key": "", "content": { "max_lifetime": lifetime_ms },
+    });
+    let options =
+        json!({ "preset": "public_chat", "topic": "short", "initial_state": [retention] });
+    user.create_room(options).await
+}
+
+#[tokio::test]
+async fn events_that_have_lived_long_enough_are_gone_for_everybody_and_leave_every_file() {
+    const SECRET: &str = "the-eagle-has-landed";
+    const REACTION: &str = "wings-of-an-eagle";
+    let mut server = TestServer::start_with(&SHORT_LIVES).await;
+    let (ann, bob) = (server.register("ann").await, server.register("bob").await);
+    let room_id = room_with_lifetime(&ann, 1).await;
+    let other = ann.create_room(json!({ "preset": "public_chat" })).await;
+    bob.join(&room_id).await.ok();
+    let event_id = ann.send_text(&room_id, "1", SECRET).await;
+    let stays = ann.send_text(&other, "2", "this-one-stays").await;
+    let relation = json!({ "rel_type": "m.annotation", "event_id": stays, "key": REACTION });
+    let reaction = json!({ "m.relates_to": relation });
+    ann.send(&other, "m.reaction", "3", &reaction).await.ok();
+    let since = bob.sync(None, 0, None).await["next_batch"].as_str().expect("a token").to_owned();
+    for text in [SECRET, REACTION] {
+        wait_until_gone(&server, text).await;
+    }
+
+    for user in [&ann, &bob] {
+        for what in ["event", "context"] {
+            let path = format!("/rooms/{}/{what}/{}", encode(&room_id), encode(&event_id));
+            user.request("GET", &path, None).await.refused(404, "M_NOT_FOUND");
+        }
+        // A page goes on past what is gone, and the room is there.
+        let path = format!("/rooms/{}/messages?dir=f&limit=100", encode(&room_id));
+        let page = user.request("GET", &path, None).await.ok();
+        let types: Vec<_> =
+            page["chunk"].as_array().into_iter().flatten().map(|e| &e["type"]).collect();
+        assert!(types.contains(&&json!("m.room.topic")), "{page}");
+        assert!(!types.contains(&&json!("m.room.message")), "{page}");
+    }
+    let later = bob.sync(Some(&since), 0, None).await;
+    assert!(!later.to_string().contains(SECRET), "{later}");
+    let search = json!({ "search_categories": { "room_events": { "search_term": "eagle" } } });
+    let found = ann.request("POST", "/search", Some(&search)).await.ok();
+    assert_eq!(found["search_categories"]["room_events"]["count"], 0, "{found}");
+    // The room goes on from it, and a transaction is still the one that it was.
+    assert_eq!(ann.send_text(&room_id, "1", SECRET).await, event_id);
+    ann.send_text(&room_id, "4", "and so on").await;
+    let path = format!("/rooms/{}/relations/{}", encode(&other), encode(&stays));
+    let path = format!("/_matrix/client/v1{path}");
+    let relations = ann.http.request("GET", &path, Some(&ann.access_token), None).await.ok();
+    assert_eq!(relations["chunk"], json!([]));
+    assert_eq!(event(&ann, &other, &stays).await["content"]["body"], "this-one-stays");
+
+    server.stop();
+    assert_verifies(server.data_dir());
+    server.restart().await;
+    let ann = User { http: server.http(), ..ann };
+    let path = format!("/rooms/{}/event/{}", encode(&room_id), encode(&event_id));
+    ann.request("GET", &path, None).await.refused(404, "M_NOT_FOUND");
+    assert_eq!(event(&ann, &other, &stays).await["content"]["body"], "this-one-stays");
+    server.stop();
+    let new = TempDir::new().expect("a temporary directory");
+    let data_dir = new.path().join("data");
+    restore(&server.data_dir().join("archive"), &data_dir);
+    assert_verifies(&data_dir);
+    assert_eq!(files_with(&data_dir, SECRET), Vec::<PathBuf>::new());
+}
+
+#[tokio::test]
+async fn clients_are_told_how_long_events_live() {
+    let server = TestServer::start_with(&SHORT_LIVES).await;
+    let ann = server.register("ann").await;
+    for path in [
+        "/_matrix/client/unstable/org.matrix.msc1763/retention/configuration",
+        "/_matrix/client/v3/retention/configuration",
+    ] {
+        let told = ann.http.request("GET", path, Some(&ann.access_token), None).await.ok();
+        assert_eq!(
+            told,
+            json!({
+                "policies": { "*": {} },
+                "limits": { "max_lifetime": { "min": 0, "max": 5_000_000 } },
+            })
+        );
+        ann.http.request("GET", path, None, None).await.refused(401, "M_MISSING_TOKEN");
+    }
+}
+
+#[tokio::test]
+async fn a_room_that_is_purged_is_gone_with_all_that_was_in_it() {
+    const SECRET: &str = "the-eagle-has-landed";
+    const TOPIC: &str = "where-the-eagle-lands";
+    const PICTURE: &str = "a picture of the eagle, as text";
+    let mut server = TestServer::start_with(&AT_ONCE).await;
+    let (ann, bob) = (server.register("ann").await, server.register("bob").await);
+    let options = json!({
+        "preset": "public_chat", "topic": TOPIC, "room_alias_name": "eyrie", "visibility": "public",
+    });
+    let room_id = ann.create_room(options).await;
+    let other = ann.create_room(json!({ "preset": "public_chat" })).await;
+    bob.join(&room_id).await.ok();
+    let (picture, shared) =
+        (ann.upload("text/plain", PICTURE).await, ann.upload("text/plain", "shared").await);
+    for (txn_id, media, room) in
+        [("1", &picture, &room_id), ("2", &shared, &room_id), ("3", &shared, &other)]
+    {
+        let content = json!({ "msgtype": "m.file", "body": "f", "url": format!("mxc://{media}") });
+        ann.send(room, "m.room.message", txn_id, &content).await.ok();
+    }
+    let event_id = ann.send_text(&room_id, "4", SECRET).await;
+    let path = format!("/rooms/{}/receipt/m.read/{}", encode(&room_id), encode(&event_id));
+    bob.request("POST", &path, Some(&json!({}))).await.ok();
+    let tag =
+        format!("/user/{}/rooms/{}/tags/u.eagles-own", encode(&ann.user_id), encode(&room_id));
+    ann.request("PUT", &tag, Some(&json!({}))).await.ok();
+    let stays = ann.send_text(&other, "5", "this-one-stays").await;
+    let since = bob.sync(None, 0, None).await["next_batch"].as_str().expect("a token").to_owned();
+
+    let data_dir = server.data_dir().to_owned();
+    let purge = |more: &[&str]| {
+        logcabin(&data_dir, &[&["room", "purge", "#eyrie:e2e.test", "--json"], more].concat())
+    };
+    let would: Value = serde_json::from_str(&done(purge(&["--dry-run"]))).expect("JSON");
+    assert_eq!(
+        (&would["done"], &would["left"], &would["files"]),
+        (&json!(false), &json!(2), &json!(1))
+    );
+    assert!(!purge(&["--yes"]).status.success());
+    assert_eq!(event(&ann, &room_id, &event_id).await["content"]["body"], SECRET);
+    let did: Value =
+        serde_json::from_str(&done(purge(&["--yes", "--force", "--reason", "no more eagles"])))
+            .expect("JSON");
+    assert_eq!((&did["done"], &did["room_id"]), (&json!(true), &json!(room_id)));
+
+    for text in [SECRET, TOPIC, PICTURE, "u.eagles-own"] {
+        wait_until_gone(&server, text).await;
+    }
+    let told = bob.sync(Some(&since), 0, None).await;
+    assert!(told["rooms"]["leave"][&room_id].is_object(), "{told}");
+    let check = async |ann: &User| {
+        let path = format!("/rooms/{}/event/{}", encode(&room_id), encode(&event_id));
+        let status = ann.request("GET", &path, None).await.status;
+        assert!([403, 404].contains(&status), "{status}");
+        let joined = ann.request("GET", "/joined_rooms", None).await.ok();
+        assert_eq!(joined["joined_rooms"], json!([other]));
+        ann.request("GET", "/directory/room/%23eyrie:e2e.test", None)
+            .await
+            .refused(404, "M_NOT_FOUND");
+        let public = ann.request("GET", "/publicRooms", None).await.ok();
+        assert_eq!(public["chunk"], json!([]));
+        assert_eq!(ann.download(&picture).await.parts.status, 404);
+        assert_eq!(ann.download(&shared).await.parts.status, 200);
+        assert_eq!(event(ann, &other, &stays).await["content"]["body"], "this-one-stays");
+        assert!(!ann.sync(None, 0, None).await.to_string().contains(&room_id));
+    };
+    check(&ann).await;
+    ann.join(&room_id).await.refused(404, "M_NOT_FOUND");
+
+    let list: Value =
+        serde_json::from_str(&done(logcabin(&data_dir, &["erasure", "list", "--json"])))
+            .expect("JSON");
+    let rows = list["rows"].as_array().expect("rows");
+    let row = rows
+        .iter()
+        .find(|row| row["what"].as_str().is_some_and(|what| what.contains("no more eagles")));
+    let because = row.expect("the purge is listed")["because"].to_string();
+    let shown = || -> Value {
+        let shown = done(logcabin(&data_dir, &["erasure", "show", &because, "--json"]));
+        serde_json::from_str(&shown).expect("JSON")
+    };
+    until_ok("the receipt says that it is off the disk", async || {
+        let shown = shown();
+        let off = shown["off_the_log"] == true && shown["off_the_archive"] == true;
+        if off { Ok(()) } else { Err(shown) }
+    })
+    .await;
+    let receipt = shown();
+    assert_eq!(receipt["waiting"], 0);
+    assert_eq!(receipt["kinds"]["room.event"], did["events"], "{receipt}");
+    assert!(done(logcabin(&data_dir, &["erasure", "show", &because])).contains("no more eagles"));
+
+    server.stop();
+    assert_verifies(server.data_dir());
+    // A stopped server does it, too.
+    server.restart().await;
+    check(&User { http: server.http(), ..ann.clone() }).await;
+    server.stop();
+    assert!(
+        done(logcabin(&data_dir, &["room", "purge", &other, "--yes", "--force"]))
+            .contains("Purged")
+    );
+    assert_verifies(server.data_dir());
+    server.restart().await;
+    wait_until_gone(&server, "this-one-stays").await;
+    server.stop();
+    assert_verifies(server.data_dir());
+}
+
+#[tokio::test]
+async fn a_user_who_is_erased_leaves_nothing_in_any_file() {
+    const TEXTS: [&str; 9] = [
+        "eagle-name",
+        "eagle-data",
+        "eagle-room-data",
+        "eagle-key",
+        "eagle-filter",
+        "eagle-device",
+        "eagle-file-name",
+        "eagle-file-content",
+        "eagle-message",
+    ];
+    let mut server = TestServer::start_with(&AT_ONCE).await;
+    let (ann, bob) = (server.register("ann").await, server.register("bob").await);
+    let room_id = bob.create_room(json!({ "preset": "public_chat" })).await;
+    ann.join(&room_id).await.ok();
+    let user = format!("/user/{}", encode(&ann.user_id));
+    let put = async |path: &str, body: Value| ann.request("PUT", path, Some(&body)).await.ok();
+    put(
+        &format!("/profile/{}/displayname", encode(&ann.user_id)),
+        json!({ "displayname": "eagle-name" }),
+    )
+    .await;
+    put(&format!("{user}/account_data/test"), json!({ "of": "eagle-data" })).await;
+    put(
+        &format!("{user}/rooms/{}/account_data/test", encode(&room_id)),
+        json!({ "of": "eagle-room-data" }),
+    )
+    .await;
+    put(&format!("/devices/{}", ann.device_id), json!({ "display_name": "eagle-device" })).await;
+    let filter = json!({ "room": { "timeline": { "types": ["eagle-filter"] } } });
+    ann.request("POST", &format!("{user}/filter"), Some(&filter)).await.ok();
+    let backup = json!({ "algorithm": "m.megolm_backup.v1.curve25519-aes-sha2",
+        "auth_data": { "public_key": "eagle-key", "signatures": {} } });
+    ann.request("POST", "/room_keys/version", Some(&backup)).await.ok();
+    let key = json!({ "first_message_index": 0, "forwarded_count": 0, "is_verified": true,
+        "session_data": { "ciphertext": "eagle-key" } });
+    put("/room_keys/keys/!r:e2e.test/s?version=1", key).await;
+    let media = ann.upload("text/eagle-file-name", "eagle-file-content").await;
+    let sent = ann.send_text(&room_id, "1", "eagle-message").await;
+    let stays = bob.send_text(&room_id, "1", "this-one-stays").await;
+    bob.sync(None, 0, None).await;
+    // The change of the name has come into the room.
+    until("the name is in the room", async || {
+        let member = ann.state(&room_id, "m.room.member", &ann.user_id).await.ok();
+        member["displayname"] == "eagle-name"
+    })
+    .await;
+    for text in TEXTS {
+        assert!(!files_with(server.data_dir(), text).is_empty(), "{text}");
+    }
+
+    let erase = |more: &[&str]| {
+        logcabin(server.data_dir(), &[&["user", "erase", "ann", "--messages"], more].concat())
+    };
+    assert!(done(erase(&["--dry-run"])).contains("To erase @ann:e2e.test"));
+    assert_eq!(event(&bob, &room_id, &sent).await["content"]["body"], "eagle-message");
+    assert!(done(erase(&["--yes", "--reason", "asked for it"])).contains("Erased @ann:e2e.test"));
+    for text in TEXTS {
+        wait_until_gone(&server, text).await;
+    }
+    let check = async |bob: &User| {
+        let path = format!("/rooms/{}/event/{}", encode(&room_id), encode(&sent));
+        bob.request("GET", &path, None).await.refused(404, "M_NOT_FOUND");
+        assert_eq!(event(bob, &room_id, &stays).await["content"]["body"], "this-one-stays");
+        let member = bob.state(&room_id, "m.room.member", &ann.user_id).await.ok();
+        assert_eq!(
+            (&member["membership"], &member["displayname"]),
+            (&json!("leave"), &Value::Null)
+        );
+        assert_eq!(bob.download(&media).await.parts.status, 404);
+    };
+    check(&bob).await;
+    server.stop();
+    assert_verifies(server.data_dir());
+    server.restart().await;
+    check(&User { http: server.http(), ..bob }).await;
+    server.stop();
+    let new = TempDir::new().expect("a temporary directory");
+    let data_dir = new.path().join("data");
+    restore(&server.data_dir().join("archive"), &data_dir);
+    assert_verifies(&data_dir);
+    for text in TEXTS {
+        assert_eq!(files_with(&data_dir, text), Vec::<PathBuf>::new(), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn who_deactivates_and_erases_leaves_no_profile_and_the_messages_to_those_who_saw_them() {
+    let mut server = TestServer::start_with(&AT_ONCE).await;
+    let bob = server.register("bob").await;
+    let ann = User::register(&server.http(), "ann", "a password that is long").await;
+    let room_id = bob.create_room(json!({ "preset": "public_chat" })).await;
+    ann.join(&room_id).await.ok();
+    let name = json!({ "displayname": "eagle-name" });
+    let path = format!("/profile/{}/displayname", encode(&ann.user_id));
+    ann.request("PUT", &path, Some(&name)).await.ok();
+    let sent = ann.send_text(&room_id, "1", "eagle-message").await;
+    let auth = json!({ "type": "m.login.password", "password": "a password that is long",
+        "identifier": { "type": "m.id.user", "user": "ann" } });
+    let body = json!({ "erase": true, "auth": auth });
+    ann.request("POST", "/account/deactivate", Some(&body)).await.ok();
+    wait_until_gone(&server, "eagle-name").await;
+    assert_eq!(event(&bob, &room_id, &sent).await["content"]["body"], "eagle-message");
+    server.stop();
+    assert_verifies(server.data_dir());
+}
+
+#[tokio::test]
+async fn files_are_kept_for_their_time_and_pictures_for_as_long_as_they_are_shown() {
+    let settings =
+        [("LOGCABIN_MEDIA_LIFETIME_SECONDS", "1"), ("LOGCABIN_ERASURE_SWEEP_SECONDS", "1")];
+    let mut server = TestServer::start_with(&settings).await;
+    let ann = server.register("ann").await;
+    let shown = ann.upload("image/png", "eagle-of-a-user").await;
+    let path = format!("/profile/{}/avatar_url", encode(&ann.user_id));
+    let avatar = json!({ "avatar_url": format!("mxc://{shown}") });
+    ann.request("PUT", &path, Some(&avatar)).await.ok();
+    let room_id = ann.create_room(json!({})).await;
+    let of_room = ann.upload("image/png", "eagle-of-a-room").await;
+    let avatar = json!({ "url": format!("mxc://{of_room}") });
+    ann.set_state(&room_id, "m.room.avatar", "", &avatar).await.ok();
+    let media = ann.upload("text/plain", "eagle-that-goes").await;
+    wait_until_gone(&server, "eagle-that-goes").await;
+    assert_eq!(ann.download(&media).await.parts.status, 404);
+    for kept in [&shown, &of_room] {
+        assert_eq!(ann.download(kept).await.parts.status, 200);
+    }
+    server.stop();
+    assert_verifies(server.data_dir());
+    server.restart().await;
+    let ann = User { http: server.http(), ..ann };
+    assert_eq!(ann.download(&media).await.parts.status, 404);
+    assert_eq!(ann.download(&shown).await.parts.status, 200);
+}
+
+#[tokio::test]
+async fn messages_to_devices_leave_every_file_once_they_arrived() {
+    let settings =
+        [("LOGCABIN_ERASURE_SWEEP_SECONDS", "1"), ("LOGCABIN_ERASURE_COMPACT_PERCENT", "1")];
+    let mut server = TestServer::start_with(&settings).await;
+    let (ann, bob) = (server.register("ann").await, server.register("bob").await);
+    for (number, text) in ["eagle-arrived", "eagle-waits"].into_iter().enumerate() {
+        let devices = json!({ bob.device_id.clone(): { "of": text } });
+        let body = json!({ "messages": { bob.user_id.clone(): devices } });
+        ann.request("PUT", &format!("/sendToDevice/test/{number}"), Some(&body)).await.ok();
+        if number == 0 {
+            let got = bob.sync(None, 0, None).await;
+            assert!(got["to_device"].to_string().contains(text), "{got}");
+            bob.sync(got["next_batch"].as_str(), 0, None).await;
+        }
+    }
+    wait_until_gone(&server, "eagle-arrived").await;
+    assert!(!files_with(server.data_dir(), "eagle-waits").is_empty());
+    server.stop();
+    assert_verifies(server.data_dir());
+    server.restart().await;
+    let bob = User { http: server.http(), ..bob };
+    let got = bob.sync(None, 0, None).await;
+    assert!(got["to_device"].to_string().contains("eagle-waits"), "{got}");
+}
+
+/// `LOGCABIN_CRASH_ROUNDS` sets the number of rounds.
+#[tokio::test]
+async fn a_server_that_is_killed_while_rooms_and_users_go_ends_what_it_began() {
+    const SECRET: &str = "the-eagle-has-landed";
+    let rounds = number_from_env("LOGCABIN_CRASH_ROUNDS", 6);
+    let mut random = Random::from_env("LOGCABIN_CRASH_SEED");
+    let mut settings = SHORT_LIVES.to_vec();
+    settings.push(("LOGCABIN_MEDIA_LIFETIME_SECONDS", "1"));
+    let mut server = TestServer::start_with(&settings).await;
+    let ann = server.register("ann").await;
+    let other = ann.create_room(json!({})).await;
+    let mut kept = Vec::new();
+    for round in 0..rounds {
+        let ann = User { http: server.http(), ..ann.clone() };
+        let gone = server.register(&format!("gone{round}")).await;
+        let name = json!({ "displayname": format!("{SECRET} {round}") });
+        let path = format!("/profile/{}/displayname", encode(&gone.user_id));
+        gone.request("PUT", &path, Some(&name)).await.ok();
+        let (short, purged) = (
+            room_with_lifetime(&ann, 500).await,
+            ann.create_room(json!({ "topic": SECRET })).await,
+        );
+        for number in 0..5 {
+            ann.send_text(&short, &format!("s{round}-{number}"), SECRET).await;
+            ann.send_text(&purged, &format!("p{round}-{number}"), SECRET).await;
+        }
+        ann.upload("text/plain", format!("{SECRET} {round}")).await;
+        kept.push(ann.send_text(&other, &format!("k{round}"), "this-one-stays").await);
+        done(logcabin(server.data_dir(), &["room", "purge", &purged, "--yes", "--force"]));
+        let user = format!("gone{round}");
+        done(logcabin(server.data_dir(), &["user", "erase", &user, "--messages", "--yes"]));
+        tokio::time::sleep(Duration::from_millis(random.between(100, 2500))).await;
+        server.kill9();
+        if round % 2 == 0 {
+            assert_verifies(server.data_dir());
+        }
+        server.restart().await;
+    }
+    wait_until_gone(&server, SECRET).await;
+    let ann = User { http: server.http(), ..ann };
+    for event_id in &kept {
+        assert_eq!(event(&ann, &other, event_id).await["content"]["body"], "this-one-stays");
+    }
+    let page = ann.messages(&other, None, None, Direction::Back, 100).await;
+    assert!(page.to_string().contains("this-one-stays"));
     server.stop();
     assert_verifies(server.data_dir());
 }

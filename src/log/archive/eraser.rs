@@ -142,6 +142,13 @@ impl Eraser {
     }
 }
 
+/// The offset up to which everything that `log.erase` records name has left the archive in `dir`, as far as
+/// that is noted.
+#[must_use]
+pub fn erased(dir: &Path) -> Offset {
+    read_note(&note_path(dir)).unwrap_or_default()
+}
+
 fn note_path(dir: &Path) -> PathBuf {
     dir.join("erased")
 }

@@ -31,6 +31,7 @@ mod segment;
 mod tests;
 
 pub use archiver::Archiver;
+pub use eraser::erased;
 pub use reader::{ArchiveReader, ArchiveRecords, TornTail, VerifiedArchive, verify_archive};
 pub use restore::{RestoreError, Restored, restore_from_archive};
 pub(crate) use segment::{MAGIC, MAX_FRAME_BYTES, TAG_RECORD, TAG_SEAL};

@@ -12,7 +12,7 @@ use crate::{
     events::EventRef,
     log::ReadError,
     push::{Count, Counts, Unread},
-    record::Offset,
+    record::{Epoch, Offset},
     state::{Account, Room, RoomMembership},
     sync::{account_data, ephemeral, lazy, summary::Summary, timeline::Stretch},
     view::{View, token::Token},
@@ -49,6 +49,18 @@ pub(super) struct LeftRoom {
     state: State,
     timeline: Timeline,
     account_data: Events,
+}
+
+impl LeftRoom {
+    /// One of which nothing is known any more, and that was purged at `offset`.
+    pub(super) fn of_purged(epoch: Epoch, offset: Offset) -> Self {
+        let prev_batch = Token { epoch, offset }.to_string();
+        Self {
+            state: State::Before(Events::default()),
+            timeline: Timeline { events: Vec::new(), limited: false, prev_batch },
+            account_data: Events::default(),
+        }
+    }
 }
 
 #[derive(Debug, Serialize)]

@@ -221,7 +221,8 @@ async fn left(sees: &User, rooms: &[String], user: &User) -> usize {
 /// Closes an account in the log of a server that does not run, and leaves no room.
 async fn close_only(data_dir: &std::path::Path, user: &User) {
     let user_id = user.user_id.as_str().try_into().expect("a user id");
-    let closing = Deactivate { user_id, erase: false, reason: None, ts: 0 };
+    let (erase, messages, media) = (false, false, false);
+    let closing = Deactivate { user_id, erase, messages, media, reason: None, ts: 0 };
     assert_eq!(offline::decide(data_dir, [closing]).await, [true], "it was open");
 }
 

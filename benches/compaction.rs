@@ -1,0 +1,216 @@
+//! What a record takes on the disk before and after what has done its work is erased: receipts and presence
+//! that newer ones superseded, messages to devices that arrived, and events that have lived long enough.
+//!
+//! The log is made by the commands themselves, in the shares of a small server on which people encrypt. It
+//! is made in `LOGCABIN_BENCH_DIR` or the current directory. `LOGCABIN_BENCH_RECORDS` names another size
+//! than `100000`. Run with `cargo bench --bench compaction`.
+
+use std::{
+    path::Path,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use logcabin::{
+    clock::Clock,
+    decide::{
+        account::{Login, Met, Register},
+        create_room::{CreateRoom, Preset},
+        ephemeral::Gather,
+    },
+    engine::{Engine, Options, Retention, SweepPolicy},
+    log::{
+        Batch, Log,
+        sled::{SledLog, SledOptions},
+    },
+    record::{
+        Command, NewRecord, Offset, Origin, Stream,
+        command::{AccountKind, TokenHash, Tokens},
+    },
+};
+use ruma::{
+    CanonicalJsonObject, MilliSecondsSinceUnixEpoch, OwnedRoomId, OwnedUserId, RoomVersionId,
+};
+use tokio::runtime::Runtime;
+
+/// Records in one batch.
+const BATCH: u64 = 500;
+
+fn main() {
+    // `cargo test --benches` runs this, too.
+    if !std::env::args().any(|argument| argument == "--bench") {
+        return;
+    }
+    let sizes = std::env::var("LOGCABIN_BENCH_RECORDS");
+    let sizes = sizes.unwrap_or_else(|_| "100000".to_owned());
+    let parent = std::env::var_os("LOGCABIN_BENCH_DIR").unwrap_or_else(|| ".".into());
+    println!(
+        "| records | on disk, each | after a sweep | compacted | and without old messages | sweep | compaction |"
+    );
+    println!("|---|---|---|---|---|---|---|");
+    for size in sizes.split(',').filter_map(|size| size.trim().parse().ok()) {
+        let directory = tempfile::tempdir_in(&parent).expect("a directory is made");
+        Runtime::new().expect("a runtime starts").block_on(measure(directory.path(), size));
+    }
+}
+
+async fn measure(dir: &Path, records: u64) {
+    let log = Arc::new(SledLog::open(SledOptions::new(dir)).expect("the log opens"));
+    let options = Options {
+        server_name: "test".try_into().expect("a server name"),
+        event_cache_bytes: 16 << 20,
+        gather: Gather::default(),
+        accounts: Default::default(),
+        clock: Clock::system(),
+    };
+    let engine = Engine::open(Arc::clone(&log) as Arc<dyn Log>, options).await.expect("an engine");
+    fill(&engine, records).await;
+    let records = engine.head().offset().get();
+    let each = || size_of(&dir.join("log")) / records;
+    let before = each();
+
+    let (swept, sweep) = sweep(&engine, &SweepPolicy::at_once()).await;
+    assert!(swept > 0, "something had done its work");
+    let after_sweep = each();
+    let compaction = compact(&log).await;
+    let compacted = each();
+
+    let rules = vec!["* * 0".parse().expect("a rule")];
+    let retention = Arc::new(Retention { rules, ..Retention::default() });
+    let policy = SweepPolicy { retention, ..SweepPolicy::at_once() };
+    let (swept, _) = sweep(&engine, &policy).await;
+    assert!(swept > 0, "messages had lived long enough");
+    compact(&log).await;
+    println!(
+        "| {records} | {before} B | {after_sweep} B | {compacted} B | {} B | {sweep:.1?} | {compaction:.1?} |",
+        each()
+    );
+    log.close();
+}
+
+async fn sweep(engine: &Engine, policy: &SweepPolicy) -> (u64, Duration) {
+    let began = Instant::now();
+    let swept = engine.sweep(policy, Offset::MAX).await.expect("a sweep");
+    (swept.erased + swept.superseded, began.elapsed())
+}
+
+async fn compact(log: &Arc<SledLog>) -> Duration {
+    let (log, began) = (Arc::clone(log), Instant::now());
+    let compacting = tokio::task::spawn_blocking(move || log.compact(|| true));
+    compacting.await.expect("no panic").expect("a compaction");
+    began.elapsed()
+}
+
+fn size_of(dir: &Path) -> u64 {
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    let size = |path: &Path| path.metadata().map_or(0, |metadata| metadata.len());
+    entries
+        .map(|entry| entry.path())
+        .map(|path| if path.is_dir() { size_of(&path) } else { size(&path) })
+        .sum()
+}
+
+/// Of ten records, three messages, three receipts, a presence, and two messages to devices of which one is
+/// acknowledged at once.
+async fn fill(engine: &Engine, records: u64) {
+    let users: Vec<OwnedUserId> =
+        (0..5).map(|n| format!("@user{n}:test").try_into().expect("a user id")).collect();
+    for user_id in &users {
+        let login = Login {
+            user_id: user_id.clone(),
+            device_id: "DEVICE".into(),
+            display_name: None,
+            tokens: Tokens {
+                access: TokenHash::of(user_id.as_str()),
+                expires_ms: None,
+                refresh: None,
+            },
+            verified: None,
+        };
+        let register = Register {
+            user_id: user_id.clone(),
+            kind: AccountKind::User,
+            password: None,
+            display_name: None,
+            login: Some(login),
+            met: Met::default(),
+        };
+        engine.propose(Origin::server(), register).await.expect("a user").into_inner();
+    }
+    let room_id = room(engine, &users[0]).await;
+    while engine.head().offset() < Offset::new(records) {
+        let first = engine.head().offset().get();
+        let batch = (0..BATCH).map(|n| {
+            let user = &users[usize::try_from(first + n).unwrap_or_default() % users.len()];
+            one(n % 10, first + n + 1, user, &room_id)
+        });
+        let batch = Batch { expect: Vec::new(), records: batch.collect() };
+        engine.log().append(batch).await.expect("an append");
+    }
+}
+
+fn one(which: u64, number: u64, user: &OwnedUserId, room_id: &OwnedRoomId) -> NewRecord {
+    let cipher = "A".repeat(700);
+    let (stream, kind, payload) = match which {
+        0..=2 => (
+            Stream::room(room_id),
+            "room.event",
+            format!(
+                r#"{{"room_id":"{room_id}","event_id":"$event{number}","pdu":{{"auth_events":[],"content":{{"algorithm":"m.megolm.v1.aes-sha2","ciphertext":"{cipher}"}},"depth":{number},"hashes":{{}},"origin_server_ts":{number},"prev_events":[],"room_id":"{room_id}","sender":"{user}","signatures":{{}},"type":"m.room.encrypted"}}}}"#
+            ),
+        ),
+        3..=5 => (
+            Stream::ephemeral(room_id),
+            "room.receipt",
+            format!(
+                r#"{{"room_id":"{room_id}","receipts":[{{"user_id":"{user}","receipt_type":"m.read","event_id":"$event{number}","ts":{number}}}]}}"#
+            ),
+        ),
+        6 => (
+            Stream::presence(user),
+            "presence.set",
+            format!(
+                r#"{{"user_id":"{user}","presence":"online","currently_active":true,"last_active_ms":{number}}}"#
+            ),
+        ),
+        7 | 8 => (
+            Stream::user(user),
+            "to_device.send",
+            format!(
+                r#"{{"sender":"{user}","type":"m.room.encrypted","messages":{{"@user0:test":{{"DEVICE":{{"ciphertext":"{cipher}"}}}}}}}}"#
+            ),
+        ),
+        _ => (
+            Stream::user(user),
+            "to_device.ack",
+            format!(r#"{{"user_id":"@user0:test","device_id":"DEVICE","up_to":{number}}}"#),
+        ),
+    };
+    let command = Command::decode(kind, version(kind), payload.as_bytes()).expect("a command");
+    NewRecord::new(stream, Origin::server(), &command)
+}
+
+fn version(kind: &str) -> u16 {
+    let mut kinds = logcabin::record::command::KINDS.iter();
+    kinds.find(|of| of.name == kind).map_or(1, |of| of.version)
+}
+
+async fn room(engine: &Engine, creator: &OwnedUserId) -> OwnedRoomId {
+    let create = CreateRoom {
+        room_id: "!room:test".try_into().expect("a room id"),
+        creator: creator.clone(),
+        version: RoomVersionId::V10,
+        preset: Preset::PublicChat,
+        creation_content: CanonicalJsonObject::new(),
+        power_levels: CanonicalJsonObject::new(),
+        initial_state: Vec::new(),
+        name: None,
+        topic: None,
+        alias: None,
+        invite: Vec::new(),
+        is_direct: false,
+        public: false,
+        ts: MilliSecondsSinceUnixEpoch::now(),
+    };
+    engine.propose(Origin::server(), create).await.expect("a room").into_inner()
+}

@@ -1,0 +1,263 @@
+//! `logcabin erasure`, and what ends in one: `logcabin room purge`, `logcabin user erase`.
+
+use std::{fmt::Write as _, process::ExitCode};
+
+use super::{act::Common, columns, password::confirms};
+use crate::{
+    admin::{Act, Done, Receipt, ReceiptRow, RoomPurged, UserErased},
+    history::{
+        look::{bytes, clean, grouped},
+        moment::Time,
+    },
+    record::Offset,
+};
+
+/// See what was erased: when, by whom, why, and where it still is
+#[derive(Debug, clap::Args)]
+pub(super) struct Erasure {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    List(List),
+    Show(Show),
+}
+
+/// List what had records erased, the newest first
+#[derive(Debug, clap::Args)]
+struct List {
+    /// Only so many
+    #[arg(long, value_name = "COUNT", default_value_t = 100)]
+    last: usize,
+
+    #[command(flatten)]
+    common: Common,
+}
+
+/// Show what was erased for one record, or by one `log.erase` record
+#[derive(Debug, clap::Args)]
+struct Show {
+    /// The record: a redaction, the purge of a room, …
+    #[arg(value_name = "OFFSET")]
+    offset: u64,
+
+    #[command(flatten)]
+    common: Common,
+}
+
+/// Take a room out of the server, with all that was ever said in it
+///
+/// Nothing of it can be read from then on; its payloads leave the log and the archive with the server's next
+/// sweep, and the files that nothing else names with them. There is no way back.
+#[derive(Debug, clap::Args)]
+pub(super) struct PurgeRoom {
+    /// The room's id, or an alias of it
+    #[arg(value_name = "ROOM")]
+    room: String,
+
+    /// Make those who are joined leave first
+    #[arg(long)]
+    force: bool,
+
+    #[command(flatten)]
+    how: How,
+}
+
+/// Close an account for ever, and erase what is kept of the user
+///
+/// Profile, account data, key backups, addresses, pushers and uploaded files go, and their name in rooms; with
+/// --messages what they sent is gone for everybody. It leaves the log and the archive with the server's next
+/// sweep. There is no way back.
+#[derive(Debug, clap::Args)]
+pub(super) struct EraseUser {
+    /// The user
+    #[arg(value_name = "USER")]
+    user: String,
+
+    /// Erase what they sent, too
+    #[arg(long)]
+    messages: bool,
+
+    #[command(flatten)]
+    how: How,
+}
+
+#[derive(Debug, clap::Args)]
+struct How {
+    /// Only say what it would take
+    #[arg(long)]
+    dry_run: bool,
+
+    /// Do not ask whether it is meant
+    #[arg(long)]
+    yes: bool,
+
+    /// Why: kept with the record of it
+    #[arg(long, value_name = "TEXT")]
+    reason: Option<String>,
+
+    #[command(flatten)]
+    common: Common,
+}
+
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+impl Erasure {
+    pub(super) fn run(self) -> Result<ExitCode, Failure> {
+        match self.command {
+            Command::List(List { last, common }) => common.run(Act::ListErasures { last }, said),
+            Command::Show(Show { offset, common }) => {
+                common.run(Act::ShowErasure { because: Offset::new(offset) }, said)
+            }
+        }
+    }
+}
+
+impl PurgeRoom {
+    pub(super) fn run(self) -> Result<ExitCode, Failure> {
+        let Self { room, force, how } = self;
+        how.run(&room.clone(), |dry_run, reason| {
+            let room = room.clone();
+            Act::PurgeRoom { room, force, dry_run, reason }
+        })
+    }
+}
+
+impl EraseUser {
+    pub(super) fn run(self) -> Result<ExitCode, Failure> {
+        let Self { user, messages, how } = self;
+        how.run(&user.clone(), |dry_run, reason| {
+            let user = user.clone();
+            Act::EraseUser { user, messages, dry_run, reason }
+        })
+    }
+}
+
+impl How {
+    /// Says what it would take and, when that is meant, does it.
+    fn run(
+        self,
+        name: &str,
+        act: impl Fn(bool, Option<String>) -> Act,
+    ) -> Result<ExitCode, Failure> {
+        let Self { dry_run, yes, reason, common } = self;
+        if dry_run {
+            return common.run(act(true, reason), said);
+        }
+        if !yes {
+            eprint!("{}", said(&common.carry_out(act(true, None))?));
+            let question = "There is no way back. To go on, type the name as you gave it:";
+            if !confirms(question, name)? {
+                return Err("nothing was done; --yes says that it is meant".into());
+            }
+        }
+        common.run(act(false, reason), said)
+    }
+}
+
+/// What was done, in words.
+fn said(done: &Done) -> String {
+    match done {
+        Done::RoomPurged(purged) => room(purged),
+        Done::UserErased(erased) => user(erased),
+        Done::Receipts { rows } => list(rows),
+        Done::Receipt(receipt) => show(receipt),
+        other => format!("{other:?}\n"),
+    }
+}
+
+fn room(purged: &RoomPurged) -> String {
+    let RoomPurged { room_id, done, events, left, files, file_bytes, aliases, .. } = purged;
+    let mut text = if *done {
+        format!("Purged {room_id}: {} events, {}.\n", grouped(*events), bytes(purged.bytes))
+    } else {
+        format!("To purge {room_id} takes {} events, {}.\n", grouped(*events), bytes(purged.bytes))
+    };
+    if *left > 0 {
+        let _ = writeln!(text, "Joined to it: {} user(s).", grouped(*left));
+    }
+    if !aliases.is_empty() {
+        let _ = writeln!(text, "Its aliases: {}.", aliases.join(", "));
+    }
+    if *files > 0 {
+        let files = grouped(*files);
+        let _ = writeln!(text, "Files that nothing else names: {files}, {}.", bytes(*file_bytes));
+    }
+    text
+}
+
+fn user(erased: &UserErased) -> String {
+    let UserErased { user_id, done, messages, rooms, devices, files, file_bytes, .. } = erased;
+    let mut text = format!(
+        "{} {user_id}: {} room(s), {} device(s), {} file(s) of {}{}.\n",
+        if *done { "Erased" } else { "To erase" },
+        grouped(*rooms),
+        grouped(*devices),
+        grouped(*files),
+        bytes(*file_bytes),
+        if *messages { ", and all that they sent" } else { "" },
+    );
+    for bound in &erased.still_bound {
+        let _ = writeln!(text, "It could not be unbound: {bound}.");
+    }
+    text
+}
+
+fn list(rows: &[ReceiptRow]) -> String {
+    let rows: Vec<[String; 4]> = rows
+        .iter()
+        .map(|row| match row.because {
+            Offset::ZERO => {
+                let count = format!("{} record(s)", grouped(row.records));
+                ["-".to_owned(), String::new(), count, "had done their work".to_owned()]
+            }
+            because => [
+                because.to_string(),
+                Time(row.time_ms).to_second(),
+                format!("{} record(s)", grouped(row.records)),
+                clean(&format!("{} {}", row.who, row.what)),
+            ],
+        })
+        .collect();
+    columns(&rows)
+}
+
+fn show(receipt: &Receipt) -> String {
+    let Receipt { because, time_ms, who, what, kinds, records, waiting, files, .. } = receipt;
+    let mut text = clean(&format!("{who} {what}"));
+    let _ = writeln!(text, "\nrecord {because}, {}", Time(*time_ms));
+    for (kind, count) in kinds {
+        let _ = writeln!(text, "  {kind}: {}", grouped(*count));
+    }
+    if *files > 0 {
+        let _ = writeln!(text, "  files: {}", grouped(*files));
+    }
+    let run = |(first, last): &(Offset, Offset)| match first == last {
+        true => first.to_string(),
+        false => format!("{first}-{last}"),
+    };
+    let runs: Vec<_> = records.iter().map(run).collect();
+    let _ = writeln!(
+        text,
+        "erased: {}",
+        if runs.is_empty() { "-".to_owned() } else { runs.join(", ") }
+    );
+    let carried: Vec<_> = receipt.carried_out.iter().map(ToString::to_string).collect();
+    if !carried.is_empty() {
+        let _ = writeln!(text, "by: {}", carried.join(", "));
+    }
+    if *waiting > 0 {
+        let _ = writeln!(text, "{} record(s) are still to be erased", grouped(*waiting));
+    }
+    let gone = |is: bool| if is { "gone" } else { "not yet gone" };
+    let _ = writeln!(text, "from the log's files: {}", gone(receipt.off_the_log && *waiting == 0));
+    if let Some(off) = receipt.off_the_archive {
+        let _ = writeln!(text, "from the archive: {}", gone(off && *waiting == 0));
+    }
+    for backup in &receipt.backups {
+        let _ = writeln!(text, "still in the backup {backup}");
+    }
+    text
+}

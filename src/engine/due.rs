@@ -1,0 +1,408 @@
+//! What is to be erased without anybody asking for each piece of it: events that have lived long enough,
+//! files that were kept long enough, and what is kept of users who asked for nothing to be kept.
+//!
+//! Each find becomes a record (`room.erase`, `media.remove`, `user.erase`), from which on it is gone for
+//! everybody; the sweep then takes the payloads. Whatever is interrupted is found again.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    sync::Arc,
+};
+
+use ruma::{MxcUri, OwnedRoomId, OwnedUserId, RoomId, UserId, events::StateEventType};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::{
+    Engine,
+    sweep::{SweepError, SweepPolicy, millis},
+};
+use crate::{
+    log::{Log, ReadError},
+    record::{
+        Command, Offset, Record, Remains, Stream,
+        command::{EventsEnd, MediaEnd, MediaRemove, RoomErase, UserErase},
+        remains,
+    },
+    state::erasures::Owed,
+};
+
+/// The most events that one `room.erase` takes, and files that one `media.remove` does.
+const AT_ONCE: usize = 1000;
+
+/// The most runs of records in one `user.erase`: they fit into a payload.
+const RUNS: usize = 4000;
+
+/// How many rooms are looked at in one go.
+const ROOMS: usize = 100;
+
+/// How many records are read at a time.
+const RECORDS: usize = 1024;
+
+/// Events of one type in one room that have lived long enough.
+struct Expired {
+    room_id: OwnedRoomId,
+    event_type: Box<str>,
+    lifetime_ms: u64,
+    until: Offset,
+}
+
+impl Engine {
+    /// Whether any event or file has lived long enough.
+    pub(super) fn anything_expired(&self, policy: &SweepPolicy) -> Result<bool, ReadError> {
+        let media = policy.media_until(self.clock().now_ms());
+        if !self.expired(policy, 1)?.is_empty() {
+            return Ok(true);
+        }
+        match media {
+            Some(until_ms) if !self.state().media.until(until_ms, 1, |_| true).is_empty() => {
+                let kept = self.pictures()?;
+                Ok(!self.state().media.until(until_ms, 1, |id| !kept.contains(id)).is_empty())
+            }
+            _ => Ok(false),
+        }
+    }
+
+    /// Takes events away that have lived long enough. Says how many.
+    pub(super) async fn expire_events(&self, policy: &SweepPolicy) -> Result<u64, SweepError> {
+        let mut count = 0;
+        loop {
+            let expired = self.expired(policy, ROOMS)?;
+            if expired.is_empty() {
+                return Ok(count);
+            }
+            for Expired { room_id, event_type, lifetime_ms, until } in expired {
+                let why = EventsEnd::Lifetime { event_type: event_type.to_string(), lifetime_ms };
+                let next = || match self.state().rooms.get(&room_id) {
+                    Some(room) => room.messages(&event_type, until, AT_ONCE),
+                    None => Vec::new(),
+                };
+                count += self.erase_events(&room_id, &why, next).await?;
+            }
+        }
+    }
+
+    /// Takes away what `next` gives, until it gives nothing.
+    async fn erase_events(
+        &self,
+        room_id: &RoomId,
+        why: &EventsEnd,
+        next: impl Fn() -> Vec<Offset>,
+    ) -> Result<u64, SweepError> {
+        let mut count = 0;
+        loop {
+            let events = next();
+            if events.is_empty() {
+                return Ok(count);
+            }
+            count += events.len() as u64;
+            let erase = RoomErase { room_id: room_id.to_owned(), events, why: why.clone() };
+            self.write(Stream::room(room_id), erase).await?;
+        }
+    }
+
+    /// Up to about `limit` rooms with events that have lived long enough. Costs what is due, and a look at
+    /// each lifetime that there is.
+    fn expired(&self, policy: &SweepPolicy, limit: usize) -> Result<Vec<Expired>, ReadError> {
+        let retention = &policy.retention;
+        let (rooms, now_ms) = (&self.state().rooms, self.clock().now_ms());
+        let mut ends: HashMap<u64, Offset> = HashMap::new();
+        let mut end = |lifetime_ms: u64| match ends.get(&lifetime_ms) {
+            Some(end) => Ok::<_, ReadError>(*end),
+            None => {
+                let end = self.last_until(now_ms.saturating_sub(lifetime_ms))?;
+                ends.insert(lifetime_ms, end);
+                Ok(end)
+            }
+        };
+        let mut expired = Vec::new();
+        for class in rooms.lifetimes.classes() {
+            let lifetime = retention.lifetime_ms(None, &class.event_type, class.own_ms);
+            let Some(lifetime_ms) = lifetime else { continue };
+            let until = end(lifetime_ms)?;
+            let unnamed = |room_id: &RoomId| !retention.names(room_id);
+            for room_id in rooms.lifetimes.rooms(&class, until, limit, unnamed) {
+                let event_type = class.event_type.clone();
+                expired.push(Expired { room_id, event_type, lifetime_ms, until });
+            }
+            if expired.len() >= limit {
+                return Ok(expired);
+            }
+        }
+        let named: BTreeSet<&RoomId> = retention.rooms().collect();
+        for room in named.into_iter().filter_map(|room_id| rooms.get(room_id)) {
+            let own_ms = room.lifetime_ms();
+            for event_type in room.message_types() {
+                let lifetime = retention.lifetime_ms(Some(&room.id), &event_type, own_ms);
+                let Some(lifetime_ms) = lifetime else { continue };
+                let until = end(lifetime_ms)?;
+                if !room.messages(&event_type, until, 1).is_empty() {
+                    let room_id = room.id.clone();
+                    expired.push(Expired { room_id, event_type, lifetime_ms, until });
+                }
+            }
+        }
+        Ok(expired)
+    }
+
+    /// The last record that was appended at or before `time_ms`.
+    fn last_until(&self, time_ms: u64) -> Result<Offset, ReadError> {
+        // Times do not decrease along the log.
+        let (mut low, mut high) = (0, self.head().offset().get());
+        while low < high {
+            let middle = low + (high - low).div_ceil(2);
+            let offset = Offset::new(middle);
+            let record = self.log().get(offset)?.ok_or(ReadError::Missing(offset))?;
+            if record.header.time_ms <= time_ms {
+                low = middle;
+            } else {
+                high = middle - 1;
+            }
+        }
+        Ok(Offset::new(low))
+    }
+
+    /// Removes files that were kept long enough. Says how many.
+    pub(super) async fn expire_media(&self, policy: &SweepPolicy) -> Result<u64, SweepError> {
+        let Some(until_ms) = policy.media_until(self.clock().now_ms()) else { return Ok(0) };
+        let Some(lifetime_ms) = policy.media_after.map(millis) else { return Ok(0) };
+        if self.state().media.until(until_ms, 1, |_| true).is_empty() {
+            return Ok(0);
+        }
+        let kept = self.pictures()?;
+        let next = || self.state().media.until(until_ms, AT_ONCE, |id| !kept.contains(id));
+        self.remove_media(&MediaEnd::Lifetime { lifetime_ms }, next).await
+    }
+
+    async fn remove_media(
+        &self,
+        why: &MediaEnd,
+        next: impl Fn() -> Vec<Box<str>>,
+    ) -> Result<u64, SweepError> {
+        let mut count = 0;
+        loop {
+            let mut media_ids: Vec<_> = next().into_iter().map(String::from).collect();
+            media_ids.truncate(AT_ONCE);
+            if media_ids.is_empty() {
+                return Ok(count);
+            }
+            count += media_ids.len() as u64;
+            let remove = MediaRemove { media_ids, why: why.clone() };
+            self.write(Stream::server(), remove).await?;
+        }
+    }
+
+    /// The files of this server that are the pictures of users and rooms now: these stay.
+    fn pictures(&self) -> Result<HashSet<String>, ReadError> {
+        #[derive(Deserialize)]
+        struct Avatar {
+            url: String,
+        }
+        let state = self.state();
+        let mut pictures = HashSet::new();
+        for user_id in state.accounts.user_ids() {
+            if let Some(account) = state.accounts.get(&user_id)
+                && let Some(url) = account.read().profile_field("avatar_url")
+            {
+                pictures.extend(url.as_str().and_then(|url| self.own_media(url)));
+            }
+        }
+        for room in state.rooms.all() {
+            if let Some(offset) = room.state_event(&StateEventType::RoomAvatar, "", Offset::MAX)
+                && let Some(event) = self.events().get(offset)?
+                && let Ok(avatar) = event.content_as::<Avatar>()
+            {
+                pictures.extend(self.own_media(&avatar.url));
+            }
+        }
+        Ok(pictures)
+    }
+
+    /// The media id in an address, if it is one of this server.
+    pub(super) fn own_media(&self, url: &str) -> Option<String> {
+        let (server, media_id) = <&MxcUri>::from(url).parts().ok()?;
+        (*server == self.env().server.name).then(|| media_id.to_owned())
+    }
+
+    /// Finds what is kept of users who were erased, and takes it away. Says how many events that were.
+    pub(super) async fn erase_users(&self) -> Result<u64, SweepError> {
+        let owed = self.state().erasures.owed();
+        if owed.is_empty() {
+            return Ok(0);
+        }
+        let (log, end) = (Arc::clone(self.log()), self.head().offset());
+        let users: BTreeMap<OwnedUserId, Owed> = owed.iter().cloned().collect();
+        // It looks through the whole log.
+        let finding = tokio::task::spawn_blocking(move || Traces::find(&*log, end, &users));
+        let mut traces = match finding.await {
+            Ok(found) => found?,
+            Err(panic) => std::panic::resume_unwind(panic.into_panic()),
+        };
+        let mut count = 0;
+        for (user_id, Owed { because, media, .. }) in owed {
+            let Trace { records, messages } = traces.0.remove(&user_id).unwrap_or_default();
+            let why = EventsEnd::Sender { user_id: user_id.clone(), because };
+            for (room_id, events) in messages {
+                for events in events.chunks(AT_ONCE) {
+                    count += events.len() as u64;
+                    let (room_id, events) = (room_id.clone(), events.to_vec());
+                    let erase = RoomErase { room_id, events, why: why.clone() };
+                    self.write(Stream::room(&erase.room_id), erase).await?;
+                }
+            }
+            if media {
+                let why = MediaEnd::Owner { user_id: user_id.clone(), because };
+                let of_user = || {
+                    let files = self.state().media.of_user(&user_id);
+                    files.into_iter().map(|(media_id, _)| media_id).collect()
+                };
+                self.remove_media(&why, of_user).await?;
+            }
+            let runs = runs(&records);
+            let mut pieces = runs.chunks(RUNS).peekable();
+            loop {
+                let records = pieces.next().unwrap_or_default().to_vec();
+                let more = pieces.peek().is_some();
+                let erase = UserErase { user_id: user_id.clone(), because, records, more };
+                self.write(Stream::user(&user_id), erase).await?;
+                if !more {
+                    break;
+                }
+            }
+        }
+        Ok(count)
+    }
+}
+
+impl SweepPolicy {
+    /// The time up to which files are due.
+    fn media_until(&self, now_ms: u64) -> Option<u64> {
+        self.media_after.map(|after| now_ms.saturating_sub(millis(after)))
+    }
+}
+
+/// Offsets in ascending order as runs, each with its first and last.
+fn runs(offsets: &[Offset]) -> Vec<(Offset, Offset)> {
+    let mut runs: Vec<(Offset, Offset)> = Vec::new();
+    for offset in offsets {
+        match runs.last_mut() {
+            Some((_, last)) if last.next() == *offset => *last = *offset,
+            _ => runs.push((*offset, *offset)),
+        }
+    }
+    runs
+}
+
+/// What a log holds of users.
+#[derive(Default)]
+struct Traces(BTreeMap<OwnedUserId, Trace>);
+
+#[derive(Default)]
+struct Trace {
+    /// Records that held what was theirs.
+    records: Vec<Offset>,
+    /// Of those whose messages are to go: these, by room.
+    messages: BTreeMap<OwnedRoomId, Vec<Offset>>,
+}
+
+impl Traces {
+    /// Looks through the records up to `end`, each user's up to the end of their account.
+    fn find(
+        log: &dyn Log,
+        end: Offset,
+        users: &BTreeMap<OwnedUserId, Owed>,
+    ) -> Result<Self, ReadError> {
+        let mut traces = Self::default();
+        let mut from = Offset::new(1);
+        while from <= end {
+            let records = log.read(from, RECORDS)?;
+            let Some(last) = records.last() else { return Err(ReadError::Missing(from)) };
+            from = last.offset().next();
+            for record in &records {
+                traces.note(record, users);
+            }
+        }
+        Ok(traces)
+    }
+
+    fn note(&mut self, record: &Record, users: &BTreeMap<OwnedUserId, Owed>) {
+        if remains(&record.header.kind) == Remains::Everything {
+            return;
+        }
+        let Ok(Some(command)) = record.command() else { return };
+        if let Command::RoomEvent(body) = &command {
+            let Some(facts) = EventFacts::of(&body.pdu) else { return };
+            match &facts.state_key {
+                // Their names in rooms.
+                Some(key) if facts.event_type == "m.room.member" => {
+                    let member = <&UserId>::try_from(&**key).ok();
+                    if let Some((user_id, _)) = member.and_then(|id| users.get_key_value(id)) {
+                        self.of(user_id).records.push(record.offset());
+                    }
+                }
+                None => {
+                    let sender = <&UserId>::try_from(&*facts.sender).ok();
+                    let sender = sender.and_then(|id| users.get_key_value(id));
+                    if let Some((user_id, _)) = sender.filter(|(_, owed)| owed.messages) {
+                        let rooms = &mut self.of(user_id).messages;
+                        rooms.entry(body.room_id.clone()).or_default().push(record.offset());
+                    }
+                }
+                Some(_) => {}
+            }
+            return;
+        }
+        let Some(user_id) = owner(&command) else { return };
+        if let Some((user_id, owed)) = users.get_key_value(user_id)
+            && record.offset() < owed.because
+        {
+            self.of(user_id).records.push(record.offset());
+        }
+    }
+
+    fn of(&mut self, user_id: &OwnedUserId) -> &mut Trace {
+        self.0.entry(user_id.clone()).or_default()
+    }
+}
+
+/// Whose own a command is, of those that hold what people call theirs.
+fn owner(command: &Command) -> Option<&UserId> {
+    Some(match command {
+        Command::ProfileSet(body) => &body.user_id,
+        Command::AccountDataSet(body) => &body.user_id,
+        Command::FilterCreate(body) => &body.user_id,
+        Command::UserPassword(body) => &body.user_id,
+        Command::SsoLink(body) => &body.user_id,
+        Command::DeviceLogin(body) => &body.user_id,
+        Command::DeviceRename(body) => &body.user_id,
+        Command::DeviceDehydrate(body) => &body.user_id,
+        Command::KeyBackupSet(body) => &body.user_id,
+        Command::KeyBackupDelete(body) => &body.user_id,
+        Command::KeyBackupPut(body) => &body.user_id,
+        Command::KeyBackupRemove(body) => &body.user_id,
+        Command::ThreepidAdd(body) => &body.user_id,
+        Command::ThreepidRemove(body) => &body.user_id,
+        Command::ThreepidBind(body) => &body.user_id,
+        Command::ThreepidUnbind(body) => &body.user_id,
+        Command::PusherSet(body) => &body.user_id,
+        Command::PusherRemove(body) => &body.user_id,
+        Command::DelayedSchedule(body) => &body.user_id,
+        _ => return None,
+    })
+}
+
+/// What is to be known of an event here.
+#[derive(Deserialize)]
+struct EventFacts {
+    #[serde(rename = "type")]
+    event_type: String,
+    sender: String,
+    #[serde(default)]
+    state_key: Option<String>,
+}
+
+impl EventFacts {
+    fn of(pdu: &RawValue) -> Option<Self> {
+        serde_json::from_str(pdu.get()).ok()
+    }
+}

@@ -1,0 +1,147 @@
+//! Taking a room out of the server, with everything in it.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use ruma::{OwnedRoomId, RoomId};
+
+use super::{Engine, Rejected};
+use crate::{
+    decide::purge::PurgeRoom,
+    log::{Log, ReadError},
+    record::{Offset, Origin, Record, Stream},
+    state::{Membership, media::Item},
+};
+
+/// How many records are read at a time.
+const RECORDS: usize = 1024;
+
+/// What goes with a room.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Purge {
+    /// How many events it has.
+    pub events: u64,
+    /// How many bytes their payloads are.
+    pub bytes: u64,
+    /// How many users are joined.
+    pub joined: u64,
+    /// Its aliases.
+    pub aliases: Vec<String>,
+    /// The ids of the files that nothing but the room names.
+    pub media_ids: Vec<String>,
+    /// How many bytes those files are.
+    pub media_bytes: u64,
+}
+
+/// Why a room was not purged.
+#[derive(Debug, thiserror::Error)]
+pub enum PurgeError {
+    /// There is no such room.
+    #[error("there is no room `{0}`")]
+    NoRoom(OwnedRoomId),
+    /// The log cannot be read.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// It was refused, or the log takes no writes.
+    #[error(transparent)]
+    Rejected(#[from] Rejected),
+}
+
+impl Engine {
+    /// What would go with a room. Looks through the whole log for who else names its files.
+    ///
+    /// # Errors
+    /// When there is no such room or the log cannot be read.
+    pub async fn look_at_purge(&self, room_id: &RoomId) -> Result<Purge, PurgeError> {
+        let no_room = || PurgeError::NoRoom(room_id.to_owned());
+        let room = self.state().rooms.get(room_id).ok_or_else(no_room)?;
+        let end = self.head().offset();
+        let events = room.events_forward(Offset::ZERO, end, usize::MAX);
+        let joined = room.members(Membership::Join, end).len() as u64;
+        let aliases = self.state().aliases.of_room(room_id, end);
+        let mut purge = Purge {
+            events: events.len() as u64,
+            joined,
+            aliases: aliases.into_iter().map(|alias| alias.to_string()).collect(),
+            ..Purge::default()
+        };
+        let log = Arc::clone(self.log());
+        let address = format!("mxc://{}/", self.env().server.name);
+        let stream = Stream::room(room_id);
+        let looking = tokio::task::spawn_blocking(move || -> Result<_, ReadError> {
+            let (mut bytes, mut named) = (0, BTreeSet::new());
+            for offset in events {
+                let record = log.get(offset)?.ok_or(ReadError::Missing(offset))?;
+                bytes += record.payload.bytes().map_or(0, |payload| payload.len() as u64);
+                named.extend(files_in(&record, &address));
+            }
+            keep_unnamed(&*log, end, &stream, &address, &mut named)?;
+            Ok((bytes, named))
+        });
+        let (bytes, named) = match looking.await {
+            Ok(found) => found?,
+            Err(panic) => std::panic::resume_unwind(panic.into_panic()),
+        };
+        purge.bytes = bytes;
+        for media_id in named {
+            if let Some(Item::Stored(stored)) = self.state().media.get(&media_id) {
+                purge.media_bytes += stored.size;
+                purge.media_ids.push(media_id);
+            }
+        }
+        Ok(purge)
+    }
+
+    /// Purges a room to which nobody is joined: nothing of it is there any more once this has resolved, and
+    /// the next sweep takes its payloads off the disk. Gives what went.
+    ///
+    /// # Errors
+    /// When there is no such room, somebody is joined to it, or the log cannot be read or takes no writes.
+    pub async fn purge(
+        &self,
+        origin: Origin,
+        room_id: &RoomId,
+        reason: Option<String>,
+    ) -> Result<Purge, PurgeError> {
+        let purge = self.look_at_purge(room_id).await?;
+        let proposal =
+            PurgeRoom { room_id: room_id.to_owned(), media_ids: purge.media_ids.clone(), reason };
+        self.propose(origin, proposal).await?.into_inner();
+        Ok(purge)
+    }
+}
+
+/// Of `files`, keeps those that no record up to `end` names but those of `stream`.
+fn keep_unnamed(
+    log: &dyn Log,
+    end: Offset,
+    stream: &Stream,
+    address: &str,
+    files: &mut BTreeSet<String>,
+) -> Result<(), ReadError> {
+    let mut from = Offset::new(1);
+    while from <= end && !files.is_empty() {
+        let records = log.read(from, RECORDS)?;
+        let Some(last) = records.last() else { return Err(ReadError::Missing(from)) };
+        from = last.offset().next();
+        for record in records.iter().filter(|record| record.header.stream != *stream) {
+            for file in files_in(record, address) {
+                files.remove(&file);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The ids of files that a payload names by their address, which begins with `address`.
+fn files_in<'r>(record: &'r Record, address: &str) -> impl Iterator<Item = String> + use<'r> {
+    let text = record.payload.bytes().and_then(|bytes| std::str::from_utf8(bytes).ok());
+    let mut parts = text.unwrap_or_default().split(address);
+    let is_of_id = |letter: char| letter.is_ascii_alphanumeric() || "-_".contains(letter);
+    parts.next();
+    let address_ends = parts.map(move |part| {
+        let end = part.find(|letter| !is_of_id(letter)).unwrap_or(part.len());
+        part[..end].to_owned()
+    });
+    // `split` borrows the address: what there is, is taken out of it.
+    address_ends.collect::<Vec<_>>().into_iter()
+}
