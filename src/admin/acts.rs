@@ -1,12 +1,14 @@
 //! What an operator can have done, and what came of it: the one list that the command line and the socket
 //! share.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, path::PathBuf};
 
 use ruma::{OwnedDeviceId, OwnedUserId};
 use serde::{Deserialize, Serialize};
 
-use crate::{decide::registration_token::Change, record::command::Secret, snapshot};
+use crate::{
+    decide::registration_token::Change, export::ImportedUser, record::command::Secret, snapshot,
+};
 
 /// Something to be done. Users are named by their whole id or by what is before its colon.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -105,6 +107,13 @@ pub enum Act {
         /// Which: its id, or the token itself.
         token: Secret,
     },
+    /// Make an account of the export of a user, whose files are in the store already.
+    ImportUser {
+        /// The directory of the export.
+        src: PathBuf,
+        /// Its name; none for the one that it had.
+        user: Option<String>,
+    },
     /// Write a snapshot of the projections.
     WriteSnapshot,
     /// Compare the projections with a replay of the whole log.
@@ -198,6 +207,8 @@ pub enum Done {
         /// Which.
         id: String,
     },
+    /// An account was made of an export.
+    UserImported(ImportedUser),
     /// A snapshot was written.
     Snapshot(snapshot::Header),
     /// The projections were compared.

@@ -25,6 +25,7 @@ use crate::{
         status::{CreateAccount, Deactivate, SetStatus},
     },
     engine::{self, Engine, Rejected},
+    export::{self, Belongings},
     log::{
         Log, ReadError,
         sled::{OpenError, SledLog, SledOptions, log_dir},
@@ -191,6 +192,17 @@ impl Office {
                 let left = self.devices(&user_id);
                 let devices = before.into_iter().filter(|device| !left.contains(device)).collect();
                 Ok(Done::LoggedOut { user_id, devices })
+            }
+            Act::ImportUser { src, user } => {
+                let read = tokio::task::spawn_blocking(move || Belongings::read(&src)).await;
+                let belongings = read.map_err(|error| ActError::Invalid(error.to_string()))?;
+                let belongings =
+                    belongings.map_err(|error| ActError::Invalid(error.to_string()))?;
+                let user_id =
+                    self.new_user_id(user.as_deref().unwrap_or_else(|| belongings.localpart()))?;
+                let imported =
+                    export::import_user(&self.engine, &origin, user_id.clone(), &belongings).await;
+                Ok(Done::UserImported(imported.map_err(|error| of_user(error, &user_id))?))
             }
             Act::WriteSnapshot => Ok(Done::Snapshot(self.snapshots.make().await?)),
             Act::CompareSnapshots => Ok(Done::Compared(self.snapshots.scrub().await?)),

@@ -16,6 +16,9 @@ use crate::{
 mod act;
 mod config;
 mod endpoints;
+mod export;
+mod import;
+mod import_user;
 mod password;
 mod registration_token;
 mod replay;
@@ -49,6 +52,9 @@ enum Command {
     Replay(replay::Replay),
     Verify(verify::Verify),
     Restore(restore::Restore),
+    Export(export::Export),
+    Import(import::Import),
+    ImportUser(import_user::ImportUser),
     Snapshot(snapshot::Snapshot),
     User(user::User),
     RegistrationToken(registration_token::RegistrationToken),
@@ -68,6 +74,9 @@ impl Cli {
             Some(Command::Replay(replay)) => replay.run(),
             Some(Command::Verify(verify)) => verify.run(),
             Some(Command::Restore(restore)) => restore.run(),
+            Some(Command::Export(export)) => export.run(),
+            Some(Command::Import(import)) => import.run(),
+            Some(Command::ImportUser(import)) => import.run(),
             Some(Command::Snapshot(snapshot)) => snapshot.run(),
             Some(Command::User(user)) => user.run(),
             Some(Command::RegistrationToken(token)) => token.run(),
