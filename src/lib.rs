@@ -33,6 +33,7 @@ pub mod decide;
 mod delivery;
 pub mod engine;
 pub mod events;
+pub mod export;
 pub mod history;
 mod http;
 mod last_seen;

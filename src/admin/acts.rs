@@ -1,7 +1,7 @@
 //! What an operator can have done, and what came of it: the one list that the command line and the socket
 //! share.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, path::PathBuf};
 
 use ruma::{OwnedDeviceId, OwnedEventId, OwnedMxcUri, OwnedRoomAliasId, OwnedRoomId, OwnedUserId};
 use serde::{Deserialize, Serialize};
@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::erasure::{Receipt, ReceiptRow, RoomPurged, UserErased};
 use crate::{
     decide::registration_token::Change,
+    export::ImportedUser,
     record::{
         Offset,
         command::{Secret, Transaction},
@@ -270,6 +271,13 @@ pub enum Act {
     ShowErasure {
         /// The record.
         because: Offset,
+    },
+    /// Make an account of the export of a user, whose files are in the store already.
+    ImportUser {
+        /// The directory of the export.
+        src: PathBuf,
+        /// Its name; none for the one that it had.
+        user: Option<String>,
     },
     /// Write a snapshot of the projections.
     WriteSnapshot,
@@ -556,6 +564,8 @@ pub enum Done {
     },
     /// What was erased for one record.
     Receipt(Box<Receipt>),
+    /// An account was made of an export.
+    UserImported(ImportedUser),
     /// A snapshot was written.
     Snapshot(snapshot::Header),
     /// The projections were compared.

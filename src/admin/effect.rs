@@ -102,6 +102,10 @@ impl Office {
                 let id = self.registration_token(token)?.start();
                 one(format!("nobody can make an account with the registration token {id} any more"))
             }
+            Act::ImportUser { user, .. } => {
+                let name = user.as_deref().unwrap_or("the name that they had");
+                one(format!("an account is made of the export, with {name}"))
+            }
             Act::PurgeRoom { .. } | Act::EraseUser { .. } => {
                 let why = "What this would take is said by its own `dry_run`.";
                 Err(ActError::Invalid(why.to_owned()))

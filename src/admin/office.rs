@@ -32,6 +32,7 @@ use crate::{
         status::{CreateAccount, Deactivate, SetStatus},
     },
     engine::{self, Engine, Rejected},
+    export::{self, Belongings},
     http::ApiError,
     last_seen::LastSeen,
     log::{
@@ -299,6 +300,17 @@ impl Office {
             }
             Act::ListErasures { last } => self.receipts(last),
             Act::ShowErasure { because } => self.receipt(because),
+            Act::ImportUser { src, user } => {
+                let read = tokio::task::spawn_blocking(move || Belongings::read(&src)).await;
+                let belongings = read.map_err(|error| ActError::Invalid(error.to_string()))?;
+                let belongings =
+                    belongings.map_err(|error| ActError::Invalid(error.to_string()))?;
+                let user_id =
+                    self.new_user_id(user.as_deref().unwrap_or_else(|| belongings.localpart()))?;
+                let imported =
+                    export::import_user(&self.engine, &origin, user_id.clone(), &belongings).await;
+                Ok(Done::UserImported(imported.map_err(|error| of_user(error, &user_id))?))
+            }
             Act::WriteSnapshot => Ok(Done::Snapshot(self.snapshots.make().await?)),
             Act::CompareSnapshots => Ok(Done::Compared(self.snapshots.scrub().await?)),
             Act::ListRegistrationTokens => {

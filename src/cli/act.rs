@@ -1,6 +1,6 @@
 //! Acts of an operator: asked of the running server, or done here while there is none.
 
-use std::process::ExitCode;
+use std::{path::PathBuf, process::ExitCode};
 
 use super::password::confirms;
 use crate::{
@@ -40,6 +40,11 @@ impl Common {
     ) -> Result<ExitCode, Failure> {
         super::print(&if self.json { serde_json::to_string(done)? + "\n" } else { text(done) })?;
         Ok(ExitCode::SUCCESS)
+    }
+
+    /// The data directory.
+    pub(super) fn data_dir(&self) -> Result<PathBuf, Failure> {
+        Ok(self.at.load()?.server.data_dir)
     }
 
     /// Does it: the running server does, or this process while there is none.

@@ -17,6 +17,9 @@ mod act;
 mod config;
 mod endpoints;
 mod erasure;
+mod export;
+mod import;
+mod import_user;
 mod media;
 mod notice;
 mod password;
@@ -54,6 +57,9 @@ enum Command {
     Replay(replay::Replay),
     Verify(verify::Verify),
     Restore(restore::Restore),
+    Export(export::Export),
+    Import(import::Import),
+    ImportUser(import_user::ImportUser),
     Snapshot(snapshot::Snapshot),
     User(user::User),
     Erasure(erasure::Erasure),
@@ -78,6 +84,9 @@ impl Cli {
             Some(Command::Replay(replay)) => replay.run(),
             Some(Command::Verify(verify)) => verify.run(),
             Some(Command::Restore(restore)) => restore.run(),
+            Some(Command::Export(export)) => export.run(),
+            Some(Command::Import(import)) => import.run(),
+            Some(Command::ImportUser(import)) => import.run(),
             Some(Command::Snapshot(snapshot)) => snapshot.run(),
             Some(Command::User(user)) => user.run(),
             Some(Command::Erasure(erasure)) => erasure.run(),

@@ -13,6 +13,7 @@ pub mod device;
 pub mod directory;
 mod draft;
 pub mod ephemeral;
+pub mod import;
 pub mod key_backup;
 pub mod keys;
 pub mod media;

@@ -264,7 +264,9 @@ pub fn unopened(place: &str, error: OpenError) -> Result<Report, HistoryError> {
             Offset::new(1),
             error.to_string(),
         )),
-        OpenError::InUse { .. } | OpenError::Io { .. } => Err(SourceError::Open(error).into()),
+        OpenError::InUse { .. } | OpenError::Io { .. } | OpenError::Importing(_) => {
+            Err(SourceError::Open(error).into())
+        }
     }
 }
 

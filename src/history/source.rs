@@ -150,7 +150,11 @@ impl Source {
         Ok(Self { data_dir: Some(data_dir.to_owned()), ..source })
     }
 
-    fn data_dir(data_dir: &Path) -> Result<Self, SourceError> {
+    /// The log in `data_dir`, whether a server is using it or not, as [`Source::open`] has it.
+    ///
+    /// # Errors
+    /// When there is none, or it cannot be opened.
+    pub fn data_dir(data_dir: &Path) -> Result<Self, SourceError> {
         let source = match Self::stopped(data_dir) {
             Err(SourceError::Open(OpenError::InUse { .. })) => {
                 match Self::server(&socket_path(data_dir)) {

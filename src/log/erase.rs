@@ -219,11 +219,14 @@ impl Audit {
     /// How many payloads were named and are still whole: the store is behind with erasing.
     #[must_use]
     pub fn behind(&self) -> u64 {
-        let named = self.named.iter();
-        let whole = named.filter(|(offset, _)| {
+        self.whole().count() as u64
+    }
+
+    /// The payloads that were named and are still whole, each with how it is to go.
+    pub(crate) fn whole(&self) -> impl Iterator<Item = (Offset, Target)> {
+        self.named.iter().filter(|(offset, _)| {
             !self.reduced.contains_key(offset) && !self.erased.contains(*offset)
-        });
-        whole.count() as u64
+        })
     }
 
     /// The result, once every record was noted.

@@ -174,6 +174,12 @@ pub enum OpenError {
         /// The file that says so.
         note: PathBuf,
     },
+    /// An import into the directory did not come to its end.
+    #[error(
+        "an import into {} did not come to its end; `logcabin import` with the same directories begins it anew",
+        .0.display()
+    )]
+    Importing(PathBuf),
     /// The end of the log is damaged.
     #[error(
         "the log is damaged at {0}; `logcabin restore --from-archive` can rebuild it from an archive"
@@ -266,6 +272,9 @@ impl SledLog {
     /// When another process uses it, the disk fails, or the log's end is damaged.
     pub fn open(options: SledOptions) -> Result<Self, OpenError> {
         let lock = lock_data_dir(&options.data_dir)?;
+        if importing_dir(&options.data_dir).exists() {
+            return Err(OpenError::Importing(options.data_dir));
+        }
         let dir = log_dir(&options.data_dir);
         make_private_dir(&dir)?;
         let layers = Layers::open(&dir, options.cache_bytes)?;
@@ -834,6 +843,11 @@ pub(crate) fn is_empty(log_dir: &Path) -> bool {
 #[must_use]
 pub fn log_dir(data_dir: &Path) -> PathBuf {
     data_dir.join("log")
+}
+
+/// Where an import makes the log of a data directory, until all of it is there.
+pub(crate) fn importing_dir(data_dir: &Path) -> PathBuf {
+    data_dir.join("log.importing")
 }
 
 /// Makes the data directory, if need be, and takes the lock that keeps other processes out of it.

@@ -328,7 +328,7 @@ pub struct ServerIdentity {
 /// Payload of `server.restore`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ServerRestore {
-    /// What the log was rebuilt from: `archive`.
+    /// What the log was rebuilt from: `archive` or `export`.
     pub source: String,
     /// The last record that was there. What came after it, if anything, is lost.
     pub last: Offset,

@@ -8,6 +8,7 @@
 //! - `crash`: the server is killed at random moments and nothing acknowledged is missing after.
 //! - `durability`: seen from the kernel, every acknowledged write was on disk before its answer.
 //! - `erasure`: what was redacted leaves the disk.
+//! - `export`: a server goes elsewhere and on; a user gets what is theirs.
 //! - `pages`: the pages for browsers, in Chromium.
 //! - `operations`: a directory in use, a full disk, a restore.
 //! - `readme`: what the README tells newcomers to type.
@@ -28,6 +29,7 @@ mod crash;
 mod durability;
 mod encryption;
 mod erasure;
+mod export;
 mod harness;
 mod load;
 mod operations;

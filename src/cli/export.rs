@@ -1,0 +1,80 @@
+//! `logcabin export`: a server, or one of its users, as files that any tool can read.
+
+use std::{path::PathBuf, process::ExitCode};
+
+use crate::{
+    export::{self, FILE_BYTES, Holds, Manifest},
+    history::look::{bytes, grouped},
+};
+
+/// Write everything to a directory, as JSON lines and files that any tool can read
+///
+/// The whole server, running or stopped, or with --user one user: what is theirs, and what they may see.
+/// The directory must be empty or not there. Its manifest names every file with its hash and is signed by
+/// the server; docs/export.md describes the files. `logcabin import` makes a server of the export of one.
+///
+/// The export of a server holds its private key, the hashes of passwords and every message: keep it as you
+/// would keep a key. That of a user holds no secret of the server, and what the user may read.
+#[derive(Debug, clap::Args)]
+pub(super) struct Export {
+    /// The directory to write to
+    #[arg(value_name = "DEST")]
+    dest: PathBuf,
+
+    /// Only this user: @name:server, or the name alone
+    #[arg(long, value_name = "USER")]
+    user: Option<String>,
+
+    /// Begin a new file of records before one gets larger than this many bytes
+    #[arg(long, value_name = "BYTES", default_value_t = FILE_BYTES, conflicts_with = "user")]
+    file_bytes: u64,
+
+    #[command(flatten)]
+    at: super::DataDir,
+
+    /// Write the manifest, in JSON, instead of text
+    #[arg(long)]
+    json: bool,
+}
+
+impl Export {
+    pub(super) fn run(&self) -> Result<ExitCode, Box<dyn std::error::Error + Send + Sync>> {
+        let data_dir = self.at.load()?.server.data_dir;
+        let manifest = match &self.user {
+            Some(user) => export::export_user(&data_dir, user, &self.dest)?,
+            None => export::export_server(&data_dir, &self.dest, self.file_bytes)?,
+        };
+        super::print(&if self.json {
+            serde_json::to_string(&manifest)? + "\n"
+        } else {
+            self.text(&manifest)
+        })?;
+        for missing in &manifest.missing {
+            eprintln!("logcabin: not exported: {}: {}", missing.path, missing.reason);
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn text(&self, manifest: &Manifest) -> String {
+        let size = manifest.files.iter().map(|file| file.bytes).sum();
+        let what = match (&manifest.holds, &manifest.user_id) {
+            (Holds::User, Some(user_id)) => user_id.to_string(),
+            _ => manifest.server_name.clone(),
+        };
+        let mut text = format!(
+            "Exported {what} as of record {} to {}: {} files, {}.\n",
+            grouped(manifest.last.get()),
+            self.dest.display(),
+            grouped(manifest.files.len() as u64),
+            bytes(size)
+        );
+        if let Some(digest) = &manifest.state_digest {
+            text += &format!("Digest   {digest}\n");
+        }
+        text += &format!("Signed   {} {}\n", manifest.key_id, manifest.public_key);
+        if manifest.running && manifest.holds == Holds::Server {
+            text += "The server was running: what it has taken since is not in it. To move a server, stop it first.\n";
+        }
+        text
+    }
+}

@@ -1,0 +1,64 @@
+//! `logcabin import-user`: an account from the export of a user.
+
+use std::{path::PathBuf, process::ExitCode};
+
+use super::act::Common;
+use crate::{
+    admin::{Act, Done},
+    export::{self, ImportedUser},
+    history::look::{clean, grouped},
+    log::sled::log_dir,
+};
+
+/// Make an account of the export of a user, on this server or another
+///
+/// It gets the profile, the account data, the push rules and the files that the user uploaded. It is locked and
+/// has no password. Rooms stay files, as their history belongs to them; devices, keys and addresses are for the
+/// user to set up anew.
+#[derive(Debug, clap::Args)]
+pub(super) struct ImportUser {
+    /// The directory that `logcabin export --user` wrote
+    #[arg(value_name = "SRC")]
+    src: PathBuf,
+
+    /// The user name [default: the one that it had]
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+
+    #[command(flatten)]
+    common: Common,
+}
+
+impl ImportUser {
+    pub(super) fn run(self) -> Result<ExitCode, Box<dyn std::error::Error + Send + Sync>> {
+        let src = self.src.canonicalize()?;
+        export::check_export(&src)?;
+        let data_dir = self.common.data_dir()?;
+        if !log_dir(&data_dir).is_dir() {
+            return Err(format!("there is no server in {}", data_dir.display()).into());
+        }
+        export::place_files(&src, &data_dir)?;
+        self.common.run(Act::ImportUser { src, user: self.name }, |done| match done {
+            Done::UserImported(imported) => text(imported),
+            _ => String::new(),
+        })
+    }
+}
+
+fn text(imported: &ImportedUser) -> String {
+    let ImportedUser { user_id, exported, profile, account_data, files, left_out } = imported;
+    let mut text = format!(
+        "Made {user_id} of {exported}: {} fields of the profile, {} pieces of account data, {} files.\n",
+        grouped(*profile),
+        grouped(*account_data),
+        grouped(*files)
+    );
+    for left in left_out {
+        text += &format!("Left out {}\n", clean(left));
+    }
+    let name = user_id.localpart();
+    text + &format!(
+        "It is locked, and in no room. To hand it over:\n  \
+         logcabin user reset-password {name} && logcabin user unlock {name}\n"
+    )
+}

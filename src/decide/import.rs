@@ -1,0 +1,51 @@
+//! An account from the export of a user.
+
+use serde_json::value::RawValue;
+
+use super::{Proposal, Refusal, Turn, account::Register};
+use crate::record::{
+    Stream,
+    command::{AccountDataSet, UserStatus},
+};
+
+/// Make an account that nobody can use yet, in one step with what says where it came from.
+#[derive(Clone, Debug)]
+pub struct ImportAccount {
+    /// The account.
+    pub register: Register,
+    /// Why it is locked.
+    pub reason: String,
+    /// The type of the account data that says where it came from.
+    pub event_type: String,
+    /// Its content.
+    pub content: Box<RawValue>,
+}
+
+impl Proposal for ImportAccount {
+    type Outcome = ();
+
+    fn stream(&self) -> Stream {
+        self.register.stream()
+    }
+
+    fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
+        self.register.decide(turn)?;
+        let user_id = &self.register.user_id;
+        let locked = UserStatus {
+            user_id: user_id.clone(),
+            admin: None,
+            locked: Some(true),
+            suspended: None,
+            reason: Some(self.reason.clone()),
+        };
+        let origin = AccountDataSet {
+            user_id: user_id.clone(),
+            room_id: None,
+            event_type: self.event_type.clone(),
+            content: self.content.clone(),
+        };
+        turn.append(Stream::user(user_id), locked);
+        turn.append(Stream::user(user_id), origin);
+        Ok(())
+    }
+}
