@@ -6,7 +6,11 @@ use std::collections::BTreeMap;
 use ruma::{OwnedDeviceId, OwnedUserId};
 use serde::{Deserialize, Serialize};
 
-use crate::{decide::registration_token::Change, record::command::Secret, snapshot};
+use crate::{
+    decide::registration_token::Change,
+    record::command::{BackupMade, Secret},
+    snapshot,
+};
 
 /// Something to be done. Users are named by their whole id or by what is before its colon.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -109,6 +113,11 @@ pub enum Act {
     WriteSnapshot,
     /// Compare the projections with a replay of the whole log.
     CompareSnapshots,
+    /// Note in the log that a backup was made.
+    NoteBackup {
+        /// Which.
+        made: BackupMade,
+    },
 }
 
 /// Which users: those for whom all of it is so.
@@ -202,6 +211,8 @@ pub enum Done {
     Snapshot(snapshot::Header),
     /// The projections were compared.
     Compared(snapshot::Status),
+    /// It was noted.
+    Noted,
 }
 
 /// A registration token, of which only a hash is kept.

@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use crate::{
     admin::{Act, AdminError, Client, Done, office, socket_path},
+    config::{Config, ConfigError},
     log::sled::OpenError,
 };
 
@@ -15,7 +16,7 @@ pub(super) struct Common {
 
     /// Write one JSON object instead of text
     #[arg(long)]
-    json: bool,
+    pub(super) json: bool,
 }
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -28,6 +29,11 @@ impl Common {
         text: impl FnOnce(&Done) -> String,
     ) -> Result<ExitCode, Failure> {
         self.print(&self.carry_out(act)?, text)
+    }
+
+    /// The configuration that a server on this data would run with.
+    pub(super) fn config(&self) -> Result<Config, ConfigError> {
+        self.at.load()
     }
 
     /// Prints what was done.

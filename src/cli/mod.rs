@@ -14,6 +14,7 @@ use crate::{
 };
 
 mod act;
+mod backup;
 mod config;
 mod endpoints;
 mod password;
@@ -48,6 +49,8 @@ enum Command {
     Endpoints(endpoints::Endpoints),
     Replay(replay::Replay),
     Verify(verify::Verify),
+    Backup(backup::Backup),
+    VerifyBackup(backup::VerifyBackup),
     Restore(restore::Restore),
     Snapshot(snapshot::Snapshot),
     User(user::User),
@@ -67,6 +70,8 @@ impl Cli {
             Some(Command::Endpoints(endpoints)) => endpoints.run(),
             Some(Command::Replay(replay)) => replay.run(),
             Some(Command::Verify(verify)) => verify.run(),
+            Some(Command::Backup(backup)) => backup.run(),
+            Some(Command::VerifyBackup(verify)) => verify.run(),
             Some(Command::Restore(restore)) => restore.run(),
             Some(Command::Snapshot(snapshot)) => snapshot.run(),
             Some(Command::User(user)) => user.run(),

@@ -15,6 +15,7 @@ mod draft;
 pub mod ephemeral;
 pub mod key_backup;
 pub mod keys;
+pub mod maintenance;
 pub mod media;
 pub mod membership;
 mod powers;

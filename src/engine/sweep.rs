@@ -129,6 +129,16 @@ impl Engine {
         Ok(LogErase { reduced: reduced.into_values().collect(), superseded })
     }
 
+    /// What is left of the event at `event` when the record `because` takes its content; `None` if nothing more
+    /// can be taken.
+    pub(crate) fn reduced(
+        &self,
+        event: Offset,
+        because: Offset,
+    ) -> Result<Option<Reduced>, ReadError> {
+        self.reduction(Redacted { event, because, time_ms: 0 })
+    }
+
     fn reduction(&self, redacted: Redacted) -> Result<Option<Reduced>, ReadError> {
         let Redacted { event: offset, because, .. } = redacted;
         let Some(record) = self.log().get(offset)? else { return Ok(None) };

@@ -201,6 +201,25 @@ impl Keys {
         });
     }
 
+    /// Returns whose keys there are.
+    pub(super) fn drop_all(&self, offset: Offset) -> Vec<OwnedUserId> {
+        let mut users: Vec<_> = self.users.iter().map(|entry| entry.key().clone()).collect();
+        users.sort_unstable();
+        for user_id in &users {
+            self.change(user_id, |keys| {
+                for device in keys.devices.values_mut() {
+                    let left = std::mem::take(&mut device.one_time);
+                    let left = left.values().flatten().map(|(_, key_id)| hash(&[key_id]));
+                    device.claimed.extend(left);
+                    device.fallback.values_mut().for_each(|fallback| fallback.used = true);
+                    device.counts_changed = offset;
+                }
+            });
+            self.note(offset, user_id.clone(), None);
+        }
+        users
+    }
+
     pub(super) fn cross_sign(&self, offset: Offset, body: KeysCrossSign) {
         self.change(&body.user_id, |keys| {
             let set = |is_new: bool, key: &mut Option<Offset>| {
