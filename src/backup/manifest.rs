@@ -318,7 +318,7 @@ mod tests {
         let identity = identity();
         let unsigned = manifest(&identity, dir);
         assert!(!unsigned.is_signed());
-        let signed = unsigned.clone().sign(&identity).unwrap();
+        let signed = unsigned.sign(&identity).unwrap();
         assert!(signed.is_signed());
         let hash = signed.write(dir).unwrap();
         let listed = Manifest::list(dir).unwrap();
@@ -330,7 +330,7 @@ mod tests {
             Manifest { chain: FileHash([8; 32]), ..signed.clone() },
             Manifest { segments: Vec::new(), ..signed.clone() },
             Manifest { signatures: BTreeMap::new(), ..signed.clone() },
-            Manifest { server_name: "other.example".to_owned(), ..signed.clone() },
+            Manifest { server_name: "other.example".to_owned(), ..signed },
         ] {
             assert!(!changed.is_signed(), "{changed:?}");
         }

@@ -20,6 +20,9 @@ use crate::{
     },
 };
 
+/// How many removed backups one request names: it is far below the longest.
+const NOTED_AT_ONCE: usize = 200;
+
 /// Back up the log and the uploaded files, of a running server or a stopped one
 ///
 /// Copies only what the directory lacks. Each backup is a moment that can be restored by itself; whatever
@@ -51,17 +54,7 @@ impl Backup {
             backup::take(&source, data_dir, &self.dest, options, |offset| progress.at(offset))?;
         drop((progress, source));
         let destination = self.dest.canonicalize().unwrap_or_else(|_| self.dest.clone());
-        let made = BackupMade {
-            destination: destination.to_string_lossy().into_owned(),
-            moment: taken.manifest.moment(),
-            chain: taken.manifest.chain,
-            manifest: taken.hash,
-            removed: taken.removed.clone(),
-        };
-        // The backup is good without it; what is erased later could not say that it is still in there.
-        if let Err(error) = self.common.carry_out(Act::NoteBackup { made }) {
-            eprintln!("logcabin: the backup was made, but could not be noted in the log: {error}");
-        }
+        self.note(&destination.to_string_lossy(), &taken);
         super::print(&if self.common.json {
             json!({
                 "destination": destination,
@@ -84,6 +77,30 @@ impl Backup {
             self.text(&taken)
         })?;
         Ok(if taken.damaged.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+
+    /// Notes it in the log. The backup is good without that; what is erased later could not say that it is still
+    /// in there.
+    fn note(&self, destination: &str, taken: &Taken) {
+        let made = |removed: &[BackupMoment]| BackupMade {
+            destination: destination.to_owned(),
+            moment: taken.manifest.moment(),
+            chain: taken.manifest.chain,
+            manifest: taken.hash,
+            removed: removed.to_vec(),
+        };
+        let mut notes: Vec<_> = taken.removed.chunks(NOTED_AT_ONCE).map(made).collect();
+        if notes.is_empty() {
+            notes.push(made(&[]));
+        }
+        for made in notes {
+            if let Err(error) = self.common.carry_out(Act::NoteBackup { made }) {
+                eprintln!(
+                    "logcabin: the backup was made, but could not be noted in the log: {error}"
+                );
+                return;
+            }
+        }
     }
 
     fn text(&self, taken: &Taken) -> String {

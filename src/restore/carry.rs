@@ -261,8 +261,7 @@ impl<'a> Carrier<'a> {
 
     fn session(&self, user_id: &UserId, device_id: &OwnedDeviceId) -> Option<Offset> {
         let account = self.state.accounts.get(user_id)?;
-        let session = account.read().device(device_id).map(|device| device.session);
-        session
+        account.read().device(device_id).map(|device| device.session)
     }
 
     fn is_scheduled(&self, delay_id: &str) -> bool {
@@ -323,4 +322,79 @@ fn is_secret_storage(body: &AccountDataSet) -> bool {
             || event_type.starts_with("m.megolm_backup.")
             || event_type == "m.dehydrated_device"
             || serde_json::from_str::<Secret<'_>>(body.content.get()).is_ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::BTreeSet, path::Path};
+
+    use super::*;
+    use crate::{log::archive::ArchiveReader, record::Class};
+
+    /// A restore to the moment before each record of a log with every kind of command.
+    #[test]
+    fn what_must_not_be_rewound_is_carried_over() {
+        let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/0.1.0");
+        let state = State::default();
+        let mut rewound = BTreeSet::new();
+        for record in ArchiveReader::open(&golden).unwrap().records(Offset::new(1)) {
+            let record = record.unwrap();
+            let kind = record.header.kind.to_string();
+            let carrier = Carrier::new(&state, record.offset().prev());
+            if let Some(command) = record.command().unwrap() {
+                let must_not = command.kind().class == Class::MustNotRewind;
+                let said = carrier.judge(&record, command);
+                match said {
+                    Carry::Forget if must_not => {
+                        assert!(
+                            ["server.identity", "server.restore"].contains(&kind.as_str()),
+                            "{kind} is forgotten"
+                        );
+                    }
+                    Carry::Forget => {}
+                    _ if must_not => {}
+                    _ => {
+                        rewound.insert(kind);
+                    }
+                }
+            }
+            let _ = state.apply(&record).unwrap();
+        }
+        // Of the others these, as the module says, and none else.
+        let some: BTreeSet<_> = [
+            "account_data.set",
+            "delayed.finish",
+            "delayed.restart",
+            "delivery.advance",
+            "device.rename",
+            "device.seen",
+            "profile.set",
+            "pusher.advance",
+            "pusher.mail",
+            "room.event",
+            "room.receipt",
+        ]
+        .map(ToOwned::to_owned)
+        .into();
+        assert!(rewound.is_subset(&some), "{rewound:?}");
+        assert!(rewound.contains("room.receipt") && rewound.contains("room.event"), "{rewound:?}");
+    }
+
+    #[test]
+    fn what_devices_store_for_each_other_is_told_from_other_account_data() {
+        let is_secret = |room: bool, event_type: &str, content: &str| {
+            is_secret_storage(&AccountDataSet {
+                user_id: "@ann:test".try_into().unwrap(),
+                room_id: room.then(|| "!r:test".try_into().unwrap()),
+                event_type: event_type.to_owned(),
+                content: RawValue::from_string(content.to_owned()).unwrap(),
+            })
+        };
+        assert!(is_secret(false, "m.secret_storage.default_key", "{\"key\":\"a\"}"));
+        assert!(is_secret(false, "m.cross_signing.master", "null"));
+        assert!(is_secret(false, "org.example.secret", "{\"encrypted\":{\"a\":{}}}"));
+        assert!(!is_secret(false, "m.direct", "{}"));
+        assert!(!is_secret(false, "m.tag", "null"));
+        assert!(!is_secret(true, "org.example.secret", "{\"encrypted\":{}}"));
+    }
 }

@@ -518,9 +518,9 @@ impl Making {
     }
 }
 
-fn count_event<'a>(
+fn count_event(
     state: &State,
-    room_id: &'a RoomId,
+    room_id: &RoomId,
     rooms: &mut BTreeSet<ruma::OwnedRoomId>,
     restored: &mut Restored,
 ) {
@@ -740,4 +740,34 @@ fn in_pieces(
 
 fn hex(chain: &Chain) -> String {
     FileHash(*chain).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_erased_again_is_named_in_pieces_and_whole() {
+        let offset = Offset::new;
+        let runs = [(1, 3), (5, 5), (10, 400), (402, 402)].map(|(a, b)| (offset(a), offset(b)));
+        let reduced = (500..520).map(|at| Reduced {
+            offset: offset(at),
+            because: offset(600),
+            room_version: ruma::RoomVersionId::V11,
+            hash: [0; 32],
+        });
+        let pieces = in_pieces(reduced, runs.to_vec());
+        assert!(pieces.len() > 5);
+        let mut named = Vec::new();
+        for piece in &pieces {
+            assert!(piece.count() <= PIECE, "{}", piece.count());
+            named.extend(piece.reduced.iter().map(|gone| gone.offset.get()));
+            let run = |(first, last): &(Offset, Offset)| first.get()..=last.get();
+            named.extend(piece.superseded.iter().flat_map(run));
+        }
+        named.sort_unstable();
+        let all = (1..=3).chain([5]).chain(10..=400).chain([402]).chain(500..520);
+        assert_eq!(named, all.collect::<Vec<_>>());
+        assert!(in_pieces(std::iter::empty(), Vec::new()).is_empty());
+    }
 }

@@ -142,7 +142,7 @@ pub(super) fn take(
         .map_err(|error| RestoreError::io(data_dir)(io::Error::other(error)))?;
     if let Some(archive) = &request.archive_dir
         && archive.is_dir()
-        && !is_prefix(archive, &new, restored.last)
+        && !is_prefix(archive, &new, restored)
     {
         let old = restored.epoch.0.saturating_sub(1);
         restored.kept_archive = Some(keep(archive, archive, before.unwrap_or(Epoch(old)))?);
@@ -166,25 +166,30 @@ pub(super) fn take(
     remove(&aside)
 }
 
-/// Whether the archive is one of the new log: it ends before what is new, with a record that is there.
-fn is_prefix(archive: &Path, log: &Path, cut: Offset) -> bool {
-    let chain_of = || -> Result<Option<(Offset, Chain)>, SourceError> {
-        let source = Source::archive(archive);
-        let end = source.end()?;
-        let mut chain = None;
-        source.fetch(&[end], |record| {
-            chain = Some((end, record.chain));
-            Ok::<_, SourceError>(())
-        })?;
-        Ok(chain)
-    };
-    let Ok(found) = chain_of() else { return false };
-    let Some((end, chain)) = found else { return true };
-    end <= cut
-        && Store::open(log, DEFAULT_CACHE_BYTES)
-            .ok()
-            .and_then(|store| record_at(&store, Some(end)).ok()?)
-            .is_some_and(|record| record.chain == chain)
+/// Whether the archive is one of the new log: it ends before what is new, but for a batch that is not whole there,
+/// with a record that is there.
+fn is_prefix(archive: &Path, log: &Path, restored: &Restored) -> bool {
+    let source = Source::archive(archive);
+    let Ok(end) = source.end() else { return false };
+    let cut = restored.last;
+    let unfinished = if restored.undone.is_none() { restored.dropped } else { 0 };
+    if end.get() > cut.get().saturating_add(unfinished) {
+        return false;
+    }
+    let at = end.min(cut);
+    if at == Offset::ZERO {
+        return true;
+    }
+    let mut chain: Option<Chain> = None;
+    let read = source.fetch(&[at], |record| {
+        chain = Some(record.chain);
+        Ok::<_, SourceError>(())
+    });
+    let ours = Store::open(log, DEFAULT_CACHE_BYTES)
+        .ok()
+        .and_then(|store| record_at(&store, Some(at)).ok()?)
+        .map(|record| record.chain);
+    read.is_ok() && ours.is_some() && chain == ours
 }
 
 /// Gives `path` a name beside `named` that says of which epoch it is.

@@ -121,6 +121,16 @@ impl Keys {
         self.users.get(user_id).map(|keys| Arc::clone(&keys))
     }
 
+    /// Everyone who has keys, each with the devices that have, in order.
+    #[must_use]
+    pub fn devices(&self) -> Vec<(OwnedUserId, Vec<OwnedDeviceId>)> {
+        let of = |keys: &RwLock<UserKeys>| keys.read().devices.keys().cloned().collect();
+        let mut users: Vec<_> =
+            self.users.iter().map(|entry| (entry.key().clone(), of(entry.value()))).collect();
+        users.sort_unstable();
+        users
+    }
+
     /// What `look` finds of a device's keys; `None` if it has none.
     pub fn of_device<T>(
         &self,
@@ -203,8 +213,7 @@ impl Keys {
 
     /// Returns whose keys there are.
     pub(super) fn drop_all(&self, offset: Offset) -> Vec<OwnedUserId> {
-        let mut users: Vec<_> = self.users.iter().map(|entry| entry.key().clone()).collect();
-        users.sort_unstable();
+        let users: Vec<_> = self.devices().into_iter().map(|(user_id, _)| user_id).collect();
         for user_id in &users {
             self.change(user_id, |keys| {
                 for device in keys.devices.values_mut() {
