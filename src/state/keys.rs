@@ -302,3 +302,36 @@ impl Keys {
         digest.add(&*self.changes.read());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use ruma::{device_id, user_id};
+    use serde_json::value::RawValue;
+
+    use super::*;
+
+    #[test]
+    fn dropped_keys_are_neither_left_nor_taken_again_and_are_news_to_all() {
+        let keys = Keys::default();
+        let (ann, device) = (user_id!("@ann:test"), device_id!("D"));
+        let key = || RawValue::from_string("{}".to_owned()).expect("JSON");
+        let upload = |names: &[&str], fallback: &str| KeysUpload {
+            user_id: ann.to_owned(),
+            device_id: device.to_owned(),
+            device_keys: None,
+            one_time_keys: names.iter().map(|name| (format!("alg:{name}"), key())).collect(),
+            fallback_keys: BTreeMap::from([(format!("alg:{fallback}"), key())]),
+        };
+        keys.upload(Offset::new(1), upload(&["a", "b"], "f"));
+        let look = |what: fn(&DeviceKeys) -> bool| keys.of_device(ann, device, what) == Some(true);
+        assert!(look(|device| device.one_time["alg"].len() == 2 && !device.fallback["alg"].used));
+        assert_eq!(keys.drop_all(Offset::new(2)), [ann]);
+        assert!(look(|device| device.one_time.is_empty() && device.unused_fallback().is_empty()));
+        assert!(look(|device| device.was_claimed("alg:a") && device.was_claimed("alg:b")));
+        assert!(look(|device| device.counts_changed == Offset::new(2)));
+        let changed = keys.changed_between(user_id!("@bob:test"), Offset::new(1), Offset::new(2));
+        assert_eq!(changed, BTreeSet::from([ann.to_owned()]));
+        keys.upload(Offset::new(3), upload(&["c"], "g"));
+        assert!(look(|device| device.one_time["alg"].len() == 1 && !device.fallback["alg"].used));
+    }
+}

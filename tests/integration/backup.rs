@@ -632,6 +632,13 @@ async fn a_restore_goes_to_a_time_and_from_an_archive_or_another_log() {
     assert!(refused.to_string().contains("ends at record"), "{refused}");
     // Twice into the past: each life has an epoch of its own, and a token of any is understood.
     let token = |sync: Value| sync["next_batch"].as_str().expect("a token").to_owned();
+    server.restart().await;
+    let on = User { http: server.http(), ..ann.clone() };
+    for number in 0..8 {
+        on.send_text(&room_id, &format!("on-{number}"), "and on").await;
+    }
+    server.stop();
+    let (end, _) = replayed(&data_dir);
     let mut tokens = Vec::new();
     for back in [2, 6] {
         server.restart().await;
