@@ -24,6 +24,7 @@ use logcabin::{
         ephemeral::{SetReceipt, SetTyping},
         key_backup::{DeleteBackup, PutKeys, RemoveKeys, SetBackup},
         keys::{ClaimKeys, SetCrossSigning, SignKeys, UploadKeys},
+        maintenance::NoteBackup,
         media::{AddMedia, CreateMedia, ProtectMedia, QuarantineMedia},
         membership::{Change, ChangeMembership, ForgetRoom},
         moderation::{Because, BeginShutdown, FinishShutdown},
@@ -48,11 +49,12 @@ use logcabin::{
         memory::MemoryLog,
     },
     record::{
-        Class, Command, NewRecord, Offset, Origin, Stream,
+        Class, Command, Epoch, NewRecord, Offset, Origin, Stream,
         codec::Tip,
         command::{
-            AccountKind, BackedUpKey, DelayedOutcome, FileHash, KINDS, PresenceState, Requirements,
-            ServerRestore, Sighting, TokenHash, Tokens, Transaction, UnderWay,
+            AccountKind, BackedUpKey, BackupMade, BackupMoment, DelayedOutcome, FileHash, KINDS,
+            KeysDrop, PresenceState, Requirements, ServerRestore, Sighting, TokenHash, Tokens,
+            Transaction, UnderWay,
         },
         pusher::{PusherAdvance, PusherEnd, PusherIds, PusherKind, PusherMail, PusherSet},
         threepid::{Medium, Purpose, Threepid},
@@ -208,9 +210,12 @@ async fn make_a_golden_log() {
     let all = SweepPolicy { retention, ..SweepPolicy::at_once() };
     let swept = engine.sweep(&all, Offset::MAX).await.unwrap();
     assert!(swept.erased > 0 && swept.superseded > 0 && swept.expired > 0, "{swept:?}");
-    let restore = ServerRestore { source: "archive".to_owned(), last: engine.head().offset() };
-    let record = NewRecord::new(Stream::server(), Origin::server(), &Command::from(restore));
-    log.append(Batch { expect: Vec::new(), records: vec![record] }).await.unwrap();
+    let last = engine.head().offset();
+    let restore = ServerRestore { source: "archive".to_owned(), last, undone: Some(last.next()) };
+    for command in [Command::from(restore), Command::from(KeysDrop {})] {
+        let record = NewRecord::new(Stream::server(), Origin::server(), &command);
+        log.append(Batch { expect: Vec::new(), records: vec![record] }).await.unwrap();
+    }
     log.close();
     archiver.stop();
 }
@@ -263,6 +268,16 @@ async fn fill(engine: &Engine) {
         user_id: ann.clone(),
         provider: "example".to_owned(),
         subject: "ann at example".to_owned(),
+    });
+    let moment = |offset| BackupMoment { epoch: Epoch::default(), offset: Offset::new(offset) };
+    propose!(NoteBackup {
+        made: BackupMade {
+            destination: "/backup".to_owned(),
+            moment: moment(7),
+            chain: FileHash([7; 32]),
+            manifest: FileHash([8; 32]),
+            removed: vec![moment(3)],
+        },
     });
     let token = TokenHash::of("golden-token");
     propose!(CreateRegistrationToken {

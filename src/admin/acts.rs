@@ -12,7 +12,7 @@ use crate::{
     export::ImportedUser,
     record::{
         Offset,
-        command::{Secret, Transaction},
+        command::{BackupMade, Secret, Transaction},
     },
     snapshot,
 };
@@ -283,6 +283,11 @@ pub enum Act {
     WriteSnapshot,
     /// Compare the projections with a replay of the whole log.
     CompareSnapshots,
+    /// Note in the log that a backup was made.
+    NoteBackup {
+        /// Which.
+        made: BackupMade,
+    },
 }
 
 /// Which rooms, and in which order.
@@ -570,6 +575,8 @@ pub enum Done {
     Snapshot(snapshot::Header),
     /// The projections were compared.
     Compared(snapshot::Status),
+    /// It was noted.
+    Noted,
 }
 
 /// A registration token, of which only a hash is kept.

@@ -121,6 +121,7 @@ impl Office {
             | Act::ListReports
             | Act::ShowReport { .. }
             | Act::ListRegistrationTokens
+            | Act::NoteBackup { .. }
             | Act::WriteSnapshot
             | Act::CompareSnapshots => {
                 Err(ActError::Invalid("This changes nothing that is recorded.".to_owned()))

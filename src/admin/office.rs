@@ -25,6 +25,7 @@ use crate::{
         Refusal,
         account::{AccountLimit, Met, Register, RemoveDevices, SetPassword, Which},
         ephemeral::Gather,
+        maintenance::NoteBackup,
         moderation::Because,
         registration_token::{
             Change, CreateRegistrationToken, RemoveRegistrationToken, UpdateRegistrationToken,
@@ -313,6 +314,11 @@ impl Office {
             }
             Act::WriteSnapshot => Ok(Done::Snapshot(self.snapshots.make().await?)),
             Act::CompareSnapshots => Ok(Done::Compared(self.snapshots.scrub().await?)),
+            Act::NoteBackup { made } => {
+                let noted = self.engine.propose(origin, NoteBackup { made }).await;
+                noted.map_err(ActError::Rejected)?.into_inner();
+                Ok(Done::Noted)
+            }
             Act::ListRegistrationTokens => {
                 let tokens = self.engine.state().registration_tokens.all();
                 let tokens = tokens.into_iter().map(|(hash, token)| self.token(&hash, token));

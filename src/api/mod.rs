@@ -398,6 +398,12 @@ impl App for Server {
     }
 }
 
+/// What a position names was undone by a restore.
+struct Undone {
+    /// The last record that is still there of what led to the position.
+    after: Offset,
+}
+
 impl Server {
     /// The room, if there is one.
     fn room(&self, room_id: &RoomId) -> Result<Arc<Room>, ApiError> {
@@ -424,13 +430,13 @@ impl Server {
 
     /// The position that a token names, if it is of this server's history.
     fn position(&self, token: &str) -> Result<Offset, ApiError> {
-        let position = self.position_or_abandoned(token)?;
-        position.ok_or_else(|| ApiError::invalid_param("What this token names was lost."))
+        let position = self.position_or_undone(token)?;
+        position.map_err(|_| ApiError::invalid_param("What this token names was lost."))
     }
 
-    /// As [`Server::position`]; `None` for a position after which the history was restored to an
-    /// earlier moment: what it names never came to be.
-    fn position_or_abandoned(&self, token: &str) -> Result<Option<Offset>, ApiError> {
+    /// As [`Server::position`], for one who can do with a position that a restore has undone: what that names
+    /// never came to be.
+    fn position_or_undone(&self, token: &str) -> Result<Result<Offset, Undone>, ApiError> {
         let not_ours = || ApiError::invalid_param("This is not a token of this server.");
         // A `pos` of sliding sync is good wherever a token is.
         let pos = || token.parse::<Pos>().map(|pos| pos.token);
@@ -438,10 +444,10 @@ impl Server {
         let offset = token.offset;
         if token.epoch == self.epoch {
             let given_out = offset <= self.engine.head().offset();
-            return if given_out { Ok(Some(offset)) } else { Err(not_ours()) };
+            return if given_out { Ok(Ok(offset)) } else { Err(not_ours()) };
         }
-        let end = self.engine.state().epoch_end(token.epoch).ok_or_else(not_ours)?;
-        Ok((offset <= end).then_some(offset))
+        let after = self.engine.state().epoch_end(token.epoch).ok_or_else(not_ours)?;
+        Ok(if offset <= after { Ok(offset) } else { Err(Undone { after }) })
     }
 
     /// The token of a position.

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use ruma::api::client::sync::sync_events::v3 as sync_events;
 use tokio::time::{Instant, timeout_at};
 
-use super::{Server, at_length, filter, json, presence, rights::locked, to_device};
+use super::{Server, Undone, at_length, filter, json, presence, rights::locked, to_device};
 use crate::{
     http::{ApiError, Cx},
     sync::{
@@ -20,13 +20,18 @@ pub(super) async fn sync(cx: Cx<Server>, request: sync_events::Request) -> Resul
     let settings = &cx.app.config.sync;
     let to_usize = |number: u32| usize::try_from(number).unwrap_or(usize::MAX);
     let said = presence::said(&request.set_presence)?;
-    let mut wanted = Request {
-        since: match request.since.as_deref() {
-            // Some clients send an empty `since` for none.
-            None | Some("") => None,
+    let (since, undone) = match request.since.as_deref() {
+        // Some clients send an empty `since` for none.
+        None | Some("") => (None, None),
+        Some(since) => match cx.app.position_or_undone(since)? {
+            Ok(since) => (Some(since), None),
             // One who comes from a future that a restore has undone begins anew.
-            Some(since) => cx.app.position_or_abandoned(since)?,
+            Err(Undone { after }) => (None, Some(after)),
         },
+    };
+    let mut wanted = Request {
+        since,
+        undone,
         full_state: request.full_state,
         use_state_after: request.use_state_after,
         filter: SyncFilter::new(

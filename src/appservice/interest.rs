@@ -108,9 +108,8 @@ impl Interest {
             "room.event" => true,
             "room.receipt" | "room.typing" | "presence.set" => passes,
             "to_device.send" => passes || encrypts,
-            "keys.upload" | "keys.claim" | "keys.cross_sign" | "keys.sign" | "device.remove" => {
-                encrypts
-            }
+            "keys.upload" | "keys.claim" | "keys.drop" | "keys.cross_sign" | "keys.sign"
+            | "device.remove" => encrypts,
             _ => false,
         };
         if !wanted {
@@ -149,6 +148,16 @@ impl Interest {
             }
             Some(Command::KeysClaim(body)) if self.service.owns_user(&body.user_id) => {
                 key_counts(found, body.user_id, body.device_id);
+            }
+            Some(Command::KeysDrop(_)) => {
+                for (user_id, devices) in state.keys.devices() {
+                    if self.service.owns_user(&user_id) {
+                        for device_id in devices {
+                            key_counts(found, user_id.clone(), device_id);
+                        }
+                    }
+                    self.devices(state, offset, user_id, found);
+                }
             }
             Some(Command::KeysCrossSign(body)) => self.devices(state, offset, body.user_id, found),
             Some(Command::KeysSign(body)) if body.by == body.user_id => {

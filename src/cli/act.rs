@@ -5,6 +5,7 @@ use std::{path::PathBuf, process::ExitCode};
 use super::password::confirms;
 use crate::{
     admin::{Act, AdminError, Client, Done, office, socket_path},
+    config::{Config, ConfigError},
     history::look::clean,
     log::sled::OpenError,
 };
@@ -17,7 +18,7 @@ pub(super) struct Common {
 
     /// Write one JSON object instead of text
     #[arg(long)]
-    json: bool,
+    pub(super) json: bool,
 }
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -30,6 +31,11 @@ impl Common {
         text: impl FnOnce(&Done) -> String,
     ) -> Result<ExitCode, Failure> {
         self.print(&self.carry_out(act)?, text)
+    }
+
+    /// The configuration that a server on this data would run with.
+    pub(super) fn config(&self) -> Result<Config, ConfigError> {
+        self.at.load()
     }
 
     /// Prints what was done.

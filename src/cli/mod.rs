@@ -14,6 +14,7 @@ use crate::{
 };
 
 mod act;
+mod backup;
 mod config;
 mod endpoints;
 mod erasure;
@@ -56,6 +57,8 @@ enum Command {
     Endpoints(endpoints::Endpoints),
     Replay(replay::Replay),
     Verify(verify::Verify),
+    Backup(backup::Backup),
+    VerifyBackup(backup::VerifyBackup),
     Restore(restore::Restore),
     Export(export::Export),
     Import(import::Import),
@@ -83,6 +86,8 @@ impl Cli {
             Some(Command::Endpoints(endpoints)) => endpoints.run(),
             Some(Command::Replay(replay)) => replay.run(),
             Some(Command::Verify(verify)) => verify.run(),
+            Some(Command::Backup(backup)) => backup.run(),
+            Some(Command::VerifyBackup(verify)) => verify.run(),
             Some(Command::Restore(restore)) => restore.run(),
             Some(Command::Export(export)) => export.run(),
             Some(Command::Import(import)) => import.run(),

@@ -1,28 +1,43 @@
-//! `logcabin restore`: a new log from an archive.
+//! `logcabin restore`: a log as it was at an earlier moment, or all of it.
 
-use std::{
-    path::{Path, PathBuf},
-    process::ExitCode,
-};
-
-use serde_json::json;
+use std::{path::PathBuf, process::ExitCode};
 
 use crate::{
-    checkpoint::Checkpoint,
-    history::look::grouped,
-    log::archive::{Restored, restore_from_archive},
+    history::{
+        look::grouped,
+        moment::{Moment, Time},
+    },
+    restore::{self, From, Request, Restored},
 };
 
-/// Rebuild a data directory from an archive alone
+/// Rebuild a data directory from a backup, an archive or another log, up to any moment
 ///
-/// The directory must hold no log: one that is damaged is moved away first (`DIR/log`), so that
-/// nothing is ever overwritten. The archive may be the one in the same directory. It is verified as
-/// it is read, and the new log appears only once it is complete.
+/// A directory with a log in it is never overwritten: move that away (`DIR/log`), or restore `--in-place`, which
+/// keeps it aside. What is read is verified, and the new log appears only once it is complete. With `--to`, what
+/// came after that moment is forgotten, but for what must not be: passwords, tokens and devices, keys that were
+/// handed out, erasures. A new epoch begins; clients that were further begin anew.
 #[derive(Debug, clap::Args)]
+#[command(group = clap::ArgGroup::new("source").required(true).args(["from", "in_place"]))]
 pub(super) struct Restore {
-    /// The archive: a directory of .lcseg files
-    #[arg(long, value_name = "ARCHIVE")]
-    from_archive: PathBuf,
+    /// What to restore from: a directory of backups, an archive, or another data directory
+    #[arg(long, value_name = "SOURCE", visible_alias = "from-archive")]
+    from: Option<PathBuf>,
+
+    /// Restore from the log that is in the data directory, and keep it aside
+    #[arg(long)]
+    in_place: bool,
+
+    /// Up to this moment: an offset, a time (2026-03-01 14:00 in UTC), or -10m for ten minutes ago
+    #[arg(long, value_name = "MOMENT", allow_hyphen_values = true)]
+    to: Option<Moment>,
+
+    /// Drop all one-time keys, also when all that were handed out are known
+    #[arg(long)]
+    drop_keys: bool,
+
+    /// Only say what would be lost and what would be carried over
+    #[arg(long)]
+    dry_run: bool,
 
     #[command(flatten)]
     at: super::DataDir,
@@ -34,54 +49,102 @@ pub(super) struct Restore {
 
 impl Restore {
     pub(super) fn run(&self) -> Result<ExitCode, Box<dyn std::error::Error + Send + Sync>> {
-        let data_dir = self.at.load()?.server.data_dir;
-        let restored = restore_from_archive(&self.from_archive, &data_dir)?;
-        // It is of the log that was there before, which may have been longer.
-        Checkpoint::remove(&data_dir)?;
+        let config = self.at.load()?;
+        let request = Request {
+            from: self.from.clone().map_or(From::InPlace, From::Place),
+            to: self.to,
+            archive_dir: config.archive_dir(),
+            data_dir: config.server.data_dir,
+            drop_keys: self.drop_keys,
+            dry_run: self.dry_run,
+        };
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+        let restored = runtime.block_on(restore::restore(&request))?;
         super::print(&if self.json {
-            json!({
-                "data_dir": data_dir,
-                "records": restored.records,
-                "last": restored.last,
-                "chain": blake3::Hash::from_bytes(restored.chain).to_hex().to_string(),
-                "dropped": restored.dropped,
-                "erased": restored.erased,
-                "torn_bytes": restored.torn.as_ref().map(|torn| torn.bytes),
-            })
-            .to_string()
-                + "\n"
+            serde_json::to_string(&restored)? + "\n"
         } else {
-            self.text(&restored, &data_dir)
+            self.text(&restored, &request)
         })?;
         Ok(ExitCode::SUCCESS)
     }
 
-    fn text(&self, restored: &Restored, data_dir: &Path) -> String {
+    fn text(&self, restored: &Restored, request: &Request) -> String {
+        let data_dir = request.data_dir.display();
+        let from = self.from.as_ref().unwrap_or(&request.data_dir).display();
         let mut text = format!(
-            "Restored {} records from {} to {}.\n",
+            "{} {} records from {from} to {data_dir}, up to record {} of {}.\n",
+            if self.dry_run { "Would restore" } else { "Restored" },
             grouped(restored.records),
-            self.from_archive.display(),
-            data_dir.display()
+            restored.last,
+            Time(restored.last_ms).to_second(),
         );
+        let mut say = |line: String| text += &(line + "\n");
         if restored.dropped > 0 {
-            text += &format!(
-                "Left out {} records at the end, as the rest of their batch is not in the archive.\n",
+            say(format!(
+                "Left out {} records at the end, as the rest of their batch is not there.",
                 restored.dropped
-            );
+            ));
         }
         if restored.erased > 0 {
-            text += &format!(
-                "{} payloads that it still held were erased later, and have been left behind.\n",
+            say(format!(
+                "{} payloads that it still held were erased later, and have been left behind.",
                 grouped(restored.erased)
-            );
+            ));
         }
-        if let Some(torn) = &restored.torn {
-            text += &format!(
-                "The last {} bytes of {} are of an entry that was not finished.\n",
-                torn.bytes,
-                torn.path.display()
-            );
+        if let Some(bytes) = restored.torn_bytes {
+            say(format!("The last {bytes} bytes are of an entry that was not finished."));
         }
-        text + &format!("Check it with: logcabin verify --data-dir {}\n", data_dir.display())
+        if let Some(undone) = restored.undone {
+            say(format!("What came after that, up to record {undone}, is lost:"));
+            if restored.lost_events > 0 {
+                say(format!("  {} events in rooms that stay", grouped(restored.lost_events)));
+            }
+            if restored.lost_rooms > 0 {
+                say(format!("  {} rooms, with all that was in them", grouped(restored.lost_rooms)));
+            }
+            for (kind, count) in &restored.lost {
+                say(format!("  {:>10} {kind}", grouped(*count)));
+            }
+            say("But for what is carried over:".to_owned());
+            for (kind, count) in &restored.carried {
+                say(format!("  {:>10} {kind}", grouped(*count)));
+            }
+        }
+        if restored.redacted_again > 0 {
+            say(format!("{} redactions are made again.", grouped(restored.redacted_again)));
+        }
+        if restored.redacted_without > 0 {
+            say(format!(
+                "{} more cannot be: the texts are erased without them.",
+                grouped(restored.redacted_without)
+            ));
+        }
+        if restored.keys_dropped {
+            let why = if restored.complete { "" } else { "It is not known what came after. " };
+            say(format!("{why}All one-time keys are dropped: devices upload new ones."));
+        }
+        if restored.files > 0 {
+            say(format!("Copied {} uploaded files.", grouped(restored.files)));
+        }
+        if restored.missing_files > 0 {
+            say(format!(
+                "{} uploaded files are missing: copy them to {}.",
+                grouped(restored.missing_files),
+                crate::media::store::directory(&request.data_dir).display()
+            ));
+        }
+        if let Some(kept) = &restored.kept_log {
+            say(format!("The log that was there is in {} now.", kept.display()));
+        }
+        if let Some(kept) = &restored.kept_archive {
+            say(format!("The archive that was there is in {} now.", kept.display()));
+        }
+        if !self.dry_run {
+            say(format!(
+                "Epoch {} begins. Check it with: logcabin verify --data-dir {data_dir}",
+                restored.epoch.0
+            ));
+        }
+        text
     }
 }

@@ -16,6 +16,7 @@ pub mod ephemeral;
 pub mod import;
 pub mod key_backup;
 pub mod keys;
+pub mod maintenance;
 pub mod media;
 pub mod membership;
 pub mod moderation;

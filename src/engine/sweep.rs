@@ -198,6 +198,20 @@ impl Engine {
         Ok(Piece { erase, superseded })
     }
 
+    /// What is left of the event at `event` when the record `because` takes its content; `None` if nothing more
+    /// can be taken.
+    pub(crate) fn reduced(
+        &self,
+        event: Offset,
+        because: Offset,
+    ) -> Result<Option<Reduced>, ReadError> {
+        let Some(record) = self.log().get(event)? else { return Ok(None) };
+        if !matches!(record.payload, Payload::Present(_)) {
+            return Ok(None);
+        }
+        Ok(self.reduction(&record, because))
+    }
+
     fn reduction(&self, record: &Record, because: Offset) -> Option<Reduced> {
         let offset = record.offset();
         let room_version = match record.command() {

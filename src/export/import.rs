@@ -416,7 +416,8 @@ impl Export<'_> {
         }
         if new_epoch {
             let failed = |error: &dyn std::fmt::Display| ImportError::Write(error.to_string());
-            let restore = ServerRestore { source: "export".to_owned(), last: tip.offset };
+            let restore =
+                ServerRestore { source: "export".to_owned(), last: tip.offset, undone: None };
             let new = NewRecord::new(Stream::server(), Origin::server(), &Command::from(restore));
             tip.epoch = Epoch(tip.epoch.0.saturating_add(1));
             let extended = tip.extend(new, 0, Clock::system().now_ms());

@@ -552,6 +552,7 @@ fn fault_of(error: &SourceError) -> Option<(&'static str, Option<Offset>)> {
         | SourceError::InUse { .. }
         | SourceError::Open(_)
         | SourceError::Archive(_)
+        | SourceError::Backup(_)
         | SourceError::Admin(_) => None,
     }
 }

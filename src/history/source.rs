@@ -1,4 +1,4 @@
-//! Where records come from: a data directory, an archive, or a running server.
+//! Where records come from: a data directory, an archive, a backup, or a running server.
 
 use std::{
     fmt,
@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 
 use crate::{
     admin::{AdminError, Client, socket_path},
+    backup::{BackupError, Manifest},
     log::{
         Log, ReadError,
         archive::{ArchiveError, ArchiveReader, ArchiveRecords, TornTail, archive_dir},
@@ -63,6 +64,9 @@ pub enum SourceError {
     /// The archive cannot be read.
     #[error(transparent)]
     Archive(#[from] ArchiveError),
+    /// The backup cannot be read.
+    #[error(transparent)]
+    Backup(#[from] Box<BackupError>),
     /// The server cannot be read from.
     #[error(transparent)]
     Admin(#[from] AdminError),
@@ -82,6 +86,8 @@ pub struct Source {
 enum Kind {
     Log(Box<SledLog>),
     Archive(PathBuf),
+    /// The segments of one moment, and the last record in them.
+    Backup(Vec<(Offset, PathBuf)>, Offset),
     /// The connection for short questions; each walk through the log gets its own.
     Server(PathBuf, Mutex<Client>),
 }
@@ -93,8 +99,8 @@ impl fmt::Debug for Source {
 }
 
 impl Source {
-    /// Opens what `place` names: a data directory, an archive's directory, a socket, or `unix:` with
-    /// the path of a socket.
+    /// Opens what `place` names: a data directory, an archive's directory, that of backups (of which the
+    /// newest is read), a socket, or `unix:` with the path of a socket.
     ///
     /// A data directory that a running server has locked is read through that server's admin socket;
     /// if that does not answer, from the archive in it, with a [`Source::note`].
@@ -112,6 +118,10 @@ impl Source {
         if is_archive(path) {
             return Ok(Self::new(Kind::Archive(path.to_owned()), format!("archive {place}")));
         }
+        if let Some(newest) = Manifest::list(path).ok().and_then(|mut all| all.pop()) {
+            let manifest = Manifest::read(&newest).map_err(Box::new)?;
+            return Ok(Self::backup(path, &manifest));
+        }
         if path.exists() && !path.is_dir() {
             return Self::server(path);
         }
@@ -122,6 +132,13 @@ impl Source {
     #[must_use]
     pub fn archive(dir: &Path) -> Self {
         Self::new(Kind::Archive(dir.to_owned()), format!("archive {}", dir.display()))
+    }
+
+    /// The backup in `dir` that `manifest` describes.
+    #[must_use]
+    pub fn backup(dir: &Path, manifest: &Manifest) -> Self {
+        let kind = Kind::Backup(manifest.segments(dir), manifest.offset);
+        Self::new(kind, format!("backup {} up to record {}", dir.display(), manifest.offset))
     }
 
     fn new(kind: Kind, place: String) -> Self {
@@ -148,6 +165,24 @@ impl Source {
         let log = Kind::Log(Box::new(SledLog::open(options)?));
         let source = Self::new(log, format!("data directory {}", data_dir.display()));
         Ok(Self { data_dir: Some(data_dir.to_owned()), ..source })
+    }
+
+    /// The log of `data_dir` itself: of the running server, or of a stopped one. Not its archive, which may be
+    /// behind.
+    ///
+    /// # Errors
+    /// When there is none, or it cannot be opened or asked for.
+    pub fn of_log(data_dir: &Path) -> Result<Self, SourceError> {
+        match Self::stopped(data_dir) {
+            Err(SourceError::Open(OpenError::InUse { .. })) => Self::server(&socket_path(data_dir))
+                .map_err(|error| match error {
+                    SourceError::Admin(socket) => {
+                        SourceError::InUse { data_dir: data_dir.to_owned(), socket }
+                    }
+                    error => error,
+                }),
+            other => other,
+        }
     }
 
     /// The log in `data_dir`, whether a server is using it or not, as [`Source::open`] has it.
@@ -217,7 +252,7 @@ impl Source {
     pub fn log(&self) -> Option<&dyn Log> {
         match &self.kind {
             Kind::Log(log) => Some(&**log),
-            Kind::Archive(_) | Kind::Server(..) => None,
+            Kind::Archive(_) | Kind::Backup(..) | Kind::Server(..) => None,
         }
     }
 
@@ -229,6 +264,7 @@ impl Source {
         match &self.kind {
             Kind::Log(log) => Ok(*log.durable().borrow()),
             Kind::Server(_, client) => Ok(client.lock().end()?),
+            Kind::Backup(_, end) => Ok(*end),
             Kind::Archive(dir) => {
                 let mut end = Offset::ZERO;
                 // Walks through no more than it must: the last segment, as one before it is whole.
@@ -253,7 +289,9 @@ impl Source {
                 let end = *log.durable().borrow();
                 Box::new(LogRecords { log: &**log, next: from, end, chunk: Vec::new().into_iter() })
             }
-            Kind::Archive(dir) => Box::new(archive_records(dir, from)?.map(|record| Ok(record?))),
+            Kind::Archive(_) | Kind::Backup(..) => {
+                Box::new(self.walk(from)?.map(|record| Ok(record?)))
+            }
             Kind::Server(socket, client) => {
                 let end = client.lock().end()?;
                 if from > end {
@@ -273,7 +311,7 @@ impl Source {
     pub fn follow(&self, from: Offset) -> Result<Option<Records<'_>>, SourceError> {
         let from = from.max(Offset::new(1));
         Ok(match &self.kind {
-            Kind::Log(_) => None,
+            Kind::Log(_) | Kind::Backup(..) => None,
             Kind::Archive(dir) => {
                 Some(Box::new(ArchiveFollower { dir, next: from, current: None, seen: None }))
             }
@@ -302,12 +340,12 @@ impl Source {
                     record.map_or(Ok(()), &mut found)?;
                 }
             }
-            Kind::Archive(dir) => {
+            Kind::Archive(_) | Kind::Backup(..) => {
                 let (Some(first), Some(last)) = (offsets.first(), offsets.last()) else {
                     return Ok(());
                 };
                 let mut wanted = offsets.iter().peekable();
-                for record in archive_records(dir, *first).map_err(E::from)? {
+                for record in self.walk(*first).map_err(E::from)? {
                     let record = record.map_err(|error| E::from(error.into()))?;
                     let offset = record.offset();
                     if wanted.next_if(|wanted| **wanted == offset).is_some() {
@@ -332,6 +370,17 @@ impl Source {
             }
         }
         Ok(())
+    }
+}
+
+impl Source {
+    /// The records of segments.
+    fn walk(&self, from: Offset) -> Result<ArchiveRecords, SourceError> {
+        match &self.kind {
+            Kind::Backup(segments, _) => Ok(ArchiveReader::of(segments.clone()).records(from)),
+            Kind::Archive(dir) => archive_records(dir, from),
+            Kind::Log(_) | Kind::Server(..) => Err(SourceError::Nothing(PathBuf::new())),
+        }
     }
 }
 

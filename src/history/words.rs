@@ -63,7 +63,24 @@ fn of_command(record: &Record, command: Command, who: String) -> (String, String
             (who, format!("is {}, with the signing key {}", body.server_name, body.key_id))
         }
         Command::ServerRestore(body) => {
-            (who, format!("was restored from its {}, up to record {}", body.source, body.last))
+            let undone = body.undone.map_or_else(String::new, |undone| {
+                format!(", which went on to record {undone}; what still counts of that follows")
+            });
+            (
+                who,
+                format!(
+                    "was restored from its {}, up to record {}{undone}",
+                    body.source, body.last
+                ),
+            )
+        }
+        Command::BackupMade(body) => {
+            let removed = match body.removed.len() {
+                0 => String::new(),
+                count => format!("; {count} older ones were removed"),
+            };
+            let up_to = body.moment.offset;
+            (who, format!("made a backup in {}, up to record {up_to}{removed}", body.destination))
         }
         Command::LogErase(body) => (who, of_erasure(&body)),
         Command::UserRegister(body) => {
@@ -174,6 +191,10 @@ fn of_command(record: &Record, command: Command, who: String) -> (String, String
         }
         Command::KeysClaim(body) => {
             (who, format!("was given {} of {} {}", body.key_id, body.user_id, body.device_id))
+        }
+        Command::KeysDrop(_) => {
+            let text = "dropped all one-time keys, any of which may have been handed out";
+            (who, text.to_owned())
         }
         Command::KeysCrossSign(body) => {
             (body.user_id.to_string(), "set cross-signing keys".to_owned())

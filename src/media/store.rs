@@ -42,6 +42,25 @@ pub fn place(root: &Path, hash: &FileHash) -> PathBuf {
     root.join(&name[..2]).join(&name[2..4]).join(name)
 }
 
+/// Every file in the directory of the files, with the hash that names it.
+///
+/// # Errors
+/// When a directory cannot be read.
+pub fn files(root: &Path) -> io::Result<Vec<(FileHash, PathBuf)>> {
+    let is_part = |path: &PathBuf| path.file_name().is_some_and(|name| name.len() == 2);
+    let mut files = Vec::new();
+    for outer in entries(root)?.into_iter().filter(is_part) {
+        for inner in entries(&outer)?.into_iter().filter(is_part) {
+            // What has another name is not ours.
+            let hash =
+                |path: &PathBuf| path.file_name().and_then(|n| FileHash::from_hex(n.to_str()?));
+            files
+                .extend(entries(&inner)?.into_iter().filter_map(|path| Some((hash(&path)?, path))));
+        }
+    }
+    Ok(files)
+}
+
 /// The store of a running server.
 #[derive(Debug)]
 pub struct Store {
@@ -163,11 +182,7 @@ impl Store {
         thumbnail_bytes: u64,
     ) -> io::Result<Swept> {
         let mut swept = Swept::default();
-        for file in self.files()? {
-            let Some(hash) = file.file_name().and_then(|n| FileHash::from_hex(n.to_str()?)) else {
-                // Not ours.
-                continue;
-            };
+        for (hash, file) in files(&self.root)? {
             if named(&hash) || !is_older(&file, age)? {
                 continue;
             }
@@ -235,18 +250,6 @@ impl Store {
             removed += 1;
         }
         Ok(removed)
-    }
-
-    /// Every file in the directories for files.
-    fn files(&self) -> io::Result<Vec<PathBuf>> {
-        let is_part = |path: &PathBuf| path.file_name().is_some_and(|name| name.len() == 2);
-        let mut files = Vec::new();
-        for outer in entries(&self.root)?.into_iter().filter(is_part) {
-            for inner in entries(&outer)?.into_iter().filter(is_part) {
-                files.extend(entries(&inner)?);
-            }
-        }
-        Ok(files)
     }
 
     fn must_have_room(&self, bytes: u64) -> io::Result<()> {
@@ -448,7 +451,7 @@ mod tests {
         let (one, other) = (add(&store, b"hello").await, add(&store, b"hello").await);
         assert_eq!(one.hash, FileHash::from(blake3::hash(b"hello")));
         assert_eq!((one.hash, one.size), (other.hash, 5));
-        assert_eq!(store.files().unwrap(), [store.path(&one.hash)]);
+        assert_eq!(files(&store.root).unwrap(), [(one.hash, store.path(&one.hash))]);
         verify(directory.path(), &one.hash, 5).unwrap();
     }
 

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::value::RawValue;
 
 use super::{
-    Offset,
+    Epoch, Offset,
     pusher::{PusherAdvance, PusherMail, PusherRemove, PusherSet},
     threepid::{
         ThreepidAdd, ThreepidBind, ThreepidRemove, ThreepidUnbind, ValidationComplete,
@@ -134,8 +134,10 @@ macro_rules! commands {
 commands! {
     /// The server's name and signing key, made at its first start.
     ServerIdentity(ServerIdentity) = "server.identity" version 1 MustNotRewind;
-    /// The log was rebuilt from its archive; a new epoch begins with this record.
-    ServerRestore(ServerRestore) = "server.restore" version 1 MustNotRewind;
+    /// The log was rebuilt, up to an earlier moment or all of it; a new epoch begins with this record.
+    ServerRestore(ServerRestore) = "server.restore" version 2 MustNotRewind;
+    /// A backup of the log and the uploaded files was made.
+    BackupMade(BackupMade) = "backup.made" version 1 MustNotRewind;
     /// Payloads of earlier records were erased or reduced.
     LogErase(LogErase) = "log.erase" version 2 MustNotRewind;
     /// An account was made.
@@ -177,11 +179,13 @@ commands! {
     /// Account data was set, global or for a room.
     AccountDataSet(AccountDataSet) = "account_data.set" version 1 Rewindable;
     /// A filter was stored.
-    FilterCreate(FilterCreate) = "filter.create" version 1 Rewindable;
+    FilterCreate(FilterCreate) = "filter.create" version 1 MustNotRewind;
     /// A device's encryption keys were uploaded.
     KeysUpload(KeysUpload) = "keys.upload" version 1 MustNotRewind;
     /// One of a device's one-time or fallback keys was handed out.
     KeysClaim(KeysClaim) = "keys.claim" version 1 MustNotRewind;
+    /// All one-time keys were dropped: any of them may have been handed out.
+    KeysDrop(KeysDrop) = "keys.drop" version 1 MustNotRewind;
     /// A user's cross-signing keys were set.
     KeysCrossSign(KeysCrossSign) = "keys.cross_sign" version 1 MustNotRewind;
     /// Keys of a user were signed.
@@ -328,10 +332,41 @@ pub struct ServerIdentity {
 /// Payload of `server.restore`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ServerRestore {
-    /// What the log was rebuilt from: `archive` or `export`.
+    /// What the log was rebuilt from: `archive`, `backup`, `export`, or `log` for another log or what this one
+    /// was.
     pub source: String,
-    /// The last record that was there. What came after it, if anything, is lost.
+    /// The last record that was there. What came after it, if anything, is lost but for what the records
+    /// after this one say anew.
     pub last: Offset,
+    /// The last record that the source held, if it was not restored. (Not in version 1.)
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub undone: Option<Offset>,
+}
+
+/// Payload of `backup.made`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BackupMade {
+    /// Where it is, as whoever made it named it.
+    pub destination: String,
+    /// Up to which moment it goes.
+    #[serde(flatten)]
+    pub moment: BackupMoment,
+    /// The chain value of that record, in hex.
+    pub chain: FileHash,
+    /// blake3 of its manifest, in hex.
+    pub manifest: FileHash,
+    /// Backups that are not at this destination any more.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub removed: Vec<BackupMoment>,
+}
+
+/// Which backup of a destination.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct BackupMoment {
+    /// The epoch of its last record.
+    pub epoch: Epoch,
+    /// Its last record.
+    pub offset: Offset,
 }
 
 /// Payload of `log.erase`. What it names is erased in one step with the appending of this record.
@@ -736,6 +771,11 @@ pub struct KeysClaim {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub fallback: bool,
 }
+
+/// Payload of `keys.drop`. It says nothing more: no one-time key of any device that was uploaded before is
+/// handed out again, every fallback key counts as handed out, and everyone's devices are to be looked at anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeysDrop {}
 
 /// Payload of `keys.cross_sign`. What is absent stays as it was.
 #[derive(Clone, Debug, Serialize, Deserialize)]

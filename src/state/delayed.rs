@@ -166,6 +166,14 @@ impl Delayed {
         events.map(|event| event.offset).collect()
     }
 
+    /// The id of the delayed event that the record at `offset` scheduled, if it is still to be sent.
+    #[must_use]
+    pub fn waits_at(&self, offset: Offset) -> Option<String> {
+        let inner = self.0.read();
+        let event = inner.events.get(&offset)?;
+        event.finished.is_none().then(|| event.delay_id.clone())
+    }
+
     pub(super) fn schedule(&self, offset: Offset, body: DelayedSchedule) {
         let event = DelayedEvent {
             offset,

@@ -121,6 +121,16 @@ impl Keys {
         self.users.get(user_id).map(|keys| Arc::clone(&keys))
     }
 
+    /// Everyone who has keys, each with the devices that have, in order.
+    #[must_use]
+    pub fn devices(&self) -> Vec<(OwnedUserId, Vec<OwnedDeviceId>)> {
+        let of = |keys: &RwLock<UserKeys>| keys.read().devices.keys().cloned().collect();
+        let mut users: Vec<_> =
+            self.users.iter().map(|entry| (entry.key().clone(), of(entry.value()))).collect();
+        users.sort_unstable();
+        users
+    }
+
     /// What `look` finds of a device's keys; `None` if it has none.
     pub fn of_device<T>(
         &self,
@@ -201,6 +211,24 @@ impl Keys {
         });
     }
 
+    /// Returns whose keys there are.
+    pub(super) fn drop_all(&self, offset: Offset) -> Vec<OwnedUserId> {
+        let users: Vec<_> = self.devices().into_iter().map(|(user_id, _)| user_id).collect();
+        for user_id in &users {
+            self.change(user_id, |keys| {
+                for device in keys.devices.values_mut() {
+                    let left = std::mem::take(&mut device.one_time);
+                    let left = left.values().flatten().map(|(_, key_id)| hash(&[key_id]));
+                    device.claimed.extend(left);
+                    device.fallback.values_mut().for_each(|fallback| fallback.used = true);
+                    device.counts_changed = offset;
+                }
+            });
+            self.note(offset, user_id.clone(), None);
+        }
+        users
+    }
+
     pub(super) fn cross_sign(&self, offset: Offset, body: KeysCrossSign) {
         self.change(&body.user_id, |keys| {
             let set = |is_new: bool, key: &mut Option<Offset>| {
@@ -272,5 +300,38 @@ impl Keys {
             digest.add(&*keys.read());
         }
         digest.add(&*self.changes.read());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ruma::{device_id, user_id};
+    use serde_json::value::RawValue;
+
+    use super::*;
+
+    #[test]
+    fn dropped_keys_are_neither_left_nor_taken_again_and_are_news_to_all() {
+        let keys = Keys::default();
+        let (ann, device) = (user_id!("@ann:test"), device_id!("D"));
+        let key = || RawValue::from_string("{}".to_owned()).expect("JSON");
+        let upload = |names: &[&str], fallback: &str| KeysUpload {
+            user_id: ann.to_owned(),
+            device_id: device.to_owned(),
+            device_keys: None,
+            one_time_keys: names.iter().map(|name| (format!("alg:{name}"), key())).collect(),
+            fallback_keys: BTreeMap::from([(format!("alg:{fallback}"), key())]),
+        };
+        keys.upload(Offset::new(1), upload(&["a", "b"], "f"));
+        let look = |what: fn(&DeviceKeys) -> bool| keys.of_device(ann, device, what) == Some(true);
+        assert!(look(|device| device.one_time["alg"].len() == 2 && !device.fallback["alg"].used));
+        assert_eq!(keys.drop_all(Offset::new(2)), [ann]);
+        assert!(look(|device| device.one_time.is_empty() && device.unused_fallback().is_empty()));
+        assert!(look(|device| device.was_claimed("alg:a") && device.was_claimed("alg:b")));
+        assert!(look(|device| device.counts_changed == Offset::new(2)));
+        let changed = keys.changed_between(user_id!("@bob:test"), Offset::new(1), Offset::new(2));
+        assert_eq!(changed, BTreeSet::from([ann.to_owned()]));
+        keys.upload(Offset::new(3), upload(&["c"], "g"));
+        assert!(look(|device| device.one_time["alg"].len() == 1 && !device.fallback["alg"].used));
     }
 }

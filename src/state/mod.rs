@@ -35,6 +35,7 @@ pub mod accounts;
 pub mod aliases;
 pub mod backups;
 pub mod closures;
+pub mod copies;
 pub mod delayed;
 pub mod deliveries;
 mod digest;
@@ -64,6 +65,7 @@ pub use accounts::{Account, Accounts, Device, Standing, TokenUse};
 pub use aliases::Aliases;
 pub use backups::Backups;
 pub use closures::{Closures, Shutdown};
+pub use copies::{Copies, Copy};
 pub use delayed::{Delayed, DelayedEvent};
 pub use deliveries::Deliveries;
 pub use erasures::Erasures;
@@ -185,6 +187,8 @@ pub struct State {
     pub pushers: Pushers,
     /// What is to be erased from the log, and what was.
     pub erasures: Erasures,
+    /// Which backups there are.
+    pub copies: Copies,
     /// Where each event is.
     pub events: index::EventIndex,
     /// What each transaction sent.
@@ -212,12 +216,14 @@ impl State {
         self.epochs.read().latest().copied().unwrap_or_default()
     }
 
-    /// The last offset of an epoch that has ended; `None` for one that has not, or never was.
+    /// The last offset of an epoch that has ended, which a position of that epoch must not be beyond to be
+    /// one of this history: of an epoch that was undone as a whole, the last before the one that followed.
+    /// `None` for one that has not ended, or never was.
     #[must_use]
     pub fn epoch_end(&self, epoch: Epoch) -> Option<Offset> {
         let epochs = self.epochs.read();
-        let mut later = epochs.changes().skip_while(|(_, begun)| **begun != epoch).skip(1);
-        later.next().map(|(offset, _)| offset.prev())
+        let next = epochs.changes().find(|(_, begun)| **begun > epoch);
+        next.map(|(offset, _)| offset.prev())
     }
 
     /// All projections as they stand, in a binary form: equal projections have equal bytes. To be called
@@ -267,6 +273,7 @@ impl State {
         self.media.digest(&mut digest);
         self.pushers.digest(&mut digest);
         self.erasures.digest(&mut digest);
+        self.copies.digest(&mut digest);
         self.events.digest(&mut digest);
         self.transactions.digest(&mut digest);
         self.streams.digest(&mut digest);
@@ -312,6 +319,10 @@ impl State {
             }
             // What it says is in its header, too: see `apply`.
             Command::ServerRestore(_) => Vec::new(),
+            Command::BackupMade(body) => {
+                self.copies.made(offset, body);
+                Vec::new()
+            }
             Command::LogErase(body) => {
                 self.erasures.erase(offset, time_ms, &body);
                 Vec::new()
@@ -441,6 +452,9 @@ impl State {
             Command::KeysClaim(body) => {
                 self.keys.claim(offset, &body);
                 user(&body.user_id)
+            }
+            Command::KeysDrop(_) => {
+                self.keys.drop_all(offset).into_iter().map(Effect::WakeUser).collect()
             }
             Command::KeysCrossSign(body) => {
                 let user_id = body.user_id.clone();

@@ -35,6 +35,9 @@ use crate::{
 pub struct Request {
     /// Where the client has got to; `None` for an initial sync.
     pub since: Option<Offset>,
+    /// For one who begins anew since a restore undid where they had got to: the last record of what they know
+    /// that is still there.
+    pub undone: Option<Offset>,
     /// Whether the whole state of every joined room is wanted.
     pub full_state: bool,
     /// Whether the state after the timeline is wanted rather than the one before it.
@@ -194,8 +197,9 @@ pub fn respond(
         with_account_data.extend(account_data::rooms_changed(&account, since, view.at()));
     }
     let rooms = rooms_to_look_at(view, request, since, with_account_data);
-    if !initial {
-        response.device_lists = DeviceLists::between(view, since, &rooms);
+    // A client that begins anew in the middle of its life keeps what it knows of others' devices.
+    if let Some(known) = request.since.or(request.undone) {
+        response.device_lists = DeviceLists::between(view, known, &rooms);
     }
     response.presence.events = view.presence(request.since, &rooms, &filter.presence);
     for part in rooms {

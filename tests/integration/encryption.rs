@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::clients::{Client, PATIENCE, Tools, assert_every_request_was_known, text};
-use crate::harness::{TestServer, User, alone, encode, offline::history, skip};
+use crate::harness::{TestServer, User, alone, encode, offline::history, run_logcabin, skip};
 
 /// What a device runs on.
 #[derive(Clone, Copy)]
@@ -301,6 +301,161 @@ async fn encrypt(cast: &Cast) {
     assert_every_request_was_known(&requests);
     server.stop();
     assert_no_key_was_given_twice(&history(server.data_dir()));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn matrix_js_sdk_devices_read_each_other_across_a_restore_to_an_earlier_moment() {
+    go_on_across_a_restore(Past::Known).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn matrix_js_sdk_devices_read_each_other_after_the_log_is_lost_and_a_backup_restored() {
+    go_on_across_a_restore(Past::Lost).await;
+}
+
+/// What is known of the time after the moment that is restored.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Past {
+    /// All: the log goes back in its place.
+    Known,
+    /// Nothing: there is only a backup.
+    Lost,
+}
+
+async fn go_on_across_a_restore(past: Past) {
+    if let Err(missing) = Tools::find() {
+        return skip("encryption across a restore", &missing);
+    }
+    let _alone = alone().await;
+    let mut server = TestServer::start().await;
+    let ann = Device::start(Sdk::Js, &server, "ann", "register", "ann");
+    let bob = Device::start(Sdk::Js, &server, "bob", "register", "bob");
+    for one in [&ann, &bob] {
+        one.ok("cross_sign", json!({}));
+    }
+    let invited = json!({ "name": "secrets", "invite": [bob.user_id], "encrypted": true });
+    let room = text(&ann.ok("create_room", invited), "room_id");
+    bob.ok("join", json!({ "room_id": room }));
+    ann.says(&room, "before", &[&bob]);
+    bob.says(&room, "before, too", &[&ann]);
+
+    // The moment. The devices go on, as they do after any restart.
+    let place = tempfile::tempdir().expect("a temporary directory");
+    let (dest, aside) = (place.path().join("backup"), place.path().join("lost"));
+    let data_dir = server.data_dir().to_owned();
+    let mut line = vec!["restore".as_ref(), "--data-dir".as_ref(), data_dir.as_os_str()];
+    server.stop();
+    let cut = records(&data_dir).to_string();
+    match past {
+        Past::Known => {
+            line.extend(["--in-place", "--to", &cut].map(std::ffi::OsStr::new));
+        }
+        Past::Lost => {
+            done(&[
+                "backup".as_ref(),
+                dest.as_os_str(),
+                "--data-dir".as_ref(),
+                data_dir.as_os_str(),
+            ]);
+            line.extend([std::ffi::OsStr::new("--from"), dest.as_os_str()]);
+        }
+    }
+    server.restart().await;
+    let eventually = |one: &Device, body: &str, readers: &[&Device]| {
+        let sent = until("it can be sent", || {
+            one.client.asked("send", json!({ "room_id": room, "body": body }))
+        });
+        for reader in readers {
+            reader.reads(&room, &text(&sent, "event_id"), body);
+        }
+    };
+    eventually(&ann, "after it", &[&bob]);
+    // New sessions, whose keys went out in messages to devices, and one-time keys that were handed out.
+    let second = Device::start(Sdk::Js, &server, "bob's second", "login", "bob");
+    for one in [&ann, &bob] {
+        one.knows_device(&second, false);
+        one.ok("rotate", json!({ "room_id": room }));
+    }
+    eventually(&ann, "to a device that came after it", &[&bob, &second]);
+    eventually(&bob, "by a session that came after it", &[&ann, &second]);
+    eventually(&second, "from the new device", &[&ann, &bob]);
+
+    server.stop();
+    let mut given = history(&data_dir);
+    if past == Past::Lost {
+        std::fs::rename(&data_dir, &aside).expect("the directory can be moved");
+    }
+    let said = done(&line);
+    let expected = match past {
+        Past::Known => "keys.claim",
+        Past::Lost => "All one-time keys are dropped",
+    };
+    assert!(said.contains(expected), "{said}");
+    server.restart().await;
+
+    // By the sessions that they have, all of them; the device that logged in after the moment is there if that is
+    // known.
+    let mut all = vec![&ann, &bob];
+    if past == Past::Known {
+        all.push(&second);
+    }
+    let to_all = |all: &[&Device], words: &str| {
+        for (number, one) in all.iter().enumerate() {
+            let other = |reader: &&Device| reader.device_id != one.device_id;
+            let readers: Vec<_> = all.iter().copied().filter(other).collect();
+            eventually(one, &format!("{words}, {number}"), &readers);
+        }
+    };
+    to_all(&all, "by an old session");
+    // And by new ones, between devices that know each other, and with one that nobody knows yet.
+    let third = Device::start(Sdk::Js, &server, "bob's third", "login", "bob");
+    for one in &all {
+        one.knows_device(&third, false);
+        one.ok("rotate", json!({ "room_id": room }));
+        one.knows(&bob.user_id, "the second is there if it is", |known| {
+            known["devices"][&second.device_id].is_null() == (past == Past::Lost)
+        });
+    }
+    all.push(&third);
+    to_all(&all, "a new life");
+
+    if past == Past::Known {
+        let mut requests = BTreeMap::new();
+        for device in [ann, bob, second, third] {
+            device.client.stop(&mut requests);
+        }
+        assert_every_request_was_known(&requests);
+    }
+    server.stop();
+    let now = history(&data_dir);
+    match past {
+        // What was given after the moment is in the log as what was carried over.
+        Past::Known => given = now,
+        // The same device has other keys: what was given in the lost life is not given in the new one.
+        Past::Lost => {
+            given += now.split_once("dropped all one-time keys").map_or("", |(_, new)| new)
+        }
+    }
+    assert_no_key_was_given_twice(&given);
+}
+
+/// Runs the program, which must end well, and gives what it says.
+#[track_caller]
+fn done(line: &[&std::ffi::OsStr]) -> String {
+    let output = run_logcabin(line);
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let complained = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{line:?}: {said}{complained}");
+    println!("{said}");
+    said
+}
+
+/// How many records the log of a stopped server has.
+fn records(data_dir: &std::path::Path) -> u64 {
+    let [replay, at, json] = ["replay", "--data-dir", "--json"].map(std::ffi::OsStr::new);
+    let output = run_logcabin([replay, at, data_dir.as_os_str(), json]);
+    let said: Value = serde_json::from_slice(&output.stdout).expect("a report in JSON");
+    said["records"].as_u64().expect("a number of records")
 }
 
 /// Each one-time key was given to one device once, by what the log says.

@@ -3,6 +3,7 @@
 //!
 //! - `administration`: what the command line does with the accounts of a server.
 //! - `api`: what the endpoints do, section by section of the client-server API.
+//! - `backup`: backups of a running server, and restores to any moment.
 //! - `bridge`: a bridge on mautrix, an application service that nobody here wrote.
 //! - `clients`: two clients nobody here wrote, matrix-nio and matrix-js-sdk, talk to each other.
 //! - `crash`: the server is killed at random moments and nothing acknowledged is missing after.
@@ -22,6 +23,7 @@
 mod administration;
 mod api;
 mod archive;
+mod backup;
 mod bridge;
 mod brute_force;
 mod clients;

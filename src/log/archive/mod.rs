@@ -33,8 +33,9 @@ mod tests;
 pub use archiver::Archiver;
 pub use eraser::erased;
 pub use reader::{ArchiveReader, ArchiveRecords, TornTail, VerifiedArchive, verify_archive};
+pub(crate) use restore::Copying;
 pub use restore::{RestoreError, Restored, restore_from_archive};
-pub(crate) use segment::{MAGIC, MAX_FRAME_BYTES, TAG_RECORD, TAG_SEAL};
+pub(crate) use segment::{MAGIC, MAX_FRAME_BYTES, Segment, TAG_RECORD, TAG_SEAL};
 
 /// How far the archive may be behind the log while its disk works.
 pub const LAG: Duration = Duration::from_secs(1);

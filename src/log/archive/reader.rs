@@ -37,6 +37,11 @@ impl ArchiveReader {
         Ok(Self { segments: segments(dir)? })
     }
 
+    /// These segments, each with its first offset, in order.
+    pub(crate) const fn of(segments: Vec<(Offset, PathBuf)>) -> Self {
+        Self { segments }
+    }
+
     /// The offset of the archive's first record; none in an empty one.
     #[must_use]
     pub fn first(&self) -> Option<Offset> {

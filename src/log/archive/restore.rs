@@ -6,6 +6,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use bytes::Bytes;
+
 use super::{ArchiveError, ArchiveReader, TornTail};
 use crate::{
     clock::Clock,
@@ -14,7 +16,7 @@ use crate::{
         sled::{self as sled_log, DEFAULT_CACHE_BYTES, OpenError, Store, StoreError},
     },
     record::{
-        CHAIN_START, Chain, Command, Epoch, NewRecord, Offset, Origin, Stream,
+        Chain, Command, Epoch, NewRecord, Offset, Origin, Record, Stream,
         codec::{self, Tip},
         command::ServerRestore,
     },
@@ -129,68 +131,129 @@ fn copy_into(store: &Store, archive: &ArchiveReader) -> Result<Restored, Restore
         }
     }
     let mut records = archive.records(Offset::new(1));
-    let mut restored = Restored {
-        records: 0,
-        last: Offset::ZERO,
-        chain: CHAIN_START,
-        dropped: 0,
-        torn: None,
-        erased: 0,
-        epoch: Epoch(0),
-    };
-    // Only whole batches leave `batch` for `writes`.
-    let mut batch = Vec::new();
-    let mut writes = ::sled::Batch::default();
-    let mut bytes = 0;
-    let mut tip = Tip::default();
+    let mut copying = Copying::into(store, &targets);
     while let Some(next) = records.next_with_frame() {
-        let (mut record, mut frame) = next?;
-        if let Some(target) = targets.get(record.offset()) {
-            let damaged = |error: &dyn std::fmt::Display| RestoreError::Write(error.to_string());
-            let left = erase::remainder(&record, &target).map_err(|error| damaged(&error))?;
-            if left != record.payload {
-                restored.erased += 1;
-                record.payload = left;
-                frame = codec::encode_frame(&record).map_err(|error| damaged(&error))?.into();
-            }
-        }
-        bytes += frame.len();
-        batch.push((record.offset(), frame));
-        if record.header.batch_remaining != 0 {
-            continue;
-        }
-        restored.records += batch.len() as u64;
-        restored.last = record.offset();
-        restored.chain = record.chain;
-        tip = Tip::after(&record);
-        for (offset, frame) in batch.drain(..) {
-            writes.insert(&sled_log::key(offset), &*frame);
-        }
-        if bytes >= RESTORE_BYTES {
-            store.write(std::mem::take(&mut writes))?;
-            bytes = 0;
-        }
+        let (record, frame) = next?;
+        copying.put(record, Some(frame))?;
     }
-    if restored.records > 0 {
-        let (offset, frame) = begin_epoch(&mut tip)?;
-        restored.epoch = tip.epoch;
-        writes.insert(&sled_log::key(offset), &*frame);
+    let dropped = copying.leave_out_unfinished();
+    let (count, last, chain) = (copying.records, copying.tip.offset, copying.tip.chain);
+    if count > 0 {
+        let restore = ServerRestore { source: "archive".to_owned(), last, undone: None };
+        let epoch = Epoch(copying.tip.epoch.0.saturating_add(1));
+        copying.begin_epoch(epoch, restore, Clock::system().now_ms())?;
     }
-    store.write(writes)?;
-    store.note_compacted(tip.offset)?;
-    restored.dropped = batch.len() as u64;
-    restored.torn = records.torn().cloned();
-    Ok(restored)
+    let epoch = copying.tip.epoch;
+    let erased = copying.erased;
+    copying.finish()?;
+    let torn = records.torn().cloned();
+    Ok(Restored { records: count, last, chain, dropped, torn, erased, epoch })
 }
 
-/// The record that follows a restore. Positions after `tip` may have been given out before, for
-/// records that are lost now: the new epoch tells those from the positions to come.
-fn begin_epoch(tip: &mut Tip) -> Result<(Offset, Vec<u8>), RestoreError> {
-    let restore = ServerRestore { source: "archive".to_owned(), last: tip.offset };
-    let new = NewRecord::new(Stream::server(), Origin::server(), &Command::from(restore));
-    tip.epoch = Epoch(tip.epoch.0.saturating_add(1));
-    let (record, frame) = tip
-        .extend(new, 0, Clock::system().now_ms())
-        .map_err(|error| RestoreError::Write(error.to_string()))?;
-    Ok((record.offset(), frame))
+/// A log in the making: records as they were, then new ones.
+pub(crate) struct Copying<'a> {
+    store: &'a Store,
+    targets: &'a Targets,
+    /// Only whole batches leave it for `writes`.
+    batch: Vec<(Record, Bytes)>,
+    writes: ::sled::Batch,
+    bytes: usize,
+    pub(crate) tip: Tip,
+    /// How many records are in it.
+    records: u64,
+    /// How many payloads were left behind that `targets` name.
+    erased: u64,
+}
+
+impl<'a> Copying<'a> {
+    /// Nothing of what `targets` name is written.
+    pub(crate) fn into(store: &'a Store, targets: &'a Targets) -> Self {
+        Self {
+            store,
+            targets,
+            batch: Vec::new(),
+            writes: ::sled::Batch::default(),
+            bytes: 0,
+            tip: Tip::default(),
+            records: 0,
+            erased: 0,
+        }
+    }
+
+    /// Adds the next record, which was verified. `frame` is what it is stored as, if that is at hand.
+    pub(crate) fn put(
+        &mut self,
+        mut record: Record,
+        mut frame: Option<Bytes>,
+    ) -> Result<(), RestoreError> {
+        let damaged = |error: &dyn std::fmt::Display| RestoreError::Write(error.to_string());
+        if let Some(target) = self.targets.get(record.offset()) {
+            let left = erase::remainder(&record, &target).map_err(|error| damaged(&error))?;
+            if left != record.payload {
+                self.erased += 1;
+                record.payload = left;
+                frame = None;
+            }
+        }
+        let frame = match frame {
+            Some(frame) => frame,
+            None => codec::encode_frame(&record).map_err(|error| damaged(&error))?.into(),
+        };
+        let is_last = record.header.batch_remaining == 0;
+        self.batch.push((record, frame));
+        if is_last {
+            for (record, frame) in std::mem::take(&mut self.batch) {
+                self.tip = Tip::after(&record);
+                self.write(record.offset(), &frame)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives up the records of a last batch that is not whole, and says how many they are.
+    pub(crate) fn leave_out_unfinished(&mut self) -> u64 {
+        std::mem::take(&mut self.batch).len() as u64
+    }
+
+    /// Adds the record that follows a restore. Positions after the last one may have been given out before,
+    /// for records that are lost now: the new epoch tells those from the positions to come.
+    pub(crate) fn begin_epoch(
+        &mut self,
+        epoch: Epoch,
+        restore: ServerRestore,
+        now_ms: u64,
+    ) -> Result<Record, RestoreError> {
+        self.tip.epoch = epoch;
+        let command = Command::from(restore);
+        self.append(NewRecord::new(Stream::server(), Origin::server(), &command), now_ms)
+    }
+
+    /// Adds a new record.
+    pub(crate) fn append(&mut self, new: NewRecord, now_ms: u64) -> Result<Record, RestoreError> {
+        let (record, frame) = self
+            .tip
+            .extend(new, 0, now_ms)
+            .map_err(|error| RestoreError::Write(error.to_string()))?;
+        self.write(record.offset(), &frame)?;
+        Ok(record)
+    }
+
+    fn write(&mut self, offset: Offset, frame: &[u8]) -> Result<(), RestoreError> {
+        self.records += 1;
+        self.bytes += frame.len();
+        self.writes.insert(&sled_log::key(offset), frame);
+        if self.bytes >= RESTORE_BYTES {
+            self.bytes = 0;
+            self.store.write(std::mem::take(&mut self.writes))?;
+        }
+        Ok(())
+    }
+
+    /// Makes all of it durable.
+    pub(crate) fn finish(self) -> Result<(), RestoreError> {
+        self.store.write(self.writes)?;
+        // Nothing that was erased until here ever got to this disk.
+        self.store.note_compacted(self.tip.offset)?;
+        Ok(())
+    }
 }

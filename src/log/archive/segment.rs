@@ -45,7 +45,7 @@ pub(super) struct Writer {
 }
 
 /// A segment that is being written.
-pub(super) struct Segment {
+pub(crate) struct Segment {
     path: PathBuf,
     file: BufWriter<File>,
     hasher: blake3::Hasher,
@@ -151,7 +151,7 @@ impl Segment {
     }
 
     /// A segment under any name, which need not survive a power cut yet.
-    pub(super) fn create_at(
+    pub(crate) fn create_at(
         path: PathBuf,
         first: Offset,
         before: &Chain,
@@ -176,7 +176,7 @@ impl Segment {
         Ok(segment)
     }
 
-    pub(super) fn append(&mut self, frame: &[u8]) -> Result<(), ArchiveError> {
+    pub(crate) fn append(&mut self, frame: &[u8]) -> Result<(), ArchiveError> {
         let too_long = |_| ArchiveError::Io {
             path: self.path.clone(),
             source: io::Error::other("a frame is too long"),
@@ -189,13 +189,23 @@ impl Segment {
         Ok(())
     }
 
-    pub(super) fn seal(&mut self, chain: &Chain) -> Result<(), ArchiveError> {
+    pub(crate) fn seal(&mut self, chain: &Chain) -> Result<(), ArchiveError> {
         self.put(&[TAG_SEAL])?;
         self.put(&self.count.to_be_bytes())?;
         self.put(chain)?;
         let hash = *self.hasher.finalize().as_bytes();
         self.put(&hash)?;
         self.sync()
+    }
+
+    /// How many bytes were written.
+    pub(crate) const fn length(&self) -> u64 {
+        self.length
+    }
+
+    /// blake3 of all that was written.
+    pub(crate) fn hash(&self) -> blake3::Hash {
+        self.hasher.finalize()
     }
 
     fn put(&mut self, bytes: &[u8]) -> Result<(), ArchiveError> {

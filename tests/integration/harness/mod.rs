@@ -20,7 +20,9 @@ pub(crate) use captcha::Captcha;
 pub(crate) use gateway::Gateway;
 pub(crate) use http::{Answer, Http, RawAnswer, Unreachable, encode};
 pub(crate) use random::Random;
-pub(crate) use server::{TestServer, refused_start, restore, run_logcabin, run_logcabin_with};
+pub(crate) use server::{
+    TestServer, refused_start, restore, run_and_kill, run_logcabin, run_logcabin_with,
+};
 pub(crate) use stand_in::{Asked, StandIn};
 pub(crate) use user::{Direction, User};
 

@@ -228,6 +228,27 @@ impl Drop for TestServer {
     }
 }
 
+/// Runs the program with `arguments`, and kills it after this time if it has not ended by itself. Says whether it
+/// had ended well.
+pub(crate) fn run_and_kill<I, S>(arguments: I, after: Duration) -> bool
+where
+    I: IntoIterator<Item = S>,
+    S: AsRef<OsStr>,
+{
+    let mut child = logcabin_command()
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("logcabin can be started");
+    let ended = wait(&mut child, after);
+    // SIGKILL: it gets no chance to write anything more.
+    let _ = child.kill();
+    let _ = child.wait();
+    ended.is_some_and(|status| status.success())
+}
+
 /// Runs the program with `arguments` to its end.
 pub(crate) fn run_logcabin<I, S>(arguments: I) -> Output
 where

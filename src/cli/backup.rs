@@ -1,0 +1,201 @@
+//! `logcabin backup` and `logcabin verify-backup`.
+
+use std::{path::PathBuf, process::ExitCode};
+
+use serde_json::json;
+
+use super::act;
+use crate::{
+    admin::Act,
+    backup::{self, Checked, Options, Taken},
+    history::{
+        look::{bytes, grouped},
+        moment::Time,
+        progress::Progress,
+        source::Source,
+    },
+    record::{
+        Offset,
+        command::{BackupMade, BackupMoment},
+    },
+};
+
+/// How many removed backups one request names: it is far below the longest.
+const NOTED_AT_ONCE: usize = 200;
+
+/// Back up the log and the uploaded files, of a running server or a stopped one
+///
+/// Copies only what the directory lacks. Each backup is a moment that can be restored by itself; whatever
+/// happens to a backup under way, those before it are whole. It holds the server's private key, the hashes of
+/// passwords and every message.
+#[derive(Debug, clap::Args)]
+pub(super) struct Backup {
+    /// The directory of the backups; made if it is not there
+    #[arg(value_name = "DEST")]
+    dest: PathBuf,
+
+    /// How many backups stay in it, this one included; the oldest go [default: all]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    keep: Option<u64>,
+
+    #[command(flatten)]
+    common: act::Common,
+}
+
+impl Backup {
+    pub(super) fn run(&self) -> Result<ExitCode, Box<dyn std::error::Error + Send + Sync>> {
+        let config = self.common.config()?;
+        let data_dir = &config.server.data_dir;
+        let source = Source::of_log(data_dir)?;
+        let keep = self.keep.map(|keep| usize::try_from(keep).unwrap_or(usize::MAX));
+        let options = Options { keep, segment_bytes: config.log.archive_segment_bytes };
+        let mut progress = Progress::begin(source.end()?);
+        let taken =
+            backup::take(&source, data_dir, &self.dest, options, |offset| progress.at(offset))?;
+        drop((progress, source));
+        let destination = self.dest.canonicalize().unwrap_or_else(|_| self.dest.clone());
+        self.note(&destination.to_string_lossy(), &taken);
+        super::print(&if self.common.json {
+            json!({
+                "destination": destination,
+                "epoch": taken.manifest.epoch,
+                "offset": taken.manifest.offset,
+                "chain": taken.manifest.chain,
+                "manifest": taken.hash,
+                "segments": taken.manifest.segments.len(),
+                "copied_records": taken.copied_records,
+                "copied_bytes": taken.copied_bytes,
+                "files": taken.manifest.media.files,
+                "copied_files": taken.copied_files,
+                "copied_file_bytes": taken.copied_file_bytes,
+                "damaged": taken.damaged,
+                "removed": taken.removed,
+            })
+            .to_string()
+                + "\n"
+        } else {
+            self.text(&taken)
+        })?;
+        Ok(if taken.damaged.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+
+    /// Notes it in the log. The backup is good without that; what is erased later could not say that it is still
+    /// in there.
+    fn note(&self, destination: &str, taken: &Taken) {
+        let made = |removed: &[BackupMoment]| BackupMade {
+            destination: destination.to_owned(),
+            moment: taken.manifest.moment(),
+            chain: taken.manifest.chain,
+            manifest: taken.hash,
+            removed: removed.to_vec(),
+        };
+        let mut notes: Vec<_> = taken.removed.chunks(NOTED_AT_ONCE).map(made).collect();
+        if notes.is_empty() {
+            notes.push(made(&[]));
+        }
+        for made in notes {
+            if let Err(error) = self.common.carry_out(Act::NoteBackup { made }) {
+                eprintln!(
+                    "logcabin: the backup was made, but could not be noted in the log: {error}"
+                );
+                return;
+            }
+        }
+    }
+
+    fn text(&self, taken: &Taken) -> String {
+        let Taken { manifest, copied_records, copied_bytes, copied_files, .. } = taken;
+        let mut text = format!(
+            "Backed up {} records and {} uploaded files in {}, up to record {} of {}.\n\
+             Copied {} records ({}) and {} files ({}); the rest was there.\n",
+            grouped(manifest.offset.get()),
+            grouped(manifest.media.files),
+            self.dest.display(),
+            manifest.offset,
+            Time(manifest.record_ms).to_second(),
+            grouped(*copied_records),
+            bytes(*copied_bytes),
+            grouped(*copied_files),
+            bytes(taken.copied_file_bytes),
+        );
+        for path in &taken.damaged {
+            text += &format!("{} is not what its name says, and is left out.\n", path.display());
+        }
+        for BackupMoment { offset, .. } in &taken.removed {
+            text += &format!("Removed the backup up to record {offset}.\n");
+        }
+        text
+    }
+}
+
+/// Check backups: every byte, the chain of the records, and the signatures
+///
+/// Exits with 0 when all is intact, 1 when there is a fault, 2 when nothing could be checked.
+#[derive(Debug, clap::Args)]
+pub(super) struct VerifyBackup {
+    /// The directory of the backups
+    #[arg(value_name = "DEST")]
+    dest: PathBuf,
+
+    /// Only the backup that ends at this record
+    #[arg(long, value_name = "OFFSET")]
+    offset: Option<u64>,
+
+    /// Also check that each is a prefix of the log in this data directory (of a running server or a stopped
+    /// one) or archive
+    #[arg(long, value_name = "SOURCE")]
+    of: Option<String>,
+
+    /// Write one JSON object instead of text
+    #[arg(long)]
+    json: bool,
+}
+
+impl VerifyBackup {
+    pub(super) fn run(&self) -> Result<ExitCode, Box<dyn std::error::Error + Send + Sync>> {
+        let checked = match self.check() {
+            Ok(checked) => checked,
+            Err(error) => {
+                eprintln!("logcabin: nothing was checked: {error}");
+                return Ok(ExitCode::from(2));
+            }
+        };
+        super::print(&if self.json {
+            serde_json::to_string(&checked)? + "\n"
+        } else {
+            text(&checked)
+        })?;
+        Ok(if checked.intact { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+
+    fn check(&self) -> Result<Checked, Box<dyn std::error::Error + Send + Sync>> {
+        let of = self.of.as_deref().map(Source::open).transpose()?;
+        Ok(backup::check(&self.dest, self.offset.map(Offset::new), of.as_ref(), |_| {})?)
+    }
+}
+
+fn text(checked: &Checked) -> String {
+    let mut text = String::new();
+    for moment in &checked.moments {
+        match &moment.moment {
+            Some(BackupMoment { epoch, offset }) => {
+                text += &format!(
+                    "{}: record {offset} of epoch {}, {}; {} uploaded files; {} in all\n",
+                    moment.server_name,
+                    epoch.0,
+                    Time(moment.record_ms).to_second(),
+                    grouped(moment.files),
+                    bytes(moment.bytes),
+                );
+            }
+            None => text += &format!("{}\n", moment.manifest.display()),
+        }
+        if moment.is_prefix == Some(true) {
+            text += "  is a prefix of the log\n";
+        }
+        for fault in &moment.faults {
+            text += &format!("  FAULT: {fault}\n");
+        }
+    }
+    text + if checked.intact { "All is intact.\n" } else { "Not all is intact.\n" }
+}

@@ -1,0 +1,24 @@
+//! What is done for the log as a whole.
+
+use super::{Proposal, Refusal, Turn};
+use crate::record::{Stream, command::BackupMade};
+
+/// Note that a backup was made.
+#[derive(Clone, Debug)]
+pub struct NoteBackup {
+    /// Which.
+    pub made: BackupMade,
+}
+
+impl Proposal for NoteBackup {
+    type Outcome = ();
+
+    fn stream(&self) -> Stream {
+        Stream::server()
+    }
+
+    fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
+        turn.append(self.stream(), self.made.clone());
+        Ok(())
+    }
+}

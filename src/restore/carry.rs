@@ -1,0 +1,424 @@
+//! What a restore to an earlier moment carries over of the records after that moment.
+//!
+//! The rule is in one place, [`Carrier::judge`], a match over every kind of command: whoever adds a kind decides
+//! it there. Three thoughts lie behind it.
+//!
+//! - **What others hold cannot be taken back.** A one-time key that was handed out, a token, a password, a device
+//!   that was logged out, an account that was closed: all of that is carried over, as the records that say so,
+//!   in their order. So are the messages to devices, and how far each device has them: they are the
+//!   keys to what is written in rooms. An account or device that was made after the moment comes along, or its
+//!   name could be taken by somebody else.
+//! - **What was erased stays away,** and what was redacted is redacted again.
+//! - **Everything else is forgotten,** which is what the restore is for: rooms and what was said in them, names,
+//!   aliases, settings. Of what came to pass outside (pushes, transactions of application services) it is
+//!   known how far it went, so that nobody is told twice; receipts come along where their event is there.
+//!
+//! A transaction id of an event that is forgotten is forgotten with it: a client that tries again wants the
+//! event to be sent. Those of messages to devices come along.
+
+use std::collections::BTreeMap;
+
+use ruma::{OwnedDeviceId, OwnedRoomId, OwnedUserId, UserId};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use crate::{
+    record::{
+        Command, Offset, Record,
+        command::{
+            AccountDataSet, DelayedOutcome, LogErase, Receipt, RoomEvent, RoomReceipt, ToDeviceAck,
+            Transaction,
+        },
+    },
+    state::State,
+};
+
+/// What becomes of a record after the moment.
+#[derive(Debug)]
+pub(super) enum Carry {
+    /// Nothing.
+    Forget,
+    /// It is said again.
+    Over(Box<Command>),
+    /// It is said again unless a later one says the same anew: only the last by this key counts.
+    Last(Key, Box<Command>),
+    /// The last ones are said again: of each receipt.
+    Receipts(RoomReceipt),
+    /// An event from before is redacted again.
+    Redact(Redaction),
+    /// Payloads from before are gone.
+    Erase(LogErase),
+}
+
+/// What supersedes what.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Key {
+    /// When a device was in use.
+    Seen(OwnedUserId, OwnedDeviceId),
+    /// A user's receipt of a type in a thread of a room.
+    Receipt(OwnedRoomId, OwnedUserId, String, Option<String>),
+    /// How far someone outside was told.
+    Delivery(String),
+    /// How far pushers told.
+    Pushed,
+    /// The last mail of a pusher.
+    Mail(Offset),
+}
+
+/// A redaction that is to be made again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Redaction {
+    /// The record of it.
+    pub(super) record: Offset,
+    /// The room.
+    pub(super) room_id: OwnedRoomId,
+    /// Who redacted.
+    pub(super) sender: OwnedUserId,
+    /// Why.
+    pub(super) reason: Option<String>,
+    /// The record of the event.
+    pub(super) target: Offset,
+}
+
+/// Judges the records after a moment, one after another.
+pub(super) struct Carrier<'a> {
+    /// What the log adds up to: until the moment, and with what was carried over since.
+    state: &'a State,
+    cut: Offset,
+    /// Where each record that was carried over is now.
+    moved: BTreeMap<Offset, Offset>,
+}
+
+impl<'a> Carrier<'a> {
+    pub(super) const fn new(state: &'a State, cut: Offset) -> Self {
+        Self { state, cut, moved: BTreeMap::new() }
+    }
+
+    /// Notes where a record is now.
+    pub(super) fn moved(&mut self, from: Offset, to: Offset) {
+        self.moved.insert(from, to);
+    }
+
+    /// What becomes of `record`, which carries `command`.
+    pub(super) fn judge(&self, record: &Record, command: Command) -> Carry {
+        use Command as C;
+        let over = |command: C| Carry::Over(Box::new(command));
+        let of = |user_id: &UserId, command: C| {
+            if self.state.accounts.contains(user_id) { over(command) } else { Carry::Forget }
+        };
+        let forget = Carry::Forget;
+        match command {
+            // The first record is there; the epoch that begins is higher than any before it.
+            C::ServerIdentity(_) | C::ServerRestore(_) => forget,
+            C::BackupMade(_) => over(command),
+            C::LogErase(body) => Carry::Erase(self.before(body)),
+
+            C::UserRegister(ref body) if self.state.accounts.contains(&body.user_id) => forget,
+            C::UserRegister(_)
+            | C::RegistrationTokenSet(_)
+            | C::RegistrationTokenRemove(_) => over(command),
+            C::UserUpgrade(ref body) => of(&body.user_id.clone(), command),
+            C::UserPassword(ref body) => of(&body.user_id.clone(), command),
+            C::LoginTokenUse(ref body) => of(&body.user_id.clone(), command),
+            C::SsoLink(ref body) => of(&body.user_id.clone(), command),
+            C::UserStatus(ref body) => of(&body.user_id.clone(), command),
+            // The rooms are left when the server starts.
+            C::UserDeactivate(ref body) => of(&body.user_id.clone(), command),
+
+            C::DeviceLogin(ref body) => of(&body.user_id.clone(), command),
+            C::DeviceRefresh(ref body) => of(&body.user_id.clone(), command),
+            C::DeviceConfirm(ref body) => of(&body.user_id.clone(), command),
+            C::DeviceRemove(ref body) => of(&body.user_id.clone(), command),
+            C::DeviceDehydrate(ref body) => of(&body.user_id.clone(), command),
+            C::DeviceRename(ref body) => {
+                // The name of one that was there goes back; a new one has no other.
+                let session = self.session(&body.user_id, &body.device_id);
+                if session.is_some_and(|session| session > self.cut) { over(command) } else { forget }
+            }
+            C::DeviceSeen(ref body) => {
+                let key = Key::Seen(body.user_id.clone(), body.device_id.clone());
+                match self.session(&body.user_id, &body.device_id) {
+                    Some(_) => Carry::Last(key, Box::new(command)),
+                    None => forget,
+                }
+            }
+            C::ProfileSet(ref body) => {
+                // As with a device's name.
+                let account = self.state.accounts.get(&body.user_id);
+                let new = account.is_some_and(|account| account.read().registered > self.cut);
+                if new { over(command) } else { forget }
+            }
+            C::AccountDataSet(ref body) if is_secret_storage(body) => {
+                of(&body.user_id.clone(), command)
+            }
+            C::AccountDataSet(_) => forget,
+            // Clients remember the ids that they were given.
+            C::FilterCreate(ref body) => of(&body.user_id.clone(), command),
+
+            C::KeysUpload(ref body) => of(&body.user_id.clone(), command),
+            C::KeysClaim(ref body) => of(&body.user_id.clone(), command),
+            C::KeysDrop(_) => over(command),
+            C::KeysCrossSign(ref body) => of(&body.user_id.clone(), command),
+            C::KeysSign(ref body) => of(&body.user_id.clone(), command),
+            C::KeyBackupSet(ref body) => of(&body.user_id.clone(), command),
+            C::KeyBackupDelete(ref body) => of(&body.user_id.clone(), command),
+            C::KeyBackupPut(ref body) => of(&body.user_id.clone(), command),
+            C::KeyBackupRemove(ref body) => of(&body.user_id.clone(), command),
+            C::ToDeviceSend(mut body) => {
+                body.transaction = body.transaction.and_then(|of| self.transaction(of));
+                over(C::ToDeviceSend(body))
+            }
+            C::ToDeviceAck(body) => {
+                over(C::ToDeviceAck(ToDeviceAck { up_to: self.reached(body.up_to), ..body }))
+            }
+
+            C::RoomEvent(body) => self.redaction(record, &body).map_or(forget, Carry::Redact),
+            // What was taken out of a room, or the room, or what was kept of a user, stays away. Of a user it is
+            // found again: the closing of the account, which comes along, asks for it.
+            C::RoomErase(mut body) => {
+                body.events.retain(|event| *event <= self.cut);
+                if body.events.is_empty() { forget } else { over(C::RoomErase(body)) }
+            }
+            C::RoomPurge(ref body) if self.state.rooms.get(&body.room_id).is_some() => over(command),
+            C::RoomPurge(_) | C::UserErase(_) => forget,
+            C::MediaRemove(_) | C::MediaQuarantine(_) | C::MediaProtect(_) => over(command),
+            // A room that was blocked stays so, and all who are in one that was shut down leave again.
+            C::RoomBlock(_) | C::AdminReason(_) => over(command),
+            C::RoomShutdown(mut body) if self.state.rooms.get(&body.room_id).is_some() => {
+                body.replacement = None;
+                over(C::RoomShutdown(body))
+            }
+            C::RoomShutdown(_)
+            | C::RoomShutdownFinish(_)
+            | C::NoticeRoom(_)
+            | C::ReportRemove(_)
+            | C::RoomForget(_)
+            | C::RoomVisibility(_)
+            | C::RoomNetwork(_)
+            | C::AliasSet(_)
+            | C::AliasRemove(_)
+            | C::ReportCreate(_)
+            // What passes, passes.
+            | C::RoomTyping(_)
+            | C::PresenceSet(_)
+            // Nothing that is there names the files; those that are not named go in time.
+            | C::MediaCreate(_)
+            | C::MediaUpload(_) => forget,
+            C::RoomReceipt(mut body) => {
+                let room_id = body.room_id.clone();
+                let there =
+                    |receipt: &Receipt| self.state.event_in_room(&room_id, &receipt.event_id).is_some();
+                body.receipts.retain(there);
+                Carry::Receipts(body)
+            }
+
+            // What was scheduled since is forgotten, and an event that was sent is sent again when the server
+            // starts; one that was called off is not.
+            C::DelayedSchedule(_) => forget,
+            C::DelayedRestart(ref body) if self.is_scheduled(&body.delay_id) => over(command),
+            C::DelayedRestart(_) => forget,
+            C::DelayedFinish(ref body) => match body.outcome {
+                DelayedOutcome::Cancel | DelayedOutcome::Error { .. }
+                    if self.is_scheduled(&body.delay_id) =>
+                {
+                    over(command)
+                }
+                _ => forget,
+            },
+
+            C::ValidationRequest(_)
+            | C::ValidationSent(_)
+            | C::ValidationMiss(_)
+            | C::ValidationComplete(_)
+            | C::ValidationUse(_) => over(command),
+            C::ThreepidAdd(ref body) => of(&body.user_id.clone(), command),
+            C::ThreepidRemove(ref body) => of(&body.user_id.clone(), command),
+            C::ThreepidBind(ref body) => of(&body.user_id.clone(), command),
+            C::ThreepidUnbind(ref body) => of(&body.user_id.clone(), command),
+
+            C::DeliveryAdvance(mut body) => {
+                body.done = body.done.min(self.cut);
+                body.under_way = body.under_way.filter(|under_way| under_way.up_to <= self.cut);
+                let key = Key::Delivery(body.to.clone());
+                Carry::Last(key, Box::new(C::DeliveryAdvance(body)))
+            }
+            C::PusherSet(ref body) => of(&body.user_id.clone(), command),
+            C::PusherRemove(ref body) => of(&body.user_id.clone(), command),
+            C::PusherAdvance(mut body) => {
+                body.done = body.done.min(self.cut);
+                for (pusher, told) in &mut body.behind {
+                    *pusher = self.reached(*pusher);
+                    *told = (*told).min(self.cut);
+                }
+                body.behind.sort_unstable();
+                Carry::Last(Key::Pushed, Box::new(C::PusherAdvance(body)))
+            }
+            C::PusherMail(mut body) => {
+                body.pusher = self.reached(body.pusher);
+                body.up_to = body.up_to.min(self.cut);
+                Carry::Last(Key::Mail(body.pusher), Box::new(C::PusherMail(body)))
+            }
+        }
+    }
+
+    /// The last record there is now of those up to `offset`.
+    fn reached(&self, offset: Offset) -> Offset {
+        if offset <= self.cut {
+            return offset;
+        }
+        self.moved.range(..=offset).next_back().map_or(self.cut, |(_, now)| *now)
+    }
+
+    /// The transaction, if its session is there.
+    fn transaction(&self, transaction: Transaction) -> Option<Transaction> {
+        if transaction.session <= self.cut {
+            return Some(transaction);
+        }
+        let session = *self.moved.get(&transaction.session)?;
+        Some(Transaction { session, ..transaction })
+    }
+
+    fn session(&self, user_id: &UserId, device_id: &OwnedDeviceId) -> Option<Offset> {
+        let account = self.state.accounts.get(user_id)?;
+        account.read().device(device_id).map(|device| device.session)
+    }
+
+    fn is_scheduled(&self, delay_id: &str) -> bool {
+        self.state.delayed.get(delay_id).is_some_and(|event| event.finished.is_none())
+    }
+
+    /// What is said of records up to the moment.
+    fn before(&self, body: LogErase) -> LogErase {
+        let LogErase { mut reduced, superseded, mut taken } = body;
+        reduced.retain(|reduced| reduced.offset <= self.cut);
+        taken.retain(|taken| taken.first <= self.cut);
+        for run in &mut taken {
+            run.last = run.last.min(self.cut);
+        }
+        let superseded = superseded.into_iter().filter(|(first, _)| *first <= self.cut);
+        LogErase {
+            taken,
+            reduced,
+            superseded: superseded.map(|(first, last)| (first, last.min(self.cut))).collect(),
+        }
+    }
+
+    /// The redaction that an event is, of an event that is there.
+    fn redaction(&self, record: &Record, body: &RoomEvent) -> Option<Redaction> {
+        #[derive(Deserialize)]
+        struct Pdu<'a> {
+            sender: OwnedUserId,
+            #[serde(borrow)]
+            content: &'a RawValue,
+        }
+        #[derive(Deserialize)]
+        struct Content {
+            #[serde(default)]
+            reason: Option<serde_json::Value>,
+        }
+        let target = body.redacts.filter(|target| *target <= self.cut)?;
+        let pdu: Pdu<'_> = serde_json::from_str(body.pdu.get()).ok()?;
+        let content: Option<Content> = serde_json::from_str(pdu.content.get()).ok();
+        let reason = content.and_then(|content| content.reason);
+        Some(Redaction {
+            record: record.offset(),
+            room_id: body.room_id.clone(),
+            sender: pdu.sender,
+            reason: reason.and_then(|reason| Some(reason.as_str()?.to_owned())),
+            target,
+        })
+    }
+}
+
+/// Whether account data is of what devices store for each other, encrypted (client-server API, "Secrets"): it
+/// belongs to the keys, which do not go back.
+fn is_secret_storage(body: &AccountDataSet) -> bool {
+    #[derive(Deserialize)]
+    struct Secret<'a> {
+        #[serde(borrow)]
+        #[expect(dead_code, reason = "that it is there is what matters")]
+        encrypted: &'a RawValue,
+    }
+    let event_type = body.event_type.as_str();
+    body.room_id.is_none()
+        && (event_type.starts_with("m.secret_storage.")
+            || event_type.starts_with("m.cross_signing.")
+            || event_type.starts_with("m.megolm_backup.")
+            || event_type == "m.dehydrated_device"
+            || serde_json::from_str::<Secret<'_>>(body.content.get()).is_ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::BTreeSet, path::Path};
+
+    use super::*;
+    use crate::{log::archive::ArchiveReader, record::Class};
+
+    /// A restore to the moment before each record of a log with every kind of command.
+    #[test]
+    fn what_must_not_be_rewound_is_carried_over() {
+        let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/0.1.0");
+        let state = State::default();
+        let mut rewound = BTreeSet::new();
+        for record in ArchiveReader::open(&golden).unwrap().records(Offset::new(1)) {
+            let record = record.unwrap();
+            let kind = record.header.kind.to_string();
+            let carrier = Carrier::new(&state, record.offset().prev());
+            if let Some(command) = record.command().unwrap() {
+                let must_not = command.kind().class == Class::MustNotRewind;
+                let said = carrier.judge(&record, command);
+                match said {
+                    Carry::Forget if must_not => {
+                        assert!(
+                            ["server.identity", "server.restore"].contains(&kind.as_str()),
+                            "{kind} is forgotten"
+                        );
+                    }
+                    Carry::Forget => {}
+                    _ if must_not => {}
+                    _ => {
+                        rewound.insert(kind);
+                    }
+                }
+            }
+            let _ = state.apply(&record).unwrap();
+        }
+        // Of the others these, as the module says, and none else.
+        let some: BTreeSet<_> = [
+            "account_data.set",
+            "delayed.finish",
+            "delayed.restart",
+            "delivery.advance",
+            "device.rename",
+            "device.seen",
+            "profile.set",
+            "pusher.advance",
+            "pusher.mail",
+            "room.event",
+            "room.receipt",
+        ]
+        .map(ToOwned::to_owned)
+        .into();
+        assert!(rewound.is_subset(&some), "{rewound:?}");
+        assert!(rewound.contains("room.receipt") && rewound.contains("room.event"), "{rewound:?}");
+    }
+
+    #[test]
+    fn what_devices_store_for_each_other_is_told_from_other_account_data() {
+        let is_secret = |room: bool, event_type: &str, content: &str| {
+            is_secret_storage(&AccountDataSet {
+                user_id: "@ann:test".try_into().unwrap(),
+                room_id: room.then(|| "!r:test".try_into().unwrap()),
+                event_type: event_type.to_owned(),
+                content: RawValue::from_string(content.to_owned()).unwrap(),
+            })
+        };
+        assert!(is_secret(false, "m.secret_storage.default_key", "{\"key\":\"a\"}"));
+        assert!(is_secret(false, "m.cross_signing.master", "null"));
+        assert!(is_secret(false, "org.example.secret", "{\"encrypted\":{\"a\":{}}}"));
+        assert!(!is_secret(false, "m.direct", "{}"));
+        assert!(!is_secret(false, "m.tag", "null"));
+        assert!(!is_secret(true, "org.example.secret", "{\"encrypted\":{}}"));
+    }
+}

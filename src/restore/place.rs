@@ -1,0 +1,223 @@
+//! Putting a new log in its place.
+//!
+//! It is made in `DATA_DIR/restoring`. Where there was no log, it is renamed to its name. In place of another one it
+//! takes that one's name in one step, a swap: by way of `log.ready`, which is the new log before it and the old one after
+//! it; the old one is then named for its epoch. [`tidy`] knows from the epochs which of the two it was.
+
+use std::{
+    fs::{self, File},
+    io,
+    path::{Path, PathBuf},
+};
+
+use super::{From, Request, RestoreError, Restored};
+use crate::{
+    checkpoint::Checkpoint,
+    history::source::{Source, SourceError},
+    log::sled::{self as sled_log, DEFAULT_CACHE_BYTES, Store},
+    media::store,
+    record::{Chain, Epoch, Offset, Record, codec::Frame, command::FileHash},
+    snapshot,
+};
+
+/// Where the new log is made: a data directory of its own.
+pub(super) fn aside(data_dir: &Path) -> PathBuf {
+    data_dir.join("restoring")
+}
+
+fn ready(data_dir: &Path) -> PathBuf {
+    data_dir.join("log.ready")
+}
+
+/// Brings a restore that was interrupted to its end, or takes it back. To be called with the lock.
+pub(super) fn tidy(data_dir: &Path) -> Result<(), RestoreError> {
+    remove(&aside(data_dir))?;
+    // What earlier versions left behind.
+    remove(&data_dir.join("log.restoring"))?;
+    let (log, ready) = (sled_log::log_dir(data_dir), ready(data_dir));
+    if !ready.exists() {
+        return Ok(());
+    }
+    let epoch = epoch(&ready)?;
+    if log.exists() && epoch > self::epoch(&log)? {
+        // It never took its place.
+        return remove(&ready);
+    }
+    keep(&ready, &log, epoch.unwrap_or_default())?;
+    Ok(())
+}
+
+/// The epoch of a log's last record.
+fn epoch(log: &Path) -> Result<Option<Epoch>, RestoreError> {
+    let store = Store::open(log, DEFAULT_CACHE_BYTES)?;
+    Ok(record_at(&store, None)?.map(|record| record.header.epoch))
+}
+
+/// The record at this offset, or the last one.
+fn record_at(store: &Store, offset: Option<Offset>) -> Result<Option<Record>, RestoreError> {
+    let failed = |error: sled_log::StoreError| RestoreError::Read(error.into());
+    let offset = match offset {
+        Some(offset) => Some(offset),
+        None => store.last().map_err(failed)?,
+    };
+    let Some(offset) = offset else { return Ok(None) };
+    let Some(frame) = store.get(offset).map_err(failed)? else { return Ok(None) };
+    let damaged = |source| crate::log::ReadError::Damaged { offset, source };
+    Ok(Some(Frame::decode(&frame).map_err(damaged)?.record))
+}
+
+/// Refuses a directory with a log that a restore would destroy.
+pub(super) fn must_be_empty(data_dir: &Path) -> Result<(), RestoreError> {
+    let log = sled_log::log_dir(data_dir);
+    if !log.exists() {
+        return Ok(());
+    }
+    let is_empty = fs::read_dir(&log).map_err(RestoreError::io(&log))?.next().is_none();
+    // What cannot be opened may still be worth something to somebody. A server that was refused beside an archive
+    // has left a log without a record.
+    if is_empty || matches!(epoch(&log), Ok(None)) {
+        return remove(&log);
+    }
+    Err(RestoreError::NotEmpty(log))
+}
+
+/// Copies the uploaded files that the new log names from `from`, as far as they are not there already.
+pub(super) fn copy_files(
+    from: Option<&Path>,
+    named: &[FileHash],
+    data_dir: &Path,
+    restored: &mut Restored,
+) -> Result<(), RestoreError> {
+    let root = store::directory(data_dir);
+    let incoming = root.join("incoming");
+    if from.is_some() && !named.is_empty() {
+        sled_log::make_private_dir(&root)?;
+        sled_log::make_private_dir(&incoming)?;
+    }
+    for hash in named {
+        let to = store::place(&root, hash);
+        if to.is_file() {
+            continue;
+        }
+        let source = from.map(|from| store::place(from, hash)).filter(|path| path.is_file());
+        let Some(source) = source else {
+            restored.missing_files += 1;
+            continue;
+        };
+        let copied = crate::backup::copy_media(&source, &to, &incoming, hash);
+        match copied.map_err(RestoreError::io(&source))? {
+            Some(_) => restored.files += 1,
+            None => {
+                tracing::warn!(path = %source.display(), "an uploaded file is not what it was");
+                restored.missing_files += 1;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Puts the new log in its place. `end` is the last record of the log that it takes the place of, if there is
+/// one. To be called with the lock.
+pub(super) fn take(
+    request: &Request,
+    end: Option<Offset>,
+    restored: &mut Restored,
+) -> Result<(), RestoreError> {
+    let data_dir = &request.data_dir;
+    let (log, aside, ready) = (sled_log::log_dir(data_dir), aside(data_dir), ready(data_dir));
+    let new = sled_log::log_dir(&aside);
+    let mut before = None;
+    if let Some(end) = end {
+        let store = Store::open(&log, DEFAULT_CACHE_BYTES)?;
+        let last = record_at(&store, None)?;
+        if last.as_ref().map(Record::offset) != Some(end) {
+            return Err(RestoreError::Moved(data_dir.clone()));
+        }
+        before = last.map(|last| last.header.epoch);
+    }
+    // What is computed from the log is computed anew.
+    remove(&snapshot::directory(data_dir))?;
+    remove(&data_dir.join("search"))?;
+    Checkpoint::remove(data_dir)
+        .map_err(|error| RestoreError::io(data_dir)(io::Error::other(error)))?;
+    if let Some(archive) = &request.archive_dir
+        && archive.is_dir()
+        && !is_prefix(archive, &new, restored)
+    {
+        let old = restored.epoch.0.saturating_sub(1);
+        restored.kept_archive = Some(keep(archive, archive, before.unwrap_or(Epoch(old)))?);
+    }
+    if request.from == From::InPlace {
+        remove(&ready)?;
+        rename(&new, &ready)?;
+        let swapped = rustix::fs::renameat_with(
+            rustix::fs::CWD,
+            &ready,
+            rustix::fs::CWD,
+            &log,
+            rustix::fs::RenameFlags::EXCHANGE,
+        );
+        swapped.map_err(|error| RestoreError::io(&log)(error.into()))?;
+        sync(data_dir)?;
+        restored.kept_log = Some(keep(&ready, &log, before.unwrap_or_default())?);
+    } else {
+        rename(&new, &log)?;
+    }
+    remove(&aside)
+}
+
+/// Whether the archive is one of the new log: it ends before what is new, but for a batch that is not whole there,
+/// with a record that is there.
+fn is_prefix(archive: &Path, log: &Path, restored: &Restored) -> bool {
+    let source = Source::archive(archive);
+    let Ok(end) = source.end() else { return false };
+    let cut = restored.last;
+    let unfinished = if restored.undone.is_none() { restored.dropped } else { 0 };
+    if end.get() > cut.get().saturating_add(unfinished) {
+        return false;
+    }
+    let at = end.min(cut);
+    if at == Offset::ZERO {
+        return true;
+    }
+    let mut chain: Option<Chain> = None;
+    let read = source.fetch(&[at], |record| {
+        chain = Some(record.chain);
+        Ok::<_, SourceError>(())
+    });
+    let ours = Store::open(log, DEFAULT_CACHE_BYTES)
+        .ok()
+        .and_then(|store| record_at(&store, Some(at)).ok()?)
+        .map(|record| record.chain);
+    read.is_ok() && ours.is_some() && chain == ours
+}
+
+/// Gives `path` a name beside `named` that says of which epoch it is.
+fn keep(path: &Path, named: &Path, epoch: Epoch) -> Result<PathBuf, RestoreError> {
+    let name = named.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let names = (1..).map(|number: u32| match number {
+        1 => format!("{name}.epoch-{}", epoch.0),
+        number => format!("{name}.epoch-{}.{number}", epoch.0),
+    });
+    let free = names.map(|name| named.with_file_name(name)).find(|path| !path.exists());
+    let kept = free.unwrap_or_else(|| named.with_extension("kept"));
+    rename(path, &kept)?;
+    Ok(kept)
+}
+
+fn rename(from: &Path, to: &Path) -> Result<(), RestoreError> {
+    fs::rename(from, to).map_err(RestoreError::io(from))?;
+    sync(to.parent().unwrap_or(to))
+}
+
+fn sync(dir: &Path) -> Result<(), RestoreError> {
+    let dir = if dir.as_os_str().is_empty() { Path::new(".") } else { dir };
+    File::open(dir).and_then(|dir| dir.sync_all()).map_err(RestoreError::io(dir))
+}
+
+fn remove(dir: &Path) -> Result<(), RestoreError> {
+    match fs::remove_dir_all(dir) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(RestoreError::io(dir)(error)),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,119 @@
+//! Which backups were made of the log, and are still there as far as is known (`backup.made`).
+
+use std::collections::BTreeMap;
+
+use parking_lot::RwLock;
+use serde::{Deserialize, Serialize};
+
+use super::kept;
+use crate::record::{
+    Offset,
+    command::{BackupMade, BackupMoment, FileHash},
+};
+
+/// All backups that are known to be there.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct Copies(
+    /// By destination and moment.
+    #[serde(with = "kept::locked")]
+    RwLock<BTreeMap<(String, BackupMoment), Noted>>,
+);
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Noted {
+    /// The record that says that it was made.
+    record: Offset,
+    manifest: FileHash,
+}
+
+/// A backup.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Copy {
+    /// Where it is, as whoever made it named it.
+    pub destination: String,
+    /// Up to which moment it goes.
+    #[serde(flatten)]
+    pub moment: BackupMoment,
+    /// blake3 of its manifest, in hex.
+    pub manifest: FileHash,
+    /// The `backup.made` record.
+    pub record: Offset,
+}
+
+impl Copies {
+    /// All of them, by destination and moment.
+    #[must_use]
+    pub fn all(&self) -> Vec<Copy> {
+        self.holding(Offset::ZERO, Offset::MAX)
+    }
+
+    /// Those that hold the record at `offset`, and were begun before the record `erased` said that its payload
+    /// is gone: they have it whole. ([`Offset::MAX`] for what is about to be erased.)
+    #[must_use]
+    pub fn holding(&self, offset: Offset, erased: Offset) -> Vec<Copy> {
+        let all = self.0.read();
+        let holding = all.iter().filter(|((_, moment), _)| {
+            // What is after the end of an epoch that was undone is another record; it is listed rather than
+            // forgotten.
+            moment.offset >= offset && moment.offset < erased
+        });
+        holding
+            .map(|((destination, moment), noted)| Copy {
+                destination: destination.clone(),
+                moment: *moment,
+                manifest: noted.manifest,
+                record: noted.record,
+            })
+            .collect()
+    }
+
+    pub(super) fn made(&self, offset: Offset, body: BackupMade) {
+        let BackupMade { destination, moment, chain: _, manifest, removed } = body;
+        let mut all = self.0.write();
+        for gone in removed {
+            all.remove(&(destination.clone(), gone));
+        }
+        all.insert((destination, moment), Noted { record: offset, manifest });
+    }
+
+    pub(super) fn digest(&self, digest: &mut super::digest::Digest) {
+        digest.add(&*self.0.read());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::Epoch;
+
+    #[test]
+    fn a_backup_holds_what_was_there_when_it_was_made_until_it_is_removed() {
+        let copies = Copies::default();
+        let moment = |offset| BackupMoment { epoch: Epoch(0), offset: Offset::new(offset) };
+        let make = |record, at, removed: &[u64]| {
+            let hash = FileHash([7; 32]);
+            let removed = removed.iter().map(|offset| moment(*offset)).collect();
+            let destination = "/backup".to_owned();
+            let body = BackupMade {
+                destination,
+                moment: moment(at),
+                chain: hash,
+                manifest: hash,
+                removed,
+            };
+            copies.made(Offset::new(record), body);
+        };
+        make(11, 10, &[]);
+        make(21, 20, &[]);
+        let holding = |offset, erased| {
+            let held = copies.holding(Offset::new(offset), erased);
+            held.iter().map(|copy| copy.moment.offset.get()).collect::<Vec<_>>()
+        };
+        assert_eq!(holding(5, Offset::MAX), [10, 20]);
+        assert_eq!(holding(15, Offset::MAX), [20]);
+        // The second was made when it was erased already.
+        assert_eq!(holding(5, Offset::new(15)), [10]);
+        make(31, 30, &[10]);
+        assert_eq!(holding(5, Offset::MAX), [20, 30]);
+    }
+}
