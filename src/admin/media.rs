@@ -181,7 +181,7 @@ impl Office {
             MediaUsage { user_id, displayname, media_count, media_length }
         };
         let mut usage: Vec<_> = by_user.into_iter().map(usage).collect();
-        usage.sort_by(|a, b| b.media_length.cmp(&a.media_length));
+        usage.sort_by_key(|of| std::cmp::Reverse(of.media_length));
         usage
     }
 

@@ -54,7 +54,8 @@ struct Which {
 impl Which {
     fn of(self) -> Result<MediaOf, Failure> {
         let file = self.file.map(MediaOf::Id);
-        let of = file.or(self.user.map(MediaOf::User)).or(self.room.map(MediaOf::Room));
+        let of =
+            file.or_else(|| self.user.map(MediaOf::User)).or_else(|| self.room.map(MediaOf::Room));
         of.ok_or_else(|| "which files?".into())
     }
 }

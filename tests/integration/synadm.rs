@@ -39,9 +39,14 @@ impl Synadm {
     #[track_caller]
     fn run(&self, arguments: &[&str]) -> Value {
         let said = self.said(arguments);
-        let begins = |line: &&str| line.starts_with(['{', '[']);
-        let first = said.lines().filter(begins).last().unwrap_or_else(|| panic!("no JSON: {said}"));
-        let json = said.rfind(&format!("{first}\n")).map_or("", |begin| &said[begin..]);
+        let begins = |(_, line): &(usize, &str)| line.starts_with(['{', '[']);
+        let mut at = 0;
+        let lines = said.split_inclusive('\n').map(|line| {
+            at += line.len();
+            (at - line.len(), line)
+        });
+        let last = lines.filter(begins).last().unwrap_or_else(|| panic!("no JSON: {said}"));
+        let json = &said[last.0..];
         let mut values = serde_json::Deserializer::from_str(json).into_iter();
         let value = values.next().expect("something is printed");
         value.unwrap_or_else(|error| panic!("{arguments:?}: {error}: {said}"))

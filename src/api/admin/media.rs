@@ -79,7 +79,7 @@ pub(super) async fn of_user(cx: Caller, request: RawRequest) -> Result<Reply, Ap
         Some("safe_from_quarantine") => files.sort_by_key(|file| file.safe_from_quarantine),
         Some(_) => return Err(ApiError::invalid_param("There is no such order of files.")),
     }
-    if desk.backwards()?.unwrap_or(order.is_none()) {
+    if desk.backwards()?.unwrap_or_else(|| order.is_none()) {
         files.reverse();
     }
     let total = files.len();
