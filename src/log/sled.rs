@@ -249,7 +249,13 @@ impl SledLog {
         // What a compaction left that did not come to its end, or the log that it replaced.
         remove_dir(&compacting_dir(&options.data_dir))?;
         let store = Store::open(&dir, options.cache_bytes)?;
-        let tip = recover(&store, options.verify_tail)?;
+        let tip = match recover(&store, options.verify_tail) {
+            // Who verifies every record asks for the first fault, wherever it was met.
+            Err(OpenError::Damaged(met)) if options.verify_tail == 0 => {
+                return Err(OpenError::Damaged(first_fault(&store).unwrap_or(met)));
+            }
+            recovered => recovered?,
+        };
         check_noted(&store, &tip)?;
         Ok(Self::with_store(store, tip, lock, options))
     }
@@ -788,6 +794,26 @@ fn recover(store: &Store, verify_tail: u64) -> Result<Tip, OpenError> {
         tip = Tip::after(&load(last)?);
     }
     Ok(tip)
+}
+
+/// The first fault of a log that is known to have one.
+fn first_fault(store: &Store) -> Option<VerifyError> {
+    let mut checker = Checker::from_start();
+    loop {
+        let offset = checker.last().next();
+        let fault = |fault| Some(VerifyError { offset, fault });
+        match store.get(offset).ok()? {
+            None => return fault(Fault::Missing),
+            Some(frame) => match Frame::decode(&frame) {
+                Err(error) => return fault(Fault::Damaged(error)),
+                Ok(frame) => {
+                    if let Err(error) = checker.check(&frame.record) {
+                        return Some(error);
+                    }
+                }
+            },
+        }
+    }
 }
 
 /// What a compaction came to: the bytes that the log took on the disk before and after it.
