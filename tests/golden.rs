@@ -202,6 +202,7 @@ async fn make_a_golden_log() {
     fill(&engine).await;
     let all = SweepPolicy { redacted_after: Some(Duration::ZERO), every: Duration::ZERO };
     let swept = engine.sweep(all, Offset::MAX).await.unwrap();
+    logcabin::proof::checkpoint(&engine, Origin::server()).await.unwrap();
     assert!(swept.reduced > 0 && swept.superseded > 0, "{swept:?}");
     let restore = ServerRestore { source: "archive".to_owned(), last: engine.head().offset() };
     let record = NewRecord::new(Stream::server(), Origin::server(), &Command::from(restore));

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use ruma::{OwnedDeviceId, OwnedUserId};
 use serde::{Deserialize, Serialize};
 
-use crate::{decide::registration_token::Change, record::command::Secret, snapshot};
+use crate::{decide::registration_token::Change, proof, record::command::Secret, snapshot};
 
 /// Something to be done. Users are named by their whole id or by what is before its colon.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -109,6 +109,8 @@ pub enum Act {
     WriteSnapshot,
     /// Compare the projections with a replay of the whole log.
     CompareSnapshots,
+    /// Show something of the log to others.
+    Prove(proof::Asked),
 }
 
 /// Which users: those for whom all of it is so.
@@ -202,6 +204,8 @@ pub enum Done {
     Snapshot(snapshot::Header),
     /// The projections were compared.
     Compared(snapshot::Status),
+    /// What shows it.
+    Proof(Box<proof::Proof>),
 }
 
 /// A registration token, of which only a hash is kept.

@@ -31,6 +31,7 @@ use crate::{
     },
     outbound::Outbound,
     passwords::{Passwords, policy},
+    proof,
     record::{
         Offset, Origin,
         command::{AccountKind, Secret, TokenHash},
@@ -96,6 +97,9 @@ pub(crate) enum ActError {
     /// The log cannot be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
+    /// Something cannot be shown.
+    #[error(transparent)]
+    Proof(#[from] proof::ProofError),
     /// A snapshot cannot be made.
     #[error(transparent)]
     Snapshot(#[from] snapshot::SnapshotError),
@@ -194,6 +198,10 @@ impl Office {
             }
             Act::WriteSnapshot => Ok(Done::Snapshot(self.snapshots.make().await?)),
             Act::CompareSnapshots => Ok(Done::Compared(self.snapshots.scrub().await?)),
+            Act::Prove(asked) => {
+                let proof = proof::make(&self.engine, origin, asked).await?;
+                Ok(Done::Proof(Box::new(proof)))
+            }
             Act::ListRegistrationTokens => {
                 let tokens = self.engine.state().registration_tokens.all();
                 let tokens = tokens.into_iter().map(|(hash, token)| self.token(&hash, token));

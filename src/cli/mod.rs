@@ -17,6 +17,7 @@ mod act;
 mod config;
 mod endpoints;
 mod password;
+mod prove;
 mod registration_token;
 mod replay;
 mod restore;
@@ -50,6 +51,8 @@ enum Command {
     Verify(verify::Verify),
     Restore(restore::Restore),
     Snapshot(snapshot::Snapshot),
+    Prove(prove::Prove),
+    ProveConsistency(prove::ProveConsistency),
     User(user::User),
     RegistrationToken(registration_token::RegistrationToken),
 }
@@ -69,6 +72,8 @@ impl Cli {
             Some(Command::Verify(verify)) => verify.run(),
             Some(Command::Restore(restore)) => restore.run(),
             Some(Command::Snapshot(snapshot)) => snapshot.run(),
+            Some(Command::Prove(prove)) => prove.run(),
+            Some(Command::ProveConsistency(prove)) => prove.run(),
             Some(Command::User(user)) => user.run(),
             Some(Command::RegistrationToken(token)) => token.run(),
         }
