@@ -251,7 +251,7 @@ fn a_changed_file_of_an_archive_is_found_out_and_where() {
     assert!(archive.files.len() > 3, "several segments");
     assert_eq!(archive.fault(), (None, false));
     let mut random = Random::begin("archive");
-    for round in 0..rounds(400) {
+    for round in 0..rounds(300) {
         let (path, bytes, ends) = &archive.files[random.below(archive.files.len())];
         let last_file = path == &archive.files[archive.files.len() - 1].0;
         let entries = ends.len() - 2;
@@ -334,7 +334,7 @@ fn a_changed_default_store_is_found_out_and_where() {
     log.close();
     drop(log);
     let mut random = Random::begin("default store");
-    for round in 0..rounds(100) {
+    for round in 0..rounds(60) {
         let tampering = Tampering::random(&mut random, &frames);
         with_records(data_dir, |tree| store(tree, &tampering.apply(&frames)));
         let found = match SledLog::open(options()) {

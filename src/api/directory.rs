@@ -90,7 +90,7 @@ pub(super) async fn room_aliases(
     request: aliases::Request,
 ) -> Result<aliases::Response, ApiError> {
     let room = cx.app.room(&request.room_id)?;
-    let view = cx.view();
+    let view = cx.view_as_of()?;
     readable_as_of(&view, &room)?;
     Ok(aliases::Response::new(view.state.aliases.of_room(&room.id, view.at())))
 }

@@ -3,6 +3,7 @@
 
 mod account_data;
 pub(crate) mod appservice;
+mod as_of;
 mod capabilities;
 mod context;
 mod create_room;

@@ -84,7 +84,7 @@ pub(super) async fn hierarchy(
     };
     let page = match &request.from {
         Some(token) => PageToken::read(&cx.app, token, &walk)?,
-        None => PageToken { at: cx.app.engine.head().offset(), passed: 0 },
+        None => PageToken { at: cx.view_as_of()?.at(), passed: 0 },
     };
     let look = Look {
         state: cx.app.engine.state(),

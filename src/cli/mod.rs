@@ -15,6 +15,7 @@ use crate::{
 
 mod act;
 mod config;
+mod du;
 mod endpoints;
 mod password;
 mod prove;
@@ -51,6 +52,7 @@ enum Command {
     Verify(verify::Verify),
     Restore(restore::Restore),
     Snapshot(snapshot::Snapshot),
+    Du(du::Du),
     Prove(prove::Prove),
     ProveConsistency(prove::ProveConsistency),
     User(user::User),
@@ -72,6 +74,7 @@ impl Cli {
             Some(Command::Verify(verify)) => verify.run(),
             Some(Command::Restore(restore)) => restore.run(),
             Some(Command::Snapshot(snapshot)) => snapshot.run(),
+            Some(Command::Du(du)) => du.run(),
             Some(Command::Prove(prove)) => prove.run(),
             Some(Command::ProveConsistency(prove)) => prove.run(),
             Some(Command::User(user)) => user.run(),

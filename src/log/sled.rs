@@ -256,7 +256,14 @@ impl SledLog {
             }
             recovered => recovered?,
         };
-        check_noted(&store, &tip)?;
+        match check_noted(&store, &tip) {
+            // What is there may have a fault before its end.
+            Err(lost @ OpenError::Lost { .. }) if options.verify_tail == 0 => {
+                let fault = first_fault(&store).filter(|fault| fault.offset <= tip.offset);
+                return Err(fault.map_or(lost, OpenError::Damaged));
+            }
+            checked => checked?,
+        }
         Ok(Self::with_store(store, tip, lock, options))
     }
 

@@ -3,6 +3,7 @@
 
 mod accounts;
 mod appservice;
+mod as_of;
 mod capabilities;
 mod deactivate;
 mod dehydrated;
