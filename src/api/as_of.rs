@@ -8,7 +8,10 @@ use crate::{
     http::{ApiError, Cx},
     log::ReadError,
     record::Offset,
-    view::{View, token::Token},
+    view::{
+        View,
+        token::{Pos, Token},
+    },
 };
 
 impl Cx<Server> {
@@ -31,16 +34,16 @@ impl Cx<Server> {
     pub(super) fn moment(&self) -> Result<Option<Offset>, ApiError> {
         let Some(at) = self.query("at")? else { return Ok(None) };
         // The parameter of this name that `GET /rooms/{roomId}/members` has is a token.
-        if at.parse::<Token>().is_ok() {
+        if at.parse::<Token>().is_ok() || at.parse::<Pos>().is_ok() {
             return Ok(None);
-        }
-        if !self.is_admin() {
-            let why = "Only those who administer this server may look at earlier moments.";
-            return Err(ApiError::forbidden(why));
         }
         let moment: Moment = at
             .parse()
             .map_err(|error| ApiError::invalid_param(format!("`at` is no moment: {error}.")))?;
+        if !self.is_admin() {
+            let why = "Only those who administer this server may look at earlier moments.";
+            return Err(ApiError::forbidden(why));
+        }
         let head = self.app.engine.head().offset();
         let until = match moment.from_now(self.app.engine.clock().now_ms()) {
             Moment::At(offset) => return Ok(Some(offset.min(head))),

@@ -304,7 +304,7 @@ impl History<'_> {
             Held::Is(value) => Some(value.clone()),
             Held::Event(offset) => {
                 let event = loaded.get(offset)?.event.as_ref();
-                event.map_or(Some(json!("(erased)")), |event| event.content_as().ok())
+                event.map_or_else(|| Some(json!("(erased)")), |event| event.content_as().ok())
             }
         };
         let mut changes = Vec::new();

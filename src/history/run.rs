@@ -260,9 +260,7 @@ fn as_of(
             out.put_all(&history.members(&room)?, render::members)
         }
         What::Users => out.put_all(&history.users()?, render::users),
-        What::User { user: name } => {
-            out.put(&history.user(&*history.user_id(name)?)?, render::user)
-        }
+        What::User { user: name } => out.put(&history.user(&history.user_id(name)?)?, render::user),
         What::Devices { user: name } => {
             out.put_all(&history.devices(user(name)?.as_deref()), render::devices)
         }

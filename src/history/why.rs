@@ -212,7 +212,7 @@ pub fn why(
         let read = Subject::Read { room: room.clone(), user: user.clone() };
         let mut steps = why(source, &read, Some(Moment::At(end)))?;
         steps.drain(..steps.len().saturating_sub(1));
-        steps.extend(unread(&history, &*history.room(room)?, &*history.user_id(user)?)?);
+        steps.extend(unread(&history, &*history.room(room)?, &history.user_id(user)?)?);
         return Ok(steps);
     }
     let mut chain = Chain::new(&history, subject)?;

@@ -99,6 +99,8 @@ async fn a_record_and_a_backup_are_shown_to_be_in_the_log_of_a_running_and_a_sto
         count.is_some_and(|count| count.is_ok_and(|count: u32| count > 1))
     })
     .await;
+    // Alone, the last one needs no other.
+    talk(&server, &ann, &room_id, "x").await;
     let before = checkpoints();
     server.stop();
     let after = checkpoints();
