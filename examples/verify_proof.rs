@@ -60,8 +60,9 @@ struct Checkpoint {
 
 impl Checkpoint {
     fn read(said: &Value, key: &VerifyingKey) -> Result<Self, String> {
-        let text = |name: &str| said[name].as_str().ok_or(format!("a checkpoint has no {name}"));
-        let number = |name: &str| said[name].as_u64().ok_or(format!("a checkpoint has no {name}"));
+        let missing = |name: &str| format!("a checkpoint has no {name}");
+        let text = |name: &str| said[name].as_str().ok_or_else(|| missing(name));
+        let number = |name: &str| said[name].as_u64().ok_or_else(|| missing(name));
         let (server, upto, time) = (text("server_name")?, number("upto")?, number("time_ms")?);
         let (key_id, root, chain) = (text("key_id")?, text("root")?, text("chain")?);
         let statement = format!(
@@ -85,8 +86,7 @@ fn inclusion(proof: &Value, path: &[Hash], checkpoint: &Checkpoint) -> Result<St
     if proof["offset"].as_u64() != Some(offset) {
         return Err(format!("the header is that of record {offset}"));
     }
-    let kind_ends = 71 + number(field(69, 71)?) as usize;
-    let kind = String::from_utf8_lossy(field(71, kind_ends)?).into_owned();
+    let kind = String::from_utf8_lossy(field(71, 71 + number(field(69, 71)?) as usize)?);
     let mut with = "";
     if let Some(payload) = proof.get("payload") {
         let payload = payload.as_str().ok_or("the payload is no text")?;

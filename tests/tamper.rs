@@ -205,8 +205,10 @@ fn a_changed_log_is_found_out_and_where() {
 struct Archive {
     dir: PathBuf,
     /// Each file with its bytes, and each entry's end with the record that it is of.
-    files: Vec<(PathBuf, Vec<u8>, Vec<(usize, u64)>)>,
+    files: Vec<(PathBuf, Vec<u8>, Ends)>,
 }
+
+type Ends = Vec<(usize, u64)>;
 
 impl Archive {
     fn make(dir: &Path) -> Self {
