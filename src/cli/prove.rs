@@ -40,7 +40,7 @@ pub(super) struct ProveConsistency {
     #[arg(value_name = "OFFSET|DIR")]
     first: String,
 
-    /// The later checkpoint, by a record; the newest one if not given
+    /// The later checkpoint, by a record; if not given, one of all that there is now
     #[arg(value_name = "OFFSET")]
     second: Option<u64>,
 

@@ -84,7 +84,7 @@ pub enum Asked {
     Consistency {
         /// The earlier one.
         first: First,
-        /// The later one: the newest at or before this record; the newest of all, if not given.
+        /// The later one: the newest at or before this record; that of now, if not given.
         second: Option<Offset>,
     },
 }
@@ -336,7 +336,10 @@ pub(crate) async fn make(
     if needed > end {
         return Err(ProofError::NoRecord { offset: needed, end });
     }
-    if tree.checkpoint(Offset::MAX).is_none_or(|newest| newest.upto < needed) {
+    // Without a second one, the log of now is meant.
+    let of_now = matches!(asked, Asked::Consistency { second: None, .. });
+    let falls_short = |newest: Covered| newest.upto < needed || (of_now && newest.record < end);
+    if tree.checkpoint(Offset::MAX).is_none_or(falls_short) {
         checkpoint(engine, origin).await?;
     }
     let engine = Arc::clone(engine);
