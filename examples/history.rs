@@ -8,11 +8,12 @@ use std::{
     process::ExitCode,
 };
 
-use clap::{Parser, Subcommand};
+use clap::{Args, Parser, Subcommand};
 use logcabin::{
     history::{
-        HistoryError, Look, Moment, Output, Question, Source,
+        HistoryError, Look, Moment, Output, Question, Source, What,
         audit::{Asked, AuditOptions},
+        diff::Scope,
         run,
         why::{FORMS, Subject},
     },
@@ -32,14 +33,25 @@ use logcabin::{
 #[derive(Debug, Parser)]
 #[command(name = "history", disable_help_subcommand = true)]
 struct Cli {
-    /// Write JSON: one object on a line for each item of `tail`, `rooms`, `room`, `state`, `why`,
-    /// `users` and `reports`; one object as the whole answer of `show`, `diff`, `stats`, `verify` and
-    /// `audit-sync`
+    /// Write JSON: one object on a line for each item of a list, or one object as the whole answer
     #[arg(long, global = true)]
     json: bool,
 
     #[command(subcommand)]
     command: Command,
+}
+
+#[derive(Debug, Args)]
+struct At {
+    /// As of this moment, and not as of now
+    #[arg(long, value_name = "OFFSET|TIME", allow_hyphen_values = true)]
+    at: Option<Moment>,
+}
+
+impl At {
+    fn of(self, what: What) -> Question {
+        Question::AsOf { what, at: self.at }
+    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -57,7 +69,11 @@ enum Command {
     /// One record: header, origin, chain, payload
     Show { source: String, offset: u64 },
     /// All rooms
-    Rooms { source: String },
+    Rooms {
+        source: String,
+        #[command(flatten)]
+        at: At,
+    },
     /// The events of a room
     Room {
         source: String,
@@ -65,25 +81,97 @@ enum Command {
         /// Only the last N events
         #[arg(short, value_name = "N")]
         n: Option<usize>,
+        #[command(flatten)]
+        at: At,
     },
-    /// The state of a room, now or at an earlier moment
+    /// The state of a room
     State {
         source: String,
         room: String,
-        /// As of this moment
-        #[arg(long, value_name = "OFFSET|TIME", allow_hyphen_values = true)]
-        at: Option<Moment>,
+        #[command(flatten)]
+        at: At,
     },
-    /// What changed in a room between two moments
-    Diff {
+    /// Who is and was in a room
+    Members {
         source: String,
         room: String,
+        #[command(flatten)]
+        at: At,
+    },
+    /// All users
+    Users {
+        source: String,
+        #[command(flatten)]
+        at: At,
+    },
+    /// An account: what it may do, profile, devices, rooms, addresses, pushers
+    User {
+        source: String,
+        user: String,
+        #[command(flatten)]
+        at: At,
+    },
+    /// The devices of a user, or of all
+    Devices {
+        source: String,
+        user: Option<String>,
+        #[command(flatten)]
+        at: At,
+    },
+    /// The aliases of a room, or of all
+    Aliases {
+        source: String,
+        room: Option<String>,
+        #[command(flatten)]
+        at: At,
+    },
+    /// The pushers of a user, or of all
+    Pushers {
+        source: String,
+        user: Option<String>,
+        #[command(flatten)]
+        at: At,
+    },
+    /// The files that a user uploaded, or anybody did
+    Media {
+        source: String,
+        user: Option<String>,
+        #[command(flatten)]
+        at: At,
+    },
+    /// The registration tokens
+    RegistrationTokens {
+        source: String,
+        #[command(flatten)]
+        at: At,
+    },
+    /// What users have reported: events, rooms, users
+    Reports {
+        source: String,
+        #[command(flatten)]
+        at: At,
+    },
+    /// How much of what the log holds
+    Stats {
+        source: String,
+        #[command(flatten)]
+        at: At,
+    },
+    /// What happened between two moments, summed up: how much was written, and what is another than before
+    Diff {
+        source: String,
         /// The one moment
         #[arg(value_name = "OFFSET|TIME", allow_hyphen_values = true)]
         a: Moment,
         /// The other
         #[arg(value_name = "OFFSET|TIME", allow_hyphen_values = true)]
         b: Moment,
+        /// In this room alone
+        #[arg(long, conflicts_with = "user")]
+        room: Option<String>,
+        /// For this user alone
+        #[arg(long)]
+        user: Option<String>,
     },
     /// Why a value is what it is: the records that made it so, who wrote them and when
     #[command(after_help = format!("WHAT is one of\n{FORMS}"))]
@@ -91,16 +179,11 @@ enum Command {
         source: String,
         #[arg(value_name = "WHAT", required = true)]
         what: Vec<String>,
-        /// As of this moment
-        #[arg(long, value_name = "OFFSET|TIME", allow_hyphen_values = true)]
-        at: Option<Moment>,
+        #[command(flatten)]
+        at: At,
     },
-    /// All users
-    Users { source: String },
-    /// What users have reported: events, rooms, users
-    Reports { source: String },
-    /// How much of what the log holds
-    Stats { source: String },
+    /// What takes how much: by kind, room, user and day, the projections, the files on the disk
+    Du { source: String },
     /// Check chain, payloads, commands and replay; exits with 1 on a fault
     Verify { source: String },
     /// Check what sync tells a user against the log; exits with 1 if anything is wrong
@@ -143,16 +226,31 @@ impl Command {
                 (source, Question::Tail { last: Some(n), follow: !no_follow })
             }
             Self::Show { source, offset } => (source, Question::Show(Offset::new(offset))),
-            Self::Rooms { source } => (source, Question::Rooms),
-            Self::Room { source, room, n } => (source, Question::Room { room, last: n }),
-            Self::State { source, room, at } => (source, Question::State { room, at }),
-            Self::Diff { source, room, a, b } => (source, Question::Diff { room, from: a, to: b }),
-            Self::Why { source, what, at } => {
+            Self::Rooms { source, at } => (source, at.of(What::Rooms)),
+            Self::Room { source, room, n, at } => (source, at.of(What::Room { room, last: n })),
+            Self::State { source, room, at } => (source, at.of(What::State { room })),
+            Self::Members { source, room, at } => (source, at.of(What::Members { room })),
+            Self::Users { source, at } => (source, at.of(What::Users)),
+            Self::User { source, user, at } => (source, at.of(What::User { user })),
+            Self::Devices { source, user, at } => (source, at.of(What::Devices { user })),
+            Self::Aliases { source, room, at } => (source, at.of(What::Aliases { room })),
+            Self::Pushers { source, user, at } => (source, at.of(What::Pushers { user })),
+            Self::Media { source, user, at } => (source, at.of(What::Media { user })),
+            Self::RegistrationTokens { source, at } => (source, at.of(What::RegistrationTokens)),
+            Self::Reports { source, at } => (source, at.of(What::Reports)),
+            Self::Stats { source, at } => (source, at.of(What::Stats)),
+            Self::Diff { source, a, b, room, user } => {
+                let of = match (room, user) {
+                    (Some(room), _) => Scope::Room(room),
+                    (None, Some(user)) => Scope::User(user),
+                    (None, None) => Scope::Server,
+                };
+                (source, Question::Diff { of, from: a, to: b })
+            }
+            Self::Why { source, what, at: At { at } } => {
                 (source, Question::Why { subject: Subject::of_words(&what)?, at })
             }
-            Self::Users { source } => (source, Question::Users),
-            Self::Reports { source } => (source, Question::Reports),
-            Self::Stats { source } => (source, Question::Stats),
+            Self::Du { source } => (source, Question::Usage),
             Self::Verify { source } => (source, Question::Verify),
             Self::AuditSync {
                 source,

@@ -34,6 +34,7 @@ use value::{Given, Setting};
 use crate::{
     engine::{self, SweepPolicy, retention::Rule},
     media::network::Range,
+    proof,
     rate::Rate,
     snapshot,
     threepid::Pattern,
@@ -357,6 +358,17 @@ impl Config {
         snapshot::Policy { every: every_records, keep, scrub_every }
     }
 
+    /// When the server vouches for its log; `None`: only when asked.
+    #[must_use]
+    pub fn proof_policy(&self) -> Option<proof::Policy> {
+        let Proofs { every_records, every_minutes } = self.proofs;
+        let policy = proof::Policy {
+            every_records: (every_records > 0).then_some(every_records),
+            every: (every_minutes > 0).then(|| Duration::from_secs(every_minutes * 60)),
+        };
+        (policy.every_records.is_some() || policy.every.is_some()).then_some(policy)
+    }
+
     /// How many password hashes may be computed at once.
     #[must_use]
     pub fn concurrent_hashes(&self) -> usize {
@@ -641,6 +653,15 @@ settings! {
         /// Hours between two comparisons of the projections with a replay of the whole log, which takes
         /// half of a processor and as much memory again for a while; 0 compares never.
         scrub_hours: u64 = 168, in 0..=87_600;
+    }
+
+    /// Signed checkpoints of the log, on which proofs rest.
+    proofs: Proofs {
+        /// After how many records the next is made; 0: not for their number.
+        every_records: u64 = 10_000, in 0..=1_000_000_000;
+        /// Minutes after which the next is made, if anything was written meanwhile; 0: not for the time.
+        /// Another is made when the server stops, unless both are 0.
+        every_minutes: u64 = 60, in 0..=525_600;
     }
 
     /// What leaves the log.

@@ -46,6 +46,7 @@ mod oidc;
 mod outbound;
 mod passwords;
 mod presence;
+pub mod proof;
 pub mod push;
 mod pushers;
 pub mod rate;

@@ -35,6 +35,7 @@ use crate::{
     outbound::Outbound,
     passwords::Passwords,
     presence::Tracker,
+    proof,
     push::Unread,
     pushers::{Mails, Pushers},
     record::{Command, Offset},
@@ -233,6 +234,7 @@ pub async fn run(
     tokio::spawn(timers::keep(delayed, clock, shutdown.clone()));
     tokio::spawn(api::media::sweep(Arc::clone(&app), shutdown.clone()));
     let keeper = tokio::spawn(Arc::clone(&snapshots).run());
+    tokio::spawn(proof::keep(Arc::clone(&engine), config.proof_policy(), shutdown.clone()));
     let sweeper = tokio::spawn(sweep(
         Arc::clone(&engine),
         Arc::clone(&log),
@@ -255,6 +257,7 @@ pub async fn run(
     // A compaction under way is given up; the log is whole without it.
     let _ = sweeper.await;
     let _ = keeper.await;
+    proof::keep_last(&engine, config.proof_policy()).await;
     close(&config, engine, search, log, archiver, snapshots).await;
     info!("stopped");
     Ok(())

@@ -210,6 +210,7 @@ async fn make_a_golden_log() {
     let all = SweepPolicy { retention, ..SweepPolicy::at_once() };
     let swept = engine.sweep(&all, Offset::MAX).await.unwrap();
     assert!(swept.erased > 0 && swept.superseded > 0 && swept.expired > 0, "{swept:?}");
+    logcabin::proof::checkpoint(&engine, Origin::server()).await.unwrap();
     let last = engine.head().offset();
     let restore = ServerRestore { source: "archive".to_owned(), last, undone: Some(last.next()) };
     for command in [Command::from(restore), Command::from(KeysDrop {})] {

@@ -16,15 +16,15 @@ use logcabin::{
     checkpoint::Checkpoint,
     clock::Clock,
     decide::{
-        account::{Login, Met, Register, SetProfile},
+        account::{Login, Met, Register, RemoveDevices, SetProfile, Which},
         create_room::{CreateRoom, Preset},
         membership::{Change, ChangeMembership},
         send::SendEvent,
     },
     engine::{Engine, Options, SweepPolicy},
     history::{
-        HistoryError, Look, Moment, Output, Question, Source, audit::AuditOptions,
-        check::check_all, run,
+        HistoryError, Look, Moment, Output, Question, Source, What, audit::AuditOptions,
+        check::check_all, diff::Scope, query::History, run,
     },
     log::{
         Log,
@@ -33,9 +33,11 @@ use logcabin::{
         sled::{SledLog, SledOptions},
     },
     record::{
-        Offset, Origin, Record,
+        Offset, Origin, Record, codec,
         command::{AccountKind, TokenHash, Tokens},
     },
+    snapshot,
+    state::State,
 };
 use ruma::{
     CanonicalJsonObject, MilliSecondsSinceUnixEpoch, OwnedEventId, OwnedRoomId, OwnedUserId,
@@ -257,6 +259,14 @@ fn at(text: &str) -> Moment {
     text.parse().unwrap()
 }
 
+fn now(what: What) -> Question {
+    Question::AsOf { what, at: None }
+}
+
+fn diff(of: Scope, from: &str, to: Offset) -> Question {
+    Question::Diff { of, from: at(from), to: Moment::At(to) }
+}
+
 /// One of each.
 fn questions(filled: &Filled) -> Vec<Question> {
     let room = || "porchR".to_owned();
@@ -265,15 +275,26 @@ fn questions(filled: &Filled) -> Vec<Question> {
         Question::Tail { last: Some(3), follow: false },
         Question::Show(Offset::new(1)),
         Question::Show(filled.end),
-        Question::Rooms,
-        Question::Room { room: filled.room.to_string(), last: None },
-        Question::Room { room: "#porch:cabin.example".to_owned(), last: Some(2) },
-        Question::State { room: room(), at: None },
-        Question::State { room: room(), at: Some(Moment::At(filled.before_rename)) },
-        Question::Diff { room: room(), from: at("20"), to: Moment::At(filled.end) },
+        now(What::Rooms),
+        now(What::Room { room: filled.room.to_string(), last: None }),
+        now(What::Room { room: "#porch:cabin.example".to_owned(), last: Some(2) }),
+        now(What::State { room: room() }),
+        Question::AsOf {
+            what: What::State { room: room() },
+            at: Some(Moment::At(filled.before_rename)),
+        },
+        now(What::Members { room: room() }),
+        now(What::User { user: "ann".to_owned() }),
+        now(What::Devices { user: None }),
+        now(What::Aliases { room: Some(room()) }),
+        now(What::Pushers { user: None }),
+        now(What::RegistrationTokens),
+        diff(Scope::Room(room()), "20", filled.end),
+        diff(Scope::User("bob".to_owned()), "20", filled.end),
+        diff(Scope::Server, "0", filled.end),
         Question::Why { subject: "room porchR name".parse().unwrap(), at: None },
-        Question::Users,
-        Question::Stats,
+        now(What::Users),
+        now(What::Stats),
         Question::AuditSync(Box::new(AuditOptions {
             user: "bob".to_owned(),
             steps: 10,
@@ -324,6 +345,12 @@ async fn why_names_the_records_that_made_a_value_what_it_is() {
     let alias = why("alias #porch:cabin.example", None);
     assert_eq!(alias, [(ann, Value::Null, json!(filled.room))]);
 
+    // What ann, who has read nothing, was notified of: bob's messages, each by the rule that says so.
+    let unread = Question::Why { subject: "room porchR unread ann".parse().unwrap(), at: None };
+    let unread = ask(&source, &unread).unwrap();
+    let last = unread.last().unwrap();
+    assert!(last["text"].as_str().unwrap().contains("by the rule `.m.rule."), "{last}");
+    assert_eq!((&last["who"], &last["after"]), (&bob, &json!(unread.len())), "{unread:?}");
     let names: Vec<_> =
         why("user bob profile displayname", None).into_iter().map(|(.., after)| after).collect();
     assert_eq!(names, ["Bob", "Bob the Builder"]);
@@ -367,7 +394,10 @@ async fn every_source_gives_the_same_answers() {
     let answers: Vec<_> =
         questions.iter().map(|question| ask(&running, question).unwrap()).collect();
     for (question, answer) in questions.iter().zip(&answers) {
-        assert!(!answer.is_empty(), "{question:?}");
+        let none = [What::Pushers { user: None }, What::RegistrationTokens];
+        let none = none.map(|what| format!("{:?}", now(what)));
+        let may_be_empty = none.contains(&format!("{question:?}"));
+        assert!(may_be_empty || !answer.is_empty(), "{question:?}");
         assert_eq!(&ask(&named, question).unwrap(), answer, "{question:?}");
     }
     drop((running, named, stop));
@@ -395,7 +425,7 @@ async fn the_answers_say_what_happened() {
     let source = place(directory.path());
     let room = "porchR".to_owned();
 
-    let events = ask(&source, &Question::Room { room: room.clone(), last: None }).unwrap();
+    let events = ask(&source, &now(What::Room { room: room.clone(), last: None })).unwrap();
     let texts: Vec<_> = events.iter().map(|event| event["text"].as_str().unwrap()).collect();
     assert!(texts.contains(&"Who brought the firewood?"), "{texts:#?}");
     assert!(texts.contains(&"accepted the invitation"), "{texts:#?}");
@@ -405,7 +435,8 @@ async fn the_answers_say_what_happened() {
     assert!(!texts.contains(&"something rude"), "{texts:#?}");
 
     let name = |at: Option<Moment>| {
-        let state = ask(&source, &Question::State { room: room.clone(), at }).unwrap();
+        let what = What::State { room: room.clone() };
+        let state = ask(&source, &Question::AsOf { what, at }).unwrap();
         let name = state.iter().find(|event| event["type"] == "m.room.name").unwrap();
         name["content"]["name"].as_str().unwrap().to_owned()
     };
@@ -413,36 +444,182 @@ async fn the_answers_say_what_happened() {
     assert_eq!(name(Some(Moment::At(filled.before_rename))), "The Porch");
     assert_eq!(name(Some(Moment::Time(filled.before_rename_ms))), "The Porch");
     assert_eq!(name(Some(at("2026-03-01 12:01"))), "The Verandah");
-    let none = Question::State { room: room.clone(), at: Some(at("2026-03-01 11:59:59")) };
-    assert!(ask(&source, &none).unwrap().is_empty());
+    let what = What::State { room: room.clone() };
+    let none = Question::AsOf { what, at: Some(at("2026-03-01 11:59:59")) };
+    let not_yet = ask(&source, &none).unwrap_err();
+    assert!(matches!(not_yet, HistoryError::NotYet { .. }), "{not_yet}");
 
-    // In either order.
-    for (from, to) in [(filled.before_rename, filled.end), (filled.end, filled.before_rename)] {
-        let (from, to) = (Moment::At(from), Moment::At(to));
-        let diff = &ask(&source, &Question::Diff { room: room.clone(), from, to }).unwrap()[0];
-        assert_eq!(diff["state"].as_array().unwrap().len(), 1, "{diff}");
-        assert_eq!(diff["state"][0]["before"]["content"]["name"], "The Porch");
-        assert_eq!(diff["state"][0]["after"]["content"]["name"], "The Verandah");
-        assert_eq!(diff["events"].as_array().unwrap().len(), 2);
-    }
-
-    let users = ask(&source, &Question::Users).unwrap();
+    let users = ask(&source, &now(What::Users)).unwrap();
     assert_eq!(users.len(), 3);
     assert_eq!(users[1]["display_name"], "Bob the Builder");
     assert_eq!(users[1]["rooms"], 2);
-    let stats = &ask(&source, &Question::Stats).unwrap()[0];
+    let stats = &ask(&source, &now(What::Stats)).unwrap()[0];
     assert_eq!(stats["records"], filled.end.get());
     assert_eq!(stats["busiest"][0]["room_id"], filled.room.as_str());
 
-    let named = Question::Room { room: "the verandah".to_owned(), last: None };
-    let by_id = Question::Room { room: filled.room.to_string(), last: None };
+    let named = now(What::Room { room: "the verandah".to_owned(), last: None });
+    let by_id = now(What::Room { room: filled.room.to_string(), last: None });
     assert_eq!(ask(&source, &named).unwrap(), ask(&source, &by_id).unwrap());
-    let many = ask(&source, &Question::Room { room: "porc".to_owned(), last: None }).unwrap_err();
+    let many = ask(&source, &now(What::Room { room: "porc".to_owned(), last: None })).unwrap_err();
     assert!(matches!(many, HistoryError::ManyRooms { .. }), "{many}");
-    let none = ask(&source, &Question::Room { room: "cellar".to_owned(), last: None }).unwrap_err();
+    let none =
+        ask(&source, &now(What::Room { room: "cellar".to_owned(), last: None })).unwrap_err();
     assert!(matches!(none, HistoryError::NoRoom(_)), "{none}");
     let none = ask(&source, &Question::Show(Offset::new(999))).unwrap_err();
     assert!(matches!(none, HistoryError::NoRecord { .. }), "{none}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_question_has_the_answer_of_a_log_that_ends_at_the_moment() {
+    let directory = tempfile::tempdir().unwrap();
+    let data_dir = directory.path();
+    let cabin = Cabin::open(data_dir).await;
+    let filled = fill(&cabin).await;
+    let records = cabin.log.read(Offset::new(1), usize::MAX).unwrap();
+    // A snapshot in the middle, from which what is later than it is answered.
+    let middle = filled.end.get() / 2;
+    let state = State::default();
+    for record in &records[..usize::try_from(middle).unwrap()] {
+        let _ = state.apply(record).unwrap();
+    }
+    snapshot::write(&snapshot::directory(data_dir), &*cabin.log, &state).unwrap();
+    cabin.close();
+    let source = place(data_dir);
+    let room = || "porchR".to_owned();
+    let all = [
+        What::Rooms,
+        What::Room { room: room(), last: None },
+        What::State { room: room() },
+        What::Members { room: room() },
+        What::Users,
+        What::User { user: "bob".to_owned() },
+        What::Devices { user: None },
+        What::Aliases { room: None },
+        What::Pushers { user: None },
+        What::Media { user: None },
+        What::RegistrationTokens,
+        What::Reports,
+        What::Stats,
+    ];
+    let said = |answer: Result<Vec<Value>, HistoryError>| match answer {
+        Ok(values) => values,
+        // It is said differently where the future is not known.
+        Err(_) => vec![json!("none")],
+    };
+    for length in [1, 2, 5, 9, 20, middle - 1, middle, middle + 1, filled.end.get() - 2] {
+        let prefix = records[..usize::try_from(length).unwrap()].iter().cloned().map(Arc::new);
+        let log = MemoryLog::with_records(Clock::manual(START), prefix.collect());
+        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+        let socket = data_dir.join("prefix.sock");
+        let served = serve_until(&socket, Arc::new(log), async { drop(stopped.await) }).unwrap();
+        let at = Some(Moment::At(Offset::new(length)));
+        for what in &all {
+            let then = said(ask(&place(&socket), &now(what.clone())));
+            let as_of = said(ask(&source, &Question::AsOf { what: what.clone(), at }));
+            assert_eq!(as_of, then, "{what:?} as of {length}");
+        }
+        let history = tokio::task::block_in_place(|| History::open(&source, at)).unwrap();
+        let from_snapshot = history.way().contains("after the snapshot");
+        assert_eq!(from_snapshot, length >= middle, "{}", history.way());
+        drop(stop);
+        served.await.unwrap();
+    }
+    let late = Question::AsOf { what: What::Users, at: Some(Moment::At(filled.end)) };
+    let text = read(&source, &late, Look::default());
+    assert!(text.contains("as of record") && text.contains("snapshot at"), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_takes_how_much_adds_up() {
+    let directory = tempfile::tempdir().unwrap();
+    let data_dir = directory.path();
+    let cabin = Cabin::open(data_dir).await;
+    let filled = fill(&cabin).await;
+    let records = cabin.log.read(Offset::new(1), usize::MAX).unwrap();
+    let state = cabin.engine.state().write_to(Vec::new()).unwrap();
+    cabin.close();
+    let usage = &ask(&place(data_dir), &Question::Usage).unwrap()[0];
+    let frames: usize = records.iter().map(|r| codec::encode_frame(r).unwrap().len()).sum();
+    assert_eq!(usage["log"]["bytes"], frames);
+    let sum = |list: &str, of: &str| -> u64 {
+        usage[list].as_array().unwrap().iter().map(|share| share[of].as_u64().unwrap()).sum()
+    };
+    for list in ["kinds", "days"] {
+        assert_eq!((sum(list, "records"), sum(list, "bytes")), (filled.end.get(), frames as u64));
+    }
+    assert!(sum("projections", "bytes") <= state.len() as u64 && sum("projections", "bytes") > 0);
+    let room = &usage["rooms"][0];
+    assert_eq!(room["name"], filled.room.as_str());
+    let events = records.iter().filter(|r| r.header.stream.room_id() == Some(&*filled.room));
+    assert_eq!(room["records"], events.count());
+    let on_disk = |name: &str| {
+        let disk = usage["disk"].as_array().unwrap();
+        disk.iter().find(|part| part["name"] == name).unwrap()["bytes"].as_u64().unwrap()
+    };
+    assert!(on_disk("log") > 0 && on_disk("archive") > 0 && on_disk("snapshots") == 0);
+    let text = read(&place(data_dir), &Question::Usage, Look::default());
+    assert!(text.contains("ON DISK") && text.contains("2026-03-01"), "{text}");
+    let (code, usage, said) = logcabin(&["du", "--data-dir", data_dir.to_str().unwrap()]);
+    assert_eq!((code, &usage["log"]["records"]), (Some(0), &json!(filled.end)), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_diff_sums_up_what_is_another_than_before() {
+    let directory = tempfile::tempdir().unwrap();
+    let cabin = Cabin::open(directory.path()).await;
+    let filled = fill(&cabin).await;
+    let [ann, bob] =
+        ["ann", "bob"].map(|name| OwnedUserId::try_from(format!("@{name}:cabin.example")).unwrap());
+    let levels =
+        json!({ "users": { "@ann:cabin.example": 100, "@bob:cabin.example": 50 }, "ban": 60 });
+    cabin.send(&filled.room, &ann, ("m.room.power_levels", Some("")), levels, None).await;
+    let which = Which::These(vec!["PHONE".into()]);
+    let gone = RemoveDevices { user_id: bob.clone(), which };
+    cabin.engine.propose(by(&bob), gone).await.unwrap().into_inner();
+    cabin.member(&filled.room, &bob, &bob, Change::Leave).await;
+    let end = cabin.end();
+    cabin.close();
+    let source = place(directory.path());
+    let summed = |of: Scope, from: Offset, to: Offset| {
+        let question = Question::Diff { of, from: Moment::At(from), to: Moment::At(to) };
+        ask(&source, &question).unwrap().remove(0)
+    };
+    let change = |diff: &Value, what: &str| {
+        let changes = diff["changes"].as_array().unwrap().iter();
+        let found = changes.clone().find(|change| change["what"] == what);
+        let found = found.unwrap_or_else(|| panic!("{what} is not in {diff}"));
+        (found["before"].clone(), found["after"].clone())
+    };
+    let room = || Scope::Room("porchR".to_owned());
+    // In either order.
+    for (from, to) in [(filled.before_rename, end), (end, filled.before_rename)] {
+        let diff = summed(room(), from, to);
+        let (porch, verandah) = (json!({ "name": "The Porch" }), json!({ "name": "The Verandah" }));
+        assert_eq!(change(&diff, "name"), (porch, verandah));
+        assert_eq!(change(&diff, "member @bob:cabin.example"), (json!("join"), json!("leave")));
+        assert_eq!(change(&diff, "joined members"), (json!(2), json!(1)));
+        assert_eq!(change(&diff, "power of @bob:cabin.example"), (Value::Null, json!(50)));
+        assert_eq!(change(&diff, "power ban").1, 60);
+        let kinds = diff["kinds"].as_array().unwrap();
+        let messages = kinds.iter().find(|kind| kind["kind"] == "m.room.message").unwrap();
+        assert_eq!(messages["records"], 1);
+        let counted: u64 = kinds.iter().map(|kind| kind["records"].as_u64().unwrap()).sum();
+        assert_eq!(diff["records"], counted);
+    }
+    let diff = summed(Scope::User("bob".to_owned()), filled.before_rename, end);
+    assert_eq!(change(&diff, "profile displayname"), (json!("Bob"), json!("Bob the Builder")));
+    let (before, after) = change(&diff, "device PHONE");
+    assert_eq!((&before["display_name"], after), (&json!("Phone"), Value::Null));
+    assert_eq!(change(&diff, &format!("room {}", filled.room)), (json!("join"), json!("leave")));
+    let diff = summed(Scope::Server, Offset::new(1), end);
+    assert_eq!(diff["records"], end.get() - 1);
+    assert_eq!(change(&diff, "user @bob:cabin.example").1["devices"], 0);
+    assert_eq!(change(&diff, "alias #porch:cabin.example"), (Value::Null, json!(filled.room)));
+    let same = summed(Scope::Server, end, end);
+    assert_eq!((&same["records"], &same["changes"]), (&json!(0), &json!([])));
+    let question = Question::Diff { of: room(), from: at("10"), to: Moment::At(end) };
+    let text = read(&source, &question, Look::default());
+    assert!(text.contains("+ name") && text.contains("The Verandah"), "{text}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -463,8 +640,9 @@ async fn state_as_of_an_offset_is_that_of_a_log_that_ends_there() {
         let socket = data_dir.join("prefix.sock");
         let served = serve_until(&socket, log, async { drop(stopped.await) }).unwrap();
         let end = Moment::At(Offset::new(length as u64));
-        let then = ask(&place(&socket), &Question::State { room: room.clone(), at: None }).unwrap();
-        let as_of = Question::State { room: room.clone(), at: Some(end) };
+        let what = What::State { room: room.clone() };
+        let then = ask(&place(&socket), &now(what.clone())).unwrap();
+        let as_of = Question::AsOf { what, at: Some(end) };
         assert_eq!(ask(&source, &as_of).unwrap(), then, "as of {length}");
         drop(stop);
         served.await.unwrap();
@@ -652,7 +830,7 @@ async fn without_a_socket_the_archive_is_read_and_that_is_said() {
     archived.wait_for(|archived| *archived == end).await.unwrap();
     let source = place(directory.path());
     assert!(source.note().unwrap().contains("archive"), "{source:?}");
-    assert_eq!(ask(&source, &Question::Users).unwrap().len(), 3);
+    assert_eq!(ask(&source, &now(What::Users)).unwrap().len(), 3);
     cabin.close();
 }
 

@@ -10,6 +10,7 @@ use super::erasure::{Receipt, ReceiptRow, RoomPurged, UserErased};
 use crate::{
     decide::registration_token::Change,
     export::ImportedUser,
+    proof,
     record::{
         Offset,
         command::{BackupMade, Secret, Transaction},
@@ -288,6 +289,8 @@ pub enum Act {
         /// Which.
         made: BackupMade,
     },
+    /// Show something of the log to others.
+    Prove(proof::Asked),
 }
 
 /// Which rooms, and in which order.
@@ -577,6 +580,8 @@ pub enum Done {
     Compared(snapshot::Status),
     /// It was noted.
     Noted,
+    /// What shows it.
+    Proof(Box<proof::Proof>),
 }
 
 /// A registration token, of which only a hash is kept.

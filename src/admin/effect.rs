@@ -122,6 +122,7 @@ impl Office {
             | Act::ShowReport { .. }
             | Act::ListRegistrationTokens
             | Act::NoteBackup { .. }
+            | Act::Prove(_)
             | Act::WriteSnapshot
             | Act::CompareSnapshots => {
                 Err(ActError::Invalid("This changes nothing that is recorded.".to_owned()))

@@ -22,9 +22,9 @@ use crate::{
     log::{ReadError, archive},
     record::{
         Command, Offset, Origin, Record,
-        command::{LogErase, MediaRemove},
+        command::{BackupMoment, LogErase, MediaRemove},
     },
-    state::Membership,
+    state::{Copy, Membership},
 };
 
 /// How many records are counted by their kinds, at most, for one receipt.
@@ -261,21 +261,25 @@ impl Office {
             who,
             what,
             kinds: self.kinds(&records)?,
+            backups: self.backups_with(&records, end),
             records,
             waiting,
             files,
             off_the_log: self.engine.log().off_disk()? >= end,
             off_the_archive: self.archive.as_deref().map(|dir| archive::erased(dir) >= end),
-            backups: self.backups_before(end),
             carried_out,
         })))
     }
 
-    /// The backups that were made before the record at `end`, which erased something.
-    ///
-    /// There are no records of backups yet; this is where their list is joined.
-    fn backups_before(&self, _end: Offset) -> Vec<String> {
-        Vec::new()
+    /// The backups that were made before the record at `end` took the last of it, and hold some of it.
+    fn backups_with(&self, records: &[(Offset, Offset)], end: Offset) -> Vec<String> {
+        let Some((first, _)) = records.first() else { return Vec::new() };
+        let held = self.engine.state().copies.holding(*first, end);
+        let named = |copy: Copy| {
+            let BackupMoment { epoch, offset } = copy.moment;
+            format!("{}, up to record {offset} of epoch {}", copy.destination, epoch.0)
+        };
+        held.into_iter().map(named).collect()
     }
 
     /// Every `log.erase`.

@@ -42,6 +42,7 @@ use crate::{
     },
     outbound::Outbound,
     passwords::{Passwords, policy},
+    proof,
     record::{
         Offset, Origin,
         command::{AccountKind, Secret, TokenHash},
@@ -124,6 +125,9 @@ pub(crate) enum ActError {
     /// The log cannot be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
+    /// Something cannot be shown.
+    #[error(transparent)]
+    Proof(#[from] proof::ProofError),
     /// A snapshot cannot be made.
     #[error(transparent)]
     Snapshot(#[from] snapshot::SnapshotError),
@@ -318,6 +322,10 @@ impl Office {
                 let noted = self.engine.propose(origin, NoteBackup { made }).await;
                 noted.map_err(ActError::Rejected)?.into_inner();
                 Ok(Done::Noted)
+            }
+            Act::Prove(asked) => {
+                let proof = proof::make(&self.engine, origin, asked).await?;
+                Ok(Done::Proof(Box::new(proof)))
             }
             Act::ListRegistrationTokens => {
                 let tokens = self.engine.state().registration_tokens.all();

@@ -29,7 +29,7 @@ pub(super) async fn context(
         state: Vec<Box<RawValue>>,
     }
     let room = cx.app.room(&request.room_id)?;
-    let view = cx.view();
+    let view = cx.view_as_of()?;
     let event = visible_event(&view, &room, &request.event_id)?;
     let filter = filter::of_events(&cx)?;
     let limit = page_size(request.limit, &filter);

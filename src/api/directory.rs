@@ -90,7 +90,7 @@ pub(super) async fn room_aliases(
     request: aliases::Request,
 ) -> Result<aliases::Response, ApiError> {
     let room = cx.app.room(&request.room_id)?;
-    let view = cx.view();
+    let view = cx.view_as_of()?;
     readable_as_of(&view, &room)?;
     Ok(aliases::Response::new(view.state.aliases.of_room(&room.id, view.at())))
 }
@@ -356,7 +356,7 @@ impl Catalogue {
             let offset = room.state_event(&event_type, "", Offset::MAX);
             (offset, offset.and_then(|offset| room.redaction_of(offset, Offset::MAX)))
         });
-        let joined = joined(room);
+        let joined = joined(room, Offset::MAX);
         let known = self.0.get(&room.id).filter(|known| known.0 == made_from);
         let described = match known.map(|known| Arc::clone(&known.1)) {
             Some(described) if described.num_joined_members == joined => return Ok(described),
@@ -365,7 +365,7 @@ impl Catalogue {
                 described.num_joined_members = joined;
                 described
             }
-            None => describe(events, room)?,
+            None => describe(events, room, Offset::MAX)?,
         };
         let described = Arc::new(described);
         if self.0.len() >= Self::MOST {
@@ -376,15 +376,18 @@ impl Catalogue {
     }
 }
 
-/// What the directory says of a room.
-pub(super) fn describe(events: &EventStore, room: &Room) -> Result<PublicRoomsChunk, ReadError> {
-    let field = |event_type: StateEventType, field: &str| {
-        events.state_text(room, &event_type, field, Offset::MAX)
-    };
+/// What the directory says of a room as of `at`.
+pub(super) fn describe(
+    events: &EventStore,
+    room: &Room,
+    at: Offset,
+) -> Result<PublicRoomsChunk, ReadError> {
+    let field =
+        |event_type: StateEventType, field: &str| events.state_text(room, &event_type, field, at);
     let visibility = field(StateEventType::RoomHistoryVisibility, "history_visibility")?;
     let guests = field(StateEventType::RoomGuestAccess, "guest_access")?;
     let init = PublicRoomsChunkInit {
-        num_joined_members: joined(room),
+        num_joined_members: joined(room, at),
         room_id: room.id.clone(),
         world_readable: visibility.as_deref() == Some("world_readable"),
         guest_can_join: guests.as_deref() == Some("can_join"),
@@ -403,6 +406,6 @@ pub(super) fn describe(events: &EventStore, room: &Room) -> Result<PublicRoomsCh
     Ok(described)
 }
 
-fn joined(room: &Room) -> UInt {
-    UInt::try_from(room.counts(Offset::MAX).joined).unwrap_or(UInt::MAX)
+fn joined(room: &Room, at: Offset) -> UInt {
+    UInt::try_from(room.counts(at).joined).unwrap_or(UInt::MAX)
 }

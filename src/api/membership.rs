@@ -203,7 +203,7 @@ pub(super) async fn joined_members(
         #[serde(default)]
         avatar_url: Option<OwnedMxcUri>,
     }
-    let view = cx.view();
+    let view = cx.view_as_of()?;
     let room = cx.app.room(&request.room_id)?;
     if !room.is_joined(view.user_id(), view.at()) {
         return Err(ApiError::forbidden("You are not in this room."));
@@ -230,11 +230,11 @@ pub(super) async fn members(
         chunk: Vec<Box<RawValue>>,
     }
     let room = cx.app.room(&request.room_id)?;
-    let view = cx.view();
+    let view = cx.view_as_of()?;
     let latest = readable_as_of(&view, &room)?;
     let at: Offset = match &request.at {
-        Some(token) => cx.app.position(token)?.min(latest),
-        None => latest,
+        Some(token) if cx.moment()?.is_none() => cx.app.position(token)?.min(latest),
+        _ => latest,
     };
     let mut offsets = Vec::new();
     for membership in [

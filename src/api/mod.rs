@@ -4,6 +4,7 @@
 mod account_data;
 mod admin;
 pub(crate) mod appservice;
+mod as_of;
 mod capabilities;
 mod context;
 mod create_room;

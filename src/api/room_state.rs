@@ -17,7 +17,7 @@ pub(super) async fn all(
     request: get_state_events::Request,
 ) -> Result<Bytes, ApiError> {
     let room = cx.app.room(&request.room_id)?;
-    let view = cx.view();
+    let view = cx.view_as_of()?;
     let at = readable_as_of(&view, &room)?;
     at_length(|| {
         let events = view.events.get_all(&room.full_state(at))?;
@@ -30,7 +30,7 @@ pub(super) async fn one(
     request: get_state_event_for_key::Request,
 ) -> Result<Bytes, ApiError> {
     let room = cx.app.room(&request.room_id)?;
-    let view = cx.view();
+    let view = cx.view_as_of()?;
     let at = readable_as_of(&view, &room)?;
     let missing = || ApiError::not_found("The room has no such state.");
     let offset = room.state_event(&request.event_type, &request.state_key, at);

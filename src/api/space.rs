@@ -84,7 +84,7 @@ pub(super) async fn hierarchy(
     };
     let page = match &request.from {
         Some(token) => PageToken::read(&cx.app, token, &walk)?,
-        None => PageToken { at: cx.app.engine.head().offset(), passed: 0 },
+        None => PageToken { at: cx.view_as_of()?.at(), passed: 0 },
     };
     let look = Look {
         state: cx.app.engine.state(),
@@ -185,7 +185,7 @@ impl Look<'_> {
 
     /// The room in short: what the directory says of it, and what else one needs to know to join.
     fn summary(&self, room: &Room) -> Result<RoomSummary, ReadError> {
-        let described = describe(self.events, room)?;
+        let described = describe(self.events, room, self.at)?;
         let join_rule = match JoinRuleSummary::from(described.join_rule) {
             JoinRuleSummary::Restricted(_) => {
                 JoinRuleSummary::Restricted(RestrictedSummary::new(self.allowed_rooms(room)?))

@@ -38,7 +38,7 @@ pub(super) async fn messages(
         state: Vec<Box<RawValue>>,
     }
     let room = cx.app.room(&request.room_id)?;
-    let view = cx.view();
+    let view = cx.view_as_of()?;
     let seen = readable_as_of(&view, &room)?;
     let filter = filter::of_events(&cx)?;
     let limit = page_size(request.limit, &filter);
@@ -82,7 +82,7 @@ pub(super) async fn event(
     request: get_room_event::Request,
 ) -> Result<Bytes, ApiError> {
     let room = cx.app.room(&request.room_id)?;
-    let view = cx.view();
+    let view = cx.view_as_of()?;
     let event = visible_event(&view, &room, &request.event_id)?;
     json(&view.client_event(&room, &event, &EventForm::FULL)?)
 }

@@ -38,6 +38,11 @@ impl Common {
         self.at.load()
     }
 
+    /// `value` as JSON: on one line, if that was asked for.
+    pub(super) fn to_json<T: serde::Serialize>(&self, value: &T) -> serde_json::Result<String> {
+        if self.json { serde_json::to_string(value) } else { serde_json::to_string_pretty(value) }
+    }
+
     /// Prints what was done.
     pub(super) fn print(
         &self,

@@ -16,6 +16,7 @@ use crate::{
 mod act;
 mod backup;
 mod config;
+mod du;
 mod endpoints;
 mod erasure;
 mod export;
@@ -24,6 +25,7 @@ mod import_user;
 mod media;
 mod notice;
 mod password;
+mod prove;
 mod registration_token;
 mod replay;
 mod report;
@@ -64,6 +66,9 @@ enum Command {
     Import(import::Import),
     ImportUser(import_user::ImportUser),
     Snapshot(snapshot::Snapshot),
+    Du(du::Du),
+    Prove(prove::Prove),
+    ProveConsistency(prove::ProveConsistency),
     User(user::User),
     Erasure(erasure::Erasure),
     RegistrationToken(registration_token::RegistrationToken),
@@ -93,6 +98,9 @@ impl Cli {
             Some(Command::Import(import)) => import.run(),
             Some(Command::ImportUser(import)) => import.run(),
             Some(Command::Snapshot(snapshot)) => snapshot.run(),
+            Some(Command::Du(du)) => du.run(),
+            Some(Command::Prove(prove)) => prove.run(),
+            Some(Command::ProveConsistency(prove)) => prove.run(),
             Some(Command::User(user)) => user.run(),
             Some(Command::Erasure(erasure)) => erasure.run(),
             Some(Command::RegistrationToken(token)) => token.run(),

@@ -25,6 +25,7 @@ use crate::{
         verify::{Checker, Fault},
     },
     media::store,
+    proof::{self, Witness},
     record::{CHAIN_START, Offset, Record, codec::CodecError},
     snapshot,
     state::{State, media::Stored},
@@ -353,6 +354,9 @@ struct Walk<'a> {
     /// The digests there.
     digests: BTreeMap<Offset, String>,
     audit: Audit,
+    witness: Witness,
+    /// The first checkpoint that is not what the records say.
+    refuted: Option<(Offset, proof::Fault)>,
 }
 
 impl<'a> Walk<'a> {
@@ -366,6 +370,8 @@ impl<'a> Walk<'a> {
             wanted,
             digests: BTreeMap::new(),
             audit: Audit::default(),
+            witness: Witness::default(),
+            refuted: None,
         };
         walk.compare();
         walk
@@ -380,6 +386,10 @@ impl<'a> Walk<'a> {
         let applied = self.state.apply(record);
         applied.map_err(|error| ("replay", record.offset(), error.to_string()))?;
         self.audit.note(record);
+        let vouched = self.witness.take(record, self.state.server().as_deref());
+        if let (Err(fault), None) = (vouched, &self.refuted) {
+            self.refuted = Some((record.offset(), fault));
+        }
         self.compare();
         Ok(())
     }
@@ -476,6 +486,19 @@ impl<'a> Walk<'a> {
         report.add("commands", Outcome::Passed, "every command can be read");
         let digest = report.digest.clone();
         report.add("replay", Outcome::Passed, format!("all apply; state digest {digest}"));
+        match (&self.refuted, self.witness.vouched()) {
+            (Some((offset, fault)), _) => report.fail("proofs", *offset, fault.to_string()),
+            (None, Some(upto)) => {
+                let count = grouped(self.witness.checked());
+                let detail = format!(
+                    "{count} signed checkpoints are what the records say, the last up to record {upto}"
+                );
+                report.add("proofs", Outcome::Passed, detail);
+            }
+            (None, None) => {
+                report.add("proofs", Outcome::Skipped, "there is no signed checkpoint");
+            }
+        }
         self.compared(&mut report);
         report
     }

@@ -19,14 +19,18 @@ use crate::{
 
 pub mod audit;
 pub mod check;
+pub mod diff;
+pub mod du;
 pub mod look;
 pub mod mask;
 pub mod moment;
 pub mod progress;
 pub mod query;
 mod render;
+pub mod rows;
 mod run;
 pub mod source;
+mod unread;
 pub mod why;
 pub mod words;
 
@@ -35,7 +39,7 @@ pub use look::Look;
 pub use moment::Moment;
 pub use query::History;
 pub use render::report as render_report;
-pub use run::{Output, Question, run};
+pub use run::{Output, Question, What, run};
 pub use source::{Source, SourceError};
 
 /// Why a question has no answer.
@@ -58,6 +62,14 @@ pub enum HistoryError {
         "no room has the id, alias or name `{0}`, nor an id or alias that begins with it; `rooms` lists them"
     )]
     NoRoom(String),
+    /// The room was made later.
+    #[error("the room {name} was not there yet as of record {at}")]
+    NotYet {
+        /// The room.
+        name: String,
+        /// The moment.
+        at: Offset,
+    },
     /// Several rooms have this name.
     #[error(
         "`{name}` is the name of, or the beginning of the ids or aliases of, {} rooms: {}",

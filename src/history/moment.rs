@@ -80,6 +80,28 @@ impl Moment {
     }
 }
 
+/// The last record up to `end` that was written at or before `until_ms`, as `time_of` tells the time of each;
+/// [`Offset::ZERO`] if there is none. Times do not decrease along a log.
+///
+/// # Errors
+/// Those of `time_of`.
+pub fn last_until<E>(
+    end: Offset,
+    until_ms: u64,
+    mut time_of: impl FnMut(Offset) -> Result<Option<u64>, E>,
+) -> Result<Offset, E> {
+    let (mut low, mut high) = (0, end.get());
+    while low < high {
+        let middle = high - (high - low) / 2;
+        if time_of(Offset::new(middle))?.is_some_and(|time_ms| time_ms <= until_ms) {
+            low = middle;
+        } else {
+            high = middle - 1;
+        }
+    }
+    Ok(Offset::new(low))
+}
+
 /// A time in milliseconds since the Unix epoch, written in UTC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Time(pub u64);
@@ -150,6 +172,20 @@ mod tests {
             assert!(text.parse::<Moment>().is_err(), "{text}");
         }
         assert_eq!(Moment::Ago(5).from_now(7), Moment::Time(2));
+    }
+
+    #[test]
+    fn the_last_record_up_to_a_time_is_found_among_equal_ones() {
+        let times = [10, 10, 20, 20, 20, 50];
+        for (until, last) in [(9, 0), (10, 2), (19, 2), (20, 5), (49, 5), (50, 6), (99, 6)] {
+            let time_of = |offset: Offset| Ok::<_, ()>(Some(times[offset.get() as usize - 1]));
+            assert_eq!(
+                last_until(Offset::new(6), until, time_of),
+                Ok(Offset::new(last)),
+                "{until}"
+            );
+        }
+        assert_eq!(last_until(Offset::ZERO, 5, |_| Ok::<_, ()>(None)), Ok(Offset::ZERO));
     }
 
     #[test]

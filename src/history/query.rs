@@ -13,8 +13,10 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::{
-    HistoryError, mask,
-    moment::{Moment, Time},
+    HistoryError,
+    look::grouped,
+    mask,
+    moment::{Moment, Time, last_until},
     progress::Progress,
     source::Source,
     words,
@@ -24,6 +26,7 @@ use crate::{
     events::StoredEvent,
     log::erase::erasure,
     record::{Class, Command, Offset, Payload, Record, command::AccountKind},
+    snapshot,
     state::{Membership, Room, State},
 };
 
@@ -33,49 +36,115 @@ const CHUNK: usize = 512;
 /// How many rooms the statistics name.
 const BUSIEST: usize = 10;
 
-/// A log, replayed.
+/// A log, replayed up to a moment.
 #[derive(Debug)]
 pub struct History<'a> {
     source: &'a Source,
     state: State,
-    moments: Vec<Offset>,
+    /// The snapshot that it began with; [`Offset::ZERO`] for none.
+    base: Offset,
+}
+
+/// The last record up to a moment; [`Offset::ZERO`] if there is none.
+///
+/// # Errors
+/// When the source cannot be read.
+pub fn offset_of(source: &Source, moment: Moment) -> Result<Offset, HistoryError> {
+    let end = source.end()?;
+    let until = match moment.from_now(Clock::system().now_ms()) {
+        Moment::At(offset) => return Ok(offset.min(end)),
+        Moment::Time(ms) | Moment::Ago(ms) => ms,
+    };
+    last_until(end, until, |offset| {
+        let mut time_ms = None;
+        source.fetch(&[offset], |record| {
+            time_ms = Some(record.header.time_ms);
+            Ok::<_, HistoryError>(())
+        })?;
+        Ok(time_ms)
+    })
 }
 
 impl<'a> History<'a> {
-    /// Replays the log of `source`. Of each of `moments`, the last offset up to it is noted.
+    /// What the log of `source` adds up to as of `at`, or as of now: from the nearest snapshot before that, if
+    /// there is one beside the log, and the records after it.
     ///
     /// # Errors
     /// When the source cannot be read or a record not be applied.
-    pub fn replay(source: &'a Source, moments: &[Moment]) -> Result<Self, HistoryError> {
-        Self::replay_with(source, moments, |_| ())
+    pub fn open(source: &'a Source, at: Option<Moment>) -> Result<Self, HistoryError> {
+        let to = at.map(|at| offset_of(source, at)).transpose()?;
+        let mut history = Self::beginning(source);
+        if let Some(state) = nearest(source, to) {
+            history.base = state.applied();
+            history.state = state;
+        }
+        history.go_on(to.map(Moment::At), |_| ())?;
+        Ok(history)
     }
 
-    fn replay_with(
-        source: &'a Source,
-        moments: &[Moment],
+    /// The whole log, of which each record is shown to `each`.
+    ///
+    /// # Errors
+    /// When the source cannot be read or a record not be applied.
+    pub fn walk(source: &'a Source, each: impl FnMut(&Record)) -> Result<Self, HistoryError> {
+        let mut history = Self::beginning(source);
+        history.go_on(None, each)?;
+        Ok(history)
+    }
+
+    /// Before the first record.
+    fn beginning(source: &'a Source) -> Self {
+        Self { source, state: State::default(), base: Offset::ZERO }
+    }
+
+    /// Applies the records up to `to`, or to the last. Each is shown to `each`.
+    ///
+    /// # Errors
+    /// When the source cannot be read or a record not be applied.
+    pub fn go_on(
+        &mut self,
+        to: Option<Moment>,
         mut each: impl FnMut(&Record),
-    ) -> Result<Self, HistoryError> {
-        let now_ms = Clock::system().now_ms();
-        let moments: Vec<_> = moments.iter().map(|moment| moment.from_now(now_ms)).collect();
-        let mut found = vec![Offset::ZERO; moments.len()];
-        let state = State::default();
-        let mut progress = Progress::begin(source.end()?);
-        for record in source.records(Offset::new(1))? {
-            let record = record?;
-            state.apply(&record)?;
-            each(&record);
-            for (moment, found) in moments.iter().zip(&mut found) {
-                let reached = match moment {
-                    Moment::At(offset) => record.offset() <= *offset,
-                    Moment::Time(ms) | Moment::Ago(ms) => record.header.time_ms <= *ms,
-                };
-                if reached {
-                    *found = record.offset();
-                }
-            }
-            progress.at(record.offset());
+    ) -> Result<(), HistoryError> {
+        let end = match to {
+            Some(to) => offset_of(self.source, to)?,
+            None => self.source.end()?,
+        };
+        if self.end() >= end {
+            return Ok(());
         }
-        Ok(Self { source, state, moments: found })
+        let mut progress = Progress::begin(end);
+        for record in self.source.records(self.end().next())? {
+            let record = record?;
+            let _ = self.state.apply(&record)?;
+            each(&record);
+            progress.at(record.offset());
+            if record.offset() >= end {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Where it is, and how it came there, in words.
+    #[must_use]
+    pub fn way(&self) -> String {
+        let (end, base) = (self.end().get(), self.base.get());
+        let replayed = grouped(end - base);
+        match base {
+            0 => format!("as of record {}: {replayed} records were replayed", grouped(end)),
+            base => format!(
+                "as of record {}: {replayed} records were replayed after the snapshot at {}",
+                grouped(end),
+                grouped(base)
+            ),
+        }
+    }
+
+    /// Where the records come from.
+    #[must_use]
+    pub const fn source(&self) -> &'a Source {
+        self.source
     }
 
     /// The projections as of the end.
@@ -88,12 +157,6 @@ impl<'a> History<'a> {
     #[must_use]
     pub fn end(&self) -> Offset {
         self.state.applied()
-    }
-
-    /// The offset of the moment of this index; the end, if there was none.
-    #[must_use]
-    pub fn moment(&self, index: usize) -> Offset {
-        self.moments.get(index).copied().unwrap_or_else(|| self.end())
     }
 
     /// The room that `name` is the id or alias of, or the beginning of the id or alias of, or else the
@@ -134,7 +197,7 @@ impl<'a> History<'a> {
         let found = matches.first().and_then(|id| rooms.get(id));
         match (found, matches.len()) {
             (Some(room), 1) => Ok(room),
-            (_, 0) => Err(HistoryError::NoRoom(name.to_owned())),
+            (_, 0) => self.room_by_later_name(name),
             _ => Err(HistoryError::ManyRooms {
                 name: name.to_owned(),
                 rooms: matches.into_iter().collect(),
@@ -142,8 +205,36 @@ impl<'a> History<'a> {
         }
     }
 
+    /// A room that has its name only since later: it is found by what it is called now.
+    fn room_by_later_name(&self, name: &str) -> Result<Arc<Room>, HistoryError> {
+        if self.end() >= self.source.end()? {
+            return Err(HistoryError::NoRoom(name.to_owned()));
+        }
+        let now = Self::open(self.source, None)?;
+        let room_id = now.room(name)?.id.clone();
+        let not_yet = || HistoryError::NotYet { name: room_id.to_string(), at: self.end() };
+        self.state.rooms.get(&room_id).ok_or_else(not_yet)
+    }
+
+    /// The user that `name` is, or is before the colon of.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn user_id(&self, name: &str) -> Result<OwnedUserId, HistoryError> {
+        let accounts = self.state.accounts.user_ids().into_iter();
+        let mut found = accounts.filter(|id| id.as_str() == name || id.localpart() == name);
+        match found.next() {
+            Some(user_id) => Ok(user_id),
+            // Rooms know others, too.
+            None => match OwnedUserId::try_from(name) {
+                Ok(user_id) => Ok(user_id),
+                Err(_) => Err(HistoryError::NoUser(name.to_owned())),
+            },
+        }
+    }
+
     /// Reads the events at `offsets`, in any order and with repeats.
-    fn load(&self, offsets: &[Offset]) -> Result<HashMap<Offset, Loaded>, HistoryError> {
+    pub(super) fn load(&self, offsets: &[Offset]) -> Result<HashMap<Offset, Loaded>, HistoryError> {
         let offsets: Vec<_> =
             offsets.iter().copied().collect::<BTreeSet<_>>().into_iter().collect();
         let mut loaded = HashMap::with_capacity(offsets.len());
@@ -293,51 +384,6 @@ impl<'a> History<'a> {
         Ok(rows)
     }
 
-    /// What changed in `room` between two offsets.
-    ///
-    /// # Errors
-    /// When the source cannot be read.
-    pub fn diff(&self, room: &Room, a: Offset, b: Offset) -> Result<Diff, HistoryError> {
-        let (from, to) = (a.min(b), a.max(b));
-        let delta = room.state_delta(from, to);
-        let after = self.load(&delta)?;
-        let mut keys = BTreeMap::new();
-        for (offset, loaded) in after {
-            let Some(event) = &loaded.event else { continue };
-            let state_key = event.state_key.as_deref().unwrap_or_default().to_owned();
-            let event_type = StateEventType::from(event.event_type.to_string());
-            let before = room.state_event(&event_type, &state_key, from);
-            keys.insert((event.event_type.to_string(), state_key), (before, offset, loaded));
-        }
-        let wanted: Vec<_> = keys.values().filter_map(|(before, ..)| *before).collect();
-        let mut befores = self.load(&wanted)?;
-        let state = keys
-            .into_iter()
-            .map(|((event_type, state_key), (before, offset, loaded))| StateChange {
-                event_type,
-                state_key,
-                before: before.and_then(|before| {
-                    Some(self.event_row(room, before, befores.remove(&before)?))
-                }),
-                after: self.event_row(room, offset, loaded),
-            })
-            .collect();
-        let mut events = Vec::new();
-        self.timeline(room, from, to, None, |row| {
-            events.push(row);
-            Ok(())
-        })?;
-        let (before, now) = (room.counts(from), room.counts(to));
-        Ok(Diff {
-            room_id: room.id.clone(),
-            from,
-            to,
-            joined: (before.joined, now.joined),
-            state,
-            events,
-        })
-    }
-
     /// Every user, in the order of their ids.
     ///
     /// # Errors
@@ -381,19 +427,36 @@ impl<'a> History<'a> {
 }
 
 /// A record that was read for its event.
-struct Loaded {
-    time: Time,
-    event: Option<StoredEvent>,
+pub(super) struct Loaded {
+    pub(super) time: Time,
+    pub(super) event: Option<StoredEvent>,
 }
 
-/// Counts what is in the log of `source`.
+/// The newest snapshot beside the log that is not after `to` and can be used. What cannot be is passed over:
+/// it costs time alone.
+fn nearest(source: &Source, to: Option<Offset>) -> Option<State> {
+    let snapshots = snapshot::list(&snapshot::directory(source.dir()?)).ok()?;
+    let fits = |(offset, _): &(Offset, _)| to.is_none_or(|to| *offset <= to);
+    snapshots.into_iter().filter(fits).find_map(|(offset, path)| {
+        let mut chain = None;
+        let found = source.fetch(&[offset], |record| {
+            chain = Some(record.chain);
+            Ok::<_, HistoryError>(())
+        });
+        found.ok()?;
+        snapshot::read_with(&path, |_| Ok(chain)).ok().map(|(state, _)| state)
+    })
+}
+
+/// Counts what is in the log of `source` as of `at`.
 ///
 /// # Errors
 /// When the source cannot be read or a record not be applied.
-pub fn stats(source: &Source) -> Result<Stats, HistoryError> {
+pub fn stats(source: &Source, at: Option<Moment>) -> Result<Stats, HistoryError> {
     let mut kinds: BTreeMap<String, KindRow> = BTreeMap::new();
     let mut times: Option<(u64, u64)> = None;
-    let history = History::replay_with(source, &[], |record| {
+    let mut history = History::beginning(source);
+    history.go_on(at, |record| {
         let header = &record.header;
         let row = kinds.entry(header.kind.to_string()).or_default();
         row.records += 1;
@@ -551,37 +614,6 @@ pub struct EventRow {
     pub redacted_by: Option<Offset>,
     /// What it says, in words.
     pub text: String,
-}
-
-/// What changed in a room between two offsets.
-#[derive(Clone, Debug, Serialize)]
-pub struct Diff {
-    /// The room.
-    pub room_id: OwnedRoomId,
-    /// The earlier offset.
-    pub from: Offset,
-    /// The later offset.
-    pub to: Offset,
-    /// How many users were joined then, and how many are later.
-    pub joined: (u64, u64),
-    /// The state that changed, by type and key.
-    pub state: Vec<StateChange>,
-    /// The events between, oldest first.
-    pub events: Vec<EventRow>,
-}
-
-/// A piece of state that changed.
-#[derive(Clone, Debug, Serialize)]
-pub struct StateChange {
-    /// Its type.
-    #[serde(rename = "type")]
-    pub event_type: String,
-    /// Its key.
-    pub state_key: String,
-    /// What it was; none if it was not there.
-    pub before: Option<EventRow>,
-    /// What it became.
-    pub after: EventRow,
 }
 
 /// A user at a glance.

@@ -9,11 +9,14 @@ use serde_json::Value;
 use super::{
     audit::Audit,
     check::{Outcome, Report},
+    diff::Diff,
+    du::{Part, Share, Usage},
     look::{
         BLUE, BOLD, CYAN, DIM, GREEN, Look, MAGENTA, PLAIN, RED, Set, Table, YELLOW, bytes, clean,
         cut, grouped, pad, width,
     },
-    query::{Diff, ErasureView, EventRow, RecordView, RoomRow, Stats, UserRow},
+    query::{ErasureView, EventRow, RecordView, RoomRow, Stats, UserRow},
+    rows::{AliasRow, DeviceRow, MediaRow, MemberRow, PusherRow, TokenRow, UserView},
     why::Step,
 };
 use crate::record::Offset;
@@ -344,51 +347,203 @@ pub(super) fn state(events: &[EventRow], look: &Look) -> String {
     table.render(look)
 }
 
+/// How a moment was come to.
+pub(super) fn way(look: &Look, way: &str) -> String {
+    look.paint(DIM, way) + "\n"
+}
+
 pub(super) fn diff(diff: &Diff, look: &Look) -> String {
-    let mut out = heading(look, diff.room_id.as_str(), None);
-    let (joined, later) = diff.joined;
+    let mut out = heading(look, diff.of.as_deref().unwrap_or("the server"), None);
+    let time = |time: &Option<String>| {
+        time.as_ref().map_or_else(String::new, |_| format!(" ({})", to_second(time.as_ref())))
+    };
     let summary = format!(
-        "records {} → {}: {}, {}, {joined} → {later} joined",
+        "records {}{} → {}{}: {}, {}",
         diff.from,
+        time(&diff.from_time),
         diff.to,
-        count(diff.events.len() as u64, "event"),
-        count(diff.state.len() as u64, "change of state"),
+        time(&diff.to_time),
+        count(diff.records, "record"),
+        count(diff.changes.len() as u64, "change"),
     );
-    out.push_str(&look.paint(DIM, &summary));
-    out.push('\n');
-    if !diff.state.is_empty() {
-        let _ = write!(out, "\n{}\n", look.paint(DIM, "STATE"));
+    let _ = writeln!(out, "{}", look.paint(DIM, &summary));
+    if !diff.changes.is_empty() {
+        out.push('\n');
     }
-    for change in &diff.state {
-        let (sign, style) = if change.before.is_some() { ("~", YELLOW) } else { ("+", GREEN) };
-        let key = match change.state_key.as_str() {
-            "" => String::new(),
-            key => format!(" of {}", clean(key)),
+    let shown = |value: &Option<Value>| match value {
+        Some(Value::String(text)) => text.clone(),
+        Some(value) => value.to_string(),
+        None => "(nothing)".to_owned(),
+    };
+    for change in &diff.changes {
+        let (sign, style) = match (&change.before, &change.after) {
+            (None, _) => ("+", GREEN),
+            (_, None) => ("−", RED),
+            _ => ("~", YELLOW),
         };
-        let title = format!("{sign} {}{key}", clean(&change.event_type));
-        let _ = writeln!(
-            out,
-            "{}  {}",
-            look.paint(style, &title),
-            look.paint(
-                DIM,
-                &format!("record {}, {}", change.after.offset, clean(&change.after.sender))
-            )
-        );
-        if let Some(before) = &change.before {
-            let text = cut(&clean(&content(before)), look.left(6));
-            let _ = writeln!(out, "    {} {}", look.paint(RED, "−"), look.paint(RED, &text));
+        let what = look.paint(style, &format!("{sign} {}", clean(&change.what)));
+        let (before, after) = (clean(&shown(&change.before)), clean(&shown(&change.after)));
+        let used = width(&change.what) + 4;
+        if used + width(&before) + width(&after) + 3 <= look.left(0) {
+            let _ = writeln!(out, "{what}  {} → {after}", look.paint(DIM, &before));
+        } else {
+            let left = look.left(6);
+            let _ = writeln!(out, "{what}\n    {}", look.paint(DIM, &cut(&before, left)));
+            let _ = writeln!(out, "  → {}", cut(&after, left));
         }
-        let text = cut(&clean(&content(&change.after)), look.left(6));
-        let _ = writeln!(out, "    {} {}", look.paint(GREEN, "+"), look.paint(GREEN, &text));
     }
-    if !diff.events.is_empty() {
-        let _ = write!(out, "\n{}\n", look.paint(DIM, "EVENTS"));
+    if !diff.kinds.is_empty() {
+        out.push('\n');
+        let mut kinds = diff.kinds.clone();
+        kinds.sort_by_key(|kind| std::cmp::Reverse(kind.records));
+        let mut table = Table::new(&[
+            ("KIND", Set::Flexible),
+            ("RECORDS", Set::Right),
+            ("PAYLOADS", Set::Right),
+        ]);
+        for kind in &kinds {
+            let records = grouped(kind.records);
+            table.row([(kind.kind.clone(), PLAIN), (records, PLAIN), (bytes(kind.bytes), DIM)]);
+        }
+        out.push_str(&table.render(look));
     }
-    let mut day = String::new();
-    for row in &diff.events {
-        out.push_str(&event(row, look, &mut day));
+    out
+}
+
+/// A table, or what is said when there is nothing in it.
+fn table<T, const N: usize>(
+    rows: &[T],
+    look: &Look,
+    columns: &[(&'static str, Set)],
+    none: &str,
+    cells: impl Fn(&T) -> [(String, Style); N],
+) -> String {
+    if rows.is_empty() {
+        return look.paint(DIM, none) + "\n";
     }
+    let mut table = Table::new(columns);
+    rows.iter().for_each(|row| table.row(cells(row)));
+    table.render(look)
+}
+
+pub(super) fn members(members: &[MemberRow], look: &Look) -> String {
+    let columns = [
+        ("USER", Set::Flexible),
+        ("NAME", Set::Flexible),
+        ("MEMBERSHIP", Set::Left),
+        ("BY", Set::Optional),
+        ("SINCE", Set::Optional),
+        ("RECORD", Set::Right),
+    ];
+    table(members, look, &columns, "Nobody was ever in it.", |member| {
+        let style = if member.membership == "join" { GREEN } else { PLAIN };
+        [
+            (member.user_id.clone(), BOLD),
+            (member.display_name.clone().unwrap_or_default(), PLAIN),
+            (member.membership.clone(), style),
+            (short(&member.sender).to_owned(), DIM),
+            (to_second(Some(&member.since)), DIM),
+            (member.offset.to_string(), DIM),
+        ]
+    })
+}
+
+pub(super) fn devices(devices: &[DeviceRow], look: &Look) -> String {
+    let columns = [
+        ("USER", Set::Flexible),
+        ("DEVICE", Set::Flexible),
+        ("NAME", Set::Flexible),
+        ("LOGGED IN", Set::Left),
+        ("SEEN", Set::Optional),
+        ("", Set::Optional),
+    ];
+    table(devices, look, &columns, "No device is logged in.", |device| {
+        [
+            (device.user_id.clone(), BOLD),
+            (device.device_id.clone(), CYAN),
+            (device.display_name.clone().unwrap_or_default(), PLAIN),
+            (to_second(Some(&device.since)), DIM),
+            (device.seen.as_ref().map_or_else(String::new, |seen| to_second(Some(seen))), DIM),
+            (if device.dehydrated { "dehydrated" } else { "" }.to_owned(), YELLOW),
+        ]
+    })
+}
+
+pub(super) fn aliases(aliases: &[AliasRow], look: &Look) -> String {
+    let columns = [("ALIAS", Set::Flexible), ("ROOM", Set::Flexible), ("BY", Set::Optional)];
+    table(aliases, look, &columns, "There is no alias.", |alias| {
+        [
+            (alias.alias.clone(), BOLD),
+            (alias.room_id.clone(), BLUE),
+            (short(&alias.creator).to_owned(), DIM),
+        ]
+    })
+}
+
+pub(super) fn pushers(pushers: &[PusherRow], look: &Look) -> String {
+    let columns = [
+        ("USER", Set::Flexible),
+        ("APP", Set::Flexible),
+        ("KIND", Set::Left),
+        ("DEVICE", Set::Flexible),
+        ("SET", Set::Optional),
+        ("RECORD", Set::Right),
+    ];
+    table(pushers, look, &columns, "There is no pusher.", |pusher| {
+        [
+            (pusher.user_id.clone(), BOLD),
+            (pusher.app_id.clone(), PLAIN),
+            (pusher.kind.to_owned(), PLAIN),
+            (pusher.device.clone(), CYAN),
+            (to_second(Some(&pusher.set)), DIM),
+            (pusher.offset.to_string(), DIM),
+        ]
+    })
+}
+
+pub(super) fn media(files: &[MediaRow], look: &Look) -> String {
+    let columns = [
+        ("FILE", Set::Flexible),
+        ("BY", Set::Flexible),
+        ("SIZE", Set::Right),
+        ("UPLOADED", Set::Optional),
+        ("RECORD", Set::Right),
+    ];
+    table(files, look, &columns, "Nothing was uploaded.", |file| {
+        [
+            (file.uri.clone(), BOLD),
+            (file.user_id.clone().unwrap_or_default(), PLAIN),
+            (bytes(file.size), PLAIN),
+            (to_second(Some(&file.uploaded)), DIM),
+            (file.offset.to_string(), DIM),
+        ]
+    })
+}
+
+pub(super) fn registration_tokens(tokens: &[TokenRow], look: &Look) -> String {
+    let columns = [
+        ("TOKEN", Set::Left),
+        ("LABEL", Set::Flexible),
+        ("USES", Set::Right),
+        ("OF", Set::Right),
+        ("EXPIRES", Set::Optional),
+    ];
+    table(tokens, look, &columns, "There is no registration token.", |token| {
+        [
+            (token.id.clone(), BOLD),
+            (token.label.clone().unwrap_or_default(), PLAIN),
+            (grouped(token.uses), PLAIN),
+            (token.uses_allowed.map(grouped).unwrap_or_default(), PLAIN),
+            (token.expires.as_ref().map_or_else(String::new, |t| to_second(Some(t))), DIM),
+        ]
+    })
+}
+
+/// One account with all there is to say of it.
+pub(super) fn user(user: &UserView, look: &Look) -> String {
+    let mut out = heading(look, &user.user_id, None);
+    json(&serde_json::to_value(user).unwrap_or_default(), look, 1, &mut out);
+    out.push('\n');
     out
 }
 
@@ -481,6 +636,67 @@ pub(super) fn stats(stats: &Stats, look: &Look) -> String {
         }
         out.push_str(&table.render(look));
     }
+    out
+}
+
+/// What takes how much.
+pub(super) fn usage(usage: &Usage, look: &Look) -> String {
+    let total = format!("{} in {}", bytes(usage.log.bytes), count(usage.log.records, "record"),);
+    let mut out = heading(look, &total, None);
+    let mut section = |text: String| {
+        out.push('\n');
+        out.push_str(&text);
+    };
+    let parts = |title: &'static str, parts: &[Part]| {
+        let columns = [(title, Set::Left), ("BYTES", Set::Right)];
+        table(parts, look, &columns, "", |part| {
+            [(part.name.clone(), BOLD), (bytes(part.bytes), PLAIN)]
+        })
+    };
+    let shares = |title: &'static str, shares: &[Share]| {
+        let columns = [
+            (title, Set::Flexible),
+            ("RECORDS", Set::Right),
+            ("BYTES", Set::Right),
+            ("ERASED", Set::Right),
+        ];
+        table(shares, look, &columns, "", |share| {
+            let erased = if share.erased == 0 { String::new() } else { bytes(share.erased) };
+            [
+                (share.name.clone(), BOLD),
+                (grouped(share.records), PLAIN),
+                (bytes(share.bytes), PLAIN),
+                (erased, DIM),
+            ]
+        })
+    };
+    if !usage.disk.is_empty() {
+        section(parts("ON DISK", &usage.disk));
+    }
+    section(shares("KIND", &usage.kinds));
+    if !usage.rooms.is_empty() {
+        section(shares("ROOM", &usage.rooms));
+    }
+    let columns = [
+        ("USER", Set::Flexible),
+        ("RECORDS", Set::Right),
+        ("BYTES", Set::Right),
+        ("FILES", Set::Right),
+        ("THEIR BYTES", Set::Right),
+    ];
+    if !usage.users.is_empty() {
+        section(table(&usage.users, look, &columns, "", |user| {
+            [
+                (user.share.name.clone(), BOLD),
+                (grouped(user.share.records), PLAIN),
+                (bytes(user.share.bytes), PLAIN),
+                (grouped(user.files), PLAIN),
+                (bytes(user.file_bytes), PLAIN),
+            ]
+        }));
+    }
+    section(parts("PROJECTION", &usage.projections));
+    section(shares("DAY", &usage.days));
     out
 }
 

@@ -8,6 +8,8 @@ use super::{
     HistoryError, Look,
     audit::{AuditOptions, audit},
     check,
+    diff::{Scope, diff},
+    du::usage,
     moment::Moment,
     query::{self, History, RecordView},
     render,
@@ -28,26 +30,17 @@ pub enum Question {
     },
     /// One record.
     Show(Offset),
-    /// All rooms.
-    Rooms,
-    /// A room's events.
-    Room {
-        /// Id, alias, or a beginning of one.
-        room: String,
-        /// Only this many at the end.
-        last: Option<usize>,
-    },
-    /// A room's state.
-    State {
-        /// Id, alias, or a beginning of one.
-        room: String,
+    /// What there was.
+    AsOf {
+        /// Of what.
+        what: What,
         /// As of this moment; as of now, if not given.
         at: Option<Moment>,
     },
-    /// What changed in a room.
+    /// What happened between two moments, summed up.
     Diff {
-        /// Id, alias, or a beginning of one.
-        room: String,
+        /// To what.
+        of: Scope,
         /// The one moment.
         from: Moment,
         /// The other.
@@ -60,26 +53,77 @@ pub enum Question {
         /// As of this moment; as of now, if not given.
         at: Option<Moment>,
     },
-    /// All users.
-    Users,
-    /// What users have reported.
-    Reports,
-    /// What the log holds.
-    Stats,
+    /// What takes how much.
+    Usage,
     /// Whether the log is intact.
     Verify,
     /// Whether a user was told by sync what the log says they were to be told.
     AuditSync(Box<AuditOptions>),
 }
 
+/// What can be asked as of any moment.
+#[derive(Clone, Debug)]
+pub enum What {
+    /// All rooms.
+    Rooms,
+    /// A room's events.
+    Room {
+        /// Id, alias, name, or a beginning of an id or alias.
+        room: String,
+        /// Only this many at the end.
+        last: Option<usize>,
+    },
+    /// A room's state.
+    State {
+        /// As above.
+        room: String,
+    },
+    /// Who is and was in a room.
+    Members {
+        /// As above.
+        room: String,
+    },
+    /// All users.
+    Users,
+    /// An account and what is the user's.
+    User {
+        /// User id, or the part of it before the colon.
+        user: String,
+    },
+    /// The devices of a user, or of all.
+    Devices {
+        /// As above.
+        user: Option<String>,
+    },
+    /// The aliases of a room, or of all.
+    Aliases {
+        /// As above.
+        room: Option<String>,
+    },
+    /// The pushers of a user, or of all.
+    Pushers {
+        /// As above.
+        user: Option<String>,
+    },
+    /// The files that a user uploaded, or anybody did.
+    Media {
+        /// As above.
+        user: Option<String>,
+    },
+    /// The registration tokens.
+    RegistrationTokens,
+    /// What users have reported.
+    Reports,
+    /// What the log holds.
+    Stats,
+}
+
 /// Where an answer goes, and how it is to look.
 ///
-/// For programs, an answer is JSON: one object on a line for each item of `tail`, `rooms`, `room`,
-/// `state`, `why`, `users` and `reports`, one object on one line as the whole answer of `show`, `diff`, `stats`,
-/// `verify` and `audit-sync`. Their members are those of [`RecordView`],
-/// [`RoomRow`](query::RoomRow), [`EventRow`](query::EventRow) (`room` and `state`),
-/// [`Step`](super::why::Step), [`UserRow`](query::UserRow), [`Diff`](query::Diff), [`Stats`](query::Stats),
-/// [`Report`](check::Report) and [`Audit`](super::audit::Audit).
+/// For programs, an answer is JSON: one object on a line for each item of a list (`tail`, `why`, and of [`What`] all
+/// but `User` and `Stats`), and one object on one line as the whole answer of all else. Their members are those of
+/// [`RecordView`], [`Step`](super::why::Step), [`Diff`](super::diff::Diff), [`Usage`](super::du::Usage), [`Report`](check::Report),
+/// [`Audit`](super::audit::Audit), of the rows in [`query`] and those in [`rows`](super::rows).
 pub struct Output<'a> {
     writer: &'a mut dyn Write,
     look: Option<Look>,
@@ -154,52 +198,15 @@ pub fn run(
         Question::Show(offset) => {
             out.put(&query::show(source, *offset)?, render::record_in_full)?;
         }
-        Question::Rooms => {
-            let rooms = History::replay(source, &[])?.rooms()?;
-            out.put_all(&rooms, render::rooms)?;
-        }
-        Question::Room { room, last } => {
-            let history = History::replay(source, &[])?;
-            let room = history.room(room)?;
-            out.remark(|look| render::heading(look, room.id.as_str(), None))?;
-            let mut day = String::new();
-            history.timeline(&room, Offset::ZERO, history.end(), *last, |row| {
-                out.put(&row, |row, look| render::event(row, look, &mut day))
-            })?;
-        }
-        Question::State { room, at } => {
-            let history = History::replay(source, at.as_slice())?;
-            let room = history.room(room)?;
-            let at = history.moment(0);
-            out.remark(|look| render::heading(look, room.id.as_str(), Some(at)))?;
-            out.put_all(&history.room_state(&room, at)?, render::state)?;
-        }
-        Question::Diff { room, from, to } => {
-            let history = History::replay(source, &[*from, *to])?;
-            let room = history.room(room)?;
-            let diff = history.diff(&room, history.moment(0), history.moment(1))?;
-            out.put(&diff, render::diff)?;
+        Question::AsOf { what, at } => as_of(source, what, *at, out)?,
+        Question::Diff { of, from, to } => {
+            out.put(&diff(source, of, *from, *to)?, render::diff)?;
         }
         Question::Why { subject, at } => {
             let steps = why(source, subject, *at)?;
             out.put_all(&steps, render::why)?;
         }
-        Question::Users => {
-            let users = History::replay(source, &[])?.users()?;
-            out.put_all(&users, render::users)?;
-        }
-        Question::Reports => {
-            let mut day = String::new();
-            for record in source.records(Offset::new(1))? {
-                let record = record?;
-                if &*record.header.kind == "report.create" {
-                    out.put(&RecordView::of(&record), |view, look| {
-                        render::record_in_line(view, look, &mut day)
-                    })?;
-                }
-            }
-        }
-        Question::Stats => out.put(&query::stats(source)?, render::stats)?,
+        Question::Usage => out.put(&usage(source)?, render::usage)?,
         Question::Verify => {
             let report = check::check_all(source, None)?;
             out.put(&report, render::report)?;
@@ -213,6 +220,82 @@ pub fn run(
     }
     out.writer.flush()?;
     Ok(true)
+}
+
+fn as_of(
+    source: &Source,
+    what: &What,
+    at: Option<Moment>,
+    out: &mut Output<'_>,
+) -> Result<(), HistoryError> {
+    match what {
+        What::Reports => return reports(source, at, out),
+        What::Stats => return out.put(&query::stats(source, at)?, render::stats),
+        _ => {}
+    }
+    let history = History::open(source, at)?;
+    if at.is_some() {
+        out.remark(|look| render::way(look, &history.way()))?;
+    }
+    let room = |name: &String| history.room(name);
+    let user = |name: &Option<String>| name.as_ref().map(|name| history.user_id(name)).transpose();
+    match what {
+        What::Rooms => out.put_all(&history.rooms()?, render::rooms),
+        What::Room { room: name, last } => {
+            let room = room(name)?;
+            out.remark(|look| render::heading(look, room.id.as_str(), None))?;
+            let mut day = String::new();
+            history.timeline(&room, Offset::ZERO, history.end(), *last, |row| {
+                out.put(&row, |row, look| render::event(row, look, &mut day))
+            })
+        }
+        What::State { room: name } => {
+            let room = room(name)?;
+            out.remark(|look| render::heading(look, room.id.as_str(), Some(history.end())))?;
+            out.put_all(&history.room_state(&room, history.end())?, render::state)
+        }
+        What::Members { room: name } => {
+            let room = room(name)?;
+            out.remark(|look| render::heading(look, room.id.as_str(), Some(history.end())))?;
+            out.put_all(&history.members(&room)?, render::members)
+        }
+        What::Users => out.put_all(&history.users()?, render::users),
+        What::User { user: name } => out.put(&history.user(&history.user_id(name)?)?, render::user),
+        What::Devices { user: name } => {
+            out.put_all(&history.devices(user(name)?.as_deref()), render::devices)
+        }
+        What::Aliases { room: name } => {
+            let room = name.as_ref().map(room).transpose()?;
+            out.put_all(&history.aliases(room.as_deref()), render::aliases)
+        }
+        What::Pushers { user: name } => {
+            out.put_all(&history.pushers(user(name)?.as_deref()), render::pushers)
+        }
+        What::Media { user: name } => {
+            out.put_all(&history.media(user(name)?.as_deref()), render::media)
+        }
+        What::RegistrationTokens => {
+            out.put_all(&history.registration_tokens(), render::registration_tokens)
+        }
+        What::Reports | What::Stats => Ok(()),
+    }
+}
+
+fn reports(source: &Source, at: Option<Moment>, out: &mut Output<'_>) -> Result<(), HistoryError> {
+    let end = at.map(|at| query::offset_of(source, at)).transpose()?.unwrap_or(Offset::MAX);
+    let mut day = String::new();
+    for record in source.records(Offset::new(1))? {
+        let record = record?;
+        if record.offset() > end {
+            break;
+        }
+        if &*record.header.kind == "report.create" {
+            out.put(&RecordView::of(&record), |view, look| {
+                render::record_in_line(view, look, &mut day)
+            })?;
+        }
+    }
+    Ok(())
 }
 
 fn tail(

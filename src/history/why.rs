@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::{
     History, HistoryError, Source, mask,
     moment::{Moment, Time},
+    unread::unread,
     words,
 };
 use crate::record::{Offset, Record};
@@ -38,6 +39,13 @@ pub enum Subject {
     },
     /// How far a user has read a room.
     Read {
+        /// As above.
+        room: String,
+        /// As above.
+        user: String,
+    },
+    /// How many notifications of a room a user has not read.
+    Unread {
         /// As above.
         room: String,
         /// As above.
@@ -81,6 +89,7 @@ room ROOM TYPE [STATE_KEY]     a room's state (`name` is short for `m.room.name`
 room ROOM member USER          a membership
 room ROOM power USER           a power level
 room ROOM read USER            how far somebody has read
+room ROOM unread USER          how many notifications are unread: each that counts, and by which rule
 room ROOM directory            whether the room is in the directory
 alias ALIAS                    where an alias leads
 user USER account|password     an account and what it may do; its password
@@ -119,6 +128,7 @@ impl Subject {
             },
             ["room", room, "power", user] => Self::Power { room: own(room), user: own(user) },
             ["room", room, "read", user] => Self::Read { room: own(room), user: own(user) },
+            ["room", room, "unread", user] => Self::Unread { room: own(room), user: own(user) },
             ["room", room, "directory"] => Self::Directory { room: own(room) },
             ["room", room, event_type] => Self::state(room, event_type, ""),
             ["room", room, event_type, state_key] => Self::state(room, event_type, state_key),
@@ -195,8 +205,16 @@ pub fn why(
     subject: &Subject,
     at: Option<Moment>,
 ) -> Result<Vec<Step>, HistoryError> {
-    let history = History::replay(source, at.as_slice())?;
-    let end = history.moment(0);
+    let history = History::open(source, at)?;
+    let end = history.end();
+    if let Subject::Unread { room, user } = subject {
+        // First how far they have read: what came after that may count.
+        let read = Subject::Read { room: room.clone(), user: user.clone() };
+        let mut steps = why(source, &read, Some(Moment::At(end)))?;
+        steps.drain(..steps.len().saturating_sub(1));
+        steps.extend(unread(&history, &*history.room(room)?, &history.user_id(user)?)?);
+        return Ok(steps);
+    }
     let mut chain = Chain::new(&history, subject)?;
     for record in source.records(Offset::new(1))? {
         let record = record?;
@@ -237,9 +255,9 @@ impl<'a> Chain<'a> {
                 let user = if is_member { user_id(history, state_key)? } else { state_key.clone() };
                 (room(name)?, user)
             }
-            Subject::Power { room: name, user } | Subject::Read { room: name, user } => {
-                (room(name)?, user_id(history, user)?)
-            }
+            Subject::Power { room: name, user }
+            | Subject::Read { room: name, user }
+            | Subject::Unread { room: name, user } => (room(name)?, user_id(history, user)?),
             Subject::Directory { room: name } => (room(name)?, String::new()),
             Subject::Alias(alias) => (alias.clone(), String::new()),
             Subject::User { user, .. } => (String::new(), user_id(history, user)?),
@@ -287,6 +305,7 @@ impl<'a> Chain<'a> {
             Subject::State { .. } | Subject::Power { .. } => kind == "room.event",
             Subject::Directory { .. } => matches!(kind, "room.visibility" | "room.network"),
             Subject::Read { .. } => kind == "room.receipt",
+            Subject::Unread { .. } => false,
             Subject::Alias(_) => family == "alias",
             Subject::User { fact, .. } => match fact {
                 Fact::Account | Fact::Password => family == "user",
@@ -354,6 +373,7 @@ impl<'a> Chain<'a> {
                 let receipt = payload["receipts"].as_array()?.iter().rfind(mine)?;
                 Some(Change::Becomes(receipt.clone()))
             }
+            Subject::Unread { .. } => None,
             Subject::Alias(_) => {
                 (payload["alias"] == *self.place).then_some(())?;
                 Some(match kind {
@@ -478,14 +498,7 @@ impl<'a> Chain<'a> {
 
 /// The user that `name` is, or is before the colon of.
 fn user_id(history: &History<'_>, name: &str) -> Result<String, HistoryError> {
-    let accounts = history.state().accounts.user_ids();
-    let found = accounts.iter().find(|id| id.as_str() == name || id.localpart() == name);
-    match found {
-        Some(user_id) => Ok(user_id.to_string()),
-        // Rooms know others, too.
-        None if name.starts_with('@') && name.contains(':') => Ok(name.to_owned()),
-        None => Err(HistoryError::NoUser(name.to_owned())),
-    }
+    history.user_id(name).map(|user_id| user_id.to_string())
 }
 
 #[cfg(test)]

@@ -83,6 +83,17 @@ fn of_command(record: &Record, command: Command, who: String) -> (String, String
             (who, format!("made a backup in {}, up to record {up_to}{removed}", body.destination))
         }
         Command::LogErase(body) => (who, of_erasure(&body)),
+        Command::LogCheckpoint(body) => {
+            let root = blake3::Hash::from_bytes(body.root).to_hex();
+            (
+                who,
+                format!(
+                    "vouches for the records up to {}, with the root {}…",
+                    body.upto,
+                    &root[..8]
+                ),
+            )
+        }
         Command::UserRegister(body) => {
             let with = if body.password.is_some() { "" } else { " without a password" };
             let guest = if body.kind == AccountKind::Guest { " as a guest" } else { "" };

@@ -278,8 +278,21 @@ impl SledLog {
         let dir = log_dir(&options.data_dir);
         make_private_dir(&dir)?;
         let layers = Layers::open(&dir, options.cache_bytes)?;
-        let tip = recover(&layers, &dir, options.verify_tail)?;
-        check_noted(&layers, &dir, &tip)?;
+        let tip = match recover(&layers, &dir, options.verify_tail) {
+            // Who verifies every record asks for the first fault, wherever it was met.
+            Err(OpenError::Damaged(met)) if options.verify_tail == 0 => {
+                return Err(OpenError::Damaged(first_fault(&layers).unwrap_or(met)));
+            }
+            recovered => recovered?,
+        };
+        match check_noted(&layers, &dir, &tip) {
+            // What is there may have a fault before its end.
+            Err(lost @ OpenError::Lost { .. }) if options.verify_tail == 0 => {
+                let fault = first_fault(&layers).filter(|fault| fault.offset <= tip.offset);
+                return Err(fault.map_or(lost, OpenError::Damaged));
+            }
+            checked => checked?,
+        }
         Ok(Self::with_layers(layers, tip, lock, options))
     }
 
@@ -773,6 +786,26 @@ fn recover(layers: &Layers, dir: &Path, verify_tail: u64) -> Result<Tip, OpenErr
         tip = Tip::after(&load(last)?);
     }
     Ok(tip)
+}
+
+/// The first fault of a log that is known to have one.
+fn first_fault(layers: &Layers) -> Option<VerifyError> {
+    let mut checker = Checker::from_start();
+    loop {
+        let offset = checker.last().next();
+        let fault = |fault| Some(VerifyError { offset, fault });
+        match layers.get(offset).ok()? {
+            None => return fault(Fault::Missing),
+            Some(frame) => match Frame::decode(&frame) {
+                Err(error) => return fault(Fault::Damaged(error)),
+                Ok(frame) => {
+                    if let Err(error) = checker.check(&frame.record) {
+                        return Some(error);
+                    }
+                }
+            },
+        }
+    }
 }
 
 /// What a compaction came to: the bytes that the log took on the disk before and after it.

@@ -34,6 +34,8 @@ pub struct Circumstances<'a> {
 /// What is to be done about an event.
 #[derive(Debug)]
 pub struct Outcome {
+    /// The rule.
+    pub rule_id: Box<str>,
     /// The actions, as the rule has them.
     pub actions: Vec<Action>,
     /// Whether the user is notified.
@@ -43,12 +45,18 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    fn new(actions: &[Action]) -> Arc<Self> {
+    fn new(rule_id: &str, actions: &[Action]) -> Arc<Self> {
         let notify = actions.iter().any(Action::should_notify);
         // Of several tweaks of one name, the last counts.
         let is_highlight = |action: &&Action| matches!(action, Action::SetTweak(tweak) if tweak.set_tweak() == "highlight");
         let highlight = actions.iter().rfind(is_highlight).is_some_and(Action::is_highlight);
-        Arc::new(Self { actions: actions.to_vec(), notify, highlight: notify && highlight })
+        let rule_id = rule_id.into();
+        Arc::new(Self {
+            rule_id,
+            actions: actions.to_vec(),
+            notify,
+            highlight: notify && highlight,
+        })
     }
 }
 
@@ -102,10 +110,12 @@ impl Rules {
             ..Self::default()
         };
         for rule in ruleset.room.iter().filter(|rule| rule.enabled) {
-            new.rooms.insert(rule.rule_id.clone(), Outcome::new(&rule.actions));
+            let outcome = Outcome::new(rule.rule_id.as_str(), &rule.actions);
+            new.rooms.insert(rule.rule_id.clone(), outcome);
         }
         for rule in ruleset.sender.iter().filter(|rule| rule.enabled) {
-            new.senders.insert(rule.rule_id.clone(), Outcome::new(&rule.actions));
+            let outcome = Outcome::new(rule.rule_id.as_str(), &rule.actions);
+            new.senders.insert(rule.rule_id.clone(), outcome);
         }
         let rules = [&new.overriding, &new.content, &new.underride].map(Vec::len);
         let simple = new.rooms.len() + new.senders.len();
@@ -162,7 +172,7 @@ impl Rule {
         let without_mentions = WITHOUT_MENTIONS.contains(&rule_id).then_some(Condition::NoMentions);
         Self {
             conditions: without_mentions.into_iter().chain(conditions).collect(),
-            outcome: Outcome::new(actions),
+            outcome: Outcome::new(rule_id, actions),
         }
     }
 
@@ -380,7 +390,7 @@ mod tests {
     fn an_event_is_highlighted_only_if_it_notifies_and_the_last_tweak_says_so() {
         let outcome = |actions: Value| {
             let actions: Vec<Action> = serde_json::from_value(actions).expect("actions");
-            let outcome = Outcome::new(&actions);
+            let outcome = Outcome::new("rule", &actions);
             (outcome.notify, outcome.highlight)
         };
         let (on, off) = (

@@ -142,7 +142,7 @@ mod tests {
     fn told(pusher: &Pusher, event_type: &str, actions: Value, unread: u64) -> Value {
         let event = event(event_type);
         let actions: Vec<Action> = serde_json::from_value(actions).unwrap();
-        let outcome = Outcome { actions, notify: true, highlight: false };
+        let outcome = Outcome { rule_id: "rule".into(), actions, notify: true, highlight: false };
         let about = About {
             event: &event,
             outcome: &outcome,

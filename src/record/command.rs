@@ -140,6 +140,8 @@ commands! {
     BackupMade(BackupMade) = "backup.made" version 1 MustNotRewind;
     /// Payloads of earlier records were erased or reduced.
     LogErase(LogErase) = "log.erase" version 2 MustNotRewind;
+    /// The server vouches for its log up to some record.
+    LogCheckpoint(LogCheckpoint) = "log.checkpoint" version 1 Rewindable;
     /// An account was made.
     UserRegister(UserRegister) = "user.register" version 1 MustNotRewind;
     /// A guest's account became a full one.
@@ -430,6 +432,41 @@ impl LogErase {
     #[must_use]
     pub fn is_of_superseded(&self) -> bool {
         self.taken.is_empty() && self.reduced.iter().all(|reduced| reduced.because == Offset::ZERO)
+    }
+}
+
+/// Payload of `log.checkpoint`: what the log was, said and signed by its server. It says so by itself, also
+/// where there is no log.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogCheckpoint {
+    /// The server.
+    pub server_name: String,
+    /// The last record that is vouched for, and so how many there are.
+    pub upto: Offset,
+    /// The root of the Merkle tree over the headers of the records up to it.
+    #[serde(with = "hex")]
+    pub root: [u8; 32],
+    /// The chain value of that record.
+    #[serde(with = "hex")]
+    pub chain: [u8; 32],
+    /// When it was said.
+    pub time_ms: u64,
+    /// The key that signed it, `ed25519:<version>`.
+    pub key_id: String,
+    /// The signature of [`LogCheckpoint::statement`] in unpadded base64.
+    pub signature: String,
+}
+
+impl LogCheckpoint {
+    /// What is signed: lines of text, each with its end.
+    #[must_use]
+    pub fn statement(&self) -> String {
+        let hex = |hash: [u8; 32]| blake3::Hash::from_bytes(hash).to_hex();
+        let Self { server_name, upto, time_ms, key_id, .. } = self;
+        let (root, chain) = (hex(self.root), hex(self.chain));
+        format!(
+            "logcabin checkpoint 1\n{server_name}\n{key_id}\nrecords {upto}\nroot {root}\nchain {chain}\ntime {time_ms}\n"
+        )
     }
 }
 

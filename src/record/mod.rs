@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 pub mod codec;
 pub mod command;
+pub mod merkle;
 pub mod pusher;
 mod reduce;
 pub mod threepid;

@@ -110,6 +110,8 @@ impl<'a> Carrier<'a> {
         match command {
             // The first record is there; the epoch that begins is higher than any before it.
             C::ServerIdentity(_) | C::ServerRestore(_) => forget,
+            // It vouches for records that are gone.
+            C::LogCheckpoint(_) => forget,
             C::BackupMade(_) => over(command),
             C::LogErase(body) => Carry::Erase(self.before(body)),
 

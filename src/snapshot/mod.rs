@@ -222,13 +222,23 @@ fn open(path: &Path) -> Result<(Header, File), SnapshotError> {
 /// # Errors
 /// When it is not whole, of another version, or of another log.
 pub fn read(path: &Path, log: &dyn Log) -> Result<(State, Header), SnapshotError> {
+    read_with(path, |offset| Ok(log.get(offset)?.map(|record| record.chain)))
+}
+
+/// Reads a snapshot of the log that has the chain values which `chain` gives.
+///
+/// # Errors
+/// As for [`read`].
+pub fn read_with(
+    path: &Path,
+    chain: impl FnOnce(Offset) -> Result<Option<Chain>, ReadError>,
+) -> Result<(State, Header), SnapshotError> {
     let damaged = |what: String| SnapshotError::Damaged { path: path.to_owned(), what };
     let (header, mut file) = open(path)?;
     if (header.snapshot, header.projections) != (FORMAT, PROJECTIONS) {
         return Err(SnapshotError::Version { path: path.to_owned(), version: header.version });
     }
-    let record = log.get(header.offset)?;
-    if record.is_none_or(|record| hex(record.chain) != header.chain) {
+    if chain(header.offset)?.is_none_or(|chain| hex(chain) != header.chain) {
         return Err(SnapshotError::Foreign { path: path.to_owned() });
     }
     // No more than the file has is asked for.

@@ -59,6 +59,7 @@ pub mod rooms;
 pub mod seen;
 pub mod threepids;
 pub mod to_device;
+pub mod tree;
 pub mod validations;
 
 pub use accounts::{Account, Accounts, Device, Standing, TokenUse};
@@ -85,6 +86,7 @@ pub use rooms::{Membership, Room, Rooms};
 pub use seen::Seen;
 pub use threepids::Threepids;
 pub use to_device::ToDevice;
+pub use tree::Tree;
 pub use validations::Validations;
 
 /// Why a record could not be applied. Nothing of it was.
@@ -195,6 +197,8 @@ pub struct State {
     pub transactions: index::Transactions,
     /// The last offset of each stream.
     pub streams: index::Streams,
+    /// The Merkle tree over the records.
+    pub tree: Tree,
 }
 
 impl State {
@@ -233,6 +237,51 @@ impl State {
     /// When `out` takes no more.
     pub fn write_to<W: std::io::Write>(&self, out: W) -> std::io::Result<W> {
         postcard::to_io(self, out).map_err(std::io::Error::other)
+    }
+
+    /// How many bytes each projection has in [`State::write_to`]'s form. To be called while nothing is being
+    /// applied.
+    #[must_use]
+    pub fn parts(&self) -> Vec<(&'static str, u64)> {
+        /// Counts what is written.
+        struct Count(u64);
+        impl std::io::Write for Count {
+            fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+                self.0 += bytes.len() as u64;
+                Ok(bytes.len())
+            }
+            fn flush(&mut self) -> std::io::Result<()> {
+                Ok(())
+            }
+        }
+        fn bytes(part: &impl Serialize) -> u64 {
+            postcard::to_io(part, Count(0)).map_or(0, |count| count.0)
+        }
+        vec![
+            ("accounts", bytes(&self.accounts)),
+            ("registration tokens", bytes(&self.registration_tokens)),
+            ("names", bytes(&self.names)),
+            ("rooms", bytes(&self.rooms)),
+            ("memberships", bytes(&self.memberships)),
+            ("keys", bytes(&self.keys)),
+            ("key backups", bytes(&self.backups)),
+            ("messages to devices", bytes(&self.to_device)),
+            ("devices in use", bytes(&self.seen)),
+            ("reads", bytes(&self.reads)),
+            ("aliases", bytes(&self.aliases)),
+            ("addresses", bytes(&self.threepids)),
+            ("validations", bytes(&self.validations)),
+            ("presence", bytes(&self.presence)),
+            ("scheduled events", bytes(&self.delayed)),
+            ("deliveries", bytes(&self.deliveries)),
+            ("media", bytes(&self.media)),
+            ("pushers", bytes(&self.pushers)),
+            ("erasures", bytes(&self.erasures)),
+            ("index of events", bytes(&self.events)),
+            ("transactions", bytes(&self.transactions)),
+            ("streams", bytes(&self.streams)),
+            ("tree", bytes(&self.tree)),
+        ]
     }
 
     /// The projections whose bytes [`State::write_to`] wrote.
@@ -277,6 +326,7 @@ impl State {
         self.events.digest(&mut digest);
         self.transactions.digest(&mut digest);
         self.streams.digest(&mut digest);
+        self.tree.digest(&mut digest);
         digest.finish()
     }
 
@@ -296,6 +346,7 @@ impl State {
             None => Vec::new(),
         };
         self.streams.record(offset, &record.header.stream);
+        self.tree.add(record);
         let mut epochs = self.epochs.write();
         if epochs.latest() != Some(&record.header.epoch) {
             epochs.push(offset, record.header.epoch);
@@ -325,6 +376,10 @@ impl State {
             }
             Command::LogErase(body) => {
                 self.erasures.erase(offset, time_ms, &body);
+                Vec::new()
+            }
+            Command::LogCheckpoint(body) => {
+                self.tree.note_checkpoint(offset, body.upto, time_ms);
                 Vec::new()
             }
             Command::UserRegister(body) => {

@@ -11,6 +11,7 @@
 //! - `erasure`: what was redacted leaves the disk.
 //! - `export`: a server goes elsewhere and on; a user gets what is theirs.
 //! - `pages`: the pages for browsers, in Chromium.
+//! - `proofs`: what is shown of a log holds, also to a program that has none of the server's code.
 //! - `operations`: a directory in use, a full disk, a restore.
 //! - `readme`: what the README tells newcomers to type.
 //! - `brute_force`: what others notice of somebody who tries passwords (a measurement).
@@ -36,6 +37,7 @@ mod harness;
 mod load;
 mod operations;
 mod pages;
+mod proofs;
 mod readme;
 mod snapshots;
 mod sso;

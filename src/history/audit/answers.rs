@@ -101,7 +101,7 @@ pub fn audit(source: &Source, options: &AuditOptions) -> Result<Audit, HistoryEr
         let to = record.offset();
         ledger.take(&record)?;
         let _ = server.state.apply(&record)?;
-        bodies.0.lock().insert(to, record);
+        bodies.add(record);
         let due = to.get().is_multiple_of(step) || to == end;
         if due && since.is_none_or(|since| since < to) && server.knows_user() {
             let asked = Asked { since, to, ..options.asked };
@@ -184,7 +184,14 @@ impl Server<'_> {
 
 /// The records that were read so far, as a log from which bodies can be had.
 #[derive(Debug, Default)]
-struct Bodies(Mutex<BTreeMap<Offset, Record>>);
+pub(in crate::history) struct Bodies(Mutex<BTreeMap<Offset, Record>>);
+
+impl Bodies {
+    /// Adds a record.
+    pub(in crate::history) fn add(&self, record: Record) {
+        self.0.lock().insert(record.offset(), record);
+    }
+}
 
 impl Log for Bodies {
     fn append(&self, _: Batch) -> Appending<'_> {

@@ -12,6 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Serialize;
 use serde_json::{Value, json};
 
+pub(super) use self::answers::Bodies;
 use self::ledger::{Key, RoomLedger};
 pub use self::{
     answers::{Audit, AuditOptions, WrongAnswer, audit},

@@ -48,6 +48,11 @@ impl ArchiveReader {
         self.segments.first().map(|(first, _)| *first)
     }
 
+    /// The offset of the first record of each segment, in order.
+    pub fn segments(&self) -> impl DoubleEndedIterator<Item = Offset> {
+        self.segments.iter().map(|(first, _)| *first)
+    }
+
     /// The records from `from` on, in order, verified: every hash, the chain from one segment to
     /// the next, every seal. Ends after an error. Costs the reading of `from`'s segment from its
     /// start.

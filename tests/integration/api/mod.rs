@@ -4,6 +4,7 @@
 mod accounts;
 mod admin;
 mod appservice;
+mod as_of;
 mod capabilities;
 mod deactivate;
 mod dehydrated;

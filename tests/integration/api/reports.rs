@@ -4,7 +4,7 @@ use serde_json::json;
 
 use logcabin::{
     admin,
-    history::{Output, Question, Source, run},
+    history::{Output, Question, Source, What, run},
 };
 
 use super::{anonymous, user};
@@ -69,7 +69,8 @@ async fn events_rooms_and_users_are_reported_and_shown_to_the_operator() {
     let shown = tokio::task::spawn_blocking(move || {
         let source = Source::open(&format!("unix:{}", socket.display())).expect("the server");
         let mut shown = Vec::new();
-        run(&source, &Question::Reports, &mut Output::for_programs(&mut shown)).expect("an answer");
+        let question = Question::AsOf { what: What::Reports, at: None };
+        run(&source, &question, &mut Output::for_programs(&mut shown)).expect("an answer");
         String::from_utf8(shown).expect("JSON")
     });
     let shown = shown.await.expect("no panic");

@@ -131,9 +131,13 @@ async fn a_bit_of_everything(ann: &User, bob: &User, cas: &User) -> Vec<String> 
 
 #[tokio::test]
 async fn every_answer_is_the_same_after_a_restart() {
-    // A note of when a device was last in use is a record, which moves the token.
-    let mut server =
-        TestServer::start_with(&[("LOGCABIN_DEVICES_NOTE_LAST_SEEN_SECONDS", "0")]).await;
+    // A note of when a device was last in use is a record, which moves the token, and so is a checkpoint.
+    let settings = [
+        ("LOGCABIN_DEVICES_NOTE_LAST_SEEN_SECONDS", "0"),
+        ("LOGCABIN_PROOFS_EVERY_RECORDS", "0"),
+        ("LOGCABIN_PROOFS_EVERY_MINUTES", "0"),
+    ];
+    let mut server = TestServer::start_with(&settings).await;
     let (ann, bob) = (user(&server, "ann").await, user(&server, "bob").await);
     let cas = user(&server, "cas").await;
     let paths = a_bit_of_everything(&ann, &bob, &cas).await;

@@ -1,0 +1,34 @@
+//! `logcabin du`: what takes how much.
+
+use std::process::ExitCode;
+
+use crate::history::{Look, Output, Question, Source, run};
+
+/// Show what takes how much: by kind, room, user and day, the projections, and the files on the disk
+///
+/// Reads every record of a stopped server, or of a running one through its admin socket.
+#[derive(Debug, clap::Args)]
+pub(super) struct Du {
+    #[command(flatten)]
+    at: super::DataDir,
+
+    /// Write one JSON object instead of text
+    #[arg(long)]
+    json: bool,
+}
+
+impl Du {
+    pub(super) fn run(&self) -> Result<ExitCode, Box<dyn std::error::Error + Send + Sync>> {
+        let data_dir = self.at.load()?.server.data_dir;
+        let source = Source::open(&data_dir.to_string_lossy())?;
+        let mut text = Vec::new();
+        let mut out = if self.json {
+            Output::for_programs(&mut text)
+        } else {
+            Output::for_people(&mut text, Look::of_stdout())
+        };
+        run(&source, &Question::Usage, &mut out)?;
+        super::print(&String::from_utf8_lossy(&text))?;
+        Ok(ExitCode::SUCCESS)
+    }
+}

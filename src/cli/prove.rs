@@ -1,0 +1,92 @@
+//! `logcabin prove` and `prove-consistency`: what shows something of a log to those who have none of it.
+
+use std::{path::Path, process::ExitCode};
+
+use super::act::Common;
+use crate::{
+    admin::{Act, Done},
+    log::archive::ArchiveReader,
+    proof::{Asked, First},
+    record::{Command, Offset, command::LogCheckpoint},
+};
+
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+/// Show that a record is in the log
+///
+/// Writes JSON: the record's header, the hashes that tie it to a checkpoint that the server signed, and that
+/// checkpoint, which is made now if there is none yet that covers the record. Who has it and the server's public
+/// key needs nothing else: `cargo run --example verify_proof -- KEY FILE` checks it.
+#[derive(Debug, clap::Args)]
+pub(super) struct Prove {
+    /// The record
+    offset: u64,
+
+    /// Put its payload in, too. Refused if it holds a secret
+    #[arg(long)]
+    payload: bool,
+
+    #[command(flatten)]
+    common: Common,
+}
+
+/// Show that an earlier log is the beginning of a later one
+///
+/// Writes JSON: two checkpoints that the server signed, and the hashes that tie them to each other. A checkpoint
+/// is named by a record: the newest one at or before it.
+#[derive(Debug, clap::Args)]
+pub(super) struct ProveConsistency {
+    /// The earlier checkpoint: by a record, or the last one in an archive or a backup's directory of segments
+    #[arg(value_name = "OFFSET|DIR")]
+    first: String,
+
+    /// The later checkpoint, by a record; if not given, one of all that there is now
+    #[arg(value_name = "OFFSET")]
+    second: Option<u64>,
+
+    #[command(flatten)]
+    common: Common,
+}
+
+impl Prove {
+    pub(super) fn run(self) -> Result<ExitCode, Failure> {
+        let Self { offset, payload, common } = self;
+        show(&common, Asked::Inclusion { offset: Offset::new(offset), payload })
+    }
+}
+
+impl ProveConsistency {
+    pub(super) fn run(self) -> Result<ExitCode, Failure> {
+        let first = match self.first.parse() {
+            Ok(offset) => First::At(Offset::new(offset)),
+            Err(_) => First::Said(last_in(Path::new(&self.first))?),
+        };
+        let second = self.second.map(Offset::new);
+        show(&self.common, Asked::Consistency { first, second })
+    }
+}
+
+fn show(common: &Common, asked: Asked) -> Result<ExitCode, Failure> {
+    let Done::Proof(proof) = common.carry_out(Act::Prove(asked))? else {
+        return Err("the server did something else".into());
+    };
+    super::print(&(common.to_json(&proof)? + "\n"))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The last checkpoint in an archive.
+fn last_in(dir: &Path) -> Result<LogCheckpoint, Failure> {
+    let archive = ArchiveReader::open(dir)?;
+    for first in archive.segments().rev() {
+        let mut last = None;
+        for record in archive.records(first) {
+            if let Ok(Some(Command::LogCheckpoint(said))) = record?.command() {
+                last = Some(said);
+            }
+        }
+        if let Some(last) = last {
+            return Ok(last);
+        }
+    }
+    Err(format!("there is no checkpoint in the archive {}", dir.display()).into())
+}

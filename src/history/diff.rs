@@ -1,0 +1,352 @@
+//! What happened between two moments, summed up: how much of what kind was written, and which facts are
+//! other ones than before.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ruma::{OwnedUserId, UserId};
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+
+use super::{
+    History, HistoryError, Source,
+    moment::{Moment, Time},
+    query::KindRow,
+};
+use crate::{
+    record::{Offset, Record},
+    state::Room,
+};
+
+/// Of what the changes are asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// Everything, in outlines.
+    Server,
+    /// A room, named by id, alias, name, or the beginning of an id or alias.
+    Room(String),
+    /// A user, named by id or what is before its colon.
+    User(String),
+}
+
+/// What happened between two moments.
+#[derive(Clone, Debug, Serialize)]
+pub struct Diff {
+    /// The room or the user; none for the server.
+    pub of: Option<String>,
+    /// The last record before.
+    pub from: Offset,
+    /// Its time.
+    pub from_time: Option<String>,
+    /// The last record.
+    pub to: Offset,
+    /// Its time.
+    pub to_time: Option<String>,
+    /// How many records came between that are about it.
+    pub records: u64,
+    /// They by kind; events of rooms by their type.
+    pub kinds: Vec<KindRow>,
+    /// Which facts are other ones, by name.
+    pub changes: Vec<Change>,
+}
+
+/// A fact that is another one than before.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Change {
+    /// Which.
+    pub what: String,
+    /// What it was; none if it was not.
+    pub before: Option<Value>,
+    /// What it is; none if it is not any more.
+    pub after: Option<Value>,
+}
+
+/// A fact as it is first compared: bodies of events are read for those that differ alone.
+#[derive(Clone, Debug, PartialEq)]
+enum Held {
+    Is(Value),
+    Event(Offset),
+}
+
+type Facts = BTreeMap<String, Held>;
+
+/// Sums up what happened in `scope` between two moments, given in either order.
+///
+/// # Errors
+/// When the source cannot be read, or never had such a room or user.
+pub fn diff(source: &Source, scope: &Scope, a: Moment, b: Moment) -> Result<Diff, HistoryError> {
+    let (a, b) = (super::query::offset_of(source, a)?, super::query::offset_of(source, b)?);
+    let (from, to) = (a.min(b), a.max(b));
+    let mut history = History::open(source, Some(Moment::At(from)))?;
+    let named = |history: &History<'_>| -> Result<Option<String>, HistoryError> {
+        Ok(match scope {
+            Scope::Server => None,
+            Scope::Room(name) => Some(history.room(name)?.id.to_string()),
+            Scope::User(name) => Some(history.user_id(name)?.to_string()),
+        })
+    };
+    let target = match named(&history) {
+        // It may have come to be only between the two.
+        Err(_) => named(&History::open(source, Some(Moment::At(to)))?)?,
+        found => found?,
+    };
+    let target = target.as_deref();
+    let before = history.facts(scope, target);
+    let from_time = history.time_of(from)?;
+    let (mut kinds, mut records) = (BTreeMap::<String, KindRow>::new(), 0);
+    history.go_on(Some(Moment::At(to)), |record| {
+        if concerns(record, scope, target) {
+            let name = kind_of(record);
+            let row = kinds.entry(name.clone()).or_default();
+            row.kind = name;
+            row.records += 1;
+            row.bytes += u64::from(record.header.payload_len);
+            records += 1;
+        }
+    })?;
+    let after = history.facts(scope, target);
+    Ok(Diff {
+        of: target.map(str::to_owned),
+        from,
+        from_time,
+        to,
+        to_time: history.time_of(to)?,
+        records,
+        kinds: kinds.into_values().collect(),
+        changes: history.changes(before, after)?,
+    })
+}
+
+/// Whether a record is about what is asked for.
+fn concerns(record: &Record, scope: &Scope, target: Option<&str>) -> bool {
+    let Some(target) = target else { return true };
+    let header = &record.header;
+    match scope {
+        Scope::Server => true,
+        Scope::Room(_) => header.stream.room_id().is_some_and(|room_id| room_id == target),
+        Scope::User(_) => {
+            let localpart = <&UserId>::try_from(target).map_or(target, UserId::localpart);
+            let own = header.stream.as_str().split_once('/').is_some_and(|(family, id)| {
+                matches!(family, "user" | "presence" | "media" | "delayed") && id == localpart
+            });
+            own || *header.origin.user == *target
+        }
+    }
+}
+
+/// The kind of a record; of an event, its type besides.
+fn kind_of(record: &Record) -> String {
+    #[derive(serde::Deserialize)]
+    struct Event {
+        pdu: Typed,
+    }
+    #[derive(serde::Deserialize)]
+    struct Typed {
+        #[serde(rename = "type")]
+        event_type: String,
+    }
+    let kind = record.header.kind.to_string();
+    if kind != "room.event" {
+        return kind;
+    }
+    let event = record.payload.bytes().and_then(|bytes| serde_json::from_slice(bytes).ok());
+    event.map_or(kind, |event: Event| event.pdu.event_type)
+}
+
+impl History<'_> {
+    fn time_of(&self, offset: Offset) -> Result<Option<String>, HistoryError> {
+        if offset == Offset::ZERO {
+            return Ok(None);
+        }
+        let mut time = None;
+        self.source().fetch(&[offset], |record| {
+            time = Some(Time(record.header.time_ms).to_string());
+            Ok::<_, HistoryError>(())
+        })?;
+        Ok(time)
+    }
+
+    /// The facts of `scope`, whose name is `target`, as of the end.
+    fn facts(&self, scope: &Scope, target: Option<&str>) -> Facts {
+        let mut facts = Facts::new();
+        match (scope, target) {
+            (Scope::Server, _) | (_, None) => self.facts_of_server(&mut facts),
+            (Scope::Room(_), Some(room_id)) => {
+                let room = <&ruma::RoomId>::try_from(room_id).ok();
+                if let Some(room) = room.and_then(|room_id| self.state().rooms.get(room_id)) {
+                    self.facts_of_room(&room, &mut facts);
+                }
+            }
+            (Scope::User(_), Some(user_id)) => {
+                if let Ok(user_id) = OwnedUserId::try_from(user_id) {
+                    self.facts_of_user(&user_id, &mut facts);
+                }
+            }
+        }
+        facts
+    }
+
+    fn facts_of_server(&self, facts: &mut Facts) {
+        let mut is = |what: String, value: Value| facts.insert(what, Held::Is(value));
+        let state = self.state();
+        for user_id in state.accounts.user_ids() {
+            let Some(account) = state.accounts.get(&user_id) else { continue };
+            let account = account.read();
+            let standing = &account.standing;
+            is(
+                format!("user {user_id}"),
+                json!({
+                    "admin": standing.admin,
+                    "locked": standing.locked,
+                    "suspended": standing.suspended,
+                    "deactivated": standing.deactivated.is_some(),
+                    "devices": account.active_devices().count(),
+                }),
+            );
+        }
+        for room in state.rooms.all() {
+            let counts = room.counts(self.end());
+            let facts = json!({ "joined": counts.joined, "public": room.is_public() });
+            is(format!("room {}", room.id), facts);
+        }
+        for alias in self.aliases(None) {
+            is(format!("alias {}", alias.alias), json!(alias.room_id));
+        }
+        for token in self.registration_tokens() {
+            let label = token.label.as_deref().unwrap_or_default();
+            is(
+                format!("registration token {} {label}", token.id).trim_end().to_owned(),
+                json!({ "uses": token.uses, "uses_allowed": token.uses_allowed }),
+            );
+        }
+    }
+
+    fn facts_of_room(&self, room: &Room, facts: &mut Facts) {
+        for (offset, event_type, state_key) in room.state_changes(self.end()) {
+            if room.state_event(&event_type, &state_key, self.end()) != Some(offset) {
+                continue;
+            }
+            let name = event_type.to_string();
+            let short = name.strip_prefix("m.room.").unwrap_or(&name);
+            match OwnedUserId::try_from(state_key.as_str()) {
+                Ok(user_id) if short == "member" => {
+                    let membership = room.membership(&user_id, self.end());
+                    let membership = membership.map(|(_, membership)| membership.as_str());
+                    facts.insert(format!("member {state_key}"), Held::Is(json!(membership)));
+                }
+                _ => {
+                    let what = format!("{short} {state_key}").trim_end().to_owned();
+                    facts.insert(what, Held::Event(offset));
+                }
+            }
+        }
+        let counts = room.counts(self.end());
+        facts.insert("joined members".to_owned(), Held::Is(json!(counts.joined)));
+        facts.insert("in the directory".to_owned(), Held::Is(json!(room.is_public())));
+        for alias in self.aliases(Some(room)) {
+            facts.insert(format!("alias {}", alias.alias), Held::Is(json!(alias.creator)));
+        }
+    }
+
+    fn facts_of_user(&self, user_id: &UserId, facts: &mut Facts) {
+        let Ok(user) = self.user(user_id) else { return };
+        let mut is = |what: String, value: Value| facts.insert(what, Held::Is(value));
+        let set_with = |offset: Offset| json!(format!("set with record {offset}"));
+        is("account".to_owned(), user.kind.clone());
+        for (what, on) in [
+            ("administrator", user.admin),
+            ("locked", user.locked),
+            ("suspended", user.suspended),
+            ("deactivated", user.deactivated.is_some()),
+        ] {
+            is(what.to_owned(), json!(on));
+        }
+        if let Some(offset) = user.password {
+            is("password".to_owned(), set_with(offset));
+        }
+        for (field, value) in user.profile {
+            is(format!("profile {field}"), value);
+        }
+        for device in user.devices {
+            let name = json!({ "display_name": device.display_name, "session": device.session });
+            is(format!("device {}", device.device_id), name);
+        }
+        for (room_id, membership) in user.rooms {
+            is(format!("room {room_id}"), json!(membership));
+        }
+        for address in user.addresses {
+            is(format!("address {address}"), json!(true));
+        }
+        for pusher in user.pushers {
+            is(format!("pusher {} {}", pusher.app_id, pusher.offset), json!(pusher.device));
+        }
+        for (name, offset) in user.account_data {
+            is(format!("account data {name}"), set_with(offset));
+        }
+    }
+
+    /// Which facts differ, with the bodies of events that they are.
+    fn changes(&self, before: Facts, after: Facts) -> Result<Vec<Change>, HistoryError> {
+        let names: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
+        let differ: Vec<_> = names
+            .into_iter()
+            .map(|what| (what, before.get(what), after.get(what)))
+            .filter(|(_, before, after)| before != after)
+            .collect();
+        let held = differ.iter().flat_map(|(_, before, after)| [*before, *after]);
+        let offsets: Vec<_> = held
+            .filter_map(|held| match held {
+                Some(Held::Event(offset)) => Some(*offset),
+                _ => None,
+            })
+            .collect();
+        let loaded = self.load(&offsets)?;
+        let value = |held: Option<&Held>| match held? {
+            Held::Is(value) => Some(value.clone()),
+            Held::Event(offset) => {
+                let event = loaded.get(offset)?.event.as_ref();
+                event.map_or_else(|| Some(json!("(erased)")), |event| event.content_as().ok())
+            }
+        };
+        let mut changes = Vec::new();
+        for (what, before, after) in differ {
+            let (before, after) = (value(before), value(after));
+            if what == "power_levels" {
+                changes.extend(powers(before.as_ref(), after.as_ref()));
+            } else if before != after {
+                changes.push(Change { what: what.clone(), before, after });
+            }
+        }
+        Ok(changes)
+    }
+}
+
+/// Power levels, each by itself.
+fn powers(before: Option<&Value>, after: Option<&Value>) -> Vec<Change> {
+    let flat = |levels: Option<&Value>| {
+        let mut flat = Map::new();
+        for (name, level) in levels.and_then(Value::as_object).into_iter().flatten() {
+            let what = match name.as_str() {
+                "users" => "of",
+                "events" => "to send",
+                other => other,
+            };
+            match level {
+                Value::Object(levels) => {
+                    flat.extend(
+                        levels.iter().map(|(of, level)| (format!("{what} {of}"), level.clone())),
+                    );
+                }
+                level => drop(flat.insert(what.to_owned(), level.clone())),
+            }
+        }
+        flat
+    };
+    let (before, after) = (flat(before), flat(after));
+    let names: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
+    let changes = names.into_iter().map(|name| Change {
+        what: format!("power {name}"),
+        before: before.get(name).cloned(),
+        after: after.get(name).cloned(),
+    });
+    changes.filter(|change| change.before != change.after).collect()
+}

@@ -1,0 +1,202 @@
+//! What takes how much: records by room, user, kind and day, the projections, and the files beside the log.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    os::unix::fs::MetadataExt as _,
+    path::Path,
+};
+
+use serde::Serialize;
+
+use super::{History, HistoryError, Source, moment::Time};
+use crate::{
+    media::store,
+    record::{Payload, Record, codec},
+    snapshot,
+};
+
+/// How many rooms and users are named.
+const LARGEST: usize = 20;
+
+/// What takes how much.
+#[derive(Clone, Debug, Serialize)]
+pub struct Usage {
+    /// All records together.
+    pub log: Share,
+    /// The files of the data directory, by what they are for: what they take on the disk.
+    pub disk: Vec<Part>,
+    /// Records by kind, the largest first.
+    pub kinds: Vec<Share>,
+    /// Records by room, the largest first; of many the largest alone.
+    pub rooms: Vec<Share>,
+    /// Records by the user who caused them, with the files that they uploaded, the largest first; of many the
+    /// largest alone.
+    pub users: Vec<UserShare>,
+    /// Records by day, in order.
+    pub days: Vec<Share>,
+    /// The projections, the largest first: what each takes in a snapshot, which is less than in memory.
+    pub projections: Vec<Part>,
+}
+
+/// Some of the records.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Share {
+    /// What they have in common.
+    pub name: String,
+    /// How many there are.
+    pub records: u64,
+    /// Bytes of their frames, as far as these are still there.
+    pub bytes: u64,
+    /// Bytes of payloads that were erased from them.
+    pub erased: u64,
+}
+
+/// What is a user's.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct UserShare {
+    /// Their records.
+    #[serde(flatten)]
+    pub share: Share,
+    /// How many files they uploaded.
+    pub files: u64,
+    /// Bytes of these, equal ones counted each.
+    pub file_bytes: u64,
+}
+
+/// One of several things.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Part {
+    /// Which.
+    pub name: String,
+    /// Its bytes.
+    pub bytes: u64,
+}
+
+impl Share {
+    fn add(&mut self, record: &Record) {
+        let (bytes, erased) = size_of(record);
+        self.records += 1;
+        self.bytes += bytes;
+        self.erased += erased;
+    }
+}
+
+/// Bytes of a record's frame, and those of its payload that were erased.
+fn size_of(record: &Record) -> (u64, u64) {
+    let header = codec::encode_header(&record.header).map_or(0, |header| header.len() as u64);
+    let whole = u64::from(record.header.payload_len);
+    // The chain value and the payload's state, which may be that of a reduced payload.
+    let around = header + 32 + 1;
+    match &record.payload {
+        Payload::Present(_) => (around + whole, 0),
+        Payload::Reduced(left) => {
+            let left = 4 + 32 + left.len() as u64;
+            (around + left, whole.saturating_sub(left))
+        }
+        Payload::Erased => (around, whole),
+    }
+}
+
+/// Looks at every record of `source`, and at what lies beside it.
+///
+/// # Errors
+/// When the source cannot be read or a record not be applied.
+pub fn usage(source: &Source) -> Result<Usage, HistoryError> {
+    let mut log = Share { name: "log".to_owned(), ..Share::default() };
+    let (mut kinds, mut rooms, mut users, mut days) =
+        (Shares::default(), Shares::default(), Shares::default(), Shares::default());
+    let history = History::walk(source, |record| {
+        let header = &record.header;
+        log.add(record);
+        kinds.add(&header.kind, record);
+        if let Some(room_id) = header.stream.room_id() {
+            rooms.add(room_id.as_str(), record);
+        }
+        if !header.origin.user.is_empty() {
+            users.add(&header.origin.user, record);
+        }
+        days.add(&Time(header.time_ms).date(), record);
+    })?;
+    let mut users: BTreeMap<String, UserShare> = users
+        .0
+        .into_iter()
+        .map(|(name, share)| (name, UserShare { share, ..UserShare::default() }))
+        .collect();
+    for file in history.media(None) {
+        let Some(user_id) = file.user_id else { continue };
+        let user = users.entry(user_id.clone()).or_default();
+        user.share.name = user_id;
+        user.files += 1;
+        user.file_bytes += file.size;
+    }
+    let mut users: Vec<_> = users.into_values().collect();
+    users.sort_by_key(|user| std::cmp::Reverse(user.share.bytes + user.file_bytes));
+    users.truncate(LARGEST);
+    let mut rooms = rooms.largest_first();
+    rooms.truncate(LARGEST);
+    let mut days: Vec<_> = days.0.into_values().collect();
+    days.sort_by(|a, b| a.name.cmp(&b.name));
+    let parts = history.state().parts().into_iter();
+    let mut projections: Vec<_> =
+        parts.map(|(name, bytes)| Part { name: name.to_owned(), bytes }).collect();
+    projections.sort_by_key(|part| std::cmp::Reverse(part.bytes));
+    Ok(Usage {
+        log,
+        disk: source.dir().map(on_disk).unwrap_or_default(),
+        kinds: kinds.largest_first(),
+        rooms,
+        users,
+        days,
+        projections,
+    })
+}
+
+/// Records by what they have in common.
+#[derive(Default)]
+struct Shares(HashMap<String, Share>);
+
+impl Shares {
+    fn add(&mut self, name: &str, record: &Record) {
+        if !self.0.contains_key(name) {
+            let share = Share { name: name.to_owned(), ..Share::default() };
+            self.0.insert(name.to_owned(), share);
+        }
+        if let Some(share) = self.0.get_mut(name) {
+            share.add(record);
+        }
+    }
+
+    fn largest_first(self) -> Vec<Share> {
+        let mut shares: Vec<_> = self.0.into_values().collect();
+        shares.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.name.cmp(&b.name)));
+        shares
+    }
+}
+
+/// What each directory of a data directory takes on the disk. One that is not there takes nothing.
+fn on_disk(data_dir: &Path) -> Vec<Part> {
+    let media = store::directory(data_dir);
+    let thumbnails = tree(&media.join("thumbnails"));
+    let parts = [
+        ("log", tree(&crate::log::sled::log_dir(data_dir))),
+        ("archive", tree(&crate::log::archive::archive_dir(data_dir))),
+        ("media", tree(&media).saturating_sub(thumbnails)),
+        ("thumbnails", thumbnails),
+        ("search", tree(&data_dir.join("search"))),
+        ("snapshots", tree(&snapshot::directory(data_dir))),
+    ];
+    parts.into_iter().map(|(name, bytes)| Part { name: name.to_owned(), bytes }).collect()
+}
+
+/// The bytes that the files below `path` take: their blocks, as one that has holes takes less than its length.
+fn tree(path: &Path) -> u64 {
+    let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
+    entries
+        .map(|entry| match entry.metadata() {
+            Ok(metadata) if metadata.is_dir() => tree(&entry.path()),
+            Ok(metadata) => metadata.blocks() * 512,
+            // It went away meanwhile.
+            Err(_) => 0,
+        })
+        .sum()
+}

@@ -1,0 +1,321 @@
+//! What there was at a moment of users, devices, memberships, aliases, pushers, files and tokens. Only the
+//! projections are asked, and the records that they name.
+
+use std::collections::BTreeMap;
+
+use ruma::{UserId, events::StateEventType};
+use serde::Serialize;
+use serde_json::Value;
+
+use super::{History, HistoryError, moment::Time};
+use crate::{
+    record::{Offset, pusher::PusherKind},
+    state::{Account, Room},
+};
+
+/// Somebody's part in a room.
+#[derive(Clone, Debug, Serialize)]
+pub struct MemberRow {
+    /// Who.
+    pub user_id: String,
+    /// `join`, `invite`, `knock`, `leave` or `ban`.
+    pub membership: String,
+    /// What they are called in the room.
+    pub display_name: Option<String>,
+    /// Who made it so.
+    pub sender: String,
+    /// The record that did.
+    pub offset: Offset,
+    /// When that was.
+    pub since: String,
+}
+
+/// A device.
+#[derive(Clone, Debug, Serialize)]
+pub struct DeviceRow {
+    /// Whose.
+    pub user_id: String,
+    /// Which.
+    pub device_id: String,
+    /// Its name.
+    pub display_name: Option<String>,
+    /// The record with which it logged in.
+    pub session: Offset,
+    /// When that was.
+    pub since: String,
+    /// When it was last in use, as far as that is known.
+    pub seen: Option<String>,
+    /// Whether nobody is logged in on it: its keys wait for their owner.
+    pub dehydrated: bool,
+}
+
+/// An alias.
+#[derive(Clone, Debug, Serialize)]
+pub struct AliasRow {
+    /// The alias.
+    pub alias: String,
+    /// Where it leads.
+    pub room_id: String,
+    /// Who made it.
+    pub creator: String,
+}
+
+/// A pusher.
+#[derive(Clone, Debug, Serialize)]
+pub struct PusherRow {
+    /// Whose.
+    pub user_id: String,
+    /// The app's id.
+    pub app_id: String,
+    /// `http` or `email`.
+    pub kind: &'static str,
+    /// What the app is called.
+    pub app: String,
+    /// What the device is called.
+    pub device: String,
+    /// The device that set it.
+    pub device_id: Option<String>,
+    /// The record with which it was first set.
+    pub offset: Offset,
+    /// When it was last set.
+    pub set: String,
+}
+
+/// An uploaded file.
+#[derive(Clone, Debug, Serialize)]
+pub struct MediaRow {
+    /// Its address.
+    pub uri: String,
+    /// Who uploaded it; none for what the server fetched by itself.
+    pub user_id: Option<String>,
+    /// Its length in bytes.
+    pub size: u64,
+    /// blake3 of it, in hex.
+    pub hash: String,
+    /// The record that says so.
+    pub offset: Offset,
+    /// When that was.
+    pub uploaded: String,
+}
+
+/// A registration token, of which only a hash is known.
+#[derive(Clone, Debug, Serialize)]
+pub struct TokenRow {
+    /// The first digits of its hash.
+    pub id: String,
+    /// What it is called.
+    pub label: Option<String>,
+    /// How many accounts can be made with it in all; none: any number.
+    pub uses_allowed: Option<u64>,
+    /// How many were made.
+    pub uses: u64,
+    /// When it expires.
+    pub expires: Option<String>,
+}
+
+/// All that there is to say of one account.
+#[derive(Clone, Debug, Serialize)]
+pub struct UserView {
+    /// Who.
+    pub user_id: String,
+    /// `user` or `guest`.
+    pub kind: Value,
+    /// An administrator.
+    pub admin: bool,
+    /// The account is locked.
+    pub locked: bool,
+    /// The account is suspended.
+    pub suspended: bool,
+    /// The record that closed the account.
+    pub deactivated: Option<Offset>,
+    /// The record of the registration.
+    pub registered: Offset,
+    /// The record that set the password; none without one.
+    pub password: Option<Offset>,
+    /// The profile.
+    pub profile: BTreeMap<String, Value>,
+    /// The devices.
+    pub devices: Vec<DeviceRow>,
+    /// What the user is in which room.
+    pub rooms: BTreeMap<String, &'static str>,
+    /// E-mail addresses and phone numbers.
+    pub addresses: Vec<String>,
+    /// The pushers.
+    pub pushers: Vec<PusherRow>,
+    /// The record of each piece of global account data.
+    pub account_data: BTreeMap<String, Offset>,
+}
+
+impl History<'_> {
+    /// Whom `room` had a word about, by user id.
+    ///
+    /// # Errors
+    /// When the source cannot be read.
+    pub fn members(&self, room: &Room) -> Result<Vec<MemberRow>, HistoryError> {
+        let members = room.state_of_type(&StateEventType::RoomMember, self.end());
+        let offsets: Vec<_> = members.iter().map(|(_, offset)| *offset).collect();
+        let mut rows = Vec::with_capacity(members.len());
+        let loaded = self.load(&offsets)?;
+        for (user_id, offset) in members {
+            let Some(loaded) = loaded.get(&offset) else { continue };
+            let content: Value = loaded
+                .event
+                .as_ref()
+                .map_or(Value::Null, |event| event.content_as().unwrap_or_default());
+            let text = |name: &str| content[name].as_str().map(str::to_owned);
+            rows.push(MemberRow {
+                user_id,
+                membership: text("membership").unwrap_or_default(),
+                display_name: text("displayname"),
+                sender: loaded.event.as_ref().map(|e| e.sender.to_string()).unwrap_or_default(),
+                offset,
+                since: loaded.time.to_string(),
+            });
+        }
+        rows.sort_by(|a, b| a.user_id.cmp(&b.user_id));
+        Ok(rows)
+    }
+
+    /// The devices of `user_id`; of all users, if none is named.
+    #[must_use]
+    pub fn devices(&self, user_id: Option<&UserId>) -> Vec<DeviceRow> {
+        let all = match user_id {
+            Some(user_id) => vec![user_id.to_owned()],
+            None => self.state().accounts.user_ids(),
+        };
+        let accounts = all.iter().filter_map(|user_id| self.state().accounts.get(user_id));
+        accounts.flat_map(|account| self.devices_of(&account.read())).collect()
+    }
+
+    fn devices_of(&self, account: &Account) -> Vec<DeviceRow> {
+        let user_id = &account.user_id;
+        let row = |(device_id, device): (&ruma::OwnedDeviceId, &crate::state::Device)| DeviceRow {
+            user_id: user_id.to_string(),
+            device_id: device_id.to_string(),
+            display_name: device.display_name.clone(),
+            session: device.session,
+            since: Time(device.login_ms).to_string(),
+            seen: self
+                .state()
+                .seen
+                .get(user_id, device_id)
+                .map(|seen| Time(seen.seen_ms).to_string()),
+            dehydrated: device.tokens.is_none(),
+        };
+        account.active_devices().chain(account.dehydrated_device()).map(row).collect()
+    }
+
+    /// The aliases of `room`; of all rooms, if none is named.
+    #[must_use]
+    pub fn aliases(&self, room: Option<&Room>) -> Vec<AliasRow> {
+        let all = self.state().aliases.all(self.end()).into_iter();
+        all.filter(|(_, target)| room.is_none_or(|room| room.id == target.room_id))
+            .map(|(alias, target)| AliasRow {
+                alias: alias.to_string(),
+                room_id: target.room_id.to_string(),
+                creator: target.creator.to_string(),
+            })
+            .collect()
+    }
+
+    /// The pushers of `user_id`; of all users, if none is named.
+    #[must_use]
+    pub fn pushers(&self, user_id: Option<&UserId>) -> Vec<PusherRow> {
+        let pushers = &self.state().pushers;
+        let all = user_id.map_or_else(|| pushers.all(), |user_id| pushers.of_user(user_id));
+        let row = |pusher: std::sync::Arc<crate::state::Pusher>| PusherRow {
+            user_id: pusher.body.user_id.to_string(),
+            app_id: pusher.body.ids.app_id.clone(),
+            kind: match pusher.body.kind {
+                PusherKind::Http => "http",
+                PusherKind::Email => "email",
+            },
+            app: pusher.body.app_display_name.clone(),
+            device: pusher.body.device_display_name.clone(),
+            device_id: pusher.body.device_id.as_ref().map(ToString::to_string),
+            offset: pusher.since,
+            set: Time(pusher.set_ms).to_string(),
+        };
+        all.into_iter().map(row).collect()
+    }
+
+    /// The files that `user_id` uploaded; all, if none is named.
+    #[must_use]
+    pub fn media(&self, user_id: Option<&UserId>) -> Vec<MediaRow> {
+        let server = self.state().server().map(|server| server.server_name.clone());
+        let server = server.unwrap_or_default();
+        let all = self.state().media.all().into_iter();
+        all.filter(|(_, file)| user_id.is_none_or(|id| file.user_id.as_deref() == Some(id)))
+            .map(|(media_id, file)| MediaRow {
+                uri: format!("mxc://{server}/{media_id}"),
+                user_id: file.user_id.map(|user_id| user_id.to_string()),
+                size: file.size,
+                hash: file.hash.to_string(),
+                offset: file.offset,
+                uploaded: Time(file.time_ms).to_string(),
+            })
+            .collect()
+    }
+
+    /// The registration tokens.
+    #[must_use]
+    pub fn registration_tokens(&self) -> Vec<TokenRow> {
+        let all = self.state().registration_tokens.all().into_iter();
+        all.map(|(hash, token)| TokenRow {
+            id: hash.start(),
+            label: token.label,
+            uses_allowed: token.uses_allowed,
+            uses: token.uses,
+            expires: token.expires_ms.map(|ms| Time(ms).to_string()),
+        })
+        .collect()
+    }
+
+    /// All there is to say of the account of `user_id`.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn user(&self, user_id: &UserId) -> Result<UserView, HistoryError> {
+        let account = self.state().accounts.get(user_id);
+        let account = account.ok_or_else(|| HistoryError::NoUser(user_id.to_string()))?;
+        let account = account.read();
+        let profile = account.profile.iter();
+        let account_data = account.account_data.iter();
+        Ok(UserView {
+            user_id: user_id.to_string(),
+            kind: serde_json::to_value(account.kind).unwrap_or_default(),
+            admin: account.standing.admin,
+            locked: account.standing.locked,
+            suspended: account.standing.suspended,
+            deactivated: account.standing.deactivated,
+            registered: account.registered,
+            password: account
+                .password
+                .at(Offset::MAX)
+                .and_then(|(offset, hash)| hash.as_ref().map(|_| offset)),
+            profile: profile
+                .filter_map(|(name, field)| Some((name.clone(), field.value.clone()?)))
+                .collect(),
+            devices: self.devices_of(&account),
+            rooms: self
+                .state()
+                .memberships
+                .of(user_id, self.end())
+                .into_iter()
+                .map(|part| (part.room_id.to_string(), part.membership.as_str()))
+                .collect(),
+            addresses: self
+                .state()
+                .threepids
+                .of_user(user_id)
+                .into_iter()
+                .map(|(threepid, _)| threepid.to_string())
+                .collect(),
+            pushers: self.pushers(Some(user_id)),
+            account_data: account_data
+                .filter(|((room, _), _)| room.is_none())
+                .filter_map(|((_, name), set)| Some((name.clone(), set.at(Offset::MAX)?.0)))
+                .collect(),
+        })
+    }
+}

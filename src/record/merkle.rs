@@ -1,0 +1,321 @@
+//! The Merkle tree over the headers of a log, as RFC 9162 (section 2.1) has it, with BLAKE3 for its hash.
+//!
+//! Leaf number `i`, from 0, is the header of the record with offset `i + 1`. Payloads are vouched for by the
+//! hashes in the headers, so that erasing one changes no root.
+
+use serde::{Deserialize, Serialize};
+
+/// A hash in the tree.
+pub type Hash = [u8; 32];
+
+/// What is hashed before a leaf, and before the two children of a node, so that none can pass for the other.
+const LEAF: u8 = 0;
+const NODE: u8 = 1;
+
+/// The hash of a leaf: of a record's encoded header.
+#[must_use]
+pub fn leaf(encoded_header: &[u8]) -> Hash {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(&[LEAF]).update(encoded_header);
+    *hasher.finalize().as_bytes()
+}
+
+/// The hash of a node with these children.
+#[must_use]
+pub fn node(left: &Hash, right: &Hash) -> Hash {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(&[NODE]).update(left).update(right);
+    *hasher.finalize().as_bytes()
+}
+
+/// The root of the tree without a leaf.
+#[must_use]
+pub fn empty() -> Hash {
+    *blake3::hash(&[]).as_bytes()
+}
+
+/// All that is needed of a tree to add leaves to it and to tell its root: the roots of the perfect trees that
+/// it is made of, the largest first. There are as many as its size has bits set.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Frontier {
+    size: u64,
+    roots: Vec<Hash>,
+}
+
+impl Frontier {
+    /// How many leaves there are.
+    #[must_use]
+    pub const fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// Adds a leaf. `complete` is told the root of each perfect tree that is complete with it, and the
+    /// logarithm of how many leaves that has.
+    pub fn push(&mut self, leaf: Hash, mut complete: impl FnMut(u32, &Hash)) {
+        let (mut hash, mut level) = (leaf, 0);
+        complete(level, &hash);
+        while self.size >> level & 1 == 1
+            && let Some(left) = self.roots.pop()
+        {
+            hash = node(&left, &hash);
+            level += 1;
+            complete(level, &hash);
+        }
+        self.roots.push(hash);
+        self.size += 1;
+    }
+
+    /// The root of the tree.
+    #[must_use]
+    pub fn root(&self) -> Hash {
+        let folded = self.roots.iter().rev().copied().reduce(|right, left| node(&left, &right));
+        folded.unwrap_or_else(empty)
+    }
+}
+
+/// The largest power of two that is less than `size`, which is at least 2: how many leaves are on the left.
+#[must_use]
+pub fn split(size: u64) -> u64 {
+    1 << (u64::BITS - 1 - (size - 1).leading_zeros())
+}
+
+/// What shows that leaf `index` is in the tree of `size` leaves: the hashes that its root is made of beside
+/// it, from the leaf up. `subtree` gives the root over the leaves from the one to before the other. Empty for
+/// a leaf that the tree does not have.
+///
+/// # Errors
+/// Those of `subtree`.
+pub fn inclusion<E>(
+    index: u64,
+    size: u64,
+    mut subtree: impl FnMut(u64, u64) -> Result<Hash, E>,
+) -> Result<Vec<Hash>, E> {
+    let (mut from, mut to) = (0, size);
+    let mut path = Vec::new();
+    if index >= size {
+        return Ok(path);
+    }
+    while to - from > 1 {
+        let middle = from + split(to - from);
+        if index < middle {
+            path.push(subtree(middle, to)?);
+            to = middle;
+        } else {
+            path.push(subtree(from, middle)?);
+            from = middle;
+        }
+    }
+    path.reverse();
+    Ok(path)
+}
+
+/// What shows that the tree of `first` leaves is the beginning of the one of `second`. Empty if either has
+/// none, if they are the same, or the first is the larger.
+///
+/// # Errors
+/// Those of `subtree`, which is as for [`inclusion`].
+pub fn consistency<E>(
+    first: u64,
+    second: u64,
+    mut subtree: impl FnMut(u64, u64) -> Result<Hash, E>,
+) -> Result<Vec<Hash>, E> {
+    let mut path = Vec::new();
+    if first == 0 || first >= second {
+        return Ok(path);
+    }
+    let (mut from, mut to) = (0, second);
+    // Down to where the first tree ends with a subtree of the second.
+    while first < to {
+        let middle = from + split(to - from);
+        if first <= middle {
+            path.push(subtree(middle, to)?);
+            to = middle;
+        } else {
+            path.push(subtree(from, middle)?);
+            from = middle;
+        }
+    }
+    // Where that subtree is all of the first tree, its root is known already.
+    if from > 0 {
+        path.push(subtree(from, to)?);
+    }
+    path.reverse();
+    Ok(path)
+}
+
+/// Whether `path` shows that `leaf` is number `index` of the tree of `size` leaves with this root.
+#[must_use]
+pub fn includes(index: u64, leaf: Hash, size: u64, root: &Hash, path: &[Hash]) -> bool {
+    if index >= size {
+        return false;
+    }
+    lead(leaf, path, index, size - 1).is_some_and(|(_, found)| found == *root)
+}
+
+/// Whether `path` shows that the tree of `first` leaves with the root `first_root` is the beginning of that of
+/// `second` with `second_root`.
+#[must_use]
+pub fn extends(
+    first: u64,
+    first_root: &Hash,
+    second: u64,
+    second_root: &Hash,
+    path: &[Hash],
+) -> bool {
+    if first == 0 || first > second {
+        return false;
+    }
+    if first == second {
+        return path.is_empty() && first_root == second_root;
+    }
+    let (mut at, mut last) = (first - 1, second - 1);
+    while at & 1 == 1 {
+        (at, last) = (at >> 1, last >> 1);
+    }
+    let begin = if first.is_power_of_two() { Some((first_root, path)) } else { path.split_first() };
+    let Some((begin, path)) = begin else { return false };
+    lead(*begin, path, at, last).is_some_and(|found| found == (*first_root, *second_root))
+}
+
+/// Where `path` leads from node `at` of a level whose last is `last`: to the root of the tree that ends with that
+/// node, and to that of the whole. `None` if its length does not fit.
+fn lead(begin: Hash, path: &[Hash], mut at: u64, mut last: u64) -> Option<(Hash, Hash)> {
+    let (mut old, mut new) = (begin, begin);
+    for beside in path {
+        if last == 0 {
+            return None;
+        }
+        if at & 1 == 1 || at == last {
+            (old, new) = (node(beside, &old), node(beside, &new));
+            while at & 1 == 0 && at != 0 {
+                (at, last) = (at >> 1, last >> 1);
+            }
+        } else {
+            new = node(&new, beside);
+        }
+        (at, last) = (at >> 1, last >> 1);
+    }
+    (last == 0).then_some((old, new))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn leaves(count: u64, seed: u64) -> Vec<Hash> {
+        (0..count).map(|number| leaf(format!("{seed}/{number}").as_bytes())).collect()
+    }
+
+    /// The definition.
+    fn root(leaves: &[Hash]) -> Hash {
+        match leaves {
+            [] => empty(),
+            [leaf] => *leaf,
+            _ => {
+                let (left, right) = leaves.split_at(split(leaves.len() as u64) as usize);
+                node(&root(left), &root(right))
+            }
+        }
+    }
+
+    fn frontier(leaves: &[Hash]) -> Frontier {
+        let mut frontier = Frontier::default();
+        leaves.iter().for_each(|leaf| frontier.push(*leaf, |_, _| ()));
+        frontier
+    }
+
+    fn subtree(leaves: &[Hash]) -> impl FnMut(u64, u64) -> Result<Hash, ()> {
+        |from, to| Ok(root(&leaves[from as usize..to as usize]))
+    }
+
+    #[test]
+    fn a_frontier_has_the_root_that_the_definition_has() {
+        let leaves = leaves(70, 0);
+        for size in 0..=leaves.len() {
+            let mut complete = Vec::new();
+            let mut frontier = Frontier::default();
+            for (index, leaf) in leaves[..size].iter().enumerate() {
+                frontier.push(*leaf, |level, hash| complete.push((index, level, *hash)));
+            }
+            assert_eq!((frontier.size(), frontier.root()), (size as u64, root(&leaves[..size])));
+            for (index, level, hash) in complete {
+                let from = index + 1 - (1 << level);
+                assert_eq!(hash, root(&leaves[from..=index]), "{from} to {index}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_leaf_of_every_tree_is_shown_to_be_in_it_and_no_other() {
+        let leaves = leaves(40, 1);
+        for size in 1..=40 {
+            let root = root(&leaves[..size as usize]);
+            for index in 0..size {
+                let path = inclusion(index, size, subtree(&leaves)).unwrap();
+                let leaf = leaves[index as usize];
+                assert!(includes(index, leaf, size, &root, &path), "{index} of {size}");
+                for other in (0..=size).filter(|other| *other != index) {
+                    let of_other = leaves.get(other as usize).copied().unwrap_or_default();
+                    assert!(!includes(index, of_other, size, &root, &path), "{other} for {index}");
+                    assert!(!includes(other, leaf, size, &root, &path), "{index} as {other}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_tree_is_shown_to_be_the_beginning_of_every_later_one_and_of_no_other() {
+        let (leaves, others) = (leaves(40, 2), leaves(40, 3));
+        for second in 1..=40_u64 {
+            let now = root(&leaves[..second as usize]);
+            for first in 1..=second {
+                let path = consistency(first, second, subtree(&leaves)).unwrap();
+                let then = root(&leaves[..first as usize]);
+                assert!(extends(first, &then, second, &now, &path), "{first} to {second}");
+                let changed = root(&others[..first as usize]);
+                assert!(!extends(first, &changed, second, &now, &path));
+                assert!(!extends(second + 1, &now, second, &now, &path));
+                if first > 1 {
+                    assert!(!extends(first - 1, &then, second, &now, &path));
+                }
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_path_with_any_bit_changed_shows_nothing(
+            size in 2_u64..2000,
+            (a, b) in (any::<prop::sample::Index>(), any::<prop::sample::Index>()),
+            (at, bit) in (any::<prop::sample::Index>(), 0..256_usize),
+            how in 0..3,
+        ) {
+            let leaves = leaves(size, 4);
+            let now = frontier(&leaves).root();
+            let changed = |path: &[Hash]| {
+                let mut path = path.to_vec();
+                match how {
+                    0 if !path.is_empty() => {
+                        let at = at.index(path.len());
+                        path[at][bit / 8] ^= 1 << (bit % 8);
+                    }
+                    1 if !path.is_empty() => drop(path.remove(at.index(path.len()))),
+                    _ => path.insert(at.index(path.len() + 1), leaves[0]),
+                }
+                path
+            };
+            let index = a.index(size as usize) as u64;
+            let path = inclusion(index, size, subtree(&leaves)).unwrap();
+            let leaf = leaves[index as usize];
+            prop_assert!(includes(index, leaf, size, &now, &path));
+            prop_assert!(!includes(index, leaf, size, &now, &changed(&path)));
+            let first = b.index(size as usize - 1) as u64 + 1;
+            let then = frontier(&leaves[..first as usize]).root();
+            let path = consistency(first, size, subtree(&leaves)).unwrap();
+            prop_assert!(extends(first, &then, size, &now, &path));
+            prop_assert!(!extends(first, &then, size, &now, &changed(&path)));
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! The [Merkle tree](crate::record::merkle) over the records, and which checkpoints say what it was.
+//!
+//! Kept of it are its frontier, for its root, and the roots over each [`BLOCK`] of leaves, from which any
+//! proof is made with a look at no more records than two blocks have.
+
+use parking_lot::RwLock;
+use serde::{Deserialize, Serialize};
+
+use super::kept;
+use crate::record::{
+    Chain, Offset, Record, codec,
+    merkle::{self, Frontier, Hash},
+};
+
+/// How many leaves share a root that is kept: 32 bytes of memory for as many records.
+pub const BLOCK: u64 = 1 << BLOCK_LEVEL;
+const BLOCK_LEVEL: u32 = 10;
+
+/// The tree.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct Tree(#[serde(with = "kept::locked")] RwLock<Inner>);
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Inner {
+    frontier: Frontier,
+    /// The chain value of the last record.
+    chain: Chain,
+    blocks: Vec<Hash>,
+    checkpoints: Vec<Covered>,
+    /// The time of the last checkpoint in milliseconds; of the first record while there is none.
+    since_ms: u64,
+}
+
+/// What a checkpoint covers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Covered {
+    /// The record of the checkpoint.
+    pub record: Offset,
+    /// The last record that it vouches for, which is earlier.
+    pub upto: Offset,
+}
+
+/// The tree as of its last leaf.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Root {
+    /// The last record: how many leaves there are.
+    pub upto: Offset,
+    /// The root.
+    pub root: Hash,
+    /// The chain value of the last record.
+    pub chain: Chain,
+}
+
+impl Tree {
+    /// The tree as it stands.
+    #[must_use]
+    pub fn root(&self) -> Root {
+        let inner = self.0.read();
+        Root {
+            upto: Offset::new(inner.frontier.size()),
+            root: inner.frontier.root(),
+            chain: inner.chain,
+        }
+    }
+
+    /// The newest checkpoint whose record is at or before `at`.
+    #[must_use]
+    pub fn checkpoint(&self, at: Offset) -> Option<Covered> {
+        let inner = self.0.read();
+        let after = inner.checkpoints.partition_point(|covered| covered.record <= at);
+        inner.checkpoints[..after].last().copied()
+    }
+
+    /// When the last checkpoint was made, or before the first the first record written, in milliseconds
+    /// since the Unix epoch.
+    #[must_use]
+    pub fn since_ms(&self) -> u64 {
+        self.0.read().since_ms
+    }
+
+    /// The root over the leaves of this block, once it is full.
+    #[must_use]
+    pub fn block(&self, number: u64) -> Option<Hash> {
+        let index = usize::try_from(number).ok()?;
+        self.0.read().blocks.get(index).copied()
+    }
+
+    pub(super) fn add(&self, record: &Record) {
+        // What was read from a log fits its format.
+        let header = codec::encode_header(&record.header).unwrap_or_default();
+        let mut inner = self.0.write();
+        let Inner { frontier, blocks, .. } = &mut *inner;
+        frontier.push(merkle::leaf(&header), |level, root| {
+            if level == BLOCK_LEVEL {
+                blocks.push(*root);
+            }
+        });
+        inner.chain = record.chain;
+        if inner.frontier.size() == 1 {
+            inner.since_ms = record.header.time_ms;
+        }
+    }
+
+    pub(super) fn note_checkpoint(&self, record: Offset, upto: Offset, time_ms: u64) {
+        let mut inner = self.0.write();
+        inner.checkpoints.push(Covered { record, upto });
+        inner.since_ms = time_ms;
+    }
+
+    pub(super) fn digest(&self, digest: &mut super::digest::Digest) {
+        digest.add(&*self.0.read());
+    }
+}
