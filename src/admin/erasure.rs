@@ -35,8 +35,8 @@ const COUNTED: u64 = 1_000_000;
 pub struct RoomPurged {
     /// The room.
     pub room_id: OwnedRoomId,
-    /// Whether it was done.
-    pub done: bool,
+    /// Whether it was only asked about.
+    pub dry_run: bool,
     /// How many events it had.
     pub events: u64,
     /// How many bytes their payloads were.
@@ -56,8 +56,8 @@ pub struct RoomPurged {
 pub struct UserErased {
     /// The user.
     pub user_id: OwnedUserId,
-    /// Whether it was done.
-    pub done: bool,
+    /// Whether it was only asked about.
+    pub dry_run: bool,
     /// Whether what they sent goes, too.
     pub messages: bool,
     /// How many rooms they have or had to do with.
@@ -144,7 +144,7 @@ impl Office {
         let Purge { events, bytes, aliases, media_ids, media_bytes, .. } = purge;
         Ok(Done::RoomPurged(RoomPurged {
             room_id,
-            done: !dry_run,
+            dry_run,
             events,
             bytes,
             left: joined,
@@ -175,19 +175,19 @@ impl Office {
         let (user_id, reason) = (self.user_id(user)?, checked(reason)?);
         let state = self.engine.state();
         let files = state.media.of_user(&user_id);
-        let bytes = |id: &Box<str>| match state.media.get(id) {
+        let bytes = |id: &str| match state.media.get(id) {
             Some(Item::Stored(stored)) => stored.size,
             _ => 0,
         };
         let devices = state.accounts.get(&user_id);
         let devices = devices.map_or(0, |account| account.read().active_devices().count());
         let mut erased = UserErased {
-            done: !dry_run,
+            dry_run,
             messages,
             rooms: state.memberships.count(&user_id) as u64,
             devices: devices as u64,
             files: files.len() as u64,
-            file_bytes: files.iter().map(bytes).sum(),
+            file_bytes: files.iter().map(|id| bytes(id)).sum(),
             still_bound: Vec::new(),
             user_id,
         };
