@@ -225,7 +225,7 @@ impl Office {
         for (because, records) in counts.into_iter().rev().take(last) {
             let (who, what, time_ms) = match self.engine.log().get(because)? {
                 Some(record) => self.in_words(&record),
-                None => ("server".to_owned(), "had it done its work".to_owned(), 0),
+                None => ("server".to_owned(), "erased what had done its work".to_owned(), 0),
             };
             rows.push(ReceiptRow { because, time_ms, who, what, records });
         }
