@@ -69,7 +69,7 @@ async fn measure(dir: &Path, records: u64) {
     let each = || size_of(&dir.join("log")) / records;
     let before = each();
 
-    let (swept, sweep) = sweep(&engine, &SweepPolicy::at_once()).await;
+    let (swept, took) = sweep(&engine, &SweepPolicy::at_once()).await;
     assert!(swept > 0, "something had done its work");
     let after_sweep = each();
     let compaction = compact(&log).await;
@@ -82,7 +82,7 @@ async fn measure(dir: &Path, records: u64) {
     assert!(swept > 0, "messages had lived long enough");
     compact(&log).await;
     println!(
-        "| {records} | {before} B | {after_sweep} B | {compacted} B | {} B | {sweep:.1?} | {compaction:.1?} |",
+        "| {records} | {before} B | {after_sweep} B | {compacted} B | {} B | {took:.1?} | {compaction:.1?} |",
         each()
     );
     log.close();

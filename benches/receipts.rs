@@ -221,8 +221,8 @@ async fn measure(dir: &Path) {
     }
 
     let began = Instant::now();
-    let policy = SweepPolicy { redacted_after: None, every: Duration::ZERO };
-    let swept = engine.sweep(policy, Offset::MAX).await.expect("the log takes writes");
+    let policy = SweepPolicy { redacted_after: None, ..SweepPolicy::at_once() };
+    let swept = engine.sweep(&policy, Offset::MAX).await.expect("the log takes writes");
     println!("swept {} records in {:?}", swept.superseded, began.elapsed());
     let began = Instant::now();
     let compacting = Arc::clone(&log);

@@ -35,8 +35,8 @@ const COUNTED: u64 = 1_000_000;
 pub struct RoomPurged {
     /// The room.
     pub room_id: OwnedRoomId,
-    /// Whether it was done.
-    pub done: bool,
+    /// Whether it was only asked about.
+    pub dry_run: bool,
     /// How many events it had.
     pub events: u64,
     /// How many bytes their payloads were.
@@ -56,8 +56,8 @@ pub struct RoomPurged {
 pub struct UserErased {
     /// The user.
     pub user_id: OwnedUserId,
-    /// Whether it was done.
-    pub done: bool,
+    /// Whether it was only asked about.
+    pub dry_run: bool,
     /// Whether what they sent goes, too.
     pub messages: bool,
     /// How many rooms they have or had to do with.
@@ -144,7 +144,7 @@ impl Office {
         let Purge { events, bytes, aliases, media_ids, media_bytes, .. } = purge;
         Ok(Done::RoomPurged(RoomPurged {
             room_id,
-            done: !dry_run,
+            dry_run,
             events,
             bytes,
             left: joined,
@@ -178,7 +178,7 @@ impl Office {
         let devices = state.accounts.get(&user_id);
         let devices = devices.map_or(0, |account| account.read().active_devices().count());
         let mut erased = UserErased {
-            done: !dry_run,
+            dry_run,
             messages,
             rooms: state.memberships.count(&user_id) as u64,
             devices: devices as u64,
@@ -221,7 +221,7 @@ impl Office {
         for (because, records) in counts.into_iter().rev().take(last) {
             let (who, what, time_ms) = match self.engine.log().get(because)? {
                 Some(record) => self.in_words(&record),
-                None => ("server".to_owned(), "had it done its work".to_owned(), 0),
+                None => ("server".to_owned(), "erased what had done its work".to_owned(), 0),
             };
             rows.push(ReceiptRow { because, time_ms, who, what, records });
         }

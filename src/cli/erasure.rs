@@ -169,8 +169,8 @@ fn said(done: &Done) -> String {
 }
 
 fn room(purged: &RoomPurged) -> String {
-    let RoomPurged { room_id, done, events, left, files, file_bytes, aliases, .. } = purged;
-    let mut text = if *done {
+    let RoomPurged { room_id, dry_run, events, left, files, file_bytes, aliases, .. } = purged;
+    let mut text = if !*dry_run {
         format!("Purged {room_id}: {} events, {}.\n", grouped(*events), bytes(purged.bytes))
     } else {
         format!("To purge {room_id} takes {} events, {}.\n", grouped(*events), bytes(purged.bytes))
@@ -189,10 +189,10 @@ fn room(purged: &RoomPurged) -> String {
 }
 
 fn user(erased: &UserErased) -> String {
-    let UserErased { user_id, done, messages, rooms, devices, files, file_bytes, .. } = erased;
+    let UserErased { user_id, dry_run, messages, rooms, devices, files, file_bytes, .. } = erased;
     let mut text = format!(
         "{} {user_id}: {} room(s), {} device(s), {} file(s) of {}{}.\n",
-        if *done { "Erased" } else { "To erase" },
+        if *dry_run { "To erase" } else { "Erased" },
         grouped(*rooms),
         grouped(*devices),
         grouped(*files),

@@ -506,7 +506,7 @@ fn erasure_of(source: &Source, offset: Offset) -> Result<Option<ErasureView>, Hi
         let Some(erase) = erasure(&record) else { continue };
         let reduced = erase.reduced.iter().find(|reduced| reduced.offset == offset);
         let taken = erase.taken.iter().find(|run| (run.first..=run.last).contains(&offset));
-        let because = reduced.map(|of| of.because).or(taken.map(|of| of.because));
+        let because = reduced.map(|of| of.because).or_else(|| taken.map(|of| of.because));
         let because = because.filter(|because| *because > Offset::ZERO);
         let superseded = reduced.is_some()
             || erase.superseded.iter().any(|(first, last)| (*first..=*last).contains(&offset));

@@ -157,11 +157,11 @@ impl Media {
         wanted: impl Fn(&str) -> bool,
     ) -> Vec<Box<str>> {
         let inner = self.0.read();
-        let old = |id: &&Box<str>| match inner.items.get(*id) {
+        let old = |id: &str| match inner.items.get(id) {
             Some(Item::Stored(stored)) => stored.time_ms <= until_ms,
             _ => false,
         };
-        let due = inner.uploads.values().take_while(old);
+        let due = inner.uploads.values().take_while(|id| old(id));
         due.filter(|id| wanted(id)).take(limit).cloned().collect()
     }
 

@@ -368,15 +368,15 @@ async fn a_room_that_is_purged_is_gone_with_all_that_was_in_it() {
     };
     let would: Value = serde_json::from_str(&done(purge(&["--dry-run"]))).expect("JSON");
     assert_eq!(
-        (&would["done"], &would["left"], &would["files"]),
-        (&json!(false), &json!(2), &json!(1))
+        (&would["dry_run"], &would["left"], &would["files"]),
+        (&json!(true), &json!(2), &json!(1))
     );
     assert!(!purge(&["--yes"]).status.success());
     assert_eq!(event(&ann, &room_id, &event_id).await["content"]["body"], SECRET);
     let did: Value =
         serde_json::from_str(&done(purge(&["--yes", "--force", "--reason", "no more eagles"])))
             .expect("JSON");
-    assert_eq!((&did["done"], &did["room_id"]), (&json!(true), &json!(room_id)));
+    assert_eq!((&did["dry_run"], &did["room_id"]), (&json!(false), &json!(room_id)));
 
     for text in [SECRET, TOPIC, PICTURE, "u.eagles-own"] {
         wait_until_gone(&server, text).await;
@@ -448,7 +448,7 @@ async fn a_user_who_is_erased_leaves_nothing_in_any_file() {
         "eagle-name",
         "eagle-data",
         "eagle-room-data",
-        "eagle-key",
+        "eagleKey",
         "eagle-filter",
         "eagle-device",
         "eagle-file-name",
@@ -476,10 +476,10 @@ async fn a_user_who_is_erased_leaves_nothing_in_any_file() {
     let filter = json!({ "room": { "timeline": { "types": ["eagle-filter"] } } });
     ann.request("POST", &format!("{user}/filter"), Some(&filter)).await.ok();
     let backup = json!({ "algorithm": "m.megolm_backup.v1.curve25519-aes-sha2",
-        "auth_data": { "public_key": "eagle-key", "signatures": {} } });
+        "auth_data": { "public_key": "eagleKey", "signatures": {} } });
     ann.request("POST", "/room_keys/version", Some(&backup)).await.ok();
     let key = json!({ "first_message_index": 0, "forwarded_count": 0, "is_verified": true,
-        "session_data": { "ciphertext": "eagle-key" } });
+        "session_data": { "ciphertext": "eagleKey" } });
     put("/room_keys/keys/!r:e2e.test/s?version=1", key).await;
     let media = ann.upload("text/eagle-file-name", "eagle-file-content").await;
     let sent = ann.send_text(&room_id, "1", "eagle-message").await;
