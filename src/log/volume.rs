@@ -178,6 +178,15 @@ impl Volume {
         Ok(metadata.blocks() * 512)
     }
 
+    /// Whether this is the very same file.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        let file = |volume: &Self| {
+            let metadata = volume.file.metadata().ok()?;
+            Some((metadata.dev(), metadata.ino()))
+        };
+        file(self).is_some_and(|this| file(other) == Some(this))
+    }
+
     /// How many blocks there are.
     #[must_use]
     pub const fn blocks(&self) -> usize {

@@ -372,10 +372,9 @@ mod tests {
                 let said = carrier.judge(&record, command);
                 match said {
                     Carry::Forget if must_not => {
-                        assert!(
-                            ["server.identity", "server.restore"].contains(&kind.as_str()),
-                            "{kind} is forgotten"
-                        );
+                        // What is kept of a user is looked for anew.
+                        let made_anew = ["server.identity", "server.restore", "user.erase"];
+                        assert!(made_anew.contains(&kind.as_str()), "{kind} is forgotten");
                     }
                     Carry::Forget => {}
                     _ if must_not => {}
@@ -389,6 +388,7 @@ mod tests {
         // Of the others these, as the module says, and none else.
         let some: BTreeSet<_> = [
             "account_data.set",
+            "admin.reason",
             "delayed.finish",
             "delayed.restart",
             "delivery.advance",
@@ -399,6 +399,7 @@ mod tests {
             "pusher.mail",
             "room.event",
             "room.receipt",
+            "room.shutdown",
         ]
         .map(ToOwned::to_owned)
         .into();

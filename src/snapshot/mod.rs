@@ -40,7 +40,7 @@ const FORMAT: u32 = 1;
 
 /// What the projections are. To be raised with every change of what they hold, or of how that is written:
 /// a test compares them with what they were when it was raised last.
-pub const PROJECTIONS: u32 = 1;
+pub const PROJECTIONS: u32 = 2;
 
 /// The length of the header with its padding.
 pub const HEADER_BYTES: usize = 1024;

@@ -36,11 +36,11 @@ proptest! {
     ) {
         runtime().block_on(async {
             let mut world = World::open(Vec::new()).await;
-            let policy = SweepPolicy { redacted_after: Some(Duration::ZERO), every: Duration::ZERO };
+            let policy = SweepPolicy::at_once();
             let sweep = sweep.index(ops.len() + 1);
             for number in 0..=ops.len() {
                 if number == sweep {
-                    world.engine.sweep(policy, Offset::MAX).await.unwrap();
+                    world.engine.sweep(&policy, Offset::MAX).await.unwrap();
                 }
                 if let Some(op) = ops.get(number) {
                     world.run(op).await;

@@ -143,7 +143,12 @@ impl Sealer {
         let Some(last) = now.older().last()? else { return Ok(()) };
         let mut old = now.older();
         // As they are on the disk: an earlier attempt may have come half-way.
-        old.volumes = layers::volumes(&self.log_dir)?;
+        let found = layers::volumes(&self.log_dir)?;
+        let known = |volume: Arc<Volume>| {
+            let known = now.volumes.iter().find(|known| known.is(&volume));
+            known.map_or(volume, Arc::clone)
+        };
+        old.volumes = found.into_iter().map(known).collect();
         self.check_room(&old)?;
         let dir = layers::volumes_dir(&self.log_dir);
         super::make_private_dir(&dir)?;
