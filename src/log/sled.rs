@@ -860,16 +860,30 @@ fn remove_dir(path: &Path) -> Result<(), OpenError> {
     }
 }
 
-/// Whether a log's directory holds no record. What cannot be read may still be worth something to
-/// somebody, and counts for one.
-pub(crate) fn is_empty(log_dir: &Path) -> bool {
-    let last = |number| {
-        let store = Store::open(&layers::tail_dir(log_dir, number), DEFAULT_CACHE_BYTES);
-        store.map(|store| store.last())
-    };
-    let tails = layers::tails(log_dir).unwrap_or_else(|_| vec![u64::MAX]);
-    layers::volumes(log_dir).is_ok_and(|volumes| volumes.is_empty())
-        && tails.into_iter().all(|number| matches!(last(number), Ok(Ok(None))))
+/// What is in a log's directory, for one who has the data directory's lock and appends nothing.
+pub(crate) struct AtRest(Layers);
+
+impl AtRest {
+    /// Opens what is in `log_dir`, which must be there. Blocks.
+    pub(crate) fn open(log_dir: &Path) -> Result<Self, OpenError> {
+        Layers::open(log_dir, DEFAULT_CACHE_BYTES).map(Self)
+    }
+
+    /// The record at `offset`.
+    pub(crate) fn get(&self, offset: Offset) -> Result<Option<Record>, ReadError> {
+        let frame = self.0.get(offset)?;
+        frame.map(|frame| decode(offset, &frame)).transpose()
+    }
+
+    /// The last record.
+    pub(crate) fn last(&self) -> Result<Option<Record>, ReadError> {
+        self.0.last()?.map_or(Ok(None), |last| self.get(last))
+    }
+
+    /// Notes that nothing that was erased up to `offset` was ever written to this directory.
+    pub(crate) fn note_compacted(&self, offset: Offset) -> Result<(), StoreError> {
+        self.0.tail()?.note_compacted(offset)
+    }
 }
 
 /// The directory of the log in a data directory.

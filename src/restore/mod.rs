@@ -37,7 +37,9 @@ use crate::{
         AppendError, Batch, Log, ReadError, VerifyError,
         archive::{Copying, RestoreError as CopyError},
         erase::{Targets, erasure, remainder},
-        sled::{self as sled_log, DEFAULT_CACHE_BYTES, OpenError, SledLog, SledOptions, Store},
+        sled::{
+            self as sled_log, AtRest, DEFAULT_CACHE_BYTES, OpenError, SledLog, SledOptions, Store,
+        },
         verify::Checker,
     },
     record::{
@@ -674,8 +676,8 @@ async fn go_on(
     log.close();
     drop(log);
     // They were never in it.
-    let store = Store::open(&sled_log::log_dir(aside), DEFAULT_CACHE_BYTES)?;
-    store.note_compacted(end).map_err(CopyError::from)?;
+    let made = AtRest::open(&sled_log::log_dir(aside))?;
+    made.note_compacted(end).map_err(CopyError::from)?;
     Ok(end)
 }
 

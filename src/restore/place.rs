@@ -14,9 +14,9 @@ use super::{From, Request, RestoreError, Restored};
 use crate::{
     checkpoint::Checkpoint,
     history::source::{Source, SourceError},
-    log::sled::{self as sled_log, DEFAULT_CACHE_BYTES, Store},
+    log::sled::{self as sled_log, AtRest},
     media::store,
-    record::{Chain, Epoch, Offset, Record, codec::Frame, command::FileHash},
+    record::{Chain, Epoch, Offset, Record, command::FileHash},
     snapshot,
 };
 
@@ -49,21 +49,8 @@ pub(super) fn tidy(data_dir: &Path) -> Result<(), RestoreError> {
 
 /// The epoch of a log's last record.
 fn epoch(log: &Path) -> Result<Option<Epoch>, RestoreError> {
-    let store = Store::open(log, DEFAULT_CACHE_BYTES)?;
-    Ok(record_at(&store, None)?.map(|record| record.header.epoch))
-}
-
-/// The record at this offset, or the last one.
-fn record_at(store: &Store, offset: Option<Offset>) -> Result<Option<Record>, RestoreError> {
-    let failed = |error: sled_log::StoreError| RestoreError::Read(error.into());
-    let offset = match offset {
-        Some(offset) => Some(offset),
-        None => store.last().map_err(failed)?,
-    };
-    let Some(offset) = offset else { return Ok(None) };
-    let Some(frame) = store.get(offset).map_err(failed)? else { return Ok(None) };
-    let damaged = |source| crate::log::ReadError::Damaged { offset, source };
-    Ok(Some(Frame::decode(&frame).map_err(damaged)?.record))
+    let last = AtRest::open(log)?.last().map_err(RestoreError::Read)?;
+    Ok(last.map(|last| last.header.epoch))
 }
 
 /// Refuses a directory with a log that a restore would destroy.
@@ -128,8 +115,7 @@ pub(super) fn take(
     let new = sled_log::log_dir(&aside);
     let mut before = None;
     if let Some(end) = end {
-        let store = Store::open(&log, DEFAULT_CACHE_BYTES)?;
-        let last = record_at(&store, None)?;
+        let last = AtRest::open(&log)?.last().map_err(RestoreError::Read)?;
         if last.as_ref().map(Record::offset) != Some(end) {
             return Err(RestoreError::Moved(data_dir.clone()));
         }
@@ -185,10 +171,8 @@ fn is_prefix(archive: &Path, log: &Path, restored: &Restored) -> bool {
         chain = Some(record.chain);
         Ok::<_, SourceError>(())
     });
-    let ours = Store::open(log, DEFAULT_CACHE_BYTES)
-        .ok()
-        .and_then(|store| record_at(&store, Some(at)).ok()?)
-        .map(|record| record.chain);
+    let ours = AtRest::open(log).ok().and_then(|log| log.get(at).ok()?);
+    let ours = ours.map(|record| record.chain);
     read.is_ok() && ours.is_some() && chain == ours
 }
 

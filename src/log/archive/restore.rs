@@ -13,7 +13,7 @@ use crate::{
     clock::Clock,
     log::{
         erase::{self, Targets},
-        sled::{self as sled_log, DEFAULT_CACHE_BYTES, OpenError, Store, StoreError},
+        sled::{self as sled_log, AtRest, DEFAULT_CACHE_BYTES, OpenError, Store, StoreError},
     },
     record::{
         Chain, Command, Epoch, NewRecord, Offset, Origin, Record, Stream,
@@ -102,7 +102,8 @@ pub fn restore_from_archive(archive_dir: &Path, data_dir: &Path) -> Result<Resto
     let target = sled_log::log_dir(data_dir);
     if target.exists() {
         // A server that was refused beside this archive has left a log without a record.
-        if !sled_log::is_empty(&target) {
+        // What cannot be opened may still be worth something to somebody.
+        if !matches!(AtRest::open(&target).map(|log| log.last()), Ok(Ok(None))) {
             return Err(RestoreError::NotEmpty(target));
         }
         std::fs::remove_dir_all(&target).map_err(|error| failed(&target, error))?;
