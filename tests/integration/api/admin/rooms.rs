@@ -46,7 +46,7 @@ async fn rooms_are_listed_in_any_order_and_described() {
     assert_eq!((ids(&first), &first["next_batch"]), (vec![small.clone()], &json!(1)));
     let second = list("&limit=1&from=1").await;
     assert_eq!((ids(&second), &second["prev_batch"]), (vec![large.clone()], &json!(0)));
-    assert_eq!(ids(&list("&public_rooms=true").await), [large.clone()]);
+    assert_eq!(ids(&list("&public_rooms=true").await), std::slice::from_ref(&large));
     assert_eq!(ids(&list("&empty_rooms=true").await), Vec::<String>::new());
 
     let room = admin.administer("GET", &of_room(&large, ""), None).await.ok();
