@@ -1514,6 +1514,39 @@ mod tests {
         assert_eq!(open(&dir).read(Offset::new(1), 1000).unwrap(), all);
     }
 
+    /// A restore, and versions before there were volumes, leave one database in the log's own directory.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_database_in_the_logs_own_directory_is_sealed_like_any_other() {
+        let (from, dir) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let log = open(&from);
+        for _ in 0..40 {
+            log.append(batch("a", 2)).await.unwrap();
+        }
+        let all = log.read(Offset::new(1), 1000).unwrap();
+        drop(log);
+        let place = log_dir(dir.path());
+        make_private_dir(&place).unwrap();
+        let store = Store::open(&place, DEFAULT_CACHE_BYTES).unwrap();
+        for record in &all {
+            put(&store, record.offset().get(), &codec::encode_frame(record).unwrap());
+        }
+        store.sync().unwrap();
+        drop(store);
+        let log = Arc::new(open(&dir));
+        assert_eq!(log.read(Offset::new(1), 1000).unwrap(), all);
+        log.append(batch("a", 1)).await.unwrap();
+        let all = log.read(Offset::new(1), 1000).unwrap();
+        let compacting = Arc::clone(&log);
+        tokio::task::spawn_blocking(move || compacting.compact(|| true)).await.unwrap().unwrap();
+        assert_eq!(log.read(Offset::new(1), 1000).unwrap(), all);
+        assert_eq!(sealed(&log), 81);
+        drop(log);
+        assert_eq!(layers::tails(&place).unwrap(), [1]);
+        let log = open(&dir);
+        assert_eq!(log.read(Offset::new(1), 1000).unwrap(), all);
+        assert_eq!(log.append(batch("a", 1)).await.unwrap().last, Offset::new(82));
+    }
+
     /// As after a kill between any two steps: the older database is there, and some of the volumes.
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn a_sealing_that_was_cut_off_is_taken_up_by_the_next_start() {
