@@ -151,6 +151,9 @@ export const commands = (client, password) => ({
     async recover({ recovery_key }) {
         recoveryKey = decodeRecoveryKey(recovery_key);
         const crypto = client().getCrypto();
+        const own = client().getUserId();
+        // The private keys that are fetched below belong to public ones that a new device may not know yet.
+        await until("the user's public keys", () => crypto.userHasCrossSigningKeys(own, true));
         // Signs this device, too.
         await crypto.bootstrapCrossSigning(withoutPassword);
         await crypto.loadSessionBackupPrivateKeyFromSecretStorage();
