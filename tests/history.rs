@@ -842,9 +842,10 @@ async fn the_socket_answers_what_is_no_request() {
     let served = serve_until(&socket, log, std::future::pending()).unwrap();
     let answer = |request: Vec<u8>| {
         let mut stream = std::os::unix::net::UnixStream::connect(&socket).unwrap();
-        stream.write_all(&request).unwrap();
+        // A request that is refused before it is read whole finds the connection closed; the answer is there
+        // all the same.
+        let _ = stream.write_all(&request);
         let mut answer = Vec::new();
-        // The rest of an overlong request is not read, which resets the connection.
         let _ = stream.read_to_end(&mut answer);
         answer
     };
@@ -852,7 +853,7 @@ async fn the_socket_answers_what_is_no_request() {
         assert_eq!(answer(b"records 9 9 9\n".to_vec())[0], b'E');
         assert_eq!(answer(b"records 2\n".to_vec())[0], b'E');
         assert_eq!(answer(b"records 0\n".to_vec())[0], b'E');
-        assert_eq!(answer(vec![b'x'; 128])[0], b'E');
+        assert_eq!(answer(vec![b'x'; 128 * 1024])[0], b'E');
         let mut open: Vec<_> =
             (0..16).map(|_| std::os::unix::net::UnixStream::connect(&socket).unwrap()).collect();
         // All sixteen are served before the next one comes.

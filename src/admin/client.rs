@@ -116,8 +116,11 @@ impl Client {
 
     fn request(&mut self, request: &Request) -> Result<(), AdminError> {
         let line = format!("{request}\n");
-        let sent = self.stream.get_mut().write_all(line.as_bytes());
-        sent.map_err(|source| AdminError::Io { path: self.path.clone(), source })
+        match self.stream.get_mut().write_all(line.as_bytes()) {
+            // A server that refuses the connection hangs up at once; why is in what it wrote before.
+            Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+            sent => sent.map_err(|source| AdminError::Io { path: self.path.clone(), source }),
+        }
     }
 
     fn fill(&mut self, bytes: &mut [u8]) -> Result<(), AdminError> {
