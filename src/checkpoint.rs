@@ -5,15 +5,13 @@
 //! ever depends on it: it is evidence, not truth.
 
 use std::{
-    fs::{File, OpenOptions},
-    io::{self, Write as _},
-    os::unix::fs::OpenOptionsExt as _,
+    io,
     path::{Path, PathBuf},
 };
 
 use serde::{Deserialize, Serialize};
 
-use crate::{record::Offset, state::State};
+use crate::{disk, record::Offset, state::State};
 
 /// The file's name in the data directory.
 const FILE: &str = "checkpoint.json";
@@ -72,20 +70,7 @@ impl Checkpoint {
         let path = data_dir.join(FILE);
         let failed = |source| CheckpointError::Io { path: path.clone(), source };
         let text = serde_json::to_vec(&checkpoint).map_err(|error| failed(error.into()))?;
-        let partial = data_dir.join(format!("{FILE}.new"));
-        let stored = || {
-            let mut file = OpenOptions::new()
-                .write(true)
-                .create(true)
-                .truncate(true)
-                .mode(0o600)
-                .open(&partial)?;
-            file.write_all(&text)?;
-            file.sync_all()?;
-            std::fs::rename(&partial, &path)?;
-            File::open(data_dir)?.sync_all()
-        };
-        stored().map_err(failed)?;
+        disk::write_whole(&path, &text).map_err(failed)?;
         Ok(checkpoint)
     }
 

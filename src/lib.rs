@@ -32,6 +32,7 @@ pub mod clock;
 pub mod config;
 pub mod decide;
 mod delivery;
+mod disk;
 pub mod engine;
 pub mod events;
 pub mod export;

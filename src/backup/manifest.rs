@@ -2,9 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    fs::{self, File, OpenOptions},
-    io::{self, Write as _},
-    os::unix::fs::OpenOptionsExt as _,
+    fs, io,
     path::{Path, PathBuf},
 };
 
@@ -16,10 +14,13 @@ use ruma::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::{BackupError, sync_dir};
-use crate::record::{
-    Epoch, Offset,
-    command::{BackupMoment, FileHash, ServerIdentity},
+use super::BackupError;
+use crate::{
+    disk,
+    record::{
+        Epoch, Offset,
+        command::{BackupMoment, FileHash, ServerIdentity},
+    },
 };
 
 /// The form of a manifest and of what is beside it.
@@ -270,16 +271,7 @@ impl Manifest {
 /// Writes a file aside, and renames it to its place once it is durable.
 fn store(incoming: &Path, path: &Path, bytes: &[u8]) -> Result<(), BackupError> {
     let partial = incoming.join(path.file_name().unwrap_or_default());
-    let write = || {
-        let mut options = OpenOptions::new();
-        let mut file: File =
-            options.write(true).create(true).truncate(true).mode(0o600).open(&partial)?;
-        file.write_all(bytes)?;
-        file.sync_all()?;
-        fs::rename(&partial, path)
-    };
-    write().map_err(BackupError::io(path))?;
-    sync_dir(path.parent().unwrap_or(path))
+    disk::write_aside(&partial, path, bytes).map_err(BackupError::io(path))
 }
 
 #[cfg(test)]

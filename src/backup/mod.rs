@@ -38,7 +38,7 @@ pub use check::{Checked, Moment, check};
 pub use manifest::{Manifest, MediaEntry, SegmentEntry};
 pub use take::{Options, Taken, take};
 
-use crate::{history::source::SourceError, log::VerifyError, record::codec::CodecError};
+use crate::{disk, history::source::SourceError, log::VerifyError, record::codec::CodecError};
 
 /// Why a backup cannot be made or used.
 #[derive(Debug, thiserror::Error)]
@@ -158,7 +158,6 @@ pub(crate) fn copy_media(
             File::open(dir)?.sync_all()?;
         }
     }
-    std::fs::rename(&partial, to)?;
-    File::open(parent)?.sync_all()?;
+    disk::put_in_place(&partial, to)?;
     Ok(Some(length))
 }

@@ -258,7 +258,7 @@ impl Engine {
                 };
                 self.remove_media(&why, of_user).await?;
             }
-            let runs = runs(&records);
+            let runs = super::sweep::runs(records);
             let mut pieces = runs.chunks(RUNS).peekable();
             loop {
                 let records = pieces.next().unwrap_or_default().to_vec();
@@ -279,18 +279,6 @@ impl SweepPolicy {
     fn media_until(&self, now_ms: u64) -> Option<u64> {
         self.media_after.map(|after| now_ms.saturating_sub(millis(after)))
     }
-}
-
-/// Offsets in ascending order as runs, each with its first and last.
-fn runs(offsets: &[Offset]) -> Vec<(Offset, Offset)> {
-    let mut runs: Vec<(Offset, Offset)> = Vec::new();
-    for offset in offsets {
-        match runs.last_mut() {
-            Some((_, last)) if last.next() == *offset => *last = *offset,
-            _ => runs.push((*offset, *offset)),
-        }
-    }
-    runs
 }
 
 /// What a log holds of users.

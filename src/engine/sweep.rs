@@ -177,13 +177,6 @@ impl Engine {
                 superseded += u64::from(parts.insert(offset, part).is_none());
             }
         }
-        let mut runs: Vec<(Offset, Offset)> = Vec::new();
-        for offset in whole {
-            match runs.last_mut() {
-                Some((_, last)) if last.next() == offset => *last = offset,
-                _ => runs.push((offset, offset)),
-            }
-        }
         let mut taken_runs: Vec<Taken> = Vec::new();
         for (offset, because) in taken {
             match taken_runs.last_mut() {
@@ -194,7 +187,7 @@ impl Engine {
             }
         }
         let reduced = parts.into_values().collect();
-        let erase = LogErase { reduced, superseded: runs, taken: taken_runs };
+        let erase = LogErase { reduced, superseded: runs(whole), taken: taken_runs };
         Ok(Piece { erase, superseded })
     }
 
@@ -247,6 +240,18 @@ impl SweepPolicy {
     fn redacted_until(&self, now_ms: u64) -> Option<u64> {
         self.redacted_after.map(|after| now_ms.saturating_sub(millis(after)))
     }
+}
+
+/// Offsets in ascending order as runs, each with its first and last.
+pub(super) fn runs(offsets: impl IntoIterator<Item = Offset>) -> Vec<(Offset, Offset)> {
+    let mut runs: Vec<(Offset, Offset)> = Vec::new();
+    for offset in offsets {
+        match runs.last_mut() {
+            Some((_, last)) if last.next() == offset => *last = offset,
+            _ => runs.push((offset, offset)),
+        }
+    }
+    runs
 }
 
 /// A piece of a sweep.

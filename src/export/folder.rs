@@ -13,6 +13,7 @@ use super::{
     manifest::{self, Entry, Manifest, Missing},
 };
 use crate::{
+    disk,
     log::sled::make_private_dir,
     media::store,
     record::{
@@ -180,8 +181,7 @@ impl Folder {
             self.unfinished.rewind()?;
             self.unfinished.write_all(&text)?;
             self.unfinished.sync_all()?;
-            fs::rename(&marker, &path)?;
-            File::open(&self.root)?.sync_all()
+            disk::put_in_place(&marker, &path)
         };
         write().map_err(at(&path))?;
         Ok(manifest)

@@ -37,7 +37,7 @@ pub use user::export_user;
 use crate::{
     history::SourceError,
     log::{ReadError, VerifyError},
-    record::Offset,
+    record::{Offset, hex},
     state::ApplyError,
 };
 
@@ -112,9 +112,4 @@ impl From<crate::engine::OpenError> for ExportError {
 /// Names the file at which input or output failed.
 fn at(path: &Path) -> impl Fn(io::Error) -> ExportError + '_ {
     move |source| ExportError::Io { path: path.to_owned(), source }
-}
-
-/// 32 bytes as lower-case hexadecimal.
-fn hex(bytes: &[u8; 32]) -> String {
-    blake3::Hash::from_bytes(*bytes).to_hex().to_string()
 }

@@ -15,7 +15,10 @@ use std::{
 
 use bytes::Bytes;
 
-use crate::record::{Chain, Offset};
+use crate::{
+    disk,
+    record::{Chain, Offset},
+};
 
 /// A block is closed once it holds this many bytes: one is read and decompressed for each record that is
 /// looked up alone, which takes some 30 microseconds.
@@ -353,8 +356,7 @@ impl Writer {
         let in_place = || {
             let file = file.into_inner().map_err(io::IntoInnerError::into_error)?;
             file.sync_all()?;
-            std::fs::rename(&partial, &path)?;
-            path.parent().map_or(Ok(()), |dir| File::open(dir)?.sync_all())
+            disk::put_in_place(&partial, &path)
         };
         in_place().map_err(|source| VolumeError::Io { path: path.clone(), source })?;
         Volume::open(path)

@@ -286,6 +286,11 @@ pub struct Header {
 /// A value of the hash chain: `blake3(previous ‖ header)`.
 pub type Chain = [u8; 32];
 
+/// 32 bytes, as a chain value or a hash, in lower-case hexadecimal.
+pub(crate) fn hex(bytes: &[u8; 32]) -> String {
+    blake3::Hash::from_bytes(*bytes).to_hex().to_string()
+}
+
 /// The chain value before the first record.
 pub const CHAIN_START: Chain = [0; 32];
 

@@ -43,12 +43,12 @@ use crate::{
         verify::Checker,
     },
     record::{
-        Chain, Command, Epoch, NewRecord, Offset, Origin, Record, Stream,
+        Command, Epoch, NewRecord, Offset, Origin, Record, Stream,
         codec::Tip,
         command::{
-            DelayedFinish, DelayedOutcome, FileHash, KeysDrop, LogErase, Reduced, RoomReceipt,
-            ServerRestore,
+            DelayedFinish, DelayedOutcome, KeysDrop, LogErase, Reduced, RoomReceipt, ServerRestore,
         },
+        hex,
     },
     state::{ApplyError, State},
 };
@@ -745,10 +745,6 @@ fn in_pieces(
     pieces.push(piece);
     pieces.retain(|piece| piece.count() > 0);
     pieces
-}
-
-fn hex(chain: &Chain) -> String {
-    FileHash(*chain).to_string()
 }
 
 #[cfg(test)]

@@ -5,14 +5,14 @@
 //! it; the old one is then named for its epoch. [`tidy`] knows from the epochs which of the two it was.
 
 use std::{
-    fs::{self, File},
-    io,
+    fs, io,
     path::{Path, PathBuf},
 };
 
 use super::{From, Request, RestoreError, Restored};
 use crate::{
     checkpoint::Checkpoint,
+    disk,
     history::source::{Source, SourceError},
     log::sled::{self as sled_log, AtRest},
     media::store,
@@ -144,7 +144,7 @@ pub(super) fn take(
             rustix::fs::RenameFlags::EXCHANGE,
         );
         swapped.map_err(|error| RestoreError::io(&log)(error.into()))?;
-        sync(data_dir)?;
+        disk::sync_dir(data_dir).map_err(RestoreError::io(data_dir))?;
         restored.kept_log = Some(keep(&ready, &log, before.unwrap_or_default())?);
     } else {
         rename(&new, &log)?;
@@ -190,13 +190,7 @@ fn keep(path: &Path, named: &Path, epoch: Epoch) -> Result<PathBuf, RestoreError
 }
 
 fn rename(from: &Path, to: &Path) -> Result<(), RestoreError> {
-    fs::rename(from, to).map_err(RestoreError::io(from))?;
-    sync(to.parent().unwrap_or(to))
-}
-
-fn sync(dir: &Path) -> Result<(), RestoreError> {
-    let dir = if dir.as_os_str().is_empty() { Path::new(".") } else { dir };
-    File::open(dir).and_then(|dir| dir.sync_all()).map_err(RestoreError::io(dir))
+    disk::put_in_place(from, to).map_err(RestoreError::io(from))
 }
 
 fn remove(dir: &Path) -> Result<(), RestoreError> {

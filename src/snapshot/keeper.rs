@@ -14,6 +14,7 @@ use tracing::{error, info, warn};
 use super::{Header, SnapshotError, list, newest, read, write};
 use crate::{
     background::{self, Pace},
+    disk,
     engine::{Engine, replay_onto},
     log::{Log, verify::Checker},
     record::{Offset, Record},
@@ -171,7 +172,8 @@ impl Keeper {
         let (erased, _) = self.engine.state().erasures.last();
         let newest = self.newest();
         let mut kept = 0;
-        super::remove_unfinished(&self.dir)?;
+        disk::remove_unfinished(&self.dir)
+            .map_err(|source| SnapshotError::Io { path: self.dir.clone(), source })?;
         for (offset, path) in list(&self.dir)? {
             let stale = offset < erased && newest >= erased;
             if offset > newest || stale || kept >= self.policy.keep {

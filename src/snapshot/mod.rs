@@ -29,9 +29,10 @@ use tracing::{info, warn};
 pub use keeper::{Keeper, Policy, Status};
 
 use crate::{
+    disk,
     engine::{OpenError, replay_onto},
     log::{Log, ReadError, VerifyError},
-    record::{Chain, Offset},
+    record::{Chain, Offset, hex},
     state::State,
 };
 
@@ -238,7 +239,7 @@ pub fn read_with(
     if (header.snapshot, header.projections) != (FORMAT, PROJECTIONS) {
         return Err(SnapshotError::Version { path: path.to_owned(), version: header.version });
     }
-    if chain(header.offset)?.is_none_or(|chain| hex(chain) != header.chain) {
+    if chain(header.offset)?.is_none_or(|chain| hex(&chain) != header.chain) {
         return Err(SnapshotError::Foreign { path: path.to_owned() });
     }
     // No more than the file has is asked for.
@@ -287,7 +288,7 @@ pub fn write(dir: &Path, log: &dyn Log, state: &State) -> Result<Header, Snapsho
         projections: PROJECTIONS,
         version: env!("CARGO_PKG_VERSION").to_owned(),
         offset,
-        chain: hex(record.chain),
+        chain: hex(&record.chain),
         digest: state.digest().to_hex().to_string(),
         bytes: body.bytes,
         blake3: body.hasher.finalize().to_hex().to_string(),
@@ -303,28 +304,10 @@ pub fn write(dir: &Path, log: &dyn Log, state: &State) -> Result<Header, Snapsho
         line.push(b'\n');
         file.write_all(&line)?;
         file.sync_all()?;
-        fs::rename(&partial, &path)?;
-        File::open(dir)?.sync_all()
+        disk::put_in_place(&partial, &path)
     };
     finish().map_err(io)?;
     Ok(header)
-}
-
-/// Removes what was left in `dir` of snapshots that were not finished. To be called by the only one who
-/// writes there.
-fn remove_unfinished(dir: &Path) -> Result<(), SnapshotError> {
-    let failed = |source| SnapshotError::Io { path: dir.to_owned(), source };
-    for entry in fs::read_dir(dir).map_err(failed)? {
-        let path = entry.map_err(failed)?.path();
-        if path.extension().is_some_and(|end| end == "new") {
-            fs::remove_file(&path).map_err(failed)?;
-        }
-    }
-    Ok(())
-}
-
-fn hex(chain: Chain) -> String {
-    blake3::Hash::from_bytes(chain).to_hex().to_string()
 }
 
 /// Counts and hashes what is written.

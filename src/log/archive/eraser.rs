@@ -6,9 +6,7 @@
 //! is done twice changes nothing.
 
 use std::{
-    fs::{File, OpenOptions},
-    io::{self, Write as _},
-    os::unix::fs::OpenOptionsExt as _,
+    io,
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
@@ -18,6 +16,7 @@ use super::{
     segment::{Segment, SegmentReader, segments},
 };
 use crate::{
+    disk,
     log::{
         Log, ReadError,
         erase::{Targets, erasure},
@@ -126,17 +125,8 @@ impl Eraser {
 
     fn write_note(&mut self) -> Result<(), ArchiveError> {
         let path = note_path(&self.dir);
-        let partial = path.with_extension("new");
-        let write = || {
-            let mut options = OpenOptions::new();
-            options.write(true).create(true).truncate(true).mode(0o600);
-            let mut file = options.open(&partial)?;
-            writeln!(file, "{}", self.scanned)?;
-            file.sync_all()?;
-            std::fs::rename(&partial, &path)?;
-            File::open(&self.dir)?.sync_all()
-        };
-        write().map_err(ArchiveError::io(&path))?;
+        let text = format!("{}\n", self.scanned);
+        disk::write_whole(&path, text.as_bytes()).map_err(ArchiveError::io(&path))?;
         self.noted = self.scanned;
         Ok(())
     }
@@ -209,7 +199,5 @@ fn rewrite(
     } else {
         segment.sync()?;
     }
-    std::fs::rename(&partial, path).map_err(ArchiveError::io(path))?;
-    let dir = path.parent().unwrap_or(path);
-    File::open(dir).and_then(|dir| dir.sync_all()).map_err(ArchiveError::io(dir))
+    disk::put_in_place(&partial, path).map_err(ArchiveError::io(path))
 }

@@ -11,6 +11,7 @@ use quick_cache::{Weighter, sync::Cache};
 
 use super::{OpenError, ReadError, Store, StoreError, decode, fenced, key, remove_dir};
 use crate::{
+    disk,
     log::volume::{self, Block, Volume},
     record::{CHAIN_START, Offset, Record},
 };
@@ -121,7 +122,9 @@ impl Weighter<(u64, usize), Arc<Block>> for ByBytes {
 impl Layers {
     /// What is in a log's directory; begins its first database if there is none.
     pub(super) fn open(log_dir: &Path, cache_bytes: u64) -> Result<Self, OpenError> {
-        remove_unfinished(&volumes_dir(log_dir))?;
+        let volumes_dir = volumes_dir(log_dir);
+        disk::remove_unfinished(&volumes_dir)
+            .map_err(|source| OpenError::Io { path: volumes_dir, source })?;
         let mut stores = Vec::new();
         for number in tails(log_dir)? {
             let store = Store::open(&tail_dir(log_dir, number), cache_bytes)?;
@@ -273,9 +276,7 @@ impl Layers {
 
     /// The offset up to which nothing that was erased is on the disk.
     pub(super) fn compacted(&self) -> Result<Offset, StoreError> {
-        let (_, newest) =
-            self.stores.first().ok_or_else(|| StoreError("no database".to_owned()))?;
-        newest.compacted()
+        self.tail()?.compacted()
     }
 
     /// The bytes that all of it takes on the disk.
@@ -301,29 +302,10 @@ pub(super) fn begin_tail(
     let mut store = Store::open(&made, cache_bytes)?;
     let unusable = |error: StoreError| OpenError::Store { path: place.clone(), reason: error.0 };
     store.note_compacted(compacted).map_err(unusable)?;
-    let in_place = || {
-        std::fs::rename(&made, &place)?;
-        place.parent().map_or(Ok(()), |parent| std::fs::File::open(parent)?.sync_all())
-    };
-    in_place().map_err(|source| OpenError::Io { path: place.clone(), source })?;
+    disk::put_in_place(&made, &place)
+        .map_err(|source| OpenError::Io { path: place.clone(), source })?;
     store.dir = place;
     Ok(store)
-}
-
-fn remove_unfinished(dir: &Path) -> Result<(), OpenError> {
-    let failed = |source| OpenError::Io { path: dir.to_owned(), source };
-    let entries = match std::fs::read_dir(dir) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(failed(error)),
-    };
-    for entry in entries {
-        let path = entry.map_err(failed)?.path();
-        if path.extension().is_some_and(|extension| extension == "new") {
-            std::fs::remove_file(&path).map_err(failed)?;
-        }
-    }
-    Ok(())
 }
 
 /// The frames of a run of records, in order.

@@ -1,0 +1,79 @@
+//! Files and directories that are in their place whole or not at all, also after a power cut.
+
+use std::{
+    ffi::OsString,
+    fs::{self, File, OpenOptions},
+    io::{self, Write as _},
+    os::unix::fs::OpenOptionsExt as _,
+    path::Path,
+};
+
+/// What ends the name of a file that is not finished.
+const UNFINISHED: &str = "new";
+
+/// Makes durable which names are in a directory.
+pub(crate) fn sync_dir(dir: &Path) -> io::Result<()> {
+    let dir = if dir.as_os_str().is_empty() { Path::new(".") } else { dir };
+    File::open(dir)?.sync_all()
+}
+
+/// Renames what is durable itself to `path`, in the stead of what is there, and makes that durable.
+pub(crate) fn put_in_place(made: &Path, path: &Path) -> io::Result<()> {
+    fs::rename(made, path)?;
+    sync_dir(path.parent().unwrap_or(path))
+}
+
+/// Writes a file that its owner alone can read, in the stead of what is there.
+pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut partial = OsString::from(path);
+    partial.push(".");
+    partial.push(UNFINISHED);
+    write_aside(partial.as_ref(), path, bytes)
+}
+
+/// As [`write_whole`], by way of `partial`, which is on the same disk.
+pub(crate) fn write_aside(partial: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut options = OpenOptions::new();
+    let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(partial)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    put_in_place(partial, path)
+}
+
+/// Removes from `dir`, if it is there, the files that were not finished. To be called by the only one who
+/// writes there.
+pub(crate) fn remove_unfinished(dir: &Path) -> io::Result<()> {
+    let entries = match fs::read_dir(dir) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    for entry in entries {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == UNFINISHED) {
+            fs::remove_file(&path)?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_takes_the_place_of_what_was_there_and_nothing_else_is_left() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("note.json");
+        for text in ["first", "second"] {
+            write_whole(&path, text.as_bytes()).unwrap();
+            assert_eq!(fs::read_to_string(&path).unwrap(), text);
+        }
+        fs::write(dir.path().join("half.new"), "half").unwrap();
+        remove_unfinished(dir.path()).unwrap();
+        let left: Vec<_> =
+            fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(left, ["note.json"]);
+        remove_unfinished(&dir.path().join("none")).unwrap();
+    }
+}
