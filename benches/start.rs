@@ -71,7 +71,7 @@ fn measure(dir: &Path, records: u64) {
     let digest = state.digest();
     drop(state);
     let ((state, from), loaded) = timed(|| snapshot::recall(&snapshots, &*log).expect("a start"));
-    assert_eq!(from.map(|from| from.offset), Some(Offset::new(records)));
+    assert_eq!(from.snapshot.map(|from| from.offset), Some(Offset::new(records)));
     assert_eq!(state.digest(), digest, "the snapshot is what the log adds up to");
     let rate = records as f64 / replayed.as_secs_f64();
     println!(

@@ -43,7 +43,7 @@ use crate::{
     search::Search,
     shutdown::Shutdown,
     signed::Signer,
-    snapshot,
+    snapshot::{self, Begun},
     sync::{KnownMembers, sliding::Connections},
     timers,
 };
@@ -141,7 +141,7 @@ pub async fn run(
     // Before the log takes appends: an archive that is ahead of the log, or of another one, stops
     // the server while nothing has been added yet.
     let archiver = open_archive(&config, Arc::clone(&log) as Arc<dyn Log>)?;
-    let (engine, newest) = open_engine(&config, Arc::clone(&log) as Arc<dyn Log>).await?;
+    let (engine, begun) = open_engine(&config, Arc::clone(&log) as Arc<dyn Log>).await?;
     let engine = Arc::new(engine);
     watch_for_failure(&log);
 
@@ -153,7 +153,7 @@ pub async fn run(
         snapshot::directory(&config.server.data_dir),
         Arc::clone(&engine),
         config.snapshot_policy(),
-        newest,
+        begun,
         shutdown.clone(),
     ));
     let passwords = Arc::new(Passwords::new(&config));
@@ -269,27 +269,27 @@ fn open_log(config: &Config) -> Result<Arc<SledLog>, ServerError> {
     Ok(Arc::new(SledLog::open(options)?))
 }
 
-/// The engine on what the newest snapshot and the records after it add up to, and that snapshot's header.
-async fn open_engine(
-    config: &Config,
-    log: Arc<dyn Log>,
-) -> Result<(Engine, Option<snapshot::Header>), ServerError> {
+/// The engine on what the newest snapshot and the records after it add up to, and from what that was made.
+async fn open_engine(config: &Config, log: Arc<dyn Log>) -> Result<(Engine, Begun), ServerError> {
     let began = Instant::now();
     let opened = {
         let (log, dir) = (Arc::clone(&log), snapshot::directory(&config.server.data_dir));
         tokio::task::spawn_blocking(move || snapshot::recall(&dir, &*log)).await
     };
-    let (state, newest) = match opened {
+    let (state, begun) = match opened {
         Ok(opened) => opened?,
         Err(panic) => std::panic::resume_unwind(panic.into_panic()),
     };
-    let held = newest.as_ref().map_or(Offset::ZERO, |newest| newest.offset);
+    let held = begun.snapshot.as_ref().map_or(Offset::ZERO, |snapshot| snapshot.offset);
     info!(
         snapshot = %held,
         replayed = state.applied().get() - held.get(),
         took_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX),
         "the projections are there"
     );
+    if !begun.provisional.is_empty() {
+        info!(projections = ?begun.provisional, "made by another version: they are made again beside");
+    }
     let options = engine::Options {
         server_name: config.server.name.clone(),
         event_cache_bytes: EVENT_CACHE_BYTES,
@@ -303,7 +303,7 @@ async fn open_engine(
         },
         clock: Clock::system(),
     };
-    Ok((Engine::start(log, state, options).await?, newest))
+    Ok((Engine::start(log, state, options).await?, begun))
 }
 
 fn open_archive(config: &Config, log: Arc<dyn Log>) -> Result<Option<Archiver>, ServerError> {
@@ -440,7 +440,7 @@ async fn close(
         if let Some(archiver) = archiver {
             archiver.stop();
         }
-        if let Err(error) = Checkpoint::write(&data_dir, engine.state()) {
+        if let Err(error) = Checkpoint::write(&data_dir, &engine.state()) {
             warn!(%error, "the state's digest could not be noted");
         }
         if let Err(error) = snapshots.make_last() {

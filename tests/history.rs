@@ -37,7 +37,7 @@ use logcabin::{
         command::{AccountKind, TokenHash, Tokens},
     },
     snapshot,
-    state::State,
+    state::{State, sections},
 };
 use ruma::{
     CanonicalJsonObject, MilliSecondsSinceUnixEpoch, OwnedEventId, OwnedRoomId, OwnedUserId,
@@ -83,7 +83,7 @@ impl Cabin {
         let Self { engine, log, archiver, .. } = self;
         log.close();
         archiver.stop();
-        Checkpoint::of(engine.state()).digest
+        Checkpoint::of(&engine.state()).digest
     }
 
     fn ts(&self) -> MilliSecondsSinceUnixEpoch {
@@ -536,7 +536,7 @@ async fn what_takes_how_much_adds_up() {
     let cabin = Cabin::open(data_dir).await;
     let filled = fill(&cabin).await;
     let records = cabin.log.read(Offset::new(1), usize::MAX).unwrap();
-    let state = cabin.engine.state().write_to(Vec::new()).unwrap();
+    let state = sections::bytes(&cabin.engine.state());
     cabin.close();
     let usage = &ask(&place(data_dir), &Question::Usage).unwrap()[0];
     let frames: usize = records.iter().map(|r| codec::encode_frame(r).unwrap().len()).sum();
@@ -899,7 +899,7 @@ async fn the_commands_replay_verify_and_restore() {
     let (code, _, said) = logcabin(&["replay", "--data-dir", dir]);
     assert_eq!(code, Some(1));
     assert!(said.contains("stop it first"), "{said}");
-    Checkpoint::write(data_dir, cabin.engine.state()).unwrap();
+    Checkpoint::write(data_dir, &cabin.engine.state()).unwrap();
     let digest = cabin.close();
 
     let (code, report, said) = logcabin(&["verify", "--data-dir", dir]);
@@ -1005,6 +1005,6 @@ async fn something_to_look_at() {
     }
     drop(stop);
     served.await.unwrap();
-    Checkpoint::write(data_dir, cabin.engine.state()).unwrap();
+    Checkpoint::write(data_dir, &cabin.engine.state()).unwrap();
     cabin.close();
 }

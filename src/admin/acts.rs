@@ -284,6 +284,8 @@ pub enum Act {
     WriteSnapshot,
     /// Compare the projections with a replay of the whole log.
     CompareSnapshots,
+    /// Say up to where the projections are known to be what the log adds up to.
+    SnapshotStatus,
     /// Note in the log that a backup was made.
     NoteBackup {
         /// Which.
@@ -578,6 +580,8 @@ pub enum Done {
     Snapshot(snapshot::Header),
     /// The projections were compared.
     Compared(snapshot::Status),
+    /// What is known of the projections.
+    SnapshotStatus(snapshot::Status),
     /// It was noted.
     Noted,
     /// What shows it.

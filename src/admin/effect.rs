@@ -124,7 +124,8 @@ impl Office {
             | Act::NoteBackup { .. }
             | Act::Prove(_)
             | Act::WriteSnapshot
-            | Act::CompareSnapshots => {
+            | Act::CompareSnapshots
+            | Act::SnapshotStatus => {
                 Err(ActError::Invalid("This changes nothing that is recorded.".to_owned()))
             }
         }

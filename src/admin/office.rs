@@ -48,7 +48,7 @@ use crate::{
         command::{AccountKind, Secret, TokenHash},
     },
     shutdown::Shutdown,
-    snapshot,
+    snapshot::{self, Begun},
     state::{Account, Membership, RegistrationToken, State},
 };
 
@@ -317,6 +317,7 @@ impl Office {
                 Ok(Done::UserImported(imported.map_err(|error| of_user(error, &user_id))?))
             }
             Act::WriteSnapshot => Ok(Done::Snapshot(self.snapshots.make().await?)),
+            Act::SnapshotStatus => Ok(Done::SnapshotStatus(self.snapshots.status())),
             Act::CompareSnapshots => Ok(Done::Compared(self.snapshots.scrub().await?)),
             Act::NoteBackup { made } => {
                 let noted = self.engine.propose(origin, NoteBackup { made }).await;
@@ -412,7 +413,7 @@ impl Office {
             let account = account.read();
             let devices = account.active_devices();
             let logged_in = devices.map(|(id, device)| {
-                let seen = self.last_seen.of(self.engine.state(), &user_id, id, device);
+                let seen = self.last_seen.of(&self.engine.state(), &user_id, id, device);
                 let device = UserDevice {
                     display_name: device.display_name.clone(),
                     since_ms: device.login_ms,
@@ -518,7 +519,7 @@ impl Office {
         };
         let (user_id, state) = (&account.user_id, self.engine.state());
         let seen = account.active_devices().filter_map(|(device_id, device)| {
-            self.last_seen.of(state, user_id, device_id, device).map(|seen| seen.seen_ms)
+            self.last_seen.of(&state, user_id, device_id, device).map(|seen| seen.seen_ms)
         });
         UserSummary {
             user_id: user_id.clone(),
@@ -614,9 +615,9 @@ async fn on_log(
     actor: &str,
 ) -> Result<(Result<Done, ActError>, Arc<State>), ActError> {
     let snapshots = snapshot::directory(&config.server.data_dir);
-    let (state, newest) = match act {
+    let (state, begun) = match act {
         // What is in question is not begun with.
-        Act::CompareSnapshots => (engine::replay(&*log, |_, _| {})?.0, None),
+        Act::CompareSnapshots => (engine::replay(&*log, |_, _| {})?.0, Begun::default()),
         _ => snapshot::recall(&snapshots, &*log)?,
     };
     let name = state.server().map(|server| server.server_name.clone()).unwrap_or_default();
@@ -647,7 +648,7 @@ async fn on_log(
         snapshots,
         Arc::clone(&engine),
         config.snapshot_policy(),
-        newest,
+        begun,
         Shutdown::when(std::future::pending()),
     ));
     let office = Office {
@@ -662,7 +663,7 @@ async fn on_log(
         archive: config.archive_dir(),
     };
     let done = office.carry_out(act, actor).await;
-    Ok((done, Arc::clone(&engine.env().state)))
+    Ok((done, engine.state().share()))
 }
 
 /// Nothing depends on it: what could not be noted is missed by `logcabin verify` alone.

@@ -20,7 +20,7 @@ impl Office {
         let event_id = report.event_id.clone();
         let summary = self.report_summary(id, report)?;
         let (state, events) = (self.engine.state(), self.engine.events());
-        let event = event_id.map(|event_id| events.find(state, &event_id)).transpose()?.flatten();
+        let event = event_id.map(|event_id| events.find(&state, &event_id)).transpose()?.flatten();
         let event_json = event.and_then(|event| serde_json::from_str(event.pdu.get()).ok());
         Ok(ReportDetails { summary, event_json })
     }
@@ -41,7 +41,7 @@ impl Office {
             Some(Command::ReportCreate(body)) => (body.reason, body.score),
             _ => (None, None),
         };
-        let event = report.event_id.as_ref().map(|event_id| events.find(state, event_id));
+        let event = report.event_id.as_ref().map(|event_id| events.find(&state, event_id));
         let sender = event.transpose()?.flatten().map(|event| event.sender.clone());
         let text =
             |room_id: &RoomId, kind: StateEventType, field: &str| match state.rooms.get(room_id) {

@@ -208,21 +208,21 @@ impl Office {
             forgotten,
             invited_members: room.counts(Offset::MAX).invited,
             aliases: state.aliases.of_room(&room.id, Offset::MAX),
-            shutdowns: shutdowns.map(|shutdown| shutdown::status(state, shutdown)).collect(),
+            shutdowns: shutdowns.map(|shutdown| shutdown::status(&state, shutdown)).collect(),
         })
     }
 
     /// The shutdown of this id.
     pub(crate) fn shutdown(&self, id: &str) -> Option<ShutdownStatus> {
         let state = self.engine.state();
-        state.closures.shutdown(id).map(|shutdown| shutdown::status(state, shutdown))
+        state.closures.shutdown(id).map(|shutdown| shutdown::status(&state, shutdown))
     }
 
     /// The shutdowns of a room, which need not exist.
     pub(crate) fn shutdowns(&self, room_id: &RoomId) -> Vec<ShutdownStatus> {
         let state = self.engine.state();
         let shutdowns = state.closures.of_room(room_id).into_iter();
-        shutdowns.map(|shutdown| shutdown::status(state, shutdown)).collect()
+        shutdowns.map(|shutdown| shutdown::status(&state, shutdown)).collect()
     }
 
     /// Whether a room is blocked, and then by whom.

@@ -69,7 +69,7 @@ pub(super) async fn go_on(
         engine.propose(origin.clone(), moving).await?.into_inner();
     }
     let mut failed = Vec::new();
-    for some in members(engine.state(), &room_id).chunks(limits::SHUTDOWN_AT_ONCE) {
+    for some in members(&engine.state(), &room_id).chunks(limits::SHUTDOWN_AT_ONCE) {
         let leaving = some.iter().map(|(user_id, membership)| async {
             let joins = new_room.as_deref().filter(|_| *membership == Membership::Join);
             if let Some(new_room) = joins {

@@ -178,7 +178,7 @@ pub(super) fn find(
     event_type: &str,
 ) -> Result<Option<Box<RawValue>>, ApiError> {
     let (state, events) = (cx.app.engine.state(), cx.app.engine.events());
-    let content = events.account_data(state, user_id, room_id, event_type, Offset::MAX)?;
+    let content = events.account_data(&state, user_id, room_id, event_type, Offset::MAX)?;
     Ok(content.filter(|content| !is_deleted(content)))
 }
 

@@ -136,7 +136,7 @@ pub(super) async fn events(cx: Anyone, request: RawRequest) -> Result<Reply, Api
     let mut view = cx.view();
     view.viewer.device_id = &device_id;
     let device = (view.user_id(), view.viewer.device_id);
-    view.viewer.at = to_device::cut(view.state, device, since, view.at());
+    view.viewer.at = to_device::cut(&view.state, device, since, view.at());
     let events = to_device::messages(&view, since.unwrap_or(Offset::ZERO))?;
     let next_batch = cx.app.token(view.at());
     Ok(Reply::json(to_json(&json!({ "events": events, "next_batch": next_batch }))?))

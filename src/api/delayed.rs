@@ -187,7 +187,7 @@ pub(super) async fn get(
 fn shown(app: &Server, event: &DelayedEvent) -> Result<Value, ReadError> {
     let state = app.engine.state();
     let sent = match event.finished.as_ref().map(|finished| &finished.outcome) {
-        Some(DelayedOutcome::Send { event_id }) => app.engine.events().find(state, event_id)?,
+        Some(DelayedOutcome::Send { event_id }) => app.engine.events().find(&state, event_id)?,
         _ => None,
     };
     let is_redacted = sent.is_some_and(|sent| {

@@ -24,7 +24,7 @@ fn described(cx: &Cx<Server>, device_id: &DeviceId, device: &state::Device) -> D
     let mut described = Device::new(device_id.to_owned());
     described.display_name.clone_from(&device.display_name);
     let state = cx.app.engine.state();
-    if let Some(seen) = cx.app.last_seen.of(state, &cx.caller.user_id, device_id, device) {
+    if let Some(seen) = cx.app.last_seen.of(&state, &cx.caller.user_id, device_id, device) {
         described.last_seen_ip = Some(seen.address.to_string());
         described.last_seen_ts = UInt::try_from(seen.seen_ms).ok().map(MilliSecondsSinceUnixEpoch);
     }

@@ -210,7 +210,7 @@ async fn take_in<'a>(
     let under_way = cx.app.media.begin_upload(&cx.caller.user_id)?;
     let declared = incoming.declared()?;
     add.size = declared.unwrap_or(0);
-    add.check(cx.app.engine.state())?;
+    add.check(&cx.app.engine.state())?;
     let mut receiving = cx.app.media.store.receive(declared).await.map_err(unwritten)?;
     while let Some(piece) = incoming.next().await? {
         receiving.write(piece).await.map_err(unwritten)?;

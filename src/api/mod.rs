@@ -391,7 +391,7 @@ impl App for Server {
     fn seen(&self, session: &Session, client: IpAddr, agent: Option<&str>) {
         self.passwords.seen(&session.user_id, client);
         let now_ms = self.engine.clock().now_ms();
-        self.last_seen.see(self.engine.state(), session, client, agent, now_ms);
+        self.last_seen.see(&self.engine.state(), session, client, agent, now_ms);
     }
 
     fn admit(&self, session: &Session, open_to: OpenTo) -> Result<(), ApiError> {
@@ -458,14 +458,17 @@ impl Server {
 
     /// The look of `session` as of the head.
     fn view<'a>(&'a self, session: &'a Session) -> View<'a> {
+        let state = self.engine.state().share();
+        // Others may have taken the place of these projections, and gone on.
+        let at = self.engine.head().offset().min(state.applied());
         View {
-            state: self.engine.state(),
+            state,
             events: self.engine.events(),
             viewer: Viewer {
                 user_id: &session.user_id,
                 device_id: &session.device_id,
                 session: session.session,
-                at: self.engine.head().offset(),
+                at,
                 now_ms: self.engine.clock().now_ms(),
             },
         }

@@ -110,7 +110,7 @@ pub(super) async fn whois(
     let account = account.ok_or_else(|| ApiError::not_found("There is no such user."))?;
     let mut response = get_user_info::Response::new();
     for (device_id, device) in account.read().active_devices() {
-        let seen = cx.app.last_seen.of(cx.app.engine.state(), &request.user_id, device_id, device);
+        let seen = cx.app.last_seen.of(&cx.app.engine.state(), &request.user_id, device_id, device);
         let connection = seen.map(|seen| {
             let mut connection = ConnectionInfo::new();
             connection.ip = Some(seen.address.to_string());

@@ -111,7 +111,7 @@ pub(super) async fn event(
     let event_id = argument::<&EventId>(&request)?;
     let view = cx.view();
     let absent = || ApiError::not_found("There is no such event, or you may not see it.");
-    let event = view.events.find(view.state, event_id)?.ok_or_else(absent)?;
+    let event = view.events.find(&view.state, event_id)?.ok_or_else(absent)?;
     let room = view.state.rooms.get(&event.room_id).ok_or_else(absent)?;
     let event = visible_event(&view, &room, event_id)?;
     json(&view.client_event(&room, &event, &EventForm::FULL)?).map(Reply::json)

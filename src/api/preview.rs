@@ -269,7 +269,7 @@ impl Server {
             now_ms: self.engine.clock().now_ms(),
             quota: self.config.media.preview_store_bytes,
         };
-        add.check(self.engine.state())?;
+        add.check(&self.engine.state())?;
         let mut receiving =
             self.media.store.receive(Some(size)).await.map_err(ApiError::internal)?;
         receiving.write(bytes).await.map_err(ApiError::internal)?;

@@ -249,7 +249,7 @@ fn notification(
     if !reached || room.redaction_of(offset, view.at()).is_some() || !view.may_see(room, &event)? {
         return Ok(None);
     }
-    let judge = Judge { state: view.state, events: view.events, user_id, room };
+    let judge = Judge { state: &view.state, events: view.events, user_id, room };
     let Some(outcome) = judge.outcome(&event)? else { return Ok(None) };
     if !outcome.notify || (only_highlights && !outcome.highlight) {
         return Ok(None);

@@ -128,7 +128,7 @@ fn must_own_if_suspended(cx: &Cx<Server>, event_id: &EventId) -> Result<(), ApiE
     if !standing.is_some_and(|standing| standing.suspended) {
         return Ok(());
     }
-    let event = engine.events().find(engine.state(), event_id)?;
+    let event = engine.events().find(&engine.state(), event_id)?;
     if event.is_none_or(|event| event.sender == cx.caller.user_id) {
         Ok(())
     } else {

@@ -48,7 +48,7 @@ fn summary_of(
 ) -> Result<get_summary::Response, ApiError> {
     let room = cx.app.room(&cx.app.resolve(room)?)?;
     let look = Look {
-        state: cx.app.engine.state(),
+        state: &cx.app.engine.state(),
         events: cx.app.engine.events(),
         user_id: cx.caller.as_ref().map(|session| &*session.user_id),
         at: cx.app.engine.head().offset(),
@@ -87,7 +87,7 @@ pub(super) async fn hierarchy(
         None => PageToken { at: cx.view_as_of()?.at(), passed: 0 },
     };
     let look = Look {
-        state: cx.app.engine.state(),
+        state: &cx.app.engine.state(),
         events: cx.app.engine.events(),
         user_id: Some(&cx.caller.user_id),
         at: page.at,

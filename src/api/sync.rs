@@ -52,7 +52,7 @@ pub(super) async fn sync(cx: Cx<Server>, request: sync_events::Request) -> Resul
     long_poll(&cx, request.timeout, at_once, |cx| {
         let mut view = cx.view();
         let device = (view.user_id(), view.viewer.device_id);
-        view.viewer.at = sync::to_device::cut(view.state, device, wanted.since, view.at());
+        view.viewer.at = sync::to_device::cut(&view.state, device, wanted.since, view.at());
         let memory = v3::Memory { members: &cx.app.known_members, unread: &cx.app.unread };
         let response = v3::respond(&view, &wanted, memory)?;
         let is_empty = response.is_empty();

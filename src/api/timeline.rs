@@ -93,7 +93,7 @@ pub(super) fn visible_event(
     room: &Room,
     event_id: &ruma::EventId,
 ) -> Result<EventRef, ApiError> {
-    let event = view.events.find(view.state, event_id)?;
+    let event = view.events.find(&view.state, event_id)?;
     let event = event.filter(|event| event.room_id == room.id && event.offset <= view.at());
     match event {
         Some(event) if view.may_see(room, &event)? => Ok(event),

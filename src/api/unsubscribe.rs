@@ -39,7 +39,7 @@ pub(super) async fn page(
 ) -> Result<Reply, ApiError> {
     let asked = super::query::<Asked>(&request.uri).ok();
     let found = asked.as_ref().and_then(|asked| {
-        unsubscription(&cx.app.signer, cx.app.engine.state(), &asked.token).zip(Some(asked))
+        unsubscription(&cx.app.signer, &cx.app.engine.state(), &asked.token).zip(Some(asked))
     });
     let Some((found, asked)) = found else { return Ok(useless_link(&cx.app)) };
     let Some(ids) = found.ids else { return Ok(ended(&cx.app)) };
@@ -64,8 +64,8 @@ pub(super) async fn submit(
     request: RawRequest,
 ) -> Result<Reply, ApiError> {
     let asked = super::query::<Asked>(&request.uri).ok();
-    let found =
-        asked.and_then(|asked| unsubscription(&cx.app.signer, cx.app.engine.state(), &asked.token));
+    let found = asked
+        .and_then(|asked| unsubscription(&cx.app.signer, &cx.app.engine.state(), &asked.token));
     let Some(found) = found else { return Ok(useless_link(&cx.app)) };
     if let Some(ids) = found.ids {
         let remove = RemovePusher { user_id: found.user_id, ids, because: PusherEnd::Asked };

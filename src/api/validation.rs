@@ -230,7 +230,7 @@ async fn deliver(app: &Server, origin: Origin, asked: Asked) -> Result<String, A
     };
     // Before it is recorded, so that who asks too often fills no log. Nothing else is decided on this
     // validation meanwhile.
-    if proposal.sends(app.engine.state()) {
+    if proposal.sends(&app.engine.state()) {
         app.notices.count(client)?;
     }
     let requested = app.engine.propose(origin.clone(), proposal).await?.into_inner();

@@ -59,7 +59,7 @@ impl Receiver for Push {
     }
 
     fn read(&mut self, record: &Record, found: &mut Found) -> Result<(), ReadError> {
-        self.interest.read(self.engine.state(), record, found)
+        self.interest.read(&self.engine.state(), record, found)
     }
 
     fn is_empty(found: &Found) -> bool {
@@ -76,7 +76,7 @@ impl Receiver for Push {
 
     fn pack(&self, found: Found, up_to: Offset) -> Result<Parcel, ReadError> {
         let now_ms = self.engine.clock().now_ms();
-        transaction::pack(self.engine.env(), &self.service, found, up_to, now_ms)
+        transaction::pack(&self.engine.env(), &self.service, found, up_to, now_ms)
     }
 
     async fn hand_over(&self, id: &str, parcel: &Parcel) -> Result<(), String> {

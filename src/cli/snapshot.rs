@@ -5,7 +5,12 @@ use std::process::ExitCode;
 use super::act::Common;
 use crate::{
     admin::{Act, Done},
-    history::look::{bytes, grouped},
+    history::{
+        look::{bytes, grouped},
+        moment::Time,
+    },
+    record::Offset,
+    snapshot::{self, Difference, Fault, Holder},
 };
 
 /// Write a snapshot of what the log adds up to, or compare it with the log
@@ -22,6 +27,7 @@ pub(super) struct Snapshot {
 enum Command {
     Write(Write),
     Compare(Compare),
+    Status(Status),
 }
 
 /// Write one now, beside the running server if there is one
@@ -31,9 +37,18 @@ struct Write {
     common: Common,
 }
 
-/// Check the whole log, replay it, and compare the snapshots with what it adds up to
+/// Check the whole log, replay it, and compare the snapshots, and the running server, with what it adds up to
+///
+/// What differs is replaced with what the log adds up to, in the running server, too.
 #[derive(Debug, clap::Args)]
 struct Compare {
+    #[command(flatten)]
+    common: Common,
+}
+
+/// Up to where all was found to be what the log adds up to, and what is being made again
+#[derive(Debug, clap::Args)]
+struct Status {
     #[command(flatten)]
     common: Common,
 }
@@ -42,6 +57,7 @@ impl Snapshot {
     pub(super) fn run(self) -> Result<ExitCode, Box<dyn std::error::Error + Send + Sync>> {
         match self.command {
             Command::Write(Write { common }) => common.run(Act::WriteSnapshot, said),
+            Command::Status(Status { common }) => common.run(Act::SnapshotStatus, said),
             Command::Compare(Compare { common }) => {
                 let done = common.carry_out(Act::CompareSnapshots)?;
                 let differs = matches!(&done, Done::Compared(status) if status.fault.is_some());
@@ -59,18 +75,52 @@ fn said(done: &Done) -> String {
             grouped(header.offset.get()),
             bytes(header.bytes)
         ),
-        Done::Compared(status) => match status.fault {
-            Some((equal, differs)) => format!(
-                "a snapshot was not what the log adds up to: they differ after record {} and by record {}; it is removed, \
-                 and a server that began with it is to be started anew\n",
-                grouped(equal.get()),
-                grouped(differs.get())
-            ),
+        Done::Compared(status) => match &status.fault {
+            Some(fault) => fault_text(fault),
             None => format!(
                 "the log is intact up to record {}, and the snapshots are what it adds up to\n",
                 grouped(status.verified_through.get())
             ),
         },
+        Done::SnapshotStatus(status) => status_text(status),
         _ => String::new(),
     }
+}
+
+fn fault_text(fault: &Fault) -> String {
+    let (who, what) = match fault.held {
+        Holder::Snapshot => ("a snapshot", "it is removed"),
+        Holder::Server => ("the server", "it goes on with what the log adds up to"),
+    };
+    let Difference { projection, place, record } = &fault.first;
+    let record = record.map_or_else(
+        || "no record made it so".to_owned(),
+        |record| format!("as it should be since record {}", grouped(record.get())),
+    );
+    format!(
+        "{who} was not what the log adds up to, after record {} and by record {}; {what}\n\
+         projections that differed: {}\nthe first difference: {projection} / {place}, {record}\n",
+        grouped(fault.after.get()),
+        grouped(fault.by.get()),
+        fault.projections.join(", "),
+    )
+}
+
+fn status_text(status: &snapshot::Status) -> String {
+    let mut text = match status.snapshot {
+        Offset::ZERO => "no snapshot\n".to_owned(),
+        offset => format!("newest snapshot: record {}\n", grouped(offset.get())),
+    };
+    text += &match status.verified_through {
+        Offset::ZERO => "not compared with the log yet\n".to_owned(),
+        offset => format!(
+            "compared with the log up to record {}, {}\n",
+            grouped(offset.get()),
+            Time(status.verified_ms)
+        ),
+    };
+    if !status.provisional.is_empty() {
+        text += &format!("being made again: {}\n", status.provisional.join(", "));
+    }
+    text + &status.fault.as_ref().map_or_else(String::new, fault_text)
 }

@@ -840,7 +840,8 @@ mod tests {
         };
         let late = register(AccountKind::User, Met { requirements, ..Met::default() });
         assert_ne!(late.stream(), Stream::user(&ann()));
-        let mut turn = Turn::new(engine.env(), &late.stream());
+        let env = engine.env();
+        let mut turn = Turn::new(&env, &late.stream());
         assert!(matches!(late.decide(&mut turn), Err(Refusal::UserInUse)));
         let rests_on: Vec<_> = turn.batch.expect.iter().map(|(stream, _)| stream).collect();
         assert!(rests_on.contains(&&Stream::user(&ann())), "{rests_on:?}");

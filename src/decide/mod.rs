@@ -61,14 +61,14 @@ use crate::{
 pub use crate::state::Membership;
 
 /// What a decision may look at.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Env {
     /// The projections.
     pub state: Arc<State>,
     /// The bodies.
     pub events: Arc<EventStore>,
     /// The server's name and key.
-    pub server: ServerKeys,
+    pub server: Arc<ServerKeys>,
     /// How what passes in large rooms is gathered.
     pub gather: ephemeral::Gather,
     /// How many accounts there may be.

@@ -14,6 +14,7 @@ mod durable;
 mod head;
 pub mod purge;
 pub mod retention;
+mod service;
 mod sweep;
 mod turns;
 
@@ -29,8 +30,11 @@ use tokio::runtime::Handle;
 pub use durable::Durable;
 pub use head::{Head, Listener};
 pub use retention::Retention;
+pub use service::{InService, StateInService};
 pub use sweep::{SweepError, SweepPolicy, Swept};
 pub use turns::Rejected;
+
+use service::Service;
 
 use crate::{
     clock::Clock,
@@ -163,7 +167,8 @@ impl Options {
 #[derive(Debug)]
 pub struct Engine {
     log: Arc<dyn Log>,
-    env: Arc<Env>,
+    service: Arc<Service>,
+    events: Arc<EventStore>,
     head: Arc<Head>,
     turns: turns::Turns,
     clock: Clock,
@@ -188,28 +193,32 @@ impl Engine {
         state: State,
         options: Options,
     ) -> Result<Self, OpenError> {
-        let state = Arc::new(state);
+        let recorded = state.server();
+        let identity = match &recorded {
+            Some(identity) => Arc::clone(identity),
+            None => Arc::new(new_identity(&options.server_name)?),
+        };
+        let server = Arc::new(keys(&identity, &options.server_name)?);
         let events = Arc::new(EventStore::new(Arc::clone(&log), options.event_cache_bytes));
         let head = Arc::new(Head::new(state.applied()));
         let heads: StreamHeads = state.streams.heads();
-        log.start(heads, Box::new(follower(&state, &events, &head, Handle::current())));
+        let service = Arc::new(Service::new(Env {
+            state: Arc::new(state),
+            events: Arc::clone(&events),
+            server,
+            gather: options.gather,
+            accounts: options.accounts,
+        }));
+        log.start(heads, Box::new(follower(&service, &events, &head, Handle::current())));
 
-        if state.server().is_none() {
-            let identity = Command::from(new_identity(&options.server_name)?);
+        if recorded.is_none() {
+            let identity = Command::from(ServerIdentity::clone(&identity));
             let record = NewRecord::new(Stream::server(), Origin::server(), &identity);
             let expect = vec![(Stream::server(), Offset::ZERO)];
             log.append(Batch { expect, records: vec![record] }).await?;
         }
-        let server = keys(&state, &options.server_name)?;
-        let env = Arc::new(Env {
-            state,
-            events,
-            server,
-            gather: options.gather,
-            accounts: options.accounts,
-        });
-        let turns = turns::Turns::new(Arc::clone(&env), Arc::clone(&log), Arc::clone(&head));
-        Ok(Self { log, env, head, turns, clock: options.clock })
+        let turns = turns::Turns::new(Arc::clone(&service), Arc::clone(&log), Arc::clone(&head));
+        Ok(Self { log, service, events, head, turns, clock: options.clock })
     }
 
     /// Proposes a change. Resolves when it is durable and applied, or refused on durable grounds.
@@ -225,22 +234,10 @@ impl Engine {
         self.turns.propose(origin, proposal).await
     }
 
-    /// What decisions look at: projections, bodies, the server's keys.
-    #[must_use]
-    pub fn env(&self) -> &Arc<Env> {
-        &self.env
-    }
-
-    /// The projections.
-    #[must_use]
-    pub fn state(&self) -> &State {
-        &self.env.state
-    }
-
     /// The bodies.
     #[must_use]
     pub fn events(&self) -> &EventStore {
-        &self.env.events
+        &self.events
     }
 
     /// The published head, and those who wait for it to move.
@@ -265,13 +262,13 @@ impl Engine {
 /// What the log calls with each group of durable records: applies them, publishes the new head, has
 /// those concerned woken.
 fn follower(
-    state: &Arc<State>,
+    service: &Arc<Service>,
     events: &Arc<EventStore>,
     head: &Arc<Head>,
     runtime: Handle,
 ) -> impl FnMut(&[Arc<Record>]) + Send + use<> {
-    let (state, events, head) = (Arc::clone(state), Arc::clone(events), Arc::clone(head));
-    move |records| {
+    let (service, events, head) = (Arc::clone(service), Arc::clone(events), Arc::clone(head));
+    let follow = move |state: &Arc<State>, records: &[Arc<Record>]| {
         let mut effects = Vec::new();
         for record in records {
             let applied = catch_unwind(AssertUnwindSafe(|| state.apply(record)));
@@ -303,7 +300,7 @@ fn follower(
         head.note_unnamed(&effects);
         if anyone_waits && !effects.is_empty() {
             // Elsewhere, so that thousands who wait do not come before the one who wrote.
-            let (state, head) = (Arc::clone(&state), Arc::clone(&head));
+            let (state, head) = (Arc::clone(state), Arc::clone(&head));
             runtime.spawn(async move {
                 if head.wake_all(&state, effects) {
                     tokio::time::sleep(limits::PRESENCE_WAVE).await;
@@ -311,7 +308,8 @@ fn follower(
                 }
             });
         }
-    }
+    };
+    move |records| service.apply(records, |state| follow(state, records))
 }
 
 fn new_identity(name: &ServerName) -> Result<ServerIdentity, OpenError> {
@@ -327,9 +325,8 @@ fn new_identity(name: &ServerName) -> Result<ServerIdentity, OpenError> {
     })
 }
 
-fn keys(state: &State, asked: &ServerName) -> Result<ServerKeys, OpenError> {
+fn keys(identity: &ServerIdentity, asked: &ServerName) -> Result<ServerKeys, OpenError> {
     let unusable = |what: &dyn std::fmt::Display| OpenError::Identity(what.to_string());
-    let identity = state.server().ok_or_else(|| unusable(&"it is missing"))?;
     if identity.server_name != asked.as_str() {
         let found = identity.server_name.clone();
         return Err(OpenError::ServerName { found, asked: asked.to_string() });

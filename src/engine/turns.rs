@@ -17,10 +17,10 @@ use std::{
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-use super::{Durable, Head};
+use super::{Durable, Head, service::Service};
 use crate::{
-    decide::{Env, Proposal, Refusal, Turn},
-    log::{AppendError, Log},
+    decide::{Proposal, Refusal, Turn},
+    log::{AppendError, Batch, Log},
     record::{Offset, Origin, Stream},
 };
 
@@ -49,7 +49,7 @@ pub(super) struct Turns {
 
 #[derive(Debug)]
 struct Shared {
-    env: Arc<Env>,
+    service: Arc<Service>,
     log: Arc<dyn Log>,
     head: Arc<Head>,
     /// The streams with a turn under way, each with what waits for the next.
@@ -57,8 +57,8 @@ struct Shared {
 }
 
 impl Turns {
-    pub(super) fn new(env: Arc<Env>, log: Arc<dyn Log>, head: Arc<Head>) -> Self {
-        Self { shared: Arc::new(Shared { env, log, head, lanes: Mutex::default() }) }
+    pub(super) fn new(service: Arc<Service>, log: Arc<dyn Log>, head: Arc<Head>) -> Self {
+        Self { shared: Arc::new(Shared { service, log, head, lanes: Mutex::default() }) }
     }
 
     pub(super) async fn propose<P: Proposal>(
@@ -67,7 +67,7 @@ impl Turns {
         proposal: P,
     ) -> Result<Durable<P::Outcome>, Rejected> {
         let stream = proposal.stream();
-        let lingers = proposal.lingers(&self.shared.env);
+        let lingers = proposal.lingers(&self.shared.service.env());
         let (reply, answer) = oneshot::channel();
         let job = Box::new(Pending { proposal, origin, lingers, verdict: None, reply });
         match self.shared.lanes.lock().entry(stream.clone()) {
@@ -134,18 +134,23 @@ fn take(waiting: &mut VecDeque<Box<dyn Job>>) -> Vec<Box<dyn Job>> {
     let count = shares.count().max(1).min(waiting.len());
     waiting.drain(..count).collect()
 }
+/// Decides `jobs` on what is in service now: what is to be written, and the last record that had been applied
+/// by then.
+fn decide(shared: &Shared, stream: &Stream, jobs: &mut [Box<dyn Job>]) -> (Batch, Offset) {
+    let env = shared.service.env();
+    let mut turn = Turn::new(&env, stream);
+    for job in jobs {
+        job.decide(&mut turn);
+    }
+    (turn.into_batch(), env.state.applied())
+}
 
 async fn turn(shared: &Shared, stream: &Stream, mut jobs: Vec<Box<dyn Job>>) {
     for attempt in 1..=CONFLICTS {
-        let mut turn = Turn::new(&shared.env, stream);
-        for job in &mut jobs {
-            job.decide(&mut turn);
-        }
-        let batch = turn.into_batch();
+        let (batch, applied) = decide(shared, stream, &mut jobs);
         if batch.records.is_empty() {
             // Nothing to write: all was refused or is so already, on applied, durable grounds.
             // Those are told once readers see them, too.
-            let applied = shared.env.state.applied();
             shared.head.reached(applied).await;
             jobs.into_iter().for_each(|job| job.settle(Ok(applied)));
             return;

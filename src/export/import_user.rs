@@ -304,7 +304,7 @@ pub(crate) async fn import_user(
 /// Whether an import of the same export was begun with this account and not finished.
 fn is_begun(engine: &Engine, user_id: &UserId, belongings: &Belongings) -> bool {
     let at = engine.head().offset();
-    let said = engine.events().account_data(engine.state(), user_id, None, EVENT_TYPE, at);
+    let said = engine.events().account_data(&engine.state(), user_id, None, EVENT_TYPE, at);
     let said = said.ok().flatten();
     let is_locked = engine.state().accounts.standing(user_id).is_some_and(|of| of.locked);
     is_locked && said.is_some_and(|said| said.get() == belongings.origin(false).get())

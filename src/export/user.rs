@@ -37,6 +37,7 @@ pub fn export_user(data_dir: &Path, user: &str, dest: &Path) -> Result<Manifest,
     let log = Arc::new(Bodies::of(Source::data_dir(data_dir)?)?);
     let running = log.is_served();
     let (state, _) = snapshot::recall(&snapshot::directory(data_dir), &*log)?;
+    let state = Arc::new(state);
     let identity = state.server().ok_or(ExportError::Empty)?;
     let user_id = named(user, &identity.server_name).filter(|id| state.accounts.contains(id));
     let user_id = user_id.ok_or_else(|| ExportError::NoUser(user.to_owned()))?;
@@ -52,7 +53,7 @@ pub fn export_user(data_dir: &Path, user: &str, dest: &Path) -> Result<Manifest,
         now_ms,
     };
     let mut portrait = Portrait {
-        view: View { state: &state, events: &events, viewer },
+        view: View { state: Arc::clone(&state), events: &events, viewer },
         server_name: &identity.server_name,
         folder: Folder::begin(dest)?,
         media: BTreeSet::new(),
@@ -131,7 +132,7 @@ impl Portrait<'_> {
 
     /// `account.ndjson`, `profile.ndjson`, `threepids.ndjson`.
     fn account(&mut self) -> Result<(), ExportError> {
-        let View { state, events, .. } = self.view;
+        let View { state, events, .. } = self.view.clone();
         let user_id = self.view.user_id();
         let (registered, mut line, profile) = self.with_account(|account| {
             let links = account.links.iter();
@@ -186,7 +187,7 @@ impl Portrait<'_> {
 
     /// `devices.ndjson`, `cross_signing.ndjson`, `pushers.ndjson`.
     fn devices(&mut self) -> Result<(), ExportError> {
-        let View { state, events, .. } = self.view;
+        let View { state, events, .. } = self.view.clone();
         let user_id = self.view.user_id();
         let devices = self.with_account(|account| {
             let devices = account.active_devices();
@@ -244,7 +245,7 @@ impl Portrait<'_> {
     }
 
     fn cross_signing(&mut self) -> Result<(), ExportError> {
-        let View { state, events, .. } = self.view;
+        let View { state, events, .. } = self.view.clone();
         let keys = state.keys.get(self.view.user_id());
         let mut lines = self.folder.lines("cross_signing.ndjson")?;
         if let Some(keys) = keys {
@@ -319,7 +320,7 @@ impl Portrait<'_> {
 
     /// `memberships.ndjson`, `receipts.ndjson`, `rooms.ndjson`, and a file of events for each room.
     fn rooms(&mut self) -> Result<(), ExportError> {
-        let state = self.view.state;
+        let state = Arc::clone(&self.view.state);
         let rooms = state.memberships.of(self.view.user_id(), self.view.at());
         let mut memberships = self.folder.lines("memberships.ndjson")?;
         let mut receipts = self.folder.lines("receipts.ndjson")?;
@@ -422,7 +423,7 @@ impl Portrait<'_> {
 
     /// `media.ndjson`, and the files.
     fn files(&mut self, data_dir: &Path) -> Result<(), ExportError> {
-        let View { state, events, .. } = self.view;
+        let View { state, events, .. } = self.view.clone();
         let all = state.media.all().into_iter();
         let own = all.filter(|(_, stored)| stored.user_id.as_deref() == Some(self.view.user_id()));
         self.media.extend(own.map(|(media_id, _)| media_id.into()));

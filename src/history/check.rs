@@ -177,10 +177,12 @@ fn check_snapshots(
     let (mut good, mut passed_over) = (0, Vec::new());
     for (offset, path) in snapshots {
         let header = match source.log() {
-            Some(log) => snapshot::read(path, log).map(|(state, mut header)| {
-                header.digest = state.digest().to_hex().to_string();
-                header
-            }),
+            Some(log) => snapshot::read(path, log).and_then(|held| held.exact(path)).map(
+                |(state, mut header)| {
+                    header.digest = state.digest().to_hex().to_string();
+                    header
+                },
+            ),
             None => snapshot::header(path),
         };
         match header {

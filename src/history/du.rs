@@ -13,6 +13,7 @@ use crate::{
     media::store,
     record::{Payload, Record, codec},
     snapshot,
+    state::{SECTIONS, Section},
 };
 
 /// How many rooms and users are named.
@@ -136,9 +137,10 @@ pub fn usage(source: &Source) -> Result<Usage, HistoryError> {
     rooms.truncate(LARGEST);
     let mut days: Vec<_> = days.0.into_values().collect();
     days.sort_by(|a, b| a.name.cmp(&b.name));
-    let parts = history.state().parts().into_iter();
-    let mut projections: Vec<_> =
-        parts.map(|(name, bytes)| Part { name: name.to_owned(), bytes }).collect();
+    let state = history.state();
+    let part =
+        |section: &Section| Part { name: section.name.to_owned(), bytes: section.bytes(state) };
+    let mut projections: Vec<_> = SECTIONS.iter().map(part).collect();
     projections.sort_by_key(|part| std::cmp::Reverse(part.bytes));
     Ok(Usage {
         log,

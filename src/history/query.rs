@@ -444,7 +444,10 @@ fn nearest(source: &Source, to: Option<Offset>) -> Option<State> {
             Ok::<_, HistoryError>(())
         });
         found.ok()?;
-        snapshot::read_with(&path, |_| Ok(chain)).ok().map(|(state, _)| state)
+        snapshot::read_with(&path, |_| Ok(chain))
+            .and_then(|held| held.exact(&path))
+            .ok()
+            .map(|(state, _)| state)
     })
 }
 

@@ -38,7 +38,7 @@ pub(crate) async fn keep(engine: Arc<Engine>, policy: Option<Policy>, shutdown: 
             () = tokio::time::sleep(TICK) => {}
             () = shutdown.given() => return,
         }
-        if !is_due(engine.state(), policy, engine.clock().now_ms()) {
+        if !is_due(&engine.state(), policy, engine.clock().now_ms()) {
             continue;
         }
         match checkpoint(&engine, Origin::server()).await {
@@ -57,7 +57,7 @@ pub(crate) async fn keep(engine: Arc<Engine>, policy: Option<Policy>, shutdown: 
 pub(crate) async fn keep_last(engine: &Engine, policy: Option<Policy>) {
     let always = Policy { every_records: Some(1), every: None };
     if policy.is_some()
-        && is_due(engine.state(), always, 0)
+        && is_due(&engine.state(), always, 0)
         && let Err(error) = checkpoint(engine, Origin::server()).await
     {
         warn!(%error, "the server stops without a checkpoint");
@@ -123,16 +123,16 @@ mod tests {
         let log = Arc::new(MemoryLog::new(clock.clone()));
         let engine = Engine::open(log, Options::small(clock.clone())).await.unwrap();
         let since = engine.state().tree.since_ms();
-        assert!(!is_due(engine.state(), POLICY, since + 59_999), "one record, just now");
-        assert!(is_due(engine.state(), POLICY, since + 60_000), "a minute later");
+        assert!(!is_due(&engine.state(), POLICY, since + 59_999), "one record, just now");
+        assert!(is_due(&engine.state(), POLICY, since + 60_000), "a minute later");
         checkpoint(&engine, Origin::server()).await.unwrap();
         assert!(
-            !is_due(engine.state(), POLICY, u64::MAX),
+            !is_due(&engine.state(), POLICY, u64::MAX),
             "nothing but the checkpoint was written"
         );
         let by_records = Policy { every: None, ..POLICY };
         for number in 0..3 {
-            assert!(!is_due(engine.state(), by_records, u64::MAX), "after {number} records");
+            assert!(!is_due(&engine.state(), by_records, u64::MAX), "after {number} records");
             let typing = RoomTyping {
                 room_id: "!r:test".try_into().unwrap(),
                 user_id: "@ann:test".try_into().unwrap(),
@@ -143,9 +143,9 @@ mod tests {
             let record = NewRecord::new(stream, Origin::server(), &Command::from(typing));
             engine.log().append(Batch { expect: vec![], records: vec![record] }).await.unwrap();
         }
-        assert!(is_due(engine.state(), by_records, 0));
+        assert!(is_due(&engine.state(), by_records, 0));
         keep_last(&engine, None).await;
-        assert!(is_due(engine.state(), by_records, 0), "no policy, no checkpoint");
+        assert!(is_due(&engine.state(), by_records, 0), "no policy, no checkpoint");
         keep_last(&engine, Some(by_records)).await;
         let end = engine.state().applied();
         keep_last(&engine, Some(by_records)).await;

@@ -345,7 +345,8 @@ pub(crate) async fn make(
     let engine = Arc::clone(engine);
     let made = tokio::task::spawn_blocking(move || {
         let server = engine.state().server().ok_or(ProofError::NoServer)?;
-        let mut prover = Prover::new(&engine.state().tree, &**engine.log(), &server);
+        let state = engine.state();
+        let mut prover = Prover::new(&state.tree, &**engine.log(), &server);
         prover.answer(asked)
     });
     made.await.unwrap_or(Err(ProofError::NoServer))

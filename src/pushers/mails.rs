@@ -40,6 +40,7 @@ use crate::{
     record::{Offset, Origin, pusher::PusherMail, threepid::Medium},
     shutdown::Shutdown,
     signed::Signer,
+    state::State,
     state::{Mailed, Pusher},
     timers::{self, Timed},
 };
@@ -246,7 +247,7 @@ impl Mails {
     pub(super) async fn run(self: Arc<Self>) {
         for pusher in self.engine.state().pushers.all().iter().filter(|pusher| pusher.is_mail()) {
             let at = self.engine.head().offset();
-            if let Some(offset) = self.look(pusher, at).candidate() {
+            if let Some(offset) = self.look(&self.engine.state(), pusher, at).candidate() {
                 match self.engine.events().time_of(offset) {
                     Ok(time_ms) => self.add(pusher, offset, time_ms.unwrap_or_default()),
                     // It is looked at all the same.
@@ -291,9 +292,9 @@ impl Mails {
         }
     }
 
-    fn look<'a>(&'a self, pusher: &'a Pusher, at: Offset) -> Look<'a> {
+    fn look<'a>(&'a self, state: &'a State, pusher: &'a Pusher, at: Offset) -> Look<'a> {
         Look {
-            state: self.engine.state(),
+            state,
             events: self.engine.events(),
             unread: &self.unread,
             user_id: &pusher.body.user_id,
@@ -395,7 +396,8 @@ impl Mails {
 
     /// The mail that is due now; `None` if there is nothing to tell.
     fn write(&self, pusher: &Pusher, at: Offset) -> Result<Option<Digest>, Made> {
-        let look = self.look(pusher, at);
+        let state = self.engine.state();
+        let look = self.look(&state, pusher, at);
         let missed = look.missed()?;
         let Some(offset) = missed.first() else { return Ok(None) };
         let time_ms = self.engine.events().time_of(offset)?.unwrap_or_default();

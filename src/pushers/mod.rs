@@ -264,8 +264,12 @@ impl Pushers {
     ) -> Result<(), ReadError> {
         let state = self.engine.state();
         let Some(room) = state.rooms.get(&event.room_id) else { return Ok(()) };
-        for user_id in recipients(state, &room, event) {
-            if self.judge(&user_id, &room).outcome(event)?.is_some_and(|outcome| outcome.notify) {
+        for user_id in recipients(&state, &room, event) {
+            if self
+                .judge(&state, &user_id, &room)
+                .outcome(event)?
+                .is_some_and(|outcome| outcome.notify)
+            {
                 for pusher in state.pushers.of_user(&user_id) {
                     if pusher.is_mail() {
                         if let Some(mails) = &self.mails {
@@ -465,7 +469,7 @@ impl Pushers {
             return Ok(None);
         }
         let now = self.engine.head().offset();
-        let unread = || self.unread.of_user(state, events, user_id, now);
+        let unread = || self.unread.of_user(&state, events, user_id, now);
         if item.what == What::Count {
             let unread = unread()?;
             let before = self.queues.lock().unread(pusher.since);
@@ -474,7 +478,7 @@ impl Pushers {
         }
         let Some(event) = events.get(item.offset)? else { return Ok(None) };
         let Some(room) = state.rooms.get(&event.room_id) else { return Ok(None) };
-        let judge = self.judge(user_id, &room);
+        let judge = self.judge(&state, user_id, &room);
         // They may have left, or have read it elsewhere, while the gateway was not to be reached.
         let is_there = matches!(
             room.membership(user_id, now),
@@ -508,8 +512,8 @@ impl Pushers {
         Ok(Some((notification::body(pusher, Some(&about), unread), unread)))
     }
 
-    fn judge<'a>(&'a self, user_id: &'a UserId, room: &'a Room) -> Judge<'a> {
-        Judge { state: self.engine.state(), events: self.engine.events(), user_id, room }
+    fn judge<'a>(&'a self, state: &'a State, user_id: &'a UserId, room: &'a Room) -> Judge<'a> {
+        Judge { state, events: self.engine.events(), user_id, room }
     }
 
     /// Notes how far all have been told.

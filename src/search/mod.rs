@@ -407,7 +407,7 @@ fn edited(
     if state.events.candidates(target).iter().any(|o| room.has_event(*o) && redacted(o)) {
         return Ok(Edited::Redacted);
     }
-    let original = events.find(state, target)?;
+    let original = events.find(&state, target)?;
     Ok(match original {
         Some(original) if is_edit_of(edit, &original) => Edited::Event(original),
         _ => Edited::Nothing,

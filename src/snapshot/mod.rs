@@ -1,18 +1,24 @@
 //! Snapshots of the projections, so that a start replays the end of the log and not all of it.
 //!
 //! A snapshot is one file, `snapshots/<offset>.snapshot` in the data directory: what all projections were
-//! once the record at that offset was applied. It is disposable. A server uses the newest that is whole,
-//! was written by a version that projects the same facts, and belongs to its log, which the chain value of
-//! its last record tells; any other is passed over with a warning, and what no snapshot holds is replayed.
+//! once the record at that offset was applied. It is disposable. A server uses the newest that is whole and
+//! belongs to its log, which the chain value of its last record tells; any other is passed over with a warning,
+//! and what no snapshot holds is replayed.
+//!
+//! Each projection is a [section](crate::state::SECTIONS) of the file with a version of its own. One that
+//! another version of logcabin wrote is taken as far as it can be, and is *provisional*: the server goes on
+//! with it at once, and [`Keeper`] makes all projections again beside those in service, from the log alone,
+//! and puts them in their place. Nothing but a server starts from such a file, and none is written.
 //!
 //! # The file
 //!
-//! A line of JSON ([`Header`]) padded with spaces to [`HEADER_BYTES`], then the body: the projections in the
-//! binary form of `postcard`, whose length and blake3 the header has. `head -c 1024` shows what a file is.
+//! A line of JSON ([`Header`]) padded with spaces to [`HEADER_BYTES`], then the sections in the binary form of
+//! `postcard`, one after the other, whose lengths and blake3 the header has. `head -n 1` shows what a file is.
 //! Like the log, it holds hashes of passwords and the server's private key: its mode is 0600.
 //!
-//! [`Keeper`] writes them.
+//! [`Keeper`] writes them, and compares them and the projections in service with the log.
 
+mod differ;
 mod keeper;
 
 use std::{
@@ -26,33 +32,31 @@ use std::{
 use serde::{Deserialize, Serialize};
 use tracing::{info, warn};
 
-pub use keeper::{Keeper, Policy, Status};
+pub use differ::Difference;
+pub use keeper::{Fault, Holder, Keeper, Policy, Status};
 
 use crate::{
     disk,
     engine::{OpenError, replay_onto},
     log::{Log, ReadError, VerifyError},
     record::{Chain, Offset, hex},
-    state::State,
+    state::{
+        SECTIONS, State,
+        sections::{self, SectionError, Written},
+    },
 };
 
 /// The form of the file.
-const FORMAT: u32 = 1;
-
-/// What the projections are. To be raised with every change of what they hold, or of how that is written:
-/// a test compares them with what they were when it was raised last.
-pub const PROJECTIONS: u32 = 2;
+const FORMAT: u32 = 2;
 
 /// The length of the header with its padding.
-pub const HEADER_BYTES: usize = 1024;
+pub const HEADER_BYTES: usize = 8192;
 
 /// What the first line of a snapshot says.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Header {
     /// The form of the file.
     pub snapshot: u32,
-    /// Which projections it holds: [`PROJECTIONS`] of the version that wrote it.
-    pub projections: u32,
     /// The version of logcabin that wrote it.
     pub version: String,
     /// The last record that had been applied.
@@ -61,10 +65,56 @@ pub struct Header {
     pub chain: String,
     /// [`State::digest`], in hex.
     pub digest: String,
-    /// The length of the body.
+    /// The length of all sections.
     pub bytes: u64,
-    /// blake3 of the body, in hex.
+    /// The sections, in their order in the file.
+    pub sections: Vec<Part>,
+}
+
+/// A section in a [`Header`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Part {
+    /// Its name: see [`SECTIONS`].
+    pub name: String,
+    /// The version of what it holds.
+    pub version: u32,
+    /// Its length.
+    pub bytes: u64,
+    /// Its blake3, in hex.
     pub blake3: String,
+}
+
+/// What a snapshot holds.
+#[derive(Debug)]
+pub struct Held {
+    /// The projections.
+    pub state: State,
+    /// What the snapshot's header says.
+    pub header: Header,
+    /// The names of the projections that are provisional: another version wrote them.
+    pub provisional: Vec<&'static str>,
+}
+
+impl Held {
+    /// What is held if none of it is provisional.
+    ///
+    /// # Errors
+    /// When some is.
+    pub fn exact(self, path: &Path) -> Result<(State, Header), SnapshotError> {
+        if self.provisional.is_empty() {
+            return Ok((self.state, self.header));
+        }
+        Err(SnapshotError::Version { path: path.to_owned(), version: self.header.version })
+    }
+}
+
+/// From what projections were made.
+#[derive(Clone, Debug, Default)]
+pub struct Begun {
+    /// The header of the snapshot, if there was one that could be used.
+    pub snapshot: Option<Header>,
+    /// The names of the projections that are provisional.
+    pub provisional: Vec<&'static str>,
 }
 
 /// Why a snapshot cannot be written or used.
@@ -150,20 +200,23 @@ pub fn list(dir: &Path) -> Result<Vec<(Offset, PathBuf)>, SnapshotError> {
     Ok(found)
 }
 
-/// What `log` adds up to: the newest snapshot in `dir` that can be used, whose header is given, and the
-/// records after it. Blocks.
+/// What `log` adds up to: the newest snapshot in `dir` that can be used and the records after it. Blocks.
 ///
 /// # Errors
 /// When the log cannot be replayed. What is wrong with snapshots is logged.
-pub fn recall(dir: &Path, log: &dyn Log) -> Result<(State, Option<Header>), OpenError> {
-    let newest = newest(dir, log, |error| warn!(%error, "a snapshot is passed over"));
-    let newest = newest.unwrap_or_else(|error| {
+pub fn recall(dir: &Path, log: &dyn Log) -> Result<(State, Begun), OpenError> {
+    let snapshots = list(dir).unwrap_or_else(|error| {
         warn!(%error, "the snapshots cannot be read; the whole log is replayed");
-        None
+        Vec::new()
     });
-    let (state, header) = match newest {
-        Some((state, header)) => (state, Some(header)),
-        None => (State::default(), None),
+    let newest = snapshots.iter().find_map(|(_, path)| {
+        read(path, log).inspect_err(|error| warn!(%error, "a snapshot is passed over")).ok()
+    });
+    let (state, begun) = match newest {
+        Some(Held { state, header, provisional }) => {
+            (state, Begun { snapshot: Some(header), provisional })
+        }
+        None => (State::default(), Begun::default()),
     };
     let (end, mut told) = (*log.durable().borrow(), Instant::now());
     replay_onto(&state, log, end, |_| {
@@ -174,26 +227,7 @@ pub fn recall(dir: &Path, log: &dyn Log) -> Result<(State, Option<Header>), Open
         }
         Ok::<_, OpenError>(())
     })?;
-    Ok((state, header))
-}
-
-/// The newest snapshot in `dir` that can be used with `log`: its projections and what its header says.
-/// Those that cannot be used are told to `passed_over`.
-///
-/// # Errors
-/// When the directory cannot be read.
-pub fn newest(
-    dir: &Path,
-    log: &dyn Log,
-    mut passed_over: impl FnMut(&SnapshotError),
-) -> Result<Option<(State, Header)>, SnapshotError> {
-    for (_, path) in list(dir)? {
-        match read(&path, log) {
-            Ok(found) => return Ok(Some(found)),
-            Err(error) => passed_over(&error),
-        }
-    }
-    Ok(None)
+    Ok((state, begun))
 }
 
 /// Reads the header of a snapshot.
@@ -221,8 +255,8 @@ fn open(path: &Path) -> Result<(Header, File), SnapshotError> {
 /// Reads a snapshot of `log`.
 ///
 /// # Errors
-/// When it is not whole, of another version, or of another log.
-pub fn read(path: &Path, log: &dyn Log) -> Result<(State, Header), SnapshotError> {
+/// When it is not whole, of another version of which this one cannot make its own, or of another log.
+pub fn read(path: &Path, log: &dyn Log) -> Result<Held, SnapshotError> {
     read_with(path, |offset| Ok(log.get(offset)?.map(|record| record.chain)))
 }
 
@@ -233,10 +267,10 @@ pub fn read(path: &Path, log: &dyn Log) -> Result<(State, Header), SnapshotError
 pub fn read_with(
     path: &Path,
     chain: impl FnOnce(Offset) -> Result<Option<Chain>, ReadError>,
-) -> Result<(State, Header), SnapshotError> {
+) -> Result<Held, SnapshotError> {
     let damaged = |what: String| SnapshotError::Damaged { path: path.to_owned(), what };
     let (header, mut file) = open(path)?;
-    if (header.snapshot, header.projections) != (FORMAT, PROJECTIONS) {
+    if header.snapshot != FORMAT {
         return Err(SnapshotError::Version { path: path.to_owned(), version: header.version });
     }
     if chain(header.offset)?.is_none_or(|chain| hex(&chain) != header.chain) {
@@ -244,20 +278,38 @@ pub fn read_with(
     }
     // No more than the file has is asked for.
     let length = file.metadata().map(|metadata| metadata.len().saturating_sub(HEADER_BYTES as u64));
-    if length.as_ref().is_ok_and(|length| *length != header.bytes) {
+    let told = header.sections.iter().try_fold(0_u64, |sum, part| sum.checked_add(part.bytes));
+    if told != Some(header.bytes) || length.as_ref().is_ok_and(|length| *length != header.bytes) {
         return Err(damaged("it is not as long as its header says".to_owned()));
     }
     let mut body = Vec::with_capacity(usize::try_from(header.bytes).unwrap_or_default());
     file.read_to_end(&mut body)
         .map_err(|source| SnapshotError::Io { path: path.to_owned(), source })?;
-    if blake3::hash(&body).to_hex().as_str() != header.blake3 {
-        return Err(damaged("its hash is another".to_owned()));
+    let mut left = &*body;
+    let mut written = Vec::with_capacity(header.sections.len());
+    for part in &header.sections {
+        let split = usize::try_from(part.bytes).ok().and_then(|bytes| left.split_at_checked(bytes));
+        let Some((bytes, rest)) = split else {
+            return Err(damaged("it is not as long as its header says".to_owned()));
+        };
+        written.push(Written {
+            name: &part.name,
+            version: part.version,
+            bytes,
+            blake3: &part.blake3,
+        });
+        left = rest;
     }
-    let state = State::from_bytes(&body).map_err(|error| damaged(error.to_string()))?;
+    let (state, provisional) = sections::read(&written).map_err(|error| match error {
+        SectionError::Version(_) => {
+            SnapshotError::Version { path: path.to_owned(), version: header.version.clone() }
+        }
+        SectionError::Damaged(..) => damaged(error.to_string()),
+    })?;
     if state.applied() != header.offset {
         return Err(damaged("it is of another offset than it says".to_owned()));
     }
-    Ok((state, header))
+    Ok(Held { state, header, provisional })
 }
 
 /// Writes a snapshot of `state`, which is what `log` adds up to at the offset that has been applied, under
@@ -279,22 +331,30 @@ pub fn write(dir: &Path, log: &dyn Log, state: &State) -> Result<Header, Snapsho
         .mode(0o600)
         .open(&partial)
         .map_err(io)?;
-    let inner = BufWriter::with_capacity(1 << 20, file);
-    let mut body = Hashing { inner, hasher: blake3::Hasher::new(), bytes: 0 };
-    body.inner.write_all(&[b' '; HEADER_BYTES]).map_err(io)?;
-    let body = state.write_to(body).map_err(io)?;
+    let mut out = BufWriter::with_capacity(1 << 20, file);
+    out.write_all(&[b' '; HEADER_BYTES]).map_err(io)?;
+    let mut parts = Vec::with_capacity(SECTIONS.len());
+    for section in SECTIONS {
+        let mut part = Hashing { out: &mut out, hasher: blake3::Hasher::new(), bytes: 0 };
+        section.write(state, &mut part).map_err(io)?;
+        parts.push(Part {
+            name: section.name.to_owned(),
+            version: section.version,
+            bytes: part.bytes,
+            blake3: part.hasher.finalize().to_hex().to_string(),
+        });
+    }
     let header = Header {
         snapshot: FORMAT,
-        projections: PROJECTIONS,
         version: env!("CARGO_PKG_VERSION").to_owned(),
         offset,
         chain: hex(&record.chain),
         digest: state.digest().to_hex().to_string(),
-        bytes: body.bytes,
-        blake3: body.hasher.finalize().to_hex().to_string(),
+        bytes: parts.iter().map(|part| part.bytes).sum(),
+        sections: parts,
     };
     let finish = || {
-        let mut file = body.inner.into_inner().map_err(io::IntoInnerError::into_error)?;
+        let mut file = out.into_inner().map_err(io::IntoInnerError::into_error)?;
         file.rewind()?;
         let mut line = serde_json::to_vec(&header)?;
         if line.len() >= HEADER_BYTES {
@@ -311,21 +371,21 @@ pub fn write(dir: &Path, log: &dyn Log, state: &State) -> Result<Header, Snapsho
 }
 
 /// Counts and hashes what is written.
-struct Hashing<W> {
-    inner: W,
+struct Hashing<'a, W> {
+    out: &'a mut W,
     hasher: blake3::Hasher,
     bytes: u64,
 }
 
-impl<W: Write> Write for Hashing<W> {
+impl<W: Write> Write for Hashing<'_, W> {
     fn write(&mut self, buffer: &[u8]) -> io::Result<usize> {
-        let written = self.inner.write(buffer)?;
+        let written = self.out.write(buffer)?;
         self.hasher.update(&buffer[..written]);
         self.bytes += written as u64;
         Ok(written)
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.inner.flush()
+        Ok(())
     }
 }

@@ -21,7 +21,7 @@ use ruma::{
     EventId, OwnedUserId, RoomId, UserId,
     events::{StateEventType, room::member::MembershipState},
 };
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use crate::record::{
@@ -56,6 +56,7 @@ pub mod registration_tokens;
 pub mod relations;
 pub mod reports;
 pub mod rooms;
+pub mod sections;
 pub mod seen;
 pub mod threepids;
 pub mod to_device;
@@ -83,6 +84,7 @@ pub use registration_tokens::{RegistrationToken, RegistrationTokens};
 pub use relations::{Child, RelatesTo};
 pub use reports::Reports;
 pub use rooms::{Membership, Room, Rooms};
+pub use sections::{SECTIONS, Section};
 pub use seen::Seen;
 pub use threepids::Threepids;
 pub use to_device::ToDevice;
@@ -137,13 +139,11 @@ pub enum Effect {
 }
 
 /// All projections.
-#[derive(Debug, Default, Serialize, Deserialize)]
+#[derive(Debug, Default)]
 pub struct State {
     applied: AtomicU64,
-    #[serde(with = "kept::locked")]
     server: RwLock<Option<Arc<ServerIdentity>>>,
     /// Each epoch with the offset of its first record.
-    #[serde(with = "kept::locked")]
     epochs: RwLock<History<Epoch>>,
     /// Accounts.
     pub accounts: Accounts,
@@ -230,103 +230,15 @@ impl State {
         next.map(|(offset, _)| offset.prev())
     }
 
-    /// All projections as they stand, in a binary form: equal projections have equal bytes. To be called
-    /// while nothing is being applied.
-    ///
-    /// # Errors
-    /// When `out` takes no more.
-    pub fn write_to<W: std::io::Write>(&self, out: W) -> std::io::Result<W> {
-        postcard::to_io(self, out).map_err(std::io::Error::other)
-    }
-
-    /// How many bytes each projection has in [`State::write_to`]'s form. To be called while nothing is being
-    /// applied.
-    #[must_use]
-    pub fn parts(&self) -> Vec<(&'static str, u64)> {
-        /// Counts what is written.
-        struct Count(u64);
-        impl std::io::Write for Count {
-            fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-                self.0 += bytes.len() as u64;
-                Ok(bytes.len())
-            }
-            fn flush(&mut self) -> std::io::Result<()> {
-                Ok(())
-            }
-        }
-        fn bytes(part: &impl Serialize) -> u64 {
-            postcard::to_io(part, Count(0)).map_or(0, |count| count.0)
-        }
-        vec![
-            ("accounts", bytes(&self.accounts)),
-            ("registration tokens", bytes(&self.registration_tokens)),
-            ("names", bytes(&self.names)),
-            ("rooms", bytes(&self.rooms)),
-            ("memberships", bytes(&self.memberships)),
-            ("keys", bytes(&self.keys)),
-            ("key backups", bytes(&self.backups)),
-            ("messages to devices", bytes(&self.to_device)),
-            ("devices in use", bytes(&self.seen)),
-            ("reads", bytes(&self.reads)),
-            ("aliases", bytes(&self.aliases)),
-            ("addresses", bytes(&self.threepids)),
-            ("validations", bytes(&self.validations)),
-            ("presence", bytes(&self.presence)),
-            ("scheduled events", bytes(&self.delayed)),
-            ("deliveries", bytes(&self.deliveries)),
-            ("media", bytes(&self.media)),
-            ("pushers", bytes(&self.pushers)),
-            ("erasures", bytes(&self.erasures)),
-            ("index of events", bytes(&self.events)),
-            ("transactions", bytes(&self.transactions)),
-            ("streams", bytes(&self.streams)),
-            ("tree", bytes(&self.tree)),
-        ]
-    }
-
-    /// The projections whose bytes [`State::write_to`] wrote.
-    ///
-    /// # Errors
-    /// When the bytes are not such.
-    pub fn from_bytes(bytes: &[u8]) -> Result<Self, impl std::fmt::Display + use<>> {
-        postcard::from_bytes(bytes)
-    }
-
     /// A hash of all projections as they stand. Equal digests at equal offsets mean equal state.
     ///
     /// To be called while nothing is being applied.
     #[must_use]
     pub fn digest(&self) -> blake3::Hash {
         let mut digest = digest::Digest::default();
-        digest.add(&self.applied());
-        digest.add(&self.server());
-        digest.add(&*self.epochs.read());
-        self.accounts.digest(&mut digest);
-        self.registration_tokens.digest(&mut digest);
-        self.rooms.digest(&mut digest);
-        self.closures.digest(&mut digest);
-        self.notices.digest(&mut digest);
-        self.reports.digest(&mut digest);
-        self.memberships.digest(&mut digest);
-        self.keys.digest(&mut digest);
-        self.backups.digest(&mut digest);
-        self.to_device.digest(&mut digest);
-        self.seen.digest(&mut digest);
-        self.reads.digest(&mut digest);
-        self.aliases.digest(&mut digest);
-        self.threepids.digest(&mut digest);
-        self.validations.digest(&mut digest);
-        self.presence.digest(&mut digest);
-        self.delayed.digest(&mut digest);
-        self.deliveries.digest(&mut digest);
-        self.media.digest(&mut digest);
-        self.pushers.digest(&mut digest);
-        self.erasures.digest(&mut digest);
-        self.copies.digest(&mut digest);
-        self.events.digest(&mut digest);
-        self.transactions.digest(&mut digest);
-        self.streams.digest(&mut digest);
-        self.tree.digest(&mut digest);
+        for section in SECTIONS {
+            section.add_to(self, &mut digest);
+        }
         digest.finish()
     }
 

@@ -111,6 +111,10 @@ impl Names {
         }
         inner.index(number);
     }
+
+    pub(super) fn digest(&self, digest: &mut super::digest::Digest) {
+        digest.add(&*self.0.read());
+    }
 }
 
 impl Inner {

@@ -128,7 +128,7 @@ pub fn look(
 
     let same = followed && since != Offset::ZERO && connection.has.fingerprint == rules.fingerprint;
     let candidates = candidates(view, &connection, rules, &touched, same);
-    let source = Source { view: *view, rules, account, since, epoch };
+    let source = Source { view: view.clone(), rules, account, since, epoch };
     let mut extensions = Extensions::new(&source, &touched)?;
     let account_data = extensions.add_global(&source, connection.has.account_data)?;
     let mut rooms = BTreeMap::new();
@@ -139,8 +139,16 @@ pub fn look(
         let Some(part) = part else { continue };
         let has = connection.has.rooms.get(&room.created);
         let is_dm = direct.contains(&room.id);
-        let view = *view;
-        let sync = RoomSync { view, room: &room, part: &part, since, epoch, has, is_dm, unread };
+        let sync = RoomSync {
+            view: view.clone(),
+            room: &room,
+            part: &part,
+            since,
+            epoch,
+            has,
+            is_dm,
+            unread,
+        };
         let rule = matched.is_any().then(|| rule(&mut combined, rules, &room, matched));
         let outcome = match part.membership {
             Membership::Join => match &rule {

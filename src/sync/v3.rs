@@ -215,7 +215,7 @@ pub fn respond(
             continue;
         };
         let sync = RoomSync {
-            view: *view,
+            view: view.clone(),
             room: &room,
             request,
             since,

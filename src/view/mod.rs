@@ -27,10 +27,10 @@ use crate::{
 };
 
 /// One user's look at the server as of one offset.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct View<'a> {
     /// The projections.
-    pub state: &'a State,
+    pub state: Arc<State>,
     /// The bodies.
     pub events: &'a EventStore,
     /// Who looks, and as of when.
@@ -64,7 +64,7 @@ impl<'a> View<'a> {
     /// # Errors
     /// When the log cannot be read.
     pub fn ignored(&self) -> Result<Arc<Ignored>, ReadError> {
-        push::ignored(self.state, self.events, self.user_id(), self.at())
+        push::ignored(&self.state, self.events, self.user_id(), self.at())
     }
 
     /// Whether the user is told of this invite of theirs: not by someone whom they ignore, nor where they
@@ -77,7 +77,7 @@ impl<'a> View<'a> {
         if self.state.notices.is_room_of(self.user_id(), &invite.room_id) {
             return Ok(true);
         }
-        if self.events.blocks_invites(self.state, self.user_id())? {
+        if self.events.blocks_invites(&self.state, self.user_id())? {
             return Ok(false);
         }
         let ignored = self.ignored()?;
@@ -133,7 +133,7 @@ impl<'a> View<'a> {
             return Ok(false);
         }
         // Who could see it by then?
-        let before = View { viewer: Viewer { at: erased, ..self.viewer }, ..*self };
+        let before = View { viewer: Viewer { at: erased, ..self.viewer }, ..self.clone() };
         let visibility = Visibility::of(&before, room);
         Ok(visibility.is_strangers() || !visibility.admits(&before, event)?)
     }

@@ -13,7 +13,9 @@ use crate::harness::{Direction, TestServer, User, run_logcabin};
 
 fn snapshots(data_dir: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(data_dir.join("snapshots")).into_iter().flatten().flatten();
-    let mut paths: Vec<_> = entries.map(|entry| entry.path()).collect();
+    let paths = entries.map(|entry| entry.path());
+    let mut paths: Vec<_> =
+        paths.filter(|path| path.extension().is_some_and(|end| end == "snapshot")).collect();
     paths.sort();
     paths
 }
@@ -103,17 +105,18 @@ async fn a_start_goes_on_from_the_newest_snapshot_that_can_be_used() {
     server.kill9();
     let newest = snapshots(server.data_dir()).pop().expect("a snapshot");
     let whole = fs::read(&newest).expect("the snapshot can be read");
-    let newer = String::from_utf8_lossy(&whole[..1024]).replacen(
-        "\"projections\":",
-        "\"projections\":9",
-        1,
-    );
+    let newer =
+        String::from_utf8_lossy(&whole[..HEADER]).replacen("\"version\":1", "\"version\":9", 1);
     let damages: [(&str, Vec<u8>, &str); 5] = [
-        ("a byte of the body", flipped(&whole, whole.len() - 7), "its hash is another"),
+        ("a byte of the body", flipped(&whole, whole.len() - 7), "has another hash"),
         ("the header", flipped(&whole, 3), "its header is not one"),
         ("the end", whole[..whole.len() - 1].to_vec(), "not as long as its header says"),
         ("all but a few bytes", whole[..100].to_vec(), "too short"),
-        ("the version", [&newer.as_bytes()[..1024], &whole[1024..]].concat(), "keeps other facts"),
+        (
+            "the version",
+            [&newer.as_bytes()[..HEADER], &whole[HEADER..]].concat(),
+            "keeps other facts",
+        ),
     ];
     for (what, bytes, said) in damages {
         fs::write(&newest, bytes).expect("the snapshot can be written");
@@ -139,18 +142,43 @@ async fn a_start_goes_on_from_the_newest_snapshot_that_can_be_used() {
     assert_verifies(server.data_dir());
 }
 
-/// A snapshot that looks whole and says something else than the log.
-fn forge(path: &Path, from: &str, to: &str) {
+/// The length of a snapshot's header.
+const HEADER: usize = 8192;
+
+/// A snapshot whose sections are changed, with a header that says so.
+fn rewrite(path: &Path, change: impl Fn(&str, Vec<u8>) -> Option<Vec<u8>>) {
     let bytes = fs::read(path).expect("the snapshot can be read");
-    let (header, body) = bytes.split_at(1024);
-    let mut body = body.to_vec();
-    let at = body.windows(from.len()).position(|part| part == from.as_bytes());
-    let at = at.unwrap_or_else(|| panic!("{from} is not in the snapshot"));
-    body[at..at + from.len()].copy_from_slice(to.as_bytes());
+    let (header, mut body) = bytes.split_at(HEADER);
     let mut header: Value = serde_json::from_slice(header).expect("a header");
-    header["blake3"] = json!(blake3::hash(&body).to_hex().to_string());
-    let header = format!("{:<1023}\n", header.to_string());
-    fs::write(path, [header.as_bytes(), &body].concat()).expect("the snapshot can be written");
+    let (mut sections, mut written) = (Vec::new(), Vec::new());
+    for section in header["sections"].as_array().expect("sections") {
+        let length = section["bytes"].as_u64().expect("a length");
+        let (part, rest) = body.split_at(usize::try_from(length).expect("a length"));
+        body = rest;
+        let name = section["name"].as_str().expect("a name");
+        let Some(part) = change(name, part.to_vec()) else { continue };
+        let mut section = section.clone();
+        section["bytes"] = json!(part.len());
+        section["blake3"] = json!(blake3::hash(&part).to_hex().to_string());
+        sections.push(section);
+        written.extend(part);
+    }
+    header["bytes"] = json!(written.len());
+    header["sections"] = json!(sections);
+    let header = format!("{:<width$}\n", header.to_string(), width = HEADER - 1);
+    fs::write(path, [header.as_bytes(), &written].concat()).expect("the snapshot can be written");
+}
+
+/// A snapshot that looks whole and says something else than the log.
+fn forge(path: &Path, section: &str, from: &str, to: &str) {
+    rewrite(path, |name, mut part| {
+        if name == section {
+            let at = part.windows(from.len()).position(|part| part == from.as_bytes());
+            let at = at.unwrap_or_else(|| panic!("{from} is not in the section"));
+            part[at..at + from.len()].copy_from_slice(to.as_bytes());
+        }
+        Some(part)
+    });
 }
 
 #[tokio::test]
@@ -162,7 +190,7 @@ async fn a_snapshot_that_says_something_else_than_the_log_is_found_out() {
     let written = snapshot(server.data_dir(), "write").1;
     server.kill9();
     let path = snapshots(server.data_dir()).remove(0);
-    forge(&path, "Ann of old", "Ben of old");
+    forge(&path, "accounts", "Ann of old", "Ben of old");
 
     let verify = || {
         let data_dir = server.data_dir().as_os_str();
@@ -177,10 +205,109 @@ async fn a_snapshot_that_says_something_else_than_the_log_is_found_out() {
 
     let (equal, status) = snapshot(server.data_dir(), "compare");
     assert!(!equal, "{status}");
-    assert_eq!(status["fault"], json!([0, written["offset"]]), "{status}");
+    let fault = &status["fault"];
+    assert_eq!((&fault["held"], &fault["after"]), (&json!("snapshot"), &json!(0)), "{status}");
+    assert_eq!((&fault["by"], &fault["projections"]), (&written["offset"], &json!(["accounts"])));
+    assert!(fault["first"]["place"].as_str().is_some_and(|place| place.contains("@ann:")));
+    assert_eq!(fault["first"]["record"], written["offset"], "{status}");
     // It is gone, so that nothing begins with it.
     assert_eq!(snapshots(server.data_dir()), Vec::<PathBuf>::new());
     assert!(verify().status.success());
+}
+
+/// Waits until the server has made again what another version wrote.
+async fn made_again(server: &TestServer) -> Value {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        let (_, status) = snapshot(server.data_dir(), "status");
+        if status["provisional"] == json!([]) {
+            return status;
+        }
+        assert!(Instant::now() < deadline, "{status} {}", server.output());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_began_with_something_else_than_the_log_is_put_right_while_it_runs() {
+    let mut server = TestServer::start().await;
+    let ann = server.register("ann").await;
+    let path = format!("/profile/{}/displayname", ann.user_id);
+    ann.request("PUT", &path, Some(&json!({ "displayname": "Ann of old" }))).await.ok();
+    let named = snapshot(server.data_dir(), "write").1["offset"].clone();
+    let room_id = ann.create_room(json!({})).await;
+    server.kill9();
+    forge(&snapshots(server.data_dir())[0], "accounts", "Ann of old", "Ben of old");
+    server.restart().await;
+    let ann = User { http: server.http(), ..ann };
+    let name = || async { ann.request("GET", &path, None).await.ok()["displayname"].clone() };
+    assert_eq!(name().await, "Ben of old");
+
+    let (equal, status) = snapshot(server.data_dir(), "compare");
+    assert!(!equal, "{status}");
+    let fault = &status["fault"];
+    assert_eq!((&fault["held"], &fault["projections"]), (&json!("server"), &json!(["accounts"])));
+    assert_eq!(fault["first"]["projection"], "accounts");
+    assert_eq!(fault["first"]["record"], named, "{status}");
+    assert_eq!(name().await, "Ann of old");
+    talk(&server, &ann, &room_id, "on", 3).await;
+
+    let (equal, status) = snapshot(server.data_dir(), "compare");
+    assert!(equal, "{status}");
+    assert!(status["verified_through"].as_u64() > named.as_u64(), "{status}");
+    let (_, known) = snapshot(server.data_dir(), "status");
+    assert_eq!(known["verified_through"], status["verified_through"], "{known}");
+    server.stop();
+    // What was seen is known to the next start, too.
+    server.restart().await;
+    let (_, later) = snapshot(server.data_dir(), "status");
+    assert_eq!(later["verified_through"], status["verified_through"]);
+    server.stop();
+    assert_verifies(server.data_dir());
+}
+
+#[tokio::test]
+async fn a_start_does_not_wait_for_projections_that_another_version_did_not_have() {
+    let mut server = TestServer::start().await;
+    let (ann, ben) = (server.register("ann").await, server.register("ben").await);
+    let room_id = ann.create_room(json!({ "preset": "public_chat" })).await;
+    ben.join(&room_id).await.ok();
+    talk(&server, &ann, &room_id, "a", 20).await;
+    let (_, header) = snapshot(server.data_dir(), "write");
+    let before = seen(&server, &ann, &room_id).await;
+    server.kill9();
+    let old = snapshots(server.data_dir()).remove(0);
+    rewrite(&old, |name, part| (name != "names").then_some(part));
+
+    // Also one that is cut off in the middle of it.
+    for _ in 0..3 {
+        server.restart().await;
+        assert_eq!(start_of(&server).0, header["offset"].as_u64().expect("an offset"));
+        assert_eq!(seen(&server, &ann, &room_id).await, before);
+        server.kill9();
+    }
+    server.restart().await;
+    assert!(server.output().contains("they are made again"), "{}", server.output());
+    let ann = User { http: server.http(), ..ann };
+    // It takes what is written meanwhile.
+    talk(&server, &ann, &room_id, "b", 20).await;
+    let status = made_again(&server).await;
+    assert_eq!(status["fault"], Value::Null, "{status}");
+    let found = ann
+        .request("POST", "/user_directory/search", Some(&json!({ "search_term": "ben" })))
+        .await
+        .ok();
+    assert_eq!(found["results"][0]["user_id"], json!(ben.user_id), "{found}");
+    talk(&server, &ann, &room_id, "c", 3).await;
+    let before = seen(&server, &ann, &room_id).await;
+    server.kill9();
+    // The next start finds what was made, and nothing is to be made again.
+    server.restart().await;
+    assert_eq!(snapshot(server.data_dir(), "status").1["provisional"], json!([]));
+    assert!(start_of(&server).0 >= header["offset"].as_u64().expect("an offset"));
+    assert_eq!(seen(&server, &ann, &room_id).await, before);
+    server.stop();
+    assert_verifies(server.data_dir());
 }
 
 fn flipped(bytes: &[u8], at: usize) -> Vec<u8> {
@@ -243,11 +370,9 @@ async fn a_kill_while_a_snapshot_is_written_costs_nothing() {
     }
     server.stop();
     assert_verifies(server.data_dir());
-    let left = snapshots(server.data_dir());
-    assert!(
-        left.iter().all(|path| path.extension().is_some_and(|end| end == "snapshot")),
-        "{left:?}"
-    );
+    let left = fs::read_dir(server.data_dir().join("snapshots")).expect("the directory");
+    let left: Vec<_> = left.flatten().map(|entry| entry.path()).collect();
+    assert!(left.iter().all(|path| path.extension().is_none_or(|end| end != "new")), "{left:?}");
 }
 
 #[tokio::test]

@@ -86,12 +86,12 @@ proptest! {
             let end = world.engine.state();
             assert_eq!(state.accounts.user_ids(), end.accounts.user_ids());
             for user_id in end.accounts.user_ids() {
-                let [ours, theirs] = [&state, end].map(|of| credentials(&of.accounts.get(&user_id).unwrap().read()));
+                let [ours, theirs] = [&state, &end].map(|of| credentials(&of.accounts.get(&user_id).unwrap().read()));
                 assert_eq!(ours, theirs, "{user_id}");
                 let devices = |of: &State| of.keys.get(&user_id).map(|keys| {
                     keys.read().devices.iter().map(|(id, keys)| (id.clone(), keys.identity.is_some())).collect::<Vec<_>>()
                 });
-                assert_eq!(devices(&state).unwrap_or_default(), devices(end).unwrap_or_default(), "{user_id}");
+                assert_eq!(devices(&state).unwrap_or_default(), devices(&end).unwrap_or_default(), "{user_id}");
             }
             // Rooms are as they were, but for what was redacted since.
             let ids = |of: &State| of.rooms.all().iter().map(|room| room.id.clone()).collect::<std::collections::BTreeSet<_>>();

@@ -506,7 +506,7 @@ impl Server {
             at: engine.head().offset(),
             now_ms: 0,
         };
-        let view = View { state: engine.state(), events: engine.events(), viewer };
+        let view = View { state: engine.state().share(), events: engine.events(), viewer };
         let resumed = self.connections.resume(SESSION, "", pos)?;
         let look =
             sliding::look(&view, &self.rules(ask), &resumed, &Unread::default(), Epoch(0)).unwrap();

@@ -185,13 +185,13 @@ fn answer(
     known: &KnownMembers,
 ) -> Value {
     let at = world.engine.head().offset();
-    let of = (world.engine.state(), world.engine.events());
+    let of = (world.engine.state().share(), world.engine.events());
     answer_as_of(at, of, session, user_id, request, known)
 }
 
 fn answer_as_of(
     at: Offset,
-    (state, events): (&State, &EventStore),
+    (state, events): (Arc<State>, &EventStore),
     session: Offset,
     user_id: &UserId,
     request: &Request,
@@ -350,8 +350,14 @@ fn a_sync_holds_no_account_while_it_reads_the_log() {
             let events = EventStore::new(Arc::new(log) as Arc<dyn Log>, 1 << 20);
             let (session, known) = (Offset::new(1), KnownMembers::new(1 << 20));
             let at = state.applied();
-            let answer =
-                answer_as_of(at, (&state, &events), session, &user_id, &plain(since), &known);
+            let answer = answer_as_of(
+                at,
+                (Arc::clone(&state), &events),
+                session,
+                &user_id,
+                &plain(since),
+                &known,
+            );
             assert!(!answer["rooms"]["join"].as_object().unwrap().is_empty(), "{answer}");
         }
     });

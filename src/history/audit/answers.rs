@@ -90,7 +90,7 @@ pub fn audit(source: &Source, options: &AuditOptions) -> Result<Audit, HistoryEr
     let bodies = Arc::new(Bodies::default());
     let server = Server {
         user_id: &user_id,
-        state: State::default(),
+        state: Arc::default(),
         events: EventStore::new(Arc::clone(&bodies) as Arc<dyn Log>, EVENT_CACHE_BYTES),
         known: KnownMembers::new(u64::MAX),
         unread: Unread::default(),
@@ -143,7 +143,7 @@ impl Audit {
 /// The server as far as it answers one user.
 struct Server<'a> {
     user_id: &'a UserId,
-    state: State,
+    state: Arc<State>,
     events: EventStore,
     known: KnownMembers,
     unread: Unread,
@@ -175,7 +175,7 @@ impl Server<'_> {
             at: asked.to,
             now_ms: 0,
         };
-        let view = View { state: &self.state, events: &self.events, viewer };
+        let view = View { state: Arc::clone(&self.state), events: &self.events, viewer };
         let memory = Memory { members: &self.known, unread: &self.unread };
         let response = respond(&view, &request, memory).map_err(SourceError::from)?;
         Ok(serde_json::to_value(&response).unwrap_or_default())

@@ -171,12 +171,12 @@ impl Extensions {
 /// Messages to the device (MSC3885): those after the position that the client names, which has a life of
 /// its own beside `pos`.
 fn to_device(source: &Source<'_>, since: Option<&str>) -> Result<ToDevice, ReadError> {
-    let mut view = source.view;
+    let mut view = source.view.clone();
     // A client that names no position of this history gets all that wait for it.
     let since = since.and_then(|since| since.parse::<Token>().ok());
     let since = since.filter(|since| since.epoch == source.epoch).map(|since| since.offset);
     let device = (view.user_id(), view.viewer.device_id);
-    view.viewer.at = to_device::cut(view.state, device, since, view.at());
+    view.viewer.at = to_device::cut(&view.state, device, since, view.at());
     let next_batch = Token { epoch: source.epoch, offset: view.at() };
     let events = to_device::messages(&view, since.unwrap_or(Offset::ZERO))?;
     Ok(ToDevice { next_batch: next_batch.to_string(), events })

@@ -230,7 +230,7 @@ fn account_data(
     event_type: &str,
     at: Offset,
 ) -> Result<Map<String, Value>, ReadError> {
-    let content = view.events.account_data(view.state, view.user_id(), room_id, event_type, at)?;
+    let content = view.events.account_data(&view.state, view.user_id(), room_id, event_type, at)?;
     let content = content.and_then(|content| serde_json::from_str(content.get()).ok());
     Ok(content.unwrap_or_default())
 }

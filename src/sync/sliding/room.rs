@@ -430,7 +430,7 @@ impl RoomSync<'_> {
 
     /// How much of the room the user has not read, threads included.
     fn unread(&self, at: Offset) -> Result<Unread, ReadError> {
-        let View { state, events, .. } = self.view;
+        let View { state, events, .. } = &self.view;
         let counts = self.unread.counts(state, events, self.view.user_id(), self.room, at)?;
         let total = counts.total();
         Ok(Unread { notification_count: total.notifications, highlight_count: total.highlights })

@@ -199,7 +199,7 @@ impl RoomSync<'_> {
     }
 
     fn unread(&self, at: Offset) -> Result<Counts, ReadError> {
-        let View { state, events, .. } = self.view;
+        let View { state, events, .. } = &self.view;
         self.unread.counts(state, events, self.view.user_id(), self.room, at)
     }
 
