@@ -7,7 +7,7 @@ use crate::{
     admin::{Act, Done},
     export::{self, ImportedUser},
     history::look::{clean, grouped},
-    log::sled::log_dir,
+    log::sled::has_log,
 };
 
 /// Make an account of the export of a user, on this server or another
@@ -34,7 +34,7 @@ impl ImportUser {
         let src = self.src.canonicalize()?;
         export::check_export(&src)?;
         let data_dir = self.common.data_dir()?;
-        if !log_dir(&data_dir).is_dir() {
+        if !has_log(&data_dir) {
             return Err(format!("there is no server in {}", data_dir.display()).into());
         }
         export::place_files(&src, &data_dir)?;
