@@ -23,6 +23,33 @@ pub(crate) fn put_in_place(made: &Path, path: &Path) -> io::Result<()> {
     sync_dir(path.parent().unwrap_or(path))
 }
 
+/// Gives each of two directories beside each other the name of the other, and makes that durable: in one step where the
+/// file system has one, and otherwise by way of the name `aside`. As long as something has that name,
+/// [`finish_exchange`] is to be called before anything else is done with the two.
+pub(crate) fn exchange(one: &Path, other: &Path, aside: &Path) -> io::Result<()> {
+    let (cwd, flags) = (rustix::fs::CWD, rustix::fs::RenameFlags::EXCHANGE);
+    if rustix::fs::renameat_with(cwd, one, cwd, other, flags).is_ok() {
+        return sync_dir(one.parent().unwrap_or(one));
+    }
+    put_in_place(one, aside)?;
+    finish_exchange(one, other, aside)
+}
+
+/// Brings an exchange that was interrupted to its end; does nothing if there was none.
+pub(crate) fn finish_exchange(one: &Path, other: &Path, aside: &Path) -> io::Result<()> {
+    if !aside.exists() {
+        return Ok(());
+    }
+    if !one.exists() {
+        if !other.exists() {
+            // Somebody took it away: then the first gets its name back.
+            return put_in_place(aside, one);
+        }
+        put_in_place(other, one)?;
+    }
+    put_in_place(aside, other)
+}
+
 /// Writes a file that its owner alone can read, in the stead of what is there.
 pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut partial = OsString::from(path);
@@ -60,6 +87,35 @@ pub(crate) fn remove_unfinished(dir: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn two_directories_change_names_whether_in_one_step_or_interrupted_at_any() {
+        // How many steps without an exchange are done before the end.
+        for done in 0..=3 {
+            let dir = tempfile::tempdir().unwrap();
+            let [one, other, aside] = ["one", "other", "aside"].map(|name| dir.path().join(name));
+            for (path, text) in [(&one, "old"), (&other, "new")] {
+                fs::create_dir(path).unwrap();
+                fs::write(path.join("file"), text).unwrap();
+            }
+            let steps = [(&one, &aside), (&other, &one), (&aside, &other)];
+            match done {
+                0 => exchange(&one, &other, &aside).unwrap(),
+                _ => steps[..done].iter().for_each(|(from, to)| fs::rename(from, to).unwrap()),
+            }
+            finish_exchange(&one, &other, &aside).unwrap();
+            finish_exchange(&one, &other, &aside).unwrap();
+            let held = |path: &Path| fs::read_to_string(path.join("file")).unwrap();
+            assert_eq!((held(&one), held(&other)), ("new".into(), "old".into()), "{done}");
+            assert!(!aside.exists());
+        }
+        // Without the one that was to take the name, all is as it was.
+        let dir = tempfile::tempdir().unwrap();
+        let [one, other, aside] = ["one", "other", "aside"].map(|name| dir.path().join(name));
+        fs::create_dir(&aside).unwrap();
+        finish_exchange(&one, &other, &aside).unwrap();
+        assert!(one.is_dir() && !aside.exists());
+    }
 
     #[test]
     fn what_is_written_takes_the_place_of_what_was_there_and_nothing_else_is_left() {

@@ -58,6 +58,7 @@ pub mod search;
 pub mod server;
 mod shutdown;
 mod signed;
+mod signed_json;
 pub mod snapshot;
 pub mod state;
 pub mod sync;

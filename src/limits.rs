@@ -240,6 +240,12 @@ const _: () = assert!(
     KEY_BACKUP_RECORD_BYTES + KEY_BYTES + 8 * IDENTIFIER_BYTES < crate::log::MAX_PAYLOAD_BYTES
 );
 
+/// Backed up room keys that an import puts in one batch.
+pub const IMPORTED_ROOM_KEYS: usize = 100;
+
+const _: () =
+    assert!(IMPORTED_ROOM_KEYS * (KEY_BYTES + 8 * IDENTIFIER_BYTES) < crate::log::MAX_BATCH_BYTES);
+
 /// A key, a signature or what else a client uploads of its keys in one piece, in bytes: devices' keys with
 /// their signatures take about one thousand.
 pub const KEY_BYTES: usize = 32 * 1024;

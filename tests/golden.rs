@@ -53,8 +53,8 @@ use logcabin::{
         codec::Tip,
         command::{
             AccountKind, BackedUpKey, BackupMade, BackupMoment, DelayedOutcome, FileHash, KINDS,
-            KeysDrop, PresenceState, Requirements, ServerRestore, Sighting, TokenHash, Tokens,
-            Transaction, UnderWay,
+            KeysDrop, PresenceState, Requirements, RoomUndo, ServerRestore, Sighting, TokenHash,
+            Tokens, Transaction, UnderWay, UndoneRoom,
         },
         pusher::{PusherAdvance, PusherEnd, PusherIds, PusherKind, PusherMail, PusherSet},
         threepid::{Medium, Purpose, Threepid},
@@ -245,7 +245,17 @@ async fn make_a_golden_log() {
     logcabin::proof::checkpoint(&engine, Origin::server()).await.unwrap();
     let last = engine.head().offset();
     let restore = ServerRestore { source: "archive".to_owned(), last, undone: Some(last.next()) };
-    for command in [Command::from(restore), Command::from(KeysDrop {})] {
+    let room = |id: &str| UndoneRoom {
+        room_id: id.try_into().unwrap(),
+        epoch: Epoch(0),
+        offset: last.next(),
+    };
+    let undone = RoomUndo {
+        user_id: "@ann:golden.example".try_into().unwrap(),
+        begun: Epoch(1),
+        rooms: vec![room("!undone:golden.example")],
+    };
+    for command in [Command::from(restore), undone.into(), Command::from(KeysDrop {})] {
         let record = NewRecord::new(Stream::server(), Origin::server(), &command);
         log.append(Batch { expect: Vec::new(), records: vec![record] }).await.unwrap();
     }

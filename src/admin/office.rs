@@ -38,7 +38,7 @@ use crate::{
     last_seen::LastSeen,
     log::{
         Log, ReadError,
-        sled::{OpenError, SledLog, SledOptions, log_dir},
+        sled::{OpenError, SledLog, SledOptions, has_log},
     },
     outbound::Outbound,
     passwords::{Passwords, policy},
@@ -595,7 +595,7 @@ pub(crate) async fn without_a_server(
 ) -> Result<Done, ActError> {
     let data_dir = &config.server.data_dir;
     // Opening makes what is missing; a log that begins here would have a name that nobody chose.
-    if !log_dir(data_dir).is_dir() {
+    if !has_log(data_dir) {
         return Err(ActError::NoLog(data_dir.display().to_string()));
     }
     let mut options = SledOptions::new(data_dir);

@@ -1,5 +1,5 @@
 //! Reading as of an earlier moment: those who administer the server may add `?at=OFFSET|TIME` to what reads rooms,
-//! and see what they would have seen then. A moment is written as on the command line: see [`Moment`].
+//! profiles and aliases, and see what they would have seen then. A moment is written as on the command line: see [`Moment`].
 
 use super::{Server, at_length};
 use crate::{

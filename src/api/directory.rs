@@ -2,6 +2,7 @@
 
 use std::{cmp::Reverse, fmt, str::FromStr, sync::Arc};
 
+use bytes::Bytes;
 use dashmap::DashMap;
 use ruma::{
     OwnedMxcUri, OwnedRoomAliasId, OwnedRoomId, RoomAliasId, ServerName, UInt,
@@ -23,12 +24,13 @@ use ruma::{
     events::StateEventType,
     room::{JoinRuleKind, RoomType},
 };
+use serde_json::json;
 
-use super::{Server, appservice, at_length, timeline::readable_as_of};
+use super::{Server, appservice, at_length, json, timeline::readable_as_of};
 use crate::{
     decide::directory::{RemoveAlias, SetAlias, SetNetwork, SetVisibility},
     events::EventStore,
-    http::{ApiError, Appservice, Cx},
+    http::{ApiError, Appservice, Cx, Session},
     limits,
     log::ReadError,
     record::Offset,
@@ -63,12 +65,20 @@ pub(super) async fn create_alias(
 }
 
 pub(super) async fn get_alias(
-    cx: Cx<Server, ()>,
+    cx: Cx<Server, Option<Session>>,
     request: get_alias_v3::Request,
-) -> Result<get_alias_v3::Response, ApiError> {
-    let room_id = appservice::resolve(&cx.app, (&*request.room_alias).into()).await?;
-    let servers = vec![cx.app.config.server.name.clone()];
-    Ok(get_alias_v3::Response::new(room_id, servers))
+) -> Result<Bytes, ApiError> {
+    let (app, alias) = (Arc::clone(&cx.app), &request.room_alias);
+    let moment = if cx.caller.is_some() { cx.with_session()?.moment()? } else { None };
+    let room_id = match moment {
+        Some(at) => {
+            let target = app.engine.state().aliases.get(alias, at);
+            let none = || ApiError::not_found("There was no such alias.");
+            target.ok_or_else(none)?.room_id
+        }
+        None => appservice::resolve(&app, (&**alias).into()).await?,
+    };
+    json(&json!({ "room_id": room_id, "servers": [app.config.server.name] }))
 }
 
 pub(super) async fn delete_alias(

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use ruma::{
-    OwnedRoomId, UserId,
+    OwnedRoomId, RoomId,
     api::client::backup::{
         BackupAlgorithm, KeyBackupData, RoomKeyBackup, add_backup_keys::v3 as put_all,
         add_backup_keys_for_room::v3 as put_room, add_backup_keys_for_session::v3 as put_session,
@@ -28,10 +28,8 @@ use crate::{
     http::{ApiError, Cx},
     limits,
     log::ReadError,
-    record::{
-        Command, Offset,
-        command::{BackedUpKey, KeyBackupPut},
-    },
+    record::{Command, Offset, command::BackedUpKey},
+    view::key_backup::{RoomKeys, room_keys},
 };
 
 fn no_backup() -> ApiError {
@@ -227,13 +225,16 @@ async fn remove_keys(
     changed(&cx, version)
 }
 
+/// The keys of a room, as clients have them.
 #[derive(Default, Serialize)]
 struct Sessions {
     sessions: BTreeMap<String, BackedUpKey>,
 }
 
 pub(super) async fn keys(cx: Cx<Server>, request: get_all::Request) -> Result<Bytes, ApiError> {
-    let rooms = read(&cx.app, &cx.caller.user_id, &request.version, Wanted::default())?;
+    let rooms = read(&cx, &request.version, (None, None))?.into_iter();
+    let rooms: BTreeMap<_, _> =
+        rooms.map(|(room_id, sessions)| (room_id, Sessions { sessions })).collect();
     json(&json!({ "rooms": rooms }))
 }
 
@@ -241,9 +242,8 @@ pub(super) async fn keys_of_room(
     cx: Cx<Server>,
     request: get_room::Request,
 ) -> Result<Bytes, ApiError> {
-    let wanted = Wanted { room_id: Some(request.room_id.clone()), session_id: None };
-    let mut rooms = read(&cx.app, &cx.caller.user_id, &request.version, wanted)?;
-    json(&rooms.remove(&request.room_id).unwrap_or_default())
+    let mut rooms = read(&cx, &request.version, (Some(&request.room_id), None))?;
+    json(&Sessions { sessions: rooms.remove(&request.room_id).unwrap_or_default() })
 }
 
 pub(super) async fn key_of_session(
@@ -251,50 +251,18 @@ pub(super) async fn key_of_session(
     request: get_session::Request,
 ) -> Result<Bytes, ApiError> {
     let get_session::Request { version, room_id, session_id, .. } = request;
-    let wanted = Wanted { room_id: Some(room_id.clone()), session_id: Some(session_id.clone()) };
-    let mut rooms = read(&cx.app, &cx.caller.user_id, &version, wanted)?;
-    let key = rooms.remove(&room_id).and_then(|mut room| room.sessions.remove(&session_id));
+    let mut rooms = read(&cx, &version, (Some(&room_id), Some(&session_id)))?;
+    let key = rooms.remove(&room_id).and_then(|mut sessions| sessions.remove(&session_id));
     json(&key.ok_or_else(|| ApiError::not_found("The backup holds no key of this session."))?)
 }
 
-/// Which keys are asked for; none: all.
-#[derive(Default)]
-struct Wanted {
-    room_id: Option<OwnedRoomId>,
-    session_id: Option<String>,
-}
-
-/// The keys of a backup, each record read once.
+/// The keys of one room, or of all, and of one session, or of all.
 fn read(
-    app: &Server,
-    user_id: &UserId,
+    cx: &Cx<Server>,
     version: &str,
-    wanted: Wanted,
-) -> Result<BTreeMap<OwnedRoomId, Sessions>, ApiError> {
-    let version = number(version)?;
-    let mut by_record: BTreeMap<Offset, Vec<(OwnedRoomId, String)>> = BTreeMap::new();
-    {
-        let backups = app.engine.state().backups.get(user_id).ok_or_else(no_backup)?;
-        let backups = backups.read();
-        let backup = backups.get(version).ok_or_else(no_backup)?;
-        let keys = backup.keys(wanted.room_id.as_deref(), wanted.session_id.as_deref());
-        for (room_id, session_id, record) in keys {
-            by_record.entry(record).or_default().push((room_id.to_owned(), session_id.to_owned()));
-        }
-    }
-    let mut rooms: BTreeMap<OwnedRoomId, Sessions> = BTreeMap::new();
-    for (record, keys) in by_record {
-        let Some(Command::KeyBackupPut(KeyBackupPut { rooms: mut put, .. })) =
-            app.engine.events().command(record)?
-        else {
-            continue;
-        };
-        for (room_id, session_id) in keys {
-            let key = put.get_mut(&room_id).and_then(|room| room.remove(&session_id));
-            if let Some(key) = key {
-                rooms.entry(room_id).or_default().sessions.insert(session_id, key);
-            }
-        }
-    }
-    Ok(rooms)
+    wanted: (Option<&RoomId>, Option<&str>),
+) -> Result<RoomKeys, ApiError> {
+    let (engine, user_id) = (&cx.app.engine, &cx.caller.user_id);
+    let keys = room_keys(&engine.state(), engine.events(), user_id, number(version)?, wanted)?;
+    keys.ok_or_else(no_backup)
 }

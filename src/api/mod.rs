@@ -100,7 +100,7 @@ use crate::{
     search::Search,
     signed::Signer,
     state::Room,
-    sync::{KnownMembers, sliding::Connections},
+    sync::{CameFrom, KnownMembers, sliding::Connections},
     view::{
         View,
         token::{Pos, Token},
@@ -208,8 +208,8 @@ pub(crate) fn endpoints(config: &Config) -> Table<Server> {
         .raw_json(GET, dehydrated::PATH, REQUIRED, dehydrated::get)
         .raw_json(Method::DELETE, dehydrated::PATH, REQUIRED, dehydrated::delete)
         .raw_json(Method::POST, dehydrated::EVENTS, REQUIRED, dehydrated::events)
-        .on_json(profile::get)
-        .on_json(profile::get_field)
+        .on_json_as_of(profile::get)
+        .on_json_as_of(profile::get_field)
         .on(profile::set_field)
         .on(profile::delete_field)
         .on(account_data::get_global)
@@ -281,7 +281,7 @@ pub(crate) fn endpoints(config: &Config) -> Table<Server> {
         .on(report::user)
         // Directory
         .on(directory::create_alias)
-        .on(directory::get_alias)
+        .on_json_as_of(directory::get_alias)
         .on(directory::delete_alias)
         .on(directory::room_aliases)
         .on(directory::get_visibility)
@@ -400,10 +400,7 @@ impl App for Server {
 }
 
 /// What a position names was undone by a restore.
-struct Undone {
-    /// The last record that is still there of what led to the position.
-    after: Offset,
-}
+struct Undone(CameFrom);
 
 impl Server {
     /// The room, if there is one.
@@ -441,14 +438,19 @@ impl Server {
         let not_ours = || ApiError::invalid_param("This is not a token of this server.");
         // A `pos` of sliding sync is good wherever a token is.
         let pos = || token.parse::<Pos>().map(|pos| pos.token);
-        let token: Token = token.parse().or_else(|_| pos()).map_err(|_| not_ours())?;
+        self.place(token.parse().or_else(|_| pos()).map_err(|_| not_ours())?)
+    }
+
+    /// As [`Server::position_or_undone`], of a token that was read.
+    fn place(&self, token: Token) -> Result<Result<Offset, Undone>, ApiError> {
+        let not_ours = || ApiError::invalid_param("This is not a token of this server.");
         let offset = token.offset;
         if token.epoch == self.epoch {
             let given_out = offset <= self.engine.head().offset();
             return if given_out { Ok(Ok(offset)) } else { Err(not_ours()) };
         }
         let after = self.engine.state().epoch_end(token.epoch).ok_or_else(not_ours)?;
-        Ok(if offset <= after { Ok(offset) } else { Err(Undone { after }) })
+        Ok(if offset <= after { Ok(offset) } else { Err(Undone(CameFrom { token, after })) })
     }
 
     /// The token of a position.

@@ -12,17 +12,18 @@ use ruma::{
 };
 use serde_json::{Value, json};
 
-use super::{Server, appservice, capabilities, json};
+use super::{Server, appservice, at_length, capabilities, json};
 use crate::{
     decide::{
         account::SetProfile,
         membership::{Change, ChangeMembership},
     },
     engine::Engine,
-    http::{ApiError, Cx, ErrorCode},
+    http::{ApiError, Cx, ErrorCode, Session},
     limits,
-    record::{Offset, Origin},
-    state::Membership,
+    log::ReadError,
+    record::{Command, Offset, Origin},
+    state::{Membership, accounts::ProfileField},
 };
 
 /// The fields of a profile (empty for no account).
@@ -40,24 +41,63 @@ fn no_profile() -> ApiError {
     ApiError::not_found("There is no such profile.")
 }
 
-pub(super) async fn get(
-    cx: Cx<Server, ()>,
-    request: get_profile::Request,
-) -> Result<Bytes, ApiError> {
-    if !appservice::user_exists(&cx.app, &request.user_id).await? {
+/// The fields as of `at`.
+fn fields_as_of(
+    engine: &Engine,
+    user_id: &UserId,
+    at: Offset,
+) -> Result<Option<BTreeMap<String, Value>>, ReadError> {
+    let changes: Vec<_> = {
+        let Some(account) = engine.state().accounts.get(user_id) else { return Ok(None) };
+        let account = account.read();
+        if account.registered > at {
+            return Ok(None);
+        }
+        let changed = |field: &ProfileField| Some(field.changes.at(at)?.0);
+        let fields = account.profile.iter();
+        fields.filter_map(|(name, field)| Some((name.clone(), changed(field)?))).collect()
+    };
+    let mut fields = BTreeMap::new();
+    for (name, offset) in changes {
+        // Nothing is left of what was erased.
+        let Some(Command::ProfileSet(body)) = engine.events().command(offset)? else { continue };
+        if let Some(value) = body.value {
+            fields.insert(name, value);
+        }
+    }
+    Ok(Some(fields))
+}
+
+/// The fields that a request asks for: as they are, or as of the moment that it names.
+async fn asked(
+    cx: Cx<Server, Option<Session>>,
+    user_id: &UserId,
+) -> Result<BTreeMap<String, Value>, ApiError> {
+    let app = Arc::clone(&cx.app);
+    if cx.caller.is_some()
+        && let Some(at) = cx.with_session()?.moment()?
+    {
+        let fields = at_length(|| fields_as_of(&app.engine, user_id, at))?;
+        return fields.ok_or_else(no_profile);
+    }
+    if !appservice::user_exists(&app, user_id).await? {
         return Err(no_profile());
     }
-    json(&fields(&cx.app.engine, &request.user_id).ok_or_else(no_profile)?)
+    fields(&app.engine, user_id).ok_or_else(no_profile)
+}
+
+pub(super) async fn get(
+    cx: Cx<Server, Option<Session>>,
+    request: get_profile::Request,
+) -> Result<Bytes, ApiError> {
+    json(&asked(cx, &request.user_id).await?)
 }
 
 pub(super) async fn get_field(
-    cx: Cx<Server, ()>,
+    cx: Cx<Server, Option<Session>>,
     request: get_profile_field::Request,
 ) -> Result<Bytes, ApiError> {
-    if !appservice::user_exists(&cx.app, &request.user_id).await? {
-        return Err(no_profile());
-    }
-    let fields = fields(&cx.app.engine, &request.user_id).ok_or_else(no_profile)?;
+    let fields = asked(cx, &request.user_id).await?;
     let field = request.field.to_string();
     let value = fields.get(&field);
     json(&json!({ field: value.ok_or_else(|| ApiError::not_found("This field is not set."))? }))

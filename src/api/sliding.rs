@@ -11,11 +11,14 @@ use bytes::Bytes;
 use ruma::{OwnedRoomId, api::client::sync::sync_events::v5 as sync_events};
 use serde::Deserialize;
 
-use super::{Server, at_length, body, json, presence, sync::long_poll, to_device};
+use super::{Server, Undone, at_length, body, json, presence, sync::long_poll, to_device};
 use crate::{
     http::{ApiError, Cx, ErrorCode},
     limits,
-    sync::sliding::{self, ListConfig, RoomConfig, Rules, SlidingError, UnknownPos},
+    sync::{
+        CameFrom,
+        sliding::{self, ListConfig, RoomConfig, Rules, SlidingError, UnknownPos},
+    },
     view::token::{Pos, Token},
 };
 
@@ -51,18 +54,30 @@ pub(super) async fn sync(cx: Cx<Server>, request: sync_events::Request) -> Resul
         // Whatever it is that the client holds, what it can do is to begin anew.
         Some(pos) => Some(pos.parse().map_err(|_| unknown_pos(UnknownPos))?),
     };
-    if pos.is_some_and(|pos| pos.token.epoch != cx.app.epoch) {
+    let connections = &cx.app.connections;
+    if let Some(pos) = pos.filter(|pos| pos.token.epoch != cx.app.epoch) {
+        connections.begins_anew(cx.caller.session, &name, pos.token);
         return Err(unknown_pos(UnknownPos));
     }
     let said = presence::said(&request.set_presence)?;
-    let connections = &cx.app.connections;
     let resumed = connections.resume(cx.caller.session, &name, pos).map_err(unknown_pos)?;
     let goes_on = resumed.goes_on(&rules);
+    // One who begins anew may still say where they come from: by the position that was refused just now, or the one of
+    // the messages to the device, which lives on.
+    let token = || acknowledged.and_then(Result::ok).filter(|token| token.epoch != cx.app.epoch);
+    let came_from = match pos {
+        None => resumed.came_from().or_else(token),
+        Some(_) => None,
+    };
+    let came_from = came_from.and_then(|token| match cx.app.place(token).ok()? {
+        Ok(after) => Some(CameFrom { token, after }),
+        Err(Undone(from)) => Some(from),
+    });
     let _syncing = presence::Syncing::begin(&cx, said);
     let look = long_poll(&cx, request.timeout, pos.is_none(), |cx| {
         let look = || {
-            sliding::look(&cx.view(), &rules, &resumed, &cx.app.unread, cx.app.epoch)
-                .map_err(failed)
+            let (unread, epoch) = (&cx.app.unread, cx.app.epoch);
+            sliding::look(&cx.view(), &rules, &resumed, came_from, unread, epoch).map_err(failed)
         };
         let look = if goes_on { look()? } else { at_length(look)? };
         let is_empty = look.is_empty();

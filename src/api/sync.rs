@@ -20,18 +20,18 @@ pub(super) async fn sync(cx: Cx<Server>, request: sync_events::Request) -> Resul
     let settings = &cx.app.config.sync;
     let to_usize = |number: u32| usize::try_from(number).unwrap_or(usize::MAX);
     let said = presence::said(&request.set_presence)?;
-    let (since, undone) = match request.since.as_deref() {
+    let (since, came_from) = match request.since.as_deref() {
         // Some clients send an empty `since` for none.
         None | Some("") => (None, None),
         Some(since) => match cx.app.position_or_undone(since)? {
             Ok(since) => (Some(since), None),
             // One who comes from a future that a restore has undone begins anew.
-            Err(Undone { after }) => (None, Some(after)),
+            Err(Undone(from)) => (None, Some(from)),
         },
     };
     let mut wanted = Request {
         since,
-        undone,
+        came_from,
         full_state: request.full_state,
         use_state_after: request.use_state_after,
         filter: SyncFilter::new(

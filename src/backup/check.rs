@@ -11,10 +11,10 @@ use serde::Serialize;
 use super::{BackupError, Manifest};
 use crate::{
     history::source::{Source, SourceError},
-    log::{archive::ArchiveReader, erase::Audit},
+    log::{archive::ArchiveReader, erase::Audit, verify::Checker},
     media::store,
     record::{
-        Chain, Command, Offset,
+        Chain, Command, Epoch, Offset,
         command::{BackupMoment, FileHash},
     },
 };
@@ -64,7 +64,7 @@ pub fn check(
     dir: &Path,
     offset: Option<Offset>,
     of: Option<&Source>,
-    mut on_progress: impl FnMut(Offset),
+    on_progress: impl FnMut(Offset),
 ) -> Result<Checked, BackupError> {
     let ends_there = |path: &PathBuf| {
         let end = path.file_stem().and_then(|stem| stem.to_str()?.split_once('-')?.1.parse().ok());
@@ -75,7 +75,7 @@ pub fn check(
         return Err(BackupError::None { dir: dir.to_owned(), offset });
     }
     let mut hashes = Hashes::default();
-    let mut moments = Vec::new();
+    let (mut moments, mut readable) = (Vec::new(), Vec::new());
     for path in manifests {
         let mut moment = Moment {
             manifest: path.clone(),
@@ -97,26 +97,28 @@ pub fn check(
                 let segments = manifest.segments.iter().map(|segment| segment.bytes);
                 moment.bytes = segments.sum::<u64>() + manifest.media.bytes;
                 check_files(dir, &manifest, &mut hashes, &mut moment.faults);
-                if let Err(fault) = check_records(dir, &manifest, &mut on_progress) {
-                    moment.faults.push(fault);
-                }
-                if let Some(of) = of {
-                    let ours = chain_at(of, manifest.offset)?;
-                    let is_prefix = ours == Some(manifest.chain.0);
-                    moment.is_prefix = Some(is_prefix);
-                    if !is_prefix {
-                        let at = manifest.offset;
-                        let fault = match ours {
-                            Some(_) => format!("record {at} of the log is another one"),
-                            None => format!("the log has no record {at}"),
-                        };
-                        moment.faults.push(fault);
-                    }
-                }
+                readable.push((moments.len(), manifest));
             }
             Err(error) => moment.faults.push(error.to_string()),
         }
         moments.push(moment);
+    }
+    let manifests: Vec<_> = readable.iter().map(|(_, manifest)| manifest).collect();
+    let found = check_records(dir, &manifests, on_progress);
+    for ((index, manifest), found) in readable.iter().zip(found) {
+        let Some(moment) = moments.get_mut(*index) else { continue };
+        moment.faults.extend(found.err());
+        let Some(of) = of else { continue };
+        let ours = chain_at(of, manifest.offset)?;
+        let is_prefix = ours == Some(manifest.chain.0);
+        moment.is_prefix = Some(is_prefix);
+        if !is_prefix {
+            let at = manifest.offset;
+            moment.faults.push(match ours {
+                Some(_) => format!("record {at} of the log is another one"),
+                None => format!("the log has no record {at}"),
+            });
+        }
     }
     let intact = moments.iter().all(|moment| moment.faults.is_empty());
     Ok(Checked { intact, moments })
@@ -198,41 +200,84 @@ fn check_files(dir: &Path, manifest: &Manifest, hashes: &mut Hashes, faults: &mu
     }
 }
 
+/// Checks the records of these backups, and gives of each what is wrong with them, if anything. A segment that
+/// several begin with is read once.
 fn check_records(
     dir: &Path,
-    manifest: &Manifest,
+    manifests: &[&Manifest],
     mut on_progress: impl FnMut(Offset),
-) -> Result<(), String> {
-    let mut audit = Audit::default();
-    let mut last = None;
-    let mut records = ArchiveReader::of(manifest.segments(dir)).records(Offset::ZERO);
-    for record in records.by_ref() {
-        let record = record.map_err(|error| error.to_string())?;
-        audit.note(&record);
-        let unreadable = |error| format!("record {}: {error}", record.offset());
-        let command = record.command().map_err(unreadable)?;
-        if record.offset() == Offset::new(1) {
-            match command {
-                Some(Command::ServerIdentity(identity))
-                    if identity.server_name == manifest.server_name
-                        && identity.public_key == manifest.public_key => {}
-                _ => return Err("the log is not that of the server that signed".to_owned()),
+) -> Vec<Result<(), String>> {
+    let mut found: Vec<_> = manifests.iter().map(|_| Ok(())).collect();
+    // Backups that have had the same segments so far, how many those were, and what was found in them.
+    let mut groups = vec![((0..manifests.len()).collect::<Vec<_>>(), 0, Walk::default())];
+    while let Some((group, depth, walk)) = groups.pop() {
+        let mut by_next: BTreeMap<PathBuf, Vec<usize>> = BTreeMap::new();
+        for index in group {
+            match manifests[index].segments.get(depth) {
+                Some(next) => by_next.entry(next.path(dir)).or_default().push(index),
+                None => found[index] = walk.end(manifests[index]),
             }
         }
-        on_progress(record.offset());
-        last = Some((
-            record.offset(),
-            record.header.epoch,
-            record.chain,
-            record.header.batch_remaining,
-        ));
+        let mut walk = Some(walk);
+        while let Some((path, group)) = by_next.pop_first() {
+            // The last goes on with what the others have needed a copy of.
+            let on = if by_next.is_empty() { walk.take() } else { walk.clone() };
+            let mut on = on.unwrap_or_default();
+            match on.read(path, &mut on_progress) {
+                Ok(()) => groups.push((group, depth + 1, on)),
+                Err(fault) => group.into_iter().for_each(|index| found[index] = Err(fault.clone())),
+            }
+        }
     }
-    if let Some(torn) = records.torn() {
-        return Err(format!("{} is not whole", torn.path.display()));
+    found
+}
+
+/// What was found in the first segments of a backup.
+#[derive(Clone, Default)]
+struct Walk {
+    checker: Option<Checker>,
+    audit: Audit,
+    /// The server's name and public key, as the first record has them.
+    server: Option<(String, String)>,
+    /// The last record: its offset, epoch and chain value, and how many of its batch should follow.
+    last: Option<(Offset, Epoch, Chain, u32)>,
+}
+
+impl Walk {
+    /// Reads one more segment.
+    fn read(&mut self, path: PathBuf, mut on_progress: impl FnMut(Offset)) -> Result<(), String> {
+        let mut records = ArchiveReader::segment(path, self.checker.take());
+        for record in records.by_ref() {
+            let record = record.map_err(|error| error.to_string())?;
+            self.audit.note(&record);
+            let unreadable = |error| format!("record {}: {error}", record.offset());
+            let command = record.command().map_err(unreadable)?;
+            if record.offset() == Offset::new(1)
+                && let Some(Command::ServerIdentity(identity)) = command
+            {
+                self.server = Some((identity.server_name, identity.public_key));
+            }
+            on_progress(record.offset());
+            let header = &record.header;
+            self.last = Some((record.offset(), header.epoch, record.chain, header.batch_remaining));
+        }
+        if let Some(torn) = records.torn() {
+            return Err(format!("{} is not whole", torn.path.display()));
+        }
+        self.checker = records.into_checker();
+        Ok(())
     }
-    audit.finish().map_err(|error| error.to_string())?;
-    if last != Some((manifest.offset, manifest.epoch, manifest.chain.0, 0)) {
-        return Err("the records do not end as the manifest says".to_owned());
+
+    /// Whether a backup that ends here is what its manifest says.
+    fn end(&self, manifest: &Manifest) -> Result<(), String> {
+        let Manifest { server_name, public_key, offset, epoch, chain, .. } = manifest;
+        if self.server.as_ref() != Some(&(server_name.clone(), public_key.clone())) {
+            return Err("the log is not that of the server that signed".to_owned());
+        }
+        self.audit.finish().map_err(|error| error.to_string())?;
+        if self.last != Some((*offset, *epoch, chain.0, 0)) {
+            return Err("the records do not end as the manifest says".to_owned());
+        }
+        Ok(())
     }
-    Ok(())
 }

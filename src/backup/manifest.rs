@@ -6,12 +6,6 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use base64::{Engine as _, engine::general_purpose::STANDARD_NO_PAD};
-use ruma::{
-    CanonicalJsonObject, CanonicalJsonValue,
-    serde::{Base64, base64::Standard},
-    signatures::{Ed25519KeyPair, sign_json, verify_json},
-};
 use serde::{Deserialize, Serialize};
 
 use super::BackupError;
@@ -21,6 +15,7 @@ use crate::{
         Epoch, Offset,
         command::{BackupMoment, FileHash, ServerIdentity},
     },
+    signed_json,
 };
 
 /// The form of a manifest and of what is beside it.
@@ -141,43 +136,16 @@ impl MediaEntry {
 impl Manifest {
     /// The manifest of these parts, signed.
     pub(super) fn sign(mut self, identity: &ServerIdentity) -> Result<Self, BackupError> {
-        let unusable = |_| BackupError::NoIdentity;
-        let document = STANDARD_NO_PAD
-            .decode(identity.private_key.expose())
-            .map_err(|_| BackupError::NoIdentity)?;
-        let version = identity.key_id.strip_prefix("ed25519:").unwrap_or(&identity.key_id);
-        let key = Ed25519KeyPair::from_der(&document, version.to_owned()).map_err(unusable)?;
         self.format = FORMAT;
-        self.signatures.clear();
-        let mut object = self.object().ok_or(BackupError::NoIdentity)?;
-        sign_json(&identity.server_name, &key, &mut object).map_err(|_| BackupError::NoIdentity)?;
+        let object = signed_json::sign(&self, identity).map_err(|_| BackupError::NoIdentity)?;
         let value = serde_json::to_value(object).map_err(|_| BackupError::NoIdentity)?;
         serde_json::from_value(value).map_err(|_| BackupError::NoIdentity)
-    }
-
-    fn object(&self) -> Option<CanonicalJsonObject> {
-        match serde_json::to_value(self).ok()?.try_into().ok()? {
-            CanonicalJsonValue::Object(object) => Some(object),
-            _ => None,
-        }
     }
 
     /// Whether the signature is that of the key that the manifest names.
     #[must_use]
     pub fn is_signed(&self) -> bool {
-        let Ok(key) = Base64::parse(&self.public_key) else { return false };
-        let Some(signed) = self.signatures.get(&self.server_name) else { return false };
-        // The last letter of a signature has bits that say nothing.
-        let exact =
-            |text: &String| Base64::<Standard>::parse(text).is_ok_and(|of| of.encode() == *text);
-        if !signed.values().all(exact) {
-            return false;
-        }
-        let keys = signed.keys().map(|id| (id.clone(), key.clone())).collect();
-        let keys = BTreeMap::from([(self.server_name.clone(), keys)]);
-        !signed.is_empty()
-            && self.signatures.len() == 1
-            && self.object().is_some_and(|object| verify_json(&keys, &object).is_ok())
+        signed_json::is_signed(self, &self.server_name, &self.public_key)
     }
 
     /// Which backup it is.
@@ -277,17 +245,7 @@ fn store(incoming: &Path, path: &Path, bytes: &[u8]) -> Result<(), BackupError> 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    pub(in crate::backup) fn identity() -> ServerIdentity {
-        let document = Ed25519KeyPair::generate();
-        let pair = Ed25519KeyPair::from_der(&document, "a".to_owned()).unwrap();
-        ServerIdentity {
-            server_name: "test.example".to_owned(),
-            key_id: "ed25519:a".to_owned(),
-            private_key: STANDARD_NO_PAD.encode(&*document).into(),
-            public_key: STANDARD_NO_PAD.encode(pair.public_key()),
-        }
-    }
+    use crate::signed_json::tests::identity;
 
     fn manifest(identity: &ServerIdentity, dir: &Path) -> Manifest {
         let files = BTreeMap::from([(FileHash([3; 32]), 5), (FileHash([1; 32]), 7)]);

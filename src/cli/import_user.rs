@@ -7,12 +7,12 @@ use crate::{
     admin::{Act, Done},
     export::{self, ImportedUser},
     history::look::{clean, grouped},
-    log::sled::log_dir,
+    log::sled::has_log,
 };
 
 /// Make an account of the export of a user, on this server or another
 ///
-/// It gets the profile, the account data, the push rules and the files that the user uploaded. It is locked and
+/// It gets the profile, the account data, the push rules, the backup of room keys and the files that the user uploaded. It is locked and
 /// has no password. Rooms stay files, as their history belongs to them; devices, keys and addresses are for the
 /// user to set up anew.
 #[derive(Debug, clap::Args)]
@@ -34,7 +34,7 @@ impl ImportUser {
         let src = self.src.canonicalize()?;
         export::check_export(&src)?;
         let data_dir = self.common.data_dir()?;
-        if !log_dir(&data_dir).is_dir() {
+        if !has_log(&data_dir) {
             return Err(format!("there is no server in {}", data_dir.display()).into());
         }
         export::place_files(&src, &data_dir)?;
@@ -46,12 +46,14 @@ impl ImportUser {
 }
 
 fn text(imported: &ImportedUser) -> String {
-    let ImportedUser { user_id, exported, profile, account_data, files, left_out } = imported;
+    let ImportedUser { user_id, exported, profile, account_data, files, room_keys, left_out } =
+        imported;
     let mut text = format!(
-        "Made {user_id} of {exported}: {} fields of the profile, {} pieces of account data, {} files.\n",
+        "Made {user_id} of {exported}: {} fields of the profile, {} pieces of account data, {} files, {} backed up room keys.\n",
         grouped(*profile),
         grouped(*account_data),
-        grouped(*files)
+        grouped(*files),
+        grouped(*room_keys)
     );
     for left in left_out {
         text += &format!("Left out {}\n", clean(left));

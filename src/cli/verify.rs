@@ -16,7 +16,8 @@ use crate::{
 ///
 /// Reads every record of the data directory of a stopped server, or of an archive. In a data
 /// directory it also compares the state with the one that the server had when it last stopped, and
-/// the archive with the log, and reads every uploaded file.
+/// the archive with the log, and reads every uploaded file. It changes nothing: of the newest records, which
+/// are in a database that cannot be read otherwise, it makes a copy in `DATA_DIR/verifying` for the time being.
 ///
 /// Exits with 0 when all is intact, 1 when there is a fault (its offset is named), 2 when nothing
 /// could be checked.
@@ -66,7 +67,7 @@ impl Verify {
         let config = self.at.load()?;
         let data_dir = &config.server.data_dir;
         let archive = self.archive.clone().or_else(|| config.archive_dir());
-        match Source::stopped(data_dir) {
+        match Source::untouched(data_dir) {
             Ok(source) => {
                 let archive = archive.filter(|dir| self.archive.is_some() || dir.is_dir());
                 Ok(check_all(&source, archive.as_deref())?)

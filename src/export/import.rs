@@ -18,24 +18,16 @@ use crate::{
     log::{
         VerifyError,
         erase::{self, Audit, Targets},
-        sled::{
-            self as sled_log, DEFAULT_CACHE_BYTES, OpenError, Store, StoreError, importing_dir,
-        },
+        sled::{self as sled_log, DEFAULT_CACHE_BYTES, OpenError, Store, importing_dir},
         verify::Checker,
     },
-    record::{
-        Chain, Command, Epoch, NewRecord, Origin, Record, Stream,
-        codec::{self, Tip},
-        command::ServerRestore,
-    },
+    record::{Chain, Command, Epoch, Record, command::ServerRestore},
+    restore::{WriteError, Writing},
     state::State,
 };
 
 /// The longest line: of a record with the largest payload, twice.
 const LINE_BYTES: u64 = 1024 * 1024;
-
-/// Records are written durably in pieces of this many bytes.
-const WRITE_BYTES: usize = 1024 * 1024;
 
 /// What [`import_server`] made.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -109,7 +101,7 @@ pub enum ImportError {
     #[error(transparent)]
     Open(#[from] OpenError),
     /// The log cannot be written.
-    #[error("writing the log failed: {0}")]
+    #[error("writing the new log failed: {0}")]
     Write(String),
     /// The records do not add up to what the exporting server had.
     #[error(
@@ -131,9 +123,12 @@ pub enum ImportError {
     },
 }
 
-impl From<StoreError> for ImportError {
-    fn from(error: StoreError) -> Self {
-        Self::Write(error.0)
+impl From<WriteError> for ImportError {
+    fn from(error: WriteError) -> Self {
+        match error {
+            WriteError::Apply(error) => Self::Write(error.to_string()),
+            WriteError::Write(reason) => Self::Write(reason),
+        }
     }
 }
 
@@ -386,28 +381,15 @@ impl Export<'_> {
         new_epoch: bool,
     ) -> Result<(State, Imported), ImportError> {
         let store = Store::open(dir, DEFAULT_CACHE_BYTES)?;
-        let (state, mut records) = (State::default(), 0);
-        let (mut writes, mut bytes, mut tip) = (::sled::Batch::default(), 0, Tip::default());
+        let state = State::default();
+        let mut writing = Writing::begin(Some(&store), &checked.targets, &state);
         let checker = self.each_record(|record, place| {
-            let mut record = record.clone();
-            if let Some(target) = checked.targets.get(record.offset()) {
-                // What was erased is not to get to the disk again.
-                record.payload =
-                    erase::remainder(&record, &target).map_err(|error| place(&error))?;
-            }
-            state.apply(&record).map_err(|error| place(&error))?;
-            let frame = codec::encode_frame(&record).map_err(|error| place(&error))?;
-            bytes += frame.len();
-            records += 1;
-            tip = Tip::after(&record);
-            writes.insert(&sled_log::key(record.offset()), frame);
-            // Whole batches alone: what is there is a log at any moment.
-            if bytes >= WRITE_BYTES && record.header.batch_remaining == 0 {
-                store.write(std::mem::take(&mut writes))?;
-                bytes = 0;
-            }
-            Ok(())
+            writing.put(record.clone()).map_err(|error| match error {
+                WriteError::Apply(error) => place(&error),
+                WriteError::Write(reason) => ImportError::Write(reason),
+            })
         })?;
+        let records = writing.records;
         let digest = state.digest().to_hex().to_string();
         let compared = self.manifest.version == env!("CARGO_PKG_VERSION");
         if compared && self.manifest.state_digest.as_ref().is_some_and(|of| *of != digest) {
@@ -415,18 +397,13 @@ impl Export<'_> {
             return Err(ImportError::Digest { found: digest, expected });
         }
         if new_epoch {
-            let failed = |error: &dyn std::fmt::Display| ImportError::Write(error.to_string());
-            let restore =
-                ServerRestore { source: "export".to_owned(), last: tip.offset, undone: None };
-            let new = NewRecord::new(Stream::server(), Origin::server(), &Command::from(restore));
-            tip.epoch = Epoch(tip.epoch.0.saturating_add(1));
-            let extended = tip.extend(new, 0, Clock::system().now_ms());
-            let (record, frame) = extended.map_err(|error| failed(&error))?;
-            state.apply(&record).map_err(|error| failed(&error))?;
-            writes.insert(&sled_log::key(record.offset()), frame);
+            let last = writing.tip().offset;
+            let restore = ServerRestore { source: "export".to_owned(), last, undone: None };
+            let epoch = Epoch(writing.tip().epoch.0.saturating_add(1));
+            writing.begin_epoch(epoch, restore, Clock::system().now_ms())?;
         }
-        store.write(writes)?;
-        store.note_compacted(tip.offset)?;
+        let epoch = writing.tip().epoch;
+        writing.finish()?;
         let imported = Imported {
             manifest: self.manifest.clone(),
             records,
@@ -435,7 +412,7 @@ impl Export<'_> {
             files,
             digest,
             compared: compared && self.manifest.state_digest.is_some(),
-            new_epoch: new_epoch.then_some(tip.epoch),
+            new_epoch: new_epoch.then_some(epoch),
         };
         Ok((state, imported))
     }

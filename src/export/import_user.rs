@@ -4,12 +4,13 @@
 //! Rooms stay files: their history belongs to them, and whoever is in one of them can invite.
 
 use std::{
+    collections::BTreeMap,
     fs::{self, DirBuilder, File},
     os::unix::fs::DirBuilderExt as _,
     path::Path,
 };
 
-use ruma::{OwnedUserId, UserId, push::Ruleset};
+use ruma::{OwnedRoomId, OwnedUserId, UserId, push::Ruleset};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value, json, value::RawValue};
 
@@ -22,6 +23,7 @@ use crate::{
         Refusal,
         account::{Met, Register, SetAccountData, SetProfile},
         import::ImportAccount,
+        key_backup::{PutKeys, SetBackup},
         media::AddMedia,
     },
     engine::{Engine, Rejected},
@@ -31,15 +33,19 @@ use crate::{
     push::ruleset,
     record::{
         Origin,
-        command::{AccountKind, FileHash},
+        command::{AccountKind, BackedUpKey, FileHash},
     },
 };
 
 /// The account data that says where an account came from, and whether all of it did.
 const EVENT_TYPE: &str = "io.logcabin.import";
 
-/// Account data whose other half is not in an export: without it, a client would take it for broken.
-const OF_KEYS: [&str; 3] = ["m.cross_signing.", "m.secret_storage.", "m.megolm_backup."];
+/// Account data whose other half is the identity of the user that was exported: without it, a client would take it for
+/// broken.
+const OF_IDENTITY: &str = "m.cross_signing.";
+
+/// Account data that leads from what the user has noted to the keys of their backup, and to nothing without one.
+const OF_BACKUP: [&str; 2] = ["m.secret_storage.", "m.megolm_backup."];
 
 /// What was taken over.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -54,6 +60,9 @@ pub struct ImportedUser {
     pub account_data: u64,
     /// How many uploaded files.
     pub files: u64,
+    /// How many keys of encrypted rooms, in the backup of them.
+    #[serde(default)]
+    pub room_keys: u64,
     /// What of these was left out, in words.
     pub left_out: Vec<String>,
 }
@@ -67,6 +76,27 @@ pub(crate) struct Belongings {
     account_data: Vec<Data>,
     rules: Vec<Rule>,
     files: Vec<Upload>,
+    key_backups: Vec<KeyBackup>,
+    room_keys: Vec<RoomKey>,
+}
+
+#[derive(Debug, Deserialize)]
+struct KeyBackup {
+    version: u64,
+    current: bool,
+    algorithm: String,
+    auth_data: Box<RawValue>,
+}
+
+#[derive(Debug, Deserialize)]
+struct RoomKey {
+    version: u64,
+    room_id: OwnedRoomId,
+    session_id: String,
+    first_message_index: u64,
+    forwarded_count: u64,
+    is_verified: bool,
+    session_data: Box<RawValue>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -153,6 +183,8 @@ impl Belongings {
             account_data: lines(src, "account_data")?,
             rules: lines(src, "push_rules")?,
             files: lines(src, "media")?,
+            key_backups: lines_if_there(src, &manifest, "key_backups")?,
+            room_keys: lines_if_there(src, &manifest, "key_backup_keys")?,
             manifest,
         })
     }
@@ -168,6 +200,11 @@ impl Belongings {
             upload.own && self.manifest.files.iter().any(|entry| entry.path == upload.path)
         };
         self.files.iter().filter(is_there)
+    }
+
+    /// The backup of room keys that was in use.
+    fn key_backup(&self) -> Option<&KeyBackup> {
+        self.key_backups.iter().find(|backup| backup.current)
     }
 
     /// What the account's data says of where it came from.
@@ -188,6 +225,17 @@ impl Belongings {
         let rules: Ruleset = serde_json::from_value(Value::Object(kinds)).ok()?;
         Some(ruleset::kept(user_id, rules))
     }
+}
+
+/// Of a file that earlier versions did not write.
+fn lines_if_there<T: DeserializeOwned>(
+    src: &Path,
+    manifest: &Manifest,
+    name: &str,
+) -> Result<Vec<T>, ImportError> {
+    let file = format!("{name}.ndjson");
+    let is_there = manifest.files.iter().any(|entry| entry.path == file);
+    if is_there { lines(src, name) } else { Ok(Vec::new()) }
 }
 
 fn lines<T: DeserializeOwned>(src: &Path, name: &str) -> Result<Vec<T>, ImportError> {
@@ -220,6 +268,7 @@ pub(crate) async fn import_user(
         profile: 0,
         account_data: 0,
         files: 0,
+        room_keys: 0,
         left_out: Vec::new(),
     };
     let register = Register {
@@ -269,12 +318,18 @@ pub(crate) async fn import_user(
         engine.propose(origin.clone(), set).await?.into_inner();
         done.profile += 1;
     }
+    add_key_backup(engine, origin, belongings, &mut done).await?;
     let mut data: Vec<_> = Vec::new();
     for Data { room_id, event_type, content } in &belongings.account_data {
-        let is_of_keys = OF_KEYS.iter().any(|start| event_type.starts_with(start));
+        let is_of_backup = OF_BACKUP.iter().any(|start| event_type.starts_with(start));
         let why = match room_id {
             Some(room_id) => format!("it is of the room {room_id}"),
-            None if is_of_keys => "it is of keys that are not exported".to_owned(),
+            None if event_type.starts_with(OF_IDENTITY) => {
+                "it is of keys that are not exported".to_owned()
+            }
+            None if is_of_backup && belongings.key_backup().is_none() => {
+                "it is of a backup of keys that is not there".to_owned()
+            }
             None if event_type == EVENT_TYPE => continue,
             None if content.get().len() > limits::ACCOUNT_DATA_BYTES => {
                 "it is too large".to_owned()
@@ -299,6 +354,60 @@ pub(crate) async fn import_user(
         engine.propose(origin.clone(), set).await?.into_inner();
     }
     Ok(done)
+}
+
+/// Gives the account the backup of room keys that was in use: what it is encrypted with is the user's alone, and has not
+/// changed.
+async fn add_key_backup(
+    engine: &Engine,
+    origin: &Origin,
+    belongings: &Belongings,
+    done: &mut ImportedUser,
+) -> Result<(), Rejected> {
+    let Some(backup) = belongings.key_backup() else { return Ok(()) };
+    let user_id = &done.user_id;
+    if backup.algorithm.len() > limits::IDENTIFIER_BYTES
+        || backup.auth_data.get().len() > limits::KEY_BYTES
+    {
+        done.left_out.push("the backup of room keys: what vouches for it is too large".to_owned());
+        return Ok(());
+    }
+    // One there is already is that of an import that was interrupted: nobody else has had the account.
+    let begun = engine.state().backups.get(user_id).and_then(|backups| backups.read().current());
+    let set = SetBackup {
+        user_id: user_id.to_owned(),
+        version: begun,
+        algorithm: backup.algorithm.clone(),
+        auth_data: backup.auth_data.clone(),
+    };
+    let version = engine.propose(origin.clone(), set).await?.into_inner();
+    let of_backup = belongings.room_keys.iter().filter(|key| key.version == backup.version);
+    let fits = |key: &&RoomKey| {
+        key.session_id.len() <= limits::IDENTIFIER_BYTES
+            && key.session_data.get().len() <= limits::KEY_BYTES
+    };
+    let (keys, too_large): (Vec<_>, Vec<_>) = of_backup.partition(fits);
+    for some in keys.chunks(limits::IMPORTED_ROOM_KEYS) {
+        let mut rooms: BTreeMap<_, BTreeMap<_, _>> = BTreeMap::new();
+        for key in some {
+            let backed_up = BackedUpKey {
+                first_message_index: key.first_message_index,
+                forwarded_count: key.forwarded_count,
+                is_verified: key.is_verified,
+                session_data: key.session_data.clone(),
+            };
+            let room = rooms.entry(key.room_id.clone()).or_default();
+            room.insert(key.session_id.clone(), backed_up);
+        }
+        let put = PutKeys { user_id: user_id.to_owned(), version, rooms };
+        engine.propose(origin.clone(), put).await?.into_inner();
+    }
+    done.room_keys = keys.len() as u64;
+    let too_large = too_large.into_iter();
+    let left_out =
+        too_large.map(|key| format!("a key of the room {}: it is too large", key.room_id));
+    done.left_out.extend(left_out);
+    Ok(())
 }
 
 /// Whether an import of the same export was begun with this account and not finished.

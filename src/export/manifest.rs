@@ -6,18 +6,14 @@ use std::{
     path::{Component, Path},
 };
 
-use base64::{Engine as _, engine::general_purpose::STANDARD_NO_PAD};
-use ruma::{
-    CanonicalJsonObject, OwnedUserId,
-    serde::Base64,
-    signatures::{Ed25519KeyPair, PublicKeyMap, sign_json, verify_json},
-};
+use ruma::OwnedUserId;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::ExportError;
 use crate::{
     record::{Epoch, Offset, command::ServerIdentity},
+    signed_json,
     state::State,
 };
 
@@ -151,15 +147,7 @@ impl Manifest {
     /// The manifest as JSON, signed with the server's key.
     pub(super) fn sign(&self, identity: &ServerIdentity) -> Result<Vec<u8>, ExportError> {
         let unusable = |error: &dyn std::fmt::Display| ExportError::Signing(error.to_string());
-        let document = STANDARD_NO_PAD.decode(identity.private_key.expose());
-        let document = document.map_err(|error| unusable(&error))?;
-        let version = identity.key_id.strip_prefix("ed25519:").unwrap_or(&identity.key_id);
-        let key = Ed25519KeyPair::from_der(&document, version.to_owned());
-        let key = key.map_err(|error| unusable(&error))?;
-        let mut object = canonical(&serde_json::to_value(self).map_err(|error| unusable(&error))?)
-            .ok_or_else(|| unusable(&"a number is too large"))?;
-        object.remove("signatures");
-        sign_json(&identity.server_name, &key, &mut object).map_err(|error| unusable(&error))?;
+        let object = signed_json::sign(self, identity).map_err(|error| unusable(&error))?;
         let mut text = serde_json::to_vec_pretty(&object).map_err(|error| unusable(&error))?;
         text.push(b'\n');
         Ok(text)
@@ -177,23 +165,17 @@ impl Manifest {
             }
             _ => {}
         }
-        let object = canonical(&value).ok_or(Unbelievable::Signature)?;
-        let manifest: Self = serde_json::from_value(value)?;
-        let key = Base64::parse(&manifest.public_key).map_err(|_| Unbelievable::Signature)?;
-        let keys = BTreeMap::from([(manifest.key_id.clone(), key)]);
-        let keys = PublicKeyMap::from([(manifest.server_name.clone(), keys)]);
-        verify_json(&keys, &object).map_err(|_| Unbelievable::Signature)?;
+        let manifest = Self::deserialize(&value)?;
+        // Of all that it says, not of what is understood of it alone.
+        let Self { server_name, key_id, public_key, signatures, .. } = &manifest;
+        let by_the_key = signatures.get(server_name).is_some_and(|by| by.keys().eq([key_id]));
+        if !by_the_key || !signed_json::is_signed(&value, server_name, public_key) {
+            return Err(Unbelievable::Signature);
+        }
         match manifest.files.iter().find(|entry| !is_inside(&entry.path)) {
             Some(entry) => Err(Unbelievable::Path(entry.path.clone())),
             None => Ok(manifest),
         }
-    }
-}
-
-fn canonical(value: &Value) -> Option<CanonicalJsonObject> {
-    match ruma::CanonicalJsonValue::try_from(value.clone()).ok()? {
-        ruma::CanonicalJsonValue::Object(object) => Some(object),
-        _ => None,
     }
 }
 
@@ -206,17 +188,7 @@ fn is_inside(path: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn identity() -> ServerIdentity {
-        let document = Ed25519KeyPair::generate();
-        let pair = Ed25519KeyPair::from_der(&document, "abc".to_owned()).unwrap();
-        ServerIdentity {
-            server_name: "example.org".to_owned(),
-            key_id: "ed25519:abc".to_owned(),
-            private_key: STANDARD_NO_PAD.encode(&*document).into(),
-            public_key: STANDARD_NO_PAD.encode(pair.public_key()),
-        }
-    }
+    use crate::signed_json::tests::identity;
 
     fn manifest(identity: &ServerIdentity, path: &str) -> Manifest {
         let entry = Entry {
@@ -260,12 +232,7 @@ mod tests {
             // Another letter or digit, so that most of it stays JSON.
             changed[at] ^= 1;
             write(&changed);
-            // The last letter of a signature has bits that say nothing.
-            let said = |text: &[u8]| {
-                let mut value = serde_json::from_slice::<Value>(text).ok()?;
-                value.as_object_mut()?.remove("signatures");
-                Some(value)
-            };
+            let said = |text: &[u8]| serde_json::from_slice::<Value>(text).ok();
             let same = said(&changed) == said(&text);
             assert!(same || Manifest::read(dir.path()).is_err(), "byte {at}");
         }

@@ -15,10 +15,11 @@ use crate::{
     log::{Log, ReadError},
     media::store,
     push::ruleset,
-    record::{Command, Offset, pusher::PusherKind},
+    record::{Command, Offset, command::BackedUpKey, pusher::PusherKind},
     snapshot,
     state::{Account, Room, RoomMembership, media::Item},
-    view::{View, filter::EventFilter},
+    sync::to_device,
+    view::{View, filter::EventFilter, key_backup::room_keys},
 };
 
 /// Events that are kept parsed meanwhile, in bytes.
@@ -60,7 +61,10 @@ pub fn export_user(data_dir: &Path, user: &str, dest: &Path) -> Result<Manifest,
     };
     portrait.account()?;
     portrait.devices()?;
+    portrait.key_backups()?;
+    portrait.messages()?;
     portrait.settings()?;
+    portrait.scheduled()?;
     portrait.rooms()?;
     portrait.files(data_dir)?;
 
@@ -270,6 +274,119 @@ impl Portrait<'_> {
                 }
                 lines.value(&Line { usage, key })?;
             }
+        }
+        self.folder.add(lines)
+    }
+
+    /// `key_backups.ndjson`, `key_backup_keys.ndjson`: the server has of the keys what nobody but the user can read.
+    fn key_backups(&mut self) -> Result<(), ExportError> {
+        let View { state, events, .. } = self.view.clone();
+        let user_id = self.view.user_id();
+        let of_user = state.backups.get(user_id).map(|backups| {
+            let backups = backups.read();
+            let current = backups.current();
+            let all = backups.all().map(|(version, backup)| {
+                (version, backup.set, backup.algorithm.clone(), Some(version) == current)
+            });
+            all.collect::<Vec<_>>()
+        });
+        let of_user = of_user.unwrap_or_default();
+        let mut lines = self.folder.lines("key_backups.ndjson")?;
+        for (version, set, algorithm, current) in &of_user {
+            #[derive(Serialize)]
+            struct Line<'a> {
+                version: u64,
+                current: bool,
+                algorithm: &'a str,
+                auth_data: Box<RawValue>,
+            }
+            let Some(Command::KeyBackupSet(body)) = events.command(*set)? else { continue };
+            let (version, current, auth_data) = (*version, *current, body.auth_data);
+            lines.value(&Line { version, current, algorithm, auth_data })?;
+        }
+        self.folder.add(lines)?;
+        let mut lines = self.folder.lines("key_backup_keys.ndjson")?;
+        for (version, ..) in of_user {
+            let keys = room_keys(&state, events, user_id, version, (None, None))?;
+            for (room_id, sessions) in keys.unwrap_or_default() {
+                for (session_id, key) in sessions {
+                    #[derive(Serialize)]
+                    struct Line<'a> {
+                        version: u64,
+                        room_id: &'a str,
+                        session_id: &'a str,
+                        #[serde(flatten)]
+                        key: BackedUpKey,
+                    }
+                    let (room_id, session_id) = (room_id.as_str(), &*session_id);
+                    lines.value(&Line { version, room_id, session_id, key })?;
+                }
+            }
+        }
+        self.folder.add(lines)
+    }
+
+    /// `to_device.ndjson`: what waits for the user's devices.
+    fn messages(&mut self) -> Result<(), ExportError> {
+        #[derive(Serialize)]
+        struct Line<'a> {
+            device_id: &'a DeviceId,
+            sent_ms: Option<u64>,
+            message: Box<RawValue>,
+        }
+        let devices = self.with_account(|account| {
+            account.active_devices().map(|(id, _)| id.clone()).collect::<Vec<_>>()
+        })?;
+        let mut lines = self.folder.lines("to_device.ndjson")?;
+        for device_id in &devices {
+            let viewer = Viewer { device_id, ..self.view.viewer };
+            let view = View { viewer, ..self.view.clone() };
+            for (offset, message) in to_device::waiting(&view, Offset::ZERO)? {
+                let sent_ms = self.view.events.time_of(offset)?;
+                lines.value(&Line { device_id, sent_ms, message })?;
+            }
+        }
+        self.folder.add(lines)
+    }
+
+    /// `scheduled.ndjson`: events that are to be sent later, and what became of those that were, as long as that is
+    /// remembered. Without their ids: whoever has one may act on the event.
+    fn scheduled(&mut self) -> Result<(), ExportError> {
+        #[derive(Serialize)]
+        struct Line<'a> {
+            room_id: &'a str,
+            #[serde(rename = "type")]
+            event_type: &'a str,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            state_key: Option<&'a str>,
+            content: Box<RawValue>,
+            delay_ms: u64,
+            since_ms: u64,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            finished: Option<Value>,
+        }
+        let View { state, events, .. } = self.view.clone();
+        let mut lines = self.folder.lines("scheduled.ndjson")?;
+        for event in state.delayed.of(self.view.user_id()) {
+            // Without its content it was erased.
+            let Some(Command::DelayedSchedule(body)) = events.command(event.offset)? else {
+                continue;
+            };
+            let finished = event.finished.as_ref().map(|finished| {
+                let mut said =
+                    serde_json::to_value(&finished.outcome).unwrap_or_else(|_| json!({}));
+                said["time_ms"] = finished.ts.into();
+                said
+            });
+            lines.value(&Line {
+                room_id: event.room_id.as_str(),
+                event_type: &event.event_type,
+                state_key: event.state_key.as_deref(),
+                content: body.content,
+                delay_ms: event.delay_ms,
+                since_ms: event.since_ms,
+                finished,
+            })?;
         }
         self.folder.add(lines)
     }

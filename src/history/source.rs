@@ -14,7 +14,7 @@ use crate::{
     log::{
         Log, ReadError,
         archive::{ArchiveError, ArchiveReader, ArchiveRecords, TornTail, archive_dir},
-        sled::{OpenError, SledLog, SledOptions, log_dir},
+        sled::{OpenError, Shadow, SledLog, SledOptions, has_log},
     },
     record::{Offset, Record},
 };
@@ -81,6 +81,8 @@ pub struct Source {
     place: String,
     note: Option<String>,
     data_dir: Option<PathBuf>,
+    /// What the log is a copy in, which goes after it.
+    _shadow: Option<Shadow>,
 }
 
 enum Kind {
@@ -112,7 +114,7 @@ impl Source {
             return Self::server(Path::new(socket));
         }
         let path = Path::new(place);
-        if log_dir(path).is_dir() {
+        if has_log(path) {
             return Self::data_dir(path);
         }
         if is_archive(path) {
@@ -142,7 +144,7 @@ impl Source {
     }
 
     fn new(kind: Kind, place: String) -> Self {
-        Self { kind, place, note: None, data_dir: None }
+        Self { kind, place, note: None, data_dir: None, _shadow: None }
     }
 
     fn server(socket: &Path) -> Result<Self, SourceError> {
@@ -157,7 +159,7 @@ impl Source {
     /// When there is none, it is in use, or it cannot be opened.
     pub fn stopped(data_dir: &Path) -> Result<Self, SourceError> {
         // Opening makes what is missing, which is not for one who only looks.
-        if !log_dir(data_dir).is_dir() {
+        if !has_log(data_dir) {
             return Err(SourceError::NoLog(data_dir.to_owned()));
         }
         // Every record is looked at afterwards; a fault at the end is to be found like any other.
@@ -165,6 +167,21 @@ impl Source {
         let log = Kind::Log(Box::new(SledLog::open(options)?));
         let source = Self::new(log, format!("data directory {}", data_dir.display()));
         Ok(Self { data_dir: Some(data_dir.to_owned()), ..source })
+    }
+
+    /// As [`Source::stopped`], for one who changes nothing, not even what opening a log tidies up: a copy is read
+    /// of what that writes to.
+    ///
+    /// # Errors
+    /// When there is none, it is in use, or it cannot be copied or opened.
+    pub fn untouched(data_dir: &Path) -> Result<Self, SourceError> {
+        if !has_log(data_dir) {
+            return Err(SourceError::NoLog(data_dir.to_owned()));
+        }
+        let shadow = Shadow::of(data_dir)?;
+        let log = Kind::Log(Box::new(shadow.open()?));
+        let source = Self::new(log, format!("data directory {}", data_dir.display()));
+        Ok(Self { data_dir: Some(data_dir.to_owned()), _shadow: Some(shadow), ..source })
     }
 
     /// The log of `data_dir` itself: of the running server, or of a stopped one. Not its archive, which may be

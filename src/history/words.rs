@@ -250,6 +250,11 @@ fn of_command(record: &Record, command: Command, who: String) -> (String, String
             Err(error) => (who, format!("(not an event: {error})")),
         },
         Command::RoomForget(body) => (body.user_id.to_string(), "forgot the room".to_owned()),
+        Command::RoomUndo(body) => {
+            let rooms = body.rooms.iter().map(|room| room.room_id.to_string()).collect();
+            let text = format!("is not in {} any more: that was undone", joined(rooms));
+            (body.user_id.to_string(), text)
+        }
         Command::RoomVisibility(body) => {
             let text = if body.public { "listed the room" } else { "took the room off the list" };
             (who, format!("{text} in the public directory"))

@@ -92,7 +92,12 @@ pub(crate) enum Access {
     Appservice,
     /// Application services say who they are; anything else is not looked at.
     AppserviceOptional,
+    /// A good token is needed to read as of an earlier moment, with `at` in the query; without that, none is looked at.
+    AsOf,
 }
+
+/// The scheme of endpoints that anybody may read as of now, and those who administer the server as of earlier moments.
+pub(crate) struct AsOf;
 
 /// The authentication scheme of an endpoint: says what to check and what its handler receives.
 pub(crate) trait Gate {
@@ -181,6 +186,7 @@ gates! {
     AccessToken => Session, Required, |who| who.session;
     AccessTokenOptional => Option<Session>, Optional, |who| Some(who.session);
     AppserviceToken => Appservice, Appservice, |who| who.service;
+    AsOf => Option<Session>, AsOf, |who| Some(who.session);
     // Clients send the token of an older session along with a login: it must not get in the way.
     AppserviceTokenOptional => Option<Appservice>, AppserviceOptional, |who| Some(who.service);
 }

@@ -185,7 +185,12 @@ impl<A: App> Edge<A> {
     }
 
     async fn who(&self, route: &Route<A>, headers: &HeaderMap, uri: &Uri) -> Result<Who, ApiError> {
-        if route.access == Access::None {
+        let looked_at = match route.access {
+            Access::None => false,
+            Access::AsOf => decode::query_parameter(uri, "at")?.is_some(),
+            _ => true,
+        };
+        if !looked_at {
             return Ok(Who::default());
         }
         let service = |token: &str| Some(Appservice(self.app.service(token)));

@@ -42,7 +42,7 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 
 pub(crate) use self::{
-    caller::{Access, Appservice, Caller, Gate, OpenTo, Session, Who},
+    caller::{Access, Appservice, AsOf, Caller, Gate, OpenTo, Session, Who},
     class::Class,
     edge::Edge,
     error::{ApiError, AuthRequired, ErrorCode, Refusal},

@@ -13,11 +13,11 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use http::{HeaderMap, Method, Request, Uri};
 use matchit::Router;
-use ruma::api::{IncomingRequest, Metadata, path_builder::PathBuilder as _};
+use ruma::api::{IncomingRequest, path_builder::PathBuilder as _};
 use thiserror::Error;
 
 use super::{
-    Access, ApiError, Class, Cx, Gate, Incoming, OpenTo, Refusal, Reply, Session, Who,
+    Access, ApiError, AsOf, Class, Cx, Gate, Incoming, OpenTo, Refusal, Reply, Session, Who,
     decode::{self, Precheck},
 };
 use crate::{limits, shutdown::Shutdown};
@@ -128,9 +128,6 @@ type Answer = BoxFuture<'static, Result<Reply, ApiError>>;
 /// happens before the future is made: the future holds the typed request alone.
 type Handler<A> = dyn Fn(Call<A>, &[Cow<'_, str>]) -> Result<Answer, ApiError> + Send + Sync;
 
-/// What the handler of a request is told of its caller.
-type CallerOf<R> = <<R as Metadata>::Authentication as Gate>::Caller;
-
 /// One endpoint.
 pub(super) struct Route<A> {
     /// The path it was registered with: a name for logs that holds nothing of the request.
@@ -179,10 +176,13 @@ impl<A: Send + Sync + 'static> Table<A> {
         H: Fn(Cx<A, <R::Authentication as Gate>::Caller>, R) -> F + Copy + Send + Sync + 'static,
         F: Future<Output = Result<R::OutgoingResponse, ApiError>> + Send + 'static,
     {
-        self.typed::<R>(unless_get(&R::METHOD, Body::Json), move |cx, request: R| {
-            let answer = handler(cx, request);
-            Box::pin(async move { Reply::typed(answer.await?) })
-        })
+        self.typed::<R, R::Authentication>(
+            unless_get(&R::METHOD, Body::Json),
+            move |cx, request| {
+                let answer = handler(cx, request);
+                Box::pin(async move { Reply::typed(answer.await?) })
+            },
+        )
     }
 
     /// As [`Table::on`], for a handler that gives the response as JSON text: for hot paths whose
@@ -195,7 +195,25 @@ impl<A: Send + Sync + 'static> Table<A> {
         H: Fn(Cx<A, <R::Authentication as Gate>::Caller>, R) -> F + Copy + Send + Sync + 'static,
         F: Future<Output = Result<Bytes, ApiError>> + Send + 'static,
     {
-        self.typed::<R>(unless_get(&R::METHOD, Body::Json), move |cx, request: R| {
+        self.typed::<R, R::Authentication>(
+            unless_get(&R::METHOD, Body::Json),
+            move |cx, request| {
+                let answer = handler(cx, request);
+                Box::pin(async move { answer.await.map(Reply::json) })
+            },
+        )
+    }
+
+    /// As [`Table::on_json`], for what anybody may read, and those who administer the server as of an earlier moment:
+    /// with `at` in the query the handler is told who asks.
+    #[must_use]
+    pub(crate) fn on_json_as_of<R, H, F>(self, handler: H) -> Self
+    where
+        R: IncomingRequest + Send + 'static,
+        H: Fn(Cx<A, Option<Session>>, R) -> F + Copy + Send + Sync + 'static,
+        F: Future<Output = Result<Bytes, ApiError>> + Send + 'static,
+    {
+        self.typed::<R, AsOf>(Body::None, move |cx, request| {
             let answer = handler(cx, request);
             Box::pin(async move { answer.await.map(Reply::json) })
         })
@@ -215,10 +233,10 @@ impl<A: Send + Sync + 'static> Table<A> {
             + 'static,
         F: Future<Output = Result<Bytes, ApiError>> + Send + 'static,
     {
-        self.of::<R>(Body::File(max_bytes), move |mut call, args, precheck| {
+        self.of::<R, R::Authentication>(Body::File(max_bytes), move |mut call, args, precheck| {
             let incoming = call.incoming.take();
             let incoming = incoming.ok_or_else(|| ApiError::internal("a body was lost"))?;
-            let (cx, request) = call.decode::<R>(args, precheck)?;
+            let (cx, request) = call.decode::<R, R::Authentication>(args, precheck)?;
             let answer = handler(cx, request, incoming);
             Ok(Box::pin(async move { answer.await.map(Reply::json) }))
         })
@@ -238,9 +256,9 @@ impl<A: Send + Sync + 'static> Table<A> {
             + 'static,
         F: Future<Output = Result<Reply, ApiError>> + Send + 'static,
     {
-        self.of::<R>(Body::None, move |call, args, precheck| {
+        self.of::<R, R::Authentication>(Body::None, move |call, args, precheck| {
             let headers = call.headers.clone();
-            let (cx, request) = call.decode::<R>(args, precheck)?;
+            let (cx, request) = call.decode::<R, R::Authentication>(args, precheck)?;
             Ok(Box::pin(handler(cx, request, headers)))
         })
     }
@@ -355,26 +373,23 @@ impl<A: Send + Sync + 'static> Table<A> {
         Ok(Routes(router))
     }
 
-    fn typed<R>(
+    fn typed<R, G>(
         self,
         body: Body,
-        handler: impl Fn(Cx<A, <R::Authentication as Gate>::Caller>, R) -> Answer
-        + Send
-        + Sync
-        + 'static,
+        handler: impl Fn(Cx<A, G::Caller>, R) -> Answer + Send + Sync + 'static,
     ) -> Self
     where
         R: IncomingRequest + Send + 'static,
-        R::Authentication: Gate,
+        G: Gate,
     {
-        self.of::<R>(body, move |call, args, precheck| {
-            let (cx, request) = call.decode::<R>(args, precheck)?;
+        self.of::<R, G>(body, move |call, args, precheck| {
+            let (cx, request) = call.decode::<R, G>(args, precheck)?;
             Ok(handler(cx, request))
         })
     }
 
     /// Registers what answers the requests that ruma's metadata of `R` describes.
-    fn of<R>(
+    fn of<R, G>(
         self,
         body: Body,
         answer: impl Fn(Call<A>, &[Cow<'_, str>], Option<Precheck>) -> Result<Answer, ApiError>
@@ -384,14 +399,14 @@ impl<A: Send + Sync + 'static> Table<A> {
     ) -> Self
     where
         R: IncomingRequest,
-        R::Authentication: Gate,
+        G: Gate,
     {
         let paths: Vec<&'static str> = R::PATH_BUILDER.all_paths().collect();
         // The newest path comes last: the one to show in logs.
         let path = paths.last().copied().unwrap_or_default();
         let precheck: Option<Precheck> = decode::precheck(&R::METHOD, path);
         let handler: Box<Handler<A>> = Box::new(move |call, args| answer(call, args, precheck));
-        let access = <R::Authentication as Gate>::ACCESS;
+        let access = G::ACCESS;
         let open_to = (self.rights)(&R::METHOD, path);
         let class = Class::of(&R::METHOD, path, R::RATE_LIMITED);
         let route = Route { path, access, open_to, class, body, refusal: None, handler };
@@ -457,17 +472,17 @@ fn aliases(prefixes: &[String], path: &str) -> Vec<String> {
 
 impl<A> Call<A> {
     /// The typed request, and what its handler is given besides.
-    fn decode<R>(
+    fn decode<R, G>(
         mut self,
         args: &[Cow<'_, str>],
         precheck: Option<Precheck>,
-    ) -> Result<(Cx<A, CallerOf<R>>, R), ApiError>
+    ) -> Result<(Cx<A, G::Caller>, R), ApiError>
     where
         R: IncomingRequest,
-        R::Authentication: Gate,
+        G: Gate,
     {
-        let caller = <R::Authentication as Gate>::caller(std::mem::take(&mut self.who))
-            .ok_or_else(ApiError::missing_token)?;
+        let caller =
+            G::caller(std::mem::take(&mut self.who)).ok_or_else(ApiError::missing_token)?;
         let mut http = Request::new(&self.body[..]);
         *http.method_mut() = std::mem::take(&mut self.method);
         *http.uri_mut() = self.uri.clone();

@@ -17,7 +17,7 @@ use crate::record::{Chain, NewRecord, Offset, Record, Stream};
 
 pub mod archive;
 #[cfg(test)]
-mod contract;
+pub(crate) mod contract;
 pub mod erase;
 pub mod format;
 pub mod memory;

@@ -36,6 +36,7 @@
 
 mod layers;
 mod seal;
+mod shadow;
 
 use std::{
     fmt,
@@ -64,6 +65,7 @@ use super::{
 };
 use crate::{
     clock::Clock,
+    disk,
     record::{
         Offset, Record,
         codec::{self, CodecError, Frame, Tip},
@@ -72,6 +74,7 @@ use crate::{
 };
 use layers::Layers;
 use seal::Sealer;
+pub(crate) use shadow::Shadow;
 
 /// How a [`SledLog`] is opened.
 #[derive(Clone, Debug)]
@@ -897,7 +900,23 @@ pub(crate) fn importing_dir(data_dir: &Path) -> PathBuf {
     data_dir.join("log.importing")
 }
 
-/// Makes the data directory, if need be, and takes the lock that keeps other processes out of it.
+/// Where a restore in place has the log that is about to take the name of the one that is there, and then that one.
+pub(crate) fn ready_dir(data_dir: &Path) -> PathBuf {
+    data_dir.join("log.ready")
+}
+
+/// Where the log is that is there while the two exchange their names, if that takes more than one step.
+pub(crate) fn swapping_dir(data_dir: &Path) -> PathBuf {
+    data_dir.join("log.swapping")
+}
+
+/// Whether there is a log in a data directory, be it that it is about to get its name.
+pub(crate) fn has_log(data_dir: &Path) -> bool {
+    log_dir(data_dir).is_dir() || swapping_dir(data_dir).is_dir()
+}
+
+/// Makes the data directory, if need be, and takes the lock that keeps other processes out of it. The log has its name
+/// then, also if a restore was interrupted.
 pub(crate) fn lock_data_dir(data_dir: &Path) -> Result<File, OpenError> {
     make_private_dir(data_dir)?;
     let path = data_dir.join("lock");
@@ -923,6 +942,9 @@ pub(crate) fn lock_data_dir(data_dir: &Path) -> Result<File, OpenError> {
     file.set_len(0).map_err(failed)?;
     file.rewind().map_err(failed)?;
     file.write_all(format!("{}\n", std::process::id()).as_bytes()).map_err(failed)?;
+    let swapping = swapping_dir(data_dir);
+    disk::finish_exchange(&log_dir(data_dir), &ready_dir(data_dir), &swapping)
+        .map_err(|source| OpenError::Io { path: swapping, source })?;
     Ok(file)
 }
 

@@ -44,7 +44,7 @@ const ENTRY_BYTES: usize = 8 + 8 + 4 + 4;
 /// of all frames, hash, magic.
 const TRAILER_BYTES: usize = 4 + 8 + 8 + 32 + 32 + 8 + 32 + END_MAGIC.len();
 
-const EXTENSION: &str = "lcvol";
+pub(crate) const EXTENSION: &str = "lcvol";
 
 /// Why a volume cannot be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -82,7 +82,8 @@ pub fn list(dir: &Path) -> Result<Vec<Volume>, VolumeError> {
     for entry in entries {
         let path = entry.map_err(failed)?.path();
         if path.extension().is_some_and(|extension| extension == EXTENSION) {
-            volumes.push(Volume::open(path)?);
+            // Where it may be a link, it is named as what it is.
+            volumes.push(Volume::open(path.canonicalize().map_err(failed)?)?);
         }
     }
     volumes.sort_by_key(|volume| volume.first);

@@ -212,6 +212,8 @@ commands! {
     RoomPurge(RoomPurge) = "room.purge" version 1 MustNotRewind;
     /// A user forgot a room.
     RoomForget(RoomForget) = "room.forget" version 1 Rewindable;
+    /// A restore undid how a user came to be in rooms.
+    RoomUndo(RoomUndo) = "room.undo" version 1 MustNotRewind;
     /// A room was listed in or taken off the public directory.
     RoomVisibility(RoomVisibility) = "room.visibility" version 1 Rewindable;
     /// An application service listed a room of its network in the directory, or took it off.
@@ -1027,6 +1029,29 @@ pub struct RoomForget {
     pub user_id: OwnedUserId,
     /// The room.
     pub room_id: OwnedRoomId,
+}
+
+/// Payload of `room.undo`: in which rooms a user was, by records that a restore undid, and is not. Their clients may
+/// have been told that they are, and are to be told that they are not.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RoomUndo {
+    /// The user.
+    pub user_id: OwnedUserId,
+    /// The epoch that the restore began: whoever has a position of it, or of a later one, was never told.
+    pub begun: Epoch,
+    /// The rooms, which need not be there any more.
+    pub rooms: Vec<UndoneRoom>,
+}
+
+/// A room that a user joined, or was invited to or knocked on, in a future that was undone.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UndoneRoom {
+    /// The room.
+    pub room_id: OwnedRoomId,
+    /// The epoch of the record with which that came to be.
+    pub epoch: Epoch,
+    /// Where that record was.
+    pub offset: Offset,
 }
 
 /// Payload of `room.visibility`.

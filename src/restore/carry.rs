@@ -183,6 +183,8 @@ impl<'a> Carrier<'a> {
             }
             C::RoomPurge(ref body) if self.state.rooms.get(&body.room_id).is_some() => over(command),
             C::RoomPurge(_) | C::UserErase(_) => forget,
+            // What an earlier restore undid was told to those who come back with it all the same.
+            C::RoomUndo(_) => over(command),
             C::MediaRemove(_) | C::MediaQuarantine(_) | C::MediaProtect(_) => over(command),
             // A room that was blocked stays so, and all who are in one that was shut down leave again.
             C::RoomBlock(_) | C::AdminReason(_) => over(command),

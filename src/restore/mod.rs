@@ -10,6 +10,8 @@
 
 mod carry;
 mod place;
+mod undone;
+mod writing;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -35,8 +37,7 @@ use crate::{
     },
     log::{
         AppendError, Batch, Log, ReadError, VerifyError,
-        archive::{Copying, RestoreError as CopyError},
-        erase::{Targets, erasure, remainder},
+        erase::{Targets, erasure},
         sled::{
             self as sled_log, AtRest, DEFAULT_CACHE_BYTES, OpenError, SledLog, SledOptions, Store,
         },
@@ -44,7 +45,6 @@ use crate::{
     },
     record::{
         Command, Epoch, NewRecord, Offset, Origin, Record, Stream,
-        codec::Tip,
         command::{
             DelayedFinish, DelayedOutcome, KeysDrop, LogErase, Reduced, RoomReceipt, ServerRestore,
         },
@@ -53,6 +53,9 @@ use crate::{
     state::{ApplyError, State},
 };
 use carry::{Carrier, Carry, Key, Redaction};
+use undone::UndoneRooms;
+pub use writing::WriteError;
+pub(crate) use writing::Writing;
 
 /// What a log is restored from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -184,7 +187,7 @@ pub enum RestoreError {
     Moved(PathBuf),
     /// The new log cannot be written.
     #[error(transparent)]
-    Copy(#[from] CopyError),
+    Write(#[from] WriteError),
     /// The new log cannot be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
@@ -237,7 +240,7 @@ impl Origins {
         };
         let manifests = Manifest::list(place)?;
         if manifests.is_empty() {
-            let is_log = sled_log::log_dir(place).is_dir();
+            let is_log = sled_log::has_log(place);
             let same = |a: &Path, b: &Path| matches!((a.canonicalize(), b.canonicalize()), (Ok(a), Ok(b)) if a == b);
             if is_log && same(place, &request.data_dir) {
                 return Err(RestoreError::SameDirectory(place.clone()));
@@ -415,23 +418,16 @@ impl Making {
             epoch: Epoch(survey.epoch.0.saturating_add(1)),
             ..Restored::default()
         };
-        let mut copying = Writing {
-            copying: store.map(|store| Copying::into(store, &survey.targets)),
-            targets: &survey.targets,
-            tip: Tip::default(),
-            state: &state,
-            erased: 0,
-        };
+        let mut writing = Writing::begin(store, &survey.targets, &state);
         let mut records = origins.source.records(Offset::new(1))?;
         for record in records.by_ref() {
             let record = record?;
-            copying.put(record)?;
-            restored.records += 1;
+            writing.put(record)?;
             if state.applied() == cut {
                 break;
             }
         }
-        restored.erased = copying.erased;
+        (restored.records, restored.erased) = (writing.records, writing.erased);
         restored.digest = state.digest().to_hex().to_string();
         let (mut redactions, mut erasures) = (Vec::new(), Vec::new());
         let restored_at = cut.next();
@@ -440,8 +436,9 @@ impl Making {
         let mut last: BTreeMap<Key, (Offset, Record, Command)> = BTreeMap::new();
         let restore =
             ServerRestore { source: origins.name.to_owned(), last: cut, undone: restored.undone };
-        copying.begin_epoch(restored.epoch, restore, now_ms)?;
+        writing.begin_epoch(restored.epoch, restore, now_ms)?;
         let mut rooms = BTreeSet::new();
+        let mut undone_rooms = UndoneRooms::default();
         for record in records {
             let record = record?;
             if record.offset() > survey.end {
@@ -452,6 +449,9 @@ impl Making {
             let command = record
                 .command()
                 .map_err(|source| ApplyError::Command { offset: record.offset(), source })?;
+            if let Some(Command::RoomEvent(body)) = &command {
+                undone_rooms.note(&record, body);
+            }
             let carry = command.map_or(Carry::Forget, |command| carrier.judge(&record, command));
             match carry {
                 Carry::Forget => {
@@ -463,7 +463,7 @@ impl Making {
                     }
                 }
                 Carry::Over(command) => {
-                    let now = copying.append(&record, &command, now_ms)?;
+                    let now = writing.add(again(&record, &command), now_ms)?;
                     carrier.moved(record.offset(), now);
                     *restored.carried.entry(kind).or_default() += 1;
                 }
@@ -490,7 +490,7 @@ impl Making {
                         if let Some(delay_id) = state.delayed.waits_at(gone.offset) {
                             let (outcome, by_action) = (DelayedOutcome::Cancel, false);
                             let finish = DelayedFinish { delay_id, outcome, by_action, ts: now_ms };
-                            copying.append(&record, &finish.into(), now_ms)?;
+                            writing.add(again(&record, &finish.into()), now_ms)?;
                         }
                     }
                     if erasure.count() > 0 {
@@ -503,21 +503,28 @@ impl Making {
         let mut last: Vec<_> = last.into_values().collect();
         last.sort_unstable_by_key(|(offset, ..)| *offset);
         for (offset, record, command) in last {
-            let now = copying.append(&record, &command, now_ms)?;
+            let now = writing.add(again(&record, &command), now_ms)?;
             carrier.moved(offset, now);
             *restored.carried.entry(record.header.kind.to_string()).or_default() += 1;
+        }
+        for undone in undone_rooms.records(&state, restored.epoch) {
+            let stream = Stream::user(&undone.user_id);
+            writing.add(NewRecord::new(stream, Origin::server(), &undone.into()), now_ms)?;
         }
         if keys_dropped {
             restored.keys_dropped = true;
             let drop = Command::from(KeysDrop {});
-            copying.add(NewRecord::new(Stream::server(), Origin::server(), &drop), now_ms)?;
+            writing.add(NewRecord::new(Stream::server(), Origin::server(), &drop), now_ms)?;
         }
         restored.end = state.applied();
-        if let Some(copying) = copying.copying {
-            copying.finish()?;
-        }
+        writing.finish()?;
         Ok(Self { state, restored, redactions, erasures, restored_at })
     }
+}
+
+/// What `record` said, again, in the words of `command`.
+fn again(record: &Record, command: &Command) -> NewRecord {
+    NewRecord::new(record.header.stream.clone(), record.header.origin.clone(), command)
 }
 
 fn count_event(
@@ -530,76 +537,6 @@ fn count_event(
         restored.lost_events += 1;
     } else {
         rooms.insert(room_id.to_owned());
-    }
-}
-
-/// Writes records, if there is something to write to, and applies them.
-struct Writing<'a> {
-    copying: Option<Copying<'a>>,
-    targets: &'a Targets,
-    tip: Tip,
-    state: &'a State,
-    /// How many payloads were left behind.
-    erased: u64,
-}
-
-impl Writing<'_> {
-    fn put(&mut self, mut record: Record) -> Result<(), RestoreError> {
-        if let Some(target) = self.targets.get(record.offset()) {
-            let left = remainder(&record, &target);
-            let left = left.map_err(|error| CopyError::Write(error.to_string()))?;
-            if left != record.payload {
-                self.erased += 1;
-                record.payload = left;
-            }
-        }
-        self.state.apply(&record)?;
-        self.tip = Tip::after(&record);
-        if let Some(copying) = &mut self.copying {
-            copying.put(record, None)?;
-        }
-        Ok(())
-    }
-
-    fn begin_epoch(
-        &mut self,
-        epoch: Epoch,
-        restore: ServerRestore,
-        now_ms: u64,
-    ) -> Result<Offset, RestoreError> {
-        self.tip.epoch = epoch;
-        if let Some(copying) = &mut self.copying {
-            copying.tip.epoch = epoch;
-        }
-        let command = Command::from(restore);
-        self.add(NewRecord::new(Stream::server(), Origin::server(), &command), now_ms)
-    }
-
-    /// What `record` said, again, in the words of `command`.
-    fn append(
-        &mut self,
-        record: &Record,
-        command: &Command,
-        now_ms: u64,
-    ) -> Result<Offset, RestoreError> {
-        let header = &record.header;
-        self.add(NewRecord::new(header.stream.clone(), header.origin.clone(), command), now_ms)
-    }
-
-    fn add(&mut self, new: NewRecord, now_ms: u64) -> Result<Offset, RestoreError> {
-        let record = match &mut self.copying {
-            Some(copying) => {
-                let record = copying.append(new, now_ms)?;
-                self.tip = copying.tip.clone();
-                record
-            }
-            None => {
-                let extended = self.tip.extend(new, 0, now_ms);
-                extended.map_err(|error| CopyError::Write(error.to_string()))?.0
-            }
-        };
-        self.state.apply(&record)?;
-        Ok(record.offset())
     }
 }
 
@@ -677,7 +614,7 @@ async fn go_on(
     drop(log);
     // They were never in it.
     let made = AtRest::open(&sled_log::log_dir(aside))?;
-    made.note_compacted(end).map_err(CopyError::from)?;
+    made.note_compacted(end).map_err(WriteError::from)?;
     Ok(end)
 }
 
@@ -706,7 +643,7 @@ async fn redact(engine: &Engine, redaction: &Redaction) -> Result<Option<Offset>
             Ok(engine.state().event_in_room(&redaction.room_id, &event_id))
         }
         Err(engine::Rejected::Refused(_)) => Ok(None),
-        Err(error) => Err(CopyError::Write(error.to_string()).into()),
+        Err(error) => Err(WriteError::new(&error).into()),
     }
 }
 
@@ -748,31 +685,4 @@ fn in_pieces(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_erased_again_is_named_in_pieces_and_whole() {
-        let offset = Offset::new;
-        let runs = [(1, 3), (5, 5), (10, 400), (402, 402)].map(|(a, b)| (offset(a), offset(b)));
-        let reduced = (500..520).map(|at| Reduced {
-            offset: offset(at),
-            because: offset(600),
-            room_version: Some(ruma::RoomVersionId::V11),
-            hash: [0; 32],
-        });
-        let pieces = in_pieces(reduced, runs.to_vec());
-        assert!(pieces.len() > 5);
-        let mut named = Vec::new();
-        for piece in &pieces {
-            assert!(piece.count() <= PIECE, "{}", piece.count());
-            named.extend(piece.reduced.iter().map(|gone| gone.offset.get()));
-            let run = |(first, last): &(Offset, Offset)| first.get()..=last.get();
-            named.extend(piece.superseded.iter().flat_map(run));
-        }
-        named.sort_unstable();
-        let all = (1..=3).chain([5]).chain(10..=400).chain([402]).chain(500..520);
-        assert_eq!(named, all.collect::<Vec<_>>());
-        assert!(in_pieces(std::iter::empty(), Vec::new()).is_empty());
-    }
-}
+mod tests;

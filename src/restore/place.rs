@@ -2,7 +2,9 @@
 //!
 //! It is made in `DATA_DIR/restoring`. Where there was no log, it is renamed to its name. In place of another one it
 //! takes that one's name in one step, a swap: by way of `log.ready`, which is the new log before it and the old one after
-//! it; the old one is then named for its epoch. [`tidy`] knows from the epochs which of the two it was.
+//! it; the old one is then named for its epoch. [`tidy`] knows from the epochs which of the two it was. On a file system
+//! that cannot swap, three renames do it, which whoever takes the lock of the directory brings to their end
+//! ([`disk::finish_exchange`]).
 
 use std::{
     fs, io,
@@ -25,16 +27,12 @@ pub(super) fn aside(data_dir: &Path) -> PathBuf {
     data_dir.join("restoring")
 }
 
-fn ready(data_dir: &Path) -> PathBuf {
-    data_dir.join("log.ready")
-}
-
 /// Brings a restore that was interrupted to its end, or takes it back. To be called with the lock.
 pub(super) fn tidy(data_dir: &Path) -> Result<(), RestoreError> {
     remove(&aside(data_dir))?;
     // What earlier versions left behind.
     remove(&data_dir.join("log.restoring"))?;
-    let (log, ready) = (sled_log::log_dir(data_dir), ready(data_dir));
+    let (log, ready) = (sled_log::log_dir(data_dir), sled_log::ready_dir(data_dir));
     if !ready.exists() {
         return Ok(());
     }
@@ -111,7 +109,8 @@ pub(super) fn take(
     restored: &mut Restored,
 ) -> Result<(), RestoreError> {
     let data_dir = &request.data_dir;
-    let (log, aside, ready) = (sled_log::log_dir(data_dir), aside(data_dir), ready(data_dir));
+    let (log, aside) = (sled_log::log_dir(data_dir), aside(data_dir));
+    let ready = sled_log::ready_dir(data_dir);
     let new = sled_log::log_dir(&aside);
     let mut before = None;
     if let Some(end) = end {
@@ -121,6 +120,8 @@ pub(super) fn take(
         }
         before = last.map(|last| last.header.epoch);
     }
+    // An import that was cut short is not gone on with: here is a log.
+    remove(&sled_log::importing_dir(data_dir))?;
     // What is computed from the log is computed anew.
     remove(&snapshot::directory(data_dir))?;
     remove(&data_dir.join("search"))?;
@@ -136,15 +137,8 @@ pub(super) fn take(
     if request.from == From::InPlace {
         remove(&ready)?;
         rename(&new, &ready)?;
-        let swapped = rustix::fs::renameat_with(
-            rustix::fs::CWD,
-            &ready,
-            rustix::fs::CWD,
-            &log,
-            rustix::fs::RenameFlags::EXCHANGE,
-        );
-        swapped.map_err(|error| RestoreError::io(&log)(error.into()))?;
-        disk::sync_dir(data_dir).map_err(RestoreError::io(data_dir))?;
+        let swapped = disk::exchange(&log, &ready, &sled_log::swapping_dir(data_dir));
+        swapped.map_err(RestoreError::io(&log))?;
         restored.kept_log = Some(keep(&ready, &log, before.unwrap_or_default())?);
     } else {
         rename(&new, &log)?;

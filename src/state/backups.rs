@@ -77,6 +77,11 @@ impl UserBackups {
         self.last + 1
     }
 
+    /// All of them, by version.
+    pub fn all(&self) -> impl Iterator<Item = (u64, &Backup)> {
+        self.backups.iter().map(|(version, backup)| (*version, backup))
+    }
+
     /// The backup of this version.
     #[must_use]
     pub fn get(&self, version: u64) -> Option<&Backup> {

@@ -61,6 +61,7 @@ pub mod seen;
 pub mod threepids;
 pub mod to_device;
 pub mod tree;
+pub mod undone;
 pub mod validations;
 
 pub use accounts::{Account, Accounts, Device, Standing, TokenUse};
@@ -89,6 +90,7 @@ pub use seen::Seen;
 pub use threepids::Threepids;
 pub use to_device::ToDevice;
 pub use tree::Tree;
+pub use undone::Undone;
 pub use validations::Validations;
 
 /// Why a record could not be applied. Nothing of it was.
@@ -161,6 +163,8 @@ pub struct State {
     pub reports: Reports,
     /// The rooms of each user.
     pub memberships: Memberships,
+    /// The rooms that restores took away from users.
+    pub undone: Undone,
     /// Keys for end-to-end encryption.
     pub keys: Keys,
     /// Backups of room keys.
@@ -490,6 +494,10 @@ impl State {
             }
             Command::RoomForget(body) => {
                 self.memberships.forget(offset, &body.user_id, &body.room_id);
+                Vec::new()
+            }
+            Command::RoomUndo(body) => {
+                self.undone.add(offset, body);
                 Vec::new()
             }
             Command::RoomVisibility(body) => {

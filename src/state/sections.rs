@@ -182,6 +182,7 @@ sections! {
     notices, "notices", 1;
     reports, "reports", 1;
     memberships, "memberships", 1;
+    undone, "undone memberships", 1;
     keys, "keys", 1;
     backups, "key backups", 1;
     to_device, "messages to devices", 1;

@@ -5,6 +5,7 @@
 pub(crate) mod account_data;
 pub mod device_lists;
 mod ephemeral;
+mod gone;
 mod key_counts;
 pub mod lazy;
 pub mod sliding;
@@ -15,6 +16,7 @@ pub mod v3;
 
 use std::collections::BTreeSet;
 
+pub use gone::CameFrom;
 pub use lazy::KnownMembers;
 use ruma::{OwnedRoomId, RoomId};
 

@@ -12,7 +12,7 @@ mod room;
 mod rules;
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet, btree_map::Entry},
     sync::Arc,
 };
 
@@ -31,7 +31,7 @@ pub use self::{
     connection::{Connections, Resumed, UnknownPos},
     rules::{BadRules, Filters, ListConfig, RoomConfig, Rules},
 };
-use super::{account_data, changed_rooms};
+use super::{CameFrom, account_data, changed_rooms, gone};
 use crate::{
     log::ReadError,
     push::Unread,
@@ -105,7 +105,8 @@ impl Look {
     }
 }
 
-/// What is new for a connection under these rules, as of the view's offset.
+/// What is new for a connection under these rules, as of the view's offset; for one that begins, also what became of the
+/// rooms that the client has from where it came from.
 ///
 /// # Errors
 /// When a later request has moved the connection on, or the log cannot be read.
@@ -113,6 +114,7 @@ pub fn look(
     view: &View<'_>,
     rules: &Rules,
     resumed: &Resumed,
+    came_from: Option<CameFrom>,
     unread: &Unread,
     epoch: Epoch,
 ) -> Result<Look, SlidingError> {
@@ -180,6 +182,12 @@ pub fn look(
             None => Some(RoomChange::Gone),
         };
         changes.extend(change.map(|change| (room.created, change)));
+    }
+    for (room_id, because) in came_from.map(|from| gone::rooms(view, from)).unwrap_or_default() {
+        if let Entry::Vacant(room) = rooms.entry(room_id) {
+            let leave = gone::leave(view, room.key(), because)?;
+            room.insert(RoomResult::gone(leave, because));
+        }
     }
     let counts: BTreeMap<_, _> =
         connection.orders.iter().map(|(name, order)| (name.clone(), order.len())).collect();

@@ -36,6 +36,14 @@ pub fn cut(
 /// # Errors
 /// When the log cannot be read.
 pub fn messages(view: &View<'_>, since: Offset) -> Result<Vec<Box<RawValue>>, ReadError> {
+    Ok(waiting(view, since)?.into_iter().map(|(_, message)| message).collect())
+}
+
+/// As [`messages`], each with its record.
+///
+/// # Errors
+/// When the log cannot be read.
+pub fn waiting(view: &View<'_>, since: Offset) -> Result<Vec<(Offset, Box<RawValue>)>, ReadError> {
     #[derive(Serialize)]
     struct Message<'a> {
         #[serde(rename = "type")]
@@ -50,11 +58,8 @@ pub fn messages(view: &View<'_>, since: Offset) -> Result<Vec<Box<RawValue>>, Re
         let Some(Command::ToDeviceSend(sent)) = view.events.command(offset)? else { continue };
         let content = sent.messages.get(user_id).and_then(|devices| devices.get(device_id));
         if let Some(content) = content {
-            messages.push(to_raw(&Message {
-                event_type: &sent.event_type,
-                sender: &sent.sender,
-                content,
-            }));
+            let message = Message { event_type: &sent.event_type, sender: &sent.sender, content };
+            messages.push((offset, to_raw(&message)));
         }
     }
     Ok(messages)

@@ -15,7 +15,8 @@ use serde_json::value::RawValue;
 
 use self::rooms::{InvitedRoom, JoinedRoom, KnockedRoom, LeftRoom, RoomSync};
 use super::{
-    KnownMembers, account_data, device_lists::DeviceLists, key_counts::KeyCounts, to_device,
+    CameFrom, KnownMembers, account_data, device_lists::DeviceLists, gone, key_counts::KeyCounts,
+    to_device,
 };
 use crate::{
     events::EventForm,
@@ -35,9 +36,8 @@ use crate::{
 pub struct Request {
     /// Where the client has got to; `None` for an initial sync.
     pub since: Option<Offset>,
-    /// For one who begins anew since a restore undid where they had got to: the last record of what they know
-    /// that is still there.
-    pub undone: Option<Offset>,
+    /// For one who begins anew since a restore undid where they had got to: where that was.
+    pub came_from: Option<CameFrom>,
     /// Whether the whole state of every joined room is wanted.
     pub full_state: bool,
     /// Whether the state after the timeline is wanted rather than the one before it.
@@ -198,10 +198,11 @@ pub fn respond(
     }
     let rooms = rooms_to_look_at(view, request, since, with_account_data);
     // A client that begins anew in the middle of its life keeps what it knows of others' devices.
-    if let Some(known) = request.since.or(request.undone) {
+    if let Some(known) = request.since.or_else(|| request.came_from.map(|from| from.after)) {
         response.device_lists = DeviceLists::between(view, known, &rooms);
     }
     response.presence.events = view.presence(request.since, &rooms, &filter.presence);
+    let gone = request.came_from.map(|from| gone::rooms(view, from)).unwrap_or_default();
     for part in rooms {
         if !filter.room.selection.includes(&part.room_id) {
             continue;
@@ -209,7 +210,7 @@ pub fn respond(
         let Some(room) = view.state.rooms.get(&part.room_id) else {
             // It was purged: those who follow are told that they are not in it any more.
             if part.offset > since && !initial {
-                let left = LeftRoom::of_purged(request.epoch, part.offset);
+                let left = LeftRoom::without_room(view, request, &part.room_id, part.offset)?;
                 response.rooms.leave.insert(part.room_id, left);
             }
             continue;
@@ -240,12 +241,22 @@ pub fn respond(
             }
             // Those who follow are told of a leave even if the room was forgotten right after.
             Membership::Leave | Membership::Ban
-                if changed && (!initial || (filter.room.include_leave && !part.forgotten)) =>
+                if changed
+                    && (!initial
+                        || gone.contains_key(&part.room_id)
+                        || (filter.room.include_leave && !part.forgotten)) =>
             {
                 let left = sync.left(&part, device)?;
                 response.rooms.leave.insert(part.room_id, left);
             }
             _ => {}
+        }
+    }
+    for (room_id, because) in gone {
+        let told = response.rooms.leave.contains_key(&room_id);
+        if !told && filter.room.selection.includes(&room_id) {
+            let left = LeftRoom::without_room(view, request, &room_id, because)?;
+            response.rooms.leave.insert(room_id, left);
         }
     }
     if let Some(device) = device {

@@ -5,6 +5,7 @@
 
 pub mod filter;
 mod form;
+pub mod key_backup;
 mod presence;
 pub mod relations;
 mod time;

@@ -126,6 +126,10 @@ export const commands = (client, password) => ({
         return { body: bodyOf(copy) };
     },
 
+    async membership({ room_id }) {
+        return { membership: client().getRoom(room_id)?.getMyMembership() ?? null };
+    },
+
     async rotate({ room_id }) {
         await client().getCrypto().forceDiscardSession(room_id);
     },

@@ -379,6 +379,15 @@ async fn go_on_across_a_restore(past: Past) {
     eventually(&ann, "to a device that came after it", &[&bob, &second]);
     eventually(&bob, "by a session that came after it", &[&ann, &second]);
     eventually(&second, "from the new device", &[&ann, &bob]);
+    // A room that nobody will be in.
+    let undone = text(&ann.ok("create_room", json!({ "name": "undone", "invite": [] })), "room_id");
+    let is = |membership: &str| {
+        until(&format!("the client shows the membership {membership}"), || {
+            let shown = ann.ok("membership", json!({ "room_id": undone }));
+            if shown["membership"] == membership { Ok(()) } else { Err(shown) }
+        });
+    };
+    is("join");
 
     server.stop();
     let mut given = history(&data_dir);
@@ -393,6 +402,9 @@ async fn go_on_across_a_restore(past: Past) {
     assert!(said.contains(expected), "{said}");
     server.restart().await;
 
+    if past == Past::Known {
+        is("leave");
+    }
     // By the sessions that they have, all of them; the device that logged in after the moment is there if that is
     // known.
     let mut all = vec![&ann, &bob];

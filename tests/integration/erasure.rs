@@ -1,5 +1,6 @@
 //! What was redacted leaves the disk, and the server goes on as if nothing had happened.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -650,6 +651,134 @@ async fn a_server_that_is_killed_while_rooms_and_users_go_ends_what_it_began() {
     }
     let page = ann.messages(&other, None, None, Direction::Back, 100).await;
     assert!(page.to_string().contains("this-one-stays"));
+    server.stop();
+    assert_verifies(server.data_dir());
+}
+
+const TAKEN_BACK: &str = "the-eagle-has-landed";
+
+/// What a room holds: each message with what it says, which is nothing once it was redacted.
+type Said = BTreeMap<String, Option<String>>;
+
+/// Writes until the server is gone, and takes back every other message. Gives what was acknowledged, and those of which it
+/// is not known whether they were taken back.
+async fn write_and_take_back(user: User, room_id: String, round: u64) -> (Said, BTreeSet<String>) {
+    let (mut said, mut open) = (Said::new(), BTreeSet::new());
+    for number in 0.. {
+        let text = if number % 2 == 0 { TAKEN_BACK } else { "this-one-stays" };
+        let Ok(answer) = user.try_send_text(&room_id, &format!("{round}-{number}"), text).await
+        else {
+            break;
+        };
+        let event_id = answer.ok_string("event_id");
+        said.insert(event_id.clone(), Some(text.to_owned()));
+        if number % 2 == 0 {
+            let path = format!("/rooms/{}/redact/{}/r", encode(&room_id), encode(&event_id));
+            match user.try_request("PUT", &path, Some(&json!({}))).await {
+                Ok(answer) => {
+                    answer.ok();
+                    said.insert(event_id, None);
+                }
+                Err(_) => {
+                    open.insert(event_id);
+                    break;
+                }
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    (said, open)
+}
+
+async fn all_said(user: &User, room_id: &str) -> Said {
+    let mut said = Said::new();
+    let mut from: Option<String> = None;
+    loop {
+        let page = user.messages(room_id, from.as_deref(), None, Direction::Back, 1000).await;
+        for event in page["chunk"].as_array().into_iter().flatten() {
+            if event["type"] == "m.room.message" {
+                let event_id = event["event_id"].as_str().expect("an id").to_owned();
+                let body = event["content"]["body"].as_str().map(ToOwned::to_owned);
+                assert!(said.insert(event_id, body).is_none(), "twice: {event}");
+            }
+        }
+        match page["end"].as_str() {
+            Some(end) => from = Some(end.to_owned()),
+            None => return said,
+        }
+    }
+}
+
+/// Whether files of the log are being written anew.
+fn is_compacting(server: &TestServer) -> bool {
+    let files = fs::read_dir(server.data_dir().join("log/volumes")).into_iter().flatten();
+    let mut paths = files.flatten().map(|entry| entry.path());
+    paths.any(|path| path.extension().is_some_and(|extension| extension == "new"))
+}
+
+/// `LOGCABIN_CRASH_ROUNDS` sets the number of rounds.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_is_killed_while_it_compacts_under_load_loses_nothing_acknowledged() {
+    let rounds = number_from_env("LOGCABIN_CRASH_ROUNDS", 4);
+    let mut random = Random::from_env("LOGCABIN_CRASH_SEED");
+    let mut server = TestServer::start_with(&AT_ONCE).await;
+    let mut writers = Vec::new();
+    for number in 0..3 {
+        let user = server.register(&format!("writer{number}")).await;
+        let room_id = user.create_room(json!({})).await;
+        writers.push((user, room_id, Said::new(), BTreeSet::new()));
+    }
+    let mut seen = 0;
+    for round in 0..rounds {
+        let running: Vec<_> = writers
+            .iter()
+            .map(|(user, room_id, ..)| {
+                let user = User { http: server.http(), ..user.clone() };
+                tokio::spawn(write_and_take_back(user, room_id.clone(), round))
+            })
+            .collect();
+        // A sweep each second is followed by a compaction.
+        let mut compacting = false;
+        for _ in 0..3_000 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            compacting = is_compacting(&server);
+            if compacting {
+                break;
+            }
+        }
+        seen += u64::from(compacting);
+        // In the middle of it, at its end or behind it.
+        tokio::time::sleep(Duration::from_micros(random.between(0, 50_000))).await;
+        server.kill9();
+        for ((_, _, said, open), running) in writers.iter_mut().zip(running) {
+            let (more, unknown) = running.await.expect("a writer ends with the server");
+            said.extend(more);
+            open.extend(unknown);
+        }
+        assert_verifies(server.data_dir());
+        server.restart().await;
+        for (user, room_id, said, open) in &writers {
+            let user = User { http: server.http(), ..user.clone() };
+            let there = all_said(&user, room_id).await;
+            for (event_id, text) in said {
+                let found = there.get(event_id);
+                let is_open = open.contains(event_id) && found == Some(&None);
+                assert!(is_open || found == Some(text), "round {round}: {event_id}: {found:?}");
+            }
+        }
+    }
+    assert!(seen > 0, "no compaction was met");
+    println!("killed {rounds} times, {seen} times in or right after a compaction");
+    // And it all ends: nothing of what was taken back is left.
+    for (user, room_id, ..) in &writers {
+        let user = User { http: server.http(), ..user.clone() };
+        for (event_id, text) in all_said(&user, room_id).await {
+            if text.as_deref() == Some(TAKEN_BACK) {
+                redact(&user, room_id, &event_id, &format!("end-{}", &event_id[1..])).await;
+            }
+        }
+    }
+    wait_until_gone(&server, TAKEN_BACK).await;
     server.stop();
     assert_verifies(server.data_dir());
 }

@@ -1,15 +1,18 @@
 //! What an operator meets: a directory that is in use, a disk that is full, a restore.
 
+use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::crash::assert_verifies;
-use crate::harness::{Direction, TestServer, User, restore, run_logcabin, runs, skip};
+use crate::harness::{
+    Direction, TestServer, User, encode, restore, run_logcabin, runs, skip, until,
+};
 
 #[tokio::test]
 async fn a_second_server_on_the_same_data_is_refused_and_told_why() {
@@ -168,10 +171,78 @@ async fn a_client_from_a_future_that_a_restore_undid_begins_anew() {
     let news = bodies(&news["rooms"]["join"][&room_id]["timeline"]["events"]);
     assert_eq!(news, ["new 0", "new 1", "new 2", "new 3", "new 4"]);
     // A token of the undone future names nothing in a room's history.
-    let path = format!("/rooms/{}/messages?dir=b&from={undone}", crate::harness::encode(&room_id));
+    let path = format!("/rooms/{}/messages?dir=b&from={undone}", encode(&room_id));
     ann.request("GET", &path, None).await.refused(400, "M_INVALID_PARAM");
     restored.stop();
     assert_verifies(&data_dir);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn verifying_a_log_changes_no_byte_of_it_and_leaves_nothing_behind() {
+    let mut server = TestServer::start_with(&[
+        ("LOGCABIN_ERASURE_REDACTED_AFTER_SECONDS", "0"),
+        ("LOGCABIN_ERASURE_SWEEP_SECONDS", "1"),
+    ])
+    .await;
+    let data_dir = server.data_dir().to_owned();
+    let ann = server.register("ann").await;
+    let room_id = ann.create_room(json!({})).await;
+    let said = ann.send_text(&room_id, "0", "taken back").await;
+    let path = format!("/rooms/{}/redact/{}/r", encode(&room_id), encode(&said));
+    ann.request("PUT", &path, Some(&json!({}))).await.ok();
+    // So that there are volumes, too.
+    let volumes = data_dir.join("log/volumes");
+    until("there is a volume", async || {
+        let entries = fs::read_dir(&volumes).into_iter().flatten().flatten();
+        entries.into_iter().any(|entry| entry.path().extension().is_some_and(|e| e == "lcvol"))
+    })
+    .await;
+    for number in 1..20 {
+        ann.send_text(&room_id, &format!("{number}"), "hello").await;
+    }
+    server.kill9();
+    // What a start would tidy up.
+    fs::write(volumes.join("00000000000000000099.new"), "half").expect("a file");
+    fs::create_dir_all(data_dir.join("log/tails/000077.new")).expect("a directory");
+    let before = everything(&data_dir);
+    assert!(before.keys().any(|path| path.ends_with("db")), "{:?}", before.keys());
+    for _ in 0..2 {
+        assert_verifies(&data_dir);
+        let after = everything(&data_dir);
+        assert_eq!(after.keys().collect::<Vec<_>>(), before.keys().collect::<Vec<_>>());
+        let changed = before.iter().find(|(path, bytes)| after.get(*path) != Some(*bytes));
+        assert_eq!(changed.map(|(path, _)| path), None);
+    }
+    // The copy of one that was killed goes with the next, and a fault is named where it is.
+    fs::create_dir_all(data_dir.join("verifying/log")).expect("a directory");
+    assert_verifies(&data_dir);
+    assert!(!data_dir.join("verifying").exists());
+    let volume = before.keys().find(|path| path.extension().is_some_and(|e| e == "lcvol"));
+    let volume = volume.expect("a volume");
+    let mut bytes = before[volume].1.clone();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(volume, bytes).expect("it can be written");
+    let output = run_logcabin(["verify".as_ref(), "--data-dir".as_ref(), data_dir.as_os_str()]);
+    let said = format!("{output:?}");
+    assert!(!output.status.success() && !said.contains("verifying"), "{said}");
+}
+
+/// All files below a directory but the lock: when they were changed, and what is in them; of directories, that they are there.
+fn everything(dir: &Path) -> BTreeMap<PathBuf, (Option<SystemTime>, Vec<u8>)> {
+    let mut found = BTreeMap::new();
+    for entry in fs::read_dir(dir).expect("a directory") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            found.extend(everything(&path));
+            found.insert(path, (None, Vec::new()));
+        } else if path.is_file() && path.file_name() != Some("lock".as_ref()) {
+            let changed = fs::metadata(&path).and_then(|of| of.modified()).ok();
+            let bytes = fs::read(&path).expect("it can be read");
+            found.insert(path, (changed, bytes));
+        }
+    }
+    found
 }
 
 fn text(body: &str) -> Value {

@@ -509,7 +509,8 @@ impl Server {
         let view = View { state: engine.state().share(), events: engine.events(), viewer };
         let resumed = self.connections.resume(SESSION, "", pos)?;
         let look =
-            sliding::look(&view, &self.rules(ask), &resumed, &Unread::default(), Epoch(0)).unwrap();
+            sliding::look(&view, &self.rules(ask), &resumed, None, &Unread::default(), Epoch(0))
+                .unwrap();
         let is_empty = look.is_empty();
         let response = look.send(&self.connections, &resumed, None)?;
         let response = serde_json::to_value(response).unwrap();

@@ -169,7 +169,7 @@ fn member_event(world: &World, room_id: &str, user_id: &str) -> Option<String> {
 fn plain(since: Option<Offset>) -> Request {
     Request {
         since,
-        undone: None,
+        came_from: None,
         full_state: false,
         use_state_after: false,
         filter: SyncFilter::new(Filter::default(), 10, 1000),

@@ -162,7 +162,7 @@ impl Server<'_> {
         let filter: Filter = serde_json::from_value(filter).unwrap_or_default();
         let request = Request {
             since: asked.since,
-            undone: None,
+            came_from: None,
             full_state: asked.full_state,
             use_state_after: asked.use_state_after,
             filter: SyncFilter::new(filter, 10, 1000),

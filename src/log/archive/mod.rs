@@ -3,9 +3,9 @@
 //! The [`Archiver`] follows the log's durable watermark in a thread of its own and copies what is new
 //! into *segments* (`log_format.md`, "Archive segments"), at most [`LAG`] behind. It only ever reads
 //! the log, so it can be slow, fail and catch up without anybody waiting for it. [`ArchiveReader`]
-//! reads an archive back and verifies all of it; [`restore_from_archive`] makes a new log of one. The
-//! files follow the way of the data: `archiver`, `segment`, `reader`, `restore`; `eraser` writes segments
-//! anew when something in them was erased.
+//! reads an archive back and verifies all of it; [`crate::restore`] makes a new log of one. The files follow
+//! the way of the data: `archiver`, `segment`, `reader`; `eraser` writes segments anew when something in them
+//! was erased.
 //!
 //! **An archive that is not a prefix of the log is refused** ([`ArchiveError::Ahead`],
 //! [`ArchiveError::Foreign`]) rather than moved aside: it may be the only good copy there is. Whoever
@@ -25,7 +25,6 @@ use crate::record::Offset;
 mod archiver;
 mod eraser;
 mod reader;
-mod restore;
 mod segment;
 #[cfg(test)]
 mod tests;
@@ -33,8 +32,6 @@ mod tests;
 pub use archiver::Archiver;
 pub use eraser::erased;
 pub use reader::{ArchiveReader, ArchiveRecords, TornTail, VerifiedArchive, verify_archive};
-pub(crate) use restore::Copying;
-pub use restore::{RestoreError, Restored, restore_from_archive};
 pub(crate) use segment::{MAGIC, MAX_FRAME_BYTES, Segment, TAG_RECORD, TAG_SEAL};
 
 /// How far the archive may be behind the log while its disk works.

@@ -6,8 +6,6 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use bytes::Bytes;
-
 use super::{
     ArchiveError,
     segment::{SegmentFault, SegmentReader, record_follows, segments},
@@ -40,6 +38,13 @@ impl ArchiveReader {
     /// These segments, each with its first offset, in order.
     pub(crate) const fn of(segments: Vec<(Offset, PathBuf)>) -> Self {
         Self { segments }
+    }
+
+    /// The records of one more segment, which follow those that `before` has seen; of the first one, none.
+    pub(crate) fn segment(path: PathBuf, before: Option<Checker>) -> ArchiveRecords {
+        let mut records = Self::of(vec![(Offset::ZERO, path)]).records(Offset::ZERO);
+        records.checker = before;
+        records
     }
 
     /// The offset of the archive's first record; none in an empty one.
@@ -97,7 +102,12 @@ impl ArchiveRecords {
         self.torn.as_ref()
     }
 
-    fn advance(&mut self) -> Result<Option<(Record, Bytes)>, ArchiveError> {
+    /// What has seen all records, once the iterator has ended.
+    pub(crate) fn into_checker(self) -> Option<Checker> {
+        self.checker
+    }
+
+    fn advance(&mut self) -> Result<Option<Record>, ArchiveError> {
         loop {
             let Some(reader) = &mut self.current else {
                 let Some(path) = self.segments.pop_front() else { return Ok(None) };
@@ -105,9 +115,9 @@ impl ArchiveRecords {
                 continue;
             };
             match reader.next()? {
-                Ok(Some((record, frame))) => {
+                Ok(Some((record, _))) => {
                     if record.offset() >= self.from {
-                        return Ok(Some((record, frame)));
+                        return Ok(Some(record));
                     }
                 }
                 Ok(None) => {
@@ -168,23 +178,18 @@ impl ArchiveRecords {
         self.torn = Some(TornTail { path, at, bytes: length.saturating_sub(at) });
         Ok(())
     }
-
-    /// As the iterator gives them, with the bytes each record is stored as.
-    pub(super) fn next_with_frame(&mut self) -> Option<Result<(Record, Bytes), ArchiveError>> {
-        if self.done {
-            return None;
-        }
-        let next = self.advance();
-        self.done = !matches!(next, Ok(Some(_)));
-        next.transpose()
-    }
 }
 
 impl Iterator for ArchiveRecords {
     type Item = Result<Record, ArchiveError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        Some(self.next_with_frame()?.map(|(record, _)| record))
+        if self.done {
+            return None;
+        }
+        let next = self.advance();
+        self.done = !matches!(next, Ok(Some(_)));
+        next.transpose()
     }
 }
 

@@ -20,12 +20,11 @@ use crate::{
     clock::Clock,
     log::{
         Appending, Batch, Follower, Log, ReadError, StreamHeads,
-        contract::{batch, erasure, event, one, passing, payload, record, start},
+        contract::{batch, erasure, event, one, passing, payload, start},
         memory::MemoryLog,
-        sled::{OpenError, SledLog, SledOptions, log_dir},
-        verify,
+        sled::{SledLog, SledOptions, log_dir},
     },
-    record::{Epoch, Offset, Record, codec},
+    record::{Offset, Record},
 };
 
 struct Place(tempfile::TempDir);
@@ -219,39 +218,6 @@ async fn a_damaged_segment_is_named() {
 }
 
 #[tokio::test]
-async fn a_log_is_restored_byte_for_byte() {
-    let place = Place::new();
-    let log = place.log();
-    fill(&*log, 40).await;
-    log.append(Batch { expect: vec![], records: vec![record("a", payload(1)); 3] }).await.unwrap();
-    place.archive(&log).unwrap();
-    let expected = all(&*log);
-    let in_use = restore_from_archive(&place.options().dir, place.0.path());
-    assert!(matches!(in_use, Err(RestoreError::Open(OpenError::InUse { .. }))));
-    drop(log);
-    let there = restore_from_archive(&place.options().dir, place.0.path());
-    assert!(matches!(there, Err(RestoreError::NotEmpty(_))));
-
-    std::fs::remove_dir_all(log_dir(place.0.path())).unwrap();
-    // A server on an empty log must not write next to this archive.
-    let empty = place.log();
-    assert!(matches!(place.archive(&empty), Err(ArchiveError::Ahead { .. })));
-    drop(empty);
-    std::fs::remove_dir_all(log_dir(place.0.path())).unwrap();
-
-    let restored = restore_from_archive(&place.options().dir, place.0.path()).unwrap();
-    assert_eq!(restored.records, expected.len() as u64);
-    assert_eq!(restored.chain, expected.last().unwrap().chain);
-    assert_eq!((restored.dropped, &restored.torn), (0, &None));
-    let log = place.log();
-    assert_restored(&all(&*log), &expected, &restored);
-    verify(&*log, |_| ()).unwrap();
-    fill(&*log, 3).await;
-    place.archive(&log).unwrap();
-    assert_eq!(place.records(), all(&*log));
-}
-
-#[tokio::test]
 async fn records_that_the_log_lacks_are_not_cut_off_behind_damage() {
     let place = Place::new();
     let (short, long) = (memory(), memory());
@@ -270,51 +236,6 @@ async fn records_that_the_log_lacks_are_not_cut_off_behind_damage() {
     // The log that has them copies them again.
     Archiver::start(options, Arc::clone(&long)).unwrap().stop();
     assert_eq!(place.records(), all(&*long));
-}
-
-#[tokio::test]
-async fn a_batch_that_is_not_whole_is_not_restored() {
-    // It ends a segment, or is alone in one.
-    for segment_bytes in [DEFAULT_SEGMENT_BYTES, 1] {
-        // Its last record is there in part, or not at all.
-        for whole_entries in [false, true] {
-            let place = Place::new();
-            let options = ArchiveOptions { segment_bytes, ..place.options() };
-            let archive = |log| Archiver::start(options.clone(), log).unwrap().stop();
-            let log = place.log();
-            log.append(batch("a", 2)).await.unwrap();
-            log.append(batch("b", 3)).await.unwrap();
-            archive(Arc::clone(&log));
-            let expected = all(&*log);
-            drop(log);
-            let path = place.segments().pop().unwrap();
-            let length = std::fs::metadata(&path).unwrap().len();
-            let last_entry = 5 + codec::encode_frame(&expected[4]).unwrap().len() as u64;
-            let cut = if whole_entries { last_entry } else { 10 };
-            OpenOptions::new().write(true).open(&path).unwrap().set_len(length - cut).unwrap();
-
-            std::fs::remove_dir_all(log_dir(place.0.path())).unwrap();
-            let restored = restore_from_archive(&options.dir, place.0.path()).unwrap();
-            assert_eq!((restored.records, restored.dropped), (2, 2));
-            assert_eq!(restored.torn.is_none(), whole_entries, "{:?}", restored.torn);
-            let log = place.log();
-            assert_restored(&all(&*log), &expected[..2], &restored);
-            // The archive goes on after the last whole batch, with what the log holds there now.
-            archive(Arc::clone(&log));
-            assert_eq!(place.records(), all(&*log));
-            fill(&*log, 3).await;
-            archive(Arc::clone(&log));
-            assert_eq!(place.records(), all(&*log));
-        }
-    }
-}
-
-/// The restored records, and then the one that begins the next epoch.
-fn assert_restored(found: &[Record], expected: &[Record], restored: &Restored) {
-    let (restore, copied) = found.split_last().unwrap();
-    assert!(copied == expected, "the restored records are not the archived ones");
-    assert_eq!(restored.epoch, Epoch(1));
-    assert_eq!((restore.header.epoch, &*restore.header.kind), (Epoch(1), "server.restore"));
 }
 
 #[tokio::test]
@@ -500,40 +421,6 @@ async fn an_archiver_that_was_stopped_before_it_erased_does_so_at_the_next_start
     assert_eq!(place.records(), all(&*log));
 }
 
-/// An old copy of a segment, put back among newer ones.
-#[tokio::test]
-async fn a_restore_erases_again_what_an_old_copy_still_holds() {
-    const SECRET: &str = "the-eagle-has-landed";
-    let place = Place::new();
-    let log = place.log();
-    log.append(one(event(SECRET))).await.unwrap();
-    for number in 0..3 {
-        log.append(one(passing(payload(number)))).await.unwrap();
-    }
-    fill(&*log, 30).await;
-    place.archive(&log).unwrap();
-    let old = place.segments().remove(0);
-    let copy = std::fs::read(&old).unwrap();
-    let appended = log.append(one(erasure(&*log, &[1], &[(2, 3)]))).await.unwrap();
-    let archiver = Archiver::start(place.options(), Arc::clone(&log)).unwrap();
-    erased(&archiver, appended.last).await;
-    log.close();
-    archiver.stop();
-    let records = all(&*log);
-    drop(log);
-    std::fs::write(&old, copy).unwrap();
-
-    let fresh = tempfile::tempdir().unwrap();
-    let restored = restore_from_archive(&place.options().dir, fresh.path()).unwrap();
-    assert_eq!((restored.last, restored.erased), (appended.last, 3));
-    let log = SledLog::open(SledOptions::new(fresh.path())).unwrap();
-    assert_eq!(log.read(Offset::new(1), records.len()).unwrap(), records);
-    assert!(log.compacted().unwrap() >= appended.last);
-    let db = std::fs::read(log_dir(fresh.path()).join("db")).unwrap();
-    assert!(!db.windows(SECRET.len()).any(|window| window == SECRET.as_bytes()));
-    verify(&log, |_| ()).unwrap();
-}
-
 #[tokio::test]
 async fn a_payload_that_is_gone_from_an_archive_without_a_record_of_it_is_damage() {
     let place = Place::new();
@@ -553,4 +440,16 @@ async fn a_payload_that_is_gone_from_an_archive_without_a_record_of_it_is_damage
     place.archive(&other).unwrap();
     let error = verify_archive(&place.options().dir, |_| ()).unwrap_err();
     assert!(error.to_string().contains("record 2: the payload is gone"), "{error}");
+}
+
+#[tokio::test]
+async fn a_server_that_lost_its_log_does_not_write_beside_the_archive_of_it() {
+    let place = Place::new();
+    let log = place.log();
+    fill(&*log, 4).await;
+    place.archive(&log).unwrap();
+    drop(log);
+    std::fs::remove_dir_all(log_dir(place.0.path())).unwrap();
+    let empty = place.log();
+    assert!(matches!(place.archive(&empty), Err(ArchiveError::Ahead { .. })));
 }

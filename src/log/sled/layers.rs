@@ -25,7 +25,7 @@ pub(super) fn volumes_dir(log_dir: &Path) -> PathBuf {
 }
 
 /// The directory of the databases in that of the log.
-fn tails_dir(log_dir: &Path) -> PathBuf {
+pub(super) fn tails_dir(log_dir: &Path) -> PathBuf {
     log_dir.join("tails")
 }
 

@@ -44,6 +44,8 @@ type OfSession = VecDeque<(Box<str>, Arc<Slot>)>;
 #[derive(Debug, Default)]
 struct Slot {
     connection: Mutex<Connection>,
+    /// For one that begins anew: where the client was, until it has come back.
+    came_from: Mutex<Option<Token>>,
     /// In bytes, as of the last response: known without waiting for one who looks.
     weight: AtomicU64,
 }
@@ -230,7 +232,13 @@ impl Connections {
             let connections = kept.map_or_else(Arc::default, |kept| kept.connections);
             let slot = Arc::<Slot>::default();
             let mut of_session = connections.lock();
-            of_session.retain(|(other, _)| **other != *name);
+            of_session.retain(|(other, before)| {
+                let replaced = **other == *name;
+                if replaced {
+                    *slot.came_from.lock() = *before.came_from.lock();
+                }
+                !replaced
+            });
             if of_session.len() >= limits::SLIDING_CONNECTIONS {
                 of_session.pop_front();
             }
@@ -247,7 +255,15 @@ impl Connections {
         of_session.push_back(used);
         drop(of_session);
         slot.connection.lock().arrived(pos)?;
+        *slot.came_from.lock() = None;
         Ok(Resumed { slot, session, ticket: pos.ticket })
+    }
+
+    /// Notes that the client of this connection was at `token` and is to begin anew.
+    pub fn begins_anew(&self, session: Offset, name: &str, token: Token) {
+        if let Ok(resumed) = self.resume(session, name, None) {
+            *resumed.slot.came_from.lock() = Some(token);
+        }
     }
 
     /// Notes that the response that makes this addition goes out; gives its `pos`.
@@ -291,6 +307,12 @@ impl Resumed {
     #[must_use]
     pub fn goes_on(&self, rules: &Rules) -> bool {
         self.slot.connection.lock().has.fingerprint == rules.fingerprint
+    }
+
+    /// For one that begins anew: where the client was.
+    #[must_use]
+    pub fn came_from(&self) -> Option<Token> {
+        *self.slot.came_from.lock()
     }
 
     /// The connection, as long as it stands where the request found it.

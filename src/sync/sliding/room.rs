@@ -64,6 +64,18 @@ pub(super) struct RoomResult {
     bump_stamp: Option<u64>,
 }
 
+impl RoomResult {
+    /// Of a room of which there is nothing to tell but that the user is not in it.
+    pub(super) fn gone(leave: Box<RawValue>, because: Offset) -> Self {
+        Self {
+            initial: true,
+            required_state: vec![leave],
+            bump_stamp: Some(because.get()),
+            ..Self::default()
+        }
+    }
+}
+
 #[derive(Debug, Serialize)]
 struct Hero {
     user_id: OwnedUserId,

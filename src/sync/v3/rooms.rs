@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashSet};
 
 use parking_lot::RwLock;
-use ruma::{OwnedEventId, OwnedUserId, events::TimelineEventType};
+use ruma::{OwnedEventId, OwnedUserId, RoomId, events::TimelineEventType};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
@@ -12,9 +12,9 @@ use crate::{
     events::EventRef,
     log::ReadError,
     push::{Count, Counts, Unread},
-    record::{Epoch, Offset},
+    record::Offset,
     state::{Account, Room, RoomMembership},
-    sync::{account_data, ephemeral, lazy, summary::Summary, timeline::Stretch},
+    sync::{account_data, ephemeral, gone, lazy, summary::Summary, timeline::Stretch},
     view::{View, token::Token},
 };
 
@@ -52,14 +52,26 @@ pub(super) struct LeftRoom {
 }
 
 impl LeftRoom {
-    /// One of which nothing is known any more, and that was purged at `offset`.
-    pub(super) fn of_purged(epoch: Epoch, offset: Offset) -> Self {
-        let prev_batch = Token { epoch, offset }.to_string();
-        Self {
-            state: State::Before(Events::default()),
-            timeline: Timeline { events: Vec::new(), limited: false, prev_batch },
+    /// One of which there is nothing to tell but that the user is not in it, because of the record at `because`.
+    pub(super) fn without_room(
+        view: &View<'_>,
+        request: &Request,
+        room_id: &RoomId,
+        because: Offset,
+    ) -> Result<Self, ReadError> {
+        let leave = gone::leave(view, room_id, because)?;
+        let prev_batch = Token { epoch: request.epoch, offset: because }.to_string();
+        // Those who are given the state after the timeline take none out of it.
+        let state = if request.use_state_after {
+            State::After(Events { events: vec![leave.clone()] })
+        } else {
+            State::Before(Events::default())
+        };
+        Ok(Self {
+            state,
+            timeline: Timeline { events: vec![leave], limited: false, prev_batch },
             account_data: Events::default(),
-        }
+        })
     }
 }
 

@@ -68,6 +68,70 @@ async fn an_administrator_reads_rooms_as_they_were() {
 }
 
 #[tokio::test]
+async fn an_administrator_reads_profiles_and_aliases_as_they_were_and_anybody_as_they_are() {
+    let server = server().await;
+    let (ann, bob) = (user(&server, "ann").await, user(&server, "bob").await);
+    done(user_command(server.data_dir(), &format!("set-admin {}", ann.user_id), ""));
+    let path = format!("/profile/{}", encode(&bob.user_id));
+    let name = format!("{path}/displayname");
+    let set = async |name: Option<&str>| match name {
+        Some(text) => {
+            let body = json!({ "displayname": text });
+            bob.request("PUT", &format!("{path}/displayname"), Some(&body)).await.ok();
+        }
+        None => {
+            bob.request("DELETE", &format!("{path}/displayname"), None).await.ok();
+        }
+    };
+    let alias =
+        format!("#{}:{}", super::unique("asof"), bob.user_id.split_once(':').expect("an id").1);
+    let (first, second) = (bob.create_room(json!({})).await, bob.create_room(json!({})).await);
+    let directory = format!("/directory/room/{}", encode(&alias));
+    let point = async |room_id: &str| {
+        bob.request("PUT", &directory, Some(&json!({ "room_id": room_id }))).await.ok();
+    };
+    let before = now(&bob).await;
+    set(Some("Early")).await;
+    point(&first).await;
+    let early = now(&bob).await;
+    set(None).await;
+    bob.request("DELETE", &directory, None).await.ok();
+    let gone = now(&bob).await;
+    set(Some("Late")).await;
+    point(&second).await;
+
+    let read =
+        async |path: &str, at: &str| ann.request("GET", &format!("{path}?at={at}"), None).await;
+    assert_eq!(read(&path, &early).await.ok()["displayname"], "Early");
+    assert_eq!(read(&name, &early).await.ok()["displayname"], "Early");
+    assert_eq!(read(&directory, &early).await.ok()["room_id"], json!(first));
+    read(&name, &gone).await.refused(404, "M_NOT_FOUND");
+    assert!(read(&path, &gone).await.ok().get("displayname").is_none());
+    for at in [&before, &gone] {
+        read(&directory, at).await.refused(404, "M_NOT_FOUND");
+    }
+    read(&path, "1").await.refused(404, "M_NOT_FOUND");
+    read(&path, "yesterday").await.refused(400, "M_INVALID_PARAM");
+    // As they are, for anybody; without the parameter a token is not even looked at.
+    for token in [None, Some("nonsense"), Some(ann.access_token.as_str())] {
+        let get = async |path: &str| {
+            let path = format!("/_matrix/client/v3{path}");
+            ann.http.request("GET", &path, token, None).await
+        };
+        assert_eq!(get(&name).await.ok()["displayname"], "Late");
+        assert_eq!(get(&directory).await.ok()["room_id"], json!(second));
+        assert_eq!(get(&directory).await.ok()["servers"].as_array().map(Vec::len), Some(1));
+    }
+    for path in [&path, &name, &directory] {
+        bob.request("GET", &format!("{path}?at={early}"), None).await.refused(403, "M_FORBIDDEN");
+        let path = format!("/_matrix/client/v3{path}?at={early}");
+        ann.http.request("GET", &path, None, None).await.refused(401, "M_MISSING_TOKEN");
+        let nonsense = ann.http.request("GET", &path, Some("nonsense"), None).await;
+        nonsense.refused(401, "M_UNKNOWN_TOKEN");
+    }
+}
+
+#[tokio::test]
 async fn earlier_moments_are_for_administrators_alone() {
     let server = server().await;
     let bob = user(&server, "bob").await;

@@ -1,0 +1,131 @@
+//! A log to be looked at and not touched.
+//!
+//! Opening a log writes: the database below has no other way (it recovers, and writes how far it came), and what a crash
+//! left unfinished is tidied up. So a copy is opened. Of a log most is in volumes, which are only read and are linked to;
+//! the databases are copied, of which there is half a gigabyte at most, but for a log that was just restored and has not been
+//! sealed yet. The copy is beside the log, where its records are as safe as there, and where file systems that can
+//! share the blocks.
+
+use std::{
+    ffi::OsStr,
+    fs::{self, File},
+    io,
+    os::unix::fs::symlink,
+    path::{Path, PathBuf},
+};
+
+use super::{
+    OpenError, SledLog, SledOptions, importing_dir, layers, lock_data_dir, log_dir,
+    make_private_dir, remove_dir,
+};
+use crate::log::{tip_file, volume};
+
+/// A copy of the log in a data directory. It goes when this is dropped.
+pub(crate) struct Shadow {
+    data_dir: PathBuf,
+    /// A data directory with the copy.
+    dir: PathBuf,
+    /// Of the data directory.
+    _lock: File,
+}
+
+impl Shadow {
+    /// Copies what opening the log would write to. Blocks.
+    pub(crate) fn of(data_dir: &Path) -> Result<Self, OpenError> {
+        let failed = |source| OpenError::Io { path: data_dir.to_owned(), source };
+        let lock = lock_data_dir(data_dir)?;
+        if importing_dir(data_dir).exists() {
+            return Err(OpenError::Importing(data_dir.to_owned()));
+        }
+        let data_dir = data_dir.canonicalize().map_err(failed)?;
+        let dir = data_dir.join("verifying");
+        // What one that was killed has left.
+        remove_dir(&dir)?;
+        let shadow = Self { data_dir, dir, _lock: lock };
+        let (from, to) = (log_dir(&shadow.data_dir), log_dir(&shadow.dir));
+        make_private_dir(&to)?;
+        shadow.copy(&from, &to).map_err(|source| OpenError::Io { path: from, source })?;
+        Ok(shadow)
+    }
+
+    fn copy(&self, from: &Path, to: &Path) -> io::Result<()> {
+        for path in entries(from)? {
+            let name = path.file_name().unwrap_or_default();
+            let is_database = name == "db"
+                || name == "conf"
+                || name.as_encoded_bytes().starts_with(b"snap.")
+                || path == tip_file::path(from);
+            if is_database && path.is_file() {
+                fs::copy(&path, to.join(name))?;
+            } else if name == "blobs" {
+                copy_all(&path, &to.join(name))?;
+            }
+        }
+        let volumes = layers::volumes_dir(to);
+        fs::create_dir(&volumes)?;
+        for path in entries(&layers::volumes_dir(from))? {
+            if path.extension() == Some(OsStr::new(volume::EXTENSION)) {
+                symlink(&path, volumes.join(path.file_name().unwrap_or_default()))?;
+            }
+        }
+        let tails = layers::tails_dir(from);
+        for path in entries(&tails)? {
+            let name = path.file_name().unwrap_or_default();
+            if name.to_str().is_some_and(|name| name.parse::<u64>().is_ok()) {
+                copy_all(&path, &layers::tails_dir(to).join(name))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Opens the copy; every record of it is still to be looked at.
+    pub(crate) fn open(&self) -> Result<SledLog, OpenError> {
+        let options = SledOptions { verify_tail: 0, ..SledOptions::new(&self.dir) };
+        SledLog::open(options).map_err(|error| self.named(error))
+    }
+
+    /// The same error of the log itself.
+    fn named(&self, error: OpenError) -> OpenError {
+        let real = |path: PathBuf| match path.strip_prefix(&self.dir) {
+            Ok(inside) => self.data_dir.join(inside),
+            Err(_) => path,
+        };
+        match error {
+            OpenError::Io { path, source } => OpenError::Io { path: real(path), source },
+            OpenError::Store { path, reason } => OpenError::Store { path: real(path), reason },
+            OpenError::Lost { found, known, note } => {
+                OpenError::Lost { found, known, note: real(note) }
+            }
+            other => other,
+        }
+    }
+}
+
+impl Drop for Shadow {
+    fn drop(&mut self) {
+        if let Err(error) = remove_dir(&self.dir) {
+            tracing::warn!(%error, "the copy that was looked at could not be removed");
+        }
+    }
+}
+
+fn entries(dir: &Path) -> io::Result<Vec<PathBuf>> {
+    match fs::read_dir(dir) {
+        Ok(entries) => entries.map(|entry| Ok(entry?.path())).collect(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(error) => Err(error),
+    }
+}
+
+fn copy_all(from: &Path, to: &Path) -> io::Result<()> {
+    fs::create_dir_all(to)?;
+    for path in entries(from)? {
+        let to = to.join(path.file_name().unwrap_or_default());
+        if path.is_dir() {
+            copy_all(&path, &to)?;
+        } else {
+            fs::copy(&path, &to)?;
+        }
+    }
+    Ok(())
+}

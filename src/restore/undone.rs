@@ -1,0 +1,70 @@
+//! Which rooms users were in by the records that a restore undoes: their clients may have been told, and are to be told
+//! that it is not so.
+
+use std::collections::{BTreeMap, btree_map::Entry};
+
+use ruma::{OwnedRoomId, OwnedUserId};
+use serde::Deserialize;
+
+use crate::{
+    record::{
+        Epoch, Offset, Record,
+        command::{RoomEvent, RoomUndo, UndoneRoom},
+    },
+    state::{Membership, State},
+};
+
+/// How many rooms one record names: with ids as long as they may be, far below what a record may hold.
+const ROOMS: usize = 200;
+
+/// The first record of each user's part in each room.
+#[derive(Debug, Default)]
+pub(super) struct UndoneRooms(BTreeMap<(OwnedUserId, OwnedRoomId), (Epoch, Offset)>);
+
+impl UndoneRooms {
+    /// Notes an event after the moment.
+    pub(super) fn note(&mut self, record: &Record, body: &RoomEvent) {
+        #[derive(Deserialize)]
+        struct Pdu {
+            #[serde(rename = "type")]
+            event_type: String,
+            state_key: Option<OwnedUserId>,
+            content: Content,
+        }
+        #[derive(Deserialize)]
+        struct Content {
+            membership: String,
+        }
+        // What has no such form is no event of a member.
+        let Ok(pdu) = serde_json::from_str::<Pdu>(body.pdu.get()) else { return };
+        let comes = matches!(pdu.content.membership.as_str(), "join" | "invite" | "knock");
+        if pdu.event_type != "m.room.member" || !comes {
+            return;
+        }
+        let Some(user_id) = pdu.state_key else { return };
+        if let Entry::Vacant(first) = self.0.entry((user_id, body.room_id.clone())) {
+            first.insert((record.header.epoch, record.offset()));
+        }
+    }
+
+    /// What is to be said of them in the epoch that begins: of those who have an account and are not in the room by
+    /// what `state` is now.
+    pub(super) fn records(self, state: &State, begun: Epoch) -> Vec<RoomUndo> {
+        let mut rooms: BTreeMap<OwnedUserId, Vec<UndoneRoom>> = BTreeMap::new();
+        for ((user_id, room_id), (epoch, offset)) in self.0 {
+            let part = state.memberships.in_room(&user_id, &room_id, state.applied());
+            let part = part.map(|part| part.membership);
+            let ended = matches!(part, None | Some(Membership::Leave | Membership::Ban));
+            if ended && state.accounts.contains(&user_id) {
+                rooms.entry(user_id).or_default().push(UndoneRoom { room_id, epoch, offset });
+            }
+        }
+        let mut records = Vec::new();
+        for (user_id, rooms) in rooms {
+            for rooms in rooms.chunks(ROOMS) {
+                records.push(RoomUndo { user_id: user_id.clone(), begun, rooms: rooms.to_vec() });
+            }
+        }
+        records
+    }
+}

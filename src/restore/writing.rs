@@ -1,0 +1,138 @@
+//! A log in the making: records as they were elsewhere, then new ones.
+
+use ::sled::Batch;
+
+use crate::{
+    log::{
+        erase::{Targets, remainder},
+        sled::{self as sled_log, Store, StoreError},
+    },
+    record::{
+        Command, Epoch, NewRecord, Offset, Origin, Record, Stream,
+        codec::{self, Tip},
+        command::ServerRestore,
+    },
+    state::{ApplyError, State},
+};
+
+/// The new log is made durable in pieces of about this many bytes.
+const PIECE_BYTES: usize = 1024 * 1024;
+
+/// Why a new log cannot be written.
+#[derive(Debug, thiserror::Error)]
+pub enum WriteError {
+    /// A record cannot be applied.
+    #[error(transparent)]
+    Apply(#[from] ApplyError),
+    /// A write failed.
+    #[error("writing the new log failed: {0}")]
+    Write(String),
+}
+
+impl WriteError {
+    pub(super) fn new(error: &dyn std::fmt::Display) -> Self {
+        Self::Write(error.to_string())
+    }
+}
+
+impl From<StoreError> for WriteError {
+    fn from(error: StoreError) -> Self {
+        Self::Write(error.0)
+    }
+}
+
+/// Writes records, if there is something to write to, and applies them.
+pub(crate) struct Writing<'a> {
+    store: Option<&'a Store>,
+    targets: &'a Targets,
+    state: &'a State,
+    tip: Tip,
+    writes: Batch,
+    bytes: usize,
+    /// How many records were written as they were.
+    pub(crate) records: u64,
+    /// How many payloads were left behind of those.
+    pub(crate) erased: u64,
+}
+
+impl<'a> Writing<'a> {
+    /// Into `store`, or none for a trial. Nothing of what `targets` name is written. `state` is empty, and has what the
+    /// records add up to afterwards.
+    pub(crate) fn begin(store: Option<&'a Store>, targets: &'a Targets, state: &'a State) -> Self {
+        Self {
+            store,
+            targets,
+            state,
+            tip: Tip::default(),
+            writes: Batch::default(),
+            bytes: 0,
+            records: 0,
+            erased: 0,
+        }
+    }
+
+    /// Adds the next record, which was verified, as it is but for what was erased.
+    pub(crate) fn put(&mut self, mut record: Record) -> Result<(), WriteError> {
+        if let Some(target) = self.targets.get(record.offset()) {
+            let left = remainder(&record, &target).map_err(|error| WriteError::new(&error))?;
+            if left != record.payload {
+                self.erased += 1;
+                record.payload = left;
+            }
+        }
+        let frame = codec::encode_frame(&record).map_err(|error| WriteError::new(&error))?;
+        self.write(&record, frame)?;
+        self.tip = Tip::after(&record);
+        self.records += 1;
+        Ok(())
+    }
+
+    /// Adds the record that follows a restore. Positions after the last one may have been given out before,
+    /// for records that are lost now: the new epoch tells those from the positions to come.
+    pub(crate) fn begin_epoch(
+        &mut self,
+        epoch: Epoch,
+        restore: ServerRestore,
+        now_ms: u64,
+    ) -> Result<Offset, WriteError> {
+        self.tip.epoch = epoch;
+        let command = Command::from(restore);
+        self.add(NewRecord::new(Stream::server(), Origin::server(), &command), now_ms)
+    }
+
+    /// Adds a new record; gives its place.
+    pub(crate) fn add(&mut self, new: NewRecord, now_ms: u64) -> Result<Offset, WriteError> {
+        let extended = self.tip.extend(new, 0, now_ms);
+        let (record, frame) = extended.map_err(|error| WriteError::new(&error))?;
+        self.write(&record, frame)?;
+        Ok(record.offset())
+    }
+
+    /// The last record.
+    pub(crate) const fn tip(&self) -> &Tip {
+        &self.tip
+    }
+
+    fn write(&mut self, record: &Record, frame: Vec<u8>) -> Result<(), WriteError> {
+        self.state.apply(record)?;
+        let Some(store) = self.store else { return Ok(()) };
+        self.bytes += frame.len();
+        self.writes.insert(&sled_log::key(record.offset()), frame);
+        // Whole batches alone: what is there is a log at any moment.
+        if self.bytes >= PIECE_BYTES && record.header.batch_remaining == 0 {
+            self.bytes = 0;
+            store.write(std::mem::take(&mut self.writes))?;
+        }
+        Ok(())
+    }
+
+    /// Makes all of it durable.
+    pub(crate) fn finish(self) -> Result<(), WriteError> {
+        if let Some(store) = self.store {
+            store.write(self.writes)?;
+            // Nothing that was erased until here ever got to this disk.
+            store.note_compacted(self.tip.offset)?;
+        }
+        Ok(())
+    }
+}

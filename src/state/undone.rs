@@ -1,0 +1,90 @@
+//! The rooms that restores took away from users: those that a user came to be in by records that were undone.
+
+use std::collections::BTreeMap;
+
+use parking_lot::RwLock;
+use ruma::{OwnedRoomId, OwnedUserId, UserId};
+use serde::{Deserialize, Serialize};
+
+use super::kept;
+use crate::record::{Epoch, Offset, command::RoomUndo};
+
+/// By user, the rooms.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct Undone(#[serde(with = "kept::locked")] RwLock<BTreeMap<OwnedUserId, Vec<UndonePart>>>);
+
+/// A user's part in a room that was undone.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UndonePart {
+    /// The room.
+    pub room_id: OwnedRoomId,
+    /// The epoch of the record with which it came to be.
+    pub epoch: Epoch,
+    /// Where that record was.
+    pub offset: Offset,
+    /// The epoch that the restore began.
+    pub begun: Epoch,
+    /// The record that says so.
+    pub said: Offset,
+}
+
+impl Undone {
+    /// What one who had got to `offset` of `epoch` knew of the user and is not so any more.
+    #[must_use]
+    pub fn known_at(&self, user_id: &UserId, epoch: Epoch, offset: Offset) -> Vec<UndonePart> {
+        let parts = self.0.read();
+        let parts = parts.get(user_id).map(Vec::as_slice).unwrap_or_default();
+        let known =
+            |part: &&UndonePart| (part.epoch..part.begun).contains(&epoch) && part.offset <= offset;
+        parts.iter().filter(known).cloned().collect()
+    }
+
+    pub(super) fn add(&self, said: Offset, body: RoomUndo) {
+        let RoomUndo { user_id, begun, rooms } = body;
+        let rooms = rooms.into_iter().map(|room| UndonePart {
+            room_id: room.room_id,
+            epoch: room.epoch,
+            offset: room.offset,
+            begun,
+            said,
+        });
+        self.0.write().entry(user_id).or_default().extend(rooms);
+    }
+
+    pub(super) fn digest(&self, digest: &mut super::digest::Digest) {
+        digest.add(&*self.0.read());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::command::UndoneRoom;
+
+    #[test]
+    fn only_those_who_had_been_told_are_told_that_it_was_undone() {
+        let user_id: OwnedUserId = "@ann:test".try_into().unwrap();
+        let undone = Undone::default();
+        let room = |id: &str, epoch, offset| UndoneRoom {
+            room_id: id.try_into().unwrap(),
+            epoch: Epoch(epoch),
+            offset: Offset::new(offset),
+        };
+        let add = |said, begun, rooms| {
+            let body = RoomUndo { user_id: user_id.clone(), begun: Epoch(begun), rooms };
+            undone.add(Offset::new(said), body);
+        };
+        // Restored to 100, then to 120.
+        add(102, 1, vec![room("!a:test", 0, 110), room("!b:test", 0, 130)]);
+        add(122, 2, vec![room("!c:test", 1, 125)]);
+        let known = |epoch, offset| -> Vec<_> {
+            let known = undone.known_at(&user_id, Epoch(epoch), Offset::new(offset));
+            known.into_iter().map(|part| part.room_id.to_string()).collect()
+        };
+        assert_eq!(known(0, 109), [""; 0]);
+        assert_eq!(known(0, 129), ["!a:test"]);
+        assert_eq!(known(0, 150), ["!a:test", "!b:test"]);
+        assert_eq!(known(1, 150), ["!c:test"]);
+        assert_eq!(known(2, 150), [""; 0]);
+    }
+}
