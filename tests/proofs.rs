@@ -80,7 +80,8 @@ impl Cabin {
 
     fn prove(&self, asked: Asked) -> Value {
         let identity = self.identity();
-        let mut prover = Prover::new(&self.engine.state().tree, &*self.log, &identity);
+        let state = self.engine.state();
+        let mut prover = Prover::new(&state.tree, &*self.log, &identity);
         serde_json::to_value(prover.answer(asked).unwrap()).unwrap()
     }
 
@@ -216,7 +217,8 @@ fn an_erased_payload_changes_no_proof() {
 fn what_is_secret_is_not_shown_with_a_proof() {
     let (cabin, _) = cabin(&[1]);
     let identity = cabin.identity();
-    let mut prover = Prover::new(&cabin.engine.state().tree, &*cabin.log, &identity);
+    let state = cabin.engine.state();
+    let mut prover = Prover::new(&state.tree, &*cabin.log, &identity);
     let error = prover.inclusion(Offset::new(1), true).unwrap_err();
     assert!(error.to_string().contains("holds a secret"), "{error}");
     assert!(prover.inclusion(Offset::new(1), false).unwrap().is_some());
@@ -261,7 +263,8 @@ fn a_log_that_went_another_way_is_not_the_continuation_of_a_backup() {
     other.write(40);
     other.checkpoint();
     let identity = other.identity();
-    let mut prover = Prover::new(&other.engine.state().tree, &*other.log, &identity);
+    let state = other.engine.state();
+    let mut prover = Prover::new(&state.tree, &*other.log, &identity);
     let asked = Asked::Consistency { first: First::Said(backup.clone()), second: None };
     let error = prover.answer(asked).unwrap_err();
     assert!(error.to_string().contains("not the one of this checkpoint"), "{error}");
