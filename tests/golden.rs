@@ -633,10 +633,17 @@ async fn fill(engine: &Engine) {
     let (user_id, sender, name) = (ann.clone(), bob.clone(), "Notices".to_owned());
     let room_id = propose!(OpenNoticeRoom { user_id, sender, room_id, name, ts });
     let (id, block) = ("golden".to_owned(), true);
-    let begin =
-        BeginShutdown { id, room_id: room_id.clone(), block, replacement: None, reason: why };
+    let begin = BeginShutdown {
+        id,
+        room_id: room_id.clone(),
+        block,
+        replacement: None,
+        purge: false,
+        reason: why,
+    };
     propose!(begin);
-    propose!(FinishShutdown { room_id, id: "golden".to_owned(), failed: vec![ann.clone()] });
+    let (failed, left) = (vec![ann.clone()], Vec::new());
+    propose!(FinishShutdown { room_id, id: "golden".to_owned(), failed, left });
     propose!(AddMedia {
         media_id: "of bob".to_owned(),
         given_out: false,
@@ -690,5 +697,6 @@ async fn fill(engine: &Engine) {
     let closing = Deactivate { user_id: bob.clone(), erase, messages, media, reason, ts: ts_ms };
     assert!(propose!(closing));
     let reason = Some("nobody is in it".to_owned());
-    propose!(PurgeRoom { room_id: emptied, media_ids, reason });
+    let said = Vec::new();
+    propose!(PurgeRoom { room_id: emptied, media_ids, said, reason });
 }
