@@ -92,7 +92,8 @@ fn main() {
     runtime.block_on(checkpoint(&engine, Origin::server())).expect("a checkpoint");
     let server = engine.state().server().expect("an identity");
     measure("a proof that a record is in the log", || {
-        let mut prover = Prover::new(&engine.state().tree, &*log, &server);
+        let state = engine.state();
+        let mut prover = Prover::new(&state.tree, &*log, &server);
         let asked = Asked::Inclusion { offset: at(), payload: false };
         drop(prover.answer(asked).expect("a proof"));
     });

@@ -151,7 +151,7 @@ fn count(c: &mut Criterion) {
     let (state, events, bob) = (engine.state(), engine.events(), user_id("bob"));
     let at = engine.state().applied();
     let counts = |unread: &Unread, at: Offset| {
-        unread.counts(state, events, &bob, &room, at).expect("counts").total().notifications
+        unread.counts(&state, events, &bob, &room, at).expect("counts").total().notifications
     };
     c.bench_function("first count of a room", |b| b.iter(|| counts(&Unread::default(), at)));
     let unread = Unread::default();

@@ -26,6 +26,13 @@ impl Clock {
         Self(Some(Arc::new(AtomicU64::new(now_ms))))
     }
 
+    /// Has a clock for tests go on; that of the machine does so by itself.
+    pub fn advance(&self, ms: u64) {
+        if let Some(now) = &self.0 {
+            now.fetch_add(ms, Ordering::Relaxed);
+        }
+    }
+
     /// Milliseconds since the Unix epoch; 0 for a clock set before it.
     #[must_use]
     pub fn now_ms(&self) -> u64 {

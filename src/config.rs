@@ -674,7 +674,8 @@ settings! {
         /// again of the disk for a while.
         sweep_seconds: u64 = 24 * 3600, in 1..=31_536_000;
         /// The files of the log are written anew for records alone that have done their work once these are
-        /// this share of all records, in percent. For texts that were erased they are after every sweep.
+        /// this share of all records, in percent; a segment of the archive once they are of its records, or
+        /// after a week. For texts that were erased they are after every sweep.
         compact_percent: u64 = 25, in 1..=100;
     }
 

@@ -303,7 +303,9 @@ async fn open_engine(config: &Config, log: Arc<dyn Log>) -> Result<(Engine, Begu
         },
         clock: Clock::system(),
     };
-    Ok((Engine::start(log, state, options).await?, begun))
+    let engine = Engine::start(log, state, options).await?;
+    engine.keep_to(config.sweep_policy().retention);
+    Ok((engine, begun))
 }
 
 fn open_archive(config: &Config, log: Arc<dyn Log>) -> Result<Option<Archiver>, ServerError> {
@@ -313,6 +315,7 @@ fn open_archive(config: &Config, log: Arc<dyn Log>) -> Result<Option<Archiver>, 
     };
     let mut options = ArchiveOptions::new(dir);
     options.segment_bytes = config.log.archive_segment_bytes;
+    options.compact_percent = config.erasure.compact_percent;
     Ok(Some(Archiver::start(options, log)?))
 }
 

@@ -157,7 +157,7 @@ proptest! {
         let head = engine.head().offset().get();
         for look_at in [head, head / 2] {
             let view = View {
-                state: engine.state(),
+                state: engine.state().share(),
                 events: engine.events(),
                 viewer: Viewer {
                     user_id: &bob,

@@ -153,6 +153,9 @@ pub enum Act {
         block: bool,
         /// The room to which its members and aliases move, if there is to be one.
         new_room: Option<NewRoom>,
+        /// Whether it is purged at the end.
+        #[serde(default)]
+        purge: bool,
         /// Whether the answer is to wait for the end.
         wait: bool,
     },
@@ -187,6 +190,11 @@ pub enum Act {
         of: MediaOf,
         /// Whether they are in quarantine.
         quarantined: bool,
+    },
+    /// Remove uploaded files for ever.
+    DeleteMedia {
+        /// Which.
+        of: MediaOf,
     },
     /// Exempt a file from quarantine, or end that.
     ProtectMedia {
@@ -247,10 +255,6 @@ pub enum Act {
         room: String,
         /// Whether those who are joined are made to leave.
         force: bool,
-        /// Whether it is only asked what it would take.
-        dry_run: bool,
-        /// Why.
-        reason: Option<String>,
     },
     /// Close an account for ever, and erase what is kept of the user.
     EraseUser {
@@ -258,10 +262,6 @@ pub enum Act {
         user: String,
         /// Whether what they sent goes, too.
         messages: bool,
-        /// Whether it is only asked what it would take.
-        dry_run: bool,
-        /// Why.
-        reason: Option<String>,
     },
     /// What had records erased.
     ListErasures {
@@ -372,6 +372,17 @@ pub enum MediaOf {
     User(String),
     /// All of this server that the events of a room name, as far as they are not encrypted.
     Room(String),
+    /// Those with these ids.
+    Ids(Vec<String>),
+    /// All that were uploaded before a time.
+    Before {
+        /// When, in milliseconds since the Unix epoch.
+        before_ms: u64,
+        /// Only those that have more bytes.
+        larger_than: u64,
+        /// Whether the pictures of users and rooms are among them.
+        pictures: bool,
+    },
 }
 
 /// Which users: those for whom all of it is so.
@@ -469,6 +480,11 @@ pub enum Done {
         media_ids: Vec<String>,
         /// Which of the two.
         quarantined: bool,
+    },
+    /// Files were removed.
+    MediaDeleted {
+        /// Their ids.
+        media_ids: Vec<String>,
     },
     /// A file is exempt from quarantine, or not.
     Protected {
@@ -776,6 +792,9 @@ pub struct ShutdownStatus {
     pub room_id: OwnedRoomId,
     /// Whether it has come to its end.
     pub complete: bool,
+    /// Whether the room was purged; none if it was not to be.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub purged: Option<bool>,
     /// Who was in the room, or invited, when it began, and is not any more.
     pub kicked_users: Vec<OwnedUserId>,
     /// Who could not be made to leave.

@@ -4,9 +4,17 @@ use super::{
     acts::Act,
     office::{ActError, Office},
 };
-use crate::{record::Offset, state::Membership};
+use crate::{api, record::Offset, state::Membership};
 
 impl Office {
+    /// As [`Office::effect`], also of what the whole log has to be looked through for.
+    pub(super) async fn effect_at_length(&self, act: &Act) -> Result<Vec<String>, ActError> {
+        match act {
+            Act::PurgeRoom { room, .. } => self.effect_of_purge(room).await,
+            act => api::at_length(|| self.effect(act)),
+        }
+    }
+
     /// In sentences. What could not be done is refused here as it would be then, as far as that can be told
     /// beforehand.
     pub(super) fn effect(&self, act: &Act) -> Result<Vec<String>, ActError> {
@@ -76,8 +84,12 @@ impl Office {
                 let does = if *blocked { "can get into" } else { "is kept out of" };
                 one(format!("nobody {does} {room} any more"))
             }
-            Act::ShutDownRoom { room, block, new_room, .. } => {
-                self.effect_of_shutdown(room, *block, new_room.clone())
+            Act::ShutDownRoom { room, block, new_room, purge, .. } => {
+                let mut effect = self.effect_of_shutdown(room, *block, new_room.clone())?;
+                if *purge {
+                    effect.push("the room is purged, with all that was ever said in it".to_owned());
+                }
+                Ok(effect)
             }
             Act::MakeRoomAdmin { room, user } => {
                 let (room, user_id) = (self.room(room)?, self.active(user)?);
@@ -106,10 +118,10 @@ impl Office {
                 let name = user.as_deref().unwrap_or("the name that they had");
                 one(format!("an account is made of the export, with {name}"))
             }
-            Act::PurgeRoom { .. } | Act::EraseUser { .. } => {
-                let why = "What this would take is said by its own `dry_run`.";
-                Err(ActError::Invalid(why.to_owned()))
-            }
+            // It takes its time: see above.
+            Act::PurgeRoom { room, .. } => one(format!("{} is purged", self.room(room)?.id)),
+            Act::EraseUser { user, messages } => self.effect_of_erasure(user, *messages),
+            Act::DeleteMedia { of } => self.effect_of_deletion(of),
             Act::ListErasures { .. }
             | Act::ShowErasure { .. }
             | Act::ListUsers { .. }

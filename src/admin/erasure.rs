@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     acts::Done,
-    office::{ActError, Office, checked, of_user},
+    office::{ActError, Office, of_user},
 };
 use crate::{
     api::deactivate,
@@ -30,13 +30,11 @@ use crate::{
 /// How many records are counted by their kinds, at most, for one receipt.
 const COUNTED: u64 = 1_000_000;
 
-/// What a purge took, or would take.
+/// What a purge took.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RoomPurged {
     /// The room.
     pub room_id: OwnedRoomId,
-    /// Whether it was only asked about.
-    pub dry_run: bool,
     /// How many events it had.
     pub events: u64,
     /// How many bytes their payloads were.
@@ -51,13 +49,11 @@ pub struct RoomPurged {
     pub file_bytes: u64,
 }
 
-/// What the erasure of a user took, or would take.
+/// What the erasure of a user took.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UserErased {
     /// The user.
     pub user_id: OwnedUserId,
-    /// Whether it was only asked about.
-    pub dry_run: bool,
     /// Whether what they sent goes, too.
     pub messages: bool,
     /// How many rooms they have or had to do with.
@@ -123,35 +119,47 @@ impl Office {
         origin: Origin,
         room: &str,
         force: bool,
-        dry_run: bool,
         reason: Option<String>,
     ) -> Result<Done, ActError> {
-        let (room_id, reason) = (self.room(room)?.id.clone(), checked(reason)?);
-        let looked = self.engine.look_at_purge(&room_id).await.map_err(of_purge)?;
-        let joined = looked.joined;
-        if joined > 0 && !force && !dry_run {
+        let room = self.room(room)?;
+        let (room_id, joined) =
+            (room.id.clone(), room.members(Membership::Join, Offset::MAX).len());
+        drop(room);
+        if joined > 0 && !force {
             let why = format!(
                 "{joined} user(s) are joined to {room_id}: with --force they are made to leave first"
             );
             return Err(ActError::Invalid(why));
         }
-        let purge = if dry_run {
-            looked
-        } else {
-            self.empty(&origin, &room_id).await;
-            self.engine.purge(origin, &room_id, reason).await.map_err(of_purge)?
-        };
-        let Purge { events, bytes, aliases, media_ids, media_bytes, .. } = purge;
+        self.empty(&origin, &room_id).await;
+        let purge = self.engine.purge(origin, &room_id, reason).await.map_err(of_purge)?;
         Ok(Done::RoomPurged(RoomPurged {
             room_id,
-            dry_run,
-            events,
-            bytes,
-            left: joined,
-            aliases,
-            files: media_ids.len() as u64,
-            file_bytes: media_bytes,
+            events: purge.events,
+            bytes: purge.bytes,
+            left: joined as u64,
+            aliases: purge.aliases,
+            files: purge.media_ids.len() as u64,
+            file_bytes: purge.media_bytes,
         }))
+    }
+
+    /// What a purge would come to. Looks through the whole log.
+    pub(super) async fn effect_of_purge(&self, room: &str) -> Result<Vec<String>, ActError> {
+        let room_id = self.room(room)?.id.clone();
+        let looked = self.engine.look_at_purge(&room_id).await.map_err(of_purge)?;
+        let Purge { events, bytes, joined, aliases, media_ids, media_bytes, .. } = looked;
+        let mut effect = Vec::new();
+        if joined > 0 {
+            effect.push(format!("{joined} user(s) leave {room_id}, with --force"));
+        }
+        effect.push(format!("{room_id} is purged, with {events} event(s) of {bytes} bytes"));
+        if !aliases.is_empty() {
+            effect.push(format!("its aliases go: {}", aliases.join(", ")));
+        }
+        let files = media_ids.len();
+        effect.push(format!("{files} file(s) go that nothing else names, of {media_bytes} bytes"));
+        Ok(effect)
     }
 
     /// Has everybody leave a room.
@@ -169,16 +177,51 @@ impl Office {
         origin: Origin,
         user: &str,
         messages: bool,
-        dry_run: bool,
         reason: Option<String>,
     ) -> Result<Done, ActError> {
-        let (user_id, reason) = (self.user_id(user)?, checked(reason)?);
+        let mut erased = self.belongings(user, messages)?;
+        let user_id = erased.user_id.clone();
+        erased.still_bound = self.unbind(&origin, &user_id).await;
+        let ts = self.engine.clock().now_ms();
+        let (erase, media) = (true, true);
+        let closing = Deactivate { user_id: user_id.clone(), erase, messages, media, reason, ts };
+        let closed = deactivate::close(&self.engine, origin, closing).await;
+        closed.map_err(|error| of_user(error, &user_id))?;
+        Ok(Done::UserErased(erased))
+    }
+
+    /// What an erasure would come to.
+    pub(super) fn effect_of_erasure(
+        &self,
+        user: &str,
+        messages: bool,
+    ) -> Result<Vec<String>, ActError> {
+        let UserErased { user_id, rooms, devices, files, file_bytes, .. } =
+            self.belongings(user, messages)?;
+        let mut effect = vec![
+            format!(
+                "the account {user_id} is closed for ever, and what is kept of the user erased"
+            ),
+            format!("{devices} device(s) are logged out"),
+            format!(
+                "their name goes in {rooms} room(s), those among them are left that they are in"
+            ),
+            format!("{files} file(s) are removed, of {file_bytes} bytes"),
+        ];
+        if messages {
+            effect.push("all that they sent is gone for everybody".to_owned());
+        }
+        Ok(effect)
+    }
+
+    /// What there is of a user.
+    fn belongings(&self, user: &str, messages: bool) -> Result<UserErased, ActError> {
+        let user_id = self.user_id(user)?;
         let state = self.engine.state();
         let files = state.media.of_user(&user_id);
         let devices = state.accounts.get(&user_id);
         let devices = devices.map_or(0, |account| account.read().active_devices().count());
-        let mut erased = UserErased {
-            dry_run,
+        Ok(UserErased {
             messages,
             rooms: state.memberships.count(&user_id) as u64,
             devices: devices as u64,
@@ -186,23 +229,7 @@ impl Office {
             file_bytes: files.iter().map(|(_, stored)| stored.size).sum(),
             still_bound: Vec::new(),
             user_id,
-        };
-        if !dry_run {
-            let user_id = erased.user_id.clone();
-            erased.still_bound = self.unbind(&origin, &user_id).await;
-            let ts = self.engine.clock().now_ms();
-            let closing = Deactivate {
-                user_id: user_id.clone(),
-                erase: true,
-                messages,
-                media: true,
-                reason,
-                ts,
-            };
-            let closed = deactivate::close(&self.engine, origin, closing).await;
-            closed.map_err(|error| of_user(error, &user_id))?;
-        }
-        Ok(Done::UserErased(erased))
+        })
     }
 
     /// What had records erased, the newest first: up to `last` of it.
@@ -266,7 +293,10 @@ impl Office {
             waiting,
             files,
             off_the_log: self.engine.log().off_disk()? >= end,
-            off_the_archive: self.archive.as_deref().map(|dir| archive::erased(dir) >= end),
+            off_the_archive: self
+                .archive
+                .as_deref()
+                .map(|dir| archive::has_erased(dir, end, carried_out.contains(&because))),
             carried_out,
         })))
     }
@@ -330,7 +360,7 @@ fn joined(runs: BTreeSet<(Offset, Offset)>) -> Vec<(Offset, Offset)> {
     joined
 }
 
-fn of_purge(error: PurgeError) -> ActError {
+pub(super) fn of_purge(error: PurgeError) -> ActError {
     match error {
         PurgeError::NoRoom(_) => ActError::Invalid(error.to_string()),
         PurgeError::Read(error) => ActError::Read(error),

@@ -1,7 +1,7 @@
 //! What an operator asks for about uploaded files.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashSet},
     ops::RangeInclusive,
 };
 
@@ -15,7 +15,7 @@ use super::{
 use crate::{
     api,
     decide::{
-        media::{ProtectMedia, QuarantineMedia},
+        media::{ProtectMedia, QuarantineMedia, RemoveMedia},
         moderation::Because,
     },
     limits,
@@ -58,6 +58,20 @@ impl Office {
             MediaOf::User(user) => {
                 let own = self.engine.state().media.of_user(&self.user_id(user)?);
                 Ok((own.into_iter().map(|(id, _)| id.into()).collect(), Vec::new()))
+            }
+            MediaOf::Ids(ids) => {
+                let there = ids.iter().map(|id| self.media_id(id));
+                Ok((there.collect::<Result<_, _>>()?, Vec::new()))
+            }
+            MediaOf::Before { before_ms, larger_than, pictures } => {
+                let shown = if *pictures { HashSet::new() } else { self.engine.pictures()? };
+                let all = self.engine.state().media.all().into_iter();
+                let old = all.filter(|(id, stored)| {
+                    stored.time_ms < *before_ms
+                        && stored.size > *larger_than
+                        && !shown.contains(&**id)
+                });
+                Ok((old.map(|(id, _)| id.to_string()).collect(), Vec::new()))
             }
             MediaOf::Room(room) => {
                 let found = api::at_length(|| self.addresses_in(room))?;
@@ -142,6 +156,34 @@ impl Office {
             changed.extend(done.map_err(ActError::Rejected)?.into_inner());
         }
         Ok(Done::Quarantined { media_ids: changed, quarantined })
+    }
+
+    pub(super) async fn delete_media(
+        &self,
+        of: &MediaOf,
+        origin: Origin,
+        reason: Option<String>,
+    ) -> Result<Done, ActError> {
+        let mut gone = Vec::new();
+        for some in self.ids(of)?.0.chunks(limits::QUARANTINE_IDS) {
+            let of = RemoveMedia { media_ids: some.to_vec() };
+            let because = Because { of, reason: reason.clone() };
+            let done = self.engine.propose(origin.clone(), because).await;
+            gone.extend(done.map_err(ActError::Rejected)?.into_inner());
+        }
+        Ok(Done::MediaDeleted { media_ids: gone })
+    }
+
+    /// What a removal would come to.
+    pub(super) fn effect_of_deletion(&self, of: &MediaOf) -> Result<Vec<String>, ActError> {
+        let media = &self.engine.state().media;
+        let size = |id: &String| match media.get(id) {
+            Some(Item::Stored(stored)) => stored.size,
+            _ => 0,
+        };
+        let ids = self.ids(of)?.0;
+        let bytes: u64 = ids.iter().map(size).sum();
+        Ok(vec![format!("{} file(s) of {bytes} bytes are removed for ever", ids.len())])
     }
 
     pub(super) async fn protect(

@@ -10,7 +10,7 @@ use ruma::{OwnedUserId, UserId};
 
 use super::{
     acts::{Act, Done, Filter, TokenSummary, UserDetails, UserDevice, UserSummary},
-    rooms,
+    rooms::{self, Closing},
 };
 use crate::{
     api::{
@@ -173,7 +173,7 @@ impl Office {
             }
         };
         if dry {
-            return Ok(Done::WouldDo { effect: api::at_length(|| self.effect(&act))? });
+            return Ok(Done::WouldDo { effect: self.effect_at_length(&act).await? });
         }
         Box::pin(self.act(act, origin, reason)).await
     }
@@ -201,8 +201,9 @@ impl Office {
             Act::ListRooms { wanted } => rooms::listed(self, &wanted),
             Act::ShowRoom { room } => Ok(Done::Room(Box::new(self.room_details(&room)?))),
             Act::BlockRoom { room, blocked } => self.block(&room, blocked, origin, because).await,
-            Act::ShutDownRoom { room, block, new_room, wait } => {
-                self.shut_down(&room, block, new_room, wait, origin, because).await
+            Act::ShutDownRoom { room, block, new_room, purge, wait } => {
+                let closing = Closing { block, new_room, purge, wait };
+                self.shut_down(&room, closing, origin, because).await
             }
             Act::MakeRoomAdmin { room, user } => {
                 self.make_room_admin(&room, &user, origin, because).await
@@ -211,6 +212,7 @@ impl Office {
                 self.send_notice(&user, event_type, state_key, content, transaction, origin).await
             }
             Act::ListMedia { of } => self.list_media(&of),
+            Act::DeleteMedia { of } => self.delete_media(&of, origin, because).await,
             Act::QuarantineMedia { of, quarantined } => {
                 self.quarantine(of, quarantined, origin, because).await
             }
@@ -297,11 +299,9 @@ impl Office {
                 let devices = before.into_iter().filter(|device| !left.contains(device)).collect();
                 Ok(Done::LoggedOut { user_id, devices })
             }
-            Act::PurgeRoom { room, force, dry_run, reason } => {
-                self.purge_room(origin, &room, force, dry_run, reason).await
-            }
-            Act::EraseUser { user, messages, dry_run, reason } => {
-                self.erase_user(origin, &user, messages, dry_run, reason).await
+            Act::PurgeRoom { room, force } => self.purge_room(origin, &room, force, because).await,
+            Act::EraseUser { user, messages } => {
+                self.erase_user(origin, &user, messages, because).await
             }
             Act::ListErasures { last } => self.receipts(last),
             Act::ShowErasure { because } => self.receipt(because),

@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::{
     acts::{Done, NewRoom, RoomDetails, RoomOrder, RoomSummary, RoomsWanted, ShutdownStatus},
+    erasure::of_purge,
     office::{ActError, Office},
     shutdown,
 };
@@ -14,6 +15,7 @@ use crate::{
     api,
     clock::random_letters,
     decide::moderation::{Because, BeginShutdown, BlockRoom, Empowered, HaveJoin, MakeRoomAdmin},
+    engine::purge::PurgeError,
     events::as_shown,
     log::ReadError,
     record::{Offset, Origin, command::Replacement},
@@ -37,6 +39,18 @@ enum Key {
     Number(std::cmp::Reverse<u64>),
     /// Those without come last.
     Text(bool, String),
+}
+
+/// What a shutdown is to come to.
+pub(super) struct Closing {
+    /// Whether nobody may get into the room from now on.
+    pub(super) block: bool,
+    /// The room to which its members and aliases move, if there is to be one.
+    pub(super) new_room: Option<NewRoom>,
+    /// Whether the room is purged at the end.
+    pub(super) purge: bool,
+    /// Whether the answer is to wait for the end.
+    pub(super) wait: bool,
 }
 
 impl Office {
@@ -287,15 +301,14 @@ impl Office {
     pub(super) async fn shut_down(
         &self,
         room: &str,
-        block: bool,
-        new_room: Option<NewRoom>,
-        wait: bool,
+        closing: Closing,
         origin: Origin,
         reason: Option<String>,
     ) -> Result<Done, ActError> {
+        let Closing { block, new_room, purge, wait } = closing;
         let (room, replacement) = self.shutdown_plan(room, new_room)?;
         let (id, room_id) = (random_letters(16), room.id.clone());
-        let begin = BeginShutdown { id: id.clone(), room_id, block, replacement, reason };
+        let begin = BeginShutdown { id: id.clone(), room_id, block, replacement, purge, reason };
         let begun = self.engine.propose(origin.clone(), begin).await;
         begun.map_err(refused)?.into_inner();
         let shutdown = self.engine.state().closures.shutdown(&id);
@@ -313,7 +326,11 @@ impl Office {
         };
         if wait {
             let gone = going.await;
-            gone.map_err(|error| ActError::Invalid(error.to_string()))?.map_err(refused)?;
+            let gone = gone.map_err(|error| ActError::Invalid(error.to_string()))?;
+            gone.map_err(|error| match error {
+                PurgeError::Rejected(error) => refused(error),
+                error => of_purge(error),
+            })?;
         }
         let status = self.shutdown(&id);
         let status = status.ok_or_else(|| ActError::NoRoom(room.id.to_string()))?;

@@ -19,7 +19,7 @@ use crate::{
         membership::{Change, ChangeMembership},
         moderation::{FinishShutdown, MoveAlias, OpenReplacement},
     },
-    engine::{Engine, Rejected},
+    engine::{Engine, Rejected, purge::PurgeError},
     limits,
     record::{Offset, Origin},
     state::{Membership, Room, Shutdown, State},
@@ -41,13 +41,13 @@ pub(crate) fn resume(engine: &Arc<Engine>) {
 /// Does what is left to do of a shutdown.
 ///
 /// # Errors
-/// When the log takes no writes.
+/// When the log takes no writes or, for a purge, cannot be read.
 pub(super) async fn go_on(
     engine: &Engine,
     origin: &Origin,
     shutdown: Shutdown,
-) -> Result<(), Rejected> {
-    let Shutdown { id, room_id, replacement, .. } = shutdown;
+) -> Result<(), PurgeError> {
+    let Shutdown { id, room_id, begun, replacement, purge, .. } = shutdown;
     let mut new_room = None;
     if let Some(replacement) = replacement {
         let to = replacement.room_id.clone();
@@ -61,7 +61,7 @@ pub(super) async fn go_on(
             Err(Rejected::Refused(error)) => {
                 tracing::warn!(%room_id, %error, "no room takes the place of one that is shut down");
             }
-            Err(error) => return Err(error),
+            Err(error) => return Err(error.into()),
         }
     }
     for alias in engine.state().aliases.of_room(&room_id, Offset::MAX) {
@@ -81,7 +81,21 @@ pub(super) async fn go_on(
         let stayed = some.iter().zip(left).filter(|(_, left)| !left);
         failed.extend(stayed.map(|((user_id, _), _)| user_id.clone()));
     }
-    let finish = FinishShutdown { room_id, id, failed };
+    let mut left = Vec::new();
+    if purge && let Some(room) = engine.state().rooms.get(&room_id) {
+        left = gone(&room, begun, Offset::MAX);
+        drop(room);
+        match engine.purge(origin.clone(), &room_id, None).await {
+            Ok(_) | Err(PurgeError::NoRoom(_)) => {}
+            // Somebody is still in it: how it ended says so.
+            Err(PurgeError::Rejected(Rejected::Refused(error))) => {
+                tracing::warn!(%room_id, %error, "a room that was shut down is not purged");
+                left.clear();
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    let finish = FinishShutdown { room_id, id, failed, left };
     engine.propose(origin.clone(), finish).await?.into_inner();
     Ok(())
 }
@@ -120,10 +134,11 @@ pub(super) fn now(engine: &Engine) -> MilliSecondsSinceUnixEpoch {
 
 /// How far a shutdown has come.
 pub(super) fn status(state: &State, shutdown: Shutdown) -> ShutdownStatus {
-    let Shutdown { id, room_id, begun, replacement, ended, failed } = shutdown;
+    let Shutdown { id, room_id, begun, replacement, purge, ended, failed, left } = shutdown;
     let until = ended.unwrap_or(Offset::MAX);
     let room = state.rooms.get(&room_id);
-    let kicked_users = room.map_or_else(Vec::new, |room| gone(&room, begun, until));
+    let purged = purge.then_some(room.is_none());
+    let kicked_users = room.map_or(left, |room| gone(&room, begun, until));
     let aliases = &state.aliases;
     let points_here = |alias: &OwnedRoomAliasId| {
         aliases.get(alias, until).is_some_and(|target| target.room_id == room_id)
@@ -135,6 +150,7 @@ pub(super) fn status(state: &State, shutdown: Shutdown) -> ShutdownStatus {
         id,
         room_id,
         complete: ended.is_some(),
+        purged,
         kicked_users,
         failed_to_kick_users: failed,
         local_aliases,

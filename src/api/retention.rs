@@ -6,6 +6,7 @@ use super::{Server, json as to_json};
 use crate::{
     http::{ApiError, Cx, RawRequest, Reply, Session},
     record::Offset,
+    state::lifetimes::Own,
 };
 
 /// The path that clients use, and the one that is proposed.
@@ -27,13 +28,13 @@ pub(super) async fn configuration(
         Some(lifetime_ms) => json!({ "max_lifetime": lifetime_ms }),
         None => json!({}),
     };
-    let default = retention.lifetime_ms(None, "m.room.message", None);
+    let default = retention.lifetime_ms(None, "m.room.message", Own::default());
     policies.insert("*".to_owned(), lives(default));
     for room_id in retention.rooms() {
         let room = cx.app.engine.state().rooms.get(room_id);
         let is_in = |user_id| room.is_some_and(|room| room.is_joined(user_id, Offset::MAX));
         if cx.caller.as_ref().is_some_and(|session| is_in(&session.user_id)) {
-            let lifetime = retention.lifetime_ms(Some(room_id), "m.room.message", None);
+            let lifetime = retention.lifetime_ms(Some(room_id), "m.room.message", Own::default());
             policies.insert(room_id.to_string(), lives(lifetime));
         }
     }

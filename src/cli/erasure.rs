@@ -2,7 +2,10 @@
 
 use std::{fmt::Write as _, process::ExitCode};
 
-use super::{act::Common, columns, password::confirms};
+use super::{
+    act::{Common, Deed},
+    columns,
+};
 use crate::{
     admin::{Act, Done, Receipt, ReceiptRow, RoomPurged, UserErased},
     history::{
@@ -61,8 +64,12 @@ pub(super) struct PurgeRoom {
     #[arg(long)]
     force: bool,
 
+    /// Do not ask whether it is meant
+    #[arg(long)]
+    yes: bool,
+
     #[command(flatten)]
-    how: How,
+    deed: Deed,
 }
 
 /// Close an account for ever, and erase what is kept of the user
@@ -80,26 +87,12 @@ pub(super) struct EraseUser {
     #[arg(long)]
     messages: bool,
 
-    #[command(flatten)]
-    how: How,
-}
-
-#[derive(Debug, clap::Args)]
-struct How {
-    /// Only say what it would take
-    #[arg(long)]
-    dry_run: bool,
-
     /// Do not ask whether it is meant
     #[arg(long)]
     yes: bool,
 
-    /// Why: kept with the record of it
-    #[arg(long, value_name = "TEXT")]
-    reason: Option<String>,
-
     #[command(flatten)]
-    common: Common,
+    deed: Deed,
 }
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -117,43 +110,15 @@ impl Erasure {
 
 impl PurgeRoom {
     pub(super) fn run(self) -> Result<ExitCode, Failure> {
-        let Self { room, force, how } = self;
-        how.run(&room.clone(), |dry_run, reason| {
-            let room = room.clone();
-            Act::PurgeRoom { room, force, dry_run, reason }
-        })
+        let Self { room, force, yes, deed } = self;
+        deed.run_if_meant(Act::PurgeRoom { room: room.clone(), force }, yes, &room, said)
     }
 }
 
 impl EraseUser {
     pub(super) fn run(self) -> Result<ExitCode, Failure> {
-        let Self { user, messages, how } = self;
-        how.run(&user.clone(), |dry_run, reason| {
-            let user = user.clone();
-            Act::EraseUser { user, messages, dry_run, reason }
-        })
-    }
-}
-
-impl How {
-    /// Says what it would take and, when that is meant, does it.
-    fn run(
-        self,
-        name: &str,
-        act: impl Fn(bool, Option<String>) -> Act,
-    ) -> Result<ExitCode, Failure> {
-        let Self { dry_run, yes, reason, common } = self;
-        if dry_run {
-            return common.run(act(true, reason), said);
-        }
-        if !yes {
-            eprint!("{}", said(&common.carry_out(act(true, None))?));
-            let question = "There is no way back. To go on, type the name as you gave it:";
-            if !confirms(question, name)? {
-                return Err("nothing was done; --yes says that it is meant".into());
-            }
-        }
-        common.run(act(false, reason), said)
+        let Self { user, messages, yes, deed } = self;
+        deed.run_if_meant(Act::EraseUser { user: user.clone(), messages }, yes, &user, said)
     }
 }
 
@@ -169,14 +134,11 @@ fn said(done: &Done) -> String {
 }
 
 fn room(purged: &RoomPurged) -> String {
-    let RoomPurged { room_id, dry_run, events, left, files, file_bytes, aliases, .. } = purged;
-    let mut text = if !*dry_run {
-        format!("Purged {room_id}: {} events, {}.\n", grouped(*events), bytes(purged.bytes))
-    } else {
-        format!("To purge {room_id} takes {} events, {}.\n", grouped(*events), bytes(purged.bytes))
-    };
+    let RoomPurged { room_id, events, left, files, file_bytes, aliases, .. } = purged;
+    let mut text =
+        format!("Purged {room_id}: {} events, {}.\n", grouped(*events), bytes(purged.bytes));
     if *left > 0 {
-        let _ = writeln!(text, "Joined to it: {} user(s).", grouped(*left));
+        let _ = writeln!(text, "It was left by {} user(s).", grouped(*left));
     }
     if !aliases.is_empty() {
         let _ = writeln!(text, "Its aliases: {}.", aliases.join(", "));
@@ -189,10 +151,9 @@ fn room(purged: &RoomPurged) -> String {
 }
 
 fn user(erased: &UserErased) -> String {
-    let UserErased { user_id, dry_run, messages, rooms, devices, files, file_bytes, .. } = erased;
+    let UserErased { user_id, messages, rooms, devices, files, file_bytes, .. } = erased;
     let mut text = format!(
-        "{} {user_id}: {} room(s), {} device(s), {} file(s) of {}{}.\n",
-        if *dry_run { "To erase" } else { "Erased" },
+        "Erased {user_id}: {} room(s), {} device(s), {} file(s) of {}{}.\n",
         grouped(*rooms),
         grouped(*devices),
         grouped(*files),
@@ -206,6 +167,9 @@ fn user(erased: &UserErased) -> String {
 }
 
 fn list(rows: &[ReceiptRow]) -> String {
+    if rows.is_empty() {
+        return "Nothing was erased so far.\n".to_owned();
+    }
     let rows: Vec<[String; 4]> = rows
         .iter()
         .map(|row| match row.because {

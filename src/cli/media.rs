@@ -8,6 +8,7 @@ use super::{
 };
 use crate::{
     admin::{Act, Done, MediaOf, MediaSummary, MediaUsage},
+    clock::Clock,
     history::{look::clean, moment::Time},
 };
 
@@ -26,6 +27,8 @@ enum Command {
     Quarantine(Change),
     /// Take files out of quarantine
     Unquarantine(Change),
+    /// Remove files for ever
+    Delete(Delete),
     /// Exempt a file from quarantine
     Protect(One),
     /// End that
@@ -49,13 +52,31 @@ struct Which {
     /// All that the events of this room name, as far as they are not encrypted
     #[arg(long, value_name = "ROOM")]
     room: Option<String>,
+
+    /// All that were uploaded so long ago and are not the picture of a user or a room
+    #[arg(long, value_name = "DAYS")]
+    older_than: Option<u64>,
 }
 
 impl Which {
+    /// What was given.
+    fn name(&self) -> String {
+        let named = self.file.as_ref().or(self.user.as_ref()).or(self.room.as_ref());
+        let days = || self.older_than.map(|days| days.to_string());
+        named.cloned().or_else(days).unwrap_or_default()
+    }
+
     fn of(self) -> Result<MediaOf, Failure> {
         let file = self.file.map(MediaOf::Id);
-        let of =
-            file.or_else(|| self.user.map(MediaOf::User)).or_else(|| self.room.map(MediaOf::Room));
+        let old = self.older_than.map(|days| {
+            let ms = days.saturating_mul(24 * 60 * 60 * 1000);
+            let before_ms = Clock::system().now_ms().saturating_sub(ms);
+            MediaOf::Before { before_ms, larger_than: 0, pictures: false }
+        });
+        let of = file
+            .or_else(|| self.user.map(MediaOf::User))
+            .or_else(|| self.room.map(MediaOf::Room))
+            .or(old);
         of.ok_or_else(|| "which files?".into())
     }
 }
@@ -73,6 +94,20 @@ struct List {
 struct Change {
     #[command(flatten)]
     which: Which,
+
+    #[command(flatten)]
+    deed: Deed,
+}
+
+/// Remove files for ever: they leave the store, and their names the log
+#[derive(Debug, clap::Args)]
+struct Delete {
+    #[command(flatten)]
+    which: Which,
+
+    /// Do not ask whether it is meant
+    #[arg(long)]
+    yes: bool,
 
     #[command(flatten)]
     deed: Deed,
@@ -109,6 +144,11 @@ impl Media {
             Command::List(List { which, common }) => {
                 common.run(Act::ListMedia { of: which.of()? }, said)
             }
+            Command::Delete(Delete { which, yes, deed }) => {
+                let name = which.name();
+                let of = which.of()?;
+                deed.run_if_meant(Act::DeleteMedia { of }, yes, &name, said)
+            }
             Command::Quarantine(change) => quarantine(change, true),
             Command::Unquarantine(change) => quarantine(change, false),
             Command::Protect(one) => protect(one, true),
@@ -126,6 +166,9 @@ fn said(done: &Done) -> String {
             let can =
                 if *quarantined { "cannot be downloaded any more" } else { "can be downloaded" };
             format!("{} file(s) {can}.\n", media_ids.len())
+        }
+        Done::MediaDeleted { media_ids } => {
+            format!("{} file(s) were removed.\n", media_ids.len())
         }
         Done::Protected { media_id, protected, changed } => {
             let is = if *protected { "is exempt" } else { "is not exempt" };

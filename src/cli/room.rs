@@ -104,6 +104,10 @@ struct Shutdown {
     #[arg(long)]
     block: bool,
 
+    /// Purge it at the end: nothing of it is left, and there is no way back
+    #[arg(long)]
+    purge: bool,
+
     /// Have this user make a new room, which all who were in the old one join
     #[arg(long, value_name = "USER")]
     new_room_by: Option<String>,
@@ -193,9 +197,9 @@ impl List {
 
 impl Shutdown {
     fn run(self) -> Result<ExitCode, Failure> {
-        let Self { room, block, new_room_by, new_room_name, message, yes, deed } = self;
+        let Self { room, block, purge, new_room_by, new_room_name, message, yes, deed } = self;
         let new_room = new_room_by.map(|user| NewRoom { user, name: new_room_name, message });
-        let act = Act::ShutDownRoom { room: room.clone(), block, new_room, wait: true };
+        let act = Act::ShutDownRoom { room: room.clone(), block, new_room, purge, wait: true };
         deed.run_if_meant(act, yes, &room, said)
     }
 }

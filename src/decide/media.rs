@@ -7,7 +7,10 @@ use crate::{
     limits,
     record::{
         Stream,
-        command::{FileHash, MediaCreate, MediaProtect, MediaQuarantine, MediaUpload},
+        command::{
+            FileHash, MediaCreate, MediaEnd, MediaProtect, MediaQuarantine, MediaRemove,
+            MediaUpload,
+        },
     },
     state::{State, media::Item},
 };
@@ -165,6 +168,33 @@ impl Proposal for QuarantineMedia {
             turn.append(self.stream(), MediaQuarantine { media_ids, quarantined, reason });
         }
         Ok(changed)
+    }
+}
+
+/// Remove files for ever.
+#[derive(Clone, Debug)]
+pub struct RemoveMedia {
+    /// Their ids: at most [`limits::QUARANTINE_IDS`].
+    pub media_ids: Vec<String>,
+}
+
+impl Proposal for RemoveMedia {
+    /// The ids of those that were there.
+    type Outcome = Vec<String>;
+
+    fn stream(&self) -> Stream {
+        Stream::quarantine()
+    }
+
+    fn decide(&self, turn: &mut Turn<'_>) -> Result<Vec<String>, Refusal> {
+        let media = &turn.env.state.media;
+        let mut media_ids = self.media_ids.clone();
+        media_ids.retain(|id| matches!(media.get(id), Some(Item::Stored(_))));
+        if !media_ids.is_empty() {
+            let remove = MediaRemove { media_ids: media_ids.clone(), why: MediaEnd::Asked };
+            turn.append(self.stream(), remove);
+        }
+        Ok(media_ids)
     }
 }
 

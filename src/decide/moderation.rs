@@ -102,6 +102,8 @@ pub struct BeginShutdown {
     pub block: bool,
     /// The room to which its members and aliases are to move.
     pub replacement: Option<Replacement>,
+    /// Whether it is purged at the end.
+    pub purge: bool,
     /// Why.
     pub reason: Option<String>,
 }
@@ -115,14 +117,14 @@ impl Proposal for BeginShutdown {
 
     fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
         let state = &turn.env.state;
-        let Self { id, room_id, block, replacement, reason } = self.clone();
+        let Self { id, room_id, block, replacement, purge, reason } = self.clone();
         let room = state.rooms.get(&room_id);
         let room = room.ok_or_else(|| Refusal::NotFound("There is no such room.".to_owned()))?;
         if state.closures.is_closing(&room_id) {
             let why = "This room is being shut down already.";
             return Err(Refusal::InvalidParam(why.to_owned()));
         }
-        let begin = RoomShutdown { room_id: room_id.clone(), id, replacement, reason };
+        let begin = RoomShutdown { room_id: room_id.clone(), id, replacement, purge, reason };
         turn.append(self.stream(), begin);
         if block && state.closures.blocked(&room_id).is_none() {
             let blocking = RoomBlock { room_id: room_id.clone(), blocked: true, reason: None };
@@ -237,6 +239,8 @@ pub struct FinishShutdown {
     pub id: String,
     /// Who could not be made to leave.
     pub failed: Vec<OwnedUserId>,
+    /// Of a room that was purged, who left.
+    pub left: Vec<OwnedUserId>,
 }
 
 impl Proposal for FinishShutdown {
@@ -249,8 +253,8 @@ impl Proposal for FinishShutdown {
     fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
         let shutdown = turn.env.state.closures.shutdown(&self.id);
         if shutdown.is_some_and(|shutdown| shutdown.ended.is_none()) {
-            let Self { room_id, id, failed } = self.clone();
-            turn.append(self.stream(), RoomShutdownFinish { room_id, id, failed });
+            let Self { room_id, id, failed, left } = self.clone();
+            turn.append(self.stream(), RoomShutdownFinish { room_id, id, failed, left });
         }
         Ok(())
     }

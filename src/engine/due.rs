@@ -20,9 +20,10 @@ use super::{
 use crate::{
     log::{Log, ReadError},
     record::{
-        Command, Offset, Record, Remains, Stream,
-        command::{EventsEnd, MediaEnd, MediaRemove, RoomErase, UserErase},
-        remains,
+        Command, Holds, Offset, Record, Remains, Stream,
+        command::{EventsEnd, MediaEnd, MediaRemove, MediaUpload, RoomErase, RoomEvent, UserErase},
+        remains, runs,
+        threepid::{Threepid, ThreepidAdd, ThreepidBind},
     },
     state::erasures::Owed,
 };
@@ -117,7 +118,7 @@ impl Engine {
         };
         let mut expired = Vec::new();
         for class in rooms.lifetimes.classes() {
-            let lifetime = retention.lifetime_ms(None, &class.event_type, class.own_ms);
+            let lifetime = retention.lifetime_ms(None, &class.event_type, class.own);
             let Some(lifetime_ms) = lifetime else { continue };
             let until = end(lifetime_ms)?;
             let unnamed = |room_id: &RoomId| !retention.names(room_id);
@@ -131,9 +132,9 @@ impl Engine {
         }
         let named: BTreeSet<&RoomId> = retention.rooms().collect();
         for room in named.into_iter().filter_map(|room_id| rooms.get(room_id)) {
-            let own_ms = room.lifetime_ms();
+            let own = room.lifetime();
             for event_type in room.message_types() {
-                let lifetime = retention.lifetime_ms(Some(&room.id), &event_type, own_ms);
+                let lifetime = retention.lifetime_ms(Some(&room.id), &event_type, own);
                 let Some(lifetime_ms) = lifetime else { continue };
                 let until = end(lifetime_ms)?;
                 if !room.messages(&event_type, until, 1).is_empty() {
@@ -193,7 +194,7 @@ impl Engine {
     }
 
     /// The files of this server that are the pictures of users and rooms now: these stay.
-    fn pictures(&self) -> Result<HashSet<String>, ReadError> {
+    pub(crate) fn pictures(&self) -> Result<HashSet<String>, ReadError> {
         #[derive(Deserialize)]
         struct Avatar {
             url: String,
@@ -231,16 +232,21 @@ impl Engine {
             return Ok(0);
         }
         let (log, end) = (Arc::clone(self.log()), self.head().offset());
-        let users: BTreeMap<OwnedUserId, Owed> = owed.iter().cloned().collect();
+        let looked_for = LookedFor {
+            users: owed.iter().cloned().collect(),
+            told: self.state().erasures.superseded(usize::MAX).into_iter().collect(),
+        };
         // It looks through the whole log.
-        let finding = tokio::task::spawn_blocking(move || Traces::find(&*log, end, &users));
+        let finding = tokio::task::spawn_blocking(move || Traces::find(&*log, end, &looked_for));
         let mut traces = match finding.await {
             Ok(found) => found?,
             Err(panic) => std::panic::resume_unwind(panic.into_panic()),
         };
         let mut count = 0;
         for (user_id, Owed { because, media, .. }) in owed {
-            let Trace { records, messages } = traces.0.remove(&user_id).unwrap_or_default();
+            let Trace { mut records, messages, addresses, .. } =
+                traces.0.remove(&user_id).unwrap_or_default();
+            records.extend(self.asked_of(&addresses, because));
             let why = EventsEnd::Sender { user_id: user_id.clone(), because };
             for (room_id, events) in messages {
                 for events in events.chunks(AT_ONCE) {
@@ -258,7 +264,7 @@ impl Engine {
                 };
                 self.remove_media(&why, of_user).await?;
             }
-            let runs = super::sweep::runs(records);
+            let runs = runs(records);
             let mut pieces = runs.chunks(RUNS).peekable();
             loop {
                 let records = pieces.next().unwrap_or_default().to_vec();
@@ -274,10 +280,43 @@ impl Engine {
     }
 }
 
+impl Engine {
+    /// The records that asked for these addresses to be validated, before the one at `until`. An address that is
+    /// another's by now is theirs, and so is what they are about to prove.
+    fn asked_of(&self, addresses: &BTreeMap<Threepid, Vec<Offset>>, until: Offset) -> Vec<Offset> {
+        let state = self.state();
+        let is_free = |address: &Threepid| state.threepids.owner(address).is_none();
+        let free = addresses.iter().filter(|(address, _)| is_free(address));
+        let records = free.flat_map(|(_, records)| records.iter().copied());
+        let mut asked: Vec<_> = records.filter(|record| *record < until).collect();
+        // What was begun before and is asked for once more since is one.
+        asked.extend(state.validations.records_of(|found| {
+            addresses.contains_key(&found.threepid)
+                && is_free(&found.threepid)
+                && found.records.iter().any(|record| *record < until)
+        }));
+        asked
+    }
+}
+
 impl SweepPolicy {
     /// The time up to which files are due.
     fn media_until(&self, now_ms: u64) -> Option<u64> {
         self.media_after.map(|after| now_ms.saturating_sub(millis(after)))
+    }
+}
+
+/// What is looked for in a log.
+struct LookedFor {
+    /// Of whom.
+    users: BTreeMap<OwnedUserId, Owed>,
+    /// What has been told all whom it was for, as records that have done their work.
+    told: BTreeSet<Offset>,
+}
+
+impl LookedFor {
+    fn user(&self, user_id: &UserId) -> Option<&OwnedUserId> {
+        self.users.get_key_value(user_id).map(|(user_id, _)| user_id)
     }
 }
 
@@ -288,95 +327,135 @@ struct Traces(BTreeMap<OwnedUserId, Trace>);
 #[derive(Default)]
 struct Trace {
     /// Records that held what was theirs.
-    records: Vec<Offset>,
+    records: BTreeSet<Offset>,
     /// Of those whose messages are to go: these, by room.
     messages: BTreeMap<OwnedRoomId, Vec<Offset>>,
+    /// The addresses that were theirs, each with the records in which it was to be proven to be.
+    addresses: BTreeMap<Threepid, Vec<Offset>>,
+    /// The files that they uploaded.
+    files: BTreeSet<String>,
 }
 
 impl Traces {
     /// Looks through the records up to `end`, each user's up to the end of their account.
-    fn find(
-        log: &dyn Log,
-        end: Offset,
-        users: &BTreeMap<OwnedUserId, Owed>,
-    ) -> Result<Self, ReadError> {
+    fn find(log: &dyn Log, end: Offset, of: &LookedFor) -> Result<Self, ReadError> {
         let mut traces = Self::default();
+        // An address is asked for before it is anybody's.
+        let mut asked: BTreeMap<Threepid, Vec<Offset>> = BTreeMap::new();
+        // To whom the batch that is being read did something.
+        let mut concerned: BTreeSet<OwnedUserId> = BTreeSet::new();
         let mut from = Offset::new(1);
         while from <= end {
             let records = log.read(from, RECORDS)?;
             let Some(last) = records.last() else { return Err(ReadError::Missing(from)) };
             from = last.offset().next();
             for record in &records {
-                traces.note(record, users);
+                traces.note(record, of, &mut asked, &mut concerned);
+                if record.header.batch_remaining == 0 {
+                    concerned.clear();
+                }
+            }
+        }
+        for trace in traces.0.values_mut() {
+            for (address, records) in &mut trace.addresses {
+                records.extend(asked.get(address).into_iter().flatten());
             }
         }
         Ok(traces)
     }
 
-    fn note(&mut self, record: &Record, users: &BTreeMap<OwnedUserId, Owed>) {
+    fn note(
+        &mut self,
+        record: &Record,
+        of: &LookedFor,
+        asked: &mut BTreeMap<Threepid, Vec<Offset>>,
+        concerned: &mut BTreeSet<OwnedUserId>,
+    ) {
+        let stream = record.header.stream.as_str();
+        if let Some(name) = stream.strip_prefix("user/") {
+            let streams_user = of.users.keys().find(|user_id| user_id.localpart() == name);
+            concerned.extend(streams_user.cloned());
+        }
         if remains(&record.header.kind) == Remains::Everything {
             return;
         }
         let Ok(Some(command)) = record.command() else { return };
-        if let Command::RoomEvent(body) = &command {
-            let Some(facts) = EventFacts::of(&body.pdu) else { return };
-            match &facts.state_key {
-                // Their names in rooms.
-                Some(key) if facts.event_type == "m.room.member" => {
-                    let member = <&UserId>::try_from(&**key).ok();
-                    if let Some((user_id, _)) = member.and_then(|id| users.get_key_value(id)) {
-                        self.of(user_id).records.push(record.offset());
-                    }
+        match &command {
+            Command::ThreepidAdd(ThreepidAdd { user_id, threepid, .. })
+            | Command::ThreepidBind(ThreepidBind { user_id, threepid, .. }) => {
+                if let Some(user_id) = of.user(user_id) {
+                    self.of(user_id).addresses.entry(threepid.clone()).or_default();
                 }
-                None => {
-                    let sender = <&UserId>::try_from(&*facts.sender).ok();
-                    let sender = sender.and_then(|id| users.get_key_value(id));
-                    if let Some((user_id, _)) = sender.filter(|(_, owed)| owed.messages) {
-                        let rooms = &mut self.of(user_id).messages;
-                        rooms.entry(body.room_id.clone()).or_default().push(record.offset());
-                    }
-                }
-                Some(_) => {}
             }
-            return;
+            Command::MediaUpload(MediaUpload { user_id: Some(user_id), media_id, .. }) => {
+                if let Some(user_id) = of.user(user_id) {
+                    self.of(user_id).files.insert(media_id.clone());
+                }
+            }
+            _ => {}
         }
-        let Some(user_id) = owner(&command) else { return };
-        if let Some((user_id, owed)) = users.get_key_value(user_id)
-            && record.offset() < owed.because
-        {
-            self.of(user_id).records.push(record.offset());
+        let offset = record.offset();
+        let users: Vec<&UserId> = match command.holds() {
+            Holds::Nothing | Holds::Room(_) => return,
+            Holds::Event(body) => return self.note_event(offset, body, of),
+            Holds::Address(address) => {
+                asked.entry(address.clone()).or_default().push(offset);
+                return;
+            }
+            Holds::Of(user_id) => vec![user_id],
+            Holds::OfBoth(user_id, other) => vec![user_id, other],
+            Holds::Report { by, of, .. } => of.into_iter().chain([by]).collect(),
+            Holds::Letter(_) if !of.told.contains(&offset) => return,
+            Holds::Letter(letter) => {
+                letter.messages.keys().map(|to| &**to).chain([&*letter.sender]).collect()
+            }
+            Holds::Files(media_ids) => {
+                let owned = |user_id: &&OwnedUserId| {
+                    let trace = self.0.get(*user_id);
+                    trace.is_some_and(|trace| media_ids.iter().any(|id| trace.files.contains(id)))
+                };
+                let owners = of.users.iter().filter(|(_, owed)| owed.media);
+                owners.map(|(user_id, _)| user_id).filter(owned).map(|id| &**id).collect()
+            }
+            Holds::Reason => {
+                of.users.keys().filter(|id| concerned.contains(*id)).map(|id| &**id).collect()
+            }
+        };
+        for user_id in users {
+            if let Some((user_id, owed)) = of.users.get_key_value(user_id)
+                && offset < owed.because
+            {
+                concerned.insert(user_id.clone());
+                self.of(user_id).records.insert(offset);
+            }
+        }
+    }
+
+    fn note_event(&mut self, offset: Offset, body: &RoomEvent, of: &LookedFor) {
+        let Some(facts) = EventFacts::of(&body.pdu) else { return };
+        match &facts.state_key {
+            // Their names in rooms.
+            Some(key) if facts.event_type == "m.room.member" => {
+                let member = <&UserId>::try_from(&**key).ok();
+                if let Some(user_id) = member.and_then(|id| of.user(id)) {
+                    self.of(user_id).records.insert(offset);
+                }
+            }
+            None => {
+                let sender = <&UserId>::try_from(&*facts.sender).ok();
+                let sender = sender.and_then(|id| of.users.get_key_value(id));
+                if let Some((user_id, _)) = sender.filter(|(_, owed)| owed.messages) {
+                    let rooms = &mut self.of(user_id).messages;
+                    rooms.entry(body.room_id.clone()).or_default().push(offset);
+                }
+            }
+            Some(_) => {}
         }
     }
 
     fn of(&mut self, user_id: &OwnedUserId) -> &mut Trace {
         self.0.entry(user_id.clone()).or_default()
     }
-}
-
-/// Whose own a command is, of those that hold what people call theirs.
-fn owner(command: &Command) -> Option<&UserId> {
-    Some(match command {
-        Command::ProfileSet(body) => &body.user_id,
-        Command::AccountDataSet(body) => &body.user_id,
-        Command::FilterCreate(body) => &body.user_id,
-        Command::UserPassword(body) => &body.user_id,
-        Command::SsoLink(body) => &body.user_id,
-        Command::DeviceLogin(body) => &body.user_id,
-        Command::DeviceRename(body) => &body.user_id,
-        Command::DeviceDehydrate(body) => &body.user_id,
-        Command::KeyBackupSet(body) => &body.user_id,
-        Command::KeyBackupDelete(body) => &body.user_id,
-        Command::KeyBackupPut(body) => &body.user_id,
-        Command::KeyBackupRemove(body) => &body.user_id,
-        Command::ThreepidAdd(body) => &body.user_id,
-        Command::ThreepidRemove(body) => &body.user_id,
-        Command::ThreepidBind(body) => &body.user_id,
-        Command::ThreepidUnbind(body) => &body.user_id,
-        Command::PusherSet(body) => &body.user_id,
-        Command::PusherRemove(body) => &body.user_id,
-        Command::DelayedSchedule(body) => &body.user_id,
-        _ => return None,
-    })
 }
 
 /// What is to be known of an event here.

@@ -234,6 +234,16 @@ impl Engine {
         self.turns.propose(origin, proposal).await
     }
 
+    /// From now on nobody is shown what has lived long enough by `retention`, whether a sweep came for it or not.
+    /// To be called once.
+    pub fn keep_to(&self, retention: Arc<Retention>) {
+        let clock = self.clock.clone();
+        self.events.end_by(move |room, event| {
+            let lifetime = retention.of_event(room, event);
+            lifetime.is_some_and(|ms| event.time_ms.saturating_add(ms) <= clock.now_ms())
+        });
+    }
+
     /// The bodies.
     #[must_use]
     pub fn events(&self) -> &EventStore {

@@ -8,7 +8,10 @@ use super::{Engine, Rejected};
 use crate::{
     decide::purge::PurgeRoom,
     log::{Log, ReadError},
-    record::{Offset, Origin, Record, Stream},
+    record::{
+        Holds, Offset, Origin, Record, Stream,
+        command::{Body as _, RoomEvent},
+    },
     state::{Membership, media::Item},
 };
 
@@ -30,6 +33,8 @@ pub struct Purge {
     pub media_ids: Vec<String>,
     /// How many bytes those files are.
     pub media_bytes: u64,
+    /// Records in which something was said of it: reports, and why it was blocked or shut down.
+    pub said: Vec<Offset>,
 }
 
 /// Why a room was not purged.
@@ -67,6 +72,7 @@ impl Engine {
         let log = Arc::clone(self.log());
         let address = format!("mxc://{}/", self.env().server.name);
         let stream = Stream::room(room_id);
+        let looked_for = room_id.to_owned();
         let looking = tokio::task::spawn_blocking(move || -> Result<_, ReadError> {
             let (mut bytes, mut named) = (0, BTreeSet::new());
             for offset in events {
@@ -74,14 +80,14 @@ impl Engine {
                 bytes += record.payload.bytes().map_or(0, |payload| payload.len() as u64);
                 named.extend(files_in(&record, &address));
             }
-            keep_unnamed(&*log, end, &stream, &address, &mut named)?;
-            Ok((bytes, named))
+            let said = look_elsewhere(&*log, end, &looked_for, &stream, &address, &mut named)?;
+            Ok((bytes, named, said))
         });
-        let (bytes, named) = match looking.await {
+        let (bytes, named, said) = match looking.await {
             Ok(found) => found?,
             Err(panic) => std::panic::resume_unwind(panic.into_panic()),
         };
-        purge.bytes = bytes;
+        (purge.bytes, purge.said) = (bytes, said);
         for media_id in named {
             if let Some(Item::Stored(stored)) = self.state().media.get(&media_id) {
                 purge.media_bytes += stored.size;
@@ -103,33 +109,53 @@ impl Engine {
         reason: Option<String>,
     ) -> Result<Purge, PurgeError> {
         let purge = self.look_at_purge(room_id).await?;
-        let proposal =
-            PurgeRoom { room_id: room_id.to_owned(), media_ids: purge.media_ids.clone(), reason };
+        let (media_ids, said) = (purge.media_ids.clone(), purge.said.clone());
+        let proposal = PurgeRoom { room_id: room_id.to_owned(), media_ids, said, reason };
         self.propose(origin, proposal).await?.into_inner();
         Ok(purge)
     }
 }
 
-/// Of `files`, keeps those that no record up to `end` names but those of `stream`.
-fn keep_unnamed(
+/// Looks through the records up to `end`: of `files`, keeps those that none names that is not of the room's
+/// `stream`. Gives the records in which something is said of the room.
+fn look_elsewhere(
     log: &dyn Log,
     end: Offset,
+    room_id: &RoomId,
     stream: &Stream,
     address: &str,
     files: &mut BTreeSet<String>,
-) -> Result<(), ReadError> {
+) -> Result<Vec<Offset>, ReadError> {
+    let mut said = Vec::new();
     let mut from = Offset::new(1);
-    while from <= end && !files.is_empty() {
+    while from <= end {
         let records = log.read(from, RECORDS)?;
         let Some(last) = records.last() else { return Err(ReadError::Missing(from)) };
         from = last.offset().next();
-        for record in records.iter().filter(|record| record.header.stream != *stream) {
-            for file in files_in(record, address) {
-                files.remove(&file);
+        for record in &records {
+            if !files.is_empty() && record.header.stream != *stream {
+                for file in files_in(record, address) {
+                    files.remove(&file);
+                }
+            }
+            if is_said_of(record, room_id) {
+                said.push(record.offset());
             }
         }
     }
-    Ok(())
+    Ok(said)
+}
+
+fn is_said_of(record: &Record, room_id: &RoomId) -> bool {
+    // Most records are events, and what passes.
+    if record.header.ephemeral || &*record.header.kind == RoomEvent::KIND.name {
+        return false;
+    }
+    let Ok(Some(command)) = record.command() else { return false };
+    match command.holds() {
+        Holds::Room(of) | Holds::Report { room_id: Some(of), .. } => of == room_id,
+        _ => false,
+    }
 }
 
 /// The ids of files that a payload names by their address, which begins with `address`.

@@ -4,6 +4,11 @@ use std::{fmt, str::FromStr};
 
 use ruma::{OwnedRoomId, RoomId};
 
+use crate::{
+    events::StoredEvent,
+    state::{Room, lifetimes::Own},
+};
+
 /// How long events live.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Retention {
@@ -33,23 +38,39 @@ pub struct Rule {
 
 impl Retention {
     /// How long events of this type live, in milliseconds, in `room_id` (`None`: in a room of which no rule
-    /// speaks by name) with the state event that asks for `own_ms`; `None`: for ever.
+    /// speaks by name) with the state event that asks for `own`; `None`: for ever.
+    ///
+    /// What a room asks to be kept for some time is kept for it, whatever else holds for all rooms: of those, only
+    /// a rule that speaks of the room by name goes before that.
     #[must_use]
-    pub fn lifetime_ms(
-        &self,
-        room_id: Option<&RoomId>,
-        event_type: &str,
-        own_ms: Option<u64>,
-    ) -> Option<u64> {
+    pub fn lifetime_ms(&self, room_id: Option<&RoomId>, event_type: &str, own: Own) -> Option<u64> {
         let fits = |rule: &&Rule| {
             rule.room_id.as_deref().is_none_or(|of| Some(of) == room_id)
                 && rule.event_type.as_deref().is_none_or(|of| of == event_type)
         };
-        if let Some(rule) = self.rules.iter().find(fits) {
-            return rule.seconds.map(|seconds| seconds.saturating_mul(1000));
+        let own = if self.rooms_say { own } else { Own::default() };
+        let rule = self.rules.iter().find(fits);
+        let lifetime_ms = match rule {
+            Some(rule) => rule.seconds.map(|seconds| seconds.saturating_mul(1000)),
+            None => {
+                let highest_ms = self.highest_ms.unwrap_or(u64::MAX);
+                let within = |own_ms: u64| own_ms.min(highest_ms).max(self.lowest_ms);
+                own.max_ms.map(within).or(self.default_ms)
+            }
+        };
+        let is_named = rule.is_some_and(|rule| rule.room_id.is_some());
+        let at_least = own.min_ms.filter(|_| !is_named).unwrap_or(0);
+        lifetime_ms.map(|lifetime_ms| lifetime_ms.max(at_least))
+    }
+
+    /// How long an event lives that is no state, in milliseconds; `None`: for ever.
+    pub(super) fn of_event(&self, room: &Room, event: &StoredEvent) -> Option<u64> {
+        let own = room.lifetime();
+        // So it is nearly everywhere.
+        if self.rules.is_empty() && self.default_ms.is_none() && own.max_ms.is_none() {
+            return None;
         }
-        let within = |own: u64| own.min(self.highest_ms.unwrap_or(u64::MAX)).max(self.lowest_ms);
-        own_ms.filter(|_| self.rooms_say).map(within).or(self.default_ms)
+        self.lifetime_ms(Some(&room.id), &event.event_type.to_string(), own)
     }
 
     /// Whether a rule speaks of this room by name.
@@ -109,23 +130,41 @@ mod tests {
         }
     }
 
+    fn asks(max_ms: Option<u64>, min_ms: Option<u64>) -> Own {
+        Own { max_ms, min_ms }
+    }
+
     #[test]
     fn a_room_is_heard_within_bounds_and_one_that_says_nothing_has_the_default() {
         let plain = retention(&[]);
-        let own = |own_ms| plain.lifetime_ms(None, "m.room.message", own_ms);
+        let own = |max_ms| plain.lifetime_ms(None, "m.room.message", asks(max_ms, None));
         assert_eq!([own(None), own(Some(5)), own(Some(50))], [Some(100), Some(10), Some(50)]);
         assert_eq!(own(Some(5000)), Some(1000));
         let deaf = Retention { rooms_say: false, ..plain.clone() };
-        assert_eq!(deaf.lifetime_ms(None, "m.room.message", Some(5)), Some(100));
+        assert_eq!(deaf.lifetime_ms(None, "m.room.message", asks(Some(5), Some(7000))), Some(100));
         let never = Retention { default_ms: None, ..plain };
-        assert_eq!(never.lifetime_ms(None, "m.room.message", None), None);
+        assert_eq!(never.lifetime_ms(None, "m.room.message", asks(None, Some(5))), None);
+    }
+
+    #[test]
+    fn what_a_room_wants_kept_is_kept_unless_a_rule_names_the_room() {
+        let room = <&RoomId>::try_from("!r:x").unwrap();
+        let with = retention(&["!r:x * 7", "* m.room.encrypted 3"]);
+        let of = |room, kind, min_ms| with.lifetime_ms(room, kind, asks(Some(50), Some(min_ms)));
+        assert_eq!(of(None, "m.room.message", 70), Some(70));
+        assert_eq!(of(None, "m.room.message", 20), Some(50));
+        // More than the longest that can be asked for, more than a rule for all, and than the default.
+        assert_eq!(of(None, "m.room.message", 9000), Some(9000));
+        assert_eq!(of(None, "m.room.encrypted", 9000), Some(9000));
+        assert_eq!(with.lifetime_ms(None, "m.room.message", asks(None, Some(300))), Some(300));
+        assert_eq!(of(Some(room), "m.room.message", 9000), Some(7000));
     }
 
     #[test]
     fn the_first_rule_that_fits_goes_before_all_else() {
         let room = <&RoomId>::try_from("!r:x").unwrap();
         let with = retention(&["!r:x m.room.message off", "!r:x * 7", "* m.room.encrypted 3"]);
-        let of = |room, kind| with.lifetime_ms(room, kind, Some(50));
+        let of = |room, kind| with.lifetime_ms(room, kind, asks(Some(50), None));
         assert_eq!(of(Some(room), "m.room.message"), None);
         assert_eq!(of(Some(room), "m.room.encrypted"), Some(7000));
         assert_eq!(of(None, "m.room.encrypted"), Some(3000));

@@ -18,7 +18,7 @@ use crate::{
     record::{
         Command, NewRecord, Offset, Origin, Payload, Record, Remains, Stream,
         command::{LogErase, Reduced, RoomEvent, Taken},
-        reduced, remains,
+        reduced, remains, runs,
     },
 };
 
@@ -100,6 +100,7 @@ impl Engine {
         let redacted = policy.redacted_until(now_ms);
         Ok(redacted.is_some_and(|until| !erasures.redacted(until, 1).is_empty())
             || erasures.superseded_count() > 0
+            || !self.state().validations.ended(now_ms, 1).is_empty()
             || self.anything_expired(policy)?)
     }
 
@@ -163,14 +164,18 @@ impl Engine {
             }
         }
         let mut superseded = 0;
-        for offset in erasures.superseded(usize::try_from(MAX_ERASED).unwrap_or(usize::MAX)) {
+        let most = usize::try_from(MAX_ERASED).unwrap_or(usize::MAX);
+        // Nothing but the record is needed for these to be forgotten.
+        let ended = self.state().validations.ended(self.clock().now_ms(), most);
+        let done: BTreeSet<_> = erasures.superseded(most).into_iter().chain(ended).collect();
+        for offset in done {
             if offset > archived {
                 break;
             }
-            let Some(record) = room.take(offset)? else { break };
-            if taken.contains_key(&offset) {
+            if taken.contains_key(&offset) || parts.contains_key(&offset) {
                 continue;
             }
+            let Some(record) = room.take(offset)? else { break };
             if remains(&record.header.kind) != Remains::Part {
                 superseded += u64::from(whole.insert(offset));
             } else if let Some(part) = self.reduction(&record, Offset::ZERO) {
@@ -240,18 +245,6 @@ impl SweepPolicy {
     fn redacted_until(&self, now_ms: u64) -> Option<u64> {
         self.redacted_after.map(|after| now_ms.saturating_sub(millis(after)))
     }
-}
-
-/// Offsets in ascending order as runs, each with its first and last.
-pub(super) fn runs(offsets: impl IntoIterator<Item = Offset>) -> Vec<(Offset, Offset)> {
-    let mut runs: Vec<(Offset, Offset)> = Vec::new();
-    for offset in offsets {
-        match runs.last_mut() {
-            Some((_, last)) if last.next() == offset => *last = offset,
-            _ => runs.push((offset, offset)),
-        }
-    }
-    runs
 }
 
 /// A piece of a sweep.

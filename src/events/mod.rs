@@ -47,6 +47,8 @@ pub struct StoredEvent {
     pub sender: OwnedUserId,
     /// Its state key, if it is a state event.
     pub state_key: Option<Box<str>>,
+    /// When it was appended, in milliseconds since the Unix epoch; 0 while it is still being decided.
+    pub time_ms: u64,
     /// When, by the sending server's clock.
     pub origin_server_ts: MilliSecondsSinceUnixEpoch,
     /// Its content.
@@ -113,6 +115,7 @@ impl StoredEvent {
             event_type: pdu.event_type,
             sender: pdu.sender,
             state_key: pdu.state_key,
+            time_ms: 0,
             origin_server_ts: pdu.origin_server_ts,
             content: pdu.content,
             depth: pdu.depth,

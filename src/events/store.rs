@@ -4,20 +4,20 @@ use std::{
     any::{Any, TypeId},
     collections::HashSet,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicU64, Ordering},
     },
 };
 
 use quick_cache::{Weighter, sync::Cache};
-use ruma::{EventId, RoomId, UserId};
+use ruma::{EventId, RoomId, UserId, events::TimelineEventType};
 use serde_json::value::RawValue;
 
 use super::{EventRef, StoredEvent};
 use crate::{
     log::{Log, ReadError},
     record::{Command, Offset, Record, command::LogErase},
-    state::State,
+    state::{Room, State},
 };
 
 /// Reads events and other payloads by offset.
@@ -27,7 +27,11 @@ pub struct EventStore {
     /// How often something was erased.
     erasures: AtomicU64,
     derived: Cache<(TypeId, Offset), Arc<dyn Derived>, ByBytes>,
+    lives: OnceLock<Box<IsOver>>,
 }
+
+/// Whether an event of a room has lived long enough by now.
+type IsOver = dyn Fn(&Room, &StoredEvent) -> bool + Send + Sync;
 
 /// How many bytes of what was made of payloads are kept: the push rules of some ten thousand users.
 const DERIVED_BYTES: u64 = 32 * 1024 * 1024;
@@ -70,7 +74,27 @@ impl EventStore {
             cache: Cache::with_weighter(estimated, cache_bytes, ByBytes),
             erasures: AtomicU64::new(0),
             derived: Cache::with_weighter(4096, DERIVED_BYTES, ByBytes),
+            lives: OnceLock::new(),
         }
+    }
+
+    /// From now on, events that are no state have lived long enough when `is_over` says so. To be called once.
+    pub(crate) fn end_by(
+        &self,
+        is_over: impl Fn(&Room, &StoredEvent) -> bool + Send + Sync + 'static,
+    ) {
+        // Whoever comes second changes nothing.
+        let _ = self.lives.set(Box::new(is_over));
+    }
+
+    /// Whether the event has lived long enough, so that nobody is shown it any more. From the next sweep on it
+    /// is not there, either (`room.erase`). State stays, and redactions go with what they redacted.
+    #[must_use]
+    pub fn is_over(&self, room: &Room, event: &StoredEvent) -> bool {
+        let Some(is_over) = self.lives.get() else { return false };
+        event.state_key.is_none()
+            && event.event_type != TimelineEventType::RoomRedaction
+            && is_over(room, event)
     }
 
     /// What `make` makes of the payload at `offset`: kept until the payload is erased.
@@ -248,7 +272,8 @@ impl EventStore {
 fn parse(record: &Record) -> Option<EventRef> {
     match record.command() {
         Ok(Some(Command::RoomEvent(body))) => {
-            StoredEvent::new(record.offset(), body).ok().map(Arc::new)
+            let event = StoredEvent::new(record.offset(), body).ok()?;
+            Some(Arc::new(StoredEvent { time_ms: record.header.time_ms, ..event }))
         }
         _ => None,
     }

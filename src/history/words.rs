@@ -374,6 +374,7 @@ fn of_command(record: &Record, command: Command, who: String) -> (String, String
                     format!("that had been kept for {} seconds", lifetime_ms / 1000)
                 }
                 MediaEnd::Owner { user_id, .. } => format!("of {user_id}, who was erased"),
+                MediaEnd::Asked => "as those who run the server wanted".to_owned(),
                 MediaEnd::Room { room_id } => format!("that only {room_id} named"),
             };
             (who, format!("removed {} file(s) {why}", body.media_ids.len()))

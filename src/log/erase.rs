@@ -83,6 +83,24 @@ impl Targets {
         self.superseded.contains(offset).then_some(Target::Superseded)
     }
 
+    /// Adds the others.
+    pub(crate) fn extend(&mut self, others: &Self) {
+        let reduced = others.reduced.iter();
+        self.reduced.extend(reduced.map(|(offset, reduced)| (*offset, reduced.clone())));
+        self.superseded.extend(others.superseded.0.iter().copied());
+    }
+
+    /// How many there are in `first..=last`.
+    pub(crate) fn count_in(&self, first: Offset, last: Offset) -> u64 {
+        self.reduced.range(first..=last).count() as u64 + self.superseded.count_in(first, last)
+    }
+
+    /// Takes out those in `first..=last`.
+    pub(crate) fn remove_in(&mut self, first: Offset, last: Offset) {
+        self.reduced.retain(|offset, _| *offset < first || last < *offset);
+        self.superseded.remove_in(first, last);
+    }
+
     /// Whether any target is in `first..=last`.
     pub(crate) fn any_in(&self, first: Offset, last: Offset) -> bool {
         self.reduced.range(first..=last).next().is_some() || self.superseded.any_in(first, last)
@@ -163,6 +181,21 @@ impl Runs {
     fn any_in(&self, first: Offset, last: Offset) -> bool {
         let at = self.0.partition_point(|(_, end)| *end < first);
         self.0.get(at).is_some_and(|(begin, _)| *begin <= last)
+    }
+
+    fn count_in(&self, first: Offset, last: Offset) -> u64 {
+        let here = self.0.iter().map(|(begin, end)| (*begin.max(&first), *end.min(&last)));
+        let here = here.filter(|(begin, end)| begin <= end);
+        here.map(|(begin, end)| end.get() - begin.get() + 1).sum()
+    }
+
+    fn remove_in(&mut self, first: Offset, last: Offset) {
+        let cut = |(begin, end): (Offset, Offset)| {
+            let before = (begin < first).then(|| (begin, end.min(first.prev())));
+            let after = (last < end).then(|| (begin.max(last.next()), end));
+            [before, after].into_iter().flatten()
+        };
+        self.0 = std::mem::take(&mut self.0).into_iter().flat_map(cut).collect();
     }
 
     /// The first offset of these that is not in `others`.

@@ -151,6 +151,9 @@ impl Look<'_> {
 
     fn line(&self, room: &Room, unread: &UnreadEvent) -> Result<Option<Line>, ReadError> {
         let Some(event) = self.events.get(unread.offset)? else { return Ok(None) };
+        if self.events.is_over(room, &event) {
+            return Ok(None);
+        }
         let ms = u64::from(event.origin_server_ts.get());
         Ok(Some(Line {
             name: self.name(room, &event.sender, event.offset)?,

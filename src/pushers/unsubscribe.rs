@@ -7,7 +7,7 @@ use ruma::OwnedUserId;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    record::{Stream, pusher::PusherIds},
+    record::pusher::PusherIds,
     signed::Signer,
     state::{Pusher, State},
 };
@@ -33,7 +33,13 @@ pub(crate) struct Unsubscription {
 }
 
 fn of(ids: &PusherIds) -> String {
-    Stream::pusher(ids).to_string()
+    let mut hasher = blake3::Hasher::new();
+    for part in [&ids.app_id, &ids.pushkey] {
+        hasher.update(&(part.len() as u64).to_be_bytes());
+        hasher.update(part.as_bytes());
+    }
+    // As it stands in the links that were sent before.
+    format!("pusher/{}", &hasher.finalize().to_hex()[..32])
 }
 
 /// The token of a link.

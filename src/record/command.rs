@@ -209,7 +209,7 @@ commands! {
     /// Events of a room are gone, and their content is to leave the log.
     RoomErase(RoomErase) = "room.erase" version 1 MustNotRewind;
     /// A room is gone, and the content of its events is to leave the log.
-    RoomPurge(RoomPurge) = "room.purge" version 1 MustNotRewind;
+    RoomPurge(RoomPurge) = "room.purge" version 2 MustNotRewind;
     /// A user forgot a room.
     RoomForget(RoomForget) = "room.forget" version 1 Rewindable;
     /// A restore undid how a user came to be in rooms.
@@ -221,9 +221,9 @@ commands! {
     /// A room was closed to whoever is not in it, or opened again, by those who run the server.
     RoomBlock(RoomBlock) = "room.block" version 1 MustNotRewind;
     /// A room began to be shut down: everyone leaves it.
-    RoomShutdown(RoomShutdown) = "room.shutdown" version 1 Rewindable;
+    RoomShutdown(RoomShutdown) = "room.shutdown" version 2 Rewindable;
     /// A room was shut down.
-    RoomShutdownFinish(RoomShutdownFinish) = "room.shutdown_finish" version 1 Rewindable;
+    RoomShutdownFinish(RoomShutdownFinish) = "room.shutdown_finish" version 2 Rewindable;
     /// A room became the one in which a user is told what those who run the server have to say.
     NoticeRoom(NoticeRoom) = "notice.room" version 1 Rewindable;
     /// Receipts in a room moved.
@@ -251,7 +251,7 @@ commands! {
     /// A media id was exempted from quarantine, or not any more.
     MediaProtect(MediaProtect) = "media.protect" version 1 MustNotRewind;
     /// Files were removed.
-    MediaRemove(MediaRemove) = "media.remove" version 1 MustNotRewind;
+    MediaRemove(MediaRemove) = "media.remove" version 2 MustNotRewind;
     /// An alias was pointed at a room.
     AliasSet(AliasSet) = "alias.set" version 1 Rewindable;
     /// An alias was removed.
@@ -428,6 +428,17 @@ impl LogErase {
     pub fn runs(&self) -> impl Iterator<Item = (Offset, Offset)> {
         let taken = self.taken.iter().map(|taken| (taken.first, taken.last));
         self.superseded.iter().copied().chain(taken)
+    }
+
+    /// It as two: what had only done its work, and what is erased for a reason.
+    #[must_use]
+    pub fn divided(self) -> (Self, Self) {
+        let Self { reduced, superseded, taken } = self;
+        let (done, because) = reduced.into_iter().partition(|of| of.because == Offset::ZERO);
+        (
+            Self { reduced: done, superseded, taken: Vec::new() },
+            Self { reduced: because, superseded: Vec::new(), taken },
+        )
     }
 
     /// Whether it takes nothing but what had done its work.
@@ -1005,6 +1016,14 @@ pub enum EventsEnd {
 pub struct RoomPurge {
     /// The room.
     pub room_id: OwnedRoomId,
+    /// Records that are no events of it and hold something of it, which is to leave the log, too: its aliases,
+    /// and what was said of it to and by those who run the server. Runs, each with its first and last offset,
+    /// in ascending order. (Not in version 1.)
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub records: Vec<(Offset, Offset)>,
+    /// Whether another one follows in the same batch: the room goes with the last. (Not in version 1.)
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub more: bool,
     /// Why, in the words of whoever did it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
@@ -1099,6 +1118,9 @@ pub struct RoomShutdown {
     /// The room to which members and aliases move, if there is to be one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replacement: Option<Replacement>,
+    /// Whether it is purged at the end. (Not in version 1.)
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub purge: bool,
     /// Why.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
@@ -1127,6 +1149,9 @@ pub struct RoomShutdownFinish {
     /// Who could not be made to leave.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub failed: Vec<OwnedUserId>,
+    /// Of a room that was purged, who left, which is not known otherwise. (Not in version 1.)
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub left: Vec<OwnedUserId>,
 }
 
 /// Payload of `notice.room`. The room made in the same batch takes the place of one before it.
@@ -1419,6 +1444,8 @@ pub enum MediaEnd {
         /// The `user.deactivate`.
         because: Offset,
     },
+    /// Those who run the server wanted them gone. (Not in version 1.)
+    Asked,
     /// Nothing but a room that was purged named them.
     Room {
         /// Which.

@@ -12,12 +12,14 @@ use serde::{Deserialize, Serialize};
 
 pub mod codec;
 pub mod command;
+mod holds;
 pub mod merkle;
 pub mod pusher;
 mod reduce;
 pub mod threepid;
 
 pub use command::{Class, Command, CommandError};
+pub use holds::Holds;
 pub use reduce::{ReduceError, Remains, reduced, remains};
 
 /// A position in the log, and the only clock that clients see.
@@ -153,24 +155,24 @@ impl Stream {
         Self("reports".into())
     }
 
-    /// The stream of a room alias.
+    /// The stream of a room alias, which many others share: see [`Stream::shared`].
     #[must_use]
     pub fn alias(alias: &RoomAliasId) -> Self {
-        Self(format!("alias/{alias}").into())
+        Self::shared("alias", &[alias.as_str()])
     }
 
-    /// The stream of a third-party identifier: its validations, and whose it is.
+    /// The stream of a third-party identifier: its validations, and whose it is. Many others share it: see
+    /// [`Stream::shared`].
     #[must_use]
     pub fn threepid(threepid: &threepid::Threepid) -> Self {
-        Self(format!("threepid/{}/{}", threepid.medium.as_str(), threepid.address).into())
+        Self::shared("threepid", &[threepid.medium.as_str(), &threepid.address])
     }
 
-    /// The stream of a person at a provider of single sign-on. Hashed: what providers call their users may
-    /// be long.
+    /// The stream of a person at a provider of single sign-on, which many others share: see
+    /// [`Stream::shared`].
     #[must_use]
     pub fn sso(provider: &str, subject: &str) -> Self {
-        let hash = blake3::hash(subject.as_bytes()).to_hex();
-        Self(format!("sso/{provider}/{}", &hash[..32]).into())
+        Self::shared(&format!("sso/{provider}"), &[subject])
     }
 
     /// The stream of how far someone outside has been told, for example `appservice/irc`.
@@ -179,15 +181,23 @@ impl Stream {
         Self(format!("delivery/{to}").into())
     }
 
-    /// The stream of who has a pusher for this key of this app. Hashed: keys are long, and secret.
+    /// The stream of who has a pusher for this key of this app, which many others share: see
+    /// [`Stream::shared`]. Of mail, the key is the address.
     #[must_use]
     pub fn pusher(ids: &pusher::PusherIds) -> Self {
+        Self::shared("pusher", &[&ids.app_id, &ids.pushkey])
+    }
+
+    /// One of the 256 streams of this `kind`: what `key` names is decided on it, together with much else. A
+    /// header stays when its payload is erased, so no stream may be called after what people call theirs, nor
+    /// after a hash by which it could be guessed.
+    fn shared(kind: &str, key: &[&str]) -> Self {
         let mut hasher = blake3::Hasher::new();
-        for part in [&ids.app_id, &ids.pushkey] {
+        for part in key {
             hasher.update(&(part.len() as u64).to_be_bytes());
             hasher.update(part.as_bytes());
         }
-        Self(format!("pusher/{}", &hasher.finalize().to_hex()[..32]).into())
+        Self(format!("{kind}/{}", &hasher.finalize().to_hex()[..2]).into())
     }
 
     /// The stream with this name, as read from a record.
@@ -381,4 +391,16 @@ impl NewRecord {
             payload: command.encode(),
         }
     }
+}
+
+/// Offsets in ascending order as runs, each with its first and last.
+pub(crate) fn runs(offsets: impl IntoIterator<Item = Offset>) -> Vec<(Offset, Offset)> {
+    let mut runs: Vec<(Offset, Offset)> = Vec::new();
+    for offset in offsets {
+        match runs.last_mut() {
+            Some((_, last)) if last.next() == offset => *last = offset,
+            _ => runs.push((offset, offset)),
+        }
+    }
+    runs
 }

@@ -33,21 +33,65 @@ pub enum Remains {
     Everything,
 }
 
-/// What is left of an erased record of this `kind`.
+/// What goes of the payload of a kind of which a part is left.
+#[derive(Clone, Copy, Debug)]
+enum Goes {
+    /// What the redaction algorithm takes from its PDU.
+    OfEvent,
+    /// Members that are there become `{}`, and members are gone.
+    Members { emptied: &'static [&'static str], gone: &'static [&'static str] },
+}
+
+/// What goes of a kind of which a part is left; `None` of any other.
+fn goes(kind: &str) -> Option<Goes> {
+    let (emptied, gone): (&[_], &[_]) = match kind {
+        "room.event" => return Some(Goes::OfEvent),
+        "delayed.schedule" => (&["content"], &[]),
+        "to_device.send" => (&["messages"], &[]),
+        "device.dehydrate" => (&["device_data"], &["display_name"]),
+        "device.login" => (&[], &["display_name"]),
+        "media.upload" => (&[], &["name", "content_type"]),
+        "user.register" | "user.upgrade" => (&[], &["password", "terms"]),
+        "user.status" | "user.deactivate" | "report.create" | "media.quarantine" | "room.block"
+        | "room.shutdown" => (&[], &["reason"]),
+        "keys.upload" => (&["device_keys"], &["one_time_keys", "fallback_keys"]),
+        "keys.cross_sign" => (&["master_key", "self_signing_key", "user_signing_key"], &[]),
+        "keys.sign" => (&["signatures"], &[]),
+        _ => return None,
+    };
+    Some(Goes::Members { emptied, gone })
+}
+
+/// The member that a payload of this kind, of which a part is left, never lacks.
+fn required(kind: &str) -> Option<&'static str> {
+    Some(match kind {
+        "delayed.schedule" => "content",
+        "to_device.send" => "messages",
+        "device.dehydrate" => "device_data",
+        "keys.sign" => "signatures",
+        _ => return None,
+    })
+}
+
+/// What is left of an erased record of this `kind`. Whose it is that it holds: [`Command::holds`].
 ///
 /// For nothing to be left, the projections must be the same without the record from the erasure on. So
 /// what a user had (names, account data, keys in backups, addresses) leaves nothing only once a
-/// `user.deactivate` with `erase` or a `room.purge` has taken it out of the projections, and read markers
-/// once there is a newer one.
+/// `user.deactivate` with `erase`, a `user.erase` or a `room.purge` has taken it out of the projections, and
+/// read markers once there is a newer one.
+///
+/// [`Command::holds`]: super::Command::holds
 #[must_use]
 pub fn remains(kind: &str) -> Remains {
+    if goes(kind).is_some() {
+        return Remains::Part;
+    }
     match kind {
-        "room.event" | "delayed.schedule" | "to_device.send" | "media.upload" | "device.login"
-        | "device.dehydrate" => Remains::Part,
         "profile.set" | "account_data.set" | "filter.create" | "device.rename" | "sso.link"
         | "user.password" | "key_backup.set" | "key_backup.delete" | "key_backup.put"
-        | "key_backup.remove" | "threepid.add" | "threepid.remove" | "threepid.bind"
-        | "threepid.unbind" | "pusher.set" | "pusher.remove" => Remains::Nothing,
+        | "key_backup.remove" | "validation.request" | "threepid.add" | "threepid.remove"
+        | "threepid.bind" | "threepid.unbind" | "pusher.set" | "pusher.remove" | "alias.set"
+        | "alias.remove" | "admin.reason" => Remains::Nothing,
         kind if KINDS.iter().any(|of| of.name == kind && of.ephemeral) => Remains::Nothing,
         _ => Remains::Everything,
     }
@@ -64,29 +108,25 @@ pub fn reduced(
     payload: &[u8],
     room_version: Option<&RoomVersionId>,
 ) -> Result<Bytes, ReduceError> {
-    if remains(kind) != Remains::Part {
-        return Err(ReduceError::Kind(kind.to_owned()));
-    }
+    let goes = goes(kind).ok_or_else(|| ReduceError::Kind(kind.to_owned()))?;
     let bad = |error: &dyn std::fmt::Display| ReduceError::Payload(error.to_string());
     // Whatever else is in the payload stays as it stands, whichever version wrote it.
     let mut members: BTreeMap<String, Box<RawValue>> =
         serde_json::from_slice(payload).map_err(|error| bad(&error))?;
-    let empty = || RawValue::from_string("{}".to_owned()).map_err(|error| bad(&error));
-    match kind {
-        "delayed.schedule" => empty_member(&mut members, "content", empty()?)?,
-        "to_device.send" => empty_member(&mut members, "messages", empty()?)?,
-        "device.dehydrate" => {
-            empty_member(&mut members, "device_data", empty()?)?;
-            members.remove("display_name");
+    match goes {
+        Goes::Members { emptied, gone } => {
+            if let Some(absent) = required(kind).filter(|name| !members.contains_key(*name)) {
+                return Err(bad(&format_args!("it has no `{absent}`")));
+            }
+            for name in emptied {
+                if let Some(member) = members.get_mut(*name) {
+                    *member =
+                        RawValue::from_string("{}".to_owned()).map_err(|error| bad(&error))?;
+                }
+            }
+            members.retain(|name, _| !gone.contains(&name.as_str()));
         }
-        "device.login" => {
-            members.remove("display_name");
-        }
-        "media.upload" => {
-            members.remove("name");
-            members.remove("content_type");
-        }
-        _ => {
+        Goes::OfEvent => {
             let version = room_version.ok_or_else(|| bad(&"its room's version is not given"))?;
             let rules =
                 version.rules().ok_or_else(|| ReduceError::RoomVersion(version.to_string()))?;
@@ -99,18 +139,6 @@ pub fn reduced(
         }
     }
     serde_json::to_vec(&members).map(Bytes::from).map_err(|error| bad(&error))
-}
-
-fn empty_member(
-    members: &mut BTreeMap<String, Box<RawValue>>,
-    name: &str,
-    empty: Box<RawValue>,
-) -> Result<(), ReduceError> {
-    let Some(member) = members.get_mut(name) else {
-        return Err(ReduceError::Payload(format!("it has no `{name}`")));
-    };
-    *member = empty;
-    Ok(())
 }
 
 #[cfg(test)]

@@ -181,7 +181,13 @@ impl<'a> Carrier<'a> {
                 body.events.retain(|event| *event <= self.cut);
                 if body.events.is_empty() { forget } else { over(C::RoomErase(body)) }
             }
-            C::RoomPurge(ref body) if self.state.rooms.get(&body.room_id).is_some() => over(command),
+            C::RoomPurge(mut body) if self.state.rooms.get(&body.room_id).is_some() => {
+                body.records.retain(|(first, _)| *first <= self.cut);
+                for (_, last) in &mut body.records {
+                    *last = (*last).min(self.cut);
+                }
+                over(C::RoomPurge(body))
+            }
             C::RoomPurge(_) | C::UserErase(_) => forget,
             // What an earlier restore undid was told to those who come back with it all the same.
             C::RoomUndo(_) => over(command),

@@ -561,16 +561,11 @@ impl Accounts {
         superseded.flatten()
     }
 
-    /// None of those who were in a room that is gone has account data of it. Gives the records that held
-    /// any.
-    pub(super) fn forget_room(
-        &self,
-        offset: Offset,
-        room_id: &RoomId,
-        members: &[OwnedUserId],
-    ) -> Vec<Offset> {
+    /// Nobody has account data of a room that is gone, whether they were in it or not. Gives the records that
+    /// held any.
+    pub(super) fn forget_room(&self, offset: Offset, room_id: &RoomId) -> Vec<Offset> {
         let mut records = Vec::new();
-        for account in members.iter().filter_map(|user_id| self.get(user_id)) {
+        for account in self.user_ids().iter().filter_map(|user_id| self.get(user_id)) {
             let mut account = account.write();
             // Whether they had any or not: that is not known any more once the records are erased.
             account.changed = offset;

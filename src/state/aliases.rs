@@ -72,6 +72,48 @@ impl Aliases {
     }
 
     /// A room is gone: nothing points at it.
+    /// The records of an alias of this room that are to go with it: all of an alias that points at it, or does
+    /// not point anywhere any more; of one that points elsewhere now, those that had it point here.
+    #[must_use]
+    pub fn records_of(&self, room_id: &RoomId) -> Vec<Offset> {
+        let Inner { aliases, of_room } = &*self.0.read();
+        let histories = of_room.get(room_id).into_iter().flatten();
+        let histories = histories.filter_map(|alias| aliases.get(alias));
+        let points_here = |target: &Option<Target>| {
+            target.as_ref().is_some_and(|target| target.room_id == *room_id)
+        };
+        let mut records = Vec::new();
+        for history in histories {
+            let elsewhere = history.changes().any(|(_, to)| to.is_some() && !points_here(to));
+            let whole = history.latest().is_some_and(points_here) || !elsewhere;
+            let gone = history.changes().filter(|(_, target)| whole || points_here(target));
+            records.extend(gone.map(|(offset, _)| offset));
+        }
+        records
+    }
+
+    /// Takes out what these records said, as if they had never been.
+    pub(super) fn forget(&self, room_id: &RoomId, is_one: impl Fn(Offset) -> bool) {
+        let inner = &mut *self.0.write();
+        for alias in inner.of_room.get(room_id).cloned().unwrap_or_default() {
+            let Some(history) = inner.aliases.get_mut(&alias) else { continue };
+            let before: BTreeSet<_> = targets(history).collect();
+            history.retain(|offset| !is_one(offset));
+            let after: BTreeSet<_> = targets(history).collect();
+            if history.latest().is_none() {
+                inner.aliases.remove(&alias);
+            }
+            for room_id in before.difference(&after) {
+                if let Some(aliases) = inner.of_room.get_mut(room_id) {
+                    aliases.remove(&alias);
+                    if aliases.is_empty() {
+                        inner.of_room.remove(room_id);
+                    }
+                }
+            }
+        }
+    }
+
     pub(super) fn end_room(&self, offset: Offset, room_id: &RoomId) {
         let mut inner = self.0.write();
         for alias in inner.of_room.remove(room_id).unwrap_or_default() {
@@ -86,4 +128,9 @@ impl Aliases {
     pub(super) fn digest(&self, digest: &mut super::digest::Digest) {
         digest.add(&self.0.read().aliases);
     }
+}
+
+/// The rooms that an alias has pointed at.
+fn targets(history: &History<Option<Target>>) -> impl Iterator<Item = OwnedRoomId> {
+    history.changes().filter_map(|(_, target)| Some(target.as_ref()?.room_id.clone()))
 }

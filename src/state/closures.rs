@@ -36,10 +36,14 @@ pub struct Shutdown {
     pub begun: Offset,
     /// The room to which members and aliases move.
     pub replacement: Option<Replacement>,
+    /// Whether the room is purged at the end.
+    pub purge: bool,
     /// The record with which it ended; none while it is under way.
     pub ended: Option<Offset>,
     /// Who could not be made to leave.
     pub failed: Vec<OwnedUserId>,
+    /// Of a room that was purged, who left.
+    pub left: Vec<OwnedUserId>,
 }
 
 impl Closures {
@@ -99,10 +103,18 @@ impl Closures {
     }
 
     pub(super) fn begin(&self, offset: Offset, body: RoomShutdown) {
-        let RoomShutdown { room_id, id, replacement, reason: _ } = body;
+        let RoomShutdown { room_id, id, replacement, purge, reason: _ } = body;
         let (ended, failed) = (None, Vec::new());
-        let shutdown =
-            Shutdown { id: id.clone(), room_id, begun: offset, replacement, ended, failed };
+        let shutdown = Shutdown {
+            id: id.clone(),
+            room_id,
+            begun: offset,
+            replacement,
+            purge,
+            ended,
+            failed,
+            left: Vec::new(),
+        };
         self.0.write().shutdowns.insert(id, shutdown);
     }
 
@@ -110,6 +122,7 @@ impl Closures {
         if let Some(shutdown) = self.0.write().shutdowns.get_mut(&body.id) {
             shutdown.ended = Some(offset);
             shutdown.failed = body.failed;
+            shutdown.left = body.left;
         }
     }
 

@@ -198,6 +198,15 @@ impl Erasures {
     }
 }
 
+/// The records in these runs, as far as they come before the one at `offset`: what comes later is not for it
+/// to name.
+pub(super) fn named(runs: &[(Offset, Offset)], offset: Offset) -> BTreeSet<Offset> {
+    let runs = runs.iter().map(|(first, last)| (*first, (*last).min(offset.prev())));
+    runs.filter(|(first, last)| first <= last)
+        .flat_map(|(first, last)| (first.get()..=last.get()).map(Offset::new))
+        .collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

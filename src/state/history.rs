@@ -44,6 +44,11 @@ impl<T> History<T> {
         before
     }
 
+    /// Takes out the changes that `is_kept` does not keep, as if they had never been.
+    pub(super) fn retain(&mut self, mut is_kept: impl FnMut(Offset) -> bool) {
+        self.0.retain(|(offset, _)| is_kept(*offset));
+    }
+
     /// The newest value, to be changed in place for facts that have no past of their own.
     pub(super) fn latest_mut(&mut self) -> Option<&mut T> {
         self.0.last_mut().map(|(_, value)| value)

@@ -283,6 +283,13 @@ impl Keys {
         true
     }
 
+    /// What one who was erased has signed is signed by nobody.
+    pub(super) fn forget_signer(&self, user_id: &UserId) {
+        for keys in &self.users {
+            keys.value().write().signatures.retain(|(by, _), _| by != user_id);
+        }
+    }
+
     fn change(&self, user_id: &UserId, change: impl FnOnce(&mut UserKeys)) {
         let keys = match self.get(user_id) {
             Some(keys) => keys,

@@ -14,11 +14,22 @@ use serde::{Deserialize, Serialize};
 use super::kept;
 use crate::record::Offset;
 
+/// How long events live in a room as its state says, in milliseconds, as far as it does.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+pub struct Own {
+    /// At most.
+    pub max_ms: Option<u64>,
+    /// At least.
+    pub min_ms: Option<u64>,
+}
+
 /// Events that live equally long, but for what is configured of single rooms.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Class {
-    /// How long events live in their room as its state says, in milliseconds, if it does.
-    pub own_ms: Option<u64>,
+    /// How long events live in their room as its state says.
+    pub own: Own,
     /// Their type.
     pub event_type: Box<str>,
 }

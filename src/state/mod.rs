@@ -291,6 +291,12 @@ impl State {
                 Vec::new()
             }
             Command::LogErase(body) => {
+                let runs = &body.superseded;
+                let over = self.validations.forget(|record| {
+                    let at = runs.partition_point(|(_, last)| *last < record);
+                    runs.get(at).is_some_and(|(first, _)| *first <= record)
+                });
+                self.erasures.supersede(over);
                 self.erasures.erase(offset, time_ms, &body);
                 Vec::new()
             }
@@ -482,11 +488,9 @@ impl State {
             }
             Command::RoomPurge(body) => self.purge(offset, body),
             Command::UserErase(body) => {
-                let runs = body.records.iter().filter(|(first, last)| first <= last);
-                let records = runs.flat_map(|(first, last)| first.get()..=last.get());
-                // What comes later is not for this record to name.
-                let records = records.map(Offset::new).take_while(|record| *record < offset);
-                self.erasures.condemn(offset, records);
+                let records = erasures::named(&body.records, offset);
+                let asked = self.validations.forget(|record| records.contains(&record));
+                self.erasures.condemn(offset, records.into_iter().chain(asked));
                 if !body.more {
                     self.erasures.settle(&body.user_id);
                 }
@@ -604,23 +608,23 @@ impl State {
                 Vec::new()
             }
             Command::ValidationRequest(body) => {
-                self.validations.request(time_ms, body);
+                self.erasures.supersede(self.validations.request(offset, time_ms, body));
                 Vec::new()
             }
             Command::ValidationSent(body) => {
-                self.validations.sent(time_ms, &body);
+                self.erasures.supersede(self.validations.sent(time_ms, &body));
                 Vec::new()
             }
             Command::ValidationMiss(body) => {
-                self.validations.miss(time_ms, &body);
+                self.erasures.supersede(self.validations.miss(time_ms, &body));
                 Vec::new()
             }
             Command::ValidationComplete(body) => {
-                self.validations.complete(time_ms, &body);
+                self.erasures.supersede(self.validations.complete(time_ms, &body));
                 Vec::new()
             }
             Command::ValidationUse(body) => {
-                self.validations.used(time_ms, &body);
+                self.erasures.supersede(self.validations.used(time_ms, &body));
                 Vec::new()
             }
             Command::ThreepidAdd(body) => {
@@ -670,6 +674,7 @@ impl State {
     fn forget_user(&self, offset: Offset, body: &UserDeactivate) {
         self.threepids.forget(&body.user_id);
         self.backups.forget(&body.user_id);
+        self.keys.forget_signer(&body.user_id);
         self.erasures.supersede(self.presence.forget(&body.user_id));
         let owed = erasures::Owed { because: offset, messages: body.messages, media: body.media };
         self.erasures.owe(body.user_id.clone(), owed);
@@ -677,12 +682,18 @@ impl State {
 
     fn purge(&self, offset: Offset, body: RoomPurge) -> Vec<Effect> {
         let room_id = body.room_id;
+        let named = erasures::named(&body.records, offset);
+        self.aliases.forget(&room_id, |record| named.contains(&record));
+        self.erasures.condemn(offset, named);
+        if body.more {
+            return Vec::new();
+        }
         let Some(room) = self.rooms.purge(&room_id) else { return Vec::new() };
         self.memberships.end_room(offset, &room_id, &room.members);
         self.aliases.end_room(offset, &room_id);
         self.reads.forget_room(&room_id);
         self.erasures.supersede(room.ephemeral);
-        let mut records = self.accounts.forget_room(offset, &room_id, &room.members);
+        let mut records = self.accounts.forget_room(offset, &room_id);
         records.extend(self.delayed.of_room(&room_id));
         records.extend(room.events.iter().filter_map(|event| self.delayed.sent_as(*event)));
         records.extend(room.events);
@@ -788,7 +799,7 @@ impl State {
             Some((kind, key)) if key.is_empty() => {
                 let kind = kind.to_string();
                 let name = RETENTION.iter().position(|name| *name == kind);
-                name.map(|name| (name, max_lifetime(pdu.content)))
+                name.map(|name| (name, lifetime(pdu.content)))
             }
             _ => None,
         };
@@ -837,16 +848,20 @@ impl State {
 /// The state events that say how long events live in a room (MSC1763): the first wins.
 pub const RETENTION: [&str; 2] = ["m.room.retention", "org.matrix.msc1763.retention"];
 
-/// How long events live as the content of such a state event says, in milliseconds; `None` if it does not,
-/// or says what is no time.
-fn max_lifetime(content: &RawValue) -> Option<u64> {
+/// How long events live as the content of such a state event says; `None` if it does not, or says what is no
+/// time.
+fn lifetime(content: &RawValue) -> Option<lifetimes::Own> {
     #[derive(Deserialize)]
     struct Retention {
         #[serde(default)]
         max_lifetime: Option<u64>,
+        #[serde(default)]
+        min_lifetime: Option<u64>,
     }
     let retention: Retention = serde_json::from_str(content.get()).ok()?;
-    retention.max_lifetime.filter(|lifetime| *lifetime > 0)
+    let times = |ms: Option<u64>| ms.filter(|ms| *ms > 0);
+    let (max_ms, min_ms) = (times(retention.max_lifetime), times(retention.min_lifetime));
+    (max_ms.is_some() || min_ms.is_some()).then_some(lifetimes::Own { max_ms, min_ms })
 }
 
 /// What is kept of an event that relates to another.

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use parking_lot::RwLock;
-use ruma::{OwnedEventId, OwnedRoomId, OwnedUserId};
+use ruma::{OwnedEventId, OwnedRoomId, OwnedUserId, RoomId};
 use serde::{Deserialize, Serialize};
 
 use super::kept;
@@ -43,6 +43,15 @@ impl Reports {
     #[must_use]
     pub fn all(&self) -> Vec<(Offset, Report)> {
         self.0.read().iter().map(|(offset, report)| (*offset, report.clone())).collect()
+    }
+
+    /// The records of those that are open and are about a room, or an event in it.
+    #[must_use]
+    pub fn of_room(&self, room_id: &RoomId) -> Vec<Offset> {
+        let reports = self.0.read();
+        let of_room =
+            reports.iter().filter(|(_, report)| report.room_id.as_deref() == Some(room_id));
+        of_room.map(|(offset, _)| *offset).collect()
     }
 
     pub(super) fn add(&self, offset: Offset, time_ms: u64, body: ReportCreate) {

@@ -19,7 +19,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use super::{
     history::History,
     kept,
-    lifetimes::{Class, Lifetimes},
+    lifetimes::{Class, Lifetimes, Own},
     relations::{Child, NewRelation, Relations},
 };
 use crate::record::{
@@ -96,9 +96,9 @@ struct Inner {
     /// The events that go once they have lived long enough, by type, oldest first: all but state, and
     /// redactions, which go with what they redacted.
     messages: BTreeMap<Box<str>, Vec<Offset>>,
-    /// How long they live, in milliseconds, as the state says: the state event with what it says, under
+    /// How long they live as the state says: the state event with what it says, under
     /// the name of the specification proposal when it is stable and under the one until then.
-    lifetimes: [Option<(Offset, u64)>; 2],
+    lifetimes: [Option<(Offset, Own)>; 2],
     /// The last record that took events away.
     erased: Offset,
     /// Every change of state, as (offset, index into `keys`).
@@ -232,8 +232,8 @@ pub struct Typist {
 pub(super) struct EventFacts {
     pub(super) event_id: OwnedEventId,
     pub(super) event_type: Box<str>,
-    /// For a state event that says how long events live, in milliseconds: under which name, and what.
-    pub(super) lifetime: Option<(usize, Option<u64>)>,
+    /// For a state event that says how long events live: under which name, and what.
+    pub(super) lifetime: Option<(usize, Option<Own>)>,
     pub(super) depth: u64,
     pub(super) ts: u64,
     pub(super) state_key: Option<(StateEventType, Box<str>)>,
@@ -668,10 +668,10 @@ impl Room {
         self.inner.read().typing.get(user_id).copied()
     }
 
-    /// How long events live in the room as its state says, in milliseconds, if it does.
+    /// How long events live in the room as its state says.
     #[must_use]
-    pub fn lifetime_ms(&self) -> Option<u64> {
-        self.inner.read().lifetime_ms()
+    pub fn lifetime(&self) -> Own {
+        self.inner.read().lifetime()
     }
 
     /// Up to `limit` events of this type up to and with `until`, oldest first, that may go once they have
@@ -698,9 +698,9 @@ impl Room {
     /// The oldest event of each type.
     fn oldest(&self) -> Vec<(Class, Offset)> {
         let inner = self.inner.read();
-        let own_ms = inner.lifetime_ms();
+        let own = inner.lifetime();
         let oldest = inner.messages.iter().filter_map(|(event_type, offsets)| {
-            Some((Class { own_ms, event_type: event_type.clone() }, *offsets.first()?))
+            Some((Class { own, event_type: event_type.clone() }, *offsets.first()?))
         });
         oldest.collect()
     }
@@ -796,8 +796,8 @@ fn take_out(offsets: &mut Vec<Offset>, wanted: &BTreeSet<Offset>) -> Vec<Offset>
 }
 
 impl Inner {
-    fn lifetime_ms(&self) -> Option<u64> {
-        self.lifetimes.iter().flatten().next().map(|(_, lifetime_ms)| *lifetime_ms)
+    fn lifetime(&self) -> Own {
+        self.lifetimes.iter().flatten().next().map(|(_, own)| *own).unwrap_or_default()
     }
 
     fn members_changed(&self, since: Offset, to: Offset) -> BTreeSet<&UserId> {
@@ -1015,8 +1015,8 @@ impl Rooms {
             if let Some(event_type) = event_type
                 && room.messages(&event_type, offset, 1) == [offset]
             {
-                let own_ms = room.lifetime_ms();
-                self.lifetimes.add(Class { own_ms, event_type }, offset, room_id);
+                let own = room.lifetime();
+                self.lifetimes.add(Class { own, event_type }, offset, room_id);
             }
             return target;
         }

@@ -2,7 +2,8 @@
 //! token there.
 //!
 //! They end by themselves, and with that they are forgotten: with each record about any of them, those
-//! whose time was over at the time of that record.
+//! whose time was over at the time of that record, and with a `log.erase` those whose records it names. What
+//! asked for one, and so has the address, says nothing any more once it is forgotten.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,6 +14,7 @@ use super::kept;
 use crate::{
     limits,
     record::{
+        Offset,
         command::TokenHash,
         threepid::{
             Purpose, Threepid, ValidationComplete, ValidationMiss, ValidationRequest,
@@ -46,6 +48,8 @@ pub struct Validation {
     pub validated_ms: Option<u64>,
     /// When it ends, in milliseconds since the Unix epoch.
     pub expires_ms: u64,
+    /// The records that asked for it, in order.
+    pub records: Vec<Offset>,
 }
 
 impl Validation {
@@ -126,13 +130,36 @@ impl Validations {
         self.len() == 0
     }
 
-    pub(super) fn request(&self, time_ms: u64, body: ValidationRequest) {
+    /// Up to `limit` records that asked for what is over at `now_ms` and not forgotten yet.
+    #[must_use]
+    pub fn ended(&self, now_ms: u64, limit: usize) -> Vec<Offset> {
+        let inner = self.0.read();
+        let ended = inner.by_end.iter().take_while(|(end_ms, _)| *end_ms <= now_ms);
+        let ended = ended.filter_map(|(_, sid)| inner.validations.get(sid));
+        ended.flat_map(|ended| ended.records.iter().copied()).take(limit).collect()
+    }
+
+    /// The records that asked for those of the validations that are meant, as far as they are not forgotten yet.
+    #[must_use]
+    pub fn records_of(&self, is_meant: impl Fn(&Validation) -> bool) -> Vec<Offset> {
+        let inner = self.0.read();
+        let meant = inner.validations.values().filter(|found| is_meant(found));
+        meant.flat_map(|found| found.records.iter().copied()).collect()
+    }
+
+    /// Gives the records that say nothing any more, here and below.
+    pub(super) fn request(
+        &self,
+        offset: Offset,
+        time_ms: u64,
+        body: ValidationRequest,
+    ) -> Vec<Offset> {
         let mut inner = self.0.write();
-        inner.forget_ended(time_ms);
+        let mut gone = inner.forget_ended(time_ms);
         let before = inner.remove(&body.sid);
         while inner.validations.len() >= limits::VALIDATIONS {
             let Some((_, first)) = inner.by_end.first().cloned() else { break };
-            inner.remove(&first);
+            gone.extend(inner.remove(&first).into_iter().flat_map(|first| first.records));
         }
         let ValidationRequest { sid, purpose, threepid, client_secret, token, .. } = body;
         inner.by_key.insert((threepid.clone(), purpose, client_secret), sid.clone());
@@ -148,41 +175,55 @@ impl Validations {
             messages: before.as_ref().map_or(0, |before| before.messages),
             misses: before.as_ref().map_or(0, |before| before.misses),
             // Who asks for another message does not lose what the first has brought.
-            validated_ms: before.and_then(|before| before.validated_ms),
+            validated_ms: before.as_ref().and_then(|before| before.validated_ms),
             expires_ms: body.expires_ms,
+            records: before.into_iter().flat_map(|before| before.records).chain([offset]).collect(),
         };
         inner.validations.insert(sid, validation);
+        gone
     }
 
-    pub(super) fn sent(&self, time_ms: u64, body: &ValidationSent) {
+    pub(super) fn sent(&self, time_ms: u64, body: &ValidationSent) -> Vec<Offset> {
         self.change(time_ms, &body.sid, |validation| {
             validation.messages += 1;
             validation.sent |= validation.send_attempt == body.send_attempt;
-        });
+        })
     }
 
-    pub(super) fn miss(&self, time_ms: u64, body: &ValidationMiss) {
-        self.change(time_ms, &body.sid, |validation| validation.misses += 1);
+    pub(super) fn miss(&self, time_ms: u64, body: &ValidationMiss) -> Vec<Offset> {
+        self.change(time_ms, &body.sid, |validation| validation.misses += 1)
     }
 
-    pub(super) fn complete(&self, time_ms: u64, body: &ValidationComplete) {
+    pub(super) fn complete(&self, time_ms: u64, body: &ValidationComplete) -> Vec<Offset> {
         self.change(time_ms, &body.sid, |validation| {
             validation.validated_ms.get_or_insert(body.validated_ms);
-        });
+        })
     }
 
-    pub(super) fn used(&self, time_ms: u64, body: &ValidationUse) {
+    pub(super) fn used(&self, time_ms: u64, body: &ValidationUse) -> Vec<Offset> {
         let mut inner = self.0.write();
-        inner.forget_ended(time_ms);
-        inner.remove(&body.sid);
+        let mut gone = inner.forget_ended(time_ms);
+        gone.extend(inner.remove(&body.sid).into_iter().flat_map(|used| used.records));
+        gone
     }
 
-    fn change(&self, time_ms: u64, sid: &str, change: impl FnOnce(&mut Validation)) {
+    /// Forgets what any of these records asked for. Gives all the records that did.
+    pub(super) fn forget(&self, is_one: impl Fn(Offset) -> bool) -> Vec<Offset> {
         let mut inner = self.0.write();
-        inner.forget_ended(time_ms);
+        let found = inner.validations.values();
+        let found = found.filter(|found| found.records.iter().any(|record| is_one(*record)));
+        let sids: Vec<_> = found.map(|found| found.sid.clone()).collect();
+        let forgotten = sids.iter().filter_map(|sid| inner.remove(sid));
+        forgotten.flat_map(|forgotten| forgotten.records).collect()
+    }
+
+    fn change(&self, time_ms: u64, sid: &str, change: impl FnOnce(&mut Validation)) -> Vec<Offset> {
+        let mut inner = self.0.write();
+        let gone = inner.forget_ended(time_ms);
         if let Some(validation) = inner.validations.get_mut(sid) {
             change(validation);
         }
+        gone
     }
 
     pub(super) fn digest(&self, digest: &mut super::digest::Digest) {
@@ -201,13 +242,15 @@ impl Inner {
         Some(removed)
     }
 
-    fn forget_ended(&mut self, time_ms: u64) {
+    fn forget_ended(&mut self, time_ms: u64) -> Vec<Offset> {
+        let mut gone = Vec::new();
         while let Some((end_ms, sid)) = self.by_end.first().cloned() {
             if end_ms > time_ms {
                 break;
             }
-            self.remove(&sid);
+            gone.extend(self.remove(&sid).into_iter().flat_map(|ended| ended.records));
         }
+        gone
     }
 }
 
@@ -231,12 +274,14 @@ mod tests {
     #[test]
     fn what_is_over_is_forgotten_with_the_next_record() {
         let validations = Validations::default();
-        validations.request(0, request("a", "a@x.org", 1, 100));
-        validations.request(0, request("b", "a@x.org", 1, 200));
+        validations.request(Offset::new(1), 0, request("a", "a@x.org", 1, 100));
+        validations.request(Offset::new(1), 0, request("b", "a@x.org", 1, 200));
         assert!(validations.get("a", 99).is_some());
         assert!(validations.get("a", 100).is_none());
         assert_eq!(validations.len(), 2);
-        validations.miss(150, &ValidationMiss { sid: "b".to_owned() });
+        assert_eq!(validations.ended(150, 9), [Offset::new(1)]);
+        let gone = validations.miss(150, &ValidationMiss { sid: "b".to_owned() });
+        assert_eq!(gone, [Offset::new(1)]);
         assert_eq!(validations.len(), 1);
         let inner = validations.0.read();
         assert_eq!((inner.by_key.len(), inner.by_end.len()), (1, 1));
@@ -247,13 +292,13 @@ mod tests {
         let validations = Validations::default();
         let sent = |send_attempt| ValidationSent { sid: "a".to_owned(), send_attempt };
         let threepid = request("a", "a@x.org", 1, 100).threepid;
-        validations.request(0, request("a", "a@x.org", 1, 100));
+        validations.request(Offset::new(1), 0, request("a", "a@x.org", 1, 100));
         assert_eq!(validations.messages(&threepid, 1), (1, Some(100)));
         validations.sent(1, &sent(1));
         assert_eq!(validations.messages(&threepid, 1), (1, Some(100)));
         let complete = ValidationComplete { sid: "a".to_owned(), validated_ms: 7 };
         validations.complete(2, &complete);
-        validations.request(3, request("a", "a@x.org", 2, 200));
+        validations.request(Offset::new(1), 3, request("a", "a@x.org", 2, 200));
         // That of the first message, late: the second is still to come.
         validations.sent(3, &sent(1));
         let found = validations.get("a", 150).unwrap();
@@ -267,7 +312,11 @@ mod tests {
     fn there_are_never_more_than_the_limit() {
         let validations = Validations::default();
         for number in 0..limits::VALIDATIONS as u64 + 2 {
-            validations.request(0, request(&number.to_string(), "a@x.org", 1, 1000 + number));
+            validations.request(
+                Offset::new(1),
+                0,
+                request(&number.to_string(), "a@x.org", 1, 1000 + number),
+            );
         }
         assert_eq!(validations.len(), limits::VALIDATIONS);
         assert!(validations.get("0", 1).is_none() && validations.get("2", 1).is_some());
@@ -276,7 +325,7 @@ mod tests {
     #[test]
     fn too_many_wrong_tokens_make_the_right_one_worthless() {
         let validations = Validations::default();
-        validations.request(0, request("a", "a@x.org", 1, 100));
+        validations.request(Offset::new(1), 0, request("a", "a@x.org", 1, 100));
         let right = token_hash("a", "token");
         for _ in 0..limits::VALIDATION_MISSES {
             assert!(validations.get("a", 1).unwrap().is_completed_by(&right));

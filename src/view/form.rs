@@ -75,7 +75,9 @@ impl<'v> Sight<'v> {
         let (room, at) = (self.room, self.view.at());
         let redaction = room.redaction_of(event.offset, at);
         let mut shown = as_shown(room, EventRef::clone(event), at);
-        if redaction.is_none() && self.view.is_erased(room, &shown)? {
+        let is_gone =
+            self.view.events.is_over(room, &shown) || self.view.is_erased(room, &shown)?;
+        if redaction.is_none() && is_gone {
             shown = redacted(room, &shown);
         }
         if form.federation {
@@ -255,11 +257,17 @@ impl<'v> Sight<'v> {
         let visibility = self.visibility();
         let mut visible = Vec::with_capacity(children.len());
         for child in children {
-            if visibility.shows_at(self.view, child.offset)? {
+            if visibility.shows_at(self.view, child.offset)? && !self.is_over(&child)? {
                 visible.push(child);
             }
         }
         Ok(visible)
+    }
+
+    /// Whether the event has lived long enough.
+    fn is_over(&self, child: &Child) -> Result<bool, ReadError> {
+        let event = self.view.events.get(child.offset)?;
+        Ok(event.is_some_and(|event| self.view.events.is_over(self.room, &event)))
     }
 
     pub(super) fn visibility(&self) -> &Visibility<'v> {

@@ -104,6 +104,9 @@ impl<'a> Visibility<'a> {
         if self.is_own_membership(view, event) {
             return Ok(true);
         }
+        if view.events.is_over(self.room, event) {
+            return Ok(false);
+        }
         if event.event_type == TimelineEventType::RoomHistoryVisibility {
             // A change of the setting is seen by those who see what came before or what comes after.
             let before = self.setting(view, event.offset.prev())?;

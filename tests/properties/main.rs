@@ -1165,9 +1165,10 @@ proptest! {
             for op in &ops {
                 world.run(op).await;
             }
+            let state = world.engine.state().share();
             let reader = user_id(reader);
             let view = View {
-                state: world.engine.state().share(),
+                state: Arc::clone(&state),
                 events: world.engine.events(),
                 viewer: Viewer {
                     user_id: &reader,

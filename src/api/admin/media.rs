@@ -18,6 +18,14 @@ pub(super) const QUARANTINE_ROOM: [&str; 2] = [
 ];
 pub(super) const QUARANTINE_USER: &str = "/_synapse/admin/v1/user/{user_id}/media/quarantine";
 
+pub(super) const DELETE_OLD: [&str; 2] =
+    ["/_synapse/admin/v1/media/delete", "/_synapse/admin/v1/media/{server_name}/delete"];
+pub(super) const OF_USER: &str = "/_synapse/admin/v1/users/{user_id}/media";
+pub(super) const ONE: &str = "/_synapse/admin/v1/media/{server_name}/{media_id}";
+
+/// A time before this is one in seconds, taken for one in milliseconds: the first of 1990.
+const EARLIEST_MS: u64 = 631_152_000_000;
+
 fn address(desk: &Desk) -> Result<String, ApiError> {
     Ok(format!("mxc://{}/{}", desk.arg(0)?, desk.arg(1)?))
 }
@@ -62,11 +70,11 @@ pub(super) async fn of_room(cx: Caller, request: RawRequest) -> Result<Reply, Ap
     reply(&json!({ "local": local, "remote": remote }))
 }
 
-/// What a user uploaded: unless it is said otherwise, the newest first.
-pub(super) async fn of_user(cx: Caller, request: RawRequest) -> Result<Reply, ApiError> {
-    let desk = Desk::open(cx, request)?;
+/// A page of what a user uploaded, how much that is in all, and where the next page begins: unless it is said
+/// otherwise, the newest first.
+fn page_of_user(desk: &Desk) -> Result<(Vec<MediaSummary>, usize, Option<usize>), ApiError> {
     let (from, limit) = desk.page()?;
-    let (mut files, _) = files(&desk, &MediaOf::User(desk.arg(0)?.to_owned()))?;
+    let (mut files, _) = files(desk, &MediaOf::User(desk.arg(0)?.to_owned()))?;
     let order = desk.cx.query("order_by")?;
     // They come by their ids, and stay so where they are equal.
     match order.as_deref() {
@@ -84,6 +92,12 @@ pub(super) async fn of_user(cx: Caller, request: RawRequest) -> Result<Reply, Ap
     }
     let total = files.len();
     let (files, next) = page_of(files, from, limit);
+    Ok((files, total, next))
+}
+
+pub(super) async fn of_user(cx: Caller, request: RawRequest) -> Result<Reply, ApiError> {
+    let desk = Desk::open(cx, request)?;
+    let (files, total, next) = page_of_user(&desk)?;
     let mut answer =
         json!({ "media": files.iter().map(words).collect::<Vec<_>>(), "total": total });
     if let Some(next) = next {
@@ -121,6 +135,51 @@ fn counted(done: Done) -> Value {
         Done::Quarantined { media_ids, .. } => json!({ "num_quarantined": media_ids.len() }),
         other => nothing(other),
     }
+}
+
+fn deleted(done: Done) -> Value {
+    match done {
+        Done::MediaDeleted { media_ids } => {
+            json!({ "total": media_ids.len(), "deleted_media": media_ids })
+        }
+        other => nothing(other),
+    }
+}
+
+pub(super) async fn delete(cx: Caller, request: RawRequest) -> Result<Reply, ApiError> {
+    let desk = Desk::open(cx, request)?;
+    let of = MediaOf::Id(address(&desk)?);
+    desk.act(Act::DeleteMedia { of }, deleted).await
+}
+
+/// Removes what was uploaded before a time: here it is not known when a file was last looked at.
+pub(super) async fn delete_old(cx: Caller, request: RawRequest) -> Result<Reply, ApiError> {
+    let desk = Desk::open(cx, request)?;
+    let before_ms = desk
+        .number("before_ts")?
+        .ok_or_else(|| ApiError::missing_param("`before_ts` is missing."))?;
+    if before_ms < EARLIEST_MS {
+        let why = "`before_ts` is before there was any file: it counts milliseconds.";
+        return Err(ApiError::invalid_param(why));
+    }
+    let larger_than = desk.number("size_gt")?.unwrap_or(0);
+    let pictures = match desk.cx.query("keep_profiles")?.as_deref() {
+        None | Some("true") => false,
+        Some("false") => true,
+        Some(_) => {
+            return Err(ApiError::invalid_param("`keep_profiles` is `true` or `false`."));
+        }
+    };
+    let of = MediaOf::Before { before_ms, larger_than, pictures };
+    desk.act(Act::DeleteMedia { of }, deleted).await
+}
+
+/// Removes a page of what a user uploaded.
+pub(super) async fn delete_of_user(cx: Caller, request: RawRequest) -> Result<Reply, ApiError> {
+    let desk = Desk::open(cx, request)?;
+    let (files, ..) = page_of_user(&desk)?;
+    let of = MediaOf::Ids(files.into_iter().map(|file| file.media_id).collect());
+    desk.act(Act::DeleteMedia { of }, deleted).await
 }
 
 pub(super) async fn protect(cx: Caller, request: RawRequest) -> Result<Reply, ApiError> {

@@ -135,11 +135,6 @@ pub(super) async fn block(cx: Caller, request: RawRequest) -> Result<Reply, ApiE
 
 /// What a tool wants of a room that is to be no more.
 fn shutdown(desk: &Desk, wait: bool) -> Result<Act, ApiError> {
-    if desk.field::<bool>("purge")? == Some(true) {
-        let why =
-            "What was said in a room is not erased with its shutdown: say `\"purge\": false`.";
-        return Err(ApiError::invalid_param(why));
-    }
     let new_room = match desk.field::<String>("new_room_user_id")? {
         Some(user) => Some(NewRoom {
             user,
@@ -149,7 +144,8 @@ fn shutdown(desk: &Desk, wait: bool) -> Result<Act, ApiError> {
         None => None,
     };
     let (room, block) = (desk.arg(0)?.to_owned(), desk.field("block")?.unwrap_or(false));
-    Ok(Act::ShutDownRoom { room, block, new_room, wait })
+    let purge = desk.field("purge")?.unwrap_or(false);
+    Ok(Act::ShutDownRoom { room, block, new_room, purge, wait })
 }
 
 /// Shuts a room down, and answers when it is done. One that is not known can be blocked so.
@@ -198,7 +194,11 @@ fn progress(status: &ShutdownStatus) -> Value {
     json!({
         "delete_id": status.id,
         "room_id": status.room_id,
-        "status": if status.complete { "complete" } else { "active" },
+        "status": match (status.complete, status.purged) {
+            (false, _) => "active",
+            (true, Some(false)) => "failed",
+            (true, _) => "complete",
+        },
         "shutdown_room": outcome(status),
     })
 }

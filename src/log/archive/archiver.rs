@@ -14,7 +14,7 @@ use std::{
 use tokio::sync::watch;
 
 use super::{ArchiveError, ArchiveOptions, eraser::Eraser, segment::Writer};
-use crate::{log::Log, record::Offset};
+use crate::{clock::Clock, log::Log, record::Offset};
 
 /// How often the archiver looks for new records. With a copy and a sync on top, well below
 /// [`LAG`](super::LAG).
@@ -100,7 +100,8 @@ impl Archiver {
         self.shared.archived.subscribe()
     }
 
-    /// The record up to which every erasure has been carried out in the archive, as it moves.
+    /// The record up to which every erasure has been carried out in the archive, as it moves, but for what had
+    /// only done its work.
     #[must_use]
     pub fn erased(&self) -> watch::Receiver<Offset> {
         self.shared.erased.subscribe()
@@ -220,11 +221,12 @@ impl Worker {
             self.shared.archived.send_replace(writer.last);
         }
         let more = eraser.scan(&*self.log, writer.last)?;
-        if !more && eraser.is_due() {
+        let now_ms = Clock::system().now_ms();
+        if !more && eraser.is_due(now_ms)? {
             // The last segment is opened again in the next round.
             self.writer = None;
             self.synced = None;
-            if let Err(error) = eraser.carry_out(&*self.log) {
+            if let Err(error) = eraser.carry_out(&*self.log, now_ms) {
                 tracing::error!(%error, "erasing from the archive failed; it is tried again");
                 eraser.put_off();
             }

@@ -1,4 +1,10 @@
-//! Erasing from the archive: segments that hold what a `log.erase` record names are written anew.
+//! Erasing from the archive: segments that hold what `log.erase` records name are written anew.
+//!
+//! What was erased for a reason (a redaction, a lifetime, a user or a room that is gone) leaves its segment
+//! within seconds. What had only done its work (receipts that moved on, messages that arrived) waits until there
+//! is so much of it in a segment that this is worth the writing, or it has waited long enough, or the segment is
+//! written anew for something else; and it goes at once when a user is erased or a room purged, as it may have
+//! been theirs.
 //!
 //! The log has carried out an erasure before its record can be read, so what is left of a payload is
 //! taken from the log. The new segment replaces the old one by a rename: a reader, and a crash, meet
@@ -6,6 +12,7 @@
 //! is done twice changes nothing.
 
 use std::{
+    collections::BTreeMap,
     io,
     path::{Path, PathBuf},
     time::{Duration, Instant},
@@ -24,6 +31,7 @@ use crate::{
     record::{
         Offset, Payload, Record,
         codec::{self, CodecError},
+        command::{Body as _, LogErase, RoomPurge, UserErase},
     },
 };
 
@@ -37,30 +45,52 @@ const SCAN: usize = 4096;
 /// look through them.
 const NOTE_EVERY: u64 = 100_000;
 
+/// How often it is looked whether what waits has waited long enough.
+const LOOK: Duration = Duration::from_secs(3600);
+
 /// What is to be erased from an archive.
 pub(super) struct Eraser {
     dir: PathBuf,
+    /// What is to go at once.
     targets: Targets,
-    /// All `log.erase` records up to here are in `targets` or carried out.
+    /// By the `log.erase` record, what waits.
+    waiting: BTreeMap<Offset, Waiting>,
+    /// Whether what waits is to go at once.
+    all: bool,
+    /// All `log.erase` records up to here are in `targets`, in `waiting` or carried out.
     scanned: Offset,
     /// What the note says.
     noted: Offset,
+    /// Records that wait as the note says, and are to be read.
+    recalled: Vec<Offset>,
     /// When the last one came.
     seen: Instant,
-    quiet: Duration,
+    /// When it was last looked whether anything has waited long enough; none since the last one came.
+    looked: Option<Instant>,
+    options: ArchiveOptions,
+}
+
+/// What waits of one `log.erase` record.
+struct Waiting {
+    time_ms: u64,
+    targets: Targets,
 }
 
 impl Eraser {
     /// Where the archive had come to.
     pub(super) fn open(options: &ArchiveOptions) -> Result<Self, ArchiveError> {
-        let noted = read_note(&note_path(&options.dir))?;
+        let Note { upto, waiting } = read_note(&note_path(&options.dir))?;
         Ok(Self {
             dir: options.dir.clone(),
             targets: Targets::default(),
-            scanned: noted,
-            noted,
+            waiting: BTreeMap::new(),
+            all: false,
+            scanned: upto,
+            noted: upto,
+            recalled: waiting,
             seen: Instant::now(),
-            quiet: options.erase_quiet,
+            looked: None,
+            options: options.clone(),
         })
     }
 
@@ -70,15 +100,37 @@ impl Eraser {
             return;
         }
         self.scanned = record.offset();
-        if let Some(erasure) = erasure(record) {
-            self.targets.add(&erasure);
-            self.seen = Instant::now();
+        let kind = &*record.header.kind;
+        if [UserErase::KIND.name, RoomPurge::KIND.name].contains(&kind) {
+            self.all = true;
         }
+        if let Some(erasure) = erasure(record) {
+            let (done, because) = erasure.divided();
+            self.targets.add(&because);
+            self.put_aside(record, &done);
+        }
+    }
+
+    fn put_aside(&mut self, record: &Record, done: &LogErase) {
+        let mut targets = Targets::default();
+        targets.add(done);
+        if !targets.is_empty() {
+            let time_ms = record.header.time_ms;
+            self.waiting.insert(record.offset(), Waiting { time_ms, targets });
+        }
+        self.seen = Instant::now();
+        self.looked = None;
     }
 
     /// Looks through some of the records up to `archived` that were archived before. Says whether
     /// there are more.
     pub(super) fn scan(&mut self, log: &dyn Log, archived: Offset) -> Result<bool, ReadError> {
+        for offset in std::mem::take(&mut self.recalled) {
+            let Some(record) = log.get(offset)? else { continue };
+            if let Some(erasure) = erasure(&record) {
+                self.put_aside(&record, &erasure.divided().0);
+            }
+        }
         if self.scanned < archived {
             for record in log.read(self.scanned.next(), SCAN)? {
                 if record.offset() <= archived {
@@ -89,9 +141,25 @@ impl Eraser {
         Ok(self.scanned < archived)
     }
 
-    /// Whether segments are to be written anew now.
-    pub(super) fn is_due(&self) -> bool {
-        !self.targets.is_empty() && self.seen.elapsed() >= self.quiet
+    /// Whether segments are to be written anew at `now_ms`.
+    pub(super) fn is_due(&mut self, now_ms: u64) -> Result<bool, ArchiveError> {
+        if self.seen.elapsed() < self.options.erase_quiet {
+            return Ok(false);
+        }
+        if !self.is_clean() {
+            return Ok(true);
+        }
+        let is_soon = self.looked.is_some_and(|looked| looked.elapsed() < LOOK);
+        if self.waiting.is_empty() || is_soon {
+            return Ok(false);
+        }
+        self.looked = Some(Instant::now());
+        Ok(self.plan(now_ms)?.iter().any(|(.., is_due)| *is_due))
+    }
+
+    /// Whether nothing is to go at once.
+    fn is_clean(&self) -> bool {
+        self.targets.is_empty() && (!self.all || self.waiting.is_empty())
     }
 
     /// After a failure.
@@ -99,57 +167,105 @@ impl Eraser {
         self.seen = Instant::now() + RETRY;
     }
 
-    /// Writes anew every segment that holds what is to be erased. Nobody may be writing the last one.
-    pub(super) fn carry_out(&mut self, log: &dyn Log) -> Result<(), ArchiveError> {
+    /// Every segment, with its first and last record, and whether it is to be written anew.
+    fn plan(&self, now_ms: u64) -> Result<Vec<(PathBuf, Offset, Offset, bool)>, ArchiveError> {
         let segments = segments(&self.dir)?;
-        for (index, (first, path)) in segments.iter().enumerate() {
+        let planned = segments.iter().enumerate().map(|(index, (first, path))| {
             let last = segments.get(index + 1).map_or(Offset::MAX, |(next, _)| next.prev());
-            if self.targets.any_in(*first, last) {
-                rewrite(path, *first, &self.targets, log)?;
+            (path.clone(), *first, last, self.is_to_go(*first, last, now_ms))
+        });
+        Ok(planned.collect())
+    }
+
+    fn is_to_go(&self, first: Offset, last: Offset, now_ms: u64) -> bool {
+        if self.targets.any_in(first, last) {
+            return true;
+        }
+        let mut count = 0;
+        for Waiting { time_ms, targets } in self.waiting.values() {
+            let here = targets.count_in(first, last);
+            let long = now_ms.saturating_sub(*time_ms) >= self.options.compact_after_ms;
+            if here > 0 && (self.all || long) {
+                return true;
             }
+            count += here;
+        }
+        let records = last.min(self.scanned).get().saturating_sub(first.get()) + 1;
+        count > 0
+            && count.saturating_mul(100) >= records.saturating_mul(self.options.compact_percent)
+    }
+
+    /// Writes anew every segment of which that is due. Nobody may be writing the last one.
+    pub(super) fn carry_out(&mut self, log: &dyn Log, now_ms: u64) -> Result<(), ArchiveError> {
+        let mut all = self.targets.clone();
+        self.waiting.values().for_each(|waiting| all.extend(&waiting.targets));
+        for (path, first, last, is_due) in self.plan(now_ms)? {
+            if !is_due {
+                continue;
+            }
+            rewrite(&path, first, &all, log)?;
+            self.waiting.retain(|_, waiting| {
+                waiting.targets.remove_in(first, last);
+                !waiting.targets.is_empty()
+            });
         }
         self.targets = Targets::default();
+        self.all = false;
         self.write_note()
     }
 
-    /// How far everything is erased.
+    /// How far everything is erased that was for a reason.
     pub(super) fn erased(&self) -> Offset {
-        if self.targets.is_empty() { self.scanned } else { self.noted }
+        if self.is_clean() { self.scanned } else { self.noted }
     }
 
     /// Renews the note when it has fallen far behind.
     pub(super) fn keep_note(&mut self) -> Result<(), ArchiveError> {
         let behind = self.scanned.get().saturating_sub(self.noted.get());
-        if self.targets.is_empty() && behind >= NOTE_EVERY { self.write_note() } else { Ok(()) }
+        if self.is_clean() && behind >= NOTE_EVERY { self.write_note() } else { Ok(()) }
     }
 
     fn write_note(&mut self) -> Result<(), ArchiveError> {
         let path = note_path(&self.dir);
-        let text = format!("{}\n", self.scanned);
+        let lines = [self.scanned].into_iter().chain(self.waiting.keys().copied());
+        let text: String = lines.map(|offset| format!("{offset}\n")).collect();
         disk::write_whole(&path, text.as_bytes()).map_err(ArchiveError::io(&path))?;
         self.noted = self.scanned;
         Ok(())
     }
 }
 
-/// The offset up to which everything that `log.erase` records name has left the archive in `dir`, as far as
-/// that is noted.
+/// What the file `erased` says.
+#[derive(Default)]
+struct Note {
+    /// What `log.erase` records up to here erased for a reason has left the archive.
+    upto: Offset,
+    /// Of these, what had only done its work may still be there.
+    waiting: Vec<Offset>,
+}
+
+/// Whether all that the `log.erase` record at `record`, and those before it, erased for a reason has left the
+/// archive in `dir`, as far as that is noted; with `whole`, also what this one erased since it had done its work.
 #[must_use]
-pub fn erased(dir: &Path) -> Offset {
-    read_note(&note_path(dir)).unwrap_or_default()
+pub fn has_erased(dir: &Path, record: Offset, whole: bool) -> bool {
+    let Note { upto, waiting } = read_note(&note_path(dir)).unwrap_or_default();
+    upto >= record && !(whole && waiting.contains(&record))
 }
 
 fn note_path(dir: &Path) -> PathBuf {
     dir.join("erased")
 }
 
-fn read_note(path: &Path) -> Result<Offset, ArchiveError> {
-    match std::fs::read_to_string(path) {
-        // What cannot be read counts for nothing: then all is looked through.
-        Ok(text) => Ok(Offset::new(text.trim().parse().unwrap_or(0))),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Offset::ZERO),
-        Err(error) => Err(ArchiveError::io(path)(error)),
-    }
+fn read_note(path: &Path) -> Result<Note, ArchiveError> {
+    let text = match std::fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Note::default()),
+        Err(error) => return Err(ArchiveError::io(path)(error)),
+    };
+    // What cannot be read counts for nothing: then all is looked through.
+    let offsets: Result<Vec<u64>, _> = text.lines().map(|line| line.trim().parse()).collect();
+    let mut offsets = offsets.unwrap_or_default().into_iter().map(Offset::new);
+    Ok(Note { upto: offsets.next().unwrap_or_default(), waiting: offsets.collect() })
 }
 
 /// Writes a segment anew, with the payloads of its targets as the log has them.

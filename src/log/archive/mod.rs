@@ -30,7 +30,7 @@ mod segment;
 mod tests;
 
 pub use archiver::Archiver;
-pub use eraser::erased;
+pub use eraser::has_erased;
 pub use reader::{ArchiveReader, ArchiveRecords, TornTail, VerifiedArchive, verify_archive};
 pub(crate) use segment::{MAGIC, MAX_FRAME_BYTES, Segment, TAG_RECORD, TAG_SEAL};
 
@@ -44,6 +44,13 @@ pub const DEFAULT_SEGMENT_BYTES: u64 = 64 * 1024 * 1024;
 /// So that one sweep writes each segment once; far less than the time between two sweeps.
 pub const DEFAULT_ERASE_QUIET: Duration = Duration::from_secs(2);
 
+/// A segment is written anew four times, if by then nearly all in it has done its work.
+pub const DEFAULT_COMPACT_PERCENT: u64 = 25;
+
+/// What has done its work may say who was where, and when: a week, then, in which a segment is written anew at
+/// most once for that.
+pub const DEFAULT_COMPACT_AFTER_MS: u64 = 7 * 24 * 60 * 60 * 1000;
+
 /// Where and how the archive is kept.
 #[derive(Clone, Debug)]
 pub struct ArchiveOptions {
@@ -53,6 +60,11 @@ pub struct ArchiveOptions {
     pub segment_bytes: u64,
     /// Erasures come in swarms: how long after the last of one its segments are written anew.
     pub erase_quiet: Duration,
+    /// For records alone that have done their work, a segment is written anew once these are this share of its
+    /// records, in percent.
+    pub compact_percent: u64,
+    /// ... or, in milliseconds, that long after they have.
+    pub compact_after_ms: u64,
 }
 
 impl ArchiveOptions {
@@ -63,6 +75,8 @@ impl ArchiveOptions {
             dir: dir.into(),
             segment_bytes: DEFAULT_SEGMENT_BYTES,
             erase_quiet: DEFAULT_ERASE_QUIET,
+            compact_percent: DEFAULT_COMPACT_PERCENT,
+            compact_after_ms: DEFAULT_COMPACT_AFTER_MS,
         }
     }
 }

@@ -38,6 +38,7 @@ impl Place {
         ArchiveOptions {
             segment_bytes: 2_000,
             erase_quiet: Duration::ZERO,
+            compact_percent: 0,
             ..ArchiveOptions::new(archive_dir(self.0.path()))
         }
     }
@@ -452,4 +453,71 @@ async fn a_server_that_lost_its_log_does_not_write_beside_the_archive_of_it() {
     std::fs::remove_dir_all(log_dir(place.0.path())).unwrap();
     let empty = place.log();
     assert!(matches!(place.archive(&empty), Err(ArchiveError::Ahead { .. })));
+}
+
+#[tokio::test]
+async fn what_had_only_done_its_work_waits_until_it_is_worth_the_writing_or_a_user_goes() {
+    let place = Place::new();
+    let log = place.log();
+    let options = ArchiveOptions { compact_percent: 50, segment_bytes: 1 << 20, ..place.options() };
+    let start = |options: &ArchiveOptions| Archiver::start(options.clone(), Arc::clone(&log));
+    let archiver = start(&options).unwrap();
+    for number in 0..4 {
+        log.append(one(passing(format!(r#"{{"passed":"{number} swiftly"}}"#)))).await.unwrap();
+    }
+    fill(&*log, 20).await;
+    let durable = *log.durable().borrow();
+    archiver.archived().wait_for(|archived| *archived == durable).await.unwrap();
+    // Few: nothing is written for that, and it is not forgotten over a restart.
+    let few = log.append(one(erasure(&*log, &[], &[(1, 2)]))).await.unwrap().last;
+    erased(&archiver, few).await;
+    archiver.stop();
+    assert_eq!(files_with(&place, "1 swiftly"), 1);
+    let archiver = start(&options).unwrap();
+    fill(&*log, 3).await;
+    erased(&archiver, *log.durable().borrow()).await;
+    archiver.stop();
+    assert_eq!(files_with(&place, "1 swiftly"), 1);
+    // A share that is large enough: two of all.
+    let records = log.durable().borrow().get();
+    let large = ArchiveOptions { compact_percent: 200 / records, ..options.clone() };
+    let archiver = start(&large).unwrap();
+    wait_until_gone(&place, "1 swiftly").await;
+    archiver.stop();
+    assert!(has_erased(&place.options().dir, few, true));
+    // As long as it may wait.
+    let archiver = start(&options).unwrap();
+    let third = log.append(one(erasure(&*log, &[], &[(3, 3)]))).await.unwrap().last;
+    erased(&archiver, third).await;
+    archiver.stop();
+    assert_eq!(files_with(&place, "2 swiftly"), 1);
+    let archiver = start(&ArchiveOptions { compact_after_ms: 0, ..options.clone() }).unwrap();
+    wait_until_gone(&place, "2 swiftly").await;
+    // When a user is erased, it may have been theirs.
+    archiver.stop();
+    let archiver = start(&options).unwrap();
+    log.append(one(erasure(&*log, &[], &[(4, 4)]))).await.unwrap();
+    let erase = crate::record::command::UserErase {
+        user_id: "@ann:test".try_into().unwrap(),
+        because: Offset::new(1),
+        records: Vec::new(),
+        more: false,
+    };
+    let (stream, origin) = (crate::record::Stream::server(), crate::record::Origin::server());
+    let record = crate::record::NewRecord::new(stream, origin, &erase.into());
+    log.append(one(record)).await.unwrap();
+    wait_until_gone(&place, "3 swiftly").await;
+    archiver.stop();
+    assert_eq!(place.records(), all(&*log));
+    verify_archive(&place.options().dir, |_| ()).unwrap();
+}
+
+async fn wait_until_gone(place: &Place, text: &str) {
+    for _ in 0..1200 {
+        if files_with(place, text) == 0 {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    panic!("{text} does not leave the archive");
 }

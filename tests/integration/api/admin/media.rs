@@ -158,3 +158,61 @@ async fn files_are_listed_by_user_and_by_room_and_a_room_goes_into_quarantine_at
     assert_eq!(counted, json!({ "num_quarantined": 1 }));
     assert_eq!(downloads(&bob, &unsent).await, 404);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn files_are_removed_one_by_one_by_user_and_by_age() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let mut server = TestServer::start_on_with(directory.path(), &[]).await;
+    let (mut admin, bob) = (admin(&server).await, server.register("bob").await);
+    let (one, two) = (bob.upload("text/plain", "one").await, bob.upload("text/plain", "two").await);
+    let id = |media: &str| media.split('/').nth(1).expect("an id").to_owned();
+    let path = format!("/v1/media/{one}");
+    let said = dry_run(&server, &admin, "DELETE", &path, json!({})).await;
+    assert_eq!(said, ["1 file(s) of 3 bytes are removed for ever"]);
+    assert_eq!(downloads(&bob, &one).await, 200);
+    let body = json!({ "reason": "not ours" });
+    let gone = admin.administer("DELETE", &path, Some(body)).await.ok();
+    assert_eq!(gone, json!({ "deleted_media": [id(&one)], "total": 1 }));
+    assert_eq!((downloads(&bob, &one).await, downloads(&bob, &two).await), (404, 200));
+    admin.administer("DELETE", &path, None).await.refused(404, "M_NOT_FOUND");
+
+    let of_bob = format!("/v1/users/{}/media", encode(&bob.user_id));
+    let gone = admin.administer("DELETE", &of_bob, None).await.ok();
+    assert_eq!(gone, json!({ "deleted_media": [id(&two)], "total": 1 }));
+    assert_eq!(downloads(&bob, &two).await, 404);
+
+    let (picture, small) =
+        (bob.upload("image/png", "a picture").await, bob.upload("a/b", "x").await);
+    let large = bob.upload("text/plain", "large").await;
+    let avatar = json!({ "avatar_url": format!("mxc://{picture}") });
+    let profile = format!("/profile/{}/avatar_url", encode(&bob.user_id));
+    bob.request("PUT", &profile, Some(&avatar)).await.ok();
+    let nothing = json!({ "deleted_media": [], "total": 0 });
+    let before = |ts: u64, more: &str| format!("/v1/media/delete?before_ts={ts}{more}");
+    let long_ago = before(1_600_000_000_000, "&size_gt=2");
+    assert_eq!(admin.administer("POST", &long_ago, None).await.ok(), nothing);
+    let now = before(4_000_000_000_000, "&size_gt=2&keep_profiles=true");
+    let gone = admin.administer("POST", &now, None).await.ok();
+    assert_eq!(gone["deleted_media"], json!([id(&large)]), "{gone}");
+    let left = [&picture, &small, &large].map(|media| downloads(&bob, media));
+    let left = futures_util::future::join_all(left).await;
+    assert_eq!(left, [200, 200, 404]);
+
+    // On a stopped server, by the command line.
+    server.stop();
+    let data_dir = server.data_dir().to_owned();
+    let run = |arguments: &str| command("media", &data_dir, arguments, "");
+    assert!(done(run("delete --older-than 0 --dry-run")).contains("1 file(s) of 1 bytes"));
+    assert!(!run("delete --older-than 0").status.success());
+    let gone = done_json(run("delete --user bob --yes --reason bye --json"));
+    assert_eq!(gone["media_ids"].as_array().map(Vec::len), Some(2), "{gone}");
+    server.restart().await;
+    admin.http = server.http();
+    let bob = User { http: server.http(), ..bob };
+    assert_eq!((downloads(&bob, &picture).await, downloads(&bob, &small).await), (404, 404));
+    assert_eq!(admin.administer("GET", &of_bob, None).await.ok()["total"], 0);
+    server.stop();
+    let words = history(&data_dir);
+    assert!(words.contains("did so because: not ours"), "{words}");
+    assert_verifies(&data_dir);
+}

@@ -325,3 +325,40 @@ async fn a_user_is_put_in_charge_of_a_room_and_into_it() {
     let body = json!({ "user_id": admin.user_id });
     admin.administer("POST", &path, Some(body)).await.refused(400, "M_INVALID_PARAM");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_room_that_is_deleted_with_a_purge_is_gone() {
+    let server = server().await;
+    let (admin, bob) = (admin(&server).await, user(&server, "bob").await);
+    for version in ["v1", "v2"] {
+        let room_id = bob.create_room(json!({ "preset": "public_chat", "name": "Bad" })).await;
+        let said = bob.send_text(&room_id, version, "something bad").await;
+        let body = json!({ "purge": true, "block": true });
+        let path = format!("/{version}/rooms/{}", encode(&room_id));
+        let would = dry_run(&server, &admin, "DELETE", &path, body.clone()).await.join("\n");
+        assert!(would.contains("the room is purged"), "{would}");
+        let answer = admin.administer("DELETE", &path, Some(body)).await.ok();
+        let status = if version == "v1" {
+            answer
+        } else {
+            let id = answer["delete_id"].as_str().expect("an id").to_owned();
+            let status = format!("/v2/rooms/delete_status/{id}");
+            let mut told = json!({});
+            until("the room is gone", async || {
+                told = admin.administer("GET", &status, None).await.ok();
+                told["status"] == "complete"
+            })
+            .await;
+            told["shutdown_room"].clone()
+        };
+        assert_eq!(status["kicked_users"], json!([bob.user_id]), "{status}");
+        let of_room = format!("/v1/rooms/{}", encode(&room_id));
+        admin.administer("GET", &of_room, None).await.refused(404, "M_NOT_FOUND");
+        let path = format!("/event/{}", encode(&said));
+        let status = bob.get_room(&room_id, &path).await.status;
+        assert!([403, 404].contains(&status), "{status}");
+        bob.join(&room_id).await.refused(404, "M_NOT_FOUND");
+        let blocked = admin.administer("GET", &format!("{of_room}/block"), None).await.ok();
+        assert_eq!(blocked["block"], true, "{blocked}");
+    }
+}

@@ -1,0 +1,651 @@
+//! Of a user who was erased, and of a room that was purged, nothing of what they called theirs is left: in no
+//! record, in no projection, in no file of the log or of its archive. What is left adds up to the same.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+    sync::Arc,
+};
+
+use logcabin::{
+    clock::Clock,
+    decide::{
+        account::{
+            CreateFilter, LinkSso, Login, Met, Register, RemoveDevices, RenameDevice,
+            SetAccountData, SetPassword, SetProfile, Which,
+        },
+        create_room::{CreateRoom, Preset, ROOM_VERSIONS},
+        delayed::{GiveUp, Schedule},
+        device::{Dehydrate, NoteSeen},
+        directory::{RemoveAlias, SetAlias},
+        key_backup::{PutKeys, SetBackup},
+        keys::{SetCrossSigning, SignKeys, UploadKeys},
+        media::{AddMedia, QuarantineMedia},
+        membership::{Change, ChangeMembership},
+        moderation::{Because, BlockRoom},
+        presence::SetPresence,
+        pusher::{RemovePusher, SetPusher},
+        report::{RemoveReport, Report, Subject},
+        send::SendEvent,
+        status::{Deactivate, SetStatus},
+        threepid::{AddThreepid, CompleteValidation, NoteBound, RequestValidation, Validated},
+        to_device::{Acknowledge, SendToDevice},
+    },
+    engine::{self, Engine, Options, SweepPolicy},
+    log::{
+        Log,
+        archive::{ArchiveOptions, Archiver, archive_dir, verify_archive},
+        sled::{SledLog, SledOptions},
+        verify,
+    },
+    record::{
+        Offset, Origin, Payload, Record,
+        command::{
+            AccountKind, BackedUpKey, DelayedOutcome, FileHash, PresenceState, Requirements,
+            Sighting, TokenHash, Tokens, Transaction,
+        },
+        pusher::{PusherEnd, PusherIds, PusherKind, PusherSet},
+        threepid::{Medium, Purpose, Threepid},
+    },
+    state::validations::token_hash,
+};
+use ruma::{
+    CanonicalJsonObject, CanonicalJsonValue, MilliSecondsSinceUnixEpoch, OwnedRoomAliasId,
+    OwnedRoomId, OwnedUserId, UInt, events::TimelineEventType,
+};
+use serde_json::value::RawValue;
+
+/// What everything begins with that is to go, and what is never to be anywhere after that.
+const HERS: &str = "eagle-";
+/// What everything begins with that is to stay.
+const STAYS: &str = "wren-";
+
+const NOW_MS: u64 = 1_770_000_000_000;
+
+struct World {
+    dir: tempfile::TempDir,
+    log: Arc<SledLog>,
+    archiver: Archiver,
+    engine: Engine,
+    clock: Clock,
+    ann: OwnedUserId,
+    bob: OwnedUserId,
+    left: u64,
+}
+
+fn raw(json: &str) -> Box<RawValue> {
+    RawValue::from_string(json.to_owned()).unwrap()
+}
+
+fn ts() -> MilliSecondsSinceUnixEpoch {
+    MilliSecondsSinceUnixEpoch(UInt::try_from(NOW_MS).unwrap())
+}
+
+impl World {
+    async fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let clock = Clock::manual(NOW_MS);
+        let options = SledOptions { clock: clock.clone(), ..SledOptions::new(dir.path()) };
+        let log = Arc::new(SledLog::open(options).unwrap());
+        let options = ArchiveOptions::new(archive_dir(dir.path()));
+        let archiver = Archiver::start(options, Arc::clone(&log) as Arc<dyn Log>).unwrap();
+        let options = Options {
+            server_name: "test".try_into().unwrap(),
+            event_cache_bytes: 1 << 20,
+            gather: logcabin::decide::ephemeral::Gather::default(),
+            accounts: Default::default(),
+            clock: clock.clone(),
+        };
+        let engine = Engine::open(Arc::clone(&log) as Arc<dyn Log>, options).await.unwrap();
+        let (ann, bob) = ("@ann:test".try_into().unwrap(), "@bob:test".try_into().unwrap());
+        Self { dir, log, archiver, engine, clock, ann, bob, left: 0 }
+    }
+
+    async fn propose<P: logcabin::decide::Proposal>(&self, proposal: P) -> P::Outcome {
+        let origin =
+            Origin { user: self.ann.as_str().into(), device: "PHONE".into(), request: "r".into() };
+        self.engine.propose(origin, proposal).await.unwrap().into_inner()
+    }
+
+    /// Both have everything that a user can have: hers begins with `hers`.
+    async fn register(&self, user_id: &OwnedUserId, hers: &str) {
+        let tokens =
+            Tokens { access: TokenHash::of(user_id.as_str()), expires_ms: None, refresh: None };
+        self.propose(Register {
+            user_id: user_id.clone(),
+            kind: AccountKind::User,
+            password: Some(format!("{hers}password").into()),
+            display_name: Some(format!("{hers}name")),
+            login: Some(Login {
+                user_id: user_id.clone(),
+                device_id: "PHONE".into(),
+                display_name: Some(format!("{hers}device")),
+                tokens,
+                verified: None,
+            }),
+            met: Met {
+                requirements: Requirements {
+                    registration_token: None,
+                    terms: BTreeMap::from([("privacy".to_owned(), format!("{hers}terms"))]),
+                },
+                ..Met::default()
+            },
+        })
+        .await;
+    }
+
+    async fn room(&self, name: &str, alias: Option<&str>) -> OwnedRoomId {
+        self.propose(CreateRoom {
+            room_id: format!("!{name}:test").try_into().unwrap(),
+            creator: self.bob.clone(),
+            version: ROOM_VERSIONS[0].clone(),
+            preset: Preset::PublicChat,
+            creation_content: CanonicalJsonObject::new(),
+            power_levels: CanonicalJsonObject::new(),
+            initial_state: Vec::new(),
+            name: Some(format!("{STAYS}room")),
+            topic: None,
+            alias: alias.map(|alias| alias.try_into().unwrap()),
+            invite: Vec::new(),
+            is_direct: false,
+            public: false,
+            ts: ts(),
+        })
+        .await
+    }
+
+    async fn change(&self, room_id: &OwnedRoomId, of: &OwnedUserId, change: Change, reason: &str) {
+        drop(
+            self.propose(ChangeMembership {
+                room_id: room_id.clone(),
+                sender: of.clone(),
+                target: of.clone(),
+                change,
+                reason: Some(reason.to_owned()),
+                is_direct: false,
+                third_party_signed: None,
+                ts: ts(),
+            })
+            .await,
+        );
+    }
+
+    async fn say(&self, room_id: &OwnedRoomId, sender: &OwnedUserId, text: &str) {
+        let body = CanonicalJsonValue::String(text.to_owned());
+        drop(
+            self.propose(SendEvent {
+                room_id: room_id.clone(),
+                sender: sender.clone(),
+                event_type: TimelineEventType::RoomMessage,
+                state_key: None,
+                content: CanonicalJsonObject::from([("body".to_owned(), body)]),
+                redacts: None,
+                transaction: None,
+                ts: ts(),
+            })
+            .await,
+        );
+    }
+
+    async fn validate(&self, user_id: &OwnedUserId, address: &str, add: bool) {
+        let threepid = Threepid { medium: Medium::Email, address: address.to_owned() };
+        let requested = self
+            .propose(RequestValidation {
+                sid: format!("sid of {}", TokenHash::of(address).start()),
+                purpose: Purpose::Add,
+                threepid: threepid.clone(),
+                client_secret: TokenHash::of("secret"),
+                token: Some(token_hash("secret", "token")),
+                send_attempt: 1,
+                expires_ms: NOW_MS + 3_600_000,
+                now_ms: NOW_MS,
+                most_messages: 10,
+            })
+            .await;
+        if !add {
+            return;
+        }
+        let sid = requested.sid;
+        let shown = CompleteValidation {
+            threepid: threepid.clone(),
+            sid: sid.clone(),
+            client_secret: TokenHash::of("secret"),
+            token: token_hash("secret", "token"),
+            now_ms: NOW_MS,
+        };
+        assert!(self.propose(shown).await);
+        let validated = Validated {
+            sid,
+            purpose: Purpose::Add,
+            threepid: threepid.clone(),
+            now_ms: NOW_MS + 1,
+        };
+        self.propose(AddThreepid { user_id: user_id.clone(), validated }).await;
+        let id_server = "id.test".to_owned();
+        self.propose(NoteBound { user_id: user_id.clone(), threepid, id_server }).await;
+    }
+
+    /// All that a user can have, in every kind of command that holds it.
+    async fn live(
+        &self,
+        user_id: &OwnedUserId,
+        other: &OwnedUserId,
+        hers: &str,
+        room: &OwnedRoomId,
+    ) {
+        let user = || user_id.clone();
+        let name = |of: &str| format!("{hers}{of}");
+        self.propose(LinkSso {
+            user_id: user(),
+            provider: "example".to_owned(),
+            subject: name("subject"),
+        })
+        .await;
+        let set =
+            SetPassword { user_id: user(), password: name("new-password").into(), log_out: None };
+        self.propose(Because { of: set, reason: Some(name("reason")) }).await;
+        self.propose(SetStatus {
+            user_id: user(),
+            admin: Some(true),
+            locked: None,
+            suspended: None,
+            reason: Some(name("status-reason")),
+        })
+        .await;
+        self.propose(RenameDevice {
+            user_id: user(),
+            device_id: "PHONE".into(),
+            display_name: Some(name("new-device")),
+        })
+        .await;
+        let agent = Some(name("agent"));
+        for seen_ms in [NOW_MS, NOW_MS + 1] {
+            let sighting =
+                Sighting { seen_ms, address: [192, 0, 2, 1].into(), agent: agent.clone() };
+            self.propose(NoteSeen(vec![(user(), "PHONE".into(), sighting)])).await;
+        }
+        let key = |of: &str| raw(&format!(r#"{{"key":"{}"}}"#, name(of)));
+        let keys = |alg: &str| BTreeMap::from([(format!("{alg}:A"), key(alg))]);
+        self.propose(UploadKeys {
+            user_id: user(),
+            device_id: "PHONE".into(),
+            device_keys: Some(key("device-key")),
+            one_time_keys: keys("once"),
+            fallback_keys: keys("fallback"),
+        })
+        .await;
+        self.propose(Dehydrate {
+            user_id: user(),
+            device_id: "DRY".into(),
+            display_name: Some(name("dry")),
+            device_data: key("dry-data"),
+            device_keys: key("dry-key"),
+            one_time_keys: BTreeMap::new(),
+            fallback_keys: BTreeMap::new(),
+        })
+        .await;
+        self.propose(SetCrossSigning {
+            user_id: user(),
+            master_key: Some(key("master")),
+            self_signing_key: Some(key("self")),
+            user_signing_key: Some(key("users")),
+            replaces: None,
+        })
+        .await;
+        let signature = BTreeMap::from([("ed25519:KEY".to_owned(), name("signature"))]);
+        let signatures = BTreeMap::from([("PHONE".to_owned(), signature)]);
+        for of in [user_id, other] {
+            let (of, by) = (of.clone(), user());
+            let signed = SignKeys { user_id: of, by, signatures: signatures.clone() };
+            self.propose(signed).await;
+        }
+        let version = self
+            .propose(SetBackup {
+                user_id: user(),
+                version: None,
+                algorithm: name("algorithm"),
+                auth_data: key("backup"),
+            })
+            .await;
+        let backed_up = BackedUpKey {
+            first_message_index: 0,
+            forwarded_count: 0,
+            is_verified: true,
+            session_data: key("session"),
+        };
+        let rooms = BTreeMap::from([(room.clone(), [(name("session-id"), backed_up)].into())]);
+        self.propose(PutKeys { user_id: user(), version, rooms }).await;
+        let value = Some(name("zone").into());
+        assert!(self.propose(SetProfile { user_id: user(), field: name("field"), value }).await);
+        for room_id in [None, Some(room.clone())] {
+            self.propose(SetAccountData {
+                user_id: user(),
+                room_id,
+                event_type: name("type"),
+                content: key("data"),
+            })
+            .await;
+        }
+        self.propose(SetPresence {
+            user_id: user(),
+            presence: PresenceState::Online,
+            currently_active: true,
+            last_active_ms: NOW_MS,
+            status_msg: Some(Some(name("status"))),
+        })
+        .await;
+        self.propose(CreateFilter { user_id: user(), filter: key("filter") }).await;
+        for (reporter, of) in [(user(), other.clone()), (other.clone(), user())] {
+            let (subject, reason) = (Subject::User(of), Some(name("report")));
+            self.propose(Report { reporter, subject, reason, score: None }).await;
+        }
+        self.validate(user_id, &format!("{hers}had@test"), true).await;
+        self.validate(user_id, &format!("{hers}has@test"), true).await;
+        // One that is still to be proven anew.
+        let threepid = Threepid { medium: Medium::Email, address: format!("{hers}has@test") };
+        self.propose(RequestValidation {
+            sid: format!("again {hers}").replace(hers, user_id.localpart()),
+            purpose: Purpose::Account,
+            threepid,
+            client_secret: TokenHash::of("another"),
+            token: None,
+            send_attempt: 1,
+            expires_ms: NOW_MS + 3_600_000_000,
+            now_ms: NOW_MS,
+            most_messages: 10,
+        })
+        .await;
+        self.propose(AddMedia {
+            media_id: format!("of{}", user_id.localpart()),
+            given_out: false,
+            user_id: Some(user()),
+            hash: FileHash(*blake3::hash(hers.as_bytes()).as_bytes()),
+            size: 4,
+            content_type: Some(format!("text/{hers}type")),
+            name: Some(name("file")),
+            now_ms: NOW_MS,
+            quota: 40,
+        })
+        .await;
+        self.propose(QuarantineMedia {
+            media_ids: vec![format!("of{}", user_id.localpart())],
+            quarantined: true,
+            reason: Some(name("quarantine")),
+        })
+        .await;
+        for (number, stays) in [true, false].into_iter().enumerate() {
+            let ids = PusherIds { app_id: name("app"), pushkey: format!("{hers}key{number}") };
+            let url = serde_json::json!("https://push.test/_matrix/push/v1/notify");
+            let pusher = PusherSet {
+                user_id: user(),
+                device_id: None,
+                ids: ids.clone(),
+                kind: PusherKind::Http,
+                app_display_name: name("app-name"),
+                device_display_name: name("phone"),
+                profile_tag: Some(name("tag")),
+                lang: "en".to_owned(),
+                data: [("url".to_owned(), url)].into_iter().collect(),
+            };
+            self.propose(SetPusher { pusher, append: true }).await;
+            if !stays {
+                let (user_id, because) = (user(), PusherEnd::Asked);
+                assert!(self.propose(RemovePusher { user_id, ids, because }).await);
+            }
+        }
+        self.change(room, user_id, Change::Join, &name("joined")).await;
+        self.say(room, user_id, &name("message")).await;
+        let delay_id = format!("delay of {}", user_id.localpart());
+        self.propose(Schedule {
+            delay_id: delay_id.clone(),
+            user_id: user(),
+            room_id: room.clone(),
+            event_type: "m.room.message".to_owned(),
+            state_key: None,
+            content: key("later"),
+            delay_ms: 1000,
+            since_ms: NOW_MS,
+            transaction: None,
+            most: 100,
+        })
+        .await;
+        let (outcome, ts) = (DelayedOutcome::Cancel, NOW_MS);
+        self.propose(GiveUp { delay_id, user_id: user(), outcome, ts }).await;
+        // One that arrived, and one that is for a device of hers and never will.
+        for number in 0..2 {
+            self.propose(SendToDevice {
+                sender: other.clone(),
+                event_type: "m.test".to_owned(),
+                messages: BTreeMap::from([(
+                    user(),
+                    vec![(Some("PHONE".into()), key(&format!("letter{number}")))],
+                )]),
+                transaction: Transaction {
+                    session: Offset::new(5),
+                    id: format!("{number}{}", user_id.localpart()),
+                    scope: "s".into(),
+                },
+            })
+            .await;
+            if number == 0 {
+                let up_to = self.engine.head().offset();
+                self.propose(Acknowledge { user_id: user(), device_id: "PHONE".into(), up_to })
+                    .await;
+            }
+        }
+    }
+
+    async fn sweep(&mut self) {
+        let end = self.engine.head().offset();
+        self.archiver.archived().wait_for(|archived| *archived >= end).await.unwrap();
+        while self.engine.sweep_is_due(&SweepPolicy::at_once()).unwrap() {
+            let swept = self.engine.sweep(&SweepPolicy::at_once(), Offset::MAX).await.unwrap();
+            self.left += swept.erased + swept.superseded;
+            if swept == engine::Swept::default() {
+                break;
+            }
+        }
+        let end = self.engine.head().offset();
+        self.archiver.erased().wait_for(|erased| *erased >= end).await.unwrap();
+        let log = Arc::clone(&self.log);
+        tokio::task::spawn_blocking(move || log.compact(|| true)).await.unwrap().unwrap();
+    }
+
+    fn records(&self) -> Vec<Record> {
+        self.log.read(Offset::new(1), usize::MAX >> 1).unwrap()
+    }
+
+    /// The records that hold `text`, in words.
+    fn with(&self, text: &str) -> Vec<String> {
+        let records = self.records();
+        let holding = records.iter().filter(|record| {
+            let payload = record.payload.bytes().map(|bytes| String::from_utf8_lossy(bytes));
+            payload.is_some_and(|payload| payload.contains(text))
+                || format!("{:?}", record.header).contains(text)
+        });
+        holding.map(|record| format!("{} {}", record.offset(), record.header.kind)).collect()
+    }
+
+    /// That nothing with `text` is anywhere, and that what is there adds up to what the engine has.
+    fn assert_gone(&self, text: &str) {
+        assert_eq!(self.with(text), Vec::<String>::new());
+        let state = self.engine.state().write_to(Vec::new()).unwrap();
+        assert!(!has(&state, text), "the projections hold {text}");
+        for path in files(self.dir.path()) {
+            let bytes = std::fs::read(&path).unwrap();
+            let is_volume = path.extension().is_some_and(|extension| extension == "lcvol");
+            let bytes = if is_volume { zstd::stream::decode_all(&*bytes).unwrap() } else { bytes };
+            assert!(!has(&bytes, text), "{} holds {text}", path.display());
+        }
+        self.assert_sound();
+    }
+
+    fn assert_sound(&self) {
+        verify(&*self.log, |_| {}).unwrap();
+        verify_archive(&archive_dir(self.dir.path()), |_| {}).unwrap();
+        let (replayed, _) = engine::replay(&*self.log, |_, _| {}).unwrap();
+        let (now, then) = (self.engine.state(), replayed);
+        assert_eq!(now.digest(), then.digest(), "{:?}", parts_that_differ(now, &then));
+        assert!(now.write_to(Vec::new()).unwrap() == then.write_to(Vec::new()).unwrap());
+    }
+}
+
+fn parts_that_differ(a: &logcabin::state::State, b: &logcabin::state::State) -> Vec<&'static str> {
+    let parts = a.parts().into_iter().zip(b.parts());
+    parts.filter(|(a, b)| a != b).map(|((name, _), _)| name).collect()
+}
+
+fn has(bytes: &[u8], text: &str) -> bool {
+    bytes.windows(text.len()).any(|part| part == text.as_bytes())
+}
+
+fn files(dir: &Path) -> Vec<std::path::PathBuf> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() { found.extend(files(&path)) } else { found.push(path) }
+    }
+    found
+}
+
+#[tokio::test]
+async fn nothing_of_a_user_who_was_erased_is_left_anywhere() {
+    let mut world = World::new().await;
+    let (ann, bob) = (world.ann.clone(), world.bob.clone());
+    world.register(&ann, HERS).await;
+    world.register(&bob, STAYS).await;
+    let room = world.room("room", None).await;
+    world.live(&bob, &ann, STAYS, &room).await;
+    world.live(&ann, &bob, HERS, &room).await;
+    let kinds: BTreeSet<String> = world
+        .with(HERS)
+        .into_iter()
+        .filter_map(|of| of.split_once(' ').map(|(_, kind)| kind.to_owned()))
+        .collect();
+    for kind in [
+        "account_data.set",
+        "admin.reason",
+        "delayed.schedule",
+        "device.dehydrate",
+        "device.login",
+        "device.rename",
+        "device.seen",
+        "filter.create",
+        "key_backup.put",
+        "key_backup.set",
+        "keys.cross_sign",
+        "keys.sign",
+        "keys.upload",
+        "media.quarantine",
+        "media.upload",
+        "presence.set",
+        "profile.set",
+        "pusher.remove",
+        "pusher.set",
+        "report.create",
+        "room.event",
+        "sso.link",
+        "threepid.add",
+        "threepid.bind",
+        "to_device.send",
+        "user.password",
+        "user.register",
+        "user.status",
+        "validation.request",
+    ] {
+        assert!(kinds.contains(kind), "there is no {kind} that holds anything of hers: {kinds:?}");
+    }
+    // Something of it was superseded and erased before, which the archive may still have.
+    world.sweep().await;
+    let (which, why) = (Which::All, Some(format!("{HERS}logged-out")));
+    world.propose(Because { of: RemoveDevices { user_id: ann.clone(), which }, reason: why }).await;
+    world
+        .propose(Deactivate {
+            user_id: ann.clone(),
+            erase: true,
+            messages: true,
+            media: true,
+            reason: Some("she asked for it".to_owned()),
+            ts: NOW_MS,
+        })
+        .await;
+    world.change(&room, &ann, Change::Leave, "gone").await;
+    world.sweep().await;
+    world.assert_gone(HERS);
+    // All that another has is there.
+    let whole = world.records();
+    let kept = whole.iter().filter(|record| matches!(record.payload, Payload::Present(_)));
+    let kept: BTreeSet<_> = kept.map(|record| record.header.kind.to_string()).collect();
+    // What either said of the other is gone.
+    let gone = ["admin.reason", "media.upload", "report.create"];
+    for kind in kinds.iter().filter(|kind| !gone.contains(&kind.as_str())) {
+        assert!(kept.contains(kind), "no {kind} of another is left");
+    }
+    assert!(world.with(STAYS).len() > 30, "{:?}", world.with(STAYS));
+    let has = Threepid { medium: Medium::Email, address: format!("{STAYS}has@test") };
+    let state = world.engine.state();
+    assert_eq!(state.threepids.owner(&has), Some(bob.clone()));
+    let found =
+        state.validations.find(&has, Purpose::Account, &TokenHash::of("another"), NOW_MS + 1);
+    assert!(found.is_some(), "what another is about to prove is there");
+}
+
+#[tokio::test]
+async fn an_address_that_was_asked_for_leaves_the_log_once_that_is_over() {
+    let mut world = World::new().await;
+    world.register(&world.ann.clone(), STAYS).await;
+    world.validate(&world.ann.clone(), &format!("{HERS}tried@test"), false).await;
+    world.sweep().await;
+    assert_eq!(world.with(HERS).len(), 1);
+    world.clock.advance(3_600_001);
+    world.sweep().await;
+    assert_eq!(world.with(HERS), Vec::<String>::new());
+    world.assert_sound();
+}
+
+#[tokio::test]
+async fn nothing_of_a_room_that_was_purged_is_left_anywhere() {
+    let mut world = World::new().await;
+    let (ann, bob) = (world.ann.clone(), world.bob.clone());
+    world.register(&ann, STAYS).await;
+    world.register(&bob, STAYS).await;
+    let stays = world.room("stays", Some("#wren-stays:test")).await;
+    let room = world.room("goes", Some("#eagle-alias:test")).await;
+    world.say(&room, &bob, &format!("{HERS}message")).await;
+    let second: OwnedRoomAliasId = "#eagle-second:test".try_into().unwrap();
+    let (sender, of_service) = (bob.clone(), false);
+    let (alias, room_id) = (second.clone(), room.clone());
+    world.propose(SetAlias { alias, room_id, sender, of_service }).await;
+    let (alias, room_id) = (second, room.clone());
+    world.propose(RemoveAlias { alias, room_id, sender: bob.clone(), of_service, ts: ts() }).await;
+    // Of one who was never in it.
+    for event_type in ["m.tag", "m.fully_read", "test"] {
+        world
+            .propose(SetAccountData {
+                user_id: ann.clone(),
+                room_id: Some(room.clone()),
+                event_type: event_type.to_owned(),
+                content: raw(r#"{"of":"eagle-data"}"#),
+            })
+            .await;
+    }
+    for number in 0..2 {
+        let (subject, reason) = (Subject::Room(room.clone()), Some(format!("{HERS}{number}")));
+        world.propose(Report { reporter: ann.clone(), subject, reason, score: None }).await;
+        if number == 0 {
+            let report = world.engine.state().reports.all()[0].0;
+            world.propose(RemoveReport { report }).await;
+        }
+    }
+    let (blocked, reason) = (true, Some(format!("{HERS}block")));
+    world.propose(BlockRoom { room_id: room.clone(), blocked, reason }).await;
+    world.change(&room, &bob, Change::Leave, &format!("{HERS}leaves")).await;
+    assert!(world.with(HERS).len() >= 10, "{:?}", world.with(HERS));
+    world.engine.purge(Origin::server(), &room, Some("asked for".to_owned())).await.unwrap();
+    world.sweep().await;
+    world.assert_gone(HERS);
+    let state = world.engine.state();
+    assert_eq!(state.aliases.of_room(&stays, Offset::MAX), ["#wren-stays:test"]);
+    assert!(state.closures.blocked(&room).is_some() && state.reports.all().len() == 1);
+}
