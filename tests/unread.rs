@@ -312,11 +312,11 @@ impl World {
 
     fn compare(&self, unread: &Unread, user: u8, at: Offset) {
         let (state, events) = (self.engine.state(), self.engine.events());
-        let counts = unread.counts(state, events, &user_id(user), &self.room(), at).unwrap();
+        let counts = unread.counts(&state, events, &user_id(user), &self.room(), at).unwrap();
         assert_eq!(counts, self.naive(user, at), "user {user} at {at}");
         // The events are as many as are counted, wherever one begins.
         let (user_id, room) = (user_id(user), self.room());
-        let judge = Judge { state, events, user_id: &user_id, room: &room };
+        let judge = Judge { state: &state, events, user_id: &user_id, room: &room };
         let after = |after| unread.events(judge, after, at).unwrap();
         let all = after(Offset::ZERO);
         let highlights = all.iter().filter(|event| event.highlight).count() as u64;
@@ -497,7 +497,7 @@ fn only_the_newest_events_of_a_room_are_counted() {
             let (state, events) = (world.engine.state(), world.engine.events());
             let at = Offset::new(at);
             let began = Instant::now();
-            let counts = unread.counts(state, events, &user_id(2), &world.room(), at).unwrap();
+            let counts = unread.counts(&state, events, &user_id(2), &world.room(), at).unwrap();
             println!("counted as of {at} in {:?}", began.elapsed());
             let Count { notifications, highlights } = counts.total();
             assert_eq!(notifications, highlights);
