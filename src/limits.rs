@@ -45,6 +45,9 @@ pub const QUARANTINE_IDS: usize = 1000;
 /// syncs, and few enough for others to be served in between.
 pub const SHUTDOWN_AT_ONCE: usize = 32;
 
+/// How many of those who left a room, and of those who could not, the record of the end of its shutdown names.
+pub const SHUTDOWN_NAMED: usize = 1000;
+
 /// How long a request to another service may take, its answer included: a person waits for most of them.
 pub const OUTBOUND_TIMEOUT: Duration = Duration::from_secs(10);
 

@@ -17,7 +17,6 @@ use crate::{
     api::{self, uiaa},
     appservice::{Questions, Services},
     background::Pace,
-    checkpoint::Checkpoint,
     clock::{Clock, random_bytes},
     config::Config,
     decide::{account::AccountLimit, ephemeral::Gather},
@@ -258,7 +257,7 @@ pub async fn run(
     let _ = sweeper.await;
     let _ = keeper.await;
     proof::keep_last(&engine, config.proof_policy()).await;
-    close(&config, engine, search, log, archiver, snapshots).await;
+    close(&config, search, log, archiver, snapshots).await;
     info!("stopped");
     Ok(())
 }
@@ -429,7 +428,6 @@ fn serve_admin(
 /// note what the projections were for `logcabin verify`.
 async fn close(
     config: &Config,
-    engine: Arc<Engine>,
     search: Arc<Search>,
     log: Arc<SledLog>,
     archiver: Option<Archiver>,
@@ -443,9 +441,7 @@ async fn close(
         if let Some(archiver) = archiver {
             archiver.stop();
         }
-        if let Err(error) = Checkpoint::write(&data_dir, &engine.state()) {
-            warn!(%error, "the state's digest could not be noted");
-        }
+        snapshots.note_state(&data_dir);
         if let Err(error) = snapshots.make_last() {
             warn!(%error, "no snapshot could be written; the next start replays more of the log");
         }

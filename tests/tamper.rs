@@ -10,6 +10,7 @@ use std::{
     fmt,
     path::{Path, PathBuf},
     sync::Arc,
+    time::{Duration, Instant},
 };
 
 use bytes::Bytes;
@@ -300,7 +301,16 @@ fn entries_of(archive: &Archive) -> usize {
 
 fn with_records<T>(data_dir: &Path, work: impl FnOnce(&sled::Tree) -> T) -> T {
     let config = sled::Config::new().path(log_dir(data_dir)).flush_every_ms(None);
-    let db = config.segment_size(16 * 1024 * 1024).open().unwrap();
+    let config = config.segment_size(16 * 1024 * 1024);
+    // Threads of a database that was dropped give up its lock when they come to it.
+    let deadline = Instant::now() + Duration::from_secs(30);
+    let db = loop {
+        match config.open() {
+            Ok(db) => break db,
+            Err(error) if Instant::now() > deadline => panic!("{error}"),
+            Err(_) => std::thread::sleep(Duration::from_millis(10)),
+        }
+    };
     let done = work(&db.open_tree("records").unwrap());
     db.flush().unwrap();
     done

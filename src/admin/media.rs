@@ -165,7 +165,8 @@ impl Office {
         reason: Option<String>,
     ) -> Result<Done, ActError> {
         let mut gone = Vec::new();
-        for some in self.ids(of)?.0.chunks(limits::QUARANTINE_IDS) {
+        let ids = api::at_length(|| self.ids(of))?.0;
+        for some in ids.chunks(limits::QUARANTINE_IDS) {
             let of = RemoveMedia { media_ids: some.to_vec() };
             let because = Because { of, reason: reason.clone() };
             let done = self.engine.propose(origin.clone(), because).await;

@@ -1,10 +1,7 @@
 //! Where what an operator asks for is done: with the engine of the running server or, while there is none,
 //! with one that is opened for it.
 
-use std::{
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::{path::PathBuf, sync::Arc};
 
 use ruma::{OwnedUserId, UserId};
 
@@ -18,7 +15,6 @@ use crate::{
         deactivate::Closed,
         identity::{self, IdentityServers},
     },
-    checkpoint::Checkpoint,
     clock::{Clock, random_letters},
     config::{self, Config, IdentityServer},
     decide::{
@@ -49,7 +45,7 @@ use crate::{
     },
     shutdown::Shutdown,
     snapshot::{self, Begun},
-    state::{Account, Membership, RegistrationToken, State},
+    state::{Account, Membership, RegistrationToken},
 };
 
 /// Users in one answer.
@@ -603,8 +599,8 @@ pub(crate) async fn without_a_server(
     let log = Arc::new(SledLog::open(options)?);
     let done = on_log(config, Arc::clone(&log) as Arc<dyn Log>, act, actor).await;
     log.close();
-    let (done, state) = done?;
-    note_state(data_dir, &state);
+    let (done, snapshots) = done?;
+    snapshots.note_state(data_dir);
     done
 }
 
@@ -613,7 +609,7 @@ async fn on_log(
     log: Arc<dyn Log>,
     act: Act,
     actor: &str,
-) -> Result<(Result<Done, ActError>, Arc<State>), ActError> {
+) -> Result<(Result<Done, ActError>, Arc<snapshot::Keeper>), ActError> {
     let snapshots = snapshot::directory(&config.server.data_dir);
     let (state, begun) = match act {
         // What is in question is not begun with.
@@ -656,19 +652,12 @@ async fn on_log(
         passwords,
         policy,
         identity,
-        snapshots,
+        snapshots: Arc::clone(&snapshots),
         // Nobody is here to be seen: what was recorded is known.
         last_seen: Arc::new(LastSeen::new(0)),
         notices: config.server_notices.clone(),
         archive: config.archive_dir(),
     };
     let done = office.carry_out(act, actor).await;
-    Ok((done, engine.state().share()))
-}
-
-/// Nothing depends on it: what could not be noted is missed by `logcabin verify` alone.
-fn note_state(data_dir: &Path, state: &State) {
-    if let Err(error) = Checkpoint::write(data_dir, state) {
-        tracing::warn!(%error, "the state's digest could not be noted");
-    }
+    Ok((done, snapshots))
 }

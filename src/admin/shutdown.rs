@@ -95,6 +95,9 @@ pub(super) async fn go_on(
             Err(error) => return Err(error),
         }
     }
+    // All that is said is one record.
+    failed.truncate(limits::SHUTDOWN_NAMED);
+    left.truncate(limits::SHUTDOWN_NAMED);
     let finish = FinishShutdown { room_id, id, failed, left };
     engine.propose(origin.clone(), finish).await?.into_inner();
     Ok(())

@@ -91,15 +91,21 @@ fn fault_text(fault: &Fault) -> String {
     let (who, what) = match fault.held {
         Holder::Snapshot => ("a snapshot", "it is removed"),
         Holder::Server => ("the server", "it goes on with what the log adds up to"),
+        Holder::Stale => ("the server", "start it anew"),
     };
-    let Difference { projection, place, record } = &fault.first;
-    let record = record.map_or_else(
-        || "no record made it so".to_owned(),
-        |record| format!("as it should be since record {}", grouped(record.get())),
-    );
+    let first = match &fault.first {
+        None => String::new(),
+        Some(Difference { projection, place, record }) => {
+            let record = record.map_or_else(
+                || "no record made it so".to_owned(),
+                |record| format!("as it should be since record {}", grouped(record.get())),
+            );
+            format!("the first difference: {projection} / {place}, {record}\n")
+        }
+    };
     format!(
         "{who} was not what the log adds up to, after record {} and by record {}; {what}\n\
-         projections that differed: {}\nthe first difference: {projection} / {place}, {record}\n",
+         projections that differed: {}\n{first}",
         grouped(fault.after.get()),
         grouped(fault.by.get()),
         fault.projections.join(", "),

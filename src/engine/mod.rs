@@ -72,6 +72,9 @@ pub enum OpenError {
         /// The name in the configuration.
         asked: String,
     },
+    /// Projections are being made beside those in service already: see `Engine::beside`.
+    #[error("projections are being made beside those in service already")]
+    Beside,
     /// The identity in the log cannot be used.
     #[error("the server's signing key in the log cannot be read: {0}")]
     Identity(String),
@@ -237,11 +240,7 @@ impl Engine {
     /// From now on nobody is shown what has lived long enough by `retention`, whether a sweep came for it or not.
     /// To be called once.
     pub fn keep_to(&self, retention: Arc<Retention>) {
-        let clock = self.clock.clone();
-        self.events.end_by(move |room, event| {
-            let lifetime = retention.of_event(room, event);
-            lifetime.is_some_and(|ms| event.time_ms.saturating_add(ms) <= clock.now_ms())
-        });
+        self.events.keep_to(Box::new(retention::Kept { retention, clock: self.clock.clone() }));
     }
 
     /// The bodies.

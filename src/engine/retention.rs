@@ -1,11 +1,12 @@
 //! How long events live: what is configured, and what rooms wish (MSC1763).
 
-use std::{fmt, str::FromStr};
+use std::{fmt, str::FromStr, sync::Arc};
 
 use ruma::{OwnedRoomId, RoomId};
 
 use crate::{
-    events::StoredEvent,
+    clock::Clock,
+    events::{Lifetimes, StoredEvent},
     state::{Room, lifetimes::Own},
 };
 
@@ -65,12 +66,15 @@ impl Retention {
 
     /// How long an event lives that is no state, in milliseconds; `None`: for ever.
     pub(super) fn of_event(&self, room: &Room, event: &StoredEvent) -> Option<u64> {
-        let own = room.lifetime();
         // So it is nearly everywhere.
-        if self.rules.is_empty() && self.default_ms.is_none() && own.max_ms.is_none() {
+        if !self.any_ends(room) {
             return None;
         }
-        self.lifetime_ms(Some(&room.id), &event.event_type.to_string(), own)
+        self.lifetime_ms(Some(&room.id), &event.event_type.to_string(), room.lifetime())
+    }
+
+    fn any_ends(&self, room: &Room) -> bool {
+        !self.rules.is_empty() || self.default_ms.is_some() || room.lifetime().max_ms.is_some()
     }
 
     /// Whether a rule speaks of this room by name.
@@ -82,6 +86,23 @@ impl Retention {
     /// The rooms of which rules speak by name.
     pub fn rooms(&self) -> impl Iterator<Item = &RoomId> {
         self.rules.iter().filter_map(|rule| rule.room_id.as_deref())
+    }
+}
+
+/// How long events live, by the clock.
+pub(super) struct Kept {
+    pub(super) retention: Arc<Retention>,
+    pub(super) clock: Clock,
+}
+
+impl Lifetimes for Kept {
+    fn any_ends(&self, room: &Room) -> bool {
+        self.retention.any_ends(room)
+    }
+
+    fn is_over(&self, room: &Room, event: &StoredEvent) -> bool {
+        let lifetime = self.retention.of_event(room, event);
+        lifetime.is_some_and(|ms| event.time_ms.saturating_add(ms) <= self.clock.now_ms())
     }
 }
 

@@ -96,6 +96,9 @@ impl Engine {
     pub(crate) fn beside(&self, state: State) -> Result<Beside<'_>, OpenError> {
         let applied = {
             let mut turn = self.service.turn.lock();
+            if turn.is_some() {
+                return Err(OpenError::Beside);
+            }
             *turn = Some(Vec::new());
             self.service.env.load().state.applied()
         };
@@ -124,18 +127,26 @@ impl Beside<'_> {
         Ok(look(&self.service.env.load().state, &self.state))
     }
 
-    /// Takes the place of the projections in service. Gives the last record that both hold.
+    /// Takes the place of the projections in service. Gives those, which stay as they are, and the last record that
+    /// both hold; `None` in the place of those if the two do not agree on where each stream ends. The log goes by that
+    /// since it was started: then all stays as it is, and only a start can put it right.
     ///
     /// # Errors
     /// When a record cannot be applied; nothing has changed then.
-    pub(crate) fn replace(self) -> Result<Offset, ApplyError> {
+    pub(crate) fn replace(self) -> Result<(Option<Arc<State>>, Offset), ApplyError> {
         let mut turn = self.service.turn.lock();
         self.catch_up(&mut turn)?;
         let env = Env::clone(&self.service.env.load());
+        let applied = self.state.applied();
+        if env.state.streams.heads() != self.state.streams.heads() {
+            return Ok((None, applied));
+        }
+        let before = Arc::clone(&env.state);
+        self.state.succeed(&before);
         self.service.env.store(Arc::new(Env { state: Arc::clone(&self.state), ..env }));
         // Nothing is applied to them twice: they follow nothing any more.
         *turn = None;
-        Ok(self.state.applied())
+        Ok((Some(before), applied))
     }
 
     fn catch_up(&self, turn: &mut Option<Vec<Arc<Record>>>) -> Result<(), ApplyError> {

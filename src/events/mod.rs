@@ -21,6 +21,7 @@ pub(crate) use client::{
 };
 pub use client::{EventForm, Viewer};
 pub use fields::Fields;
+pub(crate) use store::Lifetimes;
 pub use store::{Derived, EventStore};
 pub(crate) use stripped::strip;
 

@@ -27,11 +27,17 @@ pub struct EventStore {
     /// How often something was erased.
     erasures: AtomicU64,
     derived: Cache<(TypeId, Offset), Arc<dyn Derived>, ByBytes>,
-    lives: OnceLock<Box<IsOver>>,
+    lifetimes: OnceLock<Box<dyn Lifetimes>>,
 }
 
-/// Whether an event of a room has lived long enough by now.
-type IsOver = dyn Fn(&Room, &StoredEvent) -> bool + Send + Sync;
+/// How long events that are no state live.
+pub(crate) trait Lifetimes: Send + Sync {
+    /// Whether any event of the room ever ends.
+    fn any_ends(&self, room: &Room) -> bool;
+
+    /// Whether the event has lived long enough by now.
+    fn is_over(&self, room: &Room, event: &StoredEvent) -> bool;
+}
 
 /// How many bytes of what was made of payloads are kept: the push rules of some ten thousand users.
 const DERIVED_BYTES: u64 = 32 * 1024 * 1024;
@@ -74,27 +80,30 @@ impl EventStore {
             cache: Cache::with_weighter(estimated, cache_bytes, ByBytes),
             erasures: AtomicU64::new(0),
             derived: Cache::with_weighter(4096, DERIVED_BYTES, ByBytes),
-            lives: OnceLock::new(),
+            lifetimes: OnceLock::new(),
         }
     }
 
-    /// From now on, events that are no state have lived long enough when `is_over` says so. To be called once.
-    pub(crate) fn end_by(
-        &self,
-        is_over: impl Fn(&Room, &StoredEvent) -> bool + Send + Sync + 'static,
-    ) {
+    /// From now on, events live as long as `lifetimes` says. To be called once.
+    pub(crate) fn keep_to(&self, lifetimes: Box<dyn Lifetimes>) {
         // Whoever comes second changes nothing.
-        let _ = self.lives.set(Box::new(is_over));
+        let _ = self.lifetimes.set(lifetimes);
+    }
+
+    /// Whether events of the room end: if none does, none need be looked at for it.
+    #[must_use]
+    pub fn any_ends(&self, room: &Room) -> bool {
+        self.lifetimes.get().is_some_and(|lifetimes| lifetimes.any_ends(room))
     }
 
     /// Whether the event has lived long enough, so that nobody is shown it any more. From the next sweep on it
     /// is not there, either (`room.erase`). State stays, and redactions go with what they redacted.
     #[must_use]
     pub fn is_over(&self, room: &Room, event: &StoredEvent) -> bool {
-        let Some(is_over) = self.lives.get() else { return false };
+        let Some(lifetimes) = self.lifetimes.get() else { return false };
         event.state_key.is_none()
             && event.event_type != TimelineEventType::RoomRedaction
-            && is_over(room, event)
+            && lifetimes.is_over(room, event)
     }
 
     /// What `make` makes of the payload at `offset`: kept until the payload is erased.

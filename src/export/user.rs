@@ -9,6 +9,7 @@ use serde_json::{Value, json, value::RawValue};
 use super::{ExportError, Holds, Manifest, bodies::Bodies, folder::Folder, hex};
 use crate::{
     clock::Clock,
+    engine,
     events::{EventForm, EventRef, EventStore, Viewer},
     history::Source,
     limits,
@@ -37,7 +38,11 @@ const NO_SESSION: Offset = Offset::ZERO;
 pub fn export_user(data_dir: &Path, user: &str, dest: &Path) -> Result<Manifest, ExportError> {
     let log = Arc::new(Bodies::of(Source::data_dir(data_dir)?)?);
     let running = log.is_served();
-    let (state, _) = snapshot::recall(&snapshot::directory(data_dir), &*log)?;
+    let (mut state, begun) = snapshot::recall(&snapshot::directory(data_dir), &*log)?;
+    if !begun.provisional.is_empty() {
+        // Of what another version wrote something may be missing.
+        (state, _) = engine::replay(&*log, |_, _| {})?;
+    }
     let state = Arc::new(state);
     let identity = state.server().ok_or(ExportError::Empty)?;
     let user_id = named(user, &identity.server_name).filter(|id| state.accounts.contains(id));

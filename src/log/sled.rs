@@ -942,6 +942,7 @@ pub(crate) fn lock_data_dir(data_dir: &Path) -> Result<File, OpenError> {
     file.set_len(0).map_err(failed)?;
     file.rewind().map_err(failed)?;
     file.write_all(format!("{}\n", std::process::id()).as_bytes()).map_err(failed)?;
+    remove_dir(&shadow::shadow_dir(data_dir))?;
     let swapping = swapping_dir(data_dir);
     disk::finish_exchange(&log_dir(data_dir), &ready_dir(data_dir), &swapping)
         .map_err(|source| OpenError::Io { path: swapping, source })?;

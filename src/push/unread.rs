@@ -213,15 +213,17 @@ impl Unread {
         let mut memo = kept.memo.lock();
         // Events that are gone were counted.
         let is_whole = judge.room.erased() <= memo.to;
-        let fits = memo.joined == joined && memo.from <= at && is_whole;
+        let generation = judge.state.generation();
+        let is_same = memo.joined == joined && memo.generation == generation;
+        let fits = is_same && memo.from <= at && is_whole;
         if !fits && at < memo.to {
             // One who looks at an earlier moment does not undo the work of those who look at later ones.
-            let mut earlier = Memo::begin(joined);
+            let mut earlier = Memo::begin(joined, generation);
             earlier.go_on(judge, at)?;
             return Ok(look(&earlier, at));
         }
         if !fits {
-            *memo = Memo::begin(joined);
+            *memo = Memo::begin(joined, generation);
         }
         if memo.to < at {
             // Taken out, so that what fails half-way is begun anew.
@@ -260,6 +262,8 @@ impl Weighter<(OwnedUserId, OwnedRoomId), Kept> for BySize {
 struct Memo {
     /// Since when the user is joined.
     joined: Offset,
+    /// Of which projections: see [`State::generation`].
+    generation: u64,
     /// The entries are right for each offset from here…
     from: Offset,
     /// …to here.
@@ -278,8 +282,8 @@ struct Entry {
 }
 
 impl Memo {
-    fn begin(joined: Offset) -> Self {
-        Self { joined, ..Self::default() }
+    fn begin(joined: Offset, generation: u64) -> Self {
+        Self { joined, generation, ..Self::default() }
     }
 
     /// The counts as of an offset for which the entries are right.

@@ -468,7 +468,7 @@ impl Pushers {
         if state.accounts.standing(user_id).is_none_or(|standing| standing.locked) {
             return Ok(None);
         }
-        let now = self.engine.head().offset();
+        let now = self.engine.head().offset().min(state.applied());
         let unread = || self.unread.of_user(&state, events, user_id, now);
         if item.what == What::Count {
             let unread = unread()?;

@@ -15,6 +15,7 @@ use tracing::{error, info, warn};
 use super::{Begun, Difference, Header, SnapshotError, differ::difference, list, read, write};
 use crate::{
     background::{self, Pace},
+    checkpoint::Checkpoint,
     disk,
     engine::{Engine, OpenError, replay_onto},
     log::{Log, verify::Checker},
@@ -65,7 +66,7 @@ pub struct Status {
     pub snapshot: Offset,
 }
 
-/// Projections that were not what the log adds up to. They are so no more.
+/// Projections that were not what the log adds up to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fault {
     /// Which.
@@ -74,8 +75,8 @@ pub struct Fault {
     pub after: Offset,
     /// The record at which it was not.
     pub by: Offset,
-    /// The first difference.
-    pub first: Difference,
+    /// The first difference, once it is found.
+    pub first: Option<Difference>,
     /// All projections that differed.
     pub projections: Vec<String>,
 }
@@ -88,6 +89,9 @@ pub enum Holder {
     Snapshot,
     /// The server, which goes on with what the log adds up to.
     Server,
+    /// The server, which is to be started anew: where streams end was among what differed, and the log goes by that as
+    /// long as it is open.
+    Stale,
 }
 
 /// Writes the snapshots of a server. See [`super`].
@@ -105,9 +109,41 @@ pub struct Keeper {
 /// What a replay of the whole log came to, beside the projections in service.
 struct Rebuilt {
     state: State,
-    /// The snapshots that are what it adds up to.
+    /// The snapshots that are what it adds up to, the newest first.
     good: Vec<(Offset, PathBuf)>,
-    fault: Option<Fault>,
+    found: Option<Found>,
+}
+
+/// What a comparison with the projections in service came to.
+struct Compared {
+    through: Offset,
+    /// Whether others are in service now.
+    replaced: bool,
+    found: Option<Found>,
+}
+
+/// A fault of which the first difference is still to be found.
+struct Found {
+    fault: Fault,
+    /// What was wrong, of the offset that the fault names or later.
+    held: Arc<State>,
+    /// The first section that was.
+    section: &'static Section,
+}
+
+impl Found {
+    /// Finds the first difference, by replays. Blocks.
+    fn locate(
+        &self,
+        good: &[(Offset, PathBuf)],
+        log: &dyn Log,
+        shutdown: &Shutdown,
+    ) -> Result<Difference, SnapshotError> {
+        let (by, section) = (self.fault.by, self.section);
+        let replayed = |offset| replayed(good, log, offset, shutdown);
+        let right = section.outline(&replayed(by)?);
+        difference(section, &section.outline(&self.held), &right, by, replayed)
+    }
 }
 
 impl Keeper {
@@ -122,10 +158,15 @@ impl Keeper {
         // What was seen before is worth telling, and nothing depends on it.
         let known = std::fs::read(dir.join(STATUS)).ok();
         let known = known.and_then(|text| serde_json::from_slice::<Status>(&text).ok());
+        let mut known = known.unwrap_or_default();
+        // This is the start that was asked for.
+        if let Some(fault) = known.fault.as_mut().filter(|fault| fault.held == Holder::Stale) {
+            fault.held = Holder::Server;
+        }
         let status = Mutex::new(Status {
             provisional: begun.provisional.iter().map(ToString::to_string).collect(),
             snapshot: begun.snapshot.map_or(Offset::ZERO, |newest| newest.offset),
-            ..known.unwrap_or_default()
+            ..known
         });
         Self { dir, engine, policy, shutdown, status, turn: AsyncMutex::default() }
     }
@@ -140,17 +181,20 @@ impl Keeper {
     pub(crate) async fn run(self: Arc<Self>) {
         let (mut put_off, mut scrubbed) = (Instant::now(), Instant::now());
         // What another version wrote is made again at once.
-        let mut scrub_now = !self.status().provisional.is_empty();
+        let mut again = (!self.status().provisional.is_empty()).then(Instant::now);
         loop {
-            if scrub_now || self.policy.scrub_every.is_some_and(|every| scrubbed.elapsed() >= every)
-            {
-                (scrub_now, scrubbed) = (false, Instant::now());
+            let is_due = self.policy.scrub_every.is_some_and(|every| scrubbed.elapsed() >= every);
+            if is_due || again.is_some_and(|again| Instant::now() >= again) {
+                scrubbed = Instant::now();
                 match self.scrub().await {
-                    Ok(_) | Err(SnapshotError::Stopped) => {}
+                    Ok(_) => {}
+                    Err(SnapshotError::Stopped) => return,
                     Err(error) => {
                         error!(%error, "the log could not be compared with its projections");
                     }
                 }
+                let provisional = !self.status().provisional.is_empty();
+                again = provisional.then(|| Instant::now() + RETRY);
             }
             tokio::select! {
                 () = tokio::time::sleep(TICK) => {}
@@ -215,12 +259,32 @@ impl Keeper {
     /// # Errors
     /// When the disk or the log fails.
     pub(crate) fn make_last(&self) -> Result<(), SnapshotError> {
-        if !self.is_due(WORTH_WRITING) || !self.status().provisional.is_empty() {
+        if !self.is_due(WORTH_WRITING) || !self.are_exact() {
             return Ok(());
         }
         let written = write(&self.dir, &**self.engine.log(), &self.engine.state())?;
         self.status.lock().snapshot = written.offset;
         self.prune()
+    }
+
+    /// Whether the projections in service are what the log adds up to, as far as is known.
+    fn are_exact(&self) -> bool {
+        let status = self.status.lock();
+        let is_stale = status.fault.as_ref().is_some_and(|fault| fault.held == Holder::Stale);
+        status.provisional.is_empty() && !is_stale
+    }
+
+    /// Notes the digest of the projections in service in `data_dir`, for `logcabin verify`: no digest if they are not
+    /// exact. Nothing depends on it. To be called once nothing is applied any more. Blocks.
+    pub(crate) fn note_state(&self, data_dir: &Path) {
+        let noted = if self.are_exact() {
+            Checkpoint::write(data_dir, &self.engine.state()).map(drop)
+        } else {
+            Checkpoint::remove(data_dir)
+        };
+        if let Err(error) = noted {
+            warn!(%error, "the state's digest could not be noted");
+        }
     }
 
     /// Removes the snapshots that are too many, those that may hold what was erased since, and those of
@@ -253,36 +317,71 @@ impl Keeper {
         let _turn = self.turn.lock().await;
         let began = Instant::now();
         let provisional = self.status().provisional;
-        let (erased, _) = self.engine.state().erasures.last();
         let (dir, log, shutdown) = self.parts();
-        let keep = !provisional.is_empty();
+        let (engine, keep) = (Arc::clone(&self.engine), !provisional.is_empty());
         let (rebuilt, written) = apart(move || {
-            let rebuilt = rebuild(&dir, &*log, erased, &shutdown)?;
+            let erased = || engine.state().erasures.last().0;
+            let rebuilt = rebuild(&dir, &*log, &erased, &shutdown)?;
             // The next start is to find what this one did not.
             let written = if keep { Some(write(&dir, &*log, &rebuilt.state)?) } else { None };
             Ok((rebuilt, written))
         })
         .await?;
-        if let Some(written) = written {
-            self.status.lock().snapshot = written.offset;
-        }
+        let Rebuilt { state, good, mut found } = rebuilt;
         // At the priority of everything else: writes wait for it.
         let (engine, skipped) = (Arc::clone(&self.engine), provisional.clone());
-        let (_, log, shutdown) = self.parts();
-        let compared = tokio::task::spawn_blocking(move || {
-            compare(&engine, &*log, rebuilt, &skipped, &shutdown)
+        let (dir, log, shutdown) = self.parts();
+        let compared = tokio::task::spawn_blocking({
+            let (log, shutdown) = (Arc::clone(&log), shutdown.clone());
+            move || compare(&engine, &*log, state, &skipped, &shutdown)
         });
-        let (through, fault) = compared.await.unwrap_or(Err(SnapshotError::Stopped))?;
-        match &fault {
-            Some(fault) => error!(
-                held = ?fault.held,
-                projections = ?fault.projections,
-                place = fault.first.place,
-                after = %fault.after,
-                by = %fault.by,
-                record = fault.first.record.map(Offset::get),
-                "projections were not what the log adds up to; they were replaced"
-            ),
+        let compared = compared.await.map_err(|panic| SnapshotError::Io {
+            path: dir.clone(),
+            source: std::io::Error::other(panic),
+        })?;
+        let Compared { through, replaced, found: in_service } = compared?;
+        if let Some(in_service) = in_service {
+            let after = found.as_ref().map_or(Offset::ZERO, |found| found.fault.after);
+            let fault = Fault { after, ..in_service.fault };
+            found = Some(Found { fault, ..in_service });
+        }
+        let newest = list(&dir)?.first().map_or(Offset::ZERO, |(offset, _)| *offset);
+        {
+            let mut status = self.status.lock();
+            status.snapshot = written.map_or(newest, |written| written.offset);
+            status.verified_through = through;
+            status.verified_ms = self.engine.clock().now_ms();
+            status.fault = found.as_ref().map(|found| found.fault.clone());
+            if replaced {
+                status.provisional.clear();
+            }
+        }
+        match found {
+            Some(found) => {
+                let fault = &found.fault;
+                let done = match fault.held {
+                    Holder::Snapshot | Holder::Server => "they were replaced",
+                    Holder::Stale => "the server is to be started anew",
+                };
+                let (after, by, projections) = (fault.after, fault.by, &fault.projections);
+                error!(%after, %by, ?projections, "projections were not what the log adds up to: {done}");
+                // It takes as long as many replays, and is of use to people alone.
+                let located = apart(move || found.locate(&good, &*log, &shutdown)).await;
+                match located {
+                    Ok(first) => {
+                        error!(
+                            projection = first.projection,
+                            place = first.place,
+                            record = first.record.map(Offset::get),
+                            "the first difference"
+                        );
+                        if let Some(fault) = &mut self.status.lock().fault {
+                            fault.first = Some(first);
+                        }
+                    }
+                    Err(error) => warn!(%error, "the first difference could not be looked for"),
+                }
+            }
             None => info!(
                 %through,
                 replaced = ?provisional,
@@ -290,15 +389,8 @@ impl Keeper {
                 "the log and its projections were compared: all is equal"
             ),
         }
-        let status = {
-            let mut status = self.status.lock();
-            status.verified_through = through;
-            status.verified_ms = self.engine.clock().now_ms();
-            status.fault = fault;
-            status.provisional.clear();
-            status.clone()
-        };
         self.prune()?;
+        let status = self.status();
         let path = self.dir.join(STATUS);
         let failed = |source| SnapshotError::Io { path: path.clone(), source };
         std::fs::create_dir_all(&self.dir).map_err(failed)?;
@@ -319,96 +411,94 @@ fn exact(known: &[(Offset, PathBuf)], upto: Offset, log: &dyn Log) -> Option<Sta
     fits.map(|(_, path)| read(path, log)?.exact(path)).find_map(Result::ok).map(|(state, _)| state)
 }
 
-/// Makes the projections from the whole log, checks each record, and compares the snapshots on the way.
+/// Makes the projections from the whole log, checks each record, and compares the snapshots on the way; `erased` is the
+/// last erasure by now.
 fn rebuild(
     dir: &Path,
     log: &dyn Log,
-    erased: Offset,
+    erased: &dyn Fn() -> Offset,
     shutdown: &Shutdown,
 ) -> Result<Rebuilt, SnapshotError> {
     let mut known = list(dir)?;
     known.reverse();
     let (state, mut checker) = (State::default(), Checker::from_start());
     let mut intact = |record: &Record| checker.check(record).map_err(SnapshotError::from);
-    let (mut good, mut fault) = (Vec::new(), None);
+    let (mut good, mut found) = (Vec::new(), None);
     for (offset, path) in known {
-        // What was erased since leaves another state there. What no start would use as it is is no matter.
-        if offset < erased {
-            continue;
-        }
+        // What no start would use as it is is no matter.
         let Ok((held, _)) = read(&path, log).and_then(|held| held.exact(&path)) else { continue };
         advance(&state, log, offset, shutdown, &mut intact)?;
+        // What was erased since, if only a moment ago, leaves another state there.
+        if offset < erased() {
+            continue;
+        }
         let differing = differing(&held, &state);
-        let Some(first) = differing.first() else {
+        if differing.is_empty() {
             good.insert(0, (offset, path));
             continue;
-        };
+        }
+        error!(%offset, projections = ?names(&differing), "a snapshot is not what the log adds up to");
         std::fs::remove_file(&path).map_err(|source| SnapshotError::Io { path, source })?;
-        if fault.is_none() {
-            let (held, right) = (first.outline(&held), first.outline(&state));
-            let replayed = |offset| replayed(&good, log, offset, shutdown);
-            fault = Some(Fault {
+        found.get_or_insert_with(|| Found {
+            fault: Fault {
                 held: Holder::Snapshot,
                 after: good.first().map_or(Offset::ZERO, |(offset, _)| *offset),
                 by: offset,
-                first: difference(first, &held, &right, offset, replayed)?,
+                first: None,
                 projections: names(&differing),
-            });
-        }
+            },
+            held: Arc::new(held),
+            section: differing[0],
+        });
     }
     let end = *log.durable().borrow();
     advance(&state, log, end, shutdown, &mut intact)?;
-    Ok(Rebuilt { state, good, fault })
+    Ok(Rebuilt { state, good, found })
 }
 
-/// Compares what was rebuilt with what is in service, section by section, and puts it in its place if that is
-/// to be; `skipped` are the sections that are known to be others.
+/// Compares `state`, which was made of the log, with what is in service, section by section, and puts it in its place if
+/// that is to be; `skipped` are the sections that are known to be others.
 fn compare(
     engine: &Engine,
     log: &dyn Log,
-    rebuilt: Rebuilt,
+    state: State,
     skipped: &[String],
     shutdown: &Shutdown,
-) -> Result<(Offset, Option<Fault>), SnapshotError> {
-    let Rebuilt { state, good, mut fault } = rebuilt;
+) -> Result<Compared, SnapshotError> {
     let end = *log.durable().borrow();
     replay_onto(&state, log, end, |_| match shutdown.is_given() {
         true => Err(SnapshotError::Stopped),
         false => Ok(()),
     })?;
     let beside = engine.beside(state)?;
-    let (mut first, mut differing) = (None, Vec::new());
+    let mut differing = Vec::new();
     let is_skipped = |section: &&Section| skipped.iter().any(|name| name == section.name);
     for section in SECTIONS.iter().filter(|section| !is_skipped(section)) {
-        let look = |in_service: &State, made: &State| {
-            if section.digest(in_service) == section.digest(made) {
-                return;
-            }
+        let differs = |held: &State, made: &State| section.digest(held) != section.digest(made);
+        if beside.look(differs).map_err(OpenError::from)? {
             differing.push(section);
-            // Both go on to change after this.
-            first.get_or_insert_with(|| {
-                (section, section.outline(in_service), section.outline(made), made.applied())
-            });
-        };
-        beside.look(look).map_err(OpenError::from)?;
+        }
     }
-    let through = if skipped.is_empty() && differing.is_empty() {
-        beside.look(|_, made| made.applied())
-    } else {
-        beside.replace()
-    };
-    let through = through.map_err(OpenError::from)?;
-    if let Some((section, held, right, by)) = first {
-        let replayed = |offset| replayed(&good, log, offset, shutdown);
-        fault = Some(Fault {
-            held: Holder::Server,
-            after: fault.as_ref().map_or(Offset::ZERO, |fault| fault.after),
-            by,
-            first: difference(section, &held, &right, by, replayed)?,
+    if skipped.is_empty() && differing.is_empty() {
+        let through = beside.look(|_, made| made.applied()).map_err(OpenError::from)?;
+        return Ok(Compared { through, replaced: false, found: None });
+    }
+    let (before, through) = beside.replace().map_err(OpenError::from)?;
+    let replaced = before.is_some();
+    let held = if replaced { Holder::Server } else { Holder::Stale };
+    let before = before.unwrap_or_else(|| engine.state().share());
+    let found = differing.first().map(|section| Found {
+        fault: Fault {
+            held,
+            after: Offset::ZERO,
+            by: through,
+            first: None,
             projections: names(&differing),
-        });
-    }
-    Ok((through, fault))
+        },
+        held: before,
+        section,
+    });
+    Ok(Compared { through, replaced, found })
 }
 
 fn differing(held: &State, right: &State) -> Vec<&'static Section> {

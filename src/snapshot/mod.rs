@@ -8,7 +8,8 @@
 //! Each projection is a [section](crate::state::SECTIONS) of the file with a version of its own. One that
 //! another version of logcabin wrote is taken as far as it can be, and is *provisional*: the server goes on
 //! with it at once, and [`Keeper`] makes all projections again beside those in service, from the log alone,
-//! and puts them in their place. Nothing but a server starts from such a file, and none is written.
+//! and puts them in their place. What acts on the log of a stopped server does with them, too; all else, and what a
+//! snapshot is made of, passes such a file over.
 //!
 //! # The file
 //!

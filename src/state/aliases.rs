@@ -71,7 +71,6 @@ impl Aliases {
         self.0.write().aliases.entry(body.alias).or_default().push(offset, None);
     }
 
-    /// A room is gone: nothing points at it.
     /// The records of an alias of this room that are to go with it: all of an alias that points at it, or does
     /// not point anywhere any more; of one that points elsewhere now, those that had it point here.
     #[must_use]
@@ -114,6 +113,7 @@ impl Aliases {
         }
     }
 
+    /// A room is gone: nothing points at it.
     pub(super) fn end_room(&self, offset: Offset, room_id: &RoomId) {
         let mut inner = self.0.write();
         for alias in inner.of_room.remove(room_id).unwrap_or_default() {

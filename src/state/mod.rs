@@ -144,6 +144,8 @@ pub enum Effect {
 #[derive(Debug, Default)]
 pub struct State {
     applied: AtomicU64,
+    /// How often others took the place of such projections in a server.
+    generation: AtomicU64,
     server: RwLock<Option<Arc<ServerIdentity>>>,
     /// Each epoch with the offset of its first record.
     epochs: RwLock<History<Epoch>>,
@@ -210,6 +212,18 @@ impl State {
     #[must_use]
     pub fn applied(&self) -> Offset {
         Offset::new(self.applied.load(Ordering::Acquire))
+    }
+
+    /// How often projections in service made way for others, these being the last: what is kept of what was worked
+    /// out of them goes by it. It is no part of what the log adds up to.
+    #[must_use]
+    pub fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Relaxed)
+    }
+
+    /// Notes that these take the place of `before`.
+    pub(crate) fn succeed(&self, before: &Self) {
+        self.generation.store(before.generation() + 1, Ordering::Relaxed);
     }
 
     /// The server's identity, once it is recorded.

@@ -23,7 +23,7 @@ type Put = Box<dyn FnOnce(&mut State) + Send>;
 type Read = fn(&[u8]) -> Result<Put, postcard::Error>;
 
 /// A projection.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Section {
     /// Its name in snapshots.
     pub name: &'static str,
@@ -166,7 +166,7 @@ macro_rules! sections {
 
         /// Fails to compile when a projection is in no section.
         const _: fn(State) = |state| {
-            let State { applied: _, server: _, epochs: _, $($field: _,)* } = state;
+            let State { applied: _, generation: _, server: _, epochs: _, $($field: _,)* } = state;
         };
     };
     (@empty) => { false };
@@ -325,19 +325,7 @@ fn read_as(
 mod tests {
     use super::*;
 
-    const BASE: Section = Section {
-        name: "base",
-        version: 1,
-        upcasts: &[],
-        may_begin_empty: false,
-        write: |state, out| to_io(&Base::of(state), out),
-        read: |bytes| {
-            let base: Base = from_bytes(bytes)?;
-            Ok(Box::new(move |state| base.put(state)))
-        },
-        digest: |_, _| {},
-        outline: |_| Value::Null,
-    };
+    const BASE: Section = SECTIONS[0];
     const NAMES: Section = Section { name: "names", may_begin_empty: true, ..BASE };
     /// What was the offset alone has more in it now.
     const GROWN: &[Section] = &[

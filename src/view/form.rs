@@ -255,9 +255,12 @@ impl<'v> Sight<'v> {
             });
         }
         let visibility = self.visibility();
+        let some_end = self.view.events.any_ends(self.room);
         let mut visible = Vec::with_capacity(children.len());
         for child in children {
-            if visibility.shows_at(self.view, child.offset)? && !self.is_over(&child)? {
+            if visibility.shows_at(self.view, child.offset)?
+                && !(some_end && self.is_over(&child)?)
+            {
                 visible.push(child);
             }
         }

@@ -108,7 +108,7 @@ async fn after_a_failed_write_no_more_are_taken_reads_go_on_and_nothing_is_lost(
         assert!(acknowledged.len() < 2000, "the limit did nothing");
     };
     assert_eq!(refused.status, 503, "{refused}");
-    assert!(server.output().contains("the log failed"), "{}", server.output());
+    server.prints("the log failed").await;
     // For good, however small.
     assert_eq!(ann.send(&room_id, "m.room.message", "small", &text("x")).await.status, 503);
     assert_holds(&ann, &room_id, &acknowledged).await;

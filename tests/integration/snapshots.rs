@@ -266,6 +266,32 @@ async fn a_server_that_began_with_something_else_than_the_log_is_put_right_while
     assert_verifies(server.data_dir());
 }
 
+/// Where streams end is known to the log, too, since it was started.
+#[tokio::test]
+async fn a_server_that_is_wrong_about_where_streams_end_is_to_be_started_anew() {
+    let mut server = TestServer::start().await;
+    let ann = server.register("ann").await;
+    let room_id = ann.create_room(json!({})).await;
+    snapshot(server.data_dir(), "write");
+    server.kill9();
+    let stream = format!("room/{room_id}");
+    let forged = format!("room/!{}", "x".repeat(stream.len() - "room/!".len()));
+    forge(&snapshots(server.data_dir())[0], "streams", &stream, &forged);
+    server.restart().await;
+    let (equal, status) = snapshot(server.data_dir(), "compare");
+    assert!(!equal, "{status}");
+    let fault = &status["fault"];
+    assert_eq!((&fault["held"], &fault["projections"]), (&json!("stale"), &json!(["streams"])));
+    server.prints("the server is to be started anew").await;
+    server.kill9();
+    server.restart().await;
+    let (equal, status) = snapshot(server.data_dir(), "compare");
+    assert!(equal, "{status}");
+    talk(&server, &ann, &room_id, "on", 3).await;
+    server.stop();
+    assert_verifies(server.data_dir());
+}
+
 #[tokio::test]
 async fn a_start_does_not_wait_for_projections_that_another_version_did_not_have() {
     let mut server = TestServer::start().await;
@@ -279,6 +305,10 @@ async fn a_start_does_not_wait_for_projections_that_another_version_did_not_have
     let old = snapshots(server.data_dir()).remove(0);
     rewrite(&old, |name, part| (name != "names").then_some(part));
 
+    // What acts on the log meanwhile, without a server, does not take them for what the log adds up to.
+    let (_, status) = snapshot(server.data_dir(), "status");
+    assert_eq!(status["provisional"], json!(["names"]), "{status}");
+    assert_verifies(server.data_dir());
     // Also one that is cut off in the middle of it.
     for _ in 0..3 {
         server.restart().await;

@@ -155,6 +155,10 @@ pub(super) async fn delete(cx: Caller, request: RawRequest) -> Result<Reply, Api
 /// Removes what was uploaded before a time: here it is not known when a file was last looked at.
 pub(super) async fn delete_old(cx: Caller, request: RawRequest) -> Result<Reply, ApiError> {
     let desk = Desk::open(cx, request)?;
+    // One of the two paths names a server.
+    if desk.arg(0).is_ok_and(|name| *name != *desk.cx.app.config.server.name) {
+        return Err(ApiError::invalid_param("Only files of this server can be deleted."));
+    }
     let before_ms = desk
         .number("before_ts")?
         .ok_or_else(|| ApiError::missing_param("`before_ts` is missing."))?;
@@ -178,7 +182,10 @@ pub(super) async fn delete_old(cx: Caller, request: RawRequest) -> Result<Reply,
 pub(super) async fn delete_of_user(cx: Caller, request: RawRequest) -> Result<Reply, ApiError> {
     let desk = Desk::open(cx, request)?;
     let (files, ..) = page_of_user(&desk)?;
-    let of = MediaOf::Ids(files.into_iter().map(|file| file.media_id).collect());
+    let state = desk.cx.app.engine.state().share();
+    // One may have gone meanwhile.
+    let ids = files.into_iter().map(|file| file.media_id);
+    let of = MediaOf::Ids(ids.filter(|id| state.media.get(id).is_some()).collect());
     desk.act(Act::DeleteMedia { of }, deleted).await
 }
 

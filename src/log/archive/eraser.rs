@@ -103,6 +103,8 @@ impl Eraser {
         let kind = &*record.header.kind;
         if [UserErase::KIND.name, RoomPurge::KIND.name].contains(&kind) {
             self.all = true;
+            // What is erased for it comes next, and goes with what waits.
+            self.seen = Instant::now();
         }
         if let Some(erasure) = erasure(record) {
             let (done, because) = erasure.divided();
@@ -125,8 +127,11 @@ impl Eraser {
     /// Looks through some of the records up to `archived` that were archived before. Says whether
     /// there are more.
     pub(super) fn scan(&mut self, log: &dyn Log, archived: Offset) -> Result<bool, ReadError> {
-        for offset in std::mem::take(&mut self.recalled) {
-            let Some(record) = log.get(offset)? else { continue };
+        // One that cannot be read now is not forgotten.
+        while let Some(offset) = self.recalled.last() {
+            let record = log.get(*offset)?;
+            self.recalled.pop();
+            let Some(record) = record else { continue };
             if let Some(erasure) = erasure(&record) {
                 self.put_aside(&record, &erasure.divided().0);
             }

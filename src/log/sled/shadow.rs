@@ -20,6 +20,12 @@ use super::{
 };
 use crate::log::{tip_file, volume};
 
+/// Where the copy is. One that was killed leaves it: it goes with the next lock on the data directory, since it holds what
+/// is to be erased.
+pub(super) fn shadow_dir(data_dir: &Path) -> PathBuf {
+    data_dir.join("verifying")
+}
+
 /// A copy of the log in a data directory. It goes when this is dropped.
 pub(crate) struct Shadow {
     data_dir: PathBuf,
@@ -38,9 +44,7 @@ impl Shadow {
             return Err(OpenError::Importing(data_dir.to_owned()));
         }
         let data_dir = data_dir.canonicalize().map_err(failed)?;
-        let dir = data_dir.join("verifying");
-        // What one that was killed has left.
-        remove_dir(&dir)?;
+        let dir = shadow_dir(&data_dir);
         let shadow = Self { data_dir, dir, _lock: lock };
         let (from, to) = (log_dir(&shadow.data_dir), log_dir(&shadow.dir));
         make_private_dir(&to)?;

@@ -170,7 +170,7 @@ async fn without_leave_gateways_are_asked_by_https_and_outside_alone() {
     let room_id = room_of(&[&ann, &bob]).await;
     say(&bob, &room_id, "hello").await;
     given_up(&server).await;
-    assert!(server.output().contains("not one of the public internet"), "{}", server.output());
+    server.prints("not one of the public internet").await;
     assert_eq!(gateway.asked("key"), []);
 }
 

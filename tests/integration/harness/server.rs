@@ -165,6 +165,15 @@ impl TestServer {
         self.output.lock().expect("no test thread panicked while it printed").clone()
     }
 
+    /// Waits until the server has printed `text`: what it prints comes by another way than its answers.
+    pub(crate) async fn prints(&self, text: &str) {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while !self.output().contains(text) {
+            assert!(Instant::now() < deadline, "no `{text}` in {}", self.output());
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
     /// The most memory that the server has taken so far, in bytes.
     pub(crate) fn peak_memory(&self) -> u64 {
         let child = self.child.as_ref().expect("the server runs");
