@@ -31,3 +31,14 @@ impl Pace {
         self.0 = Instant::now();
     }
 }
+
+/// Runs work that may take long (it grows with a room's members or a user's rooms) so that the thread's
+/// other tasks go on elsewhere meanwhile.
+pub(crate) fn at_length<T>(work: impl FnOnce() -> T) -> T {
+    use tokio::runtime::{Handle, RuntimeFlavor};
+    if Handle::current().runtime_flavor() == RuntimeFlavor::MultiThread {
+        tokio::task::block_in_place(work)
+    } else {
+        work()
+    }
+}

@@ -627,6 +627,8 @@ settings! {
         header_timeout_seconds: u64 = 60, in 1..=3600;
         /// Connections open at once; more wait to be accepted. Every waiting sync over HTTP/1.1 is one.
         max_connections: usize = 20_000, in 1..=1_000_000;
+        /// Whether long responses are compressed (zstd, gzip) for clients that ask for it.
+        compression: bool = true;
         /// Seconds that requests in progress are given to finish when the server is stopped.
         shutdown_seconds: u64 = 10, in 0..=600;
     }

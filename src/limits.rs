@@ -479,3 +479,13 @@ pub(crate) const RENDEZVOUS_SESSIONS: usize = 1000;
 /// Writes to one rendezvous, whose outcomes are remembered by their transaction ids: signing in takes
 /// some ten.
 pub(crate) const RENDEZVOUS_WRITES: u64 = 256;
+
+/// The length from which on a response is compressed, in bytes: what is shorter fits into few packets.
+pub const COMPRESS_FROM: usize = 4096;
+
+/// How long a body may be, in bytes, to be compressed where it was made: a longer one takes more than half a millisecond,
+/// in which the thread's other tasks go on elsewhere.
+pub const COMPRESS_AT_ONCE: usize = 64 * 1024;
+
+/// How hard responses are compressed, for zstd and gzip: the least, which costs the least time.
+pub const COMPRESSION_LEVEL: i32 = 1;

@@ -4,14 +4,14 @@ use super::{
     acts::Act,
     office::{ActError, Office},
 };
-use crate::{api, record::Offset, state::Membership};
+use crate::{background, record::Offset, state::Membership};
 
 impl Office {
     /// As [`Office::effect`], also of what the whole log has to be looked through for.
     pub(super) async fn effect_at_length(&self, act: &Act) -> Result<Vec<String>, ActError> {
         match act {
             Act::PurgeRoom { room, .. } => self.effect_of_purge(room).await,
-            act => api::at_length(|| self.effect(act)),
+            act => background::at_length(|| self.effect(act)),
         }
     }
 

@@ -13,7 +13,7 @@ use super::{
     office::{ActError, Office},
 };
 use crate::{
-    api,
+    background,
     decide::{
         media::{ProtectMedia, QuarantineMedia, RemoveMedia},
         moderation::Because,
@@ -74,7 +74,7 @@ impl Office {
                 Ok((old.map(|(id, _)| id.to_string()).collect(), Vec::new()))
             }
             MediaOf::Room(room) => {
-                let found = api::at_length(|| self.addresses_in(room))?;
+                let found = background::at_length(|| self.addresses_in(room))?;
                 let own_name = &self.engine.env().server.name;
                 let (mut own, mut remote) = (Vec::new(), Vec::new());
                 for address in found {
@@ -165,7 +165,7 @@ impl Office {
         reason: Option<String>,
     ) -> Result<Done, ActError> {
         let mut gone = Vec::new();
-        let ids = api::at_length(|| self.ids(of))?.0;
+        let ids = background::at_length(|| self.ids(of))?.0;
         for some in ids.chunks(limits::QUARANTINE_IDS) {
             let of = RemoveMedia { media_ids: some.to_vec() };
             let because = Because { of, reason: reason.clone() };

@@ -12,7 +12,7 @@ use super::{
     shutdown,
 };
 use crate::{
-    api,
+    background,
     clock::random_letters,
     decide::moderation::{Because, BeginShutdown, BlockRoom, Empowered, HaveJoin, MakeRoomAdmin},
     engine::purge::PurgeError,
@@ -429,6 +429,6 @@ fn refused(error: crate::engine::Rejected) -> ActError {
 
 /// Work that grows with the number of rooms.
 pub(super) fn listed(office: &Office, wanted: &RoomsWanted) -> Result<Done, ActError> {
-    let (rooms, total) = api::at_length(|| office.rooms(wanted))?;
+    let (rooms, total) = background::at_length(|| office.rooms(wanted))?;
     Ok(Done::Rooms { rooms, total })
 }

@@ -83,6 +83,7 @@ use self::page::refusal;
 use crate::{
     admin::office::Office,
     appservice::{Questions, Service, Services},
+    background::at_length,
     config::Config,
     decide::Proposal,
     engine::{Durable, Engine},
@@ -539,17 +540,6 @@ fn parameters<T: serde::de::DeserializeOwned>(body: &[u8]) -> Result<T, ApiError
         missing if missing.starts_with("missing field") => ApiError::missing_param(missing),
         other => ApiError::bad_json(other),
     })
-}
-
-/// Runs work that may take long (it grows with a room's members or a user's rooms) so that the thread's
-/// other tasks go on elsewhere meanwhile.
-pub(crate) fn at_length<T>(work: impl FnOnce() -> T) -> T {
-    use tokio::runtime::{Handle, RuntimeFlavor};
-    if Handle::current().runtime_flavor() == RuntimeFlavor::MultiThread {
-        tokio::task::block_in_place(work)
-    } else {
-        work()
-    }
 }
 
 /// A response that is serialised here.

@@ -24,6 +24,7 @@ use warp::reply::Response;
 use super::{
     Access, ApiError, App, Appservice, Incoming, Reply, Table, TableError, Who,
     caller::access_token,
+    compress::Encoding,
     decode, incoming,
     table::{Body, Call, Route, Routes},
     throttle::Throttle,
@@ -83,6 +84,9 @@ impl<A: App> Edge<A> {
         let started = Instant::now();
         let request_id = self.ids.next();
         let method = inbound.method.clone();
+        // Of a body that is left out, nothing is to be made.
+        let may_compress = self.limits.compression && method != Method::HEAD;
+        let encoding = may_compress.then(|| Encoding::asked(&inbound.headers)).flatten();
         // Never the path or the query: they hold tokens and names.
         let span = info_span!("request", id = %request_id, %method, route = Empty);
         let reply = async {
@@ -101,7 +105,7 @@ impl<A: App> Edge<A> {
         }
         .instrument(span)
         .await;
-        reply.into_response(&method, &request_id)
+        reply.compressed(encoding).into_response(&method, &request_id)
     }
 
     async fn handle<S, D, E>(

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! accept loop (serve) → one warp filter → Edge: OPTIONS? → route (table) → who calls (caller)
-//!   → rate limit (throttle) → body → typed request (decode) → handler → Reply or ApiError → CORS
+//!   → rate limit (throttle) → body → typed request (decode) → handler → Reply or ApiError → CORS, compression
 //! ```
 //!
 //! The rest of the program is known here only through [`App`]. An endpoint is one `async fn` from a
@@ -25,6 +25,7 @@
 
 mod caller;
 mod class;
+mod compress;
 mod decode;
 mod edge;
 mod error;

@@ -8,14 +8,18 @@ use http::{
     HeaderMap, HeaderName, HeaderValue, Method, StatusCode,
     header::{
         ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
-        ACCESS_CONTROL_MAX_AGE, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER,
+        ACCESS_CONTROL_MAX_AGE, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, ETAG, RETRY_AFTER,
+        VARY,
     },
 };
 use ruma::api::{OutgoingResponse, OutgoingResponseExt as _};
 use warp::reply::{Reply as _, Response};
 
-use super::ApiError;
-use crate::limits;
+use super::{
+    ApiError,
+    compress::{self, Encoding},
+};
+use crate::{background, limits};
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -99,6 +103,36 @@ impl Reply {
         }
         let also = "X-Requested-With, Content-Type, Authorization, If-Match, If-None-Match";
         reply.with_header(ACCESS_CONTROL_ALLOW_HEADERS, HeaderValue::from_static(also))
+    }
+
+    /// The same reply in this encoding, if it is text that is long enough to gain by it.
+    #[must_use]
+    pub(super) fn compressed(mut self, encoding: Option<Encoding>) -> Self {
+        let Content::Bytes(bytes) = &self.content else { return self };
+        let is_text = self.headers.get(CONTENT_TYPE).is_some_and(compress::is_text);
+        // An entity tag is that of the bytes as they are.
+        let is_plain =
+            !self.headers.contains_key(CONTENT_ENCODING) && !self.headers.contains_key(ETAG);
+        if bytes.len() < limits::COMPRESS_FROM || !is_text || !is_plain {
+            return self;
+        }
+        let compressed = encoding.and_then(|encoding| {
+            let compress = || encoding.compress(bytes);
+            let bytes = if bytes.len() <= limits::COMPRESS_AT_ONCE {
+                compress()
+            } else {
+                background::at_length(compress)
+            };
+            Some((encoding, bytes?))
+        });
+        self.headers.append(VARY, HeaderValue::from_static("accept-encoding"));
+        if let Some((encoding, bytes)) = compressed {
+            self.headers.insert(CONTENT_ENCODING, encoding.name());
+            // Set by some; it is another now.
+            self.headers.remove(CONTENT_LENGTH);
+            self.content = Content::Bytes(bytes.into());
+        }
+        self
     }
 
     /// The response on the wire.

@@ -162,6 +162,12 @@ async fn download(cx: Cx<Fake, Option<Session>>, request: RawRequest) -> Result<
     Ok(Reply::stream("text/plain", stream::iter(parts)))
 }
 
+/// JSON of as many bytes as the path says.
+async fn long(_: Cx<Fake, Option<Session>>, request: RawRequest) -> Result<Reply, ApiError> {
+    let length: usize = request.args[0].parse().unwrap();
+    Ok(Reply::json(format!("\"{}\"", "x".repeat(length - 2))))
+}
+
 async fn typed_download(
     _: Cx<Fake>,
     _: get_content_as_filename::v1::Request,
@@ -187,6 +193,7 @@ fn table() -> Table<Fake> {
     .on_json(pushrules)
     .on_upload(1000, upload)
     .raw(Method::GET, "/page/{a}/x/{b}", Access::None, download)
+    .raw(Method::GET, "/long/{length}", Access::None, long)
 }
 
 type Body = BoxBody<Bytes, Infallible>;
@@ -280,6 +287,50 @@ impl Answer {
 
 fn is(answer: &Answer, status: u16, code: &str) {
     assert_eq!(answer.brief(), (status, code.to_owned()), "{answer:?}");
+}
+
+#[tokio::test]
+async fn long_answers_are_compressed_for_those_who_ask() {
+    let get = async |server: &Running, path: &str, accepted: &str| {
+        let request = Request::get(format!("http://{}{path}", server.address))
+            .header(header::ACCEPT_ENCODING, accepted);
+        let body = Full::new(Bytes::new()).boxed();
+        let answer = server.send(request.body(body).unwrap()).await;
+        let header =
+            |name| answer.headers.get(name).map(|value| value.to_str().unwrap().to_owned());
+        let (encoding, vary) = (header(header::CONTENT_ENCODING), header(header::VARY));
+        if let Some(length) = header(header::CONTENT_LENGTH) {
+            assert_eq!(length, answer.body.len().to_string());
+        }
+        let plain = match encoding.as_deref() {
+            None => answer.body.to_vec(),
+            Some("zstd") => zstd::stream::decode_all(&*answer.body).unwrap(),
+            Some("gzip") => {
+                let mut plain = Vec::new();
+                let mut decoder = flate2::read::GzDecoder::new(&*answer.body);
+                std::io::Read::read_to_end(&mut decoder, &mut plain).unwrap();
+                plain
+            }
+            Some(other) => panic!("{other}"),
+        };
+        (encoding.unwrap_or_default(), vary.is_some(), plain.len())
+    };
+    let server = Running::start().await;
+    for (path, accepted, encoding, varies, length) in [
+        ("/long/4095", "gzip, zstd", "", false, 4095),
+        ("/long/4096", "gzip, zstd", "zstd", true, 4096),
+        ("/long/4096", "gzip", "gzip", true, 4096),
+        ("/long/4096", "br", "", true, 4096),
+        ("/long/300000", "gzip", "gzip", true, 300_000),
+        ("/long/300000", "zstd", "zstd", true, 300_000),
+        // What comes in pieces, as files do, stays as it is.
+        ("/page/a/x/b", "gzip", "", false, 4),
+    ] {
+        let answer = get(&server, path, accepted).await;
+        assert_eq!(answer, (encoding.to_owned(), varies, length), "{path} {accepted}");
+    }
+    let plain = Running::configured(|config| config.http.compression = false).await;
+    assert_eq!(get(&plain, "/long/4096", "gzip").await, (String::new(), true, 4096));
 }
 
 #[tokio::test]
