@@ -184,9 +184,9 @@ impl Runs {
     }
 
     fn count_in(&self, first: Offset, last: Offset) -> u64 {
-        let here = self.0.iter().map(|(begin, end)| (*begin.max(&first), *end.min(&last)));
-        let here = here.filter(|(begin, end)| begin <= end);
-        here.map(|(begin, end)| end.get() - begin.get() + 1).sum()
+        let from = self.0.partition_point(|(_, end)| *end < first);
+        let here = self.0[from..].iter().take_while(|(begin, _)| *begin <= last);
+        here.map(|(begin, end)| end.min(&last).get() - begin.max(&first).get() + 1).sum()
     }
 
     fn remove_in(&mut self, first: Offset, last: Offset) {
