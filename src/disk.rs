@@ -5,7 +5,7 @@ use std::{
     fs::{self, File, OpenOptions},
     io::{self, Write as _},
     os::unix::fs::OpenOptionsExt as _,
-    path::Path,
+    path::{Path, PathBuf},
 };
 
 /// What ends the name of a file that is not finished.
@@ -67,16 +67,19 @@ pub(crate) fn write_aside(partial: &Path, path: &Path, bytes: &[u8]) -> io::Resu
     put_in_place(partial, path)
 }
 
+/// What is in `dir`, in no order. One that is not there has nothing.
+pub(crate) fn entries(dir: &Path) -> io::Result<Vec<PathBuf>> {
+    match fs::read_dir(dir) {
+        Ok(entries) => entries.map(|entry| Ok(entry?.path())).collect(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(error) => Err(error),
+    }
+}
+
 /// Removes from `dir`, if it is there, the files that were not finished. To be called by the only one who
 /// writes there.
 pub(crate) fn remove_unfinished(dir: &Path) -> io::Result<()> {
-    let entries = match fs::read_dir(dir) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(error),
-    };
-    for entry in entries {
-        let path = entry?.path();
+    for path in entries(dir)? {
         if path.extension().is_some_and(|extension| extension == UNFINISHED) {
             fs::remove_file(&path)?;
         }

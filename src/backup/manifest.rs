@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    fs, io,
+    fs,
     path::{Path, PathBuf},
 };
 
@@ -166,18 +166,8 @@ impl Manifest {
     /// When the directory cannot be read.
     pub fn list(dir: &Path) -> Result<Vec<PathBuf>, BackupError> {
         let manifests = dir.join("manifests");
-        let entries = match fs::read_dir(&manifests) {
-            Ok(entries) => entries,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(error) => return Err(BackupError::io(&manifests)(error)),
-        };
-        let mut paths = Vec::new();
-        for entry in entries {
-            let path = entry.map_err(BackupError::io(&manifests))?.path();
-            if path.extension().is_some_and(|extension| extension == "json") {
-                paths.push(path);
-            }
-        }
+        let mut paths = disk::entries(&manifests).map_err(BackupError::io(&manifests))?;
+        paths.retain(|path| path.extension().is_some_and(|extension| extension == "json"));
         paths.sort();
         Ok(paths)
     }

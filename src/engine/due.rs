@@ -278,9 +278,7 @@ impl Engine {
         }
         Ok(count)
     }
-}
 
-impl Engine {
     /// The records that asked for these addresses to be validated, before the one at `until`. An address that is
     /// another's by now is theirs, and so is what they are about to prove.
     fn asked_of(&self, addresses: &BTreeMap<Threepid, Vec<Offset>>, until: Offset) -> Vec<Offset> {

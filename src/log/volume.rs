@@ -73,14 +73,8 @@ pub enum VolumeError {
 /// When the directory or one of them cannot be read.
 pub fn list(dir: &Path) -> Result<Vec<Volume>, VolumeError> {
     let failed = |source| VolumeError::Io { path: dir.to_owned(), source };
-    let entries = match std::fs::read_dir(dir) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(failed(error)),
-    };
     let mut volumes = Vec::new();
-    for entry in entries {
-        let path = entry.map_err(failed)?.path();
+    for path in disk::entries(dir).map_err(failed)? {
         if path.extension().is_some_and(|extension| extension == EXTENSION) {
             // Where it may be a link, it is named as what it is.
             volumes.push(Volume::open(path.canonicalize().map_err(failed)?)?);

@@ -183,14 +183,8 @@ pub fn directory(data_dir: &Path) -> PathBuf {
 /// When the directory cannot be read. One that is not there has none.
 pub fn list(dir: &Path) -> Result<Vec<(Offset, PathBuf)>, SnapshotError> {
     let failed = |source| SnapshotError::Io { path: dir.to_owned(), source };
-    let entries = match fs::read_dir(dir) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(failed(error)),
-    };
     let mut found = Vec::new();
-    for entry in entries {
-        let path = entry.map_err(failed)?.path();
+    for path in disk::entries(dir).map_err(failed)? {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         let number = name.strip_suffix(".snapshot").and_then(|number| number.parse().ok());
         if let Some(number) = number {

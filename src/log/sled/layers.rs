@@ -39,20 +39,13 @@ pub(super) fn tails(log_dir: &Path) -> Result<Vec<u64>, OpenError> {
     let dir = tails_dir(log_dir);
     let failed = |source| OpenError::Io { path: dir.clone(), source };
     let mut numbers = Vec::new();
-    match std::fs::read_dir(&dir) {
-        Ok(entries) => {
-            for entry in entries {
-                let path = entry.map_err(failed)?.path();
-                let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-                match name.parse() {
-                    Ok(number) => numbers.push(number),
-                    // One that was being made.
-                    Err(_) => remove_dir(&path)?,
-                }
-            }
+    for path in disk::entries(&dir).map_err(failed)? {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        match name.parse() {
+            Ok(number) => numbers.push(number),
+            // One that was being made.
+            Err(_) => remove_dir(&path)?,
         }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(error) => return Err(failed(error)),
     }
     if log_dir.join("db").exists() {
         numbers.push(0);

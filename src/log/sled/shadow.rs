@@ -18,7 +18,10 @@ use super::{
     OpenError, SledLog, SledOptions, importing_dir, layers, lock_data_dir, log_dir,
     make_private_dir, remove_dir,
 };
-use crate::log::{tip_file, volume};
+use crate::{
+    disk,
+    log::{tip_file, volume},
+};
 
 /// Where the copy is. One that was killed leaves it: it goes with the next lock on the data directory, since it holds what
 /// is to be erased.
@@ -53,7 +56,7 @@ impl Shadow {
     }
 
     fn copy(&self, from: &Path, to: &Path) -> io::Result<()> {
-        for path in entries(from)? {
+        for path in disk::entries(from)? {
             let name = path.file_name().unwrap_or_default();
             let is_database = name == "db"
                 || name == "conf"
@@ -67,13 +70,13 @@ impl Shadow {
         }
         let volumes = layers::volumes_dir(to);
         fs::create_dir(&volumes)?;
-        for path in entries(&layers::volumes_dir(from))? {
+        for path in disk::entries(&layers::volumes_dir(from))? {
             if path.extension() == Some(OsStr::new(volume::EXTENSION)) {
                 symlink(&path, volumes.join(path.file_name().unwrap_or_default()))?;
             }
         }
         let tails = layers::tails_dir(from);
-        for path in entries(&tails)? {
+        for path in disk::entries(&tails)? {
             let name = path.file_name().unwrap_or_default();
             if name.to_str().is_some_and(|name| name.parse::<u64>().is_ok()) {
                 copy_all(&path, &layers::tails_dir(to).join(name))?;
@@ -113,17 +116,9 @@ impl Drop for Shadow {
     }
 }
 
-fn entries(dir: &Path) -> io::Result<Vec<PathBuf>> {
-    match fs::read_dir(dir) {
-        Ok(entries) => entries.map(|entry| Ok(entry?.path())).collect(),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-        Err(error) => Err(error),
-    }
-}
-
 fn copy_all(from: &Path, to: &Path) -> io::Result<()> {
     fs::create_dir_all(to)?;
-    for path in entries(from)? {
+    for path in disk::entries(from)? {
         let to = to.join(path.file_name().unwrap_or_default());
         if path.is_dir() {
             copy_all(&path, &to)?;

@@ -1,0 +1,568 @@
+//! The log in sled and volumes, opened, cut off, damaged and killed.
+
+use super::*;
+use crate::{
+    log::{
+        MAX_PAYLOAD_BYTES,
+        contract::{batch, erasure, event, one, passing, payload, record, start},
+        verify,
+    },
+    record::NewRecord,
+};
+
+fn options(dir: &tempfile::TempDir) -> SledOptions {
+    SledOptions { clock: Clock::manual(1_000), ..SledOptions::new(dir.path()) }
+}
+
+fn open(dir: &tempfile::TempDir) -> SledLog {
+    let log = SledLog::open(options(dir)).unwrap();
+    start(&log);
+    log
+}
+
+fn newest_tail(dir: &tempfile::TempDir) -> PathBuf {
+    let log_dir = log_dir(dir.path());
+    let newest = layers::tails(&log_dir).unwrap()[0];
+    layers::tail_dir(&log_dir, newest)
+}
+
+/// Changes the stored frames behind the log's back.
+fn tamper(dir: &tempfile::TempDir, change: impl FnOnce(&Store)) {
+    let store = newest_tail(dir);
+    let store = Store::open(&store, DEFAULT_CACHE_BYTES).unwrap();
+    change(&store);
+    store.sync().unwrap();
+}
+
+fn put(store: &Store, offset: u64, frame: &[u8]) {
+    store.records.insert(key(Offset::new(offset)), frame).unwrap();
+}
+
+fn damaged_at(result: Result<SledLog, OpenError>) -> u64 {
+    match result {
+        Err(OpenError::Damaged(error)) => error.offset.get(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_second_process_is_told_who_has_the_directory() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = open(&dir);
+    let error = SledLog::open(options(&dir)).unwrap_err();
+    let OpenError::InUse { pid, .. } = &error else { panic!("{error}") };
+    assert_eq!(*pid, Some(std::process::id()));
+    assert!(error.to_string().contains("another logcabin"), "{error}");
+    drop(log);
+    SledLog::open(options(&dir)).unwrap();
+}
+
+#[tokio::test]
+async fn directories_are_private() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let parent = tempfile::tempdir().unwrap();
+    let data_dir = parent.path().join("new/data");
+    drop(SledLog::open(SledOptions::new(&data_dir)).unwrap());
+    for dir in [data_dir.clone(), log_dir(&data_dir)] {
+        assert_eq!(std::fs::metadata(dir).unwrap().permissions().mode() & 0o777, 0o700);
+    }
+}
+
+#[tokio::test]
+async fn a_torn_last_batch_is_dropped() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = open(&dir);
+    log.append(batch("a", 2)).await.unwrap();
+    log.append(batch("b", 4)).await.unwrap();
+    drop(log);
+    tamper(&dir, |store| {
+        store.records.remove(key(Offset::new(6))).unwrap();
+    });
+    // A batch that is torn was never durable, nor noted as such.
+    std::fs::remove_file(tip_file::path(&log_dir(dir.path()))).unwrap();
+    let log = open(&dir);
+    assert_eq!(*log.durable().borrow(), Offset::new(2));
+    assert_eq!(log.append(batch("b", 1)).await.unwrap().last, Offset::new(3));
+    assert_eq!(verify(&log, |_| ()).unwrap().records, 3);
+    drop(log);
+    // Also when it is the only one.
+    tamper(&dir, |store| {
+        for offset in 2..=3 {
+            store.records.remove(key(Offset::new(offset))).unwrap();
+        }
+    });
+    std::fs::remove_file(tip_file::path(&log_dir(dir.path()))).unwrap();
+    assert_eq!(*open(&dir).durable().borrow(), Offset::ZERO);
+}
+
+/// What sled does by itself when its newest part is damaged: it comes back shorter, in silence.
+#[tokio::test]
+async fn a_log_that_comes_back_shorter_or_different_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = open(&dir);
+    for _ in 0..10 {
+        log.append(batch("a", 1)).await.unwrap();
+    }
+    drop(log);
+    let last = |store: &Store| store.get(Offset::new(10)).unwrap().unwrap().to_vec();
+    let mut good = Vec::new();
+    tamper(&dir, |store| {
+        good = last(store);
+        store.records.remove(key(Offset::new(10))).unwrap();
+    });
+    let error = SledLog::open(options(&dir)).unwrap_err();
+    assert!(
+        matches!(&error, OpenError::Lost { found, known, .. }
+            if (found.get(), known.get()) == (9, 10)),
+        "{error}"
+    );
+    // Another history that is as long: whole in itself, but not the one that was there.
+    tamper(&dir, |store| put(store, 10, &good));
+    drop(open(&dir));
+    let other = tempfile::tempdir().unwrap();
+    let log = open(&other);
+    for _ in 0..12 {
+        log.append(batch("b", 1)).await.unwrap();
+    }
+    drop(log);
+    std::fs::copy(tip_file::path(&log_dir(dir.path())), tip_file::path(&log_dir(other.path())))
+        .unwrap();
+    let error = SledLog::open(options(&other)).unwrap_err();
+    assert!(matches!(error, OpenError::Lost { .. }), "{error}");
+    // One who knows better can say so.
+    std::fs::remove_file(tip_file::path(&log_dir(other.path()))).unwrap();
+    drop(open(&other));
+}
+
+#[tokio::test]
+async fn a_damaged_end_is_refused_with_the_offset() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = open(&dir);
+    for number in 0..20 {
+        log.append(batch("a", number % 2 + 1)).await.unwrap();
+    }
+    drop(log);
+    let frame = |offset: u64| {
+        let mut frame = Bytes::new();
+        tamper(&dir, |store| frame = store.get(Offset::new(offset)).unwrap().unwrap());
+        frame.to_vec()
+    };
+    let good = frame(10);
+    for index in [0, 9, 20, 60, good.len() - 1] {
+        let mut bad = good.clone();
+        bad[index] ^= 1;
+        tamper(&dir, |store| put(store, 10, &bad));
+        assert_eq!(damaged_at(SledLog::open(options(&dir))), 10, "byte {index}");
+    }
+    tamper(&dir, |store| put(store, 10, &frame_of_another_chain(&good)));
+    assert_eq!(damaged_at(SledLog::open(options(&dir))), 10);
+    tamper(&dir, |store| {
+        store.records.remove(key(Offset::new(10))).unwrap();
+    });
+    assert_eq!(damaged_at(SledLog::open(options(&dir))), 10);
+    // Before the tail it is found by the full check, and by reads.
+    let later = SledOptions { verify_tail: 5, ..options(&dir) };
+    let log = SledLog::open(later.clone()).unwrap();
+    assert_eq!(verify(&log, |_| ()).unwrap_err().offset, Offset::new(10));
+    assert!(matches!(log.get(Offset::new(10)), Err(ReadError::Missing(_))));
+    drop(log);
+    tamper(&dir, |store| put(store, 10, &good[..good.len() - 1]));
+    let log = SledLog::open(later).unwrap();
+    assert_eq!(verify(&log, |_| ()).unwrap_err().offset, Offset::new(10));
+    drop(log);
+    tamper(&dir, |store| put(store, 10, &good));
+    verify(&open(&dir), |_| ()).unwrap();
+}
+
+fn frame_of_another_chain(frame: &[u8]) -> Vec<u8> {
+    let mut record = Frame::decode(&Bytes::copy_from_slice(frame)).unwrap().record;
+    let header = codec::encode_header(&record.header).unwrap();
+    record.chain = codec::chain(&[7; 32], &header);
+    codec::encode_frame(&record).unwrap()
+}
+
+#[tokio::test]
+async fn a_full_disk_refuses_writes_until_there_is_room() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = open(&dir);
+    log.append(batch("a", 1)).await.unwrap();
+    log.set_min_free_bytes(u64::MAX);
+    assert!(matches!(log.append(batch("a", 1)).await, Err(AppendError::Full(_))));
+    assert_eq!(log.read(Offset::new(1), 10).unwrap().len(), 1);
+    log.set_min_free_bytes(DEFAULT_MIN_FREE_BYTES);
+    assert_eq!(log.append(batch("a", 1)).await.unwrap().last, Offset::new(2));
+}
+
+#[tokio::test]
+async fn after_a_failed_sync_nothing_is_written_or_shown() {
+    let dir = tempfile::tempdir().unwrap();
+    let settings = options(&dir);
+    let lock = lock_data_dir(dir.path()).unwrap();
+    let mut store = Store::open(&log_dir(dir.path()), DEFAULT_CACHE_BYTES).unwrap();
+    // The kernel refuses to sync this one.
+    store.data = File::open("/dev/null").unwrap();
+    let log = SledLog::with_layers(Layers::of(store), Tip::default(), lock, settings);
+    log.start(StreamHeads::new(), Box::new(|_| panic!("shown, though not durable")));
+    for _ in 0..3 {
+        assert!(matches!(log.append(batch("a", 1)).await, Err(AppendError::Failed(_))));
+    }
+    assert!(log.failure().borrow().as_ref().unwrap().contains("sync"));
+    assert_eq!(*log.durable().borrow(), Offset::ZERO);
+    assert!(log.read(Offset::new(1), 10).unwrap().is_empty());
+    log.close();
+    assert!(matches!(log.append(batch("a", 1)).await, Err(AppendError::Failed(_))));
+}
+
+#[tokio::test]
+async fn a_panicking_follower_stops_writing() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = SledLog::open(options(&dir)).unwrap();
+    log.start(StreamHeads::new(), Box::new(|_| panic!("a bug")));
+    let error = log.append(batch("a", 1)).await.unwrap_err();
+    assert!(matches!(&error, AppendError::Failed(why) if why.contains("a bug")), "{error}");
+    assert!(matches!(log.append(batch("a", 1)).await, Err(AppendError::Failed(_))));
+    // Durable all the same.
+    assert_eq!(log.read(Offset::new(1), 10).unwrap().len(), 1);
+}
+
+/// The files below `dir` that hold `text`, those that are compressed included.
+fn files_with(dir: &Path, text: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            found.extend(files_with(&path, text));
+            continue;
+        }
+        let mut bytes = std::fs::read(&path).unwrap();
+        if path.extension().is_some_and(|extension| extension == "lcvol") {
+            bytes = zstd::stream::decode_all(&*bytes).unwrap();
+        }
+        if bytes.windows(text.len()).any(|window| window == text.as_bytes()) {
+            found.push(path);
+        }
+    }
+    found
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn after_a_compaction_no_file_holds_what_was_erased() {
+    const SECRET: &str = "the-eagle-has-landed";
+    let dir = tempfile::tempdir().unwrap();
+    let log = Arc::new(open(&dir));
+    for number in 0..200 {
+        log.append(one(passing(format!(r#"{{"passed":"{number} swiftly"}}"#)))).await.unwrap();
+    }
+    log.append(one(event(SECRET))).await.unwrap();
+    log.append(one(event("what stays"))).await.unwrap();
+    log.append(one(erasure(&*log, &[201], &[(1, 200)]))).await.unwrap();
+    assert!(log.compacted().unwrap() < Offset::new(203));
+    // sled keeps what it has replaced: without a compaction the text would stay.
+    assert!(!files_with(dir.path(), SECRET).is_empty());
+    let before = log.read(Offset::new(1), 1000).unwrap();
+
+    // Others go on while it is under way.
+    let compacting = {
+        let log = Arc::clone(&log);
+        tokio::task::spawn_blocking(move || log.compact(|| true).unwrap())
+    };
+    for _ in 0..50 {
+        log.append(batch("a", 1)).await.unwrap();
+    }
+    compacting.await.unwrap();
+    for text in [SECRET, "swiftly"] {
+        assert_eq!(files_with(dir.path(), text), Vec::<PathBuf>::new(), "{text}");
+    }
+    assert!(!files_with(dir.path(), "what stays").is_empty());
+    log.append(batch("b", 3)).await.unwrap();
+    let last = *log.durable().borrow();
+    assert_eq!(last, Offset::new(203 + 50 + 3));
+    assert!(log.compacted().unwrap() >= Offset::new(203));
+    assert_eq!(log.read(Offset::new(1), before.len()).unwrap(), before);
+    let all = log.read(Offset::new(1), 1000).unwrap();
+    verify(&*log, |_| ()).unwrap();
+    drop(log);
+
+    let log = open(&dir);
+    assert_eq!(log.read(Offset::new(1), 1000).unwrap(), all);
+    assert_eq!(verify(&log, |_| ()).unwrap().last, last);
+    assert!(log.compacted().unwrap() >= Offset::new(203));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_compaction_that_is_given_up_changes_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = Arc::new(open(&dir));
+    for _ in 0..20 {
+        log.append(batch("a", 3)).await.unwrap();
+    }
+    let compact = |log: &Arc<SledLog>, on: bool| {
+        let log = Arc::clone(log);
+        tokio::task::spawn_blocking(move || log.compact(|| on))
+    };
+    let given_up = compact(&log, false).await.unwrap();
+    assert!(matches!(given_up, Err(CompactError::GivenUp)), "{given_up:?}");
+    log.append(batch("a", 3)).await.unwrap();
+    let all = log.read(Offset::new(1), 1000).unwrap();
+    log.set_min_free_bytes(u64::MAX);
+    let no_room = compact(&log, true).await.unwrap();
+    assert!(matches!(no_room, Err(CompactError::Room { .. })), "{no_room:?}");
+    log.set_min_free_bytes(DEFAULT_MIN_FREE_BYTES);
+    assert_eq!(log.read(Offset::new(1), 1000).unwrap(), all);
+    log.close();
+    let closed = compact(&log, true).await.unwrap();
+    assert!(matches!(closed, Err(CompactError::Closed)), "{closed:?}");
+    drop(log);
+    // The next start takes up what was begun.
+    let log = Arc::new(open(&dir));
+    assert_eq!(log.read(Offset::new(1), 1000).unwrap(), all);
+    compact(&log, true).await.unwrap().unwrap();
+    assert_eq!(sealed(&log), 63);
+    assert_eq!(log.read(Offset::new(1), 1000).unwrap(), all);
+}
+
+fn sealed(log: &SledLog) -> u64 {
+    log.current().sealed().get()
+}
+
+fn small_volumes(dir: &tempfile::TempDir) -> SledOptions {
+    SledOptions { volume_bytes: 20_000, seal_records: 50, ..options(dir) }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn old_records_are_sealed_by_themselves_and_read_as_before() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = Arc::new(SledLog::open(small_volumes(&dir)).unwrap());
+    start(&*log);
+    for _ in 0..40 {
+        log.append(batch("a", 3)).await.unwrap();
+    }
+    let sealing = Arc::clone(&log);
+    tokio::task::spawn_blocking(move || {
+        while sealed(&sealing) < 120 {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    })
+    .await
+    .unwrap();
+    // What was sealed and what was not read as one.
+    for _ in 0..10 {
+        log.append(batch("b", 2)).await.unwrap();
+    }
+    let all = log.read(Offset::new(1), 1000).unwrap();
+    assert_eq!(all.len(), 140);
+    for record in &all {
+        assert_eq!(log.get(record.offset()).unwrap().as_ref(), Some(record));
+    }
+    assert_eq!(log.read(Offset::new(100), 30).unwrap(), all[99..129]);
+    assert!(log.current().volumes.len() > 1, "more than one volume");
+    drop(log);
+    let log = open(&dir);
+    assert_eq!(log.read(Offset::new(1), 1000).unwrap(), all);
+    assert_eq!(log.append(batch("a", 1)).await.unwrap().last, Offset::new(141));
+    assert_eq!(verify(&log, |_| ()).unwrap().records, 141);
+}
+
+/// Whatever was sealed when, an erasure takes it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_erased_from_volumes_leaves_them_with_the_next_compaction() {
+    const SECRET: &str = "the-eagle-has-landed";
+    let dir = tempfile::tempdir().unwrap();
+    let log = Arc::new(SledLog::open(small_volumes(&dir)).unwrap());
+    start(&*log);
+    let compact = || {
+        let log = Arc::clone(&log);
+        tokio::task::spawn_blocking(move || log.compact(|| true).unwrap())
+    };
+    for number in 0..120 {
+        let text = if number % 40 == 7 { SECRET } else { "what stays" };
+        log.append(one(event(text))).await.unwrap();
+    }
+    compact().await.unwrap();
+    assert!(log.current().volumes.len() > 2);
+    let ids = || log.current().volumes.iter().map(|volume| volume.id).collect::<Vec<_>>();
+    let before = ids();
+    log.append(one(event(SECRET))).await.unwrap();
+    assert!(!files_with(dir.path(), SECRET).is_empty());
+    for offset in [8, 121] {
+        log.append(one(erasure(&*log, &[offset], &[]))).await.unwrap();
+        let left = log.get(Offset::new(offset)).unwrap().unwrap();
+        assert!(matches!(left.payload, crate::record::Payload::Reduced(_)), "{offset}");
+    }
+    let all = log.read(Offset::new(1), 1000).unwrap();
+    compact().await.unwrap();
+    // Only what held them was written anew. The others are still there.
+    assert!(!files_with(dir.path(), SECRET).is_empty());
+    assert!(ids().iter().any(|id| before.contains(id)), "{before:?} {:?}", ids());
+    assert_eq!(log.read(Offset::new(1), 1000).unwrap(), all);
+    log.append(one(erasure(&*log, &[48, 88], &[]))).await.unwrap();
+    let all = log.read(Offset::new(1), 1000).unwrap();
+    compact().await.unwrap();
+    assert_eq!(files_with(dir.path(), SECRET), Vec::<PathBuf>::new());
+    assert_eq!(log.read(Offset::new(1), 1000).unwrap(), all);
+    verify(&*log, |_| ()).unwrap();
+    drop(log);
+    assert_eq!(open(&dir).read(Offset::new(1), 1000).unwrap(), all);
+}
+
+/// A restore, and versions before there were volumes, leave one database in the log's own directory.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_database_in_the_logs_own_directory_is_sealed_like_any_other() {
+    let (from, dir) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let log = open(&from);
+    for _ in 0..40 {
+        log.append(batch("a", 2)).await.unwrap();
+    }
+    let all = log.read(Offset::new(1), 1000).unwrap();
+    drop(log);
+    let place = log_dir(dir.path());
+    make_private_dir(&place).unwrap();
+    let store = Store::open(&place, DEFAULT_CACHE_BYTES).unwrap();
+    for record in &all {
+        put(&store, record.offset().get(), &codec::encode_frame(record).unwrap());
+    }
+    store.sync().unwrap();
+    drop(store);
+    let log = Arc::new(open(&dir));
+    assert_eq!(log.read(Offset::new(1), 1000).unwrap(), all);
+    log.append(batch("a", 1)).await.unwrap();
+    let all = log.read(Offset::new(1), 1000).unwrap();
+    let compacting = Arc::clone(&log);
+    tokio::task::spawn_blocking(move || compacting.compact(|| true)).await.unwrap().unwrap();
+    assert_eq!(log.read(Offset::new(1), 1000).unwrap(), all);
+    assert_eq!(sealed(&log), 81);
+    drop(log);
+    assert_eq!(layers::tails(&place).unwrap(), [1]);
+    let log = open(&dir);
+    assert_eq!(log.read(Offset::new(1), 1000).unwrap(), all);
+    assert_eq!(log.append(batch("a", 1)).await.unwrap().last, Offset::new(82));
+}
+
+/// As after a kill between any two steps: the older database is there, and some of the volumes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sealing_that_was_cut_off_is_taken_up_by_the_next_start() {
+    const SECRET: &str = "the-eagle-has-landed";
+    let dir = tempfile::tempdir().unwrap();
+    let patient = || SledOptions { seal_records: u64::MAX, ..small_volumes(&dir) };
+    let mut all = Vec::new();
+    for round in 0..6 {
+        let log = Arc::new(SledLog::open(patient()).unwrap());
+        start(&*log);
+        for number in 0..60 {
+            let text = if number == round { SECRET } else { "what stays" };
+            log.append(one(event(text))).await.unwrap();
+        }
+        let erased: Vec<u64> = (0..=round).map(|past| past * 61 + past + 1).collect();
+        log.append(one(erasure(&*log, &erased[..], &[]))).await.unwrap();
+        all = log.read(Offset::new(1), 1000).unwrap();
+        let cut_off = Arc::clone(&log);
+        tokio::task::spawn_blocking(move || {
+            let mut pieces = 0;
+            let _ = cut_off.sealer.seal(|| {
+                pieces += 1;
+                pieces < round
+            });
+        })
+        .await
+        .unwrap();
+        assert_eq!(log.read(Offset::new(1), 1000).unwrap(), all, "round {round}");
+        verify(&*log, |_| ()).unwrap();
+    }
+    let log = open(&dir);
+    assert_eq!(log.read(Offset::new(1), 1000).unwrap(), all);
+    let log = Arc::new(log);
+    let compacting = Arc::clone(&log);
+    tokio::task::spawn_blocking(move || compacting.compact(|| true)).await.unwrap().unwrap();
+    assert_eq!(files_with(dir.path(), SECRET), Vec::<PathBuf>::new());
+    assert_eq!(layers::tails(&log_dir(dir.path())).unwrap().len(), 1);
+    assert_eq!(log.read(Offset::new(1), 1000).unwrap(), all);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_damaged_volume_is_named_and_a_damaged_record_is_not_sealed() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = Arc::new(SledLog::open(small_volumes(&dir)).unwrap());
+    start(&*log);
+    for number in 0..150 {
+        log.append(one(event(&format!("text {number}")))).await.unwrap();
+    }
+    let compacting = Arc::clone(&log);
+    tokio::task::spawn_blocking(move || compacting.compact(|| true)).await.unwrap().unwrap();
+    drop(log);
+    let volumes = layers::volumes_dir(&log_dir(dir.path()));
+    let mut paths: Vec<_> =
+        std::fs::read_dir(&volumes).unwrap().map(|entry| entry.unwrap().path()).collect();
+    paths.sort();
+    let good = std::fs::read(&paths[1]).unwrap();
+    // In a block: the log opens, and verify finds it.
+    let mut bad = good.clone();
+    bad[100] ^= 1;
+    std::fs::write(&paths[1], &bad).unwrap();
+    let later = SledOptions { verify_tail: 1, ..options(&dir) };
+    let log = SledLog::open(later.clone()).unwrap();
+    let found = verify(&log, |_| ()).unwrap_err();
+    let first = log.current().volumes[1].first;
+    assert_eq!(found.offset, first);
+    assert!(matches!(found.fault, Fault::Storage(ref why) if why.contains("volume")));
+    drop(log);
+    // In the index, or gone: it does not.
+    let mut bad = good.clone();
+    let end = bad.len() - 60;
+    bad[end] ^= 1;
+    for damage in [Some(bad), None] {
+        match damage {
+            Some(bad) => std::fs::write(&paths[1], bad).unwrap(),
+            None => std::fs::remove_file(&paths[1]).unwrap(),
+        }
+        let error = SledLog::open(options(&dir)).unwrap_err();
+        assert!(matches!(error, OpenError::Store { .. }), "{error}");
+    }
+    std::fs::write(&paths[1], good).unwrap();
+    // A record of the newest database that is not what it was is not made to look sound.
+    let log = open(&dir);
+    for _ in 0..5 {
+        log.append(batch("a", 1)).await.unwrap();
+    }
+    drop(log);
+    tamper(&dir, |store| {
+        let good = store.get(Offset::new(152)).unwrap().unwrap();
+        put(store, 152, &frame_of_another_chain(&good));
+    });
+    std::fs::remove_file(tip_file::path(&log_dir(dir.path()))).unwrap();
+    let log = Arc::new(SledLog::open(later).unwrap());
+    start(&*log);
+    let compacting = Arc::clone(&log);
+    let refused = tokio::task::spawn_blocking(move || compacting.compact(|| true)).await.unwrap();
+    assert!(matches!(refused, Err(CompactError::Store(ref why)) if why.contains("152")));
+    assert_eq!(verify(&*log, |_| ()).unwrap_err().offset, Offset::new(152));
+}
+
+#[tokio::test]
+async fn more_appends_than_the_queue_holds_all_arrive() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = SledLog::open(options(&dir)).unwrap();
+    let count = 3 * QUEUE_BATCHES as u64;
+    let waiting: Vec<_> = (0..count).map(|_| log.append(batch("a", 1))).collect();
+    let all = futures_util::future::join_all(waiting);
+    let (results, ()) = tokio::join!(all, async { start(&log) });
+    let last = results.into_iter().map(|result| result.unwrap().last).max();
+    assert_eq!(last, Some(Offset::new(count)));
+}
+
+#[tokio::test]
+async fn the_largest_records_are_never_blobs() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = open(&dir);
+    let large = |number: u8| -> NewRecord { record("a", vec![number.max(1); MAX_PAYLOAD_BYTES]) };
+    for number in 0..60 {
+        log.append(Batch { expect: vec![], records: vec![large(number)] }).await.unwrap();
+    }
+    log.append(Batch { expect: vec![], records: (0..20).map(large).collect() }).await.unwrap();
+    for _ in 0..40 {
+        log.append(Batch { expect: vec![], records: vec![record("b", payload(1))] }).await.unwrap();
+    }
+    assert_eq!(log.read(Offset::new(1), usize::MAX).unwrap().len(), 120);
+    log.close();
+    let blobs = std::fs::read_dir(newest_tail(&dir).join("blobs")).unwrap();
+    assert_eq!(blobs.count(), 0);
+}
