@@ -232,7 +232,8 @@ impl Eraser {
 
     fn write_note(&mut self) -> Result<(), ArchiveError> {
         let path = note_path(&self.dir);
-        let lines = [self.scanned].into_iter().chain(self.waiting.keys().copied());
+        let waiting = self.waiting.keys().chain(&self.recalled);
+        let lines = [&self.scanned].into_iter().chain(waiting);
         let text: String = lines.map(|offset| format!("{offset}\n")).collect();
         disk::write_whole(&path, text.as_bytes()).map_err(ArchiveError::io(&path))?;
         self.noted = self.scanned;
