@@ -4,20 +4,14 @@
 //! `LOGCABIN_E2E_SCREENSHOTS` names a directory to keep the pictures of the pages in.
 
 use std::env;
-use std::net::{Ipv4Addr, TcpListener};
 use std::process::Command;
 
 use crate::administration::user_command;
 use crate::harness::tools::{chromium, node, programs};
-use crate::harness::{TestServer, alone, skip};
+use crate::harness::{TestServer, alone, free_address, skip};
 
 /// As in the program.
 const PASSWORD: &str = "a password that is long enough";
-
-fn free_port() -> u16 {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
-    listener.local_addr().expect("an address").port()
-}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn people_log_in_by_a_provider_and_on_the_login_page() {
@@ -28,7 +22,7 @@ async fn people_log_in_by_a_provider_and_on_the_login_page() {
     }
     let _alone = alone().await;
     let directory = tempfile::TempDir::new().expect("a temporary directory");
-    let (provider, client) = (free_port(), free_port());
+    let (provider, client) = (free_address().port(), free_address().port());
     let file = directory.path().join("live.toml");
     let text = format!(
         "id = \"live\"\nname = \"Elsewhere\"\nissuer = \"http://127.0.0.1:{provider}\"\n\

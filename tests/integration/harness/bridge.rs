@@ -1,16 +1,16 @@
 //! An application service that behaves, and misbehaves, as a test says.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tokio::net::TcpSocket;
+use tokio::net::TcpListener;
 
 use super::stand_in::{News, Reply, Service, reply_json};
-use super::{Answer, Asked, Http, TestServer, encode};
+use super::{Answer, Asked, Http, TestServer, encode, free_address};
 
 /// How a service answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,7 +68,7 @@ impl Bridge {
         let mut bridge = Self {
             directory: TempDir::new().expect("a temporary directory"),
             id: id.to_owned(),
-            address: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+            address: free_address(),
             inner: Arc::new(Mutex::new(inner)),
             news: News::default(),
             serving: None,
@@ -89,25 +89,9 @@ impl Bridge {
         self.directory.path().join("registration.yaml")
     }
 
-    /// Listens, on the port that it had before if it had one.
+    /// Listens, always on the same port.
     pub(crate) async fn listen(&mut self) {
-        let bound = |address: SocketAddr| {
-            let socket = TcpSocket::new_v4().expect("a socket");
-            socket.set_reuseaddr(true).expect("a socket's option");
-            socket.bind(address).and_then(|()| socket.listen(64))
-        };
-        let listener = match self.address.port() {
-            // None that the system gives to connections: it is to be free when the service comes back.
-            0 => {
-                let random = || getrandom::u32().expect("the system gives random bytes") % 10_000;
-                let ports = std::iter::repeat_with(|| 20_000 + random() as u16).take(1000);
-                let mut free =
-                    ports.filter_map(|port| bound((Ipv4Addr::LOCALHOST, port).into()).ok());
-                free.next().expect("a free port")
-            }
-            _ => bound(self.address).expect("its port is free"),
-        };
-        self.address = listener.local_addr().expect("it has an address");
+        let listener = TcpListener::bind(self.address).await.expect("its port is free");
         let (inner, news) = (Arc::clone(&self.inner), self.news.clone());
         let answered = move |asked| answer(asked, Arc::clone(&inner), news.clone());
         self.serving = Some(Service::on(listener, answered));

@@ -9,6 +9,7 @@ mod gateway;
 mod http;
 pub(crate) mod mail;
 pub(crate) mod offline;
+mod ports;
 mod random;
 mod server;
 mod stand_in;
@@ -19,6 +20,7 @@ pub(crate) use bridge::{Bridge, Mood};
 pub(crate) use captcha::Captcha;
 pub(crate) use gateway::Gateway;
 pub(crate) use http::{Answer, Http, RawAnswer, Unreachable, encode};
+pub(crate) use ports::free_address;
 pub(crate) use random::Random;
 pub(crate) use server::{
     TestServer, refused_start, restore, run_and_kill, run_logcabin, run_logcabin_with,

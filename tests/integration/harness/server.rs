@@ -3,7 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::{Arc, Mutex};
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-use super::{Http, User};
+use super::{Http, User, free_address};
 
 /// How long a server may take to answer its first request. Generous: the machine may be busy, and
 /// no test is about this.
@@ -347,13 +347,6 @@ fn without_settings(command: &mut Command) -> &mut Command {
         }
     }
     command
-}
-
-/// An address nobody listens on at the moment.
-fn free_address() -> SocketAddr {
-    TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
-        .and_then(|listener| listener.local_addr())
-        .expect("a free port on the loopback address")
 }
 
 /// Collects what a process prints, in a thread of its own.
