@@ -117,19 +117,20 @@ fn judge(c: &mut Criterion) {
     let event = StoredEvent::new(last, body).expect("an event");
     let (ann, bob) = (user_id("ann"), user_id("bob"));
     let set = ruleset::defaults(&bob);
-    let rules = Rules::new(&set);
+    let rules = Rules::new(&set, &bob);
     let name = Glob::literal("bob");
     let levels = Levels::default();
-    let circumstances = Circumstances { members: 3, display_name: name.as_ref(), levels: &levels };
+    let circumstances =
+        Circumstances { user_id: &bob, members: 3, display_name: name.as_ref(), levels: &levels };
     let subject = Subject::new(&event);
     c.bench_function("prepare the event", |b| b.iter(|| Subject::new(black_box(&event))));
-    c.bench_function("prepare the rules", |b| b.iter(|| Rules::new(black_box(&set))));
+    c.bench_function("prepare the rules", |b| b.iter(|| Rules::new(black_box(&set), &bob)));
     c.bench_function("judge", |b| {
-        b.iter(|| rules.judge(black_box(&subject), &ann, &room_id, circumstances).is_some());
+        b.iter(|| rules.judge(black_box(&subject), &ann, &room_id, &circumstances).is_ok());
     });
     let raw: Raw<()> = Raw::from_json(event.pdu.clone());
     let context =
-        PushConditionRoomCtx::new(room_id.clone(), UInt::from(3_u8), bob, "bob".to_owned());
+        PushConditionRoomCtx::new(room_id.clone(), UInt::from(3_u8), bob.clone(), "bob".to_owned());
     let flat = FlattenedJson::from_raw(&raw);
     c.bench_function("ruma: prepare the event", |b| {
         b.iter(|| FlattenedJson::from_raw(black_box(&raw)));

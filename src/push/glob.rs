@@ -8,32 +8,61 @@
 /// How many characters a pattern may have between two `*`: as many as fit into the bits of a number.
 pub const PART_CHARS: usize = 128;
 
-/// A text as patterns are compared with it: its characters, in lower case.
+/// A text as patterns are compared with it: in lower case.
 #[derive(Debug)]
-pub struct Text(Vec<char>);
+pub struct Text {
+    chars: Vec<char>,
+    text: String,
+}
 
 impl Text {
     /// `text`, made ready for comparisons.
     #[must_use]
     pub fn new(text: &str) -> Self {
-        Self(text.chars().flat_map(char::to_lowercase).collect())
+        let text = lowercase(text);
+        Self { chars: text.chars().collect(), text }
+    }
+
+    /// Whether `words`, in lower case, stand in it, and begin and end where words do.
+    #[must_use]
+    pub fn has(&self, words: &str) -> bool {
+        let Some(first) = words.chars().next() else { return self.text.is_empty() };
+        let text = self.text.as_bytes();
+        // Of what is not ASCII, no byte looks as if it were.
+        let is_word =
+            |index: usize| text.get(index).is_some_and(|c| c.is_ascii_alphanumeric() || *c == b'_');
+        let is_boundary = |index: usize| index == 0 || !is_word(index - 1) || !is_word(index);
+        let mut from = 0;
+        while let Some(found) = self.text[from..].find(words) {
+            let begin = from + found;
+            if is_boundary(begin) && is_boundary(begin + words.len()) {
+                return true;
+            }
+            from = begin + first.len_utf8();
+        }
+        false
     }
 
     /// Whether a word may begin or end before the character at `index`.
     fn is_boundary(&self, index: usize) -> bool {
         let is_word = |index: usize| {
-            self.0.get(index).is_some_and(|c| c.is_ascii_alphanumeric() || *c == '_')
+            self.chars.get(index).is_some_and(|c| c.is_ascii_alphanumeric() || *c == '_')
         };
         index == 0 || !is_word(index - 1) || !is_word(index)
     }
 }
 
+/// Character by character: what a letter becomes does not depend on those beside it.
+fn lowercase(text: &str) -> String {
+    text.chars().flat_map(char::to_lowercase).collect()
+}
+
 /// A pattern, made ready for comparisons.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 pub struct Glob {
     /// What stands between the stars; the first and the last are bound to the ends.
     parts: Vec<Part>,
-    /// All of it, for a pattern without wildcards.
+    /// All of it in lower case, for a pattern without wildcards.
     plain: Option<String>,
 }
 
@@ -52,7 +81,7 @@ impl Glob {
     #[must_use]
     pub fn new(pattern: &str) -> Option<Self> {
         let parts = pattern.split('*').map(|part| Part::new(part, Some('?')));
-        let plain = (!pattern.contains(['*', '?'])).then(|| pattern.to_lowercase());
+        let plain = (!pattern.contains(['*', '?'])).then(|| lowercase(pattern));
         Some(Self { parts: parts.collect::<Option<_>>()?, plain })
     }
 
@@ -60,7 +89,7 @@ impl Glob {
     #[must_use]
     pub fn literal(text: &str) -> Option<Self> {
         let part = Part::new(text, None)?;
-        Some(Self { parts: vec![part], plain: Some(text.to_lowercase()) })
+        Some(Self { parts: vec![part], plain: Some(lowercase(text)) })
     }
 
     /// Whether the pattern matches the whole of `text`.
@@ -75,7 +104,10 @@ impl Glob {
     /// Whether the pattern matches.
     #[must_use]
     pub fn matches(&self, text: &Text, extent: Extent) -> bool {
-        let end = text.0.len();
+        if let (Some(plain), Extent::Words) = (&self.plain, extent) {
+            return text.has(plain);
+        }
+        let end = text.chars.len();
         let bound = |index: usize, outermost: usize| match extent {
             Extent::Whole => index == outermost,
             Extent::Words => text.is_boundary(index),
@@ -95,7 +127,7 @@ impl Glob {
             let may_begin = |index| number > 0 || bound(index, 0);
             let may_end = |index| number < last || bound(index, end);
             // The first place where a part fits leaves the most for those after it.
-            match part.find(&text.0, from, may_begin, may_end) {
+            match part.find(&text.chars, from, may_begin, may_end) {
                 Some(end) => from = end,
                 None => return false,
             }
@@ -105,7 +137,7 @@ impl Glob {
 }
 
 /// A stretch of a pattern without stars, as a set of positions for each character.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 struct Part {
     chars: usize,
     /// Where each character stands, in the order of the characters.
@@ -215,6 +247,8 @@ mod tests {
         assert!(!words("", "x") && words("", ""));
         assert!(words("c?ke", "coke") && !words("c?ke", "cke"));
         assert!(words("a*", "b a") && words("*", "x"));
+        assert!(words("x-x", "yx-x-x") && !words("x-x", "yx-xx"));
+        assert!(words("ΟΔΟΣ", "η οδοσ") && words("é", "É!"));
     }
 
     #[test]

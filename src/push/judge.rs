@@ -6,7 +6,7 @@ use std::{collections::BTreeSet, sync::Arc};
 use ruma::{OwnedUserId, UserId, events::StateEventType};
 use serde::{Deserialize, de::IgnoredAny};
 
-use super::{Circumstances, Glob, Levels, Outcome, Rules, Subject, ruleset};
+use super::{Extent, Glob, Levels, Moment, Outcome, Rules, Subject, Text, ruleset};
 use crate::{
     events::{Derived, EventRef, EventStore, StoredEvent},
     log::ReadError,
@@ -39,21 +39,24 @@ impl Judge<'_> {
     /// When the log cannot be read.
     pub fn outcome(&self, event: &EventRef) -> Result<Option<Arc<Outcome>>, ReadError> {
         let at = event.offset;
-        if event.sender == self.user_id
-            || ignored(self.state, self.events, self.user_id, at)?.contains(&event.sender)
+        if event.sender == self.user_id {
+            return Ok(None);
+        }
+        let Some(account) = self.state.accounts.get(self.user_id) else { return Ok(None) };
+        let (ignored, rules) = {
+            let account = account.read();
+            let data = |event_type| account.account_data_at(None, event_type, at);
+            (data(IGNORED), data(ruleset::EVENT_TYPE))
+        };
+        if let Some(list) = ignored
+            && ignored_by(self.events, self.user_id, list)?.contains(&event.sender)
         {
             return Ok(None);
         }
-        let Some(rules) = self.rules(at)? else { return Ok(None) };
+        let rules = self.rules(rules)?;
         let subject = self.events.derived(at, || Ok(Subject::new(event)))?;
-        let name = self.name(at)?;
-        let levels = self.levels(at)?;
-        let circumstances = Circumstances {
-            members: self.room.counts(at).joined,
-            display_name: name.as_ref().and_then(|name| name.0.as_ref()),
-            levels: &levels,
-        };
-        let outcome = rules.judge(&subject, &event.sender, &self.room.id, circumstances);
+        let moment = At { judge: *self, at };
+        let outcome = rules.judge(&subject, &event.sender, &self.room.id, &moment)?;
         Ok(outcome.map(Arc::clone))
     }
 
@@ -82,22 +85,17 @@ impl Judge<'_> {
         Ok(Thread::Main)
     }
 
-    /// The user's rules as of `at`; none for one without an account here.
-    fn rules(&self, at: Offset) -> Result<Option<Arc<Rules>>, ReadError> {
-        let Some(account) = self.state.accounts.get(self.user_id) else { return Ok(None) };
-        let account = account.read();
-        let kept = account.account_data_at(None, ruleset::EVENT_TYPE, at);
-        // The rules of one who has changed none are kept under the record of their registration.
-        let offset = kept.unwrap_or(account.registered);
-        drop(account);
-        let rules = self.events.derived(offset, || {
-            let content = match kept.map(|kept| self.events.command(kept)).transpose()?.flatten() {
+    /// The user's rules, of which the record at `kept` holds what they have changed.
+    fn rules(&self, kept: Option<Offset>) -> Result<Arc<Rules>, ReadError> {
+        let Some(kept) = kept else { return Ok(Rules::defaults()) };
+        self.events.derived(kept, || {
+            let content = match self.events.command(kept)? {
                 Some(Command::AccountDataSet(body)) => Some(body.content),
                 _ => None,
             };
-            Ok(Rules::new(&ruleset::shown(self.user_id, content.as_deref())))
-        })?;
-        Ok(Some(rules))
+            let ruleset = ruleset::shown(self.user_id, content.as_deref());
+            Ok(Rules::new(&ruleset, self.user_id))
+        })
     }
 
     /// The user's display name in the room as of `at`.
@@ -117,6 +115,32 @@ impl Judge<'_> {
             let levels = levels.map(|levels| self.events.get(levels)).transpose()?.flatten();
             Ok(Levels::new(&self.room.rules.authorization, create, levels))
         })
+    }
+}
+
+/// The moment of an event, as the projections have it.
+struct At<'a> {
+    judge: Judge<'a>,
+    at: Offset,
+}
+
+impl Moment for At<'_> {
+    fn user_id(&self) -> &UserId {
+        self.judge.user_id
+    }
+
+    fn members(&self) -> u64 {
+        self.judge.room.counts(self.at).joined
+    }
+
+    fn is_named_in(&self, text: &Text) -> Result<bool, ReadError> {
+        let name = self.judge.name(self.at)?;
+        let name = name.as_ref().and_then(|name| name.0.as_ref());
+        Ok(name.is_some_and(|name| name.matches(text, Extent::Words)))
+    }
+
+    fn may_notify(&self, sender: &str, key: &str) -> Result<bool, ReadError> {
+        Ok(self.judge.levels(self.at)?.may_notify(sender, key))
     }
 }
 
@@ -165,6 +189,9 @@ impl Derived for Ignored {
     }
 }
 
+/// The type of the account data that says whom a user ignores.
+const IGNORED: &str = "m.ignored_user_list";
+
 /// Whom `user_id` ignores as of `at`. Nobody can ignore themselves.
 ///
 /// # Errors
@@ -175,14 +202,21 @@ pub fn ignored(
     user_id: &UserId,
     at: Offset,
 ) -> Result<Arc<Ignored>, ReadError> {
+    let account = state.accounts.get(user_id);
+    let list = account.and_then(|account| account.read().account_data_at(None, IGNORED, at));
+    list.map_or_else(|| Ok(Arc::default()), |list| ignored_by(events, user_id, list))
+}
+
+/// Whom `user_id` ignores, as the record at `list` has it.
+fn ignored_by(
+    events: &EventStore,
+    user_id: &UserId,
+    list: Offset,
+) -> Result<Arc<Ignored>, ReadError> {
     #[derive(Deserialize)]
     struct Content {
         ignored_users: std::collections::BTreeMap<OwnedUserId, IgnoredAny>,
     }
-    let account = state.accounts.get(user_id);
-    let list =
-        account.and_then(|account| account.read().account_data_at(None, "m.ignored_user_list", at));
-    let Some(list) = list else { return Ok(Arc::default()) };
     events.derived(list, || {
         let Some(Command::AccountDataSet(body)) = events.command(list)? else {
             return Ok(Ignored::default());

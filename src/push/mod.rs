@@ -15,6 +15,6 @@ mod unread;
 pub use glob::{Extent, Glob, PART_CHARS, Text};
 pub use judge::{Ignored, Judge, ignored};
 pub use levels::Levels;
-pub use rules::{Circumstances, Outcome, Rules};
+pub use rules::{Circumstances, Moment, Outcome, Rules};
 pub use subject::Subject;
 pub use unread::{Count, Counts, Unread, UnreadEvent};

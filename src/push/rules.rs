@@ -2,8 +2,15 @@
 //! rules").
 //!
 //! A judgement is a pure function of the rules, the event and its circumstances.
+//!
+//! A message is judged for everyone in its room, so it matters what one judgement looks at. The default
+//! rules are written so that they are the same for everyone who has not changed them: one set of them for
+//! all. And what they ask of the event alone is answered once for each event.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::HashMap,
+    sync::{Arc, LazyLock},
+};
 
 use ruma::{
     OwnedRoomId, OwnedUserId, RoomId, UserId,
@@ -14,21 +21,64 @@ use ruma::{
 use serde_json::Value;
 
 use super::{
-    glob::{Extent, Glob},
+    glob::{self, Extent, Glob},
     levels::Levels,
+    ruleset,
     subject::{self, Subject},
 };
-use crate::events::Derived;
+use crate::{events::Derived, log::ReadError};
 
-/// What an event's room and the user in it were when the event came.
+/// What an event's room and the user in it were when the event came. It is looked at as far as a rule
+/// needs it.
+pub trait Moment {
+    /// The user.
+    fn user_id(&self) -> &UserId;
+
+    /// How many were joined.
+    fn members(&self) -> u64;
+
+    /// Whether the user's display name in the room stands in `text`.
+    ///
+    /// # Errors
+    /// When the log cannot be read.
+    fn is_named_in(&self, text: &glob::Text) -> Result<bool, ReadError>;
+
+    /// Whether `sender` may send notifications of the kind `key`.
+    ///
+    /// # Errors
+    /// When the log cannot be read.
+    fn may_notify(&self, sender: &str, key: &str) -> Result<bool, ReadError>;
+}
+
+/// A moment that is known already.
 #[derive(Clone, Copy, Debug)]
 pub struct Circumstances<'a> {
+    /// The user.
+    pub user_id: &'a UserId,
     /// How many were joined.
     pub members: u64,
     /// The user's display name in the room, as a pattern.
     pub display_name: Option<&'a Glob>,
     /// The power levels.
     pub levels: &'a Levels,
+}
+
+impl Moment for Circumstances<'_> {
+    fn user_id(&self) -> &UserId {
+        self.user_id
+    }
+
+    fn members(&self) -> u64 {
+        self.members
+    }
+
+    fn is_named_in(&self, text: &glob::Text) -> Result<bool, ReadError> {
+        Ok(self.display_name.is_some_and(|name| name.matches(text, Extent::Words)))
+    }
+
+    fn may_notify(&self, sender: &str, key: &str) -> Result<bool, ReadError> {
+        Ok(self.levels.may_notify(sender, key))
+    }
 }
 
 /// What is to be done about an event.
@@ -73,16 +123,25 @@ pub struct Rules {
 
 #[derive(Debug)]
 struct Rule {
+    /// Those of its conditions that are among [`COMMON`], a bit for each.
+    common: u64,
+    /// Its other conditions.
     conditions: Vec<Condition>,
     outcome: Arc<Outcome>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, PartialEq)]
 enum Condition {
     Match(Vec<String>, Glob),
+    /// Like `Match`, for the user's own id.
+    MatchUser(Vec<String>),
     BodyMatch(Glob),
+    /// Like `BodyMatch`, for the local part of the user's own id.
+    BodyNamesUser,
     Is(Vec<String>, Value),
     Contains(Vec<String>, Value),
+    /// Like `Contains`, for the user's own id.
+    ContainsUser(Vec<String>),
     DisplayName,
     Members(RoomMemberCountIs),
     SenderMayNotify(String),
@@ -96,16 +155,60 @@ enum Condition {
 pub(super) const WITHOUT_MENTIONS: [&str; 3] =
     [".m.rule.contains_display_name", ".m.rule.roomnotif", ".m.rule.contains_user_name"];
 
+/// The conditions of default rules that are about the event alone, each with a bit of its own.
+static COMMON: LazyLock<Vec<Condition>> = LazyLock::new(|| {
+    let someone = someone();
+    let rules = ruleset::defaults(someone);
+    let conditional = rules.override_.iter().chain(&rules.underride);
+    let conditions = conditional.flat_map(|rule| &rule.conditions);
+    let mut common = vec![Condition::NoMentions];
+    for condition in conditions.map(|condition| Condition::new(condition, someone)) {
+        if condition.is_about_event() && !common.contains(&condition) {
+            common.push(condition);
+        }
+    }
+    common.truncate(64);
+    common
+});
+
+/// Which of [`COMMON`] hold for an event.
+pub(super) fn common(subject: &Subject) -> u64 {
+    let holds = |condition: &Condition| condition.holds_for(subject).unwrap_or(false);
+    COMMON
+        .iter()
+        .enumerate()
+        .fold(0, |bits, (bit, condition)| bits | (u64::from(holds(condition)) << bit))
+}
+
+/// Whose rules stand for those of everyone: nobody has this id.
+fn someone() -> &'static UserId {
+    ruma::user_id!("@someone:rules.invalid")
+}
+
+/// The rules of all who have changed none.
+static DEFAULTS: LazyLock<Arc<Rules>> = LazyLock::new(|| {
+    let someone = someone();
+    Arc::new(Rules::new(&ruleset::shown(someone, None), someone))
+});
+
 impl Rules {
-    /// The rules of a ruleset.
+    /// The rules of all who have changed none.
     #[must_use]
-    pub fn new(ruleset: &Ruleset) -> Self {
+    pub fn defaults() -> Arc<Self> {
+        Arc::clone(&DEFAULTS)
+    }
+
+    /// The rules of `user_id`'s ruleset.
+    #[must_use]
+    pub fn new(ruleset: &Ruleset, user_id: &UserId) -> Self {
         let conditional = |rules: &mut dyn Iterator<Item = &ConditionalPushRule>| {
-            rules.filter(|rule| rule.enabled).map(Rule::conditional).collect::<Vec<_>>()
+            let enabled = rules.filter(|rule| rule.enabled);
+            enabled.map(|rule| Rule::conditional(rule, user_id)).collect::<Vec<_>>()
         };
+        let content = ruleset.content.iter().filter(|rule| rule.enabled);
         let mut new = Self {
             overriding: conditional(&mut ruleset.override_.iter()),
-            content: ruleset.content.iter().filter(|r| r.enabled).map(Rule::patterned).collect(),
+            content: content.map(|rule| Rule::patterned(rule, user_id)).collect(),
             underride: conditional(&mut ruleset.underride.iter()),
             ..Self::default()
         };
@@ -125,26 +228,30 @@ impl Rules {
 
     /// What is to be done about `subject`, which is not of the user themselves: the outcome of the
     /// first rule that matches, if one does.
-    #[must_use]
+    ///
+    /// # Errors
+    /// Those of `moment`.
     pub fn judge(
         &self,
         subject: &Subject,
         sender: &UserId,
         room_id: &RoomId,
-        circumstances: Circumstances<'_>,
-    ) -> Option<&Arc<Outcome>> {
-        let first =
-            |rules: &'_ [Rule]| rules.iter().position(|rule| rule.matches(subject, circumstances));
-        if let Some(index) = first(&self.overriding) {
-            return Some(&self.overriding[index].outcome);
-        }
-        if let Some(index) = first(&self.content) {
-            return Some(&self.content[index].outcome);
+        moment: &impl Moment,
+    ) -> Result<Option<&Arc<Outcome>>, ReadError> {
+        for rule in self.overriding.iter().chain(&self.content) {
+            if rule.matches(subject, moment)? {
+                return Ok(Some(&rule.outcome));
+            }
         }
         if let Some(outcome) = self.rooms.get(room_id).or_else(|| self.senders.get(sender)) {
-            return Some(outcome);
+            return Ok(Some(outcome));
         }
-        first(&self.underride).map(|index| &self.underride[index].outcome)
+        for rule in &self.underride {
+            if rule.matches(subject, moment)? {
+                return Ok(Some(&rule.outcome));
+            }
+        }
+        Ok(None)
     }
 }
 
@@ -155,12 +262,17 @@ impl Derived for Rules {
 }
 
 impl Rule {
-    fn conditional(rule: &ConditionalPushRule) -> Self {
-        Self::new(&rule.rule_id, rule.conditions.iter().map(Condition::new), &rule.actions)
+    fn conditional(rule: &ConditionalPushRule, user_id: &UserId) -> Self {
+        let conditions = rule.conditions.iter().map(|condition| Condition::new(condition, user_id));
+        Self::new(&rule.rule_id, conditions, &rule.actions)
     }
 
-    fn patterned(rule: &PatternedPushRule) -> Self {
-        let pattern = Glob::new(&rule.pattern).map_or(Condition::Never, Condition::BodyMatch);
+    fn patterned(rule: &PatternedPushRule, user_id: &UserId) -> Self {
+        let pattern = if rule.pattern == user_id.localpart() && is_literal(&rule.pattern) {
+            Condition::BodyNamesUser
+        } else {
+            Glob::new(&rule.pattern).map_or(Condition::Never, Condition::BodyMatch)
+        };
         Self::new(&rule.rule_id, [pattern], &rule.actions)
     }
 
@@ -170,21 +282,45 @@ impl Rule {
         actions: &[Action],
     ) -> Self {
         let without_mentions = WITHOUT_MENTIONS.contains(&rule_id).then_some(Condition::NoMentions);
-        Self {
-            conditions: without_mentions.into_iter().chain(conditions).collect(),
-            outcome: Outcome::new(rule_id, actions),
+        let mut new =
+            Self { common: 0, conditions: Vec::new(), outcome: Outcome::new(rule_id, actions) };
+        for condition in without_mentions.into_iter().chain(conditions) {
+            match COMMON.iter().position(|common| *common == condition) {
+                Some(bit) => new.common |= 1 << bit,
+                None => new.conditions.push(condition),
+            }
         }
+        new
     }
 
-    fn matches(&self, subject: &Subject, circumstances: Circumstances<'_>) -> bool {
-        self.conditions.iter().all(|condition| condition.holds(subject, circumstances))
+    fn matches(&self, subject: &Subject, moment: &impl Moment) -> Result<bool, ReadError> {
+        if subject.common() & self.common != self.common {
+            return Ok(false);
+        }
+        for condition in &self.conditions {
+            if !condition.holds(subject, moment)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 }
 
+/// Whether a pattern has no wildcards and is in lower case.
+fn is_literal(pattern: &str) -> bool {
+    !pattern.contains(['*', '?']) && !pattern.chars().any(char::is_uppercase)
+}
+
 impl Condition {
-    fn new(condition: &PushCondition) -> Self {
+    fn new(condition: &PushCondition, user_id: &UserId) -> Self {
+        let is_user = |text: &str| text == user_id && is_literal(text);
         #[allow(deprecated, reason = "users may have rules with it, and the server's own has it")]
         match condition {
+            PushCondition::EventMatch(data)
+                if data.key != "content.body" && is_user(&data.pattern) =>
+            {
+                Self::MatchUser(subject::path(&data.key))
+            }
             PushCondition::EventMatch(data) => match Glob::new(&data.pattern) {
                 Some(glob) if data.key == "content.body" => Self::BodyMatch(glob),
                 Some(glob) => Self::Match(subject::path(&data.key), glob),
@@ -194,7 +330,11 @@ impl Condition {
                 Self::Is(subject::path(&data.key), scalar(&data.value))
             }
             PushCondition::EventPropertyContains(data) => {
-                Self::Contains(subject::path(&data.key), scalar(&data.value))
+                let (path, value) = (subject::path(&data.key), scalar(&data.value));
+                match value.as_str() {
+                    Some(text) if is_user(text) => Self::ContainsUser(path),
+                    _ => Self::Contains(path, value),
+                }
             }
             PushCondition::ContainsDisplayName => Self::DisplayName,
             PushCondition::RoomMemberCount(data) => Self::Members(data.is),
@@ -205,30 +345,71 @@ impl Condition {
         }
     }
 
-    fn holds(&self, subject: &Subject, circumstances: Circumstances<'_>) -> bool {
-        let in_body =
-            |glob: &Glob| subject.body().is_some_and(|body| glob.matches(body, Extent::Words));
-        match self {
+    /// Whether it asks nothing of anyone but the event.
+    const fn is_about_event(&self) -> bool {
+        matches!(
+            self,
+            Self::Match(..)
+                | Self::BodyMatch(_)
+                | Self::Is(..)
+                | Self::Contains(..)
+                | Self::NoMentions
+                | Self::Never
+        )
+    }
+
+    /// Whether it holds; `None` if the event alone does not say so.
+    fn holds_for(&self, subject: &Subject) -> Option<bool> {
+        Some(match self {
             Self::Match(path, glob) => {
                 let text = subject.get(path).and_then(Value::as_str);
                 text.is_some_and(|text| glob.is(text))
             }
-            Self::BodyMatch(glob) => in_body(glob),
+            Self::BodyMatch(glob) => {
+                subject.body().is_some_and(|body| glob.matches(body, Extent::Words))
+            }
             Self::Is(path, value) => subject.get(path) == Some(value),
             Self::Contains(path, value) => {
                 let list = subject.get(path).and_then(Value::as_array);
                 list.is_some_and(|list| list.contains(value))
             }
-            Self::DisplayName => circumstances.display_name.is_some_and(in_body),
-            Self::Members(is) => {
-                use std::ops::RangeBounds as _;
-                let members = circumstances.members.try_into();
-                members.is_ok_and(|members: ruma::UInt| is.contains(&members))
-            }
-            Self::SenderMayNotify(key) => circumstances.levels.may_notify(subject.sender(), key),
             Self::NoMentions => !subject.has_mentions(),
             Self::Never => false,
-        }
+            Self::MatchUser(_)
+            | Self::BodyNamesUser
+            | Self::ContainsUser(_)
+            | Self::DisplayName
+            | Self::Members(_)
+            | Self::SenderMayNotify(_) => return None,
+        })
+    }
+
+    fn holds(&self, subject: &Subject, moment: &impl Moment) -> Result<bool, ReadError> {
+        let user = || moment.user_id().as_str();
+        Ok(match self {
+            Self::MatchUser(path) => {
+                let text = subject.get(path).and_then(Value::as_str);
+                text.is_some_and(|text| text.eq_ignore_ascii_case(user()))
+            }
+            Self::BodyNamesUser => {
+                subject.body().is_some_and(|body| body.has(moment.user_id().localpart()))
+            }
+            Self::ContainsUser(path) => {
+                let list = subject.get(path).and_then(Value::as_array);
+                list.is_some_and(|list| list.iter().any(|one| one.as_str() == Some(user())))
+            }
+            Self::DisplayName => match subject.body() {
+                Some(body) => moment.is_named_in(body)?,
+                None => false,
+            },
+            Self::Members(is) => {
+                use std::ops::RangeBounds as _;
+                let members = moment.members().try_into();
+                members.is_ok_and(|members: ruma::UInt| is.contains(&members))
+            }
+            Self::SenderMayNotify(key) => moment.may_notify(subject.sender(), key)?,
+            _ => self.holds_for(subject).unwrap_or(false),
+        })
     }
 }
 
@@ -274,12 +455,13 @@ mod tests {
     /// The index of the override rule that matches, by these rules and by ruma's.
     fn both(set: &Ruleset, pdu: &Value, members: u64) -> (Option<String>, Option<String>) {
         let (ann, room_id) = (user_id!("@ann:test"), room_id!("!room:test"));
-        let rules = Rules::new(set);
+        let user_id = user_id!("@bob:test");
+        let rules = Rules::new(set, user_id);
         let levels = Levels::default();
-        let circumstances = Circumstances { members, display_name: None, levels: &levels };
-        let ours = rules.judge(&Subject::new(&event(pdu)), ann, room_id, circumstances);
+        let circumstances = Circumstances { user_id, members, display_name: None, levels: &levels };
+        let ours = rules.judge(&Subject::new(&event(pdu)), ann, room_id, &circumstances);
         let sound = |actions: &[Action]| to_raw(actions).get().to_owned();
-        let ours = ours.map(|outcome| sound(&outcome.actions));
+        let ours = ours.expect("all is known").map(|outcome| sound(&outcome.actions));
         let raw: Raw<()> = Raw::from_json(to_raw(pdu));
         let flat = FlattenedJson::from_raw(&raw);
         let members = UInt::try_from(members).expect("a small number");
@@ -387,6 +569,15 @@ mod tests {
     }
 
     #[test]
+    fn the_default_rules_are_the_same_for_everyone() {
+        for user_id in [user_id!("@ann:test"), user_id!("@a.b_c=d-e/f+1:example.org:8448")] {
+            let rules = Rules::new(&ruleset::shown(user_id, None), user_id);
+            assert_eq!(format!("{rules:?}"), format!("{:?}", Rules::defaults()));
+        }
+        assert!(COMMON.len() < 64, "there is a bit for each");
+    }
+
+    #[test]
     fn an_event_is_highlighted_only_if_it_notifies_and_the_last_tweak_says_so() {
         let outcome = |actions: Value| {
             let actions: Vec<Action> = serde_json::from_value(actions).expect("actions");
@@ -417,13 +608,18 @@ mod tests {
             "content": { "body": "ab ".repeat(20_000), "m.mentions": null },
         });
         let levels = Levels::default();
-        let circumstances = Circumstances { members: 2, display_name: None, levels: &levels };
+        let user_id = user_id!("@ab:test");
+        let circumstances =
+            Circumstances { user_id, members: 2, display_name: None, levels: &levels };
         let (ann, room_id) = (user_id!("@ann:test"), room_id!("!room:test"));
         let subject = Subject::new(&event(&pdu));
-        assert!(Rules::new(&set).judge(&subject, ann, room_id, circumstances).is_some());
-        let defaults = Rules::new(&ruleset::defaults(user_id!("@ab:test")));
+        let judge = |rules: &Rules| {
+            let outcome = rules.judge(&subject, ann, room_id, &circumstances);
+            outcome.expect("all is known").map(Arc::clone)
+        };
+        assert!(judge(&Rules::new(&set, user_id)).is_some());
         // `ab` is this user's name, but the event says itself whom it mentions.
-        let outcome = defaults.judge(&subject, ann, room_id, circumstances);
+        let outcome = judge(&Rules::defaults());
         assert!(outcome.is_some_and(|outcome| outcome.notify && !outcome.highlight));
     }
 }

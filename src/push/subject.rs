@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 use serde_json::{Map, Value};
 
-use super::glob::Text;
+use super::{glob::Text, rules};
 use crate::events::{Derived, StoredEvent};
 
 /// An event made ready for push rules: once, for all users for whom it is judged.
@@ -13,6 +13,7 @@ pub struct Subject {
     event: Value,
     bytes: u64,
     body: OnceLock<Option<Text>>,
+    common: OnceLock<u64>,
 }
 
 impl Subject {
@@ -32,7 +33,7 @@ impl Subject {
         // Every stored content is an object; were one not, no rule on it would match.
         whole.insert("content".to_owned(), event.content_as().unwrap_or_default());
         let bytes = 1024 + 4 * event.content.get().len() as u64;
-        Self { event: Value::Object(whole), bytes, body: OnceLock::new() }
+        Self { event: Value::Object(whole), bytes, body: OnceLock::new(), common: OnceLock::new() }
     }
 
     /// What stands at a path of property names.
@@ -52,6 +53,11 @@ impl Subject {
     pub fn body(&self) -> Option<&Text> {
         let body = || self.event["content"]["body"].as_str().map(Text::new);
         self.body.get_or_init(body).as_ref()
+    }
+
+    /// Which of the conditions hold that the rules of most users have in common.
+    pub(super) fn common(&self) -> u64 {
+        *self.common.get_or_init(|| rules::common(self))
     }
 
     /// Whether it says itself whom it mentions (`m.mentions`).
