@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     decide::Env,
-    events::{ClientEvent, EventForm, EventRef, Unsigned, age, as_shown, to_raw},
+    events::{self, EventForm, EventRef, Unsigned, age, as_shown, to_raw},
     log::ReadError,
     record::Offset,
     state::{Membership, Room},
@@ -136,7 +136,7 @@ fn client_event(
             _ => {}
         }
     }
-    Ok(Some(ClientEvent::json(&room, &shown, &EventForm::STATE, unsigned)))
+    Ok(Some(events::client_event(&room, &shown, &EventForm::STATE, &unsigned)))
 }
 
 fn previous(

@@ -7,10 +7,10 @@
 
 mod rooms;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use ruma::OwnedRoomId;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
 
 use self::rooms::{InvitedRoom, JoinedRoom, KnockedRoom, LeftRoom, RoomSync};
@@ -124,10 +124,36 @@ pub struct Response {
 
 #[derive(Debug, Default, Serialize)]
 struct Rooms {
-    join: BTreeMap<OwnedRoomId, JoinedRoom>,
-    invite: BTreeMap<OwnedRoomId, InvitedRoom>,
-    knock: BTreeMap<OwnedRoomId, KnockedRoom>,
-    leave: BTreeMap<OwnedRoomId, LeftRoom>,
+    join: ByRoom<JoinedRoom>,
+    invite: ByRoom<InvitedRoom>,
+    knock: ByRoom<KnockedRoom>,
+    leave: ByRoom<LeftRoom>,
+}
+
+/// Rooms, each of which comes once: an object in JSON. A map would move them about.
+#[derive(Debug)]
+struct ByRoom<T>(Vec<(OwnedRoomId, T)>);
+
+impl<T> Default for ByRoom<T> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<T> ByRoom<T> {
+    fn insert(&mut self, room_id: OwnedRoomId, room: T) {
+        self.0.push((room_id, room));
+    }
+
+    const fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl<T: Serialize> Serialize for ByRoom<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().map(|(room_id, room)| (room_id, room)))
+    }
 }
 
 #[derive(Debug, Default, Serialize)]
@@ -253,7 +279,7 @@ pub fn respond(
         }
     }
     for (room_id, because) in gone {
-        let told = response.rooms.leave.contains_key(&room_id);
+        let told = response.rooms.leave.0.iter().any(|(told, _)| *told == room_id);
         if !told && filter.room.selection.includes(&room_id) {
             let left = LeftRoom::without_room(view, request, &room_id, because)?;
             response.rooms.leave.insert(room_id, left);

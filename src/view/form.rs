@@ -10,8 +10,8 @@ use serde_json::value::RawValue;
 use super::{View, visibility::Visibility};
 use crate::{
     events::{
-        ClientEvent, EventForm, EventRef, Reference, References, Relations, StoredEvent, Thread,
-        Unsigned, age, as_shown, redacted,
+        EventForm, EventRef, Reference, References, Relations, StoredEvent, Thread, Unsigned, age,
+        as_shown, client_event, redacted,
     },
     limits,
     log::ReadError,
@@ -96,8 +96,7 @@ impl<'v> Sight<'v> {
             // The redaction of that redaction is left out: a chain of them has no end.
             let redaction = as_shown(room, redaction, at);
             let unsigned_too = self.unsigned(&redaction);
-            unsigned.redacted_because =
-                Some(ClientEvent::json(room, &redaction, form, unsigned_too));
+            unsigned.redacted_because = Some(client_event(room, &redaction, form, &unsigned_too));
         }
         // For the one whom it concerns: others who see the event see the state itself.
         if shown.event_type == TimelineEventType::RoomMember
@@ -114,7 +113,7 @@ impl<'v> Sight<'v> {
         if bundle != Bundle::Nothing && room.has_children(event.offset) {
             unsigned.relations = self.relations(event, form, bundle, redaction.is_some())?;
         }
-        Ok(ClientEvent::json(room, &shown, form, unsigned))
+        Ok(client_event(room, &shown, form, &unsigned))
     }
 
     /// What is added to every event.
