@@ -5,6 +5,8 @@
 //! is made in `LOGCABIN_BENCH_DIR` or the current directory. `LOGCABIN_BENCH_RECORDS` names another size
 //! than `100000`. Run with `cargo bench --bench compaction`.
 
+mod common;
+
 use std::{
     path::Path,
     sync::Arc,
@@ -13,32 +15,24 @@ use std::{
 
 use logcabin::{
     clock::Clock,
-    decide::{
-        account::{Login, Met, Register},
-        create_room::{CreateRoom, Preset},
-        ephemeral::Gather,
-    },
-    engine::{Engine, Options, Retention, SweepPolicy},
+    engine::{Engine, Retention, SweepPolicy},
     log::{
         Batch, Log,
         sled::{SledLog, SledOptions},
     },
-    record::{
-        Command, NewRecord, Offset, Origin, Stream,
-        command::{AccountKind, TokenHash, Tokens},
-    },
+    record::{Command, NewRecord, Offset, Origin, Stream},
 };
-use ruma::{
-    CanonicalJsonObject, MilliSecondsSinceUnixEpoch, OwnedRoomId, OwnedUserId, RoomVersionId,
-};
+use ruma::{OwnedRoomId, OwnedUserId};
 use tokio::runtime::Runtime;
+
+use common::{create_room, is_measuring, options, register, room_id, user_id};
 
 /// Records in one batch.
 const BATCH: u64 = 500;
 
 fn main() {
     // `cargo test --benches` runs this, too.
-    if !std::env::args().any(|argument| argument == "--bench") {
+    if !is_measuring() {
         return;
     }
     let sizes = std::env::var("LOGCABIN_BENCH_RECORDS");
@@ -56,14 +50,9 @@ fn main() {
 
 async fn measure(dir: &Path, records: u64) {
     let log = Arc::new(SledLog::open(SledOptions::new(dir)).expect("the log opens"));
-    let options = Options {
-        server_name: "test".try_into().expect("a server name"),
-        event_cache_bytes: 16 << 20,
-        gather: Gather::default(),
-        accounts: Default::default(),
-        clock: Clock::system(),
-    };
-    let engine = Engine::open(Arc::clone(&log) as Arc<dyn Log>, options).await.expect("an engine");
+    let engine = Engine::open(Arc::clone(&log) as Arc<dyn Log>, options(Clock::system()))
+        .await
+        .expect("an engine");
     fill(&engine, records).await;
     let records = engine.head().offset().get();
     let each = || size_of(&dir.join("log")) / records;
@@ -113,31 +102,11 @@ fn size_of(dir: &Path) -> u64 {
 /// Of ten records, three messages, three receipts, a presence, and two messages to devices of which one is
 /// acknowledged at once.
 async fn fill(engine: &Engine, records: u64) {
-    let users: Vec<OwnedUserId> =
-        (0..5).map(|n| format!("@user{n}:test").try_into().expect("a user id")).collect();
+    let users: Vec<OwnedUserId> = (0..5).map(user_id).collect();
     for user_id in &users {
-        let login = Login {
-            user_id: user_id.clone(),
-            device_id: "DEVICE".into(),
-            display_name: None,
-            tokens: Tokens {
-                access: TokenHash::of(user_id.as_str()),
-                expires_ms: None,
-                refresh: None,
-            },
-            verified: None,
-        };
-        let register = Register {
-            user_id: user_id.clone(),
-            kind: AccountKind::User,
-            password: None,
-            display_name: None,
-            login: Some(login),
-            met: Met::default(),
-        };
-        engine.propose(Origin::server(), register).await.expect("a user").into_inner();
+        register(engine, user_id).await;
     }
-    let room_id = room(engine, &users[0]).await;
+    let room_id = create_room(engine, room_id(0), &users[0]).await;
     while engine.head().offset() < Offset::new(records) {
         let first = engine.head().offset().get();
         let batch = (0..BATCH).map(|n| {
@@ -193,24 +162,4 @@ fn one(which: u64, number: u64, user: &OwnedUserId, room_id: &OwnedRoomId) -> Ne
 fn version(kind: &str) -> u16 {
     let mut kinds = logcabin::record::command::KINDS.iter();
     kinds.find(|of| of.name == kind).map_or(1, |of| of.version)
-}
-
-async fn room(engine: &Engine, creator: &OwnedUserId) -> OwnedRoomId {
-    let create = CreateRoom {
-        room_id: "!room:test".try_into().expect("a room id"),
-        creator: creator.clone(),
-        version: RoomVersionId::V10,
-        preset: Preset::PublicChat,
-        creation_content: CanonicalJsonObject::new(),
-        power_levels: CanonicalJsonObject::new(),
-        initial_state: Vec::new(),
-        name: None,
-        topic: None,
-        alias: None,
-        invite: Vec::new(),
-        is_direct: false,
-        public: false,
-        ts: MilliSecondsSinceUnixEpoch::now(),
-    };
-    engine.propose(Origin::server(), create).await.expect("a room").into_inner()
 }

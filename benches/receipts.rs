@@ -5,6 +5,8 @@
 //! and 1,000,000 receipts; `LOGCABIN_BENCH_MEMBERS` and `LOGCABIN_BENCH_RECEIPTS` say otherwise. The
 //! directory is made in `LOGCABIN_BENCH_DIR` or the current directory. `cargo bench --bench receipts`.
 
+mod common;
+
 use std::{
     path::Path,
     sync::Arc,
@@ -13,13 +15,8 @@ use std::{
 
 use logcabin::{
     clock::Clock,
-    decide::{
-        create_room::{CreateRoom, Preset},
-        ephemeral::{Gather, SetReceipt, SetTyping},
-        membership::{Change, ChangeMembership},
-        send::SendEvent,
-    },
-    engine::{Engine, Options, SweepPolicy},
+    decide::ephemeral::{Gather, SetReceipt, SetTyping},
+    engine::{Engine, SweepPolicy},
     log::{
         Log,
         archive::{ArchiveOptions, Archiver, archive_dir},
@@ -27,71 +24,9 @@ use logcabin::{
     },
     record::{Offset, Origin},
 };
-use ruma::{
-    CanonicalJsonObject, CanonicalJsonValue, MilliSecondsSinceUnixEpoch, OwnedEventId, OwnedRoomId,
-    OwnedUserId, RoomVersionId, UInt, events::TimelineEventType,
-};
+use ruma::{OwnedEventId, OwnedRoomId};
 
-fn number(name: &str, default: u64) -> u64 {
-    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
-}
-
-fn user(number: u64) -> OwnedUserId {
-    format!("@user{number}:bench.example").try_into().expect("a user id")
-}
-
-fn ts() -> MilliSecondsSinceUnixEpoch {
-    MilliSecondsSinceUnixEpoch(UInt::from(1_770_000_000_u32))
-}
-
-async fn create_room(engine: &Engine) -> OwnedRoomId {
-    let room = CreateRoom {
-        room_id: "!bench:bench.example".try_into().expect("a room id"),
-        creator: user(0),
-        version: RoomVersionId::V10,
-        preset: Preset::PublicChat,
-        creation_content: CanonicalJsonObject::new(),
-        power_levels: CanonicalJsonObject::new(),
-        initial_state: Vec::new(),
-        name: None,
-        topic: None,
-        alias: None,
-        invite: Vec::new(),
-        is_direct: false,
-        public: true,
-        ts: ts(),
-    };
-    engine.propose(Origin::server(), room).await.expect("a room is made").into_inner()
-}
-
-async fn join(engine: &Engine, room_id: &OwnedRoomId, user_id: OwnedUserId) {
-    let join = ChangeMembership {
-        room_id: room_id.clone(),
-        sender: user_id.clone(),
-        target: user_id,
-        change: Change::Join,
-        reason: None,
-        is_direct: false,
-        third_party_signed: None,
-        ts: ts(),
-    };
-    drop(engine.propose(Origin::server(), join).await.expect("anyone may join").into_inner());
-}
-
-async fn send(engine: &Engine, room_id: &OwnedRoomId, number: u64) -> OwnedEventId {
-    let body = CanonicalJsonValue::String(number.to_string());
-    let message = SendEvent {
-        room_id: room_id.clone(),
-        sender: user(0),
-        event_type: TimelineEventType::RoomMessage,
-        state_key: None,
-        content: CanonicalJsonObject::from([("body".to_owned(), body)]),
-        redacts: None,
-        transaction: None,
-        ts: ts(),
-    };
-    engine.propose(Origin::server(), message).await.expect("a message is sent").into_inner()
-}
+use common::{create_room, is_measuring, join, number, options, room_id, say, user_id};
 
 /// Everyone reads up to `event_id`, at once.
 async fn all_read(
@@ -105,7 +40,7 @@ async fn all_read(
         let engine = Arc::clone(engine);
         let receipt = SetReceipt {
             room_id: room_id.clone(),
-            user_id: user(reader),
+            user_id: user_id(reader),
             receipt_type: "m.read".to_owned(),
             event_id: event_id.clone(),
             thread_id: None,
@@ -127,7 +62,7 @@ async fn wake(engine: &Arc<Engine>, room_id: &OwnedRoomId, waiting: u64) -> Dura
     for member in 0..waiting {
         let (engine, ready) = (Arc::clone(engine), ready.clone());
         listening.spawn(async move {
-            let member = user(member);
+            let member = user_id(member);
             let listener = engine.head().listen(&member);
             let woken = listener.woken();
             tokio::pin!(woken);
@@ -140,7 +75,7 @@ async fn wake(engine: &Arc<Engine>, room_id: &OwnedRoomId, waiting: u64) -> Dura
     let _ = all_ready.recv().await;
     let typing = SetTyping {
         room_id: room_id.clone(),
-        user_id: user(0),
+        user_id: user_id(0),
         until_ms: engine.clock().now_ms() + 30_000,
         only_if_until: None,
     };
@@ -165,20 +100,13 @@ async fn measure(dir: &Path) {
     let as_log = Arc::clone(&log) as Arc<dyn Log>;
     let archive = ArchiveOptions::new(archive_dir(dir));
     let archiver = Archiver::start(archive.clone(), Arc::clone(&as_log)).expect("it starts");
-    let gather = Gather::default();
-    let options = Options {
-        server_name: "bench.example".try_into().expect("a name"),
-        event_cache_bytes: 64 << 20,
-        gather,
-        accounts: Default::default(),
-        clock: Clock::system(),
-    };
+    let options = options(Clock::system());
     let engine = Arc::new(Engine::open(as_log, options).await.expect("it opens"));
-    let room_id = create_room(&engine).await;
+    let room_id = create_room(&engine, room_id(0), &user_id(0)).await;
     let mut joining = tokio::task::JoinSet::new();
     for member in 1..members {
         let (engine, room_id) = (Arc::clone(&engine), room_id.clone());
-        joining.spawn(async move { join(&engine, &room_id, user(member)).await });
+        joining.spawn(async move { join(&engine, &room_id, &user_id(member)).await });
     }
     while joining.join_next().await.is_some() {}
     let sizes = |when: &str| {
@@ -194,7 +122,7 @@ async fn measure(dir: &Path) {
     let rounds = receipts / members;
     let mut slowest = Duration::ZERO;
     for round in 0..rounds {
-        let event_id = send(&engine, &room_id, round).await;
+        let event_id = say(&engine, &room_id, &user_id(0), round).await;
         let began = Instant::now();
         all_read(&engine, &room_id, &event_id, members).await;
         slowest = slowest.max(began.elapsed());
@@ -214,7 +142,7 @@ async fn measure(dir: &Path) {
     let none = room.receipts_between(engine.head().offset(), Offset::MAX).len();
     println!("receipts_between: {none} new of {members} in {:?}", began.elapsed());
     for waiting in [1, 100, members] {
-        let took = wake(&engine, &room_id, waiting).await.saturating_sub(gather.window);
+        let took = wake(&engine, &room_id, waiting).await.saturating_sub(Gather::default().window);
         println!(
             "a typing notice wakes {waiting} of {members} within {took:?} (beside the window)"
         );
@@ -237,6 +165,10 @@ async fn measure(dir: &Path) {
 }
 
 fn main() {
+    // `cargo test --benches` runs this, too.
+    if !is_measuring() {
+        return;
+    }
     let parent = std::env::var_os("LOGCABIN_BENCH_DIR").unwrap_or_else(|| ".".into());
     let directory = tempfile::tempdir_in(&parent).expect("a directory is made");
     let runtime = tokio::runtime::Runtime::new().expect("a runtime starts");

@@ -5,6 +5,8 @@
 //! `LOGCABIN_BENCH_DIR` or the current directory, which takes minutes for a million records.
 //! `LOGCABIN_BENCH_RECORDS` names other sizes than `100000,1000000`. Run with `cargo bench --bench start`.
 
+mod common;
+
 use std::{
     path::Path,
     sync::Arc,
@@ -14,37 +16,29 @@ use std::{
 use futures_util::future::join_all;
 use logcabin::{
     clock::Clock,
-    decide::{
-        account::{Met, Register},
-        create_room::{CreateRoom, Preset},
-        ephemeral::Gather,
-        membership::{Change, ChangeMembership},
-        send::SendEvent,
-    },
-    engine::{self, Engine, Options},
+    engine::{self, Engine},
     log::{
         Log,
         sled::{SledLog, SledOptions},
     },
-    record::{Offset, Origin, command::AccountKind},
+    record::Offset,
     snapshot,
 };
-use ruma::{
-    CanonicalJsonObject, MilliSecondsSinceUnixEpoch, OwnedRoomId, OwnedUserId, RoomVersionId,
-    events::TimelineEventType,
-};
+use ruma::{OwnedRoomId, OwnedUserId};
 use tokio::runtime::Runtime;
+
+use common::{create_room, is_measuring, join, options, register, room_id, say, user_id};
 
 /// One room for so many records.
 const RECORDS_PER_ROOM: u64 = 2_000;
 /// Members of each room.
-const MEMBERS: usize = 5;
+const MEMBERS: u64 = 5;
 /// Messages that are under way at once.
 const AT_ONCE: usize = 256;
 
 fn main() {
     // `cargo test --benches` runs this, too.
-    if !std::env::args().any(|argument| argument == "--bench") {
+    if !is_measuring() {
         return;
     }
     let sizes = std::env::var("LOGCABIN_BENCH_RECORDS");
@@ -102,25 +96,10 @@ fn size_of(dir: &Path) -> u64 {
 /// Makes the log of a server; gives how many records it has.
 async fn make(dir: &Path, records: u64) -> u64 {
     let log = open(dir);
-    let options = Options {
-        server_name: "test".try_into().expect("a server name"),
-        event_cache_bytes: 16 << 20,
-        gather: Gather::default(),
-        accounts: Default::default(),
-        clock: Clock::system(),
-    };
-    let engine = Engine::open(Arc::clone(&log), options).await.expect("an engine");
-    let users: Vec<_> = (0..MEMBERS).map(|number| user_id(&format!("user{number}"))).collect();
+    let engine = Engine::open(Arc::clone(&log), options(Clock::system())).await.expect("an engine");
+    let users: Vec<_> = (0..MEMBERS).map(user_id).collect();
     for user_id in &users {
-        let register = Register {
-            user_id: user_id.clone(),
-            kind: AccountKind::User,
-            password: None,
-            display_name: Some(user_id.localpart().to_owned()),
-            login: None,
-            met: Met::default(),
-        };
-        engine.propose(Origin::server(), register).await.expect("a user").into_inner();
+        register(&engine, user_id).await;
     }
     let rooms =
         (0..(records / RECORDS_PER_ROOM).max(1)).map(|number| room(&engine, &users, number));
@@ -130,7 +109,7 @@ async fn make(dir: &Path, records: u64) -> u64 {
         let left = records - engine.head().offset().get();
         let messages = (0..AT_ONCE.min(usize::try_from(left).unwrap_or(AT_ONCE))).map(|_| {
             sent += 1;
-            message(&engine, &rooms[sent % rooms.len()], &users[sent % MEMBERS], sent)
+            say(&engine, &rooms[sent % rooms.len()], &users[sent % users.len()], sent as u64)
         });
         join_all(messages.collect::<Vec<_>>()).await;
     }
@@ -140,56 +119,9 @@ async fn make(dir: &Path, records: u64) -> u64 {
 }
 
 async fn room(engine: &Engine, users: &[OwnedUserId], number: u64) -> OwnedRoomId {
-    let create = CreateRoom {
-        room_id: format!("!room{number}:test").try_into().expect("a room id"),
-        creator: users[0].clone(),
-        version: RoomVersionId::V10,
-        preset: Preset::PublicChat,
-        creation_content: CanonicalJsonObject::new(),
-        power_levels: CanonicalJsonObject::new(),
-        initial_state: Vec::new(),
-        name: Some(format!("Room {number}")),
-        topic: None,
-        alias: None,
-        invite: Vec::new(),
-        is_direct: false,
-        public: false,
-        ts: MilliSecondsSinceUnixEpoch::now(),
-    };
-    let room_id = engine.propose(Origin::server(), create).await.expect("a room").into_inner();
+    let room_id = create_room(engine, room_id(number), &users[0]).await;
     for user_id in &users[1..] {
-        let join = ChangeMembership {
-            room_id: room_id.clone(),
-            sender: user_id.clone(),
-            target: user_id.clone(),
-            change: Change::Join,
-            reason: None,
-            is_direct: false,
-            third_party_signed: None,
-            ts: MilliSecondsSinceUnixEpoch::now(),
-        };
-        drop(engine.propose(Origin::server(), join).await.expect("a member").into_inner());
+        join(engine, &room_id, user_id).await;
     }
     room_id
-}
-
-async fn message(engine: &Engine, room_id: &OwnedRoomId, sender: &OwnedUserId, number: usize) {
-    let text =
-        format!("This is message {number} of those that are said here, and about as long as most.");
-    let content = serde_json::json!({ "msgtype": "m.text", "body": text });
-    let send = SendEvent {
-        room_id: room_id.clone(),
-        sender: sender.clone(),
-        event_type: TimelineEventType::RoomMessage,
-        state_key: None,
-        content: serde_json::from_value(content).expect("canonical JSON"),
-        redacts: None,
-        transaction: None,
-        ts: MilliSecondsSinceUnixEpoch::now(),
-    };
-    engine.propose(Origin::server(), send).await.expect("a message").into_inner();
-}
-
-fn user_id(name: &str) -> OwnedUserId {
-    format!("@{name}:test").try_into().expect("a user id")
 }
