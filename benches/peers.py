@@ -157,7 +157,25 @@ def say(text):
 
 
 def run(command):
-    subprocess.run([str(part) for part in command], cwd=ROOT, check=True)
+    command = [str(part) for part in command]
+    process = subprocess.Popen(command, cwd=ROOT)
+    try:
+        status = process.wait()
+    except BaseException:
+        # It has to end what it started itself.
+        end(process, signal.SIGTERM)
+        raise
+    if status != 0:
+        raise subprocess.CalledProcessError(status, command)
+
+
+def end(process, how):
+    process.send_signal(how)
+    try:
+        process.wait(STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def build(options):
@@ -273,16 +291,7 @@ def unprivileged():
 def started(stack, command, stop, **options):
     """A process that ends with the stack."""
     process = subprocess.Popen([str(part) for part in command], **options)
-
-    def end():
-        process.send_signal(stop)
-        try:
-            process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-    stack.callback(end)
+    stack.callback(end, process, stop)
     return process
 
 

@@ -63,7 +63,7 @@ async fn at(target: &Target, what: What, size: usize) -> Result<Vec<Row>, Failur
         }
         What::Readers => {
             let users = target.users(size + 1).await?;
-            vec![deliver(target, &users).await?]
+            vec![deliver(target, "deliver to each", &users).await?]
         }
         What::Messages => {
             let room = [target.room(few).await?];

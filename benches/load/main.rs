@@ -36,6 +36,8 @@ use std::{
 };
 
 use clap::{Parser, Subcommand};
+use rustix::process::{Resource, getrlimit, setrlimit};
+use tokio::signal::unix::{SignalKind, signal};
 
 use crate::{scenarios::Sizes, target::Target};
 
@@ -109,13 +111,30 @@ enum Mode {
 
 fn main() -> Result<(), Failure> {
     let options = Options::parse();
+    // Each who waits has a connection. A server that is started here inherits the limit.
+    let mut files = getrlimit(Resource::Nofile);
+    files.current = files.maximum;
+    setrlimit(Resource::Nofile, files)?;
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     let runtime = runtime.worker_threads(2).enable_all().build()?;
-    // `cargo test --benches` only sees that it works.
-    if !options.bench {
-        return runtime.block_on(small(&options));
+    runtime.block_on(async {
+        tokio::select! {
+            // `cargo test --benches` only sees that it works.
+            done = small(&options), if !options.bench => done,
+            done = run(&options), if options.bench => done,
+            ended = ended() => ended,
+        }
+    })
+}
+
+/// Who ends this ends the server that it started, too: it goes with what is dropped then.
+async fn ended() -> Result<(), Failure> {
+    let mut terminated = signal(SignalKind::terminate())?;
+    tokio::select! {
+        _ = terminated.recv() => {}
+        interrupted = tokio::signal::ctrl_c() => interrupted?,
     }
-    runtime.block_on(run(&options))
+    Err("ended".into())
 }
 
 /// A little of everything.

@@ -39,8 +39,11 @@ pub(crate) async fn run(target: &Target, name: &str, sizes: Sizes) -> Result<Vec
         "send" => vec![send(target).await?],
         "hot" => vec![hot(target).await?],
         "deliver" => {
-            let users = target.users(51).await?;
-            vec![deliver(target, &users).await?]
+            let users = target.users(101).await?;
+            vec![
+                deliver(target, "deliver to one of 50", &users[..51]).await?,
+                deliver(target, "deliver to one of 100", &users).await?,
+            ]
         }
         "sync" => {
             let users = target.users(10).await?;
@@ -129,7 +132,7 @@ pub(crate) async fn sends(
 /// From the sending of a message to the last byte of the answer that tells a waiting member of it. The
 /// first user sends, all others wait. The next message is sent when all have this one, and a twentieth
 /// of a second after it at the earliest: nobody falls behind, and each delivery is an answer by itself.
-pub(crate) async fn deliver(target: &Target, users: &[User]) -> Result<Row, Failure> {
+pub(crate) async fn deliver(target: &Target, name: &str, users: &[User]) -> Result<Row, Failure> {
     const PAUSE: Duration = Duration::from_millis(50);
     const WARM: usize = 3;
     let room = target.room(users).await?;
@@ -178,7 +181,7 @@ pub(crate) async fn deliver(target: &Target, users: &[User]) -> Result<Row, Fail
         read = try_join_all(reading) => return Err(format!("{read:?}").into()),
         sent = sending => sent?,
     };
-    let row = Row::new(target, "deliver to a waiting member", times, spent);
+    let row = Row::new(target, name, times, spent);
     Ok(row.with_note(&format!("{} wait, at most 20 messages/s, CPU with the send", readers.len())))
 }
 
