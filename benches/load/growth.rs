@@ -113,6 +113,7 @@ pub(crate) async fn run<F: Future<Output = Result<Target, Failure>>>(
                     let what = name.to_owned();
                     grown.push(Growth { what, operation, may_grow, rows: Vec::new() });
                 }
+                eprintln!("  {}: {:.4} ms of CPU each", row.operation, row.cpu_ms);
                 if let Some(growth) = grown.get_mut(index) {
                     growth.rows.push((size, row));
                 }

@@ -18,23 +18,16 @@ pub(crate) struct Usage {
     /// `/proc` wherever it matters.
     ticks: u64,
     processes: usize,
-    /// Resident memory, in bytes. Pages that processes share count in each.
-    pub(crate) memory: f64,
 }
 
 impl Processes {
     pub(crate) fn usage(&self) -> Usage {
-        let all = match self {
-            Self::Server(roots) => with_descendants(roots),
-            Self::This => vec![std::process::id()],
-        };
-        let mut usage =
-            Usage { threads: HashMap::new(), ticks: 0, processes: all.len(), memory: 0.0 };
+        let all = self.all();
+        let mut usage = Usage { threads: HashMap::new(), ticks: 0, processes: all.len() };
         for id in all {
             let fields = stat(id);
             // utime, stime and the same of children that were waited for.
             usage.ticks += fields.iter().skip(11).take(4).sum::<u64>();
-            usage.memory += resident(id);
             for thread in numbered(&format!("/proc/{id}/task")) {
                 if let Some(nanoseconds) = on_cpu(id, thread) {
                     usage.threads.insert(thread, nanoseconds);
@@ -42,6 +35,20 @@ impl Processes {
             }
         }
         usage
+    }
+
+    /// Resident memory, in bytes. Of pages that processes share each has its part, if it may be known.
+    pub(crate) fn memory(&self) -> f64 {
+        let of =
+            |id: u32| field(id, "smaps_rollup", "Pss:").or_else(|| field(id, "status", "VmRSS:"));
+        self.all().into_iter().filter_map(of).sum::<f64>() * 1024.0
+    }
+
+    fn all(&self) -> Vec<u32> {
+        match self {
+            Self::Server(roots) => with_descendants(roots),
+            Self::This => vec![std::process::id()],
+        }
     }
 }
 
@@ -59,10 +66,12 @@ impl Usage {
 
 fn with_descendants(roots: &[u32]) -> Vec<u32> {
     let mut children = HashMap::<u32, Vec<u32>>::new();
-    // A single process without children is what is measured most: it needs no look at all others.
+    // A process without children is what is measured most: it needs no look at all others.
     let alone = |id: &u32| {
-        let path = format!("/proc/{id}/task/{id}/children");
-        fs::read_to_string(path).is_ok_and(|children| children.trim().is_empty())
+        numbered(&format!("/proc/{id}/task")).into_iter().all(|thread| {
+            let path = format!("/proc/{id}/task/{thread}/children");
+            fs::read_to_string(path).is_ok_and(|children| children.trim().is_empty())
+        })
     };
     if roots.iter().all(alone) {
         return roots.to_vec();
@@ -99,9 +108,9 @@ fn on_cpu(process: u32, thread: u32) -> Option<u64> {
     text.split_whitespace().next()?.parse().ok()
 }
 
-fn resident(id: u32) -> f64 {
-    let status = fs::read_to_string(format!("/proc/{id}/status")).unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or_default();
-    let kib = line.split_whitespace().next().and_then(|kib| kib.parse::<f64>().ok());
-    kib.unwrap_or_default() * 1024.0
+/// A number of a file about a process, by its name: these are in KiB.
+fn field(id: u32, file: &str, name: &str) -> Option<f64> {
+    let text = fs::read_to_string(format!("/proc/{id}/{file}")).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    line.split_whitespace().next()?.parse().ok()
 }

@@ -31,7 +31,7 @@ pub(crate) struct Row {
     /// The mean size of an answer's body, where it is the same kind of answer each time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     answer_bytes: Option<f64>,
-    /// The server's resident memory afterwards.
+    /// The server's memory afterwards.
     memory_mib: f64,
     /// The memory of each who waits, with the connection.
     #[serde(default, skip_serializing_if = "Option::is_none")]
