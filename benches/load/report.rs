@@ -153,9 +153,9 @@ pub(crate) fn compression_table(rows: &[Row]) -> String {
     for row in rows {
         let _ = writeln!(
             text,
-            "| {} | {:.0} | {} | {} | {} |",
+            "| {} | {} | {} | {} | {} |",
             row.operation,
-            row.answer_bytes.unwrap_or_default(),
+            short(row.answer_bytes.unwrap_or_default()),
             short(row.cpu_ms),
             short(row.p50_ms),
             short(row.p99_ms)
