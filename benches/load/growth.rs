@@ -20,7 +20,7 @@ pub(crate) enum What {
     Messages,
     /// Accounts of the server.
     Users,
-    /// Those who wait for something else.
+    /// Those who wait, in rooms with a hundred members.
     Waiting,
 }
 
@@ -54,6 +54,8 @@ async fn at(target: &Target, what: What, size: usize) -> Result<Vec<Row>, Failur
             let users = target.users(size).await?;
             let room = rooms(target, &users, 1, size).await?;
             let senders = &users[..10];
+            // So that there is a page.
+            messages(target, senders, &room[0], 100).await?;
             vec![
                 initial(target, senders, 1, 100).await?,
                 incremental(target, senders, &room).await?,
@@ -87,7 +89,7 @@ async fn at(target: &Target, what: What, size: usize) -> Result<Vec<Row>, Failur
         What::Waiting => {
             let users = target.users(size).await?;
             let room = [target.room(few).await?];
-            wait(target, &users, Some((few, &room))).await?
+            wait(target, &users, 100, Some((few, &room))).await?
         }
     })
 }

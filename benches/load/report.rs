@@ -264,7 +264,7 @@ pub(crate) fn growth_table(all: &[Growth]) -> String {
 /// Three digits that count, whatever the size.
 fn short(value: f64) -> String {
     let digits = match value.abs() {
-        0.0 => 0,
+        whole if whole.fract() == 0.0 => 0,
         value => usize::try_from(2 - value.log10().floor() as i32).unwrap_or(0).min(4),
     };
     let text = format!("{value:.digits$}");

@@ -60,7 +60,7 @@ pub(crate) async fn run(target: &Target, name: &str, sizes: Sizes) -> Result<Vec
         "join" => vec![join(target, sizes.joins).await?],
         "wait" => {
             let users = target.users(sizes.waiting).await?;
-            wait(target, &users, None).await?
+            wait(target, &users, users.len(), None).await?
         }
         "compression" => compression(target, sizes).await?,
         _ => return Err(format!("no scenario is called {name}: {}", ALL.join(", ")).into()),
@@ -295,19 +295,25 @@ async fn join(target: &Target, operations: usize) -> Result<Row, Failure> {
     target.measure("join a public room", plan, each, |_| Ok(())).await
 }
 
-/// All of one room wait, and nothing comes for a while. Then others send to their rooms, if there are
-/// such, which is nothing to those who wait. At last a message comes.
+/// All wait, in rooms with so many members, and nothing comes for a while. Then others send to their rooms,
+/// if there are such, which is nothing to those who wait. At last a message comes to the first room.
 pub(crate) async fn wait(
     target: &Target,
     users: &[User],
+    members: usize,
     others: Option<(&[User], &[String])>,
 ) -> Result<Vec<Row>, Failure> {
-    let room = target.room(users).await?;
+    let members: Vec<&[User]> = users.chunks(members).collect();
+    let rooms = all(4, members.iter().map(|members| target.room(members))).await?;
     let tokens = target.tokens(users).await?;
     let memory = target.memory();
-    let polls = users.iter().zip(tokens).map(|(user, mut since)| {
-        let room = &room;
-        async move {
+    let rooms_of_users = rooms
+        .iter()
+        .zip(&members)
+        .flat_map(|(room, members)| members.iter().map(move |user| (user, room)));
+    let mut polls: Vec<_> = rooms_of_users
+        .zip(tokens)
+        .map(|((user, room), mut since)| async move {
             loop {
                 let answer = target.sync(user, &since, 180_000).await?;
                 let now = Instant::now();
@@ -317,8 +323,10 @@ pub(crate) async fn wait(
                 }
                 since = news.since();
             }
-        }
-    });
+        })
+        .collect();
+    let first = members.first().map_or(0, |members| members.len());
+    let elsewhere = polls.split_off(first);
     let sending = async {
         // Until all of them wait.
         let mut before = target.clock();
@@ -338,17 +346,26 @@ pub(crate) async fn wait(
             None => None,
         };
         let clock = target.clock();
-        target.send(&users[0], &room).await?;
+        target.send(&users[0], &rooms[0]).await?;
         Ok::<_, Failure>((each, idle.cpu_ms / idle.seconds / 10.0, meanwhile, clock))
     };
-    let (woken, (each, percent, meanwhile, clock)) =
-        tokio::try_join!(try_join_all(polls), sending)?;
+    let woken = async { tokio::try_join!(try_join_all(polls), sending) };
+    let never = async {
+        match try_join_all(elsewhere).await {
+            Ok(heard) if heard.is_empty() => std::future::pending().await,
+            heard => Err(Failure::from(format!("somebody heard of what was elsewhere: {heard:?}"))),
+        }
+    };
+    let (woken, (each, percent, meanwhile, clock)) = tokio::select! {
+        woken = woken => woken?,
+        failure = never => failure?,
+    };
     let spent = clock.stop();
     let since = |at: Instant| milliseconds(at.saturating_duration_since(clock.begun));
     let times = woken.into_iter().map(since).collect();
     let row = Row::new(target, "wake one of many who wait", times, spent);
     let note = format!(
-        "{} wait in one room: {percent:.2} % of a core, {:.1} KiB each; one message wakes them",
+        "{} wait: {percent:.2} % of a core, {:.1} KiB each; one message wakes {first}",
         users.len(),
         each / 1024.0
     );
