@@ -11,6 +11,7 @@
 //! - `erasure`: what was redacted leaves the disk.
 //! - `export`: a server goes elsewhere and on; a user gets what is theirs.
 //! - `pages`: the pages for browsers, in Chromium.
+//! - `peers`: the comparison with other servers, as far as it goes without them.
 //! - `proofs`: what is shown of a log holds, also to a program that has none of the server's code.
 //! - `operations`: a directory in use, a full disk, a restore.
 //! - `readme`: what the README tells newcomers to type.
@@ -37,6 +38,7 @@ mod harness;
 mod load;
 mod operations;
 mod pages;
+mod peers;
 mod proofs;
 mod readme;
 mod snapshots;

@@ -1,0 +1,54 @@
+//! The comparison with other servers, as far as it goes without them: what it explains, refuses and renews.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use crate::harness::{runs, skip};
+
+const ROOT: &str = env!("CARGO_MANIFEST_DIR");
+
+fn peers(arguments: &[&str]) -> Output {
+    let script = Path::new(ROOT).join("benches/peers.py");
+    Command::new("python3").arg(script).args(arguments).output().expect("python3 runs")
+}
+
+#[test]
+fn the_comparison_explains_itself_and_begins_nothing_that_it_cannot_finish() {
+    if !runs("python3", &["--version"]) {
+        return skip("peers", "python3 is absent");
+    }
+    let help = peers(&["--help"]);
+    let said = String::from_utf8_lossy(&help.stdout);
+    assert!(help.status.success(), "{said}");
+    for option in ["--servers", "--seconds", "--waiting", "--only", "--readme"] {
+        assert!(said.contains(option), "{option} is not in {said}");
+    }
+    let refused: [(&[&str], &str); 5] = [
+        (&["--servers", "logcabin,nobody"], "no such server: nobody"),
+        (&["--seconds", "0"], "not more than nothing: 0"),
+        (&["--waiting", "-1"], "not more than nothing: -1"),
+        (&["--readme", "--only", "send"], "--readme wants all"),
+        (&["--elsewhere"], "unrecognized arguments: --elsewhere"),
+    ];
+    for (arguments, reason) in refused {
+        let output = peers(arguments);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {said}");
+        assert!(said.contains(reason), "{arguments:?}: expected {reason:?} in {said}");
+    }
+}
+
+#[test]
+fn the_readme_has_a_place_for_all_that_is_measured() {
+    let readme = include_str!("../../README.md");
+    for block in ["peers", "load", "growth", "compression"] {
+        let (begin, end) = (format!("<!-- {block}: -->\n"), format!("<!-- :{block} -->"));
+        let table = readme.split_once(&begin).and_then(|(_, rest)| rest.split_once(&end));
+        let (table, _) = table.unwrap_or_else(|| panic!("{begin} … {end} is not in the README"));
+        assert!(table.contains("|---"), "there is no table between {begin} and {end}");
+    }
+    for plot in ["docs/peers.svg", "docs/load.svg"] {
+        assert!(readme.contains(plot), "the README does not show {plot}");
+        assert!(Path::new(ROOT).join(plot).exists(), "{plot} is missing");
+    }
+}
