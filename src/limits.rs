@@ -262,6 +262,10 @@ pub const TO_DEVICE_MESSAGES: usize = 100;
 /// Types with a `*` in one list of a filter: each is tried on each event that is looked at.
 pub const FILTER_PATTERNS: usize = 100;
 
+/// How much is kept of the filters of syncs, in bytes: those of some thousand kinds of clients. What is forgotten is made
+/// again.
+pub(crate) const FILTERS_BYTES: u64 = 8 << 20;
+
 /// Fields of events in a filter: each is looked for in each event that is returned.
 pub const FILTER_FIELDS: usize = 1000;
 

@@ -205,6 +205,7 @@ pub async fn run(
         rendezvous: Meetings::default(),
         former_rendezvous: Meetings::default(),
         known_members: KnownMembers::new(limits::KNOWN_MEMBERS_BYTES),
+        filters: api::filter::Filters::new(&config),
         search: Arc::clone(&search),
         catalogue: api::directory::Catalogue::default(),
         connections: Connections::new(limits::SLIDING_BYTES, u64::from_be_bytes(random_bytes())),

@@ -374,7 +374,7 @@ pub(crate) fn sync_since(since: Option<Offset>) -> v3::Request {
         came_from: None,
         full_state: false,
         use_state_after: false,
-        filter: SyncFilter::new(Filter::default(), 10, 1000),
+        filter: SyncFilter::new(Filter::default(), 10, 1000).into(),
         epoch: Epoch::default(),
     }
 }

@@ -17,7 +17,7 @@ pub(crate) mod directory;
 mod discovery;
 mod error;
 mod file;
-mod filter;
+pub(crate) mod filter;
 pub(crate) mod guests;
 pub(crate) mod identity;
 mod key_backup;
@@ -131,6 +131,8 @@ pub(crate) struct Server {
     pub(crate) former_rendezvous: Meetings,
     pub(crate) stages: uiaa::Stages,
     pub(crate) known_members: KnownMembers,
+    /// The filters of syncs.
+    pub(crate) filters: filter::Filters,
     pub(crate) search: Arc<Search>,
     pub(crate) catalogue: directory::Catalogue,
     pub(crate) connections: Connections,

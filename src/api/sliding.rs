@@ -5,7 +5,7 @@
 //! the body. It is not part of the specification, and a path once served could not be given another
 //! meaning when it is.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use bytes::Bytes;
 use ruma::{OwnedRoomId, api::client::sync::sync_events::v5 as sync_events};
@@ -31,7 +31,10 @@ struct Asked {
     room_subscriptions: BTreeMap<OwnedRoomId, RoomConfig>,
 }
 
-pub(super) async fn sync(cx: Cx<Server>, request: sync_events::Request) -> Result<Bytes, ApiError> {
+pub(super) async fn sync(
+    mut cx: Cx<Server>,
+    request: sync_events::Request,
+) -> Result<Bytes, ApiError> {
     let name = request.conn_id.unwrap_or_default();
     if name.len() > limits::SLIDING_NAME_BYTES {
         let most = limits::SLIDING_NAME_BYTES;
@@ -54,7 +57,8 @@ pub(super) async fn sync(cx: Cx<Server>, request: sync_events::Request) -> Resul
         // Whatever it is that the client holds, what it can do is to begin anew.
         Some(pos) => Some(pos.parse().map_err(|_| unknown_pos(UnknownPos))?),
     };
-    let connections = &cx.app.connections;
+    let app = Arc::clone(&cx.app);
+    let connections = &app.connections;
     if let Some(pos) = pos.filter(|pos| pos.token.epoch != cx.app.epoch) {
         connections.begins_anew(cx.caller.session, &name, pos.token);
         return Err(unknown_pos(UnknownPos));
@@ -73,6 +77,7 @@ pub(super) async fn sync(cx: Cx<Server>, request: sync_events::Request) -> Resul
         Ok(after) => Some(CameFrom { token, after }),
         Err(Undone(from)) => Some(from),
     });
+    cx.forget_request();
     let _syncing = presence::Syncing::begin(&cx, said);
     let look = long_poll(&cx, request.timeout, pos.is_none(), |cx| {
         let look = || {

@@ -11,14 +11,43 @@ use crate::{
     http::{ApiError, Cx},
     sync::{
         self,
-        v3::{self, Request, SyncFilter},
+        v3::{self, Request},
     },
-    view::filter::EventFilter,
 };
 
-pub(super) async fn sync(cx: Cx<Server>, request: sync_events::Request) -> Result<Bytes, ApiError> {
-    let settings = &cx.app.config.sync;
-    let to_usize = |number: u32| usize::try_from(number).unwrap_or(usize::MAX);
+/// A sync once its request is understood. Most syncs wait: this is what a wait holds, and no more.
+struct Begun {
+    cx: Cx<Server>,
+    wanted: Request,
+    timeout: Option<Duration>,
+    _syncing: presence::Syncing,
+}
+
+// Not an `async fn`, which would hold the request for as long as it waits.
+pub(super) fn sync(
+    cx: Cx<Server>,
+    request: sync_events::Request,
+) -> impl Future<Output = Result<Bytes, ApiError>> + Send {
+    let begun = begin(cx, request).map(Box::new);
+    async move {
+        let begun = begun?;
+        let Begun { cx, wanted, timeout, .. } = &*begun;
+        let at_once = wanted.since.is_none() || wanted.full_state;
+        let look = |cx: &Cx<Server>| {
+            let mut view = cx.view();
+            let device = (view.user_id(), view.viewer.device_id);
+            view.viewer.at = sync::to_device::cut(&view.state, device, wanted.since, view.at());
+            let memory = v3::Memory { members: &cx.app.known_members, unread: &cx.app.unread };
+            let response = v3::respond(&view, wanted, memory)?;
+            let is_empty = response.is_empty();
+            Ok((response, is_empty))
+        };
+        let response = long_poll(cx, *timeout, at_once, look).await?;
+        json(&response)
+    }
+}
+
+fn begin(mut cx: Cx<Server>, request: sync_events::Request) -> Result<Begun, ApiError> {
     let said = presence::said(&request.set_presence)?;
     let (since, came_from) = match request.since.as_deref() {
         // Some clients send an empty `since` for none.
@@ -29,37 +58,20 @@ pub(super) async fn sync(cx: Cx<Server>, request: sync_events::Request) -> Resul
             Err(Undone(from)) => (None, Some(from)),
         },
     };
-    let mut wanted = Request {
+    let wanted = Request {
         since,
         came_from,
         full_state: request.full_state,
         use_state_after: request.use_state_after,
-        filter: SyncFilter::new(
-            filter::of_sync(&cx)?,
-            to_usize(settings.timeline_limit),
-            to_usize(settings.max_timeline_limit),
-        ),
+        filter: filter::of_sync(&cx)?,
         epoch: cx.app.epoch,
     };
     if let Some(since) = wanted.since {
         to_device::acknowledge(&cx, since);
     }
-    if !cx.app.presence.is_enabled() {
-        wanted.filter.presence = EventFilter::nothing();
-    }
-    let at_once = wanted.since.is_none() || wanted.full_state;
-    let _syncing = presence::Syncing::begin(&cx, said);
-    long_poll(&cx, request.timeout, at_once, |cx| {
-        let mut view = cx.view();
-        let device = (view.user_id(), view.viewer.device_id);
-        view.viewer.at = sync::to_device::cut(&view.state, device, wanted.since, view.at());
-        let memory = v3::Memory { members: &cx.app.known_members, unread: &cx.app.unread };
-        let response = v3::respond(&view, &wanted, memory)?;
-        let is_empty = response.is_empty();
-        Ok((response, is_empty))
-    })
-    .await
-    .and_then(|response| json(&response))
+    cx.forget_request();
+    let syncing = presence::Syncing::begin(&cx, said);
+    Ok(Begun { cx, wanted, timeout: request.timeout, _syncing: syncing })
 }
 
 /// Looks until there is something new, as long as the client is willing to wait; `at_once` looks once.
@@ -105,10 +117,24 @@ pub(super) fn still_logged_in(cx: &Cx<Server>) -> Result<(), ApiError> {
     if cx.caller.service.is_some() && cx.caller.device().is_err() {
         return Ok(());
     }
-    let device = account.and_then(|account| account.read().device(&cx.caller.device_id).cloned());
-    if device.is_some_and(|device| device.session == cx.caller.session) {
-        Ok(())
-    } else {
-        Err(ApiError::unknown_token(false))
+    let session = account.and_then(|account| {
+        account.read().device(&cx.caller.device_id).map(|device| device.session)
+    });
+    if session == Some(cx.caller.session) { Ok(()) } else { Err(ApiError::unknown_token(false)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// See `a_request_that_waits_is_small` in `http`.
+    #[test]
+    fn a_sync_that_waits_is_small() {
+        fn size_of_future<A, B, F>(_: impl Fn(A, B) -> F) -> usize {
+            size_of::<F>()
+        }
+        let (future, begun) = (size_of_future(sync), size_of::<Begun>());
+        assert!(future <= 1024, "the future: {future} bytes");
+        assert!(begun <= 1024, "what it was asked for: {begun} bytes");
     }
 }

@@ -22,11 +22,11 @@ use tracing::{Instrument as _, Level, Span, debug, error, field::Empty, info_spa
 use warp::reply::Response;
 
 use super::{
-    Access, ApiError, App, Appservice, Incoming, Reply, Table, TableError, Who,
+    Access, ApiError, App, Appservice, Incoming, Refusal, Reply, Table, TableError, Who,
     caller::access_token,
     compress::Encoding,
     decode, incoming,
-    table::{Body, Call, Route, Routes},
+    table::{Answer, Body, Call, Route, Routes},
     throttle::Throttle,
 };
 use crate::{clock, config::Config, limits, shutdown::Shutdown};
@@ -121,14 +121,34 @@ impl<A: App> Edge<A> {
         if inbound.method == Method::OPTIONS {
             return Ok(Reply::preflight(inbound.uri.path()));
         }
-        let uri = inbound.uri.clone();
-        let (route, args) = self.routes.find(&inbound.method, uri.path())?;
-        Span::current().record("route", route.path);
-        let outcome = self.call(route, &args, inbound, request_id).await;
-        outcome.map_err(|error| match route.refusal {
+        // Boxed, and dropped before the wait: of what it takes to find and to decode a request, the
+        // answer holds nothing. See the test `a_request_that_waits_is_small`.
+        let (answer, refusal) = Box::pin(self.begin(inbound, request_id)).await?;
+        let outcome = match answer {
+            Ok(answer) => answer.await,
+            Err(error) => Err(error),
+        };
+        outcome.map_err(|error| match refusal {
             Some(refusal) => error.shown_by(refusal),
             None => error,
         })
+    }
+
+    /// Finds the endpoint of a request and begins the call, which may be refused; and how the endpoint shows refusals.
+    async fn begin<S, D, E>(
+        &self,
+        inbound: Inbound<S>,
+        request_id: &Arc<str>,
+    ) -> Result<(Result<Answer, ApiError>, Option<Refusal>), ApiError>
+    where
+        S: Stream<Item = Result<D, E>> + Send + 'static,
+        D: Buf + 'static,
+        E: std::error::Error + Send + Sync + 'static,
+    {
+        let uri = inbound.uri.clone();
+        let (route, args) = self.routes.find(&inbound.method, uri.path())?;
+        Span::current().record("route", route.path);
+        Ok((self.call(route, &args, inbound, request_id).await, route.refusal))
     }
 
     async fn call<S, D, E>(
@@ -137,7 +157,7 @@ impl<A: App> Edge<A> {
         args: &[Cow<'_, str>],
         inbound: Inbound<S>,
         request_id: &Arc<str>,
-    ) -> Result<Reply, ApiError>
+    ) -> Result<Answer, ApiError>
     where
         S: Stream<Item = Result<D, E>> + Send + 'static,
         D: Buf + 'static,
@@ -178,7 +198,7 @@ impl<A: App> Edge<A> {
             client,
             shutdown: self.shutdown.clone(),
         };
-        (route.handler)(call, args)?.await
+        (route.handler)(call, args)
     }
 
     /// Whether a request counts against no rate limit.

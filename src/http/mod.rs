@@ -1,7 +1,7 @@
 //! The edge: the only code that knows HTTP.
 //!
 //! ```text
-//! accept loop (serve) → one warp filter → Edge: OPTIONS? → route (table) → who calls (caller)
+//! accept loop, connections (serve, turn) → one warp filter → Edge: OPTIONS? → route (table) → who calls (caller)
 //!   → rate limit (throttle) → body → typed request (decode) → handler → Reply or ApiError → CORS, compression
 //! ```
 //!
@@ -36,6 +36,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 mod throttle;
+mod turn;
 
 use std::{net::IpAddr, sync::Arc};
 
@@ -110,6 +111,13 @@ impl<A, C> Cx<A, C> {
     pub(crate) fn called_by<D>(self, caller: D) -> Cx<A, D> {
         let Self { app, caller: _, request_id, client, uri, shutdown, body } = self;
         Cx { app, caller, request_id, client, uri, shutdown, body }
+    }
+
+    /// Lets go of what the request was decoded from, which is a part of what the connection reads into: for
+    /// those who wait before they answer.
+    pub(crate) fn forget_request(&mut self) {
+        self.uri = ::http::Uri::default();
+        self.body = Bytes::new();
     }
 
     /// A parameter of the query that ruma's request type lacks. One without a value is as good as none.

@@ -123,7 +123,7 @@ pub(super) struct Call<A> {
     pub(super) shutdown: Shutdown,
 }
 
-type Answer = BoxFuture<'static, Result<Reply, ApiError>>;
+pub(super) type Answer = BoxFuture<'static, Result<Reply, ApiError>>;
 /// Every handler has this one shape, so that the router knows nothing of request types. Decoding
 /// happens before the future is made: the future holds the typed request alone.
 type Handler<A> = dyn Fn(Call<A>, &[Cow<'_, str>]) -> Result<Answer, ApiError> + Send + Sync;

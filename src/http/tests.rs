@@ -168,6 +168,26 @@ async fn long(_: Cx<Fake, Option<Session>>, request: RawRequest) -> Result<Reply
     Ok(Reply::json(format!("\"{}\"", "x".repeat(length - 2))))
 }
 
+/// Waits for as many milliseconds as the path says, or until the server goes down; then says what it was sent.
+async fn wait(cx: Cx<Fake, Option<Session>>, request: RawRequest) -> Result<Reply, ApiError> {
+    struct Waiting;
+    impl Drop for Waiting {
+        fn drop(&mut self) {
+            WAIT_ENDED.notify_one();
+        }
+    }
+    let length = request.args[0].parse().unwrap();
+    let _waiting = (length == 60_000).then_some(Waiting);
+    tokio::select! {
+        () = tokio::time::sleep(Duration::from_millis(length)) => {}
+        () = cx.shutdown.given() => {}
+    }
+    Ok(Reply::json(format!("{{\"waited\":{length},\"sent\":{}}}", cx.body.len())))
+}
+
+/// That a wait of a minute ended, or was given up.
+static WAIT_ENDED: tokio::sync::Notify = tokio::sync::Notify::const_new();
+
 async fn typed_download(
     _: Cx<Fake>,
     _: get_content_as_filename::v1::Request,
@@ -194,6 +214,8 @@ fn table() -> Table<Fake> {
     .on_upload(1000, upload)
     .raw(Method::GET, "/page/{a}/x/{b}", Access::None, download)
     .raw(Method::GET, "/long/{length}", Access::None, long)
+    .raw(Method::GET, "/wait/{millis}", Access::None, wait)
+    .raw(Method::POST, "/wait/{millis}", Access::None, wait)
 }
 
 type Body = BoxBody<Bytes, Infallible>;
@@ -557,6 +579,155 @@ async fn connections_are_kept_alive() {
     assert!(exchange(&mut stream, request).await.starts_with("HTTP/1.1 200"));
 }
 
+/// The status and the body of the next answer on a connection.
+async fn next_answer(stream: &mut TcpStream) -> (u16, String) {
+    let (mut head, mut byte) = (Vec::new(), [0]);
+    while !head.ends_with(b"\r\n\r\n") {
+        stream.read_exact(&mut byte).await.unwrap();
+        head.extend(byte);
+    }
+    let head = String::from_utf8(head).unwrap().to_ascii_lowercase();
+    let length = head.split("content-length: ").nth(1).and_then(|rest| rest.lines().next());
+    let mut body = vec![0; length.unwrap().parse().unwrap()];
+    stream.read_exact(&mut body).await.unwrap();
+    (head[9..12].parse().unwrap(), String::from_utf8(body).unwrap())
+}
+
+fn waited(millis: u64, sent: usize) -> (u16, String) {
+    (200, format!("{{\"waited\":{millis},\"sent\":{sent}}}"))
+}
+
+fn get(path: &str) -> String {
+    format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n")
+}
+
+const A_WHILE: Duration = Duration::from_millis(50);
+
+#[tokio::test]
+async fn a_connection_goes_on_after_requests_that_wait() {
+    let server = Running::start().await;
+    let mut stream = TcpStream::connect(server.address).await.unwrap();
+    for millis in [0, 1, 100, 0, 100] {
+        stream.write_all(get(&format!("/wait/{millis}")).as_bytes()).await.unwrap();
+        assert_eq!(next_answer(&mut stream).await, waited(millis, 0));
+    }
+    // With a body, in pieces, and one that does not say its length.
+    let post = |headers: &str| format!("POST /wait/100 HTTP/1.1\r\nHost: x\r\n{headers}\r\n\r\n");
+    let chunked = ["3\r\nabc\r\n", "0\r\n\r\n"];
+    for (head, pieces, length) in [
+        (post("Content-Length: 6"), ["abc", "def"], 6),
+        (post("Transfer-Encoding: chunked"), chunked, 3),
+        (post("Connection: Keep-Alive\r\nContent-Length: 0"), ["", ""], 0),
+    ] {
+        for piece in [&head[..], pieces[0], pieces[1]] {
+            stream.write_all(piece.as_bytes()).await.unwrap();
+            tokio::time::sleep(A_WHILE).await;
+        }
+        assert_eq!(next_answer(&mut stream).await, waited(100, length));
+    }
+    let head = "HEAD /wait/100 HTTP/1.1\r\nHost: x\r\n\r\n";
+    let answer = exchange(&mut stream, head).await;
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("\r\n\r\n"), "{answer}");
+    stream.write_all(get("/wait/1").as_bytes()).await.unwrap();
+    assert_eq!(next_answer(&mut stream).await, waited(1, 0));
+}
+
+#[tokio::test]
+async fn requests_ahead_of_their_turn_are_answered_in_turn() {
+    let server = Running::start().await;
+    let mut stream = TcpStream::connect(server.address).await.unwrap();
+    let third = get("/wait/3");
+    let (beginning, end) = third.split_at(10);
+    // All at once, and while the first waits; the third only begins.
+    for pause in [Duration::ZERO, A_WHILE] {
+        stream.write_all(get("/wait/200").as_bytes()).await.unwrap();
+        tokio::time::sleep(pause).await;
+        stream.write_all(get("/wait/100").as_bytes()).await.unwrap();
+        stream.write_all(get("/wait/50").as_bytes()).await.unwrap();
+        for millis in [200, 100, 50] {
+            assert_eq!(next_answer(&mut stream).await, waited(millis, 0));
+        }
+        stream.write_all((get("/wait/100") + beginning).as_bytes()).await.unwrap();
+        tokio::time::sleep(4 * A_WHILE).await;
+        stream.write_all(end.as_bytes()).await.unwrap();
+        assert_eq!(next_answer(&mut stream).await, waited(100, 0));
+        assert_eq!(next_answer(&mut stream).await, waited(3, 0));
+    }
+}
+
+#[tokio::test]
+async fn the_rest_of_a_refused_request_is_not_taken_for_another() {
+    let server = Running::start().await;
+    let mut stream = TcpStream::connect(server.address).await.unwrap();
+    let smuggled = get("/wait/7");
+    let refused = format!(
+        "POST /_svc/client/v3/rooms/!r:x/join HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n",
+        smuggled.len()
+    );
+    stream.write_all(refused.as_bytes()).await.unwrap();
+    assert_eq!(next_answer(&mut stream).await.0, 401);
+    // hyper may have closed the connection instead of waiting for the rest.
+    let _ = stream.write_all((smuggled + &get("/wait/8")).as_bytes()).await;
+    let mut rest = vec![0; 4096];
+    let length = stream.read(&mut rest).await.unwrap_or(0);
+    let rest = String::from_utf8_lossy(&rest[..length]);
+    assert!(!rest.contains("\"waited\":7"), "{rest}");
+}
+
+#[tokio::test]
+async fn a_connection_ends_after_a_wait_if_the_client_said_so() {
+    let server = Running::start().await;
+    for head in [
+        "GET /wait/100 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
+        "GET /wait/100 HTTP/1.0\r\nHost: x\r\n\r\n",
+    ] {
+        let mut stream = TcpStream::connect(server.address).await.unwrap();
+        stream.write_all(head.as_bytes()).await.unwrap();
+        assert_eq!(next_answer(&mut stream).await, waited(100, 0));
+        assert_eq!(stream.read(&mut [0]).await.unwrap(), 0, "{head}");
+    }
+}
+
+#[tokio::test]
+async fn what_a_client_reads_slowly_is_all_sent() {
+    let server = Running::start().await;
+    let mut stream = TcpStream::connect(server.address).await.unwrap();
+    for length in [10_000_000, 20, 10_000_000] {
+        stream.write_all(get(&format!("/long/{length}")).as_bytes()).await.unwrap();
+        tokio::time::sleep(A_WHILE).await;
+        let (status, body) = next_answer(&mut stream).await;
+        assert_eq!((status, body.len()), (200, length));
+    }
+}
+
+#[tokio::test]
+async fn a_wait_is_given_up_when_its_client_hangs_up() {
+    let server = Running::start().await;
+    let mut stream = TcpStream::connect(server.address).await.unwrap();
+    stream.write_all(get("/wait/60000").as_bytes()).await.unwrap();
+    tokio::time::sleep(A_WHILE).await;
+    drop(stream);
+    tokio::time::timeout(Duration::from_secs(10), WAIT_ENDED.notified()).await.unwrap();
+}
+
+#[tokio::test]
+async fn stopping_answers_those_who_wait_and_lets_go_of_those_who_do_not() {
+    let mut server = Running::start().await;
+    let mut waiting = TcpStream::connect(server.address).await.unwrap();
+    waiting.write_all(get("/wait/30000").as_bytes()).await.unwrap();
+    let mut idle = TcpStream::connect(server.address).await.unwrap();
+    idle.write_all(get("/wait/0").as_bytes()).await.unwrap();
+    assert_eq!(next_answer(&mut idle).await, waited(0, 0));
+    let mut silent = TcpStream::connect(server.address).await.unwrap();
+    tokio::time::sleep(A_WHILE).await;
+    server.stop.take().unwrap().send(()).unwrap();
+    assert_eq!(next_answer(&mut waiting).await, waited(30_000, 0));
+    for stream in [&mut waiting, &mut idle, &mut silent] {
+        assert_eq!(stream.read(&mut [0]).await.unwrap(), 0);
+    }
+    tokio::time::timeout(Duration::from_secs(1), server.serving).await.unwrap().unwrap();
+}
+
 #[tokio::test]
 async fn connections_that_say_too_little_are_closed() {
     let server = Running::configured(|config| config.http.header_timeout_seconds = 1).await;
@@ -626,6 +797,21 @@ async fn stopping_does_not_wait_for_ever() {
     server.stop.take().unwrap().send(()).unwrap();
     tokio::time::timeout(Duration::from_secs(3), server.serving).await.unwrap().unwrap();
     assert!(cut_off.await.unwrap().is_err());
+}
+
+/// A server has 8 KiB for each of those who wait. The other half is for what the runtime, the allocator and the handler
+/// add to these.
+#[test]
+fn a_request_that_waits_is_small() {
+    fn size_of_future<A, B, F>(_: impl Fn(A, B) -> F) -> usize {
+        size_of::<F>()
+    }
+    type Sent = stream::Iter<std::vec::IntoIter<Result<Bytes, Infallible>>>;
+    let connection = size_of_future(serve::Connection::run);
+    let answer = |edge: &'static Edge<Fake>, inbound: edge::Inbound<Sent>| edge.answer(inbound);
+    let answer = size_of_future(answer);
+    assert!(connection <= 1536, "a connection without hyper: {connection} bytes");
+    assert!(connection + answer <= 4096, "with a request that was begun: {answer} bytes more");
 }
 
 #[tokio::test]

@@ -7,7 +7,7 @@
 
 mod rooms;
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, sync::Arc};
 
 use ruma::OwnedRoomId;
 use serde::{Serialize, Serializer};
@@ -42,8 +42,8 @@ pub struct Request {
     pub full_state: bool,
     /// Whether the state after the timeline is wanted rather than the one before it.
     pub use_state_after: bool,
-    /// The filter.
-    pub filter: SyncFilter,
+    /// The filter, which others may ask for, too.
+    pub filter: Arc<SyncFilter>,
     /// The epoch in which tokens are given out.
     pub epoch: Epoch,
 }

@@ -110,7 +110,7 @@ impl Client {
         Request {
             full_state: sync.full_state,
             use_state_after: self.state_after,
-            filter: SyncFilter::new(filter, 10, 1000),
+            filter: SyncFilter::new(filter, 10, 1000).into(),
             ..plain(self.since)
         }
     }
@@ -172,7 +172,7 @@ fn plain(since: Option<Offset>) -> Request {
         came_from: None,
         full_state: false,
         use_state_after: false,
-        filter: SyncFilter::new(Filter::default(), 10, 1000),
+        filter: SyncFilter::new(Filter::default(), 10, 1000).into(),
         epoch: Default::default(),
     }
 }

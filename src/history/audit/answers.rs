@@ -165,7 +165,7 @@ impl Server<'_> {
             came_from: None,
             full_state: asked.full_state,
             use_state_after: asked.use_state_after,
-            filter: SyncFilter::new(filter, 10, 1000),
+            filter: SyncFilter::new(filter, 10, 1000).into(),
             epoch: Epoch::default(),
         };
         let viewer = Viewer {
