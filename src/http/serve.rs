@@ -48,9 +48,9 @@ use super::{
 };
 use crate::{limits, shutdown::Shutdown};
 
-/// How long there is nothing to do for hyper before it is dropped: to make it again costs more than to keep it
-/// for those who go on at once.
-const REST_AFTER: Duration = Duration::from_millis(if cfg!(test) { 0 } else { 500 });
+/// How long there is nothing to do for hyper before it is dropped. To make it again costs more than to keep it for those
+/// who go on at once; and of those who come all at once, only so many are to be large at a time.
+const REST_AFTER: Duration = Duration::from_millis(if cfg!(test) { 0 } else { 50 });
 
 /// How HTTP/2 begins (RFC 9113, section 3.4).
 const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -293,18 +293,18 @@ impl Connection {
         // Boxed, so that a connection is small while there is none.
         let mut hyper = Box::new(self.server.http1.serve_connection(line, service));
         let mut grace = pin!(None::<Sleep>);
+        let mut resting = None;
         let rest = loop {
             let working = poll_fn(|cx| {
                 if let Poll::Ready(result) = Pin::new(&mut *hyper).poll(cx) {
                     return Poll::Ready(Err(result));
                 }
-                let Some(rest) = turn.rest() else {
-                    grace.set(None);
-                    return Poll::Pending;
-                };
-                if grace.is_none() {
-                    grace.set(Some(sleep(REST_AFTER)));
+                let rest = turn.rest();
+                if rest != resting {
+                    grace.set(rest.map(|_| sleep(REST_AFTER)));
+                    resting = rest;
                 }
+                let Some(rest) = rest else { return Poll::Pending };
                 let is_over = grace.as_mut().as_pin_mut().map(|grace| grace.poll(cx));
                 is_over.map_or(Poll::Pending, |is_over| is_over.map(|()| Ok(rest)))
             });
