@@ -31,11 +31,10 @@ impl Text {
         // Of what is not ASCII, no byte looks as if it were.
         let is_word =
             |index: usize| text.get(index).is_some_and(|c| c.is_ascii_alphanumeric() || *c == b'_');
-        let is_boundary = |index: usize| index == 0 || !is_word(index - 1) || !is_word(index);
         let mut from = 0;
         while let Some(found) = self.text[from..].find(words) {
             let begin = from + found;
-            if is_boundary(begin) && is_boundary(begin + words.len()) {
+            if is_boundary(is_word, begin) && is_boundary(is_word, begin + words.len()) {
                 return true;
             }
             from = begin + first.len_utf8();
@@ -48,8 +47,12 @@ impl Text {
         let is_word = |index: usize| {
             self.chars.get(index).is_some_and(|c| c.is_ascii_alphanumeric() || *c == '_')
         };
-        index == 0 || !is_word(index - 1) || !is_word(index)
+        is_boundary(is_word, index)
     }
+}
+
+fn is_boundary(is_word: impl Fn(usize) -> bool, index: usize) -> bool {
+    index == 0 || !is_word(index - 1) || !is_word(index)
 }
 
 /// Character by character: what a letter becomes does not depend on those beside it.

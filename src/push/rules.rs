@@ -130,21 +130,27 @@ struct Rule {
     outcome: Arc<Outcome>,
 }
 
-#[derive(Debug, PartialEq)]
+#[derive(Debug)]
 enum Condition {
-    Match(Vec<String>, Glob),
-    /// Like `Match`, for the user's own id.
+    OfEvent(OfEvent),
+    /// Like [`OfEvent::Match`], for the user's own id.
     MatchUser(Vec<String>),
-    BodyMatch(Glob),
-    /// Like `BodyMatch`, for the local part of the user's own id.
+    /// Like [`OfEvent::BodyMatch`], for the local part of the user's own id.
     BodyNamesUser,
-    Is(Vec<String>, Value),
-    Contains(Vec<String>, Value),
-    /// Like `Contains`, for the user's own id.
+    /// Like [`OfEvent::Contains`], for the user's own id.
     ContainsUser(Vec<String>),
     DisplayName,
     Members(RoomMemberCountIs),
     SenderMayNotify(String),
+}
+
+/// A condition that asks nothing of anyone but the event.
+#[derive(Debug, PartialEq)]
+enum OfEvent {
+    Match(Vec<String>, Glob),
+    BodyMatch(Glob),
+    Is(Vec<String>, Value),
+    Contains(Vec<String>, Value),
     /// For the rules that `m.mentions` has replaced.
     NoMentions,
     /// Not known, or not possible.
@@ -156,14 +162,16 @@ pub(super) const WITHOUT_MENTIONS: [&str; 3] =
     [".m.rule.contains_display_name", ".m.rule.roomnotif", ".m.rule.contains_user_name"];
 
 /// The conditions of default rules that are about the event alone, each with a bit of its own.
-static COMMON: LazyLock<Vec<Condition>> = LazyLock::new(|| {
+static COMMON: LazyLock<Vec<OfEvent>> = LazyLock::new(|| {
     let someone = someone();
     let rules = ruleset::defaults(someone);
     let conditional = rules.override_.iter().chain(&rules.underride);
     let conditions = conditional.flat_map(|rule| &rule.conditions);
-    let mut common = vec![Condition::NoMentions];
-    for condition in conditions.map(|condition| Condition::new(condition, someone)) {
-        if condition.is_about_event() && !common.contains(&condition) {
+    let mut common = vec![OfEvent::NoMentions];
+    for condition in conditions {
+        if let Condition::OfEvent(condition) = Condition::new(condition, someone)
+            && !common.contains(&condition)
+        {
             common.push(condition);
         }
     }
@@ -173,11 +181,10 @@ static COMMON: LazyLock<Vec<Condition>> = LazyLock::new(|| {
 
 /// Which of [`COMMON`] hold for an event.
 pub(super) fn common(subject: &Subject) -> u64 {
-    let holds = |condition: &Condition| condition.holds_for(subject).unwrap_or(false);
     COMMON
         .iter()
         .enumerate()
-        .fold(0, |bits, (bit, condition)| bits | (u64::from(holds(condition)) << bit))
+        .fold(0, |bits, (bit, condition)| bits | (u64::from(condition.holds(subject)) << bit))
 }
 
 /// Whose rules stand for those of everyone: nobody has this id.
@@ -271,7 +278,7 @@ impl Rule {
         let pattern = if rule.pattern == user_id.localpart() && is_literal(&rule.pattern) {
             Condition::BodyNamesUser
         } else {
-            Glob::new(&rule.pattern).map_or(Condition::Never, Condition::BodyMatch)
+            Condition::OfEvent(Glob::new(&rule.pattern).map_or(OfEvent::Never, OfEvent::BodyMatch))
         };
         Self::new(&rule.rule_id, [pattern], &rule.actions)
     }
@@ -281,11 +288,16 @@ impl Rule {
         conditions: impl IntoIterator<Item = Condition>,
         actions: &[Action],
     ) -> Self {
-        let without_mentions = WITHOUT_MENTIONS.contains(&rule_id).then_some(Condition::NoMentions);
+        let without_mentions =
+            WITHOUT_MENTIONS.contains(&rule_id).then_some(Condition::OfEvent(OfEvent::NoMentions));
         let mut new =
             Self { common: 0, conditions: Vec::new(), outcome: Outcome::new(rule_id, actions) };
         for condition in without_mentions.into_iter().chain(conditions) {
-            match COMMON.iter().position(|common| *common == condition) {
+            let common = match &condition {
+                Condition::OfEvent(condition) => COMMON.iter().position(|one| one == condition),
+                _ => None,
+            };
+            match common {
                 Some(bit) => new.common |= 1 << bit,
                 None => new.conditions.push(condition),
             }
@@ -321,19 +333,19 @@ impl Condition {
             {
                 Self::MatchUser(subject::path(&data.key))
             }
-            PushCondition::EventMatch(data) => match Glob::new(&data.pattern) {
-                Some(glob) if data.key == "content.body" => Self::BodyMatch(glob),
-                Some(glob) => Self::Match(subject::path(&data.key), glob),
-                None => Self::Never,
-            },
+            PushCondition::EventMatch(data) => Self::OfEvent(match Glob::new(&data.pattern) {
+                Some(glob) if data.key == "content.body" => OfEvent::BodyMatch(glob),
+                Some(glob) => OfEvent::Match(subject::path(&data.key), glob),
+                None => OfEvent::Never,
+            }),
             PushCondition::EventPropertyIs(data) => {
-                Self::Is(subject::path(&data.key), scalar(&data.value))
+                Self::OfEvent(OfEvent::Is(subject::path(&data.key), scalar(&data.value)))
             }
             PushCondition::EventPropertyContains(data) => {
                 let (path, value) = (subject::path(&data.key), scalar(&data.value));
                 match value.as_str() {
                     Some(text) if is_user(text) => Self::ContainsUser(path),
-                    _ => Self::Contains(path, value),
+                    _ => Self::OfEvent(OfEvent::Contains(path, value)),
                 }
             }
             PushCondition::ContainsDisplayName => Self::DisplayName,
@@ -341,52 +353,14 @@ impl Condition {
             PushCondition::SenderNotificationPermission(data) => {
                 Self::SenderMayNotify(data.key.to_string())
             }
-            _ => Self::Never,
+            _ => Self::OfEvent(OfEvent::Never),
         }
-    }
-
-    /// Whether it asks nothing of anyone but the event.
-    const fn is_about_event(&self) -> bool {
-        matches!(
-            self,
-            Self::Match(..)
-                | Self::BodyMatch(_)
-                | Self::Is(..)
-                | Self::Contains(..)
-                | Self::NoMentions
-                | Self::Never
-        )
-    }
-
-    /// Whether it holds; `None` if the event alone does not say so.
-    fn holds_for(&self, subject: &Subject) -> Option<bool> {
-        Some(match self {
-            Self::Match(path, glob) => {
-                let text = subject.get(path).and_then(Value::as_str);
-                text.is_some_and(|text| glob.is(text))
-            }
-            Self::BodyMatch(glob) => {
-                subject.body().is_some_and(|body| glob.matches(body, Extent::Words))
-            }
-            Self::Is(path, value) => subject.get(path) == Some(value),
-            Self::Contains(path, value) => {
-                let list = subject.get(path).and_then(Value::as_array);
-                list.is_some_and(|list| list.contains(value))
-            }
-            Self::NoMentions => !subject.has_mentions(),
-            Self::Never => false,
-            Self::MatchUser(_)
-            | Self::BodyNamesUser
-            | Self::ContainsUser(_)
-            | Self::DisplayName
-            | Self::Members(_)
-            | Self::SenderMayNotify(_) => return None,
-        })
     }
 
     fn holds(&self, subject: &Subject, moment: &impl Moment) -> Result<bool, ReadError> {
         let user = || moment.user_id().as_str();
         Ok(match self {
+            Self::OfEvent(condition) => condition.holds(subject),
             Self::MatchUser(path) => {
                 let text = subject.get(path).and_then(Value::as_str);
                 text.is_some_and(|text| text.eq_ignore_ascii_case(user()))
@@ -408,8 +382,28 @@ impl Condition {
                 members.is_ok_and(|members: ruma::UInt| is.contains(&members))
             }
             Self::SenderMayNotify(key) => moment.may_notify(subject.sender(), key)?,
-            _ => self.holds_for(subject).unwrap_or(false),
         })
+    }
+}
+
+impl OfEvent {
+    fn holds(&self, subject: &Subject) -> bool {
+        match self {
+            Self::Match(path, glob) => {
+                let text = subject.get(path).and_then(Value::as_str);
+                text.is_some_and(|text| glob.is(text))
+            }
+            Self::BodyMatch(glob) => {
+                subject.body().is_some_and(|body| glob.matches(body, Extent::Words))
+            }
+            Self::Is(path, value) => subject.get(path) == Some(value),
+            Self::Contains(path, value) => {
+                let list = subject.get(path).and_then(Value::as_array);
+                list.is_some_and(|list| list.contains(value))
+            }
+            Self::NoMentions => !subject.has_mentions(),
+            Self::Never => false,
+        }
     }
 }
 
