@@ -52,7 +52,7 @@ use std::{
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread::JoinHandle,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use bytes::Bytes;
@@ -255,6 +255,11 @@ const QUEUE_BATCHES: usize = 1024;
 
 /// How many batches share one sync.
 const MAX_GROUP_BATCHES: usize = QUEUE_BATCHES;
+
+/// With how many batches in a group it is followed by the next no sooner than [`PACE`] after it began: a sync wakes all
+/// of sled's threads, and costs as much as some of the messages that wait for it. About what a sync takes on a good disk.
+const CROWD: usize = 4;
+const PACE: Duration = Duration::from_micros(1500);
 
 /// A group is closed once its payloads reach this. With the largest batch on top (4 MiB) and sled
 /// writing each record up to about twice, a group stays below one segment (16 MiB).
@@ -463,6 +468,8 @@ impl Log for SledLog {
             tip,
             heads,
             follower,
+            began: Instant::now(),
+            crowded: false,
         };
         let spawn = |name: &str, work: Box<dyn FnOnce() + Send>| {
             std::thread::Builder::new().name(name.to_owned()).spawn(work)
@@ -554,12 +561,16 @@ struct Committer {
     tip: Tip,
     heads: StreamHeads,
     follower: Follower,
+    /// When the last group began.
+    began: Instant,
+    /// Whether it was of many.
+    crowded: bool,
 }
 
 /// The records of a group, on their way to the disk.
 #[derive(Default)]
 struct Group {
-    writes: sled::Batch,
+    frames: Vec<(Offset, Vec<u8>)>,
     records: Vec<Arc<Record>>,
 }
 
@@ -567,6 +578,7 @@ impl Committer {
     fn run(mut self, mut queue: mpsc::Receiver<Message>) {
         let mut requests = Vec::new();
         while let Some(message) = queue.blocking_recv() {
+            self.pace();
             self.take(message, &mut queue, &mut requests);
             if self.shared.closing.load(Ordering::SeqCst) {
                 queue.close();
@@ -576,6 +588,16 @@ impl Committer {
                 return;
             }
         }
+    }
+
+    /// Waits for more to share the next group, if there are likely to be more.
+    fn pace(&mut self) {
+        if self.crowded
+            && let Some(left) = PACE.checked_sub(self.began.elapsed())
+        {
+            std::thread::sleep(left);
+        }
+        self.began = Instant::now();
     }
 
     /// Commits the group that begins with `message`, and what was met behind it.
@@ -611,6 +633,7 @@ impl Committer {
         }
         let now_ms = self.clock.now_ms();
         let mut group = Group::default();
+        self.crowded = requests.len() >= CROWD;
         let mut answers = Vec::with_capacity(requests.len());
         for Request { batch, reply } in requests.drain(..) {
             answers.push((reply, self.accept(batch, now_ms, &mut group)));
@@ -676,11 +699,11 @@ impl Committer {
         for left in erased_by(accepted.iter().map(|(record, _)| record), get)? {
             let frame = codec::encode_frame(&left)
                 .map_err(|error| AppendError::Erase(error.to_string()))?;
-            group.writes.insert(&key(left.offset()), frame);
+            group.frames.push((left.offset(), frame));
         }
         for (record, frame) in accepted {
             self.heads.insert(record.header.stream.clone(), record.offset());
-            group.writes.insert(&key(record.offset()), frame);
+            group.frames.push((record.offset(), frame));
             group.records.push(Arc::new(record));
         }
         self.tip = tip;
@@ -693,7 +716,7 @@ impl Committer {
             return Ok(());
         }
         let layers = Arc::clone(&self.layers.read());
-        let written = layers.tail().and_then(|tail| tail.write(group.writes));
+        let written = layers.tail().and_then(|tail| tail.put(group.frames));
         written.map_err(|error| self.shared.fail(&error.0))?;
         *self.shared.tip.lock() = Noted { offset: self.tip.offset, chain: self.tip.chain };
         self.shared.durable.send_replace(self.tip.offset);
@@ -1042,6 +1065,20 @@ impl Store {
             File::open(path).and_then(|file| file.sync_all()).map_err(|e| failed(path, e))?;
         }
         Ok(store)
+    }
+
+    /// Writes `frames`, all or none of them, and returns once they are durable.
+    fn put(&self, mut frames: Vec<(Offset, Vec<u8>)>) -> Result<(), StoreError> {
+        if frames.len() == 1
+            && let Some((offset, frame)) = frames.pop()
+        {
+            // What holds a batch together is written, and waited for, by itself.
+            fenced("writing", || self.records.insert(key(offset), frame))?;
+            return self.sync();
+        }
+        let mut batch = sled::Batch::default();
+        frames.into_iter().for_each(|(offset, frame)| batch.insert(&key(offset), frame));
+        self.write(batch)
     }
 
     /// Applies `batch`, whole or not at all, and returns once it is durable.
