@@ -30,7 +30,13 @@ pub fn words(text: &str) -> Vec<Word> {
             (None, true) => start = Some(at),
             (Some(from), false) => {
                 start = None;
-                let folded = fold(&text[from..at]);
+                let mut folded = fold(&text[from..at]);
+                if text[from..at].is_ascii() {
+                    // Letters and digits stay what they are, each a byte.
+                    folded.truncate(WORD_CHARS);
+                    words.push(Word { place: from..at, folded });
+                    continue;
+                }
                 // Folding may come upon signs that do not belong: ½ is 1⁄2.
                 let parts = folded.split(|c| !belongs(c)).filter(|part| !part.is_empty());
                 words.extend(parts.map(|part| Word {
@@ -42,6 +48,12 @@ pub fn words(text: &str) -> Vec<Word> {
         }
     }
     words
+}
+
+/// Whether there may be a word in `text`.
+#[must_use]
+pub fn has_words(text: &str) -> bool {
+    text.chars().any(belongs)
 }
 
 /// `text` without the differences that do not matter when something is looked for: case, accents,
@@ -58,6 +70,9 @@ pub fn fold(text: &str) -> String {
 /// Under what a word is found: the word itself, or, in scripts that put no spaces between words, each
 /// character and each pair of neighbours.
 pub fn terms(folded: &str) -> Vec<String> {
+    if folded.is_ascii() && !folded.is_empty() {
+        return vec![folded.to_owned()];
+    }
     let mut terms = Vec::new();
     for run in runs(folded) {
         match run {

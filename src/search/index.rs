@@ -17,14 +17,14 @@ use tantivy::{
     indexer::IndexWriterOptions,
     query::{Bm25StatisticsProvider, BooleanQuery, Query as TantivyQuery, TermQuery},
     schema::{FAST, Field, INDEXED, IndexRecordOption, Schema, TextFieldIndexing, TextOptions},
-    tokenizer::{PreTokenizedString, Token},
+    tokenizer::{Token, TokenStream, Tokenizer},
 };
 
 use crate::{record::Offset, text};
 
 /// What is in an index of another version is not read but made anew. To be changed with the fields, with
 /// what goes into them, and with how text is split into words.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// What the writer keeps in memory before it writes: the least that tantivy takes.
 const WRITER_BYTES: usize = 16_000_000;
@@ -123,7 +123,7 @@ impl Fields {
         let mut schema = Schema::builder();
         // Words and how often they occur, not where: the text cannot be read off the index.
         let indexing = TextFieldIndexing::default()
-            .set_tokenizer("raw")
+            .set_tokenizer(Terms::NAME)
             .set_index_option(IndexRecordOption::WithFreqs);
         let words = TextOptions::default().set_indexing_options(indexing);
         let fields = Self {
@@ -168,6 +168,48 @@ impl Mark {
     }
 }
 
+/// Splits a text into what it is found by.
+#[derive(Clone)]
+struct Terms;
+
+impl Terms {
+    /// Its name in the schema.
+    const NAME: &str = "terms";
+}
+
+impl Tokenizer for Terms {
+    type TokenStream<'a> = TermsOf;
+
+    fn token_stream(&mut self, text: &str) -> TermsOf {
+        let words = text::words(text).into_iter();
+        let terms: Vec<_> = words.flat_map(|word| text::terms(&word.folded)).collect();
+        TermsOf { terms: terms.into_iter(), token: Token::default() }
+    }
+}
+
+/// What a text is found by, one after the other. Where in the text it stands is not told: the index has no use for it.
+struct TermsOf {
+    terms: std::vec::IntoIter<String>,
+    token: Token,
+}
+
+impl TokenStream for TermsOf {
+    fn advance(&mut self) -> bool {
+        let Some(term) = self.terms.next() else { return false };
+        self.token.text = term;
+        self.token.position = self.token.position.wrapping_add(1);
+        true
+    }
+
+    fn token(&self) -> &Token {
+        &self.token
+    }
+
+    fn token_mut(&mut self) -> &mut Token {
+        &mut self.token
+    }
+}
+
 /// The index while it is written.
 pub(super) struct Writer {
     index: Index,
@@ -209,6 +251,7 @@ impl Writer {
     }
 
     fn of(index: Index, fields: Fields) -> tantivy::Result<Self> {
+        index.tokenizers().register(Terms::NAME, Terms);
         let options = IndexWriterOptions::builder()
             .num_worker_threads(1)
             .num_merge_threads(1)
@@ -224,15 +267,7 @@ impl Writer {
     }
 
     pub(super) fn add(&mut self, entry: &Entry<'_>) -> tantivy::Result<()> {
-        let mut tokens = Vec::new();
-        for word in text::words(entry.text) {
-            for text in text::terms(&word.folded) {
-                let place = word.place.clone();
-                let (offset_from, offset_to, position) = (place.start, place.end, tokens.len());
-                tokens.push(Token { offset_from, offset_to, position, text, position_length: 1 });
-            }
-        }
-        if tokens.is_empty() {
+        if !text::has_words(entry.text) {
             return Ok(());
         }
         let Fields { room, event, version, .. } = self.fields;
@@ -240,8 +275,7 @@ impl Writer {
         document.add_u64(room, entry.room.get());
         document.add_u64(event, entry.event.get());
         document.add_u64(version, entry.version.get());
-        let words = PreTokenizedString { text: String::new(), tokens };
-        document.add_pre_tokenized_text(self.fields.of(entry.key), words);
+        document.add_text(self.fields.of(entry.key), entry.text);
         self.writer.add_document(document)?;
         self.dirty = true;
         Ok(())

@@ -344,24 +344,31 @@ fn take(writer: &mut Writer, engine: &Engine, record: &Record) -> Result<(), Fai
     if !matches!(&*record.header.kind, "room.event" | "room.erase" | "room.purge") {
         return Ok(());
     }
-    let body = match record.command() {
-        Ok(Some(Command::RoomEvent(body))) => body,
-        Ok(Some(Command::RoomErase(body))) => {
-            body.events.into_iter().for_each(|event| writer.remove(event));
-            return Ok(());
-        }
-        Ok(Some(Command::RoomPurge(body))) => {
-            if let Some(purged) = engine.state().erasures.purged(&body.room_id) {
-                writer.remove_room(purged.created);
+    // What has just been said needs no reading.
+    let known = engine.events().recall(record.offset()).filter(|event| event.redacts.is_none());
+    let event = match known {
+        Some(event) => event,
+        None => match record.command() {
+            Ok(Some(Command::RoomEvent(body))) => {
+                if let Some(redacted) = body.redacts {
+                    writer.remove(redacted);
+                }
+                let Ok(event) = StoredEvent::new(record.offset(), body) else { return Ok(()) };
+                Arc::new(event)
             }
-            return Ok(());
-        }
-        _ => return Ok(()),
+            Ok(Some(Command::RoomErase(body))) => {
+                body.events.into_iter().for_each(|event| writer.remove(event));
+                return Ok(());
+            }
+            Ok(Some(Command::RoomPurge(body))) => {
+                if let Some(purged) = engine.state().erasures.purged(&body.room_id) {
+                    writer.remove_room(purged.created);
+                }
+                return Ok(());
+            }
+            _ => return Ok(()),
+        },
     };
-    if let Some(redacted) = body.redacts {
-        writer.remove(redacted);
-    }
-    let Ok(event) = StoredEvent::new(record.offset(), body) else { return Ok(()) };
     let Some(room) = engine.state().rooms.get(&event.room_id) else { return Ok(()) };
     let Some(text) = Text::of(&event) else { return Ok(()) };
     let original = match &text.edits {
