@@ -10,7 +10,7 @@ use std::{
     pin::{Pin, pin},
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     task::Poll,
     time::Duration,
@@ -48,9 +48,15 @@ use super::{
 };
 use crate::{limits, shutdown::Shutdown};
 
-/// How long there is nothing to do for hyper before it is dropped. To make it again costs more than to keep it for those
-/// who go on at once; and of those who come all at once, only so many are to be large at a time.
-const REST_AFTER: Duration = Duration::from_millis(if cfg!(test) { 0 } else { 50 });
+/// How long there is nothing to do for hyper before it is dropped, while there are few connections with one. To make it
+/// again costs more than to keep it for those who go on soon.
+const REST_AFTER: Duration = Duration::from_millis(if cfg!(test) { 0 } else { 2_000 });
+
+/// As many are few: some 16 MiB of memory.
+const FEW: usize = 512;
+
+/// The same while there are more than [`FEW`]: of those who come all at once, only so many are to be large at a time.
+const REST_AFTER_OF_MANY: Duration = Duration::from_millis(if cfg!(test) { 0 } else { 50 });
 
 /// How HTTP/2 begins (RFC 9113, section 3.4).
 const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -108,6 +114,8 @@ struct Server {
     /// For those who speak HTTP/2, or have not said yet what they speak.
     either: auto::Builder<TokioExecutor>,
     header_timeout: Duration,
+    /// How many connections there are with hyper.
+    awake: AtomicUsize,
     /// Given when connections are to be finished.
     shutdown: Shutdown,
     /// Given when connections are to be dropped as they are.
@@ -149,6 +157,7 @@ impl Server {
             http1,
             either,
             header_timeout,
+            awake: AtomicUsize::new(0),
             shutdown: edge.shutdown.clone(),
             cut,
         }
@@ -290,6 +299,7 @@ impl Connection {
         let service =
             Asker { server: Arc::clone(&self.server), peer: self.peer, turn: Arc::clone(turn) };
         let line = Line::new(again, stream, turn);
+        let awake = Awake::new(&self.server.awake);
         // Boxed, so that a connection is small while there is none.
         let mut hyper = Box::new(self.server.http1.serve_connection(line, service));
         let mut grace = pin!(None::<Sleep>);
@@ -301,7 +311,7 @@ impl Connection {
                 }
                 let rest = turn.rest();
                 if rest != resting {
-                    grace.set(rest.map(|_| sleep(REST_AFTER)));
+                    grace.set(rest.map(|_| sleep(awake.rest_after())));
                     resting = rest;
                 }
                 let Some(rest) = rest else { return Poll::Pending };
@@ -349,6 +359,27 @@ impl Connection {
         }
         answered.await;
         true
+    }
+}
+
+/// A connection with hyper, counted.
+struct Awake<'a>(&'a AtomicUsize);
+
+impl<'a> Awake<'a> {
+    fn new(all: &'a AtomicUsize) -> Self {
+        all.fetch_add(1, Ordering::Relaxed);
+        Self(all)
+    }
+
+    /// After how long it is to rest.
+    fn rest_after(&self) -> Duration {
+        if self.0.load(Ordering::Relaxed) > FEW { REST_AFTER_OF_MANY } else { REST_AFTER }
+    }
+}
+
+impl Drop for Awake<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
