@@ -260,12 +260,12 @@ impl RoomDraft {
         .map_err(|error| Refusal::TooLarge(format!("The event cannot be signed: {error}")))?;
         let hash = reference_hash(&pdu, &self.rules)
             .map_err(|error| Refusal::TooLarge(format!("The event cannot be hashed: {error}")))?;
-        let json = serde_json::to_string(&pdu)
+        let pdu = serde_json::value::to_raw_value(&pdu)
             .map_err(|error| Refusal::BadJson(format!("Not canonical JSON: {error}")))?;
-        if json.len() > limits::EVENT_BYTES {
+        let length = pdu.get().len();
+        if length > limits::EVENT_BYTES {
             return Err(Refusal::TooLarge(format!(
-                "The event takes {} bytes, {} are allowed.",
-                json.len(),
+                "The event takes {length} bytes, {} are allowed.",
                 limits::EVENT_BYTES
             )));
         }
@@ -277,8 +277,6 @@ impl RoomDraft {
                 .map_err(|error| Refusal::BadJson(error.to_string()))?,
         };
         let depth = self.tip.as_ref().map_or(0, |tip| tip.depth) + 1;
-        let raw = serde_json::value::RawValue::from_string(json)
-            .map_err(|error| Refusal::BadJson(error.to_string()))?;
         let body = RoomEvent {
             room_id: room_id.clone(),
             event_id: event_id.clone(),
@@ -286,7 +284,7 @@ impl RoomDraft {
             transaction: new.transaction,
             redacts: new.redacts.map(|(_, offset)| offset),
             delay_id: None,
-            pdu: raw,
+            pdu,
         };
         let event = StoredEvent::new(Offset::ZERO, body.clone())
             .map_err(|error| Refusal::BadJson(error.to_string()))?;

@@ -280,7 +280,7 @@ fn follower(
     let follow = move |state: &Arc<State>, records: &[Arc<Record>]| {
         let mut effects = Vec::new();
         for record in records {
-            let applied = catch_unwind(AssertUnwindSafe(|| state.apply(record)));
+            let applied = catch_unwind(AssertUnwindSafe(|| take(state, &events, record)));
             match applied {
                 Ok(Ok(more)) => effects.extend(more),
                 // Only what this server has just encoded comes here. If it cannot be applied, the
@@ -296,7 +296,6 @@ fn follower(
                     std::process::abort();
                 }
             }
-            events.remember(record);
             if let Some(erasure) = erasure(record) {
                 events.forget(&erasure);
             }
@@ -319,6 +318,21 @@ fn follower(
         }
     };
     move |records| service.apply(records, |state| follow(state, records))
+}
+
+/// Applies a record that was just appended. An event is kept: it is about to be read by everyone in its room.
+fn take(state: &State, events: &EventStore, record: &Record) -> Result<Vec<Effect>, ApplyError> {
+    let offset = record.offset();
+    let command = record.command().map_err(|source| ApplyError::Command { offset, source })?;
+    let event = match &command {
+        Some(Command::RoomEvent(body)) => Some(body.clone()),
+        _ => None,
+    };
+    let effects = state.apply_as(record, command)?;
+    if let Some(event) = event {
+        events.remember(record, event);
+    }
+    Ok(effects)
 }
 
 fn new_identity(name: &ServerName) -> Result<ServerIdentity, OpenError> {

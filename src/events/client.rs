@@ -1,7 +1,7 @@
 //! The forms of an event that clients get, and what a redaction takes away. What goes into the
 //! `unsigned` part for the one who looks is decided in [`crate::view`].
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use ruma::{
     CanonicalJsonObject, DeviceId, EventId, MilliSecondsSinceUnixEpoch, OwnedEventId, RoomId,
@@ -69,9 +69,9 @@ impl EventForm {
     }
 }
 
-/// The client's form of an event, but for what depends on who looks and on where it is shown.
+/// The client's form of an event.
 #[derive(Serialize)]
-struct ForEveryone<'a> {
+struct ClientEvent<'a> {
     #[serde(rename = "type")]
     event_type: &'a TimelineEventType,
     content: &'a RawValue,
@@ -82,49 +82,9 @@ struct ForEveryone<'a> {
     state_key: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     redacts: Option<&'a EventId>,
-    /// The last one: it can be cut off.
-    room_id: &'a RoomId,
-}
-
-/// That part of an event as JSON, up to where more members can follow: made once, as a message is given to
-/// everyone in its room.
-#[derive(Debug, Default)]
-pub(crate) struct Shared(OnceLock<Made>);
-
-#[derive(Debug)]
-struct Made {
-    text: Box<str>,
-    /// Where the room's id begins.
-    room_id: usize,
-}
-
-impl Clone for Shared {
-    /// Nothing: whoever copies an event does so to change it.
-    fn clone(&self) -> Self {
-        Self::default()
-    }
-}
-
-impl Shared {
-    fn of<'e>(room: &Room, event: &'e StoredEvent, with_room_id: bool) -> &'e str {
-        let made = event.shared.0.get_or_init(|| {
-            let with_redacts = content_with_redacts(room, event);
-            let whole = to_raw(&ForEveryone {
-                event_type: &event.event_type,
-                content: with_redacts.as_deref().unwrap_or(&event.content),
-                event_id: &event.event_id,
-                sender: &event.sender,
-                origin_server_ts: event.origin_server_ts,
-                state_key: event.state_key.as_deref(),
-                redacts: event.redacts.as_deref(),
-                room_id: &event.room_id,
-            });
-            let whole = whole.get();
-            let text = whole.strip_suffix('}').unwrap_or(whole);
-            Made { text: text.into(), room_id: text.rfind(",\"room_id\":").unwrap_or(text.len()) }
-        });
-        if with_room_id { &made.text } else { &made.text[..made.room_id] }
-    }
+    #[serde(skip_serializing_if = "Option::is_none")]
+    room_id: Option<&'a RoomId>,
+    unsigned: &'a Unsigned<'a>,
 }
 
 /// What the server adds to an event.
@@ -190,11 +150,18 @@ pub(crate) fn client_event(
     form: &EventForm,
     unsigned: &Unsigned<'_>,
 ) -> Box<RawValue> {
-    let shared = Shared::of(room, event, form.room_id);
-    let unsigned = to_raw(unsigned);
-    let text = [shared, ",\"unsigned\":", unsigned.get(), "}"].concat();
-    // Members that were serialised: together they are an object.
-    RawValue::from_string(text).expect("client data is JSON")
+    let with_redacts = content_with_redacts(room, event);
+    to_raw(&ClientEvent {
+        event_type: &event.event_type,
+        content: with_redacts.as_deref().unwrap_or(&event.content),
+        event_id: &event.event_id,
+        sender: &event.sender,
+        origin_server_ts: event.origin_server_ts,
+        state_key: event.state_key.as_deref(),
+        redacts: event.redacts.as_deref(),
+        room_id: form.room_id.then_some(&*event.room_id),
+        unsigned,
+    })
 }
 
 impl EventStore {

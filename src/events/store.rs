@@ -16,7 +16,10 @@ use serde_json::value::RawValue;
 use super::{EventRef, StoredEvent};
 use crate::{
     log::{Log, ReadError},
-    record::{Command, Offset, Record, command::LogErase},
+    record::{
+        Command, Offset, Record,
+        command::{LogErase, RoomEvent},
+    },
     state::{Room, State},
 };
 
@@ -138,7 +141,8 @@ impl EventStore {
         }
         let erasures = self.erasures.load(Ordering::SeqCst);
         let Some(record) = self.log.get(offset)? else { return Ok(None) };
-        let Some(event) = parse(&record) else { return Ok(None) };
+        let Ok(Some(Command::RoomEvent(body))) = record.command() else { return Ok(None) };
+        let Some(event) = parse(&record, body) else { return Ok(None) };
         self.cache.insert(offset, Arc::clone(&event));
         if self.erasures.load(Ordering::SeqCst) != erasures {
             // It may have been read before it was erased, and kept after it was forgotten.
@@ -268,22 +272,20 @@ impl EventStore {
         self.derived.retain(|(_, offset), _| !erased(offset));
     }
 
-    /// Keeps an event that was just appended: it is about to be read by everyone in its room.
-    pub(crate) fn remember(&self, record: &Record) {
-        if &*record.header.kind == "room.event"
-            && let Some(event) = parse(record)
-        {
+    /// The event at `offset` if it is in memory.
+    pub(crate) fn recall(&self, offset: Offset) -> Option<EventRef> {
+        self.cache.get(&offset)
+    }
+
+    /// Keeps the event of a record.
+    pub(crate) fn remember(&self, record: &Record, body: RoomEvent) {
+        if let Some(event) = parse(record, body) {
             self.cache.insert(record.offset(), event);
         }
     }
 }
 
-fn parse(record: &Record) -> Option<EventRef> {
-    match record.command() {
-        Ok(Some(Command::RoomEvent(body))) => {
-            let event = StoredEvent::new(record.offset(), body).ok()?;
-            Some(Arc::new(StoredEvent { time_ms: record.header.time_ms, ..event }))
-        }
-        _ => None,
-    }
+fn parse(record: &Record, body: RoomEvent) -> Option<EventRef> {
+    let event = StoredEvent::new(record.offset(), body).ok()?;
+    Some(Arc::new(StoredEvent { time_ms: record.header.time_ms, ..event }))
 }

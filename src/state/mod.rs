@@ -265,12 +265,23 @@ impl State {
     /// # Errors
     /// When the record is not the next one or its command is not known; nothing has changed then.
     pub fn apply(&self, record: &Record) -> Result<Vec<Effect>, ApplyError> {
+        let command = record
+            .command()
+            .map_err(|source| ApplyError::Command { offset: record.offset(), source })?;
+        self.apply_as(record, command)
+    }
+
+    /// As [`State::apply`], with the record's command decoded; `None` if it was erased.
+    pub(crate) fn apply_as(
+        &self,
+        record: &Record,
+        command: Option<Command>,
+    ) -> Result<Vec<Effect>, ApplyError> {
         let offset = record.offset();
         let applied = self.applied();
         if offset != applied.next() {
             return Err(ApplyError::Order { applied, found: offset });
         }
-        let command = record.command().map_err(|source| ApplyError::Command { offset, source })?;
         let effects = match command {
             Some(command) => self.apply_command(offset, record.header.time_ms, command)?,
             None => Vec::new(),
