@@ -5,6 +5,8 @@
 //! Here a look costs one step for each character of the text and part of the pattern, whatever they
 //! hold.
 
+use memchr::memmem;
+
 /// How many characters a pattern may have between two `*`: as many as fit into the bits of a number.
 pub const PART_CHARS: usize = 128;
 
@@ -26,18 +28,20 @@ impl Text {
     /// Whether `words`, in lower case, stand in it, and begin and end where words do.
     #[must_use]
     pub fn has(&self, words: &str) -> bool {
-        let Some(first) = words.chars().next() else { return self.text.is_empty() };
+        if words.is_empty() {
+            return self.text.is_empty();
+        }
         let text = self.text.as_bytes();
         // Of what is not ASCII, no byte looks as if it were.
         let is_word =
             |index: usize| text.get(index).is_some_and(|c| c.is_ascii_alphanumeric() || *c == b'_');
         let mut from = 0;
-        while let Some(found) = self.text[from..].find(words) {
+        while let Some(found) = memmem::find(&text[from..], words.as_bytes()) {
             let begin = from + found;
             if is_boundary(is_word, begin) && is_boundary(is_word, begin + words.len()) {
                 return true;
             }
-            from = begin + first.len_utf8();
+            from = begin + 1;
         }
         false
     }
