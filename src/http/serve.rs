@@ -52,11 +52,11 @@ use crate::{limits, shutdown::Shutdown};
 /// again costs more than to keep it for those who go on soon.
 const REST_AFTER: Duration = Duration::from_millis(if cfg!(test) { 0 } else { 2_000 });
 
-/// As many are few: some 16 MiB of memory.
-const FEW: usize = 512;
+/// As many are few: some 5 MiB of memory.
+const FEW: usize = 256;
 
 /// The same while there are more than [`FEW`]: of those who come all at once, only so many are to be large at a time.
-const REST_AFTER_OF_MANY: Duration = Duration::from_millis(if cfg!(test) { 0 } else { 50 });
+const REST_AFTER_OF_MANY: Duration = Duration::from_millis(if cfg!(test) { 0 } else { 10 });
 
 /// How HTTP/2 begins (RFC 9113, section 3.4).
 const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";

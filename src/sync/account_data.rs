@@ -14,6 +14,14 @@ use crate::{
     view::{View, filter::EventFilter},
 };
 
+/// Account data as an event.
+#[derive(Serialize)]
+struct AccountData<'a> {
+    #[serde(rename = "type")]
+    event_type: &'a str,
+    content: &'a RawValue,
+}
+
 /// The user's global account data that changed after `since`; all of it where `initial`.
 ///
 /// # Errors
@@ -31,7 +39,7 @@ pub(crate) fn global(
     // Push rules that the user never changed are the server's own.
     if initial && !has_push_rules && filter.wants(ruleset::EVENT_TYPE, None) {
         let content = ruleset::shown_content(view.user_id(), None);
-        events.push(to_raw(&json!({ "type": ruleset::EVENT_TYPE, "content": content })));
+        events.push(to_raw(&AccountData { event_type: ruleset::EVENT_TYPE, content: &content }));
     }
     Ok(events)
 }
@@ -89,12 +97,6 @@ fn events(
     filter: &EventFilter,
     from_start: bool,
 ) -> Result<Vec<Box<RawValue>>, ReadError> {
-    #[derive(Serialize)]
-    struct AccountData<'a> {
-        #[serde(rename = "type")]
-        event_type: &'a str,
-        content: &'a RawValue,
-    }
     let none = to_raw(&json!({}));
     let mut events = Vec::new();
     for (event_type, offset) in changed {
