@@ -3,12 +3,16 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
+    fmt,
     hash::{BuildHasherDefault, Hasher},
 };
 
 use parking_lot::RwLock;
 use ruma::EventId;
-use serde::{Deserialize, Serialize};
+use serde::{
+    Deserialize, Deserializer, Serialize, Serializer,
+    de::{Error, MapAccess, Visitor},
+};
 
 use super::kept;
 use crate::record::{Offset, Stream, command::Transaction};
@@ -25,10 +29,42 @@ pub struct Transactions(#[serde(with = "kept::locked")] RwLock<BTreeMap<Offset, 
 /// From a 64-bit hash to offsets.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Offsets {
-    #[serde(with = "kept::sorted")]
-    first: HashMap<u64, Offset, Hashed>,
+    first: First,
     /// The rest where several things have the same hash.
     more: BTreeMap<u64, Vec<Offset>>,
+}
+
+impl Offsets {
+    fn insert(&mut self, key: u64, offset: Offset) {
+        if self.first.get(key).is_none() {
+            self.first.since.insert(key, offset);
+        } else {
+            self.more.entry(key).or_default().push(offset);
+        }
+    }
+
+    fn get(&self, key: u64) -> Vec<Offset> {
+        let mut found: Vec<_> = self.first.get(key).into_iter().collect();
+        if !found.is_empty() {
+            found.extend(self.more.get(&key).into_iter().flatten());
+        }
+        found
+    }
+
+    fn digest(&self, digest: &mut super::digest::Digest) {
+        digest.add(&self.first.in_order());
+        digest.add(&self.more);
+    }
+}
+
+/// From a hash to one offset.
+#[derive(Debug, Default)]
+struct First {
+    /// What was read from a snapshot, in the order of the hashes, each of which is there once. A list is there as
+    /// soon as it is read: to make a map of ten million takes longer than all else at a start.
+    read: Vec<(u64, Offset)>,
+    /// What came since. None of its hashes is in `read`.
+    since: HashMap<u64, Offset, Hashed>,
 }
 
 /// Hashes a number that is a hash already: by taking it.
@@ -53,31 +89,68 @@ impl Hasher for Taken {
     }
 }
 
-impl Offsets {
-    fn insert(&mut self, key: u64, offset: Offset) {
-        match self.first.entry(key) {
-            std::collections::hash_map::Entry::Vacant(entry) => {
-                entry.insert(offset);
-            }
-            std::collections::hash_map::Entry::Occupied(_) => {
-                self.more.entry(key).or_default().push(offset);
-            }
+impl First {
+    fn get(&self, key: u64) -> Option<Offset> {
+        self.since.get(&key).copied().or_else(|| {
+            let near = self.near(key);
+            let found = near.binary_search_by_key(&key, |(other, _)| *other).ok()?;
+            near.get(found).map(|(_, offset)| *offset)
+        })
+    }
+
+    /// The part of what was read in which `key` is, if it is there. Hashes lie evenly: it is about where its size says.
+    fn near(&self, key: u64) -> &[(u64, Offset)] {
+        let length = self.read.len();
+        let guess = (u128::from(key) * length as u128) >> u64::BITS;
+        let (guess, off) = (usize::try_from(guess).unwrap_or(length), 4 * length.isqrt() + 1);
+        let near = &self.read[guess.saturating_sub(off)..(guess + off).min(length)];
+        match (near.first(), near.last()) {
+            (Some((first, _)), Some((last, _))) if (*first..=*last).contains(&key) => near,
+            _ => &self.read,
         }
     }
 
-    fn get(&self, key: u64) -> Vec<Offset> {
-        let mut found: Vec<_> = self.first.get(&key).copied().into_iter().collect();
-        if !found.is_empty() {
-            found.extend(self.more.get(&key).into_iter().flatten());
-        }
-        found
+    /// All of it in the order of the hashes.
+    fn in_order(&self) -> Vec<(u64, Offset)> {
+        let mut all = self.read.clone();
+        all.extend(self.since.iter().map(|(key, offset)| (*key, *offset)));
+        // Two runs are merged, where the second is in order, too.
+        all[self.read.len()..].sort_unstable();
+        all.sort();
+        all
     }
+}
 
-    fn digest(&self, digest: &mut super::digest::Digest) {
-        let mut offsets: Vec<_> = self.first.iter().map(|(key, offset)| (*key, *offset)).collect();
-        offsets.sort_unstable();
-        digest.add(&offsets);
-        digest.add(&self.more);
+impl Serialize for First {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.in_order())
+    }
+}
+
+impl<'de> Deserialize<'de> for First {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct InOrder;
+        impl<'de> Visitor<'de> for InOrder {
+            type Value = First;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("offsets by hash, in order")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<First, A::Error> {
+                // What is told of the length is not believed further than this.
+                let length = map.size_hint().unwrap_or_default().min(1 << 24);
+                let mut read = Vec::with_capacity(length);
+                while let Some((key, offset)) = map.next_entry()? {
+                    if read.last().is_some_and(|(last, _)| *last >= key) {
+                        return Err(Error::custom("hashes are not in order"));
+                    }
+                    read.push((key, offset));
+                }
+                Ok(First { read, since: HashMap::default() })
+            }
+        }
+        deserializer.deserialize_map(InOrder)
     }
 }
 
@@ -211,5 +284,56 @@ impl Streams {
         let inner = self.0.read();
         digest.add(&inner.streams);
         digest.add(&inner.journal);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn read_again(offsets: &Offsets) -> Offsets {
+        postcard::from_bytes(&postcard::to_stdvec(offsets).unwrap()).unwrap()
+    }
+
+    /// Hashes as they are, those that meet others, and those at the ends.
+    fn hash() -> impl Strategy<Value = u64> {
+        prop_oneof![any::<u64>(), 0..8_u64, (u64::MAX - 8)..=u64::MAX]
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_found_does_not_depend_on_when_it_was_read_from_a_snapshot(
+            stretches in prop::collection::vec(prop::collection::vec(hash(), 0..60), 0..6),
+        ) {
+            let (mut read, mut never) = (Offsets::default(), Offsets::default());
+            let mut all: BTreeMap<u64, Vec<Offset>> = BTreeMap::new();
+            let mut offset = Offset::ZERO;
+            for stretch in stretches {
+                for key in stretch {
+                    offset = offset.next();
+                    read.insert(key, offset);
+                    never.insert(key, offset);
+                    all.entry(key).or_default().push(offset);
+                }
+                read = read_again(&read);
+                prop_assert!(read.first.since.is_empty());
+            }
+            for (key, offsets) in &all {
+                prop_assert_eq!(&read.get(*key), offsets);
+                prop_assert_eq!(&never.get(*key), offsets);
+                let next = key.wrapping_add(1);
+                prop_assert_eq!(read.get(next), all.get(&next).cloned().unwrap_or_default());
+            }
+            let bytes = |offsets: &Offsets| postcard::to_stdvec(offsets).unwrap();
+            prop_assert_eq!(bytes(&read), bytes(&never));
+        }
+    }
+
+    #[test]
+    fn hashes_that_are_not_in_order_are_refused() {
+        let written = postcard::to_stdvec(&(vec![(2_u64, 1_u64), (1, 2)], Vec::<u8>::new()));
+        assert!(postcard::from_bytes::<Offsets>(&written.unwrap()).is_err());
     }
 }
