@@ -51,15 +51,15 @@ impl Place {
     }
 
     async fn restore(&self, data_dir: &Path) -> Result<Restored, RestoreError> {
-        restore(&Request {
+        let request = Request {
             from: From::Place(self.archive_dir()),
             to: None,
             data_dir: data_dir.to_owned(),
             archive_dir: Some(self.archive_dir()),
             drop_keys: false,
             dry_run: false,
-        })
-        .await
+        };
+        Box::pin(restore(&request)).await
     }
 
     async fn restore_here(&self) -> Result<Restored, RestoreError> {

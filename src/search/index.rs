@@ -3,9 +3,11 @@
 
 use std::{
     collections::HashSet,
+    iter::FlatMap,
     path::Path,
     sync::Arc,
     time::{Duration, Instant},
+    vec,
 };
 
 use tantivy::{
@@ -20,7 +22,10 @@ use tantivy::{
     tokenizer::{Token, TokenStream, Tokenizer},
 };
 
-use crate::{record::Offset, text};
+use crate::{
+    record::Offset,
+    text::{self, Word},
+};
 
 /// What is in an index of another version is not read but made anew. To be changed with the fields, with
 /// what goes into them, and with how text is split into words.
@@ -181,15 +186,16 @@ impl Tokenizer for Terms {
     type TokenStream<'a> = TermsOf;
 
     fn token_stream(&mut self, text: &str) -> TermsOf {
-        let words = text::words(text).into_iter();
-        let terms: Vec<_> = words.flat_map(|word| text::terms(&word.folded)).collect();
-        TermsOf { terms: terms.into_iter(), token: Token::default() }
+        let of_word: OfWord = |word| text::terms(&word.folded);
+        TermsOf { terms: text::words(text).into_iter().flat_map(of_word), token: Token::default() }
     }
 }
 
+type OfWord = fn(Word) -> Vec<String>;
+
 /// What a text is found by, one after the other. Where in the text it stands is not told: the index has no use for it.
 struct TermsOf {
-    terms: std::vec::IntoIter<String>,
+    terms: FlatMap<vec::IntoIter<Word>, Vec<String>, OfWord>,
     token: Token,
 }
 
