@@ -7,9 +7,9 @@
 //! start, and the database is removed. `layers` reads all of it as one log, `seal` does the sealing.
 //!
 //! One thread, the *committer*, does all writing. It takes every batch that is queued, checks each
-//! against the stream heads as the batches before it leave them, writes what it accepts as one sled
-//! batch, makes that durable once, and only then lets anybody know: watermark, follower, replies, in
-//! this order. A refusal waits with the rest of its group, because the record it was decided against
+//! against the stream heads as the batches before it leave them, writes what it accepts all or nothing (as
+//! one sled batch, or, if it is one record, as that), makes that durable once, and only then lets anybody
+//! know: watermark, follower, replies, in this order. After a group of many it waits a moment for the next. A refusal waits with the rest of its group, because the record it was decided against
 //! may be in that group.
 //!
 //! What is not left to sled:
