@@ -9,50 +9,41 @@
 //! One thread, the *committer*, does all writing. It takes every batch that is queued, checks each
 //! against the stream heads as the batches before it leave them, writes what it accepts all or nothing (as
 //! one sled batch, or, if it is one record, as that), makes that durable once, and only then lets anybody
-//! know: watermark, follower, replies, in this order. After a group of many it waits a moment for the next. A refusal waits with the rest of its group, because the record it was decided against
-//! may be in that group.
+//! know: watermark, follower, replies, in this order. A refusal waits with the rest of its group, because
+//! the record it was decided against may be in that group. After a group of many the committer waits a
+//! moment for the next.
 //!
-//! What is not left to sled:
+//! sled is behind `store`, which says what is not left to it.
 //!
-//! - **Durability.** sled's `flush` ends in `sync_file_range` on Linux, which neither writes the
-//!   file's metadata nor empties the device's cache. After each flush the committer calls
-//!   `fdatasync` on sled's data file through a handle of its own. sled's timed flush is off.
-//! - **Blobs.** sled writes a page that is larger than a quarter of a segment to a file of its own,
-//!   and never syncs that file. A page holds up to 17 records, so segments are as large as sled takes
-//!   and [`MAX_PAYLOAD_BYTES`](super::MAX_PAYLOAD_BYTES) keeps 17 of the largest records below the
-//!   quarter. No record is ever in a blob.
-//! - **Reuse of space.** sled may overwrite a segment once all its pages were written again elsewhere
-//!   and flushed *in its sense*. A group writes less than one segment, so between the copy and the
-//!   reuse there is always an `fdatasync` of ours.
-//! - **Panics.** sled panics on some damage. Every call is fenced; a panic counts as a failed call.
-//! - **Erasing.** A value that was replaced stays in sled's file until the place is used again, which
-//!   may be never. What an erasure leaves of a record is written to the newest database, wherever the
-//!   record itself is, and stands for it from then on. [`SledLog::compact`] then seals everything, so that
-//!   the databases and the volumes that held what was erased are gone. sled uses paths only while it opens
-//!   (but for blobs, of which there are none), so that a directory can be renamed under it.
+//! **Erasing.** A value that was replaced stays in sled's file until the place is used again, which
+//! may be never. What an erasure leaves of a record is written to the newest database, wherever the
+//! record itself is, and stands for it from then on. [`SledLog::compact`] then seals everything, so that
+//! the databases and the volumes that held what was erased are gone. sled uses paths only while it opens
+//! (but for blobs, of which there are none), so that a directory can be renamed under it.
 //!
 //! A failed write or sync ends writing for good: what the disk holds past the last durable record is
 //! unknown, so every append is refused from then on. Reads, which end at the durable watermark, go on.
 
+mod committer;
+mod data_dir;
 mod layers;
 mod seal;
 mod shadow;
+mod store;
 #[cfg(test)]
 mod tests;
 
 use std::{
     fmt,
-    fs::{DirBuilder, File, OpenOptions, TryLockError},
-    io::{self, Read as _, Seek as _, Write as _},
-    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
-    panic::{AssertUnwindSafe, catch_unwind},
+    fs::File,
+    io,
     path::{Path, PathBuf},
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread::JoinHandle,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -61,22 +52,26 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use super::{
     AppendError, Appended, Appending, Batch, Follower, Log, ReadError, StreamHeads, VerifyError,
-    check_expected, check_size, erased_by,
+    check_size,
     tip_file::{self, Noted, TipFile},
     verify::{Checker, Fault},
 };
 use crate::{
     clock::Clock,
-    disk,
     record::{
         Offset, Record,
-        codec::{self, CodecError, Frame, Tip},
-        command::{Body as _, LogErase},
+        codec::{CodecError, Frame, Tip},
     },
+};
+use committer::{Committer, Message, QUEUE_BATCHES, Request};
+pub use data_dir::log_dir;
+pub(crate) use data_dir::{
+    free_bytes, has_log, importing_dir, lock_data_dir, make_private_dir, ready_dir, swapping_dir,
 };
 use layers::Layers;
 use seal::Sealer;
 pub(crate) use shadow::Shadow;
+pub(crate) use store::{Store, StoreError, key};
 
 /// How a [`SledLog`] is opened.
 #[derive(Clone, Debug)]
@@ -228,42 +223,6 @@ struct Shared {
     ended: AtomicBool,
     min_free_bytes: AtomicU64,
 }
-
-enum Message {
-    Append(Request),
-    /// Go on in another database.
-    Swap(Swap),
-    /// Wakes the committer so that it sees `closing`.
-    Close,
-}
-
-struct Request {
-    batch: Batch,
-    reply: oneshot::Sender<Result<Appended, AppendError>>,
-}
-
-/// An empty database to go on in. The reply says whether that is so.
-struct Swap {
-    number: u64,
-    store: Arc<Store>,
-    reply: oneshot::Sender<bool>,
-}
-
-/// How many batches may wait for the committer; further appends wait outside the queue. Some
-/// multiples of what the busiest measured load has under way.
-const QUEUE_BATCHES: usize = 1024;
-
-/// How many batches share one sync.
-const MAX_GROUP_BATCHES: usize = QUEUE_BATCHES;
-
-/// With how many batches in a group it is followed by the next no sooner than [`PACE`] after it began: a sync wakes all
-/// of sled's threads, and costs as much as some of the messages that wait for it. About what a sync takes on a good disk.
-const CROWD: usize = 4;
-const PACE: Duration = Duration::from_micros(1500);
-
-/// A group is closed once its payloads reach this. With the largest batch on top (4 MiB) and sled
-/// writing each record up to about twice, a group stays below one segment (16 MiB).
-const MAX_GROUP_BYTES: usize = 2 * 1024 * 1024;
 
 impl fmt::Debug for SledLog {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -461,16 +420,14 @@ impl Log for SledLog {
             tracing::error!("the log was started twice; the second start is ignored");
             return;
         };
-        let committer = Committer {
-            layers: Arc::clone(&self.layers),
-            shared: Arc::clone(&self.shared),
+        let committer = Committer::new(
+            Arc::clone(&self.layers),
+            Arc::clone(&self.shared),
             clock,
             tip,
             heads,
             follower,
-            began: Instant::now(),
-            crowded: false,
-        };
+        );
         let spawn = |name: &str, work: Box<dyn FnOnce() + Send>| {
             std::thread::Builder::new().name(name.to_owned()).spawn(work)
         };
@@ -551,212 +508,6 @@ impl Drop for SledLog {
     fn drop(&mut self) {
         self.close();
     }
-}
-
-/// The one thread that writes.
-struct Committer {
-    layers: Current,
-    shared: Arc<Shared>,
-    clock: Clock,
-    tip: Tip,
-    heads: StreamHeads,
-    follower: Follower,
-    /// When the last group began.
-    began: Instant,
-    /// Whether it was of many.
-    crowded: bool,
-}
-
-/// The records of a group, on their way to the disk.
-#[derive(Default)]
-struct Group {
-    frames: Vec<(Offset, Vec<u8>)>,
-    records: Vec<Arc<Record>>,
-}
-
-impl Committer {
-    fn run(mut self, mut queue: mpsc::Receiver<Message>) {
-        let mut requests = Vec::new();
-        while let Some(message) = queue.blocking_recv() {
-            self.pace();
-            self.take(message, &mut queue, &mut requests);
-            if self.shared.closing.load(Ordering::SeqCst) {
-                queue.close();
-                while let Ok(message) = queue.try_recv() {
-                    self.take(message, &mut queue, &mut requests);
-                }
-                return;
-            }
-        }
-    }
-
-    /// Waits for more to share the next group, if there are likely to be more.
-    fn pace(&mut self) {
-        if self.crowded
-            && let Some(left) = PACE.checked_sub(self.began.elapsed())
-        {
-            std::thread::sleep(left);
-        }
-        self.began = Instant::now();
-    }
-
-    /// Commits the group that begins with `message`, and what was met behind it.
-    fn take(
-        &mut self,
-        message: Message,
-        queue: &mut mpsc::Receiver<Message>,
-        requests: &mut Vec<Request>,
-    ) {
-        let swap = gather(message, queue, requests);
-        self.commit(requests);
-        if let Some(Swap { number, store, reply }) = swap {
-            // After a failure nothing may look as if it were sealed or durable.
-            let goes_on = self.shared.failure.borrow().is_none();
-            if goes_on {
-                let mut layers = self.layers.write();
-                *layers = Arc::new(layers.with_tail(number, store, self.tip.offset));
-            }
-            let _ = reply.send(goes_on);
-        }
-    }
-
-    /// Commits one group and answers all of it.
-    fn commit(&mut self, requests: &mut Vec<Request>) {
-        if requests.is_empty() {
-            return;
-        }
-        if let Err(error) = self.may_write() {
-            for request in requests.drain(..) {
-                let _ = request.reply.send(Err(error.clone()));
-            }
-            return;
-        }
-        let now_ms = self.clock.now_ms();
-        let mut group = Group::default();
-        self.crowded = requests.len() >= CROWD;
-        let mut answers = Vec::with_capacity(requests.len());
-        for Request { batch, reply } in requests.drain(..) {
-            answers.push((reply, self.accept(batch, now_ms, &mut group)));
-        }
-        if let Err(error) = self.publish(group) {
-            // Nothing in the group is known to be on disk, nor what its refusals were decided on.
-            for (reply, _) in answers {
-                let _ = reply.send(Err(error.clone()));
-            }
-            return;
-        }
-        for (reply, answer) in answers {
-            // Whoever asked may be gone; what was appended stays.
-            let _ = reply.send(answer);
-        }
-    }
-
-    fn may_write(&self) -> Result<(), AppendError> {
-        if let Some(reason) = self.shared.failure.borrow().clone() {
-            return Err(AppendError::Failed(reason));
-        }
-        let reserve = self.shared.min_free_bytes.load(Ordering::Relaxed);
-        let dir = match self.layers.read().tail() {
-            Ok(tail) => tail.dir.clone(),
-            Err(error) => return Err(AppendError::Full(error.0)),
-        };
-        let free = free_bytes(&dir)
-            .map_err(|error| AppendError::Full(format!("free space is unknown: {error}")))?;
-        if free < reserve {
-            return Err(AppendError::Full(format!(
-                "{free} bytes are free on the disk of {}, {reserve} are kept in reserve",
-                dir.display()
-            )));
-        }
-        Ok(())
-    }
-
-    /// Adds `batch` to the group, as a whole or not at all.
-    fn accept(
-        &mut self,
-        batch: Batch,
-        now_ms: u64,
-        group: &mut Group,
-    ) -> Result<Appended, AppendError> {
-        check_expected(&self.heads, &batch)?;
-        let mut tip = self.tip.clone();
-        let first = tip.offset.next();
-        let mut accepted = Vec::with_capacity(batch.records.len());
-        let mut remaining = u32::try_from(batch.records.len())
-            .map_err(|_| AppendError::TooLarge("too many records".to_owned()))?;
-        for new in batch.records {
-            remaining -= 1;
-            accepted.push(
-                tip.extend(new, remaining, now_ms)
-                    .map_err(|error| AppendError::TooLarge(error.to_string()))?,
-            );
-        }
-        let (layers, durable) = (Arc::clone(&self.layers.read()), *self.shared.durable.borrow());
-        let get = |offset: Offset| match layers.get(offset)? {
-            Some(frame) if offset <= durable => decode(offset, &frame).map(Some),
-            _ => Ok(None),
-        };
-        for left in erased_by(accepted.iter().map(|(record, _)| record), get)? {
-            let frame = codec::encode_frame(&left)
-                .map_err(|error| AppendError::Erase(error.to_string()))?;
-            group.frames.push((left.offset(), frame));
-        }
-        for (record, frame) in accepted {
-            self.heads.insert(record.header.stream.clone(), record.offset());
-            group.frames.push((record.offset(), frame));
-            group.records.push(Arc::new(record));
-        }
-        self.tip = tip;
-        Ok(Appended { first, last: self.tip.offset })
-    }
-
-    /// Makes the group durable, then visible.
-    fn publish(&mut self, group: Group) -> Result<(), AppendError> {
-        if group.records.is_empty() {
-            return Ok(());
-        }
-        let layers = Arc::clone(&self.layers.read());
-        let written = layers.tail().and_then(|tail| tail.put(group.frames));
-        written.map_err(|error| self.shared.fail(&error.0))?;
-        *self.shared.tip.lock() = Noted { offset: self.tip.offset, chain: self.tip.chain };
-        self.shared.durable.send_replace(self.tip.offset);
-        catch_unwind(AssertUnwindSafe(|| (self.follower)(&group.records))).map_err(|panic| {
-            self.shared.fail(&format!(
-                "the records up to {} are durable, but applying them panicked: {}",
-                self.tip.offset,
-                panic_text(&*panic)
-            ))
-        })
-    }
-}
-
-/// Takes what is queued behind `message`, up to the size of a group or to a change of the database.
-fn gather(
-    message: Message,
-    queue: &mut mpsc::Receiver<Message>,
-    requests: &mut Vec<Request>,
-) -> Option<Swap> {
-    let mut bytes = 0;
-    let mut next = Some(message);
-    while let Some(message) = next {
-        match message {
-            Message::Append(request) => {
-                for new in &request.batch.records {
-                    // An erasure writes other records again.
-                    let erases = new.kind == LogErase::KIND.name;
-                    bytes += if erases { MAX_GROUP_BYTES } else { new.payload.len() };
-                }
-                requests.push(request);
-            }
-            Message::Swap(swap) => return Some(swap),
-            Message::Close => {}
-        }
-        if bytes >= MAX_GROUP_BYTES || requests.len() >= MAX_GROUP_BATCHES {
-            return None;
-        }
-        next = queue.try_recv().ok();
-    }
-    None
 }
 
 /// Drops a last batch that is not whole, verifies the last records, and gives the log's end.
@@ -914,234 +665,6 @@ impl AtRest {
     }
 }
 
-/// The directory of the log in a data directory.
-#[must_use]
-pub fn log_dir(data_dir: &Path) -> PathBuf {
-    data_dir.join("log")
-}
-
-/// Where an import makes the log of a data directory, until all of it is there.
-pub(crate) fn importing_dir(data_dir: &Path) -> PathBuf {
-    data_dir.join("log.importing")
-}
-
-/// Where a restore in place has the log that is about to take the name of the one that is there, and then that one.
-pub(crate) fn ready_dir(data_dir: &Path) -> PathBuf {
-    data_dir.join("log.ready")
-}
-
-/// Where the log is that is there while the two exchange their names, if that takes more than one step.
-pub(crate) fn swapping_dir(data_dir: &Path) -> PathBuf {
-    data_dir.join("log.swapping")
-}
-
-/// Whether there is a log in a data directory, be it that it is about to get its name.
-pub(crate) fn has_log(data_dir: &Path) -> bool {
-    log_dir(data_dir).is_dir() || swapping_dir(data_dir).is_dir()
-}
-
-/// Makes the data directory, if need be, and takes the lock that keeps other processes out of it. The log has its name
-/// then, also if a restore was interrupted.
-pub(crate) fn lock_data_dir(data_dir: &Path) -> Result<File, OpenError> {
-    make_private_dir(data_dir)?;
-    let path = data_dir.join("lock");
-    let failed = |source| OpenError::Io { path: path.clone(), source };
-    let mut file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .open(&path)
-        .map_err(failed)?;
-    match file.try_lock() {
-        Ok(()) => {}
-        Err(TryLockError::WouldBlock) => {
-            let mut text = String::new();
-            let pid = file.read_to_string(&mut text).ok().and_then(|_| text.trim().parse().ok());
-            return Err(OpenError::InUse { data_dir: data_dir.to_owned(), pid });
-        }
-        Err(TryLockError::Error(source)) => return Err(failed(source)),
-    }
-    // Only for the message that another process prints.
-    file.set_len(0).map_err(failed)?;
-    file.rewind().map_err(failed)?;
-    file.write_all(format!("{}\n", std::process::id()).as_bytes()).map_err(failed)?;
-    remove_dir(&shadow::shadow_dir(data_dir))?;
-    let swapping = swapping_dir(data_dir);
-    disk::finish_exchange(&log_dir(data_dir), &ready_dir(data_dir), &swapping)
-        .map_err(|source| OpenError::Io { path: swapping, source })?;
-    Ok(file)
-}
-
-/// Makes a directory that only its owner can enter, with those above it.
-pub(crate) fn make_private_dir(path: &Path) -> Result<(), OpenError> {
-    let failed = |source| OpenError::Io { path: path.to_owned(), source };
-    if path.is_dir() {
-        return Ok(());
-    }
-    DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(failed)?;
-    if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
-        File::open(parent).and_then(|parent| parent.sync_all()).map_err(failed)?;
-    }
-    Ok(())
-}
-
-/// The bytes that an ordinary user may still write on the disk of `path`.
-pub(crate) fn free_bytes(path: &Path) -> io::Result<u64> {
-    let stat = rustix::fs::statvfs(path)?;
-    Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
-}
-
-/// sled with its calls fenced and its writes made durable.
-pub(crate) struct Store {
-    records: sled::Tree,
-    /// What is known of the store itself.
-    about: sled::Tree,
-    db: sled::Db,
-    /// sled's data file, through a handle of our own.
-    data: File,
-    dir: PathBuf,
-}
-
-/// A call into sled, or a sync, failed.
-#[derive(Debug)]
-pub(crate) struct StoreError(pub(crate) String);
-
-impl From<StoreError> for ReadError {
-    fn from(error: StoreError) -> Self {
-        Self::Storage(error.0)
-    }
-}
-
-/// The largest segment that sled takes, see the module's documentation. Fixed for ever: sled refuses
-/// to open a database with another one.
-const SEGMENT_BYTES: usize = 16 * 1024 * 1024;
-
-/// The name of the tree.
-const TREE: &str = "records";
-
-/// The name of the other tree, and its key: the offset up to which all that was erased is off the
-/// disk.
-const ABOUT: &str = "about";
-const COMPACTED: &str = "compacted";
-
-/// sled's own threads can hold its lock for a moment after its last handle in this process was
-/// dropped. Nobody else can have it: ours is taken first.
-const LOCK_RETRIES: u32 = 100;
-const LOCK_RETRY_PAUSE: Duration = Duration::from_millis(50);
-
-impl Store {
-    pub(crate) fn open(dir: &Path, cache_bytes: u64) -> Result<Self, OpenError> {
-        let unusable =
-            |error: StoreError| OpenError::Store { path: dir.to_owned(), reason: error.0 };
-        let failed = |path: &Path, source| OpenError::Io { path: path.to_owned(), source };
-        let config = sled::Config::new()
-            .path(dir)
-            .flush_every_ms(None)
-            .segment_size(SEGMENT_BYTES)
-            .cache_capacity(cache_bytes);
-        let mut retries = 0;
-        let db = loop {
-            match fenced("opening the database", || config.open()) {
-                Err(error)
-                    if error.0.contains("could not acquire lock") && retries < LOCK_RETRIES =>
-                {
-                    retries += 1;
-                    std::thread::sleep(LOCK_RETRY_PAUSE);
-                }
-                opened => break opened.map_err(unusable)?,
-            }
-        };
-        let records = fenced("opening the tree", || db.open_tree(TREE)).map_err(unusable)?;
-        let about = fenced("opening the tree", || db.open_tree(ABOUT)).map_err(unusable)?;
-        let path = dir.join("db");
-        let data = File::open(&path).map_err(|source| failed(&path, source))?;
-        let store = Self { records, about, db, data, dir: dir.to_owned() };
-        store.sync().map_err(unusable)?;
-        // The files' names must survive a power cut too, and sled's own configuration file.
-        let conf = dir.join("conf");
-        for path in [conf.as_path(), dir] {
-            File::open(path).and_then(|file| file.sync_all()).map_err(|e| failed(path, e))?;
-        }
-        Ok(store)
-    }
-
-    /// Writes `frames`, all or none of them, and returns once they are durable.
-    fn put(&self, mut frames: Vec<(Offset, Vec<u8>)>) -> Result<(), StoreError> {
-        if frames.len() == 1
-            && let Some((offset, frame)) = frames.pop()
-        {
-            // What holds a batch together is written, and waited for, by itself.
-            fenced("writing", || self.records.insert(key(offset), frame))?;
-            return self.sync();
-        }
-        let mut batch = sled::Batch::default();
-        frames.into_iter().for_each(|(offset, frame)| batch.insert(&key(offset), frame));
-        self.write(batch)
-    }
-
-    /// Applies `batch`, whole or not at all, and returns once it is durable.
-    pub(crate) fn write(&self, batch: sled::Batch) -> Result<(), StoreError> {
-        fenced("writing", || self.records.apply_batch(batch))?;
-        self.sync()
-    }
-
-    fn compacted(&self) -> Result<Offset, StoreError> {
-        let value = fenced("reading", || self.about.get(COMPACTED))?;
-        let value = value.and_then(|value| <[u8; 8]>::try_from(&*value).ok());
-        Ok(value.map_or(Offset::ZERO, |value| Offset::new(u64::from_be_bytes(value))))
-    }
-
-    /// Notes that nothing that was erased up to `offset` was ever written to this store.
-    pub(crate) fn note_compacted(&self, offset: Offset) -> Result<(), StoreError> {
-        fenced("writing", || self.about.insert(COMPACTED, &key(offset)))?;
-        self.sync()
-    }
-
-    fn sync(&self) -> Result<(), StoreError> {
-        fenced("flushing", || self.db.flush())?;
-        self.data
-            .sync_data()
-            .map_err(|error| StoreError(format!("syncing the data file failed: {error}")))
-    }
-
-    pub(crate) fn get(&self, offset: Offset) -> Result<Option<Bytes>, StoreError> {
-        let value = fenced("reading", || self.records.get(key(offset)))?;
-        Ok(value.map(|value| Bytes::copy_from_slice(&value)))
-    }
-
-    /// The offsets up to `last` that are here.
-    fn offsets_to(&self, last: Offset) -> impl Iterator<Item = Result<Offset, StoreError>> {
-        let mut keys = self.records.range(..=key(last)).keys();
-        std::iter::from_fn(move || fenced("reading", || keys.next().transpose()).transpose())
-            .map(|key| offset(&key?))
-    }
-
-    /// The bytes that it takes on the disk.
-    fn disk_bytes(&self) -> io::Result<u64> {
-        use std::os::unix::fs::MetadataExt as _;
-        // Blocks that were given back count for nothing.
-        Ok(self.data.metadata()?.blocks() * 512)
-    }
-
-    /// The offset of the last record.
-    pub(crate) fn last(&self) -> Result<Option<Offset>, StoreError> {
-        let Some((key, _)) = fenced("reading", || self.records.last())? else { return Ok(None) };
-        offset(&key).map(Some)
-    }
-}
-
-fn offset(key: &[u8]) -> Result<Offset, StoreError> {
-    let key = <[u8; 8]>::try_from(key)
-        .map_err(|_| StoreError(format!("a key of {} bytes is in the tree", key.len())))?;
-    Ok(Offset::new(u64::from_be_bytes(key)))
-}
-
-pub(crate) const fn key(offset: Offset) -> [u8; 8] {
-    offset.get().to_be_bytes()
-}
-
 fn decode(offset: Offset, frame: &Bytes) -> Result<Record, ReadError> {
     let damaged = |source| ReadError::Damaged { offset, source };
     let record = Frame::decode(frame).map_err(damaged)?.record;
@@ -1150,21 +673,4 @@ fn decode(offset: Offset, frame: &Bytes) -> Result<Record, ReadError> {
         return Err(damaged(CodecError::Value { field: "offset", value }));
     }
     Ok(record)
-}
-
-/// Calls into sled, taking a panic for a failure.
-fn fenced<T>(what: &str, call: impl FnOnce() -> sled::Result<T>) -> Result<T, StoreError> {
-    match catch_unwind(AssertUnwindSafe(call)) {
-        Ok(Ok(value)) => Ok(value),
-        Ok(Err(error)) => Err(StoreError(format!("{what} failed: {error}"))),
-        Err(panic) => Err(StoreError(format!("{what} panicked: {}", panic_text(&*panic)))),
-    }
-}
-
-fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
-    panic
-        .downcast_ref::<&str>()
-        .copied()
-        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
-        .unwrap_or("no message")
 }

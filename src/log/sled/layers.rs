@@ -9,7 +9,10 @@ use std::{
 use bytes::Bytes;
 use quick_cache::{Weighter, sync::Cache};
 
-use super::{OpenError, ReadError, Store, StoreError, decode, fenced, key, remove_dir};
+use super::{
+    OpenError, ReadError, Store, StoreError, decode, key, remove_dir,
+    store::{self, fenced},
+};
 use crate::{
     disk,
     log::volume::{self, Block, Volume},
@@ -325,7 +328,7 @@ impl Cursor {
             let next = fenced("reading", || self.values.next().transpose())?;
             self.ended = next.is_none();
             self.head = match next {
-                Some((key, frame)) => Some((super::offset(&key)?, frame)),
+                Some((key, frame)) => Some((store::offset(&key)?, frame)),
                 None => None,
             };
         }

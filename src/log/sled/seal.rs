@@ -19,7 +19,9 @@ use std::{
 use tokio::sync::{mpsc, oneshot};
 
 use super::{
-    CompactError, Current, Message, Shared, StoreError, Swap, free_bytes,
+    CompactError, Current, Shared, StoreError,
+    committer::{Message, Swap},
+    free_bytes,
     layers::{self, Layers},
 };
 use crate::{

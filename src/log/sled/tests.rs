@@ -7,7 +7,7 @@ use crate::{
         contract::{batch, erasure, event, one, passing, payload, record, start},
         verify,
     },
-    record::NewRecord,
+    record::{NewRecord, codec},
 };
 
 fn options(dir: &tempfile::TempDir) -> SledOptions {

@@ -1,0 +1,278 @@
+//! The committer: takes what is queued, group by group, and makes it durable, then visible.
+
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{Arc, atomic::Ordering},
+    time::{Duration, Instant},
+};
+
+use tokio::sync::{mpsc, oneshot};
+
+use super::{Current, Shared, Store, data_dir::free_bytes, decode, store::panic_text};
+use crate::{
+    clock::Clock,
+    log::{
+        AppendError, Appended, Batch, Follower, StreamHeads, check_expected, erased_by,
+        tip_file::Noted,
+    },
+    record::{
+        Offset, Record,
+        codec::{self, Tip},
+        command::{Body as _, LogErase},
+    },
+};
+
+pub(super) enum Message {
+    Append(Request),
+    /// Go on in another database.
+    Swap(Swap),
+    /// Wakes the committer so that it sees `closing`.
+    Close,
+}
+
+pub(super) struct Request {
+    pub(super) batch: Batch,
+    pub(super) reply: oneshot::Sender<Result<Appended, AppendError>>,
+}
+
+/// An empty database to go on in. The reply says whether that is so.
+pub(super) struct Swap {
+    pub(super) number: u64,
+    pub(super) store: Arc<Store>,
+    pub(super) reply: oneshot::Sender<bool>,
+}
+
+/// How many batches may wait for the committer; further appends wait outside the queue. Some
+/// multiples of what the busiest measured load has under way.
+pub(super) const QUEUE_BATCHES: usize = 1024;
+
+/// How many batches share one sync.
+const MAX_GROUP_BATCHES: usize = QUEUE_BATCHES;
+
+/// With how many records in a group it is followed by the next no sooner than [`PACE`] after it began: a sync wakes all
+/// of sled's threads, and costs as much as some of the messages that wait for it. About what a sync takes on a good disk.
+const CROWD: usize = 4;
+const PACE: Duration = Duration::from_micros(1500);
+
+/// A group is closed once its payloads reach this. With the largest batch on top (4 MiB) and sled
+/// writing each record up to about twice, a group stays below one segment (16 MiB).
+const MAX_GROUP_BYTES: usize = 2 * 1024 * 1024;
+
+/// The one thread that writes.
+pub(super) struct Committer {
+    layers: Current,
+    shared: Arc<Shared>,
+    clock: Clock,
+    tip: Tip,
+    heads: StreamHeads,
+    follower: Follower,
+    /// When the last group began.
+    began: Instant,
+    /// Whether it was of many.
+    crowded: bool,
+}
+
+/// The records of a group, on their way to the disk.
+#[derive(Default)]
+struct Group {
+    frames: Vec<(Offset, Vec<u8>)>,
+    records: Vec<Arc<Record>>,
+}
+
+impl Committer {
+    /// One that goes on after `tip`, with these the last records of the streams.
+    pub(super) fn new(
+        layers: Current,
+        shared: Arc<Shared>,
+        clock: Clock,
+        tip: Tip,
+        heads: StreamHeads,
+        follower: Follower,
+    ) -> Self {
+        Self { layers, shared, clock, tip, heads, follower, began: Instant::now(), crowded: false }
+    }
+
+    /// Commits what comes through `queue` until the log closes.
+    pub(super) fn run(mut self, mut queue: mpsc::Receiver<Message>) {
+        let mut requests = Vec::new();
+        while let Some(message) = queue.blocking_recv() {
+            self.pace();
+            self.take(message, &mut queue, &mut requests);
+            if self.shared.closing.load(Ordering::SeqCst) {
+                queue.close();
+                while let Ok(message) = queue.try_recv() {
+                    self.take(message, &mut queue, &mut requests);
+                }
+                return;
+            }
+        }
+    }
+
+    /// Waits for more to share the next group, if there are likely to be more.
+    fn pace(&mut self) {
+        if self.crowded
+            && let Some(left) = PACE.checked_sub(self.began.elapsed())
+        {
+            std::thread::sleep(left);
+        }
+        self.began = Instant::now();
+    }
+
+    /// Commits the group that begins with `message`, and what was met behind it.
+    fn take(
+        &mut self,
+        message: Message,
+        queue: &mut mpsc::Receiver<Message>,
+        requests: &mut Vec<Request>,
+    ) {
+        let swap = gather(message, queue, requests);
+        self.commit(requests);
+        if let Some(Swap { number, store, reply }) = swap {
+            // After a failure nothing may look as if it were sealed or durable.
+            let goes_on = self.shared.failure.borrow().is_none();
+            if goes_on {
+                let mut layers = self.layers.write();
+                *layers = Arc::new(layers.with_tail(number, store, self.tip.offset));
+            }
+            let _ = reply.send(goes_on);
+        }
+    }
+
+    /// Commits one group and answers all of it.
+    fn commit(&mut self, requests: &mut Vec<Request>) {
+        if requests.is_empty() {
+            return;
+        }
+        if let Err(error) = self.may_write() {
+            for request in requests.drain(..) {
+                let _ = request.reply.send(Err(error.clone()));
+            }
+            return;
+        }
+        let now_ms = self.clock.now_ms();
+        let mut group = Group::default();
+        let mut answers = Vec::with_capacity(requests.len());
+        for Request { batch, reply } in requests.drain(..) {
+            answers.push((reply, self.accept(batch, now_ms, &mut group)));
+        }
+        if let Err(error) = self.publish(group) {
+            // Nothing in the group is known to be on disk, nor what its refusals were decided on.
+            for (reply, _) in answers {
+                let _ = reply.send(Err(error.clone()));
+            }
+            return;
+        }
+        for (reply, answer) in answers {
+            // Whoever asked may be gone; what was appended stays.
+            let _ = reply.send(answer);
+        }
+    }
+
+    fn may_write(&self) -> Result<(), AppendError> {
+        if let Some(reason) = self.shared.failure.borrow().clone() {
+            return Err(AppendError::Failed(reason));
+        }
+        let reserve = self.shared.min_free_bytes.load(Ordering::Relaxed);
+        let dir = match self.layers.read().tail() {
+            Ok(tail) => tail.dir.clone(),
+            Err(error) => return Err(AppendError::Full(error.0)),
+        };
+        let free = free_bytes(&dir)
+            .map_err(|error| AppendError::Full(format!("free space is unknown: {error}")))?;
+        if free < reserve {
+            return Err(AppendError::Full(format!(
+                "{free} bytes are free on the disk of {}, {reserve} are kept in reserve",
+                dir.display()
+            )));
+        }
+        Ok(())
+    }
+
+    /// Adds `batch` to the group, as a whole or not at all.
+    fn accept(
+        &mut self,
+        batch: Batch,
+        now_ms: u64,
+        group: &mut Group,
+    ) -> Result<Appended, AppendError> {
+        check_expected(&self.heads, &batch)?;
+        let mut tip = self.tip.clone();
+        let first = tip.offset.next();
+        let mut accepted = Vec::with_capacity(batch.records.len());
+        let mut remaining = u32::try_from(batch.records.len())
+            .map_err(|_| AppendError::TooLarge("too many records".to_owned()))?;
+        for new in batch.records {
+            remaining -= 1;
+            accepted.push(
+                tip.extend(new, remaining, now_ms)
+                    .map_err(|error| AppendError::TooLarge(error.to_string()))?,
+            );
+        }
+        let (layers, durable) = (Arc::clone(&self.layers.read()), *self.shared.durable.borrow());
+        let get = |offset: Offset| match layers.get(offset)? {
+            Some(frame) if offset <= durable => decode(offset, &frame).map(Some),
+            _ => Ok(None),
+        };
+        for left in erased_by(accepted.iter().map(|(record, _)| record), get)? {
+            let frame = codec::encode_frame(&left)
+                .map_err(|error| AppendError::Erase(error.to_string()))?;
+            group.frames.push((left.offset(), frame));
+        }
+        for (record, frame) in accepted {
+            self.heads.insert(record.header.stream.clone(), record.offset());
+            group.frames.push((record.offset(), frame));
+            group.records.push(Arc::new(record));
+        }
+        self.tip = tip;
+        Ok(Appended { first, last: self.tip.offset })
+    }
+
+    /// Makes the group durable, then visible.
+    fn publish(&mut self, group: Group) -> Result<(), AppendError> {
+        self.crowded = group.records.len() >= CROWD;
+        if group.records.is_empty() {
+            return Ok(());
+        }
+        let layers = Arc::clone(&self.layers.read());
+        let written = layers.tail().and_then(|tail| tail.put(group.frames));
+        written.map_err(|error| self.shared.fail(&error.0))?;
+        *self.shared.tip.lock() = Noted { offset: self.tip.offset, chain: self.tip.chain };
+        self.shared.durable.send_replace(self.tip.offset);
+        catch_unwind(AssertUnwindSafe(|| (self.follower)(&group.records))).map_err(|panic| {
+            self.shared.fail(&format!(
+                "the records up to {} are durable, but applying them panicked: {}",
+                self.tip.offset,
+                panic_text(&*panic)
+            ))
+        })
+    }
+}
+
+/// Takes what is queued behind `message`, up to the size of a group or to a change of the database.
+fn gather(
+    message: Message,
+    queue: &mut mpsc::Receiver<Message>,
+    requests: &mut Vec<Request>,
+) -> Option<Swap> {
+    let mut bytes = 0;
+    let mut next = Some(message);
+    while let Some(message) = next {
+        match message {
+            Message::Append(request) => {
+                for new in &request.batch.records {
+                    // An erasure writes other records again.
+                    let erases = new.kind == LogErase::KIND.name;
+                    bytes += if erases { MAX_GROUP_BYTES } else { new.payload.len() };
+                }
+                requests.push(request);
+            }
+            Message::Swap(swap) => return Some(swap),
+            Message::Close => {}
+        }
+        if bytes >= MAX_GROUP_BYTES || requests.len() >= MAX_GROUP_BATCHES {
+            return None;
+        }
+        next = queue.try_recv().ok();
+    }
+    None
+}
