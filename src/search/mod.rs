@@ -13,6 +13,7 @@
 mod index;
 
 use std::{
+    iter::successors,
     panic::{AssertUnwindSafe, catch_unwind},
     path::{Path, PathBuf},
     sync::{
@@ -228,15 +229,15 @@ impl Worker {
 
     /// Opens the index and keeps it until the server stops.
     fn follow(&mut self, anew: bool) -> Result<(), Failure> {
-        let (mut writer, mut mark) = self.open(anew)?;
-        let mut committed = mark.offset;
+        let (mut writer, mut committed) = self.open(anew)?;
+        let mut taken = committed;
         self.shared.complete.store(committed.get(), Ordering::Release);
         *self.shared.reader.write() = Some(writer.reader());
         loop {
-            self.catch_up(&mut writer, &mut mark, &mut committed)?;
+            self.catch_up(&mut writer, &mut taken, &mut committed)?;
             if self.is_stopping() {
-                if committed < mark.offset {
-                    writer.commit(mark)?;
+                if committed < taken {
+                    self.commit(&mut writer, taken, &mut committed)?;
                 }
                 return Ok(());
             }
@@ -257,8 +258,9 @@ impl Worker {
         }
     }
 
-    /// The index there is, if it is one of this log; otherwise an empty one.
-    fn open(&self, anew: bool) -> Result<(Writer, Mark), Failure> {
+    /// The index there is, if it is one of this log; otherwise an empty one. With it, the offset up to which it is
+    /// complete.
+    fn open(&self, anew: bool) -> Result<(Writer, Offset), Failure> {
         // The files may be such that reading them panics.
         let found = catch_unwind(AssertUnwindSafe(|| Writer::open(&self.dir)));
         let found = match found {
@@ -273,46 +275,72 @@ impl Worker {
         if let Some((writer, mark)) = found {
             let record = self.engine.log().get(mark.offset)?;
             if record.is_some_and(|record| record.chain == *mark.chain.as_bytes()) {
-                return Ok((writer, mark));
+                return Ok((writer, mark.offset));
             }
         }
         tracing::info!("the search index is made anew");
         // Readers of the old one would keep its files.
         *self.shared.reader.write() = None;
-        let nothing = Mark { offset: Offset::ZERO, chain: crate::record::CHAIN_START.into() };
-        Ok((Writer::create(&self.dir)?, nothing))
+        Ok((Writer::create(&self.dir)?, Offset::ZERO))
     }
 
     /// Takes the records up to the head.
     fn catch_up(
         &mut self,
         writer: &mut Writer,
-        mark: &mut Mark,
+        taken: &mut Offset,
         committed: &mut Offset,
     ) -> Result<(), Failure> {
         loop {
             let head = self.engine.head().offset();
-            let left = usize::try_from(head.get().saturating_sub(mark.offset.get()));
+            let left = usize::try_from(head.get().saturating_sub(taken.get()));
             let left = left.unwrap_or(RECORDS).min(RECORDS);
             if left == 0 || self.is_stopping() {
                 break;
             }
-            let records = self.engine.log().read(mark.offset.next(), left)?;
-            if records.is_empty() {
-                return Err(ReadError::Missing(mark.offset.next()).into());
-            }
-            for record in &records {
-                take(writer, &self.engine, record)?;
-                *mark = Mark { offset: record.offset(), chain: record.chain.into() };
-            }
-            if mark.offset.get() - committed.get() >= COMMIT_RECORDS {
-                self.commit(writer, *mark, committed)?;
+            self.take_next(writer, taken, left)?;
+            if taken.get() - committed.get() >= COMMIT_RECORDS {
+                self.commit(writer, *taken, committed)?;
             }
         }
         if writer.is_dirty() {
-            self.commit(writer, *mark, committed)?;
+            self.commit(writer, *taken, committed)?;
         } else {
-            self.say(mark.offset);
+            self.say(*taken);
+        }
+        Ok(())
+    }
+
+    /// Takes the `count` records after `taken`. What has just been said is in memory and needs no reading.
+    fn take_next(
+        &self,
+        writer: &mut Writer,
+        taken: &mut Offset,
+        count: usize,
+    ) -> Result<(), Failure> {
+        let known: Vec<_> = successors(Some(taken.next()), |offset| Some(offset.next()))
+            .take(count)
+            .map(|offset| self.engine.events().recall(offset))
+            // What a redaction takes away is in its record.
+            .map(|event| event.filter(|event| event.redacts.is_none()))
+            .collect();
+        for stretch in known.chunk_by(|one, next| one.is_some() == next.is_some()) {
+            for event in stretch.iter().flatten() {
+                say(writer, &self.engine, event)?;
+                *taken = event.offset;
+            }
+            let mut unknown = stretch.iter().filter(|event| event.is_none()).count();
+            while unknown > 0 {
+                let records = self.engine.log().read(taken.next(), unknown)?;
+                if records.is_empty() {
+                    return Err(ReadError::Missing(taken.next()).into());
+                }
+                for record in &records {
+                    take(writer, &self.engine, record)?;
+                    *taken = record.offset();
+                }
+                unknown = unknown.saturating_sub(records.len());
+            }
         }
         Ok(())
     }
@@ -320,12 +348,13 @@ impl Worker {
     fn commit(
         &mut self,
         writer: &mut Writer,
-        mark: Mark,
+        taken: Offset,
         committed: &mut Offset,
     ) -> Result<(), Failure> {
-        writer.commit(mark)?;
-        *committed = mark.offset;
-        self.say(mark.offset);
+        let record = self.engine.log().get(taken)?.ok_or(ReadError::Missing(taken))?;
+        writer.commit(Mark { offset: taken, chain: record.chain.into() })?;
+        *committed = taken;
+        self.say(taken);
         Ok(())
     }
 
@@ -344,35 +373,34 @@ fn take(writer: &mut Writer, engine: &Engine, record: &Record) -> Result<(), Fai
     if !matches!(&*record.header.kind, "room.event" | "room.erase" | "room.purge") {
         return Ok(());
     }
-    // What has just been said needs no reading.
-    let known = engine.events().recall(record.offset()).filter(|event| event.redacts.is_none());
-    let event = match known {
-        Some(event) => event,
-        None => match record.command() {
-            Ok(Some(Command::RoomEvent(body))) => {
-                if let Some(redacted) = body.redacts {
-                    writer.remove(redacted);
-                }
-                let Ok(event) = StoredEvent::new(record.offset(), body) else { return Ok(()) };
-                Arc::new(event)
+    match record.command() {
+        Ok(Some(Command::RoomEvent(body))) => {
+            if let Some(redacted) = body.redacts {
+                writer.remove(redacted);
             }
-            Ok(Some(Command::RoomErase(body))) => {
-                body.events.into_iter().for_each(|event| writer.remove(event));
-                return Ok(());
+            if let Ok(event) = StoredEvent::new(record.offset(), body) {
+                say(writer, engine, &event)?;
             }
-            Ok(Some(Command::RoomPurge(body))) => {
-                if let Some(purged) = engine.state().erasures.purged(&body.room_id) {
-                    writer.remove_room(purged.created);
-                }
-                return Ok(());
+        }
+        Ok(Some(Command::RoomErase(body))) => {
+            body.events.into_iter().for_each(|event| writer.remove(event));
+        }
+        Ok(Some(Command::RoomPurge(body))) => {
+            if let Some(purged) = engine.state().erasures.purged(&body.room_id) {
+                writer.remove_room(purged.created);
             }
-            _ => return Ok(()),
-        },
-    };
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+/// Takes what an event says into the index.
+fn say(writer: &mut Writer, engine: &Engine, event: &StoredEvent) -> Result<(), Failure> {
     let Some(room) = engine.state().rooms.get(&event.room_id) else { return Ok(()) };
-    let Some(text) = Text::of(&event) else { return Ok(()) };
+    let Some(text) = Text::of(event) else { return Ok(()) };
     let original = match &text.edits {
-        Some(target) => match edited(engine, &room, &event, target)? {
+        Some(target) => match edited(engine, &room, event, target)? {
             Edited::Event(original) => original.offset,
             Edited::Redacted => return Ok(()),
             // Nobody's edit: a message like any other.
