@@ -5,6 +5,8 @@ use std::{
     collections::{BTreeMap, HashMap},
     fmt,
     hash::{BuildHasherDefault, Hasher},
+    iter::Peekable,
+    slice, vec,
 };
 
 use parking_lot::RwLock;
@@ -52,7 +54,7 @@ impl Offsets {
     }
 
     fn digest(&self, digest: &mut super::digest::Digest) {
-        digest.add(&self.first.in_order());
+        digest.add(&self.first);
         digest.add(&self.more);
     }
 }
@@ -110,14 +112,35 @@ impl First {
         }
     }
 
-    /// All of it in the order of the hashes.
-    fn in_order(&self) -> Vec<(u64, Offset)> {
-        let mut all = self.read.clone();
-        all.extend(self.since.iter().map(|(key, offset)| (*key, *offset)));
-        // Two runs are merged, where the second is in order, too.
-        all[self.read.len()..].sort_unstable();
-        all.sort();
-        all
+    /// All of it in the order of the hashes. Only what came since is copied.
+    fn in_order(&self) -> InOrder<'_> {
+        let mut since: Vec<_> = self.since.iter().map(|(key, offset)| (*key, *offset)).collect();
+        since.sort_unstable();
+        InOrder { read: self.read.iter().peekable(), since: since.into_iter().peekable() }
+    }
+}
+
+/// Two lists in order, as one.
+struct InOrder<'a> {
+    read: Peekable<slice::Iter<'a, (u64, Offset)>>,
+    since: Peekable<vec::IntoIter<(u64, Offset)>>,
+}
+
+impl Iterator for InOrder<'_> {
+    type Item = (u64, Offset);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        match (self.read.peek(), self.since.peek()) {
+            (Some(read), Some(since)) if since < read => self.since.next(),
+            (None, _) => self.since.next(),
+            (Some(_), _) => self.read.next().copied(),
+        }
+    }
+
+    // A list is written after its length.
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        let length = self.read.len() + self.since.len();
+        (length, Some(length))
     }
 }
 
@@ -129,8 +152,8 @@ impl Serialize for First {
 
 impl<'de> Deserialize<'de> for First {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct InOrder;
-        impl<'de> Visitor<'de> for InOrder {
+        struct Listed;
+        impl<'de> Visitor<'de> for Listed {
             type Value = First;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -150,7 +173,7 @@ impl<'de> Deserialize<'de> for First {
                 Ok(First { read, since: HashMap::default() })
             }
         }
-        deserializer.deserialize_map(InOrder)
+        deserializer.deserialize_map(Listed)
     }
 }
 
