@@ -73,7 +73,7 @@ pub(crate) use sso::callback as sso_callback;
 pub(crate) use unsubscribe::url as unsubscribe_url;
 pub(crate) use validation::Deliveries;
 
-use std::{net::IpAddr, sync::Arc};
+use std::{cell::Cell, net::IpAddr, sync::Arc};
 
 use futures_util::future::BoxFuture;
 use http::{Method, Uri};
@@ -544,7 +544,22 @@ fn parameters<T: serde::de::DeserializeOwned>(body: &[u8]) -> Result<T, ApiError
     })
 }
 
+/// How large a response may be for the memory that it was made in to be kept for the next.
+const KEPT_JSON_BYTES: usize = 256 * 1024;
+
 /// A response that is serialised here.
 fn json<T: serde::Serialize>(value: &T) -> Result<bytes::Bytes, ApiError> {
-    serde_json::to_vec(value).map(Into::into).map_err(ApiError::internal)
+    thread_local! {
+        // How long a response will be is not known. To copy it once takes less than to make room for it again and again.
+        static ROOM: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+    }
+    let mut room = ROOM.take();
+    room.clear();
+    serde_json::to_writer(&mut room, value).map_err(ApiError::internal)?;
+    if room.len() > KEPT_JSON_BYTES {
+        return Ok(room.into());
+    }
+    let json = bytes::Bytes::copy_from_slice(&room);
+    ROOM.set(room);
+    Ok(json)
 }

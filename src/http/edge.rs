@@ -2,6 +2,7 @@
 
 use std::{
     borrow::Cow,
+    fmt::Write as _,
     net::IpAddr,
     panic::AssertUnwindSafe,
     pin::pin,
@@ -340,6 +341,9 @@ impl RequestIds {
 
     fn next(&self) -> Arc<str> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        format!("{}-{number:x}", self.start).into()
+        let mut id = String::with_capacity(self.start.len() + 17);
+        // A string takes all that is written to it.
+        let _ = write!(id, "{}-{number:x}", self.start);
+        id.into()
     }
 }
