@@ -331,6 +331,5 @@ fn key_counts(found: &mut Found, user_id: OwnedUserId, device_id: OwnedDeviceId)
 fn presence(offset: Offset, body: PresenceSet, time_ms: u64) -> Box<RawValue> {
     let PresenceSet { user_id, presence, status_msg, currently_active, last_active_ms } = body;
     let shown = Shown { offset, presence, status_msg, currently_active, last_active_ms };
-    let content = shown.content(last_active_ms, time_ms);
-    to_raw(&json!({ "type": "m.presence", "sender": user_id, "content": content }))
+    shown.event(&user_id, time_ms)
 }

@@ -4,7 +4,8 @@
 use std::collections::BTreeSet;
 
 use ruma::{OwnedUserId, UserId};
-use serde_json::{json, value::RawValue};
+use serde::Serialize;
+use serde_json::value::RawValue;
 
 use super::{View, filter::EventFilter};
 use crate::{
@@ -49,14 +50,7 @@ impl View<'_> {
             found.sort_unstable_by_key(|(_, shown)| std::cmp::Reverse(shown.offset));
             found.truncate(limit);
         }
-        let event = |(user_id, shown): &(OwnedUserId, Shown)| {
-            to_raw(&json!({
-                "type": "m.presence",
-                "sender": user_id,
-                "content": shown.content(shown.last_active_ms, self.viewer.now_ms),
-            }))
-        };
-        found.iter().map(event).collect()
+        found.iter().map(|(user_id, shown)| shown.event(user_id, self.viewer.now_ms)).collect()
     }
 
     /// Whether the user may see the presence of `other`.
@@ -90,20 +84,46 @@ impl View<'_> {
     }
 }
 
+/// A presence event.
+#[derive(Serialize)]
+struct Event<'a> {
+    content: Content<'a>,
+    sender: &'a UserId,
+    #[serde(rename = "type")]
+    event_type: &'static str,
+}
+
+/// What a presence event says, and what one who asks for a user's presence is told.
+#[derive(Debug, Serialize)]
+pub struct Content<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    currently_active: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last_active_ago: Option<u64>,
+    presence: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    status_msg: Option<&'a str>,
+}
+
 impl Shown {
+    /// The presence event of `user_id`, of whom this is shown.
+    pub(crate) fn event(&self, user_id: &UserId, now_ms: u64) -> Box<RawValue> {
+        to_raw(&Event {
+            content: self.content(self.last_active_ms, now_ms),
+            sender: user_id,
+            event_type: "m.presence",
+        })
+    }
+
     /// The content of a presence event, for one who last did something at `last_active_ms`.
     #[must_use]
-    pub fn content(&self, last_active_ms: u64, now_ms: u64) -> serde_json::Value {
-        let mut content = json!({ "presence": self.presence.as_str() });
-        if last_active_ms > 0 {
-            content["last_active_ago"] = now_ms.saturating_sub(last_active_ms).into();
+    pub fn content(&self, last_active_ms: u64, now_ms: u64) -> Content<'_> {
+        Content {
+            currently_active: (self.presence == PresenceState::Online)
+                .then_some(self.currently_active),
+            last_active_ago: (last_active_ms > 0).then(|| now_ms.saturating_sub(last_active_ms)),
+            presence: self.presence.as_str(),
+            status_msg: self.status_msg.as_deref(),
         }
-        if self.presence == PresenceState::Online {
-            content["currently_active"] = self.currently_active.into();
-        }
-        if let Some(status_msg) = &self.status_msg {
-            content["status_msg"] = status_msg.as_str().into();
-        }
-        content
     }
 }
