@@ -3,14 +3,13 @@
 use bytes::Bytes;
 use ruma::api::client::context::get_context::v3 as get_context;
 use serde::Serialize;
-use serde_json::value::RawValue;
 
 use super::{
     Server, filter, json,
     timeline::{page_size, visible_event},
 };
 use crate::{
-    events::EventForm,
+    events::{ClientEvent, EventForm},
     http::{ApiError, Cx},
     record::Offset,
 };
@@ -23,10 +22,10 @@ pub(super) async fn context(
     struct Response {
         start: String,
         end: String,
-        event: Box<RawValue>,
-        events_before: Vec<Box<RawValue>>,
-        events_after: Vec<Box<RawValue>>,
-        state: Vec<Box<RawValue>>,
+        event: ClientEvent,
+        events_before: Vec<ClientEvent>,
+        events_after: Vec<ClientEvent>,
+        state: Vec<ClientEvent>,
     }
     let room = cx.app.room(&request.room_id)?;
     let view = cx.view_as_of()?;

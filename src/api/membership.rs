@@ -23,7 +23,6 @@ use ruma::{
     events::StateEventType,
 };
 use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
 
 use super::{Server, appservice, at_length, json, timeline::readable_as_of};
 use crate::{
@@ -31,7 +30,7 @@ use crate::{
         canonical,
         membership::{Change, ChangeMembership, ForgetRoom, LeaveAndForget},
     },
-    events::{EventForm, as_shown, to_raw},
+    events::{ClientEvent, EventForm, as_shown, to_raw},
     http::{ApiError, Cx, ErrorCode},
     record::Offset,
     state::Membership,
@@ -227,7 +226,7 @@ pub(super) async fn members(
 ) -> Result<Bytes, ApiError> {
     #[derive(Serialize)]
     struct Response {
-        chunk: Vec<Box<RawValue>>,
+        chunk: Vec<ClientEvent>,
     }
     let room = cx.app.room(&request.room_id)?;
     let view = cx.view_as_of()?;

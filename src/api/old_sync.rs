@@ -16,7 +16,7 @@ use super::{
     timeline::{page_size, readable_as_of, visible_event},
 };
 use crate::{
-    events::{EventForm, EventRef},
+    events::{ClientEvent, EventForm, EventRef},
     http::{ApiError, Cx, RawRequest, Reply, Session},
     record::Offset,
     state::{Membership, Room},
@@ -134,10 +134,10 @@ struct RoomInfo {
     inviter: Option<OwnedUserId>,
     /// And the event that says so.
     #[serde(skip_serializing_if = "Option::is_none")]
-    invite: Option<Box<RawValue>>,
+    invite: Option<ClientEvent>,
     #[serde(skip_serializing_if = "Option::is_none")]
     messages: Option<Messages>,
-    state: Vec<Box<RawValue>>,
+    state: Vec<ClientEvent>,
     visibility: &'static str,
     account_data: Vec<Box<RawValue>>,
 }
@@ -146,7 +146,7 @@ struct RoomInfo {
 struct Messages {
     start: String,
     end: String,
-    chunk: Vec<Box<RawValue>>,
+    chunk: Vec<ClientEvent>,
 }
 
 impl RoomInfo {
@@ -220,7 +220,7 @@ pub(super) async fn events(
     struct Response {
         start: String,
         end: String,
-        chunk: Vec<Box<RawValue>>,
+        chunk: Vec<ClientEvent>,
     }
     let cx = cx.with_session()?;
     let Query { from, timeout, room_id } = query(&request.uri)?;
@@ -264,7 +264,7 @@ pub(super) async fn events(
 
 /// Events that are new to the caller.
 struct News {
-    chunk: Vec<Box<RawValue>>,
+    chunk: Vec<ClientEvent>,
     /// Up to where was looked.
     end: Offset,
 }
@@ -274,7 +274,7 @@ impl News {
     fn after(view: &View<'_>, after: Offset, only: Option<&Room>) -> Result<Self, ApiError> {
         let limit = page_size(UInt::MAX, &EventFilter::default());
         let mut end = view.at().max(after);
-        let mut found: Vec<(EventRef, Box<RawValue>)> = Vec::new();
+        let mut found: Vec<(EventRef, ClientEvent)> = Vec::new();
         let mut look = |room: &Room, to: Offset| -> Result<(), ApiError> {
             let page = view.page_forward(room, after, to, limit, &EventFilter::default())?;
             end = page.next.map_or(end, |next| next.min(end));

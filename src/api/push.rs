@@ -19,12 +19,11 @@ use ruma::{
     push::{Action, RuleKind, Ruleset},
 };
 use serde::Serialize;
-use serde_json::value::RawValue;
 
 use super::{Server, account_data, at_length, json};
 use crate::{
     decide::push::{ChangePushRules, RuleChange},
-    events::{EventForm, EventRef},
+    events::{ClientEvent, EventForm, EventRef},
     http::{ApiError, Cx},
     limits,
     log::ReadError,
@@ -133,7 +132,7 @@ struct Notifications {
 #[derive(Serialize)]
 struct Notification {
     actions: Vec<Action>,
-    event: Box<RawValue>,
+    event: ClientEvent,
     read: bool,
     room_id: ruma::OwnedRoomId,
     ts: MilliSecondsSinceUnixEpoch,

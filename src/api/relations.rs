@@ -16,14 +16,13 @@ use ruma::{
     },
 };
 use serde::Serialize;
-use serde_json::value::RawValue;
 
 use super::{
     Server, at_length, json,
     timeline::{page_size, readable_as_of, visible_event},
 };
 use crate::{
-    events::EventForm,
+    events::{ClientEvent, EventForm},
     http::{ApiError, Cx},
     limits,
     record::Offset,
@@ -107,7 +106,7 @@ pub(super) async fn of_rel_type_and_event_type(
 fn children(cx: &Cx<Server>, asked: &Asked<'_>) -> Result<Bytes, ApiError> {
     #[derive(Serialize)]
     struct Response<'a> {
-        chunk: Vec<Box<RawValue>>,
+        chunk: Vec<ClientEvent>,
         #[serde(skip_serializing_if = "Option::is_none")]
         next_batch: Option<String>,
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -152,7 +151,7 @@ pub(super) async fn threads(
 ) -> Result<Bytes, ApiError> {
     #[derive(Serialize)]
     struct Response {
-        chunk: Vec<Box<RawValue>>,
+        chunk: Vec<ClientEvent>,
         #[serde(skip_serializing_if = "Option::is_none")]
         next_batch: Option<String>,
     }

@@ -15,11 +15,11 @@ use ruma::{
     events::StateEventType,
 };
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json, value::RawValue};
+use serde_json::{Value, json};
 
 use super::{Server, at_length, json};
 use crate::{
-    events::{EventForm, EventRef, as_shown},
+    events::{ClientEvent, EventForm, EventRef, as_shown},
     http::{ApiError, Cx},
     limits,
     record::Offset,
@@ -463,7 +463,7 @@ struct RoomEvents<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     next_batch: Option<String>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    state: BTreeMap<OwnedRoomId, Vec<Box<RawValue>>>,
+    state: BTreeMap<OwnedRoomId, Vec<ClientEvent>>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     groups: BTreeMap<&'a str, BTreeMap<String, ResultGroup>>,
 }
@@ -471,7 +471,7 @@ struct RoomEvents<'a> {
 #[derive(Serialize)]
 struct SearchResult {
     rank: f64,
-    result: Box<RawValue>,
+    result: ClientEvent,
     context: ResultContext,
 }
 
@@ -479,8 +479,8 @@ struct SearchResult {
 struct ResultContext {
     start: String,
     end: String,
-    events_before: Vec<Box<RawValue>>,
-    events_after: Vec<Box<RawValue>>,
+    events_before: Vec<ClientEvent>,
+    events_after: Vec<ClientEvent>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     profile_info: BTreeMap<OwnedUserId, Profile>,
 }

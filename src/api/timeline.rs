@@ -12,11 +12,10 @@ use ruma::{
     },
 };
 use serde::Serialize;
-use serde_json::value::RawValue;
 
 use super::{Server, filter, json};
 use crate::{
-    events::{EventForm, EventRef},
+    events::{ClientEvent, EventForm, EventRef},
     http::{ApiError, Cx},
     limits,
     record::Offset,
@@ -33,9 +32,9 @@ pub(super) async fn messages(
         start: String,
         #[serde(skip_serializing_if = "Option::is_none")]
         end: Option<String>,
-        chunk: Vec<Box<RawValue>>,
+        chunk: Vec<ClientEvent>,
         #[serde(skip_serializing_if = "Vec::is_empty")]
-        state: Vec<Box<RawValue>>,
+        state: Vec<ClientEvent>,
     }
     let room = cx.app.room(&request.room_id)?;
     let view = cx.view_as_of()?;

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     decide::Env,
-    events::{self, EventForm, EventRef, Unsigned, age, as_shown, to_raw},
+    events::{self, ClientEvent, EventForm, EventRef, Unsigned, age, as_shown, to_raw},
     log::ReadError,
     record::Offset,
     state::{Membership, Room},
@@ -114,7 +114,7 @@ fn client_event(
     event: EventRef,
     at: Offset,
     time_ms: u64,
-) -> Result<Option<Box<RawValue>>, ReadError> {
+) -> Result<Option<ClientEvent>, ReadError> {
     let Some(room) = env.state.rooms.get(&event.room_id) else { return Ok(None) };
     let shown = as_shown(&room, event, at);
     let mut unsigned = Unsigned { age: age(&shown, time_ms).max(0), ..Unsigned::default() };

@@ -15,7 +15,7 @@ use ruma::{
 use serde::{Deserialize, de::IgnoredAny};
 use serde_json::value::RawValue;
 
-pub use client::{EventForm, Viewer};
+pub use client::{ClientEvent, EventForm, Viewer};
 pub(crate) use client::{
     Reference, References, Relations, Thread, Unsigned, age, as_shown, client_event, redacted,
     to_raw,

@@ -10,7 +10,7 @@ use super::{ExportError, Holds, Manifest, bodies::Bodies, folder::Folder, hex};
 use crate::{
     clock::Clock,
     engine,
-    events::{EventForm, EventRef, EventStore, Viewer},
+    events::{ClientEvent, EventForm, EventRef, EventStore, Viewer},
     history::Source,
     limits,
     log::{Log, ReadError},
@@ -127,7 +127,7 @@ struct MembershipLine<'a> {
     room_id: &'a str,
     membership: &'a str,
     time_ms: u64,
-    event: Box<RawValue>,
+    event: ClientEvent,
 }
 
 impl Portrait<'_> {
@@ -539,7 +539,7 @@ impl Portrait<'_> {
         Ok(count)
     }
 
-    fn forms(&self, room: &Room, events: &[EventRef]) -> Result<Vec<Box<RawValue>>, ExportError> {
+    fn forms(&self, room: &Room, events: &[EventRef]) -> Result<Vec<ClientEvent>, ExportError> {
         Ok(self.view.client_events(room, events, &EventForm::FULL)?)
     }
 

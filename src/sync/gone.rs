@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use ruma::{OwnedRoomId, RoomId};
-use serde_json::{json, value::RawValue};
+use serde_json::json;
 
 use crate::{
-    events::{EventForm, to_raw},
+    events::{ClientEvent, EventForm, to_raw},
     log::ReadError,
     record::Offset,
     state::Membership,
@@ -58,7 +58,7 @@ pub(super) fn leave(
     view: &View<'_>,
     room_id: &RoomId,
     because: Offset,
-) -> Result<Box<RawValue>, ReadError> {
+) -> Result<ClientEvent, ReadError> {
     let user_id = view.user_id();
     if let Some(room) = view.state.rooms.get(room_id)
         && let Some(event) = view.events.get(because)?
@@ -75,5 +75,5 @@ pub(super) fn leave(
         "origin_server_ts": view.events.time_of(because)?.unwrap_or_default(),
         "content": { "membership": "leave" },
     });
-    Ok(to_raw(&event))
+    Ok(to_raw(&event).into())
 }

@@ -156,9 +156,15 @@ impl<T: Serialize> Serialize for ByRoom<T> {
     }
 }
 
-#[derive(Debug, Default, Serialize)]
-struct Events {
-    events: Vec<Box<RawValue>>,
+#[derive(Debug, Serialize)]
+struct Events<E = Box<RawValue>> {
+    events: Vec<E>,
+}
+
+impl<E> Default for Events<E> {
+    fn default() -> Self {
+        Self { events: Vec::new() }
+    }
 }
 
 impl Response {

@@ -5,13 +5,12 @@ use std::{cell::OnceCell, cmp::Reverse, collections::BTreeSet, sync::Arc};
 
 use ruma::{OwnedUserId, UserId, events::TimelineEventType};
 use serde::{Deserialize, de::IgnoredAny};
-use serde_json::value::RawValue;
 
 use super::{View, visibility::Visibility};
 use crate::{
     events::{
-        EventForm, EventRef, Reference, References, Relations, StoredEvent, Thread, Unsigned, age,
-        as_shown, client_event, redacted,
+        ClientEvent, EventForm, EventRef, Reference, References, Relations, StoredEvent, Thread,
+        Unsigned, age, as_shown, client_event, redacted,
     },
     limits,
     log::ReadError,
@@ -50,7 +49,7 @@ impl<'v> Sight<'v> {
         &self,
         event: &EventRef,
         form: &EventForm,
-    ) -> Result<Box<RawValue>, ReadError> {
+    ) -> Result<ClientEvent, ReadError> {
         let bundle = if form.bundled { Bundle::Everything } else { Bundle::Nothing };
         Ok(form.with_wanted_fields(self.event(event, form, bundle)?))
     }
@@ -60,7 +59,7 @@ impl<'v> Sight<'v> {
         &self,
         event: &EventRef,
         form: &EventForm,
-    ) -> Result<Box<RawValue>, ReadError> {
+    ) -> Result<ClientEvent, ReadError> {
         let bundle = if form.bundled { Bundle::Everything } else { Bundle::Nothing };
         let event = redacted(self.room, event);
         Ok(form.with_wanted_fields(self.event(&event, form, bundle)?))
@@ -71,7 +70,7 @@ impl<'v> Sight<'v> {
         event: &EventRef,
         form: &EventForm,
         bundle: Bundle,
-    ) -> Result<Box<RawValue>, ReadError> {
+    ) -> Result<ClientEvent, ReadError> {
         let (room, at) = (self.room, self.view.at());
         let redaction = room.redaction_of(event.offset, at);
         let mut shown = as_shown(room, EventRef::clone(event), at);
@@ -81,7 +80,7 @@ impl<'v> Sight<'v> {
             shown = redacted(room, &shown);
         }
         if form.federation {
-            return Ok(shown.pdu.clone());
+            return Ok(shown.pdu.clone().into());
         }
         let mut unsigned = self.unsigned(&shown);
         let previous = self.previous(&shown)?;
@@ -175,7 +174,7 @@ impl<'v> Sight<'v> {
         &self,
         original: &StoredEvent,
         form: &EventForm,
-    ) -> Result<Option<Box<RawValue>>, ReadError> {
+    ) -> Result<Option<ClientEvent>, ReadError> {
         let is_edit = |event| RelatesTo::of(event).is_some_and(|to| to.rel_type == REPLACE);
         if original.state_key.is_some() || is_edit(&original.content) {
             return Ok(None);

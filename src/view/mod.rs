@@ -19,7 +19,7 @@ use serde_json::value::RawValue;
 
 use self::{filter::EventFilter, form::Sight, visibility::Visibility};
 use crate::{
-    events::{EventForm, EventRef, EventStore, StoredEvent, Viewer, as_shown, strip},
+    events::{ClientEvent, EventForm, EventRef, EventStore, StoredEvent, Viewer, as_shown, strip},
     limits,
     log::ReadError,
     push::{self, Ignored},
@@ -99,7 +99,7 @@ impl<'a> View<'a> {
         room: &Room,
         event: &EventRef,
         form: &EventForm,
-    ) -> Result<Box<RawValue>, ReadError> {
+    ) -> Result<ClientEvent, ReadError> {
         Sight::new(self, room).form(event, form)
     }
 
@@ -112,7 +112,7 @@ impl<'a> View<'a> {
         room: &Room,
         events: &[EventRef],
         form: &EventForm,
-    ) -> Result<Vec<Box<RawValue>>, ReadError> {
+    ) -> Result<Vec<ClientEvent>, ReadError> {
         let sight = Sight::new(self, room);
         events.iter().map(|event| sight.form(event, form)).collect()
     }

@@ -2,11 +2,9 @@
 
 use std::collections::{BTreeSet, BinaryHeap};
 
-use serde_json::value::RawValue;
-
 use super::{Page, View, filter::EventFilter, form::Sight};
 use crate::{
-    events::{EventForm, EventRef},
+    events::{ClientEvent, EventForm, EventRef},
     log::ReadError,
     record::Offset,
     state::{RelatesTo, Room, relations::THREAD},
@@ -170,7 +168,7 @@ impl View<'_> {
         room: &Room,
         roots: &[EventRef],
         form: &EventForm,
-    ) -> Result<Vec<Box<RawValue>>, ReadError> {
+    ) -> Result<Vec<ClientEvent>, ReadError> {
         let sight = Sight::new(self, room);
         let ignored = sight.ignored()?;
         let form = |root: &EventRef| {

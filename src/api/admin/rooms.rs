@@ -2,13 +2,13 @@
 
 use ruma::{RoomId, events::StateEventType};
 use serde::Serialize;
-use serde_json::{Value, json, value::RawValue};
+use serde_json::{Value, json};
 
 use super::{Caller, Desk, nothing, reply};
 use crate::{
     admin::{Act, Done, NewRoom, RoomOrder, RoomsWanted, ShutdownStatus},
     api::at_length,
-    events::EventForm,
+    events::{ClientEvent, EventForm},
     http::{ApiError, RawRequest, Reply},
     limits,
     record::Offset,
@@ -68,7 +68,7 @@ pub(super) async fn members(cx: Caller, request: RawRequest) -> Result<Reply, Ap
 pub(super) async fn state(cx: Caller, request: RawRequest) -> Result<Reply, ApiError> {
     #[derive(Serialize)]
     struct State {
-        state: Vec<Box<RawValue>>,
+        state: Vec<ClientEvent>,
     }
     let desk = Desk::open(cx, request)?;
     let room = desk.cx.app.office.room(desk.arg(0)?)?;
@@ -86,7 +86,7 @@ pub(super) async fn state(cx: Caller, request: RawRequest) -> Result<Reply, ApiE
 pub(super) async fn messages(cx: Caller, request: RawRequest) -> Result<Reply, ApiError> {
     #[derive(Serialize)]
     struct Page {
-        chunk: Vec<Box<RawValue>>,
+        chunk: Vec<ClientEvent>,
         start: String,
         #[serde(skip_serializing_if = "Option::is_none")]
         end: Option<String>,

@@ -15,7 +15,7 @@ use super::{
     rules::Rule,
 };
 use crate::{
-    events::{EventForm, EventRef, as_shown},
+    events::{ClientEvent, EventForm, EventRef, as_shown},
     log::ReadError,
     push,
     record::{Epoch, Offset},
@@ -42,9 +42,9 @@ pub(super) struct RoomResult {
     #[serde(skip_serializing_if = "Option::is_none")]
     invite_state: Option<Vec<Box<RawValue>>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    required_state: Vec<Box<RawValue>>,
+    required_state: Vec<ClientEvent>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    timeline: Vec<Box<RawValue>>,
+    timeline: Vec<ClientEvent>,
     /// Whether events are in the timeline that are older than what was sent before.
     #[serde(skip_serializing_if = "is_false")]
     unstable_expanded_timeline: bool,
@@ -66,7 +66,7 @@ pub(super) struct RoomResult {
 
 impl RoomResult {
     /// Of a room of which there is nothing to tell but that the user is not in it.
-    pub(super) fn gone(leave: Box<RawValue>, because: Offset) -> Self {
+    pub(super) fn gone(leave: ClientEvent, because: Offset) -> Self {
         Self {
             initial: true,
             required_state: vec![leave],

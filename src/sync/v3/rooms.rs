@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 
 use super::{Events, Request, RoomFilters};
 use crate::{
-    events::EventRef,
+    events::{ClientEvent, EventRef},
     log::ReadError,
     push::{Count, Counts, Unread},
     record::Offset,
@@ -89,14 +89,14 @@ pub(super) struct KnockedRoom {
 #[derive(Debug, Serialize)]
 enum State {
     #[serde(rename = "state")]
-    Before(Events),
+    Before(Events<ClientEvent>),
     #[serde(rename = "state_after")]
-    After(Events),
+    After(Events<ClientEvent>),
 }
 
 #[derive(Debug, Serialize)]
 struct Timeline {
-    events: Vec<Box<RawValue>>,
+    events: Vec<ClientEvent>,
     limited: bool,
     prev_batch: String,
 }
