@@ -15,6 +15,7 @@ use super::{Server, Undone, at_length, body, json, presence, sync::long_poll, to
 use crate::{
     http::{ApiError, Cx, ErrorCode},
     limits,
+    record::Offset,
     sync::{
         CameFrom,
         sliding::{self, ListConfig, RoomConfig, Rules, SlidingError, UnknownPos},
@@ -79,7 +80,9 @@ pub(super) async fn sync(
     });
     cx.forget_request();
     let _syncing = presence::Syncing::begin(&cx, said);
-    let look = long_poll(&cx, request.timeout, pos.is_none(), |cx| {
+    // What is asked for may be other than before: there may be news of it whatever the log holds.
+    let since = Offset::ZERO;
+    let look = long_poll(&cx, request.timeout, pos.is_none(), since, |cx| {
         let look = || {
             let (unread, epoch) = (&cx.app.unread, cx.app.epoch);
             sliding::look(&cx.view(), &rules, &resumed, came_from, unread, epoch).map_err(failed)

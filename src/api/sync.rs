@@ -9,6 +9,7 @@ use tokio::time::{Instant, timeout_at};
 use super::{Server, Undone, at_length, filter, json, presence, rights::locked, to_device};
 use crate::{
     http::{ApiError, Cx},
+    record::Offset,
     sync::{
         self,
         v3::{self, Request},
@@ -42,7 +43,8 @@ pub(super) fn sync(
             let is_empty = response.is_empty();
             Ok((response, is_empty))
         };
-        let response = long_poll(cx, *timeout, at_once, look).await?;
+        let since = wanted.since.unwrap_or(Offset::ZERO);
+        let response = long_poll(cx, *timeout, at_once, since, look).await?;
         json(&response)
     }
 }
@@ -75,11 +77,12 @@ fn begin(mut cx: Cx<Server>, request: sync_events::Request) -> Result<Begun, Api
 }
 
 /// Looks until there is something new, as long as the client is willing to wait; `at_once` looks once.
-/// `look` says whether what it found is empty.
+/// `look` says whether what it found is empty, which it is as long as the log has nothing after `since`.
 pub(super) async fn long_poll<T>(
     cx: &Cx<Server>,
     timeout: Option<Duration>,
     at_once: bool,
+    since: Offset,
     look: impl Fn(&Cx<Server>) -> Result<(T, bool), ApiError>,
 ) -> Result<T, ApiError> {
     let longest = Duration::from_secs(cx.app.config.sync.max_timeout_seconds);
@@ -95,11 +98,13 @@ pub(super) async fn long_poll<T>(
         if at_once {
             return at_length(|| look(cx)).map(|(found, _)| found);
         }
-        let (found, is_empty) = look(cx)?;
-        if !is_empty || Instant::now() >= deadline || cx.shutdown.is_given() {
-            return Ok(found);
+        let ends = Instant::now() >= deadline || cx.shutdown.is_given();
+        if ends || head.offset() > since {
+            let (found, is_empty) = look(cx)?;
+            if !is_empty || ends {
+                return Ok(found);
+            }
         }
-        drop(found);
         tokio::select! {
             woken = timeout_at(deadline, woken) => drop(woken),
             () = cx.shutdown.given() => {}
