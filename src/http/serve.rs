@@ -129,15 +129,13 @@ impl Server {
         http1
             .timer(TokioTimer::new())
             .header_read_timeout(header_timeout)
-            .max_buf_size(limits::HTTP1_BUFFER_BYTES)
-            .pipeline_flush(true);
+            .max_buf_size(limits::HTTP1_BUFFER_BYTES);
         let mut either = auto::Builder::new(TokioExecutor::new());
         either
             .http1()
             .timer(TokioTimer::new())
             .header_read_timeout(header_timeout)
-            .max_buf_size(limits::HTTP1_BUFFER_BYTES)
-            .pipeline_flush(true);
+            .max_buf_size(limits::HTTP1_BUFFER_BYTES);
         either
             .http2()
             .timer(TokioTimer::new())
