@@ -1,7 +1,10 @@
 //! What clients do, each kind measured by itself. Everything before a measurement (accounts, rooms,
 //! messages) is made by the same requests and not counted; every answer is looked at.
 
-use std::time::{Duration, Instant};
+use std::{
+    convert::Infallible,
+    time::{Duration, Instant},
+};
 
 use bytes::Bytes;
 use futures_util::future::try_join_all;
@@ -139,22 +142,10 @@ pub(crate) async fn deliver(target: &Target, name: &str, users: &[User]) -> Resu
     let (sender, readers) = users.split_first().ok_or("nobody")?;
     let tokens = target.tokens(readers).await?;
     let (heard, mut hearing) = mpsc::unbounded_channel();
-    let reading = readers.iter().zip(tokens).map(|(user, mut since)| {
-        let (room, heard) = (&room, heard.clone());
-        async move {
-            loop {
-                let answer = target.sync(user, &since, 30_000).await?;
-                let now = Instant::now();
-                let news = News::of(&answer)?;
-                for _ in 0..news.events(room) {
-                    heard.send(now)?;
-                }
-                since = news.since();
-            }
-            #[allow(unreachable_code, reason = "says what it fails with")]
-            Ok::<(), Failure>(())
-        }
-    });
+    let reading = readers
+        .iter()
+        .zip(tokens)
+        .map(|(user, since)| listen(target, user, since, &room, 30_000, heard.clone()));
     let sending = async {
         // Until all of them wait.
         tokio::time::sleep(Duration::from_secs(1)).await;
@@ -178,11 +169,36 @@ pub(crate) async fn deliver(target: &Target, name: &str, users: &[User]) -> Resu
         Ok::<_, Failure>((times, clock.stop()))
     };
     let (times, spent) = tokio::select! {
-        read = try_join_all(reading) => return Err(format!("{read:?}").into()),
+        read = try_join_all(reading) => return Err(ended(read)),
         sent = sending => sent?,
     };
     let row = Row::new(target, name, times, spent);
     Ok(row.with_note(&format!("{} wait, at most 20 messages/s, CPU with the send", readers.len())))
+}
+
+/// Waits for messages to a room, and tells when each came. Ends with a failure alone.
+async fn listen(
+    target: &Target,
+    user: &User,
+    mut since: String,
+    room: &str,
+    timeout_ms: u64,
+    heard: mpsc::UnboundedSender<Instant>,
+) -> Result<Infallible, Failure> {
+    loop {
+        let answer = target.sync(user, &since, timeout_ms).await?;
+        let now = Instant::now();
+        let news = News::of(&answer)?;
+        for _ in 0..news.events(room) {
+            heard.send(now)?;
+        }
+        since = news.since();
+    }
+}
+
+/// Why those who listen do so no more.
+fn ended(listening: Result<Vec<Infallible>, Failure>) -> Failure {
+    listening.err().unwrap_or_else(|| "nobody listens".into())
 }
 
 /// Rooms, each with so many of the users, the first always among them, and a message of each.
@@ -295,8 +311,12 @@ async fn join(target: &Target, operations: usize) -> Result<Row, Failure> {
     target.measure("join a public room", plan, each, |_| Ok(())).await
 }
 
+/// How many messages wake those who wait: what the server does beside it weighs less then.
+const WAKES: usize = 10;
+
 /// All wait, in rooms with so many members, and nothing comes for a while. Then others send to their rooms,
-/// if there are such, which is nothing to those who wait. At last a message comes to the first room.
+/// if there are such, which is nothing to those who wait. At last messages come to the first room, each when
+/// all wait again.
 pub(crate) async fn wait(
     target: &Target,
     users: &[User],
@@ -307,36 +327,19 @@ pub(crate) async fn wait(
     let rooms = all(4, members.iter().map(|members| target.room(members))).await?;
     let tokens = target.tokens(users).await?;
     let memory = target.memory();
+    let first = members.first().map_or(0, |members| members.len());
+    let (heard, mut hearing) = mpsc::unbounded_channel();
+    let (astray, mut strayed) = mpsc::unbounded_channel();
     let rooms_of_users = rooms
         .iter()
         .zip(&members)
         .flat_map(|(room, members)| members.iter().map(move |user| (user, room)));
-    let mut polls: Vec<_> = rooms_of_users
-        .zip(tokens)
-        .map(|((user, room), mut since)| async move {
-            loop {
-                let answer = target.sync(user, &since, 180_000).await?;
-                let now = Instant::now();
-                let news = News::of(&answer)?;
-                if news.events(room) > 0 {
-                    return Ok::<_, Failure>(now);
-                }
-                since = news.since();
-            }
-        })
-        .collect();
-    let first = members.first().map_or(0, |members| members.len());
-    let elsewhere = polls.split_off(first);
+    let listening = rooms_of_users.zip(tokens).enumerate().map(|(index, ((user, room), since))| {
+        let heard = if index < first { &heard } else { &astray };
+        listen(target, user, since, room, 180_000, heard.clone())
+    });
     let sending = async {
-        // Until all of them wait.
-        let mut before = target.clock();
-        loop {
-            tokio::time::sleep(Duration::from_secs(1)).await;
-            if before.stop().cpu_ms < 30.0 || before.begun.elapsed() > Duration::from_secs(60) {
-                break;
-            }
-            before = target.clock();
-        }
+        until_all_wait(target).await;
         let each = (target.memory() - memory).max(0.0) / users.len() as f64;
         let clock = target.clock();
         tokio::time::sleep(target.at_most.max(Duration::from_secs(3))).await;
@@ -345,32 +348,46 @@ pub(crate) async fn wait(
             Some((users, rooms)) => Some(sends(target, "send to others", users, rooms).await?),
             None => None,
         };
-        let clock = target.clock();
-        target.send(&users[0], &rooms[0]).await?;
-        Ok::<_, Failure>((each, idle.cpu_ms / idle.seconds / 10.0, meanwhile, clock))
-    };
-    let woken = async { tokio::try_join!(try_join_all(polls), sending) };
-    let never = async {
-        match try_join_all(elsewhere).await {
-            Ok(heard) if heard.is_empty() => std::future::pending().await,
-            heard => Err(Failure::from(format!("somebody heard of what was elsewhere: {heard:?}"))),
+        let (mut times, mut spent) = (Vec::new(), Spent::default());
+        for _ in 0..WAKES {
+            until_all_wait(target).await;
+            let clock = target.clock();
+            target.send(&users[0], &rooms[0]).await?;
+            for _ in 0..first {
+                let at: Instant = hearing.recv().await.ok_or("nobody listens")?;
+                times.push(milliseconds(at.saturating_duration_since(clock.begun)));
+            }
+            spent += clock.stop();
         }
+        if strayed.try_recv().is_ok() {
+            return Err("somebody heard of what was elsewhere".into());
+        }
+        Ok::<_, Failure>((each, idle.cpu_ms / idle.seconds / 10.0, meanwhile, times, spent))
     };
-    let (woken, (each, percent, meanwhile, clock)) = tokio::select! {
-        woken = woken => woken?,
-        failure = never => failure?,
+    let (each, percent, meanwhile, times, spent) = tokio::select! {
+        listening = try_join_all(listening) => return Err(ended(listening)),
+        sent = sending => sent?,
     };
-    let spent = clock.stop();
-    let since = |at: Instant| milliseconds(at.saturating_duration_since(clock.begun));
-    let times = woken.into_iter().map(since).collect();
     let row = Row::new(target, "wake one of many who wait", times, spent);
     let note = format!(
-        "{} wait: {percent:.2} % of a core, {:.1} KiB each; one message wakes {first}",
+        "{} wait: {percent:.2} % of a core, {:.1} KiB each; a message wakes {first}",
         users.len(),
         each / 1024.0
     );
     let row = row.with_note(&note).with_waiting(each, percent);
     Ok(std::iter::once(row).chain(meanwhile).collect())
+}
+
+/// Waits until the server does next to nothing for half a second, though not for ever.
+async fn until_all_wait(target: &Target) {
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_secs(60) {
+        let clock = target.clock();
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        if clock.stop().cpu_ms < 15.0 {
+            return;
+        }
+    }
 }
 
 /// Large and small answers, by what compression the client takes.

@@ -1,9 +1,10 @@
 //! An application service that behaves, and misbehaves, as a test says.
 
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -91,10 +92,28 @@ impl Bridge {
 
     /// Listens, always on the same port.
     pub(crate) async fn listen(&mut self) {
-        let listener = TcpListener::bind(self.address).await.expect("its port is free");
+        let listener = self.bound().await;
         let (inner, news) = (Arc::clone(&self.inner), self.news.clone());
         let answered = move |asked| answer(asked, Arc::clone(&inner), news.clone());
         self.serving = Some(Service::on(listener, answered));
+    }
+
+    /// The listener. A program that another test starts has the sockets of this process, too, until it runs:
+    /// the port of one that was closed may be taken for a moment.
+    async fn bound(&self) -> TcpListener {
+        let begun = Instant::now();
+        loop {
+            match TcpListener::bind(self.address).await {
+                Ok(listener) => return listener,
+                Err(error)
+                    if error.kind() == ErrorKind::AddrInUse
+                        && begun.elapsed() < Duration::from_secs(10) =>
+                {
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
+                Err(error) => panic!("{} cannot be listened on: {error}", self.address),
+            }
+        }
     }
 
     /// Is gone, with all its connections, until [`Bridge::listen`].
