@@ -334,8 +334,8 @@ fn bars(title: &str, names: &[String], groups: &[(String, Vec<Option<f64>>)]) ->
         bottom + 30.0,
         escaped(title)
     );
-    for (index, (name, colour)) in names.iter().zip(COLOURS).enumerate() {
-        let at = 12.0 + 230.0 * index as f64;
+    let mut at = 12.0;
+    for (name, colour) in names.iter().zip(COLOURS) {
         let _ = writeln!(
             svg,
             "<rect x=\"{at:.0}\" y=\"34\" width=\"12\" height=\"12\" fill=\"{colour}\"/>\
@@ -343,6 +343,8 @@ fn bars(title: &str, names: &[String], groups: &[(String, Vec<Option<f64>>)]) ->
             at + 17.0,
             escaped(name)
         );
+        // No letter of this size is wider.
+        at += 45.0 + 7.5 * name.chars().count() as f64;
     }
     for ms in (low..=high).map(|power| 10_f64.powi(power)) {
         let at = x(ms);
