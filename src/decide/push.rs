@@ -62,8 +62,10 @@ impl Proposal for ChangePushRules {
         let mut rules = ruleset::shown(&self.user_id, before.as_deref());
         change(&mut rules, self.change.clone())?;
         let content = ruleset::kept(&self.user_id, rules);
-        if content.get().len() > limits::ACCOUNT_DATA_BYTES {
-            return Err(Refusal::TooLarge("These are too many push rules.".to_owned()));
+        // Whoever has more from before this bound may still make it less.
+        let bytes_before = before.as_ref().map_or(0, |before| before.get().len());
+        if content.get().len() > limits::PUSH_RULES_BYTES.max(bytes_before) {
+            return Err(too_many());
         }
         if before.is_some_and(|before| before.get() == content.get()) {
             return Ok(());
@@ -100,10 +102,17 @@ fn change(rules: &mut Ruleset, change: RuleChange) -> Result<(), Refusal> {
                 insert(rules, rule, before, after)?;
                 return rules.set_enabled(kind, &rule_id, enabled).map_err(|_| no_rule());
             }
+            let conditions_before = own_conditions(rules);
             insert(rules, rule, before, after)?;
             let own = rules.iter().filter(|rule| !rule.is_server_default()).count();
             if existing.is_none() && own > limits::PUSH_RULES {
-                return Err(Refusal::TooLarge("These are too many push rules.".to_owned()));
+                return Err(too_many());
+            }
+            if own_conditions(rules) > limits::PUSH_CONDITIONS.max(conditions_before) {
+                return Err(Refusal::TooLarge(format!(
+                    "Your push rules may have {} conditions and patterns in all.",
+                    limits::PUSH_CONDITIONS
+                )));
             }
             Ok(())
         }
@@ -123,6 +132,18 @@ fn change(rules: &mut Ruleset, change: RuleChange) -> Result<(), Refusal> {
             rules.set_actions(kind, rule_id, actions).map_err(|_| no_rule())
         }
     }
+}
+
+fn too_many() -> Refusal {
+    Refusal::TooLarge("These are too many push rules.".to_owned())
+}
+
+/// How many conditions and patterns the user's own rules have.
+fn own_conditions(rules: &Ruleset) -> usize {
+    let conditional = rules.override_.iter().chain(&rules.underride);
+    let own = conditional.filter(|rule| !rule.default);
+    let patterns = rules.content.iter().filter(|rule| !rule.default).count();
+    own.map(|rule| rule.conditions.len()).sum::<usize>() + patterns
 }
 
 fn insert(
@@ -157,21 +178,35 @@ fn check(rule: &mut NewPushRule) -> Result<(), Refusal> {
         return invalid(format!("A rule id has 1 to {} bytes.", limits::IDENTIFIER_BYTES));
     }
     let is_pattern = |pattern: &str| Glob::new(pattern).is_some();
-    let fits = match rule {
+    let (mut patterns, mut keys) = (Vec::new(), Vec::new());
+    match rule {
         NewPushRule::Override(rule) | NewPushRule::Underride(rule) => {
             if rule.conditions.len() > limits::PUSH_RULE_CONDITIONS {
                 let most = limits::PUSH_RULE_CONDITIONS;
                 return invalid(format!("A rule has up to {most} conditions."));
             }
-            rule.conditions.iter().all(|condition| match condition {
-                PushCondition::EventMatch(data) => is_pattern(&data.pattern),
-                _ => true,
-            })
+            for condition in &rule.conditions {
+                match condition {
+                    PushCondition::EventMatch(data) => {
+                        patterns.push(data.pattern.as_str());
+                        keys.push(data.key.as_str());
+                    }
+                    PushCondition::EventPropertyIs(data) => keys.push(data.key.as_str()),
+                    PushCondition::EventPropertyContains(data) => keys.push(data.key.as_str()),
+                    _ => {}
+                }
+            }
         }
-        NewPushRule::Content(rule) => is_pattern(&rule.pattern),
-        _ => true,
-    };
-    if !fits {
+        NewPushRule::Content(rule) => patterns.push(rule.pattern.as_str()),
+        _ => {}
+    }
+    if patterns.iter().any(|pattern| pattern.len() > limits::PUSH_PATTERN_BYTES) {
+        return invalid(format!("A pattern has up to {} bytes.", limits::PUSH_PATTERN_BYTES));
+    }
+    if keys.iter().any(|key| key.len() > limits::PUSH_KEY_BYTES) {
+        return invalid(format!("A key has up to {} bytes.", limits::PUSH_KEY_BYTES));
+    }
+    if !patterns.iter().all(|pattern| is_pattern(pattern)) {
         let most = PART_CHARS;
         return invalid(format!("A pattern has up to {most} characters between two stars."));
     }
@@ -266,6 +301,58 @@ mod tests {
         }
         let ids: Vec<_> = rules.sender.iter().map(|rule| rule.rule_id.as_str()).collect();
         assert_eq!(ids, ["@a:x", "@b:x"]);
+    }
+
+    /// A rule with `conditions` conditions, each with a pattern of `bytes` bytes.
+    fn conditional(id: &str, conditions: usize, bytes: usize) -> RuleChange {
+        let pattern = format!("*{}", "ab".repeat(bytes.saturating_sub(1) / 2));
+        let condition = json!({ "kind": "event_match", "key": "content.body", "pattern": pattern });
+        let rule = json!({
+            "rule_id": id, "conditions": vec![condition; conditions], "actions": ["notify"],
+        });
+        let rule = serde_json::from_value(rule).expect("a rule");
+        RuleChange::Put { rule: NewPushRule::Override(rule), before: None, after: None }
+    }
+
+    #[test]
+    fn the_conditions_of_all_rules_together_are_bounded() {
+        let mut rules = ruleset::defaults(user_id!("@ann:test"));
+        let whole = limits::PUSH_CONDITIONS / limits::PUSH_RULE_CONDITIONS;
+        for rule in 0..whole {
+            let put = conditional(&rule.to_string(), limits::PUSH_RULE_CONDITIONS, 8);
+            change(&mut rules, put).expect("within the bound");
+        }
+        let left = limits::PUSH_CONDITIONS - whole * limits::PUSH_RULE_CONDITIONS;
+        change(&mut rules, conditional("last", left, 8)).expect("exactly the bound");
+        for more in [conditional("more", 1, 8), put("word", None, None)] {
+            let refused = change(&mut rules.clone(), more);
+            assert!(matches!(refused, Err(Refusal::TooLarge(_))), "{refused:?}");
+        }
+        // What makes no more of them goes on: another pattern in place of one, and fewer.
+        change(&mut rules, conditional("last", left, 9)).expect("as many");
+        change(&mut rules, conditional("0", 1, 8)).expect("fewer");
+        change(&mut rules, put("word", None, None)).expect("there is room again");
+    }
+
+    #[test]
+    fn patterns_and_keys_are_bounded_in_length() {
+        let mut rules = ruleset::defaults(user_id!("@ann:test"));
+        let stars = |count: usize| {
+            let rule = json!({ "rule_id": "stars", "pattern": "*a".repeat(count), "actions": [] });
+            let rule = serde_json::from_value(rule).expect("a rule");
+            RuleChange::Put { rule: NewPushRule::Content(rule), before: None, after: None }
+        };
+        change(&mut rules, stars(limits::PUSH_PATTERN_BYTES / 2)).expect("within the bound");
+        let long_key = json!({
+            "rule_id": "key", "actions": [],
+            "conditions": [{ "kind": "event_property_is", "key": "a.".repeat(300), "value": 1 }],
+        });
+        let long_key = NewPushRule::Underride(serde_json::from_value(long_key).expect("a rule"));
+        let long_key = RuleChange::Put { rule: long_key, before: None, after: None };
+        for bad in [stars(limits::PUSH_PATTERN_BYTES / 2 + 1), long_key] {
+            let refused = change(&mut rules, bad);
+            assert!(matches!(refused, Err(Refusal::InvalidParam(_))), "{refused:?}");
+        }
     }
 
     #[test]

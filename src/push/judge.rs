@@ -5,10 +5,14 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use ruma::{OwnedUserId, UserId, events::StateEventType};
 use serde::{Deserialize, de::IgnoredAny};
+use tracing::warn;
 
-use super::{Extent, Glob, Levels, Moment, Outcome, Rules, Subject, Text, ruleset};
+use super::{
+    Extent, Glob, Judgement, Levels, Moment, Outcome, Rules, Steps, Subject, Text, ruleset,
+};
 use crate::{
     events::{Derived, EventRef, EventStore, StoredEvent},
+    limits,
     log::ReadError,
     record::{Command, Offset},
     state::{RelatesTo, Room, State, reads::Thread, relations::THREAD},
@@ -56,8 +60,17 @@ impl Judge<'_> {
         let rules = self.rules(rules)?;
         let subject = self.events.derived(at, || Ok(Subject::new(event)))?;
         let moment = At { judge: *self, at };
-        let outcome = rules.judge(&subject, &event.sender, &self.room.id, &moment)?;
-        Ok(outcome.map(Arc::clone))
+        let judgement = rules.judge(&subject, &event.sender, &self.room.id, &moment)?;
+        if let Judgement::Exhausted { first: true } = judgement {
+            warn!(
+                user_id = %self.user_id,
+                event_id = %event.event_id,
+                steps = limits::PUSH_STEPS,
+                "judging an event by a user's push rules takes too long: it matches none of them. \
+                 Further events for which this is so are not reported"
+            );
+        }
+        Ok(judgement.outcome().map(Arc::clone))
     }
 
     /// The conversation that `event` belongs to (client-server API, "Threaded read receipts").
@@ -133,10 +146,10 @@ impl Moment for At<'_> {
         self.judge.room.counts(self.at).joined
     }
 
-    fn is_named_in(&self, text: &Text) -> Result<bool, ReadError> {
+    fn is_named_in(&self, text: &Text, steps: &mut Steps) -> Result<bool, ReadError> {
         let name = self.judge.name(self.at)?;
         let name = name.as_ref().and_then(|name| name.0.as_ref());
-        Ok(name.is_some_and(|name| name.matches(text, Extent::Words)))
+        Ok(name.is_some_and(|name| name.matches(text, Extent::Words, steps)))
     }
 
     fn may_notify(&self, sender: &str, key: &str) -> Result<bool, ReadError> {

@@ -12,9 +12,9 @@ pub mod ruleset;
 mod subject;
 mod unread;
 
-pub use glob::{Extent, Glob, PART_CHARS, Text};
+pub use glob::{Extent, Glob, PART_CHARS, Steps, Text};
 pub use judge::{Ignored, Judge, ignored};
 pub use levels::Levels;
-pub use rules::{Circumstances, Moment, Outcome, Rules};
+pub use rules::{Circumstances, Judgement, Moment, Outcome, Rules};
 pub use subject::Subject;
 pub use unread::{Count, Counts, Unread, UnreadEvent};

@@ -8,8 +8,12 @@
 //! all. And what they ask of the event alone is answered once for each event.
 
 use std::{
+    cell::OnceCell,
     collections::HashMap,
-    sync::{Arc, LazyLock},
+    sync::{
+        Arc, LazyLock,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use ruma::{
@@ -21,12 +25,12 @@ use ruma::{
 use serde_json::Value;
 
 use super::{
-    glob::{self, Extent, Glob},
+    glob::{self, Extent, Glob, Steps},
     levels::Levels,
     ruleset,
     subject::{self, Subject},
 };
-use crate::{events::Derived, log::ReadError};
+use crate::{events::Derived, limits, log::ReadError};
 
 /// What an event's room and the user in it were when the event came. It is looked at as far as a rule
 /// needs it.
@@ -41,7 +45,7 @@ pub trait Moment {
     ///
     /// # Errors
     /// When the log cannot be read.
-    fn is_named_in(&self, text: &glob::Text) -> Result<bool, ReadError>;
+    fn is_named_in(&self, text: &glob::Text, steps: &mut Steps) -> Result<bool, ReadError>;
 
     /// Whether `sender` may send notifications of the kind `key`.
     ///
@@ -72,8 +76,8 @@ impl Moment for Circumstances<'_> {
         self.members
     }
 
-    fn is_named_in(&self, text: &glob::Text) -> Result<bool, ReadError> {
-        Ok(self.display_name.is_some_and(|name| name.matches(text, Extent::Words)))
+    fn is_named_in(&self, text: &glob::Text, steps: &mut Steps) -> Result<bool, ReadError> {
+        Ok(self.display_name.is_some_and(|name| name.matches(text, Extent::Words, steps)))
     }
 
     fn may_notify(&self, sender: &str, key: &str) -> Result<bool, ReadError> {
@@ -118,7 +122,34 @@ pub struct Rules {
     rooms: HashMap<OwnedRoomId, Arc<Outcome>>,
     senders: HashMap<OwnedUserId, Arc<Outcome>>,
     underride: Vec<Rule>,
+    /// The patterns of all these rules, each once, and where in an event they look.
+    patterns: Patterns,
+    /// Whether an event was too much for these rules.
+    exhausted: AtomicBool,
     bytes: u64,
+}
+
+/// Patterns, each of which is matched once for an event however many conditions name it.
+#[derive(Debug, Default)]
+struct Patterns {
+    patterns: Vec<Pattern>,
+    /// The properties that patterns look at, besides `content.body`.
+    paths: Vec<Vec<String>>,
+}
+
+#[derive(Debug)]
+struct Pattern {
+    of: Place,
+    glob: Glob,
+}
+
+/// Where a pattern looks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Place {
+    /// At the words of `content.body`.
+    Body,
+    /// At the whole of the property with this number in [`Patterns::paths`].
+    Property(usize),
 }
 
 #[derive(Debug)]
@@ -133,6 +164,8 @@ struct Rule {
 #[derive(Debug)]
 enum Condition {
     OfEvent(OfEvent),
+    /// That the pattern of this number in [`Patterns::patterns`] matches.
+    Pattern(usize),
     /// Like [`OfEvent::Match`], for the user's own id.
     MatchUser(Vec<String>),
     /// Like [`OfEvent::BodyMatch`], for the local part of the user's own id.
@@ -208,17 +241,17 @@ impl Rules {
     /// The rules of `user_id`'s ruleset.
     #[must_use]
     pub fn new(ruleset: &Ruleset, user_id: &UserId) -> Self {
-        let conditional = |rules: &mut dyn Iterator<Item = &ConditionalPushRule>| {
+        let mut interned = Interner::default();
+        let mut conditional = |rules: &mut dyn Iterator<Item = &ConditionalPushRule>| {
             let enabled = rules.filter(|rule| rule.enabled);
-            enabled.map(|rule| Rule::conditional(rule, user_id)).collect::<Vec<_>>()
+            enabled.map(|rule| Rule::conditional(rule, user_id, &mut interned)).collect::<Vec<_>>()
         };
+        let overriding = conditional(&mut ruleset.override_.iter());
+        let underride = conditional(&mut ruleset.underride.iter());
         let content = ruleset.content.iter().filter(|rule| rule.enabled);
-        let mut new = Self {
-            overriding: conditional(&mut ruleset.override_.iter()),
-            content: content.map(|rule| Rule::patterned(rule, user_id)).collect(),
-            underride: conditional(&mut ruleset.underride.iter()),
-            ..Self::default()
-        };
+        let content = content.map(|rule| Rule::patterned(rule, user_id, &mut interned)).collect();
+        let patterns = interned.finish();
+        let mut new = Self { overriding, content, underride, patterns, ..Self::default() };
         for rule in ruleset.room.iter().filter(|rule| rule.enabled) {
             let outcome = Outcome::new(rule.rule_id.as_str(), &rule.actions);
             new.rooms.insert(rule.rule_id.clone(), outcome);
@@ -228,13 +261,14 @@ impl Rules {
             new.senders.insert(rule.rule_id.clone(), outcome);
         }
         let rules = [&new.overriding, &new.content, &new.underride].map(Vec::len);
-        let simple = new.rooms.len() + new.senders.len();
+        let simple = new.rooms.len() + new.senders.len() + new.patterns.patterns.len();
         new.bytes = 512 * (rules.iter().sum::<usize>() + simple) as u64;
         new
     }
 
     /// What is to be done about `subject`, which is not of the user themselves: the outcome of the
-    /// first rule that matches, if one does.
+    /// first rule that matches, if one does. An event that takes more than [`limits::PUSH_STEPS`] to judge
+    /// matches no rule.
     ///
     /// # Errors
     /// Those of `moment`.
@@ -244,9 +278,26 @@ impl Rules {
         sender: &UserId,
         room_id: &RoomId,
         moment: &impl Moment,
-    ) -> Result<Option<&Arc<Outcome>>, ReadError> {
+    ) -> Result<Judgement<'_>, ReadError> {
+        let mut look = Look::new(&self.patterns, subject, moment);
+        let found = self.first_match(&mut look, sender, room_id);
+        match found {
+            Ok(outcome) => Ok(Judgement::Of(outcome)),
+            Err(Stop::Exhausted) => {
+                Ok(Judgement::Exhausted { first: !self.exhausted.swap(true, Ordering::Relaxed) })
+            }
+            Err(Stop::Failed(error)) => Err(error),
+        }
+    }
+
+    fn first_match<M: Moment>(
+        &self,
+        look: &mut Look<'_, M>,
+        sender: &UserId,
+        room_id: &RoomId,
+    ) -> Result<Option<&Arc<Outcome>>, Stop> {
         for rule in self.overriding.iter().chain(&self.content) {
-            if rule.matches(subject, moment)? {
+            if rule.matches(look)? {
                 return Ok(Some(&rule.outcome));
             }
         }
@@ -254,11 +305,143 @@ impl Rules {
             return Ok(Some(outcome));
         }
         for rule in &self.underride {
-            if rule.matches(subject, moment)? {
+            if rule.matches(look)? {
                 return Ok(Some(&rule.outcome));
             }
         }
         Ok(None)
+    }
+}
+
+/// What came of judging an event.
+#[derive(Clone, Copy, Debug)]
+pub enum Judgement<'a> {
+    /// The outcome of the first rule that matches, if one does.
+    Of(Option<&'a Arc<Outcome>>),
+    /// Judging took more than [`limits::PUSH_STEPS`], so that the event counts as matching no rule.
+    Exhausted {
+        /// Whether this is the first such event for these rules.
+        first: bool,
+    },
+}
+
+impl<'a> Judgement<'a> {
+    /// The outcome, if a rule matches.
+    #[must_use]
+    pub const fn outcome(self) -> Option<&'a Arc<Outcome>> {
+        match self {
+            Self::Of(outcome) => outcome,
+            Self::Exhausted { .. } => None,
+        }
+    }
+}
+
+/// Why judging ended without an answer.
+enum Stop {
+    /// It took too many steps.
+    Exhausted,
+    Failed(ReadError),
+}
+
+impl From<ReadError> for Stop {
+    fn from(error: ReadError) -> Self {
+        Self::Failed(error)
+    }
+}
+
+/// Gathers the patterns of a user's rules.
+#[derive(Default)]
+struct Interner {
+    patterns: HashMap<(Place, Glob), usize>,
+    paths: HashMap<Vec<String>, usize>,
+}
+
+impl Interner {
+    /// The number of a pattern on a property, or on `content.body`.
+    fn number(&mut self, path: Option<Vec<String>>, glob: Glob) -> usize {
+        let of = path.map_or(Place::Body, |path| {
+            let next = self.paths.len();
+            Place::Property(*self.paths.entry(path).or_insert(next))
+        });
+        let next = self.patterns.len();
+        *self.patterns.entry((of, glob)).or_insert(next)
+    }
+
+    fn finish(self) -> Patterns {
+        let mut patterns: Vec<_> = self.patterns.into_iter().collect();
+        patterns.sort_unstable_by_key(|(_, number)| *number);
+        let mut paths: Vec<_> = self.paths.into_iter().collect();
+        paths.sort_unstable_by_key(|(_, number)| *number);
+        Patterns {
+            patterns: patterns.into_iter().map(|((of, glob), _)| Pattern { of, glob }).collect(),
+            paths: paths.into_iter().map(|(path, _)| path).collect(),
+        }
+    }
+}
+
+/// One look at an event: what it has found out and how much it took.
+struct Look<'a, M> {
+    patterns: &'a Patterns,
+    subject: &'a Subject,
+    moment: &'a M,
+    steps: Steps,
+    /// Whether each pattern matches, once that is known.
+    matched: Vec<Option<bool>>,
+    /// The texts of the properties that patterns look at, made ready for comparisons.
+    texts: Vec<OnceCell<glob::Text>>,
+}
+
+impl<'a, M: Moment> Look<'a, M> {
+    fn new(patterns: &'a Patterns, subject: &'a Subject, moment: &'a M) -> Self {
+        // Default rules have no patterns but those that are matched for everyone at once.
+        Self {
+            patterns,
+            subject,
+            moment,
+            steps: Steps::default(),
+            matched: vec![None; patterns.patterns.len()],
+            texts: patterns.paths.iter().map(|_| OnceCell::new()).collect(),
+        }
+    }
+
+    /// Goes on unless that was enough.
+    const fn go_on(&self) -> Result<(), Stop> {
+        if self.steps.count() > limits::PUSH_STEPS { Err(Stop::Exhausted) } else { Ok(()) }
+    }
+
+    fn get(&mut self, path: &[String]) -> Option<&'a Value> {
+        self.steps.take(path.len() as u64);
+        self.subject.get(path)
+    }
+
+    fn list(&mut self, path: &[String]) -> Option<&'a Vec<Value>> {
+        let list = self.get(path).and_then(Value::as_array)?;
+        self.steps.take(list.len() as u64);
+        Some(list)
+    }
+
+    fn matches(&mut self, number: usize) -> bool {
+        let patterns = self.patterns;
+        let (Some(pattern), Some(known)) =
+            (patterns.patterns.get(number), self.matched.get(number).copied())
+        else {
+            return false;
+        };
+        let matches = known.unwrap_or_else(|| match pattern.of {
+            Place::Body => {
+                let body = self.subject.body();
+                body.is_some_and(|body| pattern.glob.matches(body, Extent::Words, &mut self.steps))
+            }
+            Place::Property(path) => {
+                let text = patterns.paths.get(path).and_then(|path| self.get(path));
+                let text = text.and_then(Value::as_str);
+                text.zip(self.texts.get(path)).is_some_and(|(text, prepared)| {
+                    pattern.glob.is_prepared(text, prepared, &mut self.steps)
+                })
+            }
+        });
+        self.matched[number] = Some(matches);
+        matches
     }
 }
 
@@ -269,24 +452,25 @@ impl Derived for Rules {
 }
 
 impl Rule {
-    fn conditional(rule: &ConditionalPushRule, user_id: &UserId) -> Self {
+    fn conditional(rule: &ConditionalPushRule, user_id: &UserId, interned: &mut Interner) -> Self {
         let conditions = rule.conditions.iter().map(|condition| Condition::new(condition, user_id));
-        Self::new(&rule.rule_id, conditions, &rule.actions)
+        Self::new(&rule.rule_id, conditions, &rule.actions, interned)
     }
 
-    fn patterned(rule: &PatternedPushRule, user_id: &UserId) -> Self {
+    fn patterned(rule: &PatternedPushRule, user_id: &UserId, interned: &mut Interner) -> Self {
         let pattern = if rule.pattern == user_id.localpart() && is_literal(&rule.pattern) {
             Condition::BodyNamesUser
         } else {
             Condition::OfEvent(Glob::new(&rule.pattern).map_or(OfEvent::Never, OfEvent::BodyMatch))
         };
-        Self::new(&rule.rule_id, [pattern], &rule.actions)
+        Self::new(&rule.rule_id, [pattern], &rule.actions, interned)
     }
 
     fn new(
         rule_id: &str,
         conditions: impl IntoIterator<Item = Condition>,
         actions: &[Action],
+        interned: &mut Interner,
     ) -> Self {
         let without_mentions =
             WITHOUT_MENTIONS.contains(&rule_id).then_some(Condition::OfEvent(OfEvent::NoMentions));
@@ -299,18 +483,20 @@ impl Rule {
             };
             match common {
                 Some(bit) => new.common |= 1 << bit,
-                None => new.conditions.push(condition),
+                None => new.conditions.push(condition.interned(interned)),
             }
         }
         new
     }
 
-    fn matches(&self, subject: &Subject, moment: &impl Moment) -> Result<bool, ReadError> {
-        if subject.common() & self.common != self.common {
+    fn matches<M: Moment>(&self, look: &mut Look<'_, M>) -> Result<bool, Stop> {
+        if look.subject.common() & self.common != self.common {
             return Ok(false);
         }
         for condition in &self.conditions {
-            if !condition.holds(subject, moment)? {
+            look.steps.take(1);
+            look.go_on()?;
+            if !condition.holds(look)? {
                 return Ok(false);
             }
         }
@@ -357,23 +543,37 @@ impl Condition {
         }
     }
 
-    fn holds(&self, subject: &Subject, moment: &impl Moment) -> Result<bool, ReadError> {
+    /// The same, with its pattern among those of all rules.
+    fn interned(self, interned: &mut Interner) -> Self {
+        match self {
+            Self::OfEvent(OfEvent::Match(path, glob)) => {
+                Self::Pattern(interned.number(Some(path), glob))
+            }
+            Self::OfEvent(OfEvent::BodyMatch(glob)) => Self::Pattern(interned.number(None, glob)),
+            other => other,
+        }
+    }
+
+    fn holds<M: Moment>(&self, look: &mut Look<'_, M>) -> Result<bool, ReadError> {
+        let moment = look.moment;
         let user = || moment.user_id().as_str();
         Ok(match self {
-            Self::OfEvent(condition) => condition.holds(subject),
+            Self::OfEvent(condition) => condition.is_met(look),
+            Self::Pattern(number) => look.matches(*number),
             Self::MatchUser(path) => {
-                let text = subject.get(path).and_then(Value::as_str);
+                let text = look.get(path).and_then(Value::as_str);
                 text.is_some_and(|text| text.eq_ignore_ascii_case(user()))
             }
             Self::BodyNamesUser => {
-                subject.body().is_some_and(|body| body.has(moment.user_id().localpart()))
+                let body = look.subject.body();
+                body.is_some_and(|body| body.has(moment.user_id().localpart(), &mut look.steps))
             }
             Self::ContainsUser(path) => {
-                let list = subject.get(path).and_then(Value::as_array);
+                let list = look.list(path);
                 list.is_some_and(|list| list.iter().any(|one| one.as_str() == Some(user())))
             }
-            Self::DisplayName => match subject.body() {
-                Some(body) => moment.is_named_in(body)?,
+            Self::DisplayName => match look.subject.body() {
+                Some(body) => moment.is_named_in(body, &mut look.steps)?,
                 None => false,
             },
             Self::Members(is) => {
@@ -381,27 +581,52 @@ impl Condition {
                 let members = moment.members().try_into();
                 members.is_ok_and(|members: ruma::UInt| is.contains(&members))
             }
-            Self::SenderMayNotify(key) => moment.may_notify(subject.sender(), key)?,
+            Self::SenderMayNotify(key) => moment.may_notify(look.subject.sender(), key)?,
         })
     }
 }
 
+/// Whose rules are looked at does not matter to what is asked of the event alone.
+struct Nobody;
+
+impl Moment for Nobody {
+    fn user_id(&self) -> &UserId {
+        someone()
+    }
+
+    fn members(&self) -> u64 {
+        0
+    }
+
+    fn is_named_in(&self, _: &glob::Text, _: &mut Steps) -> Result<bool, ReadError> {
+        Ok(false)
+    }
+
+    fn may_notify(&self, _: &str, _: &str) -> Result<bool, ReadError> {
+        Ok(false)
+    }
+}
+
 impl OfEvent {
+    /// Whether it holds, apart from any user's rules.
     fn holds(&self, subject: &Subject) -> bool {
+        static NONE: Patterns = Patterns { patterns: Vec::new(), paths: Vec::new() };
+        self.is_met(&mut Look::new(&NONE, subject, &Nobody))
+    }
+
+    fn is_met<M: Moment>(&self, look: &mut Look<'_, M>) -> bool {
         match self {
             Self::Match(path, glob) => {
-                let text = subject.get(path).and_then(Value::as_str);
-                text.is_some_and(|text| glob.is(text))
+                let text = look.get(path).and_then(Value::as_str);
+                text.is_some_and(|text| glob.is_prepared(text, &OnceCell::new(), &mut look.steps))
             }
             Self::BodyMatch(glob) => {
-                subject.body().is_some_and(|body| glob.matches(body, Extent::Words))
+                let body = look.subject.body();
+                body.is_some_and(|body| glob.matches(body, Extent::Words, &mut look.steps))
             }
-            Self::Is(path, value) => subject.get(path) == Some(value),
-            Self::Contains(path, value) => {
-                let list = subject.get(path).and_then(Value::as_array);
-                list.is_some_and(|list| list.contains(value))
-            }
-            Self::NoMentions => !subject.has_mentions(),
+            Self::Is(path, value) => look.get(path) == Some(value),
+            Self::Contains(path, value) => look.list(path).is_some_and(|list| list.contains(value)),
+            Self::NoMentions => !look.subject.has_mentions(),
             Self::Never => false,
         }
     }
@@ -455,7 +680,7 @@ mod tests {
         let circumstances = Circumstances { user_id, members, display_name: None, levels: &levels };
         let ours = rules.judge(&Subject::new(&event(pdu)), ann, room_id, &circumstances);
         let sound = |actions: &[Action]| to_raw(actions).get().to_owned();
-        let ours = ours.expect("all is known").map(|outcome| sound(&outcome.actions));
+        let ours = ours.expect("all is known").outcome().map(|outcome| sound(&outcome.actions));
         let raw: Raw<()> = Raw::from_json(to_raw(pdu));
         let flat = FlattenedJson::from_raw(&raw);
         let members = UInt::try_from(members).expect("a small number");
@@ -589,6 +814,91 @@ mod tests {
         assert_eq!(outcome(json!(["notify", on, off])), (true, false));
     }
 
+    /// The judgement of a message by `user_id`'s `overriding` rules, and the steps that it took.
+    fn judged(overriding: &[Value], body: &str) -> (Option<Arc<Outcome>>, bool, u64) {
+        let set: Ruleset =
+            serde_json::from_value(json!({ "override": overriding })).expect("a ruleset");
+        let pdu = json!({
+            "type": "m.room.message", "sender": "@ann:test", "origin_server_ts": 1, "depth": 1,
+            "content": { "body": body, "m.mentions": {} },
+        });
+        let (user_id, levels) = (user_id!("@bob:test"), Levels::default());
+        let moment = Circumstances { user_id, members: 2, display_name: None, levels: &levels };
+        let (rules, subject) = (Rules::new(&set, user_id), Subject::new(&event(&pdu)));
+        let room_id = room_id!("!room:test");
+        let judge = || rules.judge(&subject, user_id!("@ann:test"), room_id, &moment);
+        let judgement = judge().expect("all is known");
+        let exhausted = matches!(judgement, Judgement::Exhausted { first: true });
+        if exhausted {
+            let again = judge().expect("all is known");
+            assert!(matches!(again, Judgement::Exhausted { first: false }), "reported twice");
+        }
+        let outcome = judgement.outcome().map(Arc::clone);
+        let mut look = Look::new(&rules.patterns, &subject, &moment);
+        let _ = rules.first_match(&mut look, user_id!("@ann:test"), room_id);
+        (outcome, exhausted, look.steps.count())
+    }
+
+    fn patterned(rule_id: &str, key: &str, patterns: &[String]) -> Value {
+        let condition = |pattern| json!({ "kind": "event_match", "key": key, "pattern": pattern });
+        let conditions: Vec<_> = patterns.iter().map(condition).collect();
+        json!({
+            "rule_id": rule_id, "default": false, "enabled": true, "actions": ["notify"],
+            "conditions": conditions,
+        })
+    }
+
+    #[test]
+    fn a_pattern_is_matched_once_however_many_rules_name_it() {
+        let body = format!("{}b", "a".repeat(59_000));
+        for key in ["content.body", "type"] {
+            let pattern = ["*b".to_owned()];
+            let (_, _, steps) = judged(&[patterned("0", key, &pattern)], &body);
+            let with_all: Vec<_> = (0..60)
+                .map(|rule| {
+                    // The last condition does not hold, so that each rule is looked at as a whole.
+                    let mut patterns = vec!["*b".to_owned(); 31];
+                    patterns.push("x".to_owned());
+                    patterned(&rule.to_string(), key, &patterns)
+                })
+                .collect();
+            let (_, exhausted, many) = judged(&with_all, &body);
+            assert!(!exhausted, "{key}");
+            assert!(
+                many <= steps + 60 * 32 + 10_000,
+                "{key}: {steps} steps for one rule, {many} for 60"
+            );
+        }
+    }
+
+    #[test]
+    fn judging_ends_when_its_budget_is_spent_and_the_event_matches_nothing() {
+        let body = format!("{}b", "a".repeat(59_000));
+        // Sixty different patterns, none of which matches, before a rule that matches everything.
+        let mut rules: Vec<_> = (0..60)
+            .map(|rule| patterned(&rule.to_string(), "content.body", &[format!("*{rule}")]))
+            .collect();
+        rules.push(patterned("all", "type", &["*".to_owned()]));
+        let (outcome, exhausted, steps) = judged(&rules, &body);
+        assert!(outcome.is_none() && exhausted, "{steps} steps");
+        assert!(steps <= limits::PUSH_STEPS + 2 * 60_000, "{steps} steps");
+        // The same rules judge a message of the usual length.
+        let (outcome, exhausted, _) = judged(&rules, "the usual length, of some thirty words");
+        assert!(!exhausted);
+        assert_eq!(outcome.as_ref().map(|outcome| &*outcome.rule_id), Some("all"));
+    }
+
+    #[test]
+    fn a_word_that_is_nearly_everywhere_costs_steps() {
+        let rules: Vec<_> = (0..300)
+            .map(|rule| {
+                patterned(&rule.to_string(), "content.body", &[format!("a{}", "a".repeat(rule))])
+            })
+            .collect();
+        let (outcome, exhausted, steps) = judged(&rules, &"a".repeat(60_000));
+        assert!(outcome.is_none() && exhausted, "{steps} steps");
+    }
+
     #[test]
     fn no_event_and_no_rule_makes_judging_fail() {
         let set: Ruleset = serde_json::from_value(json!({ "content": [
@@ -609,7 +919,7 @@ mod tests {
         let subject = Subject::new(&event(&pdu));
         let judge = |rules: &Rules| {
             let outcome = rules.judge(&subject, ann, room_id, &circumstances);
-            outcome.expect("all is known").map(Arc::clone)
+            outcome.expect("all is known").outcome().map(Arc::clone)
         };
         assert!(judge(&Rules::new(&set, user_id)).is_some());
         // `ab` is this user's name, but the event says itself whom it mentions.
