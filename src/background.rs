@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use parking_lot::{Mutex, MutexGuard};
 use tracing::warn;
 
 /// From now on, this thread comes after what else there is to do, but not so far that a busy machine never
@@ -36,9 +37,16 @@ impl Pace {
 /// other tasks go on elsewhere meanwhile.
 pub(crate) fn at_length<T>(work: impl FnOnce() -> T) -> T {
     use tokio::runtime::{Handle, RuntimeFlavor};
-    if Handle::current().runtime_flavor() == RuntimeFlavor::MultiThread {
+    // Without a runtime there are no other tasks.
+    let flavor = Handle::try_current().map(|handle| handle.runtime_flavor());
+    if matches!(flavor, Ok(RuntimeFlavor::MultiThread)) {
         tokio::task::block_in_place(work)
     } else {
         work()
     }
+}
+
+/// Locks what another thread may hold for long.
+pub(crate) fn lock_at_length<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.try_lock().unwrap_or_else(|| at_length(|| mutex.lock()))
 }

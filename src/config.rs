@@ -604,6 +604,9 @@ settings! {
         reads: Rate = Rate::per_second(20, 200);
         /// Uploading and downloading files.
         media: Rate = Rate::per_second(20, 200);
+        /// How much of one processor one user's long reads may take in the long run, in percent: initial
+        /// syncs, searches, long pages. After a pause they may take ten seconds at once.
+        processor_percent: u32 = 25, in 1..=10_000;
         /// Reporting events, rooms and users.
         reports: Rate = Rate::per_minute(6, 20);
         /// Administration over HTTP.

@@ -41,6 +41,7 @@ mod http;
 mod last_seen;
 pub mod limits;
 pub mod log;
+mod long_work;
 pub mod media;
 mod messages;
 mod oidc;

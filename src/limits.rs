@@ -366,6 +366,30 @@ pub const PUSH_KEY_BYTES: usize = 512;
 /// All that a user changed of their push rules, as it is kept.
 pub const PUSH_RULES_BYTES: usize = 96 * 1024;
 
+/// Pieces of long work done at once, for each processor: the operating system shares the processors
+/// among them, so that a short piece does not wait for long ones to end.
+pub(crate) const LONG_WORK_PER_PROCESSOR: usize = 8;
+
+/// Requests of one caller that may wait for its long work: a client has a few under way.
+pub(crate) const LONG_WORK_WAITING: usize = 32;
+
+/// How much time of a processor a caller's long work may take at once, after a pause: the initial sync of
+/// an account with thousands of rooms takes about a second.
+pub(crate) const LONG_WORK_BURST: Duration = Duration::from_secs(10);
+
+/// How long a request waits for its caller's share of a processor. If it would take longer, it is refused.
+pub(crate) const LONG_WORK_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Callers whose use is remembered before those that owe nothing are forgotten: some 2 MB.
+pub(crate) const LONG_WORK_CALLERS: usize = 10_000;
+
+/// How much may have happened in a user's rooms for a sync to be a short piece of work: rooms, and events of all
+/// of them. Such a sync takes a few milliseconds at most, and usually a tenth of one.
+pub(crate) const SHORT_SYNC: usize = 16;
+
+/// How many records a sync may go back to be a short piece of work.
+pub(crate) const SHORT_SYNC_RECORDS: u64 = 10_000;
+
 /// How much work it may be to judge one event by one user's push rules, in steps of comparing one character:
 /// a fifth of a millisecond. A message of 1,000 characters can be compared with 200 patterns; one of the
 /// largest possible with three that have stars. An event that takes more matches no rule of this user.

@@ -29,6 +29,7 @@ use crate::{
         archive::{ArchiveError, ArchiveOptions, Archiver},
         sled::{Compacted, OpenError, SledLog, SledOptions},
     },
+    long_work::LongWork,
     messages::Messages,
     oidc::Providers,
     outbound::Outbound,
@@ -211,6 +212,9 @@ pub async fn run(
         connections: Connections::new(limits::SLIDING_BYTES, u64::from_be_bytes(random_bytes())),
         epoch: engine.state().epoch(),
         unread,
+        long_work: LongWork::new(
+            config.rate_limits.enabled.then_some(config.rate_limits.processor_percent),
+        ),
         config: config.clone(),
     });
     match api::appservice::register_senders(&app).await {

@@ -32,7 +32,7 @@ use logcabin::{
     },
     state::Room,
     sync::{
-        KnownMembers,
+        Effort, KnownMembers, LookError,
         v3::{self, SyncFilter},
     },
     view::{
@@ -349,8 +349,17 @@ impl Server {
 
     /// What their `/sync` answers now.
     pub(crate) fn sync(&self, person: &Person, request: &v3::Request) -> v3::Response {
-        let memory = v3::Memory { members: &self.known, unread: &self.unread };
-        v3::respond(&self.view(person), request, memory).expect("the log is read")
+        let look = |effort| {
+            let memory = v3::Memory { members: &self.known, unread: &self.unread, effort };
+            v3::respond(&self.view(person), request, memory)
+        };
+        // As the server does.
+        let first = if request.since.is_some() { Effort::Short } else { Effort::Any };
+        let found = match look(first) {
+            Err(LookError::TooLong(_)) => look(Effort::Any),
+            found => found,
+        };
+        found.expect("the log is read")
     }
 
     /// A log of `messages` messages in a room of ten, from its beginning, and how many of its records come before

@@ -77,7 +77,7 @@ use std::{cell::Cell, net::IpAddr, sync::Arc};
 
 use futures_util::future::BoxFuture;
 use http::{Method, Uri};
-use ruma::{OwnedRoomId, RoomId, RoomOrAliasId, UserId};
+use ruma::{OwnedRoomId, OwnedUserId, RoomId, RoomOrAliasId, UserId};
 
 use self::page::refusal;
 use crate::{
@@ -90,12 +90,14 @@ use crate::{
     events::Viewer,
     http::{Access, ApiError, App, Caller, Cx, OpenTo, Session, Table},
     last_seen::LastSeen,
+    long_work::LongWork,
     messages::Messages,
     oidc::Providers,
     outbound::Outbound,
     passwords::Passwords,
     presence::Tracker,
     push::Unread,
+    rate::household,
     record::{Epoch, Offset, command::TokenHash},
     rendezvous::Meetings,
     search::Search,
@@ -140,6 +142,15 @@ pub(crate) struct Server {
     pub(crate) media: media::Media,
     pub(crate) presence: Tracker,
     pub(crate) unread: Arc<Unread>,
+    /// The long work of users, and of those without a login by their address.
+    pub(crate) long_work: LongWork<Whose>,
+}
+
+/// Whose long work is done in turns.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Whose {
+    User(OwnedUserId),
+    Address(IpAddr),
 }
 
 const GET: Method = Method::GET;
@@ -487,6 +498,22 @@ impl Server {
 }
 
 impl<C: Caller> Cx<Server, C> {
+    /// Does work that may take long (it grows with a room's members or a user's rooms), in the caller's turn and
+    /// within its share: see [`LongWork`].
+    async fn at_length<T>(
+        &self,
+        work: impl FnOnce() -> Result<T, ApiError>,
+    ) -> Result<T, ApiError> {
+        let (whose, exempt) = match self.caller.session() {
+            Some(session) => {
+                (Whose::User(session.user_id.clone()), session::exempt(&self.app, session))
+            }
+            None => (Whose::Address(household(self.client)), false),
+        };
+        let done = self.app.long_work.run(&whose, exempt, work).await;
+        done.map_err(|busy| ApiError::limit_exceeded(busy.retry_after))?
+    }
+
     /// Proposes a change in the caller's name.
     async fn propose<P: Proposal>(&self, proposal: P) -> Result<Durable<P::Outcome>, ApiError> {
         Ok(self.app.engine.propose(self.origin(), proposal).await?)

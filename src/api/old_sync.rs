@@ -241,13 +241,14 @@ pub(super) async fn events(
         woken.as_mut().enable();
         any_move.borrow_and_update();
 
-        let news = {
+        let look = || {
             let view = cx.view();
             if let Some(room) = &peeked {
                 readable_as_of(&view, room)?;
             }
-            News::after(&view, looked_up_to, peeked.as_deref())?
+            News::after(&view, looked_up_to, peeked.as_deref())
         };
+        let news = cx.at_length(look).await?;
         looked_up_to = news.end;
         if !news.chunk.is_empty() || Instant::now() >= deadline || cx.shutdown.is_given() {
             let (start, end) = (cx.app.token(start), cx.app.token(news.end));

@@ -11,14 +11,18 @@ use bytes::Bytes;
 use ruma::{OwnedRoomId, api::client::sync::sync_events::v5 as sync_events};
 use serde::Deserialize;
 
-use super::{Server, Undone, at_length, body, json, presence, sync::long_poll, to_device};
+use super::{
+    Server, Undone, body, json, presence,
+    sync::{Stop, long_poll},
+    to_device,
+};
 use crate::{
     http::{ApiError, Cx, ErrorCode},
     limits,
     record::Offset,
     sync::{
-        CameFrom,
-        sliding::{self, ListConfig, RoomConfig, Rules, SlidingError, UnknownPos},
+        CameFrom, Effort, TooLong,
+        sliding::{self, ListConfig, Memory, RoomConfig, Rules, SlidingError, UnknownPos},
     },
     view::token::{Pos, Token},
 };
@@ -82,12 +86,17 @@ pub(super) async fn sync(
     let _syncing = presence::Syncing::begin(&cx, said);
     // What is asked for may be other than before: there may be news of it whatever the log holds.
     let since = Offset::ZERO;
-    let look = long_poll(&cx, request.timeout, pos.is_none(), since, |cx| {
-        let look = || {
-            let (unread, epoch) = (&cx.app.unread, cx.app.epoch);
-            sliding::look(&cx.view(), &rules, &resumed, came_from, unread, epoch).map_err(failed)
-        };
-        let look = if goes_on { look()? } else { at_length(look)? };
+    let look = long_poll(&cx, request.timeout, pos.is_none(), since, |cx, effort| {
+        if effort == Effort::Short && !goes_on {
+            return Err(Stop::TooLong(TooLong));
+        }
+        let memory = Memory { unread: &cx.app.unread, epoch: cx.app.epoch, effort };
+        let look = sliding::look(&cx.view(), &rules, &resumed, came_from, memory);
+        let look = look.map_err(|error| match error {
+            SlidingError::UnknownPos(unknown) => Stop::Failed(unknown_pos(unknown)),
+            SlidingError::TooLong(too_long) => Stop::TooLong(too_long),
+            SlidingError::Read(error) => Stop::Failed(error.into()),
+        })?;
         let is_empty = look.is_empty();
         Ok((look, is_empty))
     });
@@ -98,11 +107,4 @@ pub(super) async fn sync(
 fn unknown_pos(_: UnknownPos) -> ApiError {
     let message = "This position is not known, or not any more: begin without one.";
     ApiError::new(ErrorCode::UnknownPos, message)
-}
-
-fn failed(error: SlidingError) -> ApiError {
-    match error {
-        SlidingError::UnknownPos(unknown) => unknown_pos(unknown),
-        SlidingError::Read(error) => error.into(),
-    }
 }

@@ -6,12 +6,12 @@ use bytes::Bytes;
 use ruma::api::client::sync::sync_events::v3 as sync_events;
 use tokio::time::{Instant, timeout_at};
 
-use super::{Server, Undone, at_length, filter, json, presence, rights::locked, to_device};
+use super::{Server, Undone, filter, json, presence, rights::locked, to_device};
 use crate::{
     http::{ApiError, Cx},
     record::Offset,
     sync::{
-        self,
+        self, Effort, LookError, TooLong,
         v3::{self, Request},
     },
 };
@@ -34,12 +34,16 @@ pub(super) fn sync(
         let begun = begun?;
         let Begun { cx, wanted, timeout, .. } = &*begun;
         let at_once = wanted.since.is_none() || wanted.full_state;
-        let look = |cx: &Cx<Server>| {
+        let look = |cx: &Cx<Server>, effort| {
             let mut view = cx.view();
             let device = (view.user_id(), view.viewer.device_id);
             view.viewer.at = sync::to_device::cut(&view.state, device, wanted.since, view.at());
-            let memory = v3::Memory { members: &cx.app.known_members, unread: &cx.app.unread };
-            let response = v3::respond(&view, wanted, memory)?;
+            let (members, unread) = (&cx.app.known_members, &cx.app.unread);
+            let memory = v3::Memory { members, unread, effort };
+            let response = v3::respond(&view, wanted, memory).map_err(|error| match error {
+                LookError::TooLong(too_long) => Stop::TooLong(too_long),
+                LookError::Read(error) => Stop::Failed(error.into()),
+            })?;
             let is_empty = response.is_empty();
             Ok((response, is_empty))
         };
@@ -76,15 +80,24 @@ fn begin(mut cx: Cx<Server>, request: sync_events::Request) -> Result<Begun, Api
     Ok(Begun { cx, wanted, timeout: request.timeout, _syncing: syncing })
 }
 
-/// Looks until there is something new, as long as the client is willing to wait; `at_once` looks once.
-/// `look` says whether what it found is empty, which it is as long as the log has nothing after `since`.
+/// Why a look gave no answer.
+pub(super) enum Stop {
+    TooLong(TooLong),
+    Failed(ApiError),
+}
+
+/// Looks until there is something new, as long as the client is willing to wait; `at_once` looks once, at any
+/// effort. `look` says whether what it found is empty, which it is as long as the log has nothing after `since`.
+///
+/// Every look begins as a short piece of work, and is long work of the caller's if it would be more.
 pub(super) async fn long_poll<T>(
     cx: &Cx<Server>,
     timeout: Option<Duration>,
     at_once: bool,
     since: Offset,
-    look: impl Fn(&Cx<Server>) -> Result<(T, bool), ApiError>,
+    look: impl Fn(&Cx<Server>, Effort) -> Result<(T, bool), Stop>,
 ) -> Result<T, ApiError> {
+    let look_at_length = || cx.at_length(|| look(cx, Effort::Any).map_err(ApiError::from));
     let longest = Duration::from_secs(cx.app.config.sync.max_timeout_seconds);
     let deadline = Instant::now() + timeout.unwrap_or_default().min(longest);
     let head = cx.app.engine.head();
@@ -96,11 +109,15 @@ pub(super) async fn long_poll<T>(
         woken.as_mut().enable();
 
         if at_once {
-            return at_length(|| look(cx)).map(|(found, _)| found);
+            return look_at_length().await.map(|(found, _)| found);
         }
         let ends = Instant::now() >= deadline || cx.shutdown.is_given();
         if ends || head.offset() > since {
-            let (found, is_empty) = look(cx)?;
+            let (found, is_empty) = match look(cx, Effort::Short) {
+                Ok(found) => found,
+                Err(Stop::TooLong(_)) => look_at_length().await?,
+                Err(Stop::Failed(error)) => return Err(error),
+            };
             if !is_empty || ends {
                 return Ok(found);
             }
@@ -110,6 +127,16 @@ pub(super) async fn long_poll<T>(
             () = cx.shutdown.given() => {}
         }
         still_logged_in(cx)?;
+    }
+}
+
+impl From<Stop> for ApiError {
+    fn from(stop: Stop) -> Self {
+        match stop {
+            // A look of any effort is not refused for it.
+            Stop::TooLong(too_long) => Self::internal(too_long),
+            Stop::Failed(error) => error,
+        }
     }
 }
 

@@ -21,6 +21,7 @@ use ruma::{OwnedRoomId, OwnedUserId, UserId};
 
 use super::Judge;
 use crate::{
+    background::lock_at_length,
     events::{EventRef, EventStore},
     limits,
     log::ReadError,
@@ -158,6 +159,50 @@ impl Unread {
         Ok(unread)
     }
 
+    /// Whether the counts as of `at` may be others than as of `since`. They are if the user read on, wrote, or
+    /// was notified in between; it costs no more than the counts as of `at`.
+    ///
+    /// # Errors
+    /// When the log cannot be read.
+    pub fn changed(&self, judge: Judge<'_>, since: Offset, at: Offset) -> Result<bool, ReadError> {
+        let Judge { state, user_id, room, .. } = judge;
+        let moved = || state.reads.look(user_id, &room.id, |marks| marks.moved(since, at));
+        let too_old = |at| room.before_last(limits::UNREAD_EVENTS, at);
+        if moved().is_some()
+            || !room.redacted_between(since, at).is_empty()
+            || too_old(since) != too_old(at)
+        {
+            return Ok(true);
+        }
+        if room.events_forward(since, at, 1).is_empty() {
+            return Ok(false);
+        }
+        self.look(judge, at, |memo, at| {
+            let begin = memo.entries.partition_point(|entry| entry.offset <= since);
+            memo.entries.get(begin).is_some_and(|entry| entry.offset <= at)
+                || (memo.wrote > since && memo.wrote <= at)
+        })
+    }
+
+    /// How many events have to be judged for the counts as of `at`: those that came since they were known last.
+    #[must_use]
+    pub fn distance(&self, state: &State, user_id: &UserId, room: &Room, at: Offset) -> usize {
+        let Some(joined) = room.joined_since(user_id, at) else { return 0 };
+        let kept = self.0.get(&(user_id.to_owned(), room.id.clone()));
+        let mut known = Offset::ZERO;
+        if let Some(kept) = kept {
+            // Somebody counts now: nobody can say how far they have to go.
+            let Some(memo) = kept.memo.try_lock() else { return usize::MAX };
+            if memo.fits(room, joined, state.generation(), at) {
+                known = memo.to;
+            }
+        }
+        let all_read = state.reads.look(user_id, &room.id, |marks| marks.at(Covers::All, at));
+        let too_old = room.before_last(limits::UNREAD_EVENTS, at);
+        let from = known.max(joined).max(all_read).max(too_old);
+        room.event_count(at).saturating_sub(room.event_count(from))
+    }
+
     /// Whether the user has read `event`, which notified them, as of `at`.
     ///
     /// # Errors
@@ -210,12 +255,9 @@ impl Unread {
         };
         let key = (judge.user_id.to_owned(), judge.room.id.clone());
         let kept = self.0.get(&key).unwrap_or_default();
-        let mut memo = kept.memo.lock();
-        // Events that are gone were counted.
-        let is_whole = judge.room.erased() <= memo.to;
+        let mut memo = lock_at_length(&kept.memo);
         let generation = judge.state.generation();
-        let is_same = memo.joined == joined && memo.generation == generation;
-        let fits = is_same && memo.from <= at && is_whole;
+        let fits = memo.fits(judge.room, joined, generation, at);
         if !fits && at < memo.to {
             // One who looks at an earlier moment does not undo the work of those who look at later ones.
             let mut earlier = Memo::begin(joined, generation);
@@ -272,6 +314,8 @@ struct Memo {
     entries: VecDeque<Entry>,
     /// Their number.
     counts: Counts,
+    /// The last message of the user's own up to `to`.
+    wrote: Offset,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -284,6 +328,13 @@ struct Entry {
 impl Memo {
     fn begin(joined: Offset, generation: u64) -> Self {
         Self { joined, generation, ..Self::default() }
+    }
+
+    /// Whether what is known serves one who looks as of `at`.
+    fn fits(&self, room: &Room, joined: Offset, generation: u64, at: Offset) -> bool {
+        let is_same = self.joined == joined && self.generation == generation;
+        // Events that are gone were counted.
+        is_same && self.from <= at && room.erased() <= self.to
     }
 
     /// The counts as of an offset for which the entries are right.
@@ -346,6 +397,7 @@ impl Memo {
                     if event.state_key.is_none() {
                         let thread = judge.thread(&event)?;
                         from = from.max(*offset);
+                        self.wrote = *offset;
                         self.retain(|entry| entry.thread != thread);
                     }
                     continue;

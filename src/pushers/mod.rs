@@ -51,6 +51,7 @@ use tokio::{
 use tracing::{debug, error, warn};
 
 use crate::{
+    background::at_length,
     config::Push as Settings,
     decide::pusher::{NoteTold, RemovePusher},
     delivery::Retry,
@@ -216,10 +217,14 @@ impl Pushers {
             if records.is_empty() {
                 return Err(ReadError::Missing(follower.at.next()));
             }
-            for record in records.iter().take_while(|record| record.offset() <= head) {
-                self.read(record, follower)?;
-                follower.at = record.offset();
-            }
+            // Each event is judged for everyone in its room who has a pusher.
+            at_length(|| {
+                for record in records.iter().take_while(|record| record.offset() <= head) {
+                    self.read(record, follower)?;
+                    follower.at = record.offset();
+                }
+                Ok::<_, ReadError>(())
+            })?;
             if follower.at >= follower.told {
                 follower.behind.clear();
             }
@@ -416,7 +421,7 @@ impl Pushers {
     }
 
     async fn ask(&self, pusher: &Pusher, item: Item, url: Url) -> Told {
-        let (body, unread) = match self.body(pusher, item) {
+        let (body, unread) = match at_length(|| self.body(pusher, item)) {
             Ok(Some(body)) => body,
             Ok(None) => return Told::Needless,
             Err(error) => return Told::Failed(error.to_string()),

@@ -12,7 +12,7 @@ use std::{collections::HashMap, sync::Arc};
 use parking_lot::Mutex;
 use quick_cache::{Weighter, sync::Cache};
 
-use crate::record::Offset;
+use crate::{background::lock_at_length, record::Offset};
 
 /// The memory for all devices, bounded: those not heard of for longest are forgotten.
 #[derive(Debug)]
@@ -57,14 +57,14 @@ impl KnownMembers {
     /// What the device of this session knows when it asks for what is new after `since`.
     pub(super) fn of(&self, session: Offset, since: Option<Offset>) -> Arc<Mutex<Device>> {
         let known = self.0.get(&session).map_or_else(Arc::default, |kept| kept.device);
-        known.lock().forget_after(since.unwrap_or(Offset::ZERO));
+        lock_at_length(&known).forget_after(since.unwrap_or(Offset::ZERO));
         known
     }
 
     /// Keeps what was noted of the device.
     pub(super) fn keep(&self, session: Offset, device: Arc<Mutex<Device>>) {
         // What an entry takes in the map, and what a device takes besides.
-        let inner = device.lock();
+        let inner = lock_at_length(&device);
         let weight = (inner.sent.len() + inner.begun.len()) as u64 * 24 + 192;
         drop(inner);
         self.0.insert(session, Kept { device, weight });

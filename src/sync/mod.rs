@@ -4,6 +4,7 @@
 
 pub(crate) mod account_data;
 pub mod device_lists;
+mod effort;
 mod ephemeral;
 mod gone;
 mod key_counts;
@@ -16,6 +17,7 @@ pub mod v3;
 
 use std::collections::BTreeSet;
 
+pub use effort::{Effort, LookError, TooLong};
 pub use gone::CameFrom;
 pub use lazy::KnownMembers;
 use ruma::{OwnedRoomId, RoomId};

@@ -31,7 +31,7 @@ pub use self::{
     connection::{Connections, Resumed, UnknownPos},
     rules::{BadRules, Filters, ListConfig, RoomConfig, Rules},
 };
-use super::{CameFrom, account_data, changed_rooms, gone};
+use super::{CameFrom, Effort, TooLong, account_data, changed_rooms, gone};
 use crate::{
     log::ReadError,
     push::Unread,
@@ -50,6 +50,9 @@ pub enum SlidingError {
     /// The client has to begin anew.
     #[error(transparent)]
     UnknownPos(#[from] UnknownPos),
+    /// It is more work than it may be.
+    #[error(transparent)]
+    TooLong(#[from] TooLong),
     /// The log cannot be read.
     #[error(transparent)]
     Read(#[from] ReadError),
@@ -105,18 +108,29 @@ impl Look {
     }
 }
 
+/// What a look uses besides the projections and the connection.
+#[derive(Clone, Copy, Debug)]
+pub struct Memory<'a> {
+    /// What was counted.
+    pub unread: &'a Unread,
+    /// The epoch in which positions are given out.
+    pub epoch: Epoch,
+    /// How much work the look may be.
+    pub effort: Effort,
+}
+
 /// What is new for a connection under these rules, as of the view's offset; for one that begins, also what became of the
 /// rooms that the client has from where it came from.
 ///
 /// # Errors
-/// When a later request has moved the connection on, or the log cannot be read.
+/// When a later request has moved the connection on, it is more work than it may be, or the log cannot be
+/// read.
 pub fn look(
     view: &View<'_>,
     rules: &Rules,
     resumed: &Resumed,
     came_from: Option<CameFrom>,
-    unread: &Unread,
-    epoch: Epoch,
+    Memory { unread, epoch, effort }: Memory<'_>,
 ) -> Result<Look, SlidingError> {
     let mut connection = resumed.lock()?;
     let account = view.state.accounts.get(view.user_id());
@@ -126,6 +140,8 @@ pub fn look(
     let direct = connection.direct(view, account)?;
     let facts = Facts { account, direct: &direct };
     let touched = touched(view, since, facts)?;
+    let parts: Vec<_> = touched.iter().map(|touched| touched.part.clone()).collect();
+    effort.suffices(view, since, &parts, unread)?;
     let followed = connection.follow(view, rules, &touched, facts)?;
 
     let same = followed && since != Offset::ZERO && connection.has.fingerprint == rules.fingerprint;

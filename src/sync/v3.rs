@@ -15,12 +15,12 @@ use serde_json::value::RawValue;
 
 use self::rooms::{InvitedRoom, JoinedRoom, KnockedRoom, LeftRoom, RoomSync};
 use super::{
-    CameFrom, KnownMembers, account_data, device_lists::DeviceLists, gone, key_counts::KeyCounts,
-    to_device,
+    CameFrom, Effort, KnownMembers, LookError, account_data, device_lists::DeviceLists, gone,
+    key_counts::KeyCounts, to_device,
 };
 use crate::{
+    background::lock_at_length,
     events::EventForm,
-    log::ReadError,
     push::Unread,
     record::{Epoch, Offset},
     state::{Membership, RoomMembership},
@@ -183,30 +183,40 @@ impl Response {
     }
 }
 
-/// What makes answers cheaper: it may be forgotten at any time.
+/// What makes answers cheaper, which may be forgotten at any time; and how much they may cost.
 #[derive(Clone, Copy, Debug)]
 pub struct Memory<'a> {
     /// What devices know of members.
     pub members: &'a KnownMembers,
     /// What was counted.
     pub unread: &'a Unread,
+    /// How much work the answer may be.
+    pub effort: Effort,
 }
 
 /// The answer to `request` as of the view's offset.
 ///
 /// # Errors
-/// When the log cannot be read.
+/// When it is more work than it may be, or the log cannot be read.
 pub fn respond(
     view: &View<'_>,
     request: &Request,
     memory: Memory<'_>,
-) -> Result<Response, ReadError> {
+) -> Result<Response, LookError> {
     let since = request.since.unwrap_or(Offset::ZERO);
     let initial = request.since.is_none();
     let filter = &request.filter;
     // Locked for a moment at a time: a look at a room locks it itself, and one who locks it for a second
     // time while a writer waits would wait for ever, and the writer with them.
     let account = view.state.accounts.get(view.user_id());
+    let mut with_account_data = BTreeSet::new();
+    let has_account_data =
+        account.as_ref().filter(|account| initial || account.read().changed > since);
+    if let Some(account) = has_account_data {
+        with_account_data.extend(account_data::rooms_changed(&account.read(), since, view.at()));
+    }
+    let rooms = rooms_to_look_at(view, request, since, with_account_data);
+    memory.effort.suffices(view, since, &rooms, memory.unread)?;
     let session = view.viewer.session;
     let device =
         filter.room.state.lazy_load_members.then(|| memory.members.of(session, request.since));
@@ -219,16 +229,10 @@ pub fn respond(
         device_lists: DeviceLists::default(),
         key_counts: KeyCounts::of(view, since),
     };
-    let mut with_account_data = BTreeSet::new();
-    if let Some(account) = &account
-        && (initial || account.read().changed > since)
-    {
+    if let Some(account) = has_account_data {
         response.account_data.events =
             account_data::global(view, account, since, &filter.account_data, initial)?;
-        let account = account.read();
-        with_account_data.extend(account_data::rooms_changed(&account, since, view.at()));
     }
-    let rooms = rooms_to_look_at(view, request, since, with_account_data);
     // A client that begins anew in the middle of its life keeps what it knows of others' devices.
     if let Some(known) = request.since.or_else(|| request.came_from.map(|from| from.after)) {
         response.device_lists = DeviceLists::between(view, known, &rooms);
@@ -257,7 +261,7 @@ pub fn respond(
             unread: memory.unread,
         };
         let changed = part.offset > since;
-        let mut device = device.as_ref().map(|device| device.lock());
+        let mut device = device.as_ref().map(|device| lock_at_length(device));
         let device = device.as_deref_mut();
         match part.membership {
             Membership::Join => {

@@ -8,7 +8,10 @@ use logcabin::{
     push::Unread,
     record::Epoch,
     state::Room,
-    sync::sliding::{self, Connections, ListConfig, RoomConfig, Rules, UnknownPos},
+    sync::{
+        Effort,
+        sliding::{self, Connections, ListConfig, RoomConfig, Rules, UnknownPos},
+    },
     view::{View, token::Pos},
 };
 use ruma::{
@@ -508,9 +511,9 @@ impl Server {
         };
         let view = View { state: engine.state().share(), events: engine.events(), viewer };
         let resumed = self.connections.resume(SESSION, "", pos)?;
-        let look =
-            sliding::look(&view, &self.rules(ask), &resumed, None, &Unread::default(), Epoch(0))
-                .unwrap();
+        let memory =
+            sliding::Memory { unread: &Unread::default(), epoch: Epoch(0), effort: Effort::Any };
+        let look = sliding::look(&view, &self.rules(ask), &resumed, None, memory).unwrap();
         let is_empty = look.is_empty();
         let response = look.send(&self.connections, &resumed, None)?;
         let response = serde_json::to_value(response).unwrap();

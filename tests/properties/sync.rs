@@ -8,7 +8,7 @@ use logcabin::{
     log::{Appending, Batch, Follower, ReadError, StreamHeads},
     push::Unread,
     sync::{
-        KnownMembers,
+        Effort, KnownMembers,
         v3::{Memory, Request, SyncFilter, respond},
     },
     view::{View, filter::Filter},
@@ -201,7 +201,7 @@ fn answer_as_of(
     let now_ms = 1_700_000_000_000;
     let viewer = Viewer { user_id, device_id: &device_id, session, at, now_ms };
     let view = View { state, events, viewer };
-    let memory = Memory { members: known, unread: &Unread::default() };
+    let memory = Memory { members: known, unread: &Unread::default(), effort: Effort::Any };
     serde_json::to_value(respond(&view, request, memory).unwrap()).unwrap()
 }
 

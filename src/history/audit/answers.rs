@@ -18,7 +18,7 @@ use crate::{
     record::{Command, Epoch, Offset, Record},
     state::State,
     sync::{
-        KnownMembers,
+        Effort, KnownMembers, LookError,
         v3::{Memory, Request, SyncFilter, respond},
     },
     view::{View, filter::Filter, token::Token},
@@ -176,8 +176,13 @@ impl Server<'_> {
             now_ms: 0,
         };
         let view = View { state: Arc::clone(&self.state), events: &self.events, viewer };
-        let memory = Memory { members: &self.known, unread: &self.unread };
-        let response = respond(&view, &request, memory).map_err(SourceError::from)?;
+        let memory = Memory { members: &self.known, unread: &self.unread, effort: Effort::Any };
+        let response = respond(&view, &request, memory).map_err(|error| match error {
+            LookError::Read(error) => SourceError::from(error),
+            // Any effort suffices.
+            // It may be any work.
+            LookError::TooLong(error) => SourceError::from(ReadError::Storage(error.to_string())),
+        })?;
         Ok(serde_json::to_value(&response).unwrap_or_default())
     }
 }

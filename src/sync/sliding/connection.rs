@@ -25,6 +25,7 @@ use super::{
     rules::{RequiredState, Rules},
 };
 use crate::{
+    background::lock_at_length,
     limits,
     record::{Epoch, Offset},
     view::token::{Pos, Token},
@@ -254,7 +255,7 @@ impl Connections {
         let slot = Arc::clone(&used.1);
         of_session.push_back(used);
         drop(of_session);
-        slot.connection.lock().arrived(pos)?;
+        lock_at_length(&slot.connection).arrived(pos)?;
         *slot.came_from.lock() = None;
         Ok(Resumed { slot, session, ticket: pos.ticket })
     }
@@ -306,7 +307,7 @@ impl Resumed {
     /// what is asked for.
     #[must_use]
     pub fn goes_on(&self, rules: &Rules) -> bool {
-        self.slot.connection.lock().has.fingerprint == rules.fingerprint
+        lock_at_length(&self.slot.connection).has.fingerprint == rules.fingerprint
     }
 
     /// For one that begins anew: where the client was.
@@ -320,7 +321,7 @@ impl Resumed {
     /// # Errors
     /// When a later request has moved it on.
     pub(super) fn lock(&self) -> Result<parking_lot::MutexGuard<'_, Connection>, UnknownPos> {
-        let connection = self.slot.connection.lock();
+        let connection = lock_at_length(&self.slot.connection);
         if connection.has.ticket == self.ticket { Ok(connection) } else { Err(UnknownPos) }
     }
 }

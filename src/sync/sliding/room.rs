@@ -212,7 +212,7 @@ impl RoomSync<'_> {
             || result.is_dm.is_some()
             || result.bump_stamp.is_some()
             // A receipt of one's own may change the counts alone.
-            || self.unread(since)? != self.unread(at)?;
+            || self.unread_changed()?;
         let all_members = timeline.limited;
         if is_news {
             self.show(&mut result, &timeline, state)?;
@@ -446,6 +446,13 @@ impl RoomSync<'_> {
         let counts = self.unread.counts(state, events, self.view.user_id(), self.room, at)?;
         let total = counts.total();
         Ok(Unread { notification_count: total.notifications, highlight_count: total.highlights })
+    }
+
+    /// Whether that may be other than as of `since`.
+    fn unread_changed(&self) -> Result<bool, ReadError> {
+        let View { state, events, .. } = &self.view;
+        let judge = push::Judge { state, events, user_id: self.view.user_id(), room: self.room };
+        self.unread.changed(judge, self.since, self.view.at())
     }
 
     fn show(

@@ -11,7 +11,7 @@ use super::{Events, Request, RoomFilters};
 use crate::{
     events::{ClientEvent, EventRef},
     log::ReadError,
-    push::{Count, Counts, Unread},
+    push::{Count, Counts, Judge, Unread},
     record::Offset,
     state::{Account, Room, RoomMembership},
     sync::{account_data, ephemeral, gone, lazy, summary::Summary, timeline::Stretch},
@@ -153,11 +153,10 @@ impl RoomSync<'_> {
             && account_data.is_empty();
         let quiet = quiet && !resummed;
         // A receipt of one's own, or an event that the filter leaves out, may change the counts alone.
-        let before = if quiet { Some(self.unread(since)?) } else { None };
-        let mut unread = self.unread(at)?;
-        if before.is_some_and(|before| before == unread) {
+        if quiet && !self.unread_changed()? {
             return Ok(None);
         }
+        let mut unread = self.unread(at)?;
         let mut by_thread = BTreeMap::new();
         if self.filter.unread_by_thread {
             for (root, count) in std::mem::take(&mut unread.threads) {
@@ -213,6 +212,13 @@ impl RoomSync<'_> {
     fn unread(&self, at: Offset) -> Result<Counts, ReadError> {
         let View { state, events, .. } = &self.view;
         self.unread.counts(state, events, self.view.user_id(), self.room, at)
+    }
+
+    /// Whether the counts may be others than as of `since`.
+    fn unread_changed(&self) -> Result<bool, ReadError> {
+        let View { state, events, .. } = &self.view;
+        let judge = Judge { state, events, user_id: self.view.user_id(), room: self.room };
+        self.unread.changed(judge, self.since, self.view.at())
     }
 
     /// The room of one who is invited to it.
