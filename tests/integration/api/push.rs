@@ -248,13 +248,35 @@ async fn bad_rules_are_refused() {
 async fn rules_are_bounded_in_size() {
     let server = server().await;
     let ann = user(&server, "ann").await;
-    for number in 0..2 {
-        let pattern = "x*".repeat(30_000);
-        let body = json!({ "pattern": pattern, "actions": [] });
-        ann.put(&format!("{RULES}/content/{number}"), body).await.ok();
+    let put = async |name: &str, body| ann.put(&format!("{RULES}/{name}"), body).await;
+    let long = |bytes| {
+        let condition = json!({ "kind": "org.example.moon", "phase": "x".repeat(bytes) });
+        json!({ "conditions": [condition], "actions": [] })
+    };
+    put("override/0", long(50_000)).await.ok();
+    put("override/1", long(40_000)).await.ok();
+    put("override/2", long(10_000)).await.refused(413, "M_TOO_LARGE");
+    // Fewer bytes in place of more are always taken.
+    put("override/1", long(10)).await.ok();
+
+    let pattern = |stars: usize| json!({ "pattern": "x*".repeat(stars), "actions": [] });
+    put("content/stars", pattern(256)).await.ok();
+    put("content/stars", pattern(257)).await.refused(400, "M_INVALID_PARAM");
+
+    let conditions = |count: usize| {
+        let condition = json!({ "kind": "event_match", "key": "type", "pattern": "x" });
+        json!({ "conditions": vec![condition; count], "actions": [] })
+    };
+    put("underride/many", conditions(33)).await.refused(400, "M_INVALID_PARAM");
+    // Two of the conditions that all rules may have together are taken, and the pattern.
+    for rule in 0..15 {
+        put(&format!("underride/{rule}"), conditions(32)).await.ok();
     }
-    let body = json!({ "pattern": "x*".repeat(30_000), "actions": [] });
-    ann.put(&format!("{RULES}/content/2"), body).await.refused(413, "M_TOO_LARGE");
+    put("underride/last", conditions(18)).await.refused(413, "M_TOO_LARGE");
+    put("underride/last", conditions(17)).await.ok();
+    put("content/word", pattern(1)).await.refused(413, "M_TOO_LARGE");
+    ann.request("DELETE", &format!("{RULES}/underride/0"), None).await.ok();
+    put("content/word", pattern(1)).await.ok();
 }
 
 #[tokio::test]
