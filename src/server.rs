@@ -149,13 +149,15 @@ pub async fn run(
     let questions = Arc::new(Questions::new(outbound.clone(), &services, in_query));
 
     let shutdown = Shutdown::when(stop);
-    let snapshots = Arc::new(snapshot::Keeper::new(
+    let unread = Arc::new(Unread::default());
+    let snapshots = snapshot::Keeper::new(
         snapshot::directory(&config.server.data_dir),
         Arc::clone(&engine),
         config.snapshot_policy(),
         begun,
         shutdown.clone(),
-    ));
+    );
+    let snapshots = Arc::new(snapshots.with_counts(Arc::clone(&unread)));
     let passwords = Arc::new(Passwords::new(&config));
     let last_seen = Arc::new(LastSeen::new(config.devices.note_last_seen_seconds));
     let office = Arc::new(Office {
@@ -177,7 +179,6 @@ pub async fn run(
     let providers = Providers::load(&config, &api::sso_callback(&config), &outbound);
     let to_gateways = Outbound::public_only(&config.push.allowed_networks)
         .map_err(|error| ServerError::Outbound(error.into()))?;
-    let unread = Arc::new(Unread::default());
     let identity = engine.state().server();
     let private_key = identity.as_ref().map_or("", |identity| identity.private_key.expose());
     let signer = Signer::new(private_key);

@@ -50,6 +50,8 @@ enum Op {
     Ignore(u8, Option<u8>),
     /// Ask for the counts of someone as of this many records ago.
     Look(u8, u8),
+    /// Write what was counted to disk, and go on with what is read from there.
+    Restart,
 }
 
 #[derive(Clone, Debug)]
@@ -101,6 +103,7 @@ fn op() -> impl Strategy<Value = Op> {
         1 => (user(), any::<bool>()).prop_map(|(u, m)| Op::Mute(u, m)),
         1 => (user(), proptest::option::of(user())).prop_map(|(u, i)| Op::Ignore(u, i)),
         12 => (user(), 0..12_u8).prop_map(|(u, b)| Op::Look(u, b)),
+        1 => Just(Op::Restart),
     ]
 }
 
@@ -305,9 +308,31 @@ impl World {
                 let head = self.engine.state().applied();
                 let at = Offset::new(head.get().saturating_sub(u64::from(*back)));
                 self.compare(&self.unread, *user, at);
+                self.compare_change(*user, at, head);
+            }
+            Op::Restart => {
+                let dir = tempfile::tempdir().unwrap();
+                let path = dir.path().join("snapshots/counts");
+                let (log, state) = (&*self.log as &dyn Log, self.engine.state());
+                self.unread.write(&path, log, &state).unwrap();
+                self.unread = Unread::default();
+                self.unread.read(&path, log, state.generation()).unwrap();
             }
         }
         Ok(())
+    }
+
+    /// Counts that are others than before are known to be, whatever else is.
+    fn compare_change(&self, user: u8, since: Offset, at: Offset) {
+        let (state, events) = (self.engine.state(), self.engine.events());
+        let (user_id, room) = (user_id(user), self.room());
+        let was_joined = room.joined_since(&user_id, since);
+        if was_joined.is_some() && was_joined == room.joined_since(&user_id, at) {
+            let judge = Judge { state: &state, events, user_id: &user_id, room: &room };
+            let changed = self.unread.changed(judge, since, at).unwrap();
+            let differ = self.naive(user, since) != self.naive(user, at);
+            assert!(changed || !differ, "user {user} after {since} up to {at}");
+        }
     }
 
     fn compare(&self, unread: &Unread, user: u8, at: Offset) {
@@ -513,6 +538,83 @@ fn only_the_newest_events_of_a_room_are_counted() {
         let unread = Unread::default();
         for (sent, expected) in [(0, 0), (most + 100, most), (most - 1, most - 1)] {
             assert_eq!(total(&unread, begun + sent), expected);
+        }
+    });
+}
+
+/// The counts of `user2`, and how many events it takes to make them.
+fn counted(world: &World, unread: &Unread) -> (usize, Counts) {
+    let (state, at) = (world.engine.state(), world.engine.head().offset());
+    let distance = unread.distance(&state, &user_id(2), &world.room(), at);
+    let counts = unread.counts(&state, world.engine.events(), &user_id(2), &world.room(), at);
+    (distance, counts.unwrap())
+}
+
+#[test]
+fn after_a_restart_only_what_is_new_is_counted() {
+    runtime().block_on(async {
+        let world = World::new().await;
+        let say = async || {
+            let content = json!({ "msgtype": "m.text", "body": "hello" });
+            world.send(1, content, None).await.unwrap();
+        };
+        for _ in 0..20 {
+            say().await;
+        }
+        let (distance, before) = counted(&world, &world.unread);
+        assert!(distance >= 20 && before.total().notifications == 20, "{distance} {before:?}");
+        assert_eq!(counted(&world, &world.unread), (0, before.clone()));
+
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("counts");
+        let (log, state) = (&*world.log as &dyn Log, world.engine.state());
+        world.unread.write(&path, log, &state).unwrap();
+        let again = Unread::default();
+        assert_eq!(again.read(&path, log, state.generation()).unwrap(), 1);
+        assert_eq!(counted(&world, &again), (0, before));
+        say().await;
+        let (distance, after) = counted(&world, &again);
+        assert_eq!((distance, after.total().notifications), (1, 21));
+
+        // A file of another log, or one that is damaged, is not used.
+        let other = World::new().await;
+        let unread = Unread::default();
+        let refused = unread.read(&path, &*other.log, 0).unwrap_err();
+        assert!(refused.to_string().ends_with("is of another log"), "{refused}");
+        let mut bytes = std::fs::read(&path).unwrap();
+        *bytes.last_mut().unwrap() ^= 1;
+        std::fs::write(&path, bytes).unwrap();
+        let refused = unread.read(&path, log, 0).unwrap_err();
+        assert!(refused.to_string().ends_with("is damaged"), "{refused}");
+        assert!(counted(&world, &unread).0 > 20);
+    });
+}
+
+#[test]
+fn reading_one_message_of_many_counts_none_of_the_others_again() {
+    runtime().block_on(async {
+        let mut world = World::new().await;
+        for _ in 0..50 {
+            world.run(&Op::Say(1, Mentions::Nobody, Relates::Alone)).await.unwrap();
+        }
+        let since = world.engine.head().offset();
+        assert!(counted(&world, &world.unread).0 >= 50);
+        for read in 0..10 {
+            world.run(&Op::Read(2, true, read, ReadThread::None)).await.unwrap();
+            // What a sync asks of a room in which nothing else is new.
+            let (state, at) = (world.engine.state(), world.engine.head().offset());
+            let (user_id, room) = (user_id(2), world.room());
+            let judge = Judge {
+                state: &state,
+                events: world.engine.events(),
+                user_id: &user_id,
+                room: &room,
+            };
+            assert!(world.unread.changed(judge, since, at).unwrap());
+            assert_eq!(world.unread.distance(&state, &user_id, &room, at), 0);
+            let (_, counts) = counted(&world, &world.unread);
+            assert_eq!(counts.total().notifications, 49 - u64::from(read));
+            assert!(!world.unread.changed(judge, at, at).unwrap());
         }
     });
 }

@@ -10,11 +10,11 @@ mod levels;
 mod rules;
 pub mod ruleset;
 mod subject;
-mod unread;
+pub(crate) mod unread;
 
 pub use glob::{Extent, Glob, PART_CHARS, Steps, Text};
 pub use judge::{Ignored, Judge, ignored};
 pub use levels::Levels;
 pub use rules::{Circumstances, Judgement, Moment, Outcome, Rules};
 pub use subject::Subject;
-pub use unread::{Count, Counts, Unread, UnreadEvent};
+pub use unread::{Count, Counts, CountsError, Unread, UnreadEvent};

@@ -7,8 +7,11 @@
 //! events than that unread, the counts say "at least". A message of the user's own reads the
 //! conversation that it is in, up to itself.
 //!
-//! Nothing but time takes an event's place in the counts away, and nothing gives it back. So what was
-//! counted is kept for the next one who asks, who pays for what came since.
+//! Nothing but time takes an event's place in the counts away, and nothing gives it back. So the counts are a
+//! projection that is made on demand: it is kept for the next one who asks, also over a restart ([`kept`]), and is
+//! brought up to date with what came since.
+
+mod kept;
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -18,7 +21,10 @@ use std::{
 use parking_lot::Mutex;
 use quick_cache::{Weighter, sync::Cache};
 use ruma::{OwnedRoomId, OwnedUserId, UserId};
+use serde::{Deserialize, Serialize};
 
+pub use self::kept::CountsError;
+pub(crate) use self::kept::written_at;
 use super::Judge;
 use crate::{
     background::lock_at_length,
@@ -272,8 +278,7 @@ impl Unread {
             let mut next = std::mem::take(&mut *memo);
             next.go_on(judge, at)?;
             *memo = next;
-            let entries = memo.entries.capacity() * size_of::<Entry>();
-            let bytes = (256 + entries + 64 * memo.counts.threads.len()) as u64;
+            let bytes = memo.bytes();
             if kept.bytes != bytes {
                 // New, or of another size: the cache is told.
                 self.0.insert(key, Kept { bytes, memo: Arc::clone(&kept.memo) });
@@ -288,6 +293,12 @@ struct Kept {
     memo: Arc<Mutex<Memo>>,
     /// About how many bytes it took in memory when it was put into the cache.
     bytes: u64,
+}
+
+impl Kept {
+    fn new(memo: Memo) -> Self {
+        Self { bytes: memo.bytes(), memo: Arc::new(Mutex::new(memo)) }
+    }
 }
 
 #[derive(Clone)]
@@ -318,7 +329,7 @@ struct Memo {
     wrote: Offset,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Entry {
     offset: Offset,
     thread: Thread,
@@ -328,6 +339,12 @@ struct Entry {
 impl Memo {
     fn begin(joined: Offset, generation: u64) -> Self {
         Self { joined, generation, ..Self::default() }
+    }
+
+    /// About how many bytes it takes in memory.
+    fn bytes(&self) -> u64 {
+        let entries = self.entries.capacity() * size_of::<Entry>();
+        (256 + entries + 64 * self.counts.threads.len()) as u64
     }
 
     /// Whether what is known serves one who looks as of `at`.

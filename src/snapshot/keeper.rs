@@ -19,6 +19,7 @@ use crate::{
     disk,
     engine::{Engine, OpenError, replay_onto},
     log::{Log, verify::Checker},
+    push::{Unread, unread::written_at},
     record::{Offset, Record},
     shutdown::Shutdown,
     state::{SECTIONS, Section, State},
@@ -26,6 +27,9 @@ use crate::{
 
 /// The file beside the snapshots that keeps the newest [`Status`].
 const STATUS: &str = "status.json";
+
+/// The file beside the snapshots that keeps what was counted of unread notifications.
+const COUNTS: &str = "unread.counts";
 
 /// How often it is looked whether something is due.
 const TICK: Duration = Duration::from_secs(5);
@@ -99,6 +103,8 @@ pub enum Holder {
 pub struct Keeper {
     dir: PathBuf,
     engine: Arc<Engine>,
+    /// What is counted of these projections and kept beside them, if anything is.
+    unread: Option<Arc<Unread>>,
     policy: Policy,
     shutdown: Shutdown,
     status: Mutex<Status>,
@@ -168,7 +174,30 @@ impl Keeper {
             snapshot: begun.snapshot.map_or(Offset::ZERO, |newest| newest.offset),
             ..known
         });
-        Self { dir, engine, policy, shutdown, status, turn: AsyncMutex::default() }
+        Self { dir, engine, unread: None, policy, shutdown, status, turn: AsyncMutex::default() }
+    }
+
+    /// The same, which keeps the counts of `unread` beside the snapshots, and has read what was kept there. Blocks.
+    pub(crate) fn with_counts(mut self, unread: Arc<Unread>) -> Self {
+        if self.are_exact() {
+            let generation = self.engine.state().generation();
+            match unread.read(&self.dir.join(COUNTS), &**self.engine.log(), generation) {
+                Ok(0) => {}
+                Ok(counts) => info!(counts, "read the unread counts"),
+                Err(error) => warn!(%error, "unread notifications are counted again"),
+            }
+        }
+        self.unread = Some(unread);
+        self
+    }
+
+    /// Writes what was counted by now. Blocks.
+    fn write_counts(&self) {
+        let Some(unread) = self.unread.as_ref().filter(|_| self.are_exact()) else { return };
+        let (path, state) = (self.dir.join(COUNTS), self.engine.state());
+        if let Err(error) = unread.write(&path, &**self.engine.log(), &state) {
+            warn!(%error, "after a restart, unread notifications will be counted again");
+        }
     }
 
     /// What is known of the projections.
@@ -249,6 +278,7 @@ impl Keeper {
         })
         .await?;
         self.status.lock().snapshot = written.offset;
+        background::at_length(|| self.write_counts());
         self.prune()?;
         Ok(written)
     }
@@ -259,6 +289,7 @@ impl Keeper {
     /// # Errors
     /// When the disk or the log fails.
     pub(crate) fn make_last(&self) -> Result<(), SnapshotError> {
+        self.write_counts();
         if !self.is_due(WORTH_WRITING) || !self.are_exact() {
             return Ok(());
         }
@@ -295,6 +326,11 @@ impl Keeper {
         let mut kept = 0;
         disk::remove_unfinished(&self.dir)
             .map_err(|source| SnapshotError::Io { path: self.dir.clone(), source })?;
+        let counts = self.dir.join(COUNTS);
+        if written_at(&counts).is_some_and(|written| written < erased && newest >= erased) {
+            std::fs::remove_file(&counts)
+                .map_err(|source| SnapshotError::Io { path: counts, source })?;
+        }
         for (offset, path) in list(&self.dir)? {
             let stale = offset < erased && newest >= erased;
             if offset > newest || stale || kept >= self.policy.keep {

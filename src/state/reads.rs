@@ -22,7 +22,7 @@ pub enum Covers {
 }
 
 /// A conversation within a room.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Thread {
     /// What is in no thread.
     Main,
