@@ -225,6 +225,13 @@ pub const ACCOUNT_DATA_BYTES: usize = 128 * 1024;
 /// Events of one page of history. Clients ask for 10 to 100; the answer is made in memory.
 pub const PAGE_EVENTS: u64 = 1000;
 
+/// Bytes of the events of one page: a page of large events ends earlier, and has at least one.
+pub const PAGE_BYTES: usize = 1024 * 1024;
+
+/// Bytes of the events of all pages in one answer: the timelines of a sync's rooms, or what is around the
+/// results of a search. When they are used up, each page has one event.
+pub const ANSWER_BYTES: usize = 8 * 1024 * 1024;
+
 /// Events that one look at a timeline goes through when few of them are visible or pass its filter:
 /// the client goes on from where the look ended. A look at this many takes some 20 milliseconds.
 pub const SCANNED_EVENTS: usize = 10_000;

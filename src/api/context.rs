@@ -11,7 +11,9 @@ use super::{
 use crate::{
     events::{ClientEvent, EventForm},
     http::{ApiError, Cx},
+    limits,
     record::Offset,
+    view::{ByteBudget, PageLimit},
 };
 
 pub(super) async fn context(
@@ -32,34 +34,41 @@ pub(super) async fn context(
     let event = visible_event(&view, &room, &request.event_id)?;
     let filter = filter::of_events(&cx)?;
     let limit = page_size(request.limit, &filter);
-    // Half on each side; the odd one comes before.
-    let (before, after) = (limit.div_ceil(2), limit / 2);
-    let before =
-        view.page_backward(&room, event.offset.prev(), Offset::ZERO, before, &filter)?.events;
-    let after = view.page_forward(&room, event.offset, Offset::MAX, after, &filter)?.events;
+    cx.at_length(|| {
+        // Half on each side; the odd one comes before.
+        let (before, after) = (limit.div_ceil(2), limit / 2);
+        let budget = ByteBudget::new(limits::PAGE_BYTES);
+        let page = |events| PageLimit { events, budget: Some(&budget) };
+        let before =
+            view.page_backward(&room, event.offset.prev(), Offset::ZERO, page(before), &filter)?;
+        let after =
+            view.page_forward(&room, event.offset, Offset::MAX, page(after), &filter)?.events;
+        let before = before.events;
 
-    let first = before.last().unwrap_or(&event).offset;
-    let last = after.last().unwrap_or(&event).offset;
-    // The state at the last event returned, as far as the caller sees state.
-    let seen = view.state_as_of(&room)?.unwrap_or(Offset::ZERO);
-    let state_at = last.min(seen);
-    let mut state = if filter.lazy_load_members {
-        let around: Vec<_> = before.iter().chain(&after).chain([&event]).cloned().collect();
-        let mut state = view.events.get_all(&room.state_without_members(state_at))?;
-        state.extend(view.members_of(&room, &around, None, state_at)?);
-        state.sort_unstable_by_key(|event| event.offset);
-        state
-    } else {
-        view.events.get_all(&room.full_state(state_at))?
-    };
-    state.retain(|event| filter.matches(&room, event, view.at()));
-    let form = &EventForm::FULL;
-    json(&Response {
-        start: cx.app.token(first.prev()),
-        end: cx.app.token(last),
-        event: view.client_event(&room, &event, form)?,
-        events_before: view.client_events(&room, &before, form)?,
-        events_after: view.client_events(&room, &after, form)?,
-        state: view.client_events(&room, &state, &EventForm::STATE)?,
+        let first = before.last().unwrap_or(&event).offset;
+        let last = after.last().unwrap_or(&event).offset;
+        // The state at the last event returned, as far as the caller sees state.
+        let seen = view.state_as_of(&room)?.unwrap_or(Offset::ZERO);
+        let state_at = last.min(seen);
+        let mut state = if filter.lazy_load_members {
+            let around: Vec<_> = before.iter().chain(&after).chain([&event]).cloned().collect();
+            let mut state = view.events.get_all(&room.state_without_members(state_at))?;
+            state.extend(view.members_of(&room, &around, None, state_at)?);
+            state.sort_unstable_by_key(|event| event.offset);
+            state
+        } else {
+            view.events.get_all(&room.full_state(state_at))?
+        };
+        state.retain(|event| filter.matches(&room, event, view.at()));
+        let form = &EventForm::FULL;
+        json(&Response {
+            start: cx.app.token(first.prev()),
+            end: cx.app.token(last),
+            event: view.client_event(&room, &event, form)?,
+            events_before: view.client_events(&room, &before, form)?,
+            events_after: view.client_events(&room, &after, form)?,
+            state: view.client_events(&room, &state, &EventForm::STATE)?,
+        })
     })
+    .await
 }

@@ -214,15 +214,21 @@ fn notified(
     });
     let mut ways: BinaryHeap<_> = rooms.collect();
     let mut list = Notifications { notifications: Vec::new(), next_token: None };
-    let mut looked_at = 0;
+    let (mut looked_at, mut bytes) = (0, 0);
     while let Some(mut way) = ways.pop() {
         let offset = way.next();
-        if list.notifications.len() == limit || looked_at == limits::SCANNED_EVENTS {
+        if list.notifications.len() == limit
+            || bytes >= limits::PAGE_BYTES
+            || looked_at == limits::SCANNED_EVENTS
+        {
             list.next_token = Some(cx.app.token(offset));
             break;
         }
         looked_at += 1;
-        list.notifications.extend(notification(cx, view, &way.room, offset, only_highlights)?);
+        if let Some(found) = notification(cx, view, &way.room, offset, only_highlights)? {
+            bytes += found.event.get().len();
+            list.notifications.push(found);
+        }
         way.ahead.pop();
         if way.ahead.is_empty() {
             way.look_up(offset.prev());

@@ -26,7 +26,7 @@ use crate::{
     search::{Hit, Key, Order, Place, Query, SearchError, Text},
     state::{Membership, Room},
     text,
-    view::{View, filter::EventFilter},
+    view::{ByteBudget, PageLimit, View, filter::EventFilter, shown_bytes},
 };
 
 /// Results on one page when the filter does not say.
@@ -219,12 +219,14 @@ impl Wanted {
         })?;
         let scanned_all = hits.len() < limits::SEARCH_HITS;
         let last_place = hits.last().map(|hit| hit.place);
+        let mut bytes = 0;
         let mut found = Found { results: Vec::new(), count: 0, more_after: None, at: until };
         for hit in hits {
             let versions = versions.get(&hit.place.event).map_or(&[][..], Vec::as_slice);
             let Some(result) = self.judge(view, &rooms, hit, versions, until)? else { continue };
             found.count += 1;
-            if found.results.len() < self.limit {
+            if found.results.len() < self.limit && bytes < limits::PAGE_BYTES {
+                bytes += shown_bytes(&result.event);
                 found.results.push(result);
             } else if found.more_after.is_none() {
                 found.more_after = found.results.last().map(|last| last.hit.place);
@@ -296,12 +298,13 @@ impl Wanted {
         found: Found,
     ) -> Result<RoomEvents<'_>, ApiError> {
         let form = &EventForm::FULL;
+        let budget = ByteBudget::new(limits::ANSWER_BYTES);
         let mut results = Vec::with_capacity(found.results.len());
         for result in &found.results {
             results.push(SearchResult {
                 rank: f64::from(result.hit.rank) / 1000.0,
                 result: view.client_event(&result.room, &result.event, form)?,
-                context: self.context(cx, view, result)?,
+                context: self.context(cx, view, result, &budget)?,
             });
         }
         let mut state = BTreeMap::new();
@@ -391,9 +394,14 @@ impl Wanted {
         cx: &Cx<Server>,
         view: &View<'_>,
         result: &Match,
+        budget: &ByteBudget,
     ) -> Result<ResultContext, ApiError> {
         let at_most = |limit: UInt| {
-            usize::try_from(u64::from(limit).min(limits::SEARCH_CONTEXT)).unwrap_or_default()
+            let events = u64::from(limit).min(limits::SEARCH_CONTEXT);
+            // What is around a result can be asked for by itself.
+            let events = if budget.left() == 0 { 0 } else { events };
+            let events = usize::try_from(events).unwrap_or_default();
+            PageLimit { events, budget: Some(budget) }
         };
         let (room, event, all) = (&result.room, &result.event, &EventFilter::default());
         let before = at_most(self.context.before_limit);

@@ -44,36 +44,39 @@ pub(super) async fn messages(
     let position = |token: Option<&str>| token.map(|token| cx.app.position(token)).transpose();
     let to = position(request.to.as_deref())?;
     let from = position(request.from.as_deref())?;
-    let (start, page) = match request.dir {
-        Direction::Backward => {
-            let from = from.unwrap_or_else(|| view.at());
-            let to = to.unwrap_or(Offset::ZERO);
-            (from, view.page_backward(&room, from, to, limit, &filter)?)
-        }
-        Direction::Forward => {
-            let from = from.unwrap_or(Offset::ZERO);
-            let to = to.unwrap_or(Offset::MAX);
-            (from, view.page_forward(&room, from, to, limit, &filter)?)
-        }
-    };
-    let state = if filter.lazy_load_members {
-        view.members_of(&room, &page.events, None, seen)?
-    } else {
-        Vec::new()
-    };
-    // At the live end of the timeline there may be more later: the token to go on with is `start`
-    // moved past what was returned. At the room's beginning there is none.
-    let end = match (request.dir, page.next, page.events.last()) {
-        (_, Some(next), _) => Some(next),
-        (Direction::Forward, None, Some(last)) if request.to.is_none() => Some(last.offset),
-        _ => None,
-    };
-    json(&Response {
-        start: cx.app.token(start),
-        end: end.map(|offset| cx.app.token(offset)),
-        chunk: view.client_events(&room, &page.events, &EventForm::FULL)?,
-        state: view.client_events(&room, &state, &EventForm::STATE)?,
+    cx.at_length(|| {
+        let (start, page) = match request.dir {
+            Direction::Backward => {
+                let from = from.unwrap_or_else(|| view.at());
+                let to = to.unwrap_or(Offset::ZERO);
+                (from, view.page_backward(&room, from, to, limit, &filter)?)
+            }
+            Direction::Forward => {
+                let from = from.unwrap_or(Offset::ZERO);
+                let to = to.unwrap_or(Offset::MAX);
+                (from, view.page_forward(&room, from, to, limit, &filter)?)
+            }
+        };
+        let state = if filter.lazy_load_members {
+            view.members_of(&room, &page.events, None, seen)?
+        } else {
+            Vec::new()
+        };
+        // At the live end of the timeline there may be more later: the token to go on with is `start`
+        // moved past what was returned. At the room's beginning there is none.
+        let end = match (request.dir, page.next, page.events.last()) {
+            (_, Some(next), _) => Some(next),
+            (Direction::Forward, None, Some(last)) if request.to.is_none() => Some(last.offset),
+            _ => None,
+        };
+        json(&Response {
+            start: cx.app.token(start),
+            end: end.map(|offset| cx.app.token(offset)),
+            chunk: view.client_events(&room, &page.events, &EventForm::FULL)?,
+            state: view.client_events(&room, &state, &EventForm::STATE)?,
+        })
     })
+    .await
 }
 
 pub(super) async fn event(

@@ -33,11 +33,12 @@ pub use self::{
 };
 use super::{CameFrom, Effort, TooLong, account_data, changed_rooms, gone};
 use crate::{
+    limits,
     log::ReadError,
     push::Unread,
     record::{Epoch, Offset, Stream},
     state::{Account, Membership, Room},
-    view::{View, token::Pos},
+    view::{ByteBudget, View, token::Pos},
 };
 
 /// Up to how many rooms are each looked for in a list, rather than the list gone through for all of
@@ -149,6 +150,7 @@ pub fn look(
     let source = Source { view: view.clone(), rules, account, since, epoch };
     let mut extensions = Extensions::new(&source, &touched)?;
     let account_data = extensions.add_global(&source, connection.has.account_data)?;
+    let budget = ByteBudget::new(limits::ANSWER_BYTES);
     let mut rooms = BTreeMap::new();
     let mut changes = Vec::new();
     let mut combined = HashMap::new();
@@ -166,6 +168,7 @@ pub fn look(
             has,
             is_dm,
             unread,
+            budget: &budget,
         };
         let rule = matched.is_any().then(|| rule(&mut combined, rules, &room, matched));
         let outcome = match part.membership {

@@ -5,7 +5,7 @@ use crate::{
     log::ReadError,
     record::Offset,
     state::Room,
-    view::{View, filter::EventFilter},
+    view::{PageLimit, View, filter::EventFilter},
 };
 
 /// A stretch of a timeline.
@@ -26,12 +26,12 @@ impl Stretch {
     ///
     /// # Errors
     /// When the log cannot be read.
-    pub(super) fn newest(
-        view: &View<'_>,
+    pub(super) fn newest<'a>(
+        view: &View<'a>,
         room: &Room,
         since: Offset,
         at: Offset,
-        limit: usize,
+        limit: PageLimit<'a>,
         filter: &EventFilter,
     ) -> Result<Self, ReadError> {
         if !filter.wants_room(&room.id) {

@@ -21,11 +21,12 @@ use super::{
 use crate::{
     background::lock_at_length,
     events::EventForm,
+    limits,
     push::Unread,
     record::{Epoch, Offset},
     state::{Membership, RoomMembership},
     view::{
-        View,
+        ByteBudget, View,
         filter::{EventFilter, Filter, RoomSelection},
         token::Token,
     },
@@ -238,6 +239,7 @@ pub fn respond(
         response.device_lists = DeviceLists::between(view, known, &rooms);
     }
     response.presence.events = view.presence(request.since, &rooms, &filter.presence);
+    let budget = ByteBudget::new(limits::ANSWER_BYTES);
     let gone = request.came_from.map(|from| gone::rooms(view, from)).unwrap_or_default();
     for part in rooms {
         if !filter.room.selection.includes(&part.room_id) {
@@ -259,6 +261,7 @@ pub fn respond(
             filter: &filter.room,
             account: account.as_deref(),
             unread: memory.unread,
+            budget: &budget,
         };
         let changed = part.offset > since;
         let mut device = device.as_ref().map(|device| lock_at_length(device));

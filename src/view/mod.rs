@@ -12,7 +12,7 @@ mod time;
 pub mod token;
 mod visibility;
 
-use std::{collections::HashSet, sync::Arc};
+use std::{cell::Cell, collections::HashSet, sync::Arc};
 
 use ruma::{RoomId, UserId, events::StateEventType};
 use serde_json::value::RawValue;
@@ -36,6 +36,60 @@ pub struct View<'a> {
     pub events: &'a EventStore,
     /// Who looks, and as of when.
     pub viewer: Viewer<'a>,
+}
+
+/// How many events a page has at most, and what it takes its bytes from. A page has fewer events if they are
+/// large, but one at least.
+#[derive(Clone, Copy, Debug)]
+pub struct PageLimit<'a> {
+    /// How many events.
+    pub events: usize,
+    /// What all pages of one answer have left.
+    pub budget: Option<&'a ByteBudget>,
+}
+
+impl From<usize> for PageLimit<'_> {
+    fn from(events: usize) -> Self {
+        Self { events, budget: None }
+    }
+}
+
+impl PageLimit<'_> {
+    fn bytes(self) -> usize {
+        let left = self.budget.map_or(usize::MAX, ByteBudget::left);
+        left.min(limits::PAGE_BYTES)
+    }
+}
+
+/// How many bytes of events an answer of several pages may still have.
+#[derive(Debug)]
+pub struct ByteBudget(Cell<usize>);
+
+impl ByteBudget {
+    /// So many.
+    #[must_use]
+    pub const fn new(bytes: usize) -> Self {
+        Self(Cell::new(bytes))
+    }
+
+    /// How many are left.
+    #[must_use]
+    pub const fn left(&self) -> usize {
+        self.0.get()
+    }
+
+    /// Takes what there is of `bytes`.
+    pub fn take(&self, bytes: usize) {
+        self.0.set(self.left().saturating_sub(bytes));
+    }
+}
+
+/// About how many bytes an event takes in an answer.
+#[must_use]
+pub fn shown_bytes(event: &StoredEvent) -> usize {
+    /// What comes with the content: identifiers, the time, `unsigned`.
+    const ENVELOPE: usize = 512;
+    event.content.get().len() + ENVELOPE
 }
 
 /// A stretch of a room's timeline.
@@ -157,12 +211,12 @@ impl<'a> View<'a> {
         room: &Room,
         from: Offset,
         after: Offset,
-        limit: usize,
+        limit: impl Into<PageLimit<'a>>,
         filter: &EventFilter,
     ) -> Result<Page, ReadError> {
         let start = from.min(self.at());
         let next = |position, count| room.events_backward(position, after, count);
-        self.page(room, start, limit, filter, next, Offset::prev)
+        self.page(room, start, limit.into(), filter, next, Offset::prev)
     }
 
     /// Up to `limit` visible events that pass the filter, oldest first: after `after`, up to and
@@ -175,12 +229,12 @@ impl<'a> View<'a> {
         room: &Room,
         after: Offset,
         to: Offset,
-        limit: usize,
+        limit: impl Into<PageLimit<'a>>,
         filter: &EventFilter,
     ) -> Result<Page, ReadError> {
         let to = to.min(self.at());
         let next = |position, count| room.events_forward(position, to, count);
-        self.page(room, after, limit, filter, next, |offset| offset)
+        self.page(room, after, limit.into(), filter, next, |offset| offset)
     }
 
     /// Looks at what `next` gives from a position on, until there is enough, nothing more, or enough
@@ -189,22 +243,25 @@ impl<'a> View<'a> {
         &self,
         room: &Room,
         start: Offset,
-        limit: usize,
+        limit: PageLimit<'_>,
         filter: &EventFilter,
         next: impl Fn(Offset, usize) -> Vec<Offset>,
         passed: impl Fn(Offset) -> Offset,
     ) -> Result<Page, ReadError> {
         let visibility = Visibility::of(self, room);
         let mut page = Page::default();
-        let mut looked_at = 0;
+        let (mut looked_at, mut bytes) = (0, 0);
         let mut position = start;
+        let chunk = chunk(limit.events);
         loop {
-            let offsets = next(position, chunk(limit));
-            let exhausted = offsets.len() < chunk(limit);
+            let offsets = next(position, chunk);
+            let exhausted = offsets.len() < chunk;
             for offset in offsets {
-                if page.events.len() == limit || looked_at == limits::SCANNED_EVENTS {
+                let is_full = page.events.len() == limit.events
+                    || (bytes >= limit.bytes() && !page.events.is_empty());
+                if is_full || looked_at == limits::SCANNED_EVENTS {
                     page.next = Some(position);
-                    return Ok(page);
+                    break;
                 }
                 looked_at += 1;
                 position = passed(offset);
@@ -212,10 +269,14 @@ impl<'a> View<'a> {
                     && filter.matches(room, &event, self.at())
                     && visibility.shows(self, &event)?
                 {
+                    bytes += shown_bytes(&event);
                     page.events.push(event);
                 }
             }
-            if exhausted {
+            if exhausted || page.next.is_some() {
+                if let Some(budget) = limit.budget {
+                    budget.take(bytes);
+                }
                 return Ok(page);
             }
         }

@@ -62,14 +62,14 @@ impl View<'_> {
                     let events = found[..up_to(position)].iter().rev().copied();
                     events.take_while(|event| *event > after).take(count).collect()
                 };
-                self.page(room, from.min(self.at()), limit, &filter, next, Offset::prev)
+                self.page(room, from.min(self.at()), limit.into(), &filter, next, Offset::prev)
             }
             Stretch::Forward { after, to } => {
                 let next = |position, count: usize| {
                     let events = found[up_to(position)..].iter().copied();
                     events.take_while(|event| *event <= to).take(count).collect()
                 };
-                self.page(room, after, limit, &filter, next, |offset| offset)
+                self.page(room, after, limit.into(), &filter, next, |offset| offset)
             }
         }
     }

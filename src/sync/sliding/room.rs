@@ -21,7 +21,7 @@ use crate::{
     record::{Epoch, Offset},
     state::{Room, RoomMembership, rooms::is_activity},
     sync::{summary::Summary, timeline::Stretch},
-    view::{View, filter::EventFilter, token::Token},
+    view::{ByteBudget, PageLimit, View, filter::EventFilter, token::Token},
 };
 
 /// A room, as far as there is something new about it.
@@ -108,6 +108,7 @@ pub(super) struct RoomSync<'a> {
     pub(super) has: Option<&'a HasRoom>,
     pub(super) is_dm: bool,
     pub(super) unread: &'a push::Unread,
+    pub(super) budget: &'a ByteBudget,
 }
 
 /// What comes of a look at a room.
@@ -342,7 +343,8 @@ impl RoomSync<'_> {
         }
     }
 
-    fn stretch(&self, since: Offset, at: Offset, limit: usize) -> Result<Stretch, ReadError> {
+    fn stretch(&self, since: Offset, at: Offset, events: usize) -> Result<Stretch, ReadError> {
+        let limit = PageLimit { events, budget: Some(self.budget) };
         Stretch::newest(&self.view, self.room, since, at, limit, &EventFilter::default())
     }
 

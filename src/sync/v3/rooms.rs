@@ -15,7 +15,7 @@ use crate::{
     record::Offset,
     state::{Account, Room, RoomMembership},
     sync::{account_data, ephemeral, gone, lazy, summary::Summary, timeline::Stretch},
-    view::{View, token::Token},
+    view::{ByteBudget, PageLimit, View, token::Token},
 };
 
 #[derive(Debug, Serialize)]
@@ -130,6 +130,7 @@ pub(super) struct RoomSync<'a> {
     pub(super) filter: &'a RoomFilters,
     pub(super) account: Option<&'a RwLock<Account>>,
     pub(super) unread: &'a Unread,
+    pub(super) budget: &'a ByteBudget,
 }
 
 impl RoomSync<'_> {
@@ -252,8 +253,8 @@ impl RoomSync<'_> {
     }
 
     fn timeline(&self, since: Offset, at: Offset) -> Result<Stretch, ReadError> {
-        let (limit, filter) = (self.filter.timeline_limit, &self.filter.timeline);
-        Stretch::newest(&self.view, self.room, since, at, limit, filter)
+        let limit = PageLimit { events: self.filter.timeline_limit, budget: Some(self.budget) };
+        Stretch::newest(&self.view, self.room, since, at, limit, &self.filter.timeline)
     }
 
     /// The state that, with the timeline on top, brings the client to the state as of `at`; or, where

@@ -46,6 +46,78 @@ async fn history_is_paged_back_to_the_beginning_without_gap_or_repeat() {
     }
 }
 
+/// How many bytes the events of a list have as JSON.
+fn bytes(events: &Value) -> usize {
+    events.to_string().len()
+}
+
+#[tokio::test]
+async fn a_page_of_large_events_is_bounded_in_bytes_and_history_goes_on_where_it_ended() {
+    const PAGE: usize = 1024 * 1024 + 128 * 1024;
+    let server = server().await;
+    let ann = user(&server, "ann").await;
+    let room_id = ann.create_room(json!({ "preset": "public_chat" })).await;
+    let large = "x".repeat(60_000);
+    let mut ids = Vec::new();
+    for number in 0..50 {
+        ids.push(ann.send_text(&room_id, &format!("t{number}"), &large).await);
+    }
+    let (mut seen, mut from, mut pages) = (Vec::new(), None::<String>, 0);
+    loop {
+        let page = ann.messages(&room_id, from.as_deref(), None, Direction::Back, 1000).await;
+        assert!(bytes(&page["chunk"]) < PAGE, "a page of {} bytes", bytes(&page["chunk"]));
+        seen.extend(event_ids(&page["chunk"]));
+        pages += 1;
+        match page.get("end") {
+            Some(end) => from = end.as_str().map(str::to_owned),
+            None => break,
+        }
+    }
+    assert!(pages >= 3, "{pages} pages");
+    assert_eq!(seen[..50].iter().rev().cloned().collect::<Vec<_>>(), ids);
+    let forward = ann.messages(&room_id, None, None, Direction::Forward, 1000).await;
+    assert!(bytes(&forward["chunk"]) < PAGE && forward["end"].is_string());
+
+    let around = context(&ann, &room_id, &ids[25], "?limit=1000").await.ok();
+    assert!(bytes(&around["events_before"]) + bytes(&around["events_after"]) < PAGE + 70_000);
+    assert!(event_ids(&around["events_before"]).len() > 5);
+
+    let filter = json!({ "room": { "timeline": { "limit": 1000 } } }).to_string();
+    let sync = ann.sync(None, 0, Some(&filter)).await;
+    let timeline = &sync["rooms"]["join"][&room_id]["timeline"];
+    assert!(bytes(&timeline["events"]) < PAGE);
+    assert_eq!(timeline["limited"], true);
+    let prev_batch = timeline["prev_batch"].as_str();
+    let before = ann.messages(&room_id, prev_batch, None, Direction::Back, 1).await;
+    let first = event_ids(&timeline["events"]).remove(0);
+    let place = |id: &String| ids.iter().position(|known| known == id);
+    assert_eq!(place(&event_ids(&before["chunk"])[0]).map(|place| place + 1), place(&first));
+}
+
+#[tokio::test]
+async fn the_timelines_of_a_sync_are_bounded_in_bytes_together() {
+    let server = server().await;
+    let ann = user(&server, "ann").await;
+    let large = "x".repeat(60_000);
+    let mut rooms = Vec::new();
+    for _ in 0..12 {
+        let room_id = ann.create_room(json!({})).await;
+        for number in 0..20 {
+            ann.send_text(&room_id, &number.to_string(), &large).await;
+        }
+        rooms.push(room_id);
+    }
+    let filter = json!({ "room": { "timeline": { "limit": 100 } } }).to_string();
+    let sync = ann.sync(None, 0, Some(&filter)).await;
+    let mut total = 0;
+    for room_id in &rooms {
+        let timeline = &sync["rooms"]["join"][room_id]["timeline"];
+        assert!(!event_ids(&timeline["events"]).is_empty(), "{room_id}");
+        total += bytes(&timeline["events"]);
+    }
+    assert!(total < 10 * 1024 * 1024, "{total} bytes");
+}
+
 #[tokio::test]
 async fn history_is_paged_forward_to_the_end_and_on_from_there() {
     let server = server().await;
