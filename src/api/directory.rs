@@ -26,7 +26,7 @@ use ruma::{
 };
 use serde_json::json;
 
-use super::{Server, appservice, at_length, json, timeline::readable_as_of};
+use super::{Server, appservice, json, timeline::readable_as_of};
 use crate::{
     decide::directory::{RemoveAlias, SetAlias, SetNetwork, SetVisibility},
     events::EventStore,
@@ -161,7 +161,7 @@ pub(super) async fn public_rooms(
         since: request.since.as_deref(),
         ..Wanted::default()
     };
-    let page = at_length(|| list(&cx.app, &wanted))?;
+    let page = cx.at_length(|| list(&cx.app, &wanted)).await?;
     let mut response = get_public_rooms::Response::new(page.chunk());
     response.next_batch = page.next;
     response.prev_batch = page.previous;
@@ -183,7 +183,7 @@ pub(super) async fn public_rooms_filtered(
             .then(|| types.iter().map(|of| of.as_str().map(ToOwned::to_owned)).collect()),
         network: request.room_network.clone(),
     };
-    let page = at_length(|| list(&cx.app, &wanted))?;
+    let page = cx.at_length(|| list(&cx.app, &wanted)).await?;
     let mut response = get_public_rooms_filtered::Response::new();
     response.chunk = page.chunk();
     response.next_batch = page.next;

@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 use tokio::time::{Instant, timeout_at};
 
 use super::{
-    Server, at_length, json, query,
+    Server, json, query,
     sync::still_logged_in,
     timeline::{page_size, readable_as_of, visible_event},
 };
@@ -46,7 +46,7 @@ pub(super) async fn initial_sync(
     request: RawRequest,
 ) -> Result<Reply, ApiError> {
     let cx = cx.with_session()?;
-    at_length(|| snapshot(&cx, &request.uri)).map(Reply::json)
+    cx.at_length(|| snapshot(&cx, &request.uri)).await.map(Reply::json)
 }
 
 fn snapshot(cx: &Cx<Server>, uri: &Uri) -> Result<Bytes, ApiError> {
@@ -94,11 +94,12 @@ pub(super) async fn room_initial_sync(
     let room_id = argument::<&RoomId>(&request)?;
     let Query { limit } = query(&request.uri)?;
     let room = cx.app.room(room_id)?;
-    at_length(|| {
+    cx.at_length(|| {
         let view = cx.view();
         readable_as_of(&view, &room)?;
         json(&RoomInfo::new(&cx, &view, &room, limit)?)
     })
+    .await
     .map(Reply::json)
 }
 

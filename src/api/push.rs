@@ -20,7 +20,7 @@ use ruma::{
 };
 use serde::Serialize;
 
-use super::{Server, account_data, at_length, json};
+use super::{Server, account_data, json};
 use crate::{
     decide::push::{ChangePushRules, RuleChange},
     events::{ClientEvent, EventForm, EventRef},
@@ -146,11 +146,12 @@ pub(super) async fn notifications(
     let limit = request.limit.map_or(limits::NOTIFICATIONS, u64::from);
     let limit = usize::try_from(limit.clamp(1, limits::NOTIFICATIONS)).unwrap_or(1);
     let only_highlights = request.only.as_deref() == Some("highlight");
-    at_length(|| {
+    cx.at_length(|| {
         let view = cx.view();
         let list = notified(&cx, &view, from.unwrap_or_else(|| view.at()), limit, only_highlights)?;
         json(&list)
     })
+    .await
 }
 
 /// A room on the way back through all of a user's rooms: the next of its events to be looked at.

@@ -6,7 +6,7 @@ use ruma::api::client::state::{
     get_state_events::v3 as get_state_events,
 };
 
-use super::{Server, at_length, json, timeline::readable_as_of};
+use super::{Server, json, timeline::readable_as_of};
 use crate::{
     events::EventForm,
     http::{ApiError, Cx},
@@ -19,10 +19,11 @@ pub(super) async fn all(
     let room = cx.app.room(&request.room_id)?;
     let view = cx.view_as_of()?;
     let at = readable_as_of(&view, &room)?;
-    at_length(|| {
+    cx.at_length(|| {
         let events = view.events.get_all(&room.full_state(at))?;
         json(&view.client_events(&room, &events, &EventForm::STATE)?)
     })
+    .await
 }
 
 pub(super) async fn one(

@@ -17,7 +17,7 @@ use ruma::{
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::{Server, at_length, json};
+use super::{Server, json};
 use crate::{
     events::{ClientEvent, EventForm, EventRef, as_shown},
     http::{ApiError, Cx},
@@ -48,7 +48,7 @@ pub(super) async fn search(
     let wanted = Wanted::new(&cx, criteria, request.next_batch.as_deref())?;
     let head = cx.app.engine.head().offset();
     let complete = cx.app.search.reach(head).await;
-    at_length(|| {
+    cx.at_length(|| {
         let view = cx.view();
         let until = wanted.after.as_ref().map_or_else(|| complete.min(view.at()), |after| after.at);
         let found = wanted.look(&cx, &view, until)?;
@@ -56,6 +56,7 @@ pub(super) async fn search(
             &json!({ "search_categories": { "room_events": wanted.response(&cx, &view, found)? } }),
         )
     })
+    .await
 }
 
 /// What is asked for.

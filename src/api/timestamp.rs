@@ -2,7 +2,7 @@
 
 use ruma::api::client::room::get_event_by_timestamp::v1 as get_event_by_timestamp;
 
-use super::{Server, at_length, timeline::readable_as_of};
+use super::{Server, timeline::readable_as_of};
 use crate::http::{ApiError, Cx};
 
 pub(super) async fn timestamp_to_event(
@@ -10,7 +10,7 @@ pub(super) async fn timestamp_to_event(
     request: get_event_by_timestamp::Request,
 ) -> Result<get_event_by_timestamp::Response, ApiError> {
     let room = cx.app.room(&request.room_id)?;
-    at_length(|| {
+    cx.at_length(|| {
         let view = cx.view();
         readable_as_of(&view, &room)?;
         let event = view.closest_event(&room, request.ts.get().into(), request.dir)?;
@@ -20,4 +20,5 @@ pub(super) async fn timestamp_to_event(
         let event_id = event.event_id.clone();
         Ok(get_event_by_timestamp::Response::new(event_id, event.origin_server_ts))
     })
+    .await
 }

@@ -11,7 +11,7 @@ use ruma::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::{Server, at_length, json, query};
+use super::{Server, json, query};
 use crate::{
     http::{ApiError, Cx, RawRequest, Reply, Session},
     limits,
@@ -25,7 +25,7 @@ pub(super) async fn search(
 ) -> Result<search_users::Response, ApiError> {
     let limit = usize::try_from(u64::from(request.limit)).unwrap_or(usize::MAX);
     let limit = limit.min(limits::DIRECTORY_USERS);
-    at_length(|| {
+    cx.at_length(|| {
         let view = cx.view();
         let found = view.state.names.find(&request.search_term).into_iter();
         let mut found: Vec<_> = found.map(|found| (shown(&view, &found), found.fit)).collect();
@@ -46,6 +46,7 @@ pub(super) async fn search(
         }
         Ok(search_users::Response::new(known, false))
     })
+    .await
 }
 
 fn shown(view: &View<'_>, found: &Found) -> User {
@@ -122,7 +123,7 @@ pub(super) async fn mutual_rooms(
     request: RawRequest,
 ) -> Result<Reply, ApiError> {
     let cx = cx.with_session()?;
-    at_length(|| shared(&cx, &request.uri)).map(Reply::json)
+    cx.at_length(|| shared(&cx, &request.uri)).await.map(Reply::json)
 }
 
 fn shared(cx: &Cx<Server>, uri: &Uri) -> Result<Bytes, ApiError> {
