@@ -625,11 +625,28 @@ settings! {
     http: Http {
         /// The largest JSON body, in bytes. An event may have 65,536; uploads of keys are the largest.
         max_body_bytes: usize = 2 * 1024 * 1024, in 65_536..=268_435_456;
-        /// Seconds that a client may take to send the head of a request, or between two pieces of its
-        /// body, and that an idle connection is kept.
+        /// Seconds that a client may take to send the head of a request, and that an idle connection is kept.
         header_timeout_seconds: u64 = 60, in 1..=3600;
+        /// Seconds that a client may take to send the body of a request, and one second more for each
+        /// `min_body_bytes_per_second` bytes that have arrived.
+        body_timeout_seconds: u64 = 20, in 1..=3600;
+        /// The lowest rate at which the body of a request may arrive, in bytes per second, after the first
+        /// `body_timeout_seconds`.
+        min_body_bytes_per_second: u64 = 1024, in 1..=1_000_000_000;
+        /// Seconds after which a response that the client does not read ends its connection. They count from the
+        /// last bytes that the client took.
+        response_timeout_seconds: u64 = 30, in 1..=3600;
         /// Connections open at once; more wait to be accepted. Every waiting sync over HTTP/1.1 is one.
         max_connections: usize = 20_000, in 1..=1_000_000;
+        /// Connections open at once from one address (of IPv6: from one /64); further ones are closed. At most
+        /// half of `max_connections` in any case. With `server.trust_forwarded_for`, connections are the proxy's,
+        /// and this bounds the requests in progress for one client. Not applied without rate limits.
+        max_connections_per_address: usize = 2_000, in 1..=1_000_000;
+        /// How many bytes of responses that are not written yet one user may have in memory. Further requests
+        /// are refused with 429 until the client has read.
+        response_bytes_per_user: u64 = 32 * 1024 * 1024, in 1_048_576..=1_099_511_627_776;
+        /// The same for everyone at one address (of IPv6: at one /64).
+        response_bytes_per_address: u64 = 256 * 1024 * 1024, in 1_048_576..=1_099_511_627_776;
         /// Whether long responses are compressed (zstd, gzip) for clients that ask for it.
         compression: bool = true;
         /// Seconds that requests in progress are given to finish when the server is stopped.

@@ -167,6 +167,23 @@ pub const TRANSACTION_ID_BYTES: usize = 255;
 /// content is wrapped in several more before a client reads it back in a sync response.
 pub(crate) const JSON_DEPTH: usize = 100;
 
+/// How much of the body of a refused request is read and thrown away, so that its connection can be used again. A longer
+/// body ends the connection.
+pub(crate) const REFUSED_BODY_DRAIN: u64 = 256 * 1024;
+
+/// How long such a body may take to arrive.
+pub(crate) const REFUSED_BODY_TIME: Duration = Duration::from_secs(2);
+
+/// How long a connection that ends with a refusal is read on, and thrown away what comes, so that the client gets to
+/// read the refusal instead of a reset connection.
+pub(crate) const LINGER: Duration = Duration::from_secs(5);
+
+/// The pieces in which responses are given to the connection: each that the client takes counts as progress.
+pub(crate) const RESPONSE_PIECE: usize = 64 * 1024;
+
+/// The size from which on a response counts towards what its caller holds in memory.
+pub(crate) const HELD_FROM: usize = 16 * 1024;
+
 /// How much of an oversized body is read and thrown away, so that the client gets to read the
 /// refusal instead of a reset connection.
 pub(crate) const OVERSIZED_BODY_DRAIN: usize = 16 * 1024 * 1024;

@@ -14,10 +14,10 @@ use std::{
 };
 
 use bytes::{Buf, Bytes, BytesMut};
-use futures_util::{FutureExt as _, Stream, StreamExt as _};
+use futures_util::{FutureExt as _, Stream, StreamExt as _, stream};
 use http::{
     HeaderMap, Method, StatusCode, Uri,
-    header::{CONTENT_LENGTH, USER_AGENT},
+    header::{CONTENT_LENGTH, EXPECT, TRANSFER_ENCODING, USER_AGENT},
 };
 use tracing::{Instrument as _, Level, Span, debug, error, field::Empty, info_span, warn};
 use warp::reply::Response;
@@ -26,11 +26,13 @@ use super::{
     Access, ApiError, App, Appservice, Incoming, Refusal, Reply, Table, TableError, Who,
     caller::access_token,
     compress::Encoding,
-    decode, incoming,
+    decode,
+    incoming::{self, Pace},
+    outgoing::{ByAddress, Outgoing, Place, Recipient},
     table::{Answer, Body, Call, Route, Routes},
     throttle::Throttle,
 };
-use crate::{clock, config::Config, limits, shutdown::Shutdown};
+use crate::{clock, config::Config, limits, rate::household, shutdown::Shutdown};
 
 /// The edge of a running server: the program with its table of endpoints.
 pub(crate) struct Edge<A> {
@@ -39,8 +41,12 @@ pub(crate) struct Edge<A> {
     throttle: Throttle,
     ids: RequestIds,
     max_body_bytes: usize,
-    body_timeout: Duration,
+    pace: Pace,
     trust_forwarded_for: bool,
+    outgoing: Arc<Outgoing>,
+    /// The requests in progress by the client's address, where connections do not tell it.
+    in_progress: Option<Arc<ByAddress>>,
+    by_address: Option<usize>,
     pub(super) shutdown: Shutdown,
     pub(super) limits: crate::config::Http,
 }
@@ -62,17 +68,35 @@ impl<A: App> Edge<A> {
         config: &Config,
         shutdown: Shutdown,
     ) -> Result<Self, TableError> {
+        let trusts = config.server.trust_forwarded_for;
+        let of_one = config.http.max_connections_per_address;
+        let most = of_one.min(config.http.max_connections.div_ceil(2));
+        let by_address = config.rate_limits.enabled.then_some(most);
         Ok(Self {
             app,
             routes: table.build()?,
             throttle: Throttle::new(&config.rate_limits),
             ids: RequestIds::new(),
             max_body_bytes: config.http.max_body_bytes,
-            body_timeout: Duration::from_secs(config.http.header_timeout_seconds),
-            trust_forwarded_for: config.server.trust_forwarded_for,
+            pace: Pace {
+                grace: Duration::from_secs(config.http.body_timeout_seconds),
+                bytes_per_second: config.http.min_body_bytes_per_second,
+            },
+            trust_forwarded_for: trusts,
+            outgoing: Arc::new(Outgoing::new(
+                config.http.response_bytes_per_user,
+                config.http.response_bytes_per_address,
+            )),
+            in_progress: by_address.filter(|_| trusts).map(|most| Arc::new(ByAddress::new(most))),
+            by_address: by_address.filter(|_| !trusts),
             shutdown,
             limits: config.http.clone(),
         })
+    }
+
+    /// How many connections there may be from one address, if that is bounded.
+    pub(super) const fn connections_by_address(&self) -> Option<usize> {
+        self.by_address
     }
 
     /// Answers one request.
@@ -84,15 +108,18 @@ impl<A: App> Edge<A> {
     {
         let started = Instant::now();
         let request_id = self.ids.next();
-        let method = inbound.method.clone();
+        let Inbound { method, uri, headers, peer, body } = inbound;
+        let mut unread = Unread::new(&headers, body);
+        let head = RequestHead { method: method.clone(), uri, headers, peer };
         // Of a body that is left out, nothing is to be made.
         let may_compress = self.limits.compression && method != Method::HEAD;
-        let encoding = may_compress.then(|| Encoding::asked(&inbound.headers)).flatten();
+        let encoding = may_compress.then(|| Encoding::asked(&head.headers)).flatten();
         // Never the path or the query: they hold tokens and names.
         let span = info_span!("request", id = %request_id, %method, route = Empty);
         let reply = async {
             // Boxed handlers and the reading of the body may panic on their own: this request fails.
-            let outcome = AssertUnwindSafe(self.handle(inbound, &request_id)).catch_unwind().await;
+            let handled = self.handle(head, &mut unread, &request_id);
+            let outcome = AssertUnwindSafe(handled).catch_unwind().await;
             let result = outcome.unwrap_or_else(|_| Err(ApiError::internal("a handler panicked")));
             let reply = result.unwrap_or_else(|error| {
                 report(&error);
@@ -106,12 +133,29 @@ impl<A: App> Edge<A> {
         }
         .instrument(span)
         .await;
-        reply.compressed(encoding).into_response(&method, &request_id)
+        let recipient = unread.recipient.take();
+        unread.drain().await;
+        let reply = reply.compressed(encoding);
+        let held = match recipient {
+            Some(recipient) => self.outgoing.hold(recipient, reply.bytes_in_memory()),
+            None => Ok(None),
+        };
+        match held {
+            Ok(held) => {
+                let mut response = reply.into_response(&method, &request_id);
+                if let Some(held) = held {
+                    response.extensions_mut().insert(held);
+                }
+                response
+            }
+            Err(full) => Reply::from(&full).into_response(&method, &request_id),
+        }
     }
 
     async fn handle<S, D, E>(
         &self,
-        inbound: Inbound<S>,
+        head: RequestHead,
+        body: &mut Unread<S>,
         request_id: &Arc<str>,
     ) -> Result<Reply, ApiError>
     where
@@ -119,12 +163,12 @@ impl<A: App> Edge<A> {
         D: Buf + 'static,
         E: std::error::Error + Send + Sync + 'static,
     {
-        if inbound.method == Method::OPTIONS {
-            return Ok(Reply::preflight(inbound.uri.path()));
+        if head.method == Method::OPTIONS {
+            return Ok(Reply::preflight(head.uri.path()));
         }
         // Boxed, and dropped before the wait: of what it takes to find and to decode a request, the
         // answer holds nothing. See the test `a_request_that_waits_is_small`.
-        let (answer, refusal) = Box::pin(self.begin(inbound, request_id)).await?;
+        let (answer, refusal) = Box::pin(self.begin(head, body, request_id)).await?;
         let outcome = match answer {
             Ok(answer) => answer.await,
             Err(error) => Err(error),
@@ -138,7 +182,8 @@ impl<A: App> Edge<A> {
     /// Finds the endpoint of a request and begins the call, which may be refused; and how the endpoint shows refusals.
     async fn begin<S, D, E>(
         &self,
-        inbound: Inbound<S>,
+        head: RequestHead,
+        body: &mut Unread<S>,
         request_id: &Arc<str>,
     ) -> Result<(Result<Answer, ApiError>, Option<Refusal>), ApiError>
     where
@@ -146,17 +191,18 @@ impl<A: App> Edge<A> {
         D: Buf + 'static,
         E: std::error::Error + Send + Sync + 'static,
     {
-        let uri = inbound.uri.clone();
-        let (route, args) = self.routes.find(&inbound.method, uri.path())?;
+        let uri = head.uri.clone();
+        let (route, args) = self.routes.find(&head.method, uri.path())?;
         Span::current().record("route", route.path);
-        Ok((self.call(route, &args, inbound, request_id).await, route.refusal))
+        Ok((self.call(route, &args, head, body, request_id).await, route.refusal))
     }
 
     async fn call<S, D, E>(
         &self,
         route: &Route<A>,
         args: &[Cow<'_, str>],
-        inbound: Inbound<S>,
+        head: RequestHead,
+        unread: &mut Unread<S>,
         request_id: &Arc<str>,
     ) -> Result<Answer, ApiError>
     where
@@ -164,13 +210,24 @@ impl<A: App> Edge<A> {
         D: Buf + 'static,
         E: std::error::Error + Send + Sync + 'static,
     {
-        let Inbound { method, uri, headers, peer, body } = inbound;
+        let RequestHead { method, uri, headers, peer } = head;
         let client = self.client_address(&headers, peer);
         let who = self.who(route, &headers, &uri).await?;
         if let Some(session) = &who.session {
             let agent = headers.get(USER_AGENT).and_then(|agent| agent.to_str().ok());
             self.app.seen(session, client, agent);
         }
+        let recipient = Recipient {
+            user: who.session.as_ref().map(|session| session.user_id.clone()),
+            address: household(client),
+        };
+        self.outgoing.check(&recipient)?;
+        if let Some(in_progress) = &self.in_progress {
+            let place = in_progress.admit(recipient.address);
+            let busy = || ApiError::limit_exceeded(Duration::from_secs(1));
+            unread.place = Some(place.ok_or_else(busy)?);
+        }
+        unread.recipient = Some(recipient);
         if let Some(class) = route.class
             && !self.is_exempt(&who)
         {
@@ -179,11 +236,14 @@ impl<A: App> Edge<A> {
         let mut incoming = None;
         let body = match route.body {
             Body::None => Bytes::new(),
-            Body::Json => decode::json_body(self.read(&headers, body, self.max_body_bytes).await?)?,
-            Body::Bytes => self.read(&headers, body, self.max_body_bytes).await?,
-            Body::Short(limit) => self.read(&headers, body, limit).await?,
+            Body::Json => {
+                decode::json_body(self.read(&headers, unread.take(), self.max_body_bytes).await?)?
+            }
+            Body::Bytes => self.read(&headers, unread.take(), self.max_body_bytes).await?,
+            Body::Short(limit) => self.read(&headers, unread.take(), limit).await?,
             Body::File(limit) => {
-                incoming = Some(Incoming::new(body, declared(&headers), limit, self.body_timeout));
+                let body = stream::iter(unread.take()).flatten();
+                incoming = Some(Incoming::new(body, declared(&headers), limit, self.pace));
                 Bytes::new()
             }
         };
@@ -256,7 +316,7 @@ impl<A: App> Edge<A> {
     async fn read<S, D, E>(
         &self,
         headers: &HeaderMap,
-        body: S,
+        body: Option<S>,
         limit: usize,
     ) -> Result<Bytes, ApiError>
     where
@@ -264,7 +324,7 @@ impl<A: App> Edge<A> {
         D: Buf,
         E: std::error::Error + Send + Sync + 'static,
     {
-        let mut body = pin!(body);
+        let mut body = pin!(stream::iter(body).flatten());
         let mut whole = Bytes::new();
         let mut parts = BytesMut::new();
         let mut length = 0_usize;
@@ -272,8 +332,10 @@ impl<A: App> Edge<A> {
         if declared(headers).is_some_and(|declared| declared > drain as u64) {
             return Err(too_large(limit));
         }
+        let began = tokio::time::Instant::now();
         loop {
-            let next = tokio::time::timeout(self.body_timeout, body.next()).await;
+            let deadline = self.pace.deadline(began, length as u64);
+            let next = tokio::time::timeout_at(deadline, body.next()).await;
             let Some(part) = next.map_err(|_| incoming::late())? else { break };
             let mut part = part.map_err(incoming::cut_off)?;
             let part = part.copy_to_bytes(part.remaining());
@@ -298,6 +360,65 @@ impl<A: App> Edge<A> {
             return Err(too_large(limit));
         }
         Ok(if parts.is_empty() { whole } else { parts.freeze() })
+    }
+}
+
+/// What a request is, without its body.
+struct RequestHead {
+    method: Method,
+    uri: Uri,
+    headers: HeaderMap,
+    peer: IpAddr,
+}
+
+/// The body of a request until somebody reads it, and what is known of the request while it is answered.
+struct Unread<S> {
+    body: Option<S>,
+    /// Whether the client sends it in any case, and it is short as far as that is known.
+    is_short: bool,
+    /// Who the answer is for, once that is known.
+    recipient: Option<Recipient>,
+    /// Of the client's requests in progress.
+    place: Option<Place>,
+}
+
+impl<S> Unread<S> {
+    fn new(headers: &HeaderMap, body: S) -> Self {
+        // Of a request without either, HTTP/1 has no body. HTTP/2 needs nothing to be read.
+        let length = declared(headers);
+        let has_body =
+            length.is_some_and(|length| length > 0) || headers.contains_key(TRANSFER_ENCODING);
+        let is_short = has_body
+            && length.is_none_or(|length| length <= limits::REFUSED_BODY_DRAIN)
+            // Who expects to be told to go on is not.
+            && !headers.contains_key(EXPECT);
+        Self { body: Some(body), is_short, recipient: None, place: None }
+    }
+
+    /// The body, for who reads it.
+    const fn take(&mut self) -> Option<S> {
+        self.body.take()
+    }
+}
+
+impl<S, D, E> Unread<S>
+where
+    S: Stream<Item = Result<D, E>>,
+    D: Buf,
+{
+    /// Reads a short body that nobody wanted, so that its connection can be used again. The connection ends with the
+    /// answer if it was not read.
+    async fn drain(self) {
+        let Some(body) = self.body.filter(|_| self.is_short) else { return };
+        let drained = async {
+            let (mut body, mut left) = (pin!(body), limits::REFUSED_BODY_DRAIN);
+            while let Some(Ok(part)) = body.next().await {
+                let Some(after) = left.checked_sub(part.remaining() as u64) else { return };
+                left = after;
+            }
+        };
+        // Late or not, the request is answered.
+        let _ = tokio::time::timeout(limits::REFUSED_BODY_TIME, drained).await;
     }
 }
 

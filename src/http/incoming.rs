@@ -5,6 +5,7 @@ use std::{fmt, time::Duration};
 use bytes::{Buf, Bytes};
 use futures_util::{Stream, StreamExt as _, stream::BoxStream};
 use http::StatusCode;
+use tokio::time::Instant;
 
 use super::ApiError;
 use crate::limits;
@@ -15,18 +16,38 @@ pub(crate) struct Incoming {
     declared: Option<u64>,
     limit: u64,
     read: u64,
-    timeout: Duration,
+    pace: Pace,
+    /// How long the server has waited for pieces.
+    waited: Duration,
+}
+
+/// How slowly a body may arrive.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pace {
+    /// How long a body without any bytes may take.
+    pub(super) grace: Duration,
+    /// How many bytes earn it a second more.
+    pub(super) bytes_per_second: u64,
+}
+
+impl Pace {
+    /// How long a body may have taken when `read` bytes of it are there.
+    fn allows(self, read: u64) -> Duration {
+        let earned_ms = read.saturating_mul(1000) / self.bytes_per_second.max(1);
+        self.grace.saturating_add(Duration::from_millis(earned_ms))
+    }
+
+    /// When a body that began to arrive at `began` is late, of which `read` bytes are there.
+    pub(super) fn deadline(self, began: Instant, read: u64) -> Instant {
+        let never = began + Duration::from_secs(365 * 24 * 3600);
+        began.checked_add(self.allows(read)).unwrap_or(never)
+    }
 }
 
 impl Incoming {
-    /// The body that these pieces make up, of `declared` bytes if the client says, and `limit` at most.
-    /// Between two pieces it may take as long as `timeout`.
-    pub(super) fn new<S, D, E>(
-        body: S,
-        declared: Option<u64>,
-        limit: u64,
-        timeout: Duration,
-    ) -> Self
+    /// The body that these pieces make up, of `declared` bytes if the client says, and `limit` at most, which
+    /// arrives at least at this pace.
+    pub(super) fn new<S, D, E>(body: S, declared: Option<u64>, limit: u64, pace: Pace) -> Self
     where
         S: Stream<Item = Result<D, E>> + Send + 'static,
         D: Buf + 'static,
@@ -36,7 +57,7 @@ impl Incoming {
             Ok(mut piece) => Ok(piece.copy_to_bytes(piece.remaining())),
             Err(error) => Err(cut_off(error)),
         });
-        Self { pieces: Box::pin(pieces), declared, limit, read: 0, timeout }
+        Self { pieces: Box::pin(pieces), declared, limit, read: 0, pace, waited: Duration::ZERO }
     }
 
     /// How many bytes it has, if the client says. The client may be wrong.
@@ -55,7 +76,11 @@ impl Incoming {
     /// # Errors
     /// When the body becomes too large, ends early, or does not go on.
     pub(crate) async fn next(&mut self) -> Result<Option<Bytes>, ApiError> {
-        let next = tokio::time::timeout(self.timeout, self.pieces.next()).await;
+        // What the server takes for itself, to write a piece say, is not the client's time.
+        let began = Instant::now();
+        let left = self.pace.allows(self.read).saturating_sub(self.waited);
+        let next = tokio::time::timeout(left, self.pieces.next()).await;
+        self.waited += began.elapsed();
         let Some(piece) = next.map_err(|_| late())? else { return Ok(None) };
         let piece = piece?;
         self.read = self.read.saturating_add(piece.len() as u64);

@@ -30,6 +30,7 @@ mod decode;
 mod edge;
 mod error;
 mod incoming;
+mod outgoing;
 mod reply;
 pub(crate) mod serve;
 mod table;

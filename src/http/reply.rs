@@ -136,6 +136,14 @@ impl Reply {
         self
     }
 
+    /// How many bytes its body has in memory: of one that comes to be piece by piece, about one piece.
+    pub(super) const fn bytes_in_memory(&self) -> usize {
+        match &self.content {
+            Content::Bytes(bytes) => bytes.len(),
+            Content::Stream(_) => limits::MEDIA_PIECE_BYTES,
+        }
+    }
+
     /// The response on the wire.
     pub(super) fn into_response(mut self, method: &Method, request_id: &str) -> Response {
         self.headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, HeaderValue::from_static("*"));

@@ -28,12 +28,13 @@ use hyper::{
     service::{Service, service_fn},
 };
 use hyper_util::{
-    rt::{TokioExecutor, TokioIo, TokioTimer},
+    rt::{TokioExecutor, TokioTimer},
     server::conn::auto,
     service::TowerToHyperService,
 };
 use parking_lot::Mutex;
 use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpListener, TcpStream},
     sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch},
     time::{Sleep, sleep, timeout},
@@ -44,9 +45,10 @@ use warp::{Filter, Rejection, reply::Response};
 use super::{
     App, Edge,
     edge::Inbound,
+    outgoing::{ByAddress, Place, Stall, Streams},
     turn::{AGAIN, AGAIN_AND_CLOSE, Answer, Heard, Line, Rest, Told, Turn},
 };
-use crate::{limits, shutdown::Shutdown};
+use crate::{limits, rate::household, shutdown::Shutdown};
 
 /// How long there is nothing to do for hyper before it is dropped, while there are few connections with one. To make it
 /// again costs more than to keep it for those who go on soon.
@@ -78,11 +80,22 @@ pub(crate) async fn run<A: App>(listeners: Vec<TcpListener>, edge: Edge<A>) {
                 let Ok(permit) = Arc::clone(&server.permits).acquire_owned().await else { return };
                 match listener.accept().await {
                     Ok((stream, address)) => {
+                        let of_address = match &server.by_address {
+                            Some(by_address) => match by_address.admit(household(address.ip())) {
+                                Some(place) => Some(place),
+                                None => {
+                                    debug!(peer = %address.ip(), "too many connections from here");
+                                    continue;
+                                }
+                            },
+                            None => None,
+                        };
                         let connection = Connection {
                             server: Arc::clone(&server),
                             peer: address.ip(),
                             _open: open.subscribe(),
                             _permit: permit,
+                            _of_address: of_address,
                         };
                         tokio::spawn(connection.run(stream));
                     }
@@ -108,6 +121,9 @@ pub(crate) async fn run<A: App>(listeners: Vec<TcpListener>, edge: Edge<A>) {
 /// What all connections share.
 struct Server {
     permits: Arc<Semaphore>,
+    /// How many there are by address, if that is bounded.
+    by_address: Option<Arc<ByAddress>>,
+    response_timeout: Duration,
     /// What answers requests: warp.
     answer: Box<dyn Fn(Request<Heard>, IpAddr) -> BoxFuture<'static, Response> + Send + Sync>,
     http1: http1::Builder,
@@ -151,6 +167,8 @@ impl Server {
         };
         Self {
             permits: Arc::new(Semaphore::new(edge.limits.max_connections)),
+            by_address: edge.connections_by_address().map(|most| Arc::new(ByAddress::new(most))),
+            response_timeout: Duration::from_secs(edge.limits.response_timeout_seconds),
             answer: Box::new(answer),
             http1,
             either,
@@ -168,6 +186,7 @@ pub(super) struct Connection {
     peer: IpAddr,
     _open: watch::Receiver<()>,
     _permit: OwnedSemaphorePermit,
+    _of_address: Option<Place>,
 }
 
 impl Connection {
@@ -202,14 +221,21 @@ impl Connection {
     async fn either(&self, stream: TcpStream) {
         let server = &self.server;
         let heard = Arc::new(AtomicBool::new(false));
+        let streams = Arc::<Streams>::default();
         let service = {
             let (server, heard, peer) = (Arc::clone(server), Arc::clone(&heard), self.peer);
+            let streams = Arc::clone(&streams);
             service_fn(move |request: Request<Incoming>| {
                 heard.store(true, Ordering::Relaxed);
-                (server.answer)(request.map(Heard::apart), peer).map(Ok::<_, Infallible>)
+                let streams = Arc::clone(&streams);
+                let answer = (server.answer)(request.map(Heard::apart), peer);
+                answer.map(move |answer| Ok::<_, Infallible>(Told::of_stream(answer, &streams)))
             })
         };
-        let connection = server.either.serve_connection(TokioIo::new(stream), service);
+        // It is in no turn.
+        let turn = Arc::default();
+        let line = Line::new(Bytes::new(), stream, &turn, Stall::new(server.response_timeout));
+        let connection = server.either.serve_connection(line, service);
         let mut connection = pin!(connection.into_owned());
         // hyper's limit starts once it knows the protocol; this one is for those who never say.
         let mut silent = pin!(async {
@@ -218,9 +244,11 @@ impl Connection {
                 pending::<()>().await;
             }
         });
+        let mut stalled = pin!(streams.stalled(server.response_timeout));
         let mut closing = false;
         loop {
             tokio::select! {
+                () = &mut stalled => return debug!("the client does not read a response"),
                 result = &mut connection => {
                     if let Err(error) = result {
                         debug!(%error, "connection failed");
@@ -252,9 +280,12 @@ impl Connection {
                     (again, stream) = (left, line);
                     rest
                 }
-                Err(result) => {
+                Err((result, stream)) => {
                     if let Err(error) = result {
                         debug!(%error, "connection failed");
+                    }
+                    if turn.has_heard_a_part() {
+                        Box::pin(linger(stream)).await;
                     }
                     return;
                 }
@@ -286,17 +317,17 @@ impl Connection {
     }
 
     /// Has hyper read and write until there is nothing for it to do; gives for what is waited then, and what hyper
-    /// has read ahead. The error is how the connection ended.
+    /// has read ahead. The error is how the connection ended, and what is left of it.
     async fn awake(
         &self,
         again: Bytes,
         stream: TcpStream,
         turn: &Arc<Turn>,
         mut stop: Pin<&mut impl FusedFuture<Output = ()>>,
-    ) -> Result<(Rest, Bytes, TcpStream), hyper::Result<()>> {
+    ) -> Result<(Rest, Bytes, TcpStream), (hyper::Result<()>, TcpStream)> {
         let service =
             Asker { server: Arc::clone(&self.server), peer: self.peer, turn: Arc::clone(turn) };
-        let line = Line::new(again, stream, turn);
+        let line = Line::new(again, stream, turn, Stall::new(self.server.response_timeout));
         let awake = Awake::new(&self.server.awake);
         // Boxed, so that a connection is small while there is none.
         let mut hyper = Box::new(self.server.http1.serve_connection(line, service));
@@ -319,12 +350,16 @@ impl Connection {
             tokio::select! {
                 biased;
                 // First: an answer that is there is not to be lost.
-                rest = working => break rest?,
+                rest = working => break rest,
                 () = &mut stop => Pin::new(&mut *hyper).graceful_shutdown(),
             }
         };
         let parts = hyper.into_parts();
         let (left, stream) = parts.io.into_parts();
+        let rest = match rest {
+            Ok(rest) => rest,
+            Err(result) => return Err((result, stream)),
+        };
         // A copy: hyper's buffer is not to be held for it.
         Ok((rest, [&parts.read_buf[..], &left[..]].concat().into(), stream))
     }
@@ -358,6 +393,21 @@ impl Connection {
         answered.await;
         true
     }
+}
+
+/// Reads on for a while, and throws away what comes: a client that sends all of its request before it reads would
+/// otherwise find the connection reset, and not why it was refused.
+async fn linger(mut stream: TcpStream) {
+    let _ = stream.shutdown().await;
+    let (mut buffer, mut left) = (vec![0; 16 * 1024], limits::OVERSIZED_BODY_DRAIN);
+    let reading = async {
+        while let Ok(read @ 1..) = stream.read(&mut buffer).await {
+            let Some(after) = left.checked_sub(read) else { return };
+            left = after;
+        }
+    };
+    // It has had the time to read.
+    let _ = timeout(limits::LINGER, reading).await;
 }
 
 /// A connection with hyper, counted.

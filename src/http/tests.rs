@@ -666,7 +666,7 @@ async fn the_rest_of_a_refused_request_is_not_taken_for_another() {
     );
     stream.write_all(refused.as_bytes()).await.unwrap();
     assert_eq!(next_answer(&mut stream).await.0, 401);
-    // hyper may have closed the connection instead of waiting for the rest.
+    // The server may have closed the connection instead of waiting for the rest.
     let _ = stream.write_all((smuggled + &get("/wait/8")).as_bytes()).await;
     let mut rest = vec![0; 4096];
     let length = stream.read(&mut rest).await.unwrap_or(0);
@@ -730,7 +730,11 @@ async fn stopping_answers_those_who_wait_and_lets_go_of_those_who_do_not() {
 
 #[tokio::test]
 async fn connections_that_say_too_little_are_closed() {
-    let server = Running::configured(|config| config.http.header_timeout_seconds = 1).await;
+    let server = Running::configured(|config| {
+        config.http.header_timeout_seconds = 1;
+        config.http.body_timeout_seconds = 1;
+    })
+    .await;
     let unfinished = "GET / HTTP/1.1\r\nHost: x\r\n";
     let idle = format!("{unfinished}\r\n");
     for beginning in ["", "P", unfinished, &idle] {
@@ -748,7 +752,11 @@ async fn connections_that_say_too_little_are_closed() {
 
 #[tokio::test]
 async fn connections_beyond_the_bound_wait() {
-    let server = Running::configured(|config| config.http.max_connections = 1).await;
+    let server = Running::configured(|config| {
+        config.rate_limits.enabled = false;
+        config.http.max_connections = 1;
+    })
+    .await;
     let request = "GET /_svc/client/versions HTTP/1.1\r\nHost: x\r\n\r\n";
     let mut first = TcpStream::connect(server.address).await.unwrap();
     assert!(exchange(&mut first, request).await.starts_with("HTTP/1.1 200"));
@@ -797,6 +805,264 @@ async fn stopping_does_not_wait_for_ever() {
     server.stop.take().unwrap().send(()).unwrap();
     tokio::time::timeout(Duration::from_secs(3), server.serving).await.unwrap().unwrap();
     assert!(cut_off.await.unwrap().is_err());
+}
+
+/// The head of the next answer on a connection; the body is thrown away.
+async fn next_head(stream: &mut TcpStream) -> String {
+    let (mut head, mut byte) = (Vec::new(), [0]);
+    while !head.ends_with(b"\r\n\r\n") {
+        stream.read_exact(&mut byte).await.unwrap();
+        head.extend(byte);
+    }
+    let head = String::from_utf8(head).unwrap().to_ascii_lowercase();
+    let length = head.split("content-length: ").nth(1).and_then(|rest| rest.lines().next());
+    let mut body = vec![0; length.unwrap().parse().unwrap()];
+    stream.read_exact(&mut body).await.unwrap();
+    head
+}
+
+#[tokio::test]
+async fn a_connection_goes_on_after_a_refusal_whose_body_comes_later() {
+    let server = Running::start().await;
+    let mut stream = TcpStream::connect(server.address).await.unwrap();
+    let body = "x".repeat(100_000);
+    for (line, status) in [
+        ("POST /_svc/client/v3/rooms/!r:x/join", "401"),
+        ("POST /_svc/client/v3/nowhere", "404"),
+        ("POST /_svc/client/v3/account/whoami", "405"),
+        ("POST /_svc/media/v3/upload", "401"),
+    ] {
+        let head = format!("{line} HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n", body.len());
+        stream.write_all(head.as_bytes()).await.unwrap();
+        // As clients do that write the head first.
+        tokio::time::sleep(A_WHILE).await;
+        stream.write_all(body.as_bytes()).await.unwrap();
+        let head = next_head(&mut stream).await;
+        assert!(head.starts_with(&format!("http/1.1 {status}")), "{line}: {head}");
+        assert!(!head.contains("connection: close"), "{line}: {head}");
+        stream.write_all(get("/_svc/client/versions").as_bytes()).await.unwrap();
+        assert!(next_head(&mut stream).await.starts_with("http/1.1 200"), "after {line}");
+    }
+}
+
+#[tokio::test]
+async fn an_upload_that_is_refused_early_gets_to_read_why_before_its_connection_ends() {
+    let server = Running::start().await;
+    for _ in 0..5 {
+        let mut stream = TcpStream::connect(server.address).await.unwrap();
+        let body = vec![b'x'; 8 * 1024 * 1024];
+        let head = format!(
+            "POST /_svc/media/v3/upload HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer old\r\n\
+             Content-Length: {}\r\n\r\n",
+            body.len()
+        );
+        stream.write_all(head.as_bytes()).await.unwrap();
+        // All of it before it listens.
+        stream.write_all(&body).await.unwrap();
+        let head = next_head(&mut stream).await;
+        assert!(head.starts_with("http/1.1 401"), "{head}");
+        assert!(head.contains("connection: close"), "{head}");
+        assert_eq!(stream.read(&mut [0]).await.unwrap(), 0, "the connection ends");
+    }
+}
+
+#[tokio::test]
+async fn one_who_waits_to_be_told_to_send_a_body_is_refused_without_it() {
+    let server = Running::start().await;
+    let mut stream = TcpStream::connect(server.address).await.unwrap();
+    let head = "POST /_svc/media/v3/upload HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer bad\r\n\
+                Expect: 100-continue\r\nContent-Length: 1000\r\n\r\n";
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let head = next_head(&mut stream).await;
+    assert!(head.starts_with("http/1.1 401") && head.contains("connection: close"), "{head}");
+}
+
+#[tokio::test]
+async fn a_body_that_arrives_too_slowly_is_refused() {
+    let server = Running::configured(|config| {
+        config.rate_limits.enabled = false;
+        config.http.body_timeout_seconds = 1;
+        config.http.min_body_bytes_per_second = 1000;
+    })
+    .await;
+    let began = std::time::Instant::now();
+    for (path, token) in [("client/v3/login", "none"), ("media/v3/upload", "good")] {
+        let mut stream = TcpStream::connect(server.address).await.unwrap();
+        let head = format!(
+            "POST /_svc/{path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n\
+             Content-Length: 900\r\n\r\n"
+        );
+        stream.write_all(head.as_bytes()).await.unwrap();
+        let (mut reading, mut writing) = stream.split();
+        let drip = async {
+            // Each byte comes long before any time-out between two of them.
+            while writing.write_all(b"{").await.is_ok() {
+                tokio::time::sleep(A_WHILE).await;
+            }
+            std::future::pending::<()>().await;
+        };
+        let mut answer = vec![0; 4096];
+        let length = tokio::select! {
+            length = reading.read(&mut answer) => length.unwrap(),
+            () = drip => unreachable!("it waits for ever"),
+        };
+        let answer = String::from_utf8_lossy(&answer[..length]).to_ascii_lowercase();
+        assert!(answer.starts_with("http/1.1 408"), "{path}: {answer}");
+        assert!(answer.contains("connection: close"), "{path}: {answer}");
+    }
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+    // One that is slow and not too slow is read.
+    let mut stream = TcpStream::connect(server.address).await.unwrap();
+    let head = "POST /_svc/media/v3/upload HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer good\r\n\
+                Content-Length: 900\r\n\r\n";
+    stream.write_all(head.as_bytes()).await.unwrap();
+    for _ in 0..9 {
+        stream.write_all(&[b'x'; 100]).await.unwrap();
+        tokio::time::sleep(A_WHILE).await;
+    }
+    assert!(next_head(&mut stream).await.starts_with("http/1.1 200"));
+}
+
+#[tokio::test]
+async fn one_address_cannot_take_all_connections() {
+    let server = Running::configured(|config| config.http.max_connections = 4).await;
+    let versions = get("/_svc/client/versions");
+    let (mut one, mut two) = (
+        TcpStream::connect(server.address).await.unwrap(),
+        TcpStream::connect(server.address).await.unwrap(),
+    );
+    for stream in [&mut one, &mut two] {
+        assert!(exchange(stream, &versions).await.starts_with("HTTP/1.1 200"));
+    }
+    let mut three = TcpStream::connect(server.address).await.unwrap();
+    let _ = three.write_all(versions.as_bytes()).await;
+    assert_eq!(three.read(&mut [0]).await.unwrap_or(0), 0, "a third is closed");
+    // Others are let in meanwhile: on Linux all of 127.0.0.0/8 is this machine.
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.bind(([127, 0, 0, 2], 0).into()).unwrap();
+    let mut other = socket.connect(server.address).await.unwrap();
+    assert!(exchange(&mut other, &versions).await.starts_with("HTTP/1.1 200"));
+    drop(one);
+    let let_in = async || {
+        let mut again = TcpStream::connect(server.address).await.unwrap();
+        let _ = again.write_all(versions.as_bytes()).await;
+        again.read(&mut [0; 12]).await.unwrap_or(0) > 0
+    };
+    // The server learns of it in its own time.
+    while !let_in().await {}
+}
+
+#[tokio::test]
+async fn behind_a_trusted_proxy_requests_in_progress_count_by_client() {
+    let server = Running::configured(|config| {
+        config.server.trust_forwarded_for = true;
+        config.http.max_connections_per_address = 1;
+    })
+    .await;
+    let ask = |path: &str, client: &str| {
+        format!("GET {path} HTTP/1.1\r\nHost: x\r\nX-Forwarded-For: {client}\r\n\r\n")
+    };
+    let mut waiting = TcpStream::connect(server.address).await.unwrap();
+    waiting.write_all(ask("/wait/59000", "10.0.0.1").as_bytes()).await.unwrap();
+    let mut stream = TcpStream::connect(server.address).await.unwrap();
+    loop {
+        // Until the first is on its way.
+        let answer = exchange(&mut stream, &ask("/wait/1", "10.0.0.1")).await;
+        if answer.starts_with("HTTP/1.1 429") {
+            break;
+        }
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    }
+    let answer = exchange(&mut stream, &ask("/wait/1", "10.0.0.2")).await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+}
+
+#[tokio::test]
+async fn a_response_that_is_not_read_ends_its_connection() {
+    let server = Running::configured(|config| config.http.response_timeout_seconds = 1).await;
+    let mut unread = TcpStream::connect(server.address).await.unwrap();
+    unread.write_all(get("/long/50000000").as_bytes()).await.unwrap();
+    let mut slow = TcpStream::connect(server.address).await.unwrap();
+    slow.write_all(get("/long/50000000").as_bytes()).await.unwrap();
+    let mut taken = vec![0; 2_000_000];
+    let mut length = 0;
+    let mut all = Vec::new();
+    // Longer than the time-out in all, and never without taking something for as long.
+    for _ in 0..10 {
+        length += slow.read(&mut taken).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    let ended = tokio::time::timeout(Duration::from_secs(5), unread.read_to_end(&mut all));
+    let ended = ended.await.expect("the connection of the one who did not read is open");
+    assert!(ended.is_err() || all.len() < 50_000_000, "all of it was sent");
+    while length < 50_000_000 {
+        let read = slow.read(&mut taken).await.unwrap();
+        assert!(read > 0, "cut off after {length} bytes");
+        length += read;
+    }
+}
+
+/// A frame of HTTP/2 (RFC 9113, section 4.1).
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+    [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
+}
+
+/// Begins HTTP/2 with room for `window` bytes of each response, and asks for `path` on each of `streams`.
+async fn http2(server: &Running, window: u32, path: &str, streams: u32) -> TcpStream {
+    let mut connection = TcpStream::connect(server.address).await.unwrap();
+    let settings = [&[0, 4][..], &window.to_be_bytes()].concat();
+    let mut said = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+    said.extend(frame(4, 0, 0, &settings));
+    for number in 0..streams {
+        let text = |text: &str| [&[u8::try_from(text.len()).unwrap()], text.as_bytes()].concat();
+        // GET, http, and literals without indexing (RFC 7541, section 6.2.2).
+        let mut head = vec![0x82, 0x86, 0x04];
+        head.extend(text(path));
+        head.push(0x01);
+        head.extend(text("x"));
+        said.extend(frame(1, 5, 2 * number + 1, &head));
+    }
+    connection.write_all(&said).await.unwrap();
+    connection
+}
+
+#[tokio::test]
+async fn a_response_for_which_http2_opens_no_window_ends_its_connection() {
+    let server = Running::configured(|config| config.http.response_timeout_seconds = 1).await;
+    for (window, length) in [(0, 20), (0, 500_000), (100, 500_000), (100_000, 500_000)] {
+        let mut connection = http2(&server, window, &format!("/long/{length}"), 3).await;
+        let mut rest = Vec::new();
+        let ended = tokio::time::timeout(Duration::from_secs(5), connection.read_to_end(&mut rest));
+        assert!(ended.await.is_ok(), "window {window}, {length} bytes");
+    }
+    // A wait is not a response that nobody reads.
+    let mut connection = http2(&server, 0, "/wait/59000", 1).await;
+    let mut rest = Vec::new();
+    let ended = tokio::time::timeout(Duration::from_secs(3), connection.read_to_end(&mut rest));
+    assert!(ended.await.is_err(), "it was closed");
+}
+
+#[tokio::test]
+async fn what_a_caller_does_not_read_is_bounded() {
+    let server = Running::configured(|config| {
+        config.http.response_bytes_per_user = 1_048_576;
+        config.http.response_bytes_per_address = 2_097_152;
+    })
+    .await;
+    // A single response may be larger than what is left, since it is only then known how large it is.
+    let unread = http2(&server, 0, "/long/2500000", 1).await;
+    let refused = async |wanted: bool| loop {
+        let answer = server.ask(Method::GET, "/long/100000", None, "").await;
+        if (answer.status == StatusCode::TOO_MANY_REQUESTS) == wanted {
+            break answer;
+        }
+    };
+    let answer = refused(true).await;
+    is(&answer, 429, "M_LIMIT_EXCEEDED");
+    assert!(answer.json()["retry_after_ms"].is_u64(), "{answer:?}");
+    drop(unread);
+    assert_eq!(refused(false).await.body.len(), 100_000);
 }
 
 /// A server has 8 KiB for each of those who wait. The other half is for what the runtime, the allocator and the handler

@@ -18,7 +18,7 @@ use std::{
 
 use bytes::{Buf as _, Bytes};
 use futures_util::future::BoxFuture;
-use http::{HeaderMap, Method, Request, Version, header::CONNECTION};
+use http::{HeaderMap, HeaderValue, Method, Request, Version, header::CONNECTION};
 use hyper::{
     body::{Body, Frame, Incoming, SizeHint},
     rt::{Read, ReadBufCursor, Write},
@@ -27,6 +27,9 @@ use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
 use tokio::net::TcpStream;
 use warp::reply::Response;
+
+use super::outgoing::{Held, OfStream, Piece, Stall, Streams};
+use crate::limits;
 
 /// A request in place of one that hyper has read before. Only requests that it stands for are put aside: see
 /// [`can_be_put_aside`].
@@ -91,6 +94,12 @@ impl Turn {
     /// Whether what hyper asks for is the answer to a request that was put aside.
     pub(super) fn is_answered(&self) -> bool {
         matches!(self.0.lock().stage, Stage::Answered(_))
+    }
+
+    /// Whether there is a request that was not read to its end.
+    pub(super) fn has_heard_a_part(&self) -> bool {
+        let state = self.0.lock();
+        !state.heard && !matches!(state.stage, Stage::Listening)
     }
 
     /// To be looked at when hyper has done what it could: whether it can be dropped.
@@ -175,15 +184,19 @@ impl Future for Answer {
                 }
             }
         };
-        let response = match there {
+        let mut response = match there {
             Some(response) => response,
             None => ready!(turn.poll_answer(cx)),
         };
         let mut state = turn.0.lock();
         state.stage = Stage::Answering;
         state.unwritten = true;
+        if !state.heard {
+            // The rest of the request would be taken for the next one.
+            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        }
         drop(state);
-        Poll::Ready(Ok(response.map(|body| Told { body, turn: Arc::clone(turn) })))
+        Poll::Ready(Ok(Told::response(response, Some(Arc::clone(turn)), None)))
     }
 }
 
@@ -226,37 +239,93 @@ impl Body for Heard {
     }
 }
 
-/// The body of a response: notes when hyper has all of it.
+/// The body of a response, in pieces: notes when hyper has all of it.
 pub(super) struct Told {
     body: <Response as HasBody>::Body,
-    turn: Arc<Turn>,
+    /// What of a larger part is left.
+    rest: Bytes,
+    held: Option<Arc<Held>>,
+    /// Of HTTP/1.
+    turn: Option<Arc<Turn>>,
+    /// Of HTTP/2.
+    stream: Option<Arc<OfStream>>,
+}
+
+impl Told {
+    /// The response, with its body in this form.
+    fn response(
+        mut response: Response,
+        turn: Option<Arc<Turn>>,
+        stream: Option<Arc<OfStream>>,
+    ) -> http::Response<Self> {
+        let held = response.extensions_mut().remove::<Arc<Held>>();
+        response.map(|body| Self { body, rest: Bytes::new(), held, turn, stream })
+    }
+
+    /// The same for a stream of HTTP/2.
+    pub(super) fn of_stream(response: Response, streams: &Arc<Streams>) -> http::Response<Self> {
+        Self::response(response, None, Some(streams.begin()))
+    }
+
+    fn piece(&mut self, mut bytes: Bytes) -> Frame<Piece> {
+        // Of HTTP/1, the connection tells what the client takes.
+        if self.stream.is_some() && bytes.len() > limits::RESPONSE_PIECE {
+            self.rest = bytes.split_off(limits::RESPONSE_PIECE);
+        }
+        let (held, stream) = (self.held.clone(), self.stream.clone());
+        Frame::data(Piece { bytes, _held: held, _stream: stream })
+    }
 }
 
 impl Body for Told {
-    type Data = Bytes;
+    type Data = Piece;
     type Error = warp::Error;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, warp::Error>>> {
-        let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
-        self.turn.set_unwritten(true);
+    ) -> Poll<Option<Result<Frame<Piece>, warp::Error>>> {
+        if let Some(stream) = &self.stream {
+            stream.moves();
+        }
+        let rest = std::mem::take(&mut self.rest);
+        let frame = if rest.is_empty() {
+            match ready!(Pin::new(&mut self.body).poll_frame(cx)) {
+                // Bodies have no trailers.
+                Some(Ok(frame)) => frame.into_data().ok().map(|bytes| Ok(self.piece(bytes))),
+                Some(Err(error)) => Some(Err(error)),
+                None => None,
+            }
+        } else {
+            Some(Ok(self.piece(rest)))
+        };
+        if let Some(turn) = &self.turn {
+            turn.set_unwritten(true);
+        }
         Poll::Ready(frame)
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        self.rest.is_empty() && self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        let rest = self.rest.len() as u64;
+        let hint = self.body.size_hint();
+        let mut with_rest = SizeHint::new();
+        // The upper bound first has to be at least the lower one.
+        if let Some(upper) = hint.upper() {
+            with_rest.set_upper(upper + rest);
+        }
+        with_rest.set_lower(hint.lower() + rest);
+        with_rest
     }
 }
 
 impl Drop for Told {
     fn drop(&mut self) {
-        let mut state = self.turn.0.lock();
+        let Some(turn) = &self.turn else { return };
+        let mut state = turn.0.lock();
         state.unwritten = true;
         if matches!(state.stage, Stage::Answering) {
             state.stage = Stage::Over;
@@ -269,11 +338,13 @@ pub(super) struct Line {
     again: Bytes,
     stream: TokioIo<TcpStream>,
     turn: Arc<Turn>,
+    stall: Stall,
 }
 
 impl Line {
-    pub(super) fn new(again: Bytes, stream: TcpStream, turn: &Arc<Turn>) -> Self {
-        Self { again, stream: TokioIo::new(stream), turn: Arc::clone(turn) }
+    /// A connection that fails when nothing is taken of what is written for as long as `stall` says.
+    pub(super) fn new(again: Bytes, stream: TcpStream, turn: &Arc<Turn>, stall: Stall) -> Self {
+        Self { again, stream: TokioIo::new(stream), turn: Arc::clone(turn), stall }
     }
 
     /// The connection, and what of that to be read again is left.
@@ -304,7 +375,8 @@ impl Write for Line {
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, buf)
+        let written = Pin::new(&mut self.stream).poll_write(cx, buf);
+        self.stall.watch(cx, written)
     }
 
     /// hyper comes here when it has nothing left in its own buffer.
@@ -327,6 +399,7 @@ impl Write for Line {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
+        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
+        self.stall.watch(cx, written)
     }
 }
