@@ -567,7 +567,8 @@ settings! {
         token_seconds: u64 = 120, in 1..=3600;
     }
 
-    /// How often callers may use the endpoints that the specification marks as rate-limited.
+    /// How often callers may use the endpoints that write, and those that cost much to answer. (Of those in part 1
+    /// of the specification, the ones that it marks as rate-limited.)
     rate_limits: RateLimits {
         /// Whether there are limits at all.
         enabled: bool = true;
@@ -578,13 +579,18 @@ settings! {
         user: Rate = Rate::per_second(50, 500);
         /// Of one device, all limited requests together.
         device: Rate = Rate::per_second(30, 300);
+        /// Kilobytes that one user, or one address without a login, may write with all requests together: how fast one
+        /// user can make the log grow. Files do not count (see `media.user_quota_bytes`).
+        written_kilobytes: Rate = Rate::per_minute(15_360, 65_536);
         /// Users with a limit of their own, instead of all that are here, or "off" for none: bots, bridges.
         users: List<UserRate> = List::default();
         /// Logging in; like all that follow: of one user, or of one address without a login.
         login: Rate = Rate::per_second(1, 20);
+        /// Exchanging refresh tokens.
+        refresh: Rate = Rate::per_second(5, 100);
         /// Registering: an account takes two requests or more.
         registration: Rate = Rate::per_second(1, 30);
-        /// Changing the password, adding addresses, deactivating the account.
+        /// Changing the password, adding addresses, deactivating the account, renaming and removing devices.
         account: Rate = Rate::per_second(1, 20);
         /// Making and upgrading rooms.
         rooms: Rate = Rate::per_second(1, 30);
@@ -592,12 +598,20 @@ settings! {
         joins: Rate = Rate::per_second(2, 50);
         /// Inviting.
         invites: Rate = Rate::per_second(2, 50);
-        /// Sending messages and other events.
+        /// Sending messages and other events. Kicks, bans and leaves are events, too.
         messages: Rate = Rate::per_second(10, 100);
         /// Receipts, typing notices, presence, messages to devices.
         ephemeral: Rate = Rate::per_second(20, 300);
         /// Uploading, asking for and claiming keys of end-to-end encryption.
         keys: Rate = Rate::per_second(20, 200);
+        /// Uploading to backups of room keys: a client that begins one sends hundreds of requests.
+        key_backups: Rate = Rate::per_second(20, 400);
+        /// Changing one's profile, which is an event in each of one's rooms.
+        profile: Rate = Rate::per_minute(10, 30);
+        /// Setting account data, tags, filters, push rules and pushers. Clients set some twenty at a login.
+        settings: Rate = Rate::per_second(10, 300);
+        /// Making and removing aliases, listing rooms in the directory.
+        directory: Rate = Rate::per_second(1, 50);
         /// Searching: messages, users, rooms, spaces.
         search: Rate = Rate::per_second(5, 50);
         /// Reading history, members and state of rooms.

@@ -108,6 +108,7 @@ impl FromStr for Rate {
 /// Holds each key to a rate. What a key had is forgotten once all of it has been given back.
 pub(crate) struct Limiter<K: Hash + Eq + Clone> {
     keys: DefaultKeyedRateLimiter<K>,
+    burst: NonZeroU32,
     clock: DefaultClock,
     sweep: Sweep,
 }
@@ -119,6 +120,7 @@ impl<K: Hash + Eq + Clone> Limiter<K> {
         let quota = every.unwrap_or_else(|| Quota::per_second(NonZeroU32::MAX));
         Self {
             keys: RateLimiter::keyed(quota.allow_burst(rate.burst)),
+            burst: rate.burst,
             clock: DefaultClock::default(),
             sweep: Sweep::default(),
         }
@@ -129,14 +131,33 @@ impl<K: Hash + Eq + Clone> Limiter<K> {
     /// # Errors
     /// How long to wait for the next.
     pub(crate) fn take(&self, key: &K) -> Result<(), Duration> {
-        if self.sweep.is_due(|| self.keys.len()) {
-            self.keys.retain_recent();
-            self.keys.shrink_to_fit();
-        }
+        self.tidy();
         let taken = self.keys.check_key(key);
         taken.map_err(|refused| {
             refused.wait_time_from(self.clock.now()).max(Duration::from_millis(1))
         })
+    }
+
+    /// Takes `count` at once of what `key` may have. Of more than may ever be had at once, that many: it would never
+    /// be allowed otherwise.
+    ///
+    /// # Errors
+    /// How long to wait for as many.
+    pub(crate) fn take_many(&self, key: &K, count: NonZeroU32) -> Result<(), Duration> {
+        self.tidy();
+        match self.keys.check_key_n(key, count.min(self.burst)) {
+            Ok(Ok(())) | Err(_) => Ok(()),
+            Ok(Err(refused)) => {
+                Err(refused.wait_time_from(self.clock.now()).max(Duration::from_millis(1)))
+            }
+        }
+    }
+
+    fn tidy(&self) {
+        if self.sweep.is_due(|| self.keys.len()) {
+            self.keys.retain_recent();
+            self.keys.shrink_to_fit();
+        }
     }
 }
 
@@ -264,6 +285,19 @@ mod tests {
         refundable.take('b', now).unwrap();
         refundable.take('a', now + Duration::from_millis(500)).unwrap();
         refundable.take('a', now + Duration::from_millis(600)).unwrap_err();
+    }
+
+    #[test]
+    fn many_are_taken_together_or_not_at_all() {
+        let limiter = Limiter::new(Rate::per_minute(6, 10));
+        let take = |key, count| limiter.take_many(&key, NonZeroU32::new(count).unwrap());
+        take('a', 7).unwrap();
+        let wait = take('a', 4).unwrap_err();
+        assert!(wait > Duration::from_secs(5) && wait <= Duration::from_secs(10), "{wait:?}");
+        take('a', 3).unwrap();
+        // Larger than the burst: it takes the whole burst, and is not refused for ever.
+        take('b', 1000).unwrap();
+        take('b', 1).unwrap_err();
     }
 
     proptest! {

@@ -590,3 +590,23 @@ fn json<T: serde::Serialize>(value: &T) -> Result<bytes::Bytes, ApiError> {
     ROOM.set(room);
     Ok(json)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http::Class;
+
+    #[test]
+    fn every_write_is_in_a_class_with_a_rate_of_its_own_or_said_to_have_none() {
+        let served = endpoints(&Config::default()).list();
+        let writes = served.iter().filter(|endpoint| endpoint.method != GET);
+        let faults = writes.clone().filter(|endpoint| {
+            let is_said = Class::is_said(&endpoint.method, endpoint.known_as);
+            !is_said || !endpoint.class.is_none_or(Class::has_rate)
+        });
+        let faults: Vec<_> = faults.map(|e| (&e.method, e.known_as, e.class)).collect();
+        assert!(faults.is_empty(), "name their class in src/http/class.rs: {faults:#?}");
+        // There are some, and nothing of those that are limited slips through.
+        assert!(writes.filter(|endpoint| endpoint.class.is_some()).count() > 200);
+    }
+}

@@ -26,7 +26,7 @@ impl Endpoints {
                 Access::Appservice => "appservice",
                 Access::AppserviceOptional => "appservice-optional",
             };
-            let limited = if served.rate_limited { "limited" } else { "unlimited" };
+            let limited = if served.class.is_some() { "limited" } else { "unlimited" };
             let _ = writeln!(text, "{} {} {access} {limited}", served.method, served.path);
         }
         super::print(&text)?;

@@ -25,6 +25,7 @@ use warp::reply::Response;
 use super::{
     Access, ApiError, App, Appservice, Incoming, Refusal, Reply, Table, TableError, Who,
     caller::access_token,
+    class::is_write,
     compress::Encoding,
     decode,
     incoming::{self, Pace},
@@ -228,9 +229,8 @@ impl<A: App> Edge<A> {
             unread.place = Some(place.ok_or_else(busy)?);
         }
         unread.recipient = Some(recipient);
-        if let Some(class) = route.class
-            && !self.is_exempt(&who)
-        {
+        let limited = route.class.filter(|_| !self.is_exempt(&who));
+        if let Some(class) = limited {
             self.throttle.check(class, who.session.as_ref(), client)?;
         }
         let mut incoming = None;
@@ -247,6 +247,11 @@ impl<A: App> Edge<A> {
                 Bytes::new()
             }
         };
+        if let Some(class) = limited
+            && is_write(&method)
+        {
+            self.throttle.check_written(class, who.session.as_ref(), client, body.len())?;
+        }
         let call = Call {
             app: Arc::clone(&self.app),
             who,

@@ -79,8 +79,11 @@ pub(crate) struct Served {
     pub(crate) path: String,
     /// Whether an access token is needed.
     pub(crate) access: Access,
-    /// Whether it is counted against the caller's rate limit.
-    pub(crate) rate_limited: bool,
+    /// With which others it is limited in rate; `None` if it is not.
+    pub(crate) class: Option<Class>,
+    /// The path that it is known by, which is one of those under which it is served.
+    #[cfg(test)]
+    pub(crate) known_as: &'static str,
 }
 
 /// A request as a raw handler gets it.
@@ -348,7 +351,9 @@ impl<A: Send + Sync + 'static> Table<A> {
             method: method.clone(),
             path: named(path, route.path),
             access: route.access,
-            rate_limited: route.class.is_some(),
+            class: route.class,
+            #[cfg(test)]
+            known_as: route.path,
         };
         let mut list: Vec<_> = self
             .paths

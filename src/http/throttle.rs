@@ -1,11 +1,14 @@
 //! Rate limits of requests, checked before a body is read: a token bucket of each caller for the
 //! endpoint's [`Class`], and one of each device, user, and address without a login for all of them.
+//!
+//! Once the body of a write is read, its size is taken from another bucket of the caller: a count of requests does
+//! not bound how fast the log grows.
 
-use std::{collections::HashMap, net::IpAddr, time::Duration};
+use std::{collections::HashMap, net::IpAddr, num::NonZeroU32, time::Duration};
 
 use ruma::OwnedUserId;
 
-use super::{ApiError, Class, Session};
+use super::{ApiError, Class, ErrorCode, Session};
 use crate::{
     config::{OwnRate, RateLimits, UserRate},
     rate::{Limiter, Rate, household},
@@ -24,7 +27,13 @@ struct Limiters {
     /// Users and addresses have rates of their own.
     users: Limiter<Who>,
     addresses: Limiter<Who>,
+    /// Of what is written, in units of [`WRITTEN_UNIT`].
+    written: Limiter<Who>,
 }
+
+/// In what the size of writes is counted, in bytes. A record has some hundred bytes besides the body that it was
+/// made of, so that the shortest counts as one.
+const WRITTEN_UNIT: usize = 1024;
 
 /// Whose requests are counted together.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -50,6 +59,7 @@ impl Throttle {
             devices: Limiter::new(config.device),
             users: Limiter::new(config.user),
             addresses: Limiter::new(config.address),
+            written: Limiter::new(config.written_kilobytes),
         }))
     }
 
@@ -62,6 +72,24 @@ impl Throttle {
     ) -> Result<(), ApiError> {
         let Some(limiters) = &self.0 else { return Ok(()) };
         limiters.take(class, session, client).map_err(ApiError::limit_exceeded)
+    }
+
+    /// Counts the body of one write to an endpoint of `class`; refuses it when the caller has written too much.
+    pub(super) fn check_written(
+        &self,
+        class: Class,
+        session: Option<&Session>,
+        client: IpAddr,
+        body_bytes: usize,
+    ) -> Result<(), ApiError> {
+        let Some(limiters) = &self.0 else { return Ok(()) };
+        if !class.writes_bodies() {
+            return Ok(());
+        }
+        limiters.take_written(session, client, body_bytes).map_err(|wait| {
+            let code = ErrorCode::LimitExceeded { retry_after: Some(wait) };
+            ApiError::new(code, "You have written too much in a short time.")
+        })
     }
 }
 
@@ -85,6 +113,22 @@ impl Limiters {
         let who = Who::User(session.user_id.clone());
         self.users.take(&who)?;
         self.take_of_class(class, &who)
+    }
+
+    fn take_written(
+        &self,
+        session: Option<&Session>,
+        client: IpAddr,
+        body_bytes: usize,
+    ) -> Result<(), Duration> {
+        let who = match session {
+            // Their own limit is instead of all others.
+            Some(session) if self.own.contains_key(&session.user_id) => return Ok(()),
+            Some(session) => Who::User(session.user_id.clone()),
+            None => Who::Address(household(client)),
+        };
+        let units = u32::try_from(body_bytes.div_ceil(WRITTEN_UNIT)).unwrap_or(u32::MAX);
+        self.written.take_many(&who, NonZeroU32::new(units).unwrap_or(NonZeroU32::MIN))
     }
 
     fn take_of_class(&self, class: Class, who: &Who) -> Result<(), Duration> {
@@ -152,6 +196,34 @@ mod tests {
         assert_eq!(of(user_id!("@bot:x")), 100);
         assert_eq!(of(user_id!("@ann:x")), 7);
         assert_eq!(of(user_id!("@bob:x")), 1);
+    }
+
+    #[test]
+    fn what_is_written_is_limited_by_its_size() {
+        let throttle = Throttle::new(&RateLimits {
+            written_kilobytes: hourly(100),
+            users: vec!["@bot:x 1/h burst 7".parse().unwrap()].into(),
+            ..RateLimits::default()
+        });
+        // Of 1000 writes of a size, those that are let through.
+        let written = |class, user_id, bytes| {
+            let session = session(user_id, "A");
+            let write =
+                |_: &u32| throttle.check_written(class, Some(&session), HERE, bytes).is_ok();
+            (0..1000).filter(write).count()
+        };
+        assert_eq!(written(Class::Settings, user_id!("@ann:x"), 20 * 1024), 5);
+        // What is smaller than a unit counts as one; the rest of a unit as another.
+        assert_eq!(written(Class::Settings, user_id!("@bob:x"), 0), 100);
+        assert_eq!(written(Class::Messages, user_id!("@cat:x"), 1025), 50);
+        // All classes take from one budget.
+        assert_eq!(written(Class::Settings, user_id!("@cat:x"), 2), 0);
+        // What is larger than the budget is let through when nothing else was written.
+        assert_eq!(written(Class::KeyBackups, user_id!("@dan:x"), 1024 * 1024), 1);
+        assert_eq!(written(Class::Search, user_id!("@ann:x"), 1024), 1000);
+        assert_eq!(written(Class::Settings, user_id!("@bot:x"), 1024 * 1024), 1000);
+        let anonymous = |_: &u32| throttle.check_written(Class::Login, None, HERE, 2048).is_ok();
+        assert_eq!((0..1000).filter(anonymous).count(), 50);
     }
 
     #[test]

@@ -35,6 +35,7 @@ mod profile_account_data;
 mod push;
 mod push_rules;
 mod pushers;
+mod quotas;
 mod receipts_typing;
 mod registration;
 mod relations;
