@@ -32,6 +32,7 @@ pub use value::{
 use value::{Given, Setting};
 
 use crate::{
+    decide::quota,
     engine::{self, SweepPolicy, retention::Rule},
     media::network::Range,
     proof,
@@ -350,6 +351,46 @@ impl Config {
         }
     }
 
+    /// How much one user may keep; nobody is exempt.
+    #[must_use]
+    pub fn quotas(&self) -> quota::Quotas {
+        let Quotas {
+            account_data_types,
+            account_data_bytes,
+            filters,
+            filter_bytes,
+            devices,
+            aliases,
+            rooms,
+            invites,
+            invites_by_one,
+            to_device,
+            to_device_by_one,
+            key_backups,
+            room_keys,
+            room_key_bytes,
+            reports,
+        } = self.quotas;
+        quota::Quotas {
+            account_data_types,
+            account_data_bytes,
+            filters,
+            filter_bytes,
+            devices,
+            aliases,
+            rooms,
+            invites,
+            invites_by_one,
+            to_device,
+            to_device_by_one,
+            key_backups,
+            room_keys,
+            room_key_bytes,
+            reports,
+            exempt: quota::Exempt::default(),
+        }
+    }
+
     /// When snapshots are written and compared, and how many are kept.
     #[must_use]
     pub fn snapshot_policy(&self) -> snapshot::Policy {
@@ -633,6 +674,44 @@ settings! {
         /// Wrong passwords for one user, from addresses at which they have not been seen lately: guesses
         /// from elsewhere do not keep them from logging in where they are at home.
         wrong_passwords_for_user: Rate = Rate::per_minute(1, 30);
+    }
+
+    /// How much one user may keep. Whoever has more, since a bound was lowered, keeps it, and may replace it by less and
+    /// delete it. Users of application services that are not limited in rate, and those with "off" in
+    /// `rate_limits.users`, are held to none of this. (More bounds: `media.user_quota_bytes`,
+    /// `delayed_events.max_per_user`.)
+    quotas: Quotas {
+        /// Types of account data: global ones, and those of each room together.
+        account_data_types: usize = 10_000, in 1..=10_000_000;
+        /// Bytes of all account data, with its names. An initial sync holds all that is global.
+        account_data_bytes: u64 = 16 * 1024 * 1024, in 131_072..=1_099_511_627_776;
+        /// Filters. They cannot be deleted; clients can put them into each request instead.
+        filters: usize = 1000, in 1..=10_000_000;
+        /// Bytes of all filters.
+        filter_bytes: u64 = 4 * 1024 * 1024, in 131_072..=1_099_511_627_776;
+        /// Devices that are logged in. At the bound, a login as a new device is refused until another logs out.
+        devices: usize = 1000, in 1..=1_000_000;
+        /// Room aliases that the user has made.
+        aliases: usize = 500, in 0..=10_000_000;
+        /// Rooms that the user is in, or asks to be let in.
+        rooms: usize = 20_000, in 1..=10_000_000;
+        /// Invites that the user has neither accepted nor rejected: each is in every initial sync.
+        invites: usize = 5000, in 1..=10_000_000;
+        /// As many of these may be by one other user.
+        invites_by_one: usize = 500, in 1..=10_000_000;
+        /// Messages that wait for one device (keys of rooms, for example). A device that comes back gets the oldest; what
+        /// was sent while it had so many is lost to it.
+        to_device: usize = 100_000, in 1..=10_000_000;
+        /// As many of these may be by one user.
+        to_device_by_one: usize = 10_000, in 1..=10_000_000;
+        /// Backups of room keys. Clients delete the old one when they begin another.
+        key_backups: usize = 50, in 1..=10_000;
+        /// Keys in all of them.
+        room_keys: usize = 1_000_000, in 1..=100_000_000;
+        /// Bytes of these keys.
+        room_key_bytes: u64 = 2 * 1024 * 1024 * 1024, in 131_072..=1_099_511_627_776;
+        /// Reports that nobody has dealt with.
+        reports: usize = 1000, in 1..=10_000_000;
     }
 
     /// Bounds on connections and requests.

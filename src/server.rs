@@ -19,7 +19,7 @@ use crate::{
     background::Pace,
     clock::{Clock, random_bytes},
     config::Config,
-    decide::{account::AccountLimit, ephemeral::Gather},
+    decide::{account::AccountLimit, ephemeral::Gather, quota::Quotas},
     engine::{self, Engine, SweepPolicy, Swept},
     http::{Edge, TableError, serve},
     last_seen::{self, LastSeen},
@@ -141,7 +141,8 @@ pub async fn run(
     // Before the log takes appends: an archive that is ahead of the log, or of another one, stops
     // the server while nothing has been added yet.
     let archiver = open_archive(&config, Arc::clone(&log) as Arc<dyn Log>)?;
-    let (engine, begun) = open_engine(&config, Arc::clone(&log) as Arc<dyn Log>).await?;
+    let quotas = Quotas { exempt: services.exempt(&config.rate_limits), ..config.quotas() };
+    let (engine, begun) = open_engine(&config, quotas, Arc::clone(&log) as Arc<dyn Log>).await?;
     let engine = Arc::new(engine);
     watch_for_failure(&log);
 
@@ -275,7 +276,11 @@ fn open_log(config: &Config) -> Result<Arc<SledLog>, ServerError> {
 }
 
 /// The engine on what the newest snapshot and the records after it add up to, and from what that was made.
-async fn open_engine(config: &Config, log: Arc<dyn Log>) -> Result<(Engine, Begun), ServerError> {
+async fn open_engine(
+    config: &Config,
+    quotas: Quotas,
+    log: Arc<dyn Log>,
+) -> Result<(Engine, Begun), ServerError> {
     let began = Instant::now();
     let opened = {
         let (log, dir) = (Arc::clone(&log), snapshot::directory(&config.server.data_dir));
@@ -306,6 +311,7 @@ async fn open_engine(config: &Config, log: Arc<dyn Log>) -> Result<(Engine, Begu
             most: Some(config.registration.max_accounts).filter(|most| *most > 0),
             admin_contact: config.admin_contact(),
         },
+        quotas,
         clock: Clock::system(),
     };
     let engine = Engine::start(log, state, options).await?;

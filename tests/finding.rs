@@ -61,6 +61,7 @@ async fn engine() -> (Engine, OwnedUserId, OwnedUserId) {
         event_cache_bytes: 1 << 20,
         gather,
         accounts: Default::default(),
+        quotas: Default::default(),
         clock,
     };
     let engine = Engine::open(log, options).await.unwrap();

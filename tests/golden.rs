@@ -130,9 +130,10 @@ const KNOWN: &[(&str, u32, &str)] = &[
     ("reports", 1, "2d3adedff11b61f1"),
     ("memberships", 1, "a444a02e8130f0d6"),
     ("undone memberships", 1, "51bd8255628748d7"),
+    ("usage", 1, "5cc1980fa577a1f2"),
     ("keys", 1, "aa277094836818d7"),
-    ("key backups", 1, "a58cbd51507dd57b"),
-    ("messages to devices", 1, "94a57f2df059760f"),
+    ("key backups", 2, "3ecd2040a1be9217"),
+    ("messages to devices", 2, "04c356735e6f712d"),
     ("devices in use", 1, "b3caf83bcc6e2e63"),
     ("reads", 1, "2769b6cb9881c65b"),
     ("aliases", 1, "065eeb38df85f003"),
@@ -197,6 +198,7 @@ async fn a_command_of_a_newer_version_stops_the_replay() {
             event_cache_bytes: 1 << 20,
             gather: logcabin::decide::ephemeral::Gather::default(),
             accounts: Default::default(),
+            quotas: Default::default(),
             clock: clock.clone(),
         };
         drop(Engine::open(Arc::clone(&log), options.clone()).await.unwrap());
@@ -233,6 +235,7 @@ async fn make_a_golden_log() {
         event_cache_bytes: 1 << 20,
         gather: logcabin::decide::ephemeral::Gather::default(),
         accounts: Default::default(),
+        quotas: Default::default(),
         clock,
     };
     let engine = Engine::open(Arc::clone(&log), options).await.unwrap();

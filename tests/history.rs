@@ -72,6 +72,7 @@ impl Cabin {
             event_cache_bytes: 1 << 20,
             gather: logcabin::decide::ephemeral::Gather::default(),
             accounts: Default::default(),
+            quotas: Default::default(),
             clock: clock.clone(),
         };
         let engine = Engine::open(Arc::clone(&log), options).await.unwrap();

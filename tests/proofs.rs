@@ -43,6 +43,7 @@ impl Cabin {
             event_cache_bytes: 1 << 20,
             gather: Default::default(),
             accounts: Default::default(),
+            quotas: Default::default(),
             clock,
         };
         let engine = runtime.block_on(Engine::open(Arc::clone(&log), options)).unwrap();
@@ -255,6 +256,7 @@ fn a_log_that_went_another_way_is_not_the_continuation_of_a_backup() {
         event_cache_bytes: 1 << 20,
         gather: Default::default(),
         accounts: Default::default(),
+        quotas: Default::default(),
         clock,
     };
     let runtime = Runtime::new().unwrap();

@@ -137,6 +137,7 @@ impl World {
             event_cache_bytes: 1 << 20,
             gather: Default::default(),
             accounts: Default::default(),
+            quotas: Default::default(),
             clock,
         };
         let engine = Engine::open(Arc::clone(&log) as Arc<dyn Log>, options).await.unwrap();

@@ -68,6 +68,7 @@ pub(crate) fn options(clock: Clock) -> Options {
         event_cache_bytes: 64 << 20,
         gather: Gather::default(),
         accounts: Default::default(),
+        quotas: Default::default(),
         clock,
     }
 }

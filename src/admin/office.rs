@@ -23,6 +23,7 @@ use crate::{
         ephemeral::Gather,
         maintenance::NoteBackup,
         moderation::Because,
+        quota::Quotas,
         registration_token::{
             Change, CreateRegistrationToken, RemoveRegistrationToken, UpdateRegistrationToken,
         },
@@ -630,6 +631,7 @@ async fn on_log(
         clock: Clock::system(),
         // Of those who administer the server, none is too many.
         accounts: AccountLimit::default(),
+        quotas: Quotas::default(),
     };
     let engine = Arc::new(Engine::start(log, state, options).await?);
     let passwords = Arc::new(Passwords::new(config));

@@ -45,7 +45,7 @@ impl From<Refusal> for ApiError {
             Refusal::UnsupportedRoomVersion(_) => {
                 Self::new(ErrorCode::UnsupportedRoomVersion, text)
             }
-            Refusal::TooLarge(_) => Self::too_large(text),
+            Refusal::TooLarge(_) | Refusal::OverQuota(_) => Self::too_large(text),
             Refusal::BadJson(_) => Self::bad_json(text),
             Refusal::BadState(_) => {
                 Self::new(ErrorCode::BadState, text).with_status(StatusCode::FORBIDDEN)

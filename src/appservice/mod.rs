@@ -13,7 +13,7 @@ mod push;
 mod registration;
 mod transaction;
 
-use std::sync::Arc;
+use std::{collections::HashSet, sync::Arc};
 
 use regex::Regex;
 use reqwest::Url;
@@ -25,7 +25,8 @@ pub(crate) use push::Push;
 use registration::RegistrationError;
 
 use crate::{
-    config::FilePath,
+    config::{FilePath, OwnRate, RateLimits},
+    decide::quota::Exempt,
     record::command::{Secret, TokenHash},
 };
 
@@ -98,6 +99,13 @@ impl Service {
         any(&self.rooms, room_id.as_str())
     }
 
+    /// Whether nobody else may be this user.
+    fn has_for_itself(&self, user_id: &UserId) -> bool {
+        self.sender == user_id
+            || (user_id.server_name() == self.sender.server_name()
+                && any_exclusive(&self.users, user_id.as_str()))
+    }
+
     /// Whether its requests as `user_id` are not counted against any rate limit.
     pub(crate) fn is_exempt(&self, user_id: &UserId) -> bool {
         !self.rate_limited || self.sender == user_id
@@ -150,6 +158,19 @@ impl Services {
             found.conditional_assign(&index, same);
         }
         self.0.get(usize::try_from(found).ok()?).cloned()
+    }
+
+    /// Those who are held to no bound on what one user may keep. As with requests: those of services that are not
+    /// limited in rate, and whoever is set to have no limit. A service may also act for users who are not its own
+    /// (whose names it does not have to itself): they stay bound.
+    pub(crate) fn exempt(&self, rates: &RateLimits) -> Exempt {
+        let services = self.0.clone();
+        let unlimited = rates.users.iter().filter(|user| user.rate == OwnRate::Unlimited);
+        let unlimited: HashSet<_> = unlimited.map(|user| user.user_id.clone()).collect();
+        Exempt::who(move |user_id| {
+            unlimited.contains(user_id)
+                || services.iter().any(|of| of.has_for_itself(user_id) && of.is_exempt(user_id))
+        })
     }
 
     /// Whether someone else than `caller` alone may be or make this user.

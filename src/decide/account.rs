@@ -237,6 +237,7 @@ impl Proposal for Login {
             return Err(Refusal::Forbidden("Wrong user name or password.".to_owned()));
         }
         drop(account);
+        turn.env.quotas.device(&turn.env.state, &self.user_id, &self.device_id)?;
         if is_cross_signing_key(turn.env, &self.user_id, &self.device_id)? {
             return Err(Refusal::Forbidden(
                 "One of your cross-signing keys has this name: a device cannot have it.".to_owned(),
@@ -688,15 +689,14 @@ impl Proposal for SetAccountData {
     }
 
     fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
-        turn.append(
-            self.stream(),
-            AccountDataSet {
-                user_id: self.user_id.clone(),
-                room_id: self.room_id.clone(),
-                event_type: self.event_type.clone(),
-                content: self.content.clone(),
-            },
-        );
+        let set = AccountDataSet {
+            user_id: self.user_id.clone(),
+            room_id: self.room_id.clone(),
+            event_type: self.event_type.clone(),
+            content: self.content.clone(),
+        };
+        turn.env.quotas.account_data(&turn.env.state, &set)?;
+        turn.append(self.stream(), set);
         Ok(())
     }
 }
@@ -739,6 +739,12 @@ impl Proposal for SetTag {
             *tags = serde_json::json!({});
         }
         if let Some(tags) = tags.as_object_mut() {
+            let is_new = self.info.is_some() && !tags.contains_key(&self.tag);
+            if is_new && tags.len() >= limits::TAGS {
+                let most = limits::TAGS;
+                let why = format!("The room has {most} tags, the most that one may have.");
+                return Err(Refusal::OverQuota(why));
+            }
             match &self.info {
                 Some(info) => tags.insert(self.tag.clone(), info.clone().into()),
                 None => tags.remove(&self.tag),
@@ -751,7 +757,8 @@ impl Proposal for SetTag {
             return Ok(());
         }
         let content = to_raw(&content);
-        if content.get().len() > limits::ACCOUNT_DATA_BYTES {
+        // One may be taken out of what became too large in another way.
+        if self.info.is_some() && content.get().len() > limits::ACCOUNT_DATA_BYTES {
             return Err(Refusal::TooLarge("The room has too many tags.".to_owned()));
         }
         let set = SetAccountData {
@@ -788,6 +795,8 @@ impl Proposal for CreateFilter {
         let filter_id = hash[..16].to_owned();
         let account = turn.env.state.accounts.get(&self.user_id).ok_or_else(no_account)?;
         if !account.read().filters.contains_key(&filter_id) {
+            let length = self.filter.get().len();
+            turn.env.quotas.filter(&turn.env.state, &self.user_id, length)?;
             turn.append(
                 self.stream(),
                 FilterCreate {

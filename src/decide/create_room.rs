@@ -101,11 +101,14 @@ impl Proposal for CreateRoom {
 
     fn decide(&self, turn: &mut Turn<'_>) -> Result<OwnedRoomId, Refusal> {
         let rules = rules_of(&self.version)?;
+        let (state, quotas) = (&turn.env.state, &turn.env.quotas);
+        quotas.room(state, &self.creator)?;
         if let Some(alias) = &self.alias {
             turn.rests_on(Stream::alias(alias));
-            if turn.env.state.aliases.get(alias, Offset::MAX).is_some() {
+            if state.aliases.get(alias, Offset::MAX).is_some() {
                 return Err(Refusal::RoomInUse(alias.to_string()));
             }
+            quotas.alias(state, &self.creator, &self.room_id)?;
         }
         let id_from_create = rules.authorization.room_create_event_id_as_room_id;
         // The order is the specification's.
@@ -164,7 +167,7 @@ impl CreateRoom {
             turn.add_event(self.event("m.room.topic", "", content))?;
         }
         for invitee in self.invite.iter().filter(|invitee| **invitee != self.creator) {
-            must_take_invites(turn.env, invitee)?;
+            must_take_invites(turn.env, invitee, &self.creator, None)?;
             let mut content = member_content(turn.env, invitee, MembershipState::Invite, None);
             if self.is_direct {
                 content.insert("is_direct".to_owned(), CanonicalJsonValue::Bool(true));
@@ -194,6 +197,11 @@ impl CreateRoom {
         {
             let env = turn.env;
             vet_content(env, turn.draft()?, &self.creator, &target, &mut content)?;
+            let membership = content.get("membership").and_then(CanonicalJsonValue::as_str);
+            if membership == Some("invite") {
+                let now = turn.draft()?.membership(env, &target)?;
+                must_take_invites(env, &target, &self.creator, now)?;
+            }
         }
         let event_type = state.event_type.to_string();
         turn.add_event(self.event(&event_type, &state.state_key, content))?;

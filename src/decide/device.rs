@@ -68,6 +68,9 @@ impl Proposal for Dehydrate {
                 "One of your cross-signing keys has this name: a device cannot have it.".to_owned(),
             ));
         }
+        if former.is_none() {
+            turn.env.quotas.device(&turn.env.state, user_id, device_id)?;
+        }
         if let Some((former, _)) = former {
             let devices = vec![former];
             turn.append(self.stream(), DeviceRemove { user_id: user_id.clone(), devices });

@@ -45,6 +45,7 @@ impl Proposal for SetAlias {
         if !self.of_service && !room.is_joined(&self.sender, Offset::MAX) {
             return Err(Refusal::Forbidden("You are not in this room.".to_owned()));
         }
+        turn.env.quotas.alias(state, &self.sender, &self.room_id)?;
         turn.append(
             Stream::alias(&self.alias),
             AliasSet {

@@ -12,7 +12,7 @@ use crate::{
         Stream,
         command::{BackedUpKey, KeyBackupDelete, KeyBackupPut, KeyBackupRemove, KeyBackupSet},
     },
-    state::backups::{Backup, UserBackups},
+    state::backups::{Backup, UserBackups, key_bytes},
 };
 
 fn no_backup() -> Refusal {
@@ -68,6 +68,9 @@ impl Proposal for SetBackup {
             None => backups.as_ref().map_or(1, |backups| backups.next()),
         };
         drop(backups);
+        if self.version.is_none() {
+            turn.env.quotas.key_backup(&turn.env.state, &self.user_id)?;
+        }
         turn.append(
             self.stream(),
             KeyBackupSet {
@@ -124,13 +127,15 @@ impl Proposal for PutKeys {
     }
 
     fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
-        let puts = with_backup(turn, &self.user_id, self.version, |backups, backup| match backups
-            .current()
-            .filter(|current| *current != self.version)
-        {
-            Some(current) => Err(Refusal::WrongBackup { current }),
-            None => Ok(self.better_than(backup)),
-        })?;
+        let better =
+            with_backup(turn, &self.user_id, self.version, |backups, backup| {
+                match backups.current().filter(|current| *current != self.version) {
+                    Some(current) => Err(Refusal::WrongBackup { current }),
+                    None => Ok(self.better_than(backup)),
+                }
+            })?;
+        let Better { puts, more, more_bytes } = better;
+        turn.env.quotas.room_keys(&turn.env.state, &self.user_id, more, more_bytes)?;
         for put in puts {
             turn.append(self.stream(), put);
         }
@@ -138,21 +143,34 @@ impl Proposal for PutKeys {
     }
 }
 
+/// Keys that are better than what a backup holds.
+struct Better {
+    /// In records of a bounded size.
+    puts: Vec<KeyBackupPut>,
+    /// How many keys more the backup holds with them.
+    more: usize,
+    /// How many bytes of keys more.
+    more_bytes: i64,
+}
+
 impl PutKeys {
-    /// The keys that are better than what the backup holds, in records of a bounded size.
-    fn better_than(&self, backup: &Backup) -> Vec<KeyBackupPut> {
+    fn better_than(&self, backup: &Backup) -> Better {
         let empty = || KeyBackupPut {
             user_id: self.user_id.clone(),
             version: self.version,
             rooms: BTreeMap::new(),
         };
         let (mut puts, mut put, mut bytes) = (Vec::new(), empty(), 0);
+        let (mut more, mut more_bytes) = (0, 0);
         for (room_id, sessions) in &self.rooms {
             for (session_id, key) in sessions {
                 let known = backup.key(room_id, session_id);
                 if known.is_some_and(|known| !known.gives_way_to(key)) {
                     continue;
                 }
+                more += usize::from(known.is_none());
+                let before = known.map_or(0, |known| known.bytes);
+                more_bytes += i64::from(key_bytes(key)) - i64::from(before);
                 // With what is around it; the room is counted for each.
                 let size = key.session_data.get().len() + 8 * limits::IDENTIFIER_BYTES;
                 if bytes + size > limits::KEY_BACKUP_RECORD_BYTES && bytes > 0 {
@@ -167,7 +185,7 @@ impl PutKeys {
         if !put.rooms.is_empty() {
             puts.push(put);
         }
-        puts
+        Better { puts, more, more_bytes }
     }
 }
 

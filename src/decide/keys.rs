@@ -257,6 +257,20 @@ impl Proposal for SignKeys {
     fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
         if !self.signatures.is_empty() {
             let Self { user_id, by, signatures } = self;
+            let keys = turn.env.state.keys.get(user_id);
+            let is_full = keys.is_some_and(|keys| {
+                let keys = keys.read();
+                let count = |signed: &String| {
+                    keys.signatures.get(&(by.clone(), signed.clone())).map_or(0, Vec::len)
+                };
+                signatures.keys().any(|signed| count(signed) >= limits::SIGNATURES)
+            });
+            if is_full {
+                let most = limits::SIGNATURES;
+                let why =
+                    format!("You have signed a key {most} times, the most that one user may.");
+                return Err(Refusal::OverQuota(why));
+            }
             turn.append(
                 self.stream(),
                 KeysSign {

@@ -101,6 +101,9 @@ impl Proposal for ChangeMembership {
         if self.change == Change::Join {
             must_take_guests(env, room, &self.target)?;
         }
+        if matches!(self.change, Change::Join | Change::Knock) {
+            may_come(env, &self.target, now)?;
+        }
         let mut content = member_content(env, &self.target, membership, self.reason.as_deref());
         match self.change {
             Change::Invite if self.is_direct => {
@@ -127,7 +130,7 @@ impl Proposal for ChangeMembership {
         ))?;
         match self.change {
             // Last, so that only those who may invite learn of it.
-            Change::Invite => must_take_invites(env, &self.target)?,
+            Change::Invite => must_take_invites(env, &self.target, &self.sender, now)?,
             Change::Join => bring_along(turn, &self.target, &self.room_id)?,
             _ => {}
         }
@@ -214,16 +217,33 @@ fn must_take_guests(env: &Env, room: &RoomDraft, user_id: &UserId) -> Result<(),
     }
 }
 
-/// Refuses an invite of one who takes none (client-server API, "Invite permission"), or who is gone.
-pub(super) fn must_take_invites(env: &Env, user_id: &UserId) -> Result<(), Refusal> {
+/// Refuses to have one come into a room who is in as many as they may be.
+fn may_come(env: &Env, user_id: &UserId, now: Option<Membership>) -> Result<(), Refusal> {
+    // Who knocks is counted already.
+    if matches!(now, Some(Membership::Join | Membership::Knock)) {
+        return Ok(());
+    }
+    env.quotas.room(&env.state, user_id)
+}
+
+/// Refuses an invite of one who takes none (client-server API, "Invite permission"), who is gone, or who has as many
+/// as they may. `now`: what they are to the room before it.
+pub(super) fn must_take_invites(
+    env: &Env,
+    user_id: &UserId,
+    inviter: &UserId,
+    now: Option<Membership>,
+) -> Result<(), Refusal> {
     if env.state.accounts.is_deactivated(user_id) {
         return Err(Refusal::Forbidden("Their account has been deactivated.".to_owned()));
     }
-    if !env.events.blocks_invites(&env.state, user_id)? {
-        Ok(())
-    } else {
-        Err(Refusal::InviteBlocked(user_id.to_owned()))
+    if env.events.blocks_invites(&env.state, user_id)? {
+        return Err(Refusal::InviteBlocked(user_id.to_owned()));
     }
+    if now == Some(Membership::Invite) {
+        return Ok(());
+    }
+    env.quotas.invite(&env.state, user_id, inviter)
 }
 
 /// The content of the member event before, with the profile that is in `content`. What was said of the
@@ -297,6 +317,7 @@ pub(super) fn vet_content(
             if now != Some(Membership::Join) {
                 must_not_be_blocked(env, room)?;
                 must_take_guests(env, room, target)?;
+                may_come(env, target, now)?;
             }
             if !matches!(now, Some(Membership::Join | Membership::Invite | Membership::Ban)) {
                 authorise_join(env, room, target, content)?;
@@ -306,7 +327,11 @@ pub(super) fn vet_content(
         Some("invite") if !is_local(&env.server, target) => Err(Refusal::Forbidden(
             "This server does not federate: it cannot reach other servers' users.".to_owned(),
         )),
-        Some("invite" | "knock") => must_not_be_blocked(env, room),
+        Some("knock") => {
+            must_not_be_blocked(env, room)?;
+            may_come(env, target, room.membership(env, target)?)
+        }
+        Some("invite") => must_not_be_blocked(env, room),
         Some("leave") if sender == target => {
             match (room.membership(env, target)?, room.room_id()) {
                 (Some(Membership::Invite), Some(room_id)) => may_reject(env, room_id, target),

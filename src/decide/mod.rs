@@ -26,6 +26,7 @@ pub mod presence;
 pub mod purge;
 pub mod push;
 pub mod pusher;
+pub mod quota;
 pub mod registration_token;
 pub mod report;
 pub mod send;
@@ -73,6 +74,8 @@ pub struct Env {
     pub gather: ephemeral::Gather,
     /// How many accounts there may be.
     pub accounts: account::AccountLimit,
+    /// How much one user may keep.
+    pub quotas: Arc<quota::Quotas>,
 }
 
 /// The server's name and the key it signs events with.
@@ -140,6 +143,11 @@ pub enum Refusal {
     /// The event is larger than an event may be.
     #[error("{0}")]
     TooLarge(String),
+    /// The user keeps as much of this as one user may: what they ask for would make it too large. (It is not
+    /// `M_LIMIT_EXCEEDED`, which tells a client to try again later, nor `M_RESOURCE_LIMIT_EXCEEDED`, which is about
+    /// the server as a whole, nor `M_FORBIDDEN`, which clients take for a wrong password at a login.)
+    #[error("{0}")]
+    OverQuota(String),
     /// The content is not what an event may hold.
     #[error("{0}")]
     BadJson(String),

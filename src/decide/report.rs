@@ -50,6 +50,7 @@ impl Proposal for Report {
             return Err(Refusal::InvalidParam("The score is from -100 to 0.".to_owned()));
         }
         let (state, events) = (&turn.env.state, &turn.env.events);
+        turn.env.quotas.report(state, &self.reporter)?;
         let mut body = ReportCreate {
             reporter: self.reporter.clone(),
             room_id: None,

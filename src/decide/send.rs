@@ -125,7 +125,7 @@ impl SendEvent {
         let before = turn.room(&self.room_id)?.membership(env, target)?;
         let (event_id, _) = turn.settle(event)?;
         if invites {
-            must_take_invites(env, target)?;
+            must_take_invites(env, target, &self.sender, before)?;
         }
         if joins && before != Some(Membership::Join) {
             bring_along(turn, target, &self.room_id)?;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use ruma::{OwnedDeviceId, OwnedUserId};
 use serde_json::value::RawValue;
 
-use super::{Proposal, Refusal, Turn, is_local};
+use super::{Env, Proposal, Refusal, Turn, is_local};
 use crate::{
     log::MAX_PAYLOAD_BYTES,
     record::{
@@ -14,7 +14,8 @@ use crate::{
     },
 };
 
-/// Send messages to devices.
+/// Send messages to devices. A device for which as many wait as may (`Quotas::to_device`) gets none, as one that is
+/// not there; the others get theirs. If no device can take one, it is refused.
 #[derive(Debug)]
 pub struct SendToDevice {
     /// Who sends.
@@ -42,7 +43,7 @@ impl Proposal for SendToDevice {
             return Ok(());
         }
         let mut records: Vec<ToDeviceSend> = Vec::new();
-        let mut size = 0;
+        let (mut size, mut full) = (0, false);
         for (user_id, messages) in &self.messages {
             // Those of other servers, and those who are not there, get nothing, as the specification has it.
             if !is_local(&turn.env.server, user_id) {
@@ -61,6 +62,11 @@ impl Proposal for SendToDevice {
                     },
                 };
                 for device_id in to {
+                    let Env { state, quotas, .. } = turn.env;
+                    if !quotas.to_device(state, user_id, device_id, &self.sender) {
+                        full = true;
+                        continue;
+                    }
                     let length = content.get().len() + device_id.as_str().len() + 8;
                     if size + length + user_id.as_str().len() > MOST || records.is_empty() {
                         records.push(self.record());
@@ -76,6 +82,11 @@ impl Proposal for SendToDevice {
                     }
                 }
             }
+        }
+        if full && records.is_empty() {
+            let why =
+                "As many messages wait for these devices as may: they have to get those first.";
+            return Err(Refusal::OverQuota(why.to_owned()));
         }
         // A transaction that reaches nobody is one nevertheless, but nothing is to be remembered of it.
         for record in records {

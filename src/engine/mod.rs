@@ -38,7 +38,7 @@ use service::Service;
 
 use crate::{
     clock::Clock,
-    decide::{Env, Proposal, ServerKeys, account::AccountLimit, ephemeral::Gather},
+    decide::{Env, Proposal, ServerKeys, account::AccountLimit, ephemeral::Gather, quota::Quotas},
     events::EventStore,
     limits,
     log::{AppendError, Batch, Log, ReadError, StreamHeads, erase::erasure},
@@ -148,6 +148,8 @@ pub struct Options {
     pub gather: Gather,
     /// How many accounts there may be.
     pub accounts: AccountLimit,
+    /// How much one user may keep.
+    pub quotas: Quotas,
     /// The source of time.
     pub clock: Clock,
 }
@@ -161,6 +163,7 @@ impl Options {
             event_cache_bytes: 1 << 20,
             gather: Gather::default(),
             accounts: AccountLimit::default(),
+            quotas: Quotas::default(),
             clock,
         }
     }
@@ -211,6 +214,7 @@ impl Engine {
             server,
             gather: options.gather,
             accounts: options.accounts,
+            quotas: Arc::new(options.quotas),
         }));
         log.start(heads, Box::new(follower(&service, &events, &head, Handle::current())));
 

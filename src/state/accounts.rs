@@ -39,6 +39,9 @@ pub struct Account {
     pub password: History<Option<Secret>>,
     /// Devices by id; a removed device is `None` from then on.
     pub devices: BTreeMap<OwnedDeviceId, History<Option<Device>>>,
+    /// How many of them are not removed.
+    #[serde(skip)]
+    active: usize,
     /// Profile fields by name.
     pub profile: BTreeMap<String, ProfileField>,
     /// Account data by room (none: global) and type. The content is in the log, at the offset.
@@ -165,6 +168,12 @@ impl Account {
         self.devices.iter().filter_map(|(id, history)| Some((id, history.latest()?.as_ref()?)))
     }
 
+    /// How many devices are logged in, the dehydrated one with them.
+    #[must_use]
+    pub const fn device_count(&self) -> usize {
+        self.active
+    }
+
     /// The value of a profile field.
     #[must_use]
     pub fn profile_field(&self, field: &str) -> Option<&serde_json::Value> {
@@ -227,7 +236,8 @@ impl From<Users> for Accounts {
     fn from(Users(users): Users) -> Self {
         let accounts = Self { users, ..Self::default() };
         for user in &accounts.users {
-            let (user_id, account) = (user.key(), user.value().read());
+            let (user_id, mut account) = (user.key(), user.value().write());
+            account.active = account.active_devices().count();
             for (device_id, device) in account.active_devices() {
                 for issued in [&device.tokens, &device.unconfirmed].into_iter().flatten() {
                     accounts.own_tokens(&issued.tokens, user_id, device_id);
@@ -376,6 +386,7 @@ impl Accounts {
             standing: Standing { guest: body.kind == AccountKind::Guest, ..Standing::default() },
             password,
             devices: BTreeMap::new(),
+            active: 0,
             profile: BTreeMap::new(),
             account_data: BTreeMap::new(),
             filters: BTreeMap::new(),
@@ -435,6 +446,7 @@ impl Accounts {
                 account.account_data.clear();
                 account.filters.clear();
                 account.devices.clear();
+                account.active = 0;
                 account.used_login_tokens = UsedLoginTokens::default();
                 account.password = History::default();
                 account.password.push(offset, None);
@@ -465,6 +477,7 @@ impl Accounts {
                 unconfirmed: None,
             };
             history.push(offset, Some(device));
+            account.active += usize::from(before.is_none());
             before
         });
         let ended = ended.flatten()?;
@@ -482,7 +495,9 @@ impl Accounts {
                 tokens: None,
                 unconfirmed: None,
             };
-            account.devices.entry(device_id).or_default().push(offset, Some(device));
+            let history = account.devices.entry(device_id).or_default();
+            account.active += usize::from(history.latest().is_none_or(Option::is_none));
+            history.push(offset, Some(device));
         });
     }
 
@@ -516,6 +531,7 @@ impl Accounts {
                 let Some(history) = account.devices.get_mut(device_id) else { continue };
                 if let Some(Some(device)) = history.latest().cloned() {
                     history.push(offset, None);
+                    account.active = account.active.saturating_sub(1);
                     removed.push(device);
                 }
             }

@@ -1,9 +1,9 @@
 //! The directory of room aliases.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use parking_lot::RwLock;
-use ruma::{OwnedRoomAliasId, OwnedRoomId, OwnedUserId, RoomAliasId, RoomId};
+use ruma::{OwnedRoomAliasId, OwnedRoomId, OwnedUserId, RoomAliasId, RoomId, UserId};
 use serde::{Deserialize, Serialize};
 
 use super::{history::History, kept};
@@ -26,10 +26,76 @@ pub struct Target {
 pub struct Aliases(#[serde(with = "kept::locked")] RwLock<Inner>);
 
 #[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(from = "Stored")]
 struct Inner {
     aliases: BTreeMap<OwnedRoomAliasId, History<Option<Target>>>,
     /// The aliases that point at a room, or ever did.
     of_room: BTreeMap<OwnedRoomId, BTreeSet<OwnedRoomAliasId>>,
+    #[serde(skip)]
+    counts: Counts,
+}
+
+/// What is stored of aliases, from which the rest follows.
+#[derive(Deserialize)]
+struct Stored {
+    aliases: BTreeMap<OwnedRoomAliasId, History<Option<Target>>>,
+    of_room: BTreeMap<OwnedRoomId, BTreeSet<OwnedRoomAliasId>>,
+}
+
+/// How many aliases point anywhere now.
+#[derive(Debug, Default)]
+struct Counts {
+    by_creator: HashMap<OwnedUserId, usize>,
+    by_room: HashMap<OwnedRoomId, usize>,
+}
+
+impl From<Stored> for Inner {
+    fn from(Stored { aliases, of_room }: Stored) -> Self {
+        let mut counts = Counts::default();
+        for target in aliases.values().filter_map(|history| history.latest()?.as_ref()) {
+            counts.add(target);
+        }
+        Self { aliases, of_room, counts }
+    }
+}
+
+impl Counts {
+    fn add(&mut self, target: &Target) {
+        *self.by_creator.entry(target.creator.clone()).or_default() += 1;
+        *self.by_room.entry(target.room_id.clone()).or_default() += 1;
+    }
+
+    fn take(&mut self, target: &Target) {
+        take_one(&mut self.by_creator, &target.creator);
+        take_one(&mut self.by_room, &target.room_id);
+    }
+}
+
+fn take_one<K: std::hash::Hash + Eq>(counts: &mut HashMap<K, usize>, of: &K) {
+    if let Some(count) = counts.get_mut(of) {
+        *count -= 1;
+        if *count == 0 {
+            counts.remove(of);
+        }
+    }
+}
+
+impl Inner {
+    /// Changes the history of an alias, which is there or begins with that.
+    fn change(
+        &mut self,
+        alias: OwnedRoomAliasId,
+        change: impl FnOnce(&mut History<Option<Target>>),
+    ) {
+        let history = self.aliases.entry(alias).or_default();
+        let before = history.latest().cloned().flatten();
+        change(history);
+        let after = history.latest().and_then(Option::as_ref);
+        if before.as_ref() != after {
+            before.iter().for_each(|target| self.counts.take(target));
+            after.iter().for_each(|target| self.counts.add(target));
+        }
+    }
 }
 
 impl Aliases {
@@ -42,12 +108,24 @@ impl Aliases {
     /// The aliases that point at `room_id` as of `at`, in order.
     #[must_use]
     pub fn of_room(&self, room_id: &RoomId, at: Offset) -> Vec<OwnedRoomAliasId> {
-        let Inner { aliases, of_room } = &*self.0.read();
+        let Inner { aliases, of_room, .. } = &*self.0.read();
         let points_here = |alias: &&OwnedRoomAliasId| {
             let target = aliases.get(*alias).and_then(|history| history.at(at)?.1.as_ref());
             target.is_some_and(|target| target.room_id == *room_id)
         };
         of_room.get(room_id).into_iter().flatten().filter(points_here).cloned().collect()
+    }
+
+    /// How many aliases `creator` made that still point at a room.
+    #[must_use]
+    pub fn count_by(&self, creator: &UserId) -> usize {
+        self.0.read().counts.by_creator.get(creator).copied().unwrap_or_default()
+    }
+
+    /// How many aliases point at `room_id`.
+    #[must_use]
+    pub fn count_of_room(&self, room_id: &RoomId) -> usize {
+        self.0.read().counts.by_room.get(room_id).copied().unwrap_or_default()
     }
 
     /// Every alias as of `at` with where it points, in order.
@@ -64,18 +142,18 @@ impl Aliases {
         let target = Target { room_id: body.room_id, creator: body.creator };
         let mut inner = self.0.write();
         inner.of_room.entry(target.room_id.clone()).or_default().insert(body.alias.clone());
-        inner.aliases.entry(body.alias).or_default().push(offset, Some(target));
+        inner.change(body.alias, |history| history.push(offset, Some(target)));
     }
 
     pub(super) fn remove(&self, offset: Offset, body: AliasRemove) {
-        self.0.write().aliases.entry(body.alias).or_default().push(offset, None);
+        self.0.write().change(body.alias, |history| history.push(offset, None));
     }
 
     /// The records of an alias of this room that are to go with it: all of an alias that points at it, or does
     /// not point anywhere any more; of one that points elsewhere now, those that had it point here.
     #[must_use]
     pub fn records_of(&self, room_id: &RoomId) -> Vec<Offset> {
-        let Inner { aliases, of_room } = &*self.0.read();
+        let Inner { aliases, of_room, .. } = &*self.0.read();
         let histories = of_room.get(room_id).into_iter().flatten();
         let histories = histories.filter_map(|alias| aliases.get(alias));
         let points_here = |target: &Option<Target>| {
@@ -95,11 +173,12 @@ impl Aliases {
     pub(super) fn forget(&self, room_id: &RoomId, is_one: impl Fn(Offset) -> bool) {
         let inner = &mut *self.0.write();
         for alias in inner.of_room.get(room_id).cloned().unwrap_or_default() {
-            let Some(history) = inner.aliases.get_mut(&alias) else { continue };
+            let Some(history) = inner.aliases.get(&alias) else { continue };
             let before: BTreeSet<_> = targets(history).collect();
-            history.retain(|offset| !is_one(offset));
-            let after: BTreeSet<_> = targets(history).collect();
-            if history.latest().is_none() {
+            inner.change(alias.clone(), |history| history.retain(|offset| !is_one(offset)));
+            let history = inner.aliases.get(&alias);
+            let after: BTreeSet<_> = history.into_iter().flat_map(targets).collect();
+            if history.is_none_or(|history| history.latest().is_none()) {
                 inner.aliases.remove(&alias);
             }
             for room_id in before.difference(&after) {
@@ -117,10 +196,9 @@ impl Aliases {
     pub(super) fn end_room(&self, offset: Offset, room_id: &RoomId) {
         let mut inner = self.0.write();
         for alias in inner.of_room.remove(room_id).unwrap_or_default() {
-            if let Some(history) = inner.aliases.get_mut(&alias)
-                && history.latest().and_then(Option::as_ref).is_some_and(|t| t.room_id == *room_id)
-            {
-                history.push(offset, None);
+            let latest = inner.aliases.get(&alias).and_then(|history| history.latest()?.as_ref());
+            if latest.is_some_and(|target| target.room_id == *room_id) {
+                inner.change(alias, |history| history.push(offset, None));
             }
         }
     }

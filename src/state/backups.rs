@@ -8,7 +8,7 @@ use parking_lot::RwLock;
 use ruma::{OwnedRoomId, OwnedUserId, RoomId, UserId};
 use serde::{Deserialize, Serialize};
 
-use super::kept;
+use super::{kept, usage::Kept};
 use crate::record::{
     Offset,
     command::{BackedUpKey, KeyBackupDelete, KeyBackupPut, KeyBackupRemove, KeyBackupSet},
@@ -32,6 +32,8 @@ pub struct Backup {
     pub set: Offset,
     /// How many keys it holds.
     pub count: u64,
+    /// How many bytes these keys have.
+    pub bytes: u64,
     /// The last record that changed its keys.
     pub changed: Offset,
     rooms: BTreeMap<OwnedRoomId, BTreeMap<Box<str>, StoredKey>>,
@@ -44,14 +46,23 @@ pub struct StoredKey {
     pub record: Offset,
     first_message_index: u64,
     forwarded_count: u64,
+    /// How many bytes it has.
+    pub bytes: u32,
     is_verified: bool,
+}
+
+/// How many bytes a key counts as: what is encrypted in it. That is bounded, see `limits::KEY_BYTES`.
+#[must_use]
+pub fn key_bytes(key: &BackedUpKey) -> u32 {
+    u32::try_from(key.session_data.get().len()).unwrap_or(u32::MAX)
 }
 
 impl StoredKey {
     fn new(record: Offset, key: &BackedUpKey) -> Self {
+        let bytes = key_bytes(key);
         let BackedUpKey { first_message_index, forwarded_count, is_verified, session_data: _ } =
             *key;
-        Self { record, first_message_index, forwarded_count, is_verified }
+        Self { record, first_message_index, forwarded_count, bytes, is_verified }
     }
 
     /// Whether `key` is to take the place of this one: a verified key of one that is not, then one that
@@ -80,6 +91,27 @@ impl UserBackups {
     /// All of them, by version.
     pub fn all(&self) -> impl Iterator<Item = (u64, &Backup)> {
         self.backups.iter().map(|(version, backup)| (*version, backup))
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.backups.len()
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.backups.is_empty()
+    }
+
+    /// How many keys all of them hold, and how many bytes those have. Takes as long as there are backups.
+    #[must_use]
+    pub fn kept(&self) -> Kept {
+        self.backups.values().fold(Kept::default(), |sum, backup| Kept {
+            count: sum.count + usize::try_from(backup.count).unwrap_or(usize::MAX),
+            bytes: sum.bytes + backup.bytes,
+        })
     }
 
     /// The backup of this version.
@@ -155,8 +187,10 @@ impl Backups {
                 let room = backup.rooms.entry(room_id).or_default();
                 for (session_id, key) in sessions {
                     let key = StoredKey::new(offset, &key);
-                    if room.insert(session_id.into(), key).is_none() {
-                        backup.count += 1;
+                    backup.bytes += u64::from(key.bytes);
+                    match room.insert(session_id.into(), key) {
+                        Some(before) => backup.bytes -= u64::from(before.bytes),
+                        None => backup.count += 1,
                     }
                 }
             }
@@ -181,6 +215,8 @@ impl Backups {
                 }
             }
             backup.count = backup.rooms.values().map(|sessions| sessions.len() as u64).sum();
+            let keys = backup.rooms.values().flat_map(BTreeMap::values);
+            backup.bytes = keys.map(|key| u64::from(key.bytes)).sum();
         });
     }
 
@@ -202,6 +238,73 @@ impl Backups {
     }
 }
 
+/// How earlier versions wrote all this into a snapshot.
+pub(super) mod former {
+    use super::*;
+
+    /// Without the sizes of keys. Until they have been counted, the keys count as having none.
+    #[derive(Deserialize)]
+    pub(crate) struct V1 {
+        users: Vec<(OwnedUserId, Users)>,
+    }
+
+    #[derive(Deserialize)]
+    struct Users {
+        backups: BTreeMap<u64, OfVersion>,
+        last: u64,
+    }
+
+    #[derive(Deserialize)]
+    struct OfVersion {
+        algorithm: String,
+        set: Offset,
+        count: u64,
+        changed: Offset,
+        rooms: BTreeMap<OwnedRoomId, BTreeMap<Box<str>, Key>>,
+    }
+
+    #[derive(Deserialize)]
+    struct Key {
+        record: Offset,
+        first_message_index: u64,
+        forwarded_count: u64,
+        is_verified: bool,
+    }
+
+    impl From<V1> for Backups {
+        fn from(V1 { users }: V1) -> Self {
+            let users = users.into_iter().map(|(user_id, Users { backups, last })| {
+                let backups = backups.into_iter().map(|(version, of)| (version, of.into()));
+                let of_user = UserBackups { backups: backups.collect(), last };
+                (user_id, Arc::new(RwLock::new(of_user)))
+            });
+            Self { users: users.collect() }
+        }
+    }
+
+    impl From<OfVersion> for Backup {
+        fn from(of: OfVersion) -> Self {
+            let OfVersion { algorithm, set, count, changed, rooms } = of;
+            let rooms = rooms.into_iter().map(|(room_id, keys)| {
+                let keys = keys.into_iter().map(|(session_id, key)| {
+                    let Key { record, first_message_index, forwarded_count, is_verified } = key;
+                    let bytes = 0;
+                    let key = StoredKey {
+                        record,
+                        first_message_index,
+                        forwarded_count,
+                        bytes,
+                        is_verified,
+                    };
+                    (session_id, key)
+                });
+                (room_id, keys.collect())
+            });
+            Self { algorithm, set, count, bytes: 0, changed, rooms: rooms.collect() }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::value::RawValue;
@@ -211,6 +314,61 @@ mod tests {
     fn key(is_verified: bool, first_message_index: u64, forwarded_count: u64) -> BackedUpKey {
         let session_data = RawValue::from_string("{}".to_owned()).unwrap();
         BackedUpKey { first_message_index, forwarded_count, is_verified, session_data }
+    }
+
+    #[test]
+    fn the_bytes_of_a_backup_are_those_of_the_keys_that_it_holds() {
+        let backups = Backups::default();
+        let ann: OwnedUserId = "@ann:test".try_into().unwrap();
+        let room_id: OwnedRoomId = "!r:test".try_into().unwrap();
+        let put = |offset: u64, session_id: &str, data: &str| {
+            let session_data = RawValue::from_string(data.to_owned()).unwrap();
+            let key = BackedUpKey { session_data, ..key(false, 9 - offset, 0) };
+            let sessions = BTreeMap::from([(session_id.to_owned(), key)]);
+            let rooms = BTreeMap::from([(room_id.clone(), sessions)]);
+            let body = KeyBackupPut { user_id: ann.clone(), version: 1, rooms };
+            backups.put(Offset::new(offset), body);
+        };
+        let auth_data = RawValue::from_string("{}".to_owned()).unwrap();
+        let algorithm = "a".to_owned();
+        let set = KeyBackupSet { user_id: ann.clone(), version: 1, algorithm, auth_data };
+        backups.set(Offset::new(1), set);
+        put(2, "one", r#"{"a":1}"#);
+        put(3, "two", "{}");
+        put(4, "one", r#"{"a":12}"#);
+        let kept = || backups.get(&ann).unwrap().read().kept();
+        assert_eq!(kept(), Kept { count: 2, bytes: 10 });
+        let remove = |session_id: Option<&str>| KeyBackupRemove {
+            user_id: ann.clone(),
+            version: 1,
+            room_id: Some(room_id.clone()),
+            session_id: session_id.map(str::to_owned),
+        };
+        backups.remove(Offset::new(5), &remove(Some("one")));
+        assert_eq!(kept(), Kept { count: 1, bytes: 2 });
+        backups.remove(Offset::new(6), &remove(None));
+        assert_eq!(kept(), Kept::default());
+    }
+
+    #[test]
+    fn what_the_first_version_stored_is_read_without_the_sizes_of_keys() {
+        let ann: OwnedUserId = "@ann:test".try_into().unwrap();
+        let room_id: OwnedRoomId = "!r:test".try_into().unwrap();
+        let keys = BTreeMap::from([("session", (Offset::new(3), 5_u64, 6_u64, true))]);
+        let rooms = BTreeMap::from([(room_id.clone(), keys)]);
+        let backup = ("algorithm", Offset::new(2), 1_u64, Offset::new(3), rooms);
+        let stored = vec![(ann.clone(), (BTreeMap::from([(7_u64, backup)]), 9_u64))];
+        let stored = postcard::to_stdvec(&stored).unwrap();
+        let backups = Backups::from(postcard::from_bytes::<former::V1>(&stored).unwrap());
+        let of_ann = backups.get(&ann).unwrap();
+        let of_ann = of_ann.read();
+        let backup = of_ann.get(7).unwrap();
+        let found = (&*backup.algorithm, backup.set, backup.count, backup.changed, of_ann.next());
+        assert_eq!(found, ("algorithm", Offset::new(2), 1, Offset::new(3), 10));
+        let key = backup.key(&room_id, "session").unwrap();
+        let found = (key.record, key.first_message_index, key.forwarded_count, key.is_verified);
+        assert_eq!((found, key.bytes), ((Offset::new(3), 5, 6, true), 0));
+        assert_eq!(of_ann.kept(), Kept { count: 1, bytes: 0 });
     }
 
     #[test]

@@ -27,6 +27,11 @@ impl Part {
         self.membership.at(at).is_some_and(|(_, membership)| *membership == Membership::Join)
     }
 
+    /// Whether the user is joined, or asks to be let in, now.
+    fn is_present(&self) -> bool {
+        matches!(self.membership.latest(), Some(Membership::Join | Membership::Knock))
+    }
+
     /// Whether the room was forgotten as of `at`.
     #[must_use]
     pub fn is_forgotten(&self, at: Offset) -> bool {
@@ -34,7 +39,22 @@ impl Part {
     }
 }
 
-type Parts = BTreeMap<OwnedRoomId, Part>;
+/// A user's part in each of their rooms.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(from = "BTreeMap<OwnedRoomId, Part>")]
+struct Parts {
+    rooms: BTreeMap<OwnedRoomId, Part>,
+    /// In how many of them they are joined, or ask to be let in.
+    #[serde(skip)]
+    present: usize,
+}
+
+impl From<BTreeMap<OwnedRoomId, Part>> for Parts {
+    fn from(rooms: BTreeMap<OwnedRoomId, Part>) -> Self {
+        let present = rooms.values().filter(|part| part.is_present()).count();
+        Self { rooms, present }
+    }
+}
 
 /// The rooms of every user.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -55,13 +75,19 @@ impl Memberships {
                 forgotten: part.is_forgotten(at),
             })
         };
-        parts.iter().filter_map(of).collect()
+        parts.rooms.iter().filter_map(of).collect()
     }
 
     /// How many rooms `user_id` has or had a membership in.
     #[must_use]
     pub fn count(&self, user_id: &UserId) -> usize {
-        self.parts(user_id).map_or(0, |parts| parts.read().len())
+        self.parts(user_id).map_or(0, |parts| parts.read().rooms.len())
+    }
+
+    /// In how many rooms `user_id` is joined, or asks to be let in.
+    #[must_use]
+    pub fn count_present(&self, user_id: &UserId) -> usize {
+        self.parts(user_id).map_or(0, |parts| parts.read().present)
     }
 
     /// The membership of `user_id` in one room as of `at`.
@@ -88,19 +114,23 @@ impl Memberships {
     pub fn share_a_room(&self, one: &UserId, other: &UserId, at: Offset) -> bool {
         let (Some(one), Some(other)) = (self.parts(one), self.parts(other)) else { return false };
         if Arc::ptr_eq(&one, &other) {
-            return one.read().values().any(|part| part.is_joined(at));
+            return one.read().rooms.values().any(|part| part.is_joined(at));
         }
         // One after the other: two who hold one lock each and want the other's would wait for ever.
-        let (few, many) =
-            if one.read().len() <= other.read().len() { (one, other) } else { (other, one) };
+        let (few, many) = if one.read().rooms.len() <= other.read().rooms.len() {
+            (one, other)
+        } else {
+            (other, one)
+        };
         let joined = few
             .read()
+            .rooms
             .iter()
             .filter(|(_, part)| part.is_joined(at))
             .map(|(id, _)| id.clone())
             .collect::<Vec<_>>();
         let many = many.read();
-        joined.iter().any(|room_id| many.get(room_id).is_some_and(|part| part.is_joined(at)))
+        joined.iter().any(|room_id| many.rooms.get(room_id).is_some_and(|part| part.is_joined(at)))
     }
 
     /// The rooms that `user_id` forgot after `since`, up to and with `to`.
@@ -115,14 +145,14 @@ impl Memberships {
         let parts = parts.read();
         let forgot =
             |part: &Part| part.forgotten.between(since, to).any(|(_, forgotten)| *forgotten);
-        let rooms = parts.iter().filter(|(_, part)| forgot(part));
+        let rooms = parts.rooms.iter().filter(|(_, part)| forgot(part));
         rooms.map(|(room_id, _)| room_id.clone()).collect()
     }
 
     /// The part of `user_id` in one room.
     #[must_use]
     pub fn part(&self, user_id: &UserId, room_id: &RoomId) -> Option<Part> {
-        self.parts(user_id)?.read().get(room_id).cloned()
+        self.parts(user_id)?.read().rooms.get(room_id).cloned()
     }
 
     fn parts(&self, user_id: &UserId) -> Option<Arc<RwLock<Parts>>> {
@@ -134,7 +164,15 @@ impl Memberships {
             Some(parts) => parts,
             None => Arc::clone(&self.0.entry(user_id.to_owned()).or_default()),
         };
-        change(parts.write().entry(room_id.to_owned()).or_default());
+        let parts = &mut *parts.write();
+        let part = parts.rooms.entry(room_id.to_owned()).or_default();
+        let was_present = part.is_present();
+        change(part);
+        match (was_present, part.is_present()) {
+            (false, true) => parts.present += 1,
+            (true, false) => parts.present -= 1,
+            _ => {}
+        }
     }
 
     pub(super) fn set(

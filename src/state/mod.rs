@@ -62,6 +62,7 @@ pub mod threepids;
 pub mod to_device;
 pub mod tree;
 pub mod undone;
+pub mod usage;
 pub mod validations;
 
 pub use accounts::{Account, Accounts, Device, Standing, TokenUse};
@@ -91,6 +92,7 @@ pub use threepids::Threepids;
 pub use to_device::ToDevice;
 pub use tree::Tree;
 pub use undone::Undone;
+pub use usage::Usage;
 pub use validations::Validations;
 
 /// Why a record could not be applied. Nothing of it was.
@@ -167,6 +169,8 @@ pub struct State {
     pub memberships: Memberships,
     /// The rooms that restores took away from users.
     pub undone: Undone,
+    /// How much each user keeps, as far as nothing else tells.
+    pub usage: Usage,
     /// Keys for end-to-end encryption.
     pub keys: Keys,
     /// Backups of room keys.
@@ -439,10 +443,12 @@ impl State {
             }
             Command::AccountDataSet(body) => {
                 let effects = user(&body.user_id);
+                self.usage.set_data(&body);
                 self.erasures.supersede(self.accounts.set_account_data(offset, body));
                 effects
             }
             Command::FilterCreate(body) => {
+                self.usage.add_filter(&body);
                 self.accounts.create_filter(offset, body);
                 Vec::new()
             }
@@ -698,6 +704,7 @@ impl State {
     /// What is kept of a user is gone, as if it had never been; the records that held it are found later.
     fn forget_user(&self, offset: Offset, body: &UserDeactivate) {
         self.threepids.forget(&body.user_id);
+        self.usage.forget(&body.user_id);
         self.backups.forget(&body.user_id);
         self.keys.forget_signer(&body.user_id);
         self.erasures.supersede(self.presence.forget(&body.user_id));
@@ -715,6 +722,7 @@ impl State {
         }
         let Some(room) = self.rooms.purge(&room_id) else { return Vec::new() };
         self.memberships.end_room(offset, &room_id, &room.members);
+        self.usage.end_room(&room_id);
         self.aliases.end_room(offset, &room_id);
         self.reads.forget_room(&room_id);
         self.erasures.supersede(room.ephemeral);
@@ -802,6 +810,7 @@ impl State {
         let mut effects = vec![Effect::WakeRoom(body.room_id.clone())];
         if let Some((user_id, membership)) = &membership {
             self.memberships.set(offset, user_id, &body.room_id, *membership);
+            self.usage.set_membership(user_id, &body.room_id, *membership, &pdu.sender);
             // Those who are in the room are woken with it; one who leaves is not in it any more.
             effects.push(Effect::WakeUser(user_id.clone()));
         }

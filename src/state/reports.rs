@@ -1,10 +1,10 @@
 //! The reports that nobody has dealt with yet: who reported what. Their reasons are in the log, at their
 //! offsets.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use parking_lot::RwLock;
-use ruma::{OwnedEventId, OwnedRoomId, OwnedUserId, RoomId};
+use ruma::{OwnedEventId, OwnedRoomId, OwnedUserId, RoomId, UserId};
 use serde::{Deserialize, Serialize};
 
 use super::kept;
@@ -15,7 +15,27 @@ use crate::record::{
 
 /// All open reports, by the offset of their records.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub struct Reports(#[serde(with = "kept::locked")] RwLock<BTreeMap<Offset, Report>>);
+pub struct Reports(#[serde(with = "kept::locked")] RwLock<Open>);
+
+/// The reports, from which the rest follows.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(from = "BTreeMap<Offset, Report>")]
+struct Open {
+    reports: BTreeMap<Offset, Report>,
+    /// How many of them each reporter made.
+    #[serde(skip)]
+    by_reporter: HashMap<OwnedUserId, usize>,
+}
+
+impl From<BTreeMap<Offset, Report>> for Open {
+    fn from(reports: BTreeMap<Offset, Report>) -> Self {
+        let mut by_reporter = HashMap::new();
+        for report in reports.values() {
+            *by_reporter.entry(report.reporter.clone()).or_default() += 1;
+        }
+        Self { reports, by_reporter }
+    }
+}
 
 /// What is looked for in reports.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -36,32 +56,48 @@ impl Reports {
     /// The report of this record, if it is open.
     #[must_use]
     pub fn get(&self, offset: Offset) -> Option<Report> {
-        self.0.read().get(&offset).cloned()
+        self.0.read().reports.get(&offset).cloned()
     }
 
     /// All that are open, the oldest first.
     #[must_use]
     pub fn all(&self) -> Vec<(Offset, Report)> {
-        self.0.read().iter().map(|(offset, report)| (*offset, report.clone())).collect()
+        let open = self.0.read();
+        open.reports.iter().map(|(offset, report)| (*offset, report.clone())).collect()
+    }
+
+    /// How many of those that are open `reporter` made.
+    #[must_use]
+    pub fn count_by(&self, reporter: &UserId) -> usize {
+        self.0.read().by_reporter.get(reporter).copied().unwrap_or_default()
     }
 
     /// The records of those that are open and are about a room, or an event in it.
     #[must_use]
     pub fn of_room(&self, room_id: &RoomId) -> Vec<Offset> {
-        let reports = self.0.read();
+        let open = self.0.read();
         let of_room =
-            reports.iter().filter(|(_, report)| report.room_id.as_deref() == Some(room_id));
+            open.reports.iter().filter(|(_, report)| report.room_id.as_deref() == Some(room_id));
         of_room.map(|(offset, _)| *offset).collect()
     }
 
     pub(super) fn add(&self, offset: Offset, time_ms: u64, body: ReportCreate) {
         let ReportCreate { reporter, room_id, event_id, user_id, .. } = body;
         let report = Report { time_ms, reporter, room_id, event_id, user_id };
-        self.0.write().insert(offset, report);
+        let mut open = self.0.write();
+        *open.by_reporter.entry(report.reporter.clone()).or_default() += 1;
+        open.reports.insert(offset, report);
     }
 
     pub(super) fn remove(&self, body: &ReportRemove) {
-        self.0.write().remove(&body.report);
+        let open = &mut *self.0.write();
+        let Some(removed) = open.reports.remove(&body.report) else { return };
+        if let Some(count) = open.by_reporter.get_mut(&removed.reporter) {
+            *count -= 1;
+            if *count == 0 {
+                open.by_reporter.remove(&removed.reporter);
+            }
+        }
     }
 
     pub(super) fn digest(&self, digest: &mut super::digest::Digest) {

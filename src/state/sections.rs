@@ -129,7 +129,11 @@ fn tree(value: &impl Serialize) -> Value {
 }
 
 macro_rules! sections {
-    ($( $field:ident, $name:literal, $version:literal $(, may begin $empty:ident)? ; )*) => {
+    ($(
+        $field:ident, $name:literal, $version:literal
+        $(, may begin $empty:ident)?
+        $(, reads $old:literal as $former:ty)* ;
+    )*) => {
         /// All projections, in the order in which they are written and hashed.
         pub const SECTIONS: &[Section] = &[
             Section {
@@ -152,7 +156,10 @@ macro_rules! sections {
             $(Section {
                 name: $name,
                 version: $version,
-                upcasts: &[],
+                upcasts: &[$(($old, |bytes| {
+                    let part: $former = from_bytes(bytes)?;
+                    Ok(Box::new(move |state| state.$field = part.into()))
+                })),*],
                 may_begin_empty: sections!(@empty $($empty)?),
                 write: |state, out| to_io(&state.$field, out),
                 read: |bytes| {
@@ -183,9 +190,10 @@ sections! {
     reports, "reports", 1;
     memberships, "memberships", 1;
     undone, "undone memberships", 1;
+    usage, "usage", 1, may begin empty;
     keys, "keys", 1;
-    backups, "key backups", 1;
-    to_device, "messages to devices", 1;
+    backups, "key backups", 2, reads 1 as super::backups::former::V1;
+    to_device, "messages to devices", 2, reads 1 as super::to_device::former::V1;
     seen, "devices in use", 1;
     reads, "reads", 1;
     aliases, "aliases", 1;

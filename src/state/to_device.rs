@@ -1,14 +1,14 @@
 //! Messages that were sent to devices and that those have not acknowledged (client-server API,
 //! "Send-to-Device messaging"). The messages themselves are in the log.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use dashmap::DashMap;
 use parking_lot::RwLock;
 use ruma::{DeviceId, OwnedDeviceId, OwnedUserId, UserId};
 use serde::{Deserialize, Serialize};
 
-use super::kept;
+use super::{index::hash, kept};
 use crate::record::{
     Offset,
     command::{ToDeviceAck, ToDeviceSend},
@@ -16,19 +16,76 @@ use crate::record::{
 
 /// What each device has not acknowledged.
 #[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(from = "Stored")]
 pub struct ToDevice {
     /// Those of devices that something waits for.
     #[serde(with = "kept::shared")]
     inboxes: DashMap<OwnedUserId, BTreeMap<OwnedDeviceId, Inbox>>,
-    /// By record, in how many of them it is.
+    /// The records that are in any of them.
     #[serde(with = "kept::locked")]
-    open: RwLock<BTreeMap<Offset, u32>>,
+    open: RwLock<BTreeMap<Offset, Open>>,
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Inbox {
     /// The records that hold a message for the device, oldest first.
     waiting: VecDeque<Offset>,
+    /// How many of them are by each sender, by a hash of who that is.
+    #[serde(skip)]
+    by_sender: HashMap<u64, usize>,
+}
+
+/// A record that waits.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+struct Open {
+    /// In how many inboxes.
+    count: u32,
+    /// A hash of who sent it.
+    sender: u64,
+}
+
+/// What is stored, from which the rest follows.
+#[derive(Deserialize)]
+struct Stored {
+    #[serde(with = "kept::shared")]
+    inboxes: DashMap<OwnedUserId, BTreeMap<OwnedDeviceId, Inbox>>,
+    open: BTreeMap<Offset, Open>,
+}
+
+impl From<Stored> for ToDevice {
+    fn from(Stored { inboxes, open }: Stored) -> Self {
+        for mut inboxes in inboxes.iter_mut() {
+            for inbox in inboxes.values_mut() {
+                for sender in
+                    inbox.waiting.iter().filter_map(|record| Some(open.get(record)?.sender))
+                {
+                    *inbox.by_sender.entry(sender).or_default() += 1;
+                }
+            }
+        }
+        Self { inboxes, open: RwLock::new(open) }
+    }
+}
+
+impl Inbox {
+    fn push(&mut self, record: Offset, sender: u64) {
+        self.waiting.push_back(record);
+        *self.by_sender.entry(sender).or_default() += 1;
+    }
+
+    /// The first `count` records are not there any more.
+    fn take_first(&mut self, count: usize, open: &BTreeMap<Offset, Open>) -> Vec<Offset> {
+        let taken: Vec<_> = self.waiting.drain(..count).collect();
+        for sender in taken.iter().filter_map(|record| Some(open.get(record)?.sender)) {
+            if let Some(count) = self.by_sender.get_mut(&sender) {
+                *count -= 1;
+                if *count == 0 {
+                    self.by_sender.remove(&sender);
+                }
+            }
+        }
+        taken
+    }
 }
 
 impl ToDevice {
@@ -57,6 +114,16 @@ impl ToDevice {
         self.look(user_id, device_id, count).unwrap_or_default()
     }
 
+    /// How many messages wait for the device, and how many of these are by `sender`.
+    #[must_use]
+    pub fn count(&self, user_id: &UserId, device_id: &DeviceId, sender: &UserId) -> (usize, usize) {
+        let sender = hash(&[sender.as_str()]);
+        self.look(user_id, device_id, |inbox| {
+            (inbox.waiting.len(), inbox.by_sender.get(&sender).copied().unwrap_or_default())
+        })
+        .unwrap_or_default()
+    }
+
     fn look<T>(
         &self,
         user_id: &UserId,
@@ -74,18 +141,18 @@ impl ToDevice {
         body: &ToDeviceSend,
         there: impl Fn(&UserId, &DeviceId) -> bool,
     ) -> Option<Offset> {
-        let mut count = 0;
+        let (mut count, sender) = (0, hash(&[body.sender.as_str()]));
         for (user_id, devices) in &body.messages {
             for device_id in devices.keys().filter(|device_id| there(user_id, device_id)) {
                 let mut inboxes = self.inboxes.entry(user_id.clone()).or_default();
-                inboxes.entry(device_id.clone()).or_default().waiting.push_back(offset);
+                inboxes.entry(device_id.clone()).or_default().push(offset, sender);
                 count += 1;
             }
         }
         if count == 0 {
             return Some(offset);
         }
-        self.open.write().insert(offset, count);
+        self.open.write().insert(offset, Open { count, sender });
         None
     }
 
@@ -94,7 +161,7 @@ impl ToDevice {
         let Some(mut inboxes) = self.inboxes.get_mut(&body.user_id) else { return Vec::new() };
         let Some(inbox) = inboxes.get_mut(&body.device_id) else { return Vec::new() };
         let acknowledged = inbox.waiting.partition_point(|offset| *offset <= body.up_to);
-        let delivered: Vec<_> = inbox.waiting.drain(..acknowledged).collect();
+        let delivered = inbox.take_first(acknowledged, &self.open.read());
         // No inbox is left of one that was emptied, as there is none of one that never held anything.
         if inbox.waiting.is_empty() {
             inboxes.remove(&body.device_id);
@@ -127,9 +194,9 @@ impl ToDevice {
         let mut open = self.open.write();
         let mut closed = records;
         closed.retain(|record| {
-            let Some(count) = open.get_mut(record) else { return false };
-            *count -= 1;
-            if *count == 0 {
+            let Some(waiting) = open.get_mut(record) else { return false };
+            waiting.count -= 1;
+            if waiting.count == 0 {
                 open.remove(record);
                 return true;
             }
@@ -145,6 +212,26 @@ impl ToDevice {
             if let Some(inboxes) = self.inboxes.get(&user_id) {
                 digest.add(&(&user_id, &*inboxes));
             }
+        }
+    }
+}
+
+/// How earlier versions wrote all this into a snapshot.
+pub(super) mod former {
+    use super::*;
+
+    /// Without the senders. Until they are known, what waits counts as nobody's.
+    #[derive(Deserialize)]
+    pub(crate) struct V1 {
+        #[serde(with = "kept::shared")]
+        inboxes: DashMap<OwnedUserId, BTreeMap<OwnedDeviceId, Inbox>>,
+        open: BTreeMap<Offset, u32>,
+    }
+
+    impl From<V1> for ToDevice {
+        fn from(V1 { inboxes, open }: V1) -> Self {
+            let open = open.into_iter().map(|(record, count)| (record, Open { count, sender: 0 }));
+            Stored { inboxes, open: open.collect() }.into()
         }
     }
 }
@@ -171,6 +258,55 @@ mod tests {
         to_device.send(Offset::new(5), &body, |_, device_id| device_id == here);
         let count = |device_id| to_device.unacknowledged(ann, device_id, Offset::MAX);
         assert_eq!((count(here), count(gone)), (1, 0));
+    }
+
+    #[test]
+    fn what_waits_is_counted_by_sender_and_so_it_is_after_it_was_stored() {
+        let (ann, device) = (user_id!("@ann:test"), device_id!("D"));
+        let (bob, cat) = (user_id!("@bob:test"), user_id!("@cat:test"));
+        let send = |to_device: &ToDevice, offset: u64, sender: &UserId| {
+            let none = RawValue::from_string("{}".to_owned()).expect("JSON");
+            let devices = BTreeMap::from([(device.to_owned(), none)]);
+            let body = ToDeviceSend {
+                sender: sender.to_owned(),
+                event_type: "m.test".to_owned(),
+                messages: BTreeMap::from([(ann.to_owned(), devices)]),
+                transaction: None,
+            };
+            to_device.send(Offset::new(offset), &body, |_, _| true);
+        };
+        let to_device = ToDevice::default();
+        for (offset, sender) in [(1, bob), (2, bob), (3, cat), (4, bob)] {
+            send(&to_device, offset, sender);
+        }
+        let counts =
+            |to_device: &ToDevice| [bob, cat].map(|sender| to_device.count(ann, device, sender));
+        assert_eq!(counts(&to_device), [(4, 3), (4, 1)]);
+        let stored = postcard::to_stdvec(&to_device).expect("it can be stored");
+        let to_device: ToDevice = postcard::from_bytes(&stored).expect("it can be read");
+        assert_eq!(counts(&to_device), [(4, 3), (4, 1)]);
+        let (user_id, device_id) = (ann.to_owned(), device.to_owned());
+        let up_to = Offset::new(3);
+        to_device.acknowledge(&ToDeviceAck { user_id, device_id, up_to });
+        assert_eq!(counts(&to_device), [(1, 1), (1, 0)]);
+    }
+
+    #[test]
+    fn what_the_first_version_stored_is_read_without_its_senders() {
+        let (ann, device) = (user_id!("@ann:test"), device_id!("D"));
+        let waiting = VecDeque::from([Offset::new(3), Offset::new(5)]);
+        let inboxes = BTreeMap::from([(device.to_owned(), waiting)]);
+        let inboxes = BTreeMap::from([(ann.to_owned(), inboxes)]);
+        let open = BTreeMap::from([(Offset::new(3), 1_u32), (Offset::new(5), 1)]);
+        let stored = postcard::to_stdvec(&(inboxes, open)).expect("it can be stored");
+        let former: former::V1 = postcard::from_bytes(&stored).expect("it can be read");
+        let to_device = ToDevice::from(former);
+        assert_eq!(to_device.count(ann, device, user_id!("@bob:test")), (2, 0));
+        let (user_id, device_id) = (ann.to_owned(), device.to_owned());
+        let up_to = Offset::new(3);
+        let done = to_device.acknowledge(&ToDeviceAck { user_id, device_id, up_to });
+        assert_eq!(done, [up_to]);
+        assert_eq!(to_device.count(ann, device, user_id!("@bob:test")), (1, 0));
     }
 
     #[test]

@@ -149,6 +149,7 @@ impl World {
             event_cache_bytes: 1 << 20,
             gather: logcabin::decide::ephemeral::Gather::default(),
             accounts: Default::default(),
+            quotas: Default::default(),
             clock,
         };
         let engine = Engine::open(Arc::clone(&log) as Arc<dyn Log>, options).await.unwrap();

@@ -1,0 +1,232 @@
+//! How much each user keeps, as far as no other projection knows: the sizes of what is in the log alone, and who
+//! invited whom. Decisions about the bounds of it rest on this (`decide::quota`).
+//!
+//! All of it is counted from the records, and nobody is shown it. Until it has been made from the log, as after a
+//! start from a snapshot that lacks it, less is counted than there is: a user may then keep somewhat more.
+
+use std::collections::BTreeMap;
+
+use dashmap::DashMap;
+use ruma::{OwnedRoomId, OwnedUserId, RoomId, UserId};
+use serde::{Deserialize, Serialize};
+
+use super::{index::hash, kept, rooms::Membership};
+use crate::record::command::{AccountDataSet, FilterCreate};
+
+/// Types of account data that the server writes itself: a read marker in each room, and push rules, which have a
+/// bound of their own.
+const NOT_COUNTED: [&str; 2] = ["m.fully_read", "m.push_rules"];
+
+/// What a piece of account data takes besides its content and its names, in bytes: so much is kept in memory.
+const DATA_OVERHEAD: usize = 64;
+
+/// How much every user keeps.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct Usage(#[serde(with = "kept::shared")] DashMap<OwnedUserId, OfUser>);
+
+#[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct OfUser {
+    /// The size of each piece of account data that is not deleted, by hashes of its room and its type.
+    data: BTreeMap<DataKey, u32>,
+    /// All of these together.
+    data_bytes: u64,
+    /// The size of all filters together.
+    filter_bytes: u64,
+    /// The rooms that the user is invited to, each with a hash of who invited them.
+    invites: BTreeMap<OwnedRoomId, u64>,
+}
+
+type DataKey = (u64, u64);
+
+/// So many, and so many bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Kept {
+    /// How many.
+    pub count: usize,
+    /// How many bytes.
+    pub bytes: u64,
+}
+
+fn data_key(room_id: Option<&RoomId>, event_type: &str) -> DataKey {
+    (room_id.map_or(0, room_key), hash(&[event_type]))
+}
+
+fn room_key(room_id: &RoomId) -> u64 {
+    hash(&[room_id.as_str()])
+}
+
+/// How much `body` counts as: nothing if it deletes, or is not counted.
+#[must_use]
+pub fn data_bytes(body: &AccountDataSet) -> u64 {
+    let AccountDataSet { user_id: _, room_id, event_type, content } = body;
+    if content.get() == "null" || NOT_COUNTED.contains(&&**event_type) {
+        return 0;
+    }
+    let names = room_id.as_ref().map_or(0, |room_id| room_id.as_str().len()) + event_type.len();
+    (content.get().len() + names + DATA_OVERHEAD) as u64
+}
+
+impl Usage {
+    /// The account data of `user_id`.
+    #[must_use]
+    pub fn account_data(&self, user_id: &UserId) -> Kept {
+        self.look(user_id, |of| Kept { count: of.data.len(), bytes: of.data_bytes })
+    }
+
+    /// How much the account data counts as that `body` is to take the place of.
+    #[must_use]
+    pub fn data_before(&self, body: &AccountDataSet) -> u64 {
+        let key = data_key(body.room_id.as_deref(), &body.event_type);
+        self.look(&body.user_id, |of| of.data.get(&key).copied().unwrap_or_default()).into()
+    }
+
+    /// How many bytes the filters of `user_id` have.
+    #[must_use]
+    pub fn filter_bytes(&self, user_id: &UserId) -> u64 {
+        self.look(user_id, |of| of.filter_bytes)
+    }
+
+    /// How many invites of `user_id` are neither accepted nor rejected.
+    #[must_use]
+    pub fn invites(&self, user_id: &UserId) -> usize {
+        self.look(user_id, |of| of.invites.len())
+    }
+
+    /// How many of these are by `inviter`.
+    #[must_use]
+    pub fn invites_by(&self, user_id: &UserId, inviter: &UserId) -> usize {
+        let inviter = hash(&[inviter.as_str()]);
+        self.look(user_id, |of| of.invites.values().filter(|by| **by == inviter).count())
+    }
+
+    fn look<T: Default>(&self, user_id: &UserId, look: impl FnOnce(&OfUser) -> T) -> T {
+        self.0.get(user_id).map(|of| look(&of)).unwrap_or_default()
+    }
+
+    pub(super) fn set_data(&self, body: &AccountDataSet) {
+        let key = data_key(body.room_id.as_deref(), &body.event_type);
+        // A record is never as large as that.
+        let bytes = u32::try_from(data_bytes(body)).unwrap_or(u32::MAX);
+        self.change(&body.user_id, |of| {
+            let before = if bytes == 0 { of.data.remove(&key) } else { of.data.insert(key, bytes) };
+            of.data_bytes = of.data_bytes + u64::from(bytes) - u64::from(before.unwrap_or(0));
+        });
+    }
+
+    pub(super) fn add_filter(&self, body: &FilterCreate) {
+        let bytes = body.filter.get().len() as u64;
+        self.change(&body.user_id, |of| of.filter_bytes += bytes);
+    }
+
+    /// What one keeps for oneself is gone, as of one who was erased.
+    pub(super) fn forget(&self, user_id: &UserId) {
+        self.change(user_id, |of| {
+            of.data.clear();
+            (of.data_bytes, of.filter_bytes) = (0, 0);
+        });
+    }
+
+    /// Somebody's membership has become this, by an event of `sender`.
+    pub(super) fn set_membership(
+        &self,
+        user_id: &UserId,
+        room_id: &RoomId,
+        membership: Membership,
+        sender: &str,
+    ) {
+        if membership == Membership::Invite {
+            let inviter = hash(&[sender]);
+            self.change(user_id, |of| of.invites.insert(room_id.to_owned(), inviter));
+        } else if self.0.contains_key(user_id) {
+            self.change(user_id, |of| of.invites.remove(room_id));
+        }
+    }
+
+    /// A room is gone, with all that anyone kept for it.
+    pub(super) fn end_room(&self, room_id: &RoomId) {
+        let (first, last) = ((room_key(room_id), 0), (room_key(room_id), u64::MAX));
+        self.0.retain(|_, of| {
+            of.invites.remove(room_id);
+            let gone: Vec<_> = of.data.range(first..=last).map(|(key, _)| *key).collect();
+            for key in gone {
+                of.data_bytes -= u64::from(of.data.remove(&key).unwrap_or_default());
+            }
+            *of != OfUser::default()
+        });
+    }
+
+    /// Nothing is left of one who keeps nothing, as there is nothing of one who never did.
+    fn change<T>(&self, user_id: &UserId, change: impl FnOnce(&mut OfUser) -> T) {
+        change(&mut self.0.entry(user_id.to_owned()).or_default());
+        self.0.remove_if(user_id, |_, of| *of == OfUser::default());
+    }
+
+    pub(super) fn digest(&self, digest: &mut super::digest::Digest) {
+        let mut users: Vec<_> = self.0.iter().map(|entry| entry.key().clone()).collect();
+        users.sort_unstable();
+        for user_id in users {
+            if let Some(of) = self.0.get(&user_id) {
+                digest.add(&(&user_id, &*of));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ruma::{room_id, user_id};
+    use serde_json::value::RawValue;
+
+    use super::*;
+
+    fn ann() -> &'static UserId {
+        user_id!("@ann:test")
+    }
+
+    fn data(room_id: Option<&RoomId>, event_type: &str, content: &str) -> AccountDataSet {
+        AccountDataSet {
+            user_id: ann().to_owned(),
+            room_id: room_id.map(ToOwned::to_owned),
+            event_type: event_type.to_owned(),
+            content: RawValue::from_string(content.to_owned()).unwrap(),
+        }
+    }
+
+    #[test]
+    fn account_data_counts_for_as_long_as_it_is_there() {
+        let usage = Usage::default();
+        let room_id = room_id!("!r:test");
+        let long = format!("{{\"a\":{:?}}}", "x".repeat(1000));
+        let (first, longer) = (data(None, "t", "{}"), data(None, "t", &long));
+        let of_room = data(Some(room_id), "t", "{}");
+        for body in [&first, &longer, &of_room, &data(None, "m.push_rules", &long)] {
+            usage.set_data(body);
+        }
+        let sum = data_bytes(&longer) + data_bytes(&of_room);
+        assert_eq!(usage.account_data(ann()), Kept { count: 2, bytes: sum });
+        assert_eq!(usage.data_before(&first), data_bytes(&longer));
+        usage.set_data(&data(None, "t", "null"));
+        assert_eq!(usage.account_data(ann()), Kept { count: 1, bytes: data_bytes(&of_room) });
+        usage.end_room(room_id);
+        assert!(usage.0.is_empty());
+    }
+
+    #[test]
+    fn an_invite_counts_until_it_is_answered() {
+        let usage = Usage::default();
+        let (bob, cat) = ("@bob:test", "@cat:test");
+        let rooms = ["!a:test", "!b:test", "!c:test"].map(|id| <&RoomId>::try_from(id).unwrap());
+        for (room_id, by) in rooms.iter().zip([bob, bob, cat]) {
+            usage.set_membership(ann(), room_id, Membership::Invite, by);
+        }
+        let by = |user_id: &str| usage.invites_by(ann(), <&UserId>::try_from(user_id).unwrap());
+        assert_eq!((usage.invites(ann()), by(bob), by(cat)), (3, 2, 1));
+        usage.set_membership(ann(), rooms[0], Membership::Join, ann().as_str());
+        // Whoever invited last counts.
+        usage.set_membership(ann(), rooms[1], Membership::Invite, cat);
+        assert_eq!((usage.invites(ann()), by(bob), by(cat)), (2, 0, 2));
+        usage.end_room(rooms[1]);
+        usage.set_membership(ann(), rooms[2], Membership::Leave, cat);
+        assert!(usage.0.is_empty());
+    }
+}
