@@ -1,8 +1,9 @@
 //! What one user may write: how fast, and how much of it is kept.
 
-use serde_json::json;
+use serde_json::{Value, json};
+use tempfile::TempDir;
 
-use super::user;
+use super::{PASSWORD, user};
 use crate::harness::{Answer, TestServer, User, encode};
 
 /// A server with the limits on requests that it has unless it is configured otherwise.
@@ -132,4 +133,279 @@ async fn how_much_a_user_writes_is_limited_however_few_requests_it_takes() {
         taken += usize::from(answer.status == 200);
     }
     assert!((10..25).contains(&taken), "{taken} of 30");
+}
+
+/// Small bounds.
+const SMALL: [(&str, &str); 14] = [
+    ("LOGCABIN_QUOTAS_ACCOUNT_DATA_TYPES", "4"),
+    ("LOGCABIN_QUOTAS_ACCOUNT_DATA_BYTES", "200000"),
+    ("LOGCABIN_QUOTAS_FILTERS", "3"),
+    ("LOGCABIN_QUOTAS_DEVICES", "2"),
+    ("LOGCABIN_QUOTAS_ALIASES", "2"),
+    ("LOGCABIN_QUOTAS_ROOMS", "3"),
+    ("LOGCABIN_QUOTAS_INVITES", "4"),
+    ("LOGCABIN_QUOTAS_INVITES_BY_ONE", "2"),
+    ("LOGCABIN_QUOTAS_TO_DEVICE", "4"),
+    ("LOGCABIN_QUOTAS_TO_DEVICE_BY_ONE", "3"),
+    ("LOGCABIN_QUOTAS_KEY_BACKUPS", "2"),
+    ("LOGCABIN_QUOTAS_ROOM_KEYS", "3"),
+    ("LOGCABIN_QUOTAS_ROOM_KEY_BYTES", "131072"),
+    ("LOGCABIN_QUOTAS_REPORTS", "2"),
+];
+
+#[track_caller]
+fn over(answer: Answer) {
+    let said = answer.to_string();
+    let text = answer.body["error"].as_str().unwrap_or_default().to_owned();
+    assert!(text.len() > 40, "it does not say what to do: {said}");
+    answer.refused(413, "M_TOO_LARGE");
+}
+
+#[tokio::test]
+async fn account_data_has_bounds_and_what_was_deleted_leaves_its_place() {
+    let server = TestServer::start_with(&SMALL).await;
+    let ann = user(&server, "ann").await;
+    let set = |kind: &'static str, content: Value| {
+        let ann = ann.clone();
+        async move { ann.put(&data_path(&ann, kind), content).await }
+    };
+    for kind in ["a", "b", "c", "d"] {
+        set(kind, json!({})).await.ok();
+    }
+    over(set("e", json!({})).await);
+    // What is there may be changed, as long as all of it together does not become too large.
+    let large = json!({ "text": "x".repeat(100_000) });
+    set("a", large.clone()).await.ok();
+    over(set("b", large.clone()).await);
+    set("a", large.clone()).await.ok();
+    // Tags are account data, too; read markers and push rules have bounds of their own.
+    let room_id = ann.create_room(json!({})).await;
+    let tag = format!("/user/{}/rooms/{}/tags/u.x", encode(&ann.user_id), encode(&room_id));
+    over(ann.put(&tag, json!({})).await);
+    let event_id = ann.send_text(&room_id, "1", "read me").await;
+    let marker = format!("/rooms/{}/read_markers", encode(&room_id));
+    ann.post(&marker, json!({ "m.fully_read": event_id })).await.ok();
+    let rule = "/pushrules/global/content/word";
+    ann.put(rule, json!({ "pattern": "word", "actions": [] })).await.ok();
+
+    let deleted = data_path(&ann, "b");
+    let path = format!("/_matrix/client/unstable/org.matrix.msc3391{deleted}");
+    ann.http.request("DELETE", &path, Some(&ann.access_token), None).await.ok();
+    ann.put(&tag, json!({})).await.ok();
+    over(set("b", json!({})).await);
+    ann.request("DELETE", &tag, None).await.ok();
+    assert_eq!(ann.get(&data_path(&ann, "a")).await.ok(), large);
+}
+
+#[tokio::test]
+async fn a_room_has_so_many_tags() {
+    let server = TestServer::start().await;
+    let ann = user(&server, "ann").await;
+    let room_id = ann.create_room(json!({})).await;
+    let tags = format!("/user/{}/rooms/{}/tags", encode(&ann.user_id), encode(&room_id));
+    let long = json!({ "order": 0.5, "text": "x".repeat(2000) });
+    ann.put(&format!("{tags}/u.long"), long).await.refused(413, "M_TOO_LARGE");
+    for number in 0..100 {
+        ann.put(&format!("{tags}/u.{number}"), json!({ "order": 0.5 })).await.ok();
+    }
+    over(ann.put(&format!("{tags}/u.more"), json!({})).await);
+    ann.put(&format!("{tags}/u.7"), json!({ "order": 0.1 })).await.ok();
+    ann.request("DELETE", &format!("{tags}/u.7"), None).await.ok();
+    ann.put(&format!("{tags}/u.more"), json!({})).await.ok();
+    assert_eq!(ann.get(&tags).await.ok()["tags"].as_object().map(serde_json::Map::len), Some(100));
+}
+
+#[tokio::test]
+async fn filters_have_a_bound_and_those_that_are_there_go_on_working() {
+    let server = TestServer::start_with(&SMALL).await;
+    let ann = user(&server, "ann").await;
+    let path = format!("/user/{}/filter", encode(&ann.user_id));
+    let filter = |limit: u32| json!({ "room": { "timeline": { "limit": limit } } });
+    let mut first = String::new();
+    for limit in [3, 2, 1] {
+        first = ann.post(&path, filter(limit)).await.ok_string("filter_id");
+    }
+    over(ann.post(&path, filter(4)).await);
+    assert_eq!(ann.post(&path, filter(1)).await.ok_string("filter_id"), first);
+    ann.sync(None, 0, Some(&first)).await;
+    ann.sync(None, 0, Some(&filter(4).to_string())).await;
+}
+
+#[tokio::test]
+async fn devices_have_a_bound_and_a_logout_makes_room() {
+    let server = TestServer::start_with(&SMALL).await;
+    let ann = user(&server, "ann").await;
+    let second = ann.another_device().await;
+    let login = |device_id: Option<&str>| {
+        let mut body = json!({
+            "type": "m.login.password", "password": PASSWORD,
+            "identifier": { "type": "m.id.user", "user": ann.user_id },
+        });
+        if let Some(device_id) = device_id {
+            body["device_id"] = device_id.into();
+        }
+        let http = ann.http.clone();
+        async move { http.request("POST", "/_matrix/client/v3/login", None, Some(&body)).await }
+    };
+    over(login(None).await);
+    // As a device that is there, one may.
+    login(Some(&second.device_id)).await.ok();
+    ann.post("/logout", json!({})).await.ok();
+    login(None).await.ok();
+    over(login(None).await);
+}
+
+#[tokio::test]
+async fn aliases_rooms_and_reports_have_bounds() {
+    let server = TestServer::start_with(&SMALL).await;
+    let (ann, bob) = (user(&server, "ann").await, user(&server, "bob").await);
+    let room_id = ann.create_room(json!({})).await;
+    let alias = |name: &str| format!("/directory/room/{}", encode(&format!("#{name}:e2e.test")));
+    let to = json!({ "room_id": room_id });
+    ann.put(&alias("one"), to.clone()).await.ok();
+    ann.put(&alias("two"), to.clone()).await.ok();
+    over(ann.put(&alias("three"), to.clone()).await);
+    over(ann.post("/createRoom", json!({ "room_alias_name": "three" })).await);
+    ann.request("DELETE", &alias("one"), None).await.ok();
+    ann.put(&alias("three"), to).await.ok();
+
+    let others = bob.create_room(json!({ "preset": "public_chat" })).await;
+    ann.create_room(json!({})).await;
+    let last = ann.create_room(json!({})).await;
+    over(ann.post("/createRoom", json!({})).await);
+    over(ann.join(&others).await);
+    let member = format!("/rooms/{}/state/m.room.member/{}", encode(&others), encode(&ann.user_id));
+    over(ann.put(&member, json!({ "membership": "join" })).await);
+    ann.act(&last, "leave", None).await.ok();
+    ann.join(&others).await.ok();
+
+    let report = format!("/users/{}/report", encode(&bob.user_id));
+    ann.post(&report, json!({ "reason": "rude" })).await.ok();
+    ann.post(&report, json!({ "reason": "ruder" })).await.ok();
+    over(ann.post(&report, json!({ "reason": "rudest" })).await);
+}
+
+#[tokio::test]
+async fn one_user_cannot_take_all_the_invites_of_another() {
+    let server = TestServer::start_with(&SMALL).await;
+    let ann = user(&server, "ann").await;
+    for name in ["bob", "cat"] {
+        let inviter = user(&server, name).await;
+        for _ in 0..2 {
+            inviter.create_room(json!({ "invite": [ann.user_id] })).await;
+        }
+        let room_id = inviter.create_room(json!({})).await;
+        over(inviter.act(&room_id, "invite", Some(&ann)).await);
+    }
+    let dan = user(&server, "dan").await;
+    let room_id = dan.create_room(json!({})).await;
+    // All that one may have.
+    over(dan.act(&room_id, "invite", Some(&ann)).await);
+    let invited = ann.sync(None, 0, None).await["rooms"]["invite"].clone();
+    let invited: Vec<_> = invited.as_object().into_iter().flatten().collect();
+    assert_eq!(invited.len(), 4);
+    ann.act(invited[0].0, "leave", None).await.ok();
+    dan.act(&room_id, "invite", Some(&ann)).await.ok();
+}
+
+#[tokio::test]
+async fn messages_that_wait_for_a_device_have_bounds_and_none_is_lost_for_another() {
+    let server = TestServer::start_with(&SMALL).await;
+    let (ann, bob) = (user(&server, "ann").await, user(&server, "bob").await);
+    let cat = user(&server, "cat").await;
+    let send = |from: &User, number: usize, to: &User| {
+        let body = json!({ "messages": { &to.user_id: { "*": { "n": number } } } });
+        let (from, path) = (from.clone(), format!("/sendToDevice/m.test/{number}"));
+        async move { from.put(&path, body).await }
+    };
+    for number in 0..3 {
+        send(&bob, number, &ann).await.ok();
+    }
+    over(send(&bob, 3, &ann).await);
+    // What was sent is sent: to say so again is no further message.
+    send(&bob, 2, &ann).await.ok();
+    let second = ann.another_device().await;
+    // The new device gets its part.
+    send(&bob, 4, &ann).await.ok();
+    send(&cat, 5, &ann).await.ok();
+    // One device is full now; the other is not, until the sender has filled it.
+    for number in 6..8 {
+        send(&cat, number, &ann).await.ok();
+    }
+    over(send(&cat, 8, &ann).await);
+    let got = |sync: &Value| -> Vec<u64> {
+        let events = sync["to_device"]["events"].as_array().cloned().unwrap_or_default();
+        events.iter().filter_map(|event| event["content"]["n"].as_u64()).collect()
+    };
+    let first = ann.sync(None, 0, None).await;
+    assert_eq!(got(&first), [0, 1, 2, 5]);
+    assert_eq!(got(&second.sync(None, 0, None).await), [4, 5, 6, 7]);
+}
+
+#[tokio::test]
+async fn backups_of_room_keys_have_bounds() {
+    let server = TestServer::start_with(&SMALL).await;
+    let ann = user(&server, "ann").await;
+    let begin = || {
+        let auth_data = json!({ "public_key": "abcdefg", "signatures": {} });
+        let algorithm = "m.megolm_backup.v1.curve25519-aes-sha2";
+        let body = json!({ "algorithm": algorithm, "auth_data": auth_data });
+        let ann = ann.clone();
+        async move { ann.post("/room_keys/version", body).await }
+    };
+    let put = |version: &str, session: &str, bytes: usize| {
+        let data = json!({ "ephemeral": "a", "mac": "b", "ciphertext": "x".repeat(bytes) });
+        let key = json!({
+            "first_message_index": 0, "forwarded_count": 0, "is_verified": false,
+            "session_data": data,
+        });
+        let path = format!("/room_keys/keys/{}/{session}?version={version}", encode("!r:e2e.test"));
+        let ann = ann.clone();
+        async move { ann.put(&path, key).await }
+    };
+    let first = begin().await.ok_string("version");
+    put(&first, "one", 100).await.ok();
+    let second = begin().await.ok_string("version");
+    over(begin().await);
+    for session in ["two", "three"] {
+        put(&second, session, 100).await.ok();
+    }
+    over(put(&second, "four", 100).await);
+    // No better than what there is: it stays as it is, and nothing is refused.
+    put(&second, "three", 30_000).await.ok();
+    ann.request("DELETE", &format!("/room_keys/version/{first}"), None).await.ok();
+    put(&second, "four", 30_000).await.ok();
+    let info = ann.get("/room_keys/version").await.ok();
+    assert_eq!((info["version"].as_str(), info["count"].as_u64()), (Some(&*second), Some(3)));
+    begin().await.ok();
+}
+
+#[tokio::test]
+async fn what_was_kept_before_a_bound_stays_readable_and_can_be_deleted() {
+    let directory = TempDir::new().expect("a temporary directory");
+    let mut server = TestServer::start_on(directory.path()).await;
+    let ann = user(&server, "ann").await;
+    for number in 0..6 {
+        ann.put(&data_path(&ann, &format!("t{number}")), json!({ "n": number })).await.ok();
+        ann.another_device().await;
+    }
+    server.stop();
+    drop(server);
+    let server = TestServer::start_on_with(directory.path(), &SMALL).await;
+    let ann = User { http: server.http(), ..ann };
+    for number in 0..6 {
+        let path = data_path(&ann, &format!("t{number}"));
+        assert_eq!(ann.get(&path).await.ok(), json!({ "n": number }));
+        // As large as before, and no longer.
+        ann.put(&path, json!({ "n": 9 })).await.ok();
+    }
+    over(ann.put(&data_path(&ann, "new"), json!({})).await);
+    for number in 0..3 {
+        let path = data_path(&ann, &format!("t{number}"));
+        let path = format!("/_matrix/client/unstable/org.matrix.msc3391{path}");
+        ann.http.request("DELETE", &path, Some(&ann.access_token), None).await.ok();
+    }
+    ann.put(&data_path(&ann, "new"), json!({})).await.ok();
+    let devices = ann.get("/devices").await.ok();
+    assert_eq!(devices["devices"].as_array().map(Vec::len), Some(7));
 }
