@@ -649,7 +649,7 @@ settings! {
         key_backups: Rate = Rate::per_second(20, 400);
         /// Changing one's profile, which is an event in each of one's rooms.
         profile: Rate = Rate::per_minute(10, 30);
-        /// Setting account data, tags, filters, push rules and pushers. Clients set some twenty at a login.
+        /// Setting account data, tags, push rules and pushers. Clients set some twenty at a login.
         settings: Rate = Rate::per_second(10, 300);
         /// Making and removing aliases, listing rooms in the directory.
         directory: Rate = Rate::per_second(1, 50);

@@ -49,7 +49,7 @@ classes! {
     KeyBackups = key_backups;
     /// Profiles. A change is an event in each of the user's rooms.
     Profile = profile;
-    /// What users keep for themselves: account data, tags, filters, push rules, pushers.
+    /// What users keep for themselves: account data, tags, push rules, pushers.
     Settings = settings;
     /// Aliases, and which rooms the directory lists.
     Directory = directory;
@@ -85,6 +85,9 @@ const UNLIMITED: &[(&str, &str)] = &[
     ("POST", "account/3pid"),
     ("POST", "account/3pid/delete"),
     ("POST", "account/3pid/unbind"),
+    // Part 2, "Endpoints": "Rate limiting: none of the endpoints below is rate-limited." A filter is written once,
+    // and `quotas.filters` and `quotas.filter_bytes` bound how many there ever are, as none is deleted.
+    ("POST", "user/{user_id}/filter"),
     // Sliding sync writes nothing: it is a `GET` in all but its method.
     ("POST", "sync"),
 ];
@@ -195,7 +198,7 @@ impl Class {
                 | "user/{user_id}/rooms/{room_id}/account_data/{type}"
                 | "user/{user_id}/rooms/{room_id}/tags/{tag}",
             )
-            | ("POST", "user/{user_id}/filter" | "pushers/set") => Self::Settings,
+            | ("POST", "pushers/set") => Self::Settings,
             ("PUT" | "DELETE", name) if name.starts_with("pushrules/") => Self::Settings,
             ("PUT" | "DELETE", "directory/room/{room_alias}")
             | ("PUT", "directory/list/room/{room_id}") => Self::Directory,
@@ -301,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn what_sends_mail_and_what_ends_sessions_is_not_limited_by_request() {
+    fn what_the_specification_says_is_not_limited_is_not() {
         for path in [
             "register/email/requestToken",
             "register/msisdn/requestToken",
@@ -311,6 +314,9 @@ mod tests {
             "account/3pid/msisdn/requestToken",
             "logout",
             "logout/all",
+            "account/3pid/delete",
+            "account/3pid/unbind",
+            "user/{user_id}/filter",
         ] {
             let path = format!("/_matrix/client/v3/{path}");
             assert_eq!(Class::of(&Method::POST, &path, false), None, "{path}");
