@@ -2,6 +2,7 @@
 //! in order.
 
 use std::{
+    collections::HashSet,
     io,
     net::SocketAddr,
     sync::Arc,
@@ -18,8 +19,12 @@ use crate::{
     appservice::{Questions, Services},
     background::Pace,
     clock::{Clock, random_bytes},
-    config::Config,
-    decide::{account::AccountLimit, ephemeral::Gather, quota::Quotas},
+    config::{Config, OwnRate},
+    decide::{
+        account::AccountLimit,
+        ephemeral::Gather,
+        quota::{Exempt, Quotas},
+    },
     engine::{self, Engine, SweepPolicy, Swept},
     http::{Edge, TableError, serve},
     last_seen::{self, LastSeen},
@@ -141,7 +146,7 @@ pub async fn run(
     // Before the log takes appends: an archive that is ahead of the log, or of another one, stops
     // the server while nothing has been added yet.
     let archiver = open_archive(&config, Arc::clone(&log) as Arc<dyn Log>)?;
-    let quotas = Quotas { exempt: services.exempt(&config.rate_limits), ..config.quotas() };
+    let quotas = Quotas { exempt: exempt(&services, &config), ..config.quotas() };
     let (engine, begun) = open_engine(&config, quotas, Arc::clone(&log) as Arc<dyn Log>).await?;
     let engine = Arc::new(engine);
     watch_for_failure(&log);
@@ -267,6 +272,19 @@ pub async fn run(
     close(&config, search, log, archiver, snapshots).await;
     info!("stopped");
     Ok(())
+}
+
+/// Those who are held to no bound on what one user may keep.
+fn exempt(services: &Services, config: &Config) -> Exempt {
+    let (services, notices) = (services.clone(), config.server_notices.clone());
+    let unlimited = config.rate_limits.users.iter().filter(|user| user.rate == OwnRate::Unlimited);
+    let unlimited: HashSet<_> = unlimited.map(|user| user.user_id.clone()).collect();
+    Exempt::who(move |user_id| {
+        unlimited.contains(user_id)
+            || services.exempt(user_id)
+            // In a room with each user.
+            || notices.is_sender(user_id)
+    })
 }
 
 fn open_log(config: &Config) -> Result<Arc<SledLog>, ServerError> {

@@ -13,6 +13,7 @@ use crate::{
     decide::{
         account::{Met, Register, SetProfile},
         canonical,
+        moderation::Because,
         notice::{InviteAgain, OpenNoticeRoom},
         send::SendEvent,
     },
@@ -23,18 +24,25 @@ use crate::{
     },
 };
 
+/// What a user is told.
+pub(super) struct Notice {
+    pub(super) event_type: String,
+    pub(super) state_key: Option<String>,
+    pub(super) content: Value,
+    pub(super) transaction: Option<Transaction>,
+}
+
 impl Office {
     /// Tells `user` something: in the room of their notices, which is made if there is none, and to which
     /// they are invited if they are not in it.
     pub(super) async fn send_notice(
         &self,
         user: &str,
-        event_type: String,
-        state_key: Option<String>,
-        content: Value,
-        transaction: Option<Transaction>,
+        notice: Notice,
         origin: Origin,
+        reason: Option<String>,
     ) -> Result<Done, ActError> {
+        let Notice { event_type, state_key, content, transaction } = notice;
         let user_id = self.active(user)?;
         let event_type = TimelineEventType::from(event_type);
         if matches!(event_type, TimelineEventType::RoomRedaction | TimelineEventType::RoomMember) {
@@ -76,7 +84,8 @@ impl Office {
             transaction,
             ts,
         };
-        let event_id = self.engine.propose(origin, send).await;
+        // The reason stands with the notice itself, which there is each time, not with its room.
+        let event_id = self.engine.propose(origin, Because { of: send, reason }).await;
         let event_id = event_id.map_err(ActError::Rejected)?.into_inner();
         Ok(Done::NoticeSent { user_id, room_id, event_id })
     }

@@ -7,6 +7,7 @@ use ruma::{OwnedUserId, UserId};
 
 use super::{
     acts::{Act, Done, Filter, TokenSummary, UserDetails, UserDevice, UserSummary},
+    notices::Notice,
     rooms::{self, Closing},
 };
 use crate::{
@@ -206,7 +207,8 @@ impl Office {
                 self.make_room_admin(&room, &user, origin, because).await
             }
             Act::SendNotice { user, event_type, state_key, content, transaction } => {
-                self.send_notice(&user, event_type, state_key, content, transaction, origin).await
+                let notice = Notice { event_type, state_key, content, transaction };
+                self.send_notice(&user, notice, origin, because).await
             }
             Act::ListMedia { of } => self.list_media(&of),
             Act::DeleteMedia { of } => self.delete_media(&of, origin, because).await,

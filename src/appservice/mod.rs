@@ -13,7 +13,7 @@ mod push;
 mod registration;
 mod transaction;
 
-use std::{collections::HashSet, sync::Arc};
+use std::sync::Arc;
 
 use regex::Regex;
 use reqwest::Url;
@@ -25,8 +25,7 @@ pub(crate) use push::Push;
 use registration::RegistrationError;
 
 use crate::{
-    config::{FilePath, OwnRate, RateLimits},
-    decide::quota::Exempt,
+    config::FilePath,
     record::command::{Secret, TokenHash},
 };
 
@@ -160,17 +159,11 @@ impl Services {
         self.0.get(usize::try_from(found).ok()?).cloned()
     }
 
-    /// Those who are held to no bound on what one user may keep. As with requests: those of services that are not
-    /// limited in rate, and whoever is set to have no limit. A service may also act for users who are not its own
-    /// (whose names it does not have to itself): they stay bound.
-    pub(crate) fn exempt(&self, rates: &RateLimits) -> Exempt {
-        let services = self.0.clone();
-        let unlimited = rates.users.iter().filter(|user| user.rate == OwnRate::Unlimited);
-        let unlimited: HashSet<_> = unlimited.map(|user| user.user_id.clone()).collect();
-        Exempt::who(move |user_id| {
-            unlimited.contains(user_id)
-                || services.iter().any(|of| of.has_for_itself(user_id) && of.is_exempt(user_id))
-        })
+    /// Whether this user is held to no bound on what one user may keep: as with requests, one of a service that is
+    /// not limited in rate. A service may also act for users who are not its own (whose names it does not have to
+    /// itself): they stay bound.
+    pub(crate) fn exempt(&self, user_id: &UserId) -> bool {
+        self.0.iter().any(|of| of.has_for_itself(user_id) && of.is_exempt(user_id))
     }
 
     /// Whether someone else than `caller` alone may be or make this user.

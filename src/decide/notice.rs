@@ -5,16 +5,22 @@ use ruma::{
     CanonicalJsonObject, MilliSecondsSinceUnixEpoch, OwnedRoomId, OwnedUserId, UserId,
     events::{TimelineEventType, room::member::MembershipState},
 };
-use serde_json::{Map, json};
+use serde_json::json;
 
 use super::{
     Env, Membership, NewEvent, Proposal, Refusal, Turn,
-    account::{SetTag, no_account},
+    account::no_account,
     create_room::{CreateRoom, DEFAULT_ROOM_VERSION, Preset},
     membership::member_content,
     object,
 };
-use crate::record::{Offset, Stream, command::NoticeRoom};
+use crate::{
+    events::to_raw,
+    record::{
+        Offset, Stream,
+        command::{AccountDataSet, NoticeRoom},
+    },
+};
 
 /// The tag by which clients know the room.
 const TAG: &str = "m.server_notice";
@@ -78,8 +84,15 @@ impl Proposal for OpenNoticeRoom {
         turn.add_event(invite)?;
         let made = NoticeRoom { user_id: self.user_id.clone(), room_id: room_id.clone() };
         turn.append(self.stream(), made);
-        let (user_id, tag, info) = (self.user_id.clone(), TAG.to_owned(), Some(Map::new()));
-        SetTag { user_id, room_id: room_id.clone(), tag, info }.decide(turn)?;
+        // Written here, as what the user keeps may have come to its bound, which is no reason not to tell them. The
+        // room is new, and so has no other tags.
+        let tags = AccountDataSet {
+            user_id: self.user_id.clone(),
+            room_id: Some(room_id.clone()),
+            event_type: "m.tag".to_owned(),
+            content: to_raw(&json!({ "tags": { TAG: {} } })),
+        };
+        turn.append(self.stream(), tags);
         Ok(room_id)
     }
 }

@@ -71,7 +71,8 @@ async fn a_notice_is_told_in_a_room_of_its_own_whose_invite_cannot_be_rejected()
     let second = put(&admin, "2", "It is back.").await;
     assert_ne!(second, first);
     assert_eq!(invited(&bob).await, Some(room_id.clone()));
-    let said = done(command("notice", server.data_dir(), "bob Hello", ""));
+    let why = "bob Hello --reason as-agreed-on-Monday";
+    let said = done(command("notice", server.data_dir(), why, ""));
     assert!(said.starts_with(&format!("Told {} in {room_id} (", bob.user_id)), "{said}");
     let another = notice(&bob, "and again");
     admin.administer("POST", path, Some(another.clone())).await.ok();
@@ -82,6 +83,17 @@ async fn a_notice_is_told_in_a_room_of_its_own_whose_invite_cannot_be_rejected()
     messages.retain(|text| !text.is_empty());
     let expected = ["and again", "and again", "Hello", "It is back.", "The server stops at noon."];
     assert_eq!(messages, expected, "{page}");
+    // The reason is in the history, and nobody who reads the room is shown it.
+    assert!(!page.to_string().contains("as-agreed-on-Monday"), "{page}");
+    server.stop();
+    let words = history(server.data_dir());
+    let lines: Vec<_> = words.lines().collect();
+    let notice = lines.iter().position(|line| line.contains("@notices:e2e.test Hello"));
+    let notice = notice.unwrap_or_else(|| panic!("no notice in {words}"));
+    let reason = lines.get(notice + 1).copied().unwrap_or_default();
+    assert!(reason.contains("did so because: as-agreed-on-Monday"), "{reason} in {words}");
+    assert_eq!(words.matches("did so because").count(), 1, "{words}");
+    assert_verifies(server.data_dir());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
