@@ -139,10 +139,8 @@ impl Store {
         if held.contains_key(&hash) || named(&hash) {
             return Ok(());
         }
-        match fs::remove_file(self.path(&hash)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-            _ => Ok(()),
-        }
+        remove_if_there(&self.path(&hash))?;
+        Ok(())
     }
 
     /// Where the thumbnail of this name of the file with this hash is kept, if it is.
@@ -189,8 +187,7 @@ impl Store {
             // Whoever is about to name it holds it, from before it is in its place.
             let held = self.held.lock();
             if !held.contains_key(&hash) && !named(&hash) {
-                fs::remove_file(&file)?;
-                swept.files += 1;
+                swept.files += u64::from(remove_if_there(&file)?);
             }
         }
         swept.thumbnails = self.sweep_thumbnails(thumbnail_bytes, named)?;
@@ -210,15 +207,11 @@ impl Store {
         if held.contains_key(hash) || named(hash) {
             return Ok(false);
         }
-        let was_there = match fs::remove_file(self.path(hash)) {
-            Ok(()) => true,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => false,
-            Err(error) => return Err(error),
-        };
+        let was_there = remove_if_there(&self.path(hash))?;
         let directory = self.root.join(THUMBNAILS).join(&hash.to_string()[..2]);
         for thumbnail in entries(&directory)? {
             if thumbnail_of(&thumbnail).is_some_and(|of| of == *hash) {
-                fs::remove_file(thumbnail)?;
+                remove_if_there(&thumbnail)?;
             }
         }
         Ok(was_there)
@@ -231,11 +224,10 @@ impl Store {
             for thumbnail in entries(&directory)? {
                 // Of a file that was removed nothing is to stay.
                 if thumbnail_of(&thumbnail).is_some_and(|of| !named(&of)) {
-                    fs::remove_file(&thumbnail)?;
-                    removed += 1;
+                    removed += u64::from(remove_if_there(&thumbnail)?);
                     continue;
                 }
-                let about = fs::metadata(&thumbnail)?;
+                let Some(about) = if_there(fs::metadata(&thumbnail))? else { continue };
                 bytes += about.len();
                 thumbnails.push((about.modified()?, about.len(), thumbnail));
             }
@@ -245,9 +237,8 @@ impl Store {
             if bytes <= most {
                 break;
             }
-            fs::remove_file(thumbnail)?;
             bytes -= length;
-            removed += 1;
+            removed += u64::from(remove_if_there(&thumbnail)?);
         }
         Ok(removed)
     }
@@ -278,17 +269,35 @@ impl Store {
     }
 }
 
+/// What is in a directory: nothing, if it is not there. Those of thumbnails are made with the first of them.
 fn entries(directory: &Path) -> io::Result<Vec<PathBuf>> {
     match fs::read_dir(directory) {
-        Ok(entries) => entries.map(|entry| Ok(entry?.path())).collect(),
         // A file among the directories is not ours.
         Err(error) if error.kind() == io::ErrorKind::NotADirectory => Ok(Vec::new()),
-        Err(error) => Err(error),
+        entries => match if_there(entries)? {
+            Some(entries) => entries.map(|entry| Ok(entry?.path())).collect(),
+            None => Ok(Vec::new()),
+        },
     }
 }
 
+/// What is there; `None` for what is not: somebody else has deleted it, or it never was.
+fn if_there<T>(found: io::Result<T>) -> io::Result<Option<T>> {
+    match found {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        found => found.map(Some),
+    }
+}
+
+/// Deletes a file. Says whether it was there.
+fn remove_if_there(file: &Path) -> io::Result<bool> {
+    Ok(if_there(fs::remove_file(file))?.is_some())
+}
+
+/// Whether a file is there and as old as that.
 fn is_older(file: &Path, age: Duration) -> io::Result<bool> {
-    let modified = fs::metadata(file)?.modified()?;
+    let Some(about) = if_there(fs::metadata(file))? else { return Ok(false) };
+    let modified = about.modified()?;
     Ok(SystemTime::now().duration_since(modified).is_ok_and(|since| since >= age))
 }
 
@@ -486,6 +495,21 @@ mod tests {
         assert!(store.path(&named).exists() && store.path(&held.hash).exists());
         drop(held);
         assert_eq!(sweep(ANY_AGE), 1);
+    }
+
+    #[tokio::test]
+    async fn a_file_is_removed_with_its_thumbnails_whether_it_has_any_or_not() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = store(directory.path());
+        let (text, picture) = (add(&store, b"text").await.hash, add(&store, b"picture").await.hash);
+        store.keep_thumbnail(&picture, "a", b"small").unwrap();
+        for hash in [text, picture] {
+            assert!(store.remove(&hash, |_| false).unwrap());
+            assert!(!store.path(&hash).exists() && !store.thumbnail(&hash, "a").exists());
+            // Twice: by who deleted it, and by who looks for what is left.
+            assert!(!store.remove(&hash, |_| false).unwrap());
+        }
+        assert_eq!(store.sweep(|_| false, ANY_AGE, 0).unwrap(), Swept::default());
     }
 
     #[tokio::test]
