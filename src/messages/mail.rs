@@ -1,6 +1,6 @@
 //! E-mail, by SMTP.
 
-use std::time::Duration;
+use std::{net::IpAddr, time::Duration};
 
 use lettre::{
     AsyncSmtpTransport, AsyncTransport as _, Message, Tokio1Executor,
@@ -52,6 +52,15 @@ fn bad(setting: &'static str, reason: impl std::fmt::Display) -> SetupError {
     SetupError::Setting { setting, reason: reason.to_string() }
 }
 
+/// Whether a host is this machine, by its name: `localhost` and what ends in it (RFC 6761, section 6.3), or a
+/// loopback address.
+fn is_here(host: &str) -> bool {
+    let host = host.trim_end_matches('.').to_ascii_lowercase();
+    let address = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(&host);
+    let is_loopback = |address: IpAddr| address.to_canonical().is_loopback();
+    host == "localhost" || host.ends_with(".localhost") || address.parse().is_ok_and(is_loopback)
+}
+
 impl Mailer {
     /// The mail server of the configuration. Nothing is said to it yet.
     ///
@@ -76,6 +85,13 @@ impl Mailer {
             tls.build().map_err(|error| bad("email.security", error))
         };
         let (tls, usual_port) = match config.security {
+            MailSecurity::None if !is_here(host) => {
+                let why = format!(
+                    "\"none\" is for a mail server on this machine alone, and `email.host` is `{host}`; \
+                     allowed for others is \"starttls\" or \"tls\""
+                );
+                return Err(bad("email.security", why));
+            }
             MailSecurity::None => (Tls::None, 25),
             MailSecurity::Starttls => (Tls::Required(tls()?), 587),
             MailSecurity::Tls => (Tls::Wrapper(tls()?), 465),
@@ -129,5 +145,45 @@ impl Mailer {
         let message = message.multipart(parts).map_err(|error| wrong(&error))?;
         self.transport.send(message).await?;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ruma::server_name;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn mail_in_the_clear_goes_to_this_machine_alone() {
+        let mailer = |host: &str, security| {
+            let config = Email { security, ..Email::default() };
+            Mailer::new(&config, host, server_name!("example.org")).map_err(|e| e.to_string())
+        };
+        for (host, is_here) in [
+            ("localhost", true),
+            ("LocalHost.", true),
+            ("mail.localhost", true),
+            ("127.0.0.1", true),
+            ("127.8.8.8", true),
+            ("::1", true),
+            ("[::1]", true),
+            ("::ffff:127.0.0.1", true),
+            ("mail.example.org", false),
+            ("localhost.example.org", false),
+            ("notlocalhost", false),
+            ("10.0.0.1", false),
+            ("0.0.0.0", false),
+            ("fd00::1", false),
+        ] {
+            match mailer(host, MailSecurity::None) {
+                Ok(_) => assert!(is_here, "{host} is taken"),
+                Err(error) => {
+                    assert!(!is_here, "{host}: {error}");
+                    assert!(error.contains("`email.security`") && error.contains(host), "{error}");
+                }
+            }
+            assert!(mailer(host, MailSecurity::Starttls).is_ok(), "{host}");
+        }
     }
 }

@@ -1248,6 +1248,10 @@ fn a_server_does_not_start_with_messages_that_it_could_not_send() {
             "email.from",
         ),
         (
+            vec![("LOGCABIN_EMAIL_HOST", "mail.test"), ("LOGCABIN_EMAIL_SECURITY", "none")],
+            "`email.security`: \"none\" is for a mail server on this machine alone",
+        ),
+        (
             vec![("LOGCABIN_EMAIL_HOST", "mail.test"), ("LOGCABIN_EMAIL_CERTIFICATES", "/none")],
             "email.certificates",
         ),
