@@ -3,7 +3,10 @@
 
 use std::io::{self, IsTerminal as _};
 
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::{
+    EnvFilter,
+    filter::{LevelFilter, ParseError},
+};
 
 /// How log lines are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -14,22 +17,32 @@ pub enum LogFormat {
     Json,
 }
 
-/// What is logged unless `LOGCABIN_LOG` says otherwise. The library of the authorisation rules tells
+/// What is logged, as far as `LOGCABIN_LOG` does not say otherwise. The library of the authorisation rules tells
 /// of every event that it lets pass, at level `info`.
-const DEFAULT_FILTER: &str = "info,ruma_state_res=warn";
+const BUILT_IN: &str = "info,ruma_state_res=warn";
 
-/// Begins to write log lines to standard error: those that the variable `LOGCABIN_LOG` asks for (in
-/// the syntax of `RUST_LOG`), or else what matters
-/// to an operator.
+/// What is logged: the directives of `LOGCABIN_LOG`, if there are any, over those that are built in.
+fn filter(directives: Option<&str>) -> Result<EnvFilter, ParseError> {
+    let Some(directives) = directives.filter(|given| !given.trim().is_empty()) else {
+        return EnvFilter::try_new(BUILT_IN);
+    };
+    // Of two directives for the same, the later one counts. Who wants less of everything than what is built in for
+    // that library is not to get more of that.
+    let levels = directives.split(',').filter_map(|level| level.trim().parse::<LevelFilter>().ok());
+    if levels.last().is_some_and(|level| level < LevelFilter::WARN) {
+        return EnvFilter::try_new(directives);
+    }
+    EnvFilter::try_new(format!("{BUILT_IN},{directives}"))
+}
+
+/// Begins to write log lines to standard error: what matters to an operator, and what the variable
+/// `LOGCABIN_LOG` asks for instead (in the syntax of `RUST_LOG`).
 ///
 /// # Errors
 /// When `LOGCABIN_LOG` cannot be read, or the process has a log already.
 pub fn install(format: LogFormat) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-    let filter = match std::env::var("LOGCABIN_LOG") {
-        Ok(directives) => EnvFilter::try_new(&directives)
-            .map_err(|error| format!("environment variable LOGCABIN_LOG: {error}"))?,
-        Err(_) => EnvFilter::new(DEFAULT_FILTER),
-    };
+    let filter = filter(std::env::var("LOGCABIN_LOG").ok().as_deref())
+        .map_err(|error| format!("environment variable LOGCABIN_LOG: {error}"))?;
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
     match format {
         LogFormat::Human => {
@@ -41,5 +54,44 @@ pub fn install(format: LogFormat) -> Result<(), Box<dyn std::error::Error + Send
             .with_current_span(true)
             .with_span_list(false)
             .try_init(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tracing::{Level, enabled, subscriber::with_default};
+    use tracing_subscriber::layer::SubscriberExt as _;
+
+    use super::*;
+
+    #[test]
+    fn what_is_asked_for_comes_over_what_is_built_in() {
+        // By directives: of this program what, and of the library whether what it always says, and what is wrong.
+        for (directives, info, debug, rules_info, rules_warn) in [
+            (None, true, false, false, true),
+            (Some(""), true, false, false, true),
+            (Some("info"), true, false, false, true),
+            (Some("debug"), true, true, false, true),
+            (Some("trace"), true, true, false, true),
+            (Some("warn"), false, false, false, true),
+            (Some("error"), false, false, false, false),
+            (Some("off"), false, false, false, false),
+            (Some("logcabin=debug"), true, true, false, true),
+            (Some("info,logcabin=debug"), true, true, false, true),
+            (Some("ruma_state_res=info"), true, false, true, true),
+            (Some("warn,ruma_state_res=trace"), false, false, true, true),
+        ] {
+            let log = tracing_subscriber::registry().with(filter(directives).unwrap());
+            let found = with_default(log, || {
+                (
+                    enabled!(target: "logcabin", Level::INFO),
+                    enabled!(target: "logcabin", Level::DEBUG),
+                    enabled!(target: "ruma_state_res", Level::INFO),
+                    enabled!(target: "ruma_state_res", Level::WARN),
+                )
+            });
+            assert_eq!(found, (info, debug, rules_info, rules_warn), "{directives:?}");
+        }
+        assert!(filter(Some("logcabin=loud")).is_err());
     }
 }
