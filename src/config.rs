@@ -834,8 +834,10 @@ settings! {
         require_digit: bool = false;
         /// Whether it has to have something that is neither letter nor digit.
         require_symbol: bool = false;
-        /// Passwords that nobody may have, besides their own name and what is guessed first anywhere;
-        /// capitals are as good as small letters.
+        /// Whether passwords are refused that are guessed first anywhere, such as "password1".
+        deny_common: bool = true;
+        /// Passwords that nobody may have, besides those and their own name; capitals are as good as small
+        /// letters.
         denied: List<DeniedPassword> = List::default();
         /// Rounds of PBKDF2-HMAC-SHA-512 for a new hash (OWASP advises 210,000). An old hash of fewer is
         /// made anew when its user next logs in.
@@ -850,7 +852,8 @@ settings! {
         host: Option<String> = None;
         /// Its port; 0 means the usual one: 587 with STARTTLS, 465 with TLS, 25 without either.
         port: u32 = 0, in 0..=65_535;
-        /// How the connection is secured. Without, only to a mail server on this machine.
+        /// How the connection is secured. "none" is for a mail server on this machine alone (`host` is "localhost" or a
+        /// loopback address): mail holds what resets passwords, and the login of the mail server goes with it.
         security: MailSecurity = MailSecurity::Starttls;
         /// A file with certificates (PEM) of authorities to be trusted besides the system's; "off" for none.
         certificates: Option<FilePath> = None;

@@ -73,7 +73,8 @@ pub(crate) fn check(
         return weak("A password cannot be the user's own name.");
     }
     let mut denied = config.denied.iter().map(|denied| denied.0.to_lowercase());
-    if GUESSED_FIRST.contains(&&*folded) || denied.any(|denied| denied == folded) {
+    let is_common = config.deny_common && GUESSED_FIRST.contains(&&*folded);
+    if is_common || denied.any(|denied| denied == folded) {
         return weak("This password is among those that are guessed first.");
     }
     Ok(())
@@ -93,6 +94,16 @@ mod tests {
         assert!(!weak("correct horse") && !weak("пароль и ключ"));
         let long = "x".repeat(limits::PASSWORD_BYTES + 1);
         assert_eq!(check(&config, "ann", &long), Err(Unfit::TooLong));
+    }
+
+    #[test]
+    fn the_list_of_common_passwords_can_be_turned_off() {
+        let mut config = Passwords { deny_common: false, ..Passwords::default() };
+        config.denied = vec![DeniedPassword("football".into())].into();
+        let fits = |password| check(&config, "hannah.smith", password).is_ok();
+        assert!(fits("password") && fits("Q1w2E3r4"));
+        // What else is asked of a password stays.
+        assert!(!fits("Football") && !fits("hannah.smith") && !fits("passwor"));
     }
 
     type Change = fn(&mut Passwords);
