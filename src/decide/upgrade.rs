@@ -79,6 +79,7 @@ impl Proposal for UpgradeRoom {
         if !powers.may_send_state(&self.sender, StateEventType::RoomTombstone) {
             return Err(Refusal::Forbidden("You may not upgrade this room.".to_owned()));
         }
+        env.quotas.room(&env.state, &self.sender)?;
         let old_creators = powers.creators().clone();
         let old = env.state.rooms.get(&self.room_id);
         let old = old.ok_or_else(|| Refusal::NotFound("There is no such room.".to_owned()))?;

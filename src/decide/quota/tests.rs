@@ -16,8 +16,10 @@ use crate::{
         key_backup::{DeleteBackup, PutKeys, RemoveKeys, SetBackup},
         keys::SignKeys,
         membership::{Change, ChangeMembership},
+        notice::OpenNoticeRoom,
         report::{RemoveReport, Report, Subject},
         to_device::{Acknowledge, SendToDevice},
+        upgrade::UpgradeRoom,
     },
     engine::{Engine, Options, Rejected},
     log::{Log, memory::MemoryLog},
@@ -299,6 +301,15 @@ async fn one_user_is_in_so_many_rooms() {
     assert!(world.is_over(room("ann", &[])).await);
     let another = world.room("bob").await;
     assert!(world.is_over(change(&another, "ann", "ann", Change::Join)).await);
+    let upgrade = UpgradeRoom {
+        room_id: of_ann.clone(),
+        sender: user("ann"),
+        version: ROOM_VERSIONS[7].clone(),
+        replacement: "!replacement:test".try_into().unwrap(),
+        additional_creators: Vec::new(),
+        ts: ts(),
+    };
+    assert!(world.is_over(upgrade).await);
     // An invite takes no place until it is accepted.
     world.done(change(&another, "bob", "ann", Change::Invite)).await;
     assert!(world.is_over(change(&another, "ann", "ann", Change::Join)).await);
@@ -495,6 +506,30 @@ async fn whoever_is_exempt_is_held_to_none_of_this() {
         ];
         assert_eq!(found, [is_over; 6], "{name}");
     }
+}
+
+#[tokio::test]
+async fn whoever_keeps_as_much_as_they_may_gets_the_notices_of_the_server() {
+    let quotas = Quotas {
+        account_data_types: 0,
+        invites: 0,
+        rooms: 0,
+        exempt: Exempt::who(|user_id| user_id.localpart() == "notices"),
+        ..Quotas::default()
+    };
+    let world = World::new(quotas, &["ann", "notices"]).await;
+    let open = OpenNoticeRoom {
+        user_id: user("ann"),
+        sender: user("notices"),
+        room_id: "!notices:test".try_into().unwrap(),
+        name: "Notices".to_owned(),
+        ts: ts(),
+    };
+    let room_id = world.done(open).await;
+    assert_eq!(world.state().usage.invites(&user("ann")), 1);
+    let (state, room) = (world.state(), Some(&*room_id));
+    let tags = world.engine.events().account_data(&state, &user("ann"), room, "m.tag", Offset::MAX);
+    assert_eq!(tags.unwrap().unwrap().get(), r#"{"tags":{"m.server_notice":{}}}"#);
 }
 
 #[tokio::test]
