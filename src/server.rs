@@ -329,7 +329,7 @@ async fn open_engine(
             most: Some(config.registration.max_accounts).filter(|most| *most > 0),
             admin_contact: config.admin_contact(),
         },
-        quotas,
+        quotas: Arc::new(quotas),
         clock: Clock::system(),
     };
     let engine = Engine::start(log, state, options).await?;

@@ -28,8 +28,9 @@ fn filter(directives: Option<&str>) -> Result<EnvFilter, ParseError> {
     };
     // Of two directives for the same, the later one counts. Who wants less of everything than what is built in for
     // that library is not to get more of that.
-    let levels = directives.split(',').filter_map(|level| level.trim().parse::<LevelFilter>().ok());
-    if levels.last().is_some_and(|level| level < LevelFilter::WARN) {
+    let mut levels =
+        directives.split(',').filter_map(|level| level.trim().parse::<LevelFilter>().ok());
+    if levels.next_back().is_some_and(|level| level < LevelFilter::WARN) {
         return EnvFilter::try_new(directives);
     }
     EnvFilter::try_new(format!("{BUILT_IN},{directives}"))

@@ -24,7 +24,6 @@ use crate::{
         ephemeral::Gather,
         maintenance::NoteBackup,
         moderation::Because,
-        quota::Quotas,
         registration_token::{
             Change, CreateRegistrationToken, RemoveRegistrationToken, UpdateRegistrationToken,
         },
@@ -633,7 +632,7 @@ async fn on_log(
         clock: Clock::system(),
         // Of those who administer the server, none is too many.
         accounts: AccountLimit::default(),
-        quotas: Quotas::default(),
+        quotas: Arc::default(),
     };
     let engine = Arc::new(Engine::start(log, state, options).await?);
     let passwords = Arc::new(Passwords::new(config));

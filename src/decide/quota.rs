@@ -82,7 +82,9 @@ impl Default for Quotas {
 
 /// Users who are held to no quota.
 #[derive(Clone, Default)]
-pub struct Exempt(Option<Arc<dyn Fn(&UserId) -> bool + Send + Sync>>);
+pub struct Exempt(Option<Arc<IsExempt>>);
+
+type IsExempt = dyn Fn(&UserId) -> bool + Send + Sync;
 
 impl Exempt {
     /// Those of whom `is_exempt` says so.

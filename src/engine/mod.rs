@@ -149,7 +149,7 @@ pub struct Options {
     /// How many accounts there may be.
     pub accounts: AccountLimit,
     /// How much one user may keep.
-    pub quotas: Quotas,
+    pub quotas: Arc<Quotas>,
     /// The source of time.
     pub clock: Clock,
 }
@@ -163,7 +163,7 @@ impl Options {
             event_cache_bytes: 1 << 20,
             gather: Gather::default(),
             accounts: AccountLimit::default(),
-            quotas: Quotas::default(),
+            quotas: Arc::default(),
             clock,
         }
     }
@@ -214,7 +214,7 @@ impl Engine {
             server,
             gather: options.gather,
             accounts: options.accounts,
-            quotas: Arc::new(options.quotas),
+            quotas: options.quotas,
         }));
         log.start(heads, Box::new(follower(&service, &events, &head, Handle::current())));
 

@@ -105,9 +105,8 @@ impl Class {
             return None;
         }
         let class = Self::named(method, path);
-        class.or_else(|| {
-            is_write(method).then_some(Self::Settings).or(marked.then_some(Self::Other))
-        })
+        let class = class.or_else(|| is_write(method).then_some(Self::Settings));
+        class.or_else(|| marked.then_some(Self::Other))
     }
 
     /// The class that an endpoint was given here by name.

@@ -29,7 +29,7 @@ use serde::Serialize;
 use crate::{
     backup::{BackupError, Manifest},
     clock::Clock,
-    decide::{account::AccountLimit, ephemeral::Gather, quota::Quotas, send::SendEvent},
+    decide::{account::AccountLimit, ephemeral::Gather, send::SendEvent},
     engine::{self, Engine},
     history::{
         moment::Moment,
@@ -562,10 +562,11 @@ async fn go_on(
         event_cache_bytes: 1024 * 1024,
         gather: Gather { window: Duration::ZERO, ..Gather::default() },
         accounts: AccountLimit::default(),
-        quotas: Quotas::default(),
+        quotas: Arc::default(),
         clock: Clock::system(),
     };
-    let engine = Engine::start(Arc::clone(&log) as Arc<dyn Log>, state, options).await?;
+    // Boxed, as the projections are a part of it.
+    let engine = Box::pin(Engine::start(Arc::clone(&log) as Arc<dyn Log>, state, options)).await?;
     let mut because = BTreeMap::new();
     for redaction in redactions {
         match redact(&engine, redaction).await? {

@@ -53,7 +53,7 @@ impl World {
     async fn new(quotas: Quotas, names: &[&str]) -> Self {
         let clock = Clock::manual(1);
         let log: Arc<dyn Log> = Arc::new(MemoryLog::new(clock.clone()));
-        let options = Options { quotas, ..Options::small(clock.clone()) };
+        let options = Options { quotas: Arc::new(quotas), ..Options::small(clock.clone()) };
         let engine = Engine::open(Arc::clone(&log), options).await.unwrap();
         let world = Self { engine, log, clock };
         for name in names {
@@ -74,7 +74,7 @@ impl World {
     async fn again(self, quotas: Quotas) -> Self {
         let Self { engine, log, clock } = self;
         drop(engine);
-        let options = Options { quotas, ..Options::small(clock.clone()) };
+        let options = Options { quotas: Arc::new(quotas), ..Options::small(clock.clone()) };
         let engine = Engine::open(Arc::clone(&log), options).await.unwrap();
         Self { engine, log, clock }
     }

@@ -49,20 +49,20 @@ async fn write(ann: &User, bob: &User, room_id: &str, what: &str, number: usize)
             ("PUT", path, json!({ "display_name": number.to_string() }))
         }
         "bans" => {
-            let action = if number % 2 == 0 { "ban" } else { "unban" };
+            let action = if number.is_multiple_of(2) { "ban" } else { "unban" };
             let body = json!({ "user_id": bob.user_id, "reason": "x".repeat(20_000) });
             ("POST", format!("/rooms/{room}/{action}"), body)
         }
         "push rules" => {
             let path = "/pushrules/global/override/.m.rule.master/enabled".to_owned();
-            ("PUT", path, json!({ "enabled": number % 2 == 0 }))
+            ("PUT", path, json!({ "enabled": number.is_multiple_of(2) }))
         }
         "profile" => {
             let path = format!("/profile/{user_id}/displayname");
             ("PUT", path, json!({ "displayname": number.to_string() }))
         }
         "room list" => {
-            let visibility = if number % 2 == 0 { "public" } else { "private" };
+            let visibility = if number.is_multiple_of(2) { "public" } else { "private" };
             let path = format!("/directory/list/room/{room}");
             ("PUT", path, json!({ "visibility": visibility }))
         }
@@ -122,8 +122,8 @@ async fn how_much_a_user_writes_is_limited_however_few_requests_it_takes() {
     let room_id = bob.create_room(json!({})).await;
     let body = json!({ "user_id": ann.user_id, "reason": "x".repeat(20_000) });
     let mut taken = 0;
-    for number in 0..30 {
-        let action = if number % 2 == 0 { "ban" } else { "unban" };
+    for number in 0..30_u32 {
+        let action = if number.is_multiple_of(2) { "ban" } else { "unban" };
         let answer = bob.post(&format!("/rooms/{}/{action}", encode(&room_id)), body.clone()).await;
         taken += usize::from(answer.status == 200);
     }

@@ -24,7 +24,7 @@ pub(crate) async fn decide<P: Proposal>(
         gather: logcabin::decide::ephemeral::Gather::default(),
         clock: Clock::system(),
         accounts: logcabin::decide::account::AccountLimit::default(),
-        quotas: logcabin::decide::quota::Quotas::default(),
+        quotas: Arc::default(),
     };
     let engine = Engine::open(Arc::clone(&log), options).await.expect("the log can be replayed");
     let mut outcomes = Vec::new();
