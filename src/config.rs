@@ -754,7 +754,8 @@ settings! {
         archive_dir: ArchiveDir = ArchiveDir::Auto;
         /// The size at which a file of the archive is closed and the next begun, in bytes.
         archive_segment_bytes: u64 = 64 * 1024 * 1024, in 65_536..=1_099_511_627_776;
-        /// When less than this is free on the disk, in bytes, writes are refused while reads go on.
+        /// When less than this is free on the disk, in bytes, writes are refused while reads go on. Uploads and
+        /// thumbnails end at twice as much.
         min_free_bytes: u64 = 256 * 1024 * 1024, in 0..=1_099_511_627_776;
     }
 

@@ -4,7 +4,7 @@ use std::{
     ffi::OsString,
     fs::{self, File, OpenOptions},
     io::{self, Write as _},
-    os::unix::fs::OpenOptionsExt as _,
+    os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _},
     path::{Path, PathBuf},
 };
 
@@ -65,6 +65,35 @@ pub(crate) fn write_aside(partial: &Path, path: &Path, bytes: &[u8]) -> io::Resu
     file.write_all(bytes)?;
     file.sync_all()?;
     put_in_place(partial, path)
+}
+
+/// Takes from everyone but their owner what they may do with `dir` and all that is in it. Gives with how many files and
+/// directories there was something to take. Links are left alone.
+pub(crate) fn make_private(dir: &Path) -> io::Result<u64> {
+    let mut changed = 0;
+    let mut left = vec![dir.to_owned()];
+    while let Some(path) = left.pop() {
+        let about = match fs::symlink_metadata(&path) {
+            // It went while others were looked at.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            about => about?,
+        };
+        if about.is_symlink() {
+            continue;
+        }
+        let mode = about.permissions().mode();
+        if mode & 0o077 != 0 {
+            match fs::set_permissions(&path, fs::Permissions::from_mode(mode & !0o077)) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                done => done?,
+            }
+            changed += 1;
+        }
+        if about.is_dir() {
+            left.extend(entries(&path)?);
+        }
+    }
+    Ok(changed)
 }
 
 /// What is in `dir`, in no order. One that is not there has nothing.

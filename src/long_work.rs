@@ -16,7 +16,7 @@ use std::{
 
 use dashmap::DashMap;
 use rustix::time::{ClockId, clock_gettime};
-use tokio::sync::{Mutex, Semaphore};
+use tokio::sync::{Mutex, OwnedMutexGuard, OwnedSemaphorePermit, Semaphore};
 
 use crate::{background::at_length, limits};
 
@@ -25,14 +25,14 @@ use crate::{background::at_length, limits};
 pub(crate) struct LongWork<K: Hash + Eq> {
     callers: DashMap<K, Arc<Caller>>,
     /// How many pieces of work are done at once.
-    at_once: Semaphore,
+    at_once: Arc<Semaphore>,
     share: Option<Share>,
 }
 
 #[derive(Debug)]
 struct Caller {
     /// When the caller has its whole allowance back. Locked by the piece of work that is being done.
-    full_at: Mutex<Instant>,
+    full_at: Arc<Mutex<Instant>>,
     /// Requests that wait for their turn or work.
     requests: AtomicUsize,
 }
@@ -55,9 +55,14 @@ impl<K: Hash + Eq + Clone> LongWork<K> {
     /// Gives each caller `percent` of one processor in the long run, if that is bounded.
     pub(crate) fn new(percent: Option<u32>) -> Self {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        Self::with_places(percent, limits::LONG_WORK_PER_PROCESSOR * processors)
+    }
+
+    /// The same, with so many places for all callers together.
+    pub(crate) fn with_places(percent: Option<u32>, places: usize) -> Self {
         Self {
             callers: DashMap::new(),
-            at_once: Semaphore::new(limits::LONG_WORK_PER_PROCESSOR * processors),
+            at_once: Arc::new(Semaphore::new(places)),
             share: percent.map(|percent| Share { percent: percent.max(1) }),
         }
     }
@@ -73,9 +78,18 @@ impl<K: Hash + Eq + Clone> LongWork<K> {
         exempt: bool,
         work: impl FnOnce() -> T,
     ) -> Result<T, Busy> {
+        let place = self.place(caller, exempt).await?;
+        Ok(at_length(|| place.work(work)))
+    }
+
+    /// Waits until it is the turn of `caller`: for work that is done on another thread.
+    ///
+    /// # Errors
+    /// As for [`LongWork::run`].
+    pub(crate) async fn place(&self, caller: &K, exempt: bool) -> Result<Place, Busy> {
         let caller = self.caller(caller);
         let _request = Request::of(&caller)?;
-        let mut full_at = caller.full_at.lock().await;
+        let full_at = Arc::clone(&caller.full_at).lock_owned().await;
         let share = self.share.filter(|_| !exempt);
         if let Some(share) = share {
             let wait = share.wait(*full_at, Instant::now());
@@ -86,13 +100,10 @@ impl<K: Hash + Eq + Clone> LongWork<K> {
                 tokio::time::sleep(wait).await;
             }
         }
+        let permit = Arc::clone(&self.at_once).acquire_owned().await;
         // It is closed by nobody.
-        let _place = self.at_once.acquire().await;
-        let (made, took) = at_length(|| timed(work));
-        if let Some(share) = share {
-            *full_at = share.after(*full_at, Instant::now(), took);
-        }
-        Ok(made)
+        let closed = |_| Busy { retry_after: Duration::from_secs(1) };
+        Ok(Place { full_at, share, _permit: permit.map_err(closed)? })
     }
 
     fn caller(&self, key: &K) -> Arc<Caller> {
@@ -103,7 +114,7 @@ impl<K: Hash + Eq + Clone> LongWork<K> {
             self.forget_idle();
         }
         let new = || {
-            let full_at = Mutex::new(Instant::now());
+            let full_at = Arc::new(Mutex::new(Instant::now()));
             Arc::new(Caller { full_at, requests: AtomicUsize::new(0) })
         };
         Arc::clone(&self.callers.entry(key.clone()).or_insert_with(new))
@@ -113,10 +124,29 @@ impl<K: Hash + Eq + Clone> LongWork<K> {
     fn forget_idle(&self) {
         let now = Instant::now();
         self.callers.retain(|_, caller| {
-            // Whoever looks a caller up holds the map's lock or a reference.
+            // Whoever waits has a reference, and whoever works the lock.
             Arc::strong_count(caller) > 1
                 || caller.full_at.try_lock().map_or(true, |full_at| *full_at > now)
         });
+    }
+}
+
+/// The turn of a caller.
+#[derive(Debug)]
+pub(crate) struct Place {
+    full_at: OwnedMutexGuard<Instant>,
+    share: Option<Share>,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Place {
+    /// Does the work, on this thread. Blocks.
+    pub(crate) fn work<T>(mut self, work: impl FnOnce() -> T) -> T {
+        let (made, took) = timed(work);
+        if let Some(share) = self.share {
+            *self.full_at = share.after(*self.full_at, Instant::now(), took);
+        }
+        made
     }
 }
 

@@ -17,7 +17,7 @@ use crate::{
     admin::{self, office::Office, shutdown as shutdowns},
     api::{self, uiaa},
     appservice::{Questions, Services},
-    background::Pace,
+    background::{self, Pace},
     clock::{Clock, random_bytes},
     config::{Config, OwnRate},
     decide::{
@@ -25,6 +25,7 @@ use crate::{
         ephemeral::Gather,
         quota::{Exempt, Quotas},
     },
+    disk,
     engine::{self, Engine, SweepPolicy, Swept},
     http::{Edge, TableError, serve},
     last_seen::{self, LastSeen},
@@ -150,6 +151,7 @@ pub async fn run(
     let (engine, begun) = open_engine(&config, quotas, Arc::clone(&log) as Arc<dyn Log>).await?;
     let engine = Arc::new(engine);
     watch_for_failure(&log);
+    make_private(&config);
 
     let in_query = config.appservices.token_in_query;
     let questions = Arc::new(Questions::new(outbound.clone(), &services, in_query));
@@ -357,6 +359,37 @@ fn watch_for_failure(log: &SledLog) {
             error!(reason, "the log failed: writes are refused until the server is started again");
         }
     });
+}
+
+/// What a server has in its data directory. Other things there are somebody else's.
+const OWN: [&str; 8] =
+    ["log", "log.ready", "archive", "media", "search", "snapshots", "checkpoint.json", "lock"];
+
+/// Takes away, beside everything else, what others than their owner may do with files that an earlier version made, or
+/// that were copied here.
+fn make_private(config: &Config) {
+    let own = OWN.iter().map(|name| config.server.data_dir.join(name));
+    let paths: Vec<_> = own.chain(config.archive_dir()).collect();
+    let work = move || {
+        background::stand_back();
+        let mut changed = 0;
+        for path in paths {
+            match disk::make_private(&path) {
+                Ok(more) => changed += more,
+                Err(error) => {
+                    let path = path.display();
+                    warn!(%path, %error, "others than the owner may be able to read this");
+                }
+            }
+        }
+        if changed > 0 {
+            info!(changed, "others could read files of the data directory, and cannot any more");
+        }
+    };
+    // Without it, the files are as they were.
+    if let Err(error) = std::thread::Builder::new().name("private".to_owned()).spawn(work) {
+        warn!(%error, "it could not be checked who can read the data directory");
+    }
 }
 
 /// How often it is looked whether a sweep is due.

@@ -8,6 +8,7 @@
 use std::{
     collections::{BTreeSet, HashMap},
     io,
+    net::Ipv6Addr,
     path::PathBuf,
     sync::Arc,
     time::Duration,
@@ -34,14 +35,14 @@ use ruma::{
 };
 use serde_json::json;
 use tokio::{
-    sync::{Notify, Semaphore},
+    sync::Notify,
     task::spawn_blocking,
     time::{Instant, sleep_until},
 };
 use tracing::{info, warn};
 
 use super::{
-    Server,
+    Server, Whose,
     file::{self, About, Content},
     preview::Previews,
 };
@@ -52,6 +53,7 @@ use crate::{
     engine::Rejected,
     http::{ApiError, Cx, ErrorCode, Incoming, Reply},
     limits,
+    long_work::LongWork,
     media::{
         Held, Receiving, Store,
         picture::{self, Format, PictureError, Thumbnail, Wish},
@@ -68,8 +70,8 @@ const SWEEP: Duration = Duration::from_secs(3600);
 /// What the endpoints for media share.
 pub(crate) struct Media {
     pub(super) store: Arc<Store>,
-    /// Taken to decode pictures.
-    pictures: Arc<Semaphore>,
+    /// The pictures that are decoded, by who asked for that or uploaded them.
+    pictures: LongWork<Whose>,
     /// Given when something was uploaded that may be waited for.
     uploaded: Notify,
     /// How many uploads of each user are under way.
@@ -80,10 +82,17 @@ pub(crate) struct Media {
 impl Media {
     /// The files in the data directory that the configuration names.
     pub(crate) fn open(config: &Config) -> Result<Self, ServerError> {
-        let store = Store::open(&config.server.data_dir, config.log.min_free_bytes);
+        let store = Store::open(
+            &config.server.data_dir,
+            // What is uploaded never takes the room that the log needs to go on.
+            config.log.min_free_bytes.saturating_mul(2),
+            config.media.thumbnail_bytes,
+        );
+        let percent = config.rate_limits.processor_percent;
+        let percent = config.rate_limits.enabled.then_some(percent);
         Ok(Self {
             store: Arc::new(store.map_err(ServerError::Media)?),
-            pictures: Arc::new(Semaphore::new(limits::PICTURES_AT_ONCE)),
+            pictures: LongWork::with_places(percent, limits::PICTURES_AT_ONCE),
             uploaded: Notify::new(),
             under_way: Mutex::default(),
             previews: Previews::new(&config.media)
@@ -236,6 +245,9 @@ impl Server {
     ) -> Result<(), ApiError> {
         let held = receiving.finish().await.map_err(unwritten)?;
         (add.hash, add.size) = (held.hash, held.size);
+        // What the server fetched by itself is nobody's.
+        let nobody = Whose::Address(Ipv6Addr::UNSPECIFIED.into());
+        let uploader = add.user_id.clone().map_or(nobody, Whose::User);
         let picture = add.content_type.as_ref().is_some_and(|kind| kind.starts_with("image/"));
         match self.engine.propose(origin, add).await {
             Ok(added) => added.into_inner(),
@@ -249,7 +261,7 @@ impl Server {
         }
         self.media.uploaded.notify_waiters();
         if picture {
-            tokio::spawn(Arc::clone(self).make_usual_thumbnails(held));
+            tokio::spawn(Arc::clone(self).make_usual_thumbnails(held, uploader));
         }
         Ok(())
     }
@@ -265,10 +277,11 @@ impl Server {
     }
 
     /// Makes the thumbnails that are most likely to be asked for, before they are.
-    async fn make_usual_thumbnails(self: Arc<Self>, file: Held) {
-        let Ok(_permit) = Arc::clone(&self.media.pictures).acquire_owned().await else { return };
+    async fn make_usual_thumbnails(self: Arc<Self>, file: Held, uploader: Whose) {
+        // One who uploads many at once waits until they are looked at.
+        let Ok(place) = self.media.pictures.place(&uploader, false).await else { return };
         let store = Arc::clone(&self.media.store);
-        let making = spawn_blocking(move || {
+        let making = move || {
             let missing: Vec<_> = picture::USUAL
                 .into_iter()
                 .filter(|wish| kept(&store, &file.hash, *wish).is_none())
@@ -280,7 +293,8 @@ impl Server {
                     keep_thumbnail(&store, &file.hash, wish, format, &bytes);
                 }
             }
-        });
+        };
+        let making = spawn_blocking(move || place.work(making));
         // A decoder that panicked has said so.
         let _ = making.await;
     }
@@ -383,13 +397,14 @@ impl Server {
         &self,
         stored: Stored,
         wish: Wish,
+        caller: &Whose,
         public: bool,
         headers: &HeaderMap,
     ) -> Result<Reply, ApiError> {
         let wish = wish.rounded();
         let (content, format) = match kept(&self.media.store, &stored.hash, wish) {
             Some((path, format)) => (open(path).await?, format),
-            None => self.make_thumbnail(stored.hash, wish).await?,
+            None => self.make_thumbnail(stored.hash, wish, caller).await?,
         };
         let about = About {
             content_type: Some(format.content_type().to_owned()),
@@ -404,16 +419,16 @@ impl Server {
         &self,
         hash: FileHash,
         mut wish: Wish,
+        caller: &Whose,
     ) -> Result<(Content, Format), ApiError> {
         enum Found {
             Kept(PathBuf, Format),
             Answer(Thumbnail),
         }
-        let permit = Arc::clone(&self.media.pictures).acquire_owned().await;
-        let permit = permit.map_err(ApiError::internal)?;
+        let place = self.media.pictures.place(caller, false).await;
+        let place = place.map_err(|busy| ApiError::limit_exceeded(busy.retry_after))?;
         let store = Arc::clone(&self.media.store);
-        let making = spawn_blocking(move || {
-            let _permit = permit;
+        let making = move || {
             let path = store.path(&hash);
             // What does not move has one thumbnail of a size, whatever is wished.
             wish.animated = wish.animated && picture::moves(&path)?;
@@ -428,8 +443,8 @@ impl Server {
                 keep_thumbnail(&store, &hash, wish, *format, bytes);
             }
             Ok(Found::Answer(thumbnail))
-        });
-        match making.await {
+        };
+        match spawn_blocking(move || place.work(making)).await {
             Ok(Ok(Found::Kept(path, format))) => Ok((open(path).await?, format)),
             Ok(Ok(Found::Answer(Thumbnail::Original(format)))) => {
                 Ok((self.open(hash).await?, format))
@@ -473,7 +488,9 @@ fn kept(store: &Store, hash: &FileHash, wish: Wish) -> Option<(PathBuf, Format)>
 
 fn keep_thumbnail(store: &Store, hash: &FileHash, wish: Wish, format: Format, bytes: &[u8]) {
     let name = format!("{}.{}", wish.name(), format.extension());
-    if let Err(error) = store.keep_thumbnail(hash, &name, bytes) {
+    if let Err(error) = store.keep_thumbnail(hash, &name, bytes)
+        && error.kind() != io::ErrorKind::QuotaExceeded
+    {
         // It is made again the next time.
         warn!(%error, "a thumbnail could not be kept");
     }
@@ -544,7 +561,7 @@ pub(super) async fn thumbnail(
     let wish = wish(request.width, request.height, request.method, request.animated)?;
     let (server_name, media_id) = (&request.server_name, &request.media_id);
     let stored = cx.app.stored(server_name, media_id, request.timeout_ms, &cx.shutdown).await?;
-    cx.app.serve_thumbnail(stored, wish, false, &headers).await
+    cx.app.serve_thumbnail(stored, wish, &cx.whose(), false, &headers).await
 }
 
 pub(super) async fn old_download(
@@ -581,7 +598,7 @@ pub(super) async fn old_thumbnail(
         (&request.server_name, &request.media_id, request.timeout_ms);
     let app = &cx.app;
     let stored = app.stored_before_freeze(server_name, media_id, wait, &cx.shutdown).await?;
-    app.serve_thumbnail(stored, wish, true, &headers).await
+    app.serve_thumbnail(stored, wish, &cx.whose(), true, &headers).await
 }
 
 /// Takes away, from the start on and now and then, files that nothing names and old thumbnails, until the
@@ -596,7 +613,7 @@ pub(crate) async fn sweep(app: Arc<Server>, shutdown: Shutdown) {
             let settings = &sweeping.config.media;
             let named = |hash: &FileHash| sweeping.engine.state().media.names(hash);
             let age = Duration::from_secs(settings.orphan_seconds);
-            sweeping.media.store.sweep(named, age, settings.thumbnail_bytes)
+            sweeping.media.store.sweep(named, age)
         });
         match swept.await {
             Ok(Ok(swept)) if swept.files + swept.thumbnails > 0 => {

@@ -504,14 +504,18 @@ impl<C: Caller> Cx<Server, C> {
         &self,
         work: impl FnOnce() -> Result<T, ApiError>,
     ) -> Result<T, ApiError> {
-        let (whose, exempt) = match self.caller.session() {
-            Some(session) => {
-                (Whose::User(session.user_id.clone()), session::exempt(&self.app, session))
-            }
-            None => (Whose::Address(household(self.client)), false),
-        };
-        let done = self.app.long_work.run(&whose, exempt, work).await;
+        let session = self.caller.session();
+        let exempt = session.is_some_and(|session| session::exempt(&self.app, session));
+        let done = self.app.long_work.run(&self.whose(), exempt, work).await;
         done.map_err(|busy| ApiError::limit_exceeded(busy.retry_after))?
+    }
+
+    /// Whose work this request is.
+    fn whose(&self) -> Whose {
+        match self.caller.session() {
+            Some(session) => Whose::User(session.user_id.clone()),
+            None => Whose::Address(household(self.client)),
+        }
     }
 
     /// Proposes a change in the caller's name.

@@ -50,7 +50,7 @@ pub struct Wish {
 }
 
 /// The sizes that the specification recommends, each made once a picture is uploaded (client-server API,
-/// "Thumbnails").
+/// "Thumbnails"). There are no others: whoever asks for every size there might be gets these.
 pub const USUAL: [Wish; 5] = [
     usual(32, 32, Method::Crop),
     usual(96, 96, Method::Crop),
@@ -63,19 +63,24 @@ const fn usual(width: u32, height: u32, method: Method) -> Wish {
     Wish { width, height, method, animated: false }
 }
 
+/// The picture in its own size, for a wish that is larger than any usual size: a thumbnail must not be smaller than what
+/// was asked for.
+const WHOLE: Wish = usual(u32::MAX, u32::MAX, Method::Scale);
+
 impl Wish {
-    /// The wish whose thumbnail is given for this one: the next larger of the usual sizes, if one has the
-    /// same shape.
+    /// The wish whose thumbnail is given for this one: the next larger of the usual sizes, or the picture in its own
+    /// size. What is to be cut to another shape than a usual one is scaled.
     #[must_use]
     pub fn rounded(self) -> Self {
-        let fits = |usual: &&Self| {
-            let square = self.width == self.height;
-            usual.method == self.method
-                && (self.method == Method::Scale || square)
-                && usual.width >= self.width
-                && usual.height >= self.height
+        let find = |method| {
+            let covers = |usual: &&Self| {
+                usual.method == method && usual.width >= self.width && usual.height >= self.height
+            };
+            USUAL.iter().find(covers).copied()
         };
-        let usual = USUAL.iter().find(fits).copied().unwrap_or(self);
+        let is_square = self.method == Method::Crop && self.width == self.height;
+        let cropped = is_square.then(|| find(Method::Crop)).flatten();
+        let usual = cropped.or_else(|| find(Method::Scale)).unwrap_or(WHOLE);
         Self { animated: self.animated, ..usual }
     }
 
@@ -87,6 +92,9 @@ impl Wish {
             Method::Scale => "scale",
         };
         let animated = if self.animated { "-animated" } else { "" };
+        if self.width == WHOLE.width {
+            return format!("whole{animated}");
+        }
         format!("{}x{}-{method}{animated}", self.width, self.height)
     }
 }
@@ -473,11 +481,27 @@ mod tests {
         };
         assert_eq!(rounded(32, 32, Method::Crop), (32, 32));
         assert_eq!(rounded(33, 33, Method::Crop), (96, 96));
-        assert_eq!(rounded(97, 97, Method::Crop), (97, 97));
-        assert_eq!(rounded(40, 20, Method::Crop), (40, 20));
+        assert_eq!(rounded(97, 97, Method::Crop), (320, 240));
+        assert_eq!(rounded(40, 20, Method::Crop), (320, 240));
         assert_eq!(rounded(10, 10, Method::Scale), (320, 240));
         assert_eq!(rounded(320, 241, Method::Scale), (640, 480));
-        assert_eq!(rounded(801, 1, Method::Scale), (801, 1));
+        for (width, height) in [(801, 1), (1, 601), (2000, 2000)] {
+            assert_eq!(rounded(width, height, Method::Scale), (u32::MAX, u32::MAX));
+            assert_eq!(rounded(width, height, Method::Crop), (u32::MAX, u32::MAX));
+        }
+    }
+
+    #[test]
+    fn there_are_few_sizes_whatever_is_asked_for() {
+        let mut names = std::collections::BTreeSet::new();
+        for width in 1..1000 {
+            for method in [Method::Crop, Method::Scale] {
+                for height in [width, width / 2 + 1, 1] {
+                    names.insert(wish(width, height, method).rounded().name());
+                }
+            }
+        }
+        assert_eq!(names.len(), USUAL.len() + 1, "{names:?}");
     }
 
     #[test]

@@ -67,6 +67,10 @@ pub struct Store {
     root: PathBuf,
     /// What stays free on the disk, so that uploads never take it from the log.
     min_free_bytes: u64,
+    /// How many bytes of thumbnails are kept.
+    thumbnail_bytes: u64,
+    /// How many there are, once they were counted.
+    thumbnails: Mutex<Option<u64>>,
     /// Files that no record may name yet, but soon will, and how many records will.
     held: Mutex<BTreeMap<FileHash, usize>>,
     /// Taken to make directories: whoever finds one made finds it durable.
@@ -82,15 +86,28 @@ pub struct Swept {
     pub thumbnails: u64,
 }
 
+/// What came of looking through the thumbnails.
+struct Thumbnails {
+    /// How many bytes are left.
+    kept: u64,
+    /// How many were taken away.
+    removed: u64,
+}
+
 impl Store {
     /// The store in `data_dir`. What was being uploaded when the server last ended is deleted.
     ///
     /// # Errors
     /// When the directory cannot be made or cleared.
-    pub fn open(data_dir: &Path, min_free_bytes: u64) -> io::Result<Self> {
-        let root = directory(data_dir);
-        let (held, directories) = (Mutex::default(), Mutex::default());
-        let store = Self { root, min_free_bytes, held, directories };
+    pub fn open(data_dir: &Path, min_free_bytes: u64, thumbnail_bytes: u64) -> io::Result<Self> {
+        let store = Self {
+            root: directory(data_dir),
+            min_free_bytes,
+            thumbnail_bytes,
+            thumbnails: Mutex::default(),
+            held: Mutex::default(),
+            directories: Mutex::default(),
+        };
         store.make(&store.root.join(THUMBNAILS))?;
         let incoming = store.root.join(INCOMING);
         store.make(&incoming)?;
@@ -150,12 +167,24 @@ impl Store {
         self.root.join(THUMBNAILS).join(&hash[..2]).join(format!("{hash}-{name}"))
     }
 
-    /// Keeps a thumbnail, whole or not at all.
+    /// Keeps a thumbnail, whole or not at all. If there would be too many, older ones make way. One that has no
+    /// room is not kept, which [`io::ErrorKind::QuotaExceeded`] says.
     ///
     /// # Errors
     /// When it cannot be written.
     pub fn keep_thumbnail(&self, hash: &FileHash, name: &str, bytes: &[u8]) -> io::Result<()> {
-        self.must_have_room(bytes.len() as u64)?;
+        let length = bytes.len() as u64;
+        let Some(left) = self.thumbnail_bytes.checked_sub(length) else {
+            return Err(io::ErrorKind::QuotaExceeded.into());
+        };
+        self.must_have_room(length)?;
+        // Held until it is written, so that two do not take the same room.
+        let mut thumbnails = self.thumbnails.lock();
+        if thumbnails.is_none_or(|kept| kept > left) {
+            // Somewhat more than this one needs: looking through all of them is not for each.
+            let kept = self.sweep_thumbnails(left - left / 8, |_| true)?.kept;
+            *thumbnails = Some(kept);
+        }
         let path = self.thumbnail(hash, name);
         let temporary = Temporary(self.root.join(INCOMING).join(random_letters(24)));
         let mut file = File::create_new(&temporary.0)?;
@@ -165,20 +194,18 @@ impl Store {
         if let Some(parent) = path.parent() {
             DirBuilder::new().recursive(true).mode(0o700).create(parent)?;
         }
-        fs::rename(&temporary.0, path)
+        let replaced = fs::metadata(&path).map_or(0, |about| about.len());
+        fs::rename(&temporary.0, path)?;
+        *thumbnails = thumbnails.map(|kept| (kept + length).saturating_sub(replaced));
+        Ok(())
     }
 
     /// Takes away files that no record names, if they are older than `age`, and the oldest thumbnails, until
-    /// those that are left have `thumbnail_bytes` at most.
+    /// those that are left are as many as may be kept.
     ///
     /// # Errors
     /// When a directory cannot be read or a file not be removed.
-    pub fn sweep(
-        &self,
-        named: impl Fn(&FileHash) -> bool,
-        age: Duration,
-        thumbnail_bytes: u64,
-    ) -> io::Result<Swept> {
+    pub fn sweep(&self, named: impl Fn(&FileHash) -> bool, age: Duration) -> io::Result<Swept> {
         let mut swept = Swept::default();
         for (hash, file) in files(&self.root)? {
             if named(&hash) || !is_older(&file, age)? {
@@ -190,7 +217,10 @@ impl Store {
                 swept.files += u64::from(remove_if_there(&file)?);
             }
         }
-        swept.thumbnails = self.sweep_thumbnails(thumbnail_bytes, named)?;
+        let mut thumbnails = self.thumbnails.lock();
+        let Thumbnails { kept, removed } = self.sweep_thumbnails(self.thumbnail_bytes, named)?;
+        *thumbnails = Some(kept);
+        swept.thumbnails = removed;
         Ok(swept)
     }
 
@@ -208,16 +238,23 @@ impl Store {
             return Ok(false);
         }
         let was_there = remove_if_there(&self.path(hash))?;
+        let mut thumbnails = self.thumbnails.lock();
         let directory = self.root.join(THUMBNAILS).join(&hash.to_string()[..2]);
         for thumbnail in entries(&directory)? {
             if thumbnail_of(&thumbnail).is_some_and(|of| of == *hash) {
+                let length = fs::metadata(&thumbnail).map_or(0, |about| about.len());
                 remove_if_there(&thumbnail)?;
+                *thumbnails = thumbnails.map(|kept| kept.saturating_sub(length));
             }
         }
         Ok(was_there)
     }
 
-    fn sweep_thumbnails(&self, most: u64, named: impl Fn(&FileHash) -> bool) -> io::Result<u64> {
+    fn sweep_thumbnails(
+        &self,
+        most: u64,
+        named: impl Fn(&FileHash) -> bool,
+    ) -> io::Result<Thumbnails> {
         let mut thumbnails = Vec::new();
         let (mut bytes, mut removed) = (0, 0);
         for directory in entries(&self.root.join(THUMBNAILS))? {
@@ -240,7 +277,7 @@ impl Store {
             bytes -= length;
             removed += u64::from(remove_if_there(&thumbnail)?);
         }
-        Ok(removed)
+        Ok(Thumbnails { kept: bytes, removed })
     }
 
     fn must_have_room(&self, bytes: u64) -> io::Result<()> {
@@ -442,7 +479,7 @@ mod tests {
     const ANY_AGE: Duration = Duration::ZERO;
 
     fn store(directory: &Path) -> Arc<Store> {
-        Arc::new(Store::open(directory, 0).unwrap())
+        Arc::new(Store::open(directory, 0, 250).unwrap())
     }
 
     async fn add(store: &Arc<Store>, content: &'static [u8]) -> Held {
@@ -476,7 +513,7 @@ mod tests {
         assert_eq!(entries(&incoming).unwrap().len(), 0);
         // Of a server that was killed, it goes when the next one starts.
         fs::write(incoming.join("left"), "half").unwrap();
-        drop(Store::open(directory.path(), 0).unwrap());
+        drop(Store::open(directory.path(), 0, 250).unwrap());
         assert_eq!(entries(&incoming).unwrap().len(), 0);
     }
 
@@ -488,7 +525,7 @@ mod tests {
         let lost = add(&store, b"lost").await.hash;
         let named = named.hash;
         let is_named = |hash: &FileHash| *hash == named;
-        let sweep = |age| store.sweep(is_named, age, u64::MAX).unwrap().files;
+        let sweep = |age| store.sweep(is_named, age).unwrap().files;
         assert_eq!(sweep(Duration::from_secs(3600)), 0);
         assert_eq!(sweep(ANY_AGE), 1);
         assert!(!store.path(&lost).exists());
@@ -509,25 +546,39 @@ mod tests {
             // Twice: by who deleted it, and by who looks for what is left.
             assert!(!store.remove(&hash, |_| false).unwrap());
         }
-        assert_eq!(store.sweep(|_| false, ANY_AGE, 0).unwrap(), Swept::default());
+        assert_eq!(store.sweep(|_| false, ANY_AGE).unwrap(), Swept::default());
     }
 
     #[tokio::test]
-    async fn thumbnails_go_when_they_are_too_many() {
+    async fn thumbnails_are_never_more_than_may_be_kept() {
         let directory = tempfile::tempdir().unwrap();
-        let store = store(directory.path());
         let hash = FileHash([3; 32]);
-        for name in ["a", "b", "c"] {
-            store.keep_thumbnail(&hash, name, &[0; 100]).unwrap();
+        let kept = |store: &Store| {
+            let directory = store.thumbnail(&hash, "").parent().unwrap().to_owned();
+            let thumbnails = entries(&directory).unwrap().into_iter();
+            thumbnails.map(|path| fs::metadata(path).unwrap().len()).sum::<u64>()
+        };
+        for _ in 0..2 {
+            let store = store(directory.path());
+            for number in 0..20 {
+                store.keep_thumbnail(&hash, &number.to_string(), &[0; 60]).unwrap();
+                assert!(kept(&store) <= 250, "{} bytes", kept(&store));
+                assert!(store.thumbnail(&hash, &number.to_string()).exists(), "the newest is kept");
+            }
+            let too_large = store.keep_thumbnail(&hash, "large", &[0; 251]).unwrap_err();
+            assert_eq!(too_large.kind(), io::ErrorKind::QuotaExceeded);
+            assert!(kept(&store) > 0, "it took the place of others");
         }
-        let swept = store.sweep(|_| true, ANY_AGE, 250).unwrap();
-        assert_eq!(swept, Swept { files: 0, thumbnails: 1 });
+        // One that is started with less room takes away what is too much.
+        let smaller = Store::open(directory.path(), 0, 100).unwrap();
+        assert!(smaller.sweep(|_| true, ANY_AGE).unwrap().thumbnails > 0);
+        assert!(kept(&smaller) <= 100);
     }
 
     #[tokio::test]
     async fn uploads_leave_room_for_the_log() {
         let directory = tempfile::tempdir().unwrap();
-        let store = Arc::new(Store::open(directory.path(), u64::MAX / 2).unwrap());
+        let store = Arc::new(Store::open(directory.path(), u64::MAX / 2, 0).unwrap());
         let error = store.receive(None).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::StorageFull);
     }

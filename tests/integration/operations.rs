@@ -125,10 +125,17 @@ async fn after_a_failed_write_no_more_are_taken_reads_go_on_and_nothing_is_lost(
 /// That the room's messages can be read, and begin with the acknowledged ones. The one that was under
 /// way when a write failed may or may not have reached the disk.
 async fn assert_holds(user: &User, room_id: &str, acknowledged: &[String]) {
-    let page = user.messages(room_id, None, None, Direction::Back, 1000).await;
-    let messages = page["chunk"].as_array().into_iter().flatten();
-    let messages: Vec<_> =
-        messages.filter(|event| event["type"] == "m.room.message").rev().collect();
+    let (mut messages, mut from) = (Vec::new(), None::<String>);
+    loop {
+        let page = user.messages(room_id, from.as_deref(), None, Direction::Back, 1000).await;
+        let events = page["chunk"].as_array().into_iter().flatten();
+        messages.extend(events.filter(|event| event["type"] == "m.room.message").cloned());
+        match page["end"].as_str() {
+            Some(end) => from = Some(end.to_owned()),
+            None => break,
+        }
+    }
+    messages.reverse();
     assert!(messages.len() >= acknowledged.len(), "{} of {}", messages.len(), acknowledged.len());
     for (event, event_id) in messages.iter().zip(acknowledged) {
         assert_eq!(event["event_id"], json!(event_id));
@@ -288,4 +295,74 @@ impl Drop for SmallDisk<'_> {
         // Lazily: the server in it may still be ending.
         let _ = Command::new("umount").arg("-l").arg(self.0).status();
     }
+}
+
+/// The files and directories in `dir` with which others than their owner may do something.
+fn open_to_others(dir: &Path) -> Vec<String> {
+    use std::os::unix::fs::PermissionsExt as _;
+    let mut found = Vec::new();
+    let mut left = vec![dir.to_owned()];
+    while let Some(path) = left.pop() {
+        let Ok(about) = fs::symlink_metadata(&path) else { continue };
+        if about.permissions().mode() & 0o077 != 0 {
+            found.push(format!("{} {:o}", path.display(), about.permissions().mode()));
+        }
+        if about.is_dir() {
+            let entries = fs::read_dir(&path).expect("a directory can be read");
+            left.extend(entries.map(|entry| entry.expect("an entry can be read").path()));
+        }
+    }
+    found
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_but_the_owner_can_read_any_file() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let aside = TempDir::new().expect("a temporary directory");
+    let mut server = TestServer::start().await;
+    let ann = server.register("ann").await;
+    let room_id = ann.create_room(json!({})).await;
+    for number in 0..20 {
+        ann.send_text(&room_id, &number.to_string(), "words to be found").await;
+    }
+    let search = json!({ "search_categories": { "room_events": { "search_term": "words" } } });
+    ann.request("POST", "/search", Some(&search)).await.ok();
+    let mut picture = std::io::Cursor::new(Vec::new());
+    let pixels = image::RgbImage::from_fn(400, 400, |x, y| image::Rgb([x as u8, y as u8, 0]));
+    pixels.write_to(&mut picture, image::ImageFormat::Png).expect("a picture can be encoded");
+    let media = ann.upload("image/png", picture.into_inner()).await;
+    let small = ann.thumbnail(&media, "width=96&height=96&method=crop").await;
+    assert_eq!(small.parts.status, 200);
+    let data_dir = server.data_dir().to_owned();
+    let at = |words: &[&str], dest: &str| {
+        let dest = aside.path().join(dest);
+        let mut line: Vec<_> = words.iter().map(std::ffi::OsString::from).collect();
+        line.extend(["--data-dir".into(), data_dir.clone().into(), dest.into()]);
+        let output = run_logcabin(line);
+        assert!(output.status.success(), "{output:?}");
+    };
+    at(&["backup"], "backup");
+    server.stop();
+    let snapshot = run_logcabin([
+        "snapshot".as_ref(),
+        "write".as_ref(),
+        "--data-dir".as_ref(),
+        data_dir.as_os_str(),
+    ]);
+    assert!(snapshot.status.success(), "{snapshot:?}");
+    at(&["export"], "export");
+    for dir in [&data_dir, &aside.path().join("backup"), &aside.path().join("export")] {
+        assert_eq!(open_to_others(dir), Vec::<String>::new());
+    }
+
+    // What an earlier version left readable, or a copy made so, is put right at the start.
+    let log = data_dir.join("log");
+    let any_file = fs::read_dir(data_dir.join("archive")).expect("an archive").next();
+    let any_file = any_file.expect("a file").expect("an entry").path();
+    for path in [&log, &any_file] {
+        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("its mode can be set");
+    }
+    let server = TestServer::start_on(&data_dir).await;
+    server.prints("and cannot any more").await;
+    assert_eq!(open_to_others(&data_dir), Vec::<String>::new());
 }
