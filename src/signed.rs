@@ -6,6 +6,9 @@ use hmac::{Hmac, KeyInit as _, Mac as _};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use sha2::Sha256;
 
+/// How many bytes of a MAC are kept where the whole of it would be long: nobody finds 128 bits by trying.
+const MAC_BYTES: usize = 16;
+
 /// The server's key, from which one for each purpose is made. A statement of one purpose is none of another.
 #[derive(Clone)]
 pub(crate) struct Signer(Hmac<Sha256>);
@@ -58,6 +61,19 @@ impl Signer {
         (now_ms < expires_ms).then_some((statement, expires_ms))
     }
 
+    /// A MAC of `text` for this purpose, short enough for a token in a URL: 128 bits in URL-safe base64.
+    pub(crate) fn mac(&self, purpose: &str, text: &str) -> String {
+        let mac = self.of(purpose).chain_update(text).finalize().into_bytes();
+        URL_SAFE_NO_PAD.encode(&mac[..MAC_BYTES])
+    }
+
+    /// Whether `mac` is what [`mac`](Self::mac) gave for the same purpose and text.
+    pub(crate) fn is_mac(&self, purpose: &str, text: &str, mac: &str) -> bool {
+        let mac = URL_SAFE_NO_PAD.decode(mac).unwrap_or_default();
+        mac.len() == MAC_BYTES
+            && self.of(purpose).chain_update(text).verify_truncated_left(&mac).is_ok()
+    }
+
     fn of(&self, purpose: &str) -> Hmac<Sha256> {
         let key = self.0.clone().chain_update("logcabin signed statements: ").chain_update(purpose);
         hmac(&key.finalize().into_bytes())
@@ -100,6 +116,20 @@ mod tests {
         assert_eq!(Signer::new("b key").open::<String>("tests", &text, 0), None);
         assert_ne!(signer.secret("tests", "a"), signer.secret("tests", "b"));
         assert_ne!(signer.secret("tests", "a"), signer.secret("test", "sa"));
+    }
+
+    #[test]
+    fn a_mac_fits_its_purpose_and_text_alone() {
+        let (signer, _) = signed("");
+        let mac = signer.mac("tests", "text");
+        assert!(signer.is_mac("tests", "text", &mac));
+        for (purpose, text) in [("test", "stext"), ("tests", "texts"), ("other", "text")] {
+            assert!(!signer.is_mac(purpose, text, &mac), "{purpose} {text}");
+        }
+        assert!(!Signer::new("b key").is_mac("tests", "text", &mac));
+        for bad in ["", "A", &mac[..mac.len() - 2], &format!("{mac}AA")] {
+            assert!(!signer.is_mac("tests", "text", bad), "{bad}");
+        }
     }
 
     proptest! {

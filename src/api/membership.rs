@@ -235,6 +235,9 @@ pub(super) async fn members(
         Some(token) if cx.moment()?.is_none() => cx.app.position(token)?.min(latest),
         _ => latest,
     };
+    if at < latest && !view.sees_state_at(&room, at)? {
+        return Err(ApiError::forbidden("You may not see who was in this room at that point."));
+    }
     let mut offsets = Vec::new();
     for membership in [
         Membership::Join,

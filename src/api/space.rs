@@ -83,30 +83,32 @@ pub(super) async fn hierarchy(
         max_depth: request.max_depth.map(u64::from),
     };
     let page = match &request.from {
-        Some(token) => PageToken::read(&cx.app, token, &walk)?,
-        None => PageToken { at: cx.view_as_of()?.at(), passed: 0 },
+        Some(token) => PageToken::read(&cx, token, &walk)?,
+        None => PageToken { at: cx.view_as_of()?.at(), passed: 0, as_of: cx.moment()?.is_some() },
     };
-    let look = Look {
+    let then = Look {
         state: &cx.app.engine.state(),
         events: cx.app.engine.events(),
         user_id: Some(&cx.caller.user_id),
         at: page.at,
     };
+    // The tree is that of the first page. What is shown of it is what the caller may see now, redacted as
+    // it is now, unless an administrator asked for an earlier moment.
+    let now = if page.as_of { then } else { Look { at: cx.view().at(), ..then } };
     at_length(|| {
         let limit = limit.min(limits::HIERARCHY_ROOMS);
         let mut response = get_hierarchy::Response::new();
-        let mut rooms = walk.rooms(look)?;
+        let mut rooms = walk.rooms(then, now)?;
         let mut passed = 0;
-        while let Some((room, children)) = rooms.next()? {
+        while let Some(Visit { room, children }) = rooms.next()? {
             if passed >= page.passed {
                 if response.rooms.len() == limit {
-                    response.next_batch = Some(PageToken { passed, ..page }.write(&cx.app, &walk));
+                    response.next_batch = Some(PageToken { passed, ..page }.write(&cx, &walk));
                     break;
                 }
-                // The tree is that of the first page; what one may know of is judged anew.
-                if rooms.look.now(&cx.app).may_know_of(&room)? {
+                if let Some(children) = children {
                     let children = children.iter().map(Child::stripped).collect();
-                    let summary = look.summary(&room)?;
+                    let summary = now.summary(&room)?;
                     response.rooms.push(SpaceHierarchyRoomsChunk::new(summary, children));
                 }
             }
@@ -127,10 +129,6 @@ struct Look<'a> {
 }
 
 impl Look<'_> {
-    fn now(self, app: &Server) -> Self {
-        Self { at: app.engine.head().offset(), ..self }
-    }
-
     fn text(&self, room: &Room, kind: StateEventType, field: &str) -> Result<String, ReadError> {
         Ok(self.events.state_text(room, &kind, field, self.at)?.unwrap_or_default())
     }
@@ -223,30 +221,32 @@ struct Walk {
 }
 
 impl Walk {
-    fn rooms<'a>(&'a self, look: Look<'a>) -> Result<Rooms<'a>, ApiError> {
+    /// The rooms of the tree as of `then`, as far as they are shown as of `now`.
+    fn rooms<'a>(&'a self, then: Look<'a>, now: Look<'a>) -> Result<Rooms<'a>, ApiError> {
         let refused = || ApiError::forbidden("You may not see this room, or there is none.");
-        let room = look.state.rooms.get(&self.root).ok_or_else(refused)?;
-        if !look.may_know_of(&room)? {
+        let room = then.state.rooms.get(&self.root).ok_or_else(refused)?;
+        if !then.may_know_of(&room)? || !now.may_know_of(&room)? {
             return Err(refused());
         }
         let stack = vec![(self.root.clone(), 0)];
-        Ok(Rooms { walk: self, look, stack, seen: HashSet::new() })
-    }
-
-    /// What a page's token is bound to.
-    fn fingerprint(&self) -> String {
-        let parts = (&self.root, self.suggested_only, self.max_depth);
-        blake3::hash(format!("{parts:?}").as_bytes()).to_hex()[..16].to_owned()
+        Ok(Rooms { walk: self, then, now, stack, seen: HashSet::new() })
     }
 }
 
-/// A room of a walk with its children, in order.
-type Visit = (Arc<Room>, Vec<Child>);
+/// A room of a walk.
+struct Visit {
+    room: Arc<Room>,
+    /// Its children, in order; `None` if the caller may not know of the room any more.
+    children: Option<Vec<Child>>,
+}
 
 /// The rooms of a space, each once: a room, then the trees of its children in their order.
 struct Rooms<'a> {
     walk: &'a Walk,
-    look: Look<'a>,
+    /// As of when the tree is walked.
+    then: Look<'a>,
+    /// As of when rooms and children are shown.
+    now: Look<'a>,
     /// Rooms to come, the next one last, each with its depth.
     stack: Vec<(OwnedRoomId, u64)>,
     seen: HashSet<OwnedRoomId>,
@@ -258,30 +258,34 @@ impl Rooms<'_> {
             if !self.seen.insert(room_id.clone()) {
                 continue;
             }
-            let Some(room) = self.look.state.rooms.get(&room_id) else { continue };
-            if room.created > self.look.at || !self.look.may_know_of(&room)? {
+            let Some(room) = self.then.state.rooms.get(&room_id) else { continue };
+            if room.created > self.then.at || !self.then.may_know_of(&room)? {
                 continue;
+            }
+            if self.now.at != self.then.at && !self.now.may_know_of(&room)? {
+                return Ok(Some(Visit { room, children: None }));
             }
             let children = self.children(&room)?;
             if self.walk.max_depth.is_none_or(|max_depth| depth < max_depth) {
                 let deeper = children.iter().rev().map(|child| (child.room_id.clone(), depth + 1));
                 self.stack.extend(deeper);
             }
-            return Ok(Some((room, children)));
+            return Ok(Some(Visit { room, children: Some(children) }));
         }
         Ok(None)
     }
 
     /// The children of a space in the order in which they are shown; of another room, none.
     fn children(&self, room: &Room) -> Result<Vec<Child>, ReadError> {
-        let room_type = self.look.text(room, StateEventType::RoomCreate, "type")?;
+        let room_type = self.then.text(room, StateEventType::RoomCreate, "type")?;
         if room_type != RoomType::Space.as_str() {
             return Ok(Vec::new());
         }
         let mut children = Vec::new();
-        for (room_id, offset) in room.state_of_type(&StateEventType::SpaceChild, self.look.at) {
-            let Some(event) = self.look.events.get(offset)? else { continue };
-            let event = as_shown(room, event, self.look.at);
+        for (room_id, offset) in room.state_of_type(&StateEventType::SpaceChild, self.then.at) {
+            let Some(event) = self.now.events.get(offset)? else { continue };
+            // One that was redacted since says nothing any more, and so names no child.
+            let event = as_shown(room, event, self.now.at);
             let child = RoomId::parse(room_id).ok().and_then(|id| Child::new(id, event));
             children.extend(child.filter(|child| !self.walk.suggested_only || child.suggested));
         }
@@ -336,27 +340,50 @@ impl Child {
 }
 
 /// Where the next page of a walk begins: as of when, and after how many rooms.
+///
+/// Its MAC binds it to the walk and to the user: without it, anybody could make one up that walks a space
+/// as it was before they could know of it.
 #[derive(Clone, Copy)]
 struct PageToken {
     at: Offset,
     passed: usize,
+    /// Whether an administrator asked to see everything as of `at`.
+    as_of: bool,
 }
 
 impl PageToken {
-    fn write(self, app: &Server, walk: &Walk) -> String {
-        format!("{}.{}.{}", app.token(self.at), self.passed, walk.fingerprint())
+    const PURPOSE: &str = "page of a space";
+
+    fn write(self, cx: &Cx<Server>, walk: &Walk) -> String {
+        let way = if self.as_of { 'm' } else { 'p' };
+        let position = format!("{}.{}.{way}", cx.app.token(self.at), self.passed);
+        let mac = cx.app.signer.mac(Self::PURPOSE, &Self::signed(cx, walk, &position));
+        format!("{position}.{mac}")
     }
 
-    fn read(app: &Server, token: &str, walk: &Walk) -> Result<Self, ApiError> {
-        let unknown = || ApiError::invalid_param("`from` is not a token of this endpoint.");
-        let (rest, fingerprint) = token.rsplit_once('.').ok_or_else(unknown)?;
-        let (at, passed) = rest.rsplit_once('.').ok_or_else(unknown)?;
-        let passed = passed.parse().map_err(|_| unknown())?;
-        if fingerprint != walk.fingerprint() {
-            return Err(ApiError::invalid_param(
-                "From page to page, the space, `suggested_only` and `max_depth` stay the same.",
-            ));
+    /// What the MAC of a token is of.
+    fn signed(cx: &Cx<Server>, walk: &Walk, position: &str) -> String {
+        let of = (&*cx.caller.user_id, &walk.root, walk.suggested_only, walk.max_depth, position);
+        to_raw(&of).get().to_owned()
+    }
+
+    fn read(cx: &Cx<Server>, token: &str, walk: &Walk) -> Result<Self, ApiError> {
+        let unknown = || {
+            ApiError::invalid_param(
+                "`from` is no token of this space with this `suggested_only` and `max_depth`.",
+            )
+        };
+        let (position, mac) = token.rsplit_once('.').ok_or_else(unknown)?;
+        if !cx.app.signer.is_mac(Self::PURPOSE, &Self::signed(cx, walk, position), mac) {
+            return Err(unknown());
         }
-        Ok(Self { at: app.position(at)?, passed })
+        let mut parts = position.splitn(3, '.');
+        let (at, passed, way) = (parts.next(), parts.next(), parts.next());
+        let passed = passed.and_then(|passed| passed.parse().ok()).ok_or_else(unknown)?;
+        let as_of = way == Some("m");
+        if as_of {
+            cx.must_be_admin()?;
+        }
+        Ok(Self { at: cx.app.position(at.unwrap_or_default())?, passed, as_of })
     }
 }

@@ -341,6 +341,15 @@ impl<'a> View<'a> {
         Ok(left)
     }
 
+    /// Whether the user may see what the room's state was at `at`, an earlier offset than that of
+    /// [`View::state_as_of`]: as the events there, it is history.
+    ///
+    /// # Errors
+    /// When the log cannot be read.
+    pub fn sees_state_at(&self, room: &Room, at: Offset) -> Result<bool, ReadError> {
+        Visibility::of(self, room).shows_at(self, at)
+    }
+
     /// The state that one who is invited to a room or knocks on it is shown (client-server API,
     /// "Stripped state"): as of their own member event, which is part of it.
     ///

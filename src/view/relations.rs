@@ -99,7 +99,9 @@ impl View<'_> {
 
     /// Up to `limit` of the threads that the room had as of `as_of` whose newest reply then was before
     /// `before`; with `participated`, those that the user takes part in. Replies that came after
-    /// `as_of` move no thread, so that pages as of one offset have neither gap nor repeat.
+    /// `as_of` move no thread, so that pages as of one offset have no gap. Redactions count as of the view,
+    /// whichever `as_of` a client names: a thread whose newest reply is redacted between two pages moves back,
+    /// and may be on both.
     ///
     /// # Errors
     /// When the log cannot be read.
@@ -124,7 +126,9 @@ impl View<'_> {
             let exhausted = chunk.len() < limit;
             for (newest, root) in chunk {
                 position = newest;
-                let replies = sight.counting(room.children(root, Some(THREAD), as_of))?;
+                let mut replies = room.children(root, Some(THREAD), self.at());
+                replies.retain(|reply| reply.offset <= as_of);
+                let replies = sight.counting(replies)?;
                 if let Some(newest) = replies.last() {
                     let replied = replies.iter().any(|reply| *reply.sender == *me.as_str());
                     waiting.push((newest.offset, root, replied));

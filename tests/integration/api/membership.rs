@@ -333,6 +333,35 @@ async fn members_are_listed_by_membership_and_as_of_a_token() {
 }
 
 #[tokio::test]
+async fn who_was_in_a_room_earlier_is_shown_to_those_who_see_its_history_from_then() {
+    let server = server().await;
+    let (ann, bob) = (user(&server, "ann").await, user(&server, "bob").await);
+    let cas = user(&server, "cas").await;
+    for (visibility, shown) in [("joined", false), ("invited", false), ("shared", true)] {
+        let visibility = json!({
+            "type": "m.room.history_visibility", "content": { "history_visibility": visibility },
+        });
+        let options = json!({ "preset": "public_chat", "initial_state": [visibility] });
+        let room_id = ann.create_room(options).await;
+        cas.join(&room_id).await.ok();
+        let before = ann.here().await;
+        cas.act(&room_id, "leave", None).await.ok();
+        bob.join(&room_id).await.ok();
+        let after = bob.here().await;
+        let members = async |at: &str| bob.get_room(&room_id, &format!("/members?at={at}")).await;
+        if shown {
+            members(&before).await.ok();
+        } else {
+            members(&before).await.refused(403, "M_FORBIDDEN");
+        }
+        // What they may see stays visible after they have left.
+        bob.act(&room_id, "leave", None).await.ok();
+        let seen = members(&after).await.ok();
+        assert_eq!(each(&seen["chunk"], "/state_key").len(), 3);
+    }
+}
+
+#[tokio::test]
 async fn nobody_lets_themselves_into_a_restricted_room() {
     let server = server().await;
     let (ann, bob, _) = three(&server).await;

@@ -396,6 +396,23 @@ async fn of_the_same_annotation_sent_at_once_many_times_one_is_taken() {
 }
 
 #[tokio::test]
+async fn a_token_of_an_earlier_moment_brings_no_thread_back_whose_replies_were_redacted() {
+    let server = server().await;
+    let (ann, bob) = (user(&server, "ann").await, user(&server, "bob").await);
+    let room_id = room_of_two(&ann, &bob).await;
+    let mut replies = Vec::new();
+    for number in 0..2 {
+        let root = ann.send_text(&room_id, &format!("r{number}"), "root").await;
+        replies.push((root.clone(), send(&bob, &room_id, &related(&root, "m.thread", "a")).await));
+    }
+    let then = bob.here().await;
+    redact(&bob, &room_id, &replies[0].1).await;
+    let last = u64::MAX;
+    let page = threads(&bob, &room_id, &format!("?from={then}.{last}")).await.ok();
+    assert_eq!(event_ids(&page["chunk"]), [&*replies[1].0]);
+}
+
+#[tokio::test]
 async fn threads_are_listed_newest_reply_first_and_paged_over_new_replies() {
     let server = server().await;
     let (ann, bob) = (user(&server, "ann").await, user(&server, "bob").await);

@@ -214,6 +214,87 @@ async fn a_room_that_is_closed_between_two_pages_is_not_on_the_second() {
     assert_eq!(rooms(&bob, &root, &format!("?from={}", encode(&from))).await, [""; 0]);
 }
 
+/// What a page's token says, before its MAC: as of when, and how many rooms were shown.
+fn position(token: &str) -> (&str, &str) {
+    let mut parts = token.splitn(3, '.');
+    let at = parts.next().and_then(|at| at.split_once('_')).map(|(_, offset)| offset);
+    at.zip(parts.next()).unwrap_or_else(|| panic!("a token of another form: {token}"))
+}
+
+#[tokio::test]
+async fn a_made_up_token_of_a_space_shows_nothing_of_the_past() {
+    let server = server().await;
+    let (ann, bob) = (user(&server, "ann").await, user(&server, "bob").await);
+    let root = space(&ann, json!({ "name": "secret", "topic": "secret" })).await;
+    let hidden = room(&ann, json!({ "join_rule": "public" }), "shared").await;
+    add(&ann, &root, &hidden, child()).await;
+    let before = ann.here().await;
+    let before = before.rsplit('_').next().expect("an offset");
+    // Nothing of that is there any more by the time that others may know of the space.
+    add(&ann, &root, &hidden, json!({})).await;
+    let shown = ann.create_room(json!({ "preset": "public_chat" })).await;
+    add(&ann, &root, &shown, child()).await;
+    ann.set_state(&root, "m.room.name", "", &json!({ "name": "open" })).await.ok();
+    ann.set_state(&root, "m.room.join_rules", "", &json!({ "join_rule": "public" })).await.ok();
+
+    let first = hierarchy(&bob, &root, "?limit=1").await.ok();
+    let token = string(&first, "next_batch");
+    let (at, passed) = position(&token);
+    assert_eq!((first["rooms"][0]["name"].as_str(), passed), (Some("open"), "1"));
+    let refused = async |user: &User, token: &str| {
+        let answer = hierarchy(user, &root, &format!("?from={}", encode(token))).await;
+        answer.refused(400, "M_INVALID_PARAM");
+    };
+    for (from, to) in [
+        (format!("_{at}."), format!("_{before}.")),
+        (format!(".{passed}."), ".0.".to_owned()),
+        (format!("_{at}.{passed}."), format!("_{before}.0.")),
+    ] {
+        refused(&bob, &token.replacen(&from, &to, 1)).await;
+    }
+    // Nor does the token of somebody who could see more at the time.
+    let anns = string(&hierarchy(&ann, &root, "?limit=1").await.ok(), "next_batch");
+    refused(&bob, &anns).await;
+    assert_eq!(rooms(&bob, &root, &format!("?from={}", encode(&token))).await, [shown]);
+}
+
+#[tokio::test]
+async fn a_later_page_of_a_space_shows_nothing_that_was_redacted_since_the_first() {
+    let server = server().await;
+    let (ann, bob) = (user(&server, "ann").await, user(&server, "bob").await);
+    let root = space(&ann, json!({ "preset": "public_chat" })).await;
+    let inner = space(&ann, json!({ "preset": "public_chat" })).await;
+    add(&ann, &root, &inner, child()).await;
+    let leaf = ann.create_room(json!({ "preset": "public_chat" })).await;
+    let named = ann.set_state(&inner, "m.room.name", "", &json!({ "name": "secret" })).await;
+    let linked = ann.set_state(&inner, "m.space.child", &leaf, &child()).await;
+    let first = hierarchy(&bob, &root, "?limit=1").await.ok();
+    let from = encode(&string(&first, "next_batch"));
+    for event in [named, linked] {
+        let event_id = event.ok_string("event_id");
+        let path =
+            format!("/rooms/{}/redact/{}/{}", encode(&inner), encode(&event_id), unique("r"));
+        ann.put(&path, json!({})).await.ok();
+    }
+    let second = hierarchy(&bob, &root, &format!("?from={from}")).await.ok();
+    assert_eq!(each(&second["rooms"], "/room_id"), [inner]);
+    let shown = &second["rooms"][0];
+    assert_eq!((shown.get("name"), &shown["children_state"]), (None, &json!([])));
+}
+
+#[tokio::test]
+async fn a_user_who_is_banned_between_two_pages_of_a_space_gets_no_second_one() {
+    let server = server().await;
+    let (ann, bob) = (user(&server, "ann").await, user(&server, "bob").await);
+    let root = space(&ann, json!({ "preset": "public_chat" })).await;
+    let leaf = ann.create_room(json!({ "preset": "public_chat" })).await;
+    add(&ann, &root, &leaf, child()).await;
+    let first = hierarchy(&bob, &root, "?limit=1").await.ok();
+    let from = encode(&string(&first, "next_batch"));
+    ann.act(&root, "ban", Some(&bob)).await.ok();
+    hierarchy(&bob, &root, &format!("?from={from}")).await.refused(403, "M_FORBIDDEN");
+}
+
 #[tokio::test]
 async fn a_summary_says_what_one_needs_to_know_under_each_of_its_paths() {
     let server = server().await;
