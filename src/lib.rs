@@ -67,4 +67,5 @@ pub mod telemetry;
 pub mod text;
 pub mod threepid;
 mod timers;
+mod token_key;
 pub mod view;

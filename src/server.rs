@@ -51,7 +51,7 @@ use crate::{
     signed::Signer,
     snapshot::{self, Begun},
     sync::{KnownMembers, sliding::Connections},
-    timers,
+    timers, token_key,
 };
 
 /// How many bytes of events are kept in memory. Enough for the recent history of busy rooms; what
@@ -189,8 +189,8 @@ pub async fn run(
         .map_err(|error| ServerError::Outbound(error.into()))?;
     let identity = engine.state().server();
     let private_key = identity.as_ref().map_or("", |identity| identity.private_key.expose());
-    let signer = Signer::new(private_key);
-    let unsubscribing = (signer.clone(), api::unsubscribe_url(&config));
+    let lasting = Signer::new(private_key);
+    let unsubscribing = (lasting.clone(), api::unsubscribe_url(&config));
     let mails = Mails::new(&config, &engine, &unread, &messages, unsubscribing, &shutdown);
     let pushers = Pushers::new(&engine, &unread, mails, to_gateways, &config.push, &shutdown);
     let media = api::media::Media::open(&config)?;
@@ -199,7 +199,8 @@ pub async fn run(
         media,
         messages,
         deliveries: api::Deliveries::default(),
-        signer,
+        signer: token_key::signer(&config.server.data_dir),
+        lasting,
         providers: providers.map_err(|error| ServerError::Sso(error.into()))?,
         presence: Tracker::new(&config.presence, around, engine.clock().now_ms()),
         passwords,

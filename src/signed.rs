@@ -9,7 +9,7 @@ use sha2::Sha256;
 /// How many bytes of a MAC are kept where the whole of it would be long: nobody finds 128 bits by trying.
 const MAC_BYTES: usize = 16;
 
-/// The server's key, from which one for each purpose is made. A statement of one purpose is none of another.
+/// A key of the server, from which one for each purpose is made. A statement of one purpose is none of another.
 #[derive(Clone)]
 pub(crate) struct Signer(Hmac<Sha256>);
 
@@ -23,9 +23,9 @@ struct Dated<T> {
 }
 
 impl Signer {
-    /// From the server's private key.
-    pub(crate) fn new(private_key: &str) -> Self {
-        Self(hmac(private_key.as_bytes()))
+    /// From a key that nobody else has.
+    pub(crate) fn new(key: &str) -> Self {
+        Self(hmac(key.as_bytes()))
     }
 
     /// A secret of 256 bits that belongs to this purpose and `name`, always the same, in URL-safe base64.

@@ -348,6 +348,7 @@ async fn fill(engine: &Engine) {
     });
     propose!(RemoveRegistrationToken { token });
     propose!(Refresh {
+        good_enough_ms: None,
         user_id: ann.clone(),
         device_id: "DEVICE".into(),
         presented: TokenHash::of("refresh @ann:golden.example"),

@@ -106,6 +106,7 @@ pub(super) async fn login(
         None => cx.propose(login).await?.into_inner(),
     }
 
+    let tokens = tokens.told(&cx.app);
     #[allow(deprecated, reason = "old clients read `home_server`")]
     let response = {
         let mut response = login_v3::Response::new(user_id, tokens.access, device_id);

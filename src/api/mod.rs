@@ -59,6 +59,7 @@ mod threepid;
 mod timeline;
 mod timestamp;
 mod to_device;
+mod token;
 pub(crate) mod typing;
 pub(crate) mod uiaa;
 mod unsubscribe;
@@ -121,7 +122,11 @@ pub(crate) struct Server {
     pub(crate) deliveries: Deliveries,
     /// Providers of single sign-on.
     pub(crate) providers: Providers,
+    /// Signs with a key that is not in the log: nobody who reads the log can make what it signs.
     pub(crate) signer: Signer,
+    /// Signs with the server's private key, which is in the log: for what is to hold as long as the log does,
+    /// and by which nobody gains who can read the log.
+    pub(crate) lasting: Signer,
     pub(crate) passwords: Arc<Passwords>,
     pub(crate) notices: notices::Notices,
     pub(crate) services: Services,

@@ -209,7 +209,7 @@ async fn guest(app: &Server, token: &str, username: Option<&str>) -> Result<Owne
         ErrorCode::UnknownToken { .. } => ApiError::forbidden("This is no guest's access token."),
         _ => error,
     };
-    let user_id = session::of_token(app, TokenHash::of(token)).await.map_err(forbidden)?.user_id;
+    let user_id = session::of_token(app, token).await.map_err(forbidden)?.user_id;
     let account = app.engine.state().accounts.get(&user_id);
     if !account.is_some_and(|account| account.read().kind == AccountKind::Guest) {
         return Err(ApiError::forbidden("This is no guest's access token."));
@@ -252,11 +252,14 @@ fn answer(
     login: Option<(NewTokens, OwnedDeviceId)>,
 ) -> Result<Bytes, ApiError> {
     let millis = |lifetime: Duration| u64::try_from(lifetime.as_millis()).unwrap_or(u64::MAX);
-    let session = login.map(|(tokens, device_id)| NewSession {
-        access_token: tokens.access,
-        device_id,
-        refresh_token: tokens.refresh,
-        expires_in_ms: tokens.expires_in.map(millis),
+    let session = login.map(|(tokens, device_id)| {
+        let tokens = tokens.told(app);
+        NewSession {
+            access_token: tokens.access,
+            device_id,
+            refresh_token: tokens.refresh,
+            expires_in_ms: tokens.expires_in.map(millis),
+        }
     });
     json(&Registered { user_id, home_server: app.config.server.name.clone(), session })
 }

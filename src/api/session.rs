@@ -8,9 +8,17 @@ use ruma::api::client::{
     },
 };
 
-use super::{Server, appservice::assert_identity, credentials::NewTokens};
+use super::{
+    Server,
+    appservice::assert_identity,
+    credentials::NewTokens,
+    token::{self, Kind},
+};
 use crate::{
-    decide::account::{ConfirmTokens, Refresh, RemoveDevices, Which},
+    decide::{
+        Refusal,
+        account::{ConfirmTokens, Refresh, RemoveDevices, Which},
+    },
     engine::Rejected,
     http::{ApiError, Cx, Session},
     log::AppendError,
@@ -25,8 +33,7 @@ pub(super) async fn authenticate(
     token: &str,
     uri: &http::Uri,
 ) -> Result<Session, ApiError> {
-    let token = TokenHash::of(token);
-    match app.services.by_token(&token) {
+    match app.services.by_token(&TokenHash::of(token)) {
         Some(service) => assert_identity(app, service, uri),
         None => of_token(app, token).await,
     }
@@ -34,10 +41,11 @@ pub(super) async fn authenticate(
 
 /// The session of a device's access token. The first use of a refreshed token ends the tokens before it,
 /// which is recorded before the request goes on.
-pub(super) async fn of_token(app: &Server, token: TokenHash) -> Result<Session, ApiError> {
-    let found = app.engine.state().accounts.access_token(&token);
+pub(super) async fn of_token(app: &Server, token: &str) -> Result<Session, ApiError> {
+    let used = token::hash(token);
+    let found = app.engine.state().accounts.access_token(&used);
     let TokenUse { owner, session, expires_ms, login_ms, unconfirmed, .. } =
-        found.ok_or_else(|| ApiError::unknown_token(false))?;
+        found.ok_or_else(|| unknown(app, Kind::Access, token))?;
     if is_over(app, [expires_ms, app.config.tokens.session_lifetime_seconds.end_ms(login_ms)]) {
         return Err(ApiError::unknown_token(true));
     }
@@ -50,7 +58,7 @@ pub(super) async fn of_token(app: &Server, token: TokenHash) -> Result<Session, 
         let confirm = ConfirmTokens {
             user_id: owner.user_id.clone(),
             device_id: owner.device_id.clone(),
-            used: token,
+            used,
         };
         match app.engine.propose(origin, confirm).await {
             Ok(confirmed) => confirmed.into_inner(),
@@ -60,6 +68,12 @@ pub(super) async fn of_token(app: &Server, token: TokenHash) -> Result<Session, 
         }
     }
     Ok(Session { user_id: owner.user_id, device_id: owner.device_id, session, service: None })
+}
+
+/// The refusal of a token that is not good, or not any more. As long as its session exists, the client may log
+/// in again as the same device and keep what it has.
+fn unknown(app: &Server, kind: Kind, token: &str) -> ApiError {
+    ApiError::unknown_token(token::is_of_a_session(app, kind, token))
 }
 
 /// Whether the requests of a session are not limited in rate: those of administrators, and of application
@@ -80,24 +94,31 @@ pub(super) async fn refresh(
     cx: Cx<Server, ()>,
     request: refresh_token_v3::Request,
 ) -> Result<refresh_token_v3::Response, ApiError> {
-    let presented = TokenHash::of(&request.refresh_token);
+    let presented = token::hash(&request.refresh_token);
     let found = cx.app.engine.state().accounts.refresh_token(&presented);
-    let TokenUse { owner, login_ms, issued_ms, .. } =
-        found.ok_or_else(|| ApiError::unknown_token(false))?;
+    let superseded = || unknown(&cx.app, Kind::Refresh, &request.refresh_token);
+    let TokenUse { owner, login_ms, issued_ms, .. } = found.ok_or_else(superseded)?;
     let config = &cx.app.config.tokens;
     let idle = config.refresh_lifetime_seconds.end_ms(issued_ms);
     if is_over(&cx.app, [idle, config.session_lifetime_seconds.end_ms(login_ms)]) {
         // The client may log in again as the same device, and keep what it has.
         return Err(ApiError::unknown_token(true));
     }
-    let tokens = NewTokens::refreshed(&cx.app, login_ms);
+    let tokens = NewTokens::refreshed(&cx.app, &request.refresh_token, login_ms);
     let proposal = Refresh {
         user_id: owner.user_id,
         device_id: owner.device_id,
         presented,
         tokens: tokens.hashes(),
+        good_enough_ms: tokens.half_life_ms(),
     };
-    cx.propose(proposal).await?.into_inner();
+    let expires_ms = match cx.app.engine.propose(cx.origin(), proposal).await {
+        Ok(refreshed) => refreshed.into_inner(),
+        // What came of another refresh was used in the meantime.
+        Err(Rejected::Refused(Refusal::UnknownToken)) => return Err(superseded()),
+        Err(error) => return Err(error.into()),
+    };
+    let tokens = tokens.ending(expires_ms).told(&cx.app);
     let mut response = refresh_token_v3::Response::new(tokens.access);
     response.refresh_token = tokens.refresh;
     response.expires_in_ms = tokens.expires_in;

@@ -137,7 +137,7 @@ pub(super) async fn register(
     cx.propose(CreateAccount { register, admin: request.admin }).await?.into_inner();
     let mut made = json!({ "user_id": user_id, "home_server": user_id.server_name() });
     if !request.inhibit_login {
-        made["access_token"] = tokens.access.into();
+        made["access_token"] = tokens.told(&cx.app).access.into();
         made["device_id"] = device_id.as_str().into();
     }
     Ok(Reply::json(to_json(&made)?))

@@ -357,7 +357,7 @@ impl PageToken {
     fn write(self, cx: &Cx<Server>, walk: &Walk) -> String {
         let way = if self.as_of { 'm' } else { 'p' };
         let position = format!("{}.{}.{way}", cx.app.token(self.at), self.passed);
-        let mac = cx.app.signer.mac(Self::PURPOSE, &Self::signed(cx, walk, &position));
+        let mac = cx.app.lasting.mac(Self::PURPOSE, &Self::signed(cx, walk, &position));
         format!("{position}.{mac}")
     }
 
@@ -374,7 +374,7 @@ impl PageToken {
             )
         };
         let (position, mac) = token.rsplit_once('.').ok_or_else(unknown)?;
-        if !cx.app.signer.is_mac(Self::PURPOSE, &Self::signed(cx, walk, position), mac) {
+        if !cx.app.lasting.is_mac(Self::PURPOSE, &Self::signed(cx, walk, position), mac) {
             return Err(unknown());
         }
         let mut parts = position.splitn(3, '.');

@@ -39,7 +39,7 @@ pub(super) async fn page(
 ) -> Result<Reply, ApiError> {
     let asked = super::query::<Asked>(&request.uri).ok();
     let found = asked.as_ref().and_then(|asked| {
-        unsubscription(&cx.app.signer, &cx.app.engine.state(), &asked.token).zip(Some(asked))
+        unsubscription(&cx.app.lasting, &cx.app.engine.state(), &asked.token).zip(Some(asked))
     });
     let Some((found, asked)) = found else { return Ok(useless_link(&cx.app)) };
     let Some(ids) = found.ids else { return Ok(ended(&cx.app)) };
@@ -65,7 +65,7 @@ pub(super) async fn submit(
 ) -> Result<Reply, ApiError> {
     let asked = super::query::<Asked>(&request.uri).ok();
     let found = asked
-        .and_then(|asked| unsubscription(&cx.app.signer, &cx.app.engine.state(), &asked.token));
+        .and_then(|asked| unsubscription(&cx.app.lasting, &cx.app.engine.state(), &asked.token));
     let Some(found) = found else { return Ok(useless_link(&cx.app)) };
     if let Some(ids) = found.ids {
         let remove = RemovePusher { user_id: found.user_id, ids, because: PusherEnd::Asked };

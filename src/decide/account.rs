@@ -412,20 +412,32 @@ pub struct Refresh {
     pub presented: TokenHash,
     /// The new tokens.
     pub tokens: Tokens,
+    /// If the session has been given these tokens already, they are given a new end only if they would end
+    /// before this.
+    pub good_enough_ms: Option<u64>,
 }
 
 impl Proposal for Refresh {
-    type Outcome = ();
+    /// When the access token ends.
+    type Outcome = Option<u64>;
 
     fn stream(&self) -> Stream {
         Stream::user(&self.user_id)
     }
 
-    fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
-        let token = turn.env.state.accounts.refresh_token(&self.presented);
+    fn decide(&self, turn: &mut Turn<'_>) -> Result<Option<u64>, Refusal> {
+        let accounts = &turn.env.state.accounts;
+        let token = accounts.refresh_token(&self.presented);
         let token = token.ok_or(Refusal::UnknownToken)?;
-        let standing = turn.env.state.accounts.standing(&self.user_id).unwrap_or_default();
+        let standing = accounts.standing(&self.user_id).unwrap_or_default();
         may_have_a_session(standing)?;
+        // The answer was lost, or another process of the client asks, too.
+        let given = accounts.unconfirmed(&self.user_id, &self.device_id);
+        if let Some(given) = given.filter(|given| given.same_as(&self.tokens))
+            && given.expires_ms >= self.good_enough_ms
+        {
+            return Ok(given.expires_ms);
+        }
         if token.unconfirmed {
             // Presenting a new refresh token is a use of it: the tokens before it end.
             turn.append(
@@ -441,7 +453,7 @@ impl Proposal for Refresh {
                 tokens: self.tokens.clone(),
             },
         );
-        Ok(())
+        Ok(self.tokens.expires_ms)
     }
 }
 

@@ -671,6 +671,14 @@ pub struct Tokens {
     pub refresh: Option<TokenHash>,
 }
 
+impl Tokens {
+    /// Whether these are the same tokens, whenever they end.
+    #[must_use]
+    pub fn same_as(&self, other: &Self) -> bool {
+        self.access == other.access && self.refresh == other.refresh
+    }
+}
+
 /// Payload of `device.refresh`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct DeviceRefresh {

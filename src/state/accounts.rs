@@ -359,6 +359,14 @@ impl Accounts {
         self.token_use(token, |tokens| tokens.refresh.as_ref() == Some(token))
     }
 
+    /// The tokens of a refresh that the device has been given and not used yet.
+    #[must_use]
+    pub fn unconfirmed(&self, user_id: &UserId, device_id: &DeviceId) -> Option<Tokens> {
+        let account = self.get(user_id)?;
+        let account = account.read();
+        Some(account.device(device_id)?.unconfirmed.as_ref()?.tokens.clone())
+    }
+
     fn token_use(&self, token: &TokenHash, is: impl Fn(&Tokens) -> bool) -> Option<TokenUse> {
         let owner = self.tokens.get(token)?.clone();
         let account = self.get(&owner.user_id)?;
@@ -505,9 +513,13 @@ impl Accounts {
         self.own_tokens(&body.tokens, &body.user_id, &body.device_id);
         let replaced = self.change(&body.user_id, offset, |account| {
             let device = account.devices.get_mut(&body.device_id)?.latest_mut()?.as_mut()?;
-            device.unconfirmed.replace(IssuedTokens { tokens: body.tokens, issued_ms: time_ms })
+            let given = IssuedTokens { tokens: body.tokens.clone(), issued_ms: time_ms };
+            device.unconfirmed.replace(given)
         });
-        if let Some(replaced) = replaced.flatten() {
+        // The same tokens may be given a new end.
+        if let Some(replaced) = replaced.flatten()
+            && !replaced.tokens.same_as(&body.tokens)
+        {
             self.disown(&replaced.tokens);
         }
     }

@@ -1,5 +1,6 @@
 //! Login, tokens, devices.
 
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -39,6 +40,17 @@ async fn login_refreshable(user: &User) -> (User, String, Value) {
     let answer = login(&user.http, body).await;
     let body = answer.body.clone();
     (User::of(&user.http, answer), string(&body, "refresh_token"), body)
+}
+
+/// Asserts that a token is refused, and whether its session still exists.
+#[track_caller]
+fn over(answer: Answer, session_exists: bool) {
+    let body = answer.refused(401, "M_UNKNOWN_TOKEN");
+    assert_eq!(body["soft_logout"], session_exists, "{body}");
+}
+
+async fn whoami(user: &User) -> Answer {
+    user.get("/account/whoami").await
 }
 
 fn with_token(user: &User, body: &Value) -> User {
@@ -111,14 +123,17 @@ async fn a_refresh_token_is_good_until_the_new_access_token_is_used() {
     let (old, token, answer) = login_refreshable(&ann).await;
     assert_eq!(answer["expires_in_ms"], 3_600_000);
     // The answer was lost: the client asks again.
-    refresh(&ann.http, &token).await.ok();
+    let lost = refresh(&ann.http, &token).await.ok();
+    assert_eq!(lost["expires_in_ms"], 3_600_000);
     let refreshed = refresh(&ann.http, &token).await.ok();
-    assert_eq!(refreshed["expires_in_ms"], 3_600_000);
+    for key in ["access_token", "refresh_token"] {
+        assert_eq!(refreshed[key], lost[key]);
+    }
     assert!(is_logged_in(&old).await);
     let new = with_token(&old, &refreshed);
-    assert_eq!(new.get("/account/whoami").await.ok()["device_id"], old.device_id.as_str());
-    refresh(&ann.http, &token).await.refused(401, "M_UNKNOWN_TOKEN");
-    assert!(!is_logged_in(&old).await);
+    assert_eq!(whoami(&new).await.ok()["device_id"], old.device_id.as_str());
+    over(refresh(&ann.http, &token).await, true);
+    over(whoami(&old).await, true);
     assert!(is_logged_in(&new).await);
 }
 
@@ -129,10 +144,10 @@ async fn a_refresh_token_is_good_until_the_new_refresh_token_is_used() {
     let (old, first, _) = login_refreshable(&ann).await;
     let second = string(&refresh(&ann.http, &first).await.ok(), "refresh_token");
     let third = refresh(&ann.http, &second).await.ok();
-    refresh(&ann.http, &first).await.refused(401, "M_UNKNOWN_TOKEN");
+    over(refresh(&ann.http, &first).await, true);
     assert!(is_logged_in(&with_token(&old, &third)).await);
-    refresh(&ann.http, &second).await.refused(401, "M_UNKNOWN_TOKEN");
-    refresh(&ann.http, "made up").await.refused(401, "M_UNKNOWN_TOKEN");
+    over(refresh(&ann.http, &second).await, true);
+    over(refresh(&ann.http, "made up").await, false);
 }
 
 #[tokio::test]
@@ -150,19 +165,24 @@ async fn an_expired_access_token_is_a_soft_logout_and_can_be_refreshed() {
     assert!(is_logged_in(&ann).await);
     let refreshed = refresh(&ann.http, &token).await.ok();
     assert!(is_logged_in(&with_token(&session, &refreshed)).await);
-    // Now the old one is gone for good.
-    let body = session.get("/account/whoami").await.refused(401, "M_UNKNOWN_TOKEN");
-    assert_ne!(body["soft_logout"], true);
+    // The old one is good no more, but its session is.
+    over(whoami(&session).await, true);
 }
 
 #[tokio::test]
 async fn logout_ends_one_session_with_its_device() {
     let server = server().await;
     let ann = user(&server, "ann").await;
-    let (other, token, _) = login_refreshable(&ann).await;
+    let (first, token, _) = login_refreshable(&ann).await;
+    let refreshed = refresh(&ann.http, &token).await.ok();
+    let other = with_token(&first, &refreshed);
     assert_eq!(other.post("/logout", json!({})).await.ok(), json!({}));
-    assert!(!is_logged_in(&other).await);
-    refresh(&ann.http, &token).await.refused(401, "M_UNKNOWN_TOKEN");
+    for session in [&first, &other] {
+        over(whoami(session).await, false);
+    }
+    for token in [token, string(&refreshed, "refresh_token")] {
+        over(refresh(&ann.http, &token).await, false);
+    }
     assert!(is_logged_in(&ann).await);
     ann.get(&format!("/devices/{}", other.device_id)).await.refused(404, "M_NOT_FOUND");
 }
@@ -524,39 +544,132 @@ async fn a_refresh_that_was_not_used_yet_survives_the_death_of_the_server() {
     server.restart().await;
     assert!(is_logged_in(&old).await);
     let refreshed = refresh(&ann.http, &token).await.ok();
-    // What the client never saw is worth nothing now.
-    assert!(!is_logged_in(&with_token(&old, &lost)).await);
+    assert_eq!(refreshed["access_token"], lost["access_token"]);
     let new = with_token(&old, &refreshed);
     assert!(is_logged_in(&new).await);
     server.restart().await;
     assert!(is_logged_in(&new).await);
     assert!(!is_logged_in(&old).await);
-    let refused = refresh(&ann.http, &token).await.refused(401, "M_UNKNOWN_TOKEN");
-    assert_eq!(refused["soft_logout"], false);
+    over(refresh(&ann.http, &token).await, true);
+    let next = string(&refreshed, "refresh_token");
+    assert!(is_logged_in(&with_token(&old, &refresh(&ann.http, &next).await.ok())).await);
 }
 
 #[tokio::test]
-async fn of_refreshes_at_the_same_time_one_is_good_and_the_session_goes_on() {
+async fn whichever_answer_a_client_keeps_of_refreshes_at_the_same_time_is_good() {
+    let server = server().await;
+    let ann = user(&server, "ann").await;
+    let (old, mut token, _) = login_refreshable(&ann).await;
+    // The second time the token that is presented has not been used itself.
+    for _ in 0..2 {
+        let many: Vec<_> = (0..30)
+            .map(|_| {
+                let (http, token) = (ann.http.clone(), token.clone());
+                tokio::spawn(async move { refresh(&http, &token).await.ok() })
+            })
+            .collect();
+        let mut answers = Vec::new();
+        for one in many {
+            answers.push(one.await.expect("no panic"));
+        }
+        token = string(&answers[0], "refresh_token");
+        for answer in &answers {
+            assert!(is_logged_in(&with_token(&old, answer)).await, "{answer}");
+            assert_eq!(answer["refresh_token"], token);
+            assert!(answer["expires_in_ms"].as_u64().is_some_and(|ms| ms > 3_500_000), "{answer}");
+        }
+    }
+    over(whoami(&old).await, true);
+}
+
+#[tokio::test]
+async fn a_pair_that_ended_before_it_was_used_is_given_a_new_end() {
+    let server = TestServer::start_with(&[("LOGCABIN_TOKENS_ACCESS_LIFETIME_SECONDS", "2")]).await;
+    let ann = user(&server, "ann").await;
+    let (old, token, _) = login_refreshable(&ann).await;
+    let first = refresh(&ann.http, &token).await.ok();
+    tokio::time::sleep(Duration::from_millis(2100)).await;
+    over(whoami(&with_token(&old, &first)).await, true);
+    let second = refresh(&ann.http, &token).await.ok();
+    assert_eq!(second["access_token"], first["access_token"]);
+    assert_eq!(second["expires_in_ms"], 2000);
+    assert!(is_logged_in(&with_token(&old, &first)).await);
+}
+
+#[tokio::test]
+async fn a_superseded_token_of_a_device_that_logged_in_anew_is_of_no_session() {
+    let server = server().await;
+    let ann = user(&server, "ann").await;
+    let (first, token, _) = login_refreshable(&ann).await;
+    let second = with_token(&first, &refresh(&ann.http, &token).await.ok());
+    assert!(is_logged_in(&second).await);
+    over(refresh(&ann.http, &token).await, true);
+    let (third, _) = again(&first).await;
+    for session in [&first, &second] {
+        over(whoami(session).await, false);
+    }
+    over(refresh(&ann.http, &token).await, false);
+    assert!(is_logged_in(&third).await);
+}
+
+#[tokio::test]
+async fn nobody_learns_by_made_up_tokens_which_sessions_there_are() {
     let server = server().await;
     let ann = user(&server, "ann").await;
     let (old, token, _) = login_refreshable(&ann).await;
-    let many: Vec<_> = (0..8)
-        .map(|_| {
-            let (http, token) = (ann.http.clone(), token.clone());
-            tokio::spawn(async move { refresh(&http, &token).await.ok() })
-        })
-        .collect();
-    let mut sessions = Vec::new();
-    for one in many {
-        sessions.push(with_token(&old, &one.await.expect("no panic")));
+    let new = with_token(&old, &refresh(&ann.http, &token).await.ok());
+    assert!(is_logged_in(&new).await);
+    over(refresh(&ann.http, &token).await, true);
+    let parts: Vec<&str> = token.split('.').collect();
+    let [secret, session, mac] = parts[..] else { panic!("a token of another form: {token}") };
+    let other = secret.replace(&secret[4..8], "AAAA");
+    for made_up in [
+        format!("{other}.{session}.{mac}"),
+        format!("{secret}.1.{mac}"),
+        format!("{secret}.{session}.{}", mac.replace(&mac[..2], "AA")),
+        format!("{secret}.{session}"),
+        format!("{secret}.{session}."),
+    ] {
+        over(refresh(&ann.http, &made_up).await, false);
     }
-    assert!(is_logged_in(&old).await);
-    let mut good = 0;
-    for session in &sessions {
-        good += i32::from(is_logged_in(session).await);
+    // A token of one kind is none of the other, whatever it says.
+    over(refresh(&ann.http, &old.access_token).await, false);
+}
+
+/// Every file below a directory, with what is in it.
+fn files_under(dir: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(dir).expect("a directory") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            found.extend(files_under(&path));
+        } else {
+            // A file may be gone again.
+            found.extend(std::fs::read(&path).map(|bytes| (path, bytes)));
+        }
     }
-    assert_eq!(good, 1);
-    assert!(!is_logged_in(&old).await);
+    found
+}
+
+#[tokio::test]
+async fn the_key_of_tokens_is_in_no_other_file_and_can_be_lost() {
+    let mut server = TestServer::start().await;
+    let ann = user(&server, "ann").await;
+    let (old, token, _) = login_refreshable(&ann).await;
+    let lost = refresh(&ann.http, &token).await.ok();
+    let path = server.data_dir().join("tokens.key");
+    let key = std::fs::read_to_string(&path).expect("the key");
+    for (file, bytes) in files_under(server.data_dir()) {
+        let holds = bytes.windows(key.trim().len()).any(|window| window == key.trim().as_bytes());
+        assert!(!holds || file == path, "{} has it, too", file.display());
+    }
+    server.stop();
+    std::fs::remove_file(&path).expect("to remove the key");
+    server.restart().await;
+    let other = refresh(&ann.http, &token).await.ok();
+    assert_ne!(other["access_token"], lost["access_token"]);
+    assert!(is_logged_in(&with_token(&old, &other)).await);
+    over(refresh(&ann.http, &token).await, true);
 }
 
 #[tokio::test]
