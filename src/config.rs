@@ -27,7 +27,7 @@ pub use value::{
     AdminContact, ArchiveDir, BaseUrl, DeniedPassword, EraseAfter, FilePath, Hidden,
     IdentityServer, JsonTemplate, Lifetime, List, Localpart, MailSecurity, MxcAddress,
     OpenRegistration, OwnRate, PathPrefix, PublicKey, PublicUrl, RedirectPrefix, Requirement,
-    SharedSecret, TurnUri, Unauthenticated, UrlPattern, UserRate, WebUrl,
+    SecretFile, SecretUrl, SharedSecret, TurnUri, Unauthenticated, UrlPattern, UserRate, WebUrl,
 };
 use value::{Given, Setting};
 
@@ -212,7 +212,11 @@ impl Effective {
             return Err(ConfigError::Bad {
                 place,
                 key: format!("{section}.{name}"),
-                value: given.to_string(),
+                value: if setting.secret {
+                    "what is given there".to_owned()
+                } else {
+                    given.to_string()
+                },
                 allowed: (setting.allowed)(),
             });
         }
@@ -436,6 +440,8 @@ struct Entry {
     section: &'static str,
     name: &'static str,
     doc: &'static [&'static str],
+    /// Whether a value may be a secret, or hold one.
+    secret: bool,
     allowed: fn() -> String,
     get: fn(&Config) -> toml::Value,
     /// `None` when the value is not allowed.
@@ -486,6 +492,7 @@ macro_rules! settings {
                 section: stringify!($section),
                 name: stringify!($name),
                 doc: &[$($doc),+],
+                secret: <$type as Setting>::SECRET,
                 allowed: || {
                     let allowed = <$type as Setting>::ALLOWED;
                     $(
@@ -577,7 +584,7 @@ settings! {
         /// The key that clients and the page of the captcha get; "off" for no captcha.
         public_key: Option<String> = None;
         /// A file that holds the secret key and nothing else; "off" for none.
-        secret_key_file: Option<FilePath> = None;
+        secret_key_file: Option<SecretFile> = None;
         /// Where answers are checked.
         verify_url: WebUrl = WebUrl::new("https://www.google.com/recaptcha/api/siteverify");
         /// The script of the captcha. It may fetch more from the same origin (and Google's from Google's
@@ -863,7 +870,7 @@ settings! {
         /// The password to log in with.
         password: Option<Hidden> = None;
         /// A file that holds the password instead, for example one that only the server may read.
-        password_file: Option<FilePath> = None;
+        password_file: Option<SecretFile> = None;
         /// The sender, such as "Example <noreply@example.org>"; "off" means noreply at `server.name`.
         from: Option<String> = None;
         /// Seconds that handing over one mail may take, waiting for others before it included.
@@ -876,12 +883,12 @@ settings! {
     /// and nothing is offered that needs them.
     sms: Sms {
         /// The address to which each message is posted; "off" for none.
-        url: Option<WebUrl> = None;
+        url: Option<SecretUrl> = None;
         /// Headers of the request, such as "Authorization: Bearer ...".
         headers: List<Hidden> = List::default();
         /// The body, a JSON object. In its texts {number} is the phone number in digits, that of the country
         /// first and without a plus, {text} the message, and {server} `server.name`.
-        template: JsonTemplate = JsonTemplate(serde_json::json!({ "to": "+{number}", "text": "{text}" }));
+        template: JsonTemplate = JsonTemplate::usual();
         /// Seconds that handing over one message may take, waiting for others before it included.
         timeout_seconds: u64 = 20, in 1..=300;
         /// Messages handed over at once.

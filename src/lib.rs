@@ -56,6 +56,7 @@ pub mod record;
 mod rendezvous;
 pub mod restore;
 pub mod search;
+mod secret_text;
 pub mod server;
 mod shutdown;
 mod signed;

@@ -38,6 +38,7 @@ use crate::{
     config::Config,
     limits,
     outbound::{Ask, Outbound, OutboundError},
+    secret_text::SecretText,
 };
 
 /// How long what a provider says of itself is taken as it is.
@@ -55,8 +56,8 @@ struct Settings {
     brand: Option<String>,
     issuer: IssuerUrl,
     client_id: ClientId,
-    client_secret: Option<ClientSecret>,
-    client_secret_file: Option<PathBuf>,
+    client_secret: Option<SecretText>,
+    client_secret_file: Option<SecretText>,
     #[serde(default = "default_scopes")]
     scopes: BTreeSet<String>,
     #[serde(default = "yes")]
@@ -184,6 +185,7 @@ pub(crate) struct Providers(Vec<Provider>);
 /// A provider.
 pub(crate) struct Provider {
     settings: Settings,
+    client_secret: Option<ClientSecret>,
     /// Where it sends browsers back to.
     callback: RedirectUrl,
     outbound: Outbound,
@@ -234,10 +236,13 @@ impl Providers {
 
 impl Provider {
     fn load(path: &Path, callback: &str, outbound: &Outbound) -> Result<Self, String> {
-        let read = |path: &Path| {
-            std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))
-        };
-        let mut settings: Settings = toml::from_str(&read(path)?).map_err(|e| e.to_string())?;
+        let text = std::fs::read_to_string(path).map_err(|error| error.to_string())?;
+        let settings: Settings = toml::from_str(&text).map_err(|error| {
+            // The error as a whole quotes the line, in which a secret may be.
+            let before = error.span().and_then(|span| text.get(..span.start));
+            let line = before.map_or(1, |before| before.matches('\n').count() + 1);
+            format!("line {line}: {}", error.message())
+        })?;
         let fine = |c: char| c.is_ascii_alphanumeric() || "-._~".contains(c);
         if settings.id.is_empty() || settings.id.len() > 255 || !settings.id.chars().all(fine) {
             return Err("`id` has 1 to 255 letters, digits and characters of -._~".to_owned());
@@ -245,23 +250,29 @@ impl Provider {
         if settings.name.trim().is_empty() {
             return Err("`name` is empty".to_owned());
         }
-        match (&settings.client_secret, &settings.client_secret_file) {
+        let client_secret = match (&settings.client_secret, &settings.client_secret_file) {
             (Some(_), Some(_)) => {
                 return Err(
                     "`client_secret` and `client_secret_file` exclude each other".to_owned()
                 );
             }
-            (None, Some(file)) => {
+            (None, Some(name)) => {
                 // As other paths in a file: from where the file is.
-                let file = path.parent().unwrap_or_else(|| Path::new("")).join(file);
-                settings.client_secret = Some(ClientSecret::new(read(&file)?.trim().to_owned()));
+                let file = path.parent().unwrap_or_else(|| Path::new(""));
+                let file = file.join(name.expose());
+                // Without its name: somebody may have put the secret there.
+                let secret = std::fs::read_to_string(&file)
+                    .map_err(|error| format!("`client_secret_file`: {error}"))?;
+                Some(ClientSecret::new(secret.trim().to_owned()))
             }
-            _ => {}
-        }
+            (Some(secret), None) => Some(ClientSecret::new(secret.expose().to_owned())),
+            (None, None) => None,
+        };
         let callback = RedirectUrl::new(callback.to_owned()).map_err(|error| {
             format!("`server.public_url` does not make an address to come back to: {error}")
         })?;
-        Ok(Self { settings, callback, outbound: outbound.clone(), known: Mutex::default() })
+        let (outbound, known) = (outbound.clone(), Mutex::default());
+        Ok(Self { settings, client_secret, callback, outbound, known })
     }
 
     /// Its id.
@@ -469,7 +480,7 @@ impl Provider {
         let client = Client::from_provider_metadata(
             metadata.clone(),
             self.settings.client_id.clone(),
-            self.settings.client_secret.clone(),
+            self.client_secret.clone(),
         );
         let offered = metadata.token_endpoint_auth_methods_supported();
         let has = |method| offered.is_some_and(|offered| offered.contains(&method));
@@ -537,6 +548,7 @@ fn because(error: &dyn std::error::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::secret_text::{is_told, wrong_in_toml};
 
     fn load(text: &str) -> Result<Provider, String> {
         let file = tempfile::NamedTempFile::new().unwrap();
@@ -560,6 +572,20 @@ mod tests {
         assert!(load(&LEAST.replace("\"x\"", "\"a b\"")).unwrap_err().contains("`id`"));
         let twice = format!("{LEAST}client_secret = \"a\"\nclient_secret_file = \"b\"\n");
         assert!(load(&twice).unwrap_err().contains("exclude each other"));
+    }
+
+    #[test]
+    fn no_secret_is_in_an_error_whatever_is_wrong_with_it() {
+        const SECRET: &str = "Zq9073514792xV";
+        for name in ["client_secret", "client_secret_file", "client_secrt"] {
+            let mut refused = 0;
+            for wrong in wrong_in_toml(SECRET).into_iter().chain([format!("\"{SECRET}\"")]) {
+                let Err(error) = load(&format!("{LEAST}{name} = {wrong}\n")) else { continue };
+                assert!(!is_told(SECRET, &error), "{name} = {wrong}: {error}");
+                refused += 1;
+            }
+            assert!(refused > 30, "{name}: {refused}");
+        }
     }
 
     #[test]

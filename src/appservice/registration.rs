@@ -17,6 +17,7 @@ use super::{Namespace, Service};
 use crate::{
     limits,
     record::command::{Secret, TokenHash},
+    secret_text::SecretText,
 };
 
 /// Why a registration file cannot be used.
@@ -47,8 +48,8 @@ impl fmt::Display for Line {
 struct File {
     id: Spanned<String>,
     url: Option<Spanned<String>>,
-    as_token: Spanned<String>,
-    hs_token: Spanned<String>,
+    as_token: Spanned<SecretText>,
+    hs_token: Spanned<SecretText>,
     sender_localpart: Spanned<String>,
     #[serde(default)]
     namespaces: Option<Namespaces>,
@@ -102,26 +103,32 @@ fn parse(path: &Path, text: &str, server: &ServerName) -> Result<Service, Regist
         let reason = reason.lines().next().unwrap_or_default().to_owned();
         RegistrationError::new(path, line, reason)
     })?;
-    let bad = |at: &Spanned<String>, reason: &str| {
+    fn bad<T>(path: &Path, at: &Spanned<T>, reason: &str) -> RegistrationError {
         RegistrationError::new(path, Some(at.referenced.line()), reason)
-    };
+    }
+    let wrong = |at: &Spanned<String>, reason: &str| bad(path, at, reason);
     let id = &file.id.value;
     if id.is_empty() || id.len() > limits::IDENTIFIER_BYTES || id.chars().any(char::is_control) {
-        return Err(bad(&file.id, "`id` has 1 to 255 bytes, without control characters"));
+        return Err(wrong(&file.id, "`id` has 1 to 255 bytes, without control characters"));
     }
     for (token, name) in [(&file.as_token, "as_token"), (&file.hs_token, "hs_token")] {
         let fits = |c: char| c.is_ascii_graphic();
-        if token.value.is_empty() || !token.value.chars().all(fits) {
-            return Err(bad(token, &format!("`{name}` consists of visible ASCII characters")));
+        let value = token.value.expose();
+        if value.is_empty() || !value.chars().all(fits) {
+            return Err(bad(
+                path,
+                token,
+                &format!("`{name}` consists of visible ASCII characters"),
+            ));
         }
     }
     let localpart = &file.sender_localpart;
     let sender = UserId::parse_with_server_name(localpart.value.as_str(), server)
-        .map_err(|_| bad(localpart, "`sender_localpart` cannot be a user name"))?;
+        .map_err(|_| wrong(localpart, "`sender_localpart` cannot be a user name"))?;
     let url = match &file.url {
         Some(url) if !url.value.is_empty() => Some(
             base_url(&url.value)
-                .ok_or_else(|| bad(url, "`url` is the address of a service, or null"))?,
+                .ok_or_else(|| wrong(url, "`url` is the address of a service, or null"))?,
         ),
         _ => None,
     };
@@ -132,7 +139,7 @@ fn parse(path: &Path, text: &str, server: &ServerName) -> Result<Service, Regist
             return Err(RegistrationError::new(path, None, reason));
         }
         let compile = |of: NamespaceOfFile| {
-            let regex = anchored(&of.regex.value).map_err(|reason| bad(&of.regex, &reason))?;
+            let regex = anchored(&of.regex.value).map_err(|reason| wrong(&of.regex, &reason))?;
             Ok(Namespace { regex, exclusive: of.exclusive })
         };
         of.into_iter().map(compile).collect::<Result<Vec<_>, _>>()
@@ -143,8 +150,8 @@ fn parse(path: &Path, text: &str, server: &ServerName) -> Result<Service, Regist
     Ok(Service {
         id: file.id.value,
         url,
-        as_token: TokenHash::of(&file.as_token.value),
-        hs_token: Secret::from(file.hs_token.value),
+        as_token: TokenHash::of(file.as_token.value.expose()),
+        hs_token: Secret::from(file.hs_token.value.into_inner()),
         sender,
         users: compile(namespaces.users)?,
         aliases: compile(namespaces.aliases)?,
@@ -188,6 +195,7 @@ mod tests {
     use ruma::{server_name, user_id};
 
     use super::*;
+    use crate::secret_text::is_told;
 
     fn service(text: &str) -> Result<Service, String> {
         parse(Path::new("bridge.yaml"), text, server_name!("test")).map_err(|e| e.to_string())
@@ -244,6 +252,67 @@ com.example.unknown: [1, {a: b}]
         refused("as-secret", "\"a\\tb\"", ":2: `as_token`");
         let error = service("id: [").unwrap_err();
         assert!(error.starts_with("bridge.yaml:"), "{error}");
+    }
+
+    #[test]
+    fn no_token_is_in_an_error_whatever_is_wrong_with_it() {
+        const SECRET: &str = "Zq9073514792xV";
+        let digits: String = SECRET.chars().filter(char::is_ascii_digit).collect();
+        let forms = [
+            "S S: S",
+            "[S]",
+            "[S",
+            "{S: S}",
+            "{S",
+            "*S",
+            "&S",
+            "&S *S",
+            "!S",
+            "!!int S",
+            "!!binary S",
+            "!S S",
+            "'S",
+            "\"S",
+            "\"S\\q\"",
+            "\"S\\xZZ\"",
+            "'S' S",
+            "@S",
+            "`S",
+            "%S",
+            "|S\n S",
+            ">S",
+            "|\n S\nS: S",
+            "S: S",
+            "- S",
+            "? S",
+            "\tS",
+            "S\tS: x",
+            "S\n  S: S",
+            "S\nS",
+            "S\nas_token: S",
+            "\"S\u{7}\"",
+            "[S]: S",
+            "D: D",
+            "*D",
+            "!!bool S",
+            "!!float S",
+            "!!null S",
+            "<<: S",
+            "{<<: S}",
+            "S #\n S: S",
+        ];
+        let mut refused = 0;
+        for form in forms {
+            let form = form.replace('S', SECRET).replace('D', &digits);
+            for (token, other) in [("as-secret", "hs-secret"), ("hs-secret", "as-secret")] {
+                let text = BRIDGE.replace(token, &form).replace(other, SECRET);
+                let Err(error) = service(&text) else { continue };
+                assert!(!is_told(SECRET, &error), "{form}: {error}");
+                assert!(error.starts_with("bridge.yaml"), "{form}: {error}");
+                refused += 1;
+            }
+        }
+        assert!(refused > forms.len(), "most of these are wrong: {refused}");
     }
 
     #[test]

@@ -1,4 +1,5 @@
 use super::*;
+use crate::secret_text::{is_told, wrong_in_toml};
 
 fn file(text: &str) -> Result<Effective, ConfigError> {
     Effective::load(Some(("logcabin.toml".into(), text.to_owned())), [], &[])
@@ -201,4 +202,108 @@ fn whoever_runs_the_server_is_reached_as_configured_or_as_the_postmaster() {
     ] {
         assert_eq!(contact(&format!("admin_contact = \"{given}\"")), told);
     }
+}
+
+/// Settings that are named as secrets are, and are none.
+const NO_SECRETS: [&str; 8] = [
+    "captcha.public_key",
+    "login.password",
+    "login.get_token",
+    "login.get_token_seconds",
+    "sso.token_seconds",
+    "appservices.token_in_query",
+    "accounts.change_password",
+    "server.policy_server_key",
+];
+
+#[test]
+fn a_setting_that_is_named_as_a_secret_is_one() {
+    let names: Vec<_> = SETTINGS.iter().map(|s| (format!("{}.{}", s.section, s.name), s)).collect();
+    for (name, setting) in &names {
+        let words = ["secret", "password", "key", "token", "credential"];
+        let is_named_so = setting.name.split('_').any(|word| words.contains(&word));
+        assert!(!is_named_so || setting.secret || NO_SECRETS.contains(&name.as_str()), "{name}");
+    }
+    let secret = names.iter().filter(|(_, setting)| setting.secret).map(|(name, _)| name.as_str());
+    let expected = [
+        "registration.shared_secret",
+        "captcha.secret_key_file",
+        "email.password",
+        "email.password_file",
+        "sms.url",
+        "sms.headers",
+        "sms.template",
+        "turn.shared_secret",
+    ];
+    assert_eq!(secret.collect::<Vec<_>>(), expected);
+}
+
+#[test]
+fn no_secret_is_in_a_message_or_printed_whatever_is_wrong_with_it() {
+    const SECRET: &str = "Zq9073514792xV";
+    let long = SECRET.repeat(2);
+    for setting in SETTINGS.iter().filter(|setting| setting.secret) {
+        let key = format!("{}.{}", setting.section, setting.name);
+        let mut refused = 0;
+        let mut look = |given: &str, loaded: Result<Effective, ConfigError>| {
+            let told = match loaded {
+                Ok(effective) => format!("{}{effective:?}", effective.to_toml()),
+                Err(error) => {
+                    refused += 1;
+                    format!("{error} {error:?}")
+                }
+            };
+            assert!(!is_told(SECRET, &told), "{key} = {given}: {told}");
+        };
+        for secret in [SECRET, &long] {
+            let address =
+                format!("https://{secret}:{secret}@gw.example/{secret}?key={secret}#{secret}");
+            let right = [secret.to_owned(), format!("X-Key: {secret}"), address]
+                .map(|text| format!("\"{text}\""))
+                .into_iter()
+                .chain([format!("'{{\"key\":\"{secret}\"}}'"), format!("[\"X: {secret}\"]")]);
+            for given in wrong_in_toml(secret).into_iter().chain(right) {
+                let text = format!("[{}]\n{} = {given}\n", setting.section, setting.name);
+                look(&given, file(&text));
+                // Not in its section, in one that there is not, and misspelt.
+                look(&given, file(&format!("{} = {given}\n", setting.name)));
+                look(&given, file(&format!("[sectoin]\n{} = {given}\n", setting.name)));
+                look(&given, file(&text.replace(setting.name, "mispselt")));
+            }
+            let digits = "9073514792";
+            for given in [
+                secret.to_owned(),
+                secret.chars().take(9).collect(),
+                digits.to_owned(),
+                format!("\"{secret}"),
+                format!("{{\"key\":\"{secret}\""),
+                format!("{{\"key\":\"{secret}\"}}"),
+                format!("https://{secret}:{secret}@gw.example?key={secret}"),
+                format!("https://[{secret}"),
+                format!("X: {secret}, Y: {secret},"),
+            ] {
+                look(&given, env(&setting.env(), &given));
+                let misspelt = format!("{}X", setting.env());
+                look(&given, env(&misspelt, &given));
+            }
+        }
+        assert!(refused > 100, "{key}: {refused}");
+    }
+}
+
+#[test]
+fn what_was_hidden_is_not_taken_for_what_it_hides() {
+    let text = "[sms]\nurl = \"https://gw.example/send?key=1\"\ntemplate = '{\"key\":\"1\"}'\n\
+                [turn]\nshared_secret = \"0123456789abcdef\"\n";
+    let printed = file(text).unwrap().to_toml();
+    for name in ["url", "template", "shared_secret"] {
+        let line = printed
+            .lines()
+            .find(|line| line.starts_with(&format!("{name} = ")) && line.contains("hidden"));
+        let section = if name == "shared_secret" { "turn" } else { "sms" };
+        let line = line.unwrap_or_else(|| panic!("{name} is not hidden"));
+        let error = file(&format!("[{section}]\n{line}\n")).unwrap_err();
+        assert!(matches!(error, ConfigError::Bad { .. }), "{error}");
+    }
+    assert!(printed.contains("https://gw.example (hidden)"), "{printed}");
 }

@@ -51,6 +51,8 @@ pub(super) trait Setting: Sized {
     const LISTED: &'static str = Self::ALLOWED;
     /// The same of one that need not be there.
     const OPTIONAL: &'static str = Self::ALLOWED;
+    /// Whether a value may be a secret, or hold one: then no message quotes what was given.
+    const SECRET: bool = false;
     /// The value, or `None` if it is not one of this type.
     fn read(given: &Given<'_>) -> Option<Self>;
     /// The value as it is written in the file.
@@ -140,6 +142,7 @@ impl Setting for SocketAddr {
 /// commas.
 impl<T: Setting> Setting for Vec<T> {
     const ALLOWED: &'static str = T::ALLOWED;
+    const SECRET: bool = T::SECRET;
 
     fn read(given: &Given<'_>) -> Option<Self> {
         let values: Self = match given {
@@ -160,6 +163,7 @@ impl<T: Setting> Setting for Vec<T> {
 /// What need not be there: "off" if it is not.
 impl<T: Setting> Setting for Option<T> {
     const ALLOWED: &'static str = T::OPTIONAL;
+    const SECRET: bool = T::SECRET;
 
     fn read(given: &Given<'_>) -> Option<Self> {
         match given.text() {
@@ -192,6 +196,43 @@ impl Setting for FilePath {
     }
 }
 
+/// The path of a file that holds a secret and nothing else. Somebody may put the secret itself here: no message
+/// quotes it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct SecretFile(PathBuf);
+
+impl SecretFile {
+    /// What the file holds, without the end of its last line.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn read(&self) -> std::io::Result<String> {
+        let text = std::fs::read_to_string(&self.0)?;
+        Ok(text.trim_end_matches(['\r', '\n']).to_owned())
+    }
+}
+
+impl fmt::Debug for SecretFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(HIDDEN)
+    }
+}
+
+impl Setting for SecretFile {
+    const ALLOWED: &'static str = FilePath::ALLOWED;
+    const OPTIONAL: &'static str = FilePath::OPTIONAL;
+    const SECRET: bool = true;
+
+    fn read(given: &Given<'_>) -> Option<Self> {
+        PathBuf::read(given).map(Self)
+    }
+
+    /// What names a file is printed.
+    fn to_toml(&self) -> Value {
+        if self.0.exists() { self.0.to_toml() } else { Value::String(HIDDEN.to_owned()) }
+    }
+}
+
 /// A list that may be empty; in the environment its values stand between commas, and `none` is none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct List<T>(pub Vec<T>);
@@ -218,6 +259,7 @@ impl<T> std::ops::Deref for List<T> {
 
 impl<T: Setting> Setting for List<T> {
     const ALLOWED: &'static str = T::LISTED;
+    const SECRET: bool = T::SECRET;
 
     fn read(given: &Given<'_>) -> Option<Self> {
         match given {
@@ -695,6 +737,9 @@ impl Setting for MxcAddress {
     }
 }
 
+/// What is printed in place of a secret.
+const HIDDEN: &str = "(hidden)";
+
 /// A text that is not shown again.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Hidden(Box<str>);
@@ -709,13 +754,14 @@ impl Hidden {
 
 impl fmt::Debug for Hidden {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("(hidden)")
+        f.write_str(HIDDEN)
     }
 }
 
 impl Setting for Hidden {
     const ALLOWED: &'static str = "a text, which is not shown again";
     const OPTIONAL: &'static str = "\"off\" or a text, which is not shown again";
+    const SECRET: bool = true;
 
     fn read(given: &Given<'_>) -> Option<Self> {
         given.text().filter(|text| !text.is_empty()).map(|text| Self(text.into()))
@@ -723,7 +769,7 @@ impl Setting for Hidden {
 
     /// It is printed for people to read.
     fn to_toml(&self) -> Value {
-        Value::String("(hidden)".to_owned())
+        Value::String(HIDDEN.to_owned())
     }
 }
 
@@ -760,12 +806,27 @@ impl Setting for MailSecurity {
     }
 }
 
-/// A JSON object in which texts hold places to be filled in.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A JSON object in which texts hold places to be filled in. Some services want their key in it.
+#[derive(Clone, PartialEq, Eq)]
 pub struct JsonTemplate(pub serde_json::Value);
 
+impl JsonTemplate {
+    /// What is sent unless something else is configured.
+    #[must_use]
+    pub fn usual() -> Self {
+        Self(serde_json::json!({ "to": "+{number}", "text": "{text}" }))
+    }
+}
+
+impl fmt::Debug for JsonTemplate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(HIDDEN)
+    }
+}
+
 impl Setting for JsonTemplate {
-    const ALLOWED: &'static str = "a JSON object";
+    const ALLOWED: &'static str = "a JSON object, which is not shown again";
+    const SECRET: bool = true;
 
     fn read(given: &Given<'_>) -> Option<Self> {
         let value: serde_json::Value = serde_json::from_str(given.text()?).ok()?;
@@ -773,7 +834,8 @@ impl Setting for JsonTemplate {
     }
 
     fn to_toml(&self) -> Value {
-        Value::String(self.0.to_string())
+        let is_usual = *self == Self::usual();
+        Value::String(if is_usual { self.0.to_string() } else { HIDDEN.to_owned() })
     }
 }
 
@@ -944,6 +1006,7 @@ impl SharedSecret {
 impl Setting for SharedSecret {
     const ALLOWED: &'static str = "a text of 16 characters or more";
     const OPTIONAL: &'static str = "\"off\" or a text of 16 characters or more";
+    const SECRET: bool = true;
 
     fn read(given: &Given<'_>) -> Option<Self> {
         let secret = Hidden::read(given)?;
@@ -992,6 +1055,41 @@ impl Setting for WebUrl {
 
     fn to_toml(&self) -> Value {
         Value::String(self.0.to_string())
+    }
+}
+
+/// The address of a service on the web, in which a key may be: of a user, or in the query.
+#[derive(Clone, PartialEq, Eq)]
+pub struct SecretUrl(reqwest::Url);
+
+impl SecretUrl {
+    /// The address.
+    #[must_use]
+    pub const fn url(&self) -> &reqwest::Url {
+        &self.0
+    }
+}
+
+impl fmt::Debug for SecretUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(HIDDEN)
+    }
+}
+
+impl Setting for SecretUrl {
+    const ALLOWED: &'static str = WebUrl::ALLOWED;
+    const OPTIONAL: &'static str = WebUrl::OPTIONAL;
+    const SECRET: bool = true;
+
+    fn read(given: &Given<'_>) -> Option<Self> {
+        web_address(given.text()?).map(Self)
+    }
+
+    /// Where it is, and no more.
+    fn to_toml(&self) -> Value {
+        let origin = self.0.origin().ascii_serialization();
+        let is_all = self.0.as_str().trim_end_matches('/') == origin;
+        Value::String(if is_all { origin } else { format!("{origin} {HIDDEN}") })
     }
 }
 

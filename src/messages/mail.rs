@@ -107,11 +107,7 @@ impl Mailer {
         if let Some(user) = &config.user {
             let password = match &config.password_file {
                 None => config.password.as_ref().map_or("", Hidden::expose).to_owned(),
-                Some(FilePath(path)) => {
-                    let read = std::fs::read_to_string(path);
-                    let read = read.map_err(|error| bad("email.password_file", error))?;
-                    read.trim_end_matches(['\r', '\n']).to_owned()
-                }
+                Some(file) => file.read().map_err(|error| bad("email.password_file", error))?,
             };
             builder = builder.credentials(Credentials::new(user.clone(), password));
         }

@@ -29,7 +29,6 @@ impl Gateway {
     /// When its headers cannot be sent.
     pub(super) fn new(config: &Sms, outbound: &Outbound) -> Result<Option<Self>, SetupError> {
         let Some(url) = &config.url else { return Ok(None) };
-        let url = url.url().map_err(|reason| SetupError::Setting { setting: "sms.url", reason })?;
         let mut headers = HeaderMap::new();
         for header in config.headers.iter() {
             let parsed = header.expose().split_once(':').and_then(|(name, value)| {
@@ -47,7 +46,7 @@ impl Gateway {
         }
         Ok(Some(Self {
             outbound: outbound.clone(),
-            url,
+            url: url.url().clone(),
             headers,
             template: config.template.0.clone(),
             timeout: Duration::from_secs(config.timeout_seconds),

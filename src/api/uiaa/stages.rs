@@ -45,10 +45,9 @@ impl Stages {
     /// When something is required that is not there: what, and what it needs.
     pub(crate) fn load(config: &Config, messages: &Messages) -> Result<Self, String> {
         let captcha = match (&config.captcha.secret_key_file, &config.captcha.public_key) {
-            (Some(FilePath(path)), Some(public_key)) => {
-                let secret_key = fs::read_to_string(path).map_err(|error| {
-                    format!("the secret key of the captcha, {}: {error}", path.display())
-                })?;
+            (Some(file), Some(public_key)) => {
+                let secret_key =
+                    file.read().map_err(|error| format!("captcha.secret_key_file: {error}"))?;
                 let captcha = Captcha::new(&config.captcha, public_key, &secret_key);
                 Some(captcha.map_err(|error| format!("the captcha: {error}"))?)
             }

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use sha1::Sha1;
 
 use super::{PASSWORD, anonymous};
-use crate::harness::{Answer, Http, TestServer, User, run_logcabin};
+use crate::harness::{Answer, Http, TestServer, User, refused_start, run_logcabin};
 
 const SECRET: &str = "a secret of some length";
 const PATH: &str = "/_synapse/admin/v1/register";
@@ -101,4 +101,41 @@ async fn without_a_secret_there_is_no_such_registration_and_a_weak_one_is_none()
     let output = run_logcabin(["config".as_ref(), "--config".as_ref(), file.as_os_str()]);
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success() && said.contains("(hidden)") && !said.contains(SECRET));
+}
+
+#[test]
+fn a_server_that_refuses_a_secret_says_nothing_of_it() {
+    const SECRET: &str = "Zq9073514792xV";
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    let path = file.path().to_str().expect("a path in Unicode");
+    std::fs::write(file.path(), format!("client_secret = {SECRET}\n")).expect("to write it");
+    let bad = |name: &'static str, value: &str| vec![(name, value.to_owned())];
+    let email = |mut more: Vec<(&'static str, String)>| {
+        more.extend(bad("LOGCABIN_EMAIL_HOST", "localhost"));
+        more.extend(bad("LOGCABIN_EMAIL_USER", "ann"));
+        more
+    };
+    let captcha = |mut more: Vec<(&'static str, String)>| {
+        more.extend(bad("LOGCABIN_CAPTCHA_PUBLIC_KEY", "public"));
+        more
+    };
+    let sms = |mut more: Vec<(&'static str, String)>| {
+        more.extend(bad("LOGCABIN_SMS_URL", &format!("https://localhost/?key={SECRET}")));
+        more
+    };
+    for (settings, names) in [
+        (bad("LOGCABIN_REGISTRATION_SHARED_SECRET", SECRET), "shared_secret"),
+        (bad("LOGCABIN_TURN_SHARED_SECRET", SECRET), "shared_secret"),
+        (bad("LOGCABIN_SMS_URL", &format!("gw.example/?key={SECRET}")), "sms.url"),
+        (bad("LOGCABIN_SMS_TEMPLATE", &format!("{{\"key\":\"{SECRET}\"")), "sms.template"),
+        (sms(bad("LOGCABIN_SMS_HEADERS", SECRET)), "sms.headers"),
+        (email(bad("LOGCABIN_EMAIL_PASSWORD_FILE", SECRET)), "email.password_file"),
+        (captcha(bad("LOGCABIN_CAPTCHA_SECRET_KEY_FILE", SECRET)), "captcha.secret_key_file"),
+        (bad("LOGCABIN_SSO_PROVIDERS", path), "line 1"),
+    ] {
+        let settings: Vec<_> = settings.iter().map(|(name, value)| (*name, &**value)).collect();
+        let said = refused_start(&settings, &[]);
+        assert!(said.contains(names), "{settings:?}: {said}");
+        assert!(!said.contains(SECRET), "{settings:?}: {said}");
+    }
 }
