@@ -6,14 +6,13 @@ use std::collections::BTreeMap;
 
 use ruma::{OwnedDeviceId, OwnedOneTimeKeyId};
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json, value::RawValue};
+use serde_json::{json, value::RawValue};
 
 use super::{
     Server, body,
     credentials::{device_id_or_new, short_name},
-    json as to_json,
-    keys::bounded,
-    parameters,
+    device_keys::{check_identity, check_one_time},
+    json as to_json, parameters,
 };
 use crate::{
     decide::{
@@ -62,33 +61,19 @@ pub(super) async fn put(cx: Anyone, _: RawRequest) -> Result<Reply, ApiError> {
     if new.device_data.get().len() > limits::ACCOUNT_DATA_BYTES {
         return Err(ApiError::too_large("This is too large for the keys of a device."));
     }
-    let is_object = |value: &RawValue| value.get().trim_start().starts_with('{');
-    if !is_object(&new.device_data) || !is_object(&new.device_keys) {
-        return Err(ApiError::bad_json("`device_data` and `device_keys` are objects."));
+    if !new.device_data.get().trim_start().starts_with('{') {
+        return Err(ApiError::bad_json("`device_data` is an object."));
     }
-    bounded(&new.device_keys)?;
-    let of: Value = serde_json::from_str(new.device_keys.get()).unwrap_or_default();
-    if of["user_id"] != cx.caller.user_id.as_str() || of["device_id"] != device_id.as_str() {
-        return Err(ApiError::invalid_param("These are not the keys of this device."));
-    }
-    let by_id = |keys: BTreeMap<OwnedOneTimeKeyId, Box<RawValue>>| {
-        let keys = keys.into_iter().map(|(key_id, key)| {
-            bounded(&key)?;
-            if key_id.as_str().len() > limits::EVENT_FIELD_BYTES {
-                return Err(ApiError::invalid_param("The id of a key is too long."));
-            }
-            Ok((key_id.to_string(), key))
-        });
-        keys.collect::<Result<BTreeMap<_, _>, ApiError>>()
-    };
+    let user_id = &cx.caller.user_id;
+    check_identity(&new.device_keys, user_id, &device_id)?;
     let proposal = Dehydrate {
-        user_id: cx.caller.user_id.clone(),
+        user_id: user_id.clone(),
         device_id: device_id.clone(),
         display_name: short_name(new.initial_device_display_name)?,
         device_data: new.device_data,
         device_keys: new.device_keys,
-        one_time_keys: by_id(new.one_time_keys)?,
-        fallback_keys: by_id(new.fallback_keys)?,
+        one_time_keys: check_one_time(new.one_time_keys, user_id, &device_id)?,
+        fallback_keys: check_one_time(new.fallback_keys, user_id, &device_id)?,
     };
     cx.propose(proposal).await?.into_inner();
     Ok(Reply::json(to_json(&json!({ "device_id": device_id }))?))

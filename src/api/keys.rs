@@ -4,19 +4,24 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use ruma::{
-    CanonicalJsonObject, CanonicalJsonValue, OwnedUserId, UserId,
+    CanonicalJsonObject, CanonicalJsonValue, OwnedOneTimeKeyId, OwnedUserId, UserId,
     api::client::keys::{
         claim_keys::v3 as claim_keys, get_key_changes::v3 as get_key_changes,
         get_keys::v3 as get_keys, upload_keys::v3 as upload_keys,
         upload_signatures::v3 as upload_signatures, upload_signing_keys::v3 as upload_signing_keys,
     },
-    serde::Base64,
+    serde::{Base64, Raw},
     signatures::{PublicKeyMap, verify_json},
 };
 use serde::Serialize;
 use serde_json::{Value, json, value::RawValue};
 
-use super::{Server, json, password::confirm_identity};
+use super::{
+    Server,
+    device_keys::{check_identity, check_one_time},
+    json,
+    password::confirm_identity,
+};
 use crate::{
     decide::keys::{ClaimKeys, SetCrossSigning, SignKeys, UploadKeys},
     events::to_raw,
@@ -33,33 +38,16 @@ pub(super) async fn upload(
     request: upload_keys::Request,
 ) -> Result<Bytes, ApiError> {
     let (user_id, device_id) = (cx.caller.user_id.clone(), cx.caller.device()?.clone());
-    let device_keys = request.device_keys.map(ruma::serde::Raw::into_json);
+    let device_keys = request.device_keys.map(Raw::into_json);
     if let Some(keys) = &device_keys {
-        bounded(keys)?;
-        let parsed: Value = serde_json::from_str(keys.get()).unwrap_or_default();
-        if parsed["user_id"] != user_id.as_str() || parsed["device_id"] != device_id.as_str() {
-            return Err(ApiError::invalid_param("These are not the keys of this device."));
-        }
+        check_identity(keys, &user_id, &device_id)?;
     }
-    let by_id = |keys: BTreeMap<_, ruma::serde::Raw<_>>| {
-        let keys = keys.into_iter();
-        let keys = keys.map(|(id, key): (ruma::OwnedOneTimeKeyId, _)| {
-            let key = key.into_json();
-            bounded(&key)?;
-            if id.as_str().len() > limits::EVENT_FIELD_BYTES {
-                return Err(ApiError::invalid_param("The id of a key is too long."));
-            }
-            Ok((id.to_string(), key))
-        });
-        keys.collect::<Result<BTreeMap<_, _>, ApiError>>()
+    let raw = |keys: BTreeMap<OwnedOneTimeKeyId, Raw<_>>| {
+        keys.into_iter().map(|(id, key)| (id, key.into_json())).collect()
     };
-    let proposal = UploadKeys {
-        user_id,
-        device_id,
-        device_keys,
-        one_time_keys: by_id(request.one_time_keys)?,
-        fallback_keys: by_id(request.fallback_keys)?,
-    };
+    let one_time_keys = check_one_time(raw(request.one_time_keys), &user_id, &device_id)?;
+    let fallback_keys = check_one_time(raw(request.fallback_keys), &user_id, &device_id)?;
+    let proposal = UploadKeys { user_id, device_id, device_keys, one_time_keys, fallback_keys };
     let counts = cx.propose(proposal).await?.into_inner();
     json(&json!({ "one_time_key_counts": counts }))
 }
@@ -184,7 +172,7 @@ pub(super) async fn upload_cross_signing(
 ) -> Result<upload_signing_keys::Response, ApiError> {
     let user_id = &cx.caller.user_id;
     let stored = Keyring::of(&cx.app, user_id)?;
-    let parse = |key: &Option<ruma::serde::Raw<_>>, usage| -> Result<Option<Value>, ApiError> {
+    let parse = |key: &Option<Raw<_>>, usage| -> Result<Option<Value>, ApiError> {
         let Some(key) = key else { return Ok(None) };
         let key: &RawValue = key.json();
         bounded(key)?;
@@ -315,7 +303,7 @@ fn check_signatures(
     Ok(accepted)
 }
 
-fn invalid_signature(text: &'static str) -> ApiError {
+pub(super) fn invalid_signature(text: &'static str) -> ApiError {
     ApiError::new(ErrorCode::InvalidSignature, text)
 }
 
@@ -349,7 +337,7 @@ fn add_signature(key: &mut Value, signer: &UserId, key_id: String, signature: St
 }
 
 /// Whether `object` has a right signature of `by` made with this key.
-fn is_signed(object: &Value, by: &UserId, (key_id, public): &(String, String)) -> bool {
+pub(super) fn is_signed(object: &Value, by: &UserId, (key_id, public): &(String, String)) -> bool {
     let check = || -> Option<()> {
         let signature = object["signatures"][by.as_str()][key_id].as_str()?;
         let mut object = object.clone();

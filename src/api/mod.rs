@@ -13,6 +13,7 @@ pub(crate) mod deactivate;
 mod dehydrated;
 pub(crate) mod delayed;
 mod device;
+mod device_keys;
 pub(crate) mod directory;
 mod discovery;
 mod error;

@@ -59,6 +59,12 @@ impl Proposal for UploadKeys {
         if let Some(new) = &self.device_keys {
             let known = device.identity.map(|offset| stored(turn, offset)).transpose()?.flatten();
             let known = known.and_then(|upload| upload.device_keys);
+            if known.as_ref().is_some_and(|known| have_other_keys(known, new)) {
+                return Err(Refusal::InvalidParam(
+                    "This device has other identity keys already. With new ones, log in as a new device."
+                        .to_owned(),
+                ));
+            }
             if !known.is_some_and(|known| same(&known, new)) {
                 upload.device_keys = Some(new.clone());
             }
@@ -119,6 +125,17 @@ pub(super) fn stored(turn: &Turn<'_>, offset: Offset) -> Result<Option<KeysUploa
 pub(super) fn same(a: &RawValue, b: &RawValue) -> bool {
     let parsed = |raw: &RawValue| serde_json::from_str::<Value>(raw.get()).ok();
     a.get() == b.get() || parsed(a).is_some_and(|a| parsed(b) == Some(a))
+}
+
+/// Whether `new` has other public keys than `known`. Others may trust those, and may be in the middle of a
+/// conversation with them. What earlier versions took without any can be replaced.
+fn have_other_keys(known: &RawValue, new: &RawValue) -> bool {
+    let keys = |raw: &RawValue| {
+        let parsed = serde_json::from_str::<Value>(raw.get()).unwrap_or_default();
+        parsed["keys"].as_object().cloned().unwrap_or_default()
+    };
+    let known = keys(known);
+    !known.is_empty() && known != keys(new)
 }
 
 /// Hand out keys of one user's devices: of each device one of an algorithm.

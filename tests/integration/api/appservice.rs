@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::{anonymous, each, user};
-use crate::harness::{Bridge, Mood, Random, TestServer, User, encode, refused_start, until};
+use crate::harness::{
+    Bridge, DeviceKeys, Mood, Random, TestServer, User, encode, refused_start, until,
+};
 
 /// A server with these services.
 async fn server_of(bridges: &[&Bridge]) -> TestServer {
@@ -255,7 +257,8 @@ async fn a_service_names_the_device_and_makes_and_removes_it_without_a_password(
     }
     assert_eq!(by("GET", "/v3/devices/GHOST", None).await.ok()["display_name"], "a bridge");
     // What only a device can do says so without one.
-    let keys = json!({ "one_time_keys": { "signed_curve25519:A": { "key": "AAAA" } } });
+    let keys = DeviceKeys::of(&bob, "GHOST");
+    let keys = json!({ "device_keys": keys.identity(), "one_time_keys": keys.one_time(&["A"]) });
     by("POST", "/v3/keys/upload", Some(&keys)).await.refused(400, "M_MISSING_PARAM");
     by("POST", "/v3/logout", Some(&json!({}))).await.refused(400, "M_MISSING_PARAM");
     by("POST", "/v3/keys/upload?device_id=GHOST", Some(&keys)).await.ok();
@@ -381,10 +384,8 @@ async fn a_service_that_encrypts_is_told_of_devices_and_keys() {
     let (ann, bob) = (user(&server, "ann").await, irc.ghost(&server, "bob").await);
     room_with(&server, &irc, &ann, &bob).await;
     irc.request(&server, "PUT", "/v3/devices/D", Some(&bob), Some(&json!({}))).await.ok();
-    let keys = json!({ "device_keys": { "user_id": ann.user_id, "device_id": ann.device_id,
-        "algorithms": [], "keys": {}, "signatures": {} } });
-    ann.post("/keys/upload", keys).await.ok();
-    let keys = json!({ "one_time_keys": { "signed_curve25519:A": { "key": "AAAA" } } });
+    ann.upload_identity().await;
+    let keys = json!({ "one_time_keys": DeviceKeys::of(&bob, "D").one_time(&["A"]) });
     irc.request(&server, "POST", "/v3/keys/upload?device_id=D", Some(&bob), Some(&keys)).await.ok();
     let message = json!({ "messages": { &bob: { "D": { "x": 1 } } } });
     ann.put("/sendToDevice/org.example/1", message).await.ok();

@@ -37,11 +37,7 @@ async fn a_closed_account_is_gone_and_its_name_stays_taken() {
     let server = server().await;
     let (ann, bob) = (user(&server, "ann").await, user(&server, "bob").await);
     let other_device = bob.another_device().await;
-    let keys = json!({ "device_keys": {
-        "user_id": bob.user_id, "device_id": bob.device_id, "algorithms": ["m.olm.v1"],
-        "keys": { format!("ed25519:{}", bob.device_id): "AAAA" }, "signatures": {},
-    }});
-    bob.post("/keys/upload", keys).await.ok();
+    bob.upload_identity().await;
     let room_id = ann.create_room(json!({ "preset": "public_chat" })).await;
     bob.join(&room_id).await.ok();
     let invited = ann.create_room(json!({ "invite": [bob.user_id] })).await;

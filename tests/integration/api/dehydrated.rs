@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{server, user};
-use crate::harness::{Answer, TestServer, User, encode};
+use crate::harness::{Answer, DeviceKeys, TestServer, User, curve25519, encode};
 
 const PATH: &str = "/_matrix/client/unstable/org.matrix.msc3814.v1/dehydrated_device";
 
@@ -12,17 +12,21 @@ async fn ask(user: &User, method: &str, path: &str, body: Option<&Value>) -> Ans
 }
 
 fn described(user: &User, device_id: &str, key: &str) -> Value {
+    let keys = if key == device_id {
+        DeviceKeys::of(&user.user_id, device_id)
+    } else {
+        DeviceKeys::others_of(&user.user_id, device_id)
+    };
+    let mut identity = keys.identity();
+    identity["dehydrated"] = true.into();
+    identity.as_object_mut().expect("an object").remove("signatures");
     json!({
         "device_id": device_id,
         "initial_device_display_name": "Dehydrated",
         "device_data": { "algorithm": "org.matrix.msc3814.v2", "device_pickle": key, "nonce": "n" },
-        "device_keys": {
-            "user_id": user.user_id, "device_id": device_id, "dehydrated": true,
-            "algorithms": ["m.olm.v1.curve25519-aes-sha2"],
-            "keys": { format!("ed25519:{device_id}"): key }, "signatures": {},
-        },
-        "one_time_keys": { "signed_curve25519:A": { "key": key } },
-        "fallback_keys": { "signed_curve25519:F": { "key": key, "fallback": true } },
+        "device_keys": keys.sign(&identity),
+        "one_time_keys": keys.one_time(&["A"]),
+        "fallback_keys": keys.fallback("F"),
     })
 }
 
@@ -66,19 +70,19 @@ async fn a_dehydrated_device_takes_messages_until_the_user_is_back_and_survives_
     dehydrate(&ann, "DRY").await;
     // To others it is a device as any.
     let device = queried(&bob, &ann).await["DRY"].clone();
-    assert_eq!(device["keys"], json!({ "ed25519:DRY": "DRY" }), "{device}");
+    assert_eq!(device["keys"], DeviceKeys::of(&ann.user_id, "DRY").public(), "{device}");
     assert_eq!(
         (&device["dehydrated"], &device["unsigned"]["device_display_name"]),
         (&json!(true), &json!("Dehydrated"))
     );
-    assert_eq!(claim(&bob, &ann, "DRY").await["signed_curve25519:A"]["key"], "DRY");
+    assert_eq!(claim(&bob, &ann, "DRY").await["signed_curve25519:A"]["key"], curve25519("A"));
     for n in 0..101 {
         send(&bob, &ann, "DRY", &format!("m{n}")).await;
     }
     server.restart().await;
     (ann.http, bob.http) = (server.http(), server.http());
     // The next key is the fallback key: the other one was handed out, once and for ever.
-    assert_eq!(claim(&bob, &ann, "DRY").await["signed_curve25519:F"]["key"], "DRY");
+    assert_eq!(claim(&bob, &ann, "DRY").await["signed_curve25519:F"]["key"], curve25519("F"));
     let back = ann.another_device().await;
     let found = ask(&back, "GET", "", None).await.ok();
     let expected = described(&ann, "DRY", "DRY")["device_data"].clone();
@@ -136,6 +140,16 @@ async fn what_is_no_dehydrated_device_is_refused() {
         (json!({}), "M_MISSING_PARAM"),
         (changed("device_data", json!("text")), "M_BAD_JSON"),
         (changed("device_keys", json!([])), "M_BAD_JSON"),
+        (changed("device_keys", json!({})), "M_BAD_JSON"),
+        (
+            changed("device_keys", {
+                let mut keys = good["device_keys"].clone();
+                keys["algorithms"] = json!(["another"]);
+                keys
+            }),
+            "M_INVALID_SIGNATURE",
+        ),
+        (changed("one_time_keys", json!({ "signed_curve25519:A": { "key": "A" } })), "M_BAD_JSON"),
         (changed("device_id", json!("OTHER")), "M_INVALID_PARAM"),
         (
             changed("device_keys", described(&bob, "DRY", "DRY")["device_keys"].clone()),

@@ -11,7 +11,7 @@ use ruma::{
 use serde_json::{Value, json};
 
 use super::{next_batch, server, user};
-use crate::harness::{TestServer, User};
+use crate::harness::{DeviceKeys, TestServer, User, curve25519};
 
 /// An ed25519 key that is known by its own public part, as devices and cross-signing keys are.
 pub(super) struct Key {
@@ -51,7 +51,7 @@ fn device_keys(user: &User, key: &Key) -> Value {
         "device_id": user.device_id,
         "algorithms": ["m.olm.v1.curve25519-aes-sha2", "m.megolm.v1.aes-sha2"],
         "keys": { format!("ed25519:{}", user.device_id): key.public,
-                  format!("curve25519:{}", user.device_id): "curve" },
+                  format!("curve25519:{}", user.device_id): curve25519("curve") },
     });
     key.sign(user, &keys)
 }
@@ -65,10 +65,7 @@ async fn with_keys(user: &User) -> Key {
 }
 
 async fn upload_one_time(user: &User, names: &[&str]) -> Value {
-    let keys: serde_json::Map<_, _> = names
-        .iter()
-        .map(|name| (format!("signed_curve25519:{name}"), json!({ "key": format!("key {name}") })))
-        .collect();
+    let keys = user.keys().one_time(names);
     user.request("POST", "/keys/upload", Some(&json!({ "one_time_keys": keys }))).await.ok()
 }
 
@@ -178,7 +175,9 @@ async fn a_one_time_key_cannot_be_replaced_by_another_of_its_name() {
     let ann = user(&server, "ann").await;
     upload_one_time(&ann, &["A"]).await;
     upload_one_time(&ann, &["A"]).await;
-    let other = json!({ "one_time_keys": { "signed_curve25519:A": { "key": "another" } } });
+    let mut other = ann.keys().one_time(&["A"]);
+    other["signed_curve25519:A"]["key"] = curve25519("another").into();
+    let other = json!({ "one_time_keys": other });
     ann.request("POST", "/keys/upload", Some(&other)).await.refused(400, "M_INVALID_PARAM");
 }
 
@@ -188,8 +187,8 @@ async fn the_fallback_key_is_handed_out_when_no_other_is_left_and_sync_says_that
     let (ann, bob) = (user(&server, "ann").await, user(&server, "bob").await);
     with_keys(&ann).await;
     upload_one_time(&ann, &["ONE"]).await;
-    let fallback = json!({ "key": "fallback", "fallback": true });
-    let body = json!({ "fallback_keys": { "signed_curve25519:F": fallback } });
+    let fallback = ann.keys().fallback("F");
+    let body = json!({ "fallback_keys": fallback });
     ann.request("POST", "/keys/upload", Some(&body)).await.ok();
     let sync = ann.sync(None, 0, None).await;
     assert_eq!(sync["device_one_time_keys_count"]["signed_curve25519"], 1);
@@ -199,7 +198,7 @@ async fn the_fallback_key_is_handed_out_when_no_other_is_left_and_sync_says_that
     let sync = ann.sync(Some(&next_batch(&sync)), 10_000, None).await;
     assert_eq!(sync["device_one_time_keys_count"]["signed_curve25519"], 0);
     for _ in 0..2 {
-        assert_eq!(claim(&bob, &ann).await["signed_curve25519:F"], fallback);
+        assert_eq!(claim(&bob, &ann).await, fallback);
     }
     let sync = ann.sync(Some(&next_batch(&sync)), 10_000, None).await;
     assert_eq!(sync["device_unused_fallback_key_types"], json!([]));
@@ -303,28 +302,153 @@ async fn signatures_are_checked_and_seen_by_those_they_are_for() {
 }
 
 #[tokio::test]
-async fn keys_with_signatures_that_are_none_do_not_hide_others() {
+async fn identity_keys_need_their_members_and_the_signature_of_their_device() {
     let server = server().await;
     let (ann, bob) = (user(&server, "ann").await, user(&server, "bob").await);
-    with_keys(&bob).await;
-    let key = Key::new(&ann.device_id);
-    for odd in [json!("none"), json!({ &ann.user_id: 5 }), json!([])] {
-        let mut keys = device_keys(&ann, &key);
-        keys["signatures"] = odd;
-        let body = json!({ "device_keys": keys });
-        ann.request("POST", "/keys/upload", Some(&body)).await.ok();
-        let mut bare = keys.clone();
-        bare.as_object_mut().unwrap().remove("signatures");
-        let signed = key.sign(&ann, &bare);
-        let body = json!({ &ann.user_id: { &ann.device_id: signed } });
-        let answer = ann.request("POST", "/keys/signatures/upload", Some(&body)).await.ok();
-        assert_eq!(answer["failures"], json!({}));
-        let body = json!({ "device_keys": { &ann.user_id: [], &bob.user_id: [] } });
-        let found = bob.request("POST", "/keys/query", Some(&body)).await.ok();
-        assert!(found["device_keys"][&bob.user_id][&bob.device_id].is_object(), "{found}");
-        let anns = &found["device_keys"][&ann.user_id][&ann.device_id]["signatures"];
-        assert!(anns[&ann.user_id][key.id()].is_string(), "{found}");
+    let key = ann.keys();
+    let good = key.identity();
+    let upload =
+        async |keys: &Value| ann.post("/keys/upload", json!({ "device_keys": keys })).await;
+    let with = |name: &str, value: Value| {
+        let mut keys = good.clone();
+        keys[name] = value;
+        keys
+    };
+    let without = |name: &str| {
+        let mut keys = good.clone();
+        keys.as_object_mut().unwrap().remove(name);
+        keys
+    };
+    let (own, curve) = (key.id(), format!("curve25519:{}", ann.device_id));
+    let signed = |keys: Value| {
+        key.sign(&{
+            let mut object = without("signatures");
+            object["keys"] = keys;
+            object
+        })
+    };
+    let public = &good["keys"];
+    let mut bad: Vec<(Value, &str)> = ["user_id", "device_id", "algorithms", "keys", "signatures"]
+        .map(|name| (without(name), "M_BAD_JSON"))
+        .to_vec();
+    bad.extend(
+        [
+            json!({}),
+            json!([]),
+            json!([ann.user_id, ann.device_id, [], {}, {}]),
+            with("algorithms", json!(5)),
+            with("algorithms", json!([5])),
+            with("algorithms", json!({})),
+            with("keys", json!("none")),
+            with("keys", json!([])),
+            with("keys", json!({ &own: 5 })),
+            with("signatures", json!("none")),
+            with("signatures", json!([])),
+            with("signatures", json!({ &ann.user_id: 5 })),
+            with("signatures", json!({ &ann.user_id: { &own: 5 } })),
+            signed(json!({})),
+            signed(json!({ &curve: public[&curve] })),
+            signed(json!({ &own: "AAAA", &curve: public[&curve] })),
+            signed(json!({ &own: public[&own], &curve: "curve" })),
+        ]
+        .map(|keys| (keys, "M_BAD_JSON")),
+    );
+    bad.extend(
+        [
+            with("signatures", json!({})),
+            with("signatures", json!({ &ann.user_id: { &own: "AAAA" } })),
+            with("algorithms", json!(["m.megolm.v1.aes-sha2"])),
+            with("keys", DeviceKeys::others_of(&ann.user_id, &ann.device_id).public()),
+            with("number", json!(1.5)),
+        ]
+        .map(|keys| (keys, "M_INVALID_SIGNATURE")),
+    );
+    bad.extend(
+        [
+            DeviceKeys::of(&ann.user_id, "OTHER").identity(),
+            DeviceKeys::of(&bob.user_id, &ann.device_id).identity(),
+        ]
+        .map(|keys| (keys, "M_INVALID_PARAM")),
+    );
+    for (keys, code) in bad {
+        upload(&keys).await.refused(400, code);
+        assert_eq!(query(&bob, &ann).await["device_keys"][&ann.user_id], json!({}), "{keys}");
     }
+    upload(&good).await.ok();
+}
+
+#[tokio::test]
+async fn the_identity_keys_of_a_device_stay() {
+    let server = server().await;
+    let (ann, bob) = (user(&server, "ann").await, user(&server, "bob").await);
+    let upload = async |keys: Value| ann.post("/keys/upload", json!({ "device_keys": keys })).await;
+    let identity = ann.keys().identity();
+    upload(identity.clone()).await.ok();
+    let others = DeviceKeys::others_of(&ann.user_id, &ann.device_id);
+    upload(others.identity()).await.refused(400, "M_INVALID_PARAM");
+    // The same keys with another signature, or with more that nobody signs.
+    let mut more = identity.clone();
+    more["signatures"][&ann.user_id]["ed25519:more"] = "AAAA".into();
+    more["unsigned"] = json!({ "x": 1 });
+    upload(more).await.ok();
+    let seen = &query(&bob, &ann).await["device_keys"][&ann.user_id][&ann.device_id];
+    assert_eq!(seen["keys"], ann.keys().public());
+    assert_eq!(seen["signatures"][&ann.user_id]["ed25519:more"], "AAAA");
+    // A device of that name that comes later is another one.
+    let path = format!("/devices/{}", ann.device_id);
+    let body = json!({ "auth": {
+        "type": "m.login.password", "password": super::PASSWORD,
+        "identifier": { "type": "m.id.user", "user": ann.user_id },
+    } });
+    let other = ann.another_device().await;
+    other.request("DELETE", &path, Some(&body)).await.ok();
+    let login = json!({
+        "type": "m.login.password", "password": super::PASSWORD, "device_id": ann.device_id,
+        "identifier": { "type": "m.id.user", "user": ann.user_id },
+    });
+    let again = User::of(&ann.http, ann.post("/login", login).await);
+    let keys = json!({ "device_keys": others.identity() });
+    again.post("/keys/upload", keys).await.ok();
+}
+
+#[tokio::test]
+async fn one_time_keys_have_the_form_of_their_algorithm() {
+    let server = server().await;
+    let (ann, bob) = (user(&server, "ann").await, user(&server, "bob").await);
+    let good = ann.keys().one_time(&["A"])["signed_curve25519:A"].clone();
+    let with = |name: &str, value: Value| {
+        let mut key = good.clone();
+        key[name] = value;
+        key
+    };
+    let own = ann.keys().id();
+    for (algorithm, key) in [
+        ("signed_curve25519", json!(curve25519("A"))),
+        ("signed_curve25519", json!({ "key": curve25519("A") })),
+        ("signed_curve25519", json!([curve25519("A"), {}, false])),
+        ("signed_curve25519", with("key", json!(5))),
+        ("signed_curve25519", with("key", json!("short"))),
+        ("signed_curve25519", with("fallback", json!("yes"))),
+        ("signed_curve25519", with("signatures", json!({}))),
+        ("signed_curve25519", with("signatures", json!({ &ann.user_id: {} }))),
+        ("signed_curve25519", with("signatures", json!({ &ann.user_id: { &own: 5 } }))),
+        ("signed_curve25519", with("signatures", json!({ &bob.user_id: { &own: "A" } }))),
+        ("curve25519", json!("short")),
+        ("curve25519", good.clone()),
+        ("unknown", json!(5)),
+        ("unknown", json!({ "key": "any" })),
+    ] {
+        for kind in ["one_time_keys", "fallback_keys"] {
+            let body = json!({ kind: { format!("{algorithm}:A"): key } });
+            ann.post("/keys/upload", body).await.refused(400, "M_BAD_JSON");
+        }
+    }
+    let body = json!({ "one_time_keys": {
+        "signed_curve25519:A": good, "curve25519:A": curve25519("A"), "unknown:A": "any",
+    } });
+    let counts = ann.post("/keys/upload", body).await.ok();
+    let expected = json!({ "signed_curve25519": 1, "curve25519": 1, "unknown": 1 });
+    assert_eq!(counts["one_time_key_counts"], expected);
 }
 
 #[tokio::test]
@@ -359,8 +483,10 @@ async fn keys_are_bounded_in_their_number_and_their_names() {
     let server = server().await;
     let ann = user(&server, "ann").await;
     let upload = async |kind: &str, names: Vec<String>| {
-        let keys: serde_json::Map<_, _> =
-            names.into_iter().map(|name| (name, json!({ "key": "k", "fallback": true }))).collect();
+        let keys: serde_json::Map<_, _> = names
+            .into_iter()
+            .map(|name| (name, json!({ "key": "k", "signatures": {}, "fallback": true })))
+            .collect();
         ann.request("POST", "/keys/upload", Some(&json!({ kind: keys }))).await
     };
     let algorithms = |from: usize, to: usize| (from..to).map(|n| format!("alg{n}:k")).collect();

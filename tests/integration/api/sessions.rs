@@ -357,12 +357,8 @@ async fn devices_with_keys(by: &User, user: &User) -> Vec<String> {
 }
 
 async fn upload_keys(user: &User) {
-    let keys = json!({
-        "user_id": user.user_id, "device_id": user.device_id, "algorithms": [],
-        "keys": { format!("curve25519:{}", user.device_id): "key" }, "signatures": {},
-    });
-    let one_time = json!({ "signed_curve25519:a": { "key": "once", "signatures": {} } });
-    let body = json!({ "device_keys": keys, "one_time_keys": one_time });
+    let keys = user.keys();
+    let body = json!({ "device_keys": keys.identity(), "one_time_keys": keys.one_time(&["a"]) });
     user.post("/keys/upload", body).await.ok();
 }
 

@@ -7,6 +7,7 @@ mod captcha;
 pub(crate) mod files;
 mod gateway;
 mod http;
+mod keys;
 pub(crate) mod mail;
 pub(crate) mod offline;
 mod ports;
@@ -20,6 +21,7 @@ pub(crate) use bridge::{Bridge, Mood};
 pub(crate) use captcha::Captcha;
 pub(crate) use gateway::Gateway;
 pub(crate) use http::{Answer, Http, RawAnswer, Unreachable, encode};
+pub(crate) use keys::{DeviceKeys, curve25519};
 pub(crate) use ports::free_address;
 pub(crate) use random::Random;
 pub(crate) use server::{
