@@ -70,3 +70,4 @@ pub mod threepid;
 mod timers;
 mod token_key;
 pub mod view;
+pub mod work;

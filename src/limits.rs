@@ -156,8 +156,28 @@ pub(crate) const PREVIEW_TEXT_CHARS: usize = 1000;
 /// The longest address of which a preview is made.
 pub(crate) const PREVIEW_URL_BYTES: usize = 8192;
 
+/// How much is kept of where pages of spaces, and of lists of threads, ended: of each kind, in bytes.
+pub(crate) const WALKS_BYTES: u64 = 16 << 20;
+
 /// Rooms on one page of a space's hierarchy.
 pub const HIERARCHY_ROOMS: usize = 50;
+
+/// Rooms, and children of spaces, that are looked at for one page of a hierarchy: the user may know of few of them. The
+/// next page goes on from there.
+pub const HIERARCHY_LOOKS: usize = 5000;
+
+/// Rooms, and children of spaces, that are looked at for a whole hierarchy: those after them are not shown. A page that
+/// begins somewhere unknown costs as much.
+pub const HIERARCHY_WALK: usize = 50_000;
+
+/// What the children of the spaces on one page of a hierarchy say, in bytes, beyond which the page ends.
+pub const HIERARCHY_BYTES: usize = 4 << 20;
+
+/// Children of one space that are looked at: those that were added or changed last. People see some hundred.
+pub const SPACE_CHILDREN: usize = 5000;
+
+/// What the children of one space say, in bytes, beyond which older ones are not looked at.
+pub const SPACE_CHILDREN_BYTES: usize = 2 << 20;
 
 /// Transaction ids: the specification sets no bound; identifiers of 255 bytes are the longest
 /// anywhere else.
@@ -293,9 +313,38 @@ pub(crate) const FILTERS_BYTES: u64 = 8 << 20;
 /// Fields of events in a filter: each is looked for in each event that is returned.
 pub const FILTER_FIELDS: usize = 1000;
 
+/// Relations, or senders, by which a filter asks for events that others relate to: each is looked for at each event.
+pub const FILTER_RELATED: usize = 100;
+
+/// Edits of an event that are looked at to find the newest, from the last one back.
+pub const SCANNED_EDITS: usize = 100;
+
+/// Events that relate to one event and are passed over because they are of somebody whom the user ignores, or have
+/// lived long enough. After these, others are looked for by their senders, or none.
+pub const SCANNED_CHILDREN: usize = 1000;
+
+/// Relations to one event, by which a filter that names senders alone has it looked for theirs.
+pub const SCANNED_RELATIONS: usize = 100;
+
+/// Equal reactions of one user to one event that a new one is compared with, from the last one back.
+pub const SCANNED_ANNOTATIONS: usize = 1000;
+
+/// Events that relate to one event, directly or by others, beyond which a page of them is found by going through the
+/// room's timeline.
+pub const RELATED_EVENTS: usize = 10_000;
+
+/// Threads that are looked at for one page of a room's threads, as few of them may be wanted.
+pub const THREADS_LOOKED_AT: usize = 2000;
+
+/// Threads that stand before a page and are looked at for it, where it is not known any more how the page before ended.
+pub const THREADS_PASSED: usize = 20_000;
+
 /// References that are named with the event that they refer to, the newest: a poll has one for each
 /// vote. All are to be had from the endpoint for relations.
 pub const BUNDLED_REFERENCES: usize = 1000;
+
+/// Events that are read for the references and threads of all events of one answer.
+pub const BUNDLED_LOOKS: usize = 10_000;
 
 /// How many relations are followed from an event to those that relate to it by others: the
 /// specification recommends at least this many.

@@ -225,6 +225,8 @@ pub async fn run(
         long_work: LongWork::new(
             config.rate_limits.enabled.then_some(config.rate_limits.processor_percent),
         ),
+        thread_walks: Default::default(),
+        space_walks: Default::default(),
         config: config.clone(),
     });
     match api::appservice::register_senders(&app).await {

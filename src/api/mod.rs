@@ -68,6 +68,7 @@ mod upgrade;
 mod user_directory;
 mod validation;
 mod voip;
+mod walks;
 
 pub(crate) use credentials::{NewTokens, device_id_or_new, short_name};
 pub(crate) use registration::new_user_id_of;
@@ -108,6 +109,7 @@ use crate::{
     sync::{CameFrom, KnownMembers, sliding::Connections},
     view::{
         View,
+        relations::ThreadsWalk,
         token::{Pos, Token},
     },
 };
@@ -150,6 +152,10 @@ pub(crate) struct Server {
     pub(crate) unread: Arc<Unread>,
     /// The long work of users, and of those without a login by their address.
     pub(crate) long_work: LongWork<Whose>,
+    /// Where pages of lists of threads ended.
+    pub(crate) thread_walks: walks::Walks<ThreadsWalk>,
+    /// Where pages of spaces ended.
+    pub(crate) space_walks: walks::Walks<space::Paused>,
 }
 
 /// Whose long work is done in turns.

@@ -20,6 +20,7 @@ use serde::Serialize;
 use super::{
     Server, at_length, json,
     timeline::{page_size, readable_as_of, visible_event},
+    walks::Walk,
 };
 use crate::{
     events::{ClientEvent, EventForm},
@@ -28,13 +29,19 @@ use crate::{
     record::Offset,
     view::{
         filter::EventFilter,
-        relations::{Stretch, Wanted},
+        relations::{Stretch, ThreadsWalk, Wanted, WantedThreads},
         token::ThreadsToken,
     },
 };
 
 /// How many events a page has whose request does not say.
 const PAGE: u32 = 20;
+
+impl Walk for ThreadsWalk {
+    fn weight(&self) -> u64 {
+        self.bytes()
+    }
+}
 
 /// What the three endpoints for an event's children have in common.
 struct Asked<'a> {
@@ -178,11 +185,18 @@ pub(super) async fn threads(
         }
     };
     at_length(|| {
-        let threads = view.threads(&room, as_of, before, limit, participated)?;
+        let key = |token: &str| {
+            format!("{} {} {participated} {token}", cx.caller.user_id, request.room_id)
+        };
+        let walk = request.from.as_deref().and_then(|from| cx.app.thread_walks.get(&key(from)));
+        let wanted = WantedThreads { as_of, before, participated };
+        let threads = view.threads(&room, wanted, limit, walk.as_deref())?;
         let next = |before| ThreadsToken { as_of: &cx.app.token(as_of), before }.to_string();
-        json(&Response {
-            chunk: view.thread_roots(&room, &threads.roots, &EventForm::FULL)?,
-            next_batch: threads.next.map(next),
-        })
+        let next_batch = threads.next.map(next);
+        if let Some(token) = &next_batch {
+            cx.app.thread_walks.keep(key(token), threads.walk);
+        }
+        let chunk = view.thread_roots(&room, &threads.roots, &EventForm::FULL)?;
+        json(&Response { chunk, next_batch })
     })
 }

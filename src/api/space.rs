@@ -1,6 +1,6 @@
 //! What there is to know of a room before one is in it: its summary, and the tree of a space.
 
-use std::{collections::HashSet, sync::Arc};
+use std::{cmp::Reverse, collections::HashSet, sync::Arc};
 
 use ruma::{
     EventEncryptionAlgorithm, OwnedRoomId, RoomId, RoomOrAliasId, SpaceChildOrder, UInt, UserId,
@@ -15,7 +15,7 @@ use ruma::{
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use super::{Server, at_length, directory::describe};
+use super::{Server, at_length, directory::describe, walks};
 use crate::{
     events::{EventRef, EventStore, as_shown, to_raw},
     http::{ApiError, Cx, RawRequest, Reply, Session},
@@ -98,21 +98,31 @@ pub(super) async fn hierarchy(
     at_length(|| {
         let limit = limit.min(limits::HIERARCHY_ROOMS);
         let mut response = get_hierarchy::Response::new();
-        let mut rooms = walk.rooms(then, now)?;
-        let mut passed = 0;
-        while let Some(Visit { room, children }) = rooms.next()? {
-            if passed >= page.passed {
-                if response.rooms.len() == limit {
-                    response.next_batch = Some(PageToken { passed, ..page }.write(&cx, &walk));
-                    break;
-                }
-                if let Some(children) = children {
-                    let children = children.iter().map(Child::stripped).collect();
-                    let summary = now.summary(&room)?;
-                    response.rooms.push(SpaceHierarchyRoomsChunk::new(summary, children));
-                }
+        let paused = request.from.as_deref().and_then(|from| cx.app.space_walks.get(from));
+        let mut rooms = walk.rooms(then, now, paused.as_deref())?;
+        let (mut begun, mut bytes) = (None, 0);
+        while let Some((room, depth)) = rooms.advance()? {
+            if rooms.state.passed < page.passed {
+                rooms.open(&room, depth)?;
+                continue;
             }
-            passed += 1;
+            let begun = *begun.get_or_insert(rooms.state.looks);
+            if response.rooms.len() == limit
+                || bytes >= limits::HIERARCHY_BYTES
+                || rooms.state.looks - begun > limits::HIERARCHY_LOOKS
+            {
+                let passed = rooms.state.passed;
+                let token = PageToken { passed, ..page }.write(&cx, &walk);
+                cx.app.space_walks.keep(token.clone(), rooms.pause(&room, depth));
+                response.next_batch = Some(token);
+                break;
+            }
+            if let Some(children) = rooms.open(&room, depth)? {
+                bytes += children.iter().map(Child::bytes).sum::<usize>();
+                let children = children.iter().map(Child::stripped).collect();
+                let summary = now.summary(&room)?;
+                response.rooms.push(SpaceHierarchyRoomsChunk::new(summary, children));
+            }
         }
         Ok(response)
     })
@@ -221,23 +231,21 @@ struct Walk {
 }
 
 impl Walk {
-    /// The rooms of the tree as of `then`, as far as they are shown as of `now`.
-    fn rooms<'a>(&'a self, then: Look<'a>, now: Look<'a>) -> Result<Rooms<'a>, ApiError> {
+    /// The rooms of the tree as of `then`, as far as they are shown as of `now`: all, or those from where a page ended.
+    fn rooms<'a>(
+        &'a self,
+        then: Look<'a>,
+        now: Look<'a>,
+        paused: Option<&Paused>,
+    ) -> Result<Rooms<'a>, ApiError> {
         let refused = || ApiError::forbidden("You may not see this room, or there is none.");
         let room = then.state.rooms.get(&self.root).ok_or_else(refused)?;
         if !then.may_know_of(&room)? || !now.may_know_of(&room)? {
             return Err(refused());
         }
-        let stack = vec![(self.root.clone(), 0)];
-        Ok(Rooms { walk: self, then, now, stack, seen: HashSet::new() })
+        let begun = || Paused { stack: vec![(self.root.clone(), 0)], ..Paused::default() };
+        Ok(Rooms { walk: self, then, now, state: paused.cloned().unwrap_or_else(begun) })
     }
-}
-
-/// A room of a walk.
-struct Visit {
-    room: Arc<Room>,
-    /// Its children, in order; `None` if the caller may not know of the room any more.
-    children: Option<Vec<Child>>,
 }
 
 /// The rooms of a space, each once: a room, then the trees of its children in their order.
@@ -247,45 +255,90 @@ struct Rooms<'a> {
     then: Look<'a>,
     /// As of when rooms and children are shown.
     now: Look<'a>,
+    state: Paused,
+}
+
+/// Where a walk is.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Paused {
     /// Rooms to come, the next one last, each with its depth.
     stack: Vec<(OwnedRoomId, u64)>,
-    seen: HashSet<OwnedRoomId>,
+    /// The rooms that were met, by their `created`.
+    seen: HashSet<Offset>,
+    /// How many rooms it has come past.
+    passed: usize,
+    /// How many rooms and children have been looked at.
+    looks: usize,
+}
+
+impl walks::Walk for Paused {
+    fn weight(&self) -> u64 {
+        let stack: usize = self.stack.iter().map(|(room_id, _)| room_id.as_str().len() + 48).sum();
+        (stack + self.seen.capacity() * 16) as u64
+    }
 }
 
 impl Rooms<'_> {
-    fn next(&mut self) -> Result<Option<Visit>, ReadError> {
-        while let Some((room_id, depth)) = self.stack.pop() {
-            if !self.seen.insert(room_id.clone()) {
-                continue;
+    /// The next room, with its depth. Then it is to be opened, or the walk paused before it.
+    fn advance(&mut self) -> Result<Option<(Arc<Room>, u64)>, ReadError> {
+        while self.state.looks < limits::HIERARCHY_WALK
+            && let Some((room_id, depth)) = self.state.stack.pop()
+        {
+            self.state.looks += 1;
+            let Some(room) = self.room(&room_id) else { continue };
+            if self.state.seen.insert(room.created) && self.then.may_know_of(&room)? {
+                return Ok(Some((room, depth)));
             }
-            let Some(room) = self.then.state.rooms.get(&room_id) else { continue };
-            if room.created > self.then.at || !self.then.may_know_of(&room)? {
-                continue;
-            }
-            if self.now.at != self.then.at && !self.now.may_know_of(&room)? {
-                return Ok(Some(Visit { room, children: None }));
-            }
-            let children = self.children(&room)?;
-            if self.walk.max_depth.is_none_or(|max_depth| depth < max_depth) {
-                let deeper = children.iter().rev().map(|child| (child.room_id.clone(), depth + 1));
-                self.stack.extend(deeper);
-            }
-            return Ok(Some(Visit { room, children: Some(children) }));
         }
         Ok(None)
     }
 
+    /// The room, if there was one then.
+    fn room(&self, room_id: &RoomId) -> Option<Arc<Room>> {
+        self.then.state.rooms.get(room_id).filter(|room| room.created <= self.then.at)
+    }
+
+    /// Comes past a room. Gives its children, in order; `None` if the caller may not know of the room any more.
+    fn open(&mut self, room: &Room, depth: u64) -> Result<Option<Vec<Child>>, ReadError> {
+        self.state.passed += 1;
+        if self.now.at != self.then.at && !self.now.may_know_of(room)? {
+            return Ok(None);
+        }
+        let children = self.children(room)?;
+        if self.walk.max_depth.is_none_or(|max_depth| depth < max_depth) {
+            let there = children.iter().rev().filter(|child| self.room(&child.room_id).is_some());
+            let deeper: Vec<_> = there.map(|child| (child.room_id.clone(), depth + 1)).collect();
+            self.state.stack.extend(deeper);
+        }
+        Ok(Some(children))
+    }
+
+    /// The walk, with this room to come next.
+    fn pause(self, room: &Room, depth: u64) -> Paused {
+        let mut state = self.state;
+        state.seen.remove(&room.created);
+        state.stack.push((room.id.clone(), depth));
+        state
+    }
+
     /// The children of a space in the order in which they are shown; of another room, none.
-    fn children(&self, room: &Room) -> Result<Vec<Child>, ReadError> {
+    fn children(&mut self, room: &Room) -> Result<Vec<Child>, ReadError> {
         let room_type = self.then.text(room, StateEventType::RoomCreate, "type")?;
         if room_type != RoomType::Space.as_str() {
             return Ok(Vec::new());
         }
-        let mut children = Vec::new();
-        for (room_id, offset) in room.state_of_type(&StateEventType::SpaceChild, self.then.at) {
+        let mut named = room.state_of_type(&StateEventType::SpaceChild, self.then.at);
+        named.sort_unstable_by_key(|(_, offset)| Reverse(*offset));
+        let (mut children, mut bytes) = (Vec::new(), 0);
+        for (room_id, offset) in named.into_iter().take(limits::SPACE_CHILDREN) {
+            self.state.looks += 1;
             let Some(event) = self.now.events.get(offset)? else { continue };
             // One that was redacted since says nothing any more, and so names no child.
             let event = as_shown(room, event, self.now.at);
+            bytes += event.content.get().len();
+            if bytes > limits::SPACE_CHILDREN_BYTES {
+                break;
+            }
             let child = RoomId::parse(room_id).ok().and_then(|id| Child::new(id, event));
             children.extend(child.filter(|child| !self.walk.suggested_only || child.suggested));
         }
@@ -311,6 +364,11 @@ impl Child {
         let order = content["order"].as_str().filter(|order| SpaceChildOrder::parse(order).is_ok());
         let (order, suggested) = (order.map(ToOwned::to_owned), content["suggested"] == true);
         Some(Self { room_id, event, order, suggested })
+    }
+
+    /// About how many bytes it takes in an answer.
+    fn bytes(&self) -> usize {
+        self.event.content.get().len() + self.room_id.as_str().len() + 256
     }
 
     /// Those with an order come first, in it; then the older, then the lesser id.
@@ -387,3 +445,6 @@ impl PageToken {
         Ok(Self { at: cx.app.position(at.unwrap_or_default())?, passed, as_of })
     }
 }
+
+#[cfg(test)]
+mod tests;

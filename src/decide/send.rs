@@ -14,9 +14,10 @@ use super::{
 };
 use crate::{
     events::StoredEvent,
+    limits,
     record::{Offset, Stream, command::Transaction},
     state::{
-        RelatesTo,
+        RelatesTo, Sought,
         relations::{ANNOTATION, THREAD},
     },
 };
@@ -197,9 +198,10 @@ impl SendEvent {
         };
         let Some(room) = env.state.rooms.get(&self.room_id) else { return Ok(()) };
         let event_type = self.event_type.to_string();
-        for child in room.children(parent.offset, Some(ANNOTATION), Offset::MAX) {
-            if *child.sender == *self.sender.as_str()
-                && *child.event_type == *event_type
+        let (all, most) = (&Sought::EVERYTHING, limits::SCANNED_ANNOTATIONS);
+        let own = room.newest_children_of(parent.offset, ANNOTATION, &self.sender, all, most);
+        for child in own {
+            if *child.event_type == *event_type
                 && env.events.get(child.offset)?.is_some_and(|event| is_same(&event))
             {
                 return Err(Refusal::DuplicateAnnotation);

@@ -77,6 +77,17 @@ impl Retention {
         !self.rules.is_empty() || self.default_ms.is_some() || room.lifetime().max_ms.is_some()
     }
 
+    /// The shortest life of an event of this room, in milliseconds; `None` if none ends.
+    fn shortest_ms(&self, room: &Room) -> Option<u64> {
+        if !self.any_ends(room) {
+            return None;
+        }
+        // Types that no rule names live as one that nobody sends.
+        let named = self.rules.iter().filter_map(|rule| rule.event_type.as_deref());
+        let of = |event_type| self.lifetime_ms(Some(&room.id), event_type, room.lifetime());
+        named.chain([""]).filter_map(of).min()
+    }
+
     /// Whether a rule speaks of this room by name.
     #[must_use]
     pub fn names(&self, room_id: &RoomId) -> bool {
@@ -96,13 +107,14 @@ pub(super) struct Kept {
 }
 
 impl Lifetimes for Kept {
-    fn any_ends(&self, room: &Room) -> bool {
-        self.retention.any_ends(room)
-    }
-
     fn is_over(&self, room: &Room, event: &StoredEvent) -> bool {
         let lifetime = self.retention.of_event(room, event);
         lifetime.is_some_and(|ms| event.time_ms.saturating_add(ms) <= self.clock.now_ms())
+    }
+
+    fn youngest_over_ms(&self, room: &Room) -> Option<u64> {
+        let shortest_ms = self.retention.shortest_ms(room)?;
+        Some(self.clock.now_ms().saturating_sub(shortest_ms))
     }
 }
 

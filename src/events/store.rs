@@ -21,6 +21,7 @@ use crate::{
         command::{LogErase, RoomEvent},
     },
     state::{Room, State},
+    work,
 };
 
 /// Reads events and other payloads by offset.
@@ -35,11 +36,12 @@ pub struct EventStore {
 
 /// How long events that are no state live.
 pub(crate) trait Lifetimes: Send + Sync {
-    /// Whether any event of the room ever ends.
-    fn any_ends(&self, room: &Room) -> bool;
-
     /// Whether the event has lived long enough by now.
     fn is_over(&self, room: &Room, event: &StoredEvent) -> bool;
+
+    /// Until when an event of the room was appended that may have lived long enough by now, in milliseconds since the
+    /// Unix epoch; `None` if none has.
+    fn youngest_over_ms(&self, room: &Room) -> Option<u64>;
 }
 
 /// How many bytes of what was made of payloads are kept: the push rules of some ten thousand users.
@@ -93,10 +95,11 @@ impl EventStore {
         let _ = self.lifetimes.set(lifetimes);
     }
 
-    /// Whether events of the room end: if none does, none need be looked at for it.
+    /// Until when an event of the room was appended that may have lived long enough, in milliseconds since the Unix
+    /// epoch: of those that came later none has. `None` if events of the room do not end.
     #[must_use]
-    pub fn any_ends(&self, room: &Room) -> bool {
-        self.lifetimes.get().is_some_and(|lifetimes| lifetimes.any_ends(room))
+    pub fn youngest_over_ms(&self, room: &Room) -> Option<u64> {
+        self.lifetimes.get()?.youngest_over_ms(room)
     }
 
     /// Whether the event has lived long enough, so that nobody is shown it any more. From the next sweep on it
@@ -136,6 +139,7 @@ impl EventStore {
     /// # Errors
     /// When the log cannot be read.
     pub fn get(&self, offset: Offset) -> Result<Option<EventRef>, ReadError> {
+        work::look();
         if let Some(event) = self.cache.get(&offset) {
             return Ok(Some(event));
         }

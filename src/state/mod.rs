@@ -83,7 +83,7 @@ pub use presence::Presence;
 pub use pushers::{Mailed, Pusher, Pushers};
 pub use reads::Reads;
 pub use registration_tokens::{RegistrationToken, RegistrationTokens};
-pub use relations::{Child, RelatesTo};
+pub use relations::{Child, RelatesTo, Sought};
 pub use reports::Reports;
 pub use rooms::{Membership, Room, Rooms};
 pub use sections::{SECTIONS, Section};

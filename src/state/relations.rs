@@ -4,16 +4,21 @@
 //! A relation is what the child's content said when it was sent. A child that was redacted is still
 //! here, for those who look as of an earlier offset; the room leaves it out for all others.
 
+mod index;
+
 use std::{
     borrow::Cow,
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     sync::Arc,
 };
 
+use ruma::{OwnedUserId, UserId};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use crate::{limits, record::Offset};
+pub use self::index::Sought;
+use self::index::{Index, Kin, MANY};
+use crate::{limits, record::Offset, work};
 
 /// The `rel_type` of a reply in a thread.
 pub const THREAD: &str = "m.thread";
@@ -94,7 +99,12 @@ pub(super) struct Relations {
     /// The newest reply of each thread, redacted or not → the thread's root.
     threads: BTreeMap<Offset, Offset>,
     words: Words,
+    #[serde(skip)]
+    index: Index,
 }
+
+/// Redacted event → the redaction.
+type Redactions = BTreeMap<Offset, Offset>;
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Entry {
@@ -145,7 +155,14 @@ impl Words {
 }
 
 impl Relations {
-    pub(super) fn add(&mut self, offset: Offset, parent: Offset, new: &NewRelation) {
+    /// Adds a relation; `redactions` are those of the room so far.
+    pub(super) fn add(
+        &mut self,
+        offset: Offset,
+        parent: Offset,
+        new: &NewRelation,
+        redactions: &Redactions,
+    ) {
         let entry = Entry {
             offset,
             ts: new.ts,
@@ -155,17 +172,43 @@ impl Relations {
         };
         let children = self.children.entry(parent).or_default();
         if new.rel_type == THREAD {
-            let before = children.iter().rfind(|child| child.rel_type == entry.rel_type);
+            let before = if self.index.has(parent) {
+                self.index.newest(parent, entry.rel_type)
+            } else {
+                let before = children.iter().rfind(|child| child.rel_type == entry.rel_type);
+                before.map(|before| before.offset)
+            };
             if let Some(before) = before {
-                self.threads.remove(&before.offset);
+                self.threads.remove(&before);
             }
             self.threads.insert(offset, parent);
         }
         children.push(entry);
+        if self.index.has(parent) {
+            let Entry { rel_type, sender, .. } = entry;
+            self.index.add(parent, offset, rel_type, sender, redactions.get(&offset).copied());
+        } else if children.len() >= MANY {
+            index(&mut self.index, parent, children, redactions);
+        }
     }
 
-    /// Forgets these events, as parents and as children.
-    pub(super) fn forget(&mut self, gone: &BTreeSet<Offset>) {
+    /// Notes that an event was redacted for the first time.
+    pub(super) fn redact(&mut self, event: Offset, redaction: Offset) {
+        self.index.redact(event, redaction);
+    }
+
+    /// Makes the index.
+    pub(super) fn index(&mut self, redactions: &Redactions) {
+        self.index = Index::default();
+        for (parent, children) in &self.children {
+            if children.len() >= MANY {
+                index(&mut self.index, *parent, children, redactions);
+            }
+        }
+    }
+
+    /// Forgets these events, as parents and as children; `redactions` are those of what stays.
+    pub(super) fn forget(&mut self, gone: &BTreeSet<Offset>, redactions: &Redactions) {
         if self.children.is_empty() {
             return;
         }
@@ -180,36 +223,226 @@ impl Relations {
         };
         let threads = self.children.iter().filter_map(|(root, of)| Some((newest(of)?, *root)));
         self.threads = threads.collect();
+        self.index(redactions);
     }
 
     pub(super) fn has_children(&self, parent: Offset) -> bool {
         self.children.contains_key(&parent)
     }
 
-    /// The children of `parent` up to and with `at`, of this `rel_type` if one is given, oldest first.
+    /// The children of `parent` up to and with `at`, redacted or not, oldest first.
     pub(super) fn children<'a>(
         &'a self,
         parent: Offset,
+        at: Offset,
+    ) -> impl DoubleEndedIterator<Item = Child> + use<'a> {
+        let children = self.of(parent);
+        let until = children.partition_point(|entry| entry.offset <= at);
+        children[..until].iter().map(|entry| self.child(entry))
+    }
+
+    fn of(&self, parent: Offset) -> &[Entry] {
+        self.children.get(&parent).map(Vec::as_slice).unwrap_or_default()
+    }
+
+    /// The children of `parent` by a relation, of one sender or of all, that were not redacted as of `at`.
+    fn kin(
+        &self,
+        parent: Offset,
+        rel_type: u32,
+        sender: Option<u32>,
+        at: Offset,
+        redactions: &Redactions,
+    ) -> Kin<'_> {
+        if self.index.has(parent) {
+            return self.index.kin(parent, rel_type, sender, at);
+        }
+        work::looks(self.of(parent).len());
+        let wanted = self.of(parent).iter().filter(|child| {
+            child.rel_type == rel_type
+                && sender.is_none_or(|sender| sender == child.sender)
+                && redactions.get(&child.offset).is_none_or(|redaction| *redaction > at)
+        });
+        Kin::few(wanted.map(|child| child.offset))
+    }
+
+    fn one(&self, parent: Offset, child: Offset) -> Option<Child> {
+        let children = self.of(parent);
+        let at = children.binary_search_by_key(&child, |entry| entry.offset).ok()?;
+        Some(self.child(&children[at]))
+    }
+
+    /// How many children of `parent` by this relation a user sees. Costs the same however many there are, or, of few, a
+    /// look at each.
+    pub(super) fn count(
+        &self,
+        parent: Offset,
+        rel_type: &str,
+        sought: &Sought<'_>,
+        redactions: &Redactions,
+    ) -> usize {
+        let Some(rel_type) = self.words.numbers.get(rel_type).copied() else { return 0 };
+        let all = self.kin(parent, rel_type, None, sought.at, redactions);
+        if !self.index.has(parent) {
+            let children = sought.back(&all).filter_map(|child| self.one(parent, child));
+            return children.filter(|child| !sought.leaves_out(child)).count();
+        }
+        let without =
+            sought.without.iter().filter_map(|user| self.words.numbers.get(user.as_str()));
+        let left_out = without.map(|sender| {
+            sought.count(&self.kin(parent, rel_type, Some(*sender), sought.at, redactions))
+        });
+        sought.count(&all).saturating_sub(left_out.sum())
+    }
+
+    /// Up to `limit` of the children of `parent` by this relation that a user sees, the newest, newest first.
+    pub(super) fn newest(
+        &self,
+        parent: Offset,
+        rel_type: &str,
+        sought: &Sought<'_>,
+        limit: usize,
+        redactions: &Redactions,
+    ) -> Vec<Child> {
+        let Some(rel_type) = self.words.numbers.get(rel_type).copied() else { return Vec::new() };
+        let all = self.kin(parent, rel_type, None, sought.at, redactions);
+        let mut found = Vec::new();
+        let mut looked_at = 0;
+        for child in sought.back(&all) {
+            if found.len() == limit {
+                return found;
+            }
+            // Whose are left out may have sent nearly all.
+            looked_at += 1;
+            if looked_at > limit + limits::SCANNED_CHILDREN {
+                return self.newest_by_sender(parent, rel_type, sought, limit, redactions);
+            }
+            found.extend(self.one(parent, child).filter(|child| !sought.leaves_out(child)));
+        }
+        found
+    }
+
+    fn newest_by_sender(
+        &self,
+        parent: Offset,
+        rel_type: u32,
+        sought: &Sought<'_>,
+        limit: usize,
+        redactions: &Redactions,
+    ) -> Vec<Child> {
+        let mut found: Vec<Child> = Vec::new();
+        for sender in self.index.senders(parent, rel_type) {
+            work::look();
+            let kin = self.kin(parent, rel_type, Some(sender), sought.at, redactions);
+            let newest = sought.back(&kin).take(limit);
+            let newest = newest.filter_map(|child| self.one(parent, child));
+            found.extend(newest.take_while(|child| !sought.leaves_out(child)));
+        }
+        found.sort_unstable_by_key(|child| std::cmp::Reverse(child.offset));
+        found.truncate(limit);
+        found
+    }
+
+    /// Up to `limit` of the children of `parent` by this relation that `sender` sent and a user sees, the newest,
+    /// newest first. Whom `sought` leaves out makes no difference.
+    pub(super) fn newest_of(
+        &self,
+        parent: Offset,
+        rel_type: &str,
+        sender: &UserId,
+        sought: &Sought<'_>,
+        limit: usize,
+        redactions: &Redactions,
+    ) -> Vec<Child> {
+        let number = |text: &str| self.words.numbers.get(text).copied();
+        let (Some(rel_type), Some(sender)) = (number(rel_type), number(sender.as_str())) else {
+            return Vec::new();
+        };
+        let kin = self.kin(parent, rel_type, Some(sender), sought.at, redactions);
+        let children = sought.back(&kin).take(limit);
+        children.filter_map(|child| self.one(parent, child)).collect()
+    }
+
+    /// Up to `count` children of `parent` by this relation, or by any and then redacted or not, after `after`, up to and
+    /// with `to`: the oldest of them, oldest first, or, `backward`, the newest, newest first.
+    #[expect(clippy::too_many_arguments, reason = "each says something else")]
+    pub(super) fn page(
+        &self,
+        parent: Offset,
         rel_type: Option<&str>,
         at: Offset,
-    ) -> impl Iterator<Item = Child> + use<'a> {
-        let wanted = rel_type.map(|rel_type| self.words.numbers.get(rel_type).copied());
-        let children = self.children.get(&parent).map(Vec::as_slice).unwrap_or_default();
-        children
-            .iter()
-            .take_while(move |entry| entry.offset <= at)
-            .filter(move |entry| wanted.is_none_or(|wanted| wanted == Some(entry.rel_type)))
-            .map(|entry| self.child(entry))
+        (after, to): (Offset, Offset),
+        backward: bool,
+        count: usize,
+        redactions: &Redactions,
+    ) -> Vec<Offset> {
+        let Some(rel_type) = rel_type else {
+            let children = self.of(parent);
+            let up_to = |offset| children.partition_point(|entry| entry.offset <= offset);
+            let part = children.get(up_to(after)..up_to(to)).unwrap_or_default().iter();
+            let part = part.map(|entry| entry.offset);
+            return if backward {
+                part.rev().take(count).collect()
+            } else {
+                part.take(count).collect()
+            };
+        };
+        let Some(rel_type) = self.words.numbers.get(rel_type).copied() else { return Vec::new() };
+        let kin = self.kin(parent, rel_type, None, at, redactions);
+        if backward {
+            kin.back(after, to).take(count).collect()
+        } else {
+            kin.forward(after, to).take(count).collect()
+        }
+    }
+
+    /// Whether a child of `parent` that was not redacted as of `at` is by one of these relations and of one of these
+    /// senders, as far as either is given. Of relations, so many are looked at.
+    pub(super) fn is_related(
+        &self,
+        parent: Offset,
+        rel_types: Option<&HashSet<String>>,
+        senders: Option<&HashSet<OwnedUserId>>,
+        at: Offset,
+        redactions: &Redactions,
+    ) -> bool {
+        let numbers = |texts: &mut dyn Iterator<Item = &str>| -> Vec<u32> {
+            texts.filter_map(|text| self.words.numbers.get(text).copied()).collect()
+        };
+        let rel_types = rel_types.map(|of| numbers(&mut of.iter().map(String::as_str)));
+        let senders = senders.map(|of| numbers(&mut of.iter().map(|user| user.as_str())));
+        if !self.index.has(parent) {
+            return self.of(parent).iter().any(|child| {
+                work::look();
+                child.offset <= at
+                    && redactions.get(&child.offset).is_none_or(|redaction| *redaction > at)
+                    && rel_types.as_ref().is_none_or(|of| of.contains(&child.rel_type))
+                    && senders.as_ref().is_none_or(|of| of.contains(&child.sender))
+            });
+        }
+        let any = |kin: Kin<'_>| kin.count(Offset::ZERO, at) > 0;
+        let by = |rel_type: u32| match &senders {
+            None => any(self.kin(parent, rel_type, None, at, redactions)),
+            Some(senders) => senders
+                .iter()
+                .any(|sender| any(self.kin(parent, rel_type, Some(*sender), at, redactions))),
+        };
+        match rel_types {
+            Some(rel_types) => rel_types.into_iter().any(by),
+            None => self.index.rel_types(parent).take(limits::SCANNED_RELATIONS).any(by),
+        }
     }
 
     /// Up to `limit` threads whose newest reply, redacted or not, is before `before`: that reply and
     /// the root, newest first.
     pub(super) fn threads(&self, before: Offset, limit: usize) -> Vec<(Offset, Offset)> {
+        work::looks(limit);
         let threads = self.threads.range(..before).rev().take(limit);
         threads.map(|(reply, root)| (*reply, *root)).collect()
     }
 
     fn child(&self, entry: &Entry) -> Child {
+        work::look();
         Child {
             offset: entry.offset,
             ts: entry.ts,
@@ -236,8 +469,17 @@ impl Relations {
     }
 }
 
+/// Puts the children of one parent into the index.
+fn index(index: &mut Index, parent: Offset, children: &[Entry], redactions: &Redactions) {
+    for Entry { offset, rel_type, sender, .. } in children {
+        index.add(parent, *offset, *rel_type, *sender, redactions.get(offset).copied());
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn raw(json: &str) -> Box<RawValue> {
@@ -280,7 +522,7 @@ mod tests {
                 sender: "@a:b".to_owned(),
                 ts: offset,
             };
-            relations.add(Offset::new(offset), Offset::new(parent), &new);
+            relations.add(Offset::new(offset), Offset::new(parent), &new, &BTreeMap::new());
         };
         add(10, 1, THREAD);
         add(11, 2, THREAD);
@@ -293,22 +535,168 @@ mod tests {
         assert_eq!(threads(99, 9), [(13, 1), (11, 2)]);
         assert_eq!(threads(99, 1), [(13, 1)]);
         assert_eq!(threads(13, 9), [(11, 2)]);
-        let children = |rel_type, at| -> Vec<u64> {
-            let found = relations.children(Offset::new(1), rel_type, Offset::new(at));
+        let children = |at| -> Vec<u64> {
+            let found = relations.children(Offset::new(1), Offset::new(at));
             found.map(|child| child.offset.get()).collect()
         };
-        assert_eq!(children(None, 99), [10, 12, 13]);
-        assert_eq!(children(None, 12), [10, 12]);
-        assert_eq!(children(Some(THREAD), 99), [10, 13]);
-        assert_eq!(children(Some("never seen"), 99), [0; 0]);
+        assert_eq!(children(99), [10, 12, 13]);
+        assert_eq!(children(12), [10, 12]);
 
-        relations.forget(&[2, 13].map(Offset::new).into());
+        relations.forget(&[2, 13].map(Offset::new).into(), &BTreeMap::new());
         let found = relations.threads(Offset::new(99), 9).into_iter();
         let threads: Vec<_> = found.map(|(reply, root)| (reply.get(), root.get())).collect();
         assert_eq!(threads, [(10, 1)]);
         assert!(!relations.has_children(Offset::new(2)));
-        let found = relations.children(Offset::new(1), None, Offset::new(99));
+        let found = relations.children(Offset::new(1), Offset::new(99));
         let left: Vec<_> = found.map(|child| child.offset.get()).collect();
         assert_eq!(left, [10, 12]);
+    }
+
+    const REL_TYPES: [&str; 3] = [THREAD, REPLACE, "x"];
+
+    fn user(number: usize) -> OwnedUserId {
+        format!("@{number}:x").try_into().unwrap()
+    }
+
+    /// What happens in a room of one parent.
+    #[derive(Clone, Debug)]
+    enum Step {
+        Child {
+            rel_type: usize,
+            sender: usize,
+        },
+        /// Of one of the children there are.
+        Redact(usize),
+        Forget(usize),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            8 => (0..REL_TYPES.len(), 0..4_usize)
+                .prop_map(|(rel_type, sender)| Step::Child { rel_type, sender }),
+            2 => any::<usize>().prop_map(Step::Redact),
+            1 => any::<usize>().prop_map(Step::Forget),
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(48))]
+        /// With few children all of them are gone through, with many the index is asked: both say what a look at each
+        /// child says.
+        #[test]
+        fn of_many_children_the_same_is_said_as_of_few(
+            steps in prop::collection::vec(step(), 1..4 * MANY),
+            cuts in prop::collection::vec(0..400_u64, 4),
+            at in 0..400_u64,
+            without in prop::collection::btree_set(0..4_usize, 0..3),
+            limit in 0..20_usize,
+        ) {
+            let parent = Offset::new(1);
+            let (mut relations, mut redactions) = (Relations::default(), BTreeMap::new());
+            let mut children: Vec<(Offset, usize, usize)> = Vec::new();
+            let mut offset = 10;
+            for step in steps {
+                offset += 1;
+                match step {
+                    Step::Child { rel_type, sender } => {
+                        let new = NewRelation {
+                            parents: Vec::new(),
+                            rel_type: REL_TYPES[rel_type].to_owned(),
+                            event_type: "t".to_owned(),
+                            sender: user(sender).into(),
+                            ts: offset,
+                        };
+                        relations.add(Offset::new(offset), parent, &new, &redactions);
+                        children.push((Offset::new(offset), rel_type, sender));
+                    }
+                    Step::Redact(which) if !children.is_empty() => {
+                        let (child, ..) = children[which % children.len()];
+                        if !redactions.contains_key(&child) {
+                            redactions.insert(child, Offset::new(offset));
+                            relations.redact(child, Offset::new(offset));
+                        }
+                    }
+                    Step::Forget(which) if !children.is_empty() => {
+                        let (child, ..) = children.remove(which % children.len());
+                        redactions.remove(&child);
+                        relations.forget(&BTreeSet::from([child]), &redactions);
+                    }
+                    _ => {}
+                }
+            }
+            // As it is read from a snapshot.
+            let bytes = postcard::to_stdvec(&relations).unwrap();
+            let mut read: Relations = postcard::from_bytes(&bytes).unwrap();
+            read.index(&redactions);
+
+            let mut cuts: Vec<Offset> = cuts.into_iter().map(Offset::new).collect();
+            cuts.sort_unstable();
+            let stretches: Vec<_> = cuts.chunks(2).map(|cut| (cut[0], cut[1])).collect();
+            let without: BTreeSet<_> = without.into_iter().map(user).collect();
+            let at = Offset::new(at);
+            let sought = Sought { stretches: &stretches, without: &without, at };
+            let is_there = |child: Offset| redactions.get(&child).is_none_or(|by| *by > at);
+            let seen = |(child, _, sender): &(Offset, usize, usize), left_out: bool| {
+                stretches.iter().any(|(after, to)| after < child && child <= to)
+                    && is_there(*child)
+                    && !(left_out && without.contains(&user(*sender)))
+            };
+            for relations in [&relations, &read] {
+                for (number, rel_type) in REL_TYPES.into_iter().enumerate() {
+                    let of: Vec<_> = children.iter().filter(|(_, of, _)| *of == number).collect();
+                    let expected: Vec<Offset> =
+                        of.iter().rev().filter(|c| seen(c, true)).map(|(child, ..)| *child).collect();
+                    let count = relations.count(parent, rel_type, &sought, &redactions);
+                    prop_assert_eq!(count, expected.len());
+                    let newest = relations.newest(parent, rel_type, &sought, limit, &redactions);
+                    let newest: Vec<_> = newest.iter().map(|child| child.offset).collect();
+                    prop_assert_eq!(&newest, &expected[..limit.min(expected.len())]);
+                    if relations.index.has(parent) {
+                        let number = relations.words.numbers.get(rel_type).copied().unwrap_or(99);
+                        let by_sender =
+                            relations.newest_by_sender(parent, number, &sought, limit, &redactions);
+                        // Whoever had all of theirs redacted is not asked as of then.
+                        prop_assert!(by_sender.iter().all(|child| expected.contains(&child.offset)));
+                        if redactions.values().all(|by| *by <= at) {
+                            let found: Vec<_> = by_sender.iter().map(|child| child.offset).collect();
+                            prop_assert_eq!(found, newest);
+                        }
+                    }
+                    for sender in 0..4 {
+                        let expected: Vec<_> = of.iter().rev().filter(|c| c.2 == sender && seen(c, false))
+                            .map(|(child, ..)| *child).take(limit).collect();
+                        let found =
+                            relations.newest_of(parent, rel_type, &user(sender), &sought, limit, &redactions);
+                        let found: Vec<_> = found.iter().map(|child| child.offset).collect();
+                        prop_assert_eq!(found, expected);
+                    }
+                    for (after, to) in &stretches {
+                        let within: Vec<Offset> = of.iter().map(|(child, ..)| *child)
+                            .filter(|c| after < c && c <= to && is_there(*c)).collect();
+                        let page = |backward| {
+                            let stretch = (*after, *to);
+                            relations.page(parent, Some(rel_type), at, stretch, backward, limit, &redactions)
+                        };
+                        let expected: Vec<_> = within.iter().copied().take(limit).collect();
+                        prop_assert_eq!(page(false), expected);
+                        let expected: Vec<_> = within.iter().rev().copied().take(limit).collect();
+                        prop_assert_eq!(page(true), expected);
+                    }
+                    let rel_types = HashSet::from([rel_type.to_owned()]);
+                    for sender in 0..4 {
+                        let senders = HashSet::from([user(sender)]);
+                        let is = |rel: Option<&HashSet<String>>, of: Option<&HashSet<OwnedUserId>>| {
+                            relations.is_related(parent, rel, of, at, &redactions)
+                        };
+                        let expected = |rel: bool, by: bool| children.iter().any(|(child, r, s)| {
+                            *child <= at && is_there(*child) && (!rel || *r == number) && (!by || *s == sender)
+                        });
+                        prop_assert_eq!(is(Some(&rel_types), None), expected(true, false));
+                        prop_assert_eq!(is(None, Some(&senders)), expected(false, true));
+                        prop_assert_eq!(is(Some(&rel_types), Some(&senders)), expected(true, true));
+                    }
+                }
+            }
+        }
     }
 }

@@ -3,7 +3,7 @@
 //! A room holds offsets and small facts. The events themselves are read from the log.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashSet},
     sync::Arc,
 };
 
@@ -20,7 +20,7 @@ use super::{
     history::History,
     kept,
     lifetimes::{Class, Lifetimes, Own},
-    relations::{Child, NewRelation, Relations},
+    relations::{Child, NewRelation, Relations, Sought},
 };
 use crate::record::{
     Offset,
@@ -166,6 +166,8 @@ impl TryFrom<KeptRoom> for Room {
         }
         inner.redaction_log = inner.redactions.iter().map(|(event, by)| (*by, *event)).collect();
         inner.redaction_log.sort_unstable();
+        let Inner { relations, redactions, .. } = &mut inner;
+        relations.index(redactions);
         Ok(Self { id, version, rules, created, inner: RwLock::new(inner) })
     }
 }
@@ -440,7 +442,7 @@ impl Room {
     pub fn state_delta(&self, since: Offset, to: Offset) -> Vec<Offset> {
         let inner = self.inner.read();
         let from = inner.state_log.partition_point(|(offset, _)| *offset <= since);
-        let mut seen = std::collections::HashSet::new();
+        let mut seen = HashSet::new();
         let mut delta: Vec<_> = inner.state_log[from..]
             .iter()
             .take_while(|(offset, _)| *offset <= to)
@@ -599,13 +601,80 @@ impl Room {
         self.inner.read().relations.has_children(parent)
     }
 
-    /// The events that relate to the one at `parent` as of `at`, oldest first: all of them, or those
-    /// of one `rel_type`. Those that were redacted do not count.
+    /// Up to `most` of the events that relate to the one at `parent` as of `at`, the newest, newest first. Those that
+    /// were redacted do not count.
     #[must_use]
-    pub fn children(&self, parent: Offset, rel_type: Option<&str>, at: Offset) -> Vec<Child> {
+    pub fn children(&self, parent: Offset, at: Offset, most: usize) -> Vec<Child> {
         let inner = self.inner.read();
-        let children = inner.relations.children(parent, rel_type, at);
-        children.filter(|child| !inner.is_redacted(child.offset, at)).collect()
+        let children = inner.relations.children(parent, at).rev();
+        children.filter(|child| !inner.is_redacted(child.offset, at)).take(most).collect()
+    }
+
+    /// How many of the events that relate to the one at `parent` in this way a user sees.
+    #[must_use]
+    pub fn count_children(&self, parent: Offset, rel_type: &str, sought: &Sought<'_>) -> usize {
+        let inner = self.inner.read();
+        inner.relations.count(parent, rel_type, sought, &inner.redactions)
+    }
+
+    /// Up to `limit` of the events that relate to the one at `parent` in this way and that a user sees: the newest,
+    /// newest first.
+    #[must_use]
+    pub fn newest_children(
+        &self,
+        parent: Offset,
+        rel_type: &str,
+        sought: &Sought<'_>,
+        limit: usize,
+    ) -> Vec<Child> {
+        let inner = self.inner.read();
+        inner.relations.newest(parent, rel_type, sought, limit, &inner.redactions)
+    }
+
+    /// As [`Room::newest_children`], of those that `sender` sent.
+    #[must_use]
+    pub fn newest_children_of(
+        &self,
+        parent: Offset,
+        rel_type: &str,
+        sender: &UserId,
+        sought: &Sought<'_>,
+        limit: usize,
+    ) -> Vec<Child> {
+        let inner = self.inner.read();
+        inner.relations.newest_of(parent, rel_type, sender, sought, limit, &inner.redactions)
+    }
+
+    /// Up to `count` events that relate to the one at `parent` in this way as of `at`, or in any way and then redacted or
+    /// not, after an offset, up to and with another: the oldest of them, oldest first, or, `backward`, the newest, newest
+    /// first.
+    #[must_use]
+    pub fn page_of_children(
+        &self,
+        parent: Offset,
+        rel_type: Option<&str>,
+        at: Offset,
+        stretch: (Offset, Offset),
+        backward: bool,
+        count: usize,
+    ) -> Vec<Offset> {
+        let inner = self.inner.read();
+        let redactions = &inner.redactions;
+        inner.relations.page(parent, rel_type, at, stretch, backward, count, redactions)
+    }
+
+    /// Whether an event relates to the one at `parent` as of `at` in one of these ways and is of one of these senders, as
+    /// far as either is given.
+    #[must_use]
+    pub fn is_related(
+        &self,
+        parent: Offset,
+        rel_types: Option<&HashSet<String>>,
+        senders: Option<&HashSet<OwnedUserId>>,
+        at: Offset,
+    ) -> bool {
+        let inner = self.inner.read();
+        inner.relations.is_related(parent, rel_types, senders, at, &inner.redactions)
     }
 
     /// Up to `limit` threads whose newest reply is before `before`, newest first: that reply and the
@@ -730,7 +799,8 @@ impl Room {
         for event in &gone {
             inner.late.remove(event);
         }
-        inner.relations.forget(&gone);
+        let Inner { relations, redactions, .. } = inner;
+        relations.forget(&gone, redactions);
         inner.erased = offset;
         gone
     }
@@ -770,10 +840,12 @@ impl Room {
             // are, the older event is the parent.
             && let Some(parent) = relation.parents.iter().find(|at| inner.has_event(**at))
         {
-            inner.relations.add(offset, *parent, &relation);
+            let Inner { relations, redactions, .. } = &mut *inner;
+            relations.add(offset, *parent, &relation, redactions);
         }
         let target = redacts?;
         inner.redactions.insert(target, offset);
+        inner.relations.redact(target, offset);
         inner.redaction_log.push((offset, target));
         for of in &mut inner.lifetimes {
             if of.is_some_and(|(event, _)| event == target) {

@@ -3,7 +3,7 @@
 //! This is the one reading of filters for all endpoints. A [`Filter`] is what is uploaded or given to
 //! `/sync`, an [`EventFilter`] one of its parts, and what `/messages` and others take.
 
-use std::{collections::HashSet, sync::Arc};
+use std::{collections::HashSet, hash::Hash, sync::Arc};
 
 use ruma::{OwnedRoomId, OwnedUserId, RoomId, UserId};
 use serde::{Deserialize, Deserializer};
@@ -74,10 +74,10 @@ pub struct EventFilter {
     rooms: RoomSelection,
     contains_url: Option<bool>,
     /// Only events to which one of these users has sent an event that relates to it (MSC3440).
-    #[serde(alias = "io.element.relation_senders")]
+    #[serde(alias = "io.element.relation_senders", deserialize_with = "few")]
     related_by_senders: Option<HashSet<OwnedUserId>>,
     /// Only events to which another one relates in one of these ways (MSC3440).
-    #[serde(alias = "io.element.relation_types")]
+    #[serde(alias = "io.element.relation_types", deserialize_with = "few")]
     related_by_rel_types: Option<HashSet<String>>,
     /// The most events that are wanted, if the filter says. Whoever uses it bounds it.
     pub limit: Option<u64>,
@@ -90,6 +90,9 @@ pub struct EventFilter {
     /// Whether unread counts are wanted for each thread (for `/sync` alone).
     pub unread_thread_notifications: bool,
 }
+
+/// How many patterns a filter tries in about the time that a look at an event takes without it.
+const PATTERNS_PER_LOOK: usize = 10;
 
 /// Which rooms are wanted.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -155,6 +158,20 @@ impl EventFilter {
         Self { not_senders: senders.into_iter().collect(), ..Self::default() }
     }
 
+    /// How many looks it counts as to ask it of an event: those with many patterns take their time.
+    #[must_use]
+    pub fn looks(&self) -> usize {
+        let types = [self.types.as_ref(), Some(&self.not_types)].into_iter().flatten();
+        1 + types.map(|types| types.patterns.len()).sum::<usize>() / PATTERNS_PER_LOOK
+    }
+
+    /// The same filter, for events of this type alone.
+    #[must_use]
+    pub fn of_type(self, event_type: &str) -> Self {
+        let exact = HashSet::from([event_type.to_owned()]);
+        Self { types: Some(Types { exact, ..Types::default() }), ..self }
+    }
+
     /// Whether the filter wants this event of `room`, as it is as of `at`: what was redacted then has
     /// no `url`, and relates to nothing.
     #[must_use]
@@ -213,14 +230,7 @@ impl EventFilter {
         if senders.is_none() && rel_types.is_none() {
             return true;
         }
-        let is_of = |sender: &str, senders: &HashSet<OwnedUserId>| {
-            <&UserId>::try_from(sender).is_ok_and(|sender| senders.contains(sender))
-        };
-        room.has_children(offset)
-            && room.children(offset, None, at).iter().any(|child| {
-                senders.as_ref().is_none_or(|senders| is_of(&child.sender, senders))
-                    && rel_types.as_ref().is_none_or(|types| types.contains(&*child.rel_type))
-            })
+        room.is_related(offset, rel_types.as_ref(), senders.as_ref(), at)
     }
 
     fn is_open(&self) -> bool {
@@ -279,6 +289,22 @@ fn fields<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Arc<Field
     Ok(Some(Arc::new(Fields::new(&paths))))
 }
 
+/// What is looked for among the events that relate to each event.
+fn few<'de, D, T>(deserializer: D) -> Result<Option<HashSet<T>>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de> + Eq + Hash,
+{
+    let given = Option::<HashSet<T>>::deserialize(deserializer)?;
+    if given.as_ref().is_some_and(|given| given.len() > limits::FILTER_RELATED) {
+        let most = limits::FILTER_RELATED;
+        return Err(serde::de::Error::custom(format!(
+            "more than {most} relations or their senders"
+        )));
+    }
+    Ok(given)
+}
+
 /// Clients write `null` for what they do not set.
 fn true_or_not<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
     Ok(Option::deserialize(deserializer)?.unwrap_or_default())
@@ -330,6 +356,10 @@ mod tests {
             let list = vec![one; count];
             serde_json::json!({ "event_fields": list, "room": { "timeline": { "types": list } } })
         };
+        let related = |count: usize| {
+            let types: Vec<_> = (0..count).map(|number| number.to_string()).collect();
+            serde_json::json!({ "room": { "timeline": { "related_by_rel_types": types } } })
+        };
         for bad in [
             r#"{"room":3}"#.to_owned(),
             r#"{"room":{"timeline":{"limit":-1}}}"#.to_owned(),
@@ -345,6 +375,7 @@ mod tests {
             r#"{"event_fields":"type"}"#.to_owned(),
             many(limits::FILTER_PATTERNS + 1, "a*").to_string(),
             many(limits::FILTER_FIELDS + 1, "a").to_string(),
+            related(limits::FILTER_RELATED + 1).to_string(),
             format!(r#"{{"room":{{"state":{{"types":["*{}"]}}}}}}"#, "x".repeat(255)),
         ] {
             assert!(Filter::parse(&bad).is_err(), "{bad}");
@@ -357,6 +388,7 @@ mod tests {
                 .to_owned(),
             r#"{"room":{"timeline":{"limit":9007199254740991}}}"#.to_owned(),
             many(limits::FILTER_PATTERNS, "a*").to_string(),
+            related(limits::FILTER_RELATED).to_string(),
         ] {
             assert!(Filter::parse(&good).is_ok(), "{good}");
         }

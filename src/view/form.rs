@@ -1,7 +1,12 @@
 //! An event in the form that its reader gets: what the server adds to it for this user, the events that
 //! relate to it among it.
 
-use std::{cell::OnceCell, cmp::Reverse, collections::BTreeSet, sync::Arc};
+use std::{
+    cell::{Cell, OnceCell},
+    cmp::Reverse,
+    collections::BTreeSet,
+    sync::Arc,
+};
 
 use ruma::{OwnedUserId, UserId, events::TimelineEventType};
 use serde::{Deserialize, de::IgnoredAny};
@@ -17,7 +22,7 @@ use crate::{
     push::Ignored,
     record::Offset,
     state::{
-        Child, Membership, RelatesTo, Room,
+        Membership, RelatesTo, Room, Sought,
         relations::{REFERENCE, REPLACE, THREAD},
     },
 };
@@ -28,6 +33,9 @@ pub(super) struct Sight<'v> {
     room: &'v Room,
     visibility: OnceCell<Visibility<'v>>,
     ignored: OnceCell<Arc<Ignored>>,
+    stretches: OnceCell<Vec<(Offset, Offset)>>,
+    /// How many events may still be read of those that relate to others.
+    looks: Cell<usize>,
 }
 
 /// Which of the events that relate to an event come with it.
@@ -41,7 +49,14 @@ enum Bundle {
 
 impl<'v> Sight<'v> {
     pub(super) const fn new(view: &'v View<'v>, room: &'v Room) -> Self {
-        Self { view, room, visibility: OnceCell::new(), ignored: OnceCell::new() }
+        Self {
+            view,
+            room,
+            visibility: OnceCell::new(),
+            ignored: OnceCell::new(),
+            stretches: OnceCell::new(),
+            looks: Cell::new(limits::BUNDLED_LOOKS),
+        }
     }
 
     /// The event in this form.
@@ -176,14 +191,17 @@ impl<'v> Sight<'v> {
         form: &EventForm,
     ) -> Result<Option<ClientEvent>, ReadError> {
         let is_edit = |event| RelatesTo::of(event).is_some_and(|to| to.rel_type == REPLACE);
-        if original.state_key.is_some() || is_edit(&original.content) {
+        if original.state_key.is_some()
+            || is_edit(&original.content)
+            || self.ignored()?.contains(&original.sender)
+        {
             return Ok(None);
         }
         let event_type = original.event_type.to_string();
-        let mut edits = self.children(original.offset, REPLACE)?;
-        edits.retain(|edit| {
-            *edit.event_type == *event_type && *edit.sender == *original.sender.as_str()
-        });
+        let (parent, sender, most) = (original.offset, &original.sender, limits::SCANNED_EDITS);
+        let sought = self.sought(self.stretches()?)?;
+        let mut edits = self.room.newest_children_of(parent, REPLACE, sender, &sought, most);
+        edits.retain(|edit| *edit.event_type == *event_type);
         // The newest by the clock, and of several of one moment that with the largest id.
         edits.sort_by_key(|edit| Reverse(edit.ts));
         let mut newest: Option<(u64, EventRef)> = None;
@@ -191,7 +209,7 @@ impl<'v> Sight<'v> {
             if newest.as_ref().is_some_and(|(ts, _)| *ts != edit.ts) {
                 break;
             }
-            if let Some(event) = self.view.events.get(edit.offset)?
+            if let Some(event) = self.counting(edit.offset)?
                 && is_valid_edit(&event)
                 && newest.as_ref().is_none_or(|(_, other)| event.event_id > other.event_id)
             {
@@ -206,69 +224,95 @@ impl<'v> Sight<'v> {
         if RelatesTo::of(&root.content).is_some() {
             return Ok(None);
         }
+        let sought = self.sought(self.stretches()?)?;
+        let Some(latest) = self.newest_reply(root.offset, None, &sought)? else { return Ok(None) };
         let me = self.view.user_id();
-        let replies = self.children(root.offset, THREAD)?;
-        let mut latest = None;
-        for reply in replies.iter().rev() {
-            latest = self.view.events.get(reply.offset)?;
-            if latest.is_some() {
-                break;
-            }
-        }
-        let Some(latest) = latest else { return Ok(None) };
+        let count = self.room.count_children(root.offset, THREAD, &sought);
         Ok(Some(Thread {
             latest_event: self.event(&latest, form, Bundle::WithoutThread)?,
-            count: replies.len(),
+            count: count.saturating_sub(self.over(root.offset, &sought)?).max(1),
             current_user_participated: root.sender == me
-                || replies.iter().any(|reply| *reply.sender == *me.as_str()),
+                || self.newest_reply(root.offset, Some(me), &sought)?.is_some(),
         }))
+    }
+
+    /// The newest reply in a thread, of one user or of any.
+    pub(super) fn newest_reply(
+        &self,
+        root: Offset,
+        of: Option<&UserId>,
+        sought: &Sought<'_>,
+    ) -> Result<Option<EventRef>, ReadError> {
+        let newest = |most| match of {
+            Some(user_id) => self.room.newest_children_of(root, THREAD, user_id, sought, most),
+            None => self.room.newest_children(root, THREAD, sought, most),
+        };
+        // The first is nearly always it.
+        for (passed, most) in [(0, 1), (1, limits::SCANNED_CHILDREN)] {
+            for reply in newest(most).into_iter().skip(passed) {
+                if let Some(event) = self.counting(reply.offset)? {
+                    return Ok(Some(event));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// How many of the replies that are counted have lived long enough and wait for the next sweep: they are among
+    /// the oldest.
+    fn over(&self, root: Offset, sought: &Sought<'_>) -> Result<usize, ReadError> {
+        let (room, at) = (self.room, self.view.at());
+        let Some(youngest_ms) = self.view.events.youngest_over_ms(room) else { return Ok(0) };
+        let most = limits::SCANNED_CHILDREN.min(self.looks.get());
+        let mut over = 0;
+        for offset in room.page_of_children(root, Some(THREAD), at, (Offset::ZERO, at), false, most)
+        {
+            self.looks.set(self.looks.get().saturating_sub(1));
+            let Some(event) = self.view.events.get(offset)? else { continue };
+            if event.time_ms > youngest_ms {
+                break;
+            }
+            let counted = sought.holds(offset) && !sought.without.contains(&event.sender);
+            over += usize::from(counted && self.view.events.is_over(room, &event));
+        }
+        Ok(over)
     }
 
     /// The events that refer to `event`, oldest first.
     fn references(&self, event: &StoredEvent) -> Result<Option<References>, ReadError> {
-        let references = self.children(event.offset, REFERENCE)?;
-        let first = references.len().saturating_sub(limits::BUNDLED_REFERENCES);
-        let offsets: Vec<Offset> = references[first..].iter().map(|child| child.offset).collect();
-        let events = self.view.events.get_all(&offsets)?.into_iter();
-        let chunk: Vec<_> =
-            events.map(|event| Reference { event_id: event.event_id.clone() }).collect();
+        let most = limits::BUNDLED_REFERENCES.min(self.looks.get());
+        let sought = self.sought(self.stretches()?)?;
+        let newest = self.room.newest_children(event.offset, REFERENCE, &sought, most);
+        self.looks.set(self.looks.get().saturating_sub(newest.len()));
+        let mut chunk = Vec::new();
+        for reference in newest.into_iter().rev() {
+            let event = self.counting(reference.offset)?;
+            chunk.extend(event.map(|event| Reference { event_id: event.event_id.clone() }));
+        }
         Ok((!chunk.is_empty()).then_some(References { chunk }))
     }
 
-    /// The events that relate to the one at `parent` in this way, as far as they count for the user:
-    /// those that were not redacted, that they may see, and that are not of someone they ignore.
-    fn children(&self, parent: Offset, rel_type: &str) -> Result<Vec<Child>, ReadError> {
-        self.counting(self.room.children(parent, Some(rel_type), self.view.at()))
+    /// The event, unless it has lived long enough.
+    fn counting(&self, offset: Offset) -> Result<Option<EventRef>, ReadError> {
+        let event = self.view.events.get(offset)?;
+        Ok(event.filter(|event| !self.view.events.is_over(self.room, event)))
     }
 
-    /// Those of `children` that the user may see, and that are not of someone they ignore.
-    pub(super) fn counting(&self, mut children: Vec<Child>) -> Result<Vec<Child>, ReadError> {
-        if children.is_empty() {
-            return Ok(children);
-        }
-        let ignored = self.ignored()?;
-        if !ignored.is_empty() {
-            children.retain(|child| {
-                <&UserId>::try_from(&*child.sender).is_ok_and(|sender| !ignored.contains(sender))
-            });
-        }
-        let visibility = self.visibility();
-        let some_end = self.view.events.any_ends(self.room);
-        let mut visible = Vec::with_capacity(children.len());
-        for child in children {
-            if visibility.shows_at(self.view, child.offset)?
-                && !(some_end && self.is_over(&child)?)
-            {
-                visible.push(child);
-            }
-        }
-        Ok(visible)
+    /// Asks for what the user sees of these stretches: what is not redacted, and not of someone they ignore.
+    pub(super) fn sought<'a>(
+        &'a self,
+        stretches: &'a [(Offset, Offset)],
+    ) -> Result<Sought<'a>, ReadError> {
+        Ok(Sought { stretches, without: self.ignored()?, at: self.view.at() })
     }
 
-    /// Whether the event has lived long enough.
-    fn is_over(&self, child: &Child) -> Result<bool, ReadError> {
-        let event = self.view.events.get(child.offset)?;
-        Ok(event.is_some_and(|event| self.view.events.is_over(self.room, &event)))
+    /// The stretches of the timeline that the user may see.
+    pub(super) fn stretches(&self) -> Result<&[(Offset, Offset)], ReadError> {
+        if let Some(stretches) = self.stretches.get() {
+            return Ok(stretches);
+        }
+        let stretches = self.visibility().stretches(self.view)?;
+        Ok(self.stretches.get_or_init(|| stretches))
     }
 
     pub(super) fn visibility(&self) -> &Visibility<'v> {

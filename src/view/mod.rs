@@ -216,7 +216,7 @@ impl<'a> View<'a> {
     ) -> Result<Page, ReadError> {
         let start = from.min(self.at());
         let next = |position, count| room.events_backward(position, after, count);
-        self.page(room, start, limit.into(), filter, next, Offset::prev)
+        self.page(room, start, limit.into(), filter, next, Offset::prev, |_| Ok(true))
     }
 
     /// Up to `limit` visible events that pass the filter, oldest first: after `after`, up to and
@@ -234,11 +234,12 @@ impl<'a> View<'a> {
     ) -> Result<Page, ReadError> {
         let to = to.min(self.at());
         let next = |position, count| room.events_forward(position, to, count);
-        self.page(room, after, limit.into(), filter, next, |offset| offset)
+        self.page(room, after, limit.into(), filter, next, |offset| offset, |_| Ok(true))
     }
 
     /// Looks at what `next` gives from a position on, until there is enough, nothing more, or enough
-    /// looked at. `passed` is the position when an event has been looked at.
+    /// looked at. `passed` is the position when an event has been looked at, and `wanted` what else is asked of it.
+    #[expect(clippy::too_many_arguments, reason = "each says something else")]
     fn page(
         &self,
         room: &Room,
@@ -247,10 +248,11 @@ impl<'a> View<'a> {
         filter: &EventFilter,
         next: impl Fn(Offset, usize) -> Vec<Offset>,
         passed: impl Fn(Offset) -> Offset,
+        wanted: impl Fn(&EventRef) -> Result<bool, ReadError>,
     ) -> Result<Page, ReadError> {
         let visibility = Visibility::of(self, room);
         let mut page = Page::default();
-        let (mut looked_at, mut bytes) = (0, 0);
+        let (mut looked_at, mut bytes, looks) = (0, 0, filter.looks());
         let mut position = start;
         let chunk = chunk(limit.events);
         loop {
@@ -259,13 +261,14 @@ impl<'a> View<'a> {
             for offset in offsets {
                 let is_full = page.events.len() == limit.events
                     || (bytes >= limit.bytes() && !page.events.is_empty());
-                if is_full || looked_at == limits::SCANNED_EVENTS {
+                if is_full || looked_at >= limits::SCANNED_EVENTS {
                     page.next = Some(position);
                     break;
                 }
-                looked_at += 1;
+                looked_at += looks;
                 position = passed(offset);
                 if let Some(event) = self.events.get(offset)?
+                    && wanted(&event)?
                     && filter.matches(room, &event, self.at())
                     && visibility.shows(self, &event)?
                 {

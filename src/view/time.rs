@@ -106,7 +106,7 @@ impl View<'_> {
     }
 
     /// Where it may change what the user sees: between two of these, they see either all or nothing.
-    fn turns(&self, room: &Room) -> Vec<Offset> {
+    pub(super) fn turns(&self, room: &Room) -> Vec<Offset> {
         let visibility = &StateEventType::RoomHistoryVisibility;
         let mut turns = room.state_events_of(visibility, "", self.at());
         let memberships = room.membership_changes(self.user_id(), self.at());

@@ -125,6 +125,28 @@ impl<'a> Visibility<'a> {
         Ok(self.shows_under(self.setting(view, offset)?, offset))
     }
 
+    /// The stretches of the room's timeline that the user may see, as far as single events are none of those of
+    /// [`Visibility::admits`]: each after an offset, up to and with another, oldest first.
+    pub(super) fn stretches(&self, view: &View<'_>) -> Result<Vec<(Offset, Offset)>, ReadError> {
+        let turns = view.turns(self.room);
+        let first = turns.first().map_or(view.at(), |turn| turn.prev());
+        let ends = turns.iter().skip(1).map(|turn| turn.prev()).chain([view.at()]);
+        // Nothing was in the room before its first turn but, where the user sees all, its first events.
+        let mut pieces = vec![(Offset::ZERO, first, first)];
+        pieces.extend(turns.iter().zip(ends).map(|(turn, end)| (turn.prev(), end, *turn)));
+        let mut stretches: Vec<(Offset, Offset)> = Vec::new();
+        for (after, to, place) in pieces {
+            if to <= after || !self.shows_at(view, place)? {
+                continue;
+            }
+            match stretches.last_mut() {
+                Some((_, end)) if *end == after => *end = to,
+                _ => stretches.push((after, to)),
+            }
+        }
+        Ok(stretches)
+    }
+
     fn shows_under(&self, setting: Setting, offset: Offset) -> bool {
         let then = self.membership_at(offset);
         then == Some(Membership::Join)

@@ -34,7 +34,7 @@ use logcabin::{
         command::{AccountKind, DelayedOutcome, PresenceState, Secret, TokenHash, Tokens},
     },
     state::{Membership, State, sections},
-    view::{View, filter::EventFilter},
+    view::{View, filter::EventFilter, relations::WantedThreads},
 };
 use proptest::prelude::*;
 use ruma::{
@@ -742,7 +742,7 @@ impl Model {
                 if let Some(redaction) = room.redaction_of(*event, at) {
                     seen.redacted.insert(*event, redaction);
                 }
-                for child in room.children(*event, None, at) {
+                for child in room.children(*event, at, usize::MAX) {
                     let facts = [child.rel_type, child.event_type, child.sender];
                     let facts = facts.map(|text| text.to_string());
                     seen.children.insert((*event, child.offset), facts);
@@ -1142,7 +1142,7 @@ proptest! {
                     for event in &events {
                         let pdu = serde_json::from_str(event.pdu.get()).unwrap();
                         let redacted = room.redaction_of(event.offset, at).is_some();
-                        let children = room.children(event.offset, None, at).into_iter();
+                        let children = room.children(event.offset, at, usize::MAX).into_iter();
                         let children: Vec<_> = children
                             .map(|child| (child.sender.to_string(), child.rel_type.to_string()))
                             .collect();
@@ -1185,13 +1185,17 @@ proptest! {
                 for participated in [false, true] {
                     let mut listed = Vec::new();
                     let mut before = Offset::MAX;
+                    // A page goes on from where the one before ended, or from what its token says.
+                    let mut walk = None;
                     loop {
-                        let page = view.threads(&room, as_of, before, limit, participated).unwrap();
+                        let wanted = WantedThreads { as_of, before, participated };
+                        let page = view.threads(&room, wanted, limit, walk.as_ref()).unwrap();
                         assert!(page.roots.len() <= limit);
                         listed.extend(page.roots.iter().map(|root| root.offset));
                         let Some(next) = page.next else { break };
                         assert_eq!(page.roots.len(), limit);
                         before = next;
+                        walk = (listed.len() % 2 == 0).then_some(page.walk);
                     }
                     let mut expected = Vec::new();
                     for offset in room.events_forward(Offset::ZERO, as_of, usize::MAX) {
@@ -1201,8 +1205,10 @@ proptest! {
                         };
                         let Some(root) = sees(offset) else { continue };
                         let replies: Vec<_> = room
-                            .children(offset, Some("m.thread"), as_of)
+                            .children(offset, view.at(), usize::MAX)
                             .into_iter()
+                            .rev()
+                            .filter(|child| &*child.rel_type == "m.thread" && child.offset <= as_of)
                             .filter_map(|child| sees(child.offset))
                             .collect();
                         let takes_part = root.sender == reader

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{each, server, string, unique, user};
-use crate::harness::{Answer, Http, User, encode};
+use crate::harness::{Answer, Http, TestServer, User, encode};
 
 async fn hierarchy(user: &User, space: &str, query: &str) -> Answer {
     let path = format!("/_matrix/client/v1/rooms/{}/hierarchy{query}", encode(space));
@@ -115,6 +115,36 @@ async fn pages_of_a_space_follow_one_another_though_it_changes_meanwhile() {
     for query in ["?limit=-1", "?max_depth=-1", "?max_depth=x"] {
         let answer = hierarchy(&ann, &root, query).await;
         assert_eq!(answer.status, 400, "{answer}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_page_of_a_space_follows_the_one_before_it_after_a_restart() {
+    let mut server = TestServer::start().await;
+    let mut ann = server.register("ann").await;
+    let root = space(&ann, json!({})).await;
+    let inner = space(&ann, json!({})).await;
+    add(&ann, &root, &inner, child()).await;
+    for space in [&root, &inner] {
+        for _ in 0..3 {
+            let leaf = ann.create_room(json!({})).await;
+            add(&ann, space, &leaf, child()).await;
+        }
+    }
+    let whole = rooms(&ann, &root, "").await;
+    for limit in 1..4 {
+        let (mut seen, mut query) = (Vec::new(), format!("?limit={limit}"));
+        for page in 0.. {
+            let answer = hierarchy(&ann, &root, &query).await.ok();
+            seen.extend(each(&answer["rooms"], "/room_id"));
+            let Some(next) = answer["next_batch"].as_str() else { break };
+            query = format!("?limit={limit}&from={}", encode(next));
+            if page % 2 == 0 {
+                server.restart().await;
+                ann.http = server.http();
+            }
+        }
+        assert_eq!(seen, whole);
     }
 }
 

@@ -1,0 +1,278 @@
+//! How much is looked at for one answer, where somebody has made a great deal of something. What is counted is said in
+//! `work`: no time, so that it is the same on every machine.
+#![allow(clippy::unwrap_used, reason = "helpers of tests, which clippy does not know to be such")]
+
+use std::sync::Arc;
+
+use futures_util::future::join_all;
+use logcabin::{
+    clock::Clock,
+    decide::{
+        account::{Met, Register, SetAccountData},
+        create_room::{CreateRoom, Preset},
+        membership::{Change, ChangeMembership},
+        send::SendEvent,
+    },
+    engine::{Engine, Options},
+    events::{EventForm, EventRef, Viewer},
+    limits,
+    log::memory::MemoryLog,
+    record::{Offset, Origin, command::AccountKind},
+    state::Room,
+    view::{
+        View,
+        relations::{Stretch, ThreadsWalk, Wanted, WantedThreads},
+    },
+    work,
+};
+use ruma::{
+    CanonicalJsonObject, DeviceId, MilliSecondsSinceUnixEpoch, OwnedEventId, OwnedRoomId,
+    OwnedUserId, RoomVersionId, UInt, events::TimelineEventType,
+};
+use serde_json::{Value, json};
+
+fn user_id(name: &str) -> OwnedUserId {
+    format!("@{name}:test").try_into().unwrap()
+}
+
+fn canonical(content: Value) -> CanonicalJsonObject {
+    serde_json::from_value(content).unwrap()
+}
+
+fn ts() -> MilliSecondsSinceUnixEpoch {
+    MilliSecondsSinceUnixEpoch(UInt::from(1_700_000_000_u32))
+}
+
+fn related(to: &OwnedEventId, rel_type: &str) -> Value {
+    json!({ "body": "x", "m.new_content": {}, "m.relates_to": { "rel_type": rel_type, "event_id": to } })
+}
+
+/// A server with one room, in which are ann, bob and cas.
+struct World {
+    engine: Arc<Engine>,
+    room_id: OwnedRoomId,
+}
+
+impl World {
+    async fn new() -> Self {
+        let clock = Clock::manual(1_700_000_000_000);
+        let log = Arc::new(MemoryLog::new(clock.clone()));
+        let options = Options {
+            server_name: "test".try_into().unwrap(),
+            event_cache_bytes: 1 << 24,
+            gather: Default::default(),
+            accounts: Default::default(),
+            clock,
+        };
+        let engine = Arc::new(Engine::open(log, options).await.unwrap());
+        for user in ["ann", "bob", "cas"] {
+            let register = Register {
+                user_id: user_id(user),
+                kind: AccountKind::User,
+                password: None,
+                display_name: None,
+                login: None,
+                met: Met::default(),
+            };
+            engine.propose(Origin::server(), register).await.unwrap().into_inner();
+        }
+        let create = CreateRoom {
+            room_id: "!room:test".try_into().unwrap(),
+            creator: user_id("ann"),
+            version: RoomVersionId::V10,
+            preset: Preset::PublicChat,
+            creation_content: CanonicalJsonObject::new(),
+            power_levels: canonical(json!({ "redact": 0 })),
+            initial_state: Vec::new(),
+            name: None,
+            topic: None,
+            alias: None,
+            invite: Vec::new(),
+            is_direct: false,
+            public: false,
+            ts: ts(),
+        };
+        let room_id = engine.propose(Origin::server(), create).await.unwrap().into_inner();
+        for user in ["bob", "cas"] {
+            let join = ChangeMembership {
+                room_id: room_id.clone(),
+                sender: user_id(user),
+                target: user_id(user),
+                change: Change::Join,
+                reason: None,
+                is_direct: false,
+                third_party_signed: None,
+                ts: ts(),
+            };
+            drop(engine.propose(Origin::server(), join).await.unwrap().into_inner());
+        }
+        Self { engine, room_id }
+    }
+
+    fn room(&self) -> Arc<Room> {
+        self.engine.state().rooms.get(&self.room_id).unwrap()
+    }
+
+    async fn send(&self, user: &str, content: Value) -> OwnedEventId {
+        let proposal = SendEvent {
+            room_id: self.room_id.clone(),
+            sender: user_id(user),
+            event_type: TimelineEventType::RoomMessage,
+            state_key: None,
+            content: canonical(content),
+            redacts: None,
+            transaction: None,
+            ts: ts(),
+        };
+        self.engine.propose(Origin::server(), proposal).await.unwrap().into_inner()
+    }
+
+    async fn send_all(
+        &self,
+        user: &str,
+        contents: impl Iterator<Item = Value>,
+    ) -> Vec<OwnedEventId> {
+        join_all(contents.map(|content| self.send(user, content))).await
+    }
+
+    async fn ignores(&self, user: &str, ignored: &str) {
+        let set = SetAccountData {
+            user_id: user_id(user),
+            room_id: None,
+            event_type: "m.ignored_user_list".to_owned(),
+            content: serde_json::value::to_raw_value(
+                &json!({ "ignored_users": { user_id(ignored): {} } }),
+            )
+            .unwrap(),
+        };
+        self.engine.propose(Origin::server(), set).await.unwrap().into_inner();
+    }
+
+    /// What `look` looks at, through this user's eyes.
+    fn count<T>(&self, user: &str, look: impl FnOnce(&View<'_>, &Room) -> T) -> (T, u64) {
+        let (user_id, device_id) = (user_id(user), <&DeviceId>::from("D"));
+        let at = self.engine.head().offset();
+        let viewer = Viewer { user_id: &user_id, device_id, session: Offset::ZERO, at, now_ms: 0 };
+        let view =
+            View { state: self.engine.state().share(), events: self.engine.events(), viewer };
+        let room = self.room();
+        work::counted(|| look(&view, &room))
+    }
+
+    fn event(&self, event_id: &OwnedEventId) -> EventRef {
+        self.engine.events().find(&self.engine.state(), event_id).unwrap().unwrap()
+    }
+
+    /// What is bundled with an event, and how much was looked at to find it.
+    fn bundled(&self, user: &str, event_id: &OwnedEventId) -> (Value, u64) {
+        let event = [self.event(event_id)];
+        let (shown, looks) = self.count(user, |view, room| {
+            view.client_events(room, &event, &EventForm::FULL).unwrap().remove(0)
+        });
+        let shown: Value = serde_json::from_str(shown.get()).unwrap();
+        (shown["unsigned"]["m.relations"].clone(), looks)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_event_with_much_that_relates_to_it_costs_no_more_to_show_than_one_with_some() {
+    let world = World::new().await;
+    let mut looks = Vec::new();
+    for many in [150, 1200] {
+        let root = world.send("ann", json!({ "body": "root" })).await;
+        // Edits that are none, since they are of somebody else, and replies of somebody who is ignored.
+        for (user, rel_type) in [
+            ("cas", "m.thread"),
+            ("bob", "m.thread"),
+            ("bob", "m.replace"),
+            ("bob", "m.annotation"),
+        ] {
+            world
+                .send_all(
+                    user,
+                    (0..many).map(|n| {
+                        let mut content = related(&root, rel_type);
+                        content["m.relates_to"]["key"] = n.to_string().into();
+                        content
+                    }),
+                )
+                .await;
+        }
+        world.ignores("cas", "bob").await;
+        let (of_ann, first) = world.bundled("ann", &root);
+        let (of_cas, second) = world.bundled("cas", &root);
+        assert_eq!(of_ann["m.thread"]["count"], 2 * many);
+        assert_eq!(of_cas["m.thread"]["count"], many);
+        assert_eq!(of_cas["m.thread"]["latest_event"]["sender"], "@cas:test");
+        assert_eq!(of_cas["m.thread"]["current_user_participated"], true);
+        assert!(of_ann.get("m.replace").is_none());
+        looks.push((first, second));
+    }
+    let [(few, few_ignoring), (many, many_ignoring)] = looks[..] else { unreachable!() };
+    assert!(many <= few + 2, "{few} looks with some, {many} with many");
+    assert!(few < 50, "{few}");
+    let most = limits::SCANNED_CHILDREN as u64 + few_ignoring + 50;
+    assert!(many_ignoring <= most, "{few_ignoring} looks with some, {many_ignoring} with many");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_page_of_what_relates_to_an_event_costs_what_is_on_it() {
+    let world = World::new().await;
+    let root = world.send("ann", json!({ "body": "root" })).await;
+    let replies = world.send_all("bob", (0..2000).map(|_| related(&root, "m.thread"))).await;
+    let parent = world.event(&root).offset;
+    let whole = Stretch::Backward { from: Offset::MAX, after: Offset::ZERO };
+    for rel_type in [None, Some("m.thread")] {
+        let wanted = Wanted { rel_type, event_type: Some("m.room.message"), depth: 1 };
+        let (page, looks) = world
+            .count("ann", |view, room| view.relations(room, parent, wanted, whole, 10).unwrap());
+        let newest: Vec<_> = page.events.iter().map(|event| event.event_id.clone()).collect();
+        assert!(newest.iter().eq(replies.iter().rev().take(10)));
+        assert!(looks < 60, "{looks}");
+    }
+}
+
+/// All pages of `participated` threads, each from where the one before ended or, without `walks`, from its token alone.
+fn pages(world: &World, user: &str, limit: usize, walks: bool) -> (Vec<OwnedEventId>, Vec<u64>) {
+    let as_of = world.engine.head().offset();
+    let (mut found, mut looks) = (Vec::new(), Vec::new());
+    let (mut before, mut walk) = (Offset::MAX, None::<ThreadsWalk>);
+    loop {
+        let wanted = WantedThreads { as_of, before, participated: true };
+        let (threads, count) = world
+            .count(user, |view, room| view.threads(room, wanted, limit, walk.as_ref()).unwrap());
+        looks.push(count);
+        found.extend(threads.roots.iter().map(|root| root.event_id.clone()));
+        let Some(next) = threads.next else { return (found, looks) };
+        assert!(next < before, "a page that goes on moves on");
+        (before, walk) = (next, walks.then_some(threads.walk));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_many_threads_a_page_looks_at_so_many_and_goes_on_from_where_it_ended() {
+    let world = World::new().await;
+    let many = limits::THREADS_LOOKED_AT + 500;
+    let roots = world.send_all("ann", (0..many).map(|_| json!({ "body": "root" }))).await;
+    world.send_all("ann", roots.iter().map(|root| related(root, "m.thread"))).await;
+    // Bob takes part in few of them, the oldest among them.
+    let own: Vec<_> = roots.iter().step_by(400).collect();
+    for root in &own {
+        world.send("bob", related(root, "m.thread")).await;
+        world.send("ann", related(root, "m.thread")).await;
+    }
+    // And cas in none, but for one at the end.
+    let expected: Vec<_> = own.iter().rev().map(|root| (*root).clone()).collect();
+    for walks in [true, false] {
+        let (found, looks) = pages(&world, "bob", 2, walks);
+        assert_eq!(found, expected);
+        assert!(looks.len() <= expected.len() / 2 + 3, "{looks:?}");
+        let most = if walks { many } else { many * 2 } * 8;
+        assert!(looks.iter().all(|count| *count < most as u64), "{looks:?}");
+        let whole: u64 = looks.iter().sum();
+        // From where the page before ended, all pages together cost as much as one look at everything.
+        assert!(!walks || whole < many as u64 * 8, "{whole}: {looks:?}");
+    }
+    let (found, looks) = pages(&world, "cas", 20, true);
+    assert_eq!((found.len(), looks.len()), (0, 2), "a page without anything, and one that ends it");
+}
