@@ -355,7 +355,7 @@ impl Config {
         }
     }
 
-    /// How much one user may keep; nobody is exempt.
+    /// The quotas, without exemptions.
     #[must_use]
     pub fn quotas(&self) -> quota::Quotas {
         let Quotas {
@@ -615,8 +615,8 @@ settings! {
         token_seconds: u64 = 120, in 1..=3600;
     }
 
-    /// How often callers may use the endpoints that write, and those that cost much to answer. (Of those in part 1
-    /// of the specification, the ones that it marks as rate-limited.)
+    /// How often callers may use endpoints that write or are expensive to answer. Endpoints that the specification
+    /// lists as not rate-limited are not.
     rate_limits: RateLimits {
         /// Whether there are limits at all.
         enabled: bool = true;
@@ -627,8 +627,8 @@ settings! {
         user: Rate = Rate::per_second(50, 500);
         /// Of one device, all limited requests together.
         device: Rate = Rate::per_second(30, 300);
-        /// Kilobytes that one user, or one address without a login, may write with all requests together: how fast one
-        /// user can make the log grow. Files do not count (see `media.user_quota_bytes`).
+        /// Kilobytes of request bodies that one user, or one address without a login, may write. This bounds how fast
+        /// one user can make the log grow. Uploaded files do not count (see `media.user_quota_bytes`).
         written_kilobytes: Rate = Rate::per_minute(15_360, 65_536);
         /// Users with a limit of their own, instead of all that are here, or "off" for none: bots, bridges.
         users: List<UserRate> = List::default();
@@ -646,19 +646,19 @@ settings! {
         joins: Rate = Rate::per_second(2, 50);
         /// Inviting.
         invites: Rate = Rate::per_second(2, 50);
-        /// Sending messages and other events. Kicks, bans and leaves are events, too.
+        /// Sending messages and other events, which includes kicks, bans and leaves.
         messages: Rate = Rate::per_second(10, 100);
         /// Receipts, typing notices, presence, messages to devices.
         ephemeral: Rate = Rate::per_second(20, 300);
         /// Uploading, asking for and claiming keys of end-to-end encryption.
         keys: Rate = Rate::per_second(20, 200);
-        /// Uploading to backups of room keys: a client that begins one sends hundreds of requests.
+        /// Writing to room key backups. A client that starts a backup sends hundreds of requests.
         key_backups: Rate = Rate::per_second(20, 400);
-        /// Changing one's profile, which is an event in each of one's rooms.
+        /// Changing a profile. Each change is sent to every room that the user is in.
         profile: Rate = Rate::per_minute(10, 30);
-        /// Setting account data, tags, push rules and pushers. Clients set some twenty at a login.
+        /// Setting account data, tags, push rules and pushers. A login sets about twenty.
         settings: Rate = Rate::per_second(10, 300);
-        /// Making and removing aliases, listing rooms in the directory.
+        /// Creating and removing aliases, and publishing rooms in the directory.
         directory: Rate = Rate::per_second(1, 50);
         /// Searching: messages, users, rooms, spaces.
         search: Rate = Rate::per_second(5, 50);
@@ -683,41 +683,41 @@ settings! {
         wrong_passwords_for_user: Rate = Rate::per_minute(1, 30);
     }
 
-    /// How much one user may keep. Whoever has more, since a bound was lowered, keeps it, and may replace it by less and
-    /// delete it. Users of application services that are not limited in rate, and those with "off" in
-    /// `rate_limits.users`, are held to none of this. (More bounds: `media.user_quota_bytes`,
-    /// `delayed_events.max_per_user`.)
+    /// How much one user may store. Existing data above a quota stays readable; it can be deleted, or replaced with
+    /// something smaller. Users of application services are exempt unless their registration sets `rate_limited`, and so
+    /// are users whose rate is "off" in `rate_limits.users`. See also `media.user_quota_bytes` and
+    /// `delayed_events.max_per_user`.
     quotas: Quotas {
-        /// Types of account data: global ones, and those of each room together.
+        /// Account data entries, counting global ones and those of all rooms.
         account_data_types: usize = 10_000, in 1..=10_000_000;
-        /// Bytes of all account data, with its names. An initial sync holds all that is global.
+        /// Bytes of account data, including type names and a small overhead for each entry.
         account_data_bytes: u64 = 16 * 1024 * 1024, in 131_072..=1_099_511_627_776;
-        /// Filters. They cannot be deleted; clients can put them into each request instead.
+        /// Filters. The API cannot delete filters; at the quota, clients can still send filters inline.
         filters: usize = 1000, in 1..=10_000_000;
-        /// Bytes of all filters.
+        /// Bytes of filters.
         filter_bytes: u64 = 4 * 1024 * 1024, in 131_072..=1_099_511_627_776;
-        /// Devices that are logged in. At the bound, a login as a new device is refused until another logs out.
+        /// Devices. At the quota, a login as a new device is refused until another one is logged out.
         devices: usize = 1000, in 1..=1_000_000;
-        /// Room aliases that the user has made.
+        /// Room aliases that the user created.
         aliases: usize = 500, in 0..=10_000_000;
-        /// Rooms that the user is in, or asks to be let in.
+        /// Rooms that the user has joined or knocked on.
         rooms: usize = 20_000, in 1..=10_000_000;
-        /// Invites that the user has neither accepted nor rejected: each is in every initial sync.
+        /// Pending invites to the user. Every initial sync contains all of them.
         invites: usize = 5000, in 1..=10_000_000;
-        /// As many of these may be by one other user.
+        /// Pending invites to the user from the same sender.
         invites_by_one: usize = 500, in 1..=10_000_000;
-        /// Messages that wait for one device (keys of rooms, for example). A device that comes back gets the oldest; what
-        /// was sent while it had so many is lost to it.
+        /// To-device messages waiting for one device. While a device has this many, new messages to it are dropped; the
+        /// ones already waiting are kept.
         to_device: usize = 100_000, in 1..=10_000_000;
-        /// As many of these may be by one user.
+        /// To-device messages waiting for one device from the same sender.
         to_device_by_one: usize = 10_000, in 1..=10_000_000;
-        /// Backups of room keys. Clients delete the old one when they begin another.
+        /// Room key backups. Clients delete the old backup when they create a new one.
         key_backups: usize = 50, in 1..=10_000;
-        /// Keys in all of them.
+        /// Keys in all of the user's backups.
         room_keys: usize = 1_000_000, in 1..=100_000_000;
         /// Bytes of these keys.
         room_key_bytes: u64 = 2 * 1024 * 1024 * 1024, in 131_072..=1_099_511_627_776;
-        /// Reports that nobody has dealt with.
+        /// Open reports made by the user.
         reports: usize = 1000, in 1..=10_000_000;
     }
 
@@ -842,10 +842,9 @@ settings! {
         require_digit: bool = false;
         /// Whether it has to have something that is neither letter nor digit.
         require_symbol: bool = false;
-        /// Whether passwords are refused that are guessed first anywhere, such as "password1".
+        /// Whether to refuse very common passwords, such as "password1".
         deny_common: bool = true;
-        /// Passwords that nobody may have, besides those and their own name; capitals are as good as small
-        /// letters.
+        /// Further passwords to refuse, ignoring case. A user's own name is always refused.
         denied: List<DeniedPassword> = List::default();
         /// Rounds of PBKDF2-HMAC-SHA-512 for a new hash (OWASP advises 210,000). An old hash of fewer is
         /// made anew when its user next logs in.
@@ -860,8 +859,8 @@ settings! {
         host: Option<String> = None;
         /// Its port; 0 means the usual one: 587 with STARTTLS, 465 with TLS, 25 without either.
         port: u32 = 0, in 0..=65_535;
-        /// How the connection is secured. "none" is for a mail server on this machine alone (`host` is "localhost" or a
-        /// loopback address): mail holds what resets passwords, and the login of the mail server goes with it.
+        /// How the connection is secured. "none" is only allowed for a mail server on this machine, that is, when `host`
+        /// is "localhost" or a loopback address: mails contain links that reset passwords.
         security: MailSecurity = MailSecurity::Starttls;
         /// A file with certificates (PEM) of authorities to be trusted besides the system's; "off" for none.
         certificates: Option<FilePath> = None;

@@ -524,17 +524,17 @@ pub(crate) const TIMER_SLEEP: Duration = Duration::from_secs(60);
 /// Tags' names (client-server API, "Room Tagging").
 pub const TAG_BYTES: usize = 255;
 
-/// Tags of one room of one user: all of them are one piece of account data, which each change writes anew.
+/// Tags that one user may give a room. They share one piece of account data, which every change rewrites.
 pub const TAGS: usize = 100;
 
-/// What is said with a tag: clients keep a number there.
+/// The content of a tag. Clients store a number there.
 pub const TAG_INFO_BYTES: usize = 1024;
 
-/// Aliases of one room, whoever made them: all are named together.
+/// Aliases of one room, from all users. One response lists them all.
 pub const ROOM_ALIASES: usize = 1000;
 
-/// Signatures of one user on one key: all are read whenever the key is asked for. Clients make one, and another with
-/// each new key of theirs.
+/// Signatures by one user on one key. They are all read whenever that user queries the key. Clients add one for each
+/// new signing key.
 pub const SIGNATURES: usize = 64;
 
 /// How much is remembered of what sliding-sync connections were sent, in bytes: some 1,000 connections

@@ -138,11 +138,11 @@ impl<K: Hash + Eq + Clone> Limiter<K> {
         })
     }
 
-    /// Takes `count` at once of what `key` may have. Of more than may ever be had at once, that many: it would never
+    /// Takes `count` at once of what `key` may have. A count above the burst is taken as the burst, since it could never
     /// be allowed otherwise.
     ///
     /// # Errors
-    /// How long to wait for as many.
+    /// How long to wait until that many are available.
     pub(crate) fn take_many(&self, key: &K, count: NonZeroU32) -> Result<(), Duration> {
         self.tidy();
         match self.keys.check_key_n(key, count.min(self.burst)) {
@@ -288,14 +288,14 @@ mod tests {
     }
 
     #[test]
-    fn many_are_taken_together_or_not_at_all() {
+    fn several_are_taken_at_once_or_none() {
         let limiter = Limiter::new(Rate::per_minute(6, 10));
         let take = |key, count| limiter.take_many(&key, NonZeroU32::new(count).unwrap());
         take('a', 7).unwrap();
         let wait = take('a', 4).unwrap_err();
         assert!(wait > Duration::from_secs(5) && wait <= Duration::from_secs(10), "{wait:?}");
         take('a', 3).unwrap();
-        // Larger than the burst: it takes the whole burst, and is not refused for ever.
+        // A count above the burst takes all of it.
         take('b', 1000).unwrap();
         take('b', 1).unwrap_err();
     }

@@ -279,7 +279,7 @@ pub async fn run(
     Ok(())
 }
 
-/// Those who are held to no bound on what one user may keep.
+/// The users to whom quotas do not apply.
 fn exempt(services: &Services, config: &Config) -> Exempt {
     let (services, notices) = (services.clone(), config.server_notices.clone());
     let unlimited = config.rate_limits.users.iter().filter(|user| user.rate == OwnRate::Unlimited);
@@ -287,7 +287,7 @@ fn exempt(services: &Services, config: &Config) -> Exempt {
     Exempt::who(move |user_id| {
         unlimited.contains(user_id)
             || services.exempt(user_id)
-            // In a room with each user.
+            // This user is in a room with every user who got a notice.
             || notices.is_sender(user_id)
     })
 }

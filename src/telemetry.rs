@@ -17,17 +17,17 @@ pub enum LogFormat {
     Json,
 }
 
-/// What is logged, as far as `LOGCABIN_LOG` does not say otherwise. The library of the authorisation rules tells
-/// of every event that it lets pass, at level `info`.
+/// The directives that apply unless `LOGCABIN_LOG` overrides them. The library with the authorisation rules logs every
+/// event that it allows at level `info`.
 const BUILT_IN: &str = "info,ruma_state_res=warn";
 
-/// What is logged: the directives of `LOGCABIN_LOG`, if there are any, over those that are built in.
+/// The built-in directives with those of `LOGCABIN_LOG` on top.
 fn filter(directives: Option<&str>) -> Result<EnvFilter, ParseError> {
     let Some(directives) = directives.filter(|given| !given.trim().is_empty()) else {
         return EnvFilter::try_new(BUILT_IN);
     };
-    // Of two directives for the same, the later one counts. Who wants less of everything than what is built in for
-    // that library is not to get more of that.
+    // A later directive overrides an earlier one for the same target. The built-in directive for the library is only
+    // meant to make it quieter, so it must not apply when the default level is below `warn`.
     let mut levels =
         directives.split(',').filter_map(|level| level.trim().parse::<LevelFilter>().ok());
     if levels.next_back().is_some_and(|level| level < LevelFilter::WARN) {
@@ -36,8 +36,7 @@ fn filter(directives: Option<&str>) -> Result<EnvFilter, ParseError> {
     EnvFilter::try_new(format!("{BUILT_IN},{directives}"))
 }
 
-/// Begins to write log lines to standard error: what matters to an operator, and what the variable
-/// `LOGCABIN_LOG` asks for instead (in the syntax of `RUST_LOG`).
+/// Starts logging to standard error. The variable `LOGCABIN_LOG` changes what is logged, in the syntax of `RUST_LOG`.
 ///
 /// # Errors
 /// When `LOGCABIN_LOG` cannot be read, or the process has a log already.
@@ -66,8 +65,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_asked_for_comes_over_what_is_built_in() {
-        // By directives: of this program what, and of the library whether what it always says, and what is wrong.
+    fn given_directives_override_the_built_in_ones() {
+        // Whether `info` and `debug` of this program, and `info` and `warn` of the library, are logged.
         for (directives, info, debug, rules_info, rules_warn) in [
             (None, true, false, false, true),
             (Some(""), true, false, false, true),

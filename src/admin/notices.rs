@@ -24,7 +24,7 @@ use crate::{
     },
 };
 
-/// What a user is told.
+/// The content of a notice.
 pub(super) struct Notice {
     pub(super) event_type: String,
     pub(super) state_key: Option<String>,
@@ -84,7 +84,7 @@ impl Office {
             transaction,
             ts,
         };
-        // The reason stands with the notice itself, which there is each time, not with its room.
+        // Every act sends a notice, but few open a room, so the reason is recorded with the notice.
         let event_id = self.engine.propose(origin, Because { of: send, reason }).await;
         let event_id = event_id.map_err(ActError::Rejected)?.into_inner();
         Ok(Done::NoticeSent { user_id, room_id, event_id })

@@ -141,7 +141,8 @@ pub(super) async fn set_tag(
         return Err(ApiError::invalid_param("A tag's name has 1 to 255 bytes."));
     }
     if cx.body.len() > limits::TAG_INFO_BYTES {
-        return Err(ApiError::too_large("This is too much to be said with a tag."));
+        let most = limits::TAG_INFO_BYTES;
+        return Err(ApiError::too_large(format!("A tag's content has at most {most} bytes.")));
     }
     change_tag(&cx, &request.user_id, &request.room_id, request.tag, Some(info)).await?;
     Ok(create_tag::Response::new())

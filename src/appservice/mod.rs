@@ -98,7 +98,7 @@ impl Service {
         any(&self.rooms, room_id.as_str())
     }
 
-    /// Whether nobody else may be this user.
+    /// Whether this user id is reserved for this service.
     fn has_for_itself(&self, user_id: &UserId) -> bool {
         self.sender == user_id
             || (user_id.server_name() == self.sender.server_name()
@@ -159,9 +159,9 @@ impl Services {
         self.0.get(usize::try_from(found).ok()?).cloned()
     }
 
-    /// Whether this user is held to no bound on what one user may keep: as with requests, one of a service that is
-    /// not limited in rate. A service may also act for users who are not its own (whose names it does not have to
-    /// itself): they stay bound.
+    /// Whether quotas do not apply to this user. This follows the rule for rate limits: users of a service are exempt
+    /// unless its registration says otherwise. Users in a namespace that is not exclusive are ordinary users for whom
+    /// the service may act, so quotas do apply to them.
     pub(crate) fn exempt(&self, user_id: &UserId) -> bool {
         self.0.iter().any(|of| of.has_for_itself(user_id) && of.is_exempt(user_id))
     }

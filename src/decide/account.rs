@@ -754,7 +754,7 @@ impl Proposal for SetTag {
             let is_new = self.info.is_some() && !tags.contains_key(&self.tag);
             if is_new && tags.len() >= limits::TAGS {
                 let most = limits::TAGS;
-                let why = format!("The room has {most} tags, the most that one may have.");
+                let why = format!("A room can have at most {most} tags. Remove one first.");
                 return Err(Refusal::OverQuota(why));
             }
             match &self.info {
@@ -769,7 +769,7 @@ impl Proposal for SetTag {
             return Ok(());
         }
         let content = to_raw(&content);
-        // One may be taken out of what became too large in another way.
+        // Removing a tag always works, even from content that is too large already.
         if self.info.is_some() && content.get().len() > limits::ACCOUNT_DATA_BYTES {
             return Err(Refusal::TooLarge("The room has too many tags.".to_owned()));
         }

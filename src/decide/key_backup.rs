@@ -147,9 +147,9 @@ impl Proposal for PutKeys {
 struct Better {
     /// In records of a bounded size.
     puts: Vec<KeyBackupPut>,
-    /// How many keys more the backup holds with them.
+    /// How many keys they add to the backup.
     more: usize,
-    /// How many bytes of keys more.
+    /// By how many bytes they change its size.
     more_bytes: i64,
 }
 

@@ -284,8 +284,7 @@ impl Proposal for SignKeys {
             });
             if is_full {
                 let most = limits::SIGNATURES;
-                let why =
-                    format!("You have signed a key {most} times, the most that one user may.");
+                let why = format!("You can add at most {most} signatures to one key.");
                 return Err(Refusal::OverQuota(why));
             }
             turn.append(

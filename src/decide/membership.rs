@@ -217,17 +217,17 @@ fn must_take_guests(env: &Env, room: &RoomDraft, user_id: &UserId) -> Result<(),
     }
 }
 
-/// Refuses to have one come into a room who is in as many as they may be.
+/// Checks the quota of rooms for a user who is about to join or knock. `now`: their present membership.
 fn may_come(env: &Env, user_id: &UserId, now: Option<Membership>) -> Result<(), Refusal> {
-    // Who knocks is counted already.
+    // A knock already counts.
     if matches!(now, Some(Membership::Join | Membership::Knock)) {
         return Ok(());
     }
     env.quotas.room(&env.state, user_id)
 }
 
-/// Refuses an invite of one who takes none (client-server API, "Invite permission"), who is gone, or who has as many
-/// as they may. `now`: what they are to the room before it.
+/// Refuses an invite of one who takes none (client-server API, "Invite permission"), who is gone, or whose quota of
+/// pending invites is used up. `now`: their membership before the invite.
 pub(super) fn must_take_invites(
     env: &Env,
     user_id: &UserId,

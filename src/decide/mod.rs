@@ -74,7 +74,7 @@ pub struct Env {
     pub gather: ephemeral::Gather,
     /// How many accounts there may be.
     pub accounts: account::AccountLimit,
-    /// How much one user may keep.
+    /// How much one user may store.
     pub quotas: Arc<quota::Quotas>,
 }
 
@@ -143,9 +143,9 @@ pub enum Refusal {
     /// The event is larger than an event may be.
     #[error("{0}")]
     TooLarge(String),
-    /// The user keeps as much of this as one user may: what they ask for would make it too large. (It is not
-    /// `M_LIMIT_EXCEEDED`, which tells a client to try again later, nor `M_RESOURCE_LIMIT_EXCEEDED`, which is about
-    /// the server as a whole, nor `M_FORBIDDEN`, which clients take for a wrong password at a login.)
+    /// A quota of the user is used up. Clients get `M_TOO_LARGE`. The other codes would mislead them:
+    /// `M_LIMIT_EXCEEDED` asks for a retry, which does not help; `M_RESOURCE_LIMIT_EXCEEDED` is about the server as a
+    /// whole; and at a login, clients present `M_FORBIDDEN` as a wrong password.
     #[error("{0}")]
     OverQuota(String),
     /// The content is not what an event may hold.

@@ -84,8 +84,8 @@ impl Proposal for OpenNoticeRoom {
         turn.add_event(invite)?;
         let made = NoticeRoom { user_id: self.user_id.clone(), room_id: room_id.clone() };
         turn.append(self.stream(), made);
-        // Written here, as what the user keeps may have come to its bound, which is no reason not to tell them. The
-        // room is new, and so has no other tags.
+        // Not by `SetTag`, because a notice must reach a user whose quota of account data is used up. The room is new,
+        // so there are no other tags to preserve.
         let tags = AccountDataSet {
             user_id: self.user_id.clone(),
             room_id: Some(room_id.clone()),

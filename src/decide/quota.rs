@@ -1,12 +1,12 @@
-//! How much one user may keep on the server.
+//! Quotas: how much one user may store on the server.
 //!
-//! The projections count what there is, and each decision that would add to it asks here first. What takes the place
-//! of something as large, and what deletes, is never refused: a user who is over a bound (because it was lowered,
-//! or did not exist before) keeps what there is, reads it, and gets below the bound by deleting.
+//! The projections keep the counts, and every decision that adds to them checks the quota first. Deleting is never
+//! refused, and neither is replacing something with something no larger. So a user who is over a quota, because it
+//! was lowered or is new, can still read everything and get back under it.
 //!
-//! Decisions of one user are taken one after the other, so that they do not get past a bound together. Where others
-//! add to what a user has (invites, messages to devices), those who do so at the same moment may exceed it by
-//! as many.
+//! Decisions about one user's own data are taken one at a time, so concurrent requests cannot exceed a quota together.
+//! Invites and messages to devices come from other users, whose decisions run in parallel: there, concurrent requests
+//! can exceed the quota by their number.
 
 use std::{fmt, sync::Arc};
 
@@ -19,12 +19,12 @@ use crate::{
     state::{State, usage},
 };
 
-/// How much one user may keep.
+/// The quotas. Settings in `[quotas]` document them.
 #[derive(Clone, Debug)]
 pub struct Quotas {
-    /// Types of account data: global ones, and those of each room.
+    /// Account data entries, global and of rooms.
     pub account_data_types: usize,
-    /// Bytes of account data, the names and some overhead included.
+    /// Bytes of account data, see [`usage::data_bytes`].
     pub account_data_bytes: u64,
     /// Filters.
     pub filters: usize,
@@ -34,30 +34,30 @@ pub struct Quotas {
     pub devices: usize,
     /// Room aliases.
     pub aliases: usize,
-    /// Rooms that the user is in, or asks to be let in.
+    /// Rooms that the user has joined or knocked on.
     pub rooms: usize,
-    /// Invites that the user has neither accepted nor rejected.
+    /// Pending invites to the user.
     pub invites: usize,
-    /// As many of them may be by one user.
+    /// Pending invites to the user from one sender.
     pub invites_by_one: usize,
-    /// Messages that wait for a device.
+    /// Messages waiting for one device.
     pub to_device: usize,
-    /// As many of them may be by one user.
+    /// Messages waiting for one device from one sender.
     pub to_device_by_one: usize,
-    /// Backups of room keys.
+    /// Room key backups.
     pub key_backups: usize,
-    /// Keys in all of them.
+    /// Keys in all backups.
     pub room_keys: usize,
     /// Bytes of these keys.
     pub room_key_bytes: u64,
-    /// Reports that nobody has dealt with.
+    /// Open reports made by the user.
     pub reports: usize,
-    /// Who is held to none of this.
+    /// To whom they do not apply.
     pub exempt: Exempt,
 }
 
 impl Default for Quotas {
-    /// No bounds.
+    /// No quotas.
     fn default() -> Self {
         Self {
             account_data_types: usize::MAX,
@@ -80,14 +80,14 @@ impl Default for Quotas {
     }
 }
 
-/// Users who are held to no quota.
+/// Users to whom quotas do not apply.
 #[derive(Clone, Default)]
 pub struct Exempt(Option<Arc<IsExempt>>);
 
 type IsExempt = dyn Fn(&UserId) -> bool + Send + Sync;
 
 impl Exempt {
-    /// Those of whom `is_exempt` says so.
+    /// The users for whom `is_exempt` returns true.
     #[must_use]
     pub fn who(is_exempt: impl Fn(&UserId) -> bool + Send + Sync + 'static) -> Self {
         Self(Some(Arc::new(is_exempt)))
@@ -109,28 +109,27 @@ fn over(text: String) -> Refusal {
 }
 
 impl Quotas {
-    /// Whether `user_id` may have account data set.
+    /// Checks a write of account data.
     pub(super) fn account_data(&self, state: &State, body: &AccountDataSet) -> Result<(), Refusal> {
         let (before, after) = (state.usage.data_before(body), usage::data_bytes(body));
-        // What deletes, and what is not counted, always works.
+        // This covers deletions, and types that do not count.
         if after <= before || self.exempt.has(&body.user_id) {
             return Ok(());
         }
         let kept = state.usage.account_data(&body.user_id);
         let (types, bytes) = (self.account_data_types, self.account_data_bytes);
         if before == 0 && kept.count >= types {
-            let why =
-                format!("You keep {types} types of account data, the most that one user may.");
+            let why = format!("You already have {types} account data entries, which is the limit.");
             return Err(over(why + " Delete some first."));
         }
         if kept.bytes.saturating_sub(before).saturating_add(after) > bytes {
-            let why = format!("Your account data would have more than {bytes} bytes together.");
+            let why = format!("Your account data would exceed {bytes} bytes in total.");
             return Err(over(why + " Delete some first."));
         }
         Ok(())
     }
 
-    /// Whether `user_id` may have one filter more, of so many bytes.
+    /// Checks a new filter of so many bytes.
     pub(super) fn filter(
         &self,
         state: &State,
@@ -140,20 +139,20 @@ impl Quotas {
         if self.exempt.has(user_id) {
             return Ok(());
         }
-        let instead = "Use one of them, or put the filter itself into the request.";
+        let instead = "Reuse one of them, or send filters inline.";
         let count = state.accounts.get(user_id).map_or(0, |of| of.read().filters.len());
         if count >= self.filters {
-            let why = format!("You have {} filters, the most that one user may.", self.filters);
+            let why = format!("You already have {} filters, which is the limit.", self.filters);
             return Err(over(format!("{why} {instead}")));
         }
         if state.usage.filter_bytes(user_id).saturating_add(bytes as u64) > self.filter_bytes {
-            let why = format!("Your filters would have more than {} bytes.", self.filter_bytes);
+            let why = format!("Your filters would exceed {} bytes in total.", self.filter_bytes);
             return Err(over(format!("{why} {instead}")));
         }
         Ok(())
     }
 
-    /// Whether a device of this id may log in.
+    /// Checks a login as this device.
     pub(super) fn device(
         &self,
         state: &State,
@@ -166,11 +165,11 @@ impl Quotas {
         if !is_full || account.device(device_id).is_some() || self.exempt.has(user_id) {
             return Ok(());
         }
-        let why = format!("This account has {} devices, the most that it may.", self.devices);
-        Err(over(why + " Log some of them out first, or log in as one of them."))
+        let why = format!("This account has {} devices, which is the limit.", self.devices);
+        Err(over(why + " Log out of one first, or log in with the id of an existing device."))
     }
 
-    /// Whether `creator` may make one alias more for `room_id`.
+    /// Checks a new alias for a room.
     pub(super) fn alias(
         &self,
         state: &State,
@@ -179,27 +178,26 @@ impl Quotas {
     ) -> Result<(), Refusal> {
         if state.aliases.count_of_room(room_id) >= limits::ROOM_ALIASES {
             let most = limits::ROOM_ALIASES;
-            return Err(over(format!("The room has {most} aliases, the most that one may.")));
+            return Err(over(format!("The room already has {most} aliases, which is the limit.")));
         }
         if state.aliases.count_by(creator) >= self.aliases && !self.exempt.has(creator) {
             let most = self.aliases;
-            let why =
-                format!("You have made {most} aliases that exist, the most that one user may.");
+            let why = format!("You have created {most} aliases, which is the limit.");
             return Err(over(why + " Remove some first."));
         }
         Ok(())
     }
 
-    /// Whether `user_id` may come to be in one room more.
+    /// Checks a join, a knock or a new room.
     pub(super) fn room(&self, state: &State, user_id: &UserId) -> Result<(), Refusal> {
         if state.memberships.count_present(user_id) < self.rooms || self.exempt.has(user_id) {
             return Ok(());
         }
-        let why = format!("You are in {} rooms, the most that one user may be in.", self.rooms);
+        let why = format!("You are in {} rooms, which is the limit.", self.rooms);
         Err(over(why + " Leave some first."))
     }
 
-    /// Whether `inviter` may invite `user_id`, who is not invited to that room.
+    /// Checks a new invite of `user_id`.
     pub(super) fn invite(
         &self,
         state: &State,
@@ -211,19 +209,19 @@ impl Quotas {
             return Ok(());
         }
         if waiting >= self.invites {
-            let why = format!("{user_id} has {waiting} unanswered invites");
-            return Err(over(why + ", the most that one user may have."));
+            let why = format!("{user_id} already has {waiting} pending invites");
+            return Err(over(why + ", which is the limit."));
         }
         let by_one = state.usage.invites_by(user_id, inviter);
         if by_one >= self.invites_by_one && !self.exempt.has(inviter) {
-            let why = format!("{user_id} has not answered {by_one} invites of yours");
-            return Err(over(why + ", the most that one user may have of another."));
+            let why = format!("{user_id} already has {by_one} pending invites from you");
+            return Err(over(why + ", which is the limit."));
         }
         Ok(())
     }
 
-    /// Whether one message more of `sender` may wait for a device. If not, it gets none: what waits for it is not
-    /// dropped for what comes later, so that nobody can push out what others have sent.
+    /// Whether a device's inbox takes another message from `sender`. If it does not, the new message is dropped and
+    /// those already waiting are kept, so that no sender can push out what others sent.
     pub(super) fn to_device(
         &self,
         state: &State,
@@ -235,17 +233,17 @@ impl Quotas {
         all < self.to_device && (by_sender < self.to_device_by_one || self.exempt.has(sender))
     }
 
-    /// Whether `user_id` may begin one backup of room keys more.
+    /// Checks a new backup of room keys.
     pub(super) fn key_backup(&self, state: &State, user_id: &UserId) -> Result<(), Refusal> {
         let count = state.backups.get(user_id).map_or(0, |backups| backups.read().len());
         if count < self.key_backups || self.exempt.has(user_id) {
             return Ok(());
         }
-        let why = format!("You have {count} backups of room keys, the most that one user may.");
+        let why = format!("You already have {count} room key backups, which is the limit.");
         Err(over(why + " Delete an old one first."))
     }
 
-    /// Whether so many keys more, and so many bytes more of keys, may be in the backups of `user_id`.
+    /// Checks adding so many room keys, and so many bytes, to the backups of `user_id`.
     pub(super) fn room_keys(
         &self,
         state: &State,
@@ -262,17 +260,19 @@ impl Quotas {
             return Ok(());
         }
         let most = if too_many { format!("{count} keys") } else { format!("{bytes} bytes") };
-        let why = format!("Your backups of room keys would hold more than {most}.");
+        let why = format!("Your room key backups would exceed {most} in total.");
         Err(over(why + " Delete an old backup first."))
     }
 
-    /// Whether `reporter` may make one report more.
+    /// Checks a new report.
     pub(super) fn report(&self, state: &State, reporter: &UserId) -> Result<(), Refusal> {
         let count = state.reports.count_by(reporter);
         if count < self.reports || self.exempt.has(reporter) {
             return Ok(());
         }
-        Err(over(format!("Nobody has looked at {count} of your reports yet: wait until some are.")))
+        Err(over(format!(
+            "You have {count} open reports, which is the limit until some are resolved."
+        )))
     }
 }
 

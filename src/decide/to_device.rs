@@ -14,8 +14,10 @@ use crate::{
     },
 };
 
-/// Send messages to devices. A device for which as many wait as may (`Quotas::to_device`) gets none, as one that is
-/// not there; the others get theirs. If no device can take one, it is refused.
+/// Send messages to devices. A device whose inbox is full (see [`Quotas`]) is skipped, like one that does not exist.
+/// If that leaves no device at all, the proposal is refused.
+///
+/// [`Quotas`]: super::quota::Quotas
 #[derive(Debug)]
 pub struct SendToDevice {
     /// Who sends.
@@ -84,8 +86,7 @@ impl Proposal for SendToDevice {
             }
         }
         if full && records.is_empty() {
-            let why =
-                "As many messages wait for these devices as may: they have to get those first.";
+            let why = "The inboxes of these devices are full. Try again once they have synced.";
             return Err(Refusal::OverQuota(why.to_owned()));
         }
         // A transaction that reaches nobody is one nevertheless, but nothing is to be remembered of it.

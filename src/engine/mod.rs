@@ -148,7 +148,7 @@ pub struct Options {
     pub gather: Gather,
     /// How many accounts there may be.
     pub accounts: AccountLimit,
-    /// How much one user may keep.
+    /// How much one user may store.
     pub quotas: Arc<Quotas>,
     /// The source of time.
     pub clock: Clock,

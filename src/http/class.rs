@@ -26,11 +26,11 @@ macro_rules! classes {
 classes! {
     /// Logging in. What fails is also counted by account, see `passwords::Guesses`.
     Login = login;
-    /// Exchanging a refresh token. Whoever does has no session yet, so it is counted by address.
+    /// Exchanging refresh tokens. These requests have no session, so they count by address.
     Refresh = refresh;
     /// Making an account: each stage of its authentication is a request.
     Registration = registration;
-    /// Changing what an account is held by, and its devices.
+    /// Changing what an account is held by, and managing its devices.
     Account = account;
     /// Making and upgrading rooms.
     Rooms = rooms;
@@ -38,20 +38,20 @@ classes! {
     Joins = joins;
     /// Inviting.
     Invites = invites;
-    /// Sending events, including those that a kick, a ban or a leave is.
+    /// Sending events. Kicks, bans and leaves are events, too.
     Messages = messages;
     /// What passes: receipts, typing, presence, messages to devices.
     Ephemeral = ephemeral;
     /// Keys of end-to-end encryption.
     Keys = keys;
-    /// Backups of room keys. A class of its own: a client that begins a backup sends hundreds of requests,
-    /// and must still be able to claim keys meanwhile.
+    /// Room key backups. Separate from [`Class::Keys`], because a client that starts a backup sends hundreds of
+    /// requests and must still be able to claim keys meanwhile.
     KeyBackups = key_backups;
-    /// Profiles. A change is an event in each of the user's rooms.
+    /// Changing profiles. Each change is sent to every room that the user is in.
     Profile = profile;
-    /// What users keep for themselves: account data, tags, push rules, pushers.
+    /// Account data, tags, push rules and pushers.
     Settings = settings;
-    /// Aliases, and which rooms the directory lists.
+    /// Aliases and the public room directory.
     Directory = directory;
     /// Looking through rooms, users and messages.
     Search = search;
@@ -65,30 +65,29 @@ classes! {
     Admin = admin;
 }
 
-/// Writes that are not limited in rate, by method and name, each with the reason.
+/// Writes that are not rate-limited, by method and name, with the reason for each.
 const UNLIMITED: &[(&str, &str)] = &[
-    // Part 1 of the specification, "Endpoints", "Summary": the column "Rate-limited" says "No" for these, and
-    // "Limits" says: "Applies to endpoints marked Yes in the endpoint summary". What they leave behind is bounded
-    // instead. A logout ends what a login, which is limited, began.
+    // Part 1 of the specification, "Endpoints", "Summary" says "No" in the column "Rate-limited" for all of these, and
+    // "Limits" says that rate limiting "applies to endpoints marked Yes in the endpoint summary". What they store is
+    // bounded in other ways. A logout needs a login before it, which is limited.
     ("POST", "logout"),
     ("POST", "logout/all"),
-    // Each message that one of these sends, and so each record, is counted by who asks for it (`api::notices`) and
-    // by whom it is sent to (`decide::threepid`).
+    // These write a record only when they send a message. Messages are limited by requester (`api::notices`) and by
+    // recipient (`decide::threepid`).
     ("POST", "register/email/requestToken"),
     ("POST", "register/msisdn/requestToken"),
     ("POST", "account/password/email/requestToken"),
     ("POST", "account/password/msisdn/requestToken"),
     ("POST", "account/3pid/email/requestToken"),
     ("POST", "account/3pid/msisdn/requestToken"),
-    // An account has `limits::THREEPIDS` of them, and to have one again takes a message or an endpoint that is
-    // limited. (`account/3pid` acts as `account/3pid/bind`, which is limited.)
+    // `limits::THREEPIDS` bounds how many an account has, and adding one again takes an endpoint that is limited.
     ("POST", "account/3pid"),
     ("POST", "account/3pid/delete"),
     ("POST", "account/3pid/unbind"),
-    // Part 2, "Endpoints": "Rate limiting: none of the endpoints below is rate-limited." A filter is written once,
-    // and `quotas.filters` and `quotas.filter_bytes` bound how many there ever are, as none is deleted.
+    // Part 2, "Endpoints": "Rate limiting: none of the endpoints below is rate-limited." Filters are never deleted, so
+    // `quotas.filters` and `quotas.filter_bytes` bound everything that this endpoint ever writes.
     ("POST", "user/{user_id}/filter"),
-    // Sliding sync writes nothing: it is a `GET` in all but its method.
+    // Sliding sync only reads, although its method is POST.
     ("POST", "sync"),
 ];
 
@@ -96,9 +95,9 @@ impl Class {
     /// The class of an endpoint by its newest path, if it is limited. `marked`: whether the
     /// Matrix specification marks it so.
     ///
-    /// Whatever writes is limited unless [`UNLIMITED`] says otherwise: also what the specification does not
-    /// mark, as any endpoint may answer 429, and also what nobody has named in [`Class::named`]. Of what
-    /// reads, that is limited which costs much to answer, or is marked.
+    /// Every write is limited unless it is in [`UNLIMITED`]. That includes writes that the Matrix specification does
+    /// not mark, since any endpoint may answer 429, and writes that [`Class::named`] does not know. Reads are limited
+    /// if they are marked or expensive.
     pub(crate) fn of(method: &Method, path: &str, marked: bool) -> Option<Self> {
         let name = name(path);
         if UNLIMITED.contains(&(method.as_str(), name)) {
@@ -109,7 +108,7 @@ impl Class {
         class.or_else(|| marked.then_some(Self::Other))
     }
 
-    /// The class that an endpoint was given here by name.
+    /// The class assigned to an endpoint by name.
     fn named(method: &Method, path: &str) -> Option<Self> {
         if path.starts_with("/_matrix/media/") {
             return Some(Self::Media);
@@ -162,10 +161,10 @@ impl Class {
                 "POST",
                 "rooms/{room_id}/receipt/{receipt_type}/{event_id}"
                 | "rooms/{room_id}/read_markers"
-                // Calls put off their end every few seconds.
+                // Clients in a call restart a delayed event every few seconds.
                 | "delayed_events/{delay_id}"
                 | "delayed_events/{delay_id}/{action}"
-                // Signed, and not stored.
+                // These tokens are signed, not stored.
                 | "user/{user_id}/openid/request_token",
             )
             | (
@@ -174,7 +173,7 @@ impl Class {
                 | "presence/{user_id}/status"
                 | "sendToDevice/{event_type}/{txn_id}",
             )
-            // In memory for some minutes.
+            // These live in memory for a few minutes.
             | ("POST", "rendezvous")
             | ("PUT" | "DELETE", "rendezvous/{id}" | "rendezvous/{id}/{txn_id}") => Self::Ephemeral,
             (
@@ -229,7 +228,7 @@ impl Class {
             | ("POST", "users/{user_id}/report") => Self::Reports,
             (_, name) if name.starts_with("media/") => Self::Media,
             (_, name) if name.starts_with("admin/") => Self::Admin,
-            // For application services alone.
+            // Only application services can call these.
             ("POST", "appservice/{appservice_id}/ping")
             | ("PUT", "directory/list/appservice/{network_id}/{room_id}") => Self::Admin,
             _ => return None,
@@ -237,9 +236,9 @@ impl Class {
         Some(class)
     }
 
-    /// Whether somebody who adds a write has said how it is limited: by naming its class, or why it has none.
+    /// Whether a write has been given a class, or a reason not to have one.
     #[cfg(test)]
-    pub(crate) fn is_said(method: &Method, path: &str) -> bool {
+    pub(crate) fn is_decided(method: &Method, path: &str) -> bool {
         UNLIMITED.contains(&(method.as_str(), name(path))) || Self::named(method, path).is_some()
     }
 
@@ -249,14 +248,14 @@ impl Class {
         Self::rates(&RateLimits::default()).iter().any(|(class, _)| *class == self)
     }
 
-    /// Whether the bodies of writes of this class end up in the log: those of searches do not, and files are
-    /// counted where they are kept.
+    /// Whether request bodies of this class end up in the log. Those of searches do not, and uploads have a quota of
+    /// their own.
     pub(super) const fn writes_bodies(self) -> bool {
         !matches!(self, Self::Search | Self::Reads | Self::Media)
     }
 }
 
-/// What an endpoint of the Matrix API is called in every version, stable or not.
+/// The name of an endpoint without its version, the same for stable and unstable ones.
 fn name(path: &str) -> &str {
     let rest = path.strip_prefix("/_matrix/client/").and_then(|path| path.split_once('/'));
     let (version, name) = rest.unwrap_or_default();
@@ -267,7 +266,7 @@ fn name(path: &str) -> &str {
     }
 }
 
-/// Whether requests of this method may change anything.
+/// Whether requests with this method may write.
 pub(super) fn is_write(method: &Method) -> bool {
     !matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS)
 }
@@ -284,18 +283,18 @@ mod tests {
     }
 
     #[test]
-    fn a_write_that_nobody_has_named_is_limited() {
+    fn a_write_without_a_named_class_is_still_limited() {
         let path = "/_matrix/client/v1/something/{new}";
         for method in [Method::POST, Method::PUT, Method::DELETE, Method::PATCH] {
             assert_eq!(Class::of(&method, path, false), Some(Class::Settings));
-            assert!(!Class::is_said(&method, path));
+            assert!(!Class::is_decided(&method, path));
         }
         assert_eq!(Class::of(&Method::GET, path, false), None);
         assert_eq!(Class::of(&Method::GET, path, true), Some(Class::Other));
     }
 
     #[test]
-    fn what_is_an_event_counts_as_a_message_however_it_is_sent() {
+    fn kicks_bans_and_leaves_count_as_messages() {
         for path in ["ban", "unban", "kick", "leave"] {
             let path = format!("/_matrix/client/v3/rooms/{{room_id}}/{path}");
             assert_eq!(Class::of(&Method::POST, &path, false), Some(Class::Messages), "{path}");
@@ -303,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_specification_says_is_not_limited_is_not() {
+    fn endpoints_that_the_specification_leaves_unlimited_have_no_class() {
         for path in [
             "register/email/requestToken",
             "register/msisdn/requestToken",

@@ -81,7 +81,7 @@ pub(crate) struct Served {
     pub(crate) access: Access,
     /// With which others it is limited in rate; `None` if it is not.
     pub(crate) class: Option<Class>,
-    /// The path that it is known by, which is one of those under which it is served.
+    /// The path that it was registered with.
     #[cfg(test)]
     pub(crate) known_as: &'static str,
 }

@@ -1,8 +1,8 @@
 //! Rate limits of requests, checked before a body is read: a token bucket of each caller for the
 //! endpoint's [`Class`], and one of each device, user, and address without a login for all of them.
 //!
-//! Once the body of a write is read, its size is taken from another bucket of the caller: a count of requests does
-//! not bound how fast the log grows.
+//! The size of a write counts, too. It is taken from a separate bucket of the caller once the body has been read,
+//! because limits on the number of requests do not bound how fast the log grows.
 
 use std::{collections::HashMap, net::IpAddr, num::NonZeroU32, time::Duration};
 
@@ -27,12 +27,12 @@ struct Limiters {
     /// Users and addresses have rates of their own.
     users: Limiter<Who>,
     addresses: Limiter<Who>,
-    /// Of what is written, in units of [`WRITTEN_UNIT`].
+    /// The size of writes, in units of [`WRITTEN_UNIT`].
     written: Limiter<Who>,
 }
 
-/// In what the size of writes is counted, in bytes. A record has some hundred bytes besides the body that it was
-/// made of, so that the shortest counts as one.
+/// The unit in which the size of writes is counted, in bytes. Even the smallest write counts as one unit, since a
+/// record takes a few hundred bytes besides its content.
 const WRITTEN_UNIT: usize = 1024;
 
 /// Whose requests are counted together.
@@ -74,7 +74,7 @@ impl Throttle {
         limiters.take(class, session, client).map_err(ApiError::limit_exceeded)
     }
 
-    /// Counts the body of one write to an endpoint of `class`; refuses it when the caller has written too much.
+    /// Counts the size of a write to an endpoint of `class`, and refuses it if the caller has written too much.
     pub(super) fn check_written(
         &self,
         class: Class,
@@ -88,7 +88,7 @@ impl Throttle {
         }
         limiters.take_written(session, client, body_bytes).map_err(|wait| {
             let code = ErrorCode::LimitExceeded { retry_after: Some(wait) };
-            ApiError::new(code, "You have written too much in a short time.")
+            ApiError::new(code, "You have written too much data in a short time.")
         })
     }
 }
@@ -122,7 +122,7 @@ impl Limiters {
         body_bytes: usize,
     ) -> Result<(), Duration> {
         let who = match session {
-            // Their own limit is instead of all others.
+            // A limit of their own replaces all others.
             Some(session) if self.own.contains_key(&session.user_id) => return Ok(()),
             Some(session) => Who::User(session.user_id.clone()),
             None => Who::Address(household(client)),
@@ -199,13 +199,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_limited_by_its_size() {
+    fn writes_are_limited_by_size() {
         let throttle = Throttle::new(&RateLimits {
             written_kilobytes: hourly(100),
             users: vec!["@bot:x 1/h burst 7".parse().unwrap()].into(),
             ..RateLimits::default()
         });
-        // Of 1000 writes of a size, those that are let through.
+        // How many of 1000 writes of this size are let through.
         let written = |class, user_id, bytes| {
             let session = session(user_id, "A");
             let write =
@@ -213,12 +213,12 @@ mod tests {
             (0..1000).filter(write).count()
         };
         assert_eq!(written(Class::Settings, user_id!("@ann:x"), 20 * 1024), 5);
-        // What is smaller than a unit counts as one; the rest of a unit as another.
+        // Sizes are rounded up, and an empty body counts as one unit.
         assert_eq!(written(Class::Settings, user_id!("@bob:x"), 0), 100);
         assert_eq!(written(Class::Messages, user_id!("@cat:x"), 1025), 50);
-        // All classes take from one budget.
+        // All classes share one budget.
         assert_eq!(written(Class::Settings, user_id!("@cat:x"), 2), 0);
-        // What is larger than the budget is let through when nothing else was written.
+        // A write larger than the whole burst passes while the bucket is full.
         assert_eq!(written(Class::KeyBackups, user_id!("@dan:x"), 1024 * 1024), 1);
         assert_eq!(written(Class::Search, user_id!("@ann:x"), 1024), 1000);
         assert_eq!(written(Class::Settings, user_id!("@bot:x"), 1024 * 1024), 1000);

@@ -306,7 +306,8 @@ impl Store {
     }
 }
 
-/// What is in a directory: nothing, if it is not there. Those of thumbnails are made with the first of them.
+/// The entries of a directory, or none if it does not exist. Directories of thumbnails are created with their first
+/// file.
 fn entries(directory: &Path) -> io::Result<Vec<PathBuf>> {
     match fs::read_dir(directory) {
         // A file among the directories is not ours.
@@ -318,7 +319,7 @@ fn entries(directory: &Path) -> io::Result<Vec<PathBuf>> {
     }
 }
 
-/// What is there; `None` for what is not: somebody else has deleted it, or it never was.
+/// `None` for "not found": the file never existed, or was deleted by somebody else.
 fn if_there<T>(found: io::Result<T>) -> io::Result<Option<T>> {
     match found {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -326,12 +327,12 @@ fn if_there<T>(found: io::Result<T>) -> io::Result<Option<T>> {
     }
 }
 
-/// Deletes a file. Says whether it was there.
+/// Deletes a file and returns whether it existed.
 fn remove_if_there(file: &Path) -> io::Result<bool> {
     Ok(if_there(fs::remove_file(file))?.is_some())
 }
 
-/// Whether a file is there and as old as that.
+/// Whether a file exists and is at least this old.
 fn is_older(file: &Path, age: Duration) -> io::Result<bool> {
     let Some(about) = if_there(fs::metadata(file))? else { return Ok(false) };
     let modified = about.modified()?;
@@ -535,7 +536,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_file_is_removed_with_its_thumbnails_whether_it_has_any_or_not() {
+    async fn a_file_can_be_removed_with_or_without_thumbnails() {
         let directory = tempfile::tempdir().unwrap();
         let store = store(directory.path());
         let (text, picture) = (add(&store, b"text").await.hash, add(&store, b"picture").await.hash);
@@ -543,7 +544,7 @@ mod tests {
         for hash in [text, picture] {
             assert!(store.remove(&hash, |_| false).unwrap());
             assert!(!store.path(&hash).exists() && !store.thumbnail(&hash, "a").exists());
-            // Twice: by who deleted it, and by who looks for what is left.
+            // Removing it a second time is not an error.
             assert!(!store.remove(&hash, |_| false).unwrap());
         }
         assert_eq!(store.sweep(|_| false, ANY_AGE).unwrap(), Swept::default());

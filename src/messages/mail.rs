@@ -52,8 +52,7 @@ fn bad(setting: &'static str, reason: impl std::fmt::Display) -> SetupError {
     SetupError::Setting { setting, reason: reason.to_string() }
 }
 
-/// Whether a host is this machine, by its name: `localhost` and what ends in it (RFC 6761, section 6.3), or a
-/// loopback address.
+/// Whether a host is this machine: `localhost` or a name below it (RFC 6761, section 6.3), or a loopback address.
 fn is_here(host: &str) -> bool {
     let host = host.trim_end_matches('.').to_ascii_lowercase();
     let address = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(&host);
@@ -87,8 +86,8 @@ impl Mailer {
         let (tls, usual_port) = match config.security {
             MailSecurity::None if !is_here(host) => {
                 let why = format!(
-                    "\"none\" is for a mail server on this machine alone, and `email.host` is `{host}`; \
-                     allowed for others is \"starttls\" or \"tls\""
+                    "\"none\" is only allowed for a mail server on this machine, but `email.host` is \
+                     `{host}`: use \"starttls\" or \"tls\""
                 );
                 return Err(bad("email.security", why));
             }
@@ -151,7 +150,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn mail_in_the_clear_goes_to_this_machine_alone() {
+    async fn unencrypted_mail_is_only_sent_to_this_machine() {
         let mailer = |host: &str, security| {
             let config = Email { security, ..Email::default() };
             Mailer::new(&config, host, server_name!("example.org")).map_err(|e| e.to_string())

@@ -102,7 +102,7 @@ mod tests {
         config.denied = vec![DeniedPassword("football".into())].into();
         let fits = |password| check(&config, "hannah.smith", password).is_ok();
         assert!(fits("password") && fits("Q1w2E3r4"));
-        // What else is asked of a password stays.
+        // All other rules still apply.
         assert!(!fits("Football") && !fits("hannah.smith") && !fits("passwor"));
     }
 

@@ -565,7 +565,7 @@ async fn go_on(
         quotas: Arc::default(),
         clock: Clock::system(),
     };
-    // Boxed, as the projections are a part of it.
+    // Boxed because the future contains the projections.
     let engine = Box::pin(Engine::start(Arc::clone(&log) as Arc<dyn Log>, state, options)).await?;
     let mut because = BTreeMap::new();
     for redaction in redactions {

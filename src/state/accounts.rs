@@ -39,7 +39,7 @@ pub struct Account {
     pub password: History<Option<Secret>>,
     /// Devices by id; a removed device is `None` from then on.
     pub devices: BTreeMap<OwnedDeviceId, History<Option<Device>>>,
-    /// How many of them are not removed.
+    /// How many of them are active.
     #[serde(skip)]
     active: usize,
     /// Profile fields by name.
@@ -168,7 +168,7 @@ impl Account {
         self.devices.iter().filter_map(|(id, history)| Some((id, history.latest()?.as_ref()?)))
     }
 
-    /// How many devices are logged in, the dehydrated one with them.
+    /// The number of active devices, including a dehydrated one.
     #[must_use]
     pub const fn device_count(&self) -> usize {
         self.active

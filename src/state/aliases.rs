@@ -35,14 +35,14 @@ struct Inner {
     counts: Counts,
 }
 
-/// What is stored of aliases, from which the rest follows.
+/// The part that snapshots contain. The counts are derived from it.
 #[derive(Deserialize)]
 struct Stored {
     aliases: BTreeMap<OwnedRoomAliasId, History<Option<Target>>>,
     of_room: BTreeMap<OwnedRoomId, BTreeSet<OwnedRoomAliasId>>,
 }
 
-/// How many aliases point anywhere now.
+/// The number of aliases that exist now.
 #[derive(Debug, Default)]
 struct Counts {
     by_creator: HashMap<OwnedUserId, usize>,
@@ -81,7 +81,7 @@ fn take_one<K: std::hash::Hash + Eq>(counts: &mut HashMap<K, usize>, of: &K) {
 }
 
 impl Inner {
-    /// Changes the history of an alias, which is there or begins with that.
+    /// Changes the history of an alias and keeps the counts in step.
     fn change(
         &mut self,
         alias: OwnedRoomAliasId,
@@ -116,13 +116,13 @@ impl Aliases {
         of_room.get(room_id).into_iter().flatten().filter(points_here).cloned().collect()
     }
 
-    /// How many aliases `creator` made that still point at a room.
+    /// The number of existing aliases that `creator` made.
     #[must_use]
     pub fn count_by(&self, creator: &UserId) -> usize {
         self.0.read().counts.by_creator.get(creator).copied().unwrap_or_default()
     }
 
-    /// How many aliases point at `room_id`.
+    /// The number of aliases that point at `room_id`.
     #[must_use]
     pub fn count_of_room(&self, room_id: &RoomId) -> usize {
         self.0.read().counts.by_room.get(room_id).copied().unwrap_or_default()

@@ -32,7 +32,7 @@ pub struct Backup {
     pub set: Offset,
     /// How many keys it holds.
     pub count: u64,
-    /// How many bytes these keys have.
+    /// The size of these keys.
     pub bytes: u64,
     /// The last record that changed its keys.
     pub changed: Offset,
@@ -46,12 +46,12 @@ pub struct StoredKey {
     pub record: Offset,
     first_message_index: u64,
     forwarded_count: u64,
-    /// How many bytes it has.
+    /// Its size.
     pub bytes: u32,
     is_verified: bool,
 }
 
-/// How many bytes a key counts as: what is encrypted in it. That is bounded, see `limits::KEY_BYTES`.
+/// The size of a key: that of its encrypted data, which `limits::KEY_BYTES` bounds.
 #[must_use]
 pub fn key_bytes(key: &BackedUpKey) -> u32 {
     u32::try_from(key.session_data.get().len()).unwrap_or(u32::MAX)
@@ -93,19 +93,19 @@ impl UserBackups {
         self.backups.iter().map(|(version, backup)| (*version, backup))
     }
 
-    /// How many there are.
+    /// The number of backups.
     #[must_use]
     pub fn len(&self) -> usize {
         self.backups.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no backups.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.backups.is_empty()
     }
 
-    /// How many keys all of them hold, and how many bytes those have. Takes as long as there are backups.
+    /// The number and size of the keys in all backups. Linear in the number of backups, which has a quota.
     #[must_use]
     pub fn kept(&self) -> Kept {
         self.backups.values().fold(Kept::default(), |sum, backup| Kept {
@@ -238,11 +238,11 @@ impl Backups {
     }
 }
 
-/// How earlier versions wrote all this into a snapshot.
+/// The forms that earlier versions wrote into snapshots.
 pub(super) mod former {
     use super::*;
 
-    /// Without the sizes of keys. Until they have been counted, the keys count as having none.
+    /// Version 1, without the sizes of keys. They count as 0 until the projection has been rebuilt from the log.
     #[derive(Deserialize)]
     pub(crate) struct V1 {
         users: Vec<(OwnedUserId, Users)>,

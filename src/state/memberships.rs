@@ -27,7 +27,7 @@ impl Part {
         self.membership.at(at).is_some_and(|(_, membership)| *membership == Membership::Join)
     }
 
-    /// Whether the user is joined, or asks to be let in, now.
+    /// Whether the user has joined or knocked.
     fn is_present(&self) -> bool {
         matches!(self.membership.latest(), Some(Membership::Join | Membership::Knock))
     }
@@ -39,12 +39,12 @@ impl Part {
     }
 }
 
-/// A user's part in each of their rooms.
+/// A user's part in each room.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(from = "BTreeMap<OwnedRoomId, Part>")]
 struct Parts {
     rooms: BTreeMap<OwnedRoomId, Part>,
-    /// In how many of them they are joined, or ask to be let in.
+    /// The number of rooms that they have joined or knocked on.
     #[serde(skip)]
     present: usize,
 }
@@ -84,7 +84,7 @@ impl Memberships {
         self.parts(user_id).map_or(0, |parts| parts.read().rooms.len())
     }
 
-    /// In how many rooms `user_id` is joined, or asks to be let in.
+    /// The number of rooms that `user_id` has joined or knocked on.
     #[must_use]
     pub fn count_present(&self, user_id: &UserId) -> usize {
         self.parts(user_id).map_or(0, |parts| parts.read().present)

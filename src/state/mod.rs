@@ -169,7 +169,7 @@ pub struct State {
     pub memberships: Memberships,
     /// The rooms that restores took away from users.
     pub undone: Undone,
-    /// How much each user keeps, as far as nothing else tells.
+    /// How much each user stores, where no other projection counts it.
     pub usage: Usage,
     /// Keys for end-to-end encryption.
     pub keys: Keys,

@@ -17,12 +17,12 @@ use crate::record::{
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Reports(#[serde(with = "kept::locked")] RwLock<Open>);
 
-/// The reports, from which the rest follows.
+/// The open reports, and counts derived from them.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(from = "BTreeMap<Offset, Report>")]
 struct Open {
     reports: BTreeMap<Offset, Report>,
-    /// How many of them each reporter made.
+    /// The number of reports by reporter.
     #[serde(skip)]
     by_reporter: HashMap<OwnedUserId, usize>,
 }
@@ -66,7 +66,7 @@ impl Reports {
         open.reports.iter().map(|(offset, report)| (*offset, report.clone())).collect()
     }
 
-    /// How many of those that are open `reporter` made.
+    /// The number of open reports made by `reporter`.
     #[must_use]
     pub fn count_by(&self, reporter: &UserId) -> usize {
         self.0.read().by_reporter.get(reporter).copied().unwrap_or_default()

@@ -21,7 +21,7 @@ pub struct ToDevice {
     /// Those of devices that something waits for.
     #[serde(with = "kept::shared")]
     inboxes: DashMap<OwnedUserId, BTreeMap<OwnedDeviceId, Inbox>>,
-    /// The records that are in any of them.
+    /// The records that are in at least one inbox.
     #[serde(with = "kept::locked")]
     open: RwLock<BTreeMap<Offset, Open>>,
 }
@@ -30,21 +30,21 @@ pub struct ToDevice {
 struct Inbox {
     /// The records that hold a message for the device, oldest first.
     waiting: VecDeque<Offset>,
-    /// How many of them are by each sender, by a hash of who that is.
+    /// The number of records by sender, with the sender as a hash.
     #[serde(skip)]
     by_sender: HashMap<u64, usize>,
 }
 
-/// A record that waits.
+/// A waiting record.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Open {
-    /// In how many inboxes.
+    /// The number of inboxes it is in.
     count: u32,
-    /// A hash of who sent it.
+    /// The sender, as a hash.
     sender: u64,
 }
 
-/// What is stored, from which the rest follows.
+/// The part that snapshots contain. The counts are derived from it.
 #[derive(Deserialize)]
 struct Stored {
     #[serde(with = "kept::shared")]
@@ -73,7 +73,7 @@ impl Inbox {
         *self.by_sender.entry(sender).or_default() += 1;
     }
 
-    /// The first `count` records are not there any more.
+    /// Takes out the first `count` records.
     fn take_first(&mut self, count: usize, open: &BTreeMap<Offset, Open>) -> Vec<Offset> {
         let taken: Vec<_> = self.waiting.drain(..count).collect();
         for sender in taken.iter().filter_map(|record| Some(open.get(record)?.sender)) {
@@ -114,7 +114,7 @@ impl ToDevice {
         self.look(user_id, device_id, count).unwrap_or_default()
     }
 
-    /// How many messages wait for the device, and how many of these are by `sender`.
+    /// The number of messages waiting for the device, and the number of those from `sender`.
     #[must_use]
     pub fn count(&self, user_id: &UserId, device_id: &DeviceId, sender: &UserId) -> (usize, usize) {
         let sender = hash(&[sender.as_str()]);
@@ -216,11 +216,12 @@ impl ToDevice {
     }
 }
 
-/// How earlier versions wrote all this into a snapshot.
+/// The forms that earlier versions wrote into snapshots.
 pub(super) mod former {
     use super::*;
 
-    /// Without the senders. Until they are known, what waits counts as nobody's.
+    /// Version 1, without senders. These messages count for no sender until the projection has been rebuilt from the
+    /// log.
     #[derive(Deserialize)]
     pub(crate) struct V1 {
         #[serde(with = "kept::shared")]

@@ -1,8 +1,8 @@
-//! How much each user keeps, as far as no other projection knows: the sizes of what is in the log alone, and who
-//! invited whom. Decisions about the bounds of it rest on this (`decide::quota`).
+//! How much each user stores, where no other projection counts it: the sizes of account data and filters, and who
+//! sent each pending invite. Quotas (`decide::quota`) are checked against these numbers, and nothing else reads them.
 //!
-//! All of it is counted from the records, and nobody is shown it. Until it has been made from the log, as after a
-//! start from a snapshot that lacks it, less is counted than there is: a user may then keep somewhat more.
+//! A snapshot of an earlier version does not contain this projection. Until it has been rebuilt from the log, the
+//! counts are too low, and the quotas too generous.
 
 use std::collections::BTreeMap;
 
@@ -13,37 +13,37 @@ use serde::{Deserialize, Serialize};
 use super::{index::hash, kept, rooms::Membership};
 use crate::record::command::{AccountDataSet, FilterCreate};
 
-/// Types of account data that the server writes itself: a read marker in each room, and push rules, which have a
-/// bound of their own.
+/// Types of account data that only the server writes: one read marker for each room, and push rules, which have
+/// limits of their own.
 const NOT_COUNTED: [&str; 2] = ["m.fully_read", "m.push_rules"];
 
-/// What a piece of account data takes besides its content and its names, in bytes: so much is kept in memory.
+/// The overhead of a piece of account data, in bytes: about what it takes in memory.
 const DATA_OVERHEAD: usize = 64;
 
-/// How much every user keeps.
+/// How much each user stores.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Usage(#[serde(with = "kept::shared")] DashMap<OwnedUserId, OfUser>);
 
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct OfUser {
-    /// The size of each piece of account data that is not deleted, by hashes of its room and its type.
+    /// The size of each piece of account data that is not deleted, by hashes of its room and type.
     data: BTreeMap<DataKey, u32>,
-    /// All of these together.
+    /// The sum of these sizes.
     data_bytes: u64,
-    /// The size of all filters together.
+    /// The total size of filters.
     filter_bytes: u64,
-    /// The rooms that the user is invited to, each with a hash of who invited them.
+    /// Pending invites: the room, and the sender as a hash.
     invites: BTreeMap<OwnedRoomId, u64>,
 }
 
 type DataKey = (u64, u64);
 
-/// So many, and so many bytes.
+/// A number of things, and their total size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Kept {
-    /// How many.
+    /// The number.
     pub count: usize,
-    /// How many bytes.
+    /// The size in bytes.
     pub bytes: u64,
 }
 
@@ -55,7 +55,7 @@ fn room_key(room_id: &RoomId) -> u64 {
     hash(&[room_id.as_str()])
 }
 
-/// How much `body` counts as: nothing if it deletes, or is not counted.
+/// The size that `body` counts as: 0 if it deletes, or its type does not count.
 #[must_use]
 pub fn data_bytes(body: &AccountDataSet) -> u64 {
     let AccountDataSet { user_id: _, room_id, event_type, content } = body;
@@ -73,26 +73,26 @@ impl Usage {
         self.look(user_id, |of| Kept { count: of.data.len(), bytes: of.data_bytes })
     }
 
-    /// How much the account data counts as that `body` is to take the place of.
+    /// The size of the account data that `body` replaces.
     #[must_use]
     pub fn data_before(&self, body: &AccountDataSet) -> u64 {
         let key = data_key(body.room_id.as_deref(), &body.event_type);
         self.look(&body.user_id, |of| of.data.get(&key).copied().unwrap_or_default()).into()
     }
 
-    /// How many bytes the filters of `user_id` have.
+    /// The total size of the filters of `user_id`.
     #[must_use]
     pub fn filter_bytes(&self, user_id: &UserId) -> u64 {
         self.look(user_id, |of| of.filter_bytes)
     }
 
-    /// How many invites of `user_id` are neither accepted nor rejected.
+    /// The number of pending invites of `user_id`.
     #[must_use]
     pub fn invites(&self, user_id: &UserId) -> usize {
         self.look(user_id, |of| of.invites.len())
     }
 
-    /// How many of these are by `inviter`.
+    /// The number of pending invites of `user_id` from `inviter`.
     #[must_use]
     pub fn invites_by(&self, user_id: &UserId, inviter: &UserId) -> usize {
         let inviter = hash(&[inviter.as_str()]);
@@ -105,7 +105,7 @@ impl Usage {
 
     pub(super) fn set_data(&self, body: &AccountDataSet) {
         let key = data_key(body.room_id.as_deref(), &body.event_type);
-        // A record is never as large as that.
+        // Records are much smaller than 4 GiB.
         let bytes = u32::try_from(data_bytes(body)).unwrap_or(u32::MAX);
         self.change(&body.user_id, |of| {
             let before = if bytes == 0 { of.data.remove(&key) } else { of.data.insert(key, bytes) };
@@ -118,7 +118,7 @@ impl Usage {
         self.change(&body.user_id, |of| of.filter_bytes += bytes);
     }
 
-    /// What one keeps for oneself is gone, as of one who was erased.
+    /// The user was erased: account data and filters are gone.
     pub(super) fn forget(&self, user_id: &UserId) {
         self.change(user_id, |of| {
             of.data.clear();
@@ -126,7 +126,7 @@ impl Usage {
         });
     }
 
-    /// Somebody's membership has become this, by an event of `sender`.
+    /// An event of `sender` changed the membership of `user_id`.
     pub(super) fn set_membership(
         &self,
         user_id: &UserId,
@@ -142,7 +142,7 @@ impl Usage {
         }
     }
 
-    /// A room is gone, with all that anyone kept for it.
+    /// The room was purged, along with all account data for it.
     pub(super) fn end_room(&self, room_id: &RoomId) {
         let (first, last) = ((room_key(room_id), 0), (room_key(room_id), u64::MAX));
         self.0.retain(|_, of| {
@@ -155,7 +155,7 @@ impl Usage {
         });
     }
 
-    /// Nothing is left of one who keeps nothing, as there is nothing of one who never did.
+    /// Users who store nothing have no entry, so that equal states have equal bytes.
     fn change<T>(&self, user_id: &UserId, change: impl FnOnce(&mut OfUser) -> T) {
         change(&mut self.0.entry(user_id.to_owned()).or_default());
         self.0.remove_if(user_id, |_, of| *of == OfUser::default());
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn account_data_counts_for_as_long_as_it_is_there() {
+    fn account_data_counts_until_it_is_deleted() {
         let usage = Usage::default();
         let room_id = room_id!("!r:test");
         let long = format!("{{\"a\":{:?}}}", "x".repeat(1000));
@@ -222,7 +222,7 @@ mod tests {
         let by = |user_id: &str| usage.invites_by(ann(), <&UserId>::try_from(user_id).unwrap());
         assert_eq!((usage.invites(ann()), by(bob), by(cat)), (3, 2, 1));
         usage.set_membership(ann(), rooms[0], Membership::Join, ann().as_str());
-        // Whoever invited last counts.
+        // The sender of the latest invite counts.
         usage.set_membership(ann(), rooms[1], Membership::Invite, cat);
         assert_eq!((usage.invites(ann()), by(bob), by(cat)), (2, 0, 2));
         usage.end_room(rooms[1]);

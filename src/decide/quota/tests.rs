@@ -49,7 +49,7 @@ fn ts() -> MilliSecondsSinceUnixEpoch {
 }
 
 impl World {
-    /// A server with these bounds, and with users of these names.
+    /// A server with these quotas and users.
     async fn new(quotas: Quotas, names: &[&str]) -> Self {
         let clock = Clock::manual(1);
         let log: Arc<dyn Log> = Arc::new(MemoryLog::new(clock.clone()));
@@ -70,7 +70,7 @@ impl World {
         world
     }
 
-    /// The same log with other bounds.
+    /// The same log with other quotas.
     async fn again(self, quotas: Quotas) -> Self {
         let Self { engine, log, clock } = self;
         drop(engine);
@@ -86,7 +86,7 @@ impl World {
         }
     }
 
-    /// Whether a proposal is refused for a quota. Anything else is a fault.
+    /// Whether a proposal is refused because of a quota. Panics if it is refused for another reason.
     async fn is_over<P: Proposal>(&self, proposal: P) -> bool {
         match self.engine.propose(Origin::server(), proposal).await {
             Ok(done) => {
@@ -94,7 +94,7 @@ impl World {
                 false
             }
             Err(Rejected::Refused(Refusal::OverQuota(_))) => true,
-            Err(error) => panic!("refused for something else: {error}"),
+            Err(error) => panic!("refused for another reason: {error}"),
         }
     }
 
@@ -161,7 +161,7 @@ fn change(room_id: &OwnedRoomId, sender: &str, target: &str, change: Change) -> 
 }
 
 #[tokio::test]
-async fn account_data_is_bounded_in_types_and_bytes() {
+async fn account_data_has_a_quota_of_entries_and_of_bytes() {
     let quotas = Quotas { account_data_types: 3, account_data_bytes: 1000, ..Quotas::default() };
     let world = World::new(quotas, &["ann", "bob"]).await;
     let room_id = world.room("bob").await;
@@ -171,25 +171,25 @@ async fn account_data_is_bounded_in_types_and_bytes() {
         (None, "a", "{}", false),
         (None, "b", "{}", false),
         (Some(&room_id), "a", "{}", false),
-        // One too many; what is there may be set again, and to something else.
+        // The quota is used up. Existing entries can still be set.
         (None, "c", "{}", true),
         (Some(&room_id), "b", "{}", true),
         (None, "a", "{}", false),
         (None, "a", r#"{"b":1}"#, false),
         (None, "a", &long, false),
         (None, "a", &long, false),
-        // Too many bytes together, not alone; less is taken.
+        // Each is small enough, but together they are too large.
         (None, "b", &long, true),
         (None, "a", &longer, true),
         (None, "a", r#"{"b":1}"#, false),
         (None, "b", &long, false),
-        // What was deleted leaves its place to another.
+        // Deleting makes room.
         (None, "b", "null", false),
         (None, "c", &long, false),
         (None, "c", "null", false),
         (None, "c", "null", false),
         (None, "d", "{}", false),
-        // What the server keeps itself is not counted.
+        // Types that only the server writes do not count.
         (Some(&room_id), "m.fully_read", "{}", false),
     ] {
         let found = world.is_over(data("ann", room_id, kind, content)).await;
@@ -199,7 +199,7 @@ async fn account_data_is_bounded_in_types_and_bytes() {
 }
 
 #[tokio::test]
-async fn tags_are_bounded_and_can_be_changed_and_removed_at_the_bound() {
+async fn the_tags_of_a_room_are_limited() {
     let world = World::new(Quotas::default(), &["ann"]).await;
     let room_id = world.room("ann").await;
     let tag = |number: usize, order: Option<f64>| SetTag {
@@ -218,7 +218,7 @@ async fn tags_are_bounded_and_can_be_changed_and_removed_at_the_bound() {
 }
 
 #[tokio::test]
-async fn filters_are_bounded_in_number_and_bytes() {
+async fn filters_have_a_quota_of_number_and_of_bytes() {
     let quotas = Quotas { filters: 2, filter_bytes: 100, ..Quotas::default() };
     let world = World::new(quotas, &["ann", "bob"]).await;
     let filter = |name: &str, json: &str| CreateFilter { user_id: user(name), filter: raw(json) };
@@ -226,7 +226,7 @@ async fn filters_are_bounded_in_number_and_bytes() {
     for (json, is_over) in [
         (&*long, true),
         ("{}", false),
-        // The same again is no other.
+        // Uploading the same filter again adds nothing.
         ("{}", false),
         (r#"{"room":{}}"#, false),
         (r#"{"presence":{}}"#, true),
@@ -238,7 +238,7 @@ async fn filters_are_bounded_in_number_and_bytes() {
 }
 
 #[tokio::test]
-async fn devices_are_bounded_and_one_that_is_there_may_log_in_again() {
+async fn an_existing_device_can_log_in_when_the_quota_is_used_up() {
     let quotas = Quotas { devices: 2, ..Quotas::default() };
     let world = World::new(quotas, &["ann", "bob"]).await;
     assert!(!world.is_over(login("ann", "SECOND")).await);
@@ -252,7 +252,7 @@ async fn devices_are_bounded_and_one_that_is_there_may_log_in_again() {
 }
 
 #[tokio::test]
-async fn aliases_are_bounded_by_who_makes_them_and_by_room() {
+async fn aliases_are_limited_by_creator_and_by_room() {
     let quotas = Quotas {
         aliases: 2,
         exempt: Exempt::who(|user_id| user_id.localpart() == "bridge"),
@@ -290,13 +290,13 @@ async fn aliases_are_bounded_by_who_makes_them_and_by_room() {
 }
 
 #[tokio::test]
-async fn one_user_is_in_so_many_rooms() {
+async fn the_number_of_rooms_that_a_user_is_in_is_limited() {
     let quotas = Quotas { rooms: 2, ..Quotas::default() };
     let world = World::new(quotas, &["ann", "bob"]).await;
     let of_bob = world.room("bob").await;
     let of_ann = world.room("ann").await;
     assert!(!world.is_over(change(&of_bob, "ann", "ann", Change::Join)).await);
-    // Again: that changes nothing.
+    // Joining again changes nothing, so it works.
     assert!(!world.is_over(change(&of_bob, "ann", "ann", Change::Join)).await);
     assert!(world.is_over(room("ann", &[])).await);
     let another = world.room("bob").await;
@@ -310,7 +310,7 @@ async fn one_user_is_in_so_many_rooms() {
         ts: ts(),
     };
     assert!(world.is_over(upgrade).await);
-    // An invite takes no place until it is accepted.
+    // A pending invite does not count.
     world.done(change(&another, "bob", "ann", Change::Invite)).await;
     assert!(world.is_over(change(&another, "ann", "ann", Change::Join)).await);
     world.done(change(&of_ann, "ann", "ann", Change::Leave)).await;
@@ -318,7 +318,7 @@ async fn one_user_is_in_so_many_rooms() {
 }
 
 #[tokio::test]
-async fn unanswered_invites_are_bounded_and_one_user_cannot_take_all_the_room() {
+async fn pending_invites_are_limited_in_total_and_by_sender() {
     let quotas = Quotas { invites: 3, invites_by_one: 2, ..Quotas::default() };
     let world = World::new(quotas, &["ann", "bob", "cat"]).await;
     let first = world.done(room("bob", &["ann"])).await;
@@ -334,9 +334,9 @@ async fn unanswered_invites_are_bounded_and_one_user_cannot_take_all_the_room() 
         content: member.into(),
     }];
     assert!(world.is_over(CreateRoom { initial_state, ..room("bob", &[]) }).await);
-    // To invite again, to the same room, is no other invite.
+    // Inviting to the same room again adds nothing.
     assert!(!world.is_over(change(&second, "bob", "ann", Change::Invite)).await);
-    // Somebody else still can, once.
+    // Another sender can use the rest of the quota.
     assert!(!world.is_over(room("cat", &["ann"])).await);
     assert!(world.is_over(room("cat", &["ann"])).await);
     world.done(change(&first, "ann", "ann", Change::Leave)).await;
@@ -359,7 +359,7 @@ fn send(sender: &str, number: u64, to: &[(&str, &str)]) -> SendToDevice {
 }
 
 #[tokio::test]
-async fn a_sender_cannot_fill_the_inbox_of_a_device() {
+async fn one_sender_cannot_fill_the_inbox_of_a_device() {
     let quotas = Quotas { to_device: 3, to_device_by_one: 2, ..Quotas::default() };
     let world = World::new(quotas, &["ann", "bob", "cat"]).await;
     let device = "FIRST";
@@ -373,13 +373,13 @@ async fn a_sender_cannot_fill_the_inbox_of_a_device() {
     }
     let before = waiting(device);
     assert!(world.is_over(send("bob", 2, &[("ann", device)])).await);
-    // The other device, for which there is room, gets its part.
+    // A message to all devices reaches the ones with room.
     assert!(!world.is_over(send("bob", 3, &[("ann", "*")])).await);
     assert_eq!((waiting(device), waiting("SECOND").len()), (before.clone(), 1));
-    // Others are heard, for as long as there is room for anything.
+    // Other senders can use the rest of the inbox.
     assert!(!world.is_over(send("cat", 0, &[("ann", device)])).await);
     assert!(world.is_over(send("cat", 1, &[("ann", device)])).await);
-    // Whoever is not there takes nothing, and is no reason to refuse.
+    // A device that does not exist is skipped without an error.
     assert!(!world.is_over(send("cat", 2, &[("ann", "NOWHERE")])).await);
     let up_to = before[1];
     world.done(Acknowledge { user_id: user("ann"), device_id: device.into(), up_to }).await;
@@ -399,7 +399,7 @@ fn put(version: u64, session: &str, key: BackedUpKey) -> PutKeys {
 }
 
 #[tokio::test]
-async fn key_backups_are_bounded_in_number_in_keys_and_in_bytes() {
+async fn key_backups_have_quotas_of_number_of_keys_and_of_bytes() {
     let quotas = Quotas { key_backups: 2, room_keys: 3, room_key_bytes: 1000, ..Quotas::default() };
     let world = World::new(quotas, &["ann"]).await;
     let begin = || SetBackup {
@@ -412,18 +412,18 @@ async fn key_backups_are_bounded_in_number_in_keys_and_in_bytes() {
     assert!(!world.is_over(put(1, "one", key(300, 9))).await);
     assert!(!world.is_over(begin()).await);
     assert!(world.is_over(begin()).await);
-    // What vouches for one can be changed.
+    // Updating an existing backup still works.
     assert!(!world.is_over(SetBackup { version: Some(2), ..begin() }).await);
     for (session, key, is_over) in [
         ("one", key(300, 9), false),
-        // The keys of both backups would be too large together.
+        // The quota applies to both backups together.
         ("two", key(401, 9), true),
         ("two", key(400, 9), false),
-        // No better than what there is: nothing is written.
+        // This key is no better than the stored one, so nothing is written.
         ("two", key(900, 9), false),
         ("two", key(401, 8), true),
         ("two", key(300, 8), false),
-        // A fourth.
+        // One key too many.
         ("three", key(10, 9), true),
     ] {
         let size = key.session_data.get().len();
@@ -438,7 +438,7 @@ async fn key_backups_are_bounded_in_number_in_keys_and_in_bytes() {
 }
 
 #[tokio::test]
-async fn reports_are_bounded_until_somebody_has_dealt_with_them() {
+async fn open_reports_are_limited() {
     let quotas = Quotas { reports: 2, ..Quotas::default() };
     let world = World::new(quotas, &["ann", "bob"]).await;
     let report = |name: &str| Report {
@@ -458,7 +458,7 @@ async fn reports_are_bounded_until_somebody_has_dealt_with_them() {
 }
 
 #[tokio::test]
-async fn one_user_signs_a_key_so_often() {
+async fn signatures_by_one_user_on_one_key_are_limited() {
     let world = World::new(Quotas::default(), &["ann", "bob"]).await;
     let sign = |by: &str, number: usize| SignKeys {
         user_id: user("ann"),
@@ -476,7 +476,7 @@ async fn one_user_signs_a_key_so_often() {
 }
 
 #[tokio::test]
-async fn whoever_is_exempt_is_held_to_none_of_this() {
+async fn quotas_do_not_apply_to_exempt_users() {
     let quotas = Quotas {
         account_data_types: 0,
         filters: 0,
@@ -509,7 +509,7 @@ async fn whoever_is_exempt_is_held_to_none_of_this() {
 }
 
 #[tokio::test]
-async fn whoever_keeps_as_much_as_they_may_gets_the_notices_of_the_server() {
+async fn a_server_notice_reaches_a_user_whose_quotas_are_used_up() {
     let quotas = Quotas {
         account_data_types: 0,
         invites: 0,
@@ -533,7 +533,7 @@ async fn whoever_keeps_as_much_as_they_may_gets_the_notices_of_the_server() {
 }
 
 #[tokio::test]
-async fn what_was_there_before_a_bound_stays_and_can_be_replaced_by_less_and_deleted() {
+async fn data_above_a_new_quota_stays_and_can_be_shrunk_and_deleted() {
     let world = World::new(Quotas::default(), &["ann"]).await;
     let long = format!("{{\"a\":{:?}}}", "x".repeat(500));
     for kind in ["a", "b", "c"] {
@@ -562,7 +562,7 @@ async fn what_was_there_before_a_bound_stays_and_can_be_replaced_by_less_and_del
 }
 
 #[tokio::test]
-async fn what_is_counted_is_the_same_after_a_replay_and_from_a_snapshot() {
+async fn counts_survive_a_replay_and_a_snapshot() {
     let world = World::new(Quotas::default(), &["ann", "bob"]).await;
     let room_id = world.done(room("bob", &["ann"])).await;
     world.done(data("ann", Some(&room_id), "a", "{}")).await;

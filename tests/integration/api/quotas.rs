@@ -1,4 +1,4 @@
-//! What one user may write: how fast, and how much of it is kept.
+//! How fast one user may write, and how much they may store.
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -6,7 +6,7 @@ use tempfile::TempDir;
 use super::{PASSWORD, user};
 use crate::harness::{Answer, TestServer, User, encode};
 
-/// A server with the limits on requests that it has unless it is configured otherwise.
+/// A server with the default rate limits.
 async fn limited(settings: &[(&str, &str)]) -> TestServer {
     TestServer::start_with(&[&[("LOGCABIN_RATE_LIMITS_ENABLED", "true")], settings].concat()).await
 }
@@ -15,7 +15,7 @@ fn data_path(user: &User, event_type: &str) -> String {
     format!("/user/{}/account_data/{}", encode(&user.user_id), encode(event_type))
 }
 
-/// The ways in which a user may write without end: each gives the answer to its request of this number.
+/// Kinds of writes that a client could repeat forever.
 const ENDLESS: [&str; 9] = [
     "account data",
     "account data of a room",
@@ -72,9 +72,9 @@ async fn write(ann: &User, bob: &User, room_id: &str, what: &str, number: usize)
 }
 
 #[tokio::test]
-async fn whoever_only_writes_meets_a_limit_whatever_they_write() {
+async fn every_kind_of_repeated_write_is_rate_limited() {
     let server = limited(&[
-        // What is tested is the limit of each class, not how often one may register.
+        // Each class must have a limit of its own, besides those of addresses, devices and users.
         ("LOGCABIN_RATE_LIMITS_ADDRESS", "1000/s burst 1000"),
         ("LOGCABIN_RATE_LIMITS_REGISTRATION", "1000/s burst 1000"),
         ("LOGCABIN_RATE_LIMITS_DEVICE", "1000/s burst 100000"),
@@ -92,18 +92,17 @@ async fn whoever_only_writes_meets_a_limit_whatever_they_write() {
                 break answer;
             }
             number += 1;
-            // The largest burst, and what comes back in ten minutes of such requests.
-            assert!(number < 10_000, "{what}: {number} writes without a limit");
+            assert!(number < 10_000, "{what}: no limit after {number} writes");
         };
         refused.refused(429, "M_LIMIT_EXCEEDED");
-        assert!(number >= 20, "{what}: only {number} writes, which a client may well make");
+        assert!(number >= 20, "{what}: {number} writes are too few for a normal client");
         // Reading goes on.
         ann.get("/account/whoami").await.ok();
     }
 }
 
 #[tokio::test]
-async fn how_much_a_user_writes_is_limited_however_few_requests_it_takes() {
+async fn writes_are_limited_by_size_as_well() {
     let server = limited(&[("LOGCABIN_RATE_LIMITS_WRITTEN_KILOBYTES", "1/h burst 500")]).await;
     let (ann, bob) = (user(&server, "ann").await, user(&server, "bob").await);
     let large = json!({ "text": "x".repeat(100_000) });
@@ -115,10 +114,10 @@ async fn how_much_a_user_writes_is_limited_however_few_requests_it_takes() {
         set(&ann, number).await.ok();
     }
     set(&ann, 5).await.refused(429, "M_LIMIT_EXCEEDED");
-    // What is short is still taken, and others are not concerned.
+    // A short write still fits, and other users are not affected.
     ann.put(&data_path(&ann, "org.example.short"), json!({})).await.ok();
     set(&bob, 0).await.ok();
-    // However it is written: a reason of a ban is as good as a message.
+    // The size counts on every endpoint, such as in the reason of a ban.
     let room_id = bob.create_room(json!({})).await;
     let body = json!({ "user_id": ann.user_id, "reason": "x".repeat(20_000) });
     let mut taken = 0;
@@ -130,7 +129,7 @@ async fn how_much_a_user_writes_is_limited_however_few_requests_it_takes() {
     assert!((10..25).contains(&taken), "{taken} of 30");
 }
 
-/// Small bounds.
+/// Small quotas.
 const SMALL: [(&str, &str); 14] = [
     ("LOGCABIN_QUOTAS_ACCOUNT_DATA_TYPES", "4"),
     ("LOGCABIN_QUOTAS_ACCOUNT_DATA_BYTES", "200000"),
@@ -152,12 +151,12 @@ const SMALL: [(&str, &str); 14] = [
 fn over(answer: Answer) {
     let said = answer.to_string();
     let text = answer.body["error"].as_str().unwrap_or_default().to_owned();
-    assert!(text.len() > 40, "it does not say what to do: {said}");
+    assert!(text.len() > 40, "the error does not explain itself: {said}");
     answer.refused(413, "M_TOO_LARGE");
 }
 
 #[tokio::test]
-async fn account_data_has_bounds_and_what_was_deleted_leaves_its_place() {
+async fn account_data_has_quotas_and_deleting_makes_room() {
     let server = TestServer::start_with(&SMALL).await;
     let ann = user(&server, "ann").await;
     let set = |kind: &'static str, content: Value| {
@@ -168,12 +167,12 @@ async fn account_data_has_bounds_and_what_was_deleted_leaves_its_place() {
         set(kind, json!({})).await.ok();
     }
     over(set("e", json!({})).await);
-    // What is there may be changed, as long as all of it together does not become too large.
+    // Existing entries can be changed as long as the total size stays within the quota.
     let large = json!({ "text": "x".repeat(100_000) });
     set("a", large.clone()).await.ok();
     over(set("b", large.clone()).await);
     set("a", large.clone()).await.ok();
-    // Tags are account data, too; read markers and push rules have bounds of their own.
+    // Tags count as account data. Read markers and push rules do not.
     let room_id = ann.create_room(json!({})).await;
     let tag = format!("/user/{}/rooms/{}/tags/u.x", encode(&ann.user_id), encode(&room_id));
     over(ann.put(&tag, json!({})).await);
@@ -193,7 +192,7 @@ async fn account_data_has_bounds_and_what_was_deleted_leaves_its_place() {
 }
 
 #[tokio::test]
-async fn a_room_has_so_many_tags() {
+async fn the_tags_of_a_room_are_limited() {
     let server = TestServer::start().await;
     let ann = user(&server, "ann").await;
     let room_id = ann.create_room(json!({})).await;
@@ -211,7 +210,7 @@ async fn a_room_has_so_many_tags() {
 }
 
 #[tokio::test]
-async fn filters_have_a_bound_and_those_that_are_there_go_on_working() {
+async fn filters_have_a_quota_and_existing_ones_keep_working() {
     let server = TestServer::start_with(&SMALL).await;
     let ann = user(&server, "ann").await;
     let path = format!("/user/{}/filter", encode(&ann.user_id));
@@ -220,7 +219,7 @@ async fn filters_have_a_bound_and_those_that_are_there_go_on_working() {
     for limit in [3, 2, 1] {
         first = ann.post(&path, filter(limit)).await.ok_string("filter_id");
     }
-    // However often: as none is limited in rate, none is written.
+    // The endpoint has no rate limit, so refused requests must write nothing.
     let here = ann.here().await;
     for limit in 4..104 {
         over(ann.post(&path, filter(limit)).await);
@@ -232,7 +231,7 @@ async fn filters_have_a_bound_and_those_that_are_there_go_on_working() {
 }
 
 #[tokio::test]
-async fn devices_have_a_bound_and_a_logout_makes_room() {
+async fn devices_have_a_quota_and_a_logout_makes_room() {
     let server = TestServer::start_with(&SMALL).await;
     let ann = user(&server, "ann").await;
     let second = ann.another_device().await;
@@ -248,7 +247,7 @@ async fn devices_have_a_bound_and_a_logout_makes_room() {
         async move { http.request("POST", "/_matrix/client/v3/login", None, Some(&body)).await }
     };
     over(login(None).await);
-    // As a device that is there, one may.
+    // A login as an existing device adds none.
     login(Some(&second.device_id)).await.ok();
     ann.post("/logout", json!({})).await.ok();
     login(None).await.ok();
@@ -256,7 +255,7 @@ async fn devices_have_a_bound_and_a_logout_makes_room() {
 }
 
 #[tokio::test]
-async fn aliases_rooms_and_reports_have_bounds() {
+async fn aliases_rooms_and_reports_have_quotas() {
     let server = TestServer::start_with(&SMALL).await;
     let (ann, bob) = (user(&server, "ann").await, user(&server, "bob").await);
     let room_id = ann.create_room(json!({})).await;
@@ -286,7 +285,7 @@ async fn aliases_rooms_and_reports_have_bounds() {
 }
 
 #[tokio::test]
-async fn one_user_cannot_take_all_the_invites_of_another() {
+async fn one_sender_cannot_use_up_the_invites_of_a_user() {
     let server = TestServer::start_with(&SMALL).await;
     let ann = user(&server, "ann").await;
     for name in ["bob", "cat"] {
@@ -299,7 +298,7 @@ async fn one_user_cannot_take_all_the_invites_of_another() {
     }
     let dan = user(&server, "dan").await;
     let room_id = dan.create_room(json!({})).await;
-    // All that one may have.
+    // The total is used up.
     over(dan.act(&room_id, "invite", Some(&ann)).await);
     let invited = ann.sync(None, 0, None).await["rooms"]["invite"].clone();
     let invited: Vec<_> = invited.as_object().into_iter().flatten().collect();
@@ -309,7 +308,7 @@ async fn one_user_cannot_take_all_the_invites_of_another() {
 }
 
 #[tokio::test]
-async fn messages_that_wait_for_a_device_have_bounds_and_none_is_lost_for_another() {
+async fn waiting_messages_have_quotas_and_none_is_dropped_for_a_newer_one() {
     let server = TestServer::start_with(&SMALL).await;
     let (ann, bob) = (user(&server, "ann").await, user(&server, "bob").await);
     let cat = user(&server, "cat").await;
@@ -322,13 +321,13 @@ async fn messages_that_wait_for_a_device_have_bounds_and_none_is_lost_for_anothe
         send(&bob, number, &ann).await.ok();
     }
     over(send(&bob, 3, &ann).await);
-    // What was sent is sent: to say so again is no further message.
+    // Repeating a transaction sends nothing.
     send(&bob, 2, &ann).await.ok();
     let second = ann.another_device().await;
-    // The new device gets its part.
+    // The new device has room.
     send(&bob, 4, &ann).await.ok();
     send(&cat, 5, &ann).await.ok();
-    // One device is full now; the other is not, until the sender has filled it.
+    // The first device is full now, the second one is not yet.
     for number in 6..8 {
         send(&cat, number, &ann).await.ok();
     }
@@ -343,7 +342,7 @@ async fn messages_that_wait_for_a_device_have_bounds_and_none_is_lost_for_anothe
 }
 
 #[tokio::test]
-async fn backups_of_room_keys_have_bounds() {
+async fn room_key_backups_have_quotas() {
     let server = TestServer::start_with(&SMALL).await;
     let ann = user(&server, "ann").await;
     let begin = || {
@@ -371,7 +370,7 @@ async fn backups_of_room_keys_have_bounds() {
         put(&second, session, 100).await.ok();
     }
     over(put(&second, "four", 100).await);
-    // No better than what there is: it stays as it is, and nothing is refused.
+    // This key is no better than the stored one, so it is ignored without an error.
     put(&second, "three", 30_000).await.ok();
     ann.request("DELETE", &format!("/room_keys/version/{first}"), None).await.ok();
     put(&second, "four", 30_000).await.ok();
@@ -381,7 +380,7 @@ async fn backups_of_room_keys_have_bounds() {
 }
 
 #[tokio::test]
-async fn what_was_kept_before_a_bound_stays_readable_and_can_be_deleted() {
+async fn data_above_a_new_quota_stays_readable_and_can_be_deleted() {
     let directory = TempDir::new().expect("a temporary directory");
     let mut server = TestServer::start_on(directory.path()).await;
     let ann = user(&server, "ann").await;
@@ -396,7 +395,7 @@ async fn what_was_kept_before_a_bound_stays_readable_and_can_be_deleted() {
     for number in 0..6 {
         let path = data_path(&ann, &format!("t{number}"));
         assert_eq!(ann.get(&path).await.ok(), json!({ "n": number }));
-        // As large as before, and no longer.
+        // Replacing it with something of the same size works.
         ann.put(&path, json!({ "n": 9 })).await.ok();
     }
     over(ann.put(&data_path(&ann, "new"), json!({})).await);

@@ -1249,7 +1249,7 @@ fn a_server_does_not_start_with_messages_that_it_could_not_send() {
         ),
         (
             vec![("LOGCABIN_EMAIL_HOST", "mail.test"), ("LOGCABIN_EMAIL_SECURITY", "none")],
-            "`email.security`: \"none\" is for a mail server on this machine alone",
+            "`email.security`: \"none\" is only allowed for a mail server on this machine",
         ),
         (
             vec![("LOGCABIN_EMAIL_HOST", "mail.test"), ("LOGCABIN_EMAIL_CERTIFICATES", "/none")],

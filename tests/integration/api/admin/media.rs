@@ -215,6 +215,6 @@ async fn files_are_removed_one_by_one_by_user_and_by_age() {
     let words = history(&data_dir);
     assert!(words.contains("did so because: not ours"), "{words}");
     assert_verifies(&data_dir);
-    // Nothing was amiss.
+    // Deleting files causes no warnings.
     assert!(!server.output().contains("WARN"), "{}", server.output());
 }

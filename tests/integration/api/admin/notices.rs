@@ -83,7 +83,7 @@ async fn a_notice_is_told_in_a_room_of_its_own_whose_invite_cannot_be_rejected()
     messages.retain(|text| !text.is_empty());
     let expected = ["and again", "and again", "Hello", "It is back.", "The server stops at noon."];
     assert_eq!(messages, expected, "{page}");
-    // The reason is in the history, and nobody who reads the room is shown it.
+    // The history shows the reason. The room does not.
     assert!(!page.to_string().contains("as-agreed-on-Monday"), "{page}");
     server.stop();
     let words = history(server.data_dir());
