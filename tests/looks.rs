@@ -61,6 +61,7 @@ impl World {
             server_name: "test".try_into().unwrap(),
             event_cache_bytes: 1 << 24,
             gather: Default::default(),
+            quotas: Default::default(),
             accounts: Default::default(),
             clock,
         };
