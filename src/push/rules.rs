@@ -214,10 +214,12 @@ static COMMON: LazyLock<Vec<OfEvent>> = LazyLock::new(|| {
 
 /// Which of [`COMMON`] hold for an event.
 pub(super) fn common(subject: &Subject) -> u64 {
+    static NONE: Patterns = Patterns { patterns: Vec::new(), paths: Vec::new() };
+    let mut look = Look::new(&NONE, subject, &Nobody);
     COMMON
         .iter()
         .enumerate()
-        .fold(0, |bits, (bit, condition)| bits | (u64::from(condition.holds(subject)) << bit))
+        .fold(0, |bits, (bit, condition)| bits | (u64::from(condition.is_met(&mut look)) << bit))
 }
 
 /// Whose rules stand for those of everyone: nobody has this id.
@@ -608,12 +610,6 @@ impl Moment for Nobody {
 }
 
 impl OfEvent {
-    /// Whether it holds, apart from any user's rules.
-    fn holds(&self, subject: &Subject) -> bool {
-        static NONE: Patterns = Patterns { patterns: Vec::new(), paths: Vec::new() };
-        self.is_met(&mut Look::new(&NONE, subject, &Nobody))
-    }
-
     fn is_met<M: Moment>(&self, look: &mut Look<'_, M>) -> bool {
         match self {
             Self::Match(path, glob) => {

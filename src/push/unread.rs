@@ -191,9 +191,25 @@ impl Unread {
     }
 
     /// How many events have to be judged for the counts as of `at`: those that came since they were known last.
+    /// Where no more than `few` are unread, the answer is their number, which takes less to find out.
     #[must_use]
-    pub fn distance(&self, state: &State, user_id: &UserId, room: &Room, at: Offset) -> usize {
+    pub fn distance(
+        &self,
+        state: &State,
+        user_id: &UserId,
+        room: &Room,
+        at: Offset,
+        few: usize,
+    ) -> usize {
         let Some(joined) = room.joined_since(user_id, at) else { return 0 };
+        let all_read = state.reads.look(user_id, &room.id, |marks| marks.at(Covers::All, at));
+        let too_old = room.before_last(limits::UNREAD_EVENTS, at);
+        let from = joined.max(all_read).max(too_old);
+        let after = |offset| room.event_count(at).saturating_sub(room.event_count(offset));
+        let unread = after(from);
+        if unread <= few {
+            return unread;
+        }
         let kept = self.0.get(&(user_id.to_owned(), room.id.clone()));
         let mut known = Offset::ZERO;
         if let Some(kept) = kept {
@@ -203,10 +219,7 @@ impl Unread {
                 known = memo.to;
             }
         }
-        let all_read = state.reads.look(user_id, &room.id, |marks| marks.at(Covers::All, at));
-        let too_old = room.before_last(limits::UNREAD_EVENTS, at);
-        let from = known.max(joined).max(all_read).max(too_old);
-        room.event_count(at).saturating_sub(room.event_count(from))
+        after(known.max(from))
     }
 
     /// Whether the user has read `event`, which notified them, as of `at`.

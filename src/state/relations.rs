@@ -478,6 +478,8 @@ fn index(index: &mut Index, parent: Offset, children: &[Entry], redactions: &Red
 
 #[cfg(test)]
 mod tests {
+    use std::collections::btree_map::Entry;
+
     use proptest::prelude::*;
 
     use super::*;
@@ -611,8 +613,8 @@ mod tests {
                     }
                     Step::Redact(which) if !children.is_empty() => {
                         let (child, ..) = children[which % children.len()];
-                        if !redactions.contains_key(&child) {
-                            redactions.insert(child, Offset::new(offset));
+                        if let Entry::Vacant(entry) = redactions.entry(child) {
+                            entry.insert(Offset::new(offset));
                             relations.redact(child, Offset::new(offset));
                         }
                     }

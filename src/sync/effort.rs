@@ -52,6 +52,9 @@ impl Effort {
     }
 }
 
+/// Unread events of a room that may be judged rather than found out to be known.
+const FEW: usize = limits::SHORT_SYNC / 4;
+
 fn is_short(view: &View<'_>, since: Offset, rooms: &[RoomMembership], unread: &Unread) -> bool {
     let mut left = limits::SHORT_SYNC;
     let mut take = |what: usize| {
@@ -63,13 +66,12 @@ fn is_short(view: &View<'_>, since: Offset, rooms: &[RoomMembership], unread: &U
     records <= limits::SHORT_SYNC_RECORDS
         && rooms.iter().all(|part| {
             let Some(room) = view.state.rooms.get(&part.room_id) else { return take(1) };
-            let new = room.event_count(view.at())
-                - room.event_count(since).min(room.event_count(view.at()));
+            let new = room.event_count(view.at()).saturating_sub(room.event_count(since));
             // One who comes into a room is told all of it.
             let is_known = part.offset <= since || part.membership != Membership::Join;
             is_known
                 && take(1 + new)
                 && (part.membership != Membership::Join
-                    || take(unread.distance(&view.state, view.user_id(), &room, view.at())))
+                    || take(unread.distance(&view.state, view.user_id(), &room, view.at(), FEW)))
         })
 }

@@ -129,7 +129,7 @@ impl<'a> Visibility<'a> {
     /// [`Visibility::admits`]: each after an offset, up to and with another, oldest first.
     pub(super) fn stretches(&self, view: &View<'_>) -> Result<Vec<(Offset, Offset)>, ReadError> {
         let turns = view.turns(self.room);
-        let first = turns.first().map_or(view.at(), |turn| turn.prev());
+        let first = turns.first().map_or_else(|| view.at(), |turn| turn.prev());
         let ends = turns.iter().skip(1).map(|turn| turn.prev()).chain([view.at()]);
         // Nothing was in the room before its first turn but, where the user sees all, its first events.
         let mut pieces = vec![(Offset::ZERO, first, first)];
