@@ -208,8 +208,8 @@ pub(crate) const HELD_FROM: usize = 16 * 1024;
 /// refusal instead of a reset connection.
 pub(crate) const OVERSIZED_BODY_DRAIN: usize = 16 * 1024 * 1024;
 
-/// Requests in progress on one HTTP/2 connection. Browsers ask for about this many.
-pub(crate) const HTTP2_STREAMS: u32 = 128;
+/// Requests in progress on one HTTP/2 connection: the fewest that RFC 9113 (section 6.5.2) recommends to allow.
+pub(crate) const HTTP2_STREAMS: u32 = 100;
 
 /// Bytes of all headers of one HTTP/2 request; HTTP/1 bounds them by its read buffer.
 pub(crate) const HTTP2_HEADER_BYTES: u32 = 32 * 1024;

@@ -138,19 +138,20 @@ impl<A: App> Edge<A> {
         unread.drain().await;
         let reply = reply.compressed(encoding);
         let held = match recipient {
-            Some(recipient) => self.outgoing.hold(recipient, reply.bytes_in_memory()),
+            // The answer to a request that changed something says what it did: it is not withheld.
+            Some(recipient) if method.is_safe() => {
+                self.outgoing.hold_if_room(recipient, reply.bytes_in_memory())
+            }
+            Some(recipient) => Ok(self.outgoing.hold(recipient, reply.bytes_in_memory())),
             None => Ok(None),
         };
-        match held {
-            Ok(held) => {
-                let mut response = reply.into_response(&method, &request_id);
-                if let Some(held) = held {
-                    response.extensions_mut().insert(held);
-                }
-                response
-            }
-            Err(full) => Reply::from(&full).into_response(&method, &request_id),
+        let (reply, held) =
+            held.map_or_else(|full| (Reply::from(&full), None), |held| (reply, held));
+        let mut response = reply.into_response(&method, &request_id);
+        if let Some(held) = held {
+            response.extensions_mut().insert(held);
         }
+        response
     }
 
     async fn handle<S, D, E>(

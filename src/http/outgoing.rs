@@ -68,24 +68,30 @@ impl Outgoing {
         if is_full { Err(ApiError::limit_exceeded(Duration::from_secs(1))) } else { Ok(()) }
     }
 
-    /// Counts a response of `bytes`, as long as the result lives. Refuses it as [`Outgoing::check`] does, since others
-    /// may have been made since.
-    pub(super) fn hold(
-        self: &Arc<Self>,
-        recipient: Recipient,
-        bytes: usize,
-    ) -> Result<Option<Arc<Held>>, ApiError> {
+    /// Counts a response of `bytes`, as long as the result lives.
+    pub(super) fn hold(self: &Arc<Self>, recipient: Recipient, bytes: usize) -> Option<Arc<Held>> {
         if bytes < limits::HELD_FROM {
-            return Ok(None);
+            return None;
         }
-        self.check(&recipient)?;
         let bytes = bytes as u64;
         self.total.fetch_add(bytes, Ordering::Relaxed);
         if let Some(user) = &recipient.user {
             *self.users.entry(user.clone()).or_default() += bytes;
         }
         *self.addresses.entry(recipient.address).or_default() += bytes;
-        Ok(Some(Arc::new(Held { outgoing: Arc::clone(self), recipient, bytes })))
+        Some(Arc::new(Held { outgoing: Arc::clone(self), recipient, bytes }))
+    }
+
+    /// As [`Outgoing::hold`], but refuses the response as [`Outgoing::check`] does: others may have been made since.
+    pub(super) fn hold_if_room(
+        self: &Arc<Self>,
+        recipient: Recipient,
+        bytes: usize,
+    ) -> Result<Option<Arc<Held>>, ApiError> {
+        if bytes >= limits::HELD_FROM {
+            self.check(&recipient)?;
+        }
+        Ok(self.hold(recipient, bytes))
     }
 }
 
@@ -279,7 +285,7 @@ mod tests {
     fn one_who_does_not_read_is_refused_and_nobody_else() {
         let outgoing = Arc::new(Outgoing::new(100_000, 250_000));
         let (ann, bob) = (recipient(Some("ann"), HERE), recipient(Some("bob"), HERE));
-        let hold = |recipient: &Recipient, bytes| outgoing.hold(recipient.clone(), bytes);
+        let hold = |recipient: &Recipient, bytes| outgoing.hold_if_room(recipient.clone(), bytes);
         let first = hold(&ann, 60_000).expect("nothing is held").expect("it counts");
         let second = hold(&ann, 60_000).expect("there is room").expect("it counts");
         assert!(hold(&ann, 60_000).is_err() && outgoing.check(&ann).is_err());
@@ -290,7 +296,9 @@ mod tests {
         outgoing.check(&recipient(Some("cat"), THERE)).expect("another address");
         drop((first, third));
         outgoing.check(&ann).expect("the first was read");
-        drop(second);
+        let effect = outgoing.hold(ann.clone(), 60_000).expect("it counts");
+        let effect = (effect, outgoing.hold(ann.clone(), 60_000).expect("it is not refused"));
+        drop((second, effect));
         assert!(outgoing.users.is_empty() && outgoing.addresses.is_empty());
         assert_eq!(outgoing.total.load(Ordering::Relaxed), 0);
         assert!(hold(&ann, limits::HELD_FROM - 1).expect("always").is_none(), "a small one counts");

@@ -156,6 +156,7 @@ impl Server {
             .http2()
             .timer(TokioTimer::new())
             .max_concurrent_streams(limits::HTTP2_STREAMS)
+            .max_send_buf_size(limits::RESPONSE_PIECE)
             .max_header_list_size(limits::HTTP2_HEADER_BYTES)
             .keep_alive_interval(limits::HTTP2_PING)
             .keep_alive_timeout(header_timeout);

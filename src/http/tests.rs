@@ -1044,6 +1044,26 @@ async fn a_response_for_which_http2_opens_no_window_ends_its_connection() {
 }
 
 #[tokio::test]
+async fn an_http2_response_that_is_read_slowly_is_read_to_its_end() {
+    let server = Running::configured(|config| config.http.response_timeout_seconds = 1).await;
+    let client: Client<_, Body> =
+        Client::builder(TokioExecutor::new()).http2_only(true).build_http();
+    let uri = format!("http://{}/long/20000000", server.address);
+    let request = Request::get(uri).body(Full::default().boxed()).unwrap();
+    let mut body = client.request(request).await.unwrap().into_body();
+    let (mut length, mut pauses) = (0, 0);
+    while let Some(frame) = body.frame().await {
+        length += frame.unwrap().data_ref().map_or(0, Bytes::len);
+        // Two and a half seconds in all.
+        if pauses < length / 4_000_000 {
+            pauses += 1;
+            tokio::time::sleep(Duration::from_millis(500)).await;
+        }
+    }
+    assert_eq!((length, pauses), (20_000_000, 5));
+}
+
+#[tokio::test]
 async fn what_a_caller_does_not_read_is_bounded() {
     let server = Running::configured(|config| {
         config.http.response_bytes_per_user = 1_048_576;

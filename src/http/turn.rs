@@ -351,6 +351,19 @@ impl Line {
     pub(super) fn into_parts(self) -> (Bytes, TcpStream) {
         (self.again, self.stream.into_inner())
     }
+
+    /// Resets a connection that takes nothing: what the kernel holds for it is to be freed at once.
+    fn watch<T>(
+        &mut self,
+        cx: &mut Context<'_>,
+        written: Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
+        let watched = self.stall.watch(cx, written);
+        if matches!(&watched, Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::TimedOut) {
+            let _ = self.stream.inner().set_zero_linger();
+        }
+        watched
+    }
 }
 
 impl Read for Line {
@@ -376,7 +389,7 @@ impl Write for Line {
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(cx, buf);
-        self.stall.watch(cx, written)
+        self.watch(cx, written)
     }
 
     /// hyper comes here when it has nothing left in its own buffer.
@@ -400,6 +413,6 @@ impl Write for Line {
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
-        self.stall.watch(cx, written)
+        self.watch(cx, written)
     }
 }

@@ -5,7 +5,7 @@
 //! Here a look costs one step for each character of the text and part of the pattern, whatever they
 //! hold.
 
-use std::cell::OnceCell;
+use std::{cell::OnceCell, sync::OnceLock};
 
 use memchr::memmem;
 
@@ -38,21 +38,25 @@ impl Steps {
 /// A text as patterns are compared with it: in lower case.
 #[derive(Debug)]
 pub struct Text {
-    chars: Vec<char>,
     text: String,
+    /// Its characters, once a pattern with wildcards is compared with it: few are.
+    chars: OnceLock<Vec<char>>,
 }
 
 impl Text {
     /// `text`, made ready for comparisons.
     #[must_use]
     pub fn new(text: &str) -> Self {
-        let text = lowercase(text);
-        Self { chars: text.chars().collect(), text }
+        Self { text: lowercase(text), chars: OnceLock::new() }
+    }
+
+    fn chars(&self) -> &[char] {
+        self.chars.get_or_init(|| self.text.chars().collect())
     }
 
     /// How many steps it took to make.
     fn steps(&self) -> u64 {
-        4 * self.chars.len() as u64
+        4 * self.text.len() as u64
     }
 
     /// Whether `words`, in lower case, stand in it, and begin and end where words do.
@@ -82,7 +86,7 @@ impl Text {
     /// Whether a word may begin or end before the character at `index`.
     fn is_boundary(&self, index: usize) -> bool {
         let is_word = |index: usize| {
-            self.chars.get(index).is_some_and(|c| c.is_ascii_alphanumeric() || *c == '_')
+            self.chars().get(index).is_some_and(|c| c.is_ascii_alphanumeric() || *c == '_')
         };
         is_boundary(is_word, index)
     }
@@ -94,6 +98,9 @@ fn is_boundary(is_word: impl Fn(usize) -> bool, index: usize) -> bool {
 
 /// Character by character: what a letter becomes does not depend on those beside it.
 fn lowercase(text: &str) -> String {
+    if text.is_ascii() {
+        return text.to_ascii_lowercase();
+    }
     text.chars().flat_map(char::to_lowercase).collect()
 }
 
@@ -167,7 +174,8 @@ impl Glob {
         if let (Some(plain), Extent::Words) = (&self.plain, extent) {
             return text.has(plain, steps);
         }
-        let end = text.chars.len();
+        let chars = text.chars();
+        let end = chars.len();
         let bound = |index: usize, outermost: usize| match extent {
             Extent::Whole => index == outermost,
             Extent::Words => text.is_boundary(index),
@@ -187,7 +195,7 @@ impl Glob {
             let may_begin = |index| number > 0 || bound(index, 0);
             let may_end = |index| number < last || bound(index, end);
             // The first place where a part fits leaves the most for those after it.
-            let found = part.find(&text.chars, from, may_begin, may_end);
+            let found = part.find(chars, from, may_begin, may_end);
             steps.take(1 + (found.unwrap_or(end) - from) as u64);
             match found {
                 Some(end) => from = end,
