@@ -295,6 +295,7 @@ fn exempt(services: &Services, config: &Config) -> Exempt {
 fn open_log(config: &Config) -> Result<Arc<SledLog>, ServerError> {
     let mut options = SledOptions::new(&config.server.data_dir);
     options.min_free_bytes = config.log.min_free_bytes;
+    options.archive = config.archive_dir();
     Ok(Arc::new(SledLog::open(options)?))
 }
 

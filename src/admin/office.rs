@@ -598,6 +598,7 @@ pub(crate) async fn without_a_server(
     }
     let mut options = SledOptions::new(data_dir);
     options.min_free_bytes = config.log.min_free_bytes;
+    options.archive = config.archive_dir();
     let log = Arc::new(SledLog::open(options)?);
     let done = on_log(config, Arc::clone(&log) as Arc<dyn Log>, act, actor).await;
     log.close();

@@ -1,6 +1,9 @@
 //! `logcabin verify`: is all of the log there, and as it was written?
 
-use std::{path::PathBuf, process::ExitCode};
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
 
 use crate::{
     history::{
@@ -9,14 +12,14 @@ use crate::{
         render_report,
         source::{Source, SourceError},
     },
-    log::sled::OpenError,
+    log::sled::{self, OpenError, RepairError, Repaired},
 };
 
 /// Check the whole log: chain, payloads, commands, replay, and what lies beside it
 ///
 /// Reads every record of the data directory of a stopped server, or of an archive. In a data
 /// directory it also compares the state with the one that the server had when it last stopped, and
-/// the archive with the log, and reads every uploaded file. It changes nothing: of the newest records, which
+/// the archive with the log, and reads every uploaded file. Without `--repair` it changes nothing: of the newest records, which
 /// are in a database that cannot be read otherwise, it makes a copy in `DATA_DIR/verifying` for the time being.
 ///
 /// Exits with 0 when all is intact, 1 when there is a fault (its offset is named), 2 when nothing
@@ -29,6 +32,12 @@ pub(super) struct Verify {
     /// Check this archive: alone, or against the log if `--data-dir` is given too
     #[arg(long, value_name = "DIR")]
     archive: Option<PathBuf>,
+
+    /// First mend damaged volumes of the log with records from the archive
+    ///
+    /// A damaged volume is replaced only by one whose hash chain fits the rest of the log.
+    #[arg(long)]
+    repair: bool,
 
     /// Write one JSON object instead of text
     #[arg(long)]
@@ -61,20 +70,51 @@ impl Verify {
     }
 
     fn report(&self) -> Result<Report, Box<dyn std::error::Error + Send + Sync>> {
-        if let (Some(archive), None) = (&self.archive, &self.at.data_dir) {
+        if let (Some(archive), None, false) = (&self.archive, &self.at.data_dir, self.repair) {
             return Ok(check_all(&Source::archive(archive), None)?);
         }
         let config = self.at.load()?;
         let data_dir = &config.server.data_dir;
         let archive = self.archive.clone().or_else(|| config.archive_dir());
+        let repaired = if self.repair {
+            let archive = archive.as_deref().ok_or("there is no archive to repair the log from")?;
+            Some(Self::repaired(data_dir, archive)?)
+        } else {
+            None
+        };
+        let mut report = Self::checked(data_dir, archive, self.archive.is_some())?;
+        if let Some(repaired) = &repaired {
+            report.note_repair(repaired);
+        }
+        Ok(report)
+    }
+
+    /// Mends the log. The error is that of a log which cannot be opened at all.
+    fn repaired(
+        data_dir: &Path,
+        archive: &Path,
+    ) -> Result<Result<Vec<Repaired>, RepairError>, HistoryError> {
+        match sled::repair(data_dir, archive) {
+            Err(RepairError::Open(error @ (OpenError::InUse { .. } | OpenError::Importing(_)))) => {
+                Err(SourceError::Open(error).into())
+            }
+            repaired => Ok(repaired),
+        }
+    }
+
+    fn checked(
+        data_dir: &Path,
+        archive: Option<PathBuf>,
+        is_named: bool,
+    ) -> Result<Report, HistoryError> {
         match Source::untouched(data_dir) {
             Ok(source) => {
-                let archive = archive.filter(|dir| self.archive.is_some() || dir.is_dir());
-                Ok(check_all(&source, archive.as_deref())?)
+                let archive = archive.filter(|dir| is_named || dir.is_dir());
+                check_all(&source, archive.as_deref())
             }
             Err(SourceError::Open(error)) => {
                 let place = format!("data directory {}", data_dir.display());
-                Ok(unopened(&place, error)?)
+                unopened(&place, error)
             }
             Err(error) => Err(HistoryError::from(error).into()),
         }

@@ -21,7 +21,7 @@ use crate::{
         ReadError, VerifyError,
         archive::{ArchiveError, ArchiveReader, archive_dir},
         erase::Audit,
-        sled::OpenError,
+        sled::{OpenError, RepairError, Repaired},
         verify::{Checker, Fault},
     },
     media::store,
@@ -85,6 +85,28 @@ impl Report {
     fn add(&mut self, name: &'static str, outcome: Outcome, detail: impl Into<String>) {
         self.intact &= outcome != Outcome::Failed;
         self.checks.push(Check { name, outcome, detail: detail.into() });
+    }
+
+    /// Says what came of a repair that was made before the checks.
+    pub fn note_repair(&mut self, repair: &Result<Vec<Repaired>, RepairError>) {
+        let (outcome, detail) = match repair {
+            Ok(repaired) if repaired.is_empty() => {
+                (Outcome::Skipped, "no volume of the log is damaged".to_owned())
+            }
+            Ok(repaired) => {
+                let runs = repaired.iter().flat_map(|volume| {
+                    volume.runs.iter().map(|(first, last)| {
+                        let name = volume.path.file_name().unwrap_or_default().to_string_lossy();
+                        format!("records {first} to {last} of {name}")
+                    })
+                });
+                let runs = runs.collect::<Vec<_>>().join(", ");
+                (Outcome::Passed, format!("taken from the archive: {runs}"))
+            }
+            Err(error) => (Outcome::Failed, error.to_string()),
+        };
+        self.intact &= outcome != Outcome::Failed;
+        self.checks.insert(0, Check { name: "repair", outcome, detail });
     }
 
     fn fail(&mut self, name: &'static str, at: Offset, detail: impl Into<String>) {
@@ -262,11 +284,12 @@ pub fn unopened(place: &str, error: OpenError) -> Result<Report, HistoryError> {
             Ok(Walk::new(place, None, BTreeSet::new()).faulty("chain", first, error.to_string()))
         }
         // The database below does not say where it is damaged: no record can be read.
-        OpenError::Store { .. } => Ok(Walk::new(place, None, BTreeSet::new()).faulty(
-            "chain",
-            Offset::new(1),
-            error.to_string(),
-        )),
+        OpenError::Store { .. } | OpenError::Volume(_) => Ok(Walk::new(
+            place,
+            None,
+            BTreeSet::new(),
+        )
+        .faulty("chain", Offset::new(1), error.to_string())),
         OpenError::InUse { .. } | OpenError::Io { .. } | OpenError::Importing(_) => {
             Err(SourceError::Open(error).into())
         }

@@ -27,6 +27,7 @@
 mod committer;
 mod data_dir;
 mod layers;
+mod repair;
 mod seal;
 mod shadow;
 mod store;
@@ -52,9 +53,11 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use super::{
     AppendError, Appended, Appending, Batch, Follower, Log, ReadError, StreamHeads, VerifyError,
+    archive::Spare,
     check_size,
     tip_file::{self, Noted, TipFile},
     verify::{Checker, Fault},
+    volume::VolumeError,
 };
 use crate::{
     clock::Clock,
@@ -69,6 +72,7 @@ pub(crate) use data_dir::{
     free_bytes, has_log, importing_dir, lock_data_dir, make_private_dir, ready_dir, swapping_dir,
 };
 use layers::Layers;
+pub use repair::{RepairError, Repaired, repair};
 use seal::Sealer;
 pub(crate) use shadow::Shadow;
 pub(crate) use store::{Store, StoreError, key};
@@ -90,6 +94,8 @@ pub struct SledOptions {
     pub seal_records: u64,
     /// How many bytes of frames make a volume.
     pub volume_bytes: u64,
+    /// The archive, from which records are read that cannot be read from their volume.
+    pub archive: Option<PathBuf>,
 }
 
 impl SledOptions {
@@ -104,6 +110,7 @@ impl SledOptions {
             verify_tail: DEFAULT_VERIFY_TAIL,
             seal_records: DEFAULT_SEAL_RECORDS,
             volume_bytes: DEFAULT_VOLUME_BYTES,
+            archive: None,
         }
     }
 }
@@ -180,6 +187,9 @@ pub enum OpenError {
         .0.display()
     )]
     Importing(PathBuf),
+    /// A volume of old records cannot be used.
+    #[error("{0}; `logcabin verify --repair` can rebuild it from the archive")]
+    Volume(#[source] VolumeError),
     /// The end of the log is damaged.
     #[error(
         "the log is damaged at {0}; `logcabin restore --from-archive` can rebuild it from an archive"
@@ -246,7 +256,8 @@ impl SledLog {
         }
         let dir = log_dir(&options.data_dir);
         make_private_dir(&dir)?;
-        let layers = Layers::open(&dir, options.cache_bytes)?;
+        let spare = options.archive.as_deref().map(|dir| Arc::new(Spare::new(dir)));
+        let layers = Layers::open(&dir, options.cache_bytes, spare)?;
         let tip = match recover(&layers, &dir, options.verify_tail) {
             // Who verifies every record asks for the first fault, wherever it was met.
             Err(OpenError::Damaged(met)) if options.verify_tail == 0 => {
@@ -645,7 +656,7 @@ pub(crate) struct AtRest(Layers);
 impl AtRest {
     /// Opens what is in `log_dir`, which must be there. Blocks.
     pub(crate) fn open(log_dir: &Path) -> Result<Self, OpenError> {
-        Layers::open(log_dir, DEFAULT_CACHE_BYTES).map(Self)
+        Layers::open(log_dir, DEFAULT_CACHE_BYTES, None).map(Self)
     }
 
     /// The record at `offset`.

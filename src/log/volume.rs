@@ -218,7 +218,12 @@ impl Volume {
             return Err(wrong(&"it is not as long as it should be"));
         }
         let next = self.index.get(number + 1).map_or_else(|| self.last.next(), |next| next.first);
-        let mut block = Block { first: entry.first, frames: Bytes::from(full), ends: Vec::new() };
+        let mut block = Block {
+            first: entry.first,
+            frames: Bytes::from(full),
+            ends: Vec::new(),
+            stands_in: false,
+        };
         let mut at = 0;
         while at < block.frames.len() {
             let length = block.frames.get(at..at + 4).and_then(|bytes| bytes.try_into().ok());
@@ -233,6 +238,20 @@ impl Volume {
         Ok(block)
     }
 
+    /// The first and the last record of a block.
+    #[must_use]
+    pub fn records_of(&self, number: usize) -> (Offset, Offset) {
+        let first = self.index.get(number).map_or(self.first, |entry| entry.first);
+        let next = self.index.get(number + 1).map(|next| next.first.prev());
+        (first, next.unwrap_or(self.last))
+    }
+
+    /// The file.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     fn io(&self, source: io::Error) -> VolumeError {
         VolumeError::Io { path: self.path.clone(), source }
     }
@@ -245,9 +264,23 @@ pub struct Block {
     frames: Bytes,
     /// Where each frame ends.
     ends: Vec<usize>,
+    /// Whether it stands for a block that cannot be read.
+    pub(crate) stands_in: bool,
 }
 
 impl Block {
+    /// The frames of the records from `first` on, in the stead of a block that cannot be read.
+    pub(crate) fn standing_in(first: Offset, records: impl IntoIterator<Item = Vec<u8>>) -> Self {
+        let (mut frames, mut ends) = (Vec::new(), Vec::new());
+        for frame in records {
+            // No frame is longer than that: see `MAX_FRAME_BYTES`.
+            frames.extend_from_slice(&u32::try_from(frame.len()).unwrap_or(u32::MAX).to_be_bytes());
+            frames.extend_from_slice(&frame);
+            ends.push(frames.len());
+        }
+        Self { first, frames: Bytes::from(frames), ends, stands_in: true }
+    }
+
     /// The frame of the record at `offset`.
     #[must_use]
     pub fn get(&self, offset: Offset) -> Option<Bytes> {

@@ -258,6 +258,14 @@ pub fn has_erased(dir: &Path, record: Offset, whole: bool) -> bool {
     upto >= record && !(whole && waiting.contains(&record))
 }
 
+/// The offset up to which every `log.erase` record has been carried out in the archive in `dir`; with `all`, also
+/// those that erased what had done its work.
+pub(super) fn carried_out(dir: &Path, all: bool) -> Result<Offset, ArchiveError> {
+    let Note { upto, waiting } = read_note(&note_path(dir))?;
+    let first = waiting.into_iter().min().filter(|_| all);
+    Ok(first.map_or(upto, |first| upto.min(first.prev())))
+}
+
 fn note_path(dir: &Path) -> PathBuf {
     dir.join("erased")
 }

@@ -5,7 +5,7 @@
 //! the log, so it can be slow, fail and catch up without anybody waiting for it. [`ArchiveReader`]
 //! reads an archive back and verifies all of it; [`crate::restore`] makes a new log of one. The files follow
 //! the way of the data: `archiver`, `segment`, `reader`; `eraser` writes segments anew when something in them
-//! was erased.
+//! was erased; `spare` gives the log what it cannot read any more.
 //!
 //! **An archive that is not a prefix of the log is refused** ([`ArchiveError::Ahead`],
 //! [`ArchiveError::Foreign`]) rather than moved aside: it may be the only good copy there is. Whoever
@@ -26,6 +26,7 @@ mod archiver;
 mod eraser;
 mod reader;
 mod segment;
+mod spare;
 #[cfg(test)]
 mod tests;
 
@@ -33,6 +34,7 @@ pub use archiver::Archiver;
 pub use eraser::has_erased;
 pub use reader::{ArchiveReader, ArchiveRecords, TornTail, VerifiedArchive, verify_archive};
 pub(crate) use segment::{MAGIC, MAX_FRAME_BYTES, Segment, TAG_RECORD, TAG_SEAL};
+pub(crate) use spare::{Erased, Spare, SpareError, Wanted};
 
 /// How far the archive may be behind the log while its disk works.
 pub const LAG: Duration = Duration::from_secs(1);

@@ -15,8 +15,11 @@ use super::{
 };
 use crate::{
     disk,
-    log::volume::{self, Block, Volume},
-    record::{CHAIN_START, Offset, Record},
+    log::{
+        archive::{Erased, Spare, SpareError, Wanted},
+        volume::{self, Block, Volume, VolumeError},
+    },
+    record::{CHAIN_START, Offset, Record, codec},
 };
 
 /// How many bytes of blocks are kept in memory: what is read again soon, by those who page back.
@@ -78,15 +81,14 @@ pub(super) fn remove_tail(log_dir: &Path, number: u64) -> Result<(), OpenError> 
 /// The volumes of a log: one after the other, from the first record on.
 pub(super) fn volumes(log_dir: &Path) -> Result<Vec<Arc<Volume>>, OpenError> {
     let dir = volumes_dir(log_dir);
-    let unusable = |reason: String| OpenError::Store { path: dir.clone(), reason };
-    let volumes = volume::list(&dir).map_err(|error| unusable(error.to_string()))?;
+    let volumes = volume::list(&dir).map_err(OpenError::Volume)?;
     let (mut last, mut chain) = (Offset::ZERO, CHAIN_START);
     for volume in &volumes {
         if volume.first != last.next() || volume.before != chain {
-            return Err(unusable(format!(
-                "the volume that begins with record {} does not follow record {last}",
-                volume.first
-            )));
+            return Err(OpenError::Volume(VolumeError::Damaged {
+                path: volume.path().to_owned(),
+                what: format!("it does not follow record {last}, where the one before it ends"),
+            }));
         }
         (last, chain) = (volume.last, volume.chain);
     }
@@ -102,6 +104,8 @@ pub(super) struct Layers {
     /// The last record before those that the newest database was begun for.
     pub(super) before_tail: Offset,
     blocks: Arc<Blocks>,
+    /// Stands in for a volume that cannot be read.
+    spare: Option<Arc<Spare>>,
 }
 
 type Blocks = Cache<(u64, usize), Arc<Block>, ByBytes>;
@@ -117,7 +121,11 @@ impl Weighter<(u64, usize), Arc<Block>> for ByBytes {
 
 impl Layers {
     /// What is in a log's directory; begins its first database if there is none.
-    pub(super) fn open(log_dir: &Path, cache_bytes: u64) -> Result<Self, OpenError> {
+    pub(super) fn open(
+        log_dir: &Path,
+        cache_bytes: u64,
+        spare: Option<Arc<Spare>>,
+    ) -> Result<Self, OpenError> {
         let volumes_dir = volumes_dir(log_dir);
         disk::remove_unfinished(&volumes_dir)
             .map_err(|source| OpenError::Io { path: volumes_dir, source })?;
@@ -134,6 +142,7 @@ impl Layers {
             volumes: volumes(log_dir)?,
             before_tail: Offset::ZERO,
             blocks: Arc::new(Cache::with_weighter(512, BLOCK_CACHE_BYTES, ByBytes)),
+            spare,
         };
         let unusable =
             |error: StoreError| OpenError::Store { path: log_dir.to_owned(), reason: error.0 };
@@ -149,6 +158,7 @@ impl Layers {
             volumes: Vec::new(),
             before_tail: Offset::ZERO,
             blocks: Arc::new(Cache::with_weighter(16, BLOCK_CACHE_BYTES, ByBytes)),
+            spare: None,
         }
     }
 
@@ -161,13 +171,20 @@ impl Layers {
             volumes: self.volumes.clone(),
             before_tail: last,
             blocks: Arc::clone(&self.blocks),
+            spare: self.spare.clone(),
         }
     }
 
     /// These with the newest database alone, and other volumes.
     pub(super) fn with_volumes(&self, volumes: Vec<Arc<Volume>>) -> Self {
         let stores = self.stores.iter().take(1).cloned().collect();
-        Self { stores, volumes, before_tail: self.before_tail, blocks: Arc::clone(&self.blocks) }
+        Self {
+            stores,
+            volumes,
+            before_tail: self.before_tail,
+            blocks: Arc::clone(&self.blocks),
+            spare: self.spare.clone(),
+        }
     }
 
     /// These without the newest database.
@@ -177,6 +194,7 @@ impl Layers {
             volumes: self.volumes.clone(),
             before_tail: Offset::ZERO,
             blocks: Arc::clone(&self.blocks),
+            spare: self.spare.clone(),
         }
     }
 
@@ -207,14 +225,19 @@ impl Layers {
                 return Ok(Some(frame));
             }
         }
-        self.in_volume(offset)
+        Ok(self.block_at(offset)?.and_then(|block| block.get(offset)))
     }
 
-    /// The frame of a record as its volume has it, which it may not be any more.
-    pub(super) fn in_volume(&self, offset: Offset) -> Result<Option<Bytes>, StoreError> {
-        let Some(volume) = self.volume_of(offset) else { return Ok(None) };
-        let number = volume.block_of(offset);
-        Ok(self.block(volume, number)?.get(offset))
+    /// Whether the record at `offset` is not the one that its volume has, or that volume cannot be read there.
+    pub(super) fn differs_from_volume(&self, offset: Offset) -> Result<bool, StoreError> {
+        let Some(block) = self.block_at(offset)? else { return Ok(false) };
+        Ok(block.stands_in || block.get(offset) != self.get(offset)?)
+    }
+
+    /// The block of a volume that holds a record.
+    fn block_at(&self, offset: Offset) -> Result<Option<Arc<Block>>, StoreError> {
+        let block = |volume: &Arc<Volume>| self.block(volume, volume.block_of(offset));
+        self.volume_of(offset).map(block).transpose()
     }
 
     /// Which volume holds a record.
@@ -232,20 +255,77 @@ impl Layers {
         if let Some(block) = self.blocks.get(&key) {
             return Ok(block);
         }
-        let block = Arc::new(volume.block(number)?);
+        let block = Arc::new(self.read_block(volume, number, Erased::ForReason)?);
         self.blocks.insert(key, Arc::clone(&block));
         Ok(block)
     }
 
+    /// Reads a block, from the archive if its volume is damaged.
+    fn read_block(
+        &self,
+        volume: &Volume,
+        number: usize,
+        erased: Erased,
+    ) -> Result<Block, StoreError> {
+        let damage = match volume.block(number) {
+            Ok(block) => return Ok(block),
+            Err(damage) => damage,
+        };
+        let Some(spare) = &self.spare else { return Err(damage.into()) };
+        let (first, last) = volume.records_of(number);
+        let wanted = Wanted { first, last, proof: (volume.last, volume.chain) };
+        match self.from_spare(spare, wanted, erased) {
+            Ok(block) => {
+                if spare.is_news(first) {
+                    tracing::error!(
+                        %damage,
+                        archive = %spare.dir().display(),
+                        "a part of the log cannot be read, and is read from the archive; \
+                         `logcabin verify --repair` mends it while the server is stopped"
+                    );
+                }
+                Ok(block)
+            }
+            Err(error) => Err(StoreError(format!("{damage}; {error}"))),
+        }
+    }
+
+    fn from_spare(
+        &self,
+        spare: &Spare,
+        wanted: Wanted,
+        erased: Erased,
+    ) -> Result<Block, SpareError> {
+        let newer = |offset| {
+            // A record that the archive lacks is not in a volume, unless it fell behind by all that are not.
+            let frame = self.stores.iter().find_map(|(_, store)| store.get(offset).transpose());
+            let frame = match frame.transpose()? {
+                Some(frame) => Some(frame),
+                None => match self.volume_of(offset) {
+                    Some(volume) => {
+                        volume.block(volume.block_of(offset)).map_err(StoreError::from)?.get(offset)
+                    }
+                    None => None,
+                },
+            };
+            frame.map(|frame| decode(offset, &frame)).transpose()
+        };
+        let records = spare.records(wanted, erased, newer)?;
+        let frames = records.iter().map(codec::encode_frame).collect::<Result<Vec<_>, _>>();
+        let frames =
+            frames.map_err(|source| ReadError::Damaged { offset: wanted.first, source })?;
+        Ok(Block::standing_in(wanted.first, frames))
+    }
+
     /// The frames of the records from `from` to `to`.
-    pub(super) fn frames(&self, from: Offset, to: Offset) -> Frames<'_> {
+    pub(super) fn frames(&self, from: Offset, to: Offset, erased: Erased) -> Frames<'_> {
         let cursor = |(_, store): &(u64, Arc<Store>)| Cursor {
             values: store.records.range(key(from)..=key(to)),
             head: None,
             ended: false,
         };
         let cursors = self.stores.iter().map(cursor).collect();
-        Frames { layers: self, cursors, block: None, next: from, to }
+        Frames { layers: self, cursors, block: None, next: from, to, erased }
     }
 
     /// The records from `from` to `to`, at most `limit`.
@@ -261,7 +341,7 @@ impl Layers {
         let expected = usize::try_from(to.get() - from.get()).unwrap_or(limit).saturating_add(1);
         let count = limit.min(expected);
         let mut records = Vec::with_capacity(count);
-        let (mut frames, mut offset) = (self.frames(from, to), from);
+        let (mut frames, mut offset) = (self.frames(from, to, Erased::ForReason), from);
         while records.len() < count {
             let frame = frames.next()?.ok_or(ReadError::Missing(offset))?;
             records.push(decode(offset, &frame)?);
@@ -312,6 +392,8 @@ pub(super) struct Frames<'a> {
     block: Option<(Offset, usize, Block)>,
     next: Offset,
     to: Offset,
+    /// How a block that is read from the archive is to be.
+    erased: Erased,
 }
 
 /// Where a run has come to in one database.
@@ -356,7 +438,7 @@ impl Frames<'_> {
             let number = volume.block_of(offset);
             let block = match self.block.take() {
                 Some((first, at, block)) if (first, at) == (volume.first, number) => block,
-                _ => volume.block(number)?,
+                _ => self.layers.read_block(volume, number, self.erased)?,
             };
             found = block.get(offset);
             self.block = Some((volume.first, number, block));

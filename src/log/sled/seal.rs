@@ -27,6 +27,7 @@ use super::{
 use crate::{
     background::{self, Pace},
     log::{
+        archive::Erased,
         verify::Checker,
         volume::{Volume, VolumeError, Writer},
     },
@@ -224,7 +225,7 @@ fn changed(old: &Layers) -> Result<BTreeSet<usize>, CompactError> {
             let offset = offset?;
             if let Some(number) = old.volume_number(offset)
                 && !changed.contains(&number)
-                && old.get(offset)? != old.in_volume(offset)?
+                && old.differs_from_volume(offset)?
             {
                 changed.insert(number);
             }
@@ -253,7 +254,7 @@ impl Writing {
         bytes: u64,
         pause: &mut impl FnMut() -> bool,
     ) -> Result<(), CompactError> {
-        let mut frames = old.frames(self.checker.last().next(), last);
+        let mut frames = old.frames(self.checker.last().next(), last, Erased::All);
         let mut piece = PIECE_BYTES;
         while self.checker.last() < last && self.writer.full_bytes < bytes {
             if piece >= PIECE_BYTES {
@@ -285,7 +286,7 @@ fn damaged(offset: Offset, what: &dyn std::fmt::Display) -> CompactError {
 
 impl From<VolumeError> for StoreError {
     fn from(error: VolumeError) -> Self {
-        Self(error.to_string())
+        Self(format!("{error}; `logcabin verify --repair` can mend it from the archive"))
     }
 }
 

@@ -515,7 +515,7 @@ async fn a_damaged_volume_is_named_and_a_damaged_record_is_not_sealed() {
             None => std::fs::remove_file(&paths[1]).unwrap(),
         }
         let error = SledLog::open(options(&dir)).unwrap_err();
-        assert!(matches!(error, OpenError::Store { .. }), "{error}");
+        assert!(matches!(error, OpenError::Volume(_)), "{error}");
     }
     std::fs::write(&paths[1], good).unwrap();
     // A record of the newest database that is not what it was is not made to look sound.
@@ -565,4 +565,143 @@ async fn the_largest_records_are_never_blobs() {
     log.close();
     let blobs = std::fs::read_dir(newest_tail(&dir).join("blobs")).unwrap();
     assert_eq!(blobs.count(), 0);
+}
+
+/// A log with an archive of all of it, in which record 8 held `SECRET` until it was erased, and which is in volumes up
+/// to record 120.
+async fn archived(dir: &tempfile::TempDir, usual: &str) -> (SledOptions, Vec<Record>) {
+    let archive = crate::log::archive::ArchiveOptions {
+        erase_quiet: Duration::from_secs(1000),
+        ..crate::log::archive::ArchiveOptions::new(dir.path().join("archive"))
+    };
+    let options = SledOptions {
+        archive: Some(archive.dir.clone()),
+        seal_records: u64::MAX,
+        ..small_volumes(dir)
+    };
+    let log = Arc::new(SledLog::open(options.clone()).unwrap());
+    start(&*log);
+    for number in 0..119 {
+        let text = if number == 7 { SECRET } else { usual };
+        log.append(one(event(text))).await.unwrap();
+    }
+    let archiver =
+        crate::log::archive::Archiver::start(archive, Arc::clone(&log) as Arc<dyn Log>).unwrap();
+    let mut archived = archiver.archived();
+    archived.wait_for(|archived| archived.get() >= 119).await.unwrap();
+    log.append(one(erasure(&*log, &[8], &[]))).await.unwrap();
+    let compacting = Arc::clone(&log);
+    tokio::task::spawn_blocking(move || compacting.compact(|| true).unwrap()).await.unwrap();
+    assert_eq!(sealed(&log), 120);
+    log.append(batch("b", 4)).await.unwrap();
+    archiver.stop();
+    let all = log.read(Offset::new(1), 1000).unwrap();
+    assert_eq!(all.len(), 124);
+    // It is erased from the log alone.
+    assert_eq!(files_with(dir.path(), SECRET).len(), 1);
+    (options, all)
+}
+
+const SECRET: &str = "the-eagle-has-landed";
+
+fn volume_files(dir: &tempfile::TempDir) -> Vec<PathBuf> {
+    let volumes = layers::volumes(&log_dir(dir.path())).unwrap();
+    volumes.iter().map(|volume| volume.path().to_owned()).collect()
+}
+
+fn flip(path: &Path, at: usize) {
+    let mut bytes = std::fs::read(path).unwrap();
+    bytes[at] ^= 0x10;
+    std::fs::write(path, bytes).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_damaged_volume_held_is_read_from_the_archive() {
+    let dir = tempfile::tempdir().unwrap();
+    let (options, all) = archived(&dir, "what stays").await;
+    let files = volume_files(&dir);
+    assert!(files.len() > 1);
+    // In the first block, which held what was erased.
+    flip(&files[0], 200);
+    let alone = SledOptions { archive: None, ..options.clone() };
+    let error = SledLog::open(alone.clone()).unwrap_err().to_string();
+    assert!(error.contains("is damaged") && error.contains("verify --repair"), "{error}");
+
+    let log = SledLog::open(options.clone()).unwrap();
+    start(&log);
+    assert_eq!(log.read(Offset::new(1), 1000).unwrap(), all);
+    for record in &all {
+        assert_eq!(log.get(record.offset()).unwrap().as_ref(), Some(record));
+    }
+    drop(log);
+
+    // Another log's archive is not taken for this one's.
+    let other = tempfile::tempdir().unwrap();
+    archived(&other, "another log").await;
+    let foreign = other.path().join("archive");
+    let error = SledLog::open(SledOptions { archive: Some(foreign.clone()), ..options.clone() });
+    let error = error.unwrap_err().to_string();
+    assert!(error.contains("holds other records than the log"), "{error}");
+    let error = repair(dir.path(), &foreign).unwrap_err().to_string();
+    assert!(error.contains("holds other records than the log"), "{error}");
+
+    let repaired = repair(dir.path(), &dir.path().join("archive")).unwrap();
+    assert_eq!(repaired.len(), 1);
+    assert_eq!(repaired[0].path, files[0]);
+    assert_eq!(repaired[0].runs[0].0, Offset::new(1));
+    assert_eq!(repair(dir.path(), &foreign).unwrap(), Vec::new());
+    let log = SledLog::open(alone).unwrap();
+    assert_eq!(log.read(Offset::new(1), 1000).unwrap(), all);
+    assert!(files_with(&log_dir(dir.path()), SECRET).is_empty());
+    verify(&log, |_| ()).unwrap();
+}
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn volumes_whose_index_is_damaged_are_rebuilt_from_the_archive() {
+    let dir = tempfile::tempdir().unwrap();
+    let (options, all) = archived(&dir, "what stays").await;
+    let files = volume_files(&dir);
+    let archive = dir.path().join("archive");
+    let last = files.len() - 1;
+    for (damaged, gone) in [
+        (vec![0], false),
+        (vec![last], false),
+        (vec![0, last], false),
+        ((0..=last).collect(), false),
+        (vec![1], true),
+        (vec![0, 1], true),
+    ] {
+        for file in &damaged {
+            let path = &files[*file];
+            if gone {
+                std::fs::remove_file(path).unwrap();
+                continue;
+            }
+            flip(path, std::fs::metadata(path).unwrap().len() as usize - 60);
+        }
+        let error = SledLog::open(options.clone()).unwrap_err();
+        assert!(matches!(error, OpenError::Volume(_)), "{error}");
+        assert!(error.to_string().contains("`logcabin verify --repair`"), "{error}");
+        let repaired = repair(dir.path(), &archive).unwrap();
+        assert_eq!(repaired.len(), if gone { 1 } else { damaged.len() });
+        let log = SledLog::open(SledOptions { archive: None, ..options.clone() }).unwrap();
+        assert_eq!(log.read(Offset::new(1), 1000).unwrap(), all);
+        verify(&log, |_| ()).unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_damaged_volume_is_mended_when_it_is_sealed_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let (options, _) = archived(&dir, "what stays").await;
+    flip(&volume_files(&dir)[0], 200);
+    let log = Arc::new(SledLog::open(options.clone()).unwrap());
+    start(&*log);
+    log.append(one(erasure(&*log, &[9], &[]))).await.unwrap();
+    let all = log.read(Offset::new(1), 1000).unwrap();
+    let compacting = Arc::clone(&log);
+    tokio::task::spawn_blocking(move || compacting.compact(|| true).unwrap()).await.unwrap();
+    drop(log);
+    let log = SledLog::open(SledOptions { archive: None, ..options }).unwrap();
+    assert_eq!(log.read(Offset::new(1), 1000).unwrap(), all);
+    verify(&log, |_| ()).unwrap();
 }

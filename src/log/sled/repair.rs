@@ -1,0 +1,348 @@
+//! Mending volumes that cannot be read, with the records that the archive has.
+//!
+//! A volume with a damaged block is written again: its other blocks as they are, the damaged ones from the archive. Of a
+//! volume whose index is damaged, all records come from the archive. A new volume takes the place of the old one whole,
+//! and only if its chain is the one that the rest of the log says it must be.
+
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+};
+
+use super::{
+    OpenError, Store, StoreError, decode, importing_dir,
+    layers::{tail_dir, tails, volumes_dir},
+    lock_data_dir, log_dir,
+};
+use crate::{
+    disk,
+    log::{
+        ReadError,
+        archive::{Erased, Spare, SpareError, Wanted},
+        sled::DEFAULT_CACHE_BYTES,
+        tip_file,
+        verify::{Checker, VerifyError},
+        volume::{EXTENSION, Volume, VolumeError, Writer},
+    },
+    record::{CHAIN_START, Chain, Offset, Record, codec},
+};
+
+/// A volume that was mended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Repaired {
+    /// The volume.
+    pub path: PathBuf,
+    /// The first and the last record of each run that was taken from the archive.
+    pub runs: Vec<(Offset, Offset)>,
+}
+
+/// Why a volume cannot be mended. Those that were mended before stay so.
+#[derive(Debug, thiserror::Error)]
+pub enum RepairError {
+    /// The log cannot be opened.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// The archive cannot stand in.
+    #[error("{damage}; it cannot be taken from the archive: {reason}")]
+    Archive {
+        /// What is damaged.
+        damage: String,
+        /// Why the archive is of no help.
+        reason: String,
+    },
+    /// A volume cannot be written.
+    #[error(transparent)]
+    Volume(#[from] VolumeError),
+    /// What the volume's records are does not agree with the archive.
+    #[error("the volume {} cannot be mended: {reason}", .path.display())]
+    Disagreement {
+        /// The volume.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The database cannot be read.
+    #[error("the log's database cannot be read: {0}")]
+    Store(String),
+}
+
+impl From<StoreError> for RepairError {
+    fn from(error: StoreError) -> Self {
+        Self::Store(error.0)
+    }
+}
+
+/// Mends the volumes of a stopped server's log with the archive in `archive`. Blocks.
+///
+/// # Errors
+/// When the log is in use, or the first volume that cannot be mended.
+pub fn repair(data_dir: &Path, archive: &Path) -> Result<Vec<Repaired>, RepairError> {
+    let _lock = lock_data_dir(data_dir)?;
+    if importing_dir(data_dir).exists() {
+        return Err(OpenError::Importing(data_dir.to_owned()).into());
+    }
+    let log_dir = log_dir(data_dir);
+    let dir = volumes_dir(&log_dir);
+    let io = |source| OpenError::Io { path: dir.clone(), source };
+    disk::remove_unfinished(&dir).map_err(io)?;
+    let found = found(&dir)?;
+    let damaged: Vec<_> = found.iter().map(Found::damage).collect();
+    if damaged.iter().all(Option::is_none) {
+        return Ok(Vec::new());
+    }
+    let rest = Rest::open(&log_dir)?;
+    let spare = Spare::new(archive);
+    let (mut repaired, mut end) = (Vec::new(), (Offset::ZERO, CHAIN_START));
+    for (number, (volume, damage)) in found.iter().zip(&damaged).enumerate() {
+        let Some(damage) = damage else {
+            if let Ok(volume) = &volume.opened {
+                end = (volume.last, volume.chain);
+            }
+            continue;
+        };
+        if volume.first != end.0.next() {
+            let reason = format!("it does not follow record {}", end.0);
+            return Err(RepairError::Disagreement { path: volume.path.clone(), reason });
+        }
+        let (last, proof) = volume.end(found.get(number + 1..).unwrap_or_default(), &rest)?;
+        let records = |first, last, proof| {
+            let newer = |offset| rest.get(offset);
+            spare.records(Wanted { first, last, proof }, Erased::All, newer).map_err(
+                |error: SpareError| RepairError::Archive {
+                    damage: damage.what.clone(),
+                    reason: error.to_string(),
+                },
+            )
+        };
+        let mut writing = Writing::begin(&dir, volume, end.1)?;
+        let mut runs: Vec<(Offset, Offset)> = Vec::new();
+        match &volume.opened {
+            Ok(opened) => {
+                for block in 0..opened.blocks() {
+                    let (first, last) = opened.records_of(block);
+                    if !damage.blocks.contains(&block) {
+                        writing.append_all(&read_block(opened, block)?)?;
+                        continue;
+                    }
+                    writing.append_all(&records(first, last, proof)?)?;
+                    match runs.last_mut() {
+                        Some((_, end)) if end.next() == first => *end = last,
+                        _ => runs.push((first, last)),
+                    }
+                }
+            }
+            Err(_) => {
+                writing.append_all(&records(volume.first, last, proof)?)?;
+                runs.push((volume.first, last));
+            }
+        }
+        end = writing.end(last, proof)?;
+        repaired.push(Repaired { path: volume.path.clone(), runs });
+    }
+    Ok(repaired)
+}
+
+/// A file that is, or was, a volume.
+struct Found {
+    path: PathBuf,
+    first: Offset,
+    opened: Result<Volume, VolumeError>,
+}
+
+/// What is wrong with a volume.
+struct Damage {
+    what: String,
+    /// Its damaged blocks.
+    blocks: BTreeSet<usize>,
+}
+
+fn found(dir: &Path) -> Result<Vec<Found>, OpenError> {
+    let mut found = Vec::new();
+    let entries = disk::entries(dir);
+    for path in entries.map_err(|source| OpenError::Io { path: dir.to_owned(), source })? {
+        if path.extension().is_none_or(|extension| extension != EXTENSION) {
+            continue;
+        }
+        let opened = Volume::open(path.clone());
+        // A volume is named after its first record.
+        let named = path.file_stem().and_then(|stem| stem.to_str()?.parse().ok());
+        let first = match &opened {
+            Ok(volume) => volume.first,
+            Err(_) => Offset::new(named.unwrap_or_default()),
+        };
+        found.push(Found { path, first, opened });
+    }
+    found.sort_by_key(|found| found.first);
+    // One that is gone is as one of which nothing can be read.
+    let mut next = Some(Offset::new(1));
+    let mut gone = Vec::new();
+    for Found { first, opened, .. } in &found {
+        if let Some(missing) = next.filter(|next| next < first) {
+            let path = dir.join(format!("{:020}.{EXTENSION}", missing.get()));
+            let opened =
+                Err(VolumeError::Damaged { path: path.clone(), what: "it is gone".to_owned() });
+            gone.push(Found { path, first: missing, opened });
+        }
+        next = opened.as_ref().ok().map(|volume| volume.last.next());
+    }
+    found.extend(gone);
+    found.sort_by_key(|found| found.first);
+    Ok(found)
+}
+
+impl Found {
+    fn damage(&self) -> Option<Damage> {
+        let volume = match &self.opened {
+            Ok(volume) => volume,
+            Err(error) => {
+                return Some(Damage { what: error.to_string(), blocks: BTreeSet::new() });
+            }
+        };
+        let (mut blocks, mut what) = (BTreeSet::new(), None);
+        let mut checker = Some(Checker::from_chain(volume.first.prev(), volume.before));
+        for block in 0..volume.blocks() {
+            let checked = read_block(volume, block)
+                .map_err(|error| error.to_string())
+                .and_then(|records| check(checker.take(), &records).map_err(|e| e.to_string()));
+            match checked {
+                Ok(checked) => checker = checked,
+                Err(reason) => {
+                    what.get_or_insert(reason);
+                    blocks.insert(block);
+                }
+            }
+        }
+        what.map(|what| Damage { what, blocks })
+    }
+
+    /// The volume's last record, and a record at or after it with its chain value, as the rest of the log says.
+    fn end(&self, after: &[Self], rest: &Rest) -> Result<(Offset, (Offset, Chain)), RepairError> {
+        if let Ok(volume) = &self.opened {
+            return Ok((volume.last, (volume.last, volume.chain)));
+        }
+        let proof = after.iter().find_map(|found| {
+            found.opened.as_ref().ok().map(|next| (next.first.prev(), next.before))
+        });
+        let (last, proof) = match proof {
+            Some(proof) => (proof.0, proof),
+            None => rest.begin.ok_or_else(|| RepairError::Disagreement {
+                path: self.path.clone(),
+                reason: "nothing says what its last record was".to_owned(),
+            })?,
+        };
+        Ok((after.first().map_or(last, |next| next.first.prev()), proof))
+    }
+}
+
+fn read_block(volume: &Volume, number: usize) -> Result<Vec<Record>, RepairError> {
+    let block = volume.block(number)?;
+    let (first, last) = volume.records_of(number);
+    let record = |offset: u64| {
+        let offset = Offset::new(offset);
+        let frame = block.get(offset).ok_or_else(|| StoreError(format!("no record {offset}")))?;
+        decode(offset, &frame).map_err(|error| RepairError::Store(error.to_string()))
+    };
+    (first.get()..=last.get()).map(record).collect()
+}
+
+/// Checks records that follow those that `checker` has seen; without one, the first is taken as it is.
+fn check(
+    mut checker: Option<Checker>,
+    records: &[Record],
+) -> Result<Option<Checker>, Box<VerifyError>> {
+    for record in records {
+        match &mut checker {
+            Some(checker) => checker.check(record)?,
+            None => checker = Some(Checker::after(record)),
+        }
+    }
+    Ok(checker)
+}
+
+/// A volume that is being written again.
+struct Writing {
+    path: PathBuf,
+    writer: Writer,
+    checker: Checker,
+}
+
+impl Writing {
+    fn begin(dir: &Path, volume: &Found, before: Chain) -> Result<Self, RepairError> {
+        let writer = Writer::create(dir, volume.first, before)?;
+        let checker = Checker::from_chain(volume.first.prev(), before);
+        Ok(Self { path: volume.path.clone(), writer, checker })
+    }
+
+    fn append_all(&mut self, records: &[Record]) -> Result<(), RepairError> {
+        let disagreement =
+            |reason: String| RepairError::Disagreement { path: self.path.clone(), reason };
+        for record in records {
+            self.checker.check(record).map_err(|error| disagreement(error.to_string()))?;
+            let frame = codec::encode_frame(record);
+            let frame = frame.map_err(|error| disagreement(error.to_string()))?;
+            self.writer.append(&frame, record.chain)?;
+        }
+        Ok(())
+    }
+
+    /// Puts it in its place, if it ends as it must.
+    fn end(self, last: Offset, proof: (Offset, Chain)) -> Result<(Offset, Chain), RepairError> {
+        let end = (self.checker.last(), *self.checker.chain());
+        if end.0 != last || (proof.0 == last && proof.1 != end.1) {
+            let reason = format!("its records end at {} with another chain value", end.0);
+            return Err(RepairError::Disagreement { path: self.path, reason });
+        }
+        self.writer.finish()?;
+        Ok(end)
+    }
+}
+
+/// The records that are in no volume.
+struct Rest {
+    stores: Vec<Store>,
+    /// The last record before them; and a record there or after it, with its chain value.
+    begin: Option<(Offset, (Offset, Chain))>,
+}
+
+impl Rest {
+    fn open(log_dir: &Path) -> Result<Self, RepairError> {
+        let mut stores = Vec::new();
+        for number in tails(log_dir)? {
+            stores.push(Store::open(&tail_dir(log_dir, number), DEFAULT_CACHE_BYTES)?);
+        }
+        let mut rest = Self { stores, begin: None };
+        let mut offsets = BTreeSet::new();
+        for store in &rest.stores {
+            for offset in store.offsets_to(Offset::MAX) {
+                offsets.insert(offset?);
+            }
+        }
+        let tip = tip_file::read(log_dir)
+            .map_err(|source| OpenError::Io { path: tip_file::path(log_dir), source })?;
+        // What is before a gap stands for records that are in volumes.
+        let mut first = offsets.last().copied();
+        while let Some(before) = first.map(Offset::prev).filter(|before| offsets.contains(before)) {
+            first = Some(before);
+        }
+        rest.begin = match first {
+            Some(first)
+                if tip.is_none_or(|tip| tip.offset <= *offsets.last().unwrap_or(&first)) =>
+            {
+                let record =
+                    rest.get(first).map_err(|error| RepairError::Store(error.to_string()))?;
+                record.map(|record| (first.prev(), (first, record.chain)))
+            }
+            _ => tip.map(|tip| (tip.offset, (tip.offset, tip.chain))),
+        };
+        Ok(rest)
+    }
+
+    fn get(&self, offset: Offset) -> Result<Option<Record>, ReadError> {
+        for store in &self.stores {
+            if let Some(frame) = store.get(offset)? {
+                return decode(offset, &frame).map(Some);
+            }
+        }
+        Ok(None)
+    }
+}
