@@ -290,9 +290,10 @@ pub fn unopened(place: &str, error: OpenError) -> Result<Report, HistoryError> {
             BTreeSet::new(),
         )
         .faulty("chain", Offset::new(1), error.to_string())),
-        OpenError::InUse { .. } | OpenError::Io { .. } | OpenError::Importing(_) => {
-            Err(SourceError::Open(error).into())
-        }
+        OpenError::InUse { .. }
+        | OpenError::Io { .. }
+        | OpenError::Full { .. }
+        | OpenError::Importing(_) => Err(SourceError::Open(error).into()),
     }
 }
 

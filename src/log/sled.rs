@@ -24,6 +24,7 @@
 //! A failed write or sync ends writing for good: what the disk holds past the last durable record is
 //! unknown, so every append is refused from then on. Reads, which end at the durable watermark, go on.
 
+mod aside;
 mod committer;
 mod data_dir;
 mod layers;
@@ -164,6 +165,18 @@ pub enum OpenError {
         path: PathBuf,
         /// Why.
         reason: String,
+    },
+    /// The disk is full, and there is no room elsewhere for a copy to read from.
+    #[error(
+        "the disk of {} is full: free at least {room} bytes there, or make room in the directory for \
+         temporary files, from which the log can be read meanwhile",
+        .path.display()
+    )]
+    Full {
+        /// The directory of the newest records.
+        path: PathBuf,
+        /// How many bytes have to be free.
+        room: u64,
     },
     /// Records that were durable are gone or have been replaced.
     #[error(
@@ -434,6 +447,7 @@ impl Log for SledLog {
         let committer = Committer::new(
             Arc::clone(&self.layers),
             Arc::clone(&self.shared),
+            self.log_dir.clone(),
             clock,
             tip,
             heads,
@@ -481,14 +495,19 @@ impl Log for SledLog {
 /// Notes how far the log has come, now and then and at the end. Of no consequence to those who
 /// append: a note that cannot be written is tried again.
 fn note_tip(shared: &Shared, dir: &Path) {
-    let mut noted = Offset::ZERO;
+    let (mut noted, mut failing) = (Offset::ZERO, false);
     loop {
         let ended = shared.ended.load(Ordering::SeqCst);
         let tip = *shared.tip.lock();
         if tip.offset > noted {
             match TipFile::open(dir).and_then(|file| file.write(tip)) {
-                Ok(()) => noted = tip.offset,
-                Err(error) => tracing::warn!(%error, "how far the log has come cannot be noted"),
+                Ok(()) => (noted, failing) = (tip.offset, false),
+                Err(error) => {
+                    if !failing {
+                        tracing::warn!(%error, "how far the log has come cannot be noted");
+                    }
+                    failing = true;
+                }
             }
         }
         if ended {

@@ -62,7 +62,7 @@ async fn on_a_full_disk_writes_are_refused_reads_go_on_and_nothing_is_lost() {
     };
     let reserve = ("LOGCABIN_LOG_MIN_FREE_BYTES", "33554432");
     let mut server = TestServer::start_on_with(&mount.path().join("data"), &[reserve]).await;
-    let ann = server.register("ann").await;
+    let mut ann = server.register("ann").await;
     let room_id = ann.create_room(json!({})).await;
     let before = ann.send_text(&room_id, "before", "before").await;
 
@@ -75,6 +75,23 @@ async fn on_a_full_disk_writes_are_refused_reads_go_on_and_nothing_is_lost() {
     let messages = ann.messages(&room_id, None, None, Direction::Back, 10).await;
     let first = messages["chunk"][0]["event_id"].as_str();
     assert_eq!(first, Some(before.as_str()), "{messages}");
+    ann.sync(None, 0, None).await;
+
+    // A start needs no room either: it serves what there is, and takes no writes.
+    server.stop();
+    SmallDisk::fill(&filler);
+    server.restart().await;
+    ann.http = server.http();
+    let refused = ann.send(&room_id, "m.room.message", "during", &text("during")).await;
+    assert_eq!(refused.status, 503, "{refused}");
+    let messages = ann.messages(&room_id, None, None, Direction::Back, 10).await;
+    assert_eq!(messages["chunk"][0]["event_id"], json!(before), "{messages}");
+    ann.sync(None, 0, None).await;
+    // Nor does one after a crash.
+    server.kill9();
+    SmallDisk::fill(&filler);
+    server.restart().await;
+    ann.http = server.http();
     ann.sync(None, 0, None).await;
 
     // With room again, writes are taken again, without a restart.
@@ -198,18 +215,13 @@ async fn verifying_a_log_changes_no_byte_of_it_and_leaves_nothing_behind() {
     let path = format!("/rooms/{}/redact/{}/r", encode(&room_id), encode(&said));
     ann.request("PUT", &path, Some(&json!({}))).await.ok();
     // So that there are volumes, too.
-    let volumes = data_dir.join("log/volumes");
-    until("there is a volume", async || {
-        let entries = fs::read_dir(&volumes).into_iter().flatten().flatten();
-        entries.into_iter().any(|entry| entry.path().extension().is_some_and(|e| e == "lcvol"))
-    })
-    .await;
+    volume(&data_dir).await;
     for number in 1..20 {
         ann.send_text(&room_id, &format!("{number}"), "hello").await;
     }
     server.kill9();
     // What a start would tidy up.
-    fs::write(volumes.join("00000000000000000099.new"), "half").expect("a file");
+    fs::write(data_dir.join("log/volumes/00000000000000000099.new"), "half").expect("a file");
     fs::create_dir_all(data_dir.join("log/tails/000077.new")).expect("a directory");
     let before = everything(&data_dir);
     assert!(before.keys().any(|path| path.ends_with("db")), "{:?}", before.keys());
@@ -233,6 +245,88 @@ async fn verifying_a_log_changes_no_byte_of_it_and_leaves_nothing_behind() {
     let output = run_logcabin(["verify".as_ref(), "--data-dir".as_ref(), data_dir.as_os_str()]);
     let said = format!("{output:?}");
     assert!(!output.status.success() && !said.contains("verifying"), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_damaged_volume_is_read_from_the_archive_and_can_be_repaired() {
+    let mut server = TestServer::start_with(&[
+        ("LOGCABIN_ERASURE_REDACTED_AFTER_SECONDS", "0"),
+        ("LOGCABIN_ERASURE_SWEEP_SECONDS", "1"),
+    ])
+    .await;
+    let data_dir = server.data_dir().to_owned();
+    let mut ann = server.register("ann").await;
+    let room_id = ann.create_room(json!({})).await;
+    for number in 0..30 {
+        ann.send_text(&room_id, &format!("{number}"), "hello").await;
+    }
+    let said = ann.send_text(&room_id, "secret", "taken back").await;
+    let path = format!("/rooms/{}/redact/{}/r", encode(&room_id), encode(&said));
+    ann.request("PUT", &path, Some(&json!({}))).await.ok();
+    let volume = volume(&data_dir).await;
+    let before = ann.messages(&room_id, None, None, Direction::Back, 100).await;
+    let before = without_age(&before);
+    server.stop();
+    let mut bytes = fs::read(&volume).expect("a volume");
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(&volume, bytes).expect("it can be written");
+
+    server.restart().await;
+    ann.http = server.http();
+    for _ in 0..3 {
+        let after = ann.messages(&room_id, None, None, Direction::Back, 100).await;
+        assert!(without_age(&after) == before, "other messages");
+    }
+    server.prints("is read from the archive").await;
+    server.stop();
+    assert_eq!(server.output().matches("is read from the archive").count(), 1);
+
+    let verify = |more: &[&str]| {
+        let mut line = vec!["verify".as_ref(), "--data-dir".as_ref(), data_dir.as_os_str()];
+        line.extend(more.iter().map(std::ffi::OsStr::new));
+        let output = run_logcabin(line);
+        (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    let (code, said) = verify(&[]);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("is damaged") && said.contains("`logcabin verify --repair`"), "{said}");
+    let (code, said) = verify(&["--repair"]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("taken from the archive: records 1 to"), "{said}");
+    let (code, said) = verify(&["--repair"]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("no volume of the log is damaged"), "{said}");
+
+    // Without the archive, too, now.
+    fs::rename(data_dir.join("archive"), data_dir.join("elsewhere")).expect("an archive");
+    server.restart().await;
+    ann.http = server.http();
+    let after = ann.messages(&room_id, None, None, Direction::Back, 100).await;
+    assert!(without_age(&after) == before, "other messages");
+    server.stop();
+    assert_eq!(server.output().matches("is read from the archive").count(), 1);
+}
+
+/// The events of a page, without what differs from one moment to the next.
+fn without_age(page: &Value) -> Vec<Value> {
+    let mut events = page["chunk"].as_array().cloned().unwrap_or_default();
+    for event in &mut events {
+        event["unsigned"] = Value::Null;
+    }
+    assert!(!events.is_empty(), "{page}");
+    events
+}
+
+/// Waits for the first volume of a log that compacts at once.
+async fn volume(data_dir: &Path) -> PathBuf {
+    let volumes = || {
+        let entries = fs::read_dir(data_dir.join("log/volumes")).into_iter().flatten().flatten();
+        let mut paths = entries.map(|entry| entry.path());
+        paths.find(|path| path.extension().is_some_and(|extension| extension == "lcvol"))
+    };
+    until("there is a volume", async || volumes().is_some()).await;
+    volumes().expect("a volume")
 }
 
 /// All files below a directory but the lock: when they were changed, and what is in them; of directories, that they are there.

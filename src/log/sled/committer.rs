@@ -2,13 +2,17 @@
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
+    path::PathBuf,
     sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
 };
 
 use tokio::sync::{mpsc, oneshot};
 
-use super::{Current, Shared, Store, data_dir::free_bytes, decode, store::panic_text};
+use super::{
+    Current, Shared, Store, aside::ROOM_TO_OPEN, data_dir::free_bytes, decode, recover,
+    store::panic_text,
+};
 use crate::{
     clock::Clock,
     log::{
@@ -62,6 +66,7 @@ const MAX_GROUP_BYTES: usize = 2 * 1024 * 1024;
 pub(super) struct Committer {
     layers: Current,
     shared: Arc<Shared>,
+    log_dir: PathBuf,
     clock: Clock,
     tip: Tip,
     heads: StreamHeads,
@@ -84,12 +89,23 @@ impl Committer {
     pub(super) fn new(
         layers: Current,
         shared: Arc<Shared>,
+        log_dir: PathBuf,
         clock: Clock,
         tip: Tip,
         heads: StreamHeads,
         follower: Follower,
     ) -> Self {
-        Self { layers, shared, clock, tip, heads, follower, began: Instant::now(), crowded: false }
+        Self {
+            layers,
+            shared,
+            log_dir,
+            clock,
+            tip,
+            heads,
+            follower,
+            began: Instant::now(),
+            crowded: false,
+        }
     }
 
     /// Commits what comes through `queue` until the log closes.
@@ -168,7 +184,7 @@ impl Committer {
         }
     }
 
-    fn may_write(&self) -> Result<(), AppendError> {
+    fn may_write(&mut self) -> Result<(), AppendError> {
         if let Some(reason) = self.shared.failure.borrow().clone() {
             return Err(AppendError::Failed(reason));
         }
@@ -185,6 +201,25 @@ impl Committer {
                 dir.display()
             )));
         }
+        if self.layers.read().are_aside() { self.open_in_place(free) } else { Ok(()) }
+    }
+
+    /// Goes on in the databases themselves, once their disk has room again.
+    fn open_in_place(&self, free: u64) -> Result<(), AppendError> {
+        if free < ROOM_TO_OPEN {
+            return Err(AppendError::Full(format!("only {free} bytes are free")));
+        }
+        let copies = Arc::clone(&self.layers.read());
+        let opened = copies.in_place().and_then(|layers| {
+            let tip = recover(&layers, &self.log_dir, 0)?;
+            Ok((layers, tip))
+        });
+        let (layers, tip) = opened.map_err(|error| AppendError::Full(error.to_string()))?;
+        if (tip.offset, tip.chain) != (self.tip.offset, self.tip.chain) {
+            return Err(self.shared.fail("the log is not the one that was copied at the start"));
+        }
+        *self.layers.write() = Arc::new(layers);
+        tracing::info!("the disk has room again: writes are taken");
         Ok(())
     }
 

@@ -59,10 +59,14 @@ pub(crate) fn lock_data_dir(data_dir: &Path) -> Result<File, OpenError> {
         }
         Err(TryLockError::Error(source)) => return Err(failed(source)),
     }
-    // Only for the message that another process prints.
-    file.set_len(0).map_err(failed)?;
-    file.rewind().map_err(failed)?;
-    file.write_all(format!("{}\n", std::process::id()).as_bytes()).map_err(failed)?;
+    // Only for the message that another process prints: a full disk is no reason not to go on.
+    let said = file
+        .set_len(0)
+        .and_then(|()| file.rewind())
+        .and_then(|()| file.write_all(format!("{}\n", std::process::id()).as_bytes()));
+    if let Err(error) = said {
+        tracing::debug!(%error, "the lock file does not say who has it");
+    }
     remove_dir(&shadow::shadow_dir(data_dir))?;
     let swapping = swapping_dir(data_dir);
     disk::finish_exchange(&log_dir(data_dir), &ready_dir(data_dir), &swapping)

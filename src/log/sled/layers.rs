@@ -10,7 +10,7 @@ use bytes::Bytes;
 use quick_cache::{Weighter, sync::Cache};
 
 use super::{
-    OpenError, ReadError, Store, StoreError, decode, key, remove_dir,
+    OpenError, ReadError, Store, StoreError, aside, decode, free_bytes, key, remove_dir,
     store::{self, fenced},
 };
 use crate::{
@@ -106,6 +106,9 @@ pub(super) struct Layers {
     blocks: Arc<Blocks>,
     /// Stands in for a volume that cannot be read.
     spare: Option<Arc<Spare>>,
+    /// Whether the databases are copies, which take no writes, since their disk is full; and how much memory they may
+    /// use to cache pages.
+    aside: Option<u64>,
 }
 
 type Blocks = Cache<(u64, usize), Arc<Block>, ByBytes>;
@@ -130,9 +133,17 @@ impl Layers {
         disk::remove_unfinished(&volumes_dir)
             .map_err(|source| OpenError::Io { path: volumes_dir, source })?;
         let mut stores = Vec::new();
-        for number in tails(log_dir)? {
-            let store = Store::open(&tail_dir(log_dir, number), cache_bytes)?;
-            stores.push((number, Arc::new(store)));
+        let tails = tails(log_dir)?;
+        let dirs: Vec<_> =
+            tails.into_iter().map(|number| (number, tail_dir(log_dir, number))).collect();
+        let is_full = free_bytes(log_dir).is_ok_and(|free| free < aside::ROOM_TO_OPEN);
+        let aside = (is_full && !dirs.is_empty()).then_some(cache_bytes);
+        if aside.is_some() {
+            stores = aside::open(&dirs, cache_bytes)?;
+        } else {
+            for (number, dir) in &dirs {
+                stores.push((*number, Arc::new(Store::open(dir, cache_bytes)?)));
+            }
         }
         if stores.is_empty() {
             stores.push((1, Arc::new(begin_tail(log_dir, 1, cache_bytes, Offset::ZERO)?)));
@@ -143,6 +154,7 @@ impl Layers {
             before_tail: Offset::ZERO,
             blocks: Arc::new(Cache::with_weighter(512, BLOCK_CACHE_BYTES, ByBytes)),
             spare,
+            aside,
         };
         let unusable =
             |error: StoreError| OpenError::Store { path: log_dir.to_owned(), reason: error.0 };
@@ -159,6 +171,7 @@ impl Layers {
             before_tail: Offset::ZERO,
             blocks: Arc::new(Cache::with_weighter(16, BLOCK_CACHE_BYTES, ByBytes)),
             spare: None,
+            aside: None,
         }
     }
 
@@ -172,6 +185,7 @@ impl Layers {
             before_tail: last,
             blocks: Arc::clone(&self.blocks),
             spare: self.spare.clone(),
+            aside: self.aside,
         }
     }
 
@@ -184,7 +198,30 @@ impl Layers {
             before_tail: self.before_tail,
             blocks: Arc::clone(&self.blocks),
             spare: self.spare.clone(),
+            aside: self.aside,
         }
+    }
+
+    /// Whether the databases take no writes, since their disk is full.
+    pub(super) const fn are_aside(&self) -> bool {
+        self.aside.is_some()
+    }
+
+    /// These with the databases themselves instead of copies. Blocks.
+    pub(super) fn in_place(&self) -> Result<Self, OpenError> {
+        let mut stores = Vec::new();
+        for (number, copy) in &self.stores {
+            let store = Store::open(&copy.dir, self.aside.unwrap_or_default())?;
+            stores.push((*number, Arc::new(store)));
+        }
+        Ok(Self {
+            stores,
+            volumes: self.volumes.clone(),
+            before_tail: self.before_tail,
+            blocks: Arc::clone(&self.blocks),
+            spare: self.spare.clone(),
+            aside: None,
+        })
     }
 
     /// These without the newest database.
@@ -195,6 +232,7 @@ impl Layers {
             before_tail: Offset::ZERO,
             blocks: Arc::clone(&self.blocks),
             spare: self.spare.clone(),
+            aside: self.aside,
         }
     }
 

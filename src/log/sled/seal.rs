@@ -86,6 +86,9 @@ impl Sealer {
 
     fn is_due(&self, records: u64, bytes: u64) -> bool {
         let layers = Arc::clone(&self.layers.read());
+        if layers.are_aside() {
+            return false;
+        }
         let durable = *self.shared.durable.borrow();
         let new = durable.get().saturating_sub(layers.before_tail.get());
         let large =
@@ -99,6 +102,11 @@ impl Sealer {
         let _one = self.turn.lock();
         if self.shared.closing.load(Ordering::SeqCst) {
             return Err(CompactError::Closed);
+        }
+        if self.layers.read().are_aside() {
+            let free = free_bytes(&self.log_dir).map_err(CompactError::Disk)?;
+            let needed = self.shared.min_free_bytes.load(Ordering::Relaxed);
+            return Err(CompactError::Room { needed, free });
         }
         let began = Instant::now();
         // What was left by a start or a failure is sealed first: it is not to be met twice.
