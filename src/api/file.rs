@@ -1,10 +1,10 @@
 //! A file as a response: what of it is asked for (RFC 9110, "Conditional Requests" and "Range Requests"), and
 //! the headers without which a browser might do with it what it should not.
 
-use std::{fs::File, io, ops::Range, os::unix::fs::FileExt as _, sync::Arc};
+use std::{io, ops::Range, sync::Arc};
 
 use bytes::Bytes;
-use futures_util::stream;
+use futures_util::{Stream, stream};
 use http::{
     HeaderMap, HeaderName, HeaderValue, StatusCode,
     header::{
@@ -18,6 +18,7 @@ use ruma::http_headers::{ContentDisposition, ContentDispositionType};
 use crate::{
     http::{ApiError, Reply},
     limits,
+    media::{Download, DownloadError},
 };
 
 const RESOURCE_POLICY: HeaderName = HeaderName::from_static("cross-origin-resource-policy");
@@ -61,8 +62,8 @@ const INLINE: [&str; 26] = [
 
 /// The bytes of a file.
 pub(super) enum Content {
-    /// In a file of this length.
-    File(File, u64),
+    /// In a file.
+    File(Download),
     /// In memory.
     Bytes(Bytes),
 }
@@ -70,7 +71,7 @@ pub(super) enum Content {
 impl Content {
     fn length(&self) -> u64 {
         match self {
-            Self::File(_, length) => *length,
+            Self::File(download) => download.length(),
             Self::Bytes(bytes) => bytes.len() as u64,
         }
     }
@@ -217,29 +218,43 @@ fn body(content: Content, range: Range<u64>) -> Reply {
             let index = |at| usize::try_from(at).unwrap_or(usize::MAX).min(bytes.len());
             Reply::bytes(OCTETS, bytes.slice(index(range.start)..index(range.end)))
         }
-        Content::File(file, _) => {
-            let file = Arc::new(file);
-            let pieces = stream::try_unfold(range, move |range| {
-                let file = Arc::clone(&file);
-                async move {
-                    if range.is_empty() {
-                        return Ok(None);
-                    }
-                    let end = range.end.min(range.start + limits::MEDIA_PIECE_BYTES as u64);
-                    let piece = tokio::task::spawn_blocking(move || {
-                        let length = usize::try_from(end - range.start).unwrap_or_default();
-                        let mut piece = vec![0; length];
-                        file.read_exact_at(&mut piece, range.start)?;
-                        Ok::<_, io::Error>(Bytes::from(piece))
-                    });
-                    let piece = piece.await.map_err(io::Error::other)??;
-                    Ok(Some((piece, end..range.end)))
-                }
-            });
-            Reply::stream(OCTETS, pieces)
-        }
+        Content::File(download) => Reply::stream(OCTETS, pieces(download, range)),
     };
     reply.with_header(CONTENT_LENGTH, length.into())
+}
+
+/// The pieces of a part of a file. The last piece of a whole file is given only if the file is the one that was
+/// uploaded; else the response breaks off. Of a range that cannot be known.
+fn pieces(
+    download: Download,
+    range: Range<u64>,
+) -> impl Stream<Item = io::Result<Bytes>> + Send + 'static {
+    let is_whole = range == (0..download.length());
+    let download = Arc::new(download);
+    stream::try_unfold((range, is_whole.then(blake3::Hasher::new)), move |(range, hasher)| {
+        let download = Arc::clone(&download);
+        async move {
+            if range.is_empty() {
+                return Ok(None);
+            }
+            let end = range.end.min(range.start + limits::MEDIA_PIECE_BYTES as u64);
+            let piece = tokio::task::spawn_blocking(move || {
+                let piece = download.read(&(range.start..end));
+                let checked = piece.and_then(|piece| {
+                    let mut hasher = hasher;
+                    if let Some(hasher) = &mut hasher {
+                        hasher.update(&piece);
+                        if end == range.end {
+                            download.check(hasher)?;
+                        }
+                    }
+                    Ok((piece, (end..range.end, hasher)))
+                });
+                checked.inspect_err(|error: &DownloadError| download.report(error))
+            });
+            piece.await.map_err(io::Error::other)?.map(Some).map_err(io::Error::other)
+        }
+    })
 }
 
 #[cfg(test)]

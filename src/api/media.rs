@@ -9,7 +9,6 @@ use std::{
     collections::{BTreeSet, HashMap},
     io,
     net::Ipv6Addr,
-    path::PathBuf,
     sync::Arc,
     time::Duration,
 };
@@ -55,7 +54,7 @@ use crate::{
     limits,
     long_work::LongWork,
     media::{
-        Held, Receiving, Store,
+        Download, DownloadError, Held, Receiving, Store,
         picture::{self, Format, PictureError, Thumbnail, Wish},
     },
     record::{Command, Origin, command::FileHash},
@@ -369,9 +368,27 @@ impl Server {
         }
     }
 
-    async fn open(&self, hash: FileHash) -> Result<Content, ApiError> {
-        let path = self.media.store.path(&hash);
-        open(path).await
+    async fn open(&self, stored: &Stored) -> Result<Content, ApiError> {
+        let (store, hash, size) = (Arc::clone(&self.media.store), stored.hash, stored.size);
+        let opening = spawn_blocking(move || {
+            let download = Download::open(&store, hash, size)?;
+            let small = download.read_small()?;
+            Ok(small.map_or_else(|| Content::File(download), Content::Bytes))
+        });
+        opening.await.map_err(ApiError::internal)?.map_err(|error| self.lost(&hash, error))
+    }
+
+    /// What a client is told of a file that cannot be read.
+    fn lost(&self, hash: &FileHash, error: DownloadError) -> ApiError {
+        if let DownloadError::Io(error) = error {
+            return ApiError::internal(error);
+        }
+        // It may have been removed since it was looked up.
+        if !self.engine.state().media.names(hash) {
+            return ApiError::not_found("There is no such file.");
+        }
+        self.media.store.report(hash, &error);
+        ApiError::not_found("The file is damaged or lost.").with_cause(error)
     }
 
     /// Answers with a file.
@@ -382,7 +399,7 @@ impl Server {
         public: bool,
         headers: &HeaderMap,
     ) -> Result<Reply, ApiError> {
-        let content = self.open(stored.hash).await?;
+        let content = self.open(&stored).await?;
         let said = match self.engine.events().command(stored.offset)? {
             Some(Command::MediaUpload(body)) => (body.content_type, body.name),
             _ => (None, None),
@@ -402,9 +419,11 @@ impl Server {
         headers: &HeaderMap,
     ) -> Result<Reply, ApiError> {
         let wish = wish.rounded();
-        let (content, format) = match kept(&self.media.store, &stored.hash, wish) {
-            Some((path, format)) => (open(path).await?, format),
-            None => self.make_thumbnail(stored.hash, wish, caller).await?,
+        let (store, hash) = (Arc::clone(&self.media.store), stored.hash);
+        let found = spawn_blocking(move || kept(&store, &hash, wish)).await;
+        let (content, format) = match found.map_err(ApiError::internal)? {
+            Some((bytes, format)) => (Content::Bytes(bytes), format),
+            None => self.make_thumbnail(&stored, wish, caller).await?,
         };
         let about = About {
             content_type: Some(format.content_type().to_owned()),
@@ -417,23 +436,27 @@ impl Server {
 
     async fn make_thumbnail(
         &self,
-        hash: FileHash,
+        stored: &Stored,
         mut wish: Wish,
         caller: &Whose,
     ) -> Result<(Content, Format), ApiError> {
         enum Found {
-            Kept(PathBuf, Format),
+            Kept(Bytes, Format),
             Answer(Thumbnail),
+            Lost(DownloadError),
         }
         let place = self.media.pictures.place(caller, false).await;
         let place = place.map_err(|busy| ApiError::limit_exceeded(busy.retry_after))?;
-        let store = Arc::clone(&self.media.store);
+        let (store, hash, size) = (Arc::clone(&self.media.store), stored.hash, stored.size);
         let making = move || {
             let path = store.path(&hash);
+            if let Err(error) = Download::open(&store, hash, size).and_then(|file| file.verify()) {
+                return Ok(Found::Lost(error));
+            }
             // What does not move has one thumbnail of a size, whatever is wished.
             wish.animated = wish.animated && picture::moves(&path)?;
-            if let Some((path, format)) = kept(&store, &hash, wish) {
-                return Ok(Found::Kept(path, format));
+            if let Some((bytes, format)) = kept(&store, &hash, wish) {
+                return Ok(Found::Kept(bytes, format));
             }
             let made = picture::thumbnails(&path, &[wish])?;
             let Some(thumbnail) = made.into_iter().next() else {
@@ -445,9 +468,10 @@ impl Server {
             Ok(Found::Answer(thumbnail))
         };
         match spawn_blocking(move || place.work(making)).await {
-            Ok(Ok(Found::Kept(path, format))) => Ok((open(path).await?, format)),
+            Ok(Ok(Found::Kept(bytes, format))) => Ok((Content::Bytes(bytes), format)),
+            Ok(Ok(Found::Lost(error))) => Err(self.lost(&hash, error)),
             Ok(Ok(Found::Answer(Thumbnail::Original(format)))) => {
-                Ok((self.open(hash).await?, format))
+                Ok((self.open(stored).await?, format))
             }
             Ok(Ok(Found::Answer(Thumbnail::Made(format, bytes)))) => {
                 Ok((Content::Bytes(Bytes::from(bytes)), format))
@@ -469,20 +493,11 @@ impl Server {
     }
 }
 
-async fn open(path: PathBuf) -> Result<Content, ApiError> {
-    let opening = spawn_blocking(move || {
-        let file = std::fs::File::open(path)?;
-        let length = file.metadata()?.len();
-        Ok::<_, io::Error>(Content::File(file, length))
-    });
-    opening.await.map_err(ApiError::internal)?.map_err(ApiError::internal)
-}
-
 /// The thumbnail that is kept for this wish.
-fn kept(store: &Store, hash: &FileHash, wish: Wish) -> Option<(PathBuf, Format)> {
+fn kept(store: &Store, hash: &FileHash, wish: Wish) -> Option<(Bytes, Format)> {
     Format::ALL.into_iter().find_map(|format| {
-        let path = store.thumbnail(hash, &format!("{}.{}", wish.name(), format.extension()));
-        path.exists().then_some((path, format))
+        let name = format!("{}.{}", wish.name(), format.extension());
+        Some((store.read_thumbnail(hash, &name)?, format))
     })
 }
 

@@ -249,7 +249,12 @@ fn check_media(report: &mut Report, dir: &Path, server: &str, files: &[(Box<str>
                 bytes += stored.size;
             }
             Err(reason) => {
-                report.fail(NAME, stored.offset, format!("mxc://{server}/{media_id}: {reason}"));
+                let place = store::place(Path::new("media"), &stored.hash);
+                let detail = format!(
+                    "mxc://{server}/{media_id}: {reason}; a backup may have it as {}",
+                    place.display()
+                );
+                report.fail(NAME, stored.offset, detail);
             }
         }
     }

@@ -11,9 +11,9 @@
 //! away after a while. It is never the other way round.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs::{self, DirBuilder, File},
-    io::{self, BufReader, Write as _},
+    io::{self, Write as _},
     os::unix::fs::DirBuilderExt as _,
     path::{Path, PathBuf},
     sync::Arc,
@@ -24,10 +24,14 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::task::spawn_blocking;
 
+use super::download::{self, DownloadError};
 use crate::{clock::random_letters, limits, log::sled::free_bytes, record::command::FileHash};
 
 const INCOMING: &str = "incoming";
 const THUMBNAILS: &str = "thumbnails";
+
+/// A thumbnail's file ends with the hash of what is before.
+const CHECK_BYTES: usize = blake3::OUT_LEN;
 
 /// The directory of the files in a data directory.
 #[must_use]
@@ -73,6 +77,8 @@ pub struct Store {
     thumbnails: Mutex<Option<u64>>,
     /// Files that no record may name yet, but soon will, and how many records will.
     held: Mutex<BTreeMap<FileHash, usize>>,
+    /// The files of which it was said that they cannot be served.
+    reported: Mutex<BTreeSet<FileHash>>,
     /// Taken to make directories: whoever finds one made finds it durable.
     directories: Mutex<()>,
 }
@@ -106,6 +112,7 @@ impl Store {
             thumbnail_bytes,
             thumbnails: Mutex::default(),
             held: Mutex::default(),
+            reported: Mutex::default(),
             directories: Mutex::default(),
         };
         store.make(&store.root.join(THUMBNAILS))?;
@@ -121,6 +128,17 @@ impl Store {
     #[must_use]
     pub fn path(&self, hash: &FileHash) -> PathBuf {
         place(&self.root, hash)
+    }
+
+    /// Says in the server's log that a file cannot be served, once for each.
+    pub fn report(&self, hash: &FileHash, error: &DownloadError) {
+        if self.reported.lock().insert(*hash) {
+            tracing::error!(
+                file = %self.path(hash).display(),
+                %error,
+                "an uploaded file cannot be served; `logcabin verify` names all that are lost, and a backup may have them"
+            );
+        }
     }
 
     /// Begins to receive a file of `length` bytes, if that is known.
@@ -160,6 +178,15 @@ impl Store {
         Ok(())
     }
 
+    /// The thumbnail of this name of the file with this hash, if it is kept. One that is damaged is not. Blocks.
+    #[must_use]
+    pub fn read_thumbnail(&self, hash: &FileHash, name: &str) -> Option<Bytes> {
+        let bytes = Bytes::from(fs::read(self.thumbnail(hash, name)).ok()?);
+        let (kept, check) = bytes.split_last_chunk::<CHECK_BYTES>()?;
+        let is_whole = blake3::hash(kept).as_bytes() == check;
+        is_whole.then(|| bytes.slice(..kept.len()))
+    }
+
     /// Where the thumbnail of this name of the file with this hash is kept, if it is.
     #[must_use]
     pub fn thumbnail(&self, hash: &FileHash, name: &str) -> PathBuf {
@@ -173,7 +200,7 @@ impl Store {
     /// # Errors
     /// When it cannot be written.
     pub fn keep_thumbnail(&self, hash: &FileHash, name: &str, bytes: &[u8]) -> io::Result<()> {
-        let length = bytes.len() as u64;
+        let length = (bytes.len() + CHECK_BYTES) as u64;
         let Some(left) = self.thumbnail_bytes.checked_sub(length) else {
             return Err(io::ErrorKind::QuotaExceeded.into());
         };
@@ -189,6 +216,7 @@ impl Store {
         let temporary = Temporary(self.root.join(INCOMING).join(random_letters(24)));
         let mut file = File::create_new(&temporary.0)?;
         file.write_all(bytes)?;
+        file.write_all(blake3::hash(bytes).as_bytes())?;
         // Else it may be an empty file after a power cut.
         file.sync_data()?;
         if let Some(parent) = path.parent() {
@@ -452,19 +480,7 @@ impl Drop for Held {
 /// # Errors
 /// What is wrong, in words.
 pub fn verify(data_dir: &Path, hash: &FileHash, size: u64) -> Result<(), String> {
-    let path = place(&directory(data_dir), hash);
-    let broken = |error: io::Error| format!("{}: {error}", path.display());
-    let file = File::open(&path).map_err(broken)?;
-    let length = file.metadata().map_err(broken)?.len();
-    if length != size {
-        return Err(format!("{} has {length} bytes instead of {size}", path.display()));
-    }
-    let mut hasher = blake3::Hasher::new();
-    hasher.update_reader(BufReader::new(file)).map_err(broken)?;
-    if FileHash::from(hasher.finalize()) != *hash {
-        return Err(format!("{} is damaged: it does not have its hash", path.display()));
-    }
-    Ok(())
+    download::verify(&place(&directory(data_dir), hash), hash, size)
 }
 
 /// Of which file a thumbnail is, by its name.
@@ -562,11 +578,11 @@ mod tests {
         for _ in 0..2 {
             let store = store(directory.path());
             for number in 0..20 {
-                store.keep_thumbnail(&hash, &number.to_string(), &[0; 60]).unwrap();
+                store.keep_thumbnail(&hash, &number.to_string(), &[0; 28]).unwrap();
                 assert!(kept(&store) <= 250, "{} bytes", kept(&store));
                 assert!(store.thumbnail(&hash, &number.to_string()).exists(), "the newest is kept");
             }
-            let too_large = store.keep_thumbnail(&hash, "large", &[0; 251]).unwrap_err();
+            let too_large = store.keep_thumbnail(&hash, "large", &[0; 219]).unwrap_err();
             assert_eq!(too_large.kind(), io::ErrorKind::QuotaExceeded);
             assert!(kept(&store) > 0, "it took the place of others");
         }
@@ -574,6 +590,24 @@ mod tests {
         let smaller = Store::open(directory.path(), 0, 100).unwrap();
         assert!(smaller.sweep(|_| true, ANY_AGE).unwrap().thumbnails > 0);
         assert!(kept(&smaller) <= 100);
+    }
+
+    #[test]
+    fn a_damaged_thumbnail_is_as_none() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = store(directory.path());
+        let hash = FileHash([3; 32]);
+        assert_eq!(store.read_thumbnail(&hash, "a"), None);
+        store.keep_thumbnail(&hash, "a", b"small").unwrap();
+        assert_eq!(store.read_thumbnail(&hash, "a").as_deref(), Some(&b"small"[..]));
+        let path = store.thumbnail(&hash, "a");
+        let good = fs::read(&path).unwrap();
+        let mut flipped = good.clone();
+        flipped[1] ^= 1;
+        for bad in [flipped, good[1..].to_vec(), good[..good.len() - 1].to_vec(), Vec::new()] {
+            fs::write(&path, bad).unwrap();
+            assert_eq!(store.read_thumbnail(&hash, "a"), None);
+        }
     }
 
     #[tokio::test]

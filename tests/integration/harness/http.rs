@@ -45,12 +45,18 @@ impl Http {
             request = request.header(*name, *value);
         }
         let request = request.body(Full::new(body.into())).expect("a well-formed request");
-        let sent = self.client.request(request).await;
-        let response = sent.unwrap_or_else(|error| panic!("{method} {path}: {error}"));
-        let (parts, body) = response.into_parts();
-        let collected = body.collect().await;
-        let bytes = collected.unwrap_or_else(|error| panic!("{method} {path}: {error}")).to_bytes();
-        RawAnswer { request: format!("{method} {path}"), parts, bytes }
+        self.try_raw(request).await.unwrap_or_else(|error| panic!("{method} {path}: {error}"))
+    }
+
+    /// As [`Self::raw`]; an `Err` means that no whole answer came back.
+    pub(crate) async fn try_raw(
+        &self,
+        request: http::Request<Full<Bytes>>,
+    ) -> Result<RawAnswer, Box<dyn std::error::Error>> {
+        let named = format!("{} {}", request.method(), request.uri().path());
+        let (parts, body) = self.client.request(request).await?.into_parts();
+        let bytes = body.collect().await?.to_bytes();
+        Ok(RawAnswer { request: named, parts, bytes })
     }
 
     /// Sends a request; an `Err` means that no whole answer came back, and so that nothing is known

@@ -1,0 +1,141 @@
+//! Reading a file back, and finding out whether it still is the one that was uploaded.
+
+use std::{
+    fs::File,
+    io::{self, BufReader},
+    ops::Range,
+    os::unix::fs::FileExt as _,
+    path::Path,
+    sync::Arc,
+};
+
+use bytes::Bytes;
+
+use super::Store;
+use crate::{limits, record::command::FileHash};
+
+/// Why a file cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum DownloadError {
+    /// There is no such file.
+    #[error("the file is gone")]
+    Missing,
+    /// It is not the one that was uploaded.
+    #[error("the file is damaged: {0}")]
+    Damaged(String),
+    /// The disk failed.
+    #[error(transparent)]
+    Io(io::Error),
+}
+
+impl From<io::Error> for DownloadError {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::NotFound => Self::Missing,
+            // It was cut off after it was opened.
+            io::ErrorKind::UnexpectedEof => Self::Damaged("it is too short".to_owned()),
+            _ => Self::Io(error),
+        }
+    }
+}
+
+/// A file that is being read.
+#[derive(Debug)]
+pub struct Download {
+    store: Arc<Store>,
+    file: File,
+    hash: FileHash,
+    length: u64,
+}
+
+impl Download {
+    /// Opens the file with this hash, if it has `size` bytes. Blocks.
+    ///
+    /// # Errors
+    /// When it is gone, has another length, or the disk fails.
+    pub fn open(store: &Arc<Store>, hash: FileHash, size: u64) -> Result<Self, DownloadError> {
+        let file = File::open(store.path(&hash))?;
+        let length = file.metadata()?.len();
+        if length != size {
+            return Err(DownloadError::Damaged(format!("it has {length} bytes instead of {size}")));
+        }
+        Ok(Self { store: Arc::clone(store), file, hash, length })
+    }
+
+    /// How many bytes it has.
+    #[must_use]
+    pub const fn length(&self) -> u64 {
+        self.length
+    }
+
+    /// Reads a part of it, as it is. Blocks.
+    ///
+    /// # Errors
+    /// When the disk fails, or the file has become shorter.
+    pub fn read(&self, range: &Range<u64>) -> Result<Bytes, DownloadError> {
+        let length = usize::try_from(range.end - range.start).unwrap_or_default();
+        let mut piece = vec![0; length];
+        self.file.read_exact_at(&mut piece, range.start)?;
+        Ok(Bytes::from(piece))
+    }
+
+    /// Reads all of a file that is no larger than [`limits::MEDIA_PIECE_BYTES`], and checks it. Blocks.
+    ///
+    /// # Errors
+    /// When it is not the file that was uploaded, or the disk fails.
+    pub fn read_small(&self) -> Result<Option<Bytes>, DownloadError> {
+        if self.length > limits::MEDIA_PIECE_BYTES as u64 {
+            return Ok(None);
+        }
+        let bytes = self.read(&(0..self.length))?;
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(&bytes);
+        self.check(&hasher)?;
+        Ok(Some(bytes))
+    }
+
+    /// Whether `hasher` has seen the file that was uploaded.
+    ///
+    /// # Errors
+    /// When it has not.
+    pub fn check(&self, hasher: &blake3::Hasher) -> Result<(), DownloadError> {
+        if FileHash::from(hasher.finalize()) == self.hash {
+            return Ok(());
+        }
+        Err(DownloadError::Damaged("it does not have its hash".to_owned()))
+    }
+
+    /// Reads all of it, and checks it. Blocks.
+    ///
+    /// # Errors
+    /// When it is not the file that was uploaded, or the disk fails.
+    pub fn verify(&self) -> Result<(), DownloadError> {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update_reader(BufReader::new(&self.file))?;
+        self.check(&hasher)
+    }
+
+    /// Says that it cannot be served, once for each file.
+    pub fn report(&self, error: &DownloadError) {
+        self.store.report(&self.hash, error);
+    }
+}
+
+/// What is wrong with the file of this hash at `path`, which is to have `size` bytes.
+///
+/// # Errors
+/// What is wrong, in words.
+pub fn verify(path: &Path, hash: &FileHash, size: u64) -> Result<(), String> {
+    let broken = |error: io::Error| format!("{}: {error}", path.display());
+    let file = File::open(path).map_err(broken)?;
+    let length = file.metadata().map_err(broken)?.len();
+    if length != size {
+        return Err(format!("{} has {length} bytes instead of {size}", path.display()));
+    }
+    let mut hasher = blake3::Hasher::new();
+    hasher.update_reader(BufReader::new(file)).map_err(broken)?;
+    if FileHash::from(hasher.finalize()) != *hash {
+        return Err(format!("{} is damaged: it does not have its hash", path.display()));
+    }
+    Ok(())
+}
