@@ -283,6 +283,9 @@ pub const FALLBACK_KEYS: usize = 16;
 /// Backed up room keys in one record, with room for the largest of them below the largest payload.
 pub const KEY_BACKUP_RECORD_BYTES: usize = 128 * 1024;
 
+/// Records that are read for one piece of a large backup: some 20 milliseconds.
+pub const KEY_BACKUP_RECORDS: usize = 64;
+
 const _: () = assert!(
     KEY_BACKUP_RECORD_BYTES + KEY_BYTES + 8 * IDENTIFIER_BYTES < crate::log::MAX_PAYLOAD_BYTES
 );
@@ -358,6 +361,14 @@ pub const SEARCH_WORDS: usize = 32;
 /// Hits of the index that one search judges: each is an event to be read. Whatever comes after them is on
 /// later pages, and is not in the count.
 pub const SEARCH_HITS: usize = 1000;
+
+/// Texts with the words of a search that one search looks at, whatever rooms they are of: after these, nothing is found.
+/// A look at so many takes some 50 milliseconds.
+pub const SEARCH_TEXTS: usize = 1_000_000;
+
+/// State events that come with all results of a search. A room with more than are left of these comes without its
+/// members, and with no more than are left.
+pub const SEARCH_STATE: usize = 20_000;
 
 /// Results of one page of a search; each may come with events around it.
 pub const SEARCH_RESULTS: u64 = 100;

@@ -546,7 +546,7 @@ fn only_the_newest_events_of_a_room_are_counted() {
 /// The counts of `user2`, and how many events it takes to make them.
 fn counted(world: &World, unread: &Unread) -> (usize, Counts) {
     let (state, at) = (world.engine.state(), world.engine.head().offset());
-    let distance = unread.distance(&state, &user_id(2), &world.room(), at);
+    let distance = unread.distance(&state, &user_id(2), &world.room(), at, 0);
     let counts = unread.counts(&state, world.engine.events(), &user_id(2), &world.room(), at);
     (distance, counts.unwrap())
 }
@@ -612,7 +612,7 @@ fn reading_one_message_of_many_counts_none_of_the_others_again() {
                 room: &room,
             };
             assert!(world.unread.changed(judge, since, at).unwrap());
-            assert_eq!(world.unread.distance(&state, &user_id, &room, at), 0);
+            assert_eq!(world.unread.distance(&state, &user_id, &room, at, 0), 0);
             let (_, counts) = counted(&world, &world.unread);
             assert_eq!(counts.total().notifications, 49 - u64::from(read));
             assert!(!world.unread.changed(judge, at, at).unwrap());

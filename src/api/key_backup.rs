@@ -1,10 +1,12 @@
 //! Backups of room keys (client-server API, "Server-side key backups").
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, future, io, sync::Arc};
 
 use bytes::Bytes;
+use futures_util::{StreamExt as _, stream};
+use http::HeaderMap;
 use ruma::{
-    OwnedRoomId, RoomId,
+    OwnedRoomId, OwnedUserId, RoomId,
     api::client::backup::{
         BackupAlgorithm, KeyBackupData, RoomKeyBackup, add_backup_keys::v3 as put_all,
         add_backup_keys_for_room::v3 as put_room, add_backup_keys_for_session::v3 as put_session,
@@ -22,14 +24,14 @@ use ruma::{
 use serde::{Deserialize, Serialize};
 use serde_json::{json, value::RawValue};
 
-use super::{Server, json};
+use super::{Server, Whose, json, session};
 use crate::{
     decide::key_backup::{DeleteBackup, PutKeys, RemoveKeys, SetBackup},
-    http::{ApiError, Cx},
+    http::{ApiError, Cx, Reply},
     limits,
     log::ReadError,
     record::{Command, Offset, command::BackedUpKey},
-    view::key_backup::{RoomKeys, room_keys},
+    view::key_backup::{RoomKeys, next_room_keys, room_keys},
 };
 
 fn no_backup() -> ApiError {
@@ -231,19 +233,136 @@ struct Sessions {
     sessions: BTreeMap<String, BackedUpKey>,
 }
 
-pub(super) async fn keys(cx: Cx<Server>, request: get_all::Request) -> Result<Bytes, ApiError> {
-    let rooms = read(&cx, &request.version, (None, None))?.into_iter();
-    let rooms: BTreeMap<_, _> =
-        rooms.map(|(room_id, sessions)| (room_id, Sessions { sessions })).collect();
-    json(&json!({ "rooms": rooms }))
+pub(super) async fn keys(
+    cx: Cx<Server>,
+    request: get_all::Request,
+    _: HeaderMap,
+) -> Result<Reply, ApiError> {
+    if let Some(large) = Large::of(&cx, &request.version, None)? {
+        return Ok(large.reply());
+    }
+    let answer = || {
+        let rooms = read(&cx, &request.version, (None, None))?.into_iter();
+        let rooms: BTreeMap<_, _> =
+            rooms.map(|(room_id, sessions)| (room_id, Sessions { sessions })).collect();
+        json(&json!({ "rooms": rooms }))
+    };
+    cx.at_length(answer).await.map(Reply::json)
 }
 
 pub(super) async fn keys_of_room(
     cx: Cx<Server>,
     request: get_room::Request,
-) -> Result<Bytes, ApiError> {
-    let mut rooms = read(&cx, &request.version, (Some(&request.room_id), None))?;
-    json(&Sessions { sessions: rooms.remove(&request.room_id).unwrap_or_default() })
+    _: HeaderMap,
+) -> Result<Reply, ApiError> {
+    if let Some(large) = Large::of(&cx, &request.version, Some(&request.room_id))? {
+        return Ok(large.reply());
+    }
+    let answer = || {
+        let mut rooms = read(&cx, &request.version, (Some(&request.room_id), None))?;
+        json(&Sessions { sessions: rooms.remove(&request.room_id).unwrap_or_default() })
+    };
+    cx.at_length(answer).await.map(Reply::json)
+}
+
+/// The keys of a backup that is too large to be in memory whole: they are read while the client takes them.
+struct Large {
+    app: Arc<Server>,
+    whose: Whose,
+    exempt: bool,
+    user_id: OwnedUserId,
+    version: u64,
+    /// The one room that is asked for.
+    room_id: Option<OwnedRoomId>,
+    /// The last key that was written.
+    after: Option<(OwnedRoomId, String)>,
+}
+
+impl Large {
+    /// `None` for a backup that is small enough.
+    fn of(
+        cx: &Cx<Server>,
+        version: &str,
+        room_id: Option<&RoomId>,
+    ) -> Result<Option<Self>, ApiError> {
+        let (version, user_id) = (number(version)?, &cx.caller.user_id);
+        let backups = cx.app.engine.state().backups.get(user_id).ok_or_else(no_backup)?;
+        let bytes = backups.read().get(version).ok_or_else(no_backup)?.bytes;
+        let is_large = bytes > limits::ANSWER_BYTES as u64;
+        Ok(is_large.then(|| Self {
+            app: Arc::clone(&cx.app),
+            whose: cx.whose(),
+            exempt: session::exempt(&cx.app, &cx.caller),
+            user_id: user_id.clone(),
+            version,
+            room_id: room_id.map(ToOwned::to_owned),
+            after: None,
+        }))
+    }
+
+    fn reply(self) -> Reply {
+        let begin = if self.room_id.is_some() { "{\"sessions\":{" } else { "{\"rooms\":{" };
+        let begin = stream::once(future::ready(Ok(Bytes::from_static(begin.as_bytes()))));
+        let pieces = stream::try_unfold(Some(self), |large| async {
+            let Some(large) = large else { return Ok(None) };
+            // A task of its own, so that the response can be sent from any thread.
+            let piece = tokio::spawn(large.next_in_turn());
+            let (piece, large) =
+                piece.await.map_err(io::Error::other)?.map_err(io::Error::other)?;
+            Ok(Some((piece, large)))
+        });
+        Reply::stream("application/json", begin.chain(pieces))
+    }
+
+    /// The next piece, and what is left.
+    async fn next_in_turn(mut self) -> Result<(Bytes, Option<Self>), ReadError> {
+        loop {
+            let app = Arc::clone(&self.app);
+            let whose = self.whose.clone();
+            match app.long_work.run(&whose, self.exempt, || self.next()).await {
+                Ok(Ok((piece, is_last))) => return Ok((piece, (!is_last).then_some(self))),
+                Ok(Err(error)) => return Err(error),
+                Err(busy) => tokio::time::sleep(busy.retry_after).await,
+            }
+        }
+    }
+
+    fn next(&mut self) -> Result<(Bytes, bool), ReadError> {
+        let engine = &self.app.engine;
+        let (room_id, after) = (self.room_id.as_deref(), self.after.as_ref());
+        let (state, events) = (engine.state(), engine.events());
+        let keys = next_room_keys(&state, events, &self.user_id, self.version, room_id, after)?;
+        // It was deleted meanwhile: the response breaks off.
+        let gone = || ReadError::Storage("the backup was deleted".to_owned());
+        let keys = keys.ok_or_else(gone)?;
+        let mut text = String::new();
+        if keys.is_empty() {
+            // One room is written without its name, and of no room nothing was begun.
+            let is_begun = self.room_id.is_none() && self.after.is_some();
+            text.push_str(if is_begun { "}}}}" } else { "}}" });
+            return Ok((text.into(), true));
+        }
+        for (room, session, key) in keys {
+            let last = self.after.as_ref().map(|(room, _)| room);
+            if self.room_id.is_none() && last != Some(&room) {
+                text.push_str(if last.is_some() { "}}," } else { "" });
+                push_json(&mut text, room.as_str());
+                text.push_str(":{\"sessions\":{");
+            } else if last.is_some() {
+                text.push(',');
+            }
+            push_json(&mut text, &session);
+            text.push(':');
+            push_json(&mut text, &key);
+            self.after = Some((room, session));
+        }
+        Ok((text.into(), false))
+    }
+}
+
+fn push_json(text: &mut String, value: &(impl Serialize + ?Sized)) {
+    // Texts and keys are JSON, or can be.
+    text.push_str(&serde_json::to_string(value).unwrap_or_else(|_| "null".to_owned()));
 }
 
 pub(super) async fn key_of_session(

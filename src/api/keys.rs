@@ -75,6 +75,10 @@ pub(super) async fn query(cx: Cx<Server>, request: get_keys::Request) -> Result<
     if request.device_keys.len() > limits::KEY_QUERY {
         return Err(ApiError::invalid_param("These are too many users for one request."));
     }
+    cx.at_length(|| json(&look_up(&cx, request)?)).await
+}
+
+fn look_up(cx: &Cx<Server>, request: get_keys::Request) -> Result<Found, ApiError> {
     let mut found = Found::default();
     for (user_id, devices) in request.device_keys {
         if user_id.server_name() != cx.app.config.server.name {
@@ -88,7 +92,7 @@ pub(super) async fn query(cx: Cx<Server>, request: get_keys::Request) -> Result<
             if !devices.is_empty() && !devices.iter().any(|id| id.as_str() == device_id) {
                 continue;
             }
-            keyring.add_signatures(&cx, &device_id, &mut keys)?;
+            keyring.add_signatures(cx, &device_id, &mut keys)?;
             let name = account.read().device(device_id.as_str().into()).cloned();
             let name = name.and_then(|device| device.display_name);
             keys["unsigned"] =
@@ -104,7 +108,7 @@ pub(super) async fn query(cx: Cx<Server>, request: get_keys::Request) -> Result<
             let Some(key) = key else { continue };
             let mut key = key.clone();
             if let Some((_, public)) = public_key(&key) {
-                keyring.add_signatures(&cx, &public, &mut key)?;
+                keyring.add_signatures(cx, &public, &mut key)?;
             }
             of.insert(user_id.clone(), key);
         }
@@ -113,7 +117,7 @@ pub(super) async fn query(cx: Cx<Server>, request: get_keys::Request) -> Result<
             found.user_signing_keys.remove(&user_id);
         }
     }
-    json(&found)
+    Ok(found)
 }
 
 /// What is said of a server that is not this one.
@@ -159,7 +163,7 @@ pub(super) async fn changes(
     let mut view = cx.view();
     view.viewer.at = to.min(view.at());
     let rooms = view.state.memberships.of(view.user_id(), view.at());
-    let lists = super::at_length(|| DeviceLists::between(&view, from, &rooms));
+    let lists = cx.at_length(|| Ok(DeviceLists::between(&view, from, &rooms))).await?;
     Ok(get_key_changes::Response::new(
         lists.changed.into_iter().collect(),
         lists.left.into_iter().collect(),

@@ -24,7 +24,7 @@ use ruma::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::{Server, appservice, at_length, json, timeline::readable_as_of};
+use super::{Server, appservice, json, timeline::readable_as_of};
 use crate::{
     decide::{
         canonical,
@@ -207,17 +207,20 @@ pub(super) async fn joined_members(
     if !room.is_joined(view.user_id(), view.at()) {
         return Err(ApiError::forbidden("You are not in this room."));
     }
-    let mut joined = std::collections::BTreeMap::new();
-    for (user_id, offset) in room.members(Membership::Join, view.at()) {
-        let mut member = RoomMember::new();
-        let event = view.events.get(offset)?.map(|event| as_shown(&room, event, view.at()));
-        if let Some(profile) = event.and_then(|event| event.content_as::<Profile>().ok()) {
-            member.display_name = profile.displayname;
-            member.avatar_url = profile.avatar_url;
+    cx.at_length(|| {
+        let mut joined = std::collections::BTreeMap::new();
+        for (user_id, offset) in room.members(Membership::Join, view.at()) {
+            let mut member = RoomMember::new();
+            let event = view.events.get(offset)?.map(|event| as_shown(&room, event, view.at()));
+            if let Some(profile) = event.and_then(|event| event.content_as::<Profile>().ok()) {
+                member.display_name = profile.displayname;
+                member.avatar_url = profile.avatar_url;
+            }
+            joined.insert(user_id, member);
         }
-        joined.insert(user_id, member);
-    }
-    Ok(joined_members_v3::Response::new(joined))
+        Ok(joined_members_v3::Response::new(joined))
+    })
+    .await
 }
 
 pub(super) async fn members(
@@ -264,8 +267,9 @@ pub(super) async fn members(
         }
     }
     offsets.sort_unstable();
-    at_length(|| {
+    cx.at_length(|| {
         let events = view.events.get_all(&offsets)?;
         json(&Response { chunk: view.client_events(&room, &events, &EventForm::STATE)? })
     })
+    .await
 }

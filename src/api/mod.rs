@@ -330,8 +330,8 @@ pub(crate) fn endpoints(config: &Config) -> Table<Server> {
         .on_json(key_backup::put)
         .on_json(key_backup::put_of_room)
         .on_json(key_backup::put_of_session)
-        .on_json(key_backup::keys)
-        .on_json(key_backup::keys_of_room)
+        .on_download(key_backup::keys)
+        .on_download(key_backup::keys_of_room)
         .on_json(key_backup::key_of_session)
         .on_json(key_backup::remove)
         .on_json(key_backup::remove_of_room)
@@ -609,8 +609,83 @@ fn json<T: serde::Serialize>(value: &T) -> Result<bytes::Bytes, ApiError> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
     use super::*;
     use crate::http::Class;
+
+    /// The name of an endpoint in `docs/limits.md`: its path without what all paths of the client-server API begin with.
+    fn short(path: &str) -> &str {
+        match path.strip_prefix("/_matrix/client/").and_then(|path| path.split_once('/')) {
+            Some(("unstable", rest)) => rest.split_once('/').map_or(rest, |(_, name)| name),
+            Some((_, name)) => name,
+            None => path,
+        }
+    }
+
+    /// The name of the setting that a class has its rate from.
+    fn setting(class: Option<Class>) -> String {
+        let Some(class) = class else { return "none".to_owned() };
+        let mut name = String::new();
+        for c in format!("{class:?}").chars() {
+            if c.is_ascii_uppercase() && !name.is_empty() {
+                name.push('_');
+            }
+            name.push(c.to_ascii_lowercase());
+        }
+        name
+    }
+
+    /// What stands between backticks.
+    fn quoted(text: &str) -> impl Iterator<Item = &str> {
+        text.split('`').skip(1).step_by(2)
+    }
+
+    #[test]
+    fn the_chapter_on_limits_names_every_endpoint_with_its_class_and_nothing_that_is_not_there() {
+        let chapter = include_str!("../../docs/limits.md");
+        let (_, table) = chapter.split_once("| Endpoint |").expect("a table of endpoints");
+        let mut documented = BTreeMap::new();
+        for row in table.lines().skip(2).take_while(|line| line.starts_with('|')) {
+            let cells: Vec<_> = row.trim_matches('|').split('|').map(str::trim).collect();
+            let [endpoints, class, bound, place] = cells[..] else { panic!("not a row: {row}") };
+            assert!(!bound.is_empty() && quoted(place).count() > 0, "without a bound: {row}");
+            for endpoint in quoted(endpoints) {
+                let before = documented.insert(endpoint.to_owned(), class.to_owned());
+                assert_eq!(before, None, "{endpoint} is there twice");
+            }
+        }
+        let served = endpoints(&Config::default()).list();
+        let served: BTreeMap<_, _> = served
+            .iter()
+            .map(|one| (format!("{} {}", one.method, short(one.known_as)), setting(one.class)))
+            .collect();
+        assert!(served.len() > 200, "{}", served.len());
+        let difference = |of: &BTreeMap<_, _>, other: &BTreeMap<_, _>| -> BTreeSet<_> {
+            let is_missing = |(name, class): &(&String, &String)| other.get(*name) != Some(*class);
+            of.iter().filter(is_missing).map(|(name, class)| format!("{name}: {class}")).collect()
+        };
+        assert_eq!(difference(&served, &documented), BTreeSet::new(), "served otherwise");
+        assert_eq!(difference(&documented, &served), BTreeSet::new(), "documented otherwise");
+
+        let (limits, settings) = (include_str!("../limits.rs"), include_str!("../config.rs"));
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+        for name in quoted(chapter) {
+            if name.starts_with("src/") {
+                assert!(root.join(name).is_file(), "there is no {name}");
+            } else if name.len() > 2 && name.chars().all(|c| c.is_ascii_uppercase() || c == '_') {
+                let constant = format!("const {name}: ");
+                assert!(name.starts_with("M_") || limits.contains(&constant), "no {name}");
+            } else if let Some((section, setting)) = name.split_once('.')
+                && section.chars().all(|c| c.is_ascii_lowercase() || c == '_')
+                && !section.is_empty()
+            {
+                let setting = setting.split(' ').next().unwrap_or_default();
+                assert!(settings.contains(&format!("    {section}: ")), "no section {name}");
+                assert!(settings.contains(&format!("        {setting}: ")), "no setting {name}");
+            }
+        }
+    }
 
     #[test]
     fn every_write_has_a_class_with_its_own_rate_or_a_documented_exception() {

@@ -18,7 +18,7 @@ use ruma::{
 use serde::Serialize;
 
 use super::{
-    Server, at_length, json,
+    Server, json,
     timeline::{page_size, readable_as_of, visible_event},
     walks::Walk,
 };
@@ -71,7 +71,7 @@ pub(super) async fn all(
         limit: request.limit,
         recurse: request.recurse,
     };
-    children(&cx, &asked)
+    children(&cx, &asked).await
 }
 
 pub(super) async fn of_rel_type(
@@ -89,7 +89,7 @@ pub(super) async fn of_rel_type(
         limit: request.limit,
         recurse: request.recurse,
     };
-    children(&cx, &asked)
+    children(&cx, &asked).await
 }
 
 pub(super) async fn of_rel_type_and_event_type(
@@ -107,10 +107,10 @@ pub(super) async fn of_rel_type_and_event_type(
         limit: request.limit,
         recurse: request.recurse,
     };
-    children(&cx, &asked)
+    children(&cx, &asked).await
 }
 
-fn children(cx: &Cx<Server>, asked: &Asked<'_>) -> Result<Bytes, ApiError> {
+async fn children(cx: &Cx<Server>, asked: &Asked<'_>) -> Result<Bytes, ApiError> {
     #[derive(Serialize)]
     struct Response<'a> {
         chunk: Vec<ClientEvent>,
@@ -141,7 +141,7 @@ fn children(cx: &Cx<Server>, asked: &Asked<'_>) -> Result<Bytes, ApiError> {
         depth: if asked.recurse { limits::RELATION_DEPTH } else { 1 },
     };
     let limit = page_size(asked.limit.unwrap_or_else(|| PAGE.into()), &EventFilter::default());
-    at_length(|| {
+    cx.at_length(|| {
         let page = view.relations(&room, parent.offset, wanted, stretch, limit)?;
         json(&Response {
             chunk: view.client_events(&room, &page.events, &EventForm::FULL)?,
@@ -150,6 +150,7 @@ fn children(cx: &Cx<Server>, asked: &Asked<'_>) -> Result<Bytes, ApiError> {
             recursion_depth: asked.recurse.then_some(wanted.depth),
         })
     })
+    .await
 }
 
 pub(super) async fn threads(
@@ -184,7 +185,7 @@ pub(super) async fn threads(
             (cx.app.position(token.as_of)?, token.before)
         }
     };
-    at_length(|| {
+    cx.at_length(|| {
         let key = |token: &str| {
             format!("{} {} {participated} {token}", cx.caller.user_id, request.room_id)
         };
@@ -199,4 +200,5 @@ pub(super) async fn threads(
         let chunk = view.thread_roots(&room, &threads.roots, &EventForm::FULL)?;
         json(&Response { chunk, next_batch })
     })
+    .await
 }

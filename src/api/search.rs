@@ -206,6 +206,7 @@ impl Wanted {
             after: self.after.as_ref().map(|after| after.place),
             until,
             most: limits::SEARCH_HITS,
+            looks: limits::SEARCH_TEXTS,
         };
         let (hits, versions) = cx.app.search.look(|snapshot| {
             let hits = snapshot.hits(&query)?;
@@ -308,13 +309,19 @@ impl Wanted {
                 context: self.context(cx, view, result, &budget)?,
             });
         }
-        let mut state = BTreeMap::new();
+        let (mut state, mut left) = (BTreeMap::new(), limits::SEARCH_STATE);
         if self.include_state {
             for result in &found.results {
                 if let Some(at) = view.state_as_of(&result.room)?
                     && !state.contains_key(&result.room.id)
                 {
-                    let events = view.events.get_all(&result.room.full_state(at))?;
+                    let mut offsets = result.room.full_state(at);
+                    if offsets.len() > left {
+                        offsets = result.room.state_without_members(at);
+                        offsets.truncate(left);
+                    }
+                    left -= offsets.len();
+                    let events = view.events.get_all(&offsets)?;
                     let events = view.client_events(&result.room, &events, &EventForm::STATE)?;
                     state.insert(result.room.id.clone(), events);
                 }

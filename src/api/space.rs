@@ -15,7 +15,7 @@ use ruma::{
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use super::{Server, at_length, directory::describe, walks};
+use super::{Server, directory::describe, walks};
 use crate::{
     events::{EventRef, EventStore, as_shown, to_raw},
     http::{ApiError, Cx, RawRequest, Reply, Session},
@@ -95,7 +95,7 @@ pub(super) async fn hierarchy(
     // The tree is that of the first page. What is shown of it is what the caller may see now, redacted as
     // it is now, unless an administrator asked for an earlier moment.
     let now = if page.as_of { then } else { Look { at: cx.view().at(), ..then } };
-    at_length(|| {
+    cx.at_length(|| {
         let limit = limit.min(limits::HIERARCHY_ROOMS);
         let mut response = get_hierarchy::Response::new();
         let paused = request.from.as_deref().and_then(|from| cx.app.space_walks.get(from));
@@ -126,6 +126,7 @@ pub(super) async fn hierarchy(
         }
         Ok(response)
     })
+    .await
 }
 
 /// Someone's look at rooms that they may not be in, as of an offset.

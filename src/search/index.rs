@@ -5,7 +5,10 @@ use std::{
     collections::HashSet,
     iter::FlatMap,
     path::Path,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::{Duration, Instant},
     vec,
 };
@@ -17,7 +20,7 @@ use tantivy::{
     columnar::ColumnValues,
     directory::MmapDirectory,
     indexer::IndexWriterOptions,
-    query::{Bm25StatisticsProvider, BooleanQuery, Query as TantivyQuery, TermQuery},
+    query::{Bm25StatisticsProvider, BooleanQuery, Query as TantivyQuery, TermQuery, Weight},
     schema::{FAST, Field, INDEXED, IndexRecordOption, Schema, TextFieldIndexing, TextOptions},
     tokenizer::{Token, TokenStream, Tokenizer},
 };
@@ -111,6 +114,8 @@ pub struct Query<'a> {
     pub until: Offset,
     /// How many hits at most.
     pub most: usize,
+    /// How many texts with the words are looked at, whatever room they are of: others are not found.
+    pub looks: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -396,6 +401,7 @@ impl Snapshot {
             after: query.after,
             until: query.until,
             most: query.most,
+            looks: AtomicUsize::new(query.looks),
         };
         self.searcher.search_with_statistics_provider(&all, &collector, &Evenly)
     }
@@ -470,6 +476,8 @@ struct First {
     after: Option<Place>,
     until: Offset,
     most: usize,
+    /// How many texts may still be looked at.
+    looks: AtomicUsize,
 }
 
 struct FirstOfSegment {
@@ -539,6 +547,29 @@ impl Collector for First {
         true
     }
 
+    /// As tantivy does it, but that it comes to an end, and that texts which do not count are not rated.
+    fn collect_segment(
+        &self,
+        weight: &dyn Weight,
+        ordinal: SegmentOrdinal,
+        segment: &SegmentReader,
+    ) -> tantivy::Result<Vec<Hit>> {
+        let mut first = self.for_segment(ordinal, segment)?;
+        let mut scorer = weight.scorer(segment, 1.0)?;
+        let alive = segment.alive_bitset();
+        let mut doc = scorer.doc();
+        let mut looks = self.looks.load(Ordering::Relaxed);
+        while doc != TERMINATED && looks > 0 {
+            looks -= 1;
+            if alive.is_none_or(|alive| alive.is_alive(doc)) && first.is_wanted(doc) {
+                first.add(doc, scorer.score());
+            }
+            doc = scorer.advance();
+        }
+        self.looks.store(looks, Ordering::Relaxed);
+        Ok(first.harvest())
+    }
+
     fn merge_fruits(&self, segments: Vec<Vec<Hit>>) -> tantivy::Result<Vec<Hit>> {
         let mut found = Found { most: self.most, hits: Vec::new() };
         segments.into_iter().flatten().for_each(|hit| found.add(hit));
@@ -546,25 +577,32 @@ impl Collector for First {
     }
 }
 
-impl SegmentCollector for FirstOfSegment {
-    type Fruit = Vec<Hit>;
+impl FirstOfSegment {
+    /// Whether a text is of one of the rooms, and of the time.
+    fn is_wanted(&self, doc: DocId) -> bool {
+        self.rooms.contains(&Offset::new(self.room.get_val(doc)))
+            && Offset::new(self.version.get_val(doc)) <= self.until
+    }
 
-    fn collect(&mut self, doc: DocId, score: Score) {
+    fn add(&mut self, doc: DocId, score: Score) {
         let offset = |column: &Arc<dyn ColumnValues<u64>>| Offset::new(column.get_val(doc));
-        let room = offset(&self.room);
-        if !self.rooms.contains(&room) {
-            return;
-        }
-        let version = offset(&self.version);
-        if version > self.until {
-            return;
-        }
+        let (room, version) = (offset(&self.room), offset(&self.version));
         // In thousandths: the same words may be added up in another order elsewhere.
         let rank = (score * 1000.0).round().clamp(0.0, 1e9) as u32;
         let ordered = if self.order == Order::Rank { rank } else { 0 };
         let place = Place { rank: ordered, event: offset(&self.event) };
         if self.after.is_none_or(|after| place < after) {
             self.found.add(Hit { place, version, room, rank });
+        }
+    }
+}
+
+impl SegmentCollector for FirstOfSegment {
+    type Fruit = Vec<Hit>;
+
+    fn collect(&mut self, doc: DocId, score: Score) {
+        if self.is_wanted(doc) {
+            self.add(doc, score);
         }
     }
 

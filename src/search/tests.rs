@@ -85,6 +85,10 @@ impl World {
 
     /// How many texts have these words, once the index knows all that was sent.
     async fn count(&self, search: &Search, words: &str) -> usize {
+        self.count_within(search, words, usize::MAX).await
+    }
+
+    async fn count_within(&self, search: &Search, words: &str, looks: usize) -> usize {
         let head = self.engine.head().offset();
         let reached = search.reach(head).await;
         assert!(reached >= head, "the index is at {reached}, the log at {head}");
@@ -99,6 +103,7 @@ impl World {
             after: None,
             until: Offset::MAX,
             most: 100,
+            looks,
         };
         search.look(|snapshot| snapshot.hits(&query)).unwrap().len()
     }
@@ -210,4 +215,17 @@ async fn one_who_meets_damage_has_the_index_made_anew() {
     // One who waited meanwhile was sent away; the next one finds it.
     while search.reach(world.engine.head().offset()).await < world.engine.head().offset() {}
     assert_eq!(world.count(&search, "fish").await, 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_search_looks_at_so_many_texts_and_no_more() {
+    let world = World::new().await;
+    let dir = TempDir::new().unwrap();
+    let search = Search::start(dir.path(), Arc::clone(&world.engine)).unwrap();
+    for _ in 0..10 {
+        world.send("one fish", None).await;
+    }
+    for (looks, found) in [(0, 0), (3, 3), (10, 10), (99, 10)] {
+        assert_eq!(world.count_within(&search, "fish", looks).await, found);
+    }
 }

@@ -1,7 +1,7 @@
 //! Backups of room keys (client-server API, "Server-side key backups"): which keys each holds and where
 //! they are in the log.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, ops::Bound, sync::Arc};
 
 use dashmap::DashMap;
 use parking_lot::RwLock;
@@ -139,6 +139,26 @@ impl Backup {
             let sessions = sessions.iter().map(|(id, key)| (&**id, key.record));
             let sessions = sessions.filter(move |(id, _)| session_id.is_none_or(|of| of == *id));
             sessions.map(|(session_id, record)| (&**room_id, session_id, record))
+        })
+    }
+
+    /// The keys of `room_id` (none: of all rooms) after `after`, which is a room and a session, in their order.
+    pub fn keys_after<'a>(
+        &'a self,
+        room_id: Option<&'a RoomId>,
+        after: Option<&'a (OwnedRoomId, String)>,
+    ) -> impl Iterator<Item = (&'a OwnedRoomId, &'a str, &'a StoredKey)> {
+        let first = match after {
+            Some((room_id, _)) => Bound::Included(room_id.clone()),
+            None => Bound::Unbounded,
+        };
+        let rooms = self.rooms.range::<OwnedRoomId, _>((first, Bound::Unbounded));
+        let rooms = rooms.filter(move |(id, _)| room_id.is_none_or(|of| of == **id));
+        rooms.flat_map(move |(room_id, sessions)| {
+            let after = after.filter(|(room, _)| room == room_id);
+            let first = after.map_or(Bound::Unbounded, |(_, session)| Bound::Excluded(&**session));
+            let sessions = sessions.range::<str, _>((first, Bound::Unbounded));
+            sessions.map(move |(session_id, key)| (room_id, &**session_id, key))
         })
     }
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, BinaryHeap};
 
 use ruma::EventId;
 
-use super::{Page, View, filter::EventFilter, form::Sight};
+use super::{Page, View, filter::EventFilter, form::Sight, shown_bytes};
 use crate::{
     events::{ClientEvent, EventForm, EventRef},
     limits,
@@ -210,7 +210,7 @@ impl View<'_> {
     /// and may be on both.
     ///
     /// `walk` is where the page before ended; without it, the threads before that are looked at again, as far as there
-    /// are not too many. A page has fewer threads than `limit` if many had to be looked at for them.
+    /// are not too many. A page has fewer threads than `limit` if many had to be looked at for them, or if they are large.
     ///
     /// # Errors
     /// When the log cannot be read.
@@ -232,7 +232,7 @@ impl View<'_> {
         // the user), and then the thread stands further back. So a thread is taken once all that
         // could stand before it have been looked at.
         let mut walk = walk.cloned().unwrap_or_default();
-        let (mut looks, mut passed) = (0, 0);
+        let (mut looks, mut passed, mut bytes) = (0, 0, 0);
         loop {
             let chunk = room.threads(walk.position, limit);
             let exhausted = chunk.len() < limit;
@@ -259,10 +259,13 @@ impl View<'_> {
                         || root.sender == me
                         || sight.newest_reply(offset, Some(me), &sought)?.is_some())
                 {
-                    if threads.roots.len() == limit {
+                    if threads.roots.len() == limit || bytes >= limits::PAGE_BYTES {
                         threads.walk = walk;
                         return Ok(threads);
                     }
+                    // The newest reply comes with it.
+                    let reply = self.events.get(newest)?;
+                    bytes += shown_bytes(&root) + reply.map_or(0, |reply| shown_bytes(&reply));
                     threads.roots.push(root);
                     threads.next = Some(newest);
                 }

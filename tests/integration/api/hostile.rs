@@ -1,12 +1,15 @@
 //! What a client may try that means no good, or knows no measure.
 
 use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use serde_json::{Value, json};
 
 use super::{server, user};
-use crate::harness::{Direction, encode};
+use crate::harness::{Direction, TestServer, User, alone, encode};
 
 #[tokio::test]
 async fn a_chain_of_redactions_has_an_end() {
@@ -79,4 +82,190 @@ async fn a_thread_of_a_receipt_is_a_thread() {
     ann.post(&path, junk).await.refused(400, "M_INVALID_PARAM");
     ann.post(&path, json!({ "thread_id": "main" })).await.ok();
     ann.post(&path, json!({ "thread_id": event_id })).await.ok();
+}
+
+/// How long an ordinary user waits for a message and the sync that shows it: the times of `rounds`, in order.
+async fn waits(quiet: &User, room_id: &str, rounds: usize) -> Vec<Duration> {
+    static SENT: AtomicU64 = AtomicU64::new(0);
+    let mut since = quiet.sync(None, 0, None).await["next_batch"].as_str().unwrap().to_owned();
+    let mut waits = Vec::new();
+    for _ in 0..rounds {
+        let begun = Instant::now();
+        let number = SENT.fetch_add(1, Ordering::Relaxed);
+        quiet.send_text(room_id, &format!("quiet{number}"), "hello").await;
+        let news = quiet.sync(Some(&since), 10_000, None).await;
+        waits.push(begun.elapsed());
+        since = news["next_batch"].as_str().unwrap().to_owned();
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    waits.sort_unstable();
+    waits
+}
+
+/// What a class of requests is: its name, the method, the path, and the body.
+type Attack = (&'static str, &'static str, String, Option<Value>);
+
+/// Sends the same request over and over on some connections while an ordinary user goes on. Gives how long that user
+/// waited nine times of ten, and how many of the requests were answered.
+async fn wait_during(
+    hostile: &User,
+    quiet: &User,
+    room_id: &str,
+    attack: &Attack,
+) -> (Duration, u64) {
+    let (ends, answered) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let attackers: Vec<_> = (0..8)
+        .map(|_| {
+            let (hostile, attack) = (hostile.clone(), attack.clone());
+            let (ends, answered) = (Arc::clone(&ends), Arc::clone(&answered));
+            tokio::spawn(async move {
+                let (_, method, path, body) = attack;
+                let (token, body) = (Some(&*hostile.access_token), body.as_ref());
+                while !ends.load(Ordering::Relaxed) {
+                    let answer = hostile.http.request(method, &path, token, body).await;
+                    assert!([200, 429].contains(&answer.status), "{path}: {}", answer.status);
+                    answered.fetch_add(1, Ordering::Relaxed);
+                }
+            })
+        })
+        .collect();
+    let during = waits(quiet, room_id, 40).await;
+    ends.store(true, Ordering::Relaxed);
+    join_all(attackers).await.into_iter().for_each(|ended| ended.unwrap());
+    (during[35], answered.load(Ordering::Relaxed))
+}
+
+/// A room of `hostile` with everything in it that takes long to read. Gives it, and the event with relations.
+async fn costly_room(hostile: &User) -> (String, String) {
+    let room_id = hostile.create_room(json!({ "preset": "public_chat" })).await;
+    let root = hostile.send_text(&room_id, "root", "needle").await;
+    let large = "needle hay ".repeat(5_300);
+    for number in 0..60 {
+        let content = json!({
+            "msgtype": "m.text",
+            "body": large,
+            "m.relates_to": { "rel_type": "m.thread", "event_id": root },
+        });
+        hostile.send(&room_id, "m.room.message", &format!("l{number}"), &content).await.ok();
+    }
+    for number in 0..150 {
+        let content = json!({ "topic": "state ".repeat(1_500) });
+        hostile.set_state(&room_id, "org.test", &number.to_string(), &content).await.ok();
+    }
+    (room_id, root)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_class_of_requests_holds_up_another_user() {
+    let _alone = alone().await;
+    let server = server().await;
+    let (hostile, quiet) = (user(&server, "mallory").await, user(&server, "ann").await);
+    let room_id = quiet.create_room(json!({})).await;
+    let (costly, root) = costly_room(&hostile).await;
+    let v3 = |path: &str| format!("/_matrix/client/v3{path}");
+    let path = |rest: &str| v3(&format!("/rooms/{}{rest}", encode(&costly)));
+    let whole_state = json!({ "room": { "timeline": { "limit": 1000 } } }).to_string();
+    let search = json!({ "search_categories": { "room_events": {
+        "search_term": "needle",
+        "include_state": true,
+        "event_context": { "before_limit": 20, "after_limit": 20 },
+        "filter": { "limit": 100 },
+    } } });
+    let users: serde_json::Map<_, _> =
+        (0..9_000).map(|number| (format!("@u{number}:e2e.test"), json!([]))).collect();
+    let sliding = json!({ "lists": { "all": {
+        "ranges": [[0, 99]], "timeline_limit": 100, "required_state": [["*", "*"]],
+    } } });
+    let sliding_path = "/_matrix/client/unstable/org.matrix.simplified_msc3575/sync".to_owned();
+    let v1 = |rest: String| format!("/_matrix/client/v1/rooms/{}{rest}", encode(&costly));
+    let threads = v1("/threads?limit=100".to_owned());
+    let relations = v1(format!("/relations/{}?limit=1000", encode(&root)));
+    let attacks: Vec<Attack> = vec![
+        ("pages", "GET", path("/messages?dir=b&limit=1000"), None),
+        ("contexts", "GET", path(&format!("/context/{}?limit=100", encode(&root))), None),
+        ("threads", "GET", threads, None),
+        ("relations", "GET", relations, None),
+        ("state", "GET", path("/state"), None),
+        ("initial syncs", "GET", v3(&format!("/sync?filter={}", encode(&whole_state))), None),
+        ("sliding syncs", "POST", sliding_path, Some(sliding)),
+        ("searches", "POST", v3("/search"), Some(search)),
+        ("keys", "POST", v3("/keys/query"), Some(json!({ "device_keys": users }))),
+        ("notifications", "GET", v3("/notifications?limit=100"), None),
+    ];
+    let usual = waits(&quiet, &room_id, 40).await[35];
+    for attack in &attacks {
+        let (during, answered) = wait_during(&hostile, &quiet, &room_id, attack).await;
+        println!("{}: {usual:?} before, {during:?} during {answered} requests", attack.0);
+        assert!(answered > 0, "{} did nothing", attack.0);
+        // Coarse: this build is not optimised and the attackers' own client takes time, too. `benches/hostile.py`
+        // measures it.
+        let bound = 5 * usual + Duration::from_millis(150);
+        assert!(during < bound, "{}: {usual:?} before, {during:?} during it", attack.0);
+    }
+}
+
+/// Three users whose rules have as many costly patterns as the server takes, with large unread messages.
+async fn judges(server: &TestServer, sender: &User) -> Vec<User> {
+    let room_id = sender.create_room(json!({ "preset": "public_chat" })).await;
+    let mut judges = Vec::new();
+    for number in 0..3 {
+        let judge = user(server, &format!("judge{number}")).await;
+        judge.join(&room_id).await.ok();
+        let mut taken = 0;
+        for rule in 0..60 {
+            let conditions: Vec<_> = (0..32)
+                .map(|condition| {
+                    let pattern = format!("*{}b", "b?".repeat((rule * 32 + condition) % 40));
+                    json!({ "kind": "event_match", "key": "content.body", "pattern": pattern })
+                })
+                .collect();
+            let path = format!("/pushrules/global/override/rule{rule}");
+            let body = json!({ "actions": ["notify"], "conditions": conditions });
+            let answer = judge.put(&path, body).await;
+            taken += u32::from(answer.status == 200);
+            if answer.status != 200 {
+                answer.refused(413, "M_TOO_LARGE");
+            }
+        }
+        assert!((5..30).contains(&taken), "{taken} of 60 rules were taken");
+        judges.push(judge);
+    }
+    let body = format!("{}b", "ab ".repeat(19_600));
+    for number in 0..40 {
+        sender.send_text(&room_id, &format!("u{number}"), &body).await;
+    }
+    judges
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn costly_push_rules_hold_up_nobody_else() {
+    let _alone = alone().await;
+    let server = server().await;
+    let (sender, quiet) = (user(&server, "sender").await, user(&server, "ann").await);
+    let room_id = quiet.create_room(json!({})).await;
+    let judges = judges(&server, &sender).await;
+    let usual = waits(&quiet, &room_id, 20).await;
+    let syncs: Vec<_> = judges
+        .iter()
+        .map(|judge| {
+            let judge = judge.clone();
+            tokio::spawn(async move {
+                let begun = Instant::now();
+                let counts = judge.sync(None, 0, None).await;
+                (begun.elapsed(), counts)
+            })
+        })
+        .collect();
+    let during = waits(&quiet, &room_id, 20).await;
+    for sync in syncs {
+        let (took, counts) = sync.await.unwrap();
+        println!("a sync with costly rules took {took:?}");
+        // Judging ends by its budget, and the event counts as matching no rule.
+        assert!(took < Duration::from_secs(20), "{took:?}");
+        assert!(counts["rooms"]["join"].as_object().is_some_and(|rooms| rooms.len() == 1));
+    }
+    let (usual, during) = (usual[17], during[17]);
+    println!("{usual:?} before, {during:?} during");
+    assert!(during < 5 * usual + Duration::from_millis(150), "{usual:?} before, {during:?} during");
+    server.prints("by a user's push rules takes too long").await;
 }

@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 
 use super::{server, user};
-use crate::harness::{Answer, TestServer, User};
+use crate::harness::{Answer, TestServer, User, encode};
 
 fn auth_data() -> Value {
     json!({ "public_key": "abcdefg", "signatures": { "@a:b.example": { "ed25519:X": "c2ln" } } })
@@ -237,4 +237,37 @@ async fn a_large_backup_survives_a_restart() {
     server.restart().await;
     assert_eq!(ask(&ann, "GET", "", &version, None).await.ok(), before);
     assert_eq!(ann.request("GET", "/room_keys/version", None).await.ok(), info);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_large_backup_comes_whole_and_takes_little_memory() {
+    let server = server().await;
+    let ann = user(&server, "ann").await;
+    let version = begin(&ann).await;
+    let room = |number: usize| format!("!room{number}:x.example");
+    let mut expected = json!({});
+    for number in 0..24 {
+        // Some of each room in each record.
+        let mut sent = json!({});
+        for session in 0..48 {
+            let mut key = key(number as u64, 0, true);
+            key["session_data"]["ciphertext"] = format!("{number}-{session}").repeat(5_000).into();
+            let name = format!("session \"{number}\" {session}");
+            sent[room(session % 3)]["sessions"][&name] = key.clone();
+            expected[room(session % 3)]["sessions"][&name] = key;
+        }
+        ask(&ann, "PUT", "", &version, Some(&json!({ "rooms": sent }))).await.ok();
+    }
+    let size = expected.to_string().len();
+    assert!(size > 25_000_000, "{size}");
+    let before = server.peak_memory();
+    let one = ask(&ann, "GET", &format!("/{}", encode(&room(1))), &version, None).await.ok();
+    assert!(one == expected[room(1)], "other keys of a room");
+    let all = ask(&ann, "GET", "", &version, None).await.ok();
+    assert!(all["rooms"] == expected, "other keys");
+    let grown = server.peak_memory().saturating_sub(before);
+    assert!(grown < 16 << 20, "{grown} bytes more for an answer of {size}");
+    // One of a room without any is as short as ever.
+    let none = ask(&ann, "GET", "/!other:x.example", &version, None).await.ok();
+    assert_eq!(none, json!({ "sessions": {} }));
 }
