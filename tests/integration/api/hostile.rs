@@ -269,3 +269,39 @@ async fn costly_push_rules_hold_up_nobody_else() {
     assert!(during < 5 * usual + Duration::from_millis(150), "{usual:?} before, {during:?} during");
     server.prints("by a user's push rules takes too long").await;
 }
+
+#[tokio::test]
+async fn pages_of_threads_are_bounded_in_bytes() {
+    let server = server().await;
+    let ann = user(&server, "ann").await;
+    let room_id = ann.create_room(json!({})).await;
+    let large = "x".repeat(50_000);
+    let mut roots = Vec::new();
+    for number in 0..30 {
+        let root = ann.send_text(&room_id, &format!("root{number}"), &large).await;
+        let reply = json!({
+            "msgtype": "m.text",
+            "body": large,
+            "m.relates_to": { "rel_type": "m.thread", "event_id": root },
+        });
+        ann.send(&room_id, "m.room.message", &format!("reply{number}"), &reply).await.ok();
+        roots.push(root);
+    }
+    let path = format!("/_matrix/client/v1/rooms/{}/threads?limit=100", encode(&room_id));
+    let (mut seen, mut from, mut pages) = (Vec::new(), String::new(), 0);
+    loop {
+        let token = Some(&*ann.access_token);
+        let page = ann.http.request("GET", &format!("{path}{from}"), token, None).await.ok();
+        assert!(page.to_string().len() < 1_500_000, "{} bytes", page.to_string().len());
+        let chunk = page["chunk"].as_array().unwrap();
+        seen.extend(chunk.iter().map(|root| root["event_id"].as_str().unwrap().to_owned()));
+        pages += 1;
+        match page["next_batch"].as_str() {
+            Some(next) => from = format!("&from={}", encode(next)),
+            None => break,
+        }
+    }
+    roots.reverse();
+    assert_eq!(seen, roots);
+    assert!(pages > 2, "{pages}");
+}
