@@ -116,7 +116,7 @@ impl Verify {
                 let place = format!("data directory {}", data_dir.display());
                 unopened(&place, error)
             }
-            Err(error) => Err(HistoryError::from(error).into()),
+            Err(error) => Err(HistoryError::from(error)),
         }
     }
 }

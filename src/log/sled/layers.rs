@@ -312,7 +312,7 @@ impl Layers {
         let Some(spare) = &self.spare else { return Err(damage.into()) };
         let (first, last) = volume.records_of(number);
         let wanted = Wanted { first, last, proof: (volume.last, volume.chain) };
-        match self.from_spare(spare, wanted, erased) {
+        match self.stand_in(spare, wanted, erased) {
             Ok(block) => {
                 if spare.is_news(first) {
                     tracing::error!(
@@ -328,12 +328,7 @@ impl Layers {
         }
     }
 
-    fn from_spare(
-        &self,
-        spare: &Spare,
-        wanted: Wanted,
-        erased: Erased,
-    ) -> Result<Block, SpareError> {
+    fn stand_in(&self, spare: &Spare, wanted: Wanted, erased: Erased) -> Result<Block, SpareError> {
         let newer = |offset| {
             // A record that the archive lacks is not in a volume, unless it fell behind by all that are not.
             let frame = self.stores.iter().find_map(|(_, store)| store.get(offset).transpose());

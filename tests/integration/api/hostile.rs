@@ -1,4 +1,5 @@
 //! What a client may try that means no good, or knows no measure.
+#![allow(clippy::unwrap_used, reason = "helpers of tests, which clippy does not know to be such")]
 
 use std::collections::HashSet;
 use std::sync::Arc;
