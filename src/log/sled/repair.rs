@@ -106,7 +106,7 @@ pub fn repair(data_dir: &Path, archive: &Path) -> Result<Vec<Repaired>, RepairEr
         }
         let (last, proof) = volume.end(found.get(number + 1..).unwrap_or_default(), &rest)?;
         let records = |first, last, proof| {
-            let newer = |offset| rest.get(offset);
+            let newer = |offset| newer(&rest, &found, offset);
             spare.records(Wanted { first, last, proof }, Erased::All, newer).map_err(
                 |error: SpareError| RepairError::Archive {
                     damage: damage.what.clone(),
@@ -140,6 +140,25 @@ pub fn repair(data_dir: &Path, archive: &Path) -> Result<Vec<Repaired>, RepairEr
         repaired.push(Repaired { path: volume.path.clone(), runs });
     }
     Ok(repaired)
+}
+
+/// A record that the archive may not have yet, wherever the log has it; none after the last.
+fn newer(rest: &Rest, found: &[Found], offset: Offset) -> Result<Option<Record>, ReadError> {
+    if offset > rest.last {
+        return Ok(None);
+    }
+    if let Some(record) = rest.get(offset)? {
+        return Ok(Some(record));
+    }
+    let number = found.partition_point(|volume| volume.first <= offset);
+    let volume = number.checked_sub(1).and_then(|number| found.get(number));
+    match volume.map(|volume| &volume.opened) {
+        Some(Ok(volume)) if offset <= volume.last => {
+            let block = volume.block(volume.block_of(offset)).map_err(StoreError::from)?;
+            block.get(offset).map(|frame| decode(offset, &frame)).transpose()
+        }
+        _ => Err(ReadError::Missing(offset)),
+    }
 }
 
 /// A file that is, or was, a volume.
@@ -302,6 +321,8 @@ struct Rest {
     stores: Vec<Store>,
     /// The last record before them; and a record there or after it, with its chain value.
     begin: Option<(Offset, (Offset, Chain))>,
+    /// The last record of the log.
+    last: Offset,
 }
 
 impl Rest {
@@ -310,7 +331,7 @@ impl Rest {
         for number in tails(log_dir)? {
             stores.push(Store::open(&tail_dir(log_dir, number), DEFAULT_CACHE_BYTES)?);
         }
-        let mut rest = Self { stores, begin: None };
+        let mut rest = Self { stores, begin: None, last: Offset::ZERO };
         let mut offsets = BTreeSet::new();
         for store in &rest.stores {
             for offset in store.offsets_to(Offset::MAX) {
@@ -324,6 +345,8 @@ impl Rest {
         while let Some(before) = first.map(Offset::prev).filter(|before| offsets.contains(before)) {
             first = Some(before);
         }
+        let noted = tip.map_or(Offset::ZERO, |tip| tip.offset);
+        rest.last = offsets.last().map_or(noted, |last| noted.max(*last));
         rest.begin = match first {
             Some(first)
                 if tip.is_none_or(|tip| tip.offset <= *offsets.last().unwrap_or(&first)) =>

@@ -570,6 +570,11 @@ async fn the_largest_records_are_never_blobs() {
 /// A log with an archive of all of it, in which record 8 held `SECRET` until it was erased, and which is in volumes up
 /// to record 120.
 async fn archived(dir: &tempfile::TempDir, usual: &str) -> (SledOptions, Vec<Record>) {
+    archived_to(dir, usual, u64::MAX).await
+}
+
+/// The same with an archive that ends with record 119 if `end` is less than 120.
+async fn archived_to(dir: &tempfile::TempDir, usual: &str, end: u64) -> (SledOptions, Vec<Record>) {
     let archive = crate::log::archive::ArchiveOptions {
         erase_quiet: Duration::from_secs(1000),
         ..crate::log::archive::ArchiveOptions::new(dir.path().join("archive"))
@@ -589,12 +594,20 @@ async fn archived(dir: &tempfile::TempDir, usual: &str) -> (SledOptions, Vec<Rec
         crate::log::archive::Archiver::start(archive, Arc::clone(&log) as Arc<dyn Log>).unwrap();
     let mut archived = archiver.archived();
     archived.wait_for(|archived| archived.get() >= 119).await.unwrap();
+    let archiver = if end < 120 {
+        archiver.stop();
+        None
+    } else {
+        Some(archiver)
+    };
     log.append(one(erasure(&*log, &[8], &[]))).await.unwrap();
     let compacting = Arc::clone(&log);
     tokio::task::spawn_blocking(move || compacting.compact(|| true).unwrap()).await.unwrap();
     assert_eq!(sealed(&log), 120);
     log.append(batch("b", 4)).await.unwrap();
-    archiver.stop();
+    if let Some(archiver) = archiver {
+        archiver.stop();
+    }
     let all = log.read(Offset::new(1), 1000).unwrap();
     assert_eq!(all.len(), 124);
     // It is erased from the log alone.
@@ -704,4 +717,25 @@ async fn a_damaged_volume_is_mended_when_it_is_sealed_again() {
     let log = SledLog::open(SledOptions { archive: None, ..options }).unwrap();
     assert_eq!(log.read(Offset::new(1), 1000).unwrap(), all);
     verify(&log, |_| ()).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_erased_does_not_come_back_from_an_archive_that_fell_behind() {
+    let dir = tempfile::tempdir().unwrap();
+    let (options, all) = archived_to(&dir, "what stays", 119).await;
+    let files = volume_files(&dir);
+    let last = layers::volumes(&log_dir(dir.path())).unwrap().pop().unwrap();
+    assert!(
+        last.first < Offset::new(120) && Offset::new(120) <= last.last,
+        "the erasure is sealed"
+    );
+    flip(&files[0], 200);
+    let log = SledLog::open(options.clone()).unwrap();
+    start(&log);
+    assert_eq!(log.read(Offset::new(1), 1000).unwrap(), all);
+    drop(log);
+    repair(dir.path(), &dir.path().join("archive")).unwrap();
+    let log = SledLog::open(SledOptions { archive: None, ..options }).unwrap();
+    assert_eq!(log.read(Offset::new(1), 1000).unwrap(), all);
+    assert!(files_with(&log_dir(dir.path()), SECRET).is_empty());
 }
