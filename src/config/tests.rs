@@ -205,7 +205,7 @@ fn whoever_runs_the_server_is_reached_as_configured_or_as_the_postmaster() {
 }
 
 /// Settings that are named as secrets are, and are none.
-const NO_SECRETS: [&str; 8] = [
+const NO_SECRETS: [&str; 11] = [
     "captcha.public_key",
     "login.password",
     "login.get_token",
@@ -214,6 +214,9 @@ const NO_SECRETS: [&str; 8] = [
     "appservices.token_in_query",
     "accounts.change_password",
     "server.policy_server_key",
+    "rate_limits.key_backups",
+    "quotas.key_backups",
+    "quotas.room_key_bytes",
 ];
 
 #[test]
