@@ -25,7 +25,7 @@ use std::{
 use bytes::Bytes;
 
 use super::OpenError;
-use crate::{log::ReadError, record::Offset};
+use crate::{disk, log::ReadError, record::Offset};
 
 /// sled with its calls fenced and its writes made durable.
 pub(crate) struct Store {
@@ -75,7 +75,7 @@ impl Store {
             .flush_every_ms(None)
             .segment_size(SEGMENT_BYTES)
             .cache_capacity(cache_bytes);
-        let mut retries = 0;
+        let (mut retries, mut begun_again) = (0, false);
         let db = loop {
             match fenced("opening the database", || config.open()) {
                 Err(error)
@@ -83,6 +83,18 @@ impl Store {
                 {
                     retries += 1;
                     std::thread::sleep(LOCK_RETRY_PAUSE);
+                }
+                Err(error)
+                    if error.0.contains("corrupted")
+                        && !begun_again
+                        && set_snapshots_aside(dir).map_err(|source| failed(dir, source))? =>
+                {
+                    begun_again = true;
+                    tracing::warn!(
+                        error = error.0,
+                        dir = %dir.display(),
+                        "the database does not fit its own note of how far it came: it is read from its beginning"
+                    );
                 }
                 opened => break opened.map_err(unusable)?,
             }
@@ -167,6 +179,20 @@ impl Store {
         let Some((key, _)) = fenced("reading", || self.records.last())? else { return Ok(None) };
         offset(&key).map(Some)
     }
+}
+
+/// Takes away what sled noted when it was last opened, from which it goes on. Without it, sled reads all of its file; what
+/// it has by then is checked as ever, against the note of the last durable record. Says whether there was any.
+fn set_snapshots_aside(dir: &Path) -> io::Result<bool> {
+    let mut any = false;
+    for path in disk::entries(dir)? {
+        let name = path.file_name().unwrap_or_default().as_encoded_bytes();
+        if name.starts_with(b"snap.") {
+            std::fs::rename(&path, dir.join("aside.snap"))?;
+            any = true;
+        }
+    }
+    Ok(any)
 }
 
 pub(super) fn offset(key: &[u8]) -> Result<Offset, StoreError> {

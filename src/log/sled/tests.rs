@@ -739,3 +739,35 @@ async fn what_was_erased_does_not_come_back_from_an_archive_that_fell_behind() {
     assert_eq!(log.read(Offset::new(1), 1000).unwrap(), all);
     assert!(files_with(&log_dir(dir.path()), SECRET).is_empty());
 }
+
+#[tokio::test]
+async fn a_database_that_does_not_fit_its_own_note_is_read_from_its_beginning() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = open(&dir);
+    for _ in 0..30 {
+        log.append(batch("a", 3)).await.unwrap();
+    }
+    let all = log.read(Offset::new(1), 1000).unwrap();
+    drop(log);
+    // With the next start, sled notes how far it came.
+    drop(open(&dir));
+    let tail = newest_tail(&dir);
+    let snapshots = || {
+        let files = std::fs::read_dir(&tail).unwrap().map(|entry| entry.unwrap().path());
+        let is_note =
+            |path: &PathBuf| path.file_name().unwrap().as_encoded_bytes().starts_with(b"snap.");
+        files.filter(is_note).collect::<Vec<_>>()
+    };
+    assert!(!snapshots().is_empty());
+    for damage in [1, 9] {
+        for path in snapshots() {
+            let mut bytes = std::fs::read(&path).unwrap();
+            let at = bytes.len() / damage - 1;
+            bytes[at] ^= 0x20;
+            std::fs::write(&path, bytes).unwrap();
+        }
+        let log = open(&dir);
+        assert!(log.read(Offset::new(1), 1000).unwrap() == all, "other records");
+        verify(&log, |_| ()).unwrap();
+    }
+}
