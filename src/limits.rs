@@ -111,6 +111,9 @@ pub(crate) const UPLOADS_AT_ONCE: usize = 16;
 /// How much of an upload is in memory before it is written, and of a download when it is read.
 pub(crate) const MEDIA_PIECE_BYTES: usize = 256 * 1024;
 
+/// How much of an upload is written before it is synced: what a message may have to wait for that is sent meanwhile.
+pub(crate) const MEDIA_SYNC_BYTES: usize = 1024 * 1024;
+
 /// The longest time that a download waits for what is still to be uploaded.
 pub(crate) const MEDIA_WAIT: Duration = Duration::from_secs(60);
 

@@ -152,7 +152,8 @@ impl Store {
             store.must_have_room(length.unwrap_or(0))?;
             let temporary = Temporary(store.root.join(INCOMING).join(random_letters(24)));
             let file = File::create_new(&temporary.0)?;
-            let writing = Writing { store, file, hasher: blake3::Hasher::new(), size: 0 };
+            let hasher = blake3::Hasher::new();
+            let writing = Writing { store, file, hasher, size: 0, unsynced: 0 };
             Ok(Receiving {
                 writing: Some(writing),
                 temporary,
@@ -383,6 +384,8 @@ struct Writing {
     file: File,
     hasher: blake3::Hasher,
     size: u64,
+    /// How many bytes may not be on the disk yet.
+    unsynced: usize,
 }
 
 /// A file that is deleted unless it was renamed.
@@ -421,6 +424,12 @@ impl Receiving {
                 writing.hasher.update(&piece);
                 writing.file.write_all(&piece)?;
                 writing.size += piece.len() as u64;
+                writing.unsynced += piece.len();
+            }
+            // The log's next sync may have to wait for what is not on the disk yet.
+            if writing.unsynced >= limits::MEDIA_SYNC_BYTES {
+                writing.file.sync_data()?;
+                writing.unsynced = 0;
             }
             Ok::<_, io::Error>(writing)
         });
@@ -435,7 +444,7 @@ impl Receiving {
     /// When it cannot be written.
     pub async fn finish(mut self) -> io::Result<Held> {
         self.write_waiting().await?;
-        let Writing { store, file, hasher, size } =
+        let Writing { store, file, hasher, size, .. } =
             self.writing.take().ok_or(io::ErrorKind::BrokenPipe)?;
         let temporary = self.temporary;
         let finished = spawn_blocking(move || {
