@@ -27,12 +27,13 @@ pub use value::{
     AdminContact, ArchiveDir, BaseUrl, DeniedPassword, EraseAfter, FilePath, Hidden,
     IdentityServer, JsonTemplate, Lifetime, List, Localpart, MailSecurity, MxcAddress,
     OpenRegistration, OwnRate, PathPrefix, PublicKey, PublicUrl, RedirectPrefix, Requirement,
-    SecretFile, SecretUrl, SharedSecret, TurnUri, Unauthenticated, UrlPattern, UserRate, WebUrl,
+    RoomVersion, SecretFile, SecretUrl, SharedSecret, TurnUri, Unauthenticated, UrlPattern,
+    UserRate, WebUrl,
 };
 use value::{Given, Setting};
 
 use crate::{
-    decide::quota,
+    decide::{create_room::DEFAULT_ROOM_VERSION, quota},
     engine::{self, SweepPolicy, retention::Rule},
     media::network::Range,
     proof,
@@ -564,7 +565,8 @@ settings! {
         /// 0 means any number. Those who register at the very same moment may get past it together.
         max_accounts: usize = 0, in 0..=1_000_000_000;
         /// A secret by which tools make accounts, administrators' too, also while registration is closed
-        /// (`register_new_matrix_user`, at /_synapse/admin/v1/register). Best given in the environment.
+        /// (`register_new_matrix_user`, at /_synapse/admin/v1/register). Best given in the environment, and 16
+        /// characters long or longer: the server warns of a shorter one.
         shared_secret: Option<SharedSecret> = None;
         /// What a newcomer must do, one after the other: "dummy" (nothing), "token" (show a registration
         /// token), "captcha", "terms" (agree to the documents of `terms`), "email" and "msisdn" (show that
@@ -942,6 +944,12 @@ settings! {
         third_party_ids: bool = true;
         /// Whether a room that a user leaves is forgotten with that.
         forget_on_leave: bool = false;
+    }
+
+    /// Rooms.
+    rooms: Rooms {
+        /// The version of rooms that are created without naming one. Server notices and shut-down rooms keep "10".
+        default_version: RoomVersion = RoomVersion(DEFAULT_ROOM_VERSION);
     }
 
     /// Application services: bridges and bots that are part of the server.

@@ -19,7 +19,7 @@ use crate::{
     appservice::{Questions, Services},
     background::{self, Pace},
     clock::{Clock, random_bytes},
-    config::{Config, OwnRate},
+    config::{Config, OwnRate, SharedSecret},
     decide::{
         account::AccountLimit,
         ephemeral::Gather,
@@ -133,6 +133,10 @@ pub async fn run(
         Messages::new(&config, &outbound).map_err(|error| ServerError::Messages(error.into()))?;
     let messages = Arc::new(messages);
     let stages = uiaa::Stages::load(&config, &messages).map_err(ServerError::Registration)?;
+    let secret = config.registration.shared_secret.as_ref();
+    if secret.is_some_and(SharedSecret::is_short) {
+        warn!("registration.shared_secret has fewer than 16 characters: it may be guessed");
+    }
     // The log first: whoever holds it is the server, and a second one is told so.
     let log = open_log(&config)?;
     let mut listeners = Vec::new();

@@ -72,7 +72,8 @@ pub(super) async fn set_global(
     request: set_global_account_data::Request,
 ) -> Result<set_global_account_data::Response, ApiError> {
     cx.must_be(&request.user_id)?;
-    set(&cx, None, request.event_type.to_string(), request.data.into_json()).await?;
+    let event_type = request.event_type.to_string();
+    put(&cx, None, event_type, request.data.into_json()).await?;
     Ok(set_global_account_data::Response::new())
 }
 
@@ -81,9 +82,9 @@ pub(super) async fn set_room(
     request: set_room_account_data::Request,
 ) -> Result<set_room_account_data::Response, ApiError> {
     cx.must_be(&request.user_id)?;
-    cx.app.room(&request.room_id)?;
+    cx.app.known_room(&request.room_id)?;
     let event_type = request.event_type.to_string();
-    set(&cx, Some(&request.room_id), event_type, request.data.into_json()).await?;
+    put(&cx, Some(&request.room_id), event_type, request.data.into_json()).await?;
     Ok(set_room_account_data::Response::new())
 }
 
@@ -104,19 +105,43 @@ pub(super) async fn delete(
     let room_id = room_id.map(|room_id| <&RoomId>::try_from(room_id.as_str())).transpose();
     let room_id = room_id.map_err(|_| ApiError::invalid_param("This is not a room id."))?;
     if let Some(room_id) = room_id {
-        cx.app.room(room_id)?;
+        cx.app.known_room(room_id)?;
     }
-    if find(&cx, user_id, room_id, event_type)?.is_some() || is_own(event_type) {
-        set(&cx, room_id, event_type.clone(), to_raw(&json!(null))).await?;
-    }
+    remove(&cx, room_id, event_type.clone()).await?;
     Ok(Reply::json("{}"))
+}
+
+/// Sets account data. To set nothing is to delete (MSC3391).
+async fn put(
+    cx: &Cx<Server>,
+    room_id: Option<&RoomId>,
+    event_type: String,
+    content: Box<RawValue>,
+) -> Result<(), ApiError> {
+    let fields = serde_json::from_str::<Map<String, Value>>(content.get());
+    if fields.is_ok_and(|fields| fields.is_empty()) {
+        return remove(cx, room_id, event_type).await;
+    }
+    set(cx, room_id, event_type, content).await
+}
+
+async fn remove(
+    cx: &Cx<Server>,
+    room_id: Option<&RoomId>,
+    event_type: String,
+) -> Result<(), ApiError> {
+    let is_there = find(cx, &cx.caller.user_id, room_id, &event_type)?.is_some();
+    if is_there || is_own(&event_type) {
+        set(cx, room_id, event_type, to_raw(&json!(null))).await?;
+    }
+    Ok(())
 }
 
 // Tags: account data of a room, which has endpoints of its own so that one tag is set at a time.
 
 pub(super) async fn tags(cx: Cx<Server>, request: get_tags::Request) -> Result<Bytes, ApiError> {
     cx.must_be(&request.user_id)?;
-    cx.app.room(&request.room_id)?;
+    cx.app.known_room(&request.room_id)?;
     #[derive(Default, serde::Deserialize)]
     struct Content {
         #[serde(default)]
@@ -164,7 +189,7 @@ async fn change_tag(
     info: Option<Map<String, Value>>,
 ) -> Result<(), ApiError> {
     cx.must_be(user_id)?;
-    cx.app.room(room_id)?;
+    cx.app.known_room(room_id)?;
     let (user_id, room_id) = (user_id.to_owned(), room_id.to_owned());
     cx.propose(SetTag { user_id, room_id, tag, info }).await?.into_inner();
     Ok(())

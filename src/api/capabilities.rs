@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::{Server, json};
 use crate::{
-    decide::create_room::{DEFAULT_ROOM_VERSION, ROOM_VERSIONS},
+    decide::create_room::ROOM_VERSIONS,
     http::{ApiError, Cx, ErrorCode, Session},
 };
 
@@ -20,7 +20,7 @@ pub(super) async fn get(cx: Cx<Server>, _: get_capabilities::Request) -> Result<
     let versions = ROOM_VERSIONS.iter().map(|version| (version.to_string(), json!("stable")));
     let capabilities = json!({
         "m.room_versions": {
-            "default": DEFAULT_ROOM_VERSION,
+            "default": app.config.rooms.default_version.0,
             "available": versions.collect::<Map<String, Value>>(),
         },
         "m.change_password": enabled(may_change_password(app, caller)),

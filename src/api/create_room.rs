@@ -16,7 +16,7 @@ use crate::{
     clock::random_letters,
     decide::{
         Refusal, canonical,
-        create_room::{CreateRoom, DEFAULT_ROOM_VERSION, InitialState, Preset},
+        create_room::{CreateRoom, InitialState, Preset},
     },
     http::{ApiError, Cx, ErrorCode},
     limits,
@@ -71,7 +71,9 @@ pub(super) async fn create_room(
     let proposal = CreateRoom {
         room_id: new_room_id(&cx.app)?,
         creator: cx.caller.user_id.clone(),
-        version: request.room_version.unwrap_or(DEFAULT_ROOM_VERSION),
+        version: request
+            .room_version
+            .unwrap_or_else(|| cx.app.config.rooms.default_version.0.clone()),
         preset,
         creation_content: object(request.creation_content.as_ref().map(|raw| raw.json()))?,
         power_levels: object(request.power_level_content_override.as_ref().map(|raw| raw.json()))?,

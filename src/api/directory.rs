@@ -109,7 +109,7 @@ pub(super) async fn get_visibility(
     cx: Cx<Server, ()>,
     request: get_room_visibility::Request,
 ) -> Result<get_room_visibility::Response, ApiError> {
-    let public = cx.app.room(&request.room_id)?.is_public();
+    let public = cx.app.known_room(&request.room_id)?.is_public();
     let visibility = if public { Visibility::Public } else { Visibility::Private };
     Ok(get_room_visibility::Response::new(visibility))
 }

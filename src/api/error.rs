@@ -50,6 +50,7 @@ impl From<Refusal> for ApiError {
             Refusal::BadState(_) => {
                 Self::new(ErrorCode::BadState, text).with_status(StatusCode::FORBIDDEN)
             }
+            Refusal::StillInRoom => Self::bad_request("Leave the room before you forget it."),
             Refusal::InvalidParam(_) => Self::invalid_param(text),
             Refusal::TooManyDelayed { wait_ms } => {
                 let retry_after = std::time::Duration::from_millis(wait_ms.max(1));

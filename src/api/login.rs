@@ -24,6 +24,7 @@ use super::{
     discovery::discovery_info,
     login_token::{self, LoginToken},
     password::{Claim, verified},
+    session,
 };
 use crate::{
     decide::account::{Login, LoginByToken},
@@ -107,6 +108,7 @@ pub(super) async fn login(
     }
 
     let tokens = tokens.told(&cx.app);
+    session::begun(&cx.app, &tokens.access, cx.client).await;
     #[allow(deprecated, reason = "old clients read `home_server`")]
     let response = {
         let mut response = login_v3::Response::new(user_id, tokens.access, device_id);

@@ -429,13 +429,17 @@ impl App for Server {
 struct Undone(CameFrom);
 
 impl Server {
-    /// The room, if there is one.
+    /// The room, for a caller who must be in it. A room that does not exist is refused as one that the caller may not
+    /// see, so that nobody learns which rooms exist.
     fn room(&self, room_id: &RoomId) -> Result<Arc<Room>, ApiError> {
-        self.engine
-            .state()
-            .rooms
-            .get(room_id)
-            .ok_or_else(|| ApiError::not_found("There is no such room."))
+        let room = self.engine.state().rooms.get(room_id);
+        room.ok_or_else(|| ApiError::forbidden("You are not in this room."))
+    }
+
+    /// The room, where it is no secret whether it exists.
+    fn known_room(&self, room_id: &RoomId) -> Result<Arc<Room>, ApiError> {
+        let room = self.engine.state().rooms.get(room_id);
+        room.ok_or_else(|| ApiError::not_found("There is no such room."))
     }
 
     /// The room that an id or an alias names.

@@ -107,7 +107,7 @@ async fn register_user(cx: &Caller, request: register_v3::Request) -> Result<Byt
         }
         Err(error) => return Err(error.into()),
     }
-    answer(&cx.app, user_id, session)
+    answer(cx, user_id, session).await
 }
 
 /// An application service makes an account of its own namespace: nobody else has to prove anything.
@@ -124,7 +124,7 @@ async fn register_for_service(
     }
     let Beginning { password, login, session } = beginning(&cx.app, &user_id, request).await?;
     cx.propose(new_account(&user_id, password, login, Met::default())).await?.into_inner();
-    answer(&cx.app, user_id, session)
+    answer(cx, user_id, session).await
 }
 
 /// What an account begins with, and what the client is told of it.
@@ -199,7 +199,7 @@ async fn register_guest(cx: &Caller, request: register_v3::Request) -> Result<By
         met: Met::default(),
     };
     cx.propose(proposal).await?.into_inner();
-    answer(&cx.app, user_id, Some((tokens, device_id)))
+    answer(cx, user_id, Some((tokens, device_id))).await
 }
 
 /// The guest who is to become a full user (client-server API, "Guest Access"): whose access token this is,
@@ -246,22 +246,26 @@ fn met(authenticated: &Authenticated, now_ms: u64) -> Met {
     met
 }
 
-fn answer(
-    app: &Server,
+async fn answer(
+    cx: &Caller,
     user_id: OwnedUserId,
     login: Option<(NewTokens, OwnedDeviceId)>,
 ) -> Result<Bytes, ApiError> {
     let millis = |lifetime: Duration| u64::try_from(lifetime.as_millis()).unwrap_or(u64::MAX);
-    let session = login.map(|(tokens, device_id)| {
-        let tokens = tokens.told(app);
-        NewSession {
-            access_token: tokens.access,
-            device_id,
-            refresh_token: tokens.refresh,
-            expires_in_ms: tokens.expires_in.map(millis),
+    let session = match login {
+        Some((tokens, device_id)) => {
+            let tokens = tokens.told(&cx.app);
+            session::begun(&cx.app, &tokens.access, cx.client).await;
+            Some(NewSession {
+                access_token: tokens.access,
+                device_id,
+                refresh_token: tokens.refresh,
+                expires_in_ms: tokens.expires_in.map(millis),
+            })
         }
-    });
-    json(&Registered { user_id, home_server: app.config.server.name.clone(), session })
+        None => None,
+    };
+    json(&Registered { user_id, home_server: cx.app.config.server.name.clone(), session })
 }
 
 /// The response. Not ruma's, which says `null` for a device that was not asked for.

@@ -1,5 +1,7 @@
 //! Sessions: tokens and their refresh, logout, whoami. How one begins is in [`login`](super::login).
 
+use std::net::IpAddr;
+
 use ruma::api::client::{
     account::whoami::v3 as whoami_v3,
     session::{
@@ -20,7 +22,7 @@ use crate::{
         account::{ConfirmTokens, Refresh, RemoveDevices, Which},
     },
     engine::Rejected,
-    http::{ApiError, Cx, Session},
+    http::{ApiError, App as _, Cx, Session},
     log::AppendError,
     record::{Origin, command::TokenHash},
     state::TokenUse,
@@ -68,6 +70,14 @@ pub(super) async fn of_token(app: &Server, token: &str) -> Result<Session, ApiEr
         }
     }
     Ok(Session { user_id: owner.user_id, device_id: owner.device_id, session, service: None })
+}
+
+/// Takes note of where a session begins, with its first access token.
+pub(super) async fn begun(app: &Server, token: &str, client: IpAddr) {
+    // The device may have been logged out or in again at once.
+    if let Ok(session) = of_token(app, token).await {
+        app.seen(&session, client, None);
+    }
 }
 
 /// The refusal of a token that is not good, or not any more. As long as its session exists, the client may log

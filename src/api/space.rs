@@ -46,7 +46,7 @@ fn summary_of(
     cx: &Cx<Server, Option<Session>>,
     room: &RoomOrAliasId,
 ) -> Result<get_summary::Response, ApiError> {
-    let room = cx.app.room(&cx.app.resolve(room)?)?;
+    let room = cx.app.known_room(&cx.app.resolve(room)?)?;
     let look = Look {
         state: &cx.app.engine.state(),
         events: cx.app.engine.events(),

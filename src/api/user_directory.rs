@@ -77,7 +77,11 @@ impl<'a> Acquaintance<'a> {
     }
 
     fn knows(&mut self, user_id: &UserId) -> Result<bool, ApiError> {
-        if self.everyone || user_id == self.view.user_id() {
+        // Nobody looks for themselves.
+        if user_id == self.view.user_id() {
+            return Ok(false);
+        }
+        if self.everyone {
             return Ok(true);
         }
         for part in joined(self.view, user_id) {

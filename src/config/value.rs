@@ -2,11 +2,14 @@
 
 use std::{fmt, net::SocketAddr, path::PathBuf};
 
-use ruma::{OwnedMxcUri, OwnedServerName, OwnedUserId};
+use ruma::{OwnedMxcUri, OwnedServerName, OwnedUserId, RoomVersionId};
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 use toml::{Value, de::DeValue};
 
-use crate::{engine::retention::Rule, media::network::Range, push::glob::Glob, rate::Rate};
+use crate::{
+    decide::create_room::ROOM_VERSIONS, engine::retention::Rule, media::network::Range,
+    push::glob::Glob, rate::Rate,
+};
 
 /// A value as a source gives it.
 pub(super) enum Given<'a> {
@@ -717,6 +720,24 @@ impl Setting for Localpart {
     }
 }
 
+/// A version of rooms.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RoomVersion(pub RoomVersionId);
+
+impl Setting for RoomVersion {
+    const ALLOWED: &'static str = "a room version, from \"3\" to \"12\"";
+    const OPTIONAL: &'static str = "\"off\" or a room version, from \"3\" to \"12\"";
+
+    fn read(given: &Given<'_>) -> Option<Self> {
+        let version = RoomVersionId::try_from(given.text()?).ok()?;
+        ROOM_VERSIONS.contains(&version).then_some(Self(version))
+    }
+
+    fn to_toml(&self) -> Value {
+        Value::String(self.0.to_string())
+    }
+}
+
 /// The address of an uploaded file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MxcAddress(pub OwnedMxcUri);
@@ -1000,18 +1021,22 @@ impl Setting for Rate {
 pub struct SharedSecret(pub Hidden);
 
 impl SharedSecret {
-    const SHORTEST: usize = 16;
+    /// Whether it is so short that it may be guessed.
+    #[must_use]
+    pub fn is_short(&self) -> bool {
+        self.0.expose().chars().count() < 16
+    }
 }
 
 impl Setting for SharedSecret {
-    const ALLOWED: &'static str = "a text of 16 characters or more";
-    const OPTIONAL: &'static str = "\"off\" or a text of 16 characters or more";
+    const ALLOWED: &'static str = "a text that is not empty";
+    const OPTIONAL: &'static str = "\"off\" or a text that is not empty";
     const SECRET: bool = true;
 
     fn read(given: &Given<'_>) -> Option<Self> {
-        let secret = Hidden::read(given)?;
-        // Neither is what stands for it where it was printed taken for one.
-        (secret.expose().chars().count() >= Self::SHORTEST).then_some(Self(secret))
+        // What stands for it where it was printed is not taken for one.
+        let is_one = |secret: &Hidden| !secret.expose().is_empty() && secret.expose() != HIDDEN;
+        Hidden::read(given).filter(is_one).map(Self)
     }
 
     fn to_toml(&self) -> Value {

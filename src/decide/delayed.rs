@@ -7,7 +7,7 @@
 use ruma::{OwnedRoomId, OwnedUserId};
 use serde_json::value::RawValue;
 
-use super::{Proposal, Refusal, Turn, send::SendEvent};
+use super::{Proposal, Refusal, Turn, not_in_it, send::SendEvent};
 use crate::{
     record::{
         Command, Stream,
@@ -63,7 +63,7 @@ impl Proposal for Schedule {
             return Err(Refusal::UserDeactivated);
         }
         if state.rooms.get(&self.room_id).is_none() {
-            return Err(Refusal::NotFound("There is no such room.".to_owned()));
+            return Err(not_in_it());
         }
         let (scheduled, next_due_ms) = state.delayed.scheduled(&self.user_id);
         if scheduled >= self.most {

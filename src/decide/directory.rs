@@ -6,7 +6,7 @@ use ruma::{
     events::{StateEventType, TimelineEventType},
 };
 
-use super::{Membership, NewEvent, Proposal, Refusal, Turn};
+use super::{Membership, NewEvent, Proposal, Refusal, Turn, not_in_it};
 use crate::record::{
     Offset, Stream,
     command::{AliasRemove, AliasSet, RoomNetwork, RoomVisibility},
@@ -41,9 +41,9 @@ impl Proposal for SetAlias {
             return Err(Refusal::AliasInUse(self.alias.to_string()));
         }
         let room = state.rooms.get(&self.room_id);
-        let room = room.ok_or_else(|| Refusal::NotFound("There is no such room.".to_owned()))?;
+        let room = room.ok_or_else(not_in_it)?;
         if !self.of_service && !room.is_joined(&self.sender, Offset::MAX) {
-            return Err(Refusal::Forbidden("You are not in this room.".to_owned()));
+            return Err(not_in_it());
         }
         turn.env.quotas.alias(state, &self.sender, &self.room_id)?;
         turn.append(

@@ -427,7 +427,7 @@ impl Proposal for ForgetRoom {
         };
         let membership = part.membership.latest();
         if matches!(membership, Some(Membership::Join | Membership::Invite | Membership::Knock)) {
-            return Err(Refusal::BadState("Leave the room before you forget it.".to_owned()));
+            return Err(Refusal::StillInRoom);
         }
         if part.forgotten.latest() == Some(&true) {
             return Ok(());

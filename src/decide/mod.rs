@@ -92,6 +92,11 @@ impl std::fmt::Debug for ServerKeys {
     }
 }
 
+/// The refusal for a room that the caller is not in, and for one that does not exist.
+fn not_in_it() -> Refusal {
+    Refusal::Forbidden("You are not in this room.".to_owned())
+}
+
 /// Why a proposal was refused. The API maps each to a status and an `errcode`.
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
@@ -154,6 +159,9 @@ pub enum Refusal {
     /// The change does not fit what is there now.
     #[error("{0}")]
     BadState(String),
+    /// Whoever is in a room cannot forget it.
+    #[error("leave the room before you forget it")]
+    StillInRoom,
     /// A parameter has a value that it may not have.
     #[error("{0}")]
     InvalidParam(String),
@@ -347,12 +355,11 @@ impl<'a> Turn<'a> {
     /// The turn's room, as the proposals before this one have left it.
     ///
     /// # Errors
-    /// [`Refusal::NotFound`] when there is no such room.
+    /// [`Refusal::Forbidden`] when there is no such room: nobody is to learn which rooms exist.
     pub fn room(&mut self, room_id: &RoomId) -> Result<&mut RoomDraft, Refusal> {
         if self.room.as_ref().is_none_or(|draft| draft.room_id().is_none_or(|id| id != room_id)) {
             let room = self.env.state.rooms.get(room_id);
-            let room =
-                room.ok_or_else(|| Refusal::NotFound("There is no such room.".to_owned()))?;
+            let room = room.ok_or_else(not_in_it)?;
             self.room = Some(RoomDraft::of(room));
         }
         self.draft()
@@ -364,7 +371,7 @@ impl<'a> Turn<'a> {
     }
 
     fn draft(&mut self) -> Result<&mut RoomDraft, Refusal> {
-        self.room.as_mut().ok_or_else(|| Refusal::NotFound("There is no such room.".to_owned()))
+        self.room.as_mut().ok_or_else(not_in_it)
     }
 
     /// Adds an event to the turn's room: builds, authorises, hashes and signs it.

@@ -97,7 +97,7 @@ impl Proposal for SendEvent {
         {
             content.insert("redacts".to_owned(), CanonicalJsonValue::String(target.to_string()));
         }
-        let event_id = turn.add_event(NewEvent {
+        let event = NewEvent {
             event_type: self.event_type.clone(),
             state_key: self.state_key.clone(),
             content,
@@ -105,7 +105,12 @@ impl Proposal for SendEvent {
             ts: self.ts,
             redacts,
             transaction: self.transaction.clone(),
-        })?;
+        };
+        // State that is there already is not set again.
+        let event_id = match event.state_key {
+            Some(_) => turn.settle(event)?.0,
+            None => turn.add_event(event)?,
+        };
         if let Some(transaction) = &self.transaction {
             turn.note_sent(transaction, &event_id);
         }

@@ -16,13 +16,14 @@ use super::{
     create_room::{begin, rules_of},
     directory::disclaim,
     membership::member_content,
-    object,
+    not_in_it, object,
     powers::raise_tombstone,
     send::aliases,
 };
 use crate::{
     events::{StoredEvent, as_shown, to_raw},
     limits,
+    push::ruleset,
     record::{
         Offset, Stream,
         command::{AccountDataSet, AliasSet, RoomVisibility},
@@ -82,7 +83,7 @@ impl Proposal for UpgradeRoom {
         env.quotas.room(&env.state, &self.sender)?;
         let old_creators = powers.creators().clone();
         let old = env.state.rooms.get(&self.room_id);
-        let old = old.ok_or_else(|| Refusal::NotFound("There is no such room.".to_owned()))?;
+        let old = old.ok_or_else(not_in_it)?;
 
         let replacement = self.make_room(turn, &old, &old_creators, &rules)?;
         self.move_aliases(turn, &old, &replacement)?;
@@ -397,7 +398,7 @@ fn named_room(event: &StoredEvent, pointer: &str) -> Option<OwnedRoomId> {
     content.pointer(pointer)?.as_str()?.try_into().ok()
 }
 
-/// Gives a user for `new` what they had set for `old`: its tags, and its place among their direct chats.
+/// Gives a user for `new` what they had set for `old`: its tags, its place among their direct chats, and push rules.
 fn carry_settings(
     turn: &mut Turn<'_>,
     user_id: &UserId,
@@ -429,6 +430,11 @@ fn carry_settings(
         && add_beside(&mut direct, old, new)
     {
         append(None, "m.direct", to_raw(&direct));
+    }
+    if let Some(rules) = set(None, ruleset::EVENT_TYPE)?
+        && let Some(rules) = ruleset::carried(&rules, old, new)
+    {
+        append(None, ruleset::EVENT_TYPE, rules);
     }
     Ok(())
 }

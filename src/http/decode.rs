@@ -19,15 +19,18 @@ use std::{
 use bytes::Bytes;
 use http::{Method, Request, Uri};
 use percent_encoding::percent_decode_str;
-use ruma::api::{
-    IncomingRequest, IncomingRequestExt as _,
-    error::{DeserializationError, FromHttpRequestError},
-    path_builder::PathBuilder as _,
+use ruma::{
+    RoomVersionId,
+    api::{
+        IncomingRequest, IncomingRequestExt as _,
+        error::{DeserializationError, FromHttpRequestError},
+        path_builder::PathBuilder as _,
+    },
 };
 use serde::de::IgnoredAny;
 use serde_json::{Map, Value, json};
 
-use super::ApiError;
+use super::{ApiError, ErrorCode};
 use crate::{limits, threepid::is_opaque_id};
 
 /// A check of one endpoint's body that ruma does not make, or not without harm.
@@ -40,6 +43,9 @@ pub(crate) fn precheck(method: &Method, path: &str) -> Option<Precheck> {
     }
     if path.ends_with("/login") {
         return Some(login_has_type);
+    }
+    if path.ends_with("/createRoom") || path.ends_with("/upgrade") {
+        return Some(room_version_is_one);
     }
     let by_secret = ["/requestToken", "/3pid/add", "/3pid/bind"];
     by_secret.iter().any(|end| path.ends_with(end)).then_some(secret_is_opaque as Precheck)
@@ -59,6 +65,26 @@ fn secret_is_opaque(body: &[u8]) -> Result<(), ApiError> {
         if id.is_some_and(|id| !is_opaque_id(&id)) {
             let rule = "has 1 to 255 characters of 0-9, a-z, A-Z and . = _ -";
             return Err(ApiError::invalid_param(format!("`{name}` {rule}")));
+        }
+    }
+    Ok(())
+}
+
+/// What is no room version at all is one that is not supported.
+fn room_version_is_one(body: &[u8]) -> Result<(), ApiError> {
+    #[derive(serde::Deserialize)]
+    struct Versions {
+        room_version: Option<String>,
+        new_version: Option<String>,
+    }
+    // What is of another kind is the decoder's to find.
+    let Ok(Versions { room_version, new_version }) = serde_json::from_slice(body) else {
+        return Ok(());
+    };
+    for version in [room_version, new_version].into_iter().flatten() {
+        if RoomVersionId::try_from(&*version).is_err() {
+            let why = "This is not a room version.";
+            return Err(ApiError::new(ErrorCode::UnsupportedRoomVersion, why));
         }
     }
     Ok(())
@@ -147,7 +173,8 @@ pub(crate) fn request<R: IncomingRequest>(
         Ok(request) => Ok(request),
         Err(error) => {
             if is_of_body(&error)
-                && let Some(amended) = amend(body, field_of_profile::<R>(&args))
+                && let Some(amended) =
+                    amend(body, field_of_profile::<R>(&args), is_of_guest::<R>(&uri))
             {
                 // No endpoint with a JSON body looks at headers.
                 let mut again = Request::new(&amended[..]);
@@ -198,20 +225,32 @@ fn field_of_profile<'a, R: IncomingRequest>(args: &[&'a str]) -> Option<&'a str>
     args.last().filter(|_| sets).copied()
 }
 
+/// Whether a request registers a guest.
+fn is_of_guest<R: IncomingRequest>(uri: &Uri) -> bool {
+    let registers = R::METHOD == Method::POST
+        && R::PATH_BUILDER.all_paths().any(|path| path.ends_with("/register"));
+    registers && query_parameter(uri, "kind").is_ok_and(|kind| kind.as_deref() == Some("guest"))
+}
+
 /// A refused body as ruma would rather have it, if there is something about it that the
 /// specification allows, or that clients do and other servers take:
 ///
 /// - `null` for a field that could be left out;
 /// - an `auth` with nothing in it, which stands for none;
 /// - a user named by `user` instead of `identifier` when proving a password;
+/// - a captcha without its `response`, which is still to be solved;
+/// - of a guest's registration, what guests have no use for;
 /// - `typing` without the `timeout`, which is optional;
 /// - a push rule without `conditions`, which are optional as well;
 /// - of a profile, other fields than the `field` that the path names: ruma looks no further than the first.
-fn amend(body: &[u8], field: Option<&str>) -> Option<Vec<u8>> {
+fn amend(body: &[u8], field: Option<&str>, of_guest: bool) -> Option<Vec<u8>> {
     let original: Map<String, Value> = serde_json::from_slice(body).ok()?;
     let mut amended = original.clone();
     if let Some(field) = field {
         amended.retain(|name, _| name == field);
+    }
+    if of_guest {
+        amended.retain(|name, _| name == "initial_device_display_name");
     }
     amended.retain(|name, value| {
         !(value.is_null() || name == "auth" && value.as_object().is_some_and(Map::is_empty))
@@ -222,6 +261,11 @@ fn amend(body: &[u8], field: Option<&str>) -> Option<Vec<u8>> {
         && let Some(user) = auth.get("user").cloned()
     {
         auth.insert("identifier".to_owned(), json!({ "type": "m.id.user", "user": user }));
+    }
+    if let Some(auth) = amended.get_mut("auth").and_then(Value::as_object_mut)
+        && auth.get("type").is_some_and(|kind| kind == "m.login.recaptcha")
+    {
+        auth.entry("response").or_insert_with(|| json!(""));
     }
     if amended.get("typing") == Some(&Value::Bool(true)) {
         let timeout = u64::try_from(limits::TYPING.as_millis()).unwrap_or(u64::MAX);

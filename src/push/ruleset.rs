@@ -6,17 +6,17 @@
 //! not said otherwise.
 
 use ruma::{
-    UserId,
+    RoomId, UserId,
     push::{
         Action, ConditionalPushRule, ConditionalPushRuleInit, PatternedPushRule,
         PatternedPushRuleInit, PushCondition, Ruleset,
     },
 };
 use serde::{Deserialize, Serialize};
-use serde_json::{json, value::RawValue};
+use serde_json::{Value, json, value::RawValue};
 
 use super::rules::WITHOUT_MENTIONS;
-use crate::events::to_raw;
+use crate::{events::to_raw, limits};
 
 /// The type of the account data that holds push rules.
 pub const EVENT_TYPE: &str = "m.push_rules";
@@ -39,7 +39,7 @@ pub fn defaults(user_id: &UserId) -> Ruleset {
         actions.push(json!({ "set_tweak": "highlight" }));
         serde_json::from_value(actions.into()).unwrap_or_default()
     };
-    let conditional = |rule_id: &str, conditions: serde_json::Value, actions| {
+    let conditional = |rule_id: &str, conditions: Value, actions| {
         let conditions: Vec<PushCondition> = serde_json::from_value(conditions).unwrap_or_default();
         let rule_id = rule_id.to_owned();
         let init =
@@ -88,6 +88,50 @@ pub fn shown(user_id: &UserId, kept: Option<&RawValue>) -> Ruleset {
 #[must_use]
 pub fn shown_content(user_id: &UserId, kept: Option<&RawValue>) -> Box<RawValue> {
     to_raw(&Content { global: shown(user_id, kept) })
+}
+
+/// The rules of a user for a room that succeeds `old`: those of `kept`, and each that names `old` once more for `new`.
+/// `None` if that changes nothing, or would be more than a user may have.
+#[must_use]
+pub fn carried(kept: &RawValue, old: &RoomId, new: &RoomId) -> Option<Box<RawValue>> {
+    let mut content: Value = serde_json::from_str(kept.get()).ok()?;
+    let mut changed = false;
+    for (kind, rules) in content.get_mut("global")?.as_object_mut()? {
+        let Some(rules) = rules.as_array_mut() else { continue };
+        let copies: Vec<_> = rules
+            .iter()
+            .enumerate()
+            .filter_map(|(index, rule)| Some((index + 1, renamed(kind, rule, old, new)?)))
+            .filter(|(_, copy)| rules.iter().all(|rule| rule["rule_id"] != copy["rule_id"]))
+            .collect();
+        changed |= !copies.is_empty();
+        // From the last on, so that the places before stay what they are.
+        for (place, copy) in copies.into_iter().rev() {
+            rules.insert(place, copy);
+        }
+    }
+    let carried = to_raw(&content);
+    (changed && carried.get().len() <= limits::PUSH_RULES_BYTES).then_some(carried)
+}
+
+/// A rule that names `old`, for `new`.
+fn renamed(kind: &str, rule: &Value, old: &RoomId, new: &RoomId) -> Option<Value> {
+    let rule_id = rule["rule_id"].as_str()?;
+    let mut copy = rule.clone();
+    let mut names = kind == "room" && rule_id == old;
+    for condition in copy["conditions"].as_array_mut().into_iter().flatten() {
+        if condition["kind"] == "event_match"
+            && condition["key"] == "room_id"
+            && condition["pattern"] == old.as_str()
+        {
+            condition["pattern"] = new.as_str().into();
+            names = true;
+        }
+    }
+    let named_after = rule_id.replace(old.as_str(), new.as_str());
+    let rule_id = if named_after == rule_id { format!("{rule_id} {new}") } else { named_after };
+    copy["rule_id"] = rule_id.into();
+    names.then_some(copy)
 }
 
 /// What is to be kept of `rules`, in the form of [`shown`]'s `kept`.

@@ -7,7 +7,7 @@ use ruma::{
     OwnedUserId, UserId,
     api::client::uiaa::{AuthData, AuthType, Password, ThirdpartyIdCredentials, UserIdentifier},
 };
-use serde_json::{Map, json};
+use serde_json::{Map, json, value::RawValue};
 
 use super::{Attempt, Authenticated, Facts, Failure, Offer, captcha::Captcha, terms::Terms};
 use crate::{
@@ -178,6 +178,10 @@ pub(crate) async fn authenticate(
     offer: Arc<Offer>,
     facts: Facts,
 ) -> Result<Authenticated, ApiError> {
+    // What is no object is read as one by its members' order.
+    if auth.is_some() && !has_auth_object(body) {
+        return Err(ApiError::bad_json("`auth` is an object."));
+    }
     let now_ms = app.engine.clock().now_ms();
     if let Some(AuthData::FallbackAcknowledgement(given)) = auth
         && let Some((owner, waiting)) = app.uiaa.waiting(&given.session, now_ms).await
@@ -195,6 +199,16 @@ pub(crate) async fn authenticate(
     };
     let attempt = Attempt { endpoint, body, auth, offer, facts: facts.clone() };
     app.uiaa.attempt(attempt, now_ms, check).await
+}
+
+fn has_auth_object(body: &[u8]) -> bool {
+    #[derive(serde::Deserialize)]
+    struct Given<'a> {
+        #[serde(borrow)]
+        auth: Option<&'a RawValue>,
+    }
+    let given = serde_json::from_slice::<Given<'_>>(body);
+    given.is_ok_and(|given| given.auth.is_none_or(|auth| auth.get().starts_with('{')))
 }
 
 /// How a user can prove again that they are who they are.

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{PASSWORD, server, user};
-use crate::harness::{Answer, TestServer, User, encode};
+use crate::harness::{Answer, TestServer, User, encode, run_logcabin};
 
 async fn capabilities(user: &User) -> Value {
     user.get("/capabilities").await.ok()["capabilities"].clone()
@@ -116,5 +116,36 @@ async fn a_room_that_is_left_is_forgotten_if_the_server_says_so() {
         ann.post(&format!("/rooms/{}/leave", encode(&room_id)), json!({})).await.ok();
         let history = ann.get_room(&room_id, "/messages?dir=b").await;
         assert_eq!(history.status == 200, !forgets, "{history}");
+    }
+}
+
+#[tokio::test]
+async fn the_version_of_new_rooms_is_a_setting() {
+    let server = TestServer::start_with(&[("LOGCABIN_ROOMS_DEFAULT_VERSION", "12")]).await;
+    let ann = server.register("ann").await;
+    let told = capabilities(&ann).await;
+    assert_eq!(told["m.room_versions"]["default"], "12", "{told}");
+    let version = async |options: Value| {
+        let room_id = ann.create_room(options).await;
+        ann.state(&room_id, "m.room.create", "").await.ok()["room_version"].clone()
+    };
+    assert_eq!(version(json!({})).await, "12");
+    assert_eq!(version(json!({ "room_version": "10" })).await, "10");
+    // What is no version at all is not supported either.
+    let room_id = ann.create_room(json!({})).await;
+    let upgrade = format!("/rooms/{}/upgrade", encode(&room_id));
+    for bad in ["", "a b", &"1".repeat(33), "99"] {
+        let answer =
+            ann.request("POST", "/createRoom", Some(&json!({ "room_version": bad }))).await;
+        answer.refused(400, "M_UNSUPPORTED_ROOM_VERSION");
+        let answer = ann.request("POST", &upgrade, Some(&json!({ "new_version": bad }))).await;
+        answer.refused(400, "M_UNSUPPORTED_ROOM_VERSION");
+    }
+    let directory = tempfile::TempDir::new().expect("a temporary directory");
+    for bad in ["2", "13", "x", ""] {
+        let file = directory.path().join("logcabin.toml");
+        std::fs::write(&file, format!("[rooms]\ndefault_version = \"{bad}\"\n")).expect("a file");
+        let output = run_logcabin(["config".as_ref(), "--config".as_ref(), file.as_os_str()]);
+        assert!(!output.status.success(), "{bad} is taken");
     }
 }

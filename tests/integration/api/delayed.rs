@@ -251,7 +251,7 @@ async fn what_cannot_be_scheduled_is_refused() {
     by_query("send/m.room.redaction/1", "5", json!({})).await.refused(400, "M_MISSING_PARAM");
     new("/rooms/!none:e2e.test", json!({ "delay": 5, "content": {} }))
         .await
-        .refused(404, "M_NOT_FOUND");
+        .refused(403, "M_FORBIDDEN");
     new("/rooms/none", json!({ "delay": 5, "content": {} })).await.refused(400, "M_INVALID_PARAM");
 
     // The longest delay, in the form of either endpoint.

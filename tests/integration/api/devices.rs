@@ -17,6 +17,22 @@ fn now_ms() -> u64 {
 }
 
 #[tokio::test]
+async fn a_device_is_seen_from_its_login_on() {
+    let server = server().await;
+    let before = now_ms();
+    let ann = user(&server, "ann").await;
+    let other = ann.another_device().await;
+    let after = now_ms();
+    let list = ann.get("/devices").await.ok();
+    let devices = list["devices"].as_array().expect("a list");
+    let seen = devices.iter().find(|device| device["device_id"] == other.device_id.as_str());
+    let seen = seen.expect("the other device");
+    assert_eq!(seen["last_seen_ip"], "127.0.0.1", "{list}");
+    let seen_ms = seen["last_seen_ts"].as_u64().expect("a time");
+    assert!((before..=after).contains(&seen_ms), "{list}");
+}
+
+#[tokio::test]
 async fn a_device_is_last_seen_with_its_last_request() {
     let server = server().await;
     let ann = user(&server, "ann").await;

@@ -46,7 +46,7 @@ async fn an_alias_of_another_server_or_no_alias_is_refused() {
         answer.refused(400, "M_INVALID_PARAM");
     }
     let path = format!("/directory/room/{}", encode(&format!("#{}:e2e.test", unique("x"))));
-    ann.put(&path, json!({ "room_id": "!none:e2e.test" })).await.refused(404, "M_NOT_FOUND");
+    ann.put(&path, json!({ "room_id": "!none:e2e.test" })).await.refused(403, "M_FORBIDDEN");
 }
 
 #[tokio::test]

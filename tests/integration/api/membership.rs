@@ -36,7 +36,7 @@ async fn a_public_room_is_joined_by_id_and_by_alias() {
     assert_eq!(joined.ok(), json!({ "room_id": room_id }));
     assert_eq!(bob.get("/joined_rooms").await.ok(), json!({ "joined_rooms": [room_id] }));
     cas.join(&format!("#{}:e2e.test", unique("none"))).await.refused(404, "M_NOT_FOUND");
-    cas.join("!none:e2e.test").await.refused(404, "M_NOT_FOUND");
+    cas.join("!none:e2e.test").await.refused(403, "M_FORBIDDEN");
     cas.join("nonsense").await.refused(400, "M_INVALID_PARAM");
 }
 
@@ -100,7 +100,7 @@ async fn leaving_is_for_those_who_are_there() {
     bob.act(&room_id, "leave", None).await.ok();
     assert_eq!(bob.get("/joined_rooms").await.ok(), json!({ "joined_rooms": [] }));
     assert_eq!(cas.act(&room_id, "leave", None).await.status, 403);
-    assert_eq!(cas.act("!none:e2e.test", "leave", None).await.status, 404);
+    assert_eq!(cas.act("!none:e2e.test", "leave", None).await.status, 403);
     bob.join(&room_id).await.ok();
 }
 
@@ -243,7 +243,7 @@ async fn a_forgotten_room_can_be_read_no_more() {
     bob.join(&room_id).await.ok();
     let event_id = bob.send_text(&room_id, "t", "hello").await;
     let answer = bob.act(&room_id, "forget", None).await;
-    assert!((400..404).contains(&answer.status), "{answer}");
+    answer.refused(400, "M_UNKNOWN");
     bob.act(&room_id, "leave", None).await.ok();
     bob.get_room(&room_id, "/messages?dir=b").await.ok();
     bob.act(&room_id, "forget", None).await.ok();
@@ -479,5 +479,45 @@ async fn a_join_rule_that_is_none_lets_nobody_in() {
         for user in [&bob, &cas] {
             user.join(&room_id).await.refused(403, "M_FORBIDDEN");
         }
+    }
+}
+
+#[tokio::test]
+async fn a_room_that_does_not_exist_is_answered_as_one_that_the_caller_may_not_see() {
+    let server = server().await;
+    let (ann, bob, cas) = three(&server).await;
+    let room_id = ann.create_room(json!({ "preset": "private_chat" })).await;
+    let invite = json!({ "user_id": cas.user_id });
+    for (method, path, body) in [
+        ("GET", "/messages?dir=b", None),
+        ("GET", "/members", None),
+        ("GET", "/joined_members", None),
+        ("GET", "/state", None),
+        ("GET", "/state/m.room.name/", None),
+        ("GET", "/aliases", None),
+        ("GET", "/event/$x", None),
+        ("GET", "/context/$x", None),
+        ("GET", "/initialSync", None),
+        ("POST", "/leave", Some(json!({}))),
+        ("POST", "/join", Some(json!({}))),
+        ("POST", "/invite", Some(invite.clone())),
+        ("POST", "/kick", Some(invite.clone())),
+        ("POST", "/ban", Some(invite)),
+        ("POST", "/upgrade", Some(json!({ "new_version": "11" }))),
+        ("PUT", "/send/m.room.message/t", Some(json!({ "msgtype": "m.text", "body": "x" }))),
+        ("PUT", "/state/m.room.name/", Some(json!({ "name": "x" }))),
+        ("PUT", "/typing/@bob", Some(json!({ "typing": true }))),
+        ("POST", "/receipt/m.read/$x", Some(json!({}))),
+        ("POST", "/forget", Some(json!({}))),
+    ] {
+        let path = path.replace("@bob", &encode(&bob.user_id)).replace("$x", "%24x");
+        let ask = async |room_id: &str| {
+            let path = format!("/rooms/{}{path}", encode(room_id));
+            bob.request(method, &path, body.as_ref()).await
+        };
+        let (private, none) = (ask(&room_id).await, ask("!none:e2e.test").await);
+        assert!(private.status >= 400, "{method} {path}: {private}");
+        assert_eq!(none.status, private.status, "{method} {path}: {private}, {none}");
+        assert_eq!(none.body, private.body, "{method} {path}");
     }
 }

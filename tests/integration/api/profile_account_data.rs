@@ -298,10 +298,13 @@ async fn account_data_that_was_deleted_is_gone_and_those_who_knew_it_are_told() 
         assert_eq!(data(&sync), None);
         delete(&ann, &path).await.ok();
         assert_eq!(data(&ann.news(&next_batch(&sync)).await), None, "deleted already");
-        // An empty object is content like any other.
+        // To set nothing is to delete.
+        ann.put(&path, json!({ "a": 2 })).await.ok();
+        let since = next_batch(&ann.sync(None, 0, None).await);
         ann.put(&path, json!({})).await.ok();
-        assert_eq!(ann.get(&path).await.ok(), json!({}));
-        assert_eq!(data(&ann.sync(None, 0, None).await), Some(json!({})));
+        ann.get(&path).await.refused(404, "M_NOT_FOUND");
+        assert_eq!(data(&ann.news(&since).await), Some(json!({})));
+        assert_eq!(data(&ann.sync(None, 0, None).await), None);
     }
     let own = format!("{me}/rooms/{}/account_data/m.fully_read", encode(&room_id));
     delete(&ann, &own).await.refused(405, "M_BAD_JSON");

@@ -240,6 +240,12 @@ async fn a_captcha_is_checked_by_its_service() {
     let session = super::string(&asked.body, "session");
     let answer = |response: &str| json!({ "type": "m.login.recaptcha", "response": response });
     attempt(&http, &body, &session, answer("")).await.refused(401, "M_CAPTCHA_NEEDED");
+    let without = json!({ "type": "m.login.recaptcha" });
+    attempt(&http, &body, &session, without).await.refused(401, "M_CAPTCHA_NEEDED");
+    let array = json!(["m.login.recaptcha", session, "human"]);
+    let mut listed = body.clone();
+    listed["auth"] = array;
+    register(&http, &listed).await.refused(400, "M_BAD_JSON");
     assert!(captcha.asked().is_empty());
     let wrong = attempt(&http, &body, &session, answer("machine")).await;
     assert_eq!(wrong.body["session"], session.as_str());
@@ -332,6 +338,14 @@ async fn guests_need_nothing_and_keep_what_they_are_over_a_restart() {
     assert_eq!(guest.get(&device).await.ok()["display_name"], "a guest's phone");
     let other = anonymous(&http, "POST", "/register?kind=guest", Some(&json!({}))).await;
     assert_ne!(User::of(&http, other).user_id, guest.user_id);
+    let strange = json!({
+        "auth": 5, "username": ["ann"], "device_id": {}, "password": 7, "inhibit_login": "x",
+        "initial_device_display_name": "phone",
+    });
+    let third = anonymous(&http, "POST", "/register?kind=guest", Some(&strange)).await;
+    let third = User::of(&http, third);
+    let device = format!("/devices/{}", third.device_id);
+    assert_eq!(third.get(&device).await.ok()["display_name"], "phone");
     server.restart().await;
     guest.get("/account/whoami").await.ok();
     register(&http, &body).await.refused(403, "M_FORBIDDEN");

@@ -1,9 +1,9 @@
 //! Reading and setting a room's state.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{each, server, user};
-use crate::harness::encode;
+use crate::harness::{User, encode};
 
 #[tokio::test]
 async fn state_is_set_and_read_with_and_without_a_key_or_a_slash() {
@@ -194,4 +194,40 @@ async fn the_create_event_is_the_first_and_stays_as_it_was() {
         }
         assert_eq!(ann.state(&room_id, "m.room.create", "").await.ok(), before);
     }
+}
+
+#[tokio::test]
+async fn state_that_is_there_already_is_not_set_again() {
+    let server = server().await;
+    let (ann, bob) = (user(&server, "ann").await, user(&server, "bob").await);
+    let room_id = ann.create_room(json!({ "preset": "public_chat" })).await;
+    bob.join(&room_id).await.ok();
+    let levels = json!({
+        "users": { &ann.user_id: 100, &bob.user_id: 50 }, "state_default": 50, "redact": 50,
+    });
+    ann.set_state(&room_id, "m.room.power_levels", "", &levels).await.ok();
+    let topic = json!({ "topic": "one", "more": [1, { "a": "b" }] });
+    let set = async |user: &User, content: &Value| {
+        let answer = user.set_state(&room_id, "m.room.topic", "", content).await;
+        answer.ok_string("event_id")
+    };
+    let first = set(&ann, &topic).await;
+    let since = ann.sync(None, 0, None).await["next_batch"].as_str().expect("a token").to_owned();
+    assert_eq!(set(&ann, &topic).await, first);
+    let news = ann.sync(Some(&since), 0, None).await;
+    assert_eq!(news.pointer("/rooms/join"), None, "{news}");
+    // Said by somebody else, or after something else, it is new.
+    let second = set(&bob, &topic).await;
+    assert_ne!(second, first);
+    let other = set(&bob, &json!({ "topic": "two" })).await;
+    let third = set(&bob, &topic).await;
+    assert!(![&first, &second, &other].contains(&&third));
+    // Of what was redacted nothing stands.
+    let path = format!("/rooms/{}/redact/{}/r", encode(&room_id), encode(&third));
+    ann.put(&path, json!({})).await.ok();
+    assert_ne!(set(&bob, &topic).await, third);
+    // One who may not set it any more is refused, although it is so.
+    let levels = json!({ "users": { &ann.user_id: 100 }, "state_default": 50 });
+    ann.set_state(&room_id, "m.room.power_levels", "", &levels).await.ok();
+    bob.set_state(&room_id, "m.room.topic", "", &topic).await.refused(403, "M_FORBIDDEN");
 }

@@ -49,7 +49,7 @@ async fn the_closest_event_is_found_in_either_direction() {
     assert_eq!(create["type"], "m.room.create");
     closest(&ann, &room_id, 0, "b").await.refused(404, "M_NOT_FOUND");
     closest(&ann, &room_id, at_second + 1, "f").await.refused(404, "M_NOT_FOUND");
-    closest(&ann, "!none:e2e.test", 0, "f").await.refused(404, "M_NOT_FOUND");
+    closest(&ann, "!none:e2e.test", 0, "f").await.refused(403, "M_FORBIDDEN");
     closest(&ann, &room_id, 0, "x").await.refused(400, "M_INVALID_PARAM");
     let bare = format!("/_matrix/client/v1/rooms/{}/timestamp_to_event", encode(&room_id));
     let answer = ann.http.request("GET", &bare, Some(&ann.access_token), None).await;

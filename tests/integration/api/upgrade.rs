@@ -126,7 +126,7 @@ async fn only_those_who_may_end_a_room_upgrade_it() {
         upgrade(&ann, &room_id, to(version)).await.refused(400, "M_UNSUPPORTED_ROOM_VERSION");
     }
     upgrade(&ann, &room_id, json!({})).await.refused(400, "M_BAD_JSON");
-    upgrade(&ann, "!none:e2e.test", to("11")).await.refused(404, "M_NOT_FOUND");
+    upgrade(&ann, "!none:e2e.test", to("11")).await.refused(403, "M_FORBIDDEN");
     let path = format!("/rooms/{}/upgrade", encode(&room_id));
     let answer = anonymous(&server.http(), "POST", &path, Some(&to("11"))).await;
     answer.refused(401, "M_MISSING_TOKEN");
@@ -250,6 +250,15 @@ async fn tags_and_direct_chats_come_along_but_not_for_a_room_that_only_says_so()
     }
     let direct = json!({ "@x:e2e.test": [old, "!y:e2e.test"], "@z:e2e.test": ["!y:e2e.test"] });
     bob.put(&data(&bob, None, "m.direct"), direct).await.ok();
+    let rule = |kind: &str, id: &str| format!("/pushrules/global/{kind}/{}", encode(id));
+    let muted = json!({ "actions": [] });
+    bob.put(&rule("room", &old), muted).await.ok();
+    let named = |room_id: &str| {
+        let condition = json!({ "kind": "event_match", "key": "room_id", "pattern": room_id });
+        json!({ "actions": ["notify"], "conditions": [condition] })
+    };
+    bob.put(&rule("override", &old), named(&old)).await.ok();
+    bob.put(&rule("override", "mine"), named(&old)).await.ok();
     let impostor = ann
         .create_room(json!({
             "preset": "public_chat",
@@ -267,11 +276,24 @@ async fn tags_and_direct_chats_come_along_but_not_for_a_room_that_only_says_so()
     let direct = bob.get(&data(&bob, None, "m.direct")).await.ok();
     assert_eq!(direct["@x:e2e.test"], json!([old, "!y:e2e.test", new]));
     assert_eq!(direct["@z:e2e.test"], json!(["!y:e2e.test"]));
+    let rules = bob.get("/pushrules/").await.ok();
+    let of_room = |kind: &str, id: &str| {
+        let rules = rules["global"][kind].as_array().into_iter().flatten();
+        rules.filter(|rule| rule["rule_id"] == id).cloned().collect::<Vec<_>>()
+    };
+    assert_eq!(of_room("room", &old).len(), 1, "{rules}");
+    assert_eq!(of_room("room", &new)[0]["actions"], json!([]), "{rules}");
+    for id in [new.clone(), format!("mine {new}")] {
+        let carried = of_room("override", &id);
+        assert_eq!(carried[0]["conditions"], named(&new)["conditions"], "{id}: {rules}");
+        assert_eq!(carried.len(), 1, "{id}: {rules}");
+    }
     // What is set for the new room by then stays.
     bob.put(&data(&bob, Some(&new), "m.tag"), json!({ "tags": {} })).await.ok();
     bob.act(&new, "leave", None).await.ok();
     bob.join(&new).await.ok();
     assert_eq!(bob.get(&data(&bob, Some(&new), "m.tag")).await.ok(), json!({ "tags": {} }));
+    assert_eq!(bob.get("/pushrules/").await.ok(), rules);
 }
 
 #[tokio::test]
