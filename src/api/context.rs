@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::{
     Server, filter, json,
-    timeline::{page_size, visible_event},
+    timeline::{page_size, room_of_event, visible_event},
 };
 use crate::{
     events::{ClientEvent, EventForm},
@@ -29,7 +29,7 @@ pub(super) async fn context(
         events_after: Vec<ClientEvent>,
         state: Vec<ClientEvent>,
     }
-    let room = cx.app.room(&request.room_id)?;
+    let room = room_of_event(&cx.app, &request.room_id)?;
     let view = cx.view_as_of()?;
     let event = visible_event(&view, &room, &request.event_id)?;
     let filter = filter::of_events(&cx)?;

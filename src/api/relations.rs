@@ -19,7 +19,7 @@ use serde::Serialize;
 
 use super::{
     Server, json,
-    timeline::{page_size, readable_as_of, visible_event},
+    timeline::{page_size, readable_as_of, room_of_event, visible_event},
     walks::Walk,
 };
 use crate::{
@@ -121,7 +121,7 @@ async fn children(cx: &Cx<Server>, asked: &Asked<'_>) -> Result<Bytes, ApiError>
         #[serde(skip_serializing_if = "Option::is_none")]
         recursion_depth: Option<usize>,
     }
-    let room = cx.app.room(asked.room_id)?;
+    let room = room_of_event(&cx.app, asked.room_id)?;
     let view = cx.view();
     let parent = visible_event(&view, &room, asked.event_id)?;
     let position = |token: Option<&str>| token.map(|token| cx.app.position(token)).transpose();

@@ -1,8 +1,10 @@
 //! Reading a room's timeline: pages of history and single events.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use ruma::{
-    UInt,
+    RoomId, UInt,
     api::{
         Direction,
         client::{
@@ -83,7 +85,7 @@ pub(super) async fn event(
     cx: Cx<Server>,
     request: get_room_event::Request,
 ) -> Result<Bytes, ApiError> {
-    let room = cx.app.room(&request.room_id)?;
+    let room = room_of_event(&cx.app, &request.room_id)?;
     let view = cx.view_as_of()?;
     let event = visible_event(&view, &room, &request.event_id)?;
     json(&view.client_event(&room, &event, &EventForm::FULL)?)
@@ -99,8 +101,17 @@ pub(super) fn visible_event(
     let event = event.filter(|event| event.room_id == room.id && event.offset <= view.at());
     match event {
         Some(event) if view.may_see(room, &event)? => Ok(event),
-        _ => Err(ApiError::not_found("There is no such event, or you may not see it.")),
+        _ => Err(no_such_event()),
     }
+}
+
+/// The room in which an event is to be found. One that does not exist has none that the caller may see.
+pub(super) fn room_of_event(app: &Server, room_id: &RoomId) -> Result<Arc<Room>, ApiError> {
+    app.engine.state().rooms.get(room_id).ok_or_else(no_such_event)
+}
+
+fn no_such_event() -> ApiError {
+    ApiError::not_found("There is no such event, or you may not see it.")
 }
 
 /// The offset as of which the caller sees the room's state. Only for those who are or were in the

@@ -84,7 +84,13 @@ impl Proposal for ChangeMembership {
                 return Err(Refusal::UserDeactivated);
             }
         }
-        let room = turn.room(&self.room_id)?;
+        let room = turn.room(&self.room_id).map_err(|refusal| match (refusal, self.change) {
+            // As one is refused that does not let the user in.
+            (Refusal::Forbidden(_), Change::Join) => {
+                Refusal::Forbidden("Cannot join a room that is not `public`.".to_owned())
+            }
+            (refusal, _) => refusal,
+        })?;
         if self.sender != self.target
             && room.membership(env, &self.sender)? != Some(Membership::Join)
         {

@@ -129,8 +129,6 @@ fn a_server_that_refuses_a_secret_says_nothing_of_it() {
         more
     };
     for (settings, names) in [
-        (bad("LOGCABIN_REGISTRATION_SHARED_SECRET", SECRET), "shared_secret"),
-        (bad("LOGCABIN_TURN_SHARED_SECRET", SECRET), "shared_secret"),
         (bad("LOGCABIN_SMS_URL", &format!("gw.example/?key={SECRET}")), "sms.url"),
         (bad("LOGCABIN_SMS_TEMPLATE", &format!("{{\"key\":\"{SECRET}\"")), "sms.template"),
         (sms(bad("LOGCABIN_SMS_HEADERS", SECRET)), "sms.headers"),

@@ -357,7 +357,7 @@ async fn a_room_that_is_deleted_with_a_purge_is_gone() {
         let path = format!("/event/{}", encode(&said));
         let status = bob.get_room(&room_id, &path).await.status;
         assert!([403, 404].contains(&status), "{status}");
-        bob.join(&room_id).await.refused(404, "M_NOT_FOUND");
+        bob.join(&room_id).await.refused(403, "M_FORBIDDEN");
         let blocked = admin.administer("GET", &format!("{of_room}/block"), None).await.ok();
         assert_eq!(blocked["block"], true, "{blocked}");
     }
