@@ -103,9 +103,9 @@ async fn account_data_state_and_ephemeral_events_are_filtered() {
     bob.join(&room_id).await.ok();
     let me = format!("/user/{}", encode(&ann.user_id));
     for kind in ["org.example.a", "org.example.b"] {
-        ann.put(&format!("{me}/account_data/{kind}"), json!({})).await.ok();
+        ann.put(&format!("{me}/account_data/{kind}"), json!({ "n": 0 })).await.ok();
         let path = format!("{me}/rooms/{}/account_data/{kind}", encode(&room_id));
-        ann.put(&path, json!({})).await.ok();
+        ann.put(&path, json!({ "n": 0 })).await.ok();
     }
     let event_id = bob.send_text(&room_id, "1", "x").await;
     let room = format!("/rooms/{}", encode(&room_id));

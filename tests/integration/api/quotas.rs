@@ -164,9 +164,9 @@ async fn account_data_has_quotas_and_deleting_makes_room() {
         async move { ann.put(&data_path(&ann, kind), content).await }
     };
     for kind in ["a", "b", "c", "d"] {
-        set(kind, json!({})).await.ok();
+        set(kind, json!({ "n": 0 })).await.ok();
     }
-    over(set("e", json!({})).await);
+    over(set("e", json!({ "n": 0 })).await);
     // Existing entries can be changed as long as the total size stays within the quota.
     let large = json!({ "text": "x".repeat(100_000) });
     set("a", large.clone()).await.ok();
@@ -186,7 +186,7 @@ async fn account_data_has_quotas_and_deleting_makes_room() {
     let path = format!("/_matrix/client/unstable/org.matrix.msc3391{deleted}");
     ann.http.request("DELETE", &path, Some(&ann.access_token), None).await.ok();
     ann.put(&tag, json!({})).await.ok();
-    over(set("b", json!({})).await);
+    over(set("b", json!({ "n": 0 })).await);
     ann.request("DELETE", &tag, None).await.ok();
     assert_eq!(ann.get(&data_path(&ann, "a")).await.ok(), large);
 }
@@ -398,13 +398,13 @@ async fn data_above_a_new_quota_stays_readable_and_can_be_deleted() {
         // Replacing it with something of the same size works.
         ann.put(&path, json!({ "n": 9 })).await.ok();
     }
-    over(ann.put(&data_path(&ann, "new"), json!({})).await);
+    over(ann.put(&data_path(&ann, "new"), json!({ "n": 0 })).await);
     for number in 0..3 {
         let path = data_path(&ann, &format!("t{number}"));
         let path = format!("/_matrix/client/unstable/org.matrix.msc3391{path}");
         ann.http.request("DELETE", &path, Some(&ann.access_token), None).await.ok();
     }
-    ann.put(&data_path(&ann, "new"), json!({})).await.ok();
+    ann.put(&data_path(&ann, "new"), json!({ "n": 0 })).await.ok();
     let devices = ann.get("/devices").await.ok();
     assert_eq!(devices["devices"].as_array().map(Vec::len), Some(7));
 }
