@@ -458,7 +458,7 @@ async fn a_room_that_is_purged_is_gone_with_all_that_was_in_it() {
         assert!(!ann.sync(None, 0, None).await.to_string().contains(&room_id));
     };
     check(&ann).await;
-    ann.join(&room_id).await.refused(404, "M_NOT_FOUND");
+    ann.join(&room_id).await.refused(403, "M_FORBIDDEN");
 
     let list: Value =
         serde_json::from_str(&done(logcabin(&data_dir, &["erasure", "list", "--json"])))
