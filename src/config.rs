@@ -303,6 +303,23 @@ impl Config {
         }
     }
 
+    /// The address of the server that clients are told; none if the configuration does not say at which
+    /// address a client on another machine reaches it.
+    #[must_use]
+    pub fn announced_url(&self) -> Option<String> {
+        let Server { public_url, bind, trust_forwarded_for, .. } = &self.server;
+        if *public_url == PublicUrl::Auto {
+            let first = bind.first()?.ip();
+            let only_local = bind.iter().all(|bind| bind.ip().is_loopback());
+            // Behind a proxy, clients know the proxy's address alone.
+            if *trust_forwarded_for || first.is_unspecified() || first.is_loopback() && !only_local
+            {
+                return None;
+            }
+        }
+        Some(self.public_url())
+    }
+
     /// How to reach whoever runs the server, as a URI.
     #[must_use]
     pub fn admin_contact(&self) -> String {
@@ -537,7 +554,8 @@ settings! {
         /// What the paths of the API begin with.
         prefixes: Vec<PathPrefix> = vec![PathPrefix::new("/_svc"), PathPrefix::new("/_matrix")];
         /// The address at which clients reach this server, told to them at /.well-known/matrix/client;
-        /// "auto" is the first address of `bind`, by http.
+        /// "auto" is the first address of `bind`, by http. Where that is no address for clients on other
+        /// machines (0.0.0.0, or a loopback address behind a proxy), clients are told nothing.
         public_url: PublicUrl = PublicUrl::Auto;
         /// Whether clients are told at /.well-known/matrix/client, and when they log in, how to reach
         /// this server. Without it the one is 404, and the other says nothing of it.

@@ -137,6 +137,12 @@ pub async fn run(
     if secret.is_some_and(SharedSecret::is_short) {
         warn!("registration.shared_secret has fewer than 16 characters: it may be guessed");
     }
+    if config.server.discovery && config.announced_url().is_none() {
+        warn!(
+            "clients are not told the server's address, as it is not known at which one they reach \
+             it; set server.public_url"
+        );
+    }
     // The log first: whoever holds it is the server, and a second one is told so.
     let log = open_log(&config)?;
     let mut listeners = Vec::new();

@@ -20,7 +20,7 @@ use super::{
     password::confirm_identity,
     rights,
     threepid::{auth_failed, find_account},
-    uiaa::{self, Facts},
+    uiaa::{self, Binding, Facts},
 };
 use crate::{
     decide::{
@@ -78,7 +78,8 @@ async fn proved(
     }
     let facts = Facts { user_id: None, registers: false, client: cx.client };
     let authenticated =
-        uiaa::authenticate(app, "deactivate", &cx.body, auth, offer.into(), facts).await?;
+        uiaa::authenticate(app, "deactivate", Binding::Body(&cx.body), auth, offer.into(), facts)
+            .await?;
     let user_id = match authenticated.user_id() {
         Some(user_id) => user_id.clone(),
         None => {

@@ -92,12 +92,11 @@ pub(super) async fn well_known(
     _: discover_homeserver::Request,
 ) -> Result<Bytes, ApiError> {
     let config = &cx.app.config;
-    if !config.server.discovery {
-        return Err(ApiError::not_found("This server does not say where it is."));
-    }
+    let url = base_url(config)
+        .ok_or_else(|| ApiError::not_found("This server does not say where it is."))?;
     let mut document = Map::new();
     let mut tell = |name: &str, value: Value| document.insert(name.to_owned(), value);
-    tell("m.homeserver", json!({ "base_url": config.public_url() }));
+    tell("m.homeserver", json!({ "base_url": url }));
     if let Some(url) = identity_server(config) {
         tell("m.identity_server", json!({ "base_url": url }));
     }
@@ -131,14 +130,15 @@ pub(super) async fn auth_metadata(
 
 /// What [`well_known`] says, for those who log in.
 pub(super) fn discovery_info(config: &Config) -> Option<login_v3::DiscoveryInfo> {
-    if !config.server.discovery {
-        return None;
-    }
-    let homeserver = login_v3::HomeserverInfo::new(config.public_url());
+    let homeserver = login_v3::HomeserverInfo::new(base_url(config)?);
     let mut info = login_v3::DiscoveryInfo::new(homeserver);
     info.identity_server =
         identity_server(config).map(|url| login_v3::IdentityServerInfo::new(url.to_owned()));
     Some(info)
+}
+
+fn base_url(config: &Config) -> Option<String> {
+    config.announced_url().filter(|_| config.server.discovery)
 }
 
 fn identity_server(config: &Config) -> Option<&str> {

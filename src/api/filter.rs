@@ -14,7 +14,7 @@ use super::Server;
 use crate::{
     config::Config,
     decide::account::CreateFilter,
-    http::{ApiError, Cx},
+    http::{ApiError, Cx, objects},
     limits,
     record::Command,
     sync::v3::SyncFilter,
@@ -56,6 +56,8 @@ impl Filters {
         if let Some(ready) = self.ready.get(text) {
             return Ok(ready);
         }
+        objects::check(text.as_bytes(), objects::FILTER)
+            .map_err(|error| ApiError::invalid_param(error.message().to_owned()))?;
         let filter = Filter::parse(text);
         let filter = filter.map_err(|error| ApiError::invalid_param(error.to_string()))?;
         let mut filter = SyncFilter::new(filter, self.timeline_limit, self.max_timeline_limit);
@@ -128,5 +130,8 @@ pub(super) fn of_sync(cx: &Cx<Server>) -> Result<Arc<SyncFilter>, ApiError> {
 /// The filter on events of a request, which is given as JSON.
 pub(super) fn of_events(cx: &Cx<Server>) -> Result<EventFilter, ApiError> {
     let Some(filter) = cx.query("filter")? else { return Ok(EventFilter::default()) };
+    if !filter.starts_with('{') {
+        return Err(ApiError::invalid_param("The filter is not a JSON object."));
+    }
     EventFilter::parse(&filter).map_err(|error| ApiError::invalid_param(error.to_string()))
 }

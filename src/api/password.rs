@@ -11,7 +11,7 @@ use super::{
     Server, capabilities,
     credentials::check_password,
     threepid::{account_of, auth_failed, find_account},
-    uiaa::{self, Facts},
+    uiaa::{self, Binding, Facts},
 };
 use crate::{
     decide::{
@@ -55,7 +55,8 @@ async fn reset_password(
     let facts = Facts { user_id: None, registers: false, client: cx.client };
     let auth = request.auth.as_ref();
     let authenticated =
-        uiaa::authenticate(&cx.app, "password", &cx.body, auth, offer.into(), facts).await?;
+        uiaa::authenticate(&cx.app, "password", Binding::Body(&cx.body), auth, offer.into(), facts)
+            .await?;
     let proof = authenticated.address().cloned().ok_or_else(auth_failed)?;
     let user_id = find_account(&cx.app, &proof.threepid).ok_or_else(auth_failed)?;
     check_password(&cx.app, user_id.localpart(), &request.new_password)?;
@@ -168,7 +169,8 @@ pub(super) async fn confirm_identity(
         return Err(ApiError::forbidden("This account has nothing to confirm this with."));
     }
     let facts = Facts { user_id: Some(session.user_id.clone()), registers: false, client };
-    let authenticated = uiaa::authenticate(app, endpoint, body, auth, offer.into(), facts).await?;
+    let authenticated =
+        uiaa::authenticate(app, endpoint, Binding::Body(body), auth, offer.into(), facts).await?;
     if let Some(validated) = authenticated.address() {
         let spent = SpendValidation(validated.clone());
         app.engine.propose(session.origin(""), spent).await?.into_inner();

@@ -11,16 +11,17 @@ use ruma::{
             get_username_availability::v3 as get_username_availability,
             register::{LoginType, RegistrationKind, v3 as register_v3},
         },
-        uiaa::AuthType,
+        uiaa::{AuthData, AuthType},
     },
 };
 use serde::Serialize;
+use serde_json::{Map, Value};
 
 use super::{
-    Server, appservice,
+    Server, appservice, body,
     credentials::{NewTokens, check_password, device_id_or_new, short_name},
     json, session,
-    uiaa::{self, Authenticated, Facts, Proof, stages::is_registration_token},
+    uiaa::{self, Authenticated, Binding, Facts, Parameters, Proof, stages::is_registration_token},
 };
 use crate::{
     appservice::Service,
@@ -48,8 +49,9 @@ pub(super) async fn register(cx: Caller, request: register_v3::Request) -> Resul
     }
 }
 
-async fn register_user(cx: &Caller, request: register_v3::Request) -> Result<Bytes, ApiError> {
+async fn register_user(cx: &Caller, mut request: register_v3::Request) -> Result<Bytes, ApiError> {
     must_be_open(&cx.app)?;
+    let parameters = recall(cx, &mut request).await?;
     // Before the client goes through stages that would come to nothing.
     let env = cx.app.engine.env();
     env.accounts.check(&env.state.accounts)?;
@@ -73,7 +75,8 @@ async fn register_user(cx: &Caller, request: register_v3::Request) -> Result<Byt
     let facts = Facts { user_id: upgraded.clone(), registers: true, client: cx.client };
     let auth = request.auth.as_ref();
     let authenticated =
-        uiaa::authenticate(&cx.app, "register", &cx.body, auth, offer, facts).await?;
+        uiaa::authenticate(&cx.app, "register", Binding::Endpoint(parameters), auth, offer, facts)
+            .await?;
 
     if request.password.is_none() && request.inhibit_login {
         return Err(ApiError::missing_param(
@@ -108,6 +111,38 @@ async fn register_user(cx: &Caller, request: register_v3::Request) -> Result<Byt
         Err(error) => return Err(error.into()),
     }
     answer(cx, user_id, session).await
+}
+
+/// Fills in what the session of this attempt remembers and the attempt leaves out, and gives all parameters
+/// that were given: some clients begin with an empty body, others complete a stage with `auth` alone.
+async fn recall(cx: &Caller, request: &mut register_v3::Request) -> Result<Parameters, ApiError> {
+    const NAMES: [&str; 7] = [
+        "device_id",
+        "guest_access_token",
+        "inhibit_login",
+        "initial_device_display_name",
+        "password",
+        "refresh_token",
+        "username",
+    ];
+    let mut given: Map<String, Value> = body(&cx.body)?;
+    given.retain(|name, value| NAMES.contains(&name.as_str()) && !value.is_null());
+    let session = request.auth.as_ref().and_then(AuthData::session);
+    let mut parameters = match session {
+        Some(id) => cx.app.uiaa.parameters(id, cx.app.engine.clock().now_ms()).await,
+        None => Parameters::default(),
+    };
+    parameters.0.extend(given);
+    let text = |name| parameters.0.get(name).and_then(Value::as_str).map(str::to_owned);
+    let says_yes = |name| parameters.0.get(name).and_then(Value::as_bool).unwrap_or_default();
+    request.device_id = text("device_id").map(OwnedDeviceId::from);
+    request.guest_access_token = text("guest_access_token");
+    request.inhibit_login = says_yes("inhibit_login");
+    request.initial_device_display_name = text("initial_device_display_name");
+    request.password = text("password");
+    request.refresh_token = says_yes("refresh_token");
+    request.username = text("username");
+    Ok(parameters)
 }
 
 /// An application service makes an account of its own namespace: nobody else has to prove anything.

@@ -112,12 +112,18 @@ fn banner(config: &Config) -> String {
     } else {
         ""
     };
+    let discovery = if config.server.discovery && config.announced_url().is_none() {
+        "  Discovery      off: set server.public_url to the address that clients use\n"
+    } else {
+        ""
+    };
     format!(
         "\n  Logcabin {version}\n\n  \
            Listening      {listening}\n  \
            Server name    {name}   (users are @someone:{name}){name_note}\n  \
            Data           {data}\n  \
-           Registration   {registration}\n  \
+           Registration   {registration}\n\
+         {discovery}  \
            Settings       `logcabin config` prints and explains them\n\n  \
            Try next:\n{try_next}\n\n",
         version = env!("CARGO_PKG_VERSION"),
@@ -137,11 +143,13 @@ mod tests {
         let mut config = Config::default();
         assert!(banner(&config).contains("open, as only this machine"));
         assert!(banner(&config).contains("m.login.dummy"));
+        assert!(!banner(&config).contains("server.public_url"));
         config.server.bind = vec!["0.0.0.0:8008".parse().unwrap()];
         assert!(banner(&config).contains("--open-registration"));
         assert!(banner(&config).contains("--server-name"));
         assert!(banner(&config).contains("http://127.0.0.1:8008"));
         assert!(!banner(&config).contains("m.login.dummy"));
+        assert!(banner(&config).contains("server.public_url"));
         let mut config = Config::default();
         config.registration.require = vec![Requirement(vec![RegistrationStage::Token])];
         assert!(!banner(&config).contains("m.login.dummy"));

@@ -310,3 +310,26 @@ fn what_was_hidden_is_not_taken_for_what_it_hides() {
     }
     assert!(printed.contains("https://gw.example (hidden)"), "{printed}");
 }
+
+#[test]
+fn clients_are_told_no_address_that_holds_on_this_machine_alone() {
+    let told = |bind: &[&str], forwarded: bool, url: Option<&str>| {
+        let url = url.unwrap_or("auto");
+        let text = format!(
+            "[server]\nbind = {bind:?}\ntrust_forwarded_for = {forwarded}\npublic_url = {url:?}\n"
+        );
+        file(&text).unwrap().config.announced_url()
+    };
+    let local = "127.0.0.1:8008";
+    assert_eq!(told(&[local, "[::1]:8008"], false, None).as_deref(), Some("http://127.0.0.1:8008"));
+    let lan = "192.168.1.5:8008";
+    assert_eq!(told(&[lan, local], false, None).as_deref(), Some("http://192.168.1.5:8008"));
+    for bind in [&["0.0.0.0:8008"][..], &["[::]:8008"], &[local, lan]] {
+        assert_eq!(told(bind, false, None), None, "{bind:?}");
+    }
+    assert_eq!(told(&[local], true, None), None);
+    let url = "https://chat.example.org";
+    for bind in [&["0.0.0.0:8008"][..], &[local]] {
+        assert_eq!(told(bind, true, Some(url)).as_deref(), Some(url));
+    }
+}

@@ -5,6 +5,7 @@
 //!
 //! - a JSON body must be one object, well formed to its last byte, of bounded depth (ruma reads
 //!   arrays as objects, and raw event content of any depth, and stops at the end of raw content);
+//! - objects further in are objects, too ([`objects`]);
 //! - an empty body is read as `{}`, since clients send none to endpoints such as join and logout;
 //! - `POST /login` without a `type` makes ruma-client-api 0.25.2 panic: it is checked before, and
 //!   decoding stands behind a fence that turns any other panic into `M_BAD_JSON`;
@@ -30,14 +31,29 @@ use ruma::{
 use serde::de::IgnoredAny;
 use serde_json::{Map, Value, json};
 
-use super::{ApiError, ErrorCode};
+use super::{
+    ApiError, ErrorCode,
+    objects::{self, Place},
+};
 use crate::{limits, threepid::is_opaque_id};
 
 /// A check of one endpoint's body that ruma does not make, or not without harm.
-pub(crate) type Precheck = fn(&[u8]) -> Result<(), ApiError>;
+type Precheck = fn(&[u8]) -> Result<(), ApiError>;
+
+/// What is checked of an endpoint's body besides what ruma checks.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Checks {
+    before: Option<Precheck>,
+    objects: &'static [Place],
+}
+
+/// The checks that the bodies of an endpoint need.
+pub(crate) fn checks(method: &Method, path: &str) -> Checks {
+    Checks { before: precheck(method, path), objects: objects::of(path) }
+}
 
 /// The check that an endpoint's body needs before ruma may see it.
-pub(crate) fn precheck(method: &Method, path: &str) -> Option<Precheck> {
+fn precheck(method: &Method, path: &str) -> Option<Precheck> {
     if method != Method::POST || !path.starts_with("/_matrix/client/") {
         return None;
     }
@@ -160,17 +176,17 @@ pub(crate) fn json_body(body: Bytes) -> Result<Bytes, ApiError> {
 pub(crate) fn request<R: IncomingRequest>(
     request: Request<&[u8]>,
     args: &[Cow<'_, str>],
-    precheck: Option<Precheck>,
+    checks: Checks,
 ) -> Result<R, ApiError> {
     let body = *request.body();
-    if let Some(precheck) = precheck {
-        precheck(body)?;
+    if let Some(before) = checks.before {
+        before(body)?;
     }
     let args: Vec<&str> = args.iter().map(AsRef::as_ref).collect();
     let request = without_empty_parameters(request);
     let uri = request.uri().clone();
     match fenced::<R>(request, &args)? {
-        Ok(request) => Ok(request),
+        Ok(request) => objects::check(body, checks.objects).map(|()| request),
         Err(error) => {
             if is_of_body(&error)
                 && let Some(amended) =
@@ -180,7 +196,9 @@ pub(crate) fn request<R: IncomingRequest>(
                 let mut again = Request::new(&amended[..]);
                 *again.method_mut() = R::METHOD;
                 *again.uri_mut() = uri;
-                return fenced::<R>(again, &args)?.map_err(|error| decode_error(error, &amended));
+                let request =
+                    fenced::<R>(again, &args)?.map_err(|error| decode_error(error, &amended))?;
+                return objects::check(&amended, checks.objects).map(|()| request);
             }
             Err(decode_error(error, body))
         }
@@ -384,7 +402,7 @@ mod tests {
         let result = json_body(Bytes::from_static(body)).and_then(|body| {
             let http = Request::builder().method(R::METHOD).uri(uri).body(&body[..]).unwrap();
             let args: Vec<_> = args.iter().map(|arg| Cow::Borrowed(*arg)).collect();
-            request::<R>(http, &args, precheck(&R::METHOD, uri))
+            request::<R>(http, &args, checks(&R::METHOD, uri))
         });
         code(result)
     }

@@ -30,6 +30,7 @@ mod decode;
 mod edge;
 mod error;
 mod incoming;
+pub(crate) mod objects;
 mod outgoing;
 mod reply;
 pub(crate) mod serve;

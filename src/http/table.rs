@@ -18,7 +18,8 @@ use thiserror::Error;
 
 use super::{
     Access, ApiError, AsOf, Class, Cx, Gate, Incoming, OpenTo, Refusal, Reply, Session, Who,
-    decode::{self, Precheck},
+    decode::{self, Checks},
+    objects::{self, Place},
 };
 use crate::{limits, shutdown::Shutdown};
 
@@ -236,10 +237,10 @@ impl<A: Send + Sync + 'static> Table<A> {
             + 'static,
         F: Future<Output = Result<Bytes, ApiError>> + Send + 'static,
     {
-        self.of::<R, R::Authentication>(Body::File(max_bytes), move |mut call, args, precheck| {
+        self.of::<R, R::Authentication>(Body::File(max_bytes), move |mut call, args, checks| {
             let incoming = call.incoming.take();
             let incoming = incoming.ok_or_else(|| ApiError::internal("a body was lost"))?;
-            let (cx, request) = call.decode::<R, R::Authentication>(args, precheck)?;
+            let (cx, request) = call.decode::<R, R::Authentication>(args, checks)?;
             let answer = handler(cx, request, incoming);
             Ok(Box::pin(async move { answer.await.map(Reply::json) }))
         })
@@ -259,9 +260,9 @@ impl<A: Send + Sync + 'static> Table<A> {
             + 'static,
         F: Future<Output = Result<Reply, ApiError>> + Send + 'static,
     {
-        self.of::<R, R::Authentication>(Body::None, move |call, args, precheck| {
+        self.of::<R, R::Authentication>(Body::None, move |call, args, checks| {
             let headers = call.headers.clone();
-            let (cx, request) = call.decode::<R, R::Authentication>(args, precheck)?;
+            let (cx, request) = call.decode::<R, R::Authentication>(args, checks)?;
             Ok(Box::pin(handler(cx, request, headers)))
         })
     }
@@ -387,8 +388,8 @@ impl<A: Send + Sync + 'static> Table<A> {
         R: IncomingRequest + Send + 'static,
         G: Gate,
     {
-        self.of::<R, G>(body, move |call, args, precheck| {
-            let (cx, request) = call.decode::<R, G>(args, precheck)?;
+        self.of::<R, G>(body, move |call, args, checks| {
+            let (cx, request) = call.decode::<R, G>(args, checks)?;
             Ok(handler(cx, request))
         })
     }
@@ -397,7 +398,7 @@ impl<A: Send + Sync + 'static> Table<A> {
     fn of<R, G>(
         self,
         body: Body,
-        answer: impl Fn(Call<A>, &[Cow<'_, str>], Option<Precheck>) -> Result<Answer, ApiError>
+        answer: impl Fn(Call<A>, &[Cow<'_, str>], Checks) -> Result<Answer, ApiError>
         + Send
         + Sync
         + 'static,
@@ -409,8 +410,8 @@ impl<A: Send + Sync + 'static> Table<A> {
         let paths: Vec<&'static str> = R::PATH_BUILDER.all_paths().collect();
         // The newest path comes last: the one to show in logs.
         let path = paths.last().copied().unwrap_or_default();
-        let precheck: Option<Precheck> = decode::precheck(&R::METHOD, path);
-        let handler: Box<Handler<A>> = Box::new(move |call, args| answer(call, args, precheck));
+        let checks = decode::checks(&R::METHOD, path);
+        let handler: Box<Handler<A>> = Box::new(move |call, args| answer(call, args, checks));
         let access = G::ACCESS;
         let open_to = (self.rights)(&R::METHOD, path);
         let class = Class::of(&R::METHOD, path, R::RATE_LIMITED);
@@ -428,7 +429,8 @@ impl<A: Send + Sync + 'static> Table<A> {
         let path = paths.last().copied().unwrap_or_default();
         let open_to = (self.rights)(method, path);
         let class = Class::of(method, path, limited);
-        let handler = raw_handler(handler);
+        let places = if body == Body::Json { objects::of(path) } else { &[] };
+        let handler = raw_handler(places, handler);
         self.add(method, paths, Route { path, access, open_to, class, body, refusal, handler })
     }
 
@@ -480,7 +482,7 @@ impl<A> Call<A> {
     fn decode<R, G>(
         mut self,
         args: &[Cow<'_, str>],
-        precheck: Option<Precheck>,
+        checks: Checks,
     ) -> Result<(Cx<A, G::Caller>, R), ApiError>
     where
         R: IncomingRequest,
@@ -492,7 +494,7 @@ impl<A> Call<A> {
         *http.method_mut() = std::mem::take(&mut self.method);
         *http.uri_mut() = self.uri.clone();
         *http.headers_mut() = std::mem::take(&mut self.headers);
-        let request = decode::request::<R>(http, args, precheck)?;
+        let request = decode::request::<R>(http, args, checks)?;
         Ok((self.into_cx(caller), request))
     }
 
@@ -509,13 +511,14 @@ impl<A> Call<A> {
     }
 }
 
-fn raw_handler<A, H, F>(handler: H) -> Box<Handler<A>>
+fn raw_handler<A, H, F>(places: &'static [Place], handler: H) -> Box<Handler<A>>
 where
     A: Send + Sync + 'static,
     H: Fn(Cx<A, Option<Session>>, RawRequest) -> F + Copy + Send + Sync + 'static,
     F: Future<Output = Result<Reply, ApiError>> + Send + 'static,
 {
     Box::new(move |mut call, args| {
+        objects::check(&call.body, places)?;
         let caller = call.who.session.take();
         let request = RawRequest {
             uri: call.uri.clone(),

@@ -1,9 +1,17 @@
 //! The page of each stage, for clients that do not know it (client-server API, "Fallback"). It completes the
 //! stage in the client's session and tells whoever opened it, so that the client goes on.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, HashMap},
+    fmt::Write as _,
+    sync::Arc,
+};
 
-use http::{StatusCode, header::ACCEPT_LANGUAGE};
+use http::{
+    HeaderValue, StatusCode,
+    header::{ACCEPT_LANGUAGE, LOCATION},
+};
+use percent_encoding::{NON_ALPHANUMERIC, PercentEncode, utf8_percent_encode};
 use ruma::api::client::uiaa::{
     AuthData, AuthType, Dummy, MatrixUserIdentifier, Password, ReCaptcha, RegistrationToken,
     Terms as TermsAccepted, UserIdentifier,
@@ -46,6 +54,15 @@ const CAPTCHA: &str = "\
 window.solved = () => document.querySelector('form').submit();
 if (window.innerWidth < 420) document.querySelector('.g-recaptcha').dataset.size = 'compact';";
 
+/// Names the countries in the browser's language, in its order.
+const COUNTRIES: &str = "\
+const select = document.getElementById('country');
+const names = new Intl.DisplayNames(navigator.languages, { type: 'region' });
+const [first, ...countries] = select.options;
+for (const option of countries) option.text = `${names.of(option.value)} ${option.dataset.code}`;
+countries.sort((a, b) => a.text.localeCompare(b.text));
+select.append(first, ...countries);";
+
 /// What a page is about.
 struct Subject<'a> {
     app: &'a Server,
@@ -53,6 +70,8 @@ struct Subject<'a> {
     session: Arc<super::Session>,
     /// As the browser has it in `Accept-Language`.
     languages: String,
+    /// The country that the form named.
+    country: Option<String>,
 }
 
 /// `GET …/auth/{type}/fallback/web`.
@@ -72,13 +91,14 @@ pub(crate) async fn submit(
     cx: Cx<Server, Option<Session>>,
     request: RawRequest,
 ) -> Result<Reply, ApiError> {
-    let subject = match subject(&cx, &request).await? {
+    let mut subject = match subject(&cx, &request).await? {
         Ok(subject) => subject,
         Err(other) => return Ok(other.reply()),
     };
     let fields: Vec<(String, String)> = serde_html_form::from_bytes(&cx.body)
         .map_err(|error| ApiError::bad_request("The form cannot be read.").with_cause(error))?;
     let fields: HashMap<String, String> = fields.into_iter().collect();
+    subject.country = fields.get("country").cloned();
     if let Some(medium) = subject.medium()
         && !fields.contains_key("sid")
     {
@@ -102,7 +122,12 @@ pub(crate) async fn submit(
     facts.client = cx.client;
     let check = stages::check(&cx.app, &facts, &auth);
     let page = match cx.app.uiaa.complete(&id, &subject.stage, now_ms, check).await {
-        Ok(()) => done(),
+        Ok(()) => match cx.query("then")?.map(AuthType::from) {
+            Some(then) if subject.session.is_ahead(&then).await => {
+                return see_other(&page_of(&then, &id, None));
+            }
+            _ => done(),
+        },
         Err(Failure::Retry(_, message)) => {
             let form = match sent {
                 Some(((medium, sid), secret)) => {
@@ -139,16 +164,16 @@ async fn subject<'a>(
         Standing::Next => {
             let languages = request.headers.get(ACCEPT_LANGUAGE);
             let languages = languages.and_then(|value| value.to_str().ok()).unwrap_or_default();
-            Ok(Subject { app: &cx.app, stage, session, languages: languages.to_owned() })
+            Ok(Subject {
+                app: &cx.app,
+                stage,
+                session,
+                languages: languages.to_owned(),
+                country: None,
+            })
         }
         Standing::Completed => Err(done()),
-        Standing::Later => {
-            let page = problem(
-                "Not yet",
-                "Your app has other steps before this one. Go back to it first.",
-            );
-            Err(page.status(StatusCode::CONFLICT))
-        }
+        Standing::Later => Err(not_yet(&session.before(&stage).await, &stage, &id)),
         Standing::NotOffered => Err(unknown_stage()),
     })
 }
@@ -244,14 +269,19 @@ impl Subject<'_> {
                 form("Your e-mail address", &before, fields, "Send the message")
             }
             AuthType::Msisdn => {
-                let fields = "<label for=\"phone\">Phone number, with + and the country's</label>\n\
-                    <input type=\"tel\" id=\"phone\" name=\"phone\" required maxlength=\"64\" \
-                    placeholder=\"+\" autocomplete=\"tel\" autofocus aria-describedby=\"wrong\">";
+                let fields = format!(
+                    "<label for=\"country\">Country</label>\n<select id=\"country\" \
+                     name=\"country\" autocomplete=\"country\">\n{}</select>\n\
+                     <label for=\"phone\">Phone number</label>\n<input type=\"tel\" id=\"phone\" \
+                     name=\"phone\" required maxlength=\"64\" autocomplete=\"tel\" autofocus \
+                     aria-describedby=\"wrong\">",
+                    countries(self.country.as_deref(), &self.languages)
+                );
                 let before = format!(
                     "<p>Show <strong>{server}</strong> that a phone number is yours: you will get a \
                      message with a code.</p>"
                 );
-                form("Your phone number", &before, fields, "Send the message")
+                form("Your phone number", &before, &fields, "Send the message").script(COUNTRIES)
             }
             _ => unknown_stage(),
         }
@@ -276,7 +306,10 @@ impl Subject<'_> {
         let field = |name: &str| fields.get(name).map_or("", String::as_str);
         let threepid = match medium {
             Medium::Email => threepid::email(field("email")),
-            Medium::Msisdn => threepid::parse("msisdn", field("phone")),
+            Medium::Msisdn if field("country").is_empty() => {
+                threepid::parse("msisdn", field("phone"))
+            }
+            Medium::Msisdn => threepid::phone(field("country"), field("phone")),
         };
         let secret = random_token();
         let asked = async {
@@ -370,6 +403,78 @@ fn alert(wrong: Option<&str>) -> String {
     wrong.map_or_else(String::new, |wrong| {
         format!("<p class=\"bad\" id=\"wrong\" role=\"alert\">{}</p>\n", text(wrong))
     })
+}
+
+/// The page of a stage that others come before: which ones, and the way there.
+fn not_yet(before: &[AuthType], stage: &AuthType, session: &str) -> Page {
+    if before.is_empty() {
+        let sentence = "Your app has chosen another way. Go back to it.";
+        return problem("Not needed", sentence).status(StatusCode::CONFLICT);
+    }
+    let way = |first: &AuthType| {
+        let page = page_of(first, session, Some(stage));
+        format!("<a class=\"button\" href=\"{}\">{}</a>\n", text(&page), what_to_do(first))
+    };
+    let ways: String = before.iter().map(way).collect();
+    let which = if before.len() == 1 { "This comes first:" } else { "One of these comes first:" };
+    Page::new("One step before this", format!("<p>{which}</p>\n{ways}"))
+        .status(StatusCode::CONFLICT)
+}
+
+/// What a stage asks of a person.
+const fn what_to_do(stage: &AuthType) -> &'static str {
+    match stage {
+        AuthType::Terms => "Agree to the terms",
+        AuthType::RegistrationToken => "Enter your registration token",
+        AuthType::ReCaptcha => "Solve the captcha",
+        AuthType::Password => "Enter your password",
+        AuthType::EmailIdentity => "Confirm your email address",
+        AuthType::Msisdn => "Confirm your phone number",
+        _ => "Continue",
+    }
+}
+
+/// The address of a stage's page, which goes on to the page of `then` once the stage is completed. It is
+/// relative to the page of another stage, so that it holds behind whatever prefix this one was opened.
+fn page_of(stage: &AuthType, session: &str, then: Option<&AuthType>) -> String {
+    let mut address = format!("../../{stage}/fallback/web?session={}", encoded(session));
+    if let Some(then) = then {
+        let _ = write!(address, "&then={}", encoded(then.as_str()));
+    }
+    address
+}
+
+fn encoded(value: &str) -> PercentEncode<'_> {
+    utf8_percent_encode(value, NON_ALPHANUMERIC)
+}
+
+fn see_other(address: &str) -> Result<Reply, ApiError> {
+    let location = HeaderValue::from_str(address).map_err(ApiError::internal)?;
+    Ok(Reply::bytes("text/plain", "")
+        .with_status(StatusCode::SEE_OTHER)
+        .with_header(LOCATION, location))
+}
+
+/// The countries that a number may be of, as options: `chosen`, or the one that the browser's preferred
+/// language is spoken in, is selected.
+fn countries(chosen: Option<&str>, languages: &str) -> String {
+    let preferred = languages.split([',', ';']).next().and_then(|tag| tag.rsplit_once('-'));
+    let preferred = preferred.map(|(_, region)| region).filter(|region| region.len() == 2);
+    let chosen = chosen.or(preferred).unwrap_or_default();
+    let mut options = "<option value=\"\">Any: the number begins with +</option>\n".to_owned();
+    let regions: BTreeMap<&str, u16> = phonenumber::metadata::DATABASE
+        .iter()
+        .map(|region| (region.id(), region.country_code()))
+        .filter(|(id, _)| id.bytes().all(|byte| byte.is_ascii_alphabetic()))
+        .collect();
+    for (id, code) in regions {
+        let selected = if id.eq_ignore_ascii_case(chosen) { " selected" } else { "" };
+        let _ = writeln!(
+            options,
+            "<option value=\"{id}\" data-code=\"+{code}\"{selected}>{id} +{code}</option>"
+        );
+    }
+    options
 }
 
 fn unknown_stage() -> Page {

@@ -12,6 +12,7 @@
 use std::{
     borrow::Cow,
     collections::{BTreeMap, BTreeSet, HashMap},
+    fmt,
     net::IpAddr,
     sync::Arc,
 };
@@ -173,12 +174,32 @@ impl Facts {
     }
 }
 
+/// What a session is good for.
+#[derive(Clone)]
+pub(crate) enum Binding<'a> {
+    /// A request of this body, by this user, and no other.
+    Body(&'a Bytes),
+    /// Any request to the endpoint: the session remembers the parameters of the latest attempt, so that
+    /// the next one need not repeat them.
+    Endpoint(Parameters),
+}
+
+/// Parameters of a request that a session remembers. A password may be among them.
+#[derive(Clone, Default)]
+pub(crate) struct Parameters(pub(crate) Map<String, Value>);
+
+impl fmt::Debug for Parameters {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.0.keys()).finish()
+    }
+}
+
 /// An attempt at a request.
 pub(crate) struct Attempt<'a> {
     /// The endpoint, by a name that stands for its method and for what its path holds.
     pub(crate) endpoint: &'a str,
-    /// The request's body.
-    pub(crate) body: &'a Bytes,
+    /// What of the request its session is good for.
+    pub(crate) binding: Binding<'a>,
     /// Its `auth`.
     pub(crate) auth: Option<&'a AuthData>,
     /// What is asked for; of a session that is under way, what it began with stands.
@@ -188,21 +209,35 @@ pub(crate) struct Attempt<'a> {
 }
 
 impl Attempt<'_> {
-    /// What a session is good for: this request of this user and no other.
     fn purpose(&self) -> blake3::Hash {
-        // Without `auth`, which differs from one attempt to the next, and in a form in which the
-        // order of keys does not matter.
-        let mut body: Value = serde_json::from_slice(self.body).unwrap_or_default();
-        if let Some(body) = body.as_object_mut() {
-            body.remove("auth");
-        }
-        let user = self.facts.user_id.as_ref().map_or("", |user_id| user_id.as_str());
+        let (user, body) = match self.binding {
+            Binding::Body(body) => (self.facts.user_id.as_ref(), without_auth(body)),
+            Binding::Endpoint(_) => (None, Value::Null),
+        };
+        let user = user.map_or("", |user_id| user_id.as_str());
         let mut hasher = blake3::Hasher::new();
         for part in [self.endpoint, user, &body.to_string()] {
             hasher.update(&(part.len() as u64).to_be_bytes()).update(part.as_bytes());
         }
         hasher.finalize()
     }
+
+    fn parameters(&self) -> Parameters {
+        match &self.binding {
+            Binding::Body(_) => Parameters::default(),
+            Binding::Endpoint(parameters) => parameters.clone(),
+        }
+    }
+}
+
+/// A body without `auth`, which differs from one attempt to the next, and in a form in which the order of
+/// keys does not matter.
+fn without_auth(body: &[u8]) -> Value {
+    let mut body: Value = serde_json::from_slice(body).unwrap_or_default();
+    if let Some(body) = body.as_object_mut() {
+        body.remove("auth");
+    }
+    body
 }
 
 /// The sessions under way.
@@ -239,6 +274,8 @@ pub(crate) struct Session {
 #[derive(Debug, Default)]
 struct Progress {
     completed: Vec<Completed>,
+    /// The parameters of the latest attempt, where the session remembers them.
+    parameters: Parameters,
     /// An attempt at a stage that is to be completed elsewhere, by a link in a mail for example, and was
     /// not yet: it is made again when the client comes with nothing but the session.
     waiting: Option<AuthData>,
@@ -264,6 +301,7 @@ pub(crate) enum Standing {
 pub(crate) struct Authenticated {
     session: Arc<Session>,
     completed: Vec<Completed>,
+    parameters: Parameters,
 }
 
 impl Authenticated {
@@ -297,7 +335,10 @@ impl Session {
             offer: Arc::clone(&attempt.offer),
             facts: attempt.facts.clone(),
             begun_ms: now_ms,
-            progress: AsyncMutex::default(),
+            progress: AsyncMutex::new(Progress {
+                parameters: attempt.parameters(),
+                ..Progress::default()
+            }),
         })
     }
 
@@ -322,6 +363,28 @@ impl Session {
         } else {
             Standing::NotOffered
         }
+    }
+
+    /// The stages of which one comes next on a way to this stage: itself, if it is the next one. None if
+    /// it is completed or the client has chosen another way.
+    pub(crate) async fn before(&self, stage: &AuthType) -> Vec<AuthType> {
+        let completed = &self.progress.lock().await.completed;
+        let ahead = |flow: &&Vec<AuthType>| {
+            begins(flow, completed) && flow[completed.len()..].contains(stage)
+        };
+        let mut next: Vec<AuthType> = Vec::new();
+        for flow in self.offer.flows.iter().filter(ahead) {
+            let first = &flow[completed.len()];
+            if !next.contains(first) {
+                next.push(first.clone());
+            }
+        }
+        next
+    }
+
+    /// Whether this stage is still to be completed.
+    pub(crate) async fn is_ahead(&self, stage: &AuthType) -> bool {
+        !self.before(stage).await.is_empty()
     }
 
     /// Completes a stage if it is the next one and the check succeeds. One that was completed before stays
@@ -385,6 +448,7 @@ impl Sessions {
         if progress.over {
             return Err(begin_again("This session has served."));
         }
+        progress.parameters = attempt.parameters();
         if let Some(stage) = stage_of(auth)
             && let Err(failure) = session.advance(&mut progress, &stage, check).await
         {
@@ -401,11 +465,11 @@ impl Sessions {
         if !session.offer.is_complete(&progress.completed) {
             return Err(self.ask(&session, &progress.completed, None));
         }
-        progress.over = true;
-        let completed = std::mem::take(&mut progress.completed);
+        let Progress { completed, parameters, .. } =
+            std::mem::replace(&mut *progress, Progress { over: true, ..Progress::default() });
         drop(progress);
         self.0.lock().remove(&session.id);
-        Ok(Authenticated { session, completed })
+        Ok(Authenticated { session, completed, parameters })
     }
 
     /// The session of this id, unless it is over.
@@ -413,6 +477,14 @@ impl Sessions {
         let inner = self.0.lock();
         let session = &inner.sessions.get(id)?.session;
         session.is_fresh(now_ms).then(|| Arc::clone(session))
+    }
+
+    /// The parameters that the session of this id remembers: none if it is over.
+    pub(crate) async fn parameters(&self, id: &str, now_ms: u64) -> Parameters {
+        match self.open(id, now_ms) {
+            Some(session) => session.progress.lock().await.parameters.clone(),
+            None => Parameters::default(),
+        }
     }
 
     /// The attempt that this session waits to make again, and whose session it is: whoever comes with its
@@ -452,7 +524,7 @@ impl Sessions {
         stage: &AuthType,
         (code, message): (ErrorCode, &'static str),
     ) -> ApiError {
-        let Authenticated { session, mut completed } = authenticated;
+        let Authenticated { session, mut completed, parameters } = authenticated;
         if let Some(at) = completed.iter().position(|(done, _)| done == stage) {
             completed.truncate(at);
         }
@@ -464,6 +536,7 @@ impl Sessions {
             begun_ms: session.begun_ms,
             progress: AsyncMutex::new(Progress {
                 completed: completed.clone(),
+                parameters,
                 ..Progress::default()
             }),
         });

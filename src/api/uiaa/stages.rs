@@ -2,14 +2,15 @@
 
 use std::{collections::BTreeMap, fs, sync::Arc};
 
-use bytes::Bytes;
 use ruma::{
     OwnedUserId, UserId,
     api::client::uiaa::{AuthData, AuthType, Password, ThirdpartyIdCredentials, UserIdentifier},
 };
-use serde_json::{Map, json, value::RawValue};
+use serde_json::{Map, json};
 
-use super::{Attempt, Authenticated, Facts, Failure, Offer, captcha::Captcha, terms::Terms};
+use super::{
+    Attempt, Authenticated, Binding, Facts, Failure, Offer, captcha::Captcha, terms::Terms,
+};
 use crate::{
     api::{
         Server,
@@ -62,7 +63,7 @@ impl Stages {
             None => None,
         };
 
-        let mut flows = vec![Vec::new()];
+        let mut flows: Vec<Vec<AuthType>> = vec![Vec::new()];
         let mut params = Map::new();
         for requirement in &config.registration.require {
             let mut longer = Vec::new();
@@ -93,15 +94,20 @@ impl Stages {
                     RegistrationStage::Msisdn if messages.reach(Medium::Msisdn) => AuthType::Msisdn,
                     RegistrationStage::Msisdn => return Err(needs("sms.url")),
                 };
+                // Where there is a choice, "dummy" is to do none of the others.
+                let none = auth_type == AuthType::Dummy && requirement.0.len() > 1;
                 for flow in &flows {
-                    let mut flow: Vec<AuthType> = flow.clone();
-                    if !flow.contains(&auth_type) {
+                    let mut flow = flow.clone();
+                    if !none && !flow.contains(&auth_type) {
                         flow.push(auth_type.clone());
                     }
                     longer.push(flow);
                 }
             }
             flows = longer;
+        }
+        for flow in flows.iter_mut().filter(|flow| flow.is_empty()) {
+            flow.push(AuthType::Dummy);
         }
         let registration = Arc::new(Offer::new(flows, params));
         Ok(Self { registration, captcha, terms: terms.unwrap_or_default() })
@@ -173,15 +179,11 @@ fn not_offered() -> Failure {
 pub(crate) async fn authenticate(
     app: &Server,
     endpoint: &str,
-    body: &Bytes,
+    binding: Binding<'_>,
     auth: Option<&AuthData>,
     offer: Arc<Offer>,
     facts: Facts,
 ) -> Result<Authenticated, ApiError> {
-    // What is no object is read as one by its members' order.
-    if auth.is_some() && !has_auth_object(body) {
-        return Err(ApiError::bad_json("`auth` is an object."));
-    }
     let now_ms = app.engine.clock().now_ms();
     if let Some(AuthData::FallbackAcknowledgement(given)) = auth
         && let Some((owner, waiting)) = app.uiaa.waiting(&given.session, now_ms).await
@@ -197,18 +199,8 @@ pub(crate) async fn authenticate(
             None => Err(not_offered()),
         }
     };
-    let attempt = Attempt { endpoint, body, auth, offer, facts: facts.clone() };
+    let attempt = Attempt { endpoint, binding, auth, offer, facts: facts.clone() };
     app.uiaa.attempt(attempt, now_ms, check).await
-}
-
-fn has_auth_object(body: &[u8]) -> bool {
-    #[derive(serde::Deserialize)]
-    struct Given<'a> {
-        #[serde(borrow)]
-        auth: Option<&'a RawValue>,
-    }
-    let given = serde_json::from_slice::<Given<'_>>(body);
-    given.is_ok_and(|given| given.auth.is_none_or(|auth| auth.get().starts_with('{')))
 }
 
 /// How a user can prove again that they are who they are.

@@ -80,7 +80,7 @@ impl Client {
         let body = Bytes::from(body.to_owned());
         let attempt = Attempt {
             endpoint: "register",
-            body: &body,
+            binding: Binding::Body(&body),
             auth: auth.as_ref(),
             offer: Arc::clone(&self.offer),
             facts: self.facts.clone(),
@@ -196,7 +196,7 @@ async fn of_two_attempts_at_once_one_is_let_through() {
     let slow = |wait| {
         let attempt = Attempt {
             endpoint: "register",
-            body: &body,
+            binding: Binding::Body(&body),
             auth: Some(&given),
             offer: Arc::clone(&client.offer),
             facts: client.facts.clone(),
@@ -219,7 +219,7 @@ async fn a_stage_that_is_taken_back_is_asked_for_again() {
     let given: AuthData = serde_json::from_value(auth('t', Some(&session), true)).unwrap();
     let attempt = Attempt {
         endpoint: "register",
-        body: &body,
+        binding: Binding::Body(&body),
         auth: Some(&given),
         offer: Arc::clone(&client.offer),
         facts: client.facts.clone(),

@@ -66,6 +66,19 @@ async fn a_server_that_is_to_say_nothing_says_nothing() {
 }
 
 #[tokio::test]
+async fn a_server_that_others_reach_is_told_only_by_its_public_address() {
+    // Behind a proxy, as with the address 0.0.0.0, its own is of no use to clients.
+    let settings =
+        [("LOGCABIN_SERVER_TRUST_FORWARDED_FOR", "true"), ("LOGCABIN_REGISTRATION_OPEN", "true")];
+    let server = TestServer::start_with(&settings).await;
+    for name in ["svc", "matrix"] {
+        well_known(&server, name, "client").await.refused(404, "M_NOT_FOUND");
+    }
+    assert_eq!(told_at_login(&user(&server, "ann").await).await, Value::Null);
+    assert!(server.output().contains("server.public_url"), "{}", server.output());
+}
+
+#[tokio::test]
 async fn whoever_runs_the_server_is_told_as_configured() {
     for (contact, expected) in [
         (

@@ -297,6 +297,165 @@ async fn one_of_several_flows_is_enough() {
 }
 
 #[tokio::test]
+async fn a_session_of_registration_remembers_its_parameters() {
+    let server = super::server().await;
+    let http = server.http();
+    let dummy = || json!({ "type": "m.login.dummy" });
+    // The client asks what is needed, then registers with the session it got.
+    let name = super::unique("ann");
+    let session = begin(&http, &json!({})).await;
+    let ann = User::of(&http, attempt(&http, &newcomer(&name), &session, dummy()).await);
+    assert_eq!(ann.localpart(), name);
+    // The client completes a stage with `auth` alone.
+    let name = super::unique("bob");
+    let body = json!({
+        "username": name, "password": PASSWORD, "device_id": "PHONE", "refresh_token": true,
+        "initial_device_display_name": "bob's phone",
+    });
+    let session = begin(&http, &body).await;
+    let answer = attempt(&http, &json!({}), &session, dummy()).await;
+    assert!(answer.body["refresh_token"].is_string(), "{answer}");
+    let bob = User::of(&http, answer);
+    assert_eq!((bob.localpart(), bob.device_id.as_str()), (&*name, "PHONE"));
+    assert_eq!(bob.get("/devices/PHONE").await.ok()["display_name"], "bob's phone");
+    User::login(&http, &name, PASSWORD).await;
+    // Each attempt adds to what the session remembers, and replaces what it names again.
+    let name = super::unique("cleo");
+    let first = json!({ "username": super::unique("x"), "device_id": "TABLET" });
+    let session = begin(&http, &first).await;
+    let second = json!({ "username": name, "password": PASSWORD });
+    let waits = attempt(&http, &second, &session, json!({})).await;
+    assert_eq!((waits.status, &waits.body["session"]), (401, &json!(session)), "{waits}");
+    let cleo = User::of(&http, attempt(&http, &json!({}), &session, dummy()).await);
+    assert_eq!((cleo.localpart(), cleo.device_id.as_str()), (&*name, "TABLET"));
+    // What is over is remembered by nobody.
+    let again = attempt(&http, &json!({}), &session, dummy()).await;
+    assert_ne!(again.body["session"], json!(session));
+    again.refused(401, "M_UNAUTHORIZED");
+    // What is remembered is judged like what is said.
+    let session = begin(&http, &json!({})).await;
+    let taken = newcomer(cleo.localpart());
+    attempt(&http, &taken, &session, dummy()).await.refused(400, "M_USER_IN_USE");
+    let dora = newcomer(&super::unique("dora"));
+    User::of(&http, attempt(&http, &dora, &session, dummy()).await);
+}
+
+#[tokio::test]
+async fn a_session_of_registration_serves_a_guest_who_came_without_a_name() {
+    let dir = TempDir::new().unwrap();
+    let settings = [("LOGCABIN_REGISTRATION_GUESTS", "true")];
+    let server = start(&dir.path().join("data"), &settings).await;
+    let http = server.http();
+    let guest = anonymous(&http, "POST", "/register?kind=guest", Some(&json!({}))).await;
+    let guest = User::of(&http, guest);
+    let session = begin(&http, &json!({})).await;
+    let body = json!({
+        "username": guest.localpart(), "password": PASSWORD,
+        "guest_access_token": guest.access_token,
+    });
+    let answer = attempt(&http, &body, &session, json!({ "type": "m.login.dummy" })).await;
+    assert_eq!(User::of(&http, answer).user_id, guest.user_id);
+}
+
+#[tokio::test]
+async fn the_page_of_a_later_stage_leads_to_the_one_before_it() {
+    let dir = TempDir::new().unwrap();
+    let data = dir.path().join("data");
+    let file = dir.path().join("terms.toml");
+    std::fs::write(&file, TERMS).unwrap();
+    let terms = file.display().to_string();
+    offline::decide(&data, [token("friend", None, None)]).await;
+    let settings = [("LOGCABIN_REGISTRATION_TERMS", &*terms), (REQUIRE, "token,terms,dummy")];
+    let server = start(&data, &settings).await;
+    let http = server.http();
+    let body = newcomer("ann");
+    let session = begin(&http, &body).await;
+    let page = |stage: &str, then: &str| {
+        let stage = format!("/_matrix/client/v3/auth/{stage}/fallback/web");
+        format!("{stage}?session={}{then}", crate::harness::encode(&session))
+    };
+    let form = [("content-type", "application/x-www-form-urlencoded")];
+    let html =
+        |answer: &crate::harness::RawAnswer| String::from_utf8_lossy(&answer.bytes).into_owned();
+    // Whichever stage is opened, the way is through what comes first.
+    let early = http.raw("GET", &page("m.login.dummy", ""), &[], "").await;
+    assert_eq!(early.parts.status, 409);
+    let shown = html(&early);
+    assert!(shown.contains("Enter your registration token"), "{shown}");
+    let link = "href=\"../../m.login.registration_token/fallback/web?session=";
+    assert!(shown.contains(link) && shown.contains("&amp;then=m%2Elogin%2Edummy"), "{shown}");
+
+    let path = page("m.login.registration_token", "&then=m.login.dummy");
+    let next = http.raw("POST", &path, &form, "token=friend").await;
+    assert_eq!(next.parts.status, 303);
+    assert!(
+        next.header("location").starts_with("../../m%2Elogin%2Edummy/fallback/web?session=")
+            || next.header("location").starts_with("../../m.login.dummy/fallback/web?session=")
+    );
+    let early = http.raw("GET", &page("m.login.dummy", ""), &[], "").await;
+    assert!(html(&early).contains("Agree to the terms"));
+    let path = page("m.login.terms", "&then=m.login.dummy");
+    assert_eq!(http.raw("POST", &path, &form, "").await.parts.status, 303);
+    // A stage that is no stage of this session leads nowhere.
+    let path = page("m.login.dummy", "&then=m.login.password");
+    assert!(html(&http.raw("POST", &path, &form, "").await).contains("onAuthDone"));
+    User::of(&http, attempt(&http, &body, &session, json!({})).await);
+}
+
+#[tokio::test]
+async fn an_address_and_a_number_can_each_be_optional() {
+    let dir = TempDir::new().unwrap();
+    let settings = [
+        (REQUIRE, "email|dummy,msisdn|dummy"),
+        ("LOGCABIN_EMAIL_HOST", "127.0.0.1"),
+        ("LOGCABIN_EMAIL_SECURITY", "none"),
+        ("LOGCABIN_EMAIL_FROM", "logcabin@example.org"),
+        ("LOGCABIN_SMS_URL", "http://127.0.0.1:9/"),
+    ];
+    let server = start(&dir.path().join("data"), &settings).await;
+    let asked = register(&server.http(), &newcomer("ann")).await;
+    let flows: Vec<Value> = [
+        &["m.login.email.identity", "m.login.msisdn"][..],
+        &["m.login.email.identity", "m.login.dummy"],
+        &["m.login.msisdn"],
+        &["m.login.dummy"],
+    ]
+    .into_iter()
+    .map(|stages| json!({ "stages": stages }))
+    .collect();
+    let offered = asked.body["flows"].as_array().cloned().unwrap_or_default();
+    assert_eq!(offered.len(), flows.len(), "{asked}");
+    assert!(flows.iter().all(|flow| offered.contains(flow)), "{asked}");
+}
+
+#[tokio::test]
+async fn arrays_are_not_read_as_objects() {
+    let server = super::server().await;
+    let http = server.http();
+    let mut body = newcomer(&super::unique("ann"));
+    body["auth"] = json!(["m.login.dummy"]);
+    register(&http, &body).await.refused(400, "M_BAD_JSON");
+    body["auth"] = json!({ "type": "m.login.dummy" });
+    let ann = User::of(&http, register(&http, &body).await);
+    let path = format!("/user/{}/filter", crate::harness::encode(&ann.user_id));
+    for filter in [json!({ "room": [] }), json!({ "room": { "timeline": [10] } })] {
+        ann.post(&path, filter.clone()).await.refused(400, "M_BAD_JSON");
+        let filter = crate::harness::encode(&filter.to_string());
+        ann.get(&format!("/sync?filter={filter}")).await.refused(400, "M_INVALID_PARAM");
+    }
+    let state = json!({ "initial_state": [["m.room.topic", "", { "topic": "x" }]] });
+    ann.post("/createRoom", state).await.refused(400, "M_BAD_JSON");
+    let login = json!({
+        "type": "m.login.password", "password": PASSWORD,
+        "identifier": ["m.id.user", ann.user_id],
+    });
+    anonymous(&http, "POST", "/login", Some(&login)).await.refused(400, "M_BAD_JSON");
+    let room = ann.create_room(json!({})).await;
+    let path = format!("/rooms/{}/messages?dir=b&filter=", crate::harness::encode(&room));
+    ann.get(&(path + "%5B%5D")).await.refused(400, "M_INVALID_PARAM");
+}
+
+#[tokio::test]
 async fn a_server_does_not_start_when_it_asks_for_what_is_not_configured() {
     let dir = TempDir::new().unwrap();
     let bad = dir.path().join("terms.toml");

@@ -855,6 +855,54 @@ async fn where_newcomers_must_show_a_number_it_becomes_the_accounts() {
 }
 
 #[tokio::test]
+async fn the_page_of_a_number_takes_it_as_it_is_dialled_in_its_country() {
+    let gateway = StandIn::start(|_| (200, json!({}))).await;
+    let url = format!("http://{}/", gateway.address);
+    let settings = [
+        ("LOGCABIN_REGISTRATION_REQUIRE", "msisdn"),
+        ("LOGCABIN_SMS_URL", &*url),
+        ("LOGCABIN_SMS_TEMPLATE", r#"{"to":"+{number}","text":"{text}"}"#),
+    ];
+    let server = start(&[], &settings).await;
+    let http = server.http();
+    let mut body = json!({ "username": "newcomer", "password": PASSWORD });
+    let asked = anonymous(&http, "POST", "/register", Some(&body)).await;
+    let session = asked.body["session"].as_str().unwrap_or_default();
+    let path =
+        format!("/_matrix/client/v3/auth/m.login.msisdn/fallback/web?session={}", encode(session));
+    let html =
+        |answer: &crate::harness::RawAnswer| String::from_utf8_lossy(&answer.bytes).into_owned();
+    // The country of the browser's language is chosen already.
+    let shown = html(&http.raw("GET", &path, &[("accept-language", "de-AT,en;q=0.5")], "").await);
+    assert!(shown.contains("<option value=\"AT\" data-code=\"+43\" selected>"), "{shown}");
+    assert_eq!(shown.matches(" selected>").count(), 1);
+    let form = [("content-type", "application/x-www-form-urlencoded")];
+    for wrong in ["country=&phone=07400+123456", "country=ZZ&phone=07400+123456", "country=GB"] {
+        let answer = http.raw("POST", &path, &form, wrong).await;
+        assert_eq!(answer.parts.status, 400, "{wrong}");
+        assert!(html(&answer).contains("role=\"alert\""), "{wrong}");
+    }
+    let mut shown = String::new();
+    for fine in ["country=GB&phone=07400+123456", "country=&phone=%2B44+7400+123456"] {
+        shown = html(&http.raw("POST", &path, &form, fine).await);
+        assert!(shown.contains("Enter the code"), "{shown}");
+    }
+    let value = |name: &str| {
+        let start = format!("name=\"{name}\" value=\"");
+        let rest = shown.split(&start).nth(1).expect("a field");
+        rest.split('"').next().unwrap_or_default().to_owned()
+    };
+    let (sid, secret) = (value("sid"), value("client_secret"));
+    let code = code(&gateway, "447400123456");
+    let fields = format!("sid={sid}&client_secret={secret}&code={code}");
+    let done = html(&http.raw("POST", &path, &form, fields).await);
+    assert!(done.contains("onAuthDone"), "{done}");
+    body["auth"] = json!({ "session": session });
+    let newcomer = User::of(&http, anonymous(&http, "POST", "/register", Some(&body)).await);
+    assert_eq!(threepids(&newcomer).await[0]["address"], "447400123456");
+}
+
+#[tokio::test]
 async fn of_accounts_that_race_for_an_address_exactly_one_gets_it() {
     let Some(mail) = MailServer::start("threepids") else { return };
     let server = start(&mail.settings(), &[]).await;
