@@ -51,6 +51,9 @@ pub(crate) enum SendError {
     /// The mail server did not take it.
     #[error("the mail server: {0}")]
     Mail(#[from] lettre::transport::smtp::Error),
+    /// The mail server takes no mail for the recipient.
+    #[error("the mail server refuses the recipient: {0}")]
+    Recipient(lettre::transport::smtp::Error),
     /// The gateway could not be asked.
     #[error("the gateway: {0}")]
     Gateway(#[from] OutboundError),
@@ -62,7 +65,7 @@ pub(crate) enum SendError {
 impl SendError {
     /// Whether the mail server says that there is no use in trying again.
     pub(crate) fn is_permanent(&self) -> bool {
-        matches!(self, Self::Mail(error) if error.is_permanent())
+        matches!(self, Self::Mail(error) | Self::Recipient(error) if error.is_permanent())
     }
 }
 

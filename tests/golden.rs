@@ -131,7 +131,7 @@ const KNOWN: &[(&str, u32, &str)] = &[
     ("memberships", 1, "a444a02e8130f0d6"),
     ("undone memberships", 1, "51bd8255628748d7"),
     ("usage", 1, "5cc1980fa577a1f2"),
-    ("keys", 1, "aa277094836818d7"),
+    ("keys", 2, "aa277094836818d7"),
     ("key backups", 2, "3ecd2040a1be9217"),
     ("messages to devices", 2, "04c356735e6f712d"),
     ("devices in use", 1, "b3caf83bcc6e2e63"),

@@ -82,7 +82,7 @@ pub(super) async fn set_room(
     request: set_room_account_data::Request,
 ) -> Result<set_room_account_data::Response, ApiError> {
     cx.must_be(&request.user_id)?;
-    cx.app.known_room(&request.room_id)?;
+    must_have_a_part(&cx, &request.room_id)?;
     let event_type = request.event_type.to_string();
     put(&cx, Some(&request.room_id), event_type, request.data.into_json()).await?;
     Ok(set_room_account_data::Response::new())
@@ -105,7 +105,7 @@ pub(super) async fn delete(
     let room_id = room_id.map(|room_id| <&RoomId>::try_from(room_id.as_str())).transpose();
     let room_id = room_id.map_err(|_| ApiError::invalid_param("This is not a room id."))?;
     if let Some(room_id) = room_id {
-        cx.app.known_room(room_id)?;
+        must_have_a_part(&cx, room_id)?;
     }
     remove(&cx, room_id, event_type.clone()).await?;
     Ok(Reply::json("{}"))
@@ -137,11 +137,17 @@ async fn remove(
     Ok(())
 }
 
+/// Refuses rooms that the caller has never been in, invited to or banned from, as if there were none.
+fn must_have_a_part(cx: &Cx<Server>, room_id: &RoomId) -> Result<(), ApiError> {
+    let part = cx.app.engine.state().memberships.part(&cx.caller.user_id, room_id);
+    part.map(drop).ok_or_else(|| ApiError::not_found("You have no such room."))
+}
+
 // Tags: account data of a room, which has endpoints of its own so that one tag is set at a time.
 
 pub(super) async fn tags(cx: Cx<Server>, request: get_tags::Request) -> Result<Bytes, ApiError> {
     cx.must_be(&request.user_id)?;
-    cx.app.known_room(&request.room_id)?;
+    must_have_a_part(&cx, &request.room_id)?;
     #[derive(Default, serde::Deserialize)]
     struct Content {
         #[serde(default)]
@@ -189,7 +195,7 @@ async fn change_tag(
     info: Option<Map<String, Value>>,
 ) -> Result<(), ApiError> {
     cx.must_be(user_id)?;
-    cx.app.known_room(room_id)?;
+    must_have_a_part(cx, room_id)?;
     let (user_id, room_id) = (user_id.to_owned(), room_id.to_owned());
     cx.propose(SetTag { user_id, room_id, tag, info }).await?.into_inner();
     Ok(())

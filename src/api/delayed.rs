@@ -14,7 +14,7 @@ use serde::Deserialize;
 use serde_json::{Value, json, value::RawValue};
 use tokio::sync::Notify;
 
-use super::{Server, json, send};
+use super::{Server, json, not_in_it, send, space};
 use crate::{
     clock,
     decide::{
@@ -99,6 +99,12 @@ pub(super) async fn schedule<C: Caller>(
     }
     if content.get().len() > limits::EVENT_BYTES {
         return Err(ApiError::too_large("The content is too large for an event."));
+    }
+    // Whether there are rooms that the user may know nothing of is none of their business.
+    let state = cx.app.engine.state();
+    let has_part = state.memberships.part(&session.user_id, &room_id).is_some();
+    if !has_part && !space::may_know_of(&cx.app, &session.user_id, &room_id)? {
+        return Err(not_in_it());
     }
     // What cannot be sent at any time is refused now.
     parts(&event_type, state_key.as_deref(), &content)?;
@@ -244,7 +250,7 @@ type Place = (u64, Offset);
 struct Query {
     room_id: Option<String>,
     event_type: Option<String>,
-    finished: Option<bool>,
+    finished: bool,
     outcome: Option<String>,
     by_action: Option<bool>,
     order_by: Order,
@@ -292,12 +298,16 @@ impl Query {
             (None, Some(ts)) => at(ts.parse().map_err(|_| bad("since_ts"))?),
             (None, None) => at(cx.app.engine.clock().now_ms()),
         };
+        let outcome = word(cx, "outcome", &outcomes)?.map(ToOwned::to_owned);
+        let by_action = word(cx, "reason", &[("action", true), ("delay", false)])?;
+        let finished = word(cx, "status", &[("scheduled", false), ("finalised", true)])?;
         Ok(Self {
             room_id,
             event_type: cx.query("type")?,
-            finished: word(cx, "status", &[("scheduled", false), ("finalised", true)])?,
-            outcome: word(cx, "outcome", &outcomes)?.map(ToOwned::to_owned),
-            by_action: word(cx, "reason", &[("action", true), ("delay", false)])?,
+            // Only what is finalised has an outcome and a reason.
+            finished: finished.unwrap_or(outcome.is_some() || by_action.is_some()),
+            outcome,
+            by_action,
             order_by: word(cx, "order_by", &orders)?.unwrap_or(Order::Due),
             backward,
             from,
@@ -327,7 +337,7 @@ impl Query {
         is(&self.room_id, event.room_id.as_str())
             && is(&self.event_type, &event.event_type)
             && is(&self.outcome, outcome)
-            && self.finished.is_none_or(|wanted| wanted == finished.is_some())
+            && self.finished == finished.is_some()
             && self.by_action.is_none_or(|wanted| by_action == Some(wanted))
     }
 }

@@ -432,8 +432,7 @@ impl Server {
     /// The room, for a caller who must be in it. A room that does not exist is refused as one that the caller may not
     /// see, so that nobody learns which rooms exist.
     fn room(&self, room_id: &RoomId) -> Result<Arc<Room>, ApiError> {
-        let room = self.engine.state().rooms.get(room_id);
-        room.ok_or_else(|| ApiError::forbidden("You are not in this room."))
+        self.engine.state().rooms.get(room_id).ok_or_else(not_in_it)
     }
 
     /// The room, where it is no secret whether it exists.
@@ -576,6 +575,11 @@ fn query<T: serde::de::DeserializeOwned>(uri: &Uri) -> Result<T, ApiError> {
             ApiError::invalid_param(message)
         }
     })
+}
+
+/// Said of a room whose existence is not for the caller to know.
+fn not_in_it() -> ApiError {
+    ApiError::forbidden("You are not in this room.")
 }
 
 /// The body of a request that ruma has no type for, or one that lacks something.

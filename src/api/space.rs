@@ -129,6 +129,19 @@ pub(super) async fn hierarchy(
     .await
 }
 
+/// Whether there is such a room, and the user is in it, is invited to it, or could come in.
+pub(super) fn may_know_of(
+    app: &Server,
+    user_id: &UserId,
+    room_id: &RoomId,
+) -> Result<bool, ApiError> {
+    let state = &app.engine.state();
+    let Some(room) = state.rooms.get(room_id) else { return Ok(false) };
+    let at = app.engine.head().offset();
+    let look = Look { state, events: app.engine.events(), user_id: Some(user_id), at };
+    Ok(look.may_know_of(&room)?)
+}
+
 /// Someone's look at rooms that they may not be in, as of an offset.
 #[derive(Clone, Copy)]
 struct Look<'a> {

@@ -260,7 +260,7 @@ async fn deliver(app: &Server, origin: Origin, asked: Asked) -> Result<String, A
 
 fn not_sent(error: SendError) -> ApiError {
     match error {
-        SendError::Mail(error) if error.is_permanent() => {
+        SendError::Recipient(_) => {
             ApiError::bad_request("The mail server takes no mail for this address.")
         }
         _ => ApiError::unavailable("The message could not be sent; try again later."),

@@ -3,15 +3,16 @@
 use std::{net::IpAddr, time::Duration};
 
 use lettre::{
-    AsyncSmtpTransport, AsyncTransport as _, Message, Tokio1Executor,
+    Address, AsyncSmtpTransport, AsyncTransport as _, Message, Tokio1Executor,
     message::{
         Mailbox, MultiPart,
         header::{HeaderName, HeaderValue},
     },
     transport::smtp::{
-        PoolConfig,
-        authentication::Credentials,
-        client::{Certificate, Tls, TlsParameters},
+        Error, PoolConfig,
+        authentication::{Credentials, DEFAULT_MECHANISMS},
+        client::{AsyncSmtpConnection, Certificate, Tls, TlsParameters},
+        commands::{Mail as MailFrom, Rcpt},
         extension::ClientId,
     },
 };
@@ -27,6 +28,16 @@ use crate::{
 pub(super) struct Mailer {
     transport: AsyncSmtpTransport<Tokio1Executor>,
     from: Mailbox,
+    way: Way,
+}
+
+/// How a connection to the mail server is made.
+struct Way {
+    address: (String, u16),
+    tls: Tls,
+    hello: ClientId,
+    credentials: Option<Credentials>,
+    timeout: Duration,
 }
 
 /// A mail, written.
@@ -97,32 +108,41 @@ impl Mailer {
         };
         let port = u16::try_from(config.port).ok().filter(|port| *port != 0).unwrap_or(usual_port);
         let idle = u32::try_from(config.concurrent).unwrap_or(u32::MAX);
+        let mut way = Way {
+            address: (host.to_owned(), port),
+            tls,
+            hello: ClientId::Domain(server.host().to_owned()),
+            credentials: None,
+            timeout: Duration::from_secs(config.timeout_seconds),
+        };
         let mut builder = AsyncSmtpTransport::<Tokio1Executor>::builder_dangerous(host)
             .port(port)
-            .tls(tls)
-            .hello_name(ClientId::Domain(server.host().to_owned()))
-            .timeout(Some(Duration::from_secs(config.timeout_seconds)))
+            .tls(way.tls.clone())
+            .hello_name(way.hello.clone())
+            .timeout(Some(way.timeout))
             .pool_config(PoolConfig::new().max_size(idle));
         if let Some(user) = &config.user {
             let password = match &config.password_file {
                 None => config.password.as_ref().map_or("", Hidden::expose).to_owned(),
                 Some(file) => file.read().map_err(|error| bad("email.password_file", error))?,
             };
-            builder = builder.credentials(Credentials::new(user.clone(), password));
+            let credentials = Credentials::new(user.clone(), password);
+            builder = builder.credentials(credentials.clone());
+            way.credentials = Some(credentials);
         }
-        Ok(Self { transport: builder.build(), from })
+        Ok(Self { transport: builder.build(), from, way })
     }
 
     /// Hands a mail over to the mail server.
     pub(super) async fn send(&self, to: &str, mail: &Mail) -> Result<(), SendError> {
         let wrong = |error: &dyn std::fmt::Display| SendError::Letter(error.to_string());
-        let to = to.parse().map_err(|error| wrong(&error))?;
+        let to: Address = to.parse().map_err(|error| wrong(&error))?;
         // Nobody's machine is to answer that its owner is on holiday.
         let automatic = HeaderName::new_from_ascii_str("Auto-Submitted");
         let domain = self.from.email.domain();
         let mut message = Message::builder()
             .from(self.from.clone())
-            .to(Mailbox::new(None, to))
+            .to(Mailbox::new(None, to.clone()))
             .subject(&mail.subject)
             .message_id(Some(format!("<{}@{domain}>", random_token())))
             .date_now()
@@ -138,8 +158,51 @@ impl Mailer {
         }
         let parts = MultiPart::alternative_plain_html(mail.plain.clone(), mail.html.clone());
         let message = message.multipart(parts).map_err(|error| wrong(&error))?;
-        self.transport.send(message).await?;
-        Ok(())
+        match self.transport.send(message).await {
+            Ok(_) => Ok(()),
+            Err(error) if error.is_permanent() && self.way.refuses(&self.from.email, to).await => {
+                Err(SendError::Recipient(error))
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+impl Way {
+    /// Whether the mail server takes no mail for `recipient`, though it takes mail from `sender`. What a
+    /// transport reports does not say which of the two was refused, or whether it was the login.
+    async fn refuses(&self, sender: &Address, recipient: Address) -> bool {
+        let asked = async {
+            let mut connection = self.connect().await?;
+            connection.command(MailFrom::new(Some(sender.clone()), Vec::new())).await?;
+            let answer = connection.command(Rcpt::new(recipient, Vec::new())).await;
+            connection.abort().await;
+            Ok::<_, Error>(answer)
+        };
+        matches!(asked.await, Ok(Err(error)) if error.is_permanent())
+    }
+
+    async fn connect(&self) -> Result<AsyncSmtpConnection, Error> {
+        let wrapper = match &self.tls {
+            Tls::Wrapper(tls) => Some(tls.clone()),
+            _ => None,
+        };
+        let (host, port) = &self.address;
+        let mut connection = AsyncSmtpConnection::connect_tokio1(
+            (host.as_str(), *port),
+            Some(self.timeout),
+            &self.hello,
+            wrapper,
+            None,
+        )
+        .await?;
+        if let Tls::Required(tls) = &self.tls {
+            connection.starttls(tls.clone(), &self.hello).await?;
+        }
+        if let Some(credentials) = &self.credentials {
+            connection.auth(DEFAULT_MECHANISMS, credentials).await?;
+        }
+        Ok(connection)
     }
 }
 

@@ -229,7 +229,24 @@ impl Keys {
         users
     }
 
-    pub(super) fn cross_sign(&self, offset: Offset, body: KeysCrossSign) {
+    /// Returns whether the device has keys, so that others know it by the name that was changed.
+    pub(super) fn rename_device(
+        &self,
+        offset: Offset,
+        user_id: &UserId,
+        device_id: &DeviceId,
+    ) -> bool {
+        let has_keys = self.of_device(user_id, device_id, |device| device.identity.is_some());
+        let has_keys = has_keys.unwrap_or_default();
+        if has_keys {
+            self.note(offset, user_id.to_owned(), None);
+        }
+        has_keys
+    }
+
+    /// Returns whether others are to look at the user's keys anew: a user-signing key is its owner's alone.
+    pub(super) fn cross_sign(&self, offset: Offset, body: KeysCrossSign) -> bool {
+        let is_seen = body.master_key.is_some() || body.self_signing_key.is_some();
         self.change(&body.user_id, |keys| {
             let set = |is_new: bool, key: &mut Option<Offset>| {
                 if is_new {
@@ -240,7 +257,10 @@ impl Keys {
             set(body.self_signing_key.is_some(), &mut keys.self_signing_key);
             set(body.user_signing_key.is_some(), &mut keys.user_signing_key);
         });
-        self.note(offset, body.user_id, None);
+        if is_seen {
+            self.note(offset, body.user_id, None);
+        }
+        is_seen
     }
 
     pub(super) fn sign(&self, offset: Offset, body: KeysSign) {

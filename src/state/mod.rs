@@ -420,8 +420,10 @@ impl State {
                 if had_keys { self.device_list(&body.user_id) } else { user(&body.user_id) }
             }
             Command::DeviceRename(body) => {
+                let seen = self.keys.rename_device(offset, &body.user_id, &body.device_id);
+                let user_id = body.user_id.clone();
                 self.accounts.rename_device(offset, body);
-                Vec::new()
+                if seen { self.device_list(&user_id) } else { Vec::new() }
             }
             Command::DeviceDehydrate(body) => {
                 self.accounts.dehydrate(offset, time_ms, body);
@@ -466,8 +468,8 @@ impl State {
             }
             Command::KeysCrossSign(body) => {
                 let user_id = body.user_id.clone();
-                self.keys.cross_sign(offset, body);
-                self.device_list(&user_id)
+                let seen = self.keys.cross_sign(offset, body);
+                if seen { self.device_list(&user_id) } else { user(&user_id) }
             }
             Command::KeysSign(body) => {
                 let (user_id, by) = (body.user_id.clone(), body.by.clone());

@@ -191,7 +191,7 @@ sections! {
     memberships, "memberships", 1;
     undone, "undone memberships", 1;
     usage, "usage", 1, may begin empty;
-    keys, "keys", 1;
+    keys, "keys", 2, reads 1 as super::keys::Keys;
     backups, "key backups", 2, reads 1 as super::backups::former::V1;
     to_device, "messages to devices", 2, reads 1 as super::to_device::former::V1;
     seen, "devices in use", 1;

@@ -15,7 +15,8 @@ pub(super) struct Stretch {
     pub(super) events: Vec<EventRef>,
     /// Whether visible events between `since` and the first one were left out.
     pub(super) limited: bool,
-    /// The first offset that the stretch covers: all visible events from here on are in it.
+    /// The first offset that the stretch covers: all visible events from here on are in it. Before it there
+    /// may be events that are not visible even if the stretch is not limited.
     pub(super) start: Offset,
     /// The last offset that the stretch covers.
     pub(super) at: Offset,
@@ -46,7 +47,14 @@ impl Stretch {
             (Some(_), Some(first)) => first.offset,
             (Some(_), None) => at.next(),
         };
-        Ok(Self { events, limited: page.next.is_some(), start, at })
+        let limited = match page.next {
+            Some(next) => {
+                let left_out = view.page_backward(room, next, since, 1, filter)?;
+                !left_out.events.is_empty() || left_out.next.is_some()
+            }
+            None => false,
+        };
+        Ok(Self { events, limited, start, at })
     }
 
     /// A stretch of single events, with everything between them left unsaid.

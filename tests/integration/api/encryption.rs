@@ -11,7 +11,7 @@ use ruma::{
 use serde_json::{Value, json};
 
 use super::{next_batch, server, user};
-use crate::harness::{DeviceKeys, TestServer, User, curve25519};
+use crate::harness::{DeviceKeys, TestServer, User, curve25519, encode};
 
 /// An ed25519 key that is known by its own public part, as devices and cross-signing keys are.
 pub(super) struct Key {
@@ -531,6 +531,51 @@ async fn those_who_share_a_room_learn_of_changed_devices() {
     let changes = ann.request("GET", &path, None).await.ok();
     assert_eq!(changes["changed"], json!([bob.user_id]));
     ann.request("GET", "/keys/changes?from=x&to=y", None).await.refused(400, "M_INVALID_PARAM");
+}
+
+#[tokio::test]
+async fn a_device_that_is_renamed_is_news_and_a_user_signing_key_is_not() {
+    let server = server().await;
+    let (ann, bob) = (user(&server, "ann").await, user(&server, "bob").await);
+    let room_id = encrypted_room(&ann).await;
+    bob.join(&room_id).await.ok();
+    let rename = async |user: &User, name: &str| {
+        let path = format!("/devices/{}", encode(&user.device_id));
+        user.put(&path, json!({ "display_name": name })).await.ok();
+    };
+    // Others see the name of a device that has keys, and of no other.
+    let since = ann.here().await;
+    rename(&bob, "first").await;
+    assert_eq!(listed(&ann.sync(Some(&since), 0, None).await, "changed"), set(&[]));
+    with_keys(&bob).await;
+    let since = ann.here().await;
+    rename(&bob, "second").await;
+    assert_eq!(listed(&ann.news(&since).await, "changed"), set(&[&bob]));
+    let since = ann.here().await;
+    rename(&bob, "second").await;
+    assert_eq!(listed(&ann.sync(Some(&since), 0, None).await, "changed"), set(&[]));
+
+    let (master, others) = (Key::new(""), Key::new(""));
+    let path = "/keys/device_signing/upload";
+    let body = json!({ "master_key": master.cross_signing(&bob, "master") });
+    bob.post(path, body).await.ok();
+    let news = ann.news(&since).await;
+    assert_eq!(listed(&news, "changed"), set(&[&bob]));
+    let since = next_batch(&news);
+    let key = master.sign(&bob, &others.cross_signing(&bob, "user_signing"));
+    let mut body = json!({ "user_signing_key": key });
+    let asked = bob.post(path, body.clone()).await;
+    if asked.status == 401 {
+        body["auth"] = json!({
+            "type": "m.login.password", "password": super::PASSWORD,
+            "identifier": { "type": "m.id.user", "user": bob.user_id },
+            "session": asked.body["session"],
+        });
+        bob.post(path, body).await.ok();
+    }
+    assert!(query(&bob, &bob).await["user_signing_keys"].get(&bob.user_id).is_some());
+    let sync = ann.sync(Some(&since), 0, None).await;
+    assert_eq!(listed(&sync, "changed"), set(&[]), "{sync}");
 }
 
 #[tokio::test]

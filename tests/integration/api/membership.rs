@@ -509,10 +509,24 @@ async fn a_room_that_does_not_exist_is_answered_as_one_that_the_caller_may_not_s
         ("PUT", "/typing/@bob", Some(json!({ "typing": true }))),
         ("POST", "/receipt/m.read/$x", Some(json!({}))),
         ("POST", "/forget", Some(json!({}))),
+        (
+            "PUT",
+            "/send/m.room.message/later?org.matrix.msc4140.delay=3600000",
+            Some(json!({ "msgtype": "m.text", "body": "x" })),
+        ),
+        ("GET", "@data/account_data/org.example", None),
+        ("PUT", "@data/account_data/org.example", Some(json!({ "x": 1 }))),
+        ("GET", "@data/tags", None),
+        ("PUT", "@data/tags/u.x", Some(json!({}))),
+        ("DELETE", "@data/tags/u.x", None),
     ] {
         let path = path.replace("@bob", &encode(&bob.user_id)).replace("$x", "%24x");
         let ask = async |room_id: &str| {
-            let path = format!("/rooms/{}{path}", encode(room_id));
+            let room_id = encode(room_id);
+            let path = match path.strip_prefix("@data") {
+                Some(path) => format!("/user/{}/rooms/{room_id}{path}", encode(&bob.user_id)),
+                None => format!("/rooms/{room_id}{path}"),
+            };
             bob.request(method, &path, body.as_ref()).await
         };
         let (private, none) = (ask(&room_id).await, ask("!none:e2e.test").await);

@@ -110,6 +110,34 @@ async fn a_limited_timeline_comes_with_the_state_of_the_gap_and_a_token_to_fill_
 }
 
 #[tokio::test]
+async fn a_timeline_is_limited_only_where_something_was_left_out() {
+    let server = server().await;
+    let (ann, bob) = (user(&server, "ann").await, user(&server, "bob").await);
+    let room_id = public_room(&ann).await;
+    let joined = json!({ "history_visibility": "joined" });
+    ann.set_state(&room_id, "m.room.history_visibility", "", &joined).await.ok();
+    for number in 0..20 {
+        ann.send_text(&room_id, &number.to_string(), "before bob came").await;
+    }
+    bob.join(&room_id).await.ok();
+    bob.send_text(&room_id, "0", "bob's").await;
+    let newest = async |filter: Value| {
+        let filter = json!({ "room": { "timeline": filter } }).to_string();
+        let sync = bob.sync(None, 0, Some(&filter)).await;
+        let room = sync["rooms"]["join"][&room_id].clone();
+        (texts(timeline(&room)), room["timeline"]["limited"] == true)
+    };
+    // What was said before the join is not bob's to see, so that none of it is left out.
+    let messages = json!({ "limit": 1, "types": ["m.room.message"] });
+    assert_eq!(newest(messages.clone()).await, (vec!["bob's".to_owned()], false));
+    assert_eq!(newest(json!({ "limit": 1 })).await, (vec!["bob's".to_owned()], true));
+    ann.send_text(&room_id, "after", "ann's").await;
+    assert_eq!(newest(messages).await, (vec!["ann's".to_owned()], true));
+    let own = json!({ "limit": 1, "senders": [bob.user_id], "types": ["m.room.message"] });
+    assert_eq!(newest(own).await, (vec!["bob's".to_owned()], false));
+}
+
+#[tokio::test]
 async fn a_timeline_has_as_many_events_as_the_filter_says() {
     let server = server().await;
     let ann = user(&server, "ann").await;
