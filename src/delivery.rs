@@ -35,10 +35,9 @@ use crate::{
     engine::{Engine, Rejected},
     limits,
     log::ReadError,
-    record::{Offset, Origin, Record, command::UnderWay},
+    record::{Epoch, Offset, Origin, Record, command::UnderWay},
     shutdown::Shutdown,
     state::deliveries::Position,
-    view::token::Token,
 };
 
 /// Someone outside who is told what is in the log.
@@ -158,7 +157,7 @@ impl<R: Receiver> Delivery<R> {
         loop {
             let (found, at) = self.find(position.done, engine.head().offset(), R::is_full).await?;
             if !R::is_empty(&found) {
-                let id = Token { epoch: engine.state().epoch(), offset: at }.to_string();
+                let id = transaction_id(engine.state().epoch(), at);
                 let under_way = UnderWay { id, up_to: at };
                 position.under_way = Some(under_way.clone());
                 self.note(&position).await?;
@@ -253,6 +252,12 @@ impl Retry {
         // From half of it to all of it.
         whole.mul_f64(0.5 + f64::from(random) / 510.0)
     }
+}
+
+/// The id under which everything up to `at` is handed over: the same at each attempt, and another after a
+/// restore. It consists of digits, as some application services read it as a number.
+fn transaction_id(epoch: Epoch, at: Offset) -> String {
+    format!("{}{:020}", epoch.0, at.get())
 }
 
 #[cfg(test)]

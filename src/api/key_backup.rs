@@ -54,10 +54,12 @@ struct Given {
 
 impl Given {
     fn read(algorithm: &Raw<BackupAlgorithm>) -> Result<Self, ApiError> {
-        // Of the algorithm that is known, the form is too.
-        algorithm.deserialize().map_err(|error| ApiError::bad_json(error.to_string()))?;
         let given: Self = serde_json::from_str(algorithm.json().get())
             .map_err(|error| ApiError::bad_json(error.to_string()))?;
+        // What is in it is between the user's clients, which sign it.
+        if !given.auth_data.get().starts_with('{') {
+            return Err(ApiError::bad_json("`auth_data` is an object."));
+        }
         if given.auth_data.get().len() > limits::KEY_BYTES
             || given.algorithm.len() > limits::IDENTIFIER_BYTES
         {

@@ -273,6 +273,8 @@ pub(crate) fn endpoints(config: &Config) -> Table<Server> {
         .on_json(send::message)
         .on_json(send::state)
         .on(send::redact)
+        .raw_json(Method::POST, send::SEND, Access::Required, send::message_without_transaction)
+        .raw_json(Method::POST, send::REDACT, Access::Required, send::redact_without_transaction)
         .raw_json(Method::PUT, delayed::SCHEDULE, Access::Required, delayed::put)
         .raw_json(Method::GET, delayed::LIST, Access::Required, delayed::list)
         .raw_json(Method::GET, delayed::ONE, Access::Required, delayed::get)

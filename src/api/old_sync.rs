@@ -1,25 +1,27 @@
 //! What clients synchronised with before there was `/sync`: a snapshot, and events as they come. The
 //! specification has deprecated it; bots and bridges call it still.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use bytes::Bytes;
 use http::Uri;
-use ruma::{EventId, OwnedRoomId, OwnedUserId, RoomId, UInt};
+use ruma::{EventId, OwnedRoomId, OwnedUserId, RoomId, UInt, UserId};
 use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
+use serde_json::{Value, value::RawValue};
 use tokio::time::{Instant, timeout_at};
 
 use super::{
-    Server, json, query,
+    Server, json,
+    presence::Syncing,
+    query,
     sync::still_logged_in,
     timeline::{page_size, readable_as_of, visible_event},
 };
 use crate::{
     events::{ClientEvent, EventForm, EventRef},
     http::{ApiError, Cx, RawRequest, Reply, Session},
-    record::Offset,
-    state::{Membership, Room},
+    record::{Offset, command::PresenceState},
+    state::{Membership, Room, RoomMembership},
     sync,
     view::{View, filter::EventFilter},
 };
@@ -36,9 +38,6 @@ pub(super) const EVENT: [&str; 2] =
 
 /// Messages of each room when the client does not say.
 const MESSAGES: u32 = 10;
-
-/// How long is waited for an event when the client does not say.
-const PATIENCE: Duration = Duration::from_secs(30);
 
 /// `GET /initialSync`: everything the caller needs to begin.
 pub(super) async fn initial_sync(
@@ -59,7 +58,9 @@ fn snapshot(cx: &Cx<Server>, uri: &Uri) -> Result<Bytes, ApiError> {
     #[derive(Serialize)]
     struct Response {
         end: String,
-        presence: [(); 0],
+        presence: Vec<Value>,
+        /// Not in the specification; clients of this endpoint look for them here.
+        receipts: Vec<Value>,
         account_data: Vec<Box<RawValue>>,
         rooms: Vec<RoomInfo>,
     }
@@ -77,8 +78,10 @@ fn snapshot(cx: &Cx<Server>, uri: &Uri) -> Result<Bytes, ApiError> {
             rooms.push(RoomInfo::new(cx, &view, &room, limit)?);
         }
     }
+    let receipts = rooms.iter_mut().flat_map(|room| std::mem::take(&mut room.receipts)).collect();
     let account_data = account_data(&view, None)?;
-    json(&Response { end: cx.app.token(view.at()), presence: [], account_data, rooms })
+    let presence = presence(cx, &view, None, &[]);
+    json(&Response { end: cx.app.token(view.at()), presence, receipts, account_data, rooms })
 }
 
 /// `GET /rooms/{roomId}/initialSync`: the same of one room, which may be one that everyone may read.
@@ -97,7 +100,15 @@ pub(super) async fn room_initial_sync(
     cx.at_length(|| {
         let view = cx.view();
         readable_as_of(&view, &room)?;
-        json(&RoomInfo::new(&cx, &view, &room, limit)?)
+        let mut info = RoomInfo::new(&cx, &view, &room, limit)?;
+        let is_there = |event: &Value| {
+            let sender =
+                event["sender"].as_str().and_then(|sender| <&UserId>::try_from(sender).ok());
+            sender.is_some_and(|sender| room.is_joined(sender, view.at()))
+        };
+        let presence = presence(&cx, &view, None, &[]);
+        info.presence = Some(presence.into_iter().filter(is_there).collect());
+        json(&info)
     })
     .await
     .map(Reply::json)
@@ -141,6 +152,13 @@ struct RoomInfo {
     state: Vec<ClientEvent>,
     visibility: &'static str,
     account_data: Vec<Box<RawValue>>,
+    /// Of those who are in the room, where it is the only one that is asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    presence: Option<Vec<Value>>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    receipts: Vec<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    typing: Option<Value>,
 }
 
 #[derive(Serialize)]
@@ -168,7 +186,14 @@ impl RoomInfo {
             state: Vec::new(),
             visibility: if room.is_public() { "public" } else { "private" },
             account_data: account_data(view, Some(&room.id))?,
+            presence: None,
+            receipts: Vec::new(),
+            typing: None,
         };
+        if part.as_ref().is_some_and(|part| part.membership == Membership::Join) {
+            info.receipts = receipts(view, room, Offset::ZERO);
+            info.typing = typing(view, room, None);
+        }
         if let Some(part) = part.filter(|part| part.membership == Membership::Invite)
             && let Some(invite) = view.events.get(part.offset)?
         {
@@ -190,6 +215,49 @@ impl RoomInfo {
         }
         Ok(info)
     }
+}
+
+/// What is new after `since` of the presence of those whom the caller sees; without it, of all who are there.
+fn presence(
+    cx: &Cx<Server>,
+    view: &View<'_>,
+    since: Option<Offset>,
+    rooms: &[RoomMembership],
+) -> Vec<Value> {
+    if !cx.app.config.presence.enabled {
+        return Vec::new();
+    }
+    let events = view.presence(since, rooms, &EventFilter::default());
+    let with_user = |event: Box<RawValue>| {
+        let mut event = to_value(&event);
+        // Who it is stood in the content when these endpoints were new.
+        event["content"]["user_id"] = event["sender"].clone();
+        event
+    };
+    events.into_iter().map(with_user).collect()
+}
+
+/// The room's receipts after `since`.
+fn receipts(view: &View<'_>, room: &Room, since: Offset) -> Vec<Value> {
+    let events = sync::ephemeral::receipts(view, room, since);
+    events.iter().map(|event| of_room(event, &room.id)).collect()
+}
+
+/// Who is typing in the room, if that changed after `since`, or, where that is `None`, if anyone is.
+fn typing(view: &View<'_>, room: &Room, since: Option<Offset>) -> Option<Value> {
+    let event = sync::ephemeral::typing(view, room, since)?;
+    Some(of_room(&event, &room.id))
+}
+
+fn of_room(event: &RawValue, room_id: &RoomId) -> Value {
+    let mut event = to_value(event);
+    event["room_id"] = room_id.as_str().into();
+    event
+}
+
+/// An event that the server has written.
+fn to_value(event: &RawValue) -> Value {
+    serde_json::from_str(event.get()).unwrap_or_default()
 }
 
 /// The caller's account data of a room, or the global one.
@@ -221,7 +289,7 @@ pub(super) async fn events(
     struct Response {
         start: String,
         end: String,
-        chunk: Vec<ClientEvent>,
+        chunk: Vec<Told>,
     }
     let cx = cx.with_session()?;
     let Query { from, timeout, room_id } = query(&request.uri)?;
@@ -229,8 +297,9 @@ pub(super) async fn events(
     let start = from.map_or_else(|| Ok(head.offset()), |from| cx.app.position(&from))?;
     let peeked = room_id.map(|room_id| cx.app.room(&room_id)).transpose()?;
     let longest = Duration::from_secs(cx.app.config.sync.max_timeout_seconds);
-    let deadline = Instant::now() + timeout.map_or(PATIENCE, Duration::from_millis).min(longest);
+    let deadline = Instant::now() + Duration::from_millis(timeout.unwrap_or_default()).min(longest);
 
+    let _syncing = Syncing::begin(&cx, PresenceState::Online);
     let listener = head.listen(&cx.caller.user_id);
     // One who is not in the room is not among those whom its events wake.
     let mut any_move = head.follow();
@@ -247,7 +316,7 @@ pub(super) async fn events(
             if let Some(room) = &peeked {
                 readable_as_of(&view, room)?;
             }
-            News::after(&view, looked_up_to, peeked.as_deref())
+            News::after(&cx, &view, looked_up_to, peeked.as_deref())
         };
         let news = cx.at_length(look).await?;
         looked_up_to = news.end;
@@ -264,16 +333,31 @@ pub(super) async fn events(
     }
 }
 
+/// An event as it is told.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Told {
+    /// One of a room's timeline.
+    OfTimeline(ClientEvent),
+    /// Presence, typing, receipts, account data.
+    Passing(Value),
+}
+
 /// Events that are new to the caller.
 struct News {
-    chunk: Vec<ClientEvent>,
+    chunk: Vec<Told>,
     /// Up to where was looked.
     end: Offset,
 }
 
 impl News {
     /// The first events after `after`, oldest first, of `only` or of all rooms of the caller.
-    fn after(view: &View<'_>, after: Offset, only: Option<&Room>) -> Result<Self, ApiError> {
+    fn after(
+        cx: &Cx<Server>,
+        view: &View<'_>,
+        after: Offset,
+        only: Option<&Room>,
+    ) -> Result<Self, ApiError> {
         let limit = page_size(UInt::MAX, &EventFilter::default());
         let mut end = view.at().max(after);
         let mut found: Vec<(EventRef, ClientEvent)> = Vec::new();
@@ -307,6 +391,45 @@ impl News {
             found.truncate(limit);
             end = found.last().map_or(end, |(last, _)| last.offset);
         }
-        Ok(Self { chunk: found.into_iter().map(|(_, form)| form).collect(), end })
+        let mut chunk: Vec<_> = found.into_iter().map(|(_, form)| Told::OfTimeline(form)).collect();
+        if only.is_none() && view.at() > after {
+            chunk.extend(passing(cx, view, after)?.into_iter().map(Told::Passing));
+        }
+        Ok(Self { chunk, end })
     }
+}
+
+/// What is new after `after` besides the events of timelines.
+fn passing(cx: &Cx<Server>, view: &View<'_>, after: Offset) -> Result<Vec<Value>, ApiError> {
+    let mut found = Vec::new();
+    let account = view.state.accounts.get(view.user_id());
+    let account = account.filter(|account| account.read().changed > after);
+    let mut with_account_data = BTreeSet::new();
+    let all = EventFilter::default();
+    if let Some(account) = &account {
+        with_account_data = sync::account_data::rooms_changed(&account.read(), after, view.at())
+            .into_iter()
+            .collect();
+        let global = sync::account_data::global(view, account, after, &all, false)?;
+        found.extend(global.iter().map(|event| to_value(event)));
+    }
+    let rooms = sync::changed_rooms(view, after, with_account_data.clone());
+    found.extend(presence(cx, view, Some(after), &rooms));
+    for part in rooms {
+        if let Some(account) =
+            account.as_ref().filter(|_| with_account_data.contains(&part.room_id))
+        {
+            let events =
+                sync::account_data::of_room(view, account, &part.room_id, after, &all, false)?;
+            found.extend(events.iter().map(|event| of_room(event, &part.room_id)));
+        }
+        let room = view.state.rooms.get(&part.room_id);
+        if let Some(room) = room.filter(|_| part.membership == Membership::Join) {
+            // Where the caller was not before, all is new.
+            let was_there = room.is_joined(view.user_id(), after);
+            found.extend(receipts(view, &room, if was_there { after } else { Offset::ZERO }));
+            found.extend(typing(view, &room, was_there.then_some(after)));
+        }
+    }
+    Ok(found)
 }

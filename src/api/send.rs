@@ -2,7 +2,7 @@
 
 use ruma::{
     CanonicalJsonObject, CanonicalJsonValue, EventId, MilliSecondsSinceUnixEpoch, OwnedEventId,
-    OwnedRoomId, UserId,
+    OwnedRoomId, UInt, UserId,
     api::client::{
         message::send_message_event::v3 as send_message_event,
         redact::redact_event::v3 as redact_event, state::send_state_event::v3 as send_state_event,
@@ -11,10 +11,11 @@ use ruma::{
 };
 
 use bytes::Bytes;
-use serde_json::json;
+use serde::Deserialize;
+use serde_json::{json, value::RawValue};
 
 use super::{
-    Server,
+    Server, body,
     delayed::{self, Delay},
     json,
     membership::check_invitee,
@@ -22,7 +23,7 @@ use super::{
 };
 use crate::{
     decide::{canonical, send::SendEvent},
-    http::{ApiError, Cx},
+    http::{ApiError, Cx, RawRequest, Reply, Session},
     limits,
     record::command::Transaction,
 };
@@ -47,6 +48,17 @@ async fn send(
     Ok(cx.propose(proposal).await?.into_inner())
 }
 
+/// Where old clients send.
+pub(super) const SEND: [&str; 2] = [
+    "/_matrix/client/r0/rooms/{room_id}/send/{event_type}",
+    "/_matrix/client/v3/rooms/{room_id}/send/{event_type}",
+];
+/// Where old clients redact.
+pub(super) const REDACT: [&str; 2] = [
+    "/_matrix/client/r0/rooms/{room_id}/redact/{event_id}",
+    "/_matrix/client/v3/rooms/{room_id}/redact/{event_id}",
+];
+
 /// The client's transaction: of its session, and of one endpoint with its path.
 pub(super) fn transaction(
     cx: &Cx<Server>,
@@ -63,26 +75,68 @@ pub(super) async fn message(
     cx: Cx<Server>,
     request: send_message_event::Request,
 ) -> Result<Bytes, ApiError> {
-    let event_type = request.event_type.to_string();
-    if let Some(delay) = Delay::in_query(&cx)? {
-        let scope = format!("send delayed/{}/{event_type}", request.room_id);
-        let transaction = transaction(&cx, scope, request.txn_id.as_str())?;
-        let content = request.body.into_json();
-        let event = delayed::Event { event_type, state_key: None, content };
-        return delayed::schedule(&cx, request.room_id, event, delay, Some(transaction)).await;
-    }
-    let scope = format!("send/{}/{event_type}", request.room_id);
-    let transaction = transaction(&cx, scope, request.txn_id.as_str())?;
-    let mut content = canonical(request.body.json())?;
-    let event_type = TimelineEventType::from(event_type);
-    let redacts = match event_type {
-        TimelineEventType::RoomRedaction => Some(redacts(&mut content)?),
-        _ => None,
+    let message = Message {
+        room_id: request.room_id,
+        event_type: request.event_type.to_string(),
+        content: request.body.into_json(),
+        ts: request.timestamp,
     };
-    let (transaction, ts) = (Some(transaction), request.timestamp);
-    let event_id =
-        send(&cx, request.room_id, event_type, None, content, redacts, transaction, ts).await?;
-    json(&json!({ "event_id": event_id }))
+    message.send(&cx, Some(request.txn_id.as_str())).await
+}
+
+/// A message as a client gives it.
+struct Message {
+    room_id: OwnedRoomId,
+    event_type: String,
+    content: Box<RawValue>,
+    ts: Option<MilliSecondsSinceUnixEpoch>,
+}
+
+impl Message {
+    /// Sends it now, or later if the query has a delay: once for each transaction, or each time without one.
+    async fn send(self, cx: &Cx<Server>, txn_id: Option<&str>) -> Result<Bytes, ApiError> {
+        let Self { room_id, event_type, content, ts } = self;
+        let delay = Delay::in_query(cx)?;
+        let verb = if delay.is_some() { "send delayed" } else { "send" };
+        let scope = format!("{verb}/{room_id}/{event_type}");
+        let transaction = txn_id.map(|id| transaction(cx, scope, id)).transpose()?;
+        if let Some(delay) = delay {
+            let event = delayed::Event { event_type, state_key: None, content };
+            return delayed::schedule(cx, room_id, event, delay, transaction).await;
+        }
+        let mut content = canonical(&content)?;
+        let event_type = TimelineEventType::from(event_type);
+        let redacts = match event_type {
+            TimelineEventType::RoomRedaction => Some(redacts(&mut content)?),
+            _ => None,
+        };
+        let event_id =
+            send(cx, room_id, event_type, None, content, redacts, transaction, ts).await?;
+        json(&json!({ "event_id": event_id }))
+    }
+}
+
+/// `POST …/send/{eventType}`, by which old clients send without a transaction.
+pub(super) async fn message_without_transaction(
+    cx: Cx<Server, Option<Session>>,
+    request: RawRequest,
+) -> Result<Reply, ApiError> {
+    let cx = cx.with_session()?;
+    let (room_id, event_type) = room_and(request.args)?;
+    let ts = cx.query("ts")?.map(|ts| ts.parse::<UInt>()).transpose();
+    let ts = ts.map_err(|_| ApiError::invalid_param("`ts` is not a number of milliseconds."))?;
+    let content = body(&cx.body)?;
+    let ts = ts.map(MilliSecondsSinceUnixEpoch);
+    Message { room_id, event_type, content, ts }.send(&cx, None).await.map(Reply::json)
+}
+
+/// The two parameters of a path of which the first is a room id.
+fn room_and(args: Vec<String>) -> Result<(OwnedRoomId, String), ApiError> {
+    let [room_id, other] = <[String; 2]>::try_from(args)
+        .map_err(|_| ApiError::internal("a path of two parameters"))?;
+    let room_id = OwnedRoomId::try_from(room_id)
+        .map_err(|_| ApiError::invalid_param("This is not a room id."))?;
+    Ok((room_id, other))
 }
 
 /// The event that a redaction sent as an ordinary event names in its content.
@@ -140,23 +194,51 @@ pub(super) async fn redact(
     cx: Cx<Server>,
     request: redact_event::Request,
 ) -> Result<redact_event::Response, ApiError> {
-    must_own_if_suspended(&cx, &request.event_id)?;
     let scope = format!("redact/{}/{}", request.room_id, request.event_id);
     let transaction = transaction(&cx, scope, request.txn_id.as_str())?;
-    let mut content = CanonicalJsonObject::new();
-    if let Some(reason) = request.reason {
-        content.insert("reason".to_owned(), CanonicalJsonValue::String(reason));
+    let redaction =
+        Redaction { room_id: request.room_id, event_id: request.event_id, reason: request.reason };
+    redaction.send(&cx, Some(transaction)).await.map(redact_event::Response::new)
+}
+
+/// A redaction as a client gives it.
+struct Redaction {
+    room_id: OwnedRoomId,
+    event_id: OwnedEventId,
+    reason: Option<String>,
+}
+
+impl Redaction {
+    async fn send(
+        self,
+        cx: &Cx<Server>,
+        transaction: Option<Transaction>,
+    ) -> Result<OwnedEventId, ApiError> {
+        let Self { room_id, event_id, reason } = self;
+        must_own_if_suspended(cx, &event_id)?;
+        let mut content = CanonicalJsonObject::new();
+        if let Some(reason) = reason {
+            content.insert("reason".to_owned(), CanonicalJsonValue::String(reason));
+        }
+        let kind = TimelineEventType::RoomRedaction;
+        send(cx, room_id, kind, None, content, Some(event_id), transaction, None).await
     }
-    let event_id = send(
-        &cx,
-        request.room_id,
-        TimelineEventType::RoomRedaction,
-        None,
-        content,
-        Some(request.event_id),
-        Some(transaction),
-        None,
-    )
-    .await?;
-    Ok(redact_event::Response::new(event_id))
+}
+
+/// `POST …/redact/{eventId}`, by which old clients redact without a transaction.
+pub(super) async fn redact_without_transaction(
+    cx: Cx<Server, Option<Session>>,
+    request: RawRequest,
+) -> Result<Reply, ApiError> {
+    #[derive(Deserialize)]
+    struct Body {
+        reason: Option<String>,
+    }
+    let cx = cx.with_session()?;
+    let (room_id, event_id) = room_and(request.args)?;
+    let event_id = OwnedEventId::try_from(event_id)
+        .map_err(|_| ApiError::invalid_param("This is not an event id."))?;
+    let Body { reason } = body(&cx.body)?;
+    let event_id = Redaction { room_id, event_id, reason }.send(&cx, None).await?;
+    json(&json!({ "event_id": event_id })).map(Reply::json)
 }

@@ -155,7 +155,9 @@ impl Class {
                 | "rooms/{room_id}/ban"
                 | "rooms/{room_id}/unban"
                 | "rooms/{room_id}/leave"
-                | "rooms/{room_id}/forget",
+                | "rooms/{room_id}/forget"
+                | "rooms/{room_id}/send/{event_type}"
+                | "rooms/{room_id}/redact/{event_id}",
             ) => Self::Messages,
             (
                 "POST",

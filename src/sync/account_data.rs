@@ -77,7 +77,7 @@ fn changed(
 }
 
 /// The rooms whose account data changed after `since`, up to and with `to`.
-pub(super) fn rooms_changed(account: &Account, since: Offset, to: Offset) -> Vec<OwnedRoomId> {
+pub(crate) fn rooms_changed(account: &Account, since: Offset, to: Offset) -> Vec<OwnedRoomId> {
     let changed = account.account_data.iter().filter_map(|((room, _), history)| {
         let room = room.as_ref()?;
         history.between(since, to).next().map(|_| room.clone())

@@ -8,7 +8,7 @@ use crate::{events::to_raw, record::Offset, state::Room, view::View};
 /// The `m.receipt` events of the receipts that moved after `since`, as far as the user may know of them:
 /// none, one, or where a user has both an unthreaded receipt and one of a thread for the same event,
 /// which one such event cannot say, a second with those of threads.
-pub(super) fn receipts(view: &View<'_>, room: &Room, since: Offset) -> Vec<Box<RawValue>> {
+pub(crate) fn receipts(view: &View<'_>, room: &Room, since: Offset) -> Vec<Box<RawValue>> {
     let (mut first, mut second) = (Map::new(), Map::new());
     for (key, receipt) in room.receipts_between(since, view.at()) {
         // In this order the unthreaded receipt comes before those of threads.
@@ -34,7 +34,7 @@ pub(super) fn receipts(view: &View<'_>, room: &Room, since: Offset) -> Vec<Box<R
 }
 
 /// The `m.typing` event, if who types changed after `since`, or, where that is `None`, if anyone does.
-pub(super) fn typing(view: &View<'_>, room: &Room, since: Option<Offset>) -> Option<Box<RawValue>> {
+pub(crate) fn typing(view: &View<'_>, room: &Room, since: Option<Offset>) -> Option<Box<RawValue>> {
     let (typing, changed) = room.typing();
     let news = match since {
         Some(since) => changed > since,

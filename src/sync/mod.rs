@@ -5,7 +5,7 @@
 pub(crate) mod account_data;
 pub mod device_lists;
 mod effort;
-mod ephemeral;
+pub(crate) mod ephemeral;
 mod gone;
 mod key_counts;
 pub mod lazy;
@@ -27,7 +27,7 @@ use crate::{record::Offset, state::RoomMembership, view::View};
 /// The user's rooms that may have something new after `since`, and the rooms `also`. Either each room
 /// of the user is asked, or, when fewer records than that have come, the journal is: whichever is less
 /// to look at.
-fn changed_rooms(
+pub(crate) fn changed_rooms(
     view: &View<'_>,
     since: Offset,
     also: BTreeSet<OwnedRoomId>,

@@ -1,9 +1,9 @@
 """A mail server for tests: takes mail by SMTP and tells on stdout of each mail as a line of JSON.
 
 The first line is its port. What it is told on stdin it says again, after all mail that it has taken by then.
-It refuses mail for addresses that begin with `nobody`, takes none at all for
-those that begin with `busy` (as a server that is out of space would), and with `--user` none from those who
-have not logged in.
+It refuses mail for addresses that begin with `nobody`, takes none at all for those that begin with `busy` (as a
+server that is out of space would), none from senders that begin with `banned`, none whose content is for an
+address that begins with `filtered`, and with `--user` none from those who have not logged in.
 """
 
 import argparse
@@ -18,6 +18,12 @@ from aiosmtpd.smtp import SMTP, AuthResult
 
 
 class Sink:
+    async def handle_MAIL(self, server, session, envelope, address, options):
+        if address.startswith("banned"):
+            return "550 no mail from this sender"
+        envelope.mail_from = address
+        return "250 fine"
+
     async def handle_RCPT(self, server, session, envelope, address, options):
         if address.startswith("nobody"):
             return "550 there is nobody of this name"
@@ -27,6 +33,8 @@ class Sink:
         return "250 fine"
 
     async def handle_DATA(self, server, session, envelope):
+        if envelope.rcpt_tos[0].startswith("filtered"):
+            return "554 this looks like spam"
         mail = email.message_from_bytes(envelope.content, policy=email.policy.default)
         parts = {part.get_content_type(): part.get_content() for part in mail.walk() if not part.is_multipart()}
         tell(

@@ -85,6 +85,28 @@ async fn a_backup_is_begun_changed_and_deleted() {
 }
 
 #[tokio::test]
+async fn what_vouches_for_a_backup_is_between_the_users_clients() {
+    let server = server().await;
+    let ann = user(&server, "ann").await;
+    let algorithm = "m.megolm_backup.v1.curve25519-aes-sha2";
+    // The example of the specification, whose key is none.
+    for auth_data in [
+        json!({ "public_key": "abcdefg", "signatures": { "something": { "ed25519:x": "y" } } }),
+        json!({ "public_key": "abcdefg" }),
+        json!({}),
+    ] {
+        let body = json!({ "algorithm": algorithm, "auth_data": auth_data });
+        ann.post("/room_keys/version", body).await.ok_string("version");
+        let info = ann.get("/room_keys/version").await.ok();
+        assert_eq!(info["auth_data"], auth_data);
+    }
+    for auth_data in [json!("opaque"), json!([]), json!(null), json!(5)] {
+        let body = json!({ "algorithm": algorithm, "auth_data": auth_data });
+        ann.post("/room_keys/version", body).await.refused(400, "M_BAD_JSON");
+    }
+}
+
+#[tokio::test]
 async fn keys_are_put_read_and_removed_by_session_room_and_all() {
     let server = server().await;
     let ann = user(&server, "ann").await;

@@ -5,7 +5,12 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::{anonymous, each, event_ids, server, string, texts, user};
-use crate::harness::{Direction, User, encode};
+use crate::harness::{Direction, TestServer, User, encode};
+
+/// A server on which presence does not come between the events.
+async fn without_presence() -> TestServer {
+    TestServer::start_with(&[("LOGCABIN_PRESENCE_ENABLED", "false")]).await
+}
 
 async fn events(user: &User, from: &str, timeout_ms: u64, more: &str) -> Value {
     user.get(&format!("/events?from={}&timeout={timeout_ms}{more}", encode(from))).await.ok()
@@ -64,7 +69,6 @@ async fn a_snapshot_has_all_rooms_with_their_last_messages_and_state() {
     let types = each(&snapshot["account_data"], "/type");
     assert!(types.contains(&"org.example.y".to_owned()), "{types:?}");
     assert!(types.contains(&"m.push_rules".to_owned()), "{types:?}");
-    assert_eq!(snapshot["presence"], json!([]));
 
     let archived = ann.get("/initialSync?archived=true").await.ok();
     let of_left = room(&archived, &left).unwrap();
@@ -86,7 +90,7 @@ async fn a_snapshot_has_all_rooms_with_their_last_messages_and_state() {
 
 #[tokio::test]
 async fn events_come_from_where_one_was_in_order_and_only_those_one_may_see() {
-    let server = server().await;
+    let server = without_presence().await;
     let (ann, bob) = (user(&server, "ann").await, user(&server, "bob").await);
     let from = next_batch_of(&ann).await;
     let room_id = bob.create_room(json!({ "preset": "public_chat" })).await;
@@ -125,7 +129,7 @@ async fn next_batch_of(user: &User) -> String {
 
 #[tokio::test]
 async fn events_are_waited_for() {
-    let server = server().await;
+    let server = without_presence().await;
     let (ann, bob) = (user(&server, "ann").await, user(&server, "bob").await);
     let room_id = ann.create_room(json!({ "preset": "public_chat" })).await;
     bob.join(&room_id).await.ok();
@@ -152,9 +156,89 @@ async fn events_are_waited_for() {
     waiting.await.expect("no panic").refused(401, "M_UNKNOWN_TOKEN");
 }
 
+fn of_type<'a>(events: &'a Value, event_type: &str) -> Vec<&'a Value> {
+    let events = events.as_array().into_iter().flatten();
+    events.filter(|event| event["type"] == event_type).collect()
+}
+
+#[tokio::test]
+async fn presence_typing_receipts_and_account_data_come_with_the_events() {
+    let server = server().await;
+    let (ann, bob) = (user(&server, "ann").await, user(&server, "bob").await);
+    let room_id = ann.create_room(json!({ "preset": "public_chat" })).await;
+    bob.join(&room_id).await.ok();
+    let event_id = ann.send_text(&room_id, "1", "hello").await;
+    let from = next_batch_of(&ann).await;
+    let me = |user: &User| format!("/user/{}", encode(&user.user_id));
+    let typing = format!("/rooms/{}/typing/{}", encode(&room_id), encode(&bob.user_id));
+    bob.put(&typing, json!({ "typing": true, "timeout": 30_000 })).await.ok();
+    let receipt = format!("/rooms/{}/receipt/m.read/{}", encode(&room_id), encode(&event_id));
+    bob.post(&receipt, json!({})).await.ok();
+    let status = format!("/presence/{}/status", encode(&bob.user_id));
+    bob.put(&status, json!({ "presence": "online", "status_msg": "at work" })).await.ok();
+    ann.put(&format!("{}/account_data/org.example.y", me(&ann)), json!({ "b": 2 })).await.ok();
+    let of_room = format!("{}/rooms/{}/account_data/org.example.x", me(&ann), encode(&room_id));
+    ann.put(&of_room, json!({ "a": 1 })).await.ok();
+
+    // All of it is there once, whichever look finds it.
+    let mut all = Vec::new();
+    let mut at = from;
+    crate::harness::until_ok("all of it has come", async || {
+        let news = events(&ann, &at, 0, "").await;
+        at = string(&news, "end");
+        all.extend(news["chunk"].as_array().cloned().unwrap_or_default());
+        let found = Value::from(all.clone());
+        let of_bob = |event: &&&Value| event["content"]["user_id"] == bob.user_id.as_str();
+        let presence = of_type(&found, "m.presence");
+        let there = presence.iter().filter(of_bob).any(|e| e["content"]["status_msg"] == "at work");
+        let types = ["m.typing", "m.receipt", "org.example.x", "org.example.y"];
+        let counts = types.map(|event_type| of_type(&found, event_type).len());
+        if there && counts == [1; 4] { Ok(()) } else { Err(found) }
+    })
+    .await;
+    let found = Value::from(all);
+    let typing = of_type(&found, "m.typing")[0];
+    assert_eq!(typing["content"]["user_ids"], json!([bob.user_id]));
+    let receipt = of_type(&found, "m.receipt")[0];
+    assert!(receipt["content"][&event_id]["m.read"][&bob.user_id]["ts"].is_u64(), "{receipt}");
+    for event in [typing, receipt, of_type(&found, "org.example.x")[0]] {
+        assert_eq!(event["room_id"], room_id.as_str(), "{event}");
+    }
+    assert_eq!(of_type(&found, "org.example.y")[0]["content"], json!({ "b": 2 }));
+
+    // One who begins finds it, too.
+    let snapshot = ann.get("/initialSync").await.ok();
+    let presence = of_type(&snapshot["presence"], "m.presence");
+    assert!(presence.iter().any(|event| event["sender"] == bob.user_id.as_str()), "{snapshot}");
+    assert_eq!(snapshot["receipts"][0]["room_id"], room_id.as_str());
+    let of_room = room(&snapshot, &room_id).unwrap();
+    assert_eq!(of_room["typing"]["content"]["user_ids"], json!([bob.user_id]));
+    let one = ann.get_room(&room_id, "/initialSync").await.ok();
+    assert!(one["receipts"][0]["content"].get(&event_id).is_some(), "{one}");
+    assert!(!of_type(&one["presence"], "m.presence").is_empty(), "{one}");
+
+    // One who is not in the room learns nothing of it.
+    let cas = user(&server, "cas").await;
+    let snapshot = cas.get("/initialSync").await.ok();
+    assert_eq!((&snapshot["receipts"], &snapshot["rooms"]), (&json!([]), &json!([])));
+    let of_others = of_type(&snapshot["presence"], "m.presence");
+    assert!(of_others.iter().all(|event| event["sender"] == cas.user_id.as_str()), "{snapshot}");
+}
+
+#[tokio::test]
+async fn events_without_a_timeout_are_not_waited_for() {
+    let server = server().await;
+    let ann = user(&server, "ann").await;
+    let from = next_batch_of(&ann).await;
+    let path = format!("/events?from={}", encode(&from));
+    let asked = ann.get(&path);
+    let news = tokio::time::timeout(Duration::from_secs(10), asked).await.expect("at once").ok();
+    assert!(news["end"].is_string() && news["chunk"].is_array(), "{news}");
+}
+
 #[tokio::test]
 async fn a_world_readable_room_is_peeked_into() {
-    let server = server().await;
+    let server = without_presence().await;
     let (ann, bob) = (user(&server, "ann").await, user(&server, "bob").await);
     let visibility = |to: &str| json!({ "history_visibility": to });
     let room_id = ann

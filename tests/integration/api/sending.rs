@@ -51,6 +51,50 @@ async fn only_those_in_the_room_send_and_only_with_the_power_for_it() {
 }
 
 #[tokio::test]
+async fn old_clients_send_and_redact_without_transactions() {
+    let server = server().await;
+    let (ann, bob) = (user(&server, "ann").await, user(&server, "bob").await);
+    let room_id = room_of_two(&ann, &bob).await;
+    let post = async |user: &User, path: &str, body: Value| {
+        user.post(&format!("/rooms/{}/{path}", encode(&room_id)), body).await
+    };
+    // Each request is an event of its own.
+    let one = post(&ann, "send/m.room.message", text("a")).await.ok_string("event_id");
+    let two = post(&ann, "send/m.room.message", text("a")).await.ok_string("event_id");
+    assert_ne!(one, two);
+    let seen = event(&bob, &room_id, &two).await.ok();
+    assert_eq!((&seen["content"], &seen["sender"]), (&text("a"), &json!(ann.user_id)));
+    assert!(seen["unsigned"].get("transaction_id").is_none(), "{seen}");
+
+    let redact = format!("redact/{}", encode(&one));
+    post(&bob, &redact, json!({})).await.refused(403, "M_FORBIDDEN");
+    let by = post(&ann, &redact, json!({ "reason": "because" })).await.ok_string("event_id");
+    let seen = event(&bob, &room_id, &one).await.ok();
+    assert_eq!(seen["content"], json!({}));
+    let because = &seen["unsigned"]["redacted_because"];
+    assert_eq!(
+        (&because["event_id"], &because["content"]["reason"]),
+        (&json!(by), &json!("because"))
+    );
+
+    for (path, body, status, code) in [
+        ("send/m.room.message", json!([]), 400, "M_BAD_JSON"),
+        ("send/m.room.message", text(&"x".repeat(70_000)), 413, "M_TOO_LARGE"),
+        ("send/m.room.redaction", json!({}), 400, "M_MISSING_PARAM"),
+        ("redact/none", json!({}), 400, "M_INVALID_PARAM"),
+        (&redact, json!({ "reason": 5 }), 400, "M_BAD_JSON"),
+    ] {
+        post(&ann, path, body).await.refused(status, code);
+    }
+    let nowhere = "/rooms/!none:e2e.test/send/m.room.message";
+    ann.post(nowhere, text("x")).await.refused(403, "M_FORBIDDEN");
+    let path = format!("/rooms/{}/send/m.room.message", encode(&room_id));
+    anonymous(&server.http(), "POST", &path, Some(&text("x")))
+        .await
+        .refused(401, "M_MISSING_TOKEN");
+}
+
+#[tokio::test]
 async fn an_event_larger_than_65536_bytes_is_413() {
     let server = server().await;
     let ann = user(&server, "ann").await;

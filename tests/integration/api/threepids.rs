@@ -673,6 +673,35 @@ async fn who_has_an_address_can_log_in_by_it() {
     assert_eq!(refused[0], refused[1]);
 }
 
+#[tokio::test]
+async fn what_the_mail_server_has_against_this_server_is_not_told_of_the_address() {
+    let refused = async |security, more: &[(&str, &str)], address: &str| {
+        let mail = MailServer::start_with("threepids", security)?;
+        let server = start(&mail.settings(), more).await;
+        Some(ask(&server.http(), "/register", address, "s", 1).await)
+    };
+    // The recipient is refused, over every way to the mail server.
+    for security in [Security::None, Security::Starttls, Security::Tls] {
+        let Some(answer) = refused(security, &[], "nobody@example.org").await else { return };
+        answer.refused(400, "M_UNKNOWN");
+    }
+    // The sender is refused (550).
+    let sender = [("LOGCABIN_EMAIL_FROM", "banned@e2e.test")];
+    let Some(answer) = refused(Security::None, &sender, "ann@example.org").await else { return };
+    answer.refused(503, "M_UNKNOWN");
+    // The content is refused (554).
+    let Some(answer) = refused(Security::None, &[], "filtered@example.org").await else { return };
+    answer.refused(503, "M_UNKNOWN");
+    // The login is refused (535).
+    let dir = tempfile::TempDir::new().unwrap();
+    let wrong = dir.path().join("password");
+    std::fs::write(&wrong, "wrong").unwrap();
+    let wrong = wrong.display().to_string();
+    let login = [("LOGCABIN_EMAIL_PASSWORD_FILE", wrong.as_str())];
+    let Some(answer) = refused(Security::Tls, &login, "ann@example.org").await else { return };
+    answer.refused(503, "M_UNKNOWN");
+}
+
 async fn ask_sms(http: &Http, endpoint: &str, country: &str, number: &str, secret: &str) -> Answer {
     ask_sms_again(http, endpoint, (country, number), secret, 1).await
 }
