@@ -936,6 +936,14 @@ settings! {
         identity_servers: List<IdentityServer> = List::default();
     }
 
+    /// Requests that the server makes to other services: identity servers, providers of single sign-on,
+    /// application services, gateways.
+    outbound: Outbound {
+        /// Files with certificates in PEM of authorities that are trusted for them, besides those that the
+        /// operating system trusts. The mail server has a setting of its own, `email.certificates`.
+        certificates: List<FilePath> = List::default();
+    }
+
     /// How long logins are good for.
     tokens: Tokens {
         /// Seconds for which the access token is good of a client that can refresh it.

@@ -33,6 +33,9 @@ const _: () = assert!(TURN_PASSING * 10 * IDENTIFIER_BYTES < crate::log::MAX_BAT
 /// anyone else's proposal on that thread.
 pub const ROOM_EVENTS: usize = 500;
 
+/// Invitations by address in one request: an identity server is asked about each, or has signed each.
+pub const ADDRESS_INVITES: usize = 20;
+
 /// Bans and children of a space that an upgrade carries over: all of it is one batch, and each is
 /// authorised, hashed and signed before anyone else's proposal on that thread.
 pub const UPGRADE_EVENTS: usize = 2000;

@@ -553,7 +553,7 @@ mod tests {
     fn load(text: &str) -> Result<Provider, String> {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), text).unwrap();
-        let outbound = Outbound::new().unwrap();
+        let outbound = Outbound::new(&crate::config::Outbound::default()).unwrap();
         Provider::load(file.path(), "http://localhost/callback", &outbound)
     }
 

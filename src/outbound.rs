@@ -1,12 +1,12 @@
 //! Requests that the server makes to other services: identity servers, providers of single sign-on,
 //! application services, gateways. One client for all of them, with bounds on time and size.
 
-use std::{error::Error, net::SocketAddr, sync::Arc, time::Duration};
+use std::{error::Error, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, Method, StatusCode};
 use reqwest::{
-    Client, ClientBuilder, Url,
+    Certificate, Client, ClientBuilder, Url,
     dns::{Addrs, Name, Resolve, Resolving},
     redirect::Policy,
 };
@@ -14,6 +14,7 @@ use serde::de::DeserializeOwned;
 use thiserror::Error;
 
 use crate::{
+    config::{self, FilePath},
     limits,
     media::network::{Range, is_public},
 };
@@ -65,6 +66,14 @@ pub(crate) enum OutboundError {
     /// It could not be reached, or did not answer in time. The URL, which may hold a secret, is left out.
     #[error("{0}")]
     Failed(reqwest::Error),
+    /// A file of certificates cannot be used.
+    #[error("`outbound.certificates`: {}: {reason}", path.display())]
+    Certificates {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        reason: String,
+    },
     /// There is nothing at this address.
     #[error("`{0}` is not an address")]
     Address(String),
@@ -195,12 +204,13 @@ impl Answer {
 }
 
 impl Outbound {
-    /// The client. Certificates are checked against those that the operating system trusts.
+    /// The client. Certificates are checked against those that the operating system trusts, and those of the
+    /// configuration.
     ///
     /// # Errors
-    /// When the operating system's certificates cannot be used.
-    pub(crate) fn new() -> Result<Self, OutboundError> {
-        Ok(Self { client: builder().build()?, public: None })
+    /// When certificates cannot be used.
+    pub(crate) fn new(config: &config::Outbound) -> Result<Self, OutboundError> {
+        Ok(Self { client: builder(config)?.build()?, public: None })
     }
 
     /// A client that asks only the public internet, for addresses that users name: those of this machine and
@@ -208,10 +218,13 @@ impl Outbound {
     /// no proxy, which would do the looking up.
     ///
     /// # Errors
-    /// When the operating system's certificates cannot be used.
-    pub(crate) fn public_only(allowed: &[Range]) -> Result<Self, OutboundError> {
+    /// When certificates cannot be used.
+    pub(crate) fn public_only(
+        config: &config::Outbound,
+        allowed: &[Range],
+    ) -> Result<Self, OutboundError> {
         let public = PublicOnly { allowed: allowed.into() };
-        let client = builder().no_proxy().dns_resolver(public.clone()).build()?;
+        let client = builder(config)?.no_proxy().dns_resolver(public.clone()).build()?;
         Ok(Self { client, public: Some(public) })
     }
 
@@ -250,13 +263,25 @@ impl Outbound {
     }
 }
 
-fn builder() -> ClientBuilder {
+fn builder(config: &config::Outbound) -> Result<ClientBuilder, OutboundError> {
     // One for the process; a second server in it finds it there.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    Client::builder()
+    let mut certificates = Vec::new();
+    for FilePath(path) in config.certificates.iter() {
+        let unusable = |reason| OutboundError::Certificates { path: path.clone(), reason };
+        let pem = std::fs::read(path).map_err(|error| unusable(error.to_string()))?;
+        let found =
+            Certificate::from_pem_bundle(&pem).map_err(|error| unusable(error.to_string()))?;
+        if found.is_empty() {
+            return Err(unusable("it holds no certificate".to_owned()));
+        }
+        certificates.extend(found);
+    }
+    Ok(Client::builder()
+        .tls_certs_merge(certificates)
         .redirect(Policy::none())
         .connect_timeout(limits::OUTBOUND_CONNECT_TIMEOUT)
-        .user_agent(concat!("Logcabin/", env!("CARGO_PKG_VERSION")))
+        .user_agent(concat!("Logcabin/", env!("CARGO_PKG_VERSION"))))
 }
 
 #[cfg(test)]
@@ -265,7 +290,7 @@ mod tests {
 
     async fn ask(allowed: &[&str], url: &str) -> Result<Answer, OutboundError> {
         let allowed: Vec<Range> = allowed.iter().map(|range| range.parse().unwrap()).collect();
-        let outbound = Outbound::public_only(&allowed).unwrap();
+        let outbound = Outbound::public_only(&config::Outbound::default(), &allowed).unwrap();
         outbound.ask(Ask::new(Method::GET, url.parse().unwrap())).await
     }
 

@@ -128,7 +128,8 @@ pub async fn run(
     // What is wrong in a file is told before anything is touched.
     let services = Services::load(&config.appservices.files, &config.server.name)
         .map_err(|error| ServerError::Appservice(error.into()))?;
-    let outbound = Outbound::new().map_err(|error| ServerError::Outbound(error.into()))?;
+    let outbound =
+        Outbound::new(&config.outbound).map_err(|error| ServerError::Outbound(error.into()))?;
     let messages =
         Messages::new(&config, &outbound).map_err(|error| ServerError::Messages(error.into()))?;
     let messages = Arc::new(messages);
@@ -195,7 +196,7 @@ pub async fn run(
     let around =
         around.filter_map(|user| Some((user.clone(), engine.state().presence.get(&user)?)));
     let providers = Providers::load(&config, &api::sso_callback(&config), &outbound);
-    let to_gateways = Outbound::public_only(&config.push.allowed_networks)
+    let to_gateways = Outbound::public_only(&config.outbound, &config.push.allowed_networks)
         .map_err(|error| ServerError::Outbound(error.into()))?;
     let identity = engine.state().server();
     let private_key = identity.as_ref().map_or("", |identity| identity.private_key.expose());

@@ -638,7 +638,7 @@ async fn on_log(
     let engine = Arc::new(Engine::start(log, state, options).await?);
     let passwords = Arc::new(Passwords::new(config));
     let policy = config.passwords.clone();
-    let identity = Outbound::new();
+    let identity = Outbound::new(&config.outbound);
     if let Err(error) = &identity {
         tracing::warn!(%error, "no other service can be asked");
     }

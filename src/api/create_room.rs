@@ -10,15 +10,16 @@ use ruma::{
 };
 use serde::Deserialize;
 use serde_json::value::RawValue;
+use tracing::warn;
 
-use super::{Server, appservice::check_alias};
+use super::{Server, address_invite::Addressee, appservice::check_alias};
 use crate::{
     clock::random_letters,
     decide::{
         Refusal, canonical,
         create_room::{CreateRoom, InitialState, Preset},
     },
-    http::{ApiError, Cx, ErrorCode},
+    http::{ApiError, Cx},
     limits,
 };
 
@@ -36,18 +37,25 @@ pub(super) async fn create_room(
         None if public => Preset::PublicChat,
         None => Preset::PrivateChat,
     };
-    if !request.invite_3pid.is_empty() {
-        return Err(ApiError::new(
-            ErrorCode::ThreepidMediumNotSupported,
-            "This server cannot invite by e-mail address or phone number.",
-        ));
-    }
-    if request.initial_state.len() + request.invite.len() > limits::ROOM_EVENTS {
+    let invites = request.invite.len() + request.invite_3pid.len();
+    if request.initial_state.len() + invites > limits::ROOM_EVENTS
+        || request.invite_3pid.len() > limits::ADDRESS_INVITES
+    {
         return Err(ApiError::too_large(
             "A room cannot be made with this much state or so many invites.",
         ));
     }
-    for invitee in &request.invite {
+    let mut invite = request.invite;
+    let mut unknown = Vec::new();
+    let addressees = request.invite_3pid.iter().map(|invite| Addressee::read(&cx.app, invite));
+    for addressee in addressees.collect::<Result<Vec<_>, _>>()? {
+        match addressee.user(&cx.app).await? {
+            Some(user_id) if invite.contains(&user_id) => {}
+            Some(user_id) => invite.push(user_id),
+            None => unknown.push(addressee),
+        }
+    }
+    for invitee in &invite {
         super::membership::check_invitee(&cx.app, invitee).await?;
     }
     let alias = match &request.room_alias_name {
@@ -81,12 +89,19 @@ pub(super) async fn create_room(
         name: request.name,
         topic: request.topic,
         alias,
-        invite: request.invite,
+        invite,
         is_direct: request.is_direct,
         public,
         ts: cx.app.now(),
     };
-    Ok(create_room_v3::Response::new(cx.propose(proposal).await?.into_inner()))
+    let room_id = cx.propose(proposal).await?.into_inner();
+    for addressee in unknown {
+        // The room is there: a client that is told of a failure would make a second one.
+        if let Err(error) = addressee.invite(&cx, &room_id).await {
+            warn!(%room_id, %error, "an address could not be invited to a new room");
+        }
+    }
+    Ok(create_room_v3::Response::new(room_id))
 }
 
 /// An id for a new room.

@@ -46,11 +46,8 @@ impl Server {
 ///
 /// # Errors
 /// `M_SERVER_NOT_TRUSTED` when the configuration does not name it.
-pub(super) fn trusted<'a>(
-    app: IdentityServers<'a>,
-    name: &str,
-) -> Result<&'a IdentityServer, ApiError> {
-    app.trusted.iter().find(|server| server.name.eq_ignore_ascii_case(name)).ok_or_else(|| {
+pub(super) fn trusted(app: IdentityServers<'_>, name: &str) -> Result<IdentityServer, ApiError> {
+    app.trusted.iter().find_map(|server| server.named(name)).ok_or_else(|| {
         let why = "This server does not trust this identity server.";
         ApiError::new(ErrorCode::ServerNotTrusted, why)
     })
@@ -83,7 +80,7 @@ pub(super) async fn bind(
     }
     let server = trusted(app, &id_server)?;
     let body = json!({ "sid": sid, "client_secret": client_secret, "mxid": user_id });
-    let answer = ask(app, server, "/identity/v2/3pid/bind", |_, ask| {
+    let answer = ask(app, &server, Method::POST, "/identity/v2/3pid/bind", |_, ask| {
         ask.json(&body).header(AUTHORIZATION, &format!("Bearer {id_access_token}"))
     })
     .await?;
@@ -115,7 +112,7 @@ pub(super) async fn unbind(
     threepid: &Threepid,
     id_server: Option<&str>,
 ) -> Result<ThirdPartyIdRemovalStatus, ApiError> {
-    let servers: Vec<&IdentityServer> = match id_server {
+    let servers: Vec<IdentityServer> = match id_server {
         Some(name) => vec![trusted(app, name)?],
         None => {
             let bound = app.engine.state().threepids.bound(user_id);
@@ -128,7 +125,7 @@ pub(super) async fn unbind(
         }
     };
     for server in servers {
-        if !unbind_from(app, origin, user_id, threepid, server).await? {
+        if !unbind_from(app, origin, user_id, threepid, &server).await? {
             return Ok(ThirdPartyIdRemovalStatus::NoSupport);
         }
     }
@@ -159,7 +156,7 @@ pub(crate) async fn unbind_all(
         let unbound = match trusted(app, &name) {
             // A server that did not answer once is not waited for again.
             Ok(server) if !dead.contains(&name) => {
-                unbind_from(app, origin, user_id, &threepid, server).await
+                unbind_from(app, origin, user_id, &threepid, &server).await
             }
             _ => Ok(false),
         };
@@ -187,7 +184,7 @@ async fn unbind_from(
     let mut answer = None;
     // Sydent, which most identity servers are, checks a form of its own of what is signed.
     for addressee in ["destination", "destination_is"] {
-        let answered = ask(app, server, "/identity/v2/3pid/unbind", |path, ask| {
+        let answered = ask(app, server, Method::POST, "/identity/v2/3pid/unbind", |path, ask| {
             let signature = signature(app, addressee, server, path, &body).unwrap_or_default();
             ask.json(&body).header(AUTHORIZATION, &signature)
         })
@@ -220,9 +217,10 @@ async fn unbind_from(
 
 /// Asks an identity server, under the first prefix that it knows. `make` completes the request, for the
 /// path that it goes to.
-async fn ask(
+pub(super) async fn ask(
     app: IdentityServers<'_>,
     server: &IdentityServer,
+    method: Method,
     path: &str,
     make: impl Fn(&str, Ask) -> Ask,
 ) -> Result<Answer, ApiError> {
@@ -236,7 +234,7 @@ async fn ask(
         let base = server.url.as_str().trim_end_matches('/');
         let url = Url::parse(&format!("{base}{prefix}{path}"));
         let url = url.map_err(|error| unreachable(&error))?;
-        let request = make(url.path(), Ask::new(Method::POST, url.clone()));
+        let request = make(url.path(), Ask::new(method.clone(), url.clone()));
         let answer = app.outbound.ask(request).await.map_err(|error| unreachable(&error))?;
         let code = errcode(&answer);
         let unknown =
@@ -282,7 +280,7 @@ fn errcode(answer: &Answer) -> Option<String> {
 }
 
 /// What an identity server refused with, for the client.
-fn handed_on(answer: &Answer) -> Option<ApiError> {
+pub(super) fn handed_on(answer: &Answer) -> Option<ApiError> {
     let code = errcode(answer)?;
     let body: Value = answer.json().ok()?;
     let error = body.get("error").and_then(Value::as_str).unwrap_or("The identity server refused.");
@@ -299,7 +297,7 @@ fn handed_on(answer: &Answer) -> Option<ApiError> {
     Some(ApiError::handed_on(status, code, error.to_owned()))
 }
 
-fn unusable(answer: &Answer) -> ApiError {
+pub(super) fn unusable(answer: &Answer) -> ApiError {
     ApiError::new(ErrorCode::Unknown, "The identity server gave an answer that cannot be used.")
         .with_status(StatusCode::BAD_GATEWAY)
         .with_cause(format!("status {}", answer.status))

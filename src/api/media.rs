@@ -94,7 +94,7 @@ impl Media {
             pictures: LongWork::with_places(percent, limits::PICTURES_AT_ONCE),
             uploaded: Notify::new(),
             under_way: Mutex::default(),
-            previews: Previews::new(&config.media)
+            previews: Previews::new(&config.media, &config.outbound)
                 .map_err(|error| ServerError::Outbound(error.into()))?,
         })
     }

@@ -24,14 +24,16 @@ use ruma::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::{Server, appservice, json, timeline::readable_as_of};
+use super::{Server, address_invite::Addressee, appservice, json, timeline::readable_as_of};
 use crate::{
     decide::{
         canonical,
-        membership::{Change, ChangeMembership, ForgetRoom, LeaveAndForget},
+        membership::{
+            Change, ChangeMembership, ForgetRoom, LeaveAndForget, must_be_able_to_invite,
+        },
     },
     events::{ClientEvent, EventForm, as_shown, to_raw},
-    http::{ApiError, Cx, ErrorCode},
+    http::{ApiError, Cx},
     record::Offset,
     state::Membership,
 };
@@ -145,14 +147,22 @@ pub(super) async fn invite(
     cx: Cx<Server>,
     request: invite_user::Request,
 ) -> Result<invite_user::Response, ApiError> {
-    let InvitationRecipient::UserId(recipient) = request.recipient else {
-        return Err(ApiError::new(
-            ErrorCode::ThreepidMediumNotSupported,
-            "This server cannot invite by e-mail address or phone number.",
-        ));
+    let (target, reason) = match request.recipient {
+        InvitationRecipient::UserId(recipient) => (recipient.user_id, recipient.reason),
+        InvitationRecipient::ThirdPartyId(invite) => {
+            let addressee = Addressee::read(&cx.app, &invite)?;
+            must_be_able_to_invite(&cx.app.engine.env(), &request.room_id, &cx.caller.user_id)?;
+            match addressee.user(&cx.app).await? {
+                Some(user_id) => (user_id, None),
+                None => {
+                    addressee.invite(&cx, &request.room_id).await?;
+                    return Ok(invite_user::Response::new());
+                }
+            }
+        }
+        _ => return Err(ApiError::bad_json("Nobody to be invited is named.")),
     };
-    check_invitee(&cx.app, &recipient.user_id).await?;
-    let (target, reason) = (recipient.user_id, recipient.reason);
+    check_invitee(&cx.app, &target).await?;
     change(&cx, request.room_id, target, Change::Invite, reason, None).await?;
     Ok(invite_user::Response::new())
 }

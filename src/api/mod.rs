@@ -2,6 +2,7 @@
 //! a typed response. What the server serves is the list in [`endpoints`].
 
 mod account_data;
+mod address_invite;
 mod admin;
 pub(crate) mod appservice;
 mod as_of;
@@ -263,6 +264,7 @@ pub(crate) fn endpoints(config: &Config) -> Table<Server> {
         .on(membership::leave)
         .on(membership::forget)
         .on(membership::invite)
+        .raw_json(PUT, address_invite::BOUND, Access::None, address_invite::bound)
         .on(membership::kick)
         .on(membership::ban)
         .on(membership::unban)

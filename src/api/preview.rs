@@ -85,9 +85,12 @@ impl From<Failure> for ApiError {
 
 impl Previews {
     /// What makes previews as the settings say.
-    pub(super) fn new(settings: &config::Media) -> Result<Self, OutboundError> {
+    pub(super) fn new(
+        settings: &config::Media,
+        outbound: &config::Outbound,
+    ) -> Result<Self, OutboundError> {
         Ok(Self {
-            outbound: Outbound::public_only(&settings.preview_allowed_ranges.0)?,
+            outbound: Outbound::public_only(outbound, &settings.preview_allowed_ranges.0)?,
             at_once: Semaphore::new(limits::PREVIEWS_AT_ONCE),
             made: Cache::with_weighter(1024, limits::PREVIEW_CACHE_BYTES, Weight),
         })

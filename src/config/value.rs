@@ -867,21 +867,46 @@ pub struct IdentityServer {
     pub name: Box<str>,
     /// Where its API is.
     pub url: reqwest::Url,
+    /// Whether the host is meant with any port.
+    any_port: bool,
     written: Box<str>,
 }
 
+impl IdentityServer {
+    /// The identity server that a client calls `name`, if this setting means it.
+    #[must_use]
+    pub fn named(&self, name: &str) -> Option<Self> {
+        if self.name.eq_ignore_ascii_case(name) {
+            return Some(self.clone());
+        }
+        let full = OwnedServerName::try_from(name).ok().filter(|_| self.any_port)?;
+        let url = web_address(&format!("https://{name}"))?;
+        let is_host = full.host().eq_ignore_ascii_case(&self.name);
+        is_host.then(|| Self { name: name.into(), url, any_port: false, ..self.clone() })
+    }
+}
+
 impl Setting for IdentityServer {
-    const ALLOWED: &'static str = "a list of host names such as \"id.example.org\", or of names with \
-                                   addresses such as \"id.example.org=http://10.0.0.3:8090\"";
+    const ALLOWED: &'static str = "a list of host names such as \"id.example.org\" or, with any \
+                                   port, \"id.example.org:*\", or of names with addresses such as \
+                                   \"id.example.org=http://10.0.0.3:8090\"";
 
     fn read(given: &Given<'_>) -> Option<Self> {
         let written = given.text()?;
-        let (name, url) = match written.split_once('=') {
-            Some((name, url)) => (name, web_address(url)?),
-            None => (written, web_address(&format!("https://{written}"))?),
+        let (name, any_port) = match written.strip_suffix(":*") {
+            Some(host) => (host, true),
+            None => (written, false),
         };
-        OwnedServerName::try_from(name).ok()?;
-        Some(Self { name: name.into(), url, written: written.into() })
+        let (name, url) = match name.split_once('=') {
+            Some(_) if any_port => return None,
+            Some((name, url)) => (name, web_address(url)?),
+            None => (name, web_address(&format!("https://{name}"))?),
+        };
+        let parsed = OwnedServerName::try_from(name).ok()?;
+        if any_port && parsed.port().is_some() {
+            return None;
+        }
+        Some(Self { name: name.into(), url, any_port, written: written.into() })
     }
 
     fn to_toml(&self) -> Value {

@@ -4,13 +4,17 @@ use ruma::{
     CanonicalJsonObject, CanonicalJsonValue, MilliSecondsSinceUnixEpoch, OwnedEventId, OwnedRoomId,
     OwnedUserId, RoomId, UserId,
     events::{StateEventType, TimelineEventType, room::member::MembershipState},
+    state_res::events::RoomPowerLevelsIntField,
 };
 
 use super::{
     Env, Membership, NewEvent, Proposal, Refusal, RoomDraft, Turn, is_local,
-    moderation::must_not_be_blocked, notice::may_reject, upgrade::bring_along,
+    moderation::must_not_be_blocked, not_in_it, notice::may_reject, upgrade::bring_along,
 };
-use crate::record::{Offset, Stream, command::RoomForget};
+use crate::{
+    events::EventRef,
+    record::{Offset, Stream, command::RoomForget},
+};
 
 /// What is to become of a membership.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,7 +121,16 @@ impl Proposal for ChangeMembership {
             }
             Change::Join if matches!(now, Some(Membership::Invite | Membership::Ban)) => {}
             Change::Join => match &self.third_party_signed {
-                Some(signed) => self.accept_third_party_invite(turn, signed)?,
+                Some(signed) => {
+                    let accepted = AcceptAddressInvite {
+                        room_id: self.room_id.clone(),
+                        user_id: self.target.clone(),
+                        signed: signed.clone(),
+                        ts: self.ts,
+                    };
+                    let invite = accepted.invite(turn)?;
+                    accepted.add(turn, &invite)?;
+                }
                 None => authorise_join(env, room, &self.target, &mut content)?,
             },
             Change::Profile => {
@@ -173,39 +186,99 @@ impl ChangeMembership {
             (Change::Unban, _) => Err(Refusal::BadState("They are not banned.".to_owned())),
         }
     }
+}
 
-    /// Invites the sender in the name of the one who invited their e-mail address or phone number,
-    /// which an identity server found to be theirs (client-server API, "Third-party invites"). The
-    /// room's rules check its signature.
-    fn accept_third_party_invite(
-        &self,
-        turn: &mut Turn<'_>,
-        signed: &CanonicalJsonObject,
-    ) -> Result<(), Refusal> {
+/// Turn an invitation by e-mail address or phone number into a membership of the user to whom an identity
+/// server has bound the address (client-server API, "Third-party invites").
+#[derive(Clone, Debug)]
+pub struct AcceptAddressInvite {
+    /// The room.
+    pub room_id: OwnedRoomId,
+    /// The user.
+    pub user_id: OwnedUserId,
+    /// What the identity server has signed: the user's id and the invitation's token.
+    pub signed: CanonicalJsonObject,
+    /// When, by the server's clock.
+    pub ts: MilliSecondsSinceUnixEpoch,
+}
+
+impl Proposal for AcceptAddressInvite {
+    type Outcome = Changed;
+
+    fn stream(&self) -> Stream {
+        Stream::room(&self.room_id)
+    }
+
+    fn decide(&self, turn: &mut Turn<'_>) -> Result<Changed, Refusal> {
         let env = turn.env;
-        let token = signed.get("token").and_then(CanonicalJsonValue::as_str).unwrap_or_default();
+        if !env.state.accounts.contains(&self.user_id) {
+            return Err(Refusal::NotFound("There is no such user.".to_owned()));
+        }
+        let room = turn.room(&self.room_id)?;
+        must_not_be_blocked(env, room)?;
+        let now = room.membership(env, &self.user_id)?;
+        if matches!(now, Some(Membership::Join | Membership::Invite)) {
+            return Ok(Changed::Already);
+        }
+        let invite = self.invite(turn)?;
+        must_take_invites(env, &self.user_id, &invite.sender, now)?;
+        self.add(turn, &invite)
+    }
+}
+
+impl AcceptAddressInvite {
+    /// The event by which the address was invited.
+    fn invite(&self, turn: &mut Turn<'_>) -> Result<EventRef, Refusal> {
+        let env = turn.env;
+        let token = self.signed.get("token").and_then(CanonicalJsonValue::as_str);
         let kind = StateEventType::RoomThirdPartyInvite;
-        let invite = turn.room(&self.room_id)?.state_event(env, &kind, token)?;
-        let invite =
-            invite.filter(|invite| is_local(&env.server, &invite.sender)).ok_or_else(|| {
-                Refusal::Forbidden("There is no such invite from a user of this server.".to_owned())
-            })?;
+        let room = turn.room(&self.room_id)?;
+        let invite = room.state_event(env, &kind, token.unwrap_or_default())?;
+        invite.filter(|invite| is_local(&env.server, &invite.sender)).ok_or_else(|| {
+            Refusal::Forbidden("There is no such invite from a user of this server.".to_owned())
+        })
+    }
+
+    /// Invites the user in the name of the one who invited the address. The room's rules check the signature.
+    fn add(&self, turn: &mut Turn<'_>, invite: &EventRef) -> Result<Changed, Refusal> {
         let name = invite.content_as::<CanonicalJsonObject>().unwrap_or_default();
         let name = name.get("display_name").and_then(CanonicalJsonValue::as_str);
-        let mut content = member_content(env, &self.target, MembershipState::Invite, None);
+        let mut content = member_content(turn.env, &self.user_id, MembershipState::Invite, None);
         let third_party = CanonicalJsonObject::from([
             ("display_name".to_owned(), CanonicalJsonValue::String(name.unwrap_or("").to_owned())),
-            ("signed".to_owned(), CanonicalJsonValue::Object(signed.clone())),
+            ("signed".to_owned(), CanonicalJsonValue::Object(self.signed.clone())),
         ]);
         content.insert("third_party_invite".to_owned(), CanonicalJsonValue::Object(third_party));
         turn.add_event(NewEvent::state(
             TimelineEventType::RoomMember,
-            self.target.as_str(),
+            self.user_id.as_str(),
             content,
             &invite.sender,
             self.ts,
-        ))?;
+        ))
+        .map(Changed::To)
+    }
+}
+
+/// Refuses one who may not invite to this room, before an identity server is asked for them.
+///
+/// # Errors
+/// When they are not in the room, or lack the power.
+pub fn must_be_able_to_invite(
+    env: &Env,
+    room_id: &RoomId,
+    user_id: &UserId,
+) -> Result<(), Refusal> {
+    let room = env.state.rooms.get(room_id).ok_or_else(not_in_it)?;
+    let room = RoomDraft::of(room);
+    if room.membership(env, user_id)? != Some(Membership::Join) {
+        return Err(not_in_it());
+    }
+    must_not_be_blocked(env, &room)?;
+    if room.powers(env)?.has_level(user_id, RoomPowerLevelsIntField::Invite) {
         Ok(())
+    } else {
+        Err(Refusal::Forbidden("You have not the power to invite to this room.".to_owned()))
     }
 }
 

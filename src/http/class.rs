@@ -119,6 +119,9 @@ impl Class {
         if path.starts_with("/_synapse/admin/") {
             return Some(Self::Admin);
         }
+        if path == "/_matrix/federation/v1/3pid/onbind" {
+            return Some(Self::Invites);
+        }
         let class = match (method.as_str(), name(path)) {
             ("POST", "login" | "login/get_token" | "login/sso/account" | "sso/link/{idp_id}")
             | ("POST", "auth/{auth_type}/fallback/web") => Self::Login,

@@ -312,7 +312,7 @@ async fn provoke(world: &World, code: &str) -> Answer {
         }
         "M_THREEPID_MEDIUM_NOT_SUPPORTED" => {
             let invite = json!({
-                "id_server": "id.test", "id_access_token": "x", "medium": "email",
+                "id_server": "id.test", "id_access_token": "x", "medium": "pigeon",
                 "address": "a@b.test",
             });
             ann.post(&format!("/rooms/{}/invite", encode(room_id)), invite).await

@@ -4,7 +4,7 @@ use ruma::{CanonicalJsonObject, signatures::Ed25519KeyPair};
 use serde_json::{Value, json};
 
 use super::{each, event_ids, next_batch, server, user};
-use crate::harness::{User, encode};
+use crate::harness::{IdentityServer, TOKEN, TestServer, User, encode};
 
 async fn room_id_of(ann: &User, options: Value) -> String {
     ann.create_room(options).await
@@ -28,14 +28,219 @@ async fn an_invite_of_a_user_who_does_not_exist_is_refused_wherever_it_is_made()
     answer.refused(403, "M_FORBIDDEN");
     ann.post(&path, json!({ "user_id": ann.user_id })).await.refused(403, "M_FORBIDDEN");
     ann.post(&path, json!({ "user_id": "nobody" })).await.refused(400, "M_BAD_JSON");
-    // There is no identity server to ask for whose an address is.
-    let third_party = json!({
-        "id_server": "id.test", "id_access_token": "x", "medium": "email", "address": "a@b.test",
+}
+
+/// A homeserver that trusts this identity server.
+async fn server_with(id: &IdentityServer) -> TestServer {
+    let certificate = id.certificate().display().to_string();
+    let server = TestServer::start_with(&[
+        ("LOGCABIN_THREEPIDS_IDENTITY_SERVERS", "localhost:*"),
+        ("LOGCABIN_OUTBOUND_CERTIFICATES", &certificate),
+    ])
+    .await;
+    id.serves(server.base());
+    server
+}
+
+fn by_address(id: &IdentityServer, address: &str) -> Value {
+    json!({
+        "id_server": id.name(), "id_access_token": TOKEN, "medium": "email", "address": address,
+    })
+}
+
+/// Has the identity server find that an address is this user's.
+async fn bind(id: &IdentityServer, user: &User, address: &str) {
+    let body = json!({
+        "client_secret": "s", "sid": address.replace('@', "_at_"), "id_server": id.name(),
+        "id_access_token": TOKEN,
     });
-    let answer = ann.post(&path, third_party.clone()).await;
-    answer.refused(400, "M_THREEPID_MEDIUM_NOT_SUPPORTED");
-    let answer = ann.post("/createRoom", json!({ "invite_3pid": [third_party] })).await;
-    answer.refused(400, "M_THREEPID_MEDIUM_NOT_SUPPORTED");
+    user.post("/account/3pid/bind", body).await.ok();
+}
+
+#[tokio::test]
+async fn an_address_that_is_bound_is_invited_as_its_user() {
+    let Some(id) = IdentityServer::start("invites").await else { return };
+    let server = server_with(&id).await;
+    let (ann, bob) = (user(&server, "ann").await, user(&server, "bob").await);
+    bind(&id, &bob, "bob@example.org").await;
+    let room_id = room_id_of(&ann, json!({})).await;
+    let path = format!("/rooms/{}/invite", encode(&room_id));
+    assert_eq!(ann.post(&path, by_address(&id, "Bob@Example.org")).await.ok(), json!({}));
+    let member = ann.state(&room_id, "m.room.member", &bob.user_id).await.ok();
+    assert_eq!(member["membership"], "invite");
+    assert_eq!(id.invites(), [json!(0); 0], "nothing was left with the identity server");
+    bob.join(&room_id).await.ok();
+    // A room can begin with it, also beside the same user by name.
+    let options = json!({
+        "invite": [bob.user_id], "invite_3pid": [by_address(&id, "bob@example.org")],
+        "is_direct": true,
+    });
+    let direct = room_id_of(&ann, options).await;
+    let member = ann.state(&direct, "m.room.member", &bob.user_id).await.ok();
+    assert_eq!((&member["membership"], &member["is_direct"]), (&json!("invite"), &json!(true)));
+}
+
+#[tokio::test]
+async fn an_invitation_of_an_address_becomes_one_of_the_user_who_binds_it() {
+    let Some(id) = IdentityServer::start("invites").await else { return };
+    let mut server = server_with(&id).await;
+    let (ann, bob) = (user(&server, "ann").await, user(&server, "bob").await);
+    let options = json!({ "name": "Cabin", "invite_3pid": [by_address(&id, "bob@example.org")] });
+    let first = room_id_of(&ann, options).await;
+    let second = room_id_of(&ann, json!({})).await;
+    let path = format!("/rooms/{}/invite", encode(&second));
+    assert_eq!(ann.post(&path, by_address(&id, "bob@example.org")).await.ok(), json!({}));
+    // The identity server knows what its message may say.
+    let kept = id.invites();
+    let of_first = kept.iter().find(|kept| kept["room_id"] == first.as_str()).expect("it is kept");
+    assert_eq!(of_first["address"], "bob@example.org");
+    assert_eq!(
+        (&of_first["sender"], &of_first["room_name"]),
+        (&json!(ann.user_id), &json!("Cabin"))
+    );
+    assert_eq!(of_first["sender_display_name"], ann.localpart());
+    assert_eq!(of_first["room_join_rules"], "invite");
+    for invite in &kept {
+        let room_id = invite["room_id"].as_str().unwrap_or_default();
+        let token = invite["token"].as_str().unwrap_or_default();
+        let event = ann.state(room_id, "m.room.third_party_invite", token).await.ok();
+        assert_eq!(event["display_name"], "a...@e...");
+        assert_eq!(event["public_key"], event["public_keys"][0]["public_key"]);
+    }
+    assert_eq!(bob.sync(None, 0, None).await["rooms"]["invite"], json!({}));
+
+    server.restart().await;
+    bind(&id, &bob, "bob@example.org").await;
+    let sync = bob.sync(None, 0, None).await;
+    for room_id in [&first, &second] {
+        let invited = &sync["rooms"]["invite"][room_id]["invite_state"]["events"];
+        let events = invited.as_array().cloned().unwrap_or_default();
+        let own = events.iter().find(|event| event["state_key"] == bob.user_id.as_str());
+        let own = own.unwrap_or_else(|| panic!("no invite: {sync}"));
+        assert_eq!(own["sender"], ann.user_id.as_str());
+        let member = ann.state(room_id, "m.room.member", &bob.user_id).await.ok();
+        assert_eq!(member["third_party_invite"]["signed"]["mxid"], bob.user_id.as_str());
+        bob.join(room_id).await.ok();
+    }
+    // Told again, it changes nothing.
+    bind(&id, &bob, "bob@example.org").await;
+    let member = ann.state(&first, "m.room.member", &bob.user_id).await.ok();
+    assert_eq!(member["membership"], "join");
+}
+
+#[tokio::test]
+async fn an_invitation_of_an_address_can_be_accepted_by_its_signature() {
+    let Some(id) = IdentityServer::start("invites").await else { return };
+    let server = server_with(&id).await;
+    let (ann, bob, cas) =
+        (user(&server, "ann").await, user(&server, "bob").await, user(&server, "cas").await);
+    let room_id = room_id_of(&ann, json!({})).await;
+    let path = format!("/rooms/{}/invite", encode(&room_id));
+    ann.post(&path, by_address(&id, "bob@example.org")).await.ok();
+    let token = id.invites()[0]["token"].as_str().unwrap_or_default().to_owned();
+    let signed = |token: &str| json!({ "third_party_signed": id.signed_by_key(token, &bob.user_id, &ann.user_id) });
+    let join = format!("/rooms/{}/join", encode(&room_id));
+    // It is another's, or for another invitation.
+    cas.post(&join, signed(&token)).await.refused(403, "M_FORBIDDEN");
+    bob.post(&join, signed("x")).await.refused(403, "M_FORBIDDEN");
+    bob.post(&join, signed(&token)).await.ok();
+    let member = ann.state(&room_id, "m.room.member", &bob.user_id).await.ok();
+    assert_eq!(member["membership"], "join");
+}
+
+#[tokio::test]
+async fn only_signed_invitations_are_taken_from_an_identity_server() {
+    let Some(id) = IdentityServer::start("invites").await else { return };
+    let server = server_with(&id).await;
+    let (ann, bob) = (user(&server, "ann").await, user(&server, "bob").await);
+    let room_id = room_id_of(&ann, json!({})).await;
+    let path = format!("/rooms/{}/invite", encode(&room_id));
+    ann.post(&path, by_address(&id, "bob@example.org")).await.ok();
+    let token = id.invites()[0]["token"].as_str().unwrap_or_default().to_owned();
+    let told = |signed: &Value, room_id: &str, mxid: &str| {
+        json!({
+            "medium": "email", "address": "bob@example.org", "mxid": mxid,
+            "invites": [{
+                "medium": "email", "address": "bob@example.org", "mxid": bob.user_id,
+                "room_id": room_id, "sender": ann.user_id, "signed": signed,
+            }],
+        })
+    };
+    let http = server.http();
+    let tell = async |body: Value| {
+        http.request("PUT", "/_matrix/federation/v1/3pid/onbind", None, Some(&body)).await
+    };
+    let right = id.signed(&token, &bob.user_id);
+    let mut forged = right.clone();
+    forged["mxid"] = ann.user_id.as_str().into();
+    let mut unsigned = right.clone();
+    unsigned["signatures"] = json!({});
+    // Whoever tells it is told nothing, and nothing comes of it.
+    for wrong in [
+        told(&forged, &room_id, &bob.user_id),
+        told(&unsigned, &room_id, &bob.user_id),
+        told(&id.signed("x", &bob.user_id), &room_id, &bob.user_id),
+        told(&right, "!none:e2e.test", &bob.user_id),
+        told(&right, &room_id, &ann.user_id),
+        told(&id.signed(&token, "@nobody:e2e.test"), &room_id, &bob.user_id),
+    ] {
+        assert_eq!(tell(wrong).await.ok(), json!({}));
+    }
+    let none = ann.state(&room_id, "m.room.member", &bob.user_id).await;
+    none.refused(404, "M_NOT_FOUND");
+    for bad in [json!({}), json!({ "mxid": "bob", "invites": [] }), json!({ "mxid": 5 })] {
+        tell(bad).await.refused(400, "M_BAD_JSON");
+    }
+    let mut many = told(&right, &room_id, &bob.user_id);
+    many["invites"] = json!(vec![many["invites"][0].clone(); 21]);
+    tell(many).await.refused(413, "M_TOO_LARGE");
+    // An invitation that was taken back is none.
+    ann.set_state(&room_id, "m.room.third_party_invite", &token, &json!({})).await.ok();
+    assert_eq!(tell(told(&right, &room_id, &bob.user_id)).await.ok(), json!({}));
+    let none = ann.state(&room_id, "m.room.member", &bob.user_id).await;
+    none.refused(404, "M_NOT_FOUND");
+}
+
+#[tokio::test]
+async fn an_invitation_by_address_that_cannot_be_made_says_why() {
+    let Some(id) = IdentityServer::start("invites").await else { return };
+    let server = server_with(&id).await;
+    let (ann, bob) = (user(&server, "ann").await, user(&server, "bob").await);
+    let room_id = room_id_of(&ann, json!({ "preset": "public_chat" })).await;
+    let path = format!("/rooms/{}/invite", encode(&room_id));
+    let good = by_address(&id, "x@example.org");
+    for (key, value, status, code) in [
+        ("id_server", "id.elsewhere.test", 400, "M_SERVER_NOT_TRUSTED"),
+        ("id_access_token", "wrong", 403, "M_UNAUTHORIZED"),
+        ("medium", "pigeon", 400, "M_THREEPID_MEDIUM_NOT_SUPPORTED"),
+        ("address", "nobody", 400, "M_INVALID_PARAM"),
+    ] {
+        let mut bad = good.clone();
+        bad[key] = value.into();
+        ann.post(&path, bad.clone()).await.refused(status, code);
+        let options = json!({ "invite_3pid": [bad] });
+        ann.post("/createRoom", options).await.refused(status, code);
+    }
+    let mut lacks = good.clone();
+    lacks.as_object_mut().unwrap().remove("id_access_token");
+    ann.post(&path, lacks).await.refused(400, "M_BAD_JSON");
+    // A number that nobody has bound: this identity server keeps none.
+    let mut number = by_address(&id, "447400123456");
+    number["medium"] = "msisdn".into();
+    ann.post(&path, number).await.refused(400, "M_UNRECOGNIZED");
+    let many = json!({ "invite_3pid": vec![good.clone(); 21] });
+    ann.post("/createRoom", many).await.refused(413, "M_TOO_LARGE");
+    // One who may not invite asks nobody.
+    let before = id.asked().len();
+    bob.post(&path, good.clone()).await.refused(403, "M_FORBIDDEN");
+    bob.join(&room_id).await.ok();
+    let mut levels = ann.state(&room_id, "m.room.power_levels", "").await.ok();
+    levels["invite"] = 50.into();
+    ann.set_state(&room_id, "m.room.power_levels", "", &levels).await.ok();
+    bob.post(&path, good.clone()).await.refused(403, "M_FORBIDDEN");
+    let nowhere = "/rooms/!none:e2e.test/invite";
+    bob.post(nowhere, good).await.refused(403, "M_FORBIDDEN");
+    assert_eq!(id.asked().len(), before);
 }
 
 #[tokio::test]

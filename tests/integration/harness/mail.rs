@@ -55,21 +55,13 @@ impl MailServer {
         let mut command = Command::new(python);
         command.arg(tools::programs().join("mail_server.py"));
         if security != Security::None {
-            let (key, certificate) = (directory.path().join("key"), directory.path().join("cert"));
-            let subject = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"];
-            let made = Command::new("openssl")
-                .args(["req", "-x509", "-nodes", "-days", "30", "-newkey", "ec", "-pkeyopt"])
-                .args(["ec_paramgen_curve:prime256v1", "-addext", "basicConstraints=CA:FALSE"])
-                .args(subject)
-                .arg("-keyout")
-                .arg(&key)
-                .arg("-out")
-                .arg(&certificate)
-                .output();
-            if !made.is_ok_and(|made| made.status.success()) {
-                skip(test, "openssl is absent");
-                return None;
-            }
+            let (key, certificate) = match tools::certificate(directory.path()) {
+                Ok(files) => files,
+                Err(missing) => {
+                    skip(test, &missing);
+                    return None;
+                }
+            };
             let security = if security == Security::Tls { "tls" } else { "starttls" };
             command.args(["--security", security, "--user", LOGIN.0, "--password", LOGIN.1]);
             command.arg("--certificate").arg(certificate).arg("--key").arg(key);

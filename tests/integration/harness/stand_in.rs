@@ -13,6 +13,7 @@ use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio::sync::Notify;
 use tokio::task::{JoinHandle, JoinSet};
+use tokio_rustls::TlsAcceptor;
 
 use super::PATIENCE;
 
@@ -59,9 +60,32 @@ impl Service {
         Self::on(listener, answer)
     }
 
+    /// As [`Self::start`], by HTTPS.
+    pub(crate) async fn start_tls<F>(
+        tls: TlsAcceptor,
+        answer: impl Fn(Asked) -> F + Clone + Send + 'static,
+    ) -> Self
+    where
+        F: Future<Output = Reply> + Send + 'static,
+    {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a free port");
+        Self::serve(listener, Some(tls), answer)
+    }
+
     /// As [`Self::start`], on a port of the caller's choice.
     pub(crate) fn on<F>(
         listener: TcpListener,
+        answer: impl Fn(Asked) -> F + Clone + Send + 'static,
+    ) -> Self
+    where
+        F: Future<Output = Reply> + Send + 'static,
+    {
+        Self::serve(listener, None, answer)
+    }
+
+    fn serve<F>(
+        listener: TcpListener,
+        tls: Option<TlsAcceptor>,
         answer: impl Fn(Asked) -> F + Clone + Send + 'static,
     ) -> Self
     where
@@ -73,11 +97,17 @@ impl Service {
             let mut connections = JoinSet::new();
             loop {
                 let Ok((stream, _)) = listener.accept().await else { continue };
-                let answer = answer.clone();
+                let (answer, tls) = (answer.clone(), tls.clone());
                 connections.spawn(async move {
                     let service = service_fn(move |request| respond(request, answer.clone()));
                     let http = hyper::server::conn::http1::Builder::new();
-                    let _ = http.serve_connection(TokioIo::new(stream), service).await;
+                    let _ = match tls {
+                        None => http.serve_connection(TokioIo::new(stream), service).await,
+                        Some(tls) => {
+                            let Ok(stream) = tls.accept(stream).await else { return };
+                            http.serve_connection(TokioIo::new(stream), service).await
+                        }
+                    };
                 });
             }
         });

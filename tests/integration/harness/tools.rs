@@ -3,7 +3,7 @@
 use std::env;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::ChildStdout;
+use std::process::{ChildStdout, Command};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::Instant;
@@ -57,6 +57,25 @@ pub(crate) fn chromium() -> Result<String, String> {
     } else {
         Err(format!("{chromium} is absent"))
     }
+}
+
+/// A key and a certificate for `localhost`, in PEM, signed by itself.
+///
+/// # Errors
+/// What is missing.
+pub(crate) fn certificate(directory: &Path) -> Result<(PathBuf, PathBuf), String> {
+    let (key, certificate) = (directory.join("key"), directory.join("cert"));
+    let made = Command::new("openssl")
+        .args(["req", "-x509", "-nodes", "-days", "30", "-newkey", "ec", "-pkeyopt"])
+        .args(["ec_paramgen_curve:prime256v1", "-addext", "basicConstraints=CA:FALSE"])
+        .args(["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"])
+        .arg("-keyout")
+        .arg(&key)
+        .arg("-out")
+        .arg(&certificate)
+        .output();
+    let made = made.is_ok_and(|made| made.status.success());
+    made.then_some((key, certificate)).ok_or_else(|| "openssl is absent".to_owned())
 }
 
 /// What a process tells on its standard output, in lines of JSON.
