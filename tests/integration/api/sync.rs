@@ -110,6 +110,38 @@ async fn a_limited_timeline_comes_with_the_state_of_the_gap_and_a_token_to_fill_
 }
 
 #[tokio::test]
+async fn state_that_changed_while_a_client_was_away_comes_once() {
+    let server = server().await;
+    let (ann, bob) = (user(&server, "ann").await, user(&server, "bob").await);
+    let room_id = public_room(&ann).await;
+    bob.join(&room_id).await.ok();
+    let since = bob.here().await;
+    ann.set_state(&room_id, "m.room.topic", "", &json!({ "topic": "one" })).await.ok();
+    ann.set_state(&room_id, "m.room.topic", "", &json!({ "topic": "two" })).await.ok();
+    ann.send_text(&room_id, "1", "last").await;
+    let look = async |timeline: Value| {
+        let filter = json!({ "room": { "timeline": timeline } }).to_string();
+        let sync = bob.sync(Some(&since), 0, Some(&filter)).await;
+        let room = sync["rooms"]["join"][&room_id].clone();
+        let topics = |events: &Value| each(events, "/content/topic");
+        (
+            topics(state(&room)),
+            topics(&room["timeline"]["events"]),
+            room["timeline"]["limited"] == true,
+        )
+    };
+    let none = Vec::<String>::new;
+    let (one, two) = ("one".to_owned(), "two".to_owned());
+    // There is room for all of it: the timeline has every change, and the state none.
+    assert_eq!(look(json!({})).await, (none(), vec![one, two.clone()], false));
+    // A gap: the state says what it was at the beginning of the timeline.
+    assert_eq!(look(json!({ "limit": 1 })).await, (vec![two.clone()], none(), true));
+    // What the filter keeps out of the timeline would reach the client nowhere else.
+    let messages = json!({ "types": ["m.room.message"] });
+    assert_eq!(look(messages).await, (vec![two], none(), false));
+}
+
+#[tokio::test]
 async fn a_timeline_is_limited_only_where_something_was_left_out() {
     let server = server().await;
     let (ann, bob) = (user(&server, "ann").await, user(&server, "bob").await);
