@@ -58,10 +58,12 @@ if (window.innerWidth < 420) document.querySelector('.g-recaptcha').dataset.size
 const COUNTRIES: &str = "\
 const select = document.getElementById('country');
 const names = new Intl.DisplayNames(navigator.languages, { type: 'region' });
+const chosen = select.value;
 const [first, ...countries] = select.options;
 for (const option of countries) option.text = `${names.of(option.value)} ${option.dataset.code}`;
 countries.sort((a, b) => a.text.localeCompare(b.text));
-select.append(first, ...countries);";
+select.append(first, ...countries);
+select.value = chosen;";
 
 /// What a page is about.
 struct Subject<'a> {
