@@ -305,7 +305,7 @@ impl Query {
             room_id,
             event_type: cx.query("type")?,
             // Only what is finalised has an outcome and a reason.
-            finished: finished.unwrap_or(outcome.is_some() || by_action.is_some()),
+            finished: finished.unwrap_or_else(|| outcome.is_some() || by_action.is_some()),
             outcome,
             by_action,
             order_by: word(cx, "order_by", &orders)?.unwrap_or(Order::Due),

@@ -68,7 +68,7 @@ async fn an_address_that_is_bound_is_invited_as_its_user() {
     assert_eq!(ann.post(&path, by_address(&id, "Bob@Example.org")).await.ok(), json!({}));
     let member = ann.state(&room_id, "m.room.member", &bob.user_id).await.ok();
     assert_eq!(member["membership"], "invite");
-    assert_eq!(id.invites(), [json!(0); 0], "nothing was left with the identity server");
+    assert_eq!(id.invites().len(), 0, "nothing was left with the identity server");
     bob.join(&room_id).await.ok();
     // A room can begin with it, also beside the same user by name.
     let options = json!({
