@@ -36,7 +36,6 @@ use crate::{
     decide::{create_room::DEFAULT_ROOM_VERSION, quota},
     engine::{self, SweepPolicy, retention::Rule},
     media::network::Range,
-    proof,
     rate::Rate,
     snapshot,
     threepid::Pattern,
@@ -419,17 +418,6 @@ impl Config {
         let Snapshots { every_records, keep, scrub_hours } = self.snapshots;
         let scrub_every = (scrub_hours > 0).then(|| Duration::from_secs(scrub_hours * 3600));
         snapshot::Policy { every: every_records, keep, scrub_every }
-    }
-
-    /// When the server vouches for its log; `None`: only when asked.
-    #[must_use]
-    pub fn proof_policy(&self) -> Option<proof::Policy> {
-        let Proofs { every_records, every_minutes } = self.proofs;
-        let policy = proof::Policy {
-            every_records: (every_records > 0).then_some(every_records),
-            every: (every_minutes > 0).then(|| Duration::from_secs(every_minutes * 60)),
-        };
-        (policy.every_records.is_some() || policy.every.is_some()).then_some(policy)
     }
 
     /// How many password hashes may be computed at once.

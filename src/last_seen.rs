@@ -8,13 +8,12 @@ use std::{net::IpAddr, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use quick_cache::sync::Cache;
-use ruma::{OwnedDeviceId, OwnedUserId};
+use ruma::{DeviceId, OwnedDeviceId, OwnedUserId, UserId};
 use tracing::warn;
 
 use crate::{
     decide::device::NoteSeen,
     engine::Engine,
-    http::Session,
     limits,
     record::{Offset, Origin, command::Sighting},
     shutdown::Shutdown,
@@ -55,26 +54,26 @@ impl LastSeen {
         }
     }
 
-    /// Takes note of a request.
+    /// Takes note of a request of a device: its user, its id, and its session.
     pub(crate) fn see(
         &self,
         state: &State,
-        session: &Session,
+        device: (&UserId, &DeviceId, Offset),
         address: IpAddr,
         agent: Option<&str>,
         now_ms: u64,
     ) {
-        let Session { user_id, device_id, session, .. } = session;
+        let (user_id, device_id, session) = device;
         // An application service that acts for a user without a device of theirs.
         if device_id.as_str().is_empty() {
             return;
         }
-        let entry = self.devices.get(session).unwrap_or_else(|| {
+        let entry = self.devices.get(&session).unwrap_or_else(|| {
             let sighting = Sighting { seen_ms: now_ms, address, agent: None };
             let noted = state.seen.get(user_id, device_id);
             let noted_ms = noted.map_or(0, |noted| noted.seen_ms);
             let entry = Arc::new(Mutex::new(Entry { sighting, noted_ms }));
-            self.devices.insert(*session, Arc::clone(&entry));
+            self.devices.insert(session, Arc::clone(&entry));
             entry
         });
         let mut entry = entry.lock();
@@ -88,8 +87,8 @@ impl LastSeen {
         if self.every_ms.is_some_and(|every| now_ms >= noted_ms.saturating_add(every)) {
             *noted_ms = now_ms;
             drop(entry);
-            let (user_id, device_id) = (user_id.clone(), device_id.clone());
-            self.due.lock().push(Due { session: *session, user_id, device_id });
+            let (user_id, device_id) = (user_id.to_owned(), device_id.to_owned());
+            self.due.lock().push(Due { session, user_id, device_id });
         }
     }
 
@@ -97,8 +96,8 @@ impl LastSeen {
     pub(crate) fn of(
         &self,
         state: &State,
-        user_id: &ruma::UserId,
-        device_id: &ruma::DeviceId,
+        user_id: &UserId,
+        device_id: &DeviceId,
         device: &Device,
     ) -> Option<Sighting> {
         let entry = self.devices.get(&device.session);
@@ -152,13 +151,8 @@ mod tests {
 
     use super::*;
 
-    fn session(offset: u64) -> Session {
-        Session {
-            user_id: user_id!("@ann:test").to_owned(),
-            device_id: device_id!("PHONE").to_owned(),
-            session: Offset::new(offset),
-            service: None,
-        }
+    fn phone() -> (&'static UserId, &'static DeviceId, Offset) {
+        (user_id!("@ann:test"), device_id!("PHONE"), Offset::new(1))
     }
 
     #[test]
@@ -167,7 +161,7 @@ mod tests {
         let home = IpAddr::from([10, 0, 0, 1]);
         let mut recorded = Vec::new();
         for second in 0..35 {
-            seen.see(&state, &session(1), home, Some("client"), 1_000_000 + second * 1000);
+            seen.see(&state, phone(), home, Some("client"), 1_000_000 + second * 1000);
             let due = seen.take_due();
             recorded.extend(due.into_iter().map(|(_, _, sighting)| sighting.seen_ms));
         }
@@ -177,7 +171,7 @@ mod tests {
     #[test]
     fn without_a_period_nothing_is_recorded() {
         let (seen, state) = (LastSeen::new(0), State::default());
-        seen.see(&state, &session(1), IpAddr::from([10, 0, 0, 1]), None, 1_000_000);
+        seen.see(&state, phone(), IpAddr::from([10, 0, 0, 1]), None, 1_000_000);
         assert!(seen.take_due().is_empty());
     }
 
@@ -185,7 +179,7 @@ mod tests {
     fn what_a_client_calls_itself_is_cut_between_characters() {
         let (seen, state) = (LastSeen::new(1), State::default());
         let agent = "ä".repeat(limits::AGENT_BYTES);
-        seen.see(&state, &session(1), IpAddr::from([10, 0, 0, 1]), Some(&agent), 1_000_000);
+        seen.see(&state, phone(), IpAddr::from([10, 0, 0, 1]), Some(&agent), 1_000_000);
         let (_, _, sighting) = seen.take_due().remove(0);
         assert_eq!(sighting.agent.map(|agent| agent.len()), Some(limits::AGENT_BYTES));
     }

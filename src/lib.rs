@@ -21,6 +21,7 @@
 //! | projection | what the records add up to; disposable |
 //! | head | the last offset that is durable, applied and published |
 
+mod accounts;
 pub mod admin;
 mod api;
 mod appservice;
@@ -62,6 +63,8 @@ mod shutdown;
 mod signed;
 mod signed_json;
 pub mod snapshot;
+pub mod socket;
+pub mod source;
 pub mod state;
 pub mod sync;
 pub mod telemetry;

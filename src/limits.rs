@@ -14,20 +14,11 @@ pub const EVENT_FIELD_BYTES: usize = 255;
 /// microseconds for each; beyond this the disk sync is shared well enough.
 pub const TURN_PROPOSALS: usize = 48;
 
-// A turn of the largest events is one batch.
-const _: () = assert!(TURN_PROPOSALS * (EVENT_BYTES + 16 * 1024) <= crate::log::MAX_BATCH_BYTES);
-
 /// Receipts and typing notices decided in one turn: each takes some microseconds to decide.
 pub const TURN_PASSING: usize = 1000;
 
 /// Receipts in one record, with room to spare below the largest payload.
 pub const RECEIPTS_BYTES: usize = 160 * 1024;
-
-const _: () = assert!(RECEIPTS_BYTES + 8 * 1024 < crate::log::MAX_PAYLOAD_BYTES);
-
-// A turn of the largest typing notices or receipts is one batch. Of their identifiers only a thread's is
-// not of this server's making: each of its bytes can become six in JSON.
-const _: () = assert!(TURN_PASSING * 10 * IDENTIFIER_BYTES < crate::log::MAX_BATCH_BYTES);
 
 /// State events and invites with which a room is made: each is authorised, hashed and signed before
 /// anyone else's proposal on that thread.
@@ -292,15 +283,8 @@ pub const KEY_BACKUP_RECORD_BYTES: usize = 128 * 1024;
 /// Records that are read for one piece of a large backup: some 20 milliseconds.
 pub const KEY_BACKUP_RECORDS: usize = 64;
 
-const _: () = assert!(
-    KEY_BACKUP_RECORD_BYTES + KEY_BYTES + 8 * IDENTIFIER_BYTES < crate::log::MAX_PAYLOAD_BYTES
-);
-
 /// Backed up room keys that an import puts in one batch.
 pub const IMPORTED_ROOM_KEYS: usize = 100;
-
-const _: () =
-    assert!(IMPORTED_ROOM_KEYS * (KEY_BYTES + 8 * IDENTIFIER_BYTES) < crate::log::MAX_BATCH_BYTES);
 
 /// A key, a signature or what else a client uploads of its keys in one piece, in bytes: devices' keys with
 /// their signatures take about one thousand.

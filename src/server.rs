@@ -14,6 +14,7 @@ use tokio::{net::TcpListener, sync::watch, task::JoinHandle};
 use tracing::{error, info, warn};
 
 use crate::{
+    accounts,
     admin::{self, office::Office, shutdown as shutdowns},
     api::{self, uiaa},
     appservice::{Questions, Services},
@@ -50,6 +51,7 @@ use crate::{
     shutdown::Shutdown,
     signed::Signer,
     snapshot::{self, Begun},
+    socket,
     sync::{KnownMembers, sliding::Connections},
     timers, token_key,
 };
@@ -81,9 +83,9 @@ pub enum ServerError {
     /// The archive cannot be used.
     #[error("the archive cannot be used: {0}")]
     Archive(#[from] ArchiveError),
-    /// The directory of uploaded files cannot be used.
-    #[error("uploaded files cannot be kept: {0}")]
-    Media(io::Error),
+    /// Files cannot be kept and shown.
+    #[error("{0}")]
+    Media(Box<dyn std::error::Error + Send + Sync>),
     /// The search index cannot be kept.
     #[error("the search index cannot be kept: {0}")]
     Search(io::Error),
@@ -204,7 +206,8 @@ pub async fn run(
     let unsubscribing = (lasting.clone(), api::unsubscribe_url(&config));
     let mails = Mails::new(&config, &engine, &unread, &messages, unsubscribing, &shutdown);
     let pushers = Pushers::new(&engine, &unread, mails, to_gateways, &config.push, &shutdown);
-    let media = api::media::Media::open(&config)?;
+    let media =
+        api::media::Media::open(&config).map_err(|error| ServerError::Media(error.into()))?;
     let app = Arc::new(api::Server {
         office,
         media,
@@ -248,8 +251,8 @@ pub async fn run(
     api::appservice::deliver(&app, &shutdown);
     let pushers = tokio::spawn(pushers.run());
     api::typing::resume(&engine);
-    api::profile::resume(&engine);
-    api::deactivate::resume(&engine);
+    accounts::profile::resume(&engine);
+    accounts::closing::resume(&engine);
     shutdowns::resume(&engine);
     tokio::spawn(last_seen::keep(last_seen, Arc::clone(&engine), shutdown.clone()));
     tokio::spawn(api::guests::keep_out(Arc::clone(&engine), shutdown.clone()));
@@ -261,7 +264,11 @@ pub async fn run(
     tokio::spawn(timers::keep(delayed, clock, shutdown.clone()));
     tokio::spawn(api::media::sweep(Arc::clone(&app), shutdown.clone()));
     let keeper = tokio::spawn(Arc::clone(&snapshots).run());
-    tokio::spawn(proof::keep(Arc::clone(&engine), config.proof_policy(), shutdown.clone()));
+    tokio::spawn(proof::keep(
+        Arc::clone(&engine),
+        proof::Policy::of(&config.proofs),
+        shutdown.clone(),
+    ));
     let sweeper = tokio::spawn(sweep(
         Arc::clone(&engine),
         Arc::clone(&log),
@@ -284,7 +291,7 @@ pub async fn run(
     // A compaction under way is given up; the log is whole without it.
     let _ = sweeper.await;
     let _ = keeper.await;
-    proof::keep_last(&engine, config.proof_policy()).await;
+    proof::keep_last(&engine, proof::Policy::of(&config.proofs)).await;
     close(&config, search, log, archiver, snapshots).await;
     info!("stopped");
     Ok(())
@@ -490,7 +497,7 @@ fn serve_admin(
     office: Arc<Office>,
     shutdown: &Shutdown,
 ) -> Option<JoinHandle<()>> {
-    let path = admin::socket_path(&config.server.data_dir);
+    let path = socket::socket_path(&config.server.data_dir);
     let log = Arc::clone(log) as Arc<dyn Log>;
     match admin::serve(&path, log, Some(office), shutdown.clone()) {
         Ok(task) => Some(task),

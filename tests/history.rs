@@ -12,7 +12,7 @@ use std::{
 };
 
 use logcabin::{
-    admin::{serve_until, socket_path},
+    admin::serve_until,
     checkpoint::Checkpoint,
     clock::Clock,
     decide::{
@@ -37,6 +37,7 @@ use logcabin::{
         command::{AccountKind, TokenHash, Tokens},
     },
     snapshot,
+    socket::socket_path,
     state::{State, sections},
 };
 use ruma::{

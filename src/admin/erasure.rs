@@ -15,7 +15,7 @@ use super::{
     office::{ActError, Office, of_user},
 };
 use crate::{
-    api::deactivate,
+    accounts::closing,
     decide::status::Deactivate,
     engine::purge::{Purge, PurgeError},
     history::words,
@@ -167,7 +167,7 @@ impl Office {
         let Some(room) = self.engine.state().rooms.get(room_id) else { return };
         for membership in [Membership::Invite, Membership::Knock, Membership::Join] {
             for (user_id, _) in room.members(membership, Offset::MAX) {
-                deactivate::leave(&self.engine, origin, room_id.to_owned(), &user_id).await;
+                closing::leave(&self.engine, origin, room_id.to_owned(), &user_id).await;
             }
         }
     }
@@ -184,8 +184,8 @@ impl Office {
         erased.still_bound = self.unbind(&origin, &user_id).await;
         let ts = self.engine.clock().now_ms();
         let (erase, media) = (true, true);
-        let closing = Deactivate { user_id: user_id.clone(), erase, messages, media, reason, ts };
-        let closed = deactivate::close(&self.engine, origin, closing).await;
+        let end = Deactivate { user_id: user_id.clone(), erase, messages, media, reason, ts };
+        let closed = closing::close(&self.engine, origin, end).await;
         closed.map_err(|error| of_user(error, &user_id))?;
         Ok(Done::UserErased(erased))
     }

@@ -9,7 +9,7 @@ use super::{
     shutdown::now,
 };
 use crate::{
-    api::profile,
+    accounts::profile,
     decide::{
         account::{Met, Register, SetProfile},
         canonical,

@@ -11,10 +11,10 @@ use super::{
     rooms::{self, Closing},
 };
 use crate::{
-    api::{
-        self,
-        deactivate::Closed,
+    accounts::{
+        closing::{self, Closed},
         identity::{self, IdentityServers},
+        names::{InvalidName, is_registration_token, new_user_id_of, short_name},
     },
     clock::{Clock, random_letters},
     config::{self, Config, IdentityServer},
@@ -31,14 +31,16 @@ use crate::{
     },
     engine::{self, Engine, Rejected},
     export::{self, Belongings},
-    http::ApiError,
     last_seen::LastSeen,
     log::{
         Log, ReadError,
         sled::{OpenError, SledLog, SledOptions, has_log},
     },
     outbound::Outbound,
-    passwords::{Passwords, policy},
+    passwords::{
+        Passwords,
+        policy::{self, Unfit},
+    },
     proof,
     record::{
         Offset, Origin,
@@ -102,8 +104,8 @@ pub(crate) enum ActError {
     #[error("there is no report {0}, or it was dealt with")]
     NoReport(Offset),
     /// The password must not be set.
-    #[error("{}", .0.message())]
-    Unfit(ApiError),
+    #[error("{0}")]
+    Unfit(Unfit),
     /// The account is closed.
     #[error("the account of {0} is deactivated, which is for ever")]
     Deactivated(OwnedUserId),
@@ -227,8 +229,7 @@ impl Office {
             Act::ShowUser { user } => Ok(Done::User(Box::new(self.user_details(&user)?))),
             Act::CreateUser { user, password, display_name, admin } => {
                 let user_id = self.new_user_id(&user)?;
-                let display_name =
-                    api::short_name(display_name).map_err(|error| invalid(&error))?;
+                let display_name = short_name(display_name).map_err(invalid)?;
                 let password = match password {
                     Some(password) => Some(self.hash(&user_id, password).await?),
                     None => None,
@@ -273,8 +274,8 @@ impl Office {
                 let ts = self.engine.clock().now_ms();
                 let (messages, media) = (false, false);
                 let user = user_id.clone();
-                let closing = Deactivate { user_id: user, erase, messages, media, reason, ts };
-                let closed = api::deactivate::close(&self.engine, origin, closing).await;
+                let end = Deactivate { user_id: user, erase, messages, media, reason, ts };
+                let closed = closing::close(&self.engine, origin, end).await;
                 let Closed { changed, rooms } = closed.map_err(|error| of_user(error, &user_id))?;
                 Ok(Done::Deactivated { user_id, changed, rooms, still_bound })
             }
@@ -333,7 +334,7 @@ impl Office {
             }
             Act::CreateRegistrationToken { token, label, uses_allowed, expires_ms } => {
                 let token = token.unwrap_or_else(|| random_letters(TOKEN_LETTERS).into());
-                if !api::uiaa::stages::is_registration_token(token.expose()) {
+                if !is_registration_token(token.expose()) {
                     let why = "A registration token has 1 to 64 of A-Za-z0-9._~-";
                     return Err(ActError::Invalid(why.to_owned()));
                 }
@@ -474,8 +475,7 @@ impl Office {
         let local = name.strip_prefix('@').and_then(|name| {
             name.split_once(':').filter(|(_, of)| of == server).map(|(local, _)| local)
         });
-        let user_id =
-            api::new_user_id_of(server, local.unwrap_or(name)).map_err(|error| invalid(&error))?;
+        let user_id = new_user_id_of(server, local.unwrap_or(name)).map_err(invalid)?;
         if self.notices.is_sender(&user_id) { Err(ActError::Taken(user_id)) } else { Ok(user_id) }
     }
 
@@ -536,9 +536,9 @@ impl Office {
 
     async fn hash(&self, user_id: &UserId, password: Secret) -> Result<Secret, ActError> {
         let fit = policy::check(&self.policy, user_id.localpart(), password.expose());
-        fit.map_err(|error| ActError::Unfit(error.into()))?;
+        fit.map_err(ActError::Unfit)?;
         let hash = self.passwords.hash(password.expose().to_owned()).await;
-        hash.map_err(|error| invalid(&error.into()))
+        hash.map_err(|error| ActError::Invalid(error.to_string()))
     }
 }
 
@@ -568,9 +568,8 @@ fn of_token(error: Rejected) -> ActError {
     }
 }
 
-/// The sentence that a client would be told.
-pub(super) fn invalid(error: &ApiError) -> ActError {
-    ActError::Invalid(error.message().to_owned())
+pub(super) fn invalid(error: InvalidName) -> ActError {
+    ActError::Invalid(error.to_string())
 }
 
 pub(super) fn of_user(error: Rejected, user_id: &UserId) -> ActError {

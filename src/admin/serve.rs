@@ -15,7 +15,7 @@ use tokio::{
 use tracing::{debug, warn};
 
 use super::{
-    Act, DONE_BYTES, Failure, PATIENCE, REQUEST_BYTES, Request, TAG_DONE, TAG_END, TAG_ERROR,
+    Act, Failure,
     office::{self, Office},
 };
 use crate::{
@@ -29,6 +29,7 @@ use crate::{
         codec::{self, CodecError},
     },
     shutdown::Shutdown,
+    socket::{DONE_BYTES, PATIENCE, REQUEST_BYTES, Request, TAG_DONE, TAG_END, TAG_ERROR},
 };
 
 /// People with a terminal and a script or two.
@@ -171,7 +172,7 @@ impl Connection {
                     let answer = [&[TAG_END][..], &durable.get().to_be_bytes()].concat();
                     self.send(&answer).await?;
                 }
-                Request::Act(act) => self.act(*act).await?,
+                Request::Act(act) => self.act(Act::read(&act)?).await?,
                 Request::Records { from, to, follow } => self.records(from, to, follow).await?,
             }
         }

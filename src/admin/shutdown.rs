@@ -14,7 +14,7 @@ use ruma::{
 
 use super::acts::ShutdownStatus;
 use crate::{
-    api::deactivate::leave,
+    accounts::closing::leave,
     decide::{
         membership::{Change, ChangeMembership},
         moderation::{FinishShutdown, MoveAlias, OpenReplacement},

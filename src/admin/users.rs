@@ -8,13 +8,18 @@ use super::{
     office::{ActError, Office, invalid, of_user},
 };
 use crate::{
-    api::{self, NewTokens, profile},
+    accounts::{
+        names::{new_device_id, short_name},
+        profile,
+        token::{self, Kind},
+    },
     decide::{
         account::{Login, RenameDevice, SetProfile},
         moderation::Because,
     },
     limits,
     log::ReadError,
+    record::command::Tokens,
     record::{Offset, Origin},
     text,
 };
@@ -189,7 +194,7 @@ impl Office {
     ) -> Result<Done, ActError> {
         let user_id = self.user_id(user)?;
         self.must_have(&user_id, &device)?;
-        let display_name = api::short_name(Some(display_name)).map_err(|error| invalid(&error))?;
+        let display_name = short_name(Some(display_name)).map_err(invalid)?;
         let of = RenameDevice { user_id: user_id.clone(), device_id: device, display_name };
         let renamed = self.engine.propose(origin, Because { of, reason }).await;
         renamed.map_err(|error| of_user(error, &user_id))?.into_inner();
@@ -207,17 +212,18 @@ impl Office {
         if expires_ms.is_some_and(|ms| ms <= self.engine.clock().now_ms()) {
             return Err(ActError::Invalid("This time is over.".to_owned()));
         }
-        let device_id = api::device_id_or_new(None).map_err(|error| invalid(&error))?;
-        let tokens = NewTokens::good_until(expires_ms);
+        let device_id = new_device_id();
+        let access = Kind::Access.random();
+        let tokens = Tokens { access: token::hash(&access), expires_ms, refresh: None };
         let of = Login {
             user_id: user_id.clone(),
             device_id: device_id.clone(),
             display_name: Some(DEVICE_NAME.to_owned()),
-            tokens: tokens.hashes(),
+            tokens,
             verified: None,
         };
         let logged_in = self.engine.propose(origin, Because { of, reason }).await;
         logged_in.map_err(|error| of_user(error, &user_id))?.into_inner();
-        Ok(Done::LoggedInAs { user_id, device_id, access_token: tokens.access.into() })
+        Ok(Done::LoggedInAs { user_id, device_id, access_token: access.into() })
     }
 }

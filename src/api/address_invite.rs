@@ -17,11 +17,9 @@ use serde_json::{Map, Value, json, value::RawValue};
 use sha2::{Digest as _, Sha256};
 use tracing::{info, warn};
 
-use super::{
-    Server, body,
-    identity::{self, handed_on, unusable},
-};
+use super::{Server, body};
 use crate::{
+    accounts::identity::{self, handed_on, unusable},
     config::IdentityServer,
     decide::{
         canonical,
@@ -96,7 +94,7 @@ impl Addressee {
         let Details { algorithms, lookup_pepper } =
             details.json().map_err(|_| unusable(&details))?;
         if !algorithms.iter().any(|algorithm| algorithm == "sha256") {
-            return Err(unusable(&details));
+            return Err(unusable(&details).into());
         }
         let Threepid { medium, address } = &self.threepid;
         let hashed = Sha256::digest(format!("{address} {} {lookup_pepper}", medium.as_str()));
@@ -107,7 +105,7 @@ impl Addressee {
         let Found { mappings } = answer.json().map_err(|_| unusable(&answer))?;
         let Some(user_id) = mappings.get(&hashed) else { return Ok(None) };
         let user_id = user_id.as_str().and_then(|user_id| OwnedUserId::try_from(user_id).ok());
-        user_id.map(Some).ok_or_else(|| unusable(&answer))
+        user_id.map(Some).ok_or_else(|| unusable(&answer).into())
     }
 
     /// Leaves an invitation with the identity server, and says so in the room, in the caller's name.
@@ -119,9 +117,9 @@ impl Addressee {
         let path = "/identity/v2/store-invite";
         let answer = self.ask(&cx.app, Method::POST, path, Some(&described)).await?;
         let kept: Kept = answer.json().map_err(|_| unusable(&answer))?;
-        let Some(first) = kept.public_keys.first() else { return Err(unusable(&answer)) };
+        let Some(first) = kept.public_keys.first() else { return Err(unusable(&answer).into()) };
         if !threepid::is_opaque_id(&kept.token) {
-            return Err(unusable(&answer));
+            return Err(unusable(&answer).into());
         }
         let content = json!({
             "display_name": kept.display_name,
@@ -195,7 +193,7 @@ impl Addressee {
         let answer =
             identity::ask(app.identity_servers(), &self.server, method, path, make).await?;
         if answer.status != StatusCode::OK {
-            return Err(handed_on(&answer).unwrap_or_else(|| unusable(&answer)));
+            return Err(handed_on(&answer).unwrap_or_else(|| unusable(&answer)).into());
         }
         Ok(answer)
     }

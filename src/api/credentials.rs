@@ -1,21 +1,19 @@
-//! What a session is made of: tokens, device id, password, display name, each within its bounds.
+//! What a session is made of: tokens, and a password within its bounds.
 
 use std::time::Duration;
 
-use ruma::OwnedDeviceId;
-
-use super::{
-    Server,
-    token::{self, Kind},
-};
+use super::Server;
 use crate::{
-    clock::random_letters, config, http::ApiError, limits, passwords::policy,
+    accounts::token::{self, Kind},
+    config,
+    http::ApiError,
+    passwords::policy,
     record::command::Tokens,
 };
 
 /// Tokens that have just been made: the only place where they are in the clear.
-pub(crate) struct NewTokens {
-    pub(crate) access: String,
+pub(super) struct NewTokens {
+    pub(super) access: String,
     refresh: Option<String>,
     made_ms: u64,
     expires_ms: Option<u64>,
@@ -52,11 +50,6 @@ impl NewTokens {
         }
     }
 
-    /// A new access token that is good until then, or for ever.
-    pub(crate) fn good_until(expires_ms: Option<u64>) -> Self {
-        Self { access: Kind::Access.random(), refresh: None, made_ms: 0, expires_ms }
-    }
-
     /// The same tokens with another end.
     pub(super) fn ending(self, expires_ms: Option<u64>) -> Self {
         Self { expires_ms, ..self }
@@ -68,7 +61,7 @@ impl NewTokens {
     }
 
     /// What is stored of them.
-    pub(crate) fn hashes(&self) -> Tokens {
+    pub(super) fn hashes(&self) -> Tokens {
         Tokens {
             access: token::hash(&self.access),
             expires_ms: self.expires_ms,
@@ -104,21 +97,6 @@ fn expiry(config: &config::Tokens, can_refresh: bool, login_ms: u64, now_ms: u64
     expires_ms.into_iter().chain(session_ms).min()
 }
 
-/// The device id that a client asks for, within its bound, or a new one.
-pub(crate) fn device_id_or_new(asked: Option<OwnedDeviceId>) -> Result<OwnedDeviceId, ApiError> {
-    match asked {
-        Some(id) if id.as_str().is_empty() || id.as_str().len() > limits::IDENTIFIER_BYTES => {
-            Err(ApiError::invalid_param("A device id has 1 to 255 bytes."))
-        }
-        // They are keys, file names, parts of other ids: nothing that a terminal or a parser acts on.
-        Some(id) if id.as_str().chars().any(char::is_control) => {
-            Err(ApiError::invalid_param("A device id holds no control characters."))
-        }
-        Some(id) => Ok(id),
-        None => Ok(random_letters(10).into()),
-    }
-}
-
 /// Whether the user with this localpart may have this password, new.
 pub(super) fn check_password(
     app: &Server,
@@ -126,14 +104,4 @@ pub(super) fn check_password(
     password: &str,
 ) -> Result<(), ApiError> {
     Ok(policy::check(&app.config.passwords, localpart, password)?)
-}
-
-/// A display name within its bound.
-pub(crate) fn short_name(name: Option<String>) -> Result<Option<String>, ApiError> {
-    match name {
-        Some(name) if name.len() > limits::DISPLAY_NAME_BYTES => {
-            Err(ApiError::too_large("The display name is too long."))
-        }
-        name => Ok(name),
-    }
 }

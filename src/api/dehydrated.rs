@@ -10,11 +10,11 @@ use serde_json::{json, value::RawValue};
 
 use super::{
     Server, body,
-    credentials::{device_id_or_new, short_name},
     device_keys::{check_identity, check_one_time},
     json as to_json, parameters,
 };
 use crate::{
+    accounts::names::{device_id_or_new, short_name},
     decide::{
         account::{RemoveDevices, Which},
         device::Dehydrate,

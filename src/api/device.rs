@@ -9,12 +9,9 @@ use ruma::{
     },
 };
 
-use super::{
-    Server,
-    credentials::{NewTokens, device_id_or_new, short_name},
-    password::confirm_identity,
-};
+use super::{Server, credentials::NewTokens, password::confirm_identity};
 use crate::{
+    accounts::names::{device_id_or_new, short_name},
     decide::account::{Login, RemoveDevices, RenameDevice, Which},
     http::{ApiError, Cx},
     state,

@@ -4,6 +4,7 @@
 use http::StatusCode;
 
 use crate::{
+    accounts::{identity::IdentityError, names::InvalidName},
     decide::Refusal,
     engine::Rejected,
     http::{ApiError, ErrorCode},
@@ -119,6 +120,40 @@ impl From<Unfit> for ApiError {
         match unfit {
             Unfit::Weak(why) => Self::new(ErrorCode::WeakPassword, why),
             Unfit::TooLong => Self::invalid_param("This password is too long."),
+        }
+    }
+}
+
+impl From<InvalidName> for ApiError {
+    fn from(error: InvalidName) -> Self {
+        let text = error.to_string();
+        match error {
+            InvalidName::UserCharacters | InvalidName::User | InvalidName::UserTooLong => {
+                Self::new(ErrorCode::InvalidUsername, text)
+            }
+            InvalidName::DeviceLength | InvalidName::DeviceControl => Self::invalid_param(text),
+            InvalidName::DisplayNameTooLong => Self::too_large(text),
+        }
+    }
+}
+
+impl From<IdentityError> for ApiError {
+    fn from(error: IdentityError) -> Self {
+        let text = error.to_string();
+        let unusable = |text, cause: String| {
+            Self::new(ErrorCode::Unknown, text)
+                .with_status(StatusCode::BAD_GATEWAY)
+                .with_cause(cause)
+        };
+        match error {
+            IdentityError::NotTrusted => Self::new(ErrorCode::ServerNotTrusted, text),
+            IdentityError::Ids => Self::invalid_param(text),
+            IdentityError::Unreachable(cause) => unusable(text, cause),
+            IdentityError::Refused { status, errcode, message } => {
+                Self::handed_on(status, errcode, message)
+            }
+            IdentityError::Unusable(status) => unusable(text, format!("status {status}")),
+            IdentityError::Rejected(rejected) => rejected.into(),
         }
     }
 }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use ruma::{OwnedRoomId, UserId, events::StateEventType};
 
-use super::deactivate::leave;
 use crate::{
+    accounts::closing::leave,
     engine::Engine,
     log::ReadError,
     record::{Offset, Origin},

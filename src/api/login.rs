@@ -20,13 +20,14 @@ use ruma::{
 use super::{
     Server,
     appservice::by_application_service,
-    credentials::{NewTokens, device_id_or_new, short_name},
+    credentials::NewTokens,
     discovery::discovery_info,
     login_token::{self, LoginToken},
     password::{Claim, verified},
     session,
 };
 use crate::{
+    accounts::names::{device_id_or_new, short_name},
     decide::account::{Login, LoginByToken},
     http::{ApiError, Appservice, Cx},
     record::Offset,

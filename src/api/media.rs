@@ -57,8 +57,8 @@ use crate::{
         Download, DownloadError, Held, Receiving, Store,
         picture::{self, Format, PictureError, Thumbnail, Wish},
     },
+    outbound::OutboundError,
     record::{Command, Origin, command::FileHash},
-    server::ServerError,
     shutdown::Shutdown,
     state::media::{Item, Stored},
 };
@@ -78,9 +78,20 @@ pub(crate) struct Media {
     pub(super) previews: Previews,
 }
 
+/// Why files cannot be kept and shown.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum MediaError {
+    /// The directory of uploaded files cannot be used.
+    #[error("uploaded files cannot be kept: {0}")]
+    Store(#[from] io::Error),
+    /// Previews cannot be made.
+    #[error("other services cannot be reached: {0}")]
+    Previews(#[from] OutboundError),
+}
+
 impl Media {
     /// The files in the data directory that the configuration names.
-    pub(crate) fn open(config: &Config) -> Result<Self, ServerError> {
+    pub(crate) fn open(config: &Config) -> Result<Self, MediaError> {
         let store = Store::open(
             &config.server.data_dir,
             // What is uploaded never takes the room that the log needs to go on.
@@ -90,12 +101,11 @@ impl Media {
         let percent = config.rate_limits.processor_percent;
         let percent = config.rate_limits.enabled.then_some(percent);
         Ok(Self {
-            store: Arc::new(store.map_err(ServerError::Media)?),
+            store: Arc::new(store?),
             pictures: LongWork::with_places(percent, limits::PICTURES_AT_ONCE),
             uploaded: Notify::new(),
             under_way: Mutex::default(),
-            previews: Previews::new(&config.media, &config.outbound)
-                .map_err(|error| ServerError::Outbound(error.into()))?,
+            previews: Previews::new(&config.media, &config.outbound)?,
         })
     }
 

@@ -21,8 +21,7 @@ mod error;
 mod file;
 pub(crate) mod filter;
 pub(crate) mod guests;
-pub(crate) mod identity;
-mod key_backup;
+pub(crate) mod key_backup;
 mod keys;
 mod login;
 mod login_page;
@@ -61,7 +60,6 @@ mod threepid;
 mod timeline;
 mod timestamp;
 mod to_device;
-mod token;
 pub(crate) mod typing;
 pub(crate) mod uiaa;
 mod unsubscribe;
@@ -71,8 +69,6 @@ mod validation;
 mod voip;
 mod walks;
 
-pub(crate) use credentials::{NewTokens, device_id_or_new, short_name};
-pub(crate) use registration::new_user_id_of;
 pub(crate) use sso::callback as sso_callback;
 pub(crate) use unsubscribe::url as unsubscribe_url;
 pub(crate) use validation::Deliveries;
@@ -85,6 +81,7 @@ use ruma::{OwnedRoomId, OwnedUserId, RoomId, RoomOrAliasId, UserId};
 
 use self::page::refusal;
 use crate::{
+    accounts::identity::IdentityServers,
     admin::office::Office,
     appservice::{Questions, Service, Services},
     background::at_length,
@@ -421,7 +418,8 @@ impl App for Server {
     fn seen(&self, session: &Session, client: IpAddr, agent: Option<&str>) {
         self.passwords.seen(&session.user_id, client);
         let now_ms = self.engine.clock().now_ms();
-        self.last_seen.see(&self.engine.state(), session, client, agent, now_ms);
+        let device = (&*session.user_id, &*session.device_id, session.session);
+        self.last_seen.see(&self.engine.state(), device, client, agent, now_ms);
     }
 
     fn admit(&self, session: &Session, open_to: OpenTo) -> Result<(), ApiError> {
@@ -437,6 +435,12 @@ impl Server {
     /// see, so that nobody learns which rooms exist.
     fn room(&self, room_id: &RoomId) -> Result<Arc<Room>, ApiError> {
         self.engine.state().rooms.get(room_id).ok_or_else(not_in_it)
+    }
+
+    /// What identity servers are spoken to with.
+    fn identity_servers(&self) -> IdentityServers<'_> {
+        let trusted = &self.config.threepids.identity_servers;
+        IdentityServers { engine: &self.engine, outbound: &self.outbound, trusted }
     }
 
     /// The room, where it is no secret whether it exists.

@@ -1,10 +1,10 @@
-//! Profiles, and their way into the rooms of the user.
+//! Profiles.
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use bytes::Bytes;
 use ruma::{
-    OwnedRoomId, UserId,
+    UserId,
     api::client::profile::{
         delete_profile_field::v3 as delete_profile_field, get_profile::v3 as get_profile,
         get_profile_field::v3 as get_profile_field, set_profile_field::v3 as set_profile_field,
@@ -14,16 +14,14 @@ use serde_json::{Value, json};
 
 use super::{Server, appservice, at_length, capabilities, json};
 use crate::{
-    decide::{
-        account::SetProfile,
-        membership::{Change, ChangeMembership},
-    },
+    accounts::profile::spread,
+    decide::account::SetProfile,
     engine::Engine,
     http::{ApiError, Cx, ErrorCode, Session},
     limits,
     log::ReadError,
-    record::{Command, Offset, Origin},
-    state::{Membership, accounts::ProfileField},
+    record::{Command, Offset},
+    state::accounts::ProfileField,
 };
 
 /// The fields of a profile (empty for no account).
@@ -181,63 +179,4 @@ async fn set(cx: &Cx<Server>, field: String, value: Option<Value>) -> Result<(),
 fn is_field_name(name: &str) -> bool {
     let fine = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b"._-".contains(&b);
     name.starts_with(|first: char| first.is_ascii_lowercase()) && name.bytes().all(fine)
-}
-
-/// Brings the profiles that changed shortly before the server ended to the rooms that they had not
-/// reached by then.
-pub(crate) fn resume(engine: &Arc<Engine>) {
-    let engine = Arc::clone(engine);
-    tokio::spawn(async move {
-        for user_id in engine.state().accounts.user_ids() {
-            spread(&engine, &Origin::server(), &user_id).await;
-        }
-    });
-}
-
-/// Brings a profile that has changed to the rooms that it has not reached.
-pub(crate) async fn spread(engine: &Engine, origin: &Origin, user_id: &UserId) {
-    let rooms = rooms_without(engine, user_id);
-    bring_to_rooms(engine, origin, user_id, rooms).await;
-}
-
-/// The rooms in which the user is joined, and has been since before their profile last changed.
-fn rooms_without(engine: &Engine, user_id: &UserId) -> Vec<OwnedRoomId> {
-    let Some(account) = engine.state().accounts.get(user_id) else { return Vec::new() };
-    let fields = ["displayname", "avatar_url"];
-    let changed = {
-        let account = account.read();
-        let fields = fields.iter().filter_map(|field| account.profile.get(*field));
-        fields.map(|field| field.changes.last_change()).max().unwrap_or(Offset::ZERO)
-    };
-    let parts = engine.state().memberships.of(user_id, Offset::MAX).into_iter();
-    parts
-        .filter(|part| part.membership == Membership::Join && part.offset < changed)
-        .map(|part| part.room_id)
-        .collect()
-}
-
-async fn bring_to_rooms(
-    engine: &Engine,
-    origin: &Origin,
-    user_id: &UserId,
-    rooms: Vec<OwnedRoomId>,
-) {
-    for room_id in rooms {
-        let ms = ruma::UInt::try_from(engine.clock().now_ms()).unwrap_or(ruma::UInt::MAX);
-        let proposal = ChangeMembership {
-            room_id: room_id.clone(),
-            sender: user_id.to_owned(),
-            target: user_id.to_owned(),
-            change: Change::Profile,
-            reason: None,
-            is_direct: false,
-            third_party_signed: None,
-            ts: ruma::MilliSecondsSinceUnixEpoch(ms),
-        };
-        match engine.propose(origin.clone(), proposal).await {
-            Ok(done) => drop(done.into_inner()),
-            // One room that does not take it is no reason to leave out the rest.
-            Err(error) => tracing::warn!(%room_id, %error, "a profile did not reach a room"),
-        }
-    }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use ruma::{
-    OwnedDeviceId, OwnedServerName, OwnedUserId, ServerName, UserId,
+    OwnedDeviceId, OwnedServerName, OwnedUserId, UserId,
     api::client::{
         account::{
             check_registration_token_validity::v1 as check_token,
@@ -19,11 +19,12 @@ use serde_json::{Map, Value};
 
 use super::{
     Server, appservice, body,
-    credentials::{NewTokens, check_password, device_id_or_new, short_name},
+    credentials::{NewTokens, check_password},
     json, session,
-    uiaa::{self, Authenticated, Binding, Facts, Parameters, Proof, stages::is_registration_token},
+    uiaa::{self, Authenticated, Binding, Facts, Parameters, Proof},
 };
 use crate::{
+    accounts::names::{device_id_or_new, is_registration_token, new_user_id_of, short_name},
     appservice::Service,
     clock::random_bytes,
     decide::{
@@ -32,7 +33,6 @@ use crate::{
     },
     engine::Rejected,
     http::{ApiError, Appservice, Cx, ErrorCode},
-    limits,
     record::command::{AccountKind, Secret, TokenHash},
 };
 
@@ -374,26 +374,6 @@ pub(super) fn check_name(
         return Err(ApiError::new(ErrorCode::UserInUse, "This user name is taken."));
     }
     Ok(())
-}
-
-/// The user id of a new user with this name (appendices, "User Identifiers"). Capital letters are
-/// mapped to small ones; everything else that a localpart cannot hold is refused.
-pub(crate) fn new_user_id_of(
-    server_name: &ServerName,
-    username: &str,
-) -> Result<OwnedUserId, ApiError> {
-    let invalid = |why: &'static str| ApiError::new(ErrorCode::InvalidUsername, why);
-    let localpart = username.to_ascii_lowercase();
-    let valid = |c: char| matches!(c, 'a'..='z' | '0'..='9' | '.' | '_' | '=' | '-' | '/' | '+');
-    if localpart.is_empty() || !localpart.chars().all(valid) {
-        return Err(invalid("A user name consists of a-z, 0-9 and the characters . _ = - / +"));
-    }
-    let user_id = UserId::parse_with_server_name(localpart, server_name)
-        .map_err(|_| invalid("This cannot be a user name."))?;
-    if user_id.as_str().len() > limits::IDENTIFIER_BYTES {
-        return Err(invalid("This user name is too long."));
-    }
-    Ok(user_id)
 }
 
 /// A free user id for one who did not ask for a name: one that nobody reads as a word, or takes for another.

@@ -10,13 +10,9 @@ use ruma::api::client::{
     },
 };
 
-use super::{
-    Server,
-    appservice::assert_identity,
-    credentials::NewTokens,
-    token::{self, Kind},
-};
+use super::{Server, appservice::assert_identity, credentials::NewTokens};
 use crate::{
+    accounts::token::{self, Kind},
     decide::{
         Refusal,
         account::{ConfirmTokens, Refresh, RemoveDevices, Which},
@@ -83,7 +79,7 @@ pub(super) async fn begun(app: &Server, token: &str, client: IpAddr) {
 /// The refusal of a token that is not good, or not any more. As long as its session exists, the client may log
 /// in again as the same device and keep what it has.
 fn unknown(app: &Server, kind: Kind, token: &str) -> ApiError {
-    ApiError::unknown_token(token::is_of_a_session(app, kind, token))
+    ApiError::unknown_token(token::is_of_a_session(&app.engine, &app.lasting, kind, token))
 }
 
 /// Whether the requests of a session are not limited in rate: those of administrators, and of application

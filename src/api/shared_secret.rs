@@ -15,11 +15,12 @@ use sha1::Sha1;
 
 use super::{
     Server, body,
-    credentials::{NewTokens, check_password, device_id_or_new, short_name},
+    credentials::{NewTokens, check_password},
     json as to_json,
     registration::free_user_id,
 };
 use crate::{
+    accounts::names::{device_id_or_new, short_name},
     clock::random_bytes,
     decide::{
         account::{Login, Met, Register},

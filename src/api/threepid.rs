@@ -17,12 +17,12 @@ use serde::{Deserialize, Serialize};
 use super::{
     Server, body,
     capabilities::may_change_third_party_ids,
-    identity::{self, Credentials},
     json,
     password::{confirm_identity, named_user},
     validation::{check_allowed, threepid_in_use, validated},
 };
 use crate::{
+    accounts::identity::{self, Credentials},
     decide::threepid::{AddThreepid, RemoveThreepid},
     http::{ApiError, Cx, ErrorCode, RawRequest, Reply, Session},
     record::threepid::{Medium, Purpose, Threepid},
@@ -134,12 +134,12 @@ pub(super) async fn old_bind(
     let bound =
         identity::bind(cx.app.identity_servers(), cx.origin(), &cx.caller.user_id, credentials)
             .await;
-    bound.map_err(|error| match error.errcode() {
+    bound.map_err(|error| match error.errcode().unwrap_or_default() {
         "M_SESSION_NOT_VALIDATED" | "M_NO_VALID_SESSION" | "M_SESSION_EXPIRED" => {
             let why = "The identity server has not seen this address confirmed.";
             ApiError::new(ErrorCode::ThreepidAuthFailed, why)
         }
-        _ => error,
+        _ => error.into(),
     })?;
     Ok(Reply::json("{}"))
 }

@@ -8,15 +8,15 @@ use std::{
 
 use serde::Serialize;
 
-use super::{BackupError, Manifest};
+use super::BackupError;
 use crate::{
-    history::source::{Source, SourceError},
     log::{archive::ArchiveReader, erase::Audit, verify::Checker},
     media::store,
     record::{
         Chain, Command, Epoch, Offset,
         command::{BackupMoment, FileHash},
     },
+    source::{Manifest, Source, SourceError},
 };
 
 /// What a check found.

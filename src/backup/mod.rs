@@ -25,7 +25,6 @@
 //! full ones, and each record is copied about as often.
 
 mod check;
-mod manifest;
 mod take;
 
 use std::{
@@ -35,10 +34,14 @@ use std::{
 };
 
 pub use check::{Checked, Moment, check};
-pub use manifest::{Manifest, MediaEntry, SegmentEntry};
 pub use take::{Options, Taken, take};
 
-use crate::{disk, history::source::SourceError, log::VerifyError, record::codec::CodecError};
+use crate::{
+    disk,
+    log::VerifyError,
+    record::codec::CodecError,
+    source::{ManifestError, SourceError},
+};
 
 /// Why a backup cannot be made or used.
 #[derive(Debug, thiserror::Error)]
@@ -75,14 +78,9 @@ pub enum BackupError {
     /// Another backup is being made.
     #[error("another backup is being made in {}", .0.display())]
     InUse(PathBuf),
-    /// A manifest or a list is not what it should be.
-    #[error("{}: {reason}", .path.display())]
-    Damaged {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong.
-        reason: String,
-    },
+    /// A manifest, or a list that it names, cannot be read or written.
+    #[error(transparent)]
+    Manifest(#[from] ManifestError),
     /// The log holds nothing, or does not say whose it is.
     #[error("the log holds no server's identity")]
     NoIdentity,
@@ -112,10 +110,6 @@ impl From<SourceError> for BackupError {
 impl BackupError {
     pub(crate) fn io(path: &Path) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Io { path: path.to_owned(), source }
-    }
-
-    fn damaged(path: &Path, reason: impl ToString) -> Self {
-        Self::Damaged { path: path.to_owned(), reason: reason.to_string() }
     }
 }
 

@@ -8,10 +8,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{BackupError, Manifest, MediaEntry, SegmentEntry, copy_media, sync_dir};
+use super::{BackupError, copy_media, sync_dir};
 use crate::{
     clock::Clock,
-    history::source::{Source, SourceError},
     log::{
         archive::Segment,
         erase::{Targets, erasure},
@@ -22,6 +21,7 @@ use crate::{
         CHAIN_START, Command, Offset, Record, codec,
         command::{BackupMoment, FileHash, ServerIdentity},
     },
+    source::{Manifest, MediaEntry, SegmentEntry, Source, SourceError},
 };
 
 /// How a backup is made.

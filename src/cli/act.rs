@@ -4,10 +4,11 @@ use std::{path::PathBuf, process::ExitCode};
 
 use super::password::confirms;
 use crate::{
-    admin::{Act, AdminError, Client, Done, office, socket_path},
+    admin::{Act, Done, office},
     config::{Config, ConfigError},
     history::look::clean,
     log::sled::OpenError,
+    socket::{Client, SocketError, socket_path},
 };
 
 /// What every act takes.
@@ -63,7 +64,7 @@ impl Common {
         let config = self.at.load()?;
         let socket = socket_path(&config.server.data_dir);
         let unreached = match Client::connect(&socket) {
-            Ok(mut server) => return Ok(server.act(act)?),
+            Ok(mut server) => return Ok(act.ask(&mut server)?),
             Err(error) => error,
         };
         let actor = office::actor(own_uid());
@@ -141,7 +142,7 @@ fn would_do(effect: &[String]) -> String {
     format!("This would happen:\n{}", lines.collect::<String>())
 }
 
-fn in_use(error: &OpenError, unreached: &AdminError) -> String {
+fn in_use(error: &OpenError, unreached: &SocketError) -> String {
     format!("{error}; and it cannot be asked: {unreached}")
 }
 

@@ -12,12 +12,12 @@ use crate::{
         look::{bytes, grouped},
         moment::Time,
         progress::Progress,
-        source::Source,
     },
     record::{
         Offset,
         command::{BackupMade, BackupMoment},
     },
+    source::Source,
 };
 
 /// How many removed backups one request names: it is far below the longest.

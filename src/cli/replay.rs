@@ -10,9 +10,9 @@ use crate::{
         look::{bytes, grouped},
         progress::Progress,
         query::Counts,
-        source::Source,
     },
     record::Offset,
+    source::Source,
 };
 
 /// Rebuild the projections from the first record on, and say how fast and what they hold

@@ -10,9 +10,9 @@ use crate::{
         HistoryError, Look, Report,
         check::{check_all, unopened},
         render_report,
-        source::{Source, SourceError},
     },
     log::sled::{self, OpenError, RepairError, Repaired},
+    source::{Source, SourceError},
 };
 
 /// Check the whole log: chain, payloads, commands, replay, and what lies beside it

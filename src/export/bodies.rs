@@ -6,9 +6,9 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use crate::{
-    history::{Source, SourceError},
     log::{AppendError, Appending, Batch, Follower, Log, ReadError, StreamHeads},
     record::{Offset, Record},
+    source::{Source, SourceError},
 };
 
 /// How many records are asked for at once, of a source that is asked: the events of a room lie near each

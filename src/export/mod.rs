@@ -35,9 +35,9 @@ pub use server::export_server;
 pub use user::export_user;
 
 use crate::{
-    history::SourceError,
     log::{ReadError, VerifyError},
     record::{Offset, hex},
+    source::SourceError,
     state::ApplyError,
 };
 

@@ -9,12 +9,13 @@ use super::{
 };
 use crate::{
     clock::Clock,
-    history::{Source, progress::Progress},
+    history::progress::Progress,
     log::{
         erase::{Audit, remainder},
         verify::Checker,
     },
     record::{Offset, Record},
+    source::Source,
     state::State,
 };
 

@@ -7,15 +7,8 @@ use std::{
 
 use serde::Serialize;
 
-use super::{
-    HistoryError,
-    look::grouped,
-    progress::Progress,
-    query::Counts,
-    source::{Source, SourceError},
-};
+use super::{HistoryError, look::grouped, progress::Progress, query::Counts};
 use crate::{
-    admin::AdminError,
     checkpoint::Checkpoint,
     log::{
         ReadError, VerifyError,
@@ -28,6 +21,8 @@ use crate::{
     proof::{self, Witness},
     record::{CHAIN_START, Offset, Record, codec::CodecError},
     snapshot,
+    socket::SocketError,
+    source::{Source, SourceError},
     state::{State, media::Stored},
 };
 
@@ -590,23 +585,23 @@ fn step_of(fault: &Fault) -> &'static str {
 fn fault_of(error: &SourceError) -> Option<(&'static str, Option<Offset>)> {
     match error {
         SourceError::Open(OpenError::Damaged(fault))
-        | SourceError::Admin(AdminError::Damaged(fault)) => {
+        | SourceError::Socket(SocketError::Damaged(fault)) => {
             Some((step_of(&fault.fault), Some(fault.offset)))
         }
         SourceError::Read(ReadError::Damaged { offset, .. } | ReadError::Missing(offset))
-        | SourceError::Admin(AdminError::Frame { offset, .. })
+        | SourceError::Socket(SocketError::Frame { offset, .. })
         | SourceError::Archive(ArchiveError::Gap { missing: offset, .. }) => {
             Some(("chain", Some(*offset)))
         }
         SourceError::Read(ReadError::Storage(_))
         | SourceError::Archive(ArchiveError::Damaged { .. })
-        | SourceError::Admin(AdminError::Refused(_)) => Some(("chain", None)),
+        | SourceError::Socket(SocketError::Refused(_)) => Some(("chain", None)),
         SourceError::Nothing(_)
         | SourceError::NoLog(_)
         | SourceError::InUse { .. }
         | SourceError::Open(_)
         | SourceError::Archive(_)
-        | SourceError::Backup(_)
-        | SourceError::Admin(_) => None,
+        | SourceError::Manifest(_)
+        | SourceError::Socket(_) => None,
     }
 }

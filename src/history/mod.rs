@@ -22,25 +22,23 @@ pub mod check;
 pub mod diff;
 pub mod du;
 pub mod look;
-pub mod mask;
 pub mod moment;
 pub mod progress;
 pub mod query;
 mod render;
 pub mod rows;
 mod run;
-pub mod source;
 mod unread;
 pub mod why;
 pub mod words;
 
+pub use crate::source::{Source, SourceError};
 pub use check::Report;
 pub use look::Look;
 pub use moment::Moment;
 pub use query::History;
 pub use render::report as render_report;
 pub use run::{Output, Question, What, run};
-pub use source::{Source, SourceError};
 
 /// Why a question has no answer.
 #[derive(Debug, thiserror::Error)]

@@ -15,18 +15,18 @@ use serde_json::Value;
 use super::{
     HistoryError,
     look::grouped,
-    mask,
     moment::{Moment, Time, last_until},
     progress::Progress,
-    source::Source,
     words,
 };
 use crate::{
     clock::Clock,
     events::StoredEvent,
     log::erase::erasure,
+    record::mask,
     record::{Class, Command, Offset, Payload, Record, command::AccountKind},
     snapshot,
+    source::Source,
     state::{Membership, Room, State},
 };
 

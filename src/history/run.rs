@@ -13,10 +13,9 @@ use super::{
     moment::Moment,
     query::{self, History, RecordView},
     render,
-    source::Source,
     why::{Subject, why},
 };
-use crate::record::Offset;
+use crate::{record::Offset, source::Source};
 
 /// What can be asked of a log.
 #[derive(Clone, Debug)]

@@ -6,12 +6,16 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{
-    History, HistoryError, Source, mask,
+    History, HistoryError,
     moment::{Moment, Time},
     unread::unread,
     words,
 };
-use crate::record::{Offset, Record};
+use crate::{
+    record::mask,
+    record::{Offset, Record},
+    source::Source,
+};
 
 /// What is asked about.
 #[derive(Clone, Debug, PartialEq, Eq)]

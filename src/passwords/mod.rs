@@ -23,13 +23,16 @@ pub(crate) struct Passwords {
 }
 
 /// Why a password was not looked at.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub(crate) enum Denied {
     /// There were too many wrong ones; another may be tried after this time.
+    #[error("Too many wrong passwords were tried.")]
     TooOften(Duration),
     /// Too many wait to be looked at.
+    #[error("Too many passwords are being checked.")]
     Busy(Duration),
     /// The server goes down.
+    #[error("The server is shutting down.")]
     Closed,
 }
 

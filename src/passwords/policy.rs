@@ -32,11 +32,13 @@ const GUESSED_FIRST: [&str; 24] = [
 ];
 
 /// Why a password cannot be taken.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(thiserror::Error, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Unfit {
     /// It is too easily guessed; the sentence says why.
+    #[error("{0}")]
     Weak(String),
     /// It is too long to be hashed.
+    #[error("This password is too long.")]
     TooLong,
 }
 

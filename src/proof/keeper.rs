@@ -7,6 +7,7 @@ use ruma::signatures::KeyPair as _;
 use tracing::warn;
 
 use crate::{
+    config,
     engine::Engine,
     log::{AppendError, Batch},
     record::{Command, NewRecord, Offset, Origin, Stream, command::LogCheckpoint},
@@ -27,6 +28,19 @@ pub struct Policy {
     pub every_records: Option<u64>,
     /// After so long, if anything was written.
     pub every: Option<Duration>,
+}
+
+impl Policy {
+    /// The policy of the configuration; `None`: only when asked.
+    #[must_use]
+    pub fn of(config: &config::Proofs) -> Option<Self> {
+        let config::Proofs { every_records, every_minutes } = *config;
+        let policy = Self {
+            every_records: (every_records > 0).then_some(every_records),
+            every: (every_minutes > 0).then(|| Duration::from_secs(every_minutes * 60)),
+        };
+        (policy.every_records.is_some() || policy.every.is_some()).then_some(policy)
+    }
 }
 
 /// Makes checkpoints until the server stops.

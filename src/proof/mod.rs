@@ -22,8 +22,8 @@ pub use witness::{Fault, Witness};
 
 use crate::{
     engine::Engine,
-    history::mask,
     log::{AppendError, Log, ReadError},
+    record::mask,
     record::{
         Command, Offset, Origin, Payload, Record, codec,
         command::{LogCheckpoint, ServerIdentity},

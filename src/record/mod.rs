@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 pub mod codec;
 pub mod command;
 mod holds;
+pub mod mask;
 pub mod merkle;
 pub mod pusher;
 mod reduce;

@@ -27,14 +27,11 @@ use ruma::{
 use serde::Serialize;
 
 use crate::{
-    backup::{BackupError, Manifest},
+    backup::BackupError,
     clock::Clock,
     decide::{account::AccountLimit, ephemeral::Gather, send::SendEvent},
     engine::{self, Engine},
-    history::{
-        moment::Moment,
-        source::{Source, SourceError},
-    },
+    history::moment::Moment,
     log::{
         AppendError, Batch, Log, ReadError, VerifyError,
         erase::{Targets, erasure},
@@ -50,6 +47,7 @@ use crate::{
         },
         hex,
     },
+    source::{Manifest, ManifestError, Source, SourceError},
     state::{ApplyError, State},
 };
 use carry::{Carrier, Carry, Key, Redaction};
@@ -149,6 +147,9 @@ pub enum RestoreError {
     /// A backup cannot be read.
     #[error(transparent)]
     Backup(#[from] BackupError),
+    /// A backup's manifest cannot be read.
+    #[error(transparent)]
+    Manifest(#[from] ManifestError),
     /// A record of the source is not intact.
     #[error(transparent)]
     Verify(#[from] VerifyError),

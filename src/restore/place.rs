@@ -15,11 +15,11 @@ use super::{From, Request, RestoreError, Restored};
 use crate::{
     checkpoint::Checkpoint,
     disk,
-    history::source::{Source, SourceError},
     log::sled::{self as sled_log, AtRest},
     media::store,
     record::{Chain, Epoch, Offset, Record, command::FileHash},
     snapshot,
+    source::{Source, SourceError},
 };
 
 /// Where the new log is made: a data directory of its own.

@@ -263,7 +263,7 @@ impl From<ActError> for ApiError {
                 Self::new(ErrorCode::UserDeactivated, text).with_status(StatusCode::BAD_REQUEST)
             }
             ActError::Invalid(_) => Self::invalid_param(text),
-            ActError::Unfit(error) => error,
+            ActError::Unfit(error) => error.into(),
             ActError::Rejected(rejected) => rejected.into(),
             ActError::Read(error) => error.into(),
             other => Self::internal(other.to_string()),

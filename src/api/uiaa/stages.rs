@@ -12,6 +12,7 @@ use super::{
     Attempt, Authenticated, Binding, Facts, Failure, Offer, captcha::Captcha, terms::Terms,
 };
 use crate::{
+    accounts::names::is_registration_token,
     api::{
         Server,
         password::{Claim, verified},
@@ -22,7 +23,6 @@ use crate::{
     config::{Config, FilePath, value::RegistrationStage},
     decide::threepid::Validated,
     http::{ApiError, ErrorCode},
-    limits,
     messages::Messages,
     record::{
         command::TokenHash,
@@ -232,12 +232,6 @@ fn registration_token(app: &Server, token: &str) -> Result<Proof, Failure> {
     } else {
         Err(Failure::retry(ErrorCode::Unauthorized, "This registration token is not valid."))
     }
-}
-
-/// Whether a registration token can look like this (client-server API, "Token-authenticated registration").
-pub(crate) fn is_registration_token(token: &str) -> bool {
-    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._~-".contains(&byte);
-    (1..=limits::REGISTRATION_TOKEN_BYTES).contains(&token.len()) && token.bytes().all(allowed)
 }
 
 /// How one who has no session can prove that an account is theirs: by an address of it.

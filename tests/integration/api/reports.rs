@@ -3,8 +3,8 @@
 use serde_json::json;
 
 use logcabin::{
-    admin,
     history::{Output, Question, Source, What, run},
+    socket::socket_path,
 };
 
 use super::{anonymous, user};
@@ -65,7 +65,7 @@ async fn events_rooms_and_users_are_reported_and_shown_to_the_operator() {
         anonymous(&server.http(), "POST", path, Some(&body)).await.refused(401, "M_MISSING_TOKEN");
     }
 
-    let socket = admin::socket_path(server.data_dir());
+    let socket = socket_path(server.data_dir());
     let shown = tokio::task::spawn_blocking(move || {
         let source = Source::open(&format!("unix:{}", socket.display())).expect("the server");
         let mut shown = Vec::new();

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use logcabin::clock::Clock;
 use logcabin::decide::Proposal;
 use logcabin::engine::{Engine, Options};
-use logcabin::history::{mask, words};
 use logcabin::log::Log;
 use logcabin::log::sled::{SledLog, SledOptions};
 use logcabin::record::{Offset, Origin};
+use logcabin::{history::words, record::mask};
 
 /// Has `proposals` decided on the log in `data_dir`, which is made if there is none.
 pub(crate) async fn decide<P: Proposal>(

@@ -8,7 +8,7 @@ mod rooms;
 mod tokens;
 mod users;
 
-use logcabin::admin::{Client, socket_path};
+use logcabin::socket::{Client, socket_path};
 use serde_json::{Value, json};
 
 use super::{server, status::admin, user};

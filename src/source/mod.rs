@@ -9,15 +9,18 @@ use std::{
 use parking_lot::Mutex;
 
 use crate::{
-    admin::{AdminError, Client, socket_path},
-    backup::{BackupError, Manifest},
     log::{
         Log, ReadError,
         archive::{ArchiveError, ArchiveReader, ArchiveRecords, TornTail, archive_dir},
         sled::{OpenError, Shadow, SledLog, SledOptions, has_log},
     },
     record::{Offset, Record},
+    socket::{Client, SocketError, socket_path},
 };
+
+mod manifest;
+
+pub use manifest::{Manifest, ManifestError, MediaEntry, SegmentEntry};
 
 /// How many records are read from a store at a time.
 const CHUNK: usize = 256;
@@ -53,7 +56,7 @@ pub enum SourceError {
         /// The data directory.
         data_dir: PathBuf,
         /// What the socket said.
-        socket: AdminError,
+        socket: SocketError,
     },
     /// The log cannot be opened.
     #[error(transparent)]
@@ -66,10 +69,10 @@ pub enum SourceError {
     Archive(#[from] ArchiveError),
     /// The backup cannot be read.
     #[error(transparent)]
-    Backup(#[from] Box<BackupError>),
+    Manifest(#[from] ManifestError),
     /// The server cannot be read from.
     #[error(transparent)]
-    Admin(#[from] AdminError),
+    Socket(#[from] SocketError),
 }
 
 /// Records in order, until their end or the first error.
@@ -121,7 +124,7 @@ impl Source {
             return Ok(Self::new(Kind::Archive(path.to_owned()), format!("archive {place}")));
         }
         if let Some(newest) = Manifest::list(path).ok().and_then(|mut all| all.pop()) {
-            let manifest = Manifest::read(&newest).map_err(Box::new)?;
+            let manifest = Manifest::read(&newest)?;
             return Ok(Self::backup(path, &manifest));
         }
         if path.exists() && !path.is_dir() {
@@ -193,7 +196,7 @@ impl Source {
         match Self::stopped(data_dir) {
             Err(SourceError::Open(OpenError::InUse { .. })) => Self::server(&socket_path(data_dir))
                 .map_err(|error| match error {
-                    SourceError::Admin(socket) => {
+                    SourceError::Socket(socket) => {
                         SourceError::InUse { data_dir: data_dir.to_owned(), socket }
                     }
                     error => error,
@@ -210,7 +213,7 @@ impl Source {
         let source = match Self::stopped(data_dir) {
             Err(SourceError::Open(OpenError::InUse { .. })) => {
                 match Self::server(&socket_path(data_dir)) {
-                    Err(SourceError::Admin(socket)) => Self::archive_instead(data_dir, socket)?,
+                    Err(SourceError::Socket(socket)) => Self::archive_instead(data_dir, socket)?,
                     other => other?,
                 }
             }
@@ -219,13 +222,13 @@ impl Source {
         Ok(Self { data_dir: Some(data_dir.to_owned()), ..source })
     }
 
-    fn archive_instead(data_dir: &Path, socket: AdminError) -> Result<Self, SourceError> {
+    fn archive_instead(data_dir: &Path, socket: SocketError) -> Result<Self, SourceError> {
         let dir = archive_dir(data_dir);
         if !is_archive(&dir) {
             return Err(SourceError::InUse { data_dir: data_dir.to_owned(), socket });
         }
         let note = format!(
-            "the log is in use and its server's admin socket does not answer; this is the archive              {}, which may be a second behind",
+            "the log is in use and its server's admin socket does not answer; this is the archive {}, which may be a second behind",
             dir.display()
         );
         Ok(Self { note: Some(note), ..Self::archive(&dir) })
@@ -349,7 +352,7 @@ impl Source {
         offsets: &[Offset],
         mut found: impl FnMut(Record) -> Result<(), E>,
     ) -> Result<(), E> {
-        let lost = |error: AdminError| E::from(error.into());
+        let lost = |error: SocketError| E::from(error.into());
         match &self.kind {
             Kind::Log(log) => {
                 for offset in offsets {

@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use crate::record::Record;
+use super::Record;
 
 /// What stands for a secret that is hidden altogether.
 const HIDDEN: &str = "(hidden)";

@@ -5,16 +5,16 @@
 //! the client may log in again as the same device (client-server API, "Soft logout"). The MAC keeps others from
 //! asking which sessions exist. Tokens of earlier versions end after the secret.
 
-use super::Server;
 use crate::{
     clock::random_token,
+    engine::Engine,
     record::{Command, Offset, command::TokenHash},
     signed::Signer,
 };
 
 /// What a token is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     /// Requests.
     Access,
     /// New tokens.
@@ -46,18 +46,18 @@ impl Kind {
     }
 
     /// A new secret.
-    pub(super) fn random(self) -> String {
+    pub(crate) fn random(self) -> String {
         format!("{}{}", self.prefix(), random_token())
     }
 
     /// The secret that comes of presenting a refresh token: always the same. Nobody can tell it who lacks the
     /// presented token or the signer's key.
-    pub(super) fn derived(self, signer: &Signer, presented: &str) -> String {
+    pub(crate) fn derived(self, signer: &Signer, presented: &str) -> String {
         format!("{}{}", self.prefix(), signer.secret(self.deriving(), secret(presented)))
     }
 
     /// The token that the client gets for `secret`.
-    pub(super) fn token(self, lasting: &Signer, secret: &str, session: Offset) -> String {
+    pub(crate) fn token(self, lasting: &Signer, secret: &str, session: Offset) -> String {
         let named = format!("{secret}.{session}");
         let mac = lasting.mac(self.naming(), &named);
         format!("{named}.{mac}")
@@ -80,20 +80,20 @@ fn secret(token: &str) -> &str {
 }
 
 /// What the log holds of a token.
-pub(super) fn hash(token: &str) -> TokenHash {
+pub(crate) fn hash(token: &str) -> TokenHash {
     TokenHash::of(secret(token))
 }
 
 /// Whether this is a token of a session that still exists.
-pub(super) fn is_of_a_session(app: &Server, kind: Kind, token: &str) -> bool {
-    let Some(session) = kind.session(&app.lasting, token) else { return false };
-    let login = match app.engine.events().command(session) {
+pub(crate) fn is_of_a_session(engine: &Engine, lasting: &Signer, kind: Kind, token: &str) -> bool {
+    let Some(session) = kind.session(lasting, token) else { return false };
+    let login = match engine.events().command(session) {
         Ok(Some(Command::DeviceLogin(login))) => login,
         Ok(_) => return false,
         // A client must not forget its keys because a disk fails.
         Err(_) => return true,
     };
-    let account = app.engine.state().accounts.get(&login.user_id);
+    let account = engine.state().accounts.get(&login.user_id);
     account.is_some_and(|account| {
         let account = account.read();
         account.device(&login.device_id).is_some_and(|device| device.session == session)

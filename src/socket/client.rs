@@ -9,7 +9,7 @@ use std::{
 
 use bytes::Bytes;
 
-use super::{Act, AdminError, DONE_BYTES, Done, PATIENCE, Request, TAG_DONE, TAG_END, TAG_ERROR};
+use super::{DONE_BYTES, PATIENCE, Request, SocketError, TAG_DONE, TAG_END, TAG_ERROR};
 use crate::{
     log::{
         archive::{MAGIC, MAX_FRAME_BYTES, TAG_RECORD, TAG_SEAL},
@@ -30,8 +30,8 @@ impl Client {
     ///
     /// # Errors
     /// When nobody listens there.
-    pub fn connect(path: &Path) -> Result<Self, AdminError> {
-        let failed = |source| AdminError::Io { path: path.to_owned(), source };
+    pub fn connect(path: &Path) -> Result<Self, SocketError> {
+        let failed = |source| SocketError::Io { path: path.to_owned(), source };
         let stream = net::UnixStream::connect(path).map_err(failed)?;
         stream.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
         stream.set_write_timeout(Some(PATIENCE)).map_err(failed)?;
@@ -43,7 +43,7 @@ impl Client {
     ///
     /// # Errors
     /// When the connection fails.
-    pub fn end(&mut self) -> Result<Offset, AdminError> {
+    pub fn end(&mut self) -> Result<Offset, SocketError> {
         self.request(&Request::End)?;
         let mut tag = [0; 1];
         self.fill(&mut tag)?;
@@ -54,19 +54,19 @@ impl Client {
                 Ok(Offset::new(u64::from_be_bytes(end)))
             }
             [TAG_ERROR] => Err(self.refusal()),
-            _ => Err(AdminError::Protocol("an unknown tag")),
+            _ => Err(SocketError::Protocol("an unknown tag")),
         }
     }
 
-    /// Has the server do something.
+    /// Has the server do what the JSON of an act says, and gives the JSON of what was done.
     ///
     /// # Errors
     /// When the server refuses: then it was not done. When the connection fails: then it may have been.
-    pub fn act(&mut self, act: Act) -> Result<Done, AdminError> {
+    pub(crate) fn act(&mut self, act: String) -> Result<Vec<u8>, SocketError> {
         // Leaving the rooms of a long life takes a while.
         let patient = self.stream.get_ref().set_read_timeout(None);
-        patient.map_err(|source| AdminError::Io { path: self.path.clone(), source })?;
-        self.request(&Request::Act(Box::new(act)))?;
+        patient.map_err(|source| SocketError::Io { path: self.path.clone(), source })?;
+        self.request(&Request::Act(act))?;
         let mut tag = [0; 1];
         self.fill(&mut tag)?;
         match tag {
@@ -75,15 +75,14 @@ impl Client {
                 self.fill(&mut length)?;
                 let length = u32::from_be_bytes(length) as usize;
                 if length > DONE_BYTES {
-                    return Err(AdminError::Protocol("it is longer than answers are"));
+                    return Err(SocketError::Protocol("it is longer than answers are"));
                 }
                 let mut json = vec![0; length];
                 self.fill(&mut json)?;
-                serde_json::from_slice(&json)
-                    .map_err(|_| AdminError::Protocol("it does not say what was done"))
+                Ok(json)
             }
             [TAG_ERROR] => Err(self.refusal()),
-            _ => Err(AdminError::Protocol("an unknown tag")),
+            _ => Err(SocketError::Protocol("an unknown tag")),
         }
     }
 
@@ -91,7 +90,7 @@ impl Client {
     ///
     /// # Errors
     /// When the connection fails or the server refuses.
-    pub fn records(&mut self, from: Offset, to: Offset) -> Result<Answer<&mut Self>, AdminError> {
+    pub fn records(&mut self, from: Offset, to: Offset) -> Result<Answer<&mut Self>, SocketError> {
         Answer::to(self, Request::Records { from, to, follow: false })
     }
 
@@ -99,7 +98,7 @@ impl Client {
     ///
     /// # Errors
     /// When the connection fails or the server refuses.
-    pub fn into_records(self, from: Offset, to: Offset) -> Result<Answer<Self>, AdminError> {
+    pub fn into_records(self, from: Offset, to: Offset) -> Result<Answer<Self>, SocketError> {
         Answer::to(self, Request::Records { from, to, follow: false })
     }
 
@@ -108,34 +107,34 @@ impl Client {
     ///
     /// # Errors
     /// When the connection fails or the server refuses.
-    pub fn into_follow(self, from: Offset) -> Result<Answer<Self>, AdminError> {
+    pub fn into_follow(self, from: Offset) -> Result<Answer<Self>, SocketError> {
         let forever = self.stream.get_ref().set_read_timeout(None);
-        forever.map_err(|source| AdminError::Io { path: self.path.clone(), source })?;
+        forever.map_err(|source| SocketError::Io { path: self.path.clone(), source })?;
         Answer::to(self, Request::Records { from, to: Offset::MAX, follow: true })
     }
 
-    fn request(&mut self, request: &Request) -> Result<(), AdminError> {
+    fn request(&mut self, request: &Request) -> Result<(), SocketError> {
         let line = format!("{request}\n");
         match self.stream.get_mut().write_all(line.as_bytes()) {
             // A server that refuses the connection hangs up at once; why is in what it wrote before.
             Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
-            sent => sent.map_err(|source| AdminError::Io { path: self.path.clone(), source }),
+            sent => sent.map_err(|source| SocketError::Io { path: self.path.clone(), source }),
         }
     }
 
-    fn fill(&mut self, bytes: &mut [u8]) -> Result<(), AdminError> {
+    fn fill(&mut self, bytes: &mut [u8]) -> Result<(), SocketError> {
         let filled = self.stream.read_exact(bytes);
-        filled.map_err(|source| AdminError::Io { path: self.path.clone(), source })
+        filled.map_err(|source| SocketError::Io { path: self.path.clone(), source })
     }
 
-    fn refusal(&mut self) -> AdminError {
+    fn refusal(&mut self) -> SocketError {
         let mut length = [0; 2];
         if let Err(error) = self.fill(&mut length) {
             return error;
         }
         let mut text = vec![0; u16::from_be_bytes(length).into()];
         match self.fill(&mut text) {
-            Ok(()) => AdminError::Refused(String::from_utf8_lossy(&text).into_owned()),
+            Ok(()) => SocketError::Refused(String::from_utf8_lossy(&text).into_owned()),
             Err(error) => error,
         }
     }
@@ -152,7 +151,7 @@ pub struct Answer<C> {
 }
 
 impl<C: BorrowMut<Client>> Answer<C> {
-    fn to(mut client: C, request: Request) -> Result<Self, AdminError> {
+    fn to(mut client: C, request: Request) -> Result<Self, SocketError> {
         let from = client.borrow_mut();
         from.request(&request)?;
         let mut magic = [0; 8];
@@ -162,7 +161,7 @@ impl<C: BorrowMut<Client>> Answer<C> {
         }
         from.fill(&mut magic[1..])?;
         if magic != *MAGIC {
-            return Err(AdminError::Protocol("it does not begin as a segment does"));
+            return Err(SocketError::Protocol("it does not begin as a segment does"));
         }
         let (mut first, mut before) = ([0; 8], CHAIN_START);
         from.fill(&mut first)?;
@@ -174,7 +173,7 @@ impl<C: BorrowMut<Client>> Answer<C> {
         Ok(Self { client, hasher, checker, count: 0, done: false })
     }
 
-    fn advance(&mut self) -> Result<Option<Record>, AdminError> {
+    fn advance(&mut self) -> Result<Option<Record>, SocketError> {
         let client = self.client.borrow_mut();
         let mut tag = [0; 1];
         client.fill(&mut tag)?;
@@ -184,14 +183,14 @@ impl<C: BorrowMut<Client>> Answer<C> {
                 client.fill(&mut length)?;
                 let size = u32::from_be_bytes(length) as usize;
                 if size > MAX_FRAME_BYTES {
-                    return Err(AdminError::Protocol("an entry is longer than records are"));
+                    return Err(SocketError::Protocol("an entry is longer than records are"));
                 }
                 let mut frame = vec![0; size];
                 client.fill(&mut frame)?;
                 self.hasher.update(&tag).update(&length).update(&frame);
                 let offset = self.checker.last().next();
                 let frame = Frame::decode(&Bytes::from(frame))
-                    .map_err(|source| AdminError::Frame { offset, source })?;
+                    .map_err(|source| SocketError::Frame { offset, source })?;
                 self.checker.check(&frame.record)?;
                 self.count += 1;
                 Ok(Some(frame.record))
@@ -205,16 +204,16 @@ impl<C: BorrowMut<Client>> Answer<C> {
                 let fits = u64::from_be_bytes(count) == self.count
                     && chain == *self.checker.chain()
                     && hash == *self.hasher.finalize().as_bytes();
-                if fits { Ok(None) } else { Err(AdminError::Protocol("the seal does not fit")) }
+                if fits { Ok(None) } else { Err(SocketError::Protocol("the seal does not fit")) }
             }
             [TAG_ERROR] => Err(client.refusal()),
-            _ => Err(AdminError::Protocol("an entry of an unknown kind")),
+            _ => Err(SocketError::Protocol("an entry of an unknown kind")),
         }
     }
 }
 
 impl<C: BorrowMut<Client>> Iterator for Answer<C> {
-    type Item = Result<Record, AdminError>;
+    type Item = Result<Record, SocketError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.done {

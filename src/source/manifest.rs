@@ -2,13 +2,12 @@
 
 use std::{
     collections::BTreeMap,
-    fs,
+    fs, io,
     path::{Path, PathBuf},
 };
 
 use serde::{Deserialize, Serialize};
 
-use super::BackupError;
 use crate::{
     disk,
     record::{
@@ -17,6 +16,40 @@ use crate::{
     },
     signed_json,
 };
+
+/// Why a manifest, or a list that it names, cannot be read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum ManifestError {
+    /// A file or directory failed.
+    #[error("{}: {source}", .path.display())]
+    Io {
+        /// The file or directory.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// It is not what it should be.
+    #[error("{}: {reason}", .path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// There is no key to sign it with.
+    #[error("the log holds no server's identity")]
+    NoIdentity,
+}
+
+impl ManifestError {
+    fn io(path: &Path) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::Io { path: path.to_owned(), source }
+    }
+
+    fn damaged(path: &Path, reason: impl ToString) -> Self {
+        Self::Damaged { path: path.to_owned(), reason: reason.to_string() }
+    }
+}
 
 /// The form of a manifest and of what is beside it.
 const FORMAT: u32 = 1;
@@ -94,7 +127,10 @@ pub struct MediaEntry {
 
 impl MediaEntry {
     /// Writes the list of these files, each with its length, if it is not there.
-    pub(super) fn write(dir: &Path, files: &BTreeMap<FileHash, u64>) -> Result<Self, BackupError> {
+    pub(crate) fn write(
+        dir: &Path,
+        files: &BTreeMap<FileHash, u64>,
+    ) -> Result<Self, ManifestError> {
         let mut text = String::with_capacity(files.len() * 80);
         for (hash, length) in files {
             text += &format!("{hash} {length}\n");
@@ -115,11 +151,11 @@ impl MediaEntry {
     ///
     /// # Errors
     /// When the list cannot be read or is not the one that is named.
-    pub fn read(&self, dir: &Path) -> Result<BTreeMap<FileHash, u64>, BackupError> {
+    pub fn read(&self, dir: &Path) -> Result<BTreeMap<FileHash, u64>, ManifestError> {
         let path = Self::path(dir, &self.list);
-        let text = fs::read_to_string(&path).map_err(BackupError::io(&path))?;
+        let text = fs::read_to_string(&path).map_err(ManifestError::io(&path))?;
         if FileHash::from(blake3::hash(text.as_bytes())) != self.list {
-            return Err(BackupError::damaged(&path, "the list does not have its hash"));
+            return Err(ManifestError::damaged(&path, "the list does not have its hash"));
         }
         let parsed = |line: &str| {
             let (hash, length) = line.split_once(' ')?;
@@ -127,7 +163,8 @@ impl MediaEntry {
         };
         text.lines()
             .map(|line| {
-                parsed(line).ok_or_else(|| BackupError::damaged(&path, "a line is not understood"))
+                parsed(line)
+                    .ok_or_else(|| ManifestError::damaged(&path, "a line is not understood"))
             })
             .collect()
     }
@@ -135,11 +172,11 @@ impl MediaEntry {
 
 impl Manifest {
     /// The manifest of these parts, signed.
-    pub(super) fn sign(mut self, identity: &ServerIdentity) -> Result<Self, BackupError> {
+    pub(crate) fn sign(mut self, identity: &ServerIdentity) -> Result<Self, ManifestError> {
         self.format = FORMAT;
-        let object = signed_json::sign(&self, identity).map_err(|_| BackupError::NoIdentity)?;
-        let value = serde_json::to_value(object).map_err(|_| BackupError::NoIdentity)?;
-        serde_json::from_value(value).map_err(|_| BackupError::NoIdentity)
+        let object = signed_json::sign(&self, identity).map_err(|_| ManifestError::NoIdentity)?;
+        let value = serde_json::to_value(object).map_err(|_| ManifestError::NoIdentity)?;
+        serde_json::from_value(value).map_err(|_| ManifestError::NoIdentity)
     }
 
     /// Whether the signature is that of the key that the manifest names.
@@ -164,9 +201,9 @@ impl Manifest {
     ///
     /// # Errors
     /// When the directory cannot be read.
-    pub fn list(dir: &Path) -> Result<Vec<PathBuf>, BackupError> {
+    pub fn list(dir: &Path) -> Result<Vec<PathBuf>, ManifestError> {
         let manifests = dir.join("manifests");
-        let mut paths = disk::entries(&manifests).map_err(BackupError::io(&manifests))?;
+        let mut paths = disk::entries(&manifests).map_err(ManifestError::io(&manifests))?;
         paths.retain(|path| path.extension().is_some_and(|extension| extension == "json"));
         paths.sort();
         Ok(paths)
@@ -176,38 +213,38 @@ impl Manifest {
     ///
     /// # Errors
     /// When it cannot be read, or is not one of a known form.
-    pub fn read(path: &Path) -> Result<Self, BackupError> {
-        let text = fs::read(path).map_err(BackupError::io(path))?;
+    pub fn read(path: &Path) -> Result<Self, ManifestError> {
+        let text = fs::read(path).map_err(ManifestError::io(path))?;
         let manifest: Self =
-            serde_json::from_slice(&text).map_err(|error| BackupError::damaged(path, error))?;
+            serde_json::from_slice(&text).map_err(|error| ManifestError::damaged(path, error))?;
         if manifest.format != FORMAT {
-            return Err(BackupError::damaged(path, "it is of a form that a newer version wrote"));
+            return Err(ManifestError::damaged(path, "it is of a form that a newer version wrote"));
         }
         // So that every byte of the file counts, also those that say nothing.
         if manifest.text().ok() != Some(text) {
-            return Err(BackupError::damaged(
+            return Err(ManifestError::damaged(
                 path,
                 "it is not in the form in which it was written",
             ));
         }
         let inside = |name: &str| !name.contains('/') && !name.starts_with('.');
         if !manifest.segments.iter().all(|segment| inside(&segment.file)) {
-            return Err(BackupError::damaged(path, "a segment's name is not the name of a file"));
+            return Err(ManifestError::damaged(path, "a segment's name is not the name of a file"));
         }
         if Self::file(&manifest.moment()) != path.file_name().unwrap_or_default().to_string_lossy()
         {
-            return Err(BackupError::damaged(path, "it is the manifest of another moment"));
+            return Err(ManifestError::damaged(path, "it is the manifest of another moment"));
         }
         Ok(manifest)
     }
 
     /// The file of the manifest of a moment, in `manifests/`.
-    pub(super) fn file(moment: &BackupMoment) -> String {
+    pub(crate) fn file(moment: &BackupMoment) -> String {
         format!("{:010}-{:020}.json", moment.epoch.0, moment.offset.get())
     }
 
     /// Where the manifest of a moment is.
-    pub(super) fn path(dir: &Path, moment: &BackupMoment) -> PathBuf {
+    pub(crate) fn path(dir: &Path, moment: &BackupMoment) -> PathBuf {
         dir.join("manifests").join(Self::file(moment))
     }
 
@@ -218,18 +255,18 @@ impl Manifest {
     }
 
     /// Puts it in its place, durable. Gives blake3 of the file.
-    pub(super) fn write(&self, dir: &Path) -> Result<FileHash, BackupError> {
+    pub(crate) fn write(&self, dir: &Path) -> Result<FileHash, ManifestError> {
         let path = Self::path(dir, &self.moment());
-        let text = self.text().map_err(|error| BackupError::io(&path)(error.into()))?;
+        let text = self.text().map_err(|error| ManifestError::io(&path)(error.into()))?;
         store(&dir.join("incoming"), &path, &text)?;
         Ok(blake3::hash(&text).into())
     }
 }
 
 /// Writes a file aside, and renames it to its place once it is durable.
-fn store(incoming: &Path, path: &Path, bytes: &[u8]) -> Result<(), BackupError> {
+fn store(incoming: &Path, path: &Path, bytes: &[u8]) -> Result<(), ManifestError> {
     let partial = incoming.join(path.file_name().unwrap_or_default());
-    disk::write_aside(&partial, path, bytes).map_err(BackupError::io(path))
+    disk::write_aside(&partial, path, bytes).map_err(ManifestError::io(path))
 }
 
 #[cfg(test)]
@@ -297,7 +334,7 @@ mod tests {
             offset: Offset::new(10),
         }));
         fs::rename(&listed[0], &other).unwrap();
-        assert!(matches!(Manifest::read(&other), Err(BackupError::Damaged { .. })));
+        assert!(matches!(Manifest::read(&other), Err(ManifestError::Damaged { .. })));
     }
 
     #[test]
@@ -311,6 +348,6 @@ mod tests {
         let path = MediaEntry::path(dir, &media.list);
         let text = fs::read_to_string(&path).unwrap();
         fs::write(&path, text.replace(" 5", " 6")).unwrap();
-        assert!(matches!(media.read(dir), Err(BackupError::Damaged { .. })));
+        assert!(matches!(media.read(dir), Err(ManifestError::Damaged { .. })));
     }
 }

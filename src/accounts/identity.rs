@@ -11,16 +11,54 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tracing::warn;
 
-use super::Server;
 use crate::{
     config::IdentityServer,
     decide::threepid::{NoteBound, NoteUnbound},
-    engine::Engine,
-    http::{ApiError, ErrorCode},
+    engine::{Engine, Rejected},
     outbound::{Answer, Ask, Outbound},
     record::{Origin, threepid::Threepid},
     threepid,
 };
+
+/// Why an identity server did not do what was asked.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum IdentityError {
+    /// The configuration does not name it.
+    #[error("This server does not trust this identity server.")]
+    NotTrusted,
+    /// The ids of a validation cannot be what they are said to be.
+    #[error("`sid` and `client_secret` have 1 to 255 of 0-9a-zA-Z.=_-")]
+    Ids,
+    /// It cannot be reached.
+    #[error("The identity server cannot be reached.")]
+    Unreachable(String),
+    /// It refuses.
+    #[error("{message}")]
+    Refused {
+        /// The status that a client is to see.
+        status: StatusCode,
+        /// The code of the error.
+        errcode: String,
+        /// Why.
+        message: String,
+    },
+    /// It answered, with this status, in a way that is not understood.
+    #[error("The identity server gave an answer that cannot be used.")]
+    Unusable(StatusCode),
+    /// What it did cannot be recorded.
+    #[error(transparent)]
+    Rejected(#[from] Rejected),
+}
+
+impl IdentityError {
+    /// The code with which the identity server refuses.
+    pub(crate) fn errcode(&self) -> Option<&str> {
+        match self {
+            Self::Refused { errcode, .. } => Some(errcode),
+            _ => None,
+        }
+    }
+}
 
 /// What identity servers' paths begin with: the one of the Matrix specification, and this server's own.
 const PREFIXES: [&str; 2] = ["/_matrix", "/_svc"];
@@ -34,49 +72,39 @@ pub(crate) struct IdentityServers<'a> {
     pub(crate) trusted: &'a [IdentityServer],
 }
 
-impl Server {
-    /// What identity servers are spoken to with.
-    pub(super) fn identity_servers(&self) -> IdentityServers<'_> {
-        let trusted = &self.config.threepids.identity_servers;
-        IdentityServers { engine: &self.engine, outbound: &self.outbound, trusted }
-    }
-}
-
 /// The identity server of this name.
 ///
 /// # Errors
 /// `M_SERVER_NOT_TRUSTED` when the configuration does not name it.
-pub(super) fn trusted(app: IdentityServers<'_>, name: &str) -> Result<IdentityServer, ApiError> {
-    app.trusted.iter().find_map(|server| server.named(name)).ok_or_else(|| {
-        let why = "This server does not trust this identity server.";
-        ApiError::new(ErrorCode::ServerNotTrusted, why)
-    })
+pub(crate) fn trusted(
+    app: IdentityServers<'_>,
+    name: &str,
+) -> Result<IdentityServer, IdentityError> {
+    app.trusted.iter().find_map(|server| server.named(name)).ok_or(IdentityError::NotTrusted)
 }
 
 /// What a client knows of a validation on an identity server.
 #[derive(Debug, Deserialize)]
-pub(super) struct Credentials {
-    pub(super) client_secret: String,
-    pub(super) id_server: String,
-    pub(super) id_access_token: String,
-    pub(super) sid: String,
+pub(crate) struct Credentials {
+    pub(crate) client_secret: String,
+    pub(crate) id_server: String,
+    pub(crate) id_access_token: String,
+    pub(crate) sid: String,
 }
 
 /// Has an identity server publish that what was validated there is this user's, and remembers where.
 ///
 /// # Errors
 /// What the identity server refuses with is handed on.
-pub(super) async fn bind(
+pub(crate) async fn bind(
     app: IdentityServers<'_>,
     origin: Origin,
     user_id: &UserId,
     credentials: Credentials,
-) -> Result<(), ApiError> {
+) -> Result<(), IdentityError> {
     let Credentials { client_secret, id_server, id_access_token, sid } = credentials;
     if !threepid::is_opaque_id(&client_secret) || !threepid::is_opaque_id(&sid) {
-        return Err(ApiError::invalid_param(
-            "`sid` and `client_secret` have 1 to 255 of 0-9a-zA-Z.=_-",
-        ));
+        return Err(IdentityError::Ids);
     }
     let server = trusted(app, &id_server)?;
     let body = json!({ "sid": sid, "client_secret": client_secret, "mxid": user_id });
@@ -105,13 +133,13 @@ pub(super) async fn bind(
 ///
 /// # Errors
 /// When a server is named that is not trusted, what it refuses with, or that it cannot be reached.
-pub(super) async fn unbind(
+pub(crate) async fn unbind(
     app: IdentityServers<'_>,
     origin: &Origin,
     user_id: &UserId,
     threepid: &Threepid,
     id_server: Option<&str>,
-) -> Result<ThirdPartyIdRemovalStatus, ApiError> {
+) -> Result<ThirdPartyIdRemovalStatus, IdentityError> {
     let servers: Vec<IdentityServer> = match id_server {
         Some(name) => vec![trusted(app, name)?],
         None => {
@@ -179,7 +207,7 @@ async fn unbind_from(
     user_id: &UserId,
     threepid: &Threepid,
     server: &IdentityServer,
-) -> Result<bool, ApiError> {
+) -> Result<bool, IdentityError> {
     let body = json!({ "mxid": user_id, "threepid": threepid });
     let mut answer = None;
     // Sydent, which most identity servers are, checks a form of its own of what is signed.
@@ -217,18 +245,14 @@ async fn unbind_from(
 
 /// Asks an identity server, under the first prefix that it knows. `make` completes the request, for the
 /// path that it goes to.
-pub(super) async fn ask(
+pub(crate) async fn ask(
     app: IdentityServers<'_>,
     server: &IdentityServer,
     method: Method,
     path: &str,
     make: impl Fn(&str, Ask) -> Ask,
-) -> Result<Answer, ApiError> {
-    let unreachable = |error: &dyn std::fmt::Display| {
-        ApiError::new(ErrorCode::Unknown, "The identity server cannot be reached.")
-            .with_status(StatusCode::BAD_GATEWAY)
-            .with_cause(error.to_string())
-    };
+) -> Result<Answer, IdentityError> {
+    let unreachable = |error: &dyn std::fmt::Display| IdentityError::Unreachable(error.to_string());
     let mut last = None;
     for prefix in PREFIXES {
         let base = server.url.as_str().trim_end_matches('/');
@@ -280,7 +304,7 @@ fn errcode(answer: &Answer) -> Option<String> {
 }
 
 /// What an identity server refused with, for the client.
-pub(super) fn handed_on(answer: &Answer) -> Option<ApiError> {
+pub(crate) fn handed_on(answer: &Answer) -> Option<IdentityError> {
     let code = errcode(answer)?;
     let body: Value = answer.json().ok()?;
     let error = body.get("error").and_then(Value::as_str).unwrap_or("The identity server refused.");
@@ -294,13 +318,11 @@ pub(super) fn handed_on(answer: &Answer) -> Option<ApiError> {
         "M_UNKNOWN_TOKEN" | "M_MISSING_TOKEN" => "M_UNAUTHORIZED".to_owned(),
         _ => code,
     };
-    Some(ApiError::handed_on(status, code, error.to_owned()))
+    Some(IdentityError::Refused { status, errcode: code, message: error.to_owned() })
 }
 
-pub(super) fn unusable(answer: &Answer) -> ApiError {
-    ApiError::new(ErrorCode::Unknown, "The identity server gave an answer that cannot be used.")
-        .with_status(StatusCode::BAD_GATEWAY)
-        .with_cause(format!("status {}", answer.status))
+pub(crate) const fn unusable(answer: &Answer) -> IdentityError {
+    IdentityError::Unusable(answer.status)
 }
 
 #[cfg(test)]
@@ -313,8 +335,12 @@ mod tests {
     fn what_an_identity_server_refuses_with_ends_no_session_of_the_client() {
         let handed_on = |status, body: &'static str| {
             let (headers, body) = (HeaderMap::new(), body.into());
-            let error = handed_on(&Answer { status, headers, body });
-            error.map(|error| (error.status().as_u16(), error.errcode().to_owned()))
+            match handed_on(&Answer { status, headers, body }) {
+                Some(IdentityError::Refused { status, errcode, .. }) => {
+                    Some((status.as_u16(), errcode))
+                }
+                _ => None,
+            }
         };
         let is = |status, code: &str| Some((status, code.to_owned()));
         for code in ["M_UNKNOWN_TOKEN", "M_MISSING_TOKEN", "M_UNAUTHORIZED"] {

@@ -1,0 +1,96 @@
+//! The end of an account: one batch of records closes it, with its devices and tokens, scheduled events, keys,
+//! password, addresses and single sign-on. The rooms are left after that, each by an event of its own; if the
+//! server ends meanwhile, it goes on when it starts again.
+
+use std::sync::Arc;
+
+use ruma::{MilliSecondsSinceUnixEpoch, OwnedRoomId, OwnedUserId, UInt, UserId};
+
+use crate::{
+    decide::{
+        membership::{Change, ChangeMembership},
+        status::Deactivate,
+    },
+    engine::{Engine, Rejected},
+    record::{Offset, Origin},
+    state::Membership,
+};
+
+/// What closing an account came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Closed {
+    /// Whether it was open until now, or is erased only now.
+    pub(crate) changed: bool,
+    /// How many rooms were left and invites rejected.
+    pub(crate) rooms: usize,
+}
+
+/// Closes an account and leaves its rooms.
+///
+/// # Errors
+/// When there is no such account or the log takes no writes.
+pub(crate) async fn close(
+    engine: &Engine,
+    origin: Origin,
+    closing: Deactivate,
+) -> Result<Closed, Rejected> {
+    let user_id: OwnedUserId = closing.user_id.clone();
+    let changed = engine.propose(origin.clone(), closing).await?.into_inner();
+    Ok(Closed { changed, rooms: leave_all(engine, &origin, &user_id).await })
+}
+
+/// Leaves the rooms that those whose accounts were closed shortly before the server ended have not left.
+pub(crate) fn resume(engine: &Arc<Engine>) {
+    let engine = Arc::clone(engine);
+    tokio::spawn(async move {
+        for user_id in engine.state().accounts.user_ids() {
+            if engine.state().accounts.is_deactivated(&user_id) {
+                leave_all(&engine, &Origin::server(), &user_id).await;
+            }
+        }
+    });
+}
+
+/// Leaves all rooms, rejects all invites, takes back all knocks. Says how many there were.
+async fn leave_all(engine: &Engine, origin: &Origin, user_id: &UserId) -> usize {
+    let mut left = 0;
+    for part in engine.state().memberships.of(user_id, Offset::MAX) {
+        let is_in =
+            matches!(part.membership, Membership::Join | Membership::Invite | Membership::Knock);
+        if is_in && leave(engine, origin, part.room_id, user_id).await {
+            left += 1;
+        }
+    }
+    left
+}
+
+/// Has a user leave a room. One room that cannot be left is no reason to stay in the rest: says whether
+/// it was.
+pub(crate) async fn leave(
+    engine: &Engine,
+    origin: &Origin,
+    room_id: OwnedRoomId,
+    user_id: &UserId,
+) -> bool {
+    let ts = UInt::try_from(engine.clock().now_ms()).unwrap_or(UInt::MAX);
+    let proposal = ChangeMembership {
+        room_id: room_id.clone(),
+        sender: user_id.to_owned(),
+        target: user_id.to_owned(),
+        change: Change::Leave,
+        reason: None,
+        is_direct: false,
+        third_party_signed: None,
+        ts: MilliSecondsSinceUnixEpoch(ts),
+    };
+    match engine.propose(origin.clone(), proposal).await {
+        Ok(left) => {
+            drop(left.into_inner());
+            true
+        }
+        Err(error) => {
+            tracing::warn!(%room_id, %error, "a room could not be left");
+            false
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! The way of a profile into the rooms of its user.
+
+use std::sync::Arc;
+
+use ruma::{OwnedRoomId, UserId};
+
+use crate::{
+    decide::membership::{Change, ChangeMembership},
+    engine::Engine,
+    record::{Offset, Origin},
+    state::Membership,
+};
+
+/// Brings the profiles that changed shortly before the server ended to the rooms that they had not
+/// reached by then.
+pub(crate) fn resume(engine: &Arc<Engine>) {
+    let engine = Arc::clone(engine);
+    tokio::spawn(async move {
+        for user_id in engine.state().accounts.user_ids() {
+            spread(&engine, &Origin::server(), &user_id).await;
+        }
+    });
+}
+
+/// Brings a profile that has changed to the rooms that it has not reached.
+pub(crate) async fn spread(engine: &Engine, origin: &Origin, user_id: &UserId) {
+    let rooms = rooms_without(engine, user_id);
+    bring_to_rooms(engine, origin, user_id, rooms).await;
+}
+
+/// The rooms in which the user is joined, and has been since before their profile last changed.
+fn rooms_without(engine: &Engine, user_id: &UserId) -> Vec<OwnedRoomId> {
+    let Some(account) = engine.state().accounts.get(user_id) else { return Vec::new() };
+    let fields = ["displayname", "avatar_url"];
+    let changed = {
+        let account = account.read();
+        let fields = fields.iter().filter_map(|field| account.profile.get(*field));
+        fields.map(|field| field.changes.last_change()).max().unwrap_or(Offset::ZERO)
+    };
+    let parts = engine.state().memberships.of(user_id, Offset::MAX).into_iter();
+    parts
+        .filter(|part| part.membership == Membership::Join && part.offset < changed)
+        .map(|part| part.room_id)
+        .collect()
+}
+
+async fn bring_to_rooms(
+    engine: &Engine,
+    origin: &Origin,
+    user_id: &UserId,
+    rooms: Vec<OwnedRoomId>,
+) {
+    for room_id in rooms {
+        let ms = ruma::UInt::try_from(engine.clock().now_ms()).unwrap_or(ruma::UInt::MAX);
+        let proposal = ChangeMembership {
+            room_id: room_id.clone(),
+            sender: user_id.to_owned(),
+            target: user_id.to_owned(),
+            change: Change::Profile,
+            reason: None,
+            is_direct: false,
+            third_party_signed: None,
+            ts: ruma::MilliSecondsSinceUnixEpoch(ms),
+        };
+        match engine.propose(origin.clone(), proposal).await {
+            Ok(done) => drop(done.into_inner()),
+            // One room that does not take it is no reason to leave out the rest.
+            Err(error) => tracing::warn!(%room_id, %error, "a profile did not reach a room"),
+        }
+    }
+}
