@@ -1,14 +1,29 @@
 //! Logcabin: a Matrix-compatible homeserver whose only truth is an append-only log.
 //!
-//! The modules stand in the order of a write, then of a read:
+//! The folders, from what stands on everything to what knows nothing of the rest:
 //!
 //! ```text
-//! write: http → api → decide ┐
-//!                            ├ engine → log → state (apply) → the waiting sync
-//! read:  http → api → view, sync ← state (as of an offset) ← events (bodies from the log)
-//! look:  history ← log, archive, or a running server (admin)
-//! start: snapshot, and what the log has after it → state
+//! cli      the command line
+//! server   starting, background tasks, stopping
+//! edge     HTTP, and the endpoints
+//! ops      administration, backups, exports, looks into the log
+//! service  what takes several steps between endpoints and engine
+//! search   the search index
+//! outside  other services, and what is sent to them
+//! config   settings
+//! snapshot projections on the disk
+//! media    uploaded files
+//! engine   deciding and appending in turns; what is due later
+//! decide   the rules: what a proposal becomes
+//! read     events as clients see them, rooms as of an offset, what is new, what notifies
+//! state    projections of the log
+//! log      the records, in memory and on the disk, and their archive
+//! record   what a record is and says
+//! base     time, bounds, text, files, secrets
 //! ```
+//!
+//! A write goes `edge` → `decide` → `engine` → `log` → `state`, and then wakes the syncs that wait for it. A
+//! read goes `edge` → `read` ← `state`.
 //!
 //! | word | meaning |
 //! |---|---|
@@ -21,56 +36,27 @@
 //! | projection | what the records add up to; disposable |
 //! | head | the last offset that is durable, applied and published |
 
-mod accounts;
-pub mod admin;
-mod api;
-mod appservice;
-mod background;
-pub mod backup;
-pub mod checkpoint;
+mod base;
 pub mod cli;
-pub mod clock;
 pub mod config;
 pub mod decide;
-mod delivery;
-mod disk;
+mod edge;
 pub mod engine;
-pub mod events;
-pub mod export;
-pub mod history;
-mod http;
-mod last_seen;
-pub mod limits;
 pub mod log;
-mod long_work;
 pub mod media;
-mod messages;
-mod oidc;
-mod outbound;
-mod passwords;
-mod presence;
-pub mod proof;
-pub mod push;
-mod pushers;
-pub mod rate;
+mod ops;
+mod outside;
+mod read;
 pub mod record;
-mod rendezvous;
-pub mod restore;
 pub mod search;
-mod secret_text;
 pub mod server;
-mod shutdown;
-mod signed;
-mod signed_json;
+mod service;
 pub mod snapshot;
-pub mod socket;
-pub mod source;
 pub mod state;
-pub mod sync;
-pub mod telemetry;
-pub mod text;
-pub mod threepid;
-mod timers;
-mod token_key;
-pub mod view;
-pub mod work;
+
+// The paths by which programs that embed the server know these.
+pub use base::{clock, glob, limits, rate, telemetry, text, work};
+pub use ops::{admin, backup, export, history, proof, restore, socket, source};
+pub use read::{events, push, sync, view};
+pub use record::address as threepid;
+pub use snapshot::checkpoint;

@@ -1,7 +1,7 @@
 //! Which test shows which sentence of the specification: the tables in `tests/specification/`.
 //!
 //! Each row has a sentence and, in its last column, the tests that show it, by the name that `cargo
-//! test` prints: `api::sync::name`, `properties::sync::name`, `view::filter::tests::name`. Here is shown
+//! test` prints: `api::sync::name`, `properties::sync::name`, `read::view::filter::tests::name`. Here is shown
 //! that every row has a test and that every test named there exists. A row of a test that is missing
 //! says `**missing**: why`, and is listed in [`MISSING`].
 
@@ -170,7 +170,7 @@ fn every_endpoint_of_the_client_server_api_is_served() {
 
 #[test]
 fn the_versions_that_are_named_are_those_of_which_every_endpoint_is_served() {
-    let source = include_str!("../src/api/discovery.rs");
+    let source = include_str!("../src/edge/api/discovery.rs");
     let list = source.split_once("const VERSIONS").expect("the list has this name").1;
     let list = list.split_once("];").expect("the list ends").0;
     let named: BTreeSet<u32> = list
@@ -231,7 +231,7 @@ mod tests {
         "properties::a_filter_wants_what_the_text_says",
         "properties::sync::every_answer_is_what_the_log_says",
         "rooms::what_is_so_already_adds_no_record",
-        "view::filter::tests::stars_match_any_sequence",
+        "read::view::filter::tests::stars_match_any_sequence",
         "config::tests::later_sources_win",
         "specification::rows_and_tests_are_read",
     ] {

@@ -4,11 +4,13 @@ use std::{path::PathBuf, process::ExitCode};
 
 use super::password::confirms;
 use crate::{
-    admin::{Act, Done, office},
     config::{Config, ConfigError},
-    history::look::clean,
     log::sled::OpenError,
-    socket::{Client, SocketError, socket_path},
+    ops::{
+        admin::{Act, Done, office},
+        history::look::clean,
+        socket::{Client, SocketError, socket_path},
+    },
 };
 
 /// What every act takes.

@@ -6,18 +6,20 @@ use serde_json::json;
 
 use super::act;
 use crate::{
-    admin::Act,
-    backup::{self, Checked, Options, Taken},
-    history::{
-        look::{bytes, grouped},
-        moment::Time,
-        progress::Progress,
+    ops::{
+        admin::Act,
+        backup::{self, Checked, Options, Taken},
+        history::{
+            look::{bytes, grouped},
+            moment::Time,
+            progress::Progress,
+        },
+        source::Source,
     },
     record::{
         Offset,
         command::{BackupMade, BackupMoment},
     },
-    source::Source,
 };
 
 /// How many removed backups one request names: it is far below the longest.

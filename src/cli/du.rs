@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use crate::history::{Look, Output, Question, Source, run};
+use crate::ops::history::{Look, Output, Question, Source, run};
 
 /// Show what takes how much: by kind, room, user and day, the projections, and the files on the disk
 ///

@@ -2,7 +2,7 @@
 
 use std::{fmt::Write as _, process::ExitCode};
 
-use crate::{api, http::Access};
+use crate::edge::{api, http::Access};
 
 /// Print every method and path that is served
 ///

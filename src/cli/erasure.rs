@@ -7,10 +7,12 @@ use super::{
     columns,
 };
 use crate::{
-    admin::{Act, Done, Receipt, ReceiptRow, RoomPurged, UserErased},
-    history::{
-        look::{bytes, clean, grouped},
-        moment::Time,
+    ops::{
+        admin::{Act, Done, Receipt, ReceiptRow, RoomPurged, UserErased},
+        history::{
+            look::{bytes, clean, grouped},
+            moment::Time,
+        },
     },
     record::Offset,
 };

@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, process::ExitCode};
 
-use crate::{
+use crate::ops::{
     export::{self, FILE_BYTES, Holds, Manifest},
     history::look::{bytes, grouped},
 };

@@ -7,7 +7,7 @@ use std::{
 
 use serde_json::json;
 
-use crate::{
+use crate::ops::{
     export::{self, Imported},
     history::look::grouped,
 };

@@ -4,10 +4,12 @@ use std::{path::PathBuf, process::ExitCode};
 
 use super::act::Common;
 use crate::{
-    admin::{Act, Done},
-    export::{self, ImportedUser},
-    history::look::{clean, grouped},
     log::sled::has_log,
+    ops::{
+        admin::{Act, Done},
+        export::{self, ImportedUser},
+        history::look::{clean, grouped},
+    },
 };
 
 /// Make an account of the export of a user, on this server or another

@@ -7,9 +7,11 @@ use super::{
     columns,
 };
 use crate::{
-    admin::{Act, Done, MediaOf, MediaSummary, MediaUsage},
-    clock::Clock,
-    history::{look::clean, moment::Time},
+    base::clock::Clock,
+    ops::{
+        admin::{Act, Done, MediaOf, MediaSummary, MediaUsage},
+        history::{look::clean, moment::Time},
+    },
 };
 
 /// See uploaded files, and put them into quarantine, where nobody can download them

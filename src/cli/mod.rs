@@ -11,7 +11,7 @@ use rustix::fs::Mode;
 
 use crate::{
     config::{Config, ConfigError, Effective, Override},
-    history::look::width,
+    ops::history::look::width,
 };
 
 mod act;

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use super::act::Deed;
-use crate::admin::{Act, Done};
+use crate::ops::admin::{Act, Done};
 
 /// Tell a user something in the name of the server
 ///

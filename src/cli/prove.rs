@@ -4,9 +4,11 @@ use std::{path::Path, process::ExitCode};
 
 use super::act::Common;
 use crate::{
-    admin::{Act, Done},
     log::archive::ArchiveReader,
-    proof::{Asked, First},
+    ops::{
+        admin::{Act, Done},
+        proof::{Asked, First},
+    },
     record::{Command, Offset, command::LogCheckpoint},
 };
 

@@ -5,12 +5,14 @@ use std::{fmt::Write as _, process::ExitCode, str::FromStr};
 
 use super::{act::Common, columns, password};
 use crate::{
-    admin::{Act, Done, TokenSummary},
-    clock::Clock,
+    base::clock::Clock,
     decide::registration_token::Change,
-    history::{
-        look::clean,
-        moment::{Moment, Time, duration_ms},
+    ops::{
+        admin::{Act, Done, TokenSummary},
+        history::{
+            look::clean,
+            moment::{Moment, Time, duration_ms},
+        },
     },
     record::command::Secret,
 };

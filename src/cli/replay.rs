@@ -6,13 +6,15 @@ use serde::Serialize;
 
 use crate::{
     engine,
-    history::{
-        look::{bytes, grouped},
-        progress::Progress,
-        query::Counts,
+    ops::{
+        history::{
+            look::{bytes, grouped},
+            progress::Progress,
+            query::Counts,
+        },
+        source::Source,
     },
     record::Offset,
-    source::Source,
 };
 
 /// Rebuild the projections from the first record on, and say how fast and what they hold

@@ -4,8 +4,10 @@ use std::{fmt::Write as _, process::ExitCode};
 
 use super::act::{Common, Deed};
 use crate::{
-    admin::{Act, Done, ReportDetails, ReportSummary},
-    history::{look::clean, moment::Time},
+    ops::{
+        admin::{Act, Done, ReportDetails, ReportSummary},
+        history::{look::clean, moment::Time},
+    },
     record::Offset,
 };
 

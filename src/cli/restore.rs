@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, process::ExitCode};
 
-use crate::{
+use crate::ops::{
     history::{
         look::grouped,
         moment::{Moment, Time},

@@ -7,7 +7,7 @@ use super::{
     columns,
     erasure::PurgeRoom,
 };
-use crate::{
+use crate::ops::{
     admin::{Act, Done, NewRoom, RoomDetails, RoomOrder, RoomSummary, RoomsWanted, ShutdownStatus},
     history::look::clean,
 };

@@ -9,9 +9,9 @@ use tokio::signal::unix::{SignalKind, signal};
 use tracing::info;
 
 use crate::{
+    base::telemetry::{self, LogFormat},
     config::{Config, OpenRegistration, Requirement},
     server,
-    telemetry::{self, LogFormat},
 };
 
 /// Run the server (this is what happens without a command, too)

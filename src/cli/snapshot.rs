@@ -4,10 +4,12 @@ use std::process::ExitCode;
 
 use super::act::Common;
 use crate::{
-    admin::{Act, Done},
-    history::{
-        look::{bytes, grouped},
-        moment::Time,
+    ops::{
+        admin::{Act, Done},
+        history::{
+            look::{bytes, grouped},
+            moment::Time,
+        },
     },
     record::Offset,
     snapshot::{self, Difference, Fault, Holder},

@@ -9,7 +9,7 @@ use super::{
     columns,
     password::new_password,
 };
-use crate::{
+use crate::ops::{
     admin::{Act, Done, Filter, UserDetails, UserSummary},
     history::{look::clean, moment::Time},
 };

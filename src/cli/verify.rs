@@ -6,13 +6,15 @@ use std::{
 };
 
 use crate::{
-    history::{
-        HistoryError, Look, Report,
-        check::{check_all, unopened},
-        render_report,
-    },
     log::sled::{self, OpenError, RepairError, Repaired},
-    source::{Source, SourceError},
+    ops::{
+        history::{
+            HistoryError, Look, Report,
+            check::{check_all, unopened},
+            render_report,
+        },
+        source::{Source, SourceError},
+    },
 };
 
 /// Check the whole log: chain, payloads, commands, replay, and what lies beside it

@@ -7,8 +7,8 @@ use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 use toml::{Value, de::DeValue};
 
 use crate::{
-    decide::create_room::ROOM_VERSIONS, engine::retention::Rule, media::network::Range,
-    push::glob::Glob, rate::Rate,
+    base::glob::Glob, base::rate::Rate, decide::create_room::ROOM_VERSIONS,
+    engine::retention::Rule, media::network::Range,
 };
 
 /// A value as a source gives it.
@@ -914,7 +914,7 @@ impl Setting for IdentityServer {
     }
 }
 
-impl Setting for crate::threepid::Pattern {
+impl Setting for crate::record::address::Pattern {
     const ALLOWED: &'static str =
         "a list of patterns such as \"email:*@example.org\" or \"msisdn:49*\"";
 

@@ -7,8 +7,8 @@ use serde_json::value::RawValue;
 
 use super::{Env, Proposal, Refusal, Turn, threepid::Validated};
 use crate::{
-    events::to_raw,
-    limits,
+    base::limits,
+    read::events::to_raw,
     record::{
         Command, Offset, Stream,
         command::{
@@ -828,7 +828,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        clock::Clock,
+        base::clock::Clock,
         decide::status::SetStatus,
         engine::{Engine, Options, Rejected},
         log::memory::MemoryLog,

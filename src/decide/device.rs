@@ -11,7 +11,7 @@ use super::{
     keys::{same, stored},
 };
 use crate::{
-    limits,
+    base::limits,
     record::{
         Command, Offset, Stream,
         command::{DeviceDehydrate, DeviceRemove, DeviceSeen, KeysUpload, Sighting},

@@ -16,8 +16,8 @@ use ruma::{
 
 use super::{Env, Refusal, is_local, powers::Powers};
 use crate::{
-    events::{EventRef, StoredEvent, as_shown},
-    limits,
+    base::limits,
+    read::events::{EventRef, StoredEvent, as_shown},
     record::{
         Offset,
         command::{RoomEvent, Transaction},
@@ -340,7 +340,7 @@ impl RoomDraft {
     }
 
     fn auth_events(&self, env: &Env, new: &NewEvent) -> Result<Vec<OwnedEventId>, Refusal> {
-        let content = crate::events::to_raw(&new.content);
+        let content = crate::read::events::to_raw(&new.content);
         let types = auth_types_for_event(
             &new.event_type,
             &new.sender,

@@ -12,8 +12,8 @@ use serde_json::json;
 
 use super::{Env, Proposal, Refusal, Turn};
 use crate::{
-    events::{EventRef, to_raw},
-    limits,
+    base::limits,
+    read::events::{EventRef, to_raw},
     record::{
         Command, NewRecord, Offset, Origin, Stream,
         command::{AccountDataSet, Receipt, RoomReceipt, RoomTyping},

@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 
 use super::{Proposal, Refusal, Turn};
 use crate::{
-    limits,
+    base::limits,
     record::{
         Stream,
         command::{BackedUpKey, KeyBackupDelete, KeyBackupPut, KeyBackupRemove, KeyBackupSet},

@@ -7,7 +7,7 @@ use serde_json::{Value, value::RawValue};
 
 use super::{Proposal, Refusal, Turn};
 use crate::{
-    limits,
+    base::limits,
     record::{
         Command, Offset, Stream,
         command::{KeysClaim, KeysCrossSign, KeysSign, KeysUpload},

@@ -4,7 +4,7 @@ use ruma::OwnedUserId;
 
 use super::{Proposal, Refusal, Turn};
 use crate::{
-    limits,
+    base::limits,
     record::{
         Stream,
         command::{

@@ -12,7 +12,7 @@ use super::{
     moderation::must_not_be_blocked, not_in_it, notice::may_reject, upgrade::bring_along,
 };
 use crate::{
-    events::EventRef,
+    read::events::EventRef,
     record::{Offset, Stream, command::RoomForget},
 };
 

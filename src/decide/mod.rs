@@ -52,9 +52,9 @@ pub use draft::{NewEvent, RoomDraft};
 pub use powers::Powers;
 
 use crate::{
-    events::EventStore,
-    limits,
+    base::limits,
     log::{Batch, ReadError},
+    read::events::EventStore,
     record::{Command, NewRecord, Offset, Origin, Stream, command::Transaction},
     state::State,
 };

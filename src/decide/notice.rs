@@ -15,7 +15,7 @@ use super::{
     object,
 };
 use crate::{
-    events::to_raw,
+    read::events::to_raw,
     record::{
         Offset, Stream,
         command::{AccountDataSet, NoticeRoom},

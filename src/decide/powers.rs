@@ -11,7 +11,7 @@ use ruma::{
     state_res::events::{RoomCreateEvent, RoomPowerLevelsEvent, RoomPowerLevelsIntField},
 };
 
-use crate::events::EventRef;
+use crate::read::events::EventRef;
 
 /// Who may do what in a room.
 pub struct Powers<'a> {
@@ -113,7 +113,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        events::StoredEvent,
+        read::events::StoredEvent,
         record::{Offset, command::RoomEvent},
     };
 

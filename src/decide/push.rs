@@ -10,8 +10,8 @@ use ruma::{
 
 use super::{Env, Proposal, Refusal, Turn, account::no_account};
 use crate::{
-    limits,
-    push::{Glob, PART_CHARS, ruleset},
+    base::limits,
+    read::push::{Glob, PART_CHARS, ruleset},
     record::{Offset, Stream, command::AccountDataSet},
 };
 

@@ -14,7 +14,7 @@ use ruma::{DeviceId, RoomId, UserId};
 
 use super::Refusal;
 use crate::{
-    limits,
+    base::limits,
     record::command::AccountDataSet,
     state::{State, usage},
 };

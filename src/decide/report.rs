@@ -4,7 +4,7 @@ use ruma::{OwnedEventId, OwnedRoomId, OwnedUserId};
 
 use super::{Proposal, Refusal, Turn};
 use crate::{
-    limits,
+    base::limits,
     record::{
         Offset, Stream,
         command::{ReportCreate, ReportRemove},

@@ -13,8 +13,8 @@ use super::{
     upgrade::bring_along,
 };
 use crate::{
-    events::StoredEvent,
-    limits,
+    base::limits,
+    read::events::StoredEvent,
     record::{Offset, Stream, command::Transaction},
     state::{
         RelatesTo, Sought,
@@ -173,7 +173,7 @@ impl SendEvent {
         if !self.content.contains_key("m.relates_to") {
             return Ok(());
         }
-        let content = crate::events::to_raw(&self.content);
+        let content = crate::read::events::to_raw(&self.content);
         let Some(relation) = RelatesTo::of(&content) else { return Ok(()) };
         if relation.rel_type != THREAD && relation.rel_type != ANNOTATION {
             return Ok(());

@@ -9,7 +9,7 @@ use super::{
     account::{SetPassword, no_account},
 };
 use crate::{
-    limits,
+    base::limits,
     record::{
         Stream,
         command::TokenHash,

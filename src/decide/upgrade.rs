@@ -21,9 +21,11 @@ use super::{
     send::aliases,
 };
 use crate::{
-    events::{StoredEvent, as_shown, to_raw},
-    limits,
-    push::ruleset,
+    base::limits,
+    read::{
+        events::{StoredEvent, as_shown, to_raw},
+        push::ruleset,
+    },
     record::{
         Offset, Stream,
         command::{AccountDataSet, AliasSet, RoomVisibility},

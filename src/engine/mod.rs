@@ -37,11 +37,10 @@ pub use turns::Rejected;
 use service::Service;
 
 use crate::{
-    clock::Clock,
+    base::{clock::Clock, limits},
     decide::{Env, Proposal, ServerKeys, account::AccountLimit, ephemeral::Gather, quota::Quotas},
-    events::EventStore,
-    limits,
     log::{AppendError, Batch, Log, ReadError, StreamHeads, erase::erasure},
+    read::events::EventStore,
     record::{Command, NewRecord, Offset, Origin, Record, Stream, command::ServerIdentity},
     state::{ApplyError, Effect, State},
 };
@@ -340,7 +339,7 @@ fn take(state: &State, events: &EventStore, record: &Record) -> Result<Vec<Effec
 }
 
 fn new_identity(name: &ServerName) -> Result<ServerIdentity, OpenError> {
-    let version = crate::clock::random_letters(6).to_lowercase();
+    let version = crate::base::clock::random_letters(6).to_lowercase();
     let document = Ed25519KeyPair::generate();
     let pair = Ed25519KeyPair::from_der(&document, version.clone())
         .map_err(|error| OpenError::Identity(error.to_string()))?;

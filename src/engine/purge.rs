@@ -6,7 +6,7 @@ use ruma::{OwnedRoomId, RoomId};
 
 use super::{Engine, Rejected};
 use crate::{
-    background::Pace,
+    base::background::Pace,
     decide::purge::PurgeRoom,
     log::{Log, ReadError},
     record::{

@@ -5,8 +5,8 @@ use std::{fmt, str::FromStr, sync::Arc};
 use ruma::{OwnedRoomId, RoomId};
 
 use crate::{
-    clock::Clock,
-    events::{Lifetimes, StoredEvent},
+    base::clock::Clock,
+    read::events::{Lifetimes, StoredEvent},
     state::{Room, lifetimes::Own},
 };
 

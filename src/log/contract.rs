@@ -21,7 +21,7 @@ use super::{
     verify,
 };
 use crate::{
-    clock::Clock,
+    base::clock::Clock,
     record::{
         Class, Command, NewRecord, Offset, Origin, Payload, Record, Stream,
         command::{LogErase, Reduced},

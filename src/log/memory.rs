@@ -11,7 +11,7 @@ use super::{
     check_size, erased_by,
 };
 use crate::{
-    clock::Clock,
+    base::clock::Clock,
     record::{Offset, Record, codec::Tip},
 };
 

@@ -44,7 +44,7 @@ pub const MAX_BATCH_BYTES: usize = 4 * 1024 * 1024;
 
 /// What the limits of decisions allow fits into the log: a turn is one batch.
 const _: () = {
-    use crate::limits::{
+    use crate::base::limits::{
         EVENT_BYTES, IDENTIFIER_BYTES, IMPORTED_ROOM_KEYS, KEY_BACKUP_RECORD_BYTES, KEY_BYTES,
         RECEIPTS_BYTES, TURN_PASSING, TURN_PROPOSALS,
     };

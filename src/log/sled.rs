@@ -61,7 +61,7 @@ use super::{
     volume::VolumeError,
 };
 use crate::{
-    clock::Clock,
+    base::clock::Clock,
     record::{
         Offset, Record,
         codec::{CodecError, Frame, Tip},

@@ -250,7 +250,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        clock::Clock,
+        base::clock::Clock,
         log::{
             contract::{payload, record},
             memory::MemoryLog,

@@ -16,7 +16,7 @@ use std::{
 use bytes::Bytes;
 
 use crate::{
-    disk,
+    base::disk,
     record::{Chain, Offset},
 };
 

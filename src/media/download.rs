@@ -12,7 +12,7 @@ use std::{
 use bytes::Bytes;
 
 use super::Store;
-use crate::{limits, record::command::FileHash};
+use crate::{base::limits, record::command::FileHash};
 
 /// Why a file cannot be read.
 #[derive(Debug, thiserror::Error)]

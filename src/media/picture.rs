@@ -22,7 +22,7 @@ use image::{
 };
 
 use super::webp::Animation;
-use crate::limits;
+use crate::base::limits;
 
 /// How good the JPEGs are.
 const JPEG_QUALITY: u8 = 85;

@@ -25,7 +25,11 @@ use parking_lot::Mutex;
 use tokio::task::spawn_blocking;
 
 use super::download::{self, DownloadError};
-use crate::{clock::random_letters, limits, log::sled::free_bytes, record::command::FileHash};
+use crate::{
+    base::{clock::random_letters, limits},
+    log::sled::free_bytes,
+    record::command::FileHash,
+};
 
 const INCOMING: &str = "incoming";
 const THUMBNAILS: &str = "thumbnails";

@@ -10,6 +10,7 @@ use bytes::Bytes;
 use ruma::{RoomAliasId, RoomId, UserId};
 use serde::{Deserialize, Serialize};
 
+pub mod address;
 pub mod codec;
 pub mod command;
 mod holds;
@@ -17,6 +18,7 @@ pub mod mask;
 pub mod merkle;
 pub mod pusher;
 mod reduce;
+pub(crate) mod signed_json;
 pub mod threepid;
 
 pub use command::{Class, Command, CommandError};

@@ -29,7 +29,7 @@ impl Medium {
     }
 }
 
-/// A third-party identifier. One that a client names becomes this in [`crate::threepid`], which has the
+/// A third-party identifier. One that a client names becomes this in [`crate::record::address`], which has the
 /// rules of the canonical forms.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Threepid {

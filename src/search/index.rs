@@ -26,8 +26,8 @@ use tantivy::{
 };
 
 use crate::{
+    base::text::{self, Word},
     record::Offset,
-    text::{self, Word},
 };
 
 /// What is in an index of another version is not read but made anew. To be changed with the fields, with

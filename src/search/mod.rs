@@ -34,8 +34,8 @@ use self::index::{Entry, Mark, Reader, Writer};
 pub use self::index::{Hit, Key, Order, Place, Query, Snapshot};
 use crate::{
     engine::Engine,
-    events::{EventRef, StoredEvent},
     log::ReadError,
+    read::events::{EventRef, StoredEvent},
     record::{Command, Offset, Record},
     state::Room,
 };

@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::{
-    clock::Clock,
+    base::{clock::Clock, text},
     decide::{
         account::{Met, Register},
         create_room::{CreateRoom, Preset, ROOM_VERSIONS},
@@ -19,7 +19,6 @@ use crate::{
     engine::Options,
     log::{Log, memory::MemoryLog},
     record::{Origin, command::AccountKind},
-    text,
 };
 
 /// A room of one user.

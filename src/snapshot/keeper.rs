@@ -14,14 +14,16 @@ use tracing::{error, info, warn};
 
 use super::{Begun, Difference, Header, SnapshotError, differ::difference, list, read, write};
 use crate::{
-    background::{self, Pace},
-    checkpoint::Checkpoint,
-    disk,
+    base::{
+        background::{self, Pace},
+        disk,
+        shutdown::Shutdown,
+    },
     engine::{Engine, OpenError, replay_onto},
     log::{Log, verify::Checker},
-    push::{Unread, unread::written_at},
+    read::push::{Unread, unread::written_at},
     record::{Offset, Record},
-    shutdown::Shutdown,
+    snapshot::checkpoint::Checkpoint,
     state::{SECTIONS, Section, State},
 };
 
@@ -597,7 +599,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        clock::Clock,
+        base::clock::Clock,
         decide::account::{Met, Register},
         engine::Options,
         log::memory::MemoryLog,

@@ -19,6 +19,7 @@
 //!
 //! [`Keeper`] writes them, and compares them and the projections in service with the log.
 
+pub mod checkpoint;
 mod differ;
 mod keeper;
 
@@ -37,7 +38,7 @@ pub use differ::Difference;
 pub use keeper::{Fault, Holder, Keeper, Policy, Status};
 
 use crate::{
-    disk,
+    base::disk,
     engine::{OpenError, replay_onto},
     log::{Log, ReadError, VerifyError},
     record::{Chain, Offset, hex},

@@ -7,7 +7,7 @@ use ruma::{OwnedUserId, UserId};
 use serde::{Deserialize, Serialize};
 
 use super::kept;
-use crate::{limits, text};
+use crate::base::{limits, text};
 
 /// The names of all local users, as they are now. Follows from accounts alone.
 #[derive(Debug, Default, Serialize, Deserialize)]

@@ -1,7 +1,7 @@
 //! What others see of each user's presence: the newest of each, and in which order they changed.
 //!
 //! Only what was recorded is here. What leads to a record (which devices are there, who is idle since
-//! when) is judged in [`crate::presence`].
+//! when) is judged in [`crate::service::presence`].
 
 use std::collections::{BTreeMap, BTreeSet};
 

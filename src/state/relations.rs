@@ -18,7 +18,10 @@ use serde_json::value::RawValue;
 
 pub use self::index::Sought;
 use self::index::{Index, Kin, MANY};
-use crate::{limits, record::Offset, work};
+use crate::{
+    base::{limits, work},
+    record::Offset,
+};
 
 /// The `rel_type` of a reply in a thread.
 pub const THREAD: &str = "m.thread";

@@ -1,5 +1,5 @@
 //! When each device was last in use, as far as it was recorded. What was not recorded yet is in
-//! [`crate::last_seen`].
+//! [`crate::service::last_seen`].
 
 use std::collections::BTreeMap;
 

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::kept;
 use crate::{
-    limits,
+    base::limits,
     record::{
         Offset,
         command::TokenHash,

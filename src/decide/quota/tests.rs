@@ -5,7 +5,7 @@ use serde_json::value::RawValue;
 
 use super::*;
 use crate::{
-    clock::Clock,
+    base::clock::Clock,
     decide::{
         Proposal,
         account::{
@@ -128,7 +128,7 @@ fn data(name: &str, room_id: Option<&OwnedRoomId>, kind: &str, content: &str) ->
 }
 
 fn room(creator: &str, invite: &[&str]) -> CreateRoom {
-    let random = crate::clock::random_letters(16);
+    let random = crate::base::clock::random_letters(16);
     CreateRoom {
         room_id: format!("!{random}:test").try_into().unwrap(),
         creator: user(creator),

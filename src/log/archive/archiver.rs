@@ -14,7 +14,7 @@ use std::{
 use tokio::sync::watch;
 
 use super::{ArchiveError, ArchiveOptions, eraser::Eraser, segment::Writer};
-use crate::{clock::Clock, log::Log, record::Offset};
+use crate::{base::clock::Clock, log::Log, record::Offset};
 
 /// How often the archiver looks for new records. With a copy and a sync on top, well below
 /// [`LAG`](super::LAG).

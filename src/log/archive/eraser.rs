@@ -23,7 +23,7 @@ use super::{
     segment::{Segment, SegmentReader, segments},
 };
 use crate::{
-    disk,
+    base::disk,
     log::{
         Log, ReadError,
         erase::{Targets, erasure},

@@ -3,7 +3,7 @@
 //! The [`Archiver`] follows the log's durable watermark in a thread of its own and copies what is new
 //! into *segments* (`log_format.md`, "Archive segments"), at most [`LAG`] behind. It only ever reads
 //! the log, so it can be slow, fail and catch up without anybody waiting for it. [`ArchiveReader`]
-//! reads an archive back and verifies all of it; [`crate::restore`] makes a new log of one. The files follow
+//! reads an archive back and verifies all of it; [`crate::ops::restore`] makes a new log of one. The files follow
 //! the way of the data: `archiver`, `segment`, `reader`; `eraser` writes segments anew when something in them
 //! was erased; `spare` gives the log what it cannot read any more.
 //!

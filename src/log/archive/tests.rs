@@ -17,7 +17,7 @@ use super::{
     *,
 };
 use crate::{
-    clock::Clock,
+    base::clock::Clock,
     log::{
         Appending, Batch, Follower, Log, ReadError, StreamHeads,
         contract::{batch, erasure, event, one, passing, payload, start},

@@ -14,7 +14,7 @@ use std::{
 };
 
 use super::{OpenError, Store, free_bytes};
-use crate::{clock::random_bytes, disk};
+use crate::base::{clock::random_bytes, disk};
 
 /// What a disk must have free for a database to be opened on it: sled writes less than one of its segments of 16 MiB.
 pub(super) const ROOM_TO_OPEN: u64 = 17 * 1024 * 1024;

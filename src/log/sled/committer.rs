@@ -14,7 +14,7 @@ use super::{
     store::panic_text,
 };
 use crate::{
-    clock::Clock,
+    base::clock::Clock,
     log::{
         AppendError, Appended, Batch, Follower, StreamHeads, check_expected, erased_by,
         tip_file::Noted,

@@ -8,7 +8,7 @@ use std::{
 };
 
 use super::{OpenError, remove_dir, shadow};
-use crate::disk;
+use crate::base::disk;
 
 /// The directory of the log in a data directory.
 #[must_use]

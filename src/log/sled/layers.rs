@@ -14,7 +14,7 @@ use super::{
     store::{self, fenced},
 };
 use crate::{
-    disk,
+    base::disk,
     log::{
         archive::{Erased, Spare, SpareError, Wanted},
         volume::{self, Block, Volume, VolumeError},

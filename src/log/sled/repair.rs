@@ -15,7 +15,7 @@ use super::{
     lock_data_dir, log_dir,
 };
 use crate::{
-    disk,
+    base::disk,
     log::{
         ReadError,
         archive::{Erased, Spare, SpareError, Wanted},

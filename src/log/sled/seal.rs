@@ -25,7 +25,7 @@ use super::{
     layers::{self, Layers},
 };
 use crate::{
-    background::{self, Pace},
+    base::background::{self, Pace},
     log::{
         archive::Erased,
         verify::Checker,

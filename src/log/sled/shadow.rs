@@ -19,7 +19,7 @@ use super::{
     make_private_dir, remove_dir,
 };
 use crate::{
-    disk,
+    base::disk,
     log::{tip_file, volume},
 };
 

@@ -25,7 +25,7 @@ use std::{
 use bytes::Bytes;
 
 use super::OpenError;
-use crate::{disk, log::ReadError, record::Offset};
+use crate::{base::disk, log::ReadError, record::Offset};
 
 /// sled with its calls fenced and its writes made durable.
 pub(crate) struct Store {

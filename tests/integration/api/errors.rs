@@ -155,7 +155,7 @@ const SPECIFIED: [&str; 32] = [
 
 /// The codes that the server knows, from its one table of them.
 fn defined() -> BTreeSet<&'static str> {
-    let source = include_str!("../../../src/http/error.rs");
+    let source = include_str!("../../../src/edge/http/error.rs");
     let begin = source.find("const fn describe").expect("the table of codes has this name");
     let table = &source[begin..];
     let table = &table[..table.find("/// Adds the fields").expect("what follows has this name")];

@@ -1,0 +1,17 @@
+//! What everything else stands on, and what knows nothing of it: time, bounds, text, files, secrets.
+
+pub(crate) mod background;
+pub mod clock;
+pub(crate) mod disk;
+pub mod glob;
+pub mod limits;
+pub(crate) mod long_work;
+pub mod rate;
+pub(crate) mod secret_text;
+pub(crate) mod shutdown;
+pub(crate) mod signed;
+pub mod telemetry;
+pub mod text;
+pub(crate) mod timers;
+pub(crate) mod token_key;
+pub mod work;

@@ -1,0 +1,160 @@
+//! Timers: what is to be done at times that are known beforehand.
+//!
+//! Nobody polls. What is due next is asked of those who know, which for all that must outlive a restart
+//! are the projections; one task for each sleeps until then, or until it is told that this has changed.
+
+use std::{panic::AssertUnwindSafe, time::Duration};
+
+use futures_util::FutureExt;
+use tokio::sync::Notify;
+use tracing::error;
+
+use crate::base::{clock::Clock, limits, shutdown::Shutdown};
+
+/// Something that is to be done at known times.
+pub(crate) trait Timed: Send + Sync + 'static {
+    /// When something is to be done next, in milliseconds since the Unix epoch.
+    fn next_ms(&self) -> Option<u64>;
+
+    /// Is notified when [`Timed::next_ms`] may have become earlier.
+    fn changed(&self) -> &Notify;
+
+    /// Does what is due at `now_ms`. Afterwards it is due no more, or has waited for a while: it is
+    /// called again at once for what is still due. May be dropped at any `await`.
+    fn fire(&self, now_ms: u64) -> impl Future<Output = ()> + Send;
+}
+
+/// Does what is due whenever it is, until the server goes down.
+pub(crate) async fn keep<T: Timed>(timed: T, clock: Clock, shutdown: Shutdown) {
+    loop {
+        let now_ms = clock.now_ms();
+        let sleep = match timed.next_ms() {
+            Some(at_ms) if at_ms <= now_ms => {
+                // A panic costs what was being done, and not all that is to be done after it.
+                let fire = AssertUnwindSafe(timed.fire(now_ms)).catch_unwind();
+                let fired = tokio::select! {
+                    fired = fire => fired,
+                    () = shutdown.given() => return,
+                };
+                match fired {
+                    Ok(()) => continue,
+                    Err(_) => {
+                        error!("what was due could not be done: a panic");
+                        limits::TIMER_RETRY
+                    }
+                }
+            }
+            Some(at_ms) => Duration::from_millis(at_ms - now_ms).min(limits::TIMER_SLEEP),
+            None => Duration::MAX,
+        };
+        tokio::select! {
+            () = tokio::time::sleep(sleep) => {}
+            // A notification that came before this is kept for it.
+            () = timed.changed().notified() => {}
+            () = shutdown.given() => return,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use parking_lot::Mutex;
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Alarms {
+        set: Mutex<Vec<u64>>,
+        changed: Notify,
+        rung: Mutex<Vec<(u64, u64)>>,
+        done: Notify,
+    }
+
+    impl Timed for Arc<Alarms> {
+        fn next_ms(&self) -> Option<u64> {
+            self.set.lock().iter().min().copied()
+        }
+
+        fn changed(&self) -> &Notify {
+            &self.changed
+        }
+
+        async fn fire(&self, now_ms: u64) {
+            let mut set = self.set.lock();
+            set.retain(|at_ms| {
+                if *at_ms <= now_ms {
+                    self.rung.lock().push((*at_ms, now_ms));
+                }
+                *at_ms > now_ms
+            });
+            if set.is_empty() {
+                self.done.notify_one();
+            }
+        }
+    }
+
+    #[derive(Default)]
+    struct Broken {
+        changed: Notify,
+        fired: Mutex<u32>,
+        done: Notify,
+    }
+
+    impl Timed for Arc<Broken> {
+        fn next_ms(&self) -> Option<u64> {
+            (*self.fired.lock() < 2).then_some(0)
+        }
+
+        fn changed(&self) -> &Notify {
+            &self.changed
+        }
+
+        async fn fire(&self, _: u64) {
+            let mut fired = self.fired.lock();
+            *fired += 1;
+            assert!(*fired > 1, "the first time fails");
+            self.done.notify_one();
+        }
+    }
+
+    #[tokio::test]
+    async fn a_timer_that_failed_goes_on() {
+        let broken = Arc::new(Broken::default());
+        let shutdown = Shutdown::when(std::future::pending());
+        // Kept until it waits after the failure: nobody wants to wait for as long in a test.
+        broken.changed.notify_one();
+        let task = tokio::spawn(keep(Arc::clone(&broken), Clock::system(), shutdown));
+        broken.done.notified().await;
+        assert_eq!(*broken.fired.lock(), 2);
+        task.abort();
+    }
+
+    #[tokio::test]
+    async fn what_is_due_is_done_in_order_and_not_before_its_time() {
+        let alarms = Arc::new(Alarms::default());
+        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+        let shutdown = Shutdown::when(async move {
+            let _ = stopped.await;
+        });
+        let clock = Clock::system();
+        let start_ms = clock.now_ms();
+        let task = tokio::spawn(keep(Arc::clone(&alarms), clock, shutdown));
+        // Set later, and due earlier, than the one that is slept for.
+        for after in [60_u64, 0, 30] {
+            alarms.set.lock().push(start_ms + after);
+            alarms.changed.notify_one();
+            tokio::task::yield_now().await;
+        }
+        alarms.done.notified().await;
+        while alarms.rung.lock().len() < 3 {
+            alarms.done.notified().await;
+        }
+        let rung = alarms.rung.lock().clone();
+        assert_eq!(rung.iter().map(|(at, _)| at - start_ms).collect::<Vec<_>>(), [0, 30, 60]);
+        assert!(rung.iter().all(|(at_ms, now_ms)| at_ms <= now_ms), "{rung:?}");
+        drop(stop);
+        task.await.unwrap();
+    }
+}

@@ -1,0 +1,92 @@
+//! The key of tokens that the server derives or signs, in a file beside the log.
+//!
+//! It is no part of the log, so that nobody can make tokens who can read the log, an archive or a backup. To lose
+//! it costs little: logins that are under way in a browser begin again, and a client that asks for the tokens of
+//! one refresh for a second time gets others.
+
+use std::{fs, io, path::Path};
+
+use base64::{Engine as _, engine::general_purpose::STANDARD_NO_PAD};
+use tracing::warn;
+
+use crate::base::{clock::random_bytes, disk, signed::Signer};
+
+/// The file in the data directory.
+const FILE: &str = "tokens.key";
+
+/// How many bytes the key has.
+const KEY_BYTES: usize = 32;
+
+/// The signer with the key in `data_dir`, which is made if it is missing.
+pub(crate) fn signer(data_dir: &Path) -> Signer {
+    let path = data_dir.join(FILE);
+    let key = match fs::read_to_string(&path) {
+        Ok(text) if is_key(text.trim_end()) => return Signer::new(text.trim_end()),
+        Ok(_) => {
+            warn!(path = %path.display(), "the key of tokens is damaged: the server makes a new one");
+            new_key(&path)
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => new_key(&path),
+        Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+            warn!(path = %path.display(), "the key of tokens is damaged: the server makes a new one");
+            new_key(&path)
+        }
+        Err(error) => {
+            warn!(path = %path.display(), %error, "the key of tokens cannot be read: until the next start there is another");
+            random_key()
+        }
+    };
+    Signer::new(&key)
+}
+
+fn is_key(text: &str) -> bool {
+    STANDARD_NO_PAD.decode(text).is_ok_and(|key| key.len() == KEY_BYTES)
+}
+
+fn random_key() -> String {
+    STANDARD_NO_PAD.encode(random_bytes::<KEY_BYTES>())
+}
+
+fn new_key(path: &Path) -> String {
+    let key = random_key();
+    if let Err(error) = disk::write_whole(path, format!("{key}\n").as_bytes()) {
+        // A full disk, for example: the server can do without.
+        warn!(path = %path.display(), %error, "the key of tokens cannot be kept: after a restart there is another");
+    }
+    key
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    fn mac(dir: &Path) -> String {
+        signer(dir).mac("tests", "text")
+    }
+
+    #[test]
+    fn a_key_is_made_once_and_is_for_its_owner_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = mac(dir.path());
+        assert_eq!(mac(dir.path()), first);
+        let mode = fs::metadata(dir.path().join(FILE)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        let other = tempfile::tempdir().unwrap();
+        assert_ne!(mac(other.path()), first);
+    }
+
+    #[test]
+    fn a_damaged_key_is_replaced_and_a_place_that_takes_none_is_no_obstacle() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(FILE);
+        for damaged in [&b""[..], b"short", b"\xff\xfe"] {
+            fs::write(&path, damaged).unwrap();
+            assert_eq!(mac(dir.path()), mac(dir.path()));
+        }
+        fs::remove_file(&path).unwrap();
+        fs::create_dir(&path).unwrap();
+        assert_ne!(mac(dir.path()), mac(dir.path()));
+    }
+}

@@ -1,0 +1,123 @@
+//! Keys that a device uploads: whether they are what the specification says (client-server API, "Device keys" and
+//! "One-time and fallback keys"), before others are given them.
+
+use std::collections::BTreeMap;
+
+use ruma::{DeviceId, OwnedOneTimeKeyId, UserId, serde::Base64};
+use serde::Deserialize;
+use serde_json::{Value, value::RawValue};
+
+use super::keys::{bounded, invalid_signature, is_signed};
+use crate::{base::limits, edge::http::ApiError, state::keys::algorithm};
+
+/// Signatures by user and by the id of the key.
+type Signatures = BTreeMap<String, BTreeMap<String, String>>;
+
+/// How many bytes a public key has, of Ed25519 and of Curve25519.
+const PUBLIC_KEY_BYTES: usize = 32;
+
+/// Checks the identity keys of a device: that all members are there, that they are of this device, and that it
+/// has signed them.
+///
+/// # Errors
+/// `M_BAD_JSON` for a member that is missing or of another type, `M_INVALID_PARAM` for keys of another device,
+/// `M_INVALID_SIGNATURE`.
+pub(super) fn check_identity(
+    keys: &RawValue,
+    user_id: &UserId,
+    device_id: &DeviceId,
+) -> Result<(), ApiError> {
+    #[derive(Deserialize)]
+    struct Identity {
+        user_id: String,
+        device_id: String,
+        #[serde(rename = "algorithms")]
+        _algorithms: Vec<String>,
+        keys: BTreeMap<String, String>,
+        #[serde(rename = "signatures")]
+        _signatures: Signatures,
+    }
+    bounded(keys)?;
+    let bad = |error: &serde_json::Error| ApiError::bad_json(format!("`device_keys`: {error}"));
+    let whole: Value = serde_json::from_str(keys.get()).map_err(|error| bad(&error))?;
+    // serde takes a list for an object.
+    if !whole.is_object() {
+        return Err(ApiError::bad_json("`device_keys` is an object."));
+    }
+    let identity = Identity::deserialize(&whole).map_err(|error| bad(&error))?;
+    if identity.user_id != user_id.as_str() || identity.device_id != device_id.as_str() {
+        return Err(ApiError::invalid_param("These are not the keys of this device."));
+    }
+    for (key_id, public) in &identity.keys {
+        let known = matches!(algorithm(key_id), "ed25519" | "curve25519");
+        if known && !is_public_key(public) {
+            return Err(ApiError::bad_json(format!("`{key_id}` is no key of its algorithm.")));
+        }
+    }
+    let own = format!("ed25519:{device_id}");
+    let Some(public) = identity.keys.get(&own) else {
+        return Err(ApiError::bad_json(format!("`keys` has no `{own}`.")));
+    };
+    if !is_signed(&whole, user_id, &(own, public.clone())) {
+        return Err(invalid_signature("The device has not signed its keys."));
+    }
+    Ok(())
+}
+
+/// Checks one-time keys or fallback keys of a device, and gives them by id. Signatures have to be there; whether
+/// they are right is for those to check who use the keys.
+///
+/// # Errors
+/// `M_BAD_JSON` for a key that is not one of its algorithm, `M_INVALID_PARAM` for an id that is too long.
+pub(super) fn check_one_time(
+    keys: BTreeMap<OwnedOneTimeKeyId, Box<RawValue>>,
+    user_id: &UserId,
+    device_id: &DeviceId,
+) -> Result<BTreeMap<String, Box<RawValue>>, ApiError> {
+    let own = format!("ed25519:{device_id}");
+    let check = |(key_id, key): (OwnedOneTimeKeyId, Box<RawValue>)| {
+        bounded(&key)?;
+        let key_id = key_id.to_string();
+        if key_id.len() > limits::EVENT_FIELD_BYTES {
+            return Err(ApiError::invalid_param("The id of a key is too long."));
+        }
+        if !is_one_time_key(algorithm(&key_id), &key, user_id, &own) {
+            return Err(ApiError::bad_json(format!("`{key_id}` is no key of its algorithm.")));
+        }
+        Ok((key_id, key))
+    };
+    keys.into_iter().map(check).collect()
+}
+
+fn is_one_time_key(algorithm: &str, key: &RawValue, user_id: &UserId, own: &str) -> bool {
+    #[derive(Deserialize)]
+    struct KeyObject {
+        key: String,
+        signatures: Signatures,
+        #[serde(default, rename = "fallback")]
+        _fallback: bool,
+    }
+    let Ok(key) = serde_json::from_str::<Value>(key.get()) else { return false };
+    if let Value::String(key) = &key {
+        return match algorithm {
+            "signed_curve25519" => false,
+            "curve25519" => is_public_key(key),
+            _ => true,
+        };
+    }
+    let Ok(object) = KeyObject::deserialize(&key) else { return false };
+    match algorithm {
+        "signed_curve25519" => {
+            let of_user = object.signatures.get(user_id.as_str());
+            let is_signed = of_user.is_some_and(|signatures| signatures.contains_key(own));
+            key.is_object() && is_signed && is_public_key(&object.key)
+        }
+        "curve25519" => false,
+        _ => key.is_object(),
+    }
+}
+
+fn is_public_key(text: &str) -> bool {
+    Base64::<ruma::serde::base64::Standard>::parse(text)
+        .is_ok_and(|key| key.as_bytes().len() == PUBLIC_KEY_BYTES)
+}

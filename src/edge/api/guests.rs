@@ -1,0 +1,59 @@
+//! Guests leave the rooms that take none any more (client-server API, "Guest Access", "Server behaviour").
+
+use std::sync::Arc;
+
+use ruma::{OwnedRoomId, UserId, events::StateEventType};
+
+use crate::{
+    base::shutdown::Shutdown,
+    engine::Engine,
+    log::ReadError,
+    record::{Offset, Origin},
+    service::accounts::closing::leave,
+    state::Membership,
+};
+
+/// Looks at each room that may not take guests any more, until the server goes down. At a start, that is
+/// every room with a guest in it: the server may have ended before they had left.
+pub(crate) async fn keep_out(engine: Arc<Engine>, shutdown: Shutdown) {
+    let guests = engine.state().accounts.user_ids().into_iter();
+    for guest in guests.filter(|user_id| engine.state().accounts.is_guest(user_id)) {
+        for part in engine.state().memberships.of(&guest, Offset::MAX) {
+            if part.membership == Membership::Join {
+                leave_unless_welcome(&engine, part.room_id, &guest).await;
+            }
+        }
+    }
+    loop {
+        let rooms = tokio::select! {
+            rooms = engine.head().guest_access_changed() => rooms,
+            () = shutdown.given() => return,
+        };
+        for room_id in rooms {
+            let Some(room) = engine.state().rooms.get(&room_id) else { continue };
+            let mut guests = Vec::new();
+            room.each_joined_now(|user_id| guests.push(user_id.clone()));
+            guests.retain(|user_id| engine.state().accounts.is_guest(user_id));
+            for guest in guests {
+                leave_unless_welcome(&engine, room_id.clone(), &guest).await;
+            }
+        }
+    }
+}
+
+async fn leave_unless_welcome(engine: &Engine, room_id: OwnedRoomId, guest: &UserId) {
+    match takes_guests(engine, &room_id) {
+        Ok(true) => {}
+        Ok(false) => {
+            leave(engine, &Origin::server(), room_id, guest).await;
+        }
+        Err(error) => tracing::warn!(%room_id, %error, "whether a room takes guests is not known"),
+    }
+}
+
+fn takes_guests(engine: &Engine, room_id: &OwnedRoomId) -> Result<bool, ReadError> {
+    let Some(room) = engine.state().rooms.get(room_id) else { return Ok(false) };
+    let kind = StateEventType::RoomGuestAccess;
+    let access = engine.events().state_text(&room, &kind, "guest_access", Offset::MAX)?;
+    Ok(access.as_deref() == Some("can_join"))
+}

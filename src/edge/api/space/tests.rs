@@ -1,0 +1,160 @@
+use futures_util::future::join_all;
+use ruma::{
+    CanonicalJsonObject, MilliSecondsSinceUnixEpoch, OwnedUserId, RoomVersionId,
+    events::TimelineEventType,
+};
+use serde_json::json;
+
+use super::*;
+use crate::{
+    base::{clock::Clock, work},
+    decide::{
+        account::{Met, Register},
+        create_room::{CreateRoom, Preset},
+        send::SendEvent,
+    },
+    engine::{Engine, Options},
+    log::memory::MemoryLog,
+    record::{Origin, command::AccountKind},
+};
+
+struct World {
+    engine: Engine,
+    ann: OwnedUserId,
+}
+
+impl World {
+    async fn new() -> Self {
+        let clock = Clock::manual(1);
+        let options = Options {
+            server_name: "test".try_into().unwrap(),
+            event_cache_bytes: 1 << 24,
+            gather: Default::default(),
+            quotas: Default::default(),
+            accounts: Default::default(),
+            clock: clock.clone(),
+        };
+        let engine = Engine::open(Arc::new(MemoryLog::new(clock)), options).await.unwrap();
+        let ann: OwnedUserId = "@ann:test".try_into().unwrap();
+        let register = Register {
+            user_id: ann.clone(),
+            kind: AccountKind::User,
+            password: None,
+            display_name: None,
+            login: None,
+            met: Met::default(),
+        };
+        engine.propose(Origin::server(), register).await.unwrap().into_inner();
+        Self { engine, ann }
+    }
+
+    async fn room(&self, name: &str, creation_content: serde_json::Value) -> OwnedRoomId {
+        let create = CreateRoom {
+            room_id: format!("!{name}:test").try_into().unwrap(),
+            creator: self.ann.clone(),
+            version: RoomVersionId::V10,
+            preset: Preset::PublicChat,
+            creation_content: serde_json::from_value(creation_content).unwrap(),
+            power_levels: CanonicalJsonObject::new(),
+            initial_state: Vec::new(),
+            name: None,
+            topic: None,
+            alias: None,
+            invite: Vec::new(),
+            is_direct: false,
+            public: false,
+            ts: MilliSecondsSinceUnixEpoch(1_u32.into()),
+        };
+        self.engine.propose(Origin::server(), create).await.unwrap().into_inner()
+    }
+
+    async fn space(&self) -> OwnedRoomId {
+        self.room("space", json!({ "type": "m.space" })).await
+    }
+
+    async fn add(&self, space: &RoomId, child: &str, via: &str) {
+        let add = SendEvent {
+            room_id: space.to_owned(),
+            sender: self.ann.clone(),
+            event_type: TimelineEventType::SpaceChild,
+            state_key: Some(child.to_owned()),
+            content: serde_json::from_value(json!({ "via": [via] })).unwrap(),
+            redacts: None,
+            transaction: None,
+            ts: MilliSecondsSinceUnixEpoch(1_u32.into()),
+        };
+        drop(self.engine.propose(Origin::server(), add).await.unwrap().into_inner());
+    }
+
+    /// Up to `limit` rooms of a walk, where it went on from and to, and how much was looked at.
+    fn page(
+        &self,
+        walk: &Walk,
+        from: Option<&Paused>,
+        limit: usize,
+    ) -> (Vec<OwnedRoomId>, Option<Paused>, u64) {
+        let state = self.engine.state();
+        let (at, events) = (self.engine.head().offset(), self.engine.events());
+        let look = Look { state: &state, events, user_id: Some(&self.ann), at };
+        let (page, looks) = work::counted(|| {
+            let mut rooms = walk.rooms(look, look, from).unwrap();
+            let mut page = Vec::new();
+            while let Some((room, depth)) = rooms.advance().unwrap() {
+                if page.len() == limit {
+                    return (page, Some(rooms.pause(&room, depth)));
+                }
+                rooms.open(&room, depth).unwrap();
+                page.push(room.id.clone());
+            }
+            (page, None)
+        });
+        (page.0, page.1, looks)
+    }
+}
+
+#[tokio::test]
+async fn a_page_costs_what_is_on_it_wherever_it_is() {
+    let world = World::new().await;
+    let root = world.space().await;
+    let leaves = join_all((0..60).map(|number| {
+        let world = &world;
+        async move { world.room(&format!("leaf{number:02}"), json!({})).await }
+    }))
+    .await;
+    for leaf in &leaves {
+        world.add(&root, leaf.as_str(), "test").await;
+    }
+    let walk = Walk { root, suggested_only: false, max_depth: None };
+    let whole = world.page(&walk, None, usize::MAX).0;
+    assert_eq!(whole.len(), 61);
+    let (mut seen, first, _) = world.page(&walk, None, 5);
+    let (mut paused, mut most) = (first, 0);
+    while let Some(from) = &paused {
+        let (rooms, next, looks) = world.page(&walk, Some(from), 5);
+        seen.extend(rooms);
+        (paused, most) = (next, most.max(looks));
+    }
+    assert_eq!(seen, whole);
+    assert!(most < 60, "{most} looks for five rooms");
+}
+
+#[tokio::test]
+async fn of_a_space_whose_children_say_a_great_deal_the_newest_are_shown() {
+    let world = World::new().await;
+    let root = world.space().await;
+    let via = "x".repeat(60_000);
+    for number in 0..40 {
+        world.add(&root, &format!("!child{number}:test"), &via).await;
+    }
+    let state = world.engine.state();
+    let (at, events) = (world.engine.head().offset(), world.engine.events());
+    let look = Look { state: &state, events, user_id: Some(&world.ann), at };
+    let walk = Walk { root: root.clone(), suggested_only: false, max_depth: None };
+    let mut rooms = walk.rooms(look, look, None).unwrap();
+    let (room, depth) = rooms.advance().unwrap().unwrap();
+    let children = rooms.open(&room, depth).unwrap().unwrap();
+    let bytes: usize = children.iter().map(Child::bytes).sum();
+    assert!(bytes <= limits::SPACE_CHILDREN_BYTES + 40 * 1024, "{bytes}");
+    let has = |name: &str| children.iter().any(|child| child.room_id == name);
+    assert!(has("!child39:test") && !has("!child0:test") && children.len() > 30);
+}

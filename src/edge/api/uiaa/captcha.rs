@@ -1,0 +1,117 @@
+//! The captcha: its answers are checked by the service that made it.
+
+use std::{fmt, net::IpAddr};
+
+use reqwest::Url;
+use serde::Deserialize;
+use tracing::warn;
+
+use super::Failure;
+use crate::{
+    config,
+    edge::http::{ApiError, ErrorCode},
+    outside::outbound::{Ask, Outbound},
+};
+
+/// The captcha that is configured.
+pub(crate) struct Captcha {
+    /// The key that its page gets.
+    pub(crate) public_key: String,
+    /// Its script.
+    pub(crate) script_url: Url,
+    secret_key: String,
+    verify_url: Url,
+}
+
+impl fmt::Debug for Captcha {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Captcha").field("public_key", &self.public_key).finish_non_exhaustive()
+    }
+}
+
+/// What the service says of an answer.
+#[derive(Deserialize)]
+struct Verdict {
+    success: bool,
+    #[serde(default, rename = "error-codes")]
+    error_codes: Vec<String>,
+}
+
+impl Captcha {
+    /// The captcha of this configuration, with its keys.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub(super) fn new(
+        config: &config::Captcha,
+        public_key: &str,
+        secret_key: &str,
+    ) -> Result<Self, String> {
+        let secret_key = secret_key.trim().to_owned();
+        if secret_key.is_empty() {
+            return Err("the file of its secret key is empty".to_owned());
+        }
+        Ok(Self {
+            public_key: public_key.to_owned(),
+            script_url: config.script_url.url()?,
+            secret_key,
+            verify_url: config.verify_url.url()?,
+        })
+    }
+
+    /// Where the page of the captcha may get scripts and frames from.
+    pub(super) fn origins(&self) -> Vec<String> {
+        let mut origins = vec![self.script_url.origin().ascii_serialization()];
+        if matches!(self.script_url.host_str(), Some("www.google.com" | "www.recaptcha.net")) {
+            origins.push("https://www.gstatic.com".to_owned());
+            origins.push("https://recaptcha.google.com".to_owned());
+        }
+        origins
+    }
+
+    /// Has an answer checked.
+    ///
+    /// # Errors
+    /// [`Failure::Retry`] for a wrong one; [`Failure::Final`] when it cannot be checked now.
+    pub(super) async fn check(
+        &self,
+        outbound: &Outbound,
+        answer: &str,
+        client: IpAddr,
+    ) -> Result<(), Failure> {
+        if answer.is_empty() {
+            return Err(Failure::retry(ErrorCode::CaptchaNeeded, "The captcha is to be solved."));
+        }
+        let client = client.to_string();
+        let fields =
+            [("secret", self.secret_key.as_str()), ("response", answer), ("remoteip", &client)];
+        let ask = Ask::new(http::Method::POST, self.verify_url.clone()).form(&fields);
+        let verdict = match outbound.ask(ask).await {
+            Ok(answer) if answer.status.is_success() => answer.json::<Verdict>(),
+            Ok(answer) => {
+                warn!(status = answer.status.as_u16(), "the captcha cannot be checked");
+                return Err(unavailable().into());
+            }
+            Err(error) => Err(error),
+        };
+        match verdict {
+            Ok(verdict) if verdict.success => Ok(()),
+            Ok(verdict) => {
+                // Whoever runs the server must know of these; the client cannot do better.
+                if verdict.error_codes.iter().any(|code| code.ends_with("input-secret")) {
+                    warn!("the captcha's service does not know the secret key");
+                    return Err(unavailable().into());
+                }
+                Err(Failure::retry(ErrorCode::CaptchaInvalid, "The captcha was not solved."))
+            }
+            Err(error) => {
+                warn!(%error, "the captcha cannot be checked");
+                Err(unavailable().into())
+            }
+        }
+    }
+}
+
+fn unavailable() -> ApiError {
+    ApiError::unavailable("The captcha cannot be checked right now.")
+}

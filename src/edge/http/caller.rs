@@ -1,0 +1,231 @@
+//! Who is calling, as a type: an endpoint's authentication scheme decides at compile time what its
+//! handler receives.
+
+use std::{borrow::Cow, sync::Arc};
+
+use http::{HeaderMap, Uri, header::AUTHORIZATION};
+use percent_encoding::percent_decode_str;
+use ruma::{
+    OwnedDeviceId, OwnedUserId,
+    api::auth_scheme::{
+        AccessToken, AccessTokenOptional, AppserviceToken, AppserviceTokenOptional, NoAccessToken,
+        NoAuthentication,
+    },
+};
+
+use super::{ApiError, ErrorCode};
+use crate::{
+    outside::appservice::Service,
+    record::{Offset, Origin},
+};
+
+/// Whom an access token stands for: a client that is logged in, or an application service that acts for
+/// one of its users.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Session {
+    /// Whose it is.
+    pub(crate) user_id: OwnedUserId,
+    /// The device that logged in. Empty for an application service that names none: see
+    /// [`Session::device`].
+    pub(crate) device_id: OwnedDeviceId,
+    /// The offset of the login. It names the session across token refreshes, and with it the scope
+    /// of transaction ids. For an application service without a device, that of the registration.
+    pub(crate) session: Offset,
+    /// The application service that acts for the user.
+    pub(crate) service: Option<Arc<Service>>,
+}
+
+impl Session {
+    /// The device, for what cannot be done without one.
+    ///
+    /// # Errors
+    /// `M_MISSING_PARAM` for an application service that names none.
+    pub(crate) fn device(&self) -> Result<&OwnedDeviceId, ApiError> {
+        if self.device_id.as_str().is_empty() {
+            return Err(ApiError::new(
+                ErrorCode::MissingParam,
+                "This is done by a device: an application service names it in `device_id`.",
+            ));
+        }
+        Ok(&self.device_id)
+    }
+
+    /// Whether its requests are counted against no rate limit.
+    pub(crate) fn is_exempt(&self) -> bool {
+        self.service.as_ref().is_some_and(|service| service.is_exempt(&self.user_id))
+    }
+}
+
+/// One who has sent a token where only that of an application service means something: the service that
+/// it is of, or none.
+#[derive(Clone, Debug)]
+pub(crate) struct Appservice(pub(super) Option<Arc<Service>>);
+
+impl Appservice {
+    /// The service, if the token is that of one.
+    pub(crate) fn service(&self) -> Option<&Arc<Service>> {
+        self.0.as_ref()
+    }
+}
+
+/// Which of those whose accounts are restricted may call an endpoint. Everyone else may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct OpenTo {
+    /// Guests (client-server API, "Guest Access").
+    pub(crate) guests: bool,
+    /// Suspended users (client-server API, "Account suspension").
+    pub(crate) suspended: bool,
+    /// Users whose account is locked (client-server API, "Account locking").
+    pub(crate) locked: bool,
+}
+
+/// Whether an endpoint wants an access token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// A token means nothing here and is not looked at.
+    None,
+    /// A good token is needed.
+    Required,
+    /// No token is fine; a bad one is not.
+    Optional,
+    /// Only application services may call.
+    Appservice,
+    /// Application services say who they are; anything else is not looked at.
+    AppserviceOptional,
+    /// A good token is needed to read as of an earlier moment, with `at` in the query; without that, none is looked at.
+    AsOf,
+}
+
+/// The scheme of endpoints that anybody may read as of now, and those who administer the server as of earlier moments.
+pub(crate) struct AsOf;
+
+/// The authentication scheme of an endpoint: says what to check and what its handler receives.
+pub(crate) trait Gate {
+    /// What the handler is told of the caller.
+    type Caller: Caller;
+    /// What is checked before the handler runs.
+    const ACCESS: Access;
+    /// The caller, from whom its token stands for; `None` if the check has let through a request that
+    /// the type does not allow.
+    fn caller(who: Who) -> Option<Self::Caller>;
+}
+
+/// Whom a request's token stands for, as far as the endpoint asks.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Who {
+    /// Where a session is asked for.
+    pub(crate) session: Option<Session>,
+    /// Where an application service is asked for.
+    pub(crate) service: Option<Appservice>,
+}
+
+/// What a handler may be told of its caller.
+pub(crate) trait Caller: Send + 'static {
+    /// The caller's session, if it has one.
+    fn session(&self) -> Option<&Session>;
+
+    /// The origin of the records that this request causes.
+    fn origin(&self, request: &str) -> Origin {
+        self.session().map_or_else(
+            || Origin { request: request.into(), ..Origin::default() },
+            |session| Origin {
+                user: session.user_id.as_str().into(),
+                device: session.device_id.as_str().into(),
+                request: request.into(),
+            },
+        )
+    }
+}
+
+impl Caller for () {
+    fn session(&self) -> Option<&Session> {
+        None
+    }
+}
+
+impl Caller for Session {
+    fn session(&self) -> Option<&Session> {
+        Some(self)
+    }
+}
+
+impl Caller for Option<Session> {
+    fn session(&self) -> Option<&Session> {
+        self.as_ref()
+    }
+}
+
+impl Caller for Appservice {
+    fn session(&self) -> Option<&Session> {
+        None
+    }
+}
+
+impl Caller for Option<Appservice> {
+    fn session(&self) -> Option<&Session> {
+        None
+    }
+}
+
+macro_rules! gates {
+    ($($scheme:ty => $caller:ty, $access:ident, $make:expr;)+) => {$(
+        impl Gate for $scheme {
+            type Caller = $caller;
+            const ACCESS: Access = Access::$access;
+            fn caller(who: Who) -> Option<$caller> {
+                let make: fn(Who) -> Option<$caller> = $make;
+                make(who)
+            }
+        }
+    )+};
+}
+
+gates! {
+    NoAuthentication => (), None, |_| Some(());
+    NoAccessToken => (), None, |_| Some(());
+    AccessToken => Session, Required, |who| who.session;
+    AccessTokenOptional => Option<Session>, Optional, |who| Some(who.session);
+    AppserviceToken => Appservice, Appservice, |who| who.service;
+    AsOf => Option<Session>, AsOf, |who| Some(who.session);
+    // Clients send the token of an older session along with a login: it must not get in the way.
+    AppserviceTokenOptional => Option<Appservice>, AppserviceOptional, |who| Some(who.service);
+}
+
+/// The access token of a request: from the `Authorization` header, or else from the query.
+pub(crate) fn access_token<'a>(headers: &'a HeaderMap, uri: &'a Uri) -> Option<Cow<'a, str>> {
+    bearer(headers).map(Cow::Borrowed).or_else(|| query_token(uri)).filter(|t| !t.is_empty())
+}
+
+fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let (scheme, token) = headers.get(AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
+}
+
+fn query_token(uri: &Uri) -> Option<Cow<'_, str>> {
+    let raw = uri.query()?.split('&').find_map(|pair| pair.strip_prefix("access_token="))?;
+    percent_decode_str(raw).decode_utf8().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn token(header: Option<&str>, uri: &'static str) -> Option<String> {
+        let mut headers = HeaderMap::new();
+        if let Some(header) = header {
+            headers.insert(AUTHORIZATION, header.parse().unwrap());
+        }
+        access_token(&headers, &Uri::from_static(uri)).map(Cow::into_owned)
+    }
+
+    #[test]
+    fn tokens_come_from_header_or_query() {
+        assert_eq!(token(Some("Bearer abc"), "/").as_deref(), Some("abc"));
+        assert_eq!(token(Some("bEARER  abc"), "/?access_token=x").as_deref(), Some("abc"));
+        assert_eq!(token(None, "/?a=b&access_token=x%2By&c").as_deref(), Some("x+y"));
+        assert_eq!(token(Some("Basic abc"), "/"), None);
+        assert_eq!(token(Some("Bearer"), "/"), None);
+        assert_eq!(token(Some("Bearer "), "/?access_token="), None);
+        assert_eq!(token(None, "/?my_access_token=x"), None);
+    }
+}

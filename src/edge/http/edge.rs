@@ -1,0 +1,479 @@
+//! The way of one request through the edge, from the parsed head to the response.
+
+use std::{
+    borrow::Cow,
+    fmt::Write as _,
+    net::IpAddr,
+    panic::AssertUnwindSafe,
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use bytes::{Buf, Bytes, BytesMut};
+use futures_util::{FutureExt as _, Stream, StreamExt as _, stream};
+use http::{
+    HeaderMap, Method, StatusCode, Uri,
+    header::{CONTENT_LENGTH, EXPECT, TRANSFER_ENCODING, USER_AGENT},
+};
+use tracing::{Instrument as _, Level, Span, debug, error, field::Empty, info_span, warn};
+use warp::reply::Response;
+
+use super::{
+    Access, ApiError, App, Appservice, Incoming, Refusal, Reply, Table, TableError, Who,
+    caller::access_token,
+    class::is_write,
+    compress::Encoding,
+    decode,
+    incoming::{self, Pace},
+    outgoing::{ByAddress, Outgoing, Place, Recipient},
+    table::{Answer, Body, Call, Route, Routes},
+    throttle::Throttle,
+};
+use crate::{
+    base::{clock, limits, rate::household, shutdown::Shutdown},
+    config::Config,
+};
+
+/// The edge of a running server: the program with its table of endpoints.
+pub(crate) struct Edge<A> {
+    app: Arc<A>,
+    routes: Routes<A>,
+    throttle: Throttle,
+    ids: RequestIds,
+    max_body_bytes: usize,
+    pace: Pace,
+    trust_forwarded_for: bool,
+    outgoing: Arc<Outgoing>,
+    /// The requests in progress by the client's address, where connections do not tell it.
+    in_progress: Option<Arc<ByAddress>>,
+    by_address: Option<usize>,
+    pub(super) shutdown: Shutdown,
+    pub(super) limits: crate::config::Http,
+}
+
+/// A request as it comes from the connection.
+pub(super) struct Inbound<S> {
+    pub(super) method: Method,
+    pub(super) uri: Uri,
+    pub(super) headers: HeaderMap,
+    pub(super) peer: IpAddr,
+    pub(super) body: S,
+}
+
+impl<A: App> Edge<A> {
+    /// An edge for `app` with these endpoints.
+    pub(crate) fn new(
+        app: Arc<A>,
+        table: Table<A>,
+        config: &Config,
+        shutdown: Shutdown,
+    ) -> Result<Self, TableError> {
+        let trusts = config.server.trust_forwarded_for;
+        let of_one = config.http.max_connections_per_address;
+        let most = of_one.min(config.http.max_connections.div_ceil(2));
+        let by_address = config.rate_limits.enabled.then_some(most);
+        Ok(Self {
+            app,
+            routes: table.build()?,
+            throttle: Throttle::new(&config.rate_limits),
+            ids: RequestIds::new(),
+            max_body_bytes: config.http.max_body_bytes,
+            pace: Pace {
+                grace: Duration::from_secs(config.http.body_timeout_seconds),
+                bytes_per_second: config.http.min_body_bytes_per_second,
+            },
+            trust_forwarded_for: trusts,
+            outgoing: Arc::new(Outgoing::new(
+                config.http.response_bytes_per_user,
+                config.http.response_bytes_per_address,
+            )),
+            in_progress: by_address.filter(|_| trusts).map(|most| Arc::new(ByAddress::new(most))),
+            by_address: by_address.filter(|_| !trusts),
+            shutdown,
+            limits: config.http.clone(),
+        })
+    }
+
+    /// How many connections there may be from one address, if that is bounded.
+    pub(super) const fn connections_by_address(&self) -> Option<usize> {
+        self.by_address
+    }
+
+    /// Answers one request.
+    pub(super) async fn answer<S, D, E>(&self, inbound: Inbound<S>) -> Response
+    where
+        S: Stream<Item = Result<D, E>> + Send + 'static,
+        D: Buf + 'static,
+        E: std::error::Error + Send + Sync + 'static,
+    {
+        let started = Instant::now();
+        let request_id = self.ids.next();
+        let Inbound { method, uri, headers, peer, body } = inbound;
+        let mut unread = Unread::new(&headers, body);
+        let head = RequestHead { method: method.clone(), uri, headers, peer };
+        // Of a body that is left out, nothing is to be made.
+        let may_compress = self.limits.compression && method != Method::HEAD;
+        let encoding = may_compress.then(|| Encoding::asked(&head.headers)).flatten();
+        // Never the path or the query: they hold tokens and names.
+        let span = info_span!("request", id = %request_id, %method, route = Empty);
+        let reply = async {
+            // Boxed handlers and the reading of the body may panic on their own: this request fails.
+            let handled = self.handle(head, &mut unread, &request_id);
+            let outcome = AssertUnwindSafe(handled).catch_unwind().await;
+            let result = outcome.unwrap_or_else(|_| Err(ApiError::internal("a handler panicked")));
+            let reply = result.unwrap_or_else(|error| {
+                report(&error);
+                Reply::from(&error)
+            });
+            if tracing::enabled!(Level::DEBUG) {
+                let micros = u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX);
+                debug!(status = reply.status().as_u16(), micros, "answered");
+            }
+            reply
+        }
+        .instrument(span)
+        .await;
+        let recipient = unread.recipient.take();
+        unread.drain().await;
+        let reply = reply.compressed(encoding);
+        let held = match recipient {
+            // The answer to a request that changed something says what it did: it is not withheld.
+            Some(recipient) if method.is_safe() => {
+                self.outgoing.hold_if_room(recipient, reply.bytes_in_memory())
+            }
+            Some(recipient) => Ok(self.outgoing.hold(recipient, reply.bytes_in_memory())),
+            None => Ok(None),
+        };
+        let (reply, held) =
+            held.map_or_else(|full| (Reply::from(&full), None), |held| (reply, held));
+        let mut response = reply.into_response(&method, &request_id);
+        if let Some(held) = held {
+            response.extensions_mut().insert(held);
+        }
+        response
+    }
+
+    async fn handle<S, D, E>(
+        &self,
+        head: RequestHead,
+        body: &mut Unread<S>,
+        request_id: &Arc<str>,
+    ) -> Result<Reply, ApiError>
+    where
+        S: Stream<Item = Result<D, E>> + Send + 'static,
+        D: Buf + 'static,
+        E: std::error::Error + Send + Sync + 'static,
+    {
+        if head.method == Method::OPTIONS {
+            return Ok(Reply::preflight(head.uri.path()));
+        }
+        // Boxed, and dropped before the wait: of what it takes to find and to decode a request, the
+        // answer holds nothing. See the test `a_request_that_waits_is_small`.
+        let (answer, refusal) = Box::pin(self.begin(head, body, request_id)).await?;
+        let outcome = match answer {
+            Ok(answer) => answer.await,
+            Err(error) => Err(error),
+        };
+        outcome.map_err(|error| match refusal {
+            Some(refusal) => error.shown_by(refusal),
+            None => error,
+        })
+    }
+
+    /// Finds the endpoint of a request and begins the call, which may be refused; and how the endpoint shows refusals.
+    async fn begin<S, D, E>(
+        &self,
+        head: RequestHead,
+        body: &mut Unread<S>,
+        request_id: &Arc<str>,
+    ) -> Result<(Result<Answer, ApiError>, Option<Refusal>), ApiError>
+    where
+        S: Stream<Item = Result<D, E>> + Send + 'static,
+        D: Buf + 'static,
+        E: std::error::Error + Send + Sync + 'static,
+    {
+        let uri = head.uri.clone();
+        let (route, args) = self.routes.find(&head.method, uri.path())?;
+        Span::current().record("route", route.path);
+        Ok((self.call(route, &args, head, body, request_id).await, route.refusal))
+    }
+
+    async fn call<S, D, E>(
+        &self,
+        route: &Route<A>,
+        args: &[Cow<'_, str>],
+        head: RequestHead,
+        unread: &mut Unread<S>,
+        request_id: &Arc<str>,
+    ) -> Result<Answer, ApiError>
+    where
+        S: Stream<Item = Result<D, E>> + Send + 'static,
+        D: Buf + 'static,
+        E: std::error::Error + Send + Sync + 'static,
+    {
+        let RequestHead { method, uri, headers, peer } = head;
+        let client = self.client_address(&headers, peer);
+        let who = self.who(route, &headers, &uri).await?;
+        if let Some(session) = &who.session {
+            let agent = headers.get(USER_AGENT).and_then(|agent| agent.to_str().ok());
+            self.app.seen(session, client, agent);
+        }
+        let recipient = Recipient {
+            user: who.session.as_ref().map(|session| session.user_id.clone()),
+            address: household(client),
+        };
+        self.outgoing.check(&recipient)?;
+        if let Some(in_progress) = &self.in_progress {
+            let place = in_progress.admit(recipient.address);
+            let busy = || ApiError::limit_exceeded(Duration::from_secs(1));
+            unread.place = Some(place.ok_or_else(busy)?);
+        }
+        unread.recipient = Some(recipient);
+        let limited = route.class.filter(|_| !self.is_exempt(&who));
+        if let Some(class) = limited {
+            self.throttle.check(class, who.session.as_ref(), client)?;
+        }
+        let mut incoming = None;
+        let body = match route.body {
+            Body::None => Bytes::new(),
+            Body::Json => {
+                decode::json_body(self.read(&headers, unread.take(), self.max_body_bytes).await?)?
+            }
+            Body::Bytes => self.read(&headers, unread.take(), self.max_body_bytes).await?,
+            Body::Short(limit) => self.read(&headers, unread.take(), limit).await?,
+            Body::File(limit) => {
+                let body = stream::iter(unread.take()).flatten();
+                incoming = Some(Incoming::new(body, declared(&headers), limit, self.pace));
+                Bytes::new()
+            }
+        };
+        if let Some(class) = limited
+            && is_write(&method)
+        {
+            self.throttle.check_written(class, who.session.as_ref(), client, body.len())?;
+        }
+        let call = Call {
+            app: Arc::clone(&self.app),
+            who,
+            method,
+            uri,
+            headers,
+            body,
+            incoming,
+            request_id: Arc::clone(request_id),
+            client,
+            shutdown: self.shutdown.clone(),
+        };
+        (route.handler)(call, args)
+    }
+
+    /// Whether a request counts against no rate limit.
+    fn is_exempt(&self, who: &Who) -> bool {
+        let service = who.service.as_ref().and_then(Appservice::service);
+        who.session.as_ref().is_some_and(|session| self.app.exempt(session))
+            || service.is_some_and(|service| service.is_exempt(&service.sender))
+    }
+
+    async fn who(&self, route: &Route<A>, headers: &HeaderMap, uri: &Uri) -> Result<Who, ApiError> {
+        let looked_at = match route.access {
+            Access::None => false,
+            Access::AsOf => decode::query_parameter(uri, "at")?.is_some(),
+            _ => true,
+        };
+        if !looked_at {
+            return Ok(Who::default());
+        }
+        let service = |token: &str| Some(Appservice(self.app.service(token)));
+        match (access_token(headers, uri), route.access) {
+            (Some(token), Access::AppserviceOptional) => {
+                Ok(Who { service: service(&token), ..Who::default() })
+            }
+            (Some(token), Access::Appservice) => match service(&token) {
+                Some(Appservice(None)) => {
+                    Err(ApiError::forbidden("This is for application services."))
+                }
+                service => Ok(Who { service, ..Who::default() }),
+            },
+            (Some(token), _) => {
+                let session = self.app.authenticate(&token, uri).await?;
+                self.app.admit(&session, route.open_to)?;
+                Ok(Who { session: Some(session), ..Who::default() })
+            }
+            (None, Access::Optional | Access::AppserviceOptional) => Ok(Who::default()),
+            (None, _) => Err(ApiError::missing_token()),
+        }
+    }
+
+    /// The address of the client: the connection's, or what the last proxy before us says it was.
+    fn client_address(&self, headers: &HeaderMap, peer: IpAddr) -> IpAddr {
+        if !self.trust_forwarded_for {
+            return peer;
+        }
+        headers
+            .get_all("x-forwarded-for")
+            .into_iter()
+            .next_back()
+            .and_then(|value| value.to_str().ok()?.rsplit(',').next()?.trim().parse().ok())
+            .unwrap_or(peer)
+    }
+
+    /// Reads a body of at most `limit` bytes, however it is sent.
+    async fn read<S, D, E>(
+        &self,
+        headers: &HeaderMap,
+        body: Option<S>,
+        limit: usize,
+    ) -> Result<Bytes, ApiError>
+    where
+        S: Stream<Item = Result<D, E>> + Send,
+        D: Buf,
+        E: std::error::Error + Send + Sync + 'static,
+    {
+        let mut body = pin!(stream::iter(body).flatten());
+        let mut whole = Bytes::new();
+        let mut parts = BytesMut::new();
+        let mut length = 0_usize;
+        let drain = limit.saturating_add(limits::OVERSIZED_BODY_DRAIN);
+        if declared(headers).is_some_and(|declared| declared > drain as u64) {
+            return Err(too_large(limit));
+        }
+        let began = tokio::time::Instant::now();
+        loop {
+            let deadline = self.pace.deadline(began, length as u64);
+            let next = tokio::time::timeout_at(deadline, body.next()).await;
+            let Some(part) = next.map_err(|_| incoming::late())? else { break };
+            let mut part = part.map_err(incoming::cut_off)?;
+            let part = part.copy_to_bytes(part.remaining());
+            length = length.saturating_add(part.len());
+            if length > drain {
+                return Err(too_large(limit));
+            } else if length > limit {
+                // Read on, but keep nothing.
+                whole = Bytes::new();
+                parts = BytesMut::new();
+            } else if whole.is_empty() && parts.is_empty() {
+                // Most bodies come in one piece, which is then not copied.
+                whole = part;
+            } else {
+                if parts.is_empty() {
+                    parts.extend_from_slice(&std::mem::take(&mut whole));
+                }
+                parts.extend_from_slice(&part);
+            }
+        }
+        if length > limit {
+            return Err(too_large(limit));
+        }
+        Ok(if parts.is_empty() { whole } else { parts.freeze() })
+    }
+}
+
+/// What a request is, without its body.
+struct RequestHead {
+    method: Method,
+    uri: Uri,
+    headers: HeaderMap,
+    peer: IpAddr,
+}
+
+/// The body of a request until somebody reads it, and what is known of the request while it is answered.
+struct Unread<S> {
+    body: Option<S>,
+    /// Whether the client sends it in any case, and it is short as far as that is known.
+    is_short: bool,
+    /// Who the answer is for, once that is known.
+    recipient: Option<Recipient>,
+    /// Of the client's requests in progress.
+    place: Option<Place>,
+}
+
+impl<S> Unread<S> {
+    fn new(headers: &HeaderMap, body: S) -> Self {
+        // Of a request without either, HTTP/1 has no body. HTTP/2 needs nothing to be read.
+        let length = declared(headers);
+        let has_body =
+            length.is_some_and(|length| length > 0) || headers.contains_key(TRANSFER_ENCODING);
+        let is_short = has_body
+            && length.is_none_or(|length| length <= limits::REFUSED_BODY_DRAIN)
+            // Who expects to be told to go on is not.
+            && !headers.contains_key(EXPECT);
+        Self { body: Some(body), is_short, recipient: None, place: None }
+    }
+
+    /// The body, for who reads it.
+    const fn take(&mut self) -> Option<S> {
+        self.body.take()
+    }
+}
+
+impl<S, D, E> Unread<S>
+where
+    S: Stream<Item = Result<D, E>>,
+    D: Buf,
+{
+    /// Reads a short body that nobody wanted, so that its connection can be used again. The connection ends with the
+    /// answer if it was not read.
+    async fn drain(self) {
+        let Some(body) = self.body.filter(|_| self.is_short) else { return };
+        let drained = async {
+            let (mut body, mut left) = (pin!(body), limits::REFUSED_BODY_DRAIN);
+            while let Some(Ok(part)) = body.next().await {
+                let Some(after) = left.checked_sub(part.remaining() as u64) else { return };
+                left = after;
+            }
+        };
+        // Late or not, the request is answered.
+        let _ = tokio::time::timeout(limits::REFUSED_BODY_TIME, drained).await;
+    }
+}
+
+fn too_large(limit: usize) -> ApiError {
+    incoming::too_large(limit as u64)
+}
+
+/// How long the body is, if the client says.
+fn declared(headers: &HeaderMap) -> Option<u64> {
+    headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok())
+}
+
+/// Tells the log of a failed request: this is the one place where that is done.
+fn report(error: &ApiError) {
+    let status = error.status().as_u16();
+    let cause = error.cause().map(tracing::field::display);
+    match error.status() {
+        // What is full or down, here or in another service, is no fault of the program.
+        StatusCode::SERVICE_UNAVAILABLE | StatusCode::BAD_GATEWAY => {
+            warn!(status, cause, "{error}");
+        }
+        // Nor is a time-out, which is as long as the client or another service makes it.
+        other if other.is_server_error() && other != StatusCode::GATEWAY_TIMEOUT => {
+            error!(status, cause, "{error}");
+        }
+        // Not the sentence: it may quote what the client sent.
+        _ => debug!(status, code = error.code().as_str(), cause, "refused"),
+    }
+}
+
+/// Names requests: letters that are new with each start, and a number.
+struct RequestIds {
+    start: String,
+    next: AtomicU64,
+}
+
+impl RequestIds {
+    fn new() -> Self {
+        Self { start: clock::random_letters(6).to_ascii_lowercase(), next: AtomicU64::new(1) }
+    }
+
+    fn next(&self) -> Arc<str> {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let mut id = String::with_capacity(self.start.len() + 17);
+        // A string takes all that is written to it.
+        let _ = write!(id, "{}-{number:x}", self.start);
+        id.into()
+    }
+}

@@ -1,0 +1,136 @@
+//! The edge: the only code that knows HTTP.
+//!
+//! ```text
+//! accept loop, connections (serve, turn) → one warp filter → Edge: OPTIONS? → route (table) → who calls (caller)
+//!   → rate limit (throttle) → body → typed request (decode) → handler → Reply or ApiError → CORS, compression
+//! ```
+//!
+//! The rest of the program is known here only through [`App`]. An endpoint is one `async fn` from a
+//! [`Cx`] and one of ruma's request types to that type's response, and one line in a [`Table`]:
+//!
+//! ```ignore
+//! async fn whoami(cx: Cx<Server>, _: whoami::v3::Request) -> Result<whoami::v3::Response, ApiError> {
+//!     let mut response = whoami::v3::Response::new(cx.caller.user_id.clone());
+//!     response.device_id = Some(cx.caller.device_id.clone());
+//!     Ok(response)
+//! }
+//!
+//! Table::new(&config.server.prefixes, rights).on(whoami)
+//! ```
+//!
+//! Promises: every response has CORS headers, a content type and a request id; a handler runs only
+//! for a request that was authenticated as its type says and decoded whole; a panic in a handler
+//! costs that request alone. A client that hangs up drops the handler at its next await, so
+//! whatever has an effect must not live in the handler's future.
+
+mod caller;
+mod class;
+mod compress;
+mod decode;
+mod edge;
+mod error;
+mod incoming;
+pub(crate) mod objects;
+mod outgoing;
+mod reply;
+pub(crate) mod serve;
+mod table;
+#[cfg(test)]
+mod tests;
+mod throttle;
+mod turn;
+
+use std::{net::IpAddr, sync::Arc};
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+
+pub(crate) use self::{
+    caller::{Access, Appservice, AsOf, Caller, Gate, OpenTo, Session, Who},
+    class::Class,
+    edge::Edge,
+    error::{ApiError, AuthRequired, ErrorCode, Refusal},
+    incoming::Incoming,
+    reply::Reply,
+    table::{RawRequest, Table, TableError},
+};
+use crate::{base::shutdown::Shutdown, outside::appservice::Service, record::Origin};
+
+/// What the edge needs of the program behind it.
+pub(crate) trait App: Send + Sync + 'static {
+    /// The session that an access token stands for.
+    ///
+    /// The error is what the client is told: [`ApiError::unknown_token`], or that its account is
+    /// locked, or that the server cannot tell right now. In the query of `uri` an application service
+    /// names for whom it acts.
+    fn authenticate<'a>(
+        &'a self,
+        token: &'a str,
+        uri: &'a ::http::Uri,
+    ) -> BoxFuture<'a, Result<Session, ApiError>>;
+
+    /// The application service that a token is of.
+    fn service(&self, token: &str) -> Option<Arc<Service>>;
+
+    /// Whether the requests of this session are not limited in rate.
+    fn exempt(&self, session: &Session) -> bool {
+        let _ = session;
+        false
+    }
+
+    /// Takes note that a request of this session came from this address, and what the client calls itself.
+    fn seen(&self, session: &Session, client: IpAddr, agent: Option<&str>) {
+        let _ = (session, client, agent);
+    }
+
+    /// Refuses whoever may not call an endpoint that is open to these: guests, and those whose account is
+    /// locked, suspended or closed.
+    fn admit(&self, session: &Session, open_to: OpenTo) -> Result<(), ApiError>;
+}
+
+/// What a handler is given besides the typed request: `A` is the program, `C` the caller, whose
+/// type is decided by the endpoint's authentication scheme (see [`Gate`]).
+pub(crate) struct Cx<A, C = Session> {
+    /// The program.
+    pub(crate) app: Arc<A>,
+    /// Who is calling.
+    pub(crate) caller: C,
+    /// The request's id in the log, also sent to the client as `X-Request-Id`.
+    pub(crate) request_id: Arc<str>,
+    /// The address the request came from.
+    pub(crate) client: IpAddr,
+    /// The address with its query.
+    pub(crate) uri: ::http::Uri,
+    /// Given when the server goes down: whatever waits should answer then.
+    pub(crate) shutdown: Shutdown,
+    /// The body as it was sent, checked to be one JSON object if the endpoint takes JSON (and `{}`
+    /// if there was none).
+    pub(crate) body: Bytes,
+}
+
+impl<A, C> Cx<A, C> {
+    /// The same for this caller: once it is known who an endpoint without a request type is called by.
+    pub(crate) fn called_by<D>(self, caller: D) -> Cx<A, D> {
+        let Self { app, caller: _, request_id, client, uri, shutdown, body } = self;
+        Cx { app, caller, request_id, client, uri, shutdown, body }
+    }
+
+    /// Lets go of what the request was decoded from, which is a part of what the connection reads into: for
+    /// those who wait before they answer.
+    pub(crate) fn forget_request(&mut self) {
+        self.uri = ::http::Uri::default();
+        self.body = Bytes::new();
+    }
+
+    /// A parameter of the query that ruma's request type lacks. One without a value is as good as none.
+    pub(crate) fn query(&self, name: &str) -> Result<Option<String>, ApiError> {
+        decode::query_parameter(&self.uri, name)
+    }
+}
+
+impl<A, C: Caller> Cx<A, C> {
+    /// The origin of the records that this request causes.
+    pub(crate) fn origin(&self) -> Origin {
+        self.caller.origin(&self.request_id)
+    }
+}

@@ -1,0 +1,484 @@
+//! Connections: accepting them, bounding them, and letting them finish.
+//!
+//! warp answers the requests; the accept loop is our own, since warp's sets neither `TCP_NODELAY`
+//! nor a time limit for headers nor a bound on connections.
+
+use std::{
+    convert::Infallible,
+    future::{pending, poll_fn},
+    net::IpAddr,
+    pin::{Pin, pin},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    task::Poll,
+    time::Duration,
+};
+
+use bytes::Bytes;
+use futures_util::{
+    FutureExt as _,
+    future::{BoxFuture, FusedFuture, join_all},
+};
+use http::{HeaderMap, Method, Request, Uri};
+use hyper::{
+    body::Incoming,
+    server::conn::http1,
+    service::{Service, service_fn},
+};
+use hyper_util::{
+    rt::{TokioExecutor, TokioTimer},
+    server::conn::auto,
+    service::TowerToHyperService,
+};
+use parking_lot::Mutex;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::{TcpListener, TcpStream},
+    sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch},
+    time::{Sleep, sleep, timeout},
+};
+use tracing::{debug, info, warn};
+use warp::{Filter, Rejection, reply::Response};
+
+use super::{
+    App, Edge,
+    edge::Inbound,
+    outgoing::{ByAddress, Place, Stall, Streams},
+    turn::{AGAIN, AGAIN_AND_CLOSE, Answer, Heard, Line, Rest, Told, Turn},
+};
+use crate::base::{limits, rate::household, shutdown::Shutdown};
+
+/// How long there is nothing to do for hyper before it is dropped, while there are few connections with one. To make it
+/// again costs more than to keep it for those who go on soon.
+const REST_AFTER: Duration = Duration::from_millis(if cfg!(test) { 0 } else { 2_000 });
+
+/// As many are few: some 5 MiB of memory.
+const FEW: usize = 256;
+
+/// The same while there are more than [`FEW`]: of those who come all at once, only so many are to be large at a time.
+const REST_AFTER_OF_MANY: Duration = Duration::from_millis(if cfg!(test) { 0 } else { 10 });
+
+/// How HTTP/2 begins (RFC 9113, section 3.4).
+const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// Serves `edge` on every listener until its shutdown signal is given; then accepts no more, and
+/// returns when all requests in progress are answered or the configured time for that is over.
+pub(crate) async fn run<A: App>(listeners: Vec<TcpListener>, edge: Edge<A>) {
+    let edge = Arc::new(edge);
+    // Cut when this function returns, by dropping the other end.
+    let (_serving, cut) = oneshot::channel::<()>();
+    let server = Arc::new(Server::new(&edge, Shutdown::when(cut.map(drop))));
+    // Each connection holds a receiver for as long as it is open.
+    let (open, _) = watch::channel(());
+    let accepting = listeners.into_iter().map(|listener| {
+        let (server, open) = (Arc::clone(&server), &open);
+        async move {
+            loop {
+                // Taken before accepting: beyond the bound, the operating system keeps them waiting.
+                let Ok(permit) = Arc::clone(&server.permits).acquire_owned().await else { return };
+                match listener.accept().await {
+                    Ok((stream, address)) => {
+                        let of_address = match &server.by_address {
+                            Some(by_address) => match by_address.admit(household(address.ip())) {
+                                Some(place) => Some(place),
+                                None => {
+                                    debug!(peer = %address.ip(), "too many connections from here");
+                                    continue;
+                                }
+                            },
+                            None => None,
+                        };
+                        let connection = Connection {
+                            server: Arc::clone(&server),
+                            peer: address.ip(),
+                            _open: open.subscribe(),
+                            _permit: permit,
+                            _of_address: of_address,
+                        };
+                        tokio::spawn(connection.run(stream));
+                    }
+                    Err(error) => {
+                        warn!(%error, "cannot accept connections");
+                        sleep(limits::ACCEPT_RETRY).await;
+                    }
+                }
+            }
+        }
+    });
+    tokio::select! {
+        _ = join_all(accepting) => {}
+        () = edge.shutdown.given() => {}
+    }
+    let bound = Duration::from_secs(edge.limits.shutdown_seconds);
+    info!(connections = open.receiver_count(), "finishing the requests in progress");
+    if timeout(bound, open.closed()).await.is_err() {
+        warn!("some requests did not finish in {} s and are cut off", bound.as_secs());
+    }
+}
+
+/// What all connections share.
+struct Server {
+    permits: Arc<Semaphore>,
+    /// How many there are by address, if that is bounded.
+    by_address: Option<Arc<ByAddress>>,
+    response_timeout: Duration,
+    /// What answers requests: warp.
+    answer: Box<dyn Fn(Request<Heard>, IpAddr) -> BoxFuture<'static, Response> + Send + Sync>,
+    http1: http1::Builder,
+    /// For those who speak HTTP/2, or have not said yet what they speak.
+    either: auto::Builder<TokioExecutor>,
+    header_timeout: Duration,
+    /// How many connections there are with hyper.
+    awake: AtomicUsize,
+    /// Given when connections are to be finished.
+    shutdown: Shutdown,
+    /// Given when connections are to be dropped as they are.
+    cut: Shutdown,
+}
+
+impl Server {
+    fn new<A: App>(edge: &Arc<Edge<A>>, cut: Shutdown) -> Self {
+        let header_timeout = Duration::from_secs(edge.limits.header_timeout_seconds);
+        let mut http1 = http1::Builder::new();
+        http1
+            .timer(TokioTimer::new())
+            .header_read_timeout(header_timeout)
+            .max_buf_size(limits::HTTP1_BUFFER_BYTES);
+        let mut either = auto::Builder::new(TokioExecutor::new());
+        either
+            .http1()
+            .timer(TokioTimer::new())
+            .header_read_timeout(header_timeout)
+            .max_buf_size(limits::HTTP1_BUFFER_BYTES);
+        either
+            .http2()
+            .timer(TokioTimer::new())
+            .max_concurrent_streams(limits::HTTP2_STREAMS)
+            .max_send_buf_size(limits::RESPONSE_PIECE)
+            .max_header_list_size(limits::HTTP2_HEADER_BYTES)
+            .keep_alive_interval(limits::HTTP2_PING)
+            .keep_alive_timeout(header_timeout);
+        let warp = TowerToHyperService::new(warp::service(filter(Arc::clone(edge))));
+        let answer = move |request: Request<Heard>, peer| {
+            let answer = warp.call(Head::take_from(request, peer));
+            let answer = answer.map(|answer| answer.unwrap_or_else(|never| match never {}));
+            answer.boxed()
+        };
+        Self {
+            permits: Arc::new(Semaphore::new(edge.limits.max_connections)),
+            by_address: edge.connections_by_address().map(|most| Arc::new(ByAddress::new(most))),
+            response_timeout: Duration::from_secs(edge.limits.response_timeout_seconds),
+            answer: Box::new(answer),
+            http1,
+            either,
+            header_timeout,
+            awake: AtomicUsize::new(0),
+            shutdown: edge.shutdown.clone(),
+            cut,
+        }
+    }
+}
+
+/// One connection.
+pub(super) struct Connection {
+    server: Arc<Server>,
+    peer: IpAddr,
+    _open: watch::Receiver<()>,
+    _permit: OwnedSemaphorePermit,
+    _of_address: Option<Place>,
+}
+
+impl Connection {
+    pub(super) async fn run(self, stream: TcpStream) {
+        // Answers are written whole: waiting to fill a packet only delays them.
+        if let Err(error) = stream.set_nodelay(true) {
+            debug!(%error, "cannot set TCP_NODELAY");
+        }
+        let server = &self.server;
+        let mut stop = pin!(server.shutdown.given().fuse());
+        let mut first = [0; HTTP2_PREFACE.len()];
+        let said = tokio::select! {
+            said = timeout(server.header_timeout, stream.peek(&mut first)) => said,
+            () = &mut stop => return,
+        };
+        match said {
+            Err(_) => debug!("no request came on a connection"),
+            Ok(Err(error)) => debug!(%error, "connection failed"),
+            Ok(Ok(0)) => {}
+            // Boxed, as there are few, and larger than the others while they wait.
+            Ok(Ok(length)) if HTTP2_PREFACE.starts_with(&first[..length]) => {
+                Box::pin(self.either(stream)).await;
+            }
+            Ok(Ok(_)) => tokio::select! {
+                () = self.http1(stream, stop) => {}
+                () = server.cut.given() => {}
+            },
+        }
+    }
+
+    /// Serves HTTP/2, or whatever it turns out to be.
+    async fn either(&self, stream: TcpStream) {
+        let server = &self.server;
+        let heard = Arc::new(AtomicBool::new(false));
+        let streams = Arc::<Streams>::default();
+        let service = {
+            let (server, heard, peer) = (Arc::clone(server), Arc::clone(&heard), self.peer);
+            let streams = Arc::clone(&streams);
+            service_fn(move |request: Request<Incoming>| {
+                heard.store(true, Ordering::Relaxed);
+                let streams = Arc::clone(&streams);
+                let answer = (server.answer)(request.map(Heard::apart), peer);
+                answer.map(move |answer| Ok::<_, Infallible>(Told::of_stream(answer, &streams)))
+            })
+        };
+        // It is in no turn.
+        let turn = Arc::default();
+        let line = Line::new(Bytes::new(), stream, &turn, Stall::new(server.response_timeout));
+        let connection = server.either.serve_connection(line, service);
+        let mut connection = pin!(connection.into_owned());
+        // hyper's limit starts once it knows the protocol; this one is for those who never say.
+        let mut silent = pin!(async {
+            sleep(server.header_timeout).await;
+            if heard.load(Ordering::Relaxed) {
+                pending::<()>().await;
+            }
+        });
+        let mut stalled = pin!(streams.stalled(server.response_timeout));
+        let mut closing = false;
+        loop {
+            tokio::select! {
+                () = &mut stalled => return debug!("the client does not read a response"),
+                result = &mut connection => {
+                    if let Err(error) = result {
+                        debug!(%error, "connection failed");
+                    }
+                    return;
+                }
+                () = &mut silent => return debug!("no request came on a connection"),
+                () = server.shutdown.given(), if !closing => {
+                    closing = true;
+                    connection.as_mut().graceful_shutdown();
+                }
+                () = server.cut.given() => return,
+            }
+        }
+    }
+
+    /// Serves HTTP/1, without hyper while there is nothing for it to do, until there is nothing more or `stop`.
+    async fn http1(
+        &self,
+        mut stream: TcpStream,
+        mut stop: Pin<&mut impl FusedFuture<Output = ()>>,
+    ) {
+        let turn = Arc::new(Turn::default());
+        // What hyper is to read before what comes.
+        let mut again = Bytes::new();
+        loop {
+            let rest = match self.awake(again, stream, &turn, stop.as_mut()).await {
+                Ok((rest, left, line)) => {
+                    (again, stream) = (left, line);
+                    rest
+                }
+                Err((result, stream)) => {
+                    if let Err(error) = result {
+                        debug!(%error, "connection failed");
+                    }
+                    if turn.has_heard_a_part() {
+                        Box::pin(linger(stream)).await;
+                    }
+                    return;
+                }
+            };
+            match rest {
+                Rest::ForAnswer => {
+                    if !self.answered(&stream, &turn).await {
+                        return;
+                    }
+                    let is_last = self.server.shutdown.is_given();
+                    let head = if is_last { AGAIN_AND_CLOSE } else { AGAIN };
+                    again = if again.is_empty() {
+                        Bytes::from_static(head)
+                    } else {
+                        [head, &again[..]].concat().into()
+                    };
+                }
+                Rest::ForRequest => {
+                    turn.listens();
+                    if self.server.shutdown.is_given() {
+                        return;
+                    }
+                    if again.is_empty() && !self.said(&stream, stop.as_mut()).await {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Has hyper read and write until there is nothing for it to do; gives for what is waited then, and what hyper
+    /// has read ahead. The error is how the connection ended, and what is left of it.
+    async fn awake(
+        &self,
+        again: Bytes,
+        stream: TcpStream,
+        turn: &Arc<Turn>,
+        mut stop: Pin<&mut impl FusedFuture<Output = ()>>,
+    ) -> Result<(Rest, Bytes, TcpStream), (hyper::Result<()>, TcpStream)> {
+        let service =
+            Asker { server: Arc::clone(&self.server), peer: self.peer, turn: Arc::clone(turn) };
+        let line = Line::new(again, stream, turn, Stall::new(self.server.response_timeout));
+        let awake = Awake::new(&self.server.awake);
+        // Boxed, so that a connection is small while there is none.
+        let mut hyper = Box::new(self.server.http1.serve_connection(line, service));
+        let mut grace = pin!(None::<Sleep>);
+        let mut resting = None;
+        let rest = loop {
+            let working = poll_fn(|cx| {
+                if let Poll::Ready(result) = Pin::new(&mut *hyper).poll(cx) {
+                    return Poll::Ready(Err(result));
+                }
+                let rest = turn.rest();
+                if rest != resting {
+                    grace.set(rest.map(|_| sleep(awake.rest_after())));
+                    resting = rest;
+                }
+                let Some(rest) = rest else { return Poll::Pending };
+                let is_over = grace.as_mut().as_pin_mut().map(|grace| grace.poll(cx));
+                is_over.map_or(Poll::Pending, |is_over| is_over.map(|()| Ok(rest)))
+            });
+            tokio::select! {
+                biased;
+                // First: an answer that is there is not to be lost.
+                rest = working => break rest,
+                () = &mut stop => Pin::new(&mut *hyper).graceful_shutdown(),
+            }
+        };
+        let parts = hyper.into_parts();
+        let (left, stream) = parts.io.into_parts();
+        let rest = match rest {
+            Ok(rest) => rest,
+            Err(result) => return Err((result, stream)),
+        };
+        // A copy: hyper's buffer is not to be held for it.
+        Ok((rest, [&parts.read_buf[..], &left[..]].concat().into(), stream))
+    }
+
+    /// Waits for the next request. Says whether it begins to come.
+    async fn said(
+        &self,
+        stream: &TcpStream,
+        stop: Pin<&mut impl FusedFuture<Output = ()>>,
+    ) -> bool {
+        let mut byte = [0];
+        tokio::select! {
+            said = timeout(self.server.header_timeout, stream.peek(&mut byte)) => {
+                matches!(said, Ok(Ok(1)))
+            }
+            () = stop => false,
+        }
+    }
+
+    /// Waits for the answer to the request. Says whether somebody is there to read it.
+    async fn answered(&self, stream: &TcpStream, turn: &Turn) -> bool {
+        let mut byte = [0];
+        let mut answered = pin!(poll_fn(|cx| turn.poll_answered(cx)));
+        tokio::select! {
+            () = &mut answered => return true,
+            // The client says more, ahead of its turn, or has gone away.
+            said = stream.peek(&mut byte) => if !matches!(said, Ok(1)) {
+                return false;
+            },
+        }
+        answered.await;
+        true
+    }
+}
+
+/// Reads on for a while, and throws away what comes: a client that sends all of its request before it reads would
+/// otherwise find the connection reset, and not why it was refused.
+async fn linger(mut stream: TcpStream) {
+    let _ = stream.shutdown().await;
+    let (mut buffer, mut left) = (vec![0; 16 * 1024], limits::OVERSIZED_BODY_DRAIN);
+    let reading = async {
+        while let Ok(read @ 1..) = stream.read(&mut buffer).await {
+            let Some(after) = left.checked_sub(read) else { return };
+            left = after;
+        }
+    };
+    // It has had the time to read.
+    let _ = timeout(limits::LINGER, reading).await;
+}
+
+/// A connection with hyper, counted.
+struct Awake<'a>(&'a AtomicUsize);
+
+impl<'a> Awake<'a> {
+    fn new(all: &'a AtomicUsize) -> Self {
+        all.fetch_add(1, Ordering::Relaxed);
+        Self(all)
+    }
+
+    /// After how long it is to rest.
+    fn rest_after(&self) -> Duration {
+        if self.0.load(Ordering::Relaxed) > FEW { REST_AFTER_OF_MANY } else { REST_AFTER }
+    }
+}
+
+impl Drop for Awake<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// What hyper has to ask of an HTTP/1 connection.
+struct Asker {
+    server: Arc<Server>,
+    peer: IpAddr,
+    turn: Arc<Turn>,
+}
+
+impl Service<Request<Incoming>> for Asker {
+    type Response = http::Response<Told>;
+    type Error = Infallible;
+    type Future = Answer;
+
+    fn call(&self, request: Request<Incoming>) -> Answer {
+        if !self.turn.is_answered() {
+            let request = self.turn.hears(request);
+            self.turn.asked((self.server.answer)(request, self.peer));
+        }
+        Answer(Arc::clone(&self.turn))
+    }
+}
+
+/// The head of a request, on its way around warp: to be taken once. What warp is given it keeps until the request is
+/// answered, and the head is a part of what hyper reads into.
+#[derive(Clone)]
+struct Head(Arc<Mutex<Option<(Uri, HeaderMap)>>>, IpAddr);
+
+impl Head {
+    fn take_from(request: Request<Heard>, peer: IpAddr) -> Request<Heard> {
+        let (parts, body) = request.into_parts();
+        let mut request = Request::new(body);
+        *request.method_mut() = parts.method;
+        request
+            .extensions_mut()
+            .insert(Self(Arc::new(Mutex::new(Some((parts.uri, parts.headers)))), peer));
+        request
+    }
+}
+
+/// The one warp filter: everything it lets in is answered by the edge.
+fn filter<A: App>(
+    edge: Arc<Edge<A>>,
+) -> impl Filter<Extract = (Response,), Error = Rejection> + Clone {
+    warp::method().and(warp::ext::get::<Head>()).and(warp::body::stream()).then(
+        move |method: Method, Head(head, peer): Head, body| {
+            let edge = Arc::clone(&edge);
+            let (uri, headers) = head.lock().take().unwrap_or_default();
+            async move { edge.answer(Inbound { method, uri, headers, peer, body }).await }
+        },
+    )
+}

@@ -1,0 +1,234 @@
+//! Rate limits of requests, checked before a body is read: a token bucket of each caller for the
+//! endpoint's [`Class`], and one of each device, user, and address without a login for all of them.
+//!
+//! The size of a write counts, too. It is taken from a separate bucket of the caller once the body has been read,
+//! because limits on the number of requests do not bound how fast the log grows.
+
+use std::{collections::HashMap, net::IpAddr, num::NonZeroU32, time::Duration};
+
+use ruma::OwnedUserId;
+
+use super::{ApiError, Class, ErrorCode, Session};
+use crate::{
+    base::rate::{Limiter, Rate, household},
+    config::{OwnRate, RateLimits, UserRate},
+    record::Offset,
+};
+
+/// The rate limiters.
+pub(super) struct Throttle(Option<Limiters>);
+
+struct Limiters {
+    /// Users with a limit of their own, or (`None`) without any.
+    own: HashMap<OwnedUserId, Option<Limiter<()>>>,
+    classes: HashMap<Class, Limiter<Who>>,
+    /// By the session: it is the device's, and takes no copy of names to look for.
+    devices: Limiter<Offset>,
+    /// Users and addresses have rates of their own.
+    users: Limiter<Who>,
+    addresses: Limiter<Who>,
+    /// The size of writes, in units of [`WRITTEN_UNIT`].
+    written: Limiter<Who>,
+}
+
+/// The unit in which the size of writes is counted, in bytes. Even the smallest write counts as one unit, since a
+/// record takes a few hundred bytes besides its content.
+const WRITTEN_UNIT: usize = 1024;
+
+/// Whose requests are counted together.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Who {
+    User(OwnedUserId),
+    Address(IpAddr),
+}
+
+impl Throttle {
+    /// The limiters that the configuration asks for.
+    pub(super) fn new(config: &RateLimits) -> Self {
+        let own = |UserRate { user_id, rate }: &UserRate| {
+            let limiter = match rate {
+                OwnRate::Unlimited => None,
+                OwnRate::Rate(rate) => Some(Limiter::new(*rate)),
+            };
+            (user_id.clone(), limiter)
+        };
+        let class = |(class, rate): (Class, Rate)| (class, Limiter::new(rate));
+        Self(config.enabled.then(|| Limiters {
+            own: config.users.iter().map(own).collect(),
+            classes: Class::rates(config).into_iter().map(class).collect(),
+            devices: Limiter::new(config.device),
+            users: Limiter::new(config.user),
+            addresses: Limiter::new(config.address),
+            written: Limiter::new(config.written_kilobytes),
+        }))
+    }
+
+    /// Counts one request to an endpoint of `class`; refuses it when the caller has made too many.
+    pub(super) fn check(
+        &self,
+        class: Class,
+        session: Option<&Session>,
+        client: IpAddr,
+    ) -> Result<(), ApiError> {
+        let Some(limiters) = &self.0 else { return Ok(()) };
+        limiters.take(class, session, client).map_err(ApiError::limit_exceeded)
+    }
+
+    /// Counts the size of a write to an endpoint of `class`, and refuses it if the caller has written too much.
+    pub(super) fn check_written(
+        &self,
+        class: Class,
+        session: Option<&Session>,
+        client: IpAddr,
+        body_bytes: usize,
+    ) -> Result<(), ApiError> {
+        let Some(limiters) = &self.0 else { return Ok(()) };
+        if !class.writes_bodies() {
+            return Ok(());
+        }
+        limiters.take_written(session, client, body_bytes).map_err(|wait| {
+            let code = ErrorCode::LimitExceeded { retry_after: Some(wait) };
+            ApiError::new(code, "You have written too much data in a short time.")
+        })
+    }
+}
+
+impl Limiters {
+    fn take(
+        &self,
+        class: Class,
+        session: Option<&Session>,
+        client: IpAddr,
+    ) -> Result<(), Duration> {
+        let Some(session) = session else {
+            let who = Who::Address(household(client));
+            self.addresses.take(&who)?;
+            return self.take_of_class(class, &who);
+        };
+        if let Some(own) = self.own.get(&session.user_id) {
+            return own.as_ref().map_or(Ok(()), |limiter| limiter.take(&()));
+        }
+        // The device first: one that runs wild takes nothing from the user's others.
+        self.devices.take(&session.session)?;
+        let who = Who::User(session.user_id.clone());
+        self.users.take(&who)?;
+        self.take_of_class(class, &who)
+    }
+
+    fn take_written(
+        &self,
+        session: Option<&Session>,
+        client: IpAddr,
+        body_bytes: usize,
+    ) -> Result<(), Duration> {
+        let who = match session {
+            // A limit of their own replaces all others.
+            Some(session) if self.own.contains_key(&session.user_id) => return Ok(()),
+            Some(session) => Who::User(session.user_id.clone()),
+            None => Who::Address(household(client)),
+        };
+        let units = u32::try_from(body_bytes.div_ceil(WRITTEN_UNIT)).unwrap_or(u32::MAX);
+        self.written.take_many(&who, NonZeroU32::new(units).unwrap_or(NonZeroU32::MIN))
+    }
+
+    fn take_of_class(&self, class: Class, who: &Who) -> Result<(), Duration> {
+        self.classes.get(&class).map_or(Ok(()), |limiter| limiter.take(who))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ruma::user_id;
+
+    use super::*;
+
+    const HERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
+
+    fn session(user_id: &ruma::UserId, device_id: &str) -> Session {
+        let names = [user_id.localpart(), device_id].concat();
+        Session {
+            user_id: user_id.to_owned(),
+            device_id: device_id.into(),
+            session: Offset::new(
+                names.bytes().fold(0, |number, byte| number << 8 | u64::from(byte)),
+            ),
+            service: None,
+        }
+    }
+
+    /// How many requests of `session` are let through, of 100.
+    fn let_through(throttle: &Throttle, class: Class, session: Option<&Session>) -> usize {
+        (0..100).filter(|_| throttle.check(class, session, HERE).is_ok()).count()
+    }
+
+    fn hourly(burst: u32) -> Rate {
+        format!("1/h burst {burst}").parse().unwrap()
+    }
+
+    #[test]
+    fn device_user_address_and_class_each_have_their_limit() {
+        let throttle = Throttle::new(&RateLimits {
+            address: hourly(2),
+            device: hourly(3),
+            user: hourly(5),
+            joins: hourly(1),
+            ..RateLimits::default()
+        });
+        let (ann, bob) = (user_id!("@ann:x"), user_id!("@bob:x"));
+        assert_eq!(let_through(&throttle, Class::Joins, Some(&session(ann, "A"))), 1);
+        // The refused ones counted for the device, too: it has gone wild.
+        assert_eq!(let_through(&throttle, Class::Other, Some(&session(ann, "A"))), 0);
+        assert_eq!(let_through(&throttle, Class::Other, Some(&session(ann, "B"))), 2);
+        assert_eq!(let_through(&throttle, Class::Other, Some(&session(bob, "A"))), 3);
+        assert_eq!(let_through(&throttle, Class::Login, None), 2);
+    }
+
+    #[test]
+    fn a_user_may_have_a_limit_of_their_own_or_none() {
+        let throttle = Throttle::new(&RateLimits {
+            user: hourly(5),
+            users: vec!["@bot:x off".parse().unwrap(), "@ann:x 1/h burst 7".parse().unwrap()]
+                .into(),
+            messages: hourly(1),
+            ..RateLimits::default()
+        });
+        let of = |user_id| let_through(&throttle, Class::Messages, Some(&session(user_id, "A")));
+        assert_eq!(of(user_id!("@bot:x")), 100);
+        assert_eq!(of(user_id!("@ann:x")), 7);
+        assert_eq!(of(user_id!("@bob:x")), 1);
+    }
+
+    #[test]
+    fn writes_are_limited_by_size() {
+        let throttle = Throttle::new(&RateLimits {
+            written_kilobytes: hourly(100),
+            users: vec!["@bot:x 1/h burst 7".parse().unwrap()].into(),
+            ..RateLimits::default()
+        });
+        // How many of 1000 writes of this size are let through.
+        let written = |class, user_id, bytes| {
+            let session = session(user_id, "A");
+            let write =
+                |_: &u32| throttle.check_written(class, Some(&session), HERE, bytes).is_ok();
+            (0..1000).filter(write).count()
+        };
+        assert_eq!(written(Class::Settings, user_id!("@ann:x"), 20 * 1024), 5);
+        // Sizes are rounded up, and an empty body counts as one unit.
+        assert_eq!(written(Class::Settings, user_id!("@bob:x"), 0), 100);
+        assert_eq!(written(Class::Messages, user_id!("@cat:x"), 1025), 50);
+        // All classes share one budget.
+        assert_eq!(written(Class::Settings, user_id!("@cat:x"), 2), 0);
+        // A write larger than the whole burst passes while the bucket is full.
+        assert_eq!(written(Class::KeyBackups, user_id!("@dan:x"), 1024 * 1024), 1);
+        assert_eq!(written(Class::Search, user_id!("@ann:x"), 1024), 1000);
+        assert_eq!(written(Class::Settings, user_id!("@bot:x"), 1024 * 1024), 1000);
+        let anonymous = |_: &u32| throttle.check_written(Class::Login, None, HERE, 2048).is_ok();
+        assert_eq!((0..1000).filter(anonymous).count(), 50);
+    }
+
+    #[test]
+    fn nothing_is_limited_when_limits_are_off() {
+        let config = RateLimits { enabled: false, address: hourly(1), ..RateLimits::default() };
+        assert_eq!(let_through(&Throttle::new(&config), Class::Login, None), 100);
+    }
+}

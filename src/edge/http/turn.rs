@@ -1,0 +1,418 @@
+//! One request of an HTTP/1 connection at a time, apart from hyper, so that hyper can be taken away while there is
+//! nothing for it to do.
+//!
+//! hyper holds some 20 KiB for each connection: a buffer to read into, one to write from, which stays as large as the
+//! largest response was, and what it knows of both. Almost all connections wait almost always, for a request or, in a
+//! long poll, for the answer. So the future that answers is kept in a [`Turn`] beside hyper; when hyper has read and
+//! written all that there is, it is dropped, and made again when the client says something, or the answer is there.
+//! Then it is first given [`AGAIN`] to read, and asks for the answer to that: what it is given is the answer to the
+//! request that it had read before.
+
+use std::{
+    convert::Infallible,
+    io,
+    pin::Pin,
+    sync::{Arc, Weak},
+    task::{Context, Poll, ready},
+};
+
+use bytes::{Buf as _, Bytes};
+use futures_util::future::BoxFuture;
+use http::{HeaderMap, HeaderValue, Method, Request, Version, header::CONNECTION};
+use hyper::{
+    body::{Body, Frame, Incoming, SizeHint},
+    rt::{Read, ReadBufCursor, Write},
+};
+use hyper_util::rt::TokioIo;
+use parking_lot::Mutex;
+use tokio::net::TcpStream;
+use warp::reply::Response;
+
+use super::outgoing::{Held, OfStream, Piece, Stall, Streams};
+use crate::base::limits;
+
+/// A request in place of one that hyper has read before. Only requests that it stands for are put aside: see
+/// [`can_be_put_aside`].
+pub(super) const AGAIN: &[u8] = b"GET / HTTP/1.1\r\n\r\n";
+
+/// The same if the connection is to end with the answer.
+pub(super) const AGAIN_AND_CLOSE: &[u8] = b"GET / HTTP/1.1\r\nConnection: close\r\n\r\n";
+
+/// How far a connection is with its current request. Shared by all that sees a part of that.
+#[derive(Default)]
+pub(super) struct Turn(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    stage: Stage,
+    /// Whether the request can be answered by another hyper than the one that read it.
+    can_be_put_aside: bool,
+    /// Whether the request was read to its end.
+    heard: bool,
+    /// Whether what there was to write since then is not known to have left hyper.
+    unwritten: bool,
+}
+
+#[derive(Default)]
+enum Stage {
+    /// There was no request since hyper was made.
+    #[default]
+    Listening,
+    /// The future of the answer; `None` while it is being polled.
+    Asked(Option<BoxFuture<'static, Response>>),
+    /// The answer came while there was no hyper.
+    Answered(Response),
+    /// hyper has the answer, but not yet all of its body.
+    Answering,
+    /// hyper has all of the answer.
+    Over,
+}
+
+/// Why there is nothing for hyper to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Rest {
+    /// The next request is yet to come.
+    ForRequest,
+    /// The answer is.
+    ForAnswer,
+}
+
+impl Turn {
+    /// A request has come: `answer` is the future of its answer.
+    pub(super) fn asked(&self, answer: BoxFuture<'static, Response>) {
+        self.0.lock().stage = Stage::Asked(Some(answer));
+    }
+
+    /// Takes note of the head of a request, and gives its body.
+    pub(super) fn hears(self: &Arc<Self>, request: Request<Incoming>) -> Request<Heard> {
+        let mut state = self.0.lock();
+        state.can_be_put_aside = can_be_put_aside(&request);
+        state.heard = request.body().is_end_stream();
+        request.map(|body| Heard { body, turn: Arc::downgrade(self) })
+    }
+
+    /// Whether what hyper asks for is the answer to a request that was put aside.
+    pub(super) fn is_answered(&self) -> bool {
+        matches!(self.0.lock().stage, Stage::Answered(_))
+    }
+
+    /// Whether there is a request that was not read to its end.
+    pub(super) fn has_heard_a_part(&self) -> bool {
+        let state = self.0.lock();
+        !state.heard && !matches!(state.stage, Stage::Listening)
+    }
+
+    /// To be looked at when hyper has done what it could: whether it can be dropped.
+    pub(super) fn rest(&self) -> Option<Rest> {
+        let state = self.0.lock();
+        match state.stage {
+            // What is left of a request that was refused early is not to be taken for the next.
+            _ if state.unwritten || !state.heard => None,
+            Stage::Over => Some(Rest::ForRequest),
+            Stage::Asked(_) if state.can_be_put_aside => Some(Rest::ForAnswer),
+            _ => None,
+        }
+    }
+
+    /// Hyper was made anew, without an answer to give.
+    pub(super) fn listens(&self) {
+        self.0.lock().stage = Stage::Listening;
+    }
+
+    /// Waits, without hyper, until the answer is there for the next.
+    pub(super) fn poll_answered(&self, cx: &mut Context<'_>) -> Poll<()> {
+        let response = ready!(self.poll_answer(cx));
+        self.0.lock().stage = Stage::Answered(response);
+        Poll::Ready(())
+    }
+
+    /// The lock is not held meanwhile: the request's body takes it, too.
+    fn poll_answer(&self, cx: &mut Context<'_>) -> Poll<Response> {
+        let asked = match &mut self.0.lock().stage {
+            Stage::Asked(asked) => asked.take(),
+            _ => None,
+        };
+        let Some(mut asked) = asked else { return Poll::Pending };
+        let polled = asked.as_mut().poll(cx);
+        if polled.is_pending() {
+            self.0.lock().stage = Stage::Asked(Some(asked));
+        }
+        polled
+    }
+
+    fn set_unwritten(&self, unwritten: bool) {
+        self.0.lock().unwritten = unwritten;
+    }
+}
+
+/// Whether hyper writes the same answer to this request as to [`AGAIN`]: it does by the method, the version, and what
+/// is said of the connection.
+fn can_be_put_aside(request: &Request<Incoming>) -> bool {
+    let stays = |headers: &HeaderMap| {
+        let mut values = headers.get_all(CONNECTION).iter();
+        values.all(|value| value.as_bytes().eq_ignore_ascii_case(b"keep-alive"))
+    };
+    matches!(*request.method(), Method::GET | Method::POST)
+        && request.version() == Version::HTTP_11
+        && stays(request.headers())
+}
+
+/// What warp has no name for: the type of its bodies.
+trait HasBody {
+    type Body;
+}
+
+impl<B> HasBody for http::Response<B> {
+    type Body = B;
+}
+
+/// The answer, as hyper waits for it.
+pub(super) struct Answer(pub(super) Arc<Turn>);
+
+impl Future for Answer {
+    type Output = Result<http::Response<Told>, Infallible>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let turn = &self.0;
+        let there = {
+            let mut state = turn.0.lock();
+            match std::mem::replace(&mut state.stage, Stage::Answering) {
+                Stage::Answered(response) => Some(response),
+                other => {
+                    state.stage = other;
+                    None
+                }
+            }
+        };
+        let mut response = match there {
+            Some(response) => response,
+            None => ready!(turn.poll_answer(cx)),
+        };
+        let mut state = turn.0.lock();
+        state.stage = Stage::Answering;
+        state.unwritten = true;
+        if !state.heard {
+            // The rest of the request would be taken for the next one.
+            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        drop(state);
+        Poll::Ready(Ok(Told::response(response, Some(Arc::clone(turn)), None)))
+    }
+}
+
+/// The body of a request: notes when all of it has come.
+pub(super) struct Heard {
+    body: Incoming,
+    /// The turn may own the body, by way of the answer.
+    turn: Weak<Turn>,
+}
+
+impl Heard {
+    /// A body that is in no turn.
+    pub(super) const fn apart(body: Incoming) -> Self {
+        Self { body, turn: Weak::new() }
+    }
+}
+
+impl Body for Heard {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
+        let is_end = frame.is_none() || self.body.is_end_stream();
+        if is_end && let Some(turn) = self.turn.upgrade() {
+            turn.0.lock().heard = true;
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// The body of a response, in pieces: notes when hyper has all of it.
+pub(super) struct Told {
+    body: <Response as HasBody>::Body,
+    /// What of a larger part is left.
+    rest: Bytes,
+    held: Option<Arc<Held>>,
+    /// Of HTTP/1.
+    turn: Option<Arc<Turn>>,
+    /// Of HTTP/2.
+    stream: Option<Arc<OfStream>>,
+}
+
+impl Told {
+    /// The response, with its body in this form.
+    fn response(
+        mut response: Response,
+        turn: Option<Arc<Turn>>,
+        stream: Option<Arc<OfStream>>,
+    ) -> http::Response<Self> {
+        let held = response.extensions_mut().remove::<Arc<Held>>();
+        response.map(|body| Self { body, rest: Bytes::new(), held, turn, stream })
+    }
+
+    /// The same for a stream of HTTP/2.
+    pub(super) fn of_stream(response: Response, streams: &Arc<Streams>) -> http::Response<Self> {
+        Self::response(response, None, Some(streams.begin()))
+    }
+
+    fn piece(&mut self, mut bytes: Bytes) -> Frame<Piece> {
+        // Of HTTP/1, the connection tells what the client takes.
+        if self.stream.is_some() && bytes.len() > limits::RESPONSE_PIECE {
+            self.rest = bytes.split_off(limits::RESPONSE_PIECE);
+        }
+        let (held, stream) = (self.held.clone(), self.stream.clone());
+        Frame::data(Piece { bytes, _held: held, _stream: stream })
+    }
+}
+
+impl Body for Told {
+    type Data = Piece;
+    type Error = warp::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Piece>, warp::Error>>> {
+        if let Some(stream) = &self.stream {
+            stream.moves();
+        }
+        let rest = std::mem::take(&mut self.rest);
+        let frame = if rest.is_empty() {
+            match ready!(Pin::new(&mut self.body).poll_frame(cx)) {
+                // Bodies have no trailers.
+                Some(Ok(frame)) => frame.into_data().ok().map(|bytes| Ok(self.piece(bytes))),
+                Some(Err(error)) => Some(Err(error)),
+                None => None,
+            }
+        } else {
+            Some(Ok(self.piece(rest)))
+        };
+        if let Some(turn) = &self.turn {
+            turn.set_unwritten(true);
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.rest.is_empty() && self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let rest = self.rest.len() as u64;
+        let hint = self.body.size_hint();
+        let mut with_rest = SizeHint::new();
+        // The upper bound first has to be at least the lower one.
+        if let Some(upper) = hint.upper() {
+            with_rest.set_upper(upper + rest);
+        }
+        with_rest.set_lower(hint.lower() + rest);
+        with_rest
+    }
+}
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        let Some(turn) = &self.turn else { return };
+        let mut state = turn.0.lock();
+        state.unwritten = true;
+        if matches!(state.stage, Stage::Answering) {
+            state.stage = Stage::Over;
+        }
+    }
+}
+
+/// A connection as hyper sees it: what is to be read again comes first. Notes when all is written.
+pub(super) struct Line {
+    again: Bytes,
+    stream: TokioIo<TcpStream>,
+    turn: Arc<Turn>,
+    stall: Stall,
+}
+
+impl Line {
+    /// A connection that fails when nothing is taken of what is written for as long as `stall` says.
+    pub(super) fn new(again: Bytes, stream: TcpStream, turn: &Arc<Turn>, stall: Stall) -> Self {
+        Self { again, stream: TokioIo::new(stream), turn: Arc::clone(turn), stall }
+    }
+
+    /// The connection, and what of that to be read again is left.
+    pub(super) fn into_parts(self) -> (Bytes, TcpStream) {
+        (self.again, self.stream.into_inner())
+    }
+
+    /// Resets a connection that takes nothing: what the kernel holds for it is to be freed at once.
+    fn watch<T>(
+        &mut self,
+        cx: &mut Context<'_>,
+        written: Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
+        let watched = self.stall.watch(cx, written);
+        if matches!(&watched, Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::TimedOut) {
+            let _ = self.stream.inner().set_zero_linger();
+        }
+        watched
+    }
+}
+
+impl Read for Line {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        mut buf: ReadBufCursor<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.again.is_empty() {
+            return Pin::new(&mut self.stream).poll_read(cx, buf);
+        }
+        let length = self.again.len().min(buf.remaining());
+        buf.put_slice(&self.again[..length]);
+        self.again.advance(length);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl Write for Line {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(cx, buf);
+        self.watch(cx, written)
+    }
+
+    /// hyper comes here when it has nothing left in its own buffer.
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(Pin::new(&mut self.stream).poll_flush(cx))?;
+        self.turn.set_unwritten(false);
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
+        self.watch(cx, written)
+    }
+}

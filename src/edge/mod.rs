@@ -1,0 +1,4 @@
+//! What clients reach: HTTP, and the endpoints.
+
+pub(crate) mod api;
+pub(crate) mod http;

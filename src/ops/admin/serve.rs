@@ -1,0 +1,292 @@
+//! The server's side of the admin socket.
+
+use std::{io, os::unix::fs::PermissionsExt as _, path::Path, sync::Arc, time::Duration};
+
+use tokio::{
+    io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _},
+    net::{
+        UnixListener,
+        unix::{OwnedReadHalf, OwnedWriteHalf},
+    },
+    sync::Semaphore,
+    task::{JoinHandle, JoinSet},
+    time::{sleep, timeout},
+};
+use tracing::{debug, warn};
+
+use super::{
+    Act, Failure,
+    office::{self, Office},
+};
+use crate::{
+    base::{limits, shutdown::Shutdown},
+    log::{
+        Log, ReadError,
+        archive::{MAGIC, TAG_RECORD, TAG_SEAL},
+    },
+    ops::socket::{DONE_BYTES, PATIENCE, REQUEST_BYTES, Request, TAG_DONE, TAG_END, TAG_ERROR},
+    record::{
+        CHAIN_START, Chain, Offset, Record,
+        codec::{self, CodecError},
+    },
+};
+
+/// People with a terminal and a script or two.
+const CONNECTIONS: usize = 16;
+
+/// How many records are read at a time: with the largest payloads some 12 MiB for a connection.
+const CHUNK: usize = 64;
+
+/// Serves `log` and what `office` does on a socket at `path` until the server goes down; then the socket is
+/// removed and the task ends. To be called by the process that holds the data directory's lock: a socket
+/// that is there already is a dead one. Must be called within a tokio runtime.
+///
+/// # Errors
+/// When the socket cannot be made.
+pub(crate) fn serve(
+    path: &Path,
+    log: Arc<dyn Log>,
+    office: Option<Arc<Office>>,
+    shutdown: Shutdown,
+) -> io::Result<JoinHandle<()>> {
+    let listener = bind(path)?;
+    let path = path.to_owned();
+    Ok(tokio::spawn(async move {
+        accept(&listener, &log, office.as_ref(), &shutdown).await;
+        if let Err(error) = std::fs::remove_file(&path) {
+            debug!(%error, path = %path.display(), "cannot remove the admin socket");
+        }
+    }))
+}
+
+/// Serves `log` on a socket at `path` until `stop` completes, for programs that embed the log. Nothing can
+/// be done by it but to read.
+/// Must be called within a tokio runtime.
+///
+/// # Errors
+/// When the socket cannot be made.
+pub fn serve_until(
+    path: &Path,
+    log: Arc<dyn Log>,
+    stop: impl Future<Output = ()> + Send + 'static,
+) -> io::Result<JoinHandle<()>> {
+    serve(path, log, None, Shutdown::when(stop))
+}
+
+/// The socket appears under its name only once nobody else can connect to it, and in the place of
+/// one that a crash left behind.
+fn bind(path: &Path) -> io::Result<UnixListener> {
+    let partial = path.with_extension("new");
+    match std::fs::remove_file(&partial) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let listener = UnixListener::bind(&partial)?;
+    std::fs::set_permissions(&partial, std::fs::Permissions::from_mode(0o600))?;
+    std::fs::rename(&partial, path)?;
+    Ok(listener)
+}
+
+async fn accept(
+    listener: &UnixListener,
+    log: &Arc<dyn Log>,
+    office: Option<&Arc<Office>>,
+    shutdown: &Shutdown,
+) {
+    let permits = Arc::new(Semaphore::new(CONNECTIONS));
+    let mut connections = JoinSet::new();
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            Some(_) = connections.join_next() => continue,
+            () = shutdown.given() => break,
+        };
+        let stream = match accepted {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                warn!(%error, "the admin socket cannot accept");
+                sleep(limits::ACCEPT_RETRY).await;
+                continue;
+            }
+        };
+        let permit = Arc::clone(&permits).try_acquire_owned();
+        let (log, office, shutdown) = (Arc::clone(log), office.cloned(), shutdown.clone());
+        connections.spawn(async move {
+            // The operating system says who it is.
+            let uid = stream.peer_cred().ok().map(|peer| peer.uid());
+            let (reader, writer) = stream.into_split();
+            let reader = tokio::io::BufReader::new(reader);
+            let mut connection = Connection { reader, writer, log, office, uid, shutdown };
+            let served = match permit {
+                Ok(_permit) => connection.run().await,
+                Err(_) => Err(Failure::Refused("too many connections are open".to_owned())),
+            };
+            if let Err(Failure::Refused(reason)) = &served {
+                // Whoever hung up will not read it.
+                let _ = connection.send(&error_frame(reason)).await;
+            }
+            if let Err(error) = served {
+                debug!(%error, "an admin connection ended");
+            }
+        });
+    }
+    // Those that follow get their seal; those that do not read any more are not waited for.
+    let _ =
+        timeout(Duration::from_secs(1), async { while connections.join_next().await.is_some() {} })
+            .await;
+}
+
+fn error_frame(reason: &str) -> Vec<u8> {
+    let text: String = reason.chars().take(1024).collect();
+    let length = u16::try_from(text.len()).unwrap_or_default();
+    [&[TAG_ERROR][..], &length.to_be_bytes(), text.as_bytes()].concat()
+}
+
+/// One client.
+struct Connection {
+    reader: tokio::io::BufReader<OwnedReadHalf>,
+    writer: OwnedWriteHalf,
+    log: Arc<dyn Log>,
+    office: Option<Arc<Office>>,
+    uid: Option<u32>,
+    shutdown: Shutdown,
+}
+
+impl Connection {
+    async fn run(&mut self) -> Result<(), Failure> {
+        loop {
+            let mut line = Vec::new();
+            let mut bounded = (&mut self.reader).take(REQUEST_BYTES);
+            let read = timeout(PATIENCE, bounded.read_until(b'\n', &mut line));
+            let read = tokio::select! {
+                read = read => read,
+                () = self.shutdown.given() => return Ok(()),
+            };
+            if read.map_err(|_| Failure::Refused("no request came".to_owned()))?? == 0 {
+                return Ok(());
+            }
+            match String::from_utf8_lossy(&line).trim_end().parse()? {
+                Request::End => {
+                    let durable = *self.log.durable().borrow();
+                    let answer = [&[TAG_END][..], &durable.get().to_be_bytes()].concat();
+                    self.send(&answer).await?;
+                }
+                Request::Act(act) => self.act(Act::read(&act)?).await?,
+                Request::Records { from, to, follow } => self.records(from, to, follow).await?,
+            }
+        }
+    }
+
+    async fn act(&mut self, act: Act) -> Result<(), Failure> {
+        let office = self.office.clone();
+        let office =
+            office.ok_or_else(|| Failure::Refused("this log can only be read".to_owned()))?;
+        let actor = office::actor(self.uid);
+        // In a task of its own: it is done whole, also when the client hangs up.
+        let done = tokio::spawn(async move { office.carry_out(act, &actor).await }).await;
+        let done = done.map_err(|_| Failure::Refused("the server failed to do this".to_owned()))?;
+        let done = done.map_err(|error| Failure::Refused(error.to_string()))?;
+        let json =
+            serde_json::to_vec(&done).map_err(|error| Failure::Refused(error.to_string()))?;
+        let length = u32::try_from(json.len()).ok().filter(|_| json.len() <= DONE_BYTES);
+        let length =
+            length.ok_or_else(|| Failure::Refused("there is too much to say".to_owned()))?;
+        self.send(&[&[TAG_DONE][..], &length.to_be_bytes(), &json].concat()).await
+    }
+
+    async fn records(&mut self, from: Offset, to: Offset, follow: bool) -> Result<(), Failure> {
+        let mut durable = self.log.durable();
+        let last = *durable.borrow_and_update();
+        if from == Offset::ZERO || from > last.next() {
+            return Err(Failure::Refused(format!(
+                "there is no record {from}; the log ends at {last}"
+            )));
+        }
+        let mut segment = Sending { hasher: blake3::Hasher::new(), count: 0, chain: CHAIN_START };
+        if let Some(before) = self.read(from.prev(), 1).await?.first()
+            && from > Offset::new(1)
+        {
+            segment.chain = before.chain;
+        }
+        let header = [&MAGIC[..], &from.get().to_be_bytes(), &segment.chain].concat();
+        self.send(segment.hashed(&header)).await?;
+        let mut next = from;
+        loop {
+            let end = (*durable.borrow_and_update()).min(to);
+            while next <= end && !self.shutdown.is_given() {
+                let left = usize::try_from(end.get() - next.get()).unwrap_or(CHUNK);
+                let records = self.read(next, left.saturating_add(1).min(CHUNK)).await?;
+                let Some(last) = records.last().map(Record::offset) else {
+                    return Err(ReadError::Missing(next).into());
+                };
+                let entries = segment.entries(&records)?;
+                self.send(&entries).await?;
+                next = last.next();
+            }
+            if !follow || self.shutdown.is_given() {
+                break;
+            }
+            let mut ignored = [0; 1];
+            tokio::select! {
+                changed = durable.changed() => if changed.is_err() { break },
+                () = self.shutdown.given() => break,
+                // Whatever a follower says, it wants no more.
+                _ = self.reader.read(&mut ignored) => {
+                    return Err(io::Error::from(io::ErrorKind::ConnectionAborted).into());
+                }
+            }
+        }
+        let seal = segment.seal();
+        self.send(&seal).await
+    }
+
+    /// Reading blocks, on the store's locks and on the disk.
+    async fn read(&self, from: Offset, limit: usize) -> Result<Vec<Record>, Failure> {
+        let log = Arc::clone(&self.log);
+        let read = tokio::task::spawn_blocking(move || log.read(from, limit)).await;
+        Ok(read.map_err(|_| Failure::Refused("reading the log failed".to_owned()))??)
+    }
+
+    async fn send(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+        let sent = timeout(PATIENCE, self.writer.write_all(bytes)).await;
+        Ok(sent.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??)
+    }
+}
+
+/// A segment on its way to a client.
+struct Sending {
+    hasher: blake3::Hasher,
+    count: u64,
+    chain: Chain,
+}
+
+impl Sending {
+    fn hashed<'a>(&mut self, bytes: &'a [u8]) -> &'a [u8] {
+        self.hasher.update(bytes);
+        bytes
+    }
+
+    fn entries(&mut self, records: &[Record]) -> Result<Vec<u8>, CodecError> {
+        let mut out = Vec::new();
+        for record in records {
+            let frame = codec::encode_frame(record)?;
+            let length = u32::try_from(frame.len()).map_err(|_| CodecError::TooLong("frame"))?;
+            out.push(TAG_RECORD);
+            out.extend_from_slice(&length.to_be_bytes());
+            out.extend_from_slice(&frame);
+            self.count += 1;
+            self.chain = record.chain;
+        }
+        self.hasher.update(&out);
+        Ok(out)
+    }
+
+    fn seal(&mut self) -> Vec<u8> {
+        let mut out = vec![TAG_SEAL];
+        out.extend_from_slice(&self.count.to_be_bytes());
+        out.extend_from_slice(&self.chain);
+        self.hasher.update(&out);
+        out.extend_from_slice(self.hasher.finalize().as_bytes());
+        out
+    }
+}

@@ -1,0 +1,176 @@
+//! The shutdown of a room, from where it stands to its end.
+//!
+//! The first batch of records says that the room is shut down, and takes it off the directory. Its members
+//! and aliases follow one by one, so that a room of any size can be shut down while others are served; if
+//! the server ends meanwhile, it goes on when it starts again. What is done already is seen in the state
+//! alone, so that nothing is done twice.
+
+use std::sync::Arc;
+
+use futures_util::future::join_all;
+use ruma::{
+    MilliSecondsSinceUnixEpoch, OwnedRoomAliasId, OwnedRoomId, OwnedUserId, RoomId, UInt, UserId,
+};
+
+use super::acts::ShutdownStatus;
+use crate::{
+    base::limits,
+    decide::{
+        membership::{Change, ChangeMembership},
+        moderation::{FinishShutdown, MoveAlias, OpenReplacement},
+    },
+    engine::{Engine, Rejected, purge::PurgeError},
+    record::{Offset, Origin},
+    service::accounts::closing::leave,
+    state::{Membership, Room, Shutdown, State},
+};
+
+/// Goes on with the shutdowns that were under way when the server ended.
+pub(crate) fn resume(engine: &Arc<Engine>) {
+    let engine = Arc::clone(engine);
+    tokio::spawn(async move {
+        for shutdown in engine.state().closures.under_way() {
+            let room_id = shutdown.room_id.clone();
+            if let Err(error) = go_on(&engine, &Origin::server(), shutdown).await {
+                tracing::warn!(%room_id, %error, "the shutdown of a room stays where it is");
+            }
+        }
+    });
+}
+
+/// Does what is left to do of a shutdown.
+///
+/// # Errors
+/// When the log takes no writes or, for a purge, cannot be read.
+pub(super) async fn go_on(
+    engine: &Engine,
+    origin: &Origin,
+    shutdown: Shutdown,
+) -> Result<(), PurgeError> {
+    let Shutdown { id, room_id, begun, replacement, purge, .. } = shutdown;
+    let mut new_room = None;
+    if let Some(replacement) = replacement {
+        let to = replacement.room_id.clone();
+        let open = OpenReplacement { replacement, ts: now(engine) };
+        match engine.propose(origin.clone(), open).await {
+            Ok(opened) => {
+                opened.into_inner();
+                new_room = Some(to);
+            }
+            // Whoever was to make it may have left the server meanwhile: the old one is to be no more.
+            Err(Rejected::Refused(error)) => {
+                tracing::warn!(%room_id, %error, "no room takes the place of one that is shut down");
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    for alias in engine.state().aliases.of_room(&room_id, Offset::MAX) {
+        let moving = MoveAlias { alias, from: room_id.clone(), to: new_room.clone() };
+        engine.propose(origin.clone(), moving).await?.into_inner();
+    }
+    let mut failed = Vec::new();
+    for some in members(&engine.state(), &room_id).chunks(limits::SHUTDOWN_AT_ONCE) {
+        let leaving = some.iter().map(|(user_id, membership)| async {
+            let joins = new_room.as_deref().filter(|_| *membership == Membership::Join);
+            if let Some(new_room) = joins {
+                join(engine, origin, new_room, user_id).await;
+            }
+            leave(engine, origin, room_id.clone(), user_id).await
+        });
+        let left = join_all(leaving).await;
+        let stayed = some.iter().zip(left).filter(|(_, left)| !left);
+        failed.extend(stayed.map(|((user_id, _), _)| user_id.clone()));
+    }
+    let mut left = Vec::new();
+    if purge && let Some(room) = engine.state().rooms.get(&room_id) {
+        left = gone(&room, begun, Offset::MAX);
+        drop(room);
+        match engine.purge(origin.clone(), &room_id, None).await {
+            Ok(_) | Err(PurgeError::NoRoom(_)) => {}
+            // Somebody is still in it: how it ended says so.
+            Err(PurgeError::Rejected(Rejected::Refused(error))) => {
+                tracing::warn!(%room_id, %error, "a room that was shut down is not purged");
+                left.clear();
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    // All that is said is one record.
+    failed.truncate(limits::SHUTDOWN_NAMED);
+    left.truncate(limits::SHUTDOWN_NAMED);
+    let finish = FinishShutdown { room_id, id, failed, left };
+    engine.propose(origin.clone(), finish).await?.into_inner();
+    Ok(())
+}
+
+/// Those who are in the room, or asked or are asked to be.
+fn members(state: &State, room_id: &RoomId) -> Vec<(OwnedUserId, Membership)> {
+    let Some(room) = state.rooms.get(room_id) else { return Vec::new() };
+    let of = |membership| room.members(membership, Offset::MAX).into_iter();
+    let all = [Membership::Join, Membership::Invite, Membership::Knock].into_iter();
+    all.flat_map(|membership| of(membership).map(move |(user_id, _)| (user_id, membership)))
+        .collect()
+}
+
+async fn join(engine: &Engine, origin: &Origin, room_id: &RoomId, user_id: &UserId) {
+    let proposal = ChangeMembership {
+        room_id: room_id.to_owned(),
+        sender: user_id.to_owned(),
+        target: user_id.to_owned(),
+        change: Change::Join,
+        reason: None,
+        is_direct: false,
+        third_party_signed: None,
+        ts: now(engine),
+    };
+    match engine.propose(origin.clone(), proposal).await {
+        Ok(joined) => drop(joined.into_inner()),
+        // A guest, for example: no reason to stay in a room that is shut down.
+        Err(error) => tracing::info!(%room_id, %user_id, %error, "a user was not moved"),
+    }
+}
+
+pub(super) fn now(engine: &Engine) -> MilliSecondsSinceUnixEpoch {
+    let ms = UInt::try_from(engine.clock().now_ms()).unwrap_or(UInt::MAX);
+    MilliSecondsSinceUnixEpoch(ms)
+}
+
+/// How far a shutdown has come.
+pub(super) fn status(state: &State, shutdown: Shutdown) -> ShutdownStatus {
+    let Shutdown { id, room_id, begun, replacement, purge, ended, failed, left } = shutdown;
+    let until = ended.unwrap_or(Offset::MAX);
+    let room = state.rooms.get(&room_id);
+    let purged = purge.then_some(room.is_none());
+    let kicked_users = room.map_or(left, |room| gone(&room, begun, until));
+    let aliases = &state.aliases;
+    let points_here = |alias: &OwnedRoomAliasId| {
+        aliases.get(alias, until).is_some_and(|target| target.room_id == room_id)
+    };
+    let mut local_aliases = aliases.of_room(&room_id, begun);
+    local_aliases.retain(|alias| !points_here(alias));
+    let new_room_id: Option<OwnedRoomId> = replacement.map(|replacement| replacement.room_id);
+    ShutdownStatus {
+        id,
+        room_id,
+        complete: ended.is_some(),
+        purged,
+        kicked_users,
+        failed_to_kick_users: failed,
+        local_aliases,
+        new_room_id,
+    }
+}
+
+/// Who was in the room, or invited, at one moment, and was not any more at another.
+fn gone(room: &Room, begun: Offset, until: Offset) -> Vec<OwnedUserId> {
+    let mut gone = Vec::new();
+    for membership in [Membership::Join, Membership::Invite, Membership::Knock] {
+        let members = room.members(membership, begun).into_iter();
+        gone.extend(members.map(|(user_id, _)| user_id).filter(|user_id| {
+            let then = room.membership(user_id, until).map(|(_, membership)| membership);
+            matches!(then, None | Some(Membership::Leave | Membership::Ban))
+        }));
+    }
+    gone.sort_unstable();
+    gone
+}

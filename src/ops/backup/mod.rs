@@ -1,0 +1,157 @@
+//! Backups: the log and the uploaded files, as they were at some moments, in a directory of their own.
+//!
+//! A backup is made of a running server (through its admin socket) or of a stopped one, and copies only what
+//! the directory lacks. What is in it is checked by [`check`] and restored by [`crate::ops::restore`]:
+//!
+//! ```text
+//! DEST/manifests/EPOCH-OFFSET.json   one for each moment: what it consists of, signed by the server
+//! DEST/segments/FIRST-HASH.lcseg     records, as in an archive (`log_format.md`, "Archive segments"), sealed
+//! DEST/lists/HASH                    which uploaded files: a line `HASH LENGTH` for each, in order
+//! DEST/media/ab/cd/HASH              an uploaded file, named by its blake3
+//! DEST/incoming/                     what is being copied; emptied by the next backup
+//! DEST/lock                          locked while a backup is made
+//! ```
+//!
+//! A file is written aside, synced, and renamed to its place; the manifest comes last. So whatever becomes of
+//! a backup under way, those before it are whole. Files are shared by the moments that need them. `HASH` is
+//! the blake3 of the file's bytes in hexadecimal; a segment's name has the first 16 digits of it.
+//!
+//! **What was erased is not in a backup that is made afterwards:** the records after the backup before say what
+//! was erased meanwhile, and a segment that holds any of it is copied anew. The backups before keep what
+//! they have until they are removed; `state::Copies` knows of them.
+//!
+//! **Segments stay few.** New records go into a segment of their own, together with those before it that hold
+//! no more records than it: so there are about as many segments as the number of records has binary digits, beside the
+//! full ones, and each record is copied about as often.
+
+mod check;
+mod take;
+
+use std::{
+    fs::File,
+    io,
+    path::{Path, PathBuf},
+};
+
+pub use check::{Checked, Moment, check};
+pub use take::{Options, Taken, take};
+
+use crate::{
+    base::disk,
+    log::VerifyError,
+    ops::source::{ManifestError, SourceError},
+    record::codec::CodecError,
+};
+
+/// Why a backup cannot be made or used.
+#[derive(Debug, thiserror::Error)]
+pub enum BackupError {
+    /// A file or directory failed.
+    #[error("{}: {source}", .path.display())]
+    Io {
+        /// The file or directory.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// There is something else in the directory.
+    #[error("{} is not empty and holds no backup", .0.display())]
+    NotABackup(PathBuf),
+    /// There is no such backup.
+    #[error("there is no backup in {}{}", .dir.display(), .offset.map_or_else(String::new, |offset| format!(" that ends at record {offset}")))]
+    None {
+        /// The directory.
+        dir: PathBuf,
+        /// Which one was asked for.
+        offset: Option<crate::record::Offset>,
+    },
+    /// The directory holds backups of another server.
+    #[error("{} holds backups of the server {found}, and this is {ours}", .dir.display())]
+    OtherServer {
+        /// The directory.
+        dir: PathBuf,
+        /// Whose backups there are.
+        found: String,
+        /// Whose log it is.
+        ours: String,
+    },
+    /// Another backup is being made.
+    #[error("another backup is being made in {}", .0.display())]
+    InUse(PathBuf),
+    /// A manifest, or a list that it names, cannot be read or written.
+    #[error(transparent)]
+    Manifest(#[from] ManifestError),
+    /// The log holds nothing, or does not say whose it is.
+    #[error("the log holds no server's identity")]
+    NoIdentity,
+    /// The log is in use, and cannot be asked for as a whole.
+    #[error("{0}; a backup is not made of that")]
+    NotTheLog(String),
+    /// The log cannot be read.
+    #[error(transparent)]
+    Source(#[from] Box<SourceError>),
+    /// A record is not intact.
+    #[error(transparent)]
+    Verify(#[from] VerifyError),
+    /// A record cannot be written.
+    #[error(transparent)]
+    Codec(#[from] CodecError),
+    /// A segment cannot be read or written.
+    #[error(transparent)]
+    Segment(#[from] crate::log::archive::ArchiveError),
+}
+
+impl From<SourceError> for BackupError {
+    fn from(error: SourceError) -> Self {
+        Self::Source(Box::new(error))
+    }
+}
+
+impl BackupError {
+    pub(crate) fn io(path: &Path) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::Io { path: path.to_owned(), source }
+    }
+}
+
+/// Makes the names of a directory's files durable.
+pub(crate) fn sync_dir(dir: &Path) -> Result<(), BackupError> {
+    File::open(dir).and_then(|dir| dir.sync_all()).map_err(BackupError::io(dir))
+}
+
+/// Copies a file to its place by way of `incoming`, durable, if it is what its name says; gives its length,
+/// or nothing for one that is not. The directories of the place are made.
+pub(crate) fn copy_media(
+    from: &Path,
+    to: &Path,
+    incoming: &Path,
+    hash: &crate::record::command::FileHash,
+) -> io::Result<Option<u64>> {
+    use std::{io::Read as _, io::Write as _, os::unix::fs::DirBuilderExt as _};
+    let mut file = File::open(from)?;
+    let partial = incoming.join(hash.to_string());
+    let mut out = File::create(&partial)?;
+    let (mut hasher, mut length) = (blake3::Hasher::new(), 0);
+    let mut buffer = vec![0; 256 * 1024];
+    loop {
+        let read = file.read(&mut buffer)?;
+        let Some(piece) = buffer.get(..read).filter(|piece| !piece.is_empty()) else { break };
+        hasher.update(piece);
+        out.write_all(piece)?;
+        length += read as u64;
+    }
+    if *hasher.finalize().as_bytes() != hash.0 {
+        std::fs::remove_file(&partial)?;
+        return Ok(None);
+    }
+    out.sync_all()?;
+    let parent = to.parent().unwrap_or(to);
+    if !parent.is_dir() {
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(parent)?;
+        let made = parent.ancestors().take(3);
+        for dir in made.skip(1) {
+            File::open(dir)?.sync_all()?;
+        }
+    }
+    disk::put_in_place(&partial, to)?;
+    Ok(Some(length))
+}

@@ -1,0 +1,444 @@
+//! A data directory from the export of a server.
+
+use std::{
+    collections::BTreeSet,
+    fs::{self, DirBuilder, File},
+    io::{self, BufRead as _, BufReader, Read as _},
+    os::unix::fs::DirBuilderExt as _,
+    path::{Path, PathBuf},
+};
+
+use super::{
+    Entry, Holds, Manifest, folder, folder::UNFINISHED, hex, line, manifest, manifest::Unbelievable,
+};
+use crate::{
+    base::clock::Clock,
+    log::{
+        VerifyError,
+        erase::{self, Audit, Targets},
+        sled::{self as sled_log, DEFAULT_CACHE_BYTES, OpenError, Store, importing_dir},
+        verify::Checker,
+    },
+    ops::{
+        history::progress::Progress,
+        restore::{WriteError, Writing},
+    },
+    record::{Chain, Command, Epoch, Record, command::ServerRestore},
+    snapshot::checkpoint::Checkpoint,
+    state::State,
+};
+
+/// The longest line: of a record with the largest payload, twice.
+const LINE_BYTES: u64 = 1024 * 1024;
+
+/// What [`import_server`] made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Imported {
+    /// The export's manifest.
+    pub manifest: Manifest,
+    /// How many records there are.
+    pub records: u64,
+    /// The last chain value.
+    pub chain: Chain,
+    /// How many payloads are erased or reduced.
+    pub erased: u64,
+    /// How many uploaded files there are.
+    pub files: u64,
+    /// The digest of the state that the export's records add up to, in hex.
+    pub digest: String,
+    /// Whether that was compared with the export's: what another version of logcabin computes may differ.
+    pub compared: bool,
+    /// The epoch that begins with the import, in a record of its own after those of the export; none if that
+    /// of the export goes on.
+    pub new_epoch: Option<Epoch>,
+}
+
+/// Why an export was not imported.
+#[derive(Debug, thiserror::Error)]
+pub enum ImportError {
+    /// The export did not come to its end.
+    #[error(
+        "{} is an export that did not come to its end; export again, the same command begins it anew",
+        .0.display()
+    )]
+    Unfinished(PathBuf),
+    /// There is no manifest that can be believed.
+    #[error("{}: {reason}", .path.display())]
+    Manifest {
+        /// The manifest.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A line is damaged.
+    #[error("{}, line {line}: {reason}", .path.display())]
+    Line {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1.
+        line: u64,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A file is damaged or missing.
+    #[error("{}: {reason}", .path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// There is something in the data directory.
+    #[error(
+        "{} is not empty (there is `{found}`); name a new directory, nothing is overwritten",
+        .dir.display()
+    )]
+    NotEmpty {
+        /// The directory.
+        dir: PathBuf,
+        /// What is in it.
+        found: String,
+    },
+    /// The data directory cannot be used.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// The log cannot be written.
+    #[error("writing the new log failed: {0}")]
+    Write(String),
+    /// The records do not add up to what the exporting server had.
+    #[error(
+        "the records add up to the state {found}, and the exporting server had {expected}; nothing was made of it"
+    )]
+    Digest {
+        /// What they add up to.
+        found: String,
+        /// What the manifest says.
+        expected: String,
+    },
+    /// A file cannot be read or written.
+    #[error("{}: {source}", .path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+}
+
+impl From<WriteError> for ImportError {
+    fn from(error: WriteError) -> Self {
+        match error {
+            WriteError::Apply(error) => Self::Write(error.to_string()),
+            WriteError::Write(reason) => Self::Write(reason),
+        }
+    }
+}
+
+pub(super) fn at(path: &Path) -> impl Fn(io::Error) -> ImportError + '_ {
+    move |source| ImportError::Io { path: path.to_owned(), source }
+}
+
+/// Makes a data directory of the export in `src`: with the same records, so with the same chain, state and
+/// tokens. If the server was running when it was exported, or with `new_epoch`, a record follows them that
+/// begins a new epoch: clients may know positions of what came after the export. `data_dir` must be empty or not there; or an import must have been interrupted in it, which is then
+/// begun anew. All of the export is checked before anything is written, and the log appears once it is
+/// complete. Blocks.
+///
+/// # Errors
+/// When the export is not whole (file and line are named), there is something in `data_dir`, or a disk fails.
+pub fn import_server(
+    src: &Path,
+    data_dir: &Path,
+    new_epoch: bool,
+) -> Result<Imported, ImportError> {
+    let manifest = read_manifest(src)?;
+    if manifest.holds != Holds::Server {
+        let reason = "this is the export of one user, of which no server can be made".to_owned();
+        return Err(ImportError::Manifest { path: src.join(manifest::FILE), reason });
+    }
+    must_be_free(data_dir)?;
+    let export = Export { src, manifest: &manifest };
+    let checked = export.check()?;
+
+    let lock = sled_log::lock_data_dir(data_dir)?;
+    must_be_free(data_dir)?;
+    let partial = importing_dir(data_dir);
+    if partial.exists() {
+        fs::remove_dir_all(&partial).map_err(at(&partial))?;
+    }
+    // From here on a server does not start in the directory, until the log is there.
+    sled_log::make_private_dir(&partial)?;
+    let files = export.copy_media(data_dir)?;
+    let new_epoch = new_epoch || manifest.running;
+    let (state, imported) = export.write(&partial, checked, files, new_epoch)?;
+    let log = sled_log::log_dir(data_dir);
+    fs::rename(&partial, &log).map_err(at(&log))?;
+    File::open(data_dir).and_then(|dir| dir.sync_all()).map_err(at(data_dir))?;
+    // For `verify`; nothing depends on it.
+    let _ = Checkpoint::write(data_dir, &state);
+    drop(lock);
+    Ok(imported)
+}
+
+/// Checks every byte of the export in `src`, of a server or of a user, and writes nothing. Blocks.
+///
+/// # Errors
+/// When it is not whole: file and line are named.
+pub fn check_export(src: &Path) -> Result<Manifest, ImportError> {
+    let manifest = read_manifest(src)?;
+    let export = Export { src, manifest: &manifest };
+    match manifest.holds {
+        Holds::Server => drop(export.check()?),
+        Holds::User => export.check_files()?,
+    }
+    Ok(manifest)
+}
+
+pub(super) fn read_manifest(src: &Path) -> Result<Manifest, ImportError> {
+    let path = src.join(manifest::FILE);
+    let manifest = match Manifest::read(src) {
+        Ok(manifest) => manifest,
+        Err(Unbelievable::Io(error)) if error.kind() == io::ErrorKind::NotFound => {
+            if src.join(UNFINISHED).exists() {
+                return Err(ImportError::Unfinished(src.to_owned()));
+            }
+            return Err(at(&path)(error));
+        }
+        Err(error) => return Err(ImportError::Manifest { path, reason: error.to_string() }),
+    };
+    Ok(manifest)
+}
+
+/// Refuses a data directory that holds anything but what an interrupted import leaves.
+fn must_be_free(data_dir: &Path) -> Result<(), ImportError> {
+    let entries = match fs::read_dir(data_dir) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(at(data_dir)(error)),
+    };
+    let mut names = BTreeSet::new();
+    for entry in entries {
+        let entry = entry.map_err(at(data_dir))?;
+        names.insert(entry.file_name().to_string_lossy().into_owned());
+    }
+    let importing = importing_dir(data_dir);
+    let importing = importing.file_name().unwrap_or_default().to_string_lossy();
+    let is_resumed = names.contains(&*importing);
+    names.remove("lock");
+    if is_resumed {
+        names.remove(&*importing);
+        names.remove("media");
+    }
+    match names.into_iter().next() {
+        Some(found) => Err(ImportError::NotEmpty { dir: data_dir.to_owned(), found }),
+        None => Ok(()),
+    }
+}
+
+/// An export that is read.
+struct Export<'a> {
+    src: &'a Path,
+    manifest: &'a Manifest,
+}
+
+/// What the check of an export found.
+struct Checked {
+    targets: Targets,
+    gone: u64,
+}
+
+impl Export<'_> {
+    /// Checks every byte of it.
+    fn check(&self) -> Result<Checked, ImportError> {
+        let (mut audit, mut targets) = (Audit::default(), Targets::default());
+        let mut identity = None;
+        let checker = self.each_record(|record, place| {
+            audit.note(record);
+            if let Some(erasure) = erase::erasure(record) {
+                targets.add(&erasure);
+            }
+            let command = record.command().map_err(|error| place(&error))?;
+            if let Some(Command::ServerIdentity(body)) = command {
+                identity = Some(body);
+            }
+            Ok(())
+        })?;
+        audit.finish().map_err(|error| self.fault(&error))?;
+        let (last, chain) = (checker.last(), hex(checker.chain()));
+        checker.finish().map_err(|error| self.fault(&error))?;
+        let path = self.src.join(manifest::FILE);
+        let wrong = |reason: &str| ImportError::Manifest { path, reason: reason.to_owned() };
+        let Manifest { server_name, key_id, public_key, .. } = self.manifest;
+        if last != self.manifest.last || chain != self.manifest.chain {
+            return Err(wrong("the files do not end with the record that it names"));
+        }
+        if !identity.is_some_and(|of| {
+            (&of.server_name, &of.key_id, &of.public_key) == (server_name, key_id, public_key)
+        }) {
+            return Err(wrong("it is signed with another key than that of the server in the log"));
+        }
+        self.check_files()?;
+        Ok(Checked { targets, gone: audit.gone() })
+    }
+
+    /// Checks every file that holds no records.
+    fn check_files(&self) -> Result<(), ImportError> {
+        for entry in self.manifest.files.iter().filter(|entry| entry.first.is_none()) {
+            let path = self.src.join(&entry.path);
+            let mut hasher = blake3::Hasher::new();
+            let file = File::open(&path).map_err(|error| gone_or(&path, error))?;
+            hasher.update_reader(file).map_err(at(&path))?;
+            same(&path, entry, hasher.count(), &hasher.finalize())?;
+        }
+        Ok(())
+    }
+
+    /// Hands over every record, checked, with how to say that something is wrong with it.
+    fn each_record(
+        &self,
+        mut take: impl FnMut(
+            &Record,
+            &dyn Fn(&dyn std::fmt::Display) -> ImportError,
+        ) -> Result<(), ImportError>,
+    ) -> Result<Checker, ImportError> {
+        let mut checker = Checker::from_start();
+        let mut progress = Progress::begin(self.manifest.last);
+        for entry in self.manifest.files.iter().filter(|entry| entry.first.is_some()) {
+            let path = self.src.join(&entry.path);
+            let file = File::open(&path).map_err(|error| gone_or(&path, error))?;
+            let mut reader = BufReader::with_capacity(256 * 1024, file);
+            let (mut hasher, mut text, mut number) = (blake3::Hasher::new(), Vec::new(), 0);
+            loop {
+                text.clear();
+                let read = reader.by_ref().take(LINE_BYTES).read_until(b'\n', &mut text);
+                if read.map_err(at(&path))? == 0 {
+                    break;
+                }
+                number += 1;
+                hasher.update(&text);
+                let place = |reason: &dyn std::fmt::Display| ImportError::Line {
+                    path: path.clone(),
+                    line: number,
+                    reason: reason.to_string(),
+                };
+                let record = line::read(&text).map_err(|error| place(&error))?;
+                checker.check(&record).map_err(|error| place(&error))?;
+                take(&record, &place)?;
+                progress.at(record.offset());
+            }
+            if entry.lines.is_some_and(|lines| number < lines) {
+                let reason = "the file ends here, and more lines should follow".to_owned();
+                return Err(ImportError::Line { path, line: number, reason });
+            }
+            same(&path, entry, hasher.count(), &hasher.finalize())?;
+        }
+        Ok(checker)
+    }
+
+    /// Where the fault of the log is in the files.
+    fn fault(&self, error: &VerifyError) -> ImportError {
+        let VerifyError { offset, fault } = error;
+        let entries = self.manifest.files.iter().filter_map(|entry| Some((entry, entry.first?)));
+        let holder = entries.take_while(|(_, first)| first <= offset).last();
+        let reason = fault.to_string();
+        match holder {
+            Some((entry, first)) => ImportError::Line {
+                path: self.src.join(&entry.path),
+                line: offset.get() - first.get() + 1,
+                reason,
+            },
+            None => ImportError::File { path: self.src.to_owned(), reason },
+        }
+    }
+
+    /// Puts the uploaded files where a server looks for them.
+    fn copy_media(&self, data_dir: &Path) -> Result<u64, ImportError> {
+        let mut files = 0;
+        let mut directories = BTreeSet::new();
+        for entry in self.manifest.files.iter().filter(|entry| entry.path.starts_with("media/")) {
+            let (from, to) = (self.src.join(&entry.path), data_dir.join(&entry.path));
+            let parents = to.ancestors().skip(1).take_while(|path| *path != data_dir);
+            directories.extend(parents.map(Path::to_owned));
+            if let Some(parent) = to.parent() {
+                let made = DirBuilder::new().mode(0o700).recursive(true).create(parent);
+                made.map_err(at(parent))?;
+            }
+            let mut source = File::open(&from).map_err(|error| gone_or(&from, error))?;
+            let (bytes, hash) = folder::copy(&mut source, &to).map_err(at(&to))?;
+            same(&from, entry, bytes, &hash)?;
+            files += 1;
+        }
+        for directory in directories {
+            File::open(&directory).and_then(|file| file.sync_all()).map_err(at(&directory))?;
+        }
+        Ok(files)
+    }
+
+    /// Writes the records to a new store in `dir`, and compares what they add up to.
+    fn write(
+        &self,
+        dir: &Path,
+        checked: Checked,
+        files: u64,
+        new_epoch: bool,
+    ) -> Result<(State, Imported), ImportError> {
+        let store = Store::open(dir, DEFAULT_CACHE_BYTES)?;
+        let state = State::default();
+        let mut writing = Writing::begin(Some(&store), &checked.targets, &state);
+        let checker = self.each_record(|record, place| {
+            writing.put(record.clone()).map_err(|error| match error {
+                WriteError::Apply(error) => place(&error),
+                WriteError::Write(reason) => ImportError::Write(reason),
+            })
+        })?;
+        let records = writing.records;
+        let digest = state.digest().to_hex().to_string();
+        let compared = self.manifest.version == env!("CARGO_PKG_VERSION");
+        if compared && self.manifest.state_digest.as_ref().is_some_and(|of| *of != digest) {
+            let expected = self.manifest.state_digest.clone().unwrap_or_default();
+            return Err(ImportError::Digest { found: digest, expected });
+        }
+        if new_epoch {
+            let last = writing.tip().offset;
+            let restore = ServerRestore { source: "export".to_owned(), last, undone: None };
+            let epoch = Epoch(writing.tip().epoch.0.saturating_add(1));
+            writing.begin_epoch(epoch, restore, Clock::system().now_ms())?;
+        }
+        let epoch = writing.tip().epoch;
+        writing.finish()?;
+        let imported = Imported {
+            manifest: self.manifest.clone(),
+            records,
+            chain: *checker.chain(),
+            erased: checked.gone,
+            files,
+            digest,
+            compared: compared && self.manifest.state_digest.is_some(),
+            new_epoch: new_epoch.then_some(epoch),
+        };
+        Ok((state, imported))
+    }
+}
+
+pub(super) fn gone_or(path: &Path, error: io::Error) -> ImportError {
+    match error.kind() {
+        io::ErrorKind::NotFound => ImportError::File {
+            path: path.to_owned(),
+            reason: "the manifest names it, and it is not there".to_owned(),
+        },
+        _ => at(path)(error),
+    }
+}
+
+fn same(path: &Path, entry: &Entry, bytes: u64, hash: &blake3::Hash) -> Result<(), ImportError> {
+    if bytes == entry.bytes && hash.to_hex().as_str() == entry.blake3 {
+        return Ok(());
+    }
+    let reason = format!(
+        "it is damaged: {bytes} bytes with blake3 {}, and the manifest says {} bytes with {}",
+        hash.to_hex(),
+        entry.bytes,
+        entry.blake3
+    );
+    Err(ImportError::File { path: path.to_owned(), reason })
+}

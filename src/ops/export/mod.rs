@@ -1,0 +1,115 @@
+//! Taking everything elsewhere: a whole server, or what there is of one user, as JSON lines and files that
+//! any tool can read, and back again.
+//!
+//! An export is a directory (`docs/export.md` has its layout, field by field). Its [`Manifest`] is written
+//! last and names every other file with its length and hash, signed by the server: a directory without one
+//! is an export that did not come to its end, and is refused as such.
+//!
+//! - [`export_server`] walks through the log of a stopped or a running server: every record with its header
+//!   and chain value, and every file that one names.
+//! - [`import_server`] makes a data directory of that which has the same records, and so the same chain and
+//!   the same state. It writes nothing before all was checked.
+//! - [`export_user`] looks through the same [`View`](crate::read::view::View) as the endpoints, so that nobody is
+//!   given more than they could have asked for. What of that can live on another server becomes an account
+//!   there ([`place_files`], and the act of an operator).
+
+mod bodies;
+mod folder;
+mod import;
+mod import_user;
+mod line;
+mod manifest;
+mod server;
+mod user;
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
+
+pub use import::{ImportError, Imported, check_export, import_server};
+pub(crate) use import_user::{Belongings, import_user};
+pub use import_user::{ImportedUser, place_files};
+pub use manifest::{Entry, Holds, Manifest, Missing};
+pub use server::export_server;
+pub use user::export_user;
+
+use crate::{
+    log::{ReadError, VerifyError},
+    ops::source::SourceError,
+    record::{Offset, hex},
+    state::ApplyError,
+};
+
+/// A file of records begins a new one before it gets larger than this, in bytes.
+pub const FILE_BYTES: u64 = 64 * 1024 * 1024;
+
+/// Why an export was not made. What was written of it stays, marked as unfinished.
+#[derive(Debug, thiserror::Error)]
+pub enum ExportError {
+    /// There is something in the directory already.
+    #[error(
+        "{} is not empty (there is `{found}`); name a new directory, nothing is overwritten",
+        .dir.display()
+    )]
+    NotEmpty {
+        /// The directory.
+        dir: PathBuf,
+        /// What is in it.
+        found: String,
+    },
+    /// Another process writes there.
+    #[error("another export is being written to {}", .0.display())]
+    Busy(PathBuf),
+    /// The log cannot be read.
+    #[error(transparent)]
+    Source(#[from] SourceError),
+    /// The log is not intact.
+    #[error("the log is not intact, and `logcabin verify` says more: {0}")]
+    Verify(#[from] VerifyError),
+    /// The records cannot be replayed.
+    #[error("the log cannot be replayed: {0}")]
+    Apply(#[from] ApplyError),
+    /// The projections cannot be had.
+    #[error(transparent)]
+    Replay(Box<crate::engine::OpenError>),
+    /// A record cannot be read.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// A record cannot be written down.
+    #[error("record {offset} cannot be written down: {reason}")]
+    Record {
+        /// The record.
+        offset: Offset,
+        /// Why not.
+        reason: String,
+    },
+    /// A file cannot be written or read.
+    #[error("{}: {source}", .path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// The log has no identity yet: no server has run on it.
+    #[error("the log is empty: there is nothing to export")]
+    Empty,
+    /// No user has this name.
+    #[error("no user has the id or name `{0}`")]
+    NoUser(String),
+    /// The manifest cannot be signed.
+    #[error("the manifest cannot be signed: {0}")]
+    Signing(String),
+}
+
+impl From<crate::engine::OpenError> for ExportError {
+    fn from(error: crate::engine::OpenError) -> Self {
+        Self::Replay(Box::new(error))
+    }
+}
+
+/// Names the file at which input or output failed.
+fn at(path: &Path) -> impl Fn(io::Error) -> ExportError + '_ {
+    move |source| ExportError::Io { path: path.to_owned(), source }
+}

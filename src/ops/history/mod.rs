@@ -1,0 +1,122 @@
+//! Looking into a log: its records as they come, rooms and users as of any moment, what changed
+//! between two, why a value is what it is, and whether all of it is intact.
+//!
+//! A [`Source`] gives the records, from a data directory, an archive or a running server. Everything
+//! else is computed from them by local replay, so every question has the same answer wherever the
+//! log is. [`run()`] answers one question, for people or for programs (see [`Output`]); `cargo run
+//! --example history` is that with a command line. Secrets are masked in every answer.
+
+use std::{io, path::PathBuf};
+
+use ruma::OwnedRoomId;
+
+use crate::{
+    log::archive::ArchiveError,
+    record::{CommandError, Offset},
+    snapshot::checkpoint::CheckpointError,
+    state::ApplyError,
+};
+
+pub mod audit;
+pub mod check;
+pub mod diff;
+pub mod du;
+pub mod look;
+pub mod moment;
+pub mod progress;
+pub mod query;
+mod render;
+pub mod rows;
+mod run;
+mod unread;
+pub mod why;
+pub mod words;
+
+pub use crate::ops::source::{Source, SourceError};
+pub use check::Report;
+pub use look::Look;
+pub use moment::Moment;
+pub use query::History;
+pub use render::report as render_report;
+pub use run::{Output, Question, What, run};
+
+/// Why a question has no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum HistoryError {
+    /// The records cannot be had.
+    #[error(transparent)]
+    Source(#[from] SourceError),
+    /// The archive cannot be read.
+    #[error(transparent)]
+    Archive(#[from] ArchiveError),
+    /// The records cannot be replayed.
+    #[error("the log cannot be replayed: {0}")]
+    Apply(#[from] ApplyError),
+    /// The checkpoint cannot be read.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    /// No room has this name.
+    #[error(
+        "no room has the id, alias or name `{0}`, nor an id or alias that begins with it; `rooms` lists them"
+    )]
+    NoRoom(String),
+    /// The room was made later.
+    #[error("the room {name} was not there yet as of record {at}")]
+    NotYet {
+        /// The room.
+        name: String,
+        /// The moment.
+        at: Offset,
+    },
+    /// Several rooms have this name.
+    #[error(
+        "`{name}` is the name of, or the beginning of the ids or aliases of, {} rooms: {}",
+        .rooms.len(),
+        .rooms.iter().take(5).map(|id| id.as_str()).collect::<Vec<_>>().join(", ")
+    )]
+    ManyRooms {
+        /// The name.
+        name: String,
+        /// The rooms.
+        rooms: Vec<OwnedRoomId>,
+    },
+    /// Nothing can be asked about by these words.
+    #[error(transparent)]
+    NotASubject(#[from] why::NotASubject),
+    /// No user has this name.
+    #[error("no user has the id or name `{0}`; `users` lists them")]
+    NoUser(String),
+    /// A sync's answer does not say where it leads to.
+    #[error("the answer has no `next_batch` of a server of this kind")]
+    NoToken,
+    /// A file that was named cannot be read.
+    #[error("cannot read {}: {source}", .path.display())]
+    Input {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// A record's command cannot be read.
+    #[error(transparent)]
+    Command(#[from] CommandError),
+    /// The log has no such record.
+    #[error("there is no record {offset}; the log ends at {end}")]
+    NoRecord {
+        /// The offset that was asked for.
+        offset: Offset,
+        /// The last offset there is.
+        end: Offset,
+    },
+    /// The answer cannot be written.
+    #[error("cannot write the answer: {0}")]
+    Write(#[from] io::Error),
+}
+
+impl HistoryError {
+    /// Whether whoever read the answer has gone (`history tail … | head`).
+    #[must_use]
+    pub fn is_broken_pipe(&self) -> bool {
+        matches!(self, Self::Write(error) if error.kind() == io::ErrorKind::BrokenPipe)
+    }
+}

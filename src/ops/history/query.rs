@@ -1,0 +1,771 @@
+//! What a log says about rooms, users and itself: computed by replaying it, with the bodies that an
+//! answer needs read again afterwards.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::Arc,
+};
+
+use ruma::{
+    OwnedRoomAliasId, OwnedRoomId, OwnedUserId, RoomAliasId, RoomId, events::StateEventType,
+};
+use serde::Serialize;
+use serde_json::Value;
+
+use super::{
+    HistoryError,
+    look::grouped,
+    moment::{Moment, Time, last_until},
+    progress::Progress,
+    words,
+};
+use crate::{
+    base::clock::Clock,
+    log::erase::erasure,
+    ops::source::Source,
+    read::events::StoredEvent,
+    record::{Class, Command, Offset, Payload, Record, command::AccountKind, mask},
+    snapshot,
+    state::{Membership, Room, State},
+};
+
+/// How many bodies are in memory at a time while a timeline is written.
+const CHUNK: usize = 512;
+
+/// How many rooms the statistics name.
+const BUSIEST: usize = 10;
+
+/// A log, replayed up to a moment.
+#[derive(Debug)]
+pub struct History<'a> {
+    source: &'a Source,
+    state: State,
+    /// The snapshot that it began with; [`Offset::ZERO`] for none.
+    base: Offset,
+}
+
+/// The last record up to a moment; [`Offset::ZERO`] if there is none.
+///
+/// # Errors
+/// When the source cannot be read.
+pub fn offset_of(source: &Source, moment: Moment) -> Result<Offset, HistoryError> {
+    let end = source.end()?;
+    let until = match moment.from_now(Clock::system().now_ms()) {
+        Moment::At(offset) => return Ok(offset.min(end)),
+        Moment::Time(ms) | Moment::Ago(ms) => ms,
+    };
+    last_until(end, until, |offset| {
+        let mut time_ms = None;
+        source.fetch(&[offset], |record| {
+            time_ms = Some(record.header.time_ms);
+            Ok::<_, HistoryError>(())
+        })?;
+        Ok(time_ms)
+    })
+}
+
+impl<'a> History<'a> {
+    /// What the log of `source` adds up to as of `at`, or as of now: from the nearest snapshot before that, if
+    /// there is one beside the log, and the records after it.
+    ///
+    /// # Errors
+    /// When the source cannot be read or a record not be applied.
+    pub fn open(source: &'a Source, at: Option<Moment>) -> Result<Self, HistoryError> {
+        let to = at.map(|at| offset_of(source, at)).transpose()?;
+        let mut history = Self::beginning(source);
+        if let Some(state) = nearest(source, to) {
+            history.base = state.applied();
+            history.state = state;
+        }
+        history.go_on(to.map(Moment::At), |_| ())?;
+        Ok(history)
+    }
+
+    /// The whole log, of which each record is shown to `each`.
+    ///
+    /// # Errors
+    /// When the source cannot be read or a record not be applied.
+    pub fn walk(source: &'a Source, each: impl FnMut(&Record)) -> Result<Self, HistoryError> {
+        let mut history = Self::beginning(source);
+        history.go_on(None, each)?;
+        Ok(history)
+    }
+
+    /// Before the first record.
+    fn beginning(source: &'a Source) -> Self {
+        Self { source, state: State::default(), base: Offset::ZERO }
+    }
+
+    /// Applies the records up to `to`, or to the last. Each is shown to `each`.
+    ///
+    /// # Errors
+    /// When the source cannot be read or a record not be applied.
+    pub fn go_on(
+        &mut self,
+        to: Option<Moment>,
+        mut each: impl FnMut(&Record),
+    ) -> Result<(), HistoryError> {
+        let end = match to {
+            Some(to) => offset_of(self.source, to)?,
+            None => self.source.end()?,
+        };
+        if self.end() >= end {
+            return Ok(());
+        }
+        let mut progress = Progress::begin(end);
+        for record in self.source.records(self.end().next())? {
+            let record = record?;
+            let _ = self.state.apply(&record)?;
+            each(&record);
+            progress.at(record.offset());
+            if record.offset() >= end {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Where it is, and how it came there, in words.
+    #[must_use]
+    pub fn way(&self) -> String {
+        let (end, base) = (self.end().get(), self.base.get());
+        let replayed = grouped(end - base);
+        match base {
+            0 => format!("as of record {}: {replayed} records were replayed", grouped(end)),
+            base => format!(
+                "as of record {}: {replayed} records were replayed after the snapshot at {}",
+                grouped(end),
+                grouped(base)
+            ),
+        }
+    }
+
+    /// Where the records come from.
+    #[must_use]
+    pub const fn source(&self) -> &'a Source {
+        self.source
+    }
+
+    /// The projections as of the end.
+    #[must_use]
+    pub const fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// The offset of the last record.
+    #[must_use]
+    pub fn end(&self) -> Offset {
+        self.state.applied()
+    }
+
+    /// The room that `name` is the id or alias of, or the beginning of the id or alias of, or else the
+    /// name, if that of one room only.
+    ///
+    /// # Errors
+    /// When it is that of no room, or of several.
+    pub fn room(&self, name: &str) -> Result<Arc<Room>, HistoryError> {
+        let rooms = &self.state.rooms;
+        if let Some(room) = <&RoomId>::try_from(name).ok().and_then(|id| rooms.get(id)) {
+            return Ok(room);
+        }
+        let target = <&RoomAliasId>::try_from(name).ok();
+        let target = target.and_then(|alias| self.state.aliases.get(alias, Offset::MAX));
+        if let Some(room) = target.and_then(|target| rooms.get(&target.room_id)) {
+            return Ok(room);
+        }
+        let mut matches = BTreeSet::new();
+        let sigil = |id: &str| id.get(1..).is_some_and(|rest| rest.starts_with(name));
+        for room in rooms.all() {
+            if room.id.as_str().starts_with(name) || sigil(room.id.as_str()) {
+                matches.insert(room.id.clone());
+            }
+        }
+        for (alias, target) in self.state.aliases.all(Offset::MAX) {
+            if alias.as_str().starts_with(name) || sigil(alias.as_str()) {
+                matches.insert(target.room_id);
+            }
+        }
+        if matches.is_empty() {
+            // Names are in the events, which are read only when nothing nearer fits.
+            for row in self.rooms()? {
+                if row.name.is_some_and(|called| called.eq_ignore_ascii_case(name)) {
+                    matches.insert(row.room_id);
+                }
+            }
+        }
+        let found = matches.first().and_then(|id| rooms.get(id));
+        match (found, matches.len()) {
+            (Some(room), 1) => Ok(room),
+            (_, 0) => self.room_by_later_name(name),
+            _ => Err(HistoryError::ManyRooms {
+                name: name.to_owned(),
+                rooms: matches.into_iter().collect(),
+            }),
+        }
+    }
+
+    /// A room that has its name only since later: it is found by what it is called now.
+    fn room_by_later_name(&self, name: &str) -> Result<Arc<Room>, HistoryError> {
+        if self.end() >= self.source.end()? {
+            return Err(HistoryError::NoRoom(name.to_owned()));
+        }
+        let now = Self::open(self.source, None)?;
+        let room_id = now.room(name)?.id.clone();
+        let not_yet = || HistoryError::NotYet { name: room_id.to_string(), at: self.end() };
+        self.state.rooms.get(&room_id).ok_or_else(not_yet)
+    }
+
+    /// The user that `name` is, or is before the colon of.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn user_id(&self, name: &str) -> Result<OwnedUserId, HistoryError> {
+        let accounts = self.state.accounts.user_ids().into_iter();
+        let mut found = accounts.filter(|id| id.as_str() == name || id.localpart() == name);
+        match found.next() {
+            Some(user_id) => Ok(user_id),
+            // Rooms know others, too.
+            None => match OwnedUserId::try_from(name) {
+                Ok(user_id) => Ok(user_id),
+                Err(_) => Err(HistoryError::NoUser(name.to_owned())),
+            },
+        }
+    }
+
+    /// Reads the events at `offsets`, in any order and with repeats.
+    pub(super) fn load(&self, offsets: &[Offset]) -> Result<HashMap<Offset, Loaded>, HistoryError> {
+        let offsets: Vec<_> =
+            offsets.iter().copied().collect::<BTreeSet<_>>().into_iter().collect();
+        let mut loaded = HashMap::with_capacity(offsets.len());
+        self.source.fetch(&offsets, |record| {
+            let time = Time(record.header.time_ms);
+            let offset = record.offset();
+            let event = match record.command() {
+                Ok(Some(Command::RoomEvent(body))) => StoredEvent::new(offset, body).ok(),
+                _ => None,
+            };
+            loaded.insert(offset, Loaded { time, event });
+            Ok::<_, HistoryError>(())
+        })?;
+        Ok(loaded)
+    }
+
+    /// Every room, as of now, in the order of their making.
+    ///
+    /// # Errors
+    /// When the source cannot be read.
+    pub fn rooms(&self) -> Result<Vec<RoomRow>, HistoryError> {
+        let at = self.end();
+        let mut aliases: HashMap<OwnedRoomId, Vec<OwnedRoomAliasId>> = HashMap::new();
+        for (alias, target) in self.state.aliases.all(at) {
+            aliases.entry(target.room_id).or_default().push(alias);
+        }
+        let rooms = self.state.rooms.all();
+        let key = |room: &Room, event_type| room.state_event(&event_type, "", at);
+        let mut wanted = Vec::new();
+        for room in &rooms {
+            wanted.extend(key(room, StateEventType::RoomName));
+            wanted.extend(key(room, StateEventType::RoomCanonicalAlias));
+            wanted.extend(room.last_event(at));
+            wanted.push(room.created);
+        }
+        let loaded = self.load(&wanted)?;
+        let text = |offset: Option<Offset>, key: &str| -> Option<String> {
+            let event = loaded.get(&offset?)?.event.as_ref()?;
+            let content: Value = event.content_as().ok()?;
+            Some(content.get(key)?.as_str().filter(|text| !text.is_empty())?.to_owned())
+        };
+        let time = |offset: Option<Offset>| Some(loaded.get(&offset?)?.time.to_string());
+        Ok(rooms
+            .iter()
+            .map(|room| {
+                let counts = room.counts(at);
+                let aliases = aliases.remove(&room.id).unwrap_or_default();
+                let main = text(key(room, StateEventType::RoomCanonicalAlias), "alias");
+                RoomRow {
+                    room_id: room.id.clone(),
+                    alias: main.or_else(|| aliases.first().map(ToString::to_string)),
+                    name: text(key(room, StateEventType::RoomName), "name"),
+                    version: room.version.to_string(),
+                    public: room.is_public(),
+                    joined: counts.joined,
+                    invited: counts.invited,
+                    events: room.event_count(at) as u64,
+                    created: time(Some(room.created)),
+                    last_event: time(room.last_event(at)),
+                }
+            })
+            .collect())
+    }
+
+    /// The events of `room` after `after`, up to and with `to`, oldest first; of many only the
+    /// `last`, if that is given. Each is handed to `found`.
+    ///
+    /// # Errors
+    /// When the source cannot be read, or what `found` fails with.
+    pub fn timeline(
+        &self,
+        room: &Room,
+        after: Offset,
+        to: Offset,
+        last: Option<usize>,
+        mut found: impl FnMut(EventRow) -> Result<(), HistoryError>,
+    ) -> Result<(), HistoryError> {
+        let mut offsets = room.events_forward(after, to, usize::MAX);
+        if let Some(last) = last {
+            offsets.drain(..offsets.len().saturating_sub(last));
+        }
+        for chunk in offsets.chunks(CHUNK) {
+            let mut loaded = self.load(chunk)?;
+            for offset in chunk {
+                if let Some(event) = loaded.remove(offset) {
+                    found(self.event_row(room, *offset, event))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn event_row(&self, room: &Room, offset: Offset, loaded: Loaded) -> EventRow {
+        let redacted_by = room.redaction_of(offset, self.end());
+        let time = loaded.time;
+        let Some(event) = loaded.event else {
+            return EventRow {
+                offset,
+                time: time.to_string(),
+                text: "(the event was erased)".to_owned(),
+                ..EventRow::default()
+            };
+        };
+        let before = event
+            .state_key
+            .as_deref()
+            .and_then(|target| OwnedUserId::try_from(target).ok())
+            .and_then(|target| room.membership(&target, offset.prev()))
+            .map(|(_, membership)| membership);
+        // Two events of one room whose ids have the same 64 bits of hash: then no record is named.
+        let about = words::about(&event).and_then(|event_id| {
+            let mut candidates = self.state.events.candidates(&event_id);
+            candidates.retain(|offset| room.has_event(*offset));
+            candidates.pop().filter(|_| candidates.is_empty())
+        });
+        let text = match redacted_by {
+            // A redaction is a wish not to be read; `show` has what the log still holds.
+            Some(by) => format!("(redacted by record {by})"),
+            None => words::of_event(&event, words::Context { before, about }),
+        };
+        let content = event.content_as().ok().filter(|_| redacted_by.is_none());
+        EventRow {
+            offset,
+            time: time.to_string(),
+            event_id: event.event_id.to_string(),
+            event_type: event.event_type.to_string(),
+            sender: event.sender.to_string(),
+            state_key: event.state_key.as_deref().map(str::to_owned),
+            content,
+            redacted_by,
+            text,
+        }
+    }
+
+    /// The state of `room` as of `at`, by type and key.
+    ///
+    /// # Errors
+    /// When the source cannot be read.
+    pub fn room_state(&self, room: &Room, at: Offset) -> Result<Vec<EventRow>, HistoryError> {
+        let offsets = room.full_state(at);
+        let mut loaded = self.load(&offsets)?;
+        let mut rows: Vec<_> = offsets
+            .iter()
+            .filter_map(|offset| Some(self.event_row(room, *offset, loaded.remove(offset)?)))
+            .collect();
+        rows.sort_by(|a, b| (&a.event_type, &a.state_key).cmp(&(&b.event_type, &b.state_key)));
+        Ok(rows)
+    }
+
+    /// Every user, in the order of their ids.
+    ///
+    /// # Errors
+    /// When the source cannot be read.
+    pub fn users(&self) -> Result<Vec<UserRow>, HistoryError> {
+        let at = self.end();
+        let mut rows = Vec::new();
+        let mut wanted = Vec::new();
+        for user_id in self.state.accounts.user_ids() {
+            let Some(account) = self.state.accounts.get(&user_id) else { continue };
+            let account = account.read();
+            let rooms = self.state.memberships.of(&user_id, at);
+            let joined = rooms.iter().filter(|room| room.membership == Membership::Join).count();
+            wanted.extend([account.registered, account.changed]);
+            let display_name = account.profile_field("displayname").map(words::plain);
+            rows.push((
+                account.registered,
+                account.changed,
+                UserRow {
+                    user_id: user_id.to_string(),
+                    display_name,
+                    guest: account.kind == AccountKind::Guest,
+                    devices: account.active_devices().map(|(id, _)| id.to_string()).collect(),
+                    rooms: joined as u64,
+                    registered: None,
+                    changed: None,
+                },
+            ));
+        }
+        let loaded = self.load(&wanted)?;
+        let time = |offset: Offset| Some(loaded.get(&offset)?.time.to_string());
+        Ok(rows
+            .into_iter()
+            .map(|(registered, changed, row)| UserRow {
+                registered: time(registered),
+                changed: time(changed),
+                ..row
+            })
+            .collect())
+    }
+}
+
+/// A record that was read for its event.
+pub(super) struct Loaded {
+    pub(super) time: Time,
+    pub(super) event: Option<StoredEvent>,
+}
+
+/// The newest snapshot beside the log that is not after `to` and can be used. What cannot be is passed over:
+/// it costs time alone.
+fn nearest(source: &Source, to: Option<Offset>) -> Option<State> {
+    let snapshots = snapshot::list(&snapshot::directory(source.dir()?)).ok()?;
+    let fits = |(offset, _): &(Offset, _)| to.is_none_or(|to| *offset <= to);
+    snapshots.into_iter().filter(fits).find_map(|(offset, path)| {
+        let mut chain = None;
+        let found = source.fetch(&[offset], |record| {
+            chain = Some(record.chain);
+            Ok::<_, HistoryError>(())
+        });
+        found.ok()?;
+        snapshot::read_with(&path, |_| Ok(chain))
+            .and_then(|held| held.exact(&path))
+            .ok()
+            .map(|(state, _)| state)
+    })
+}
+
+/// Counts what is in the log of `source` as of `at`.
+///
+/// # Errors
+/// When the source cannot be read or a record not be applied.
+pub fn stats(source: &Source, at: Option<Moment>) -> Result<Stats, HistoryError> {
+    let mut kinds: BTreeMap<String, KindRow> = BTreeMap::new();
+    let mut times: Option<(u64, u64)> = None;
+    let mut history = History::beginning(source);
+    history.go_on(at, |record| {
+        let header = &record.header;
+        let row = kinds.entry(header.kind.to_string()).or_default();
+        row.records += 1;
+        row.bytes += u64::from(header.payload_len);
+        times = Some((times.map_or(header.time_ms, |(first, _)| first), header.time_ms));
+    })?;
+    let at = history.end();
+    let state = history.state();
+    let mut busiest = state.rooms.all();
+    busiest.sort_by_key(|room| std::cmp::Reverse(room.event_count(at)));
+    let busiest: BTreeSet<_> = busiest.iter().take(BUSIEST).map(|room| room.id.clone()).collect();
+    let mut busiest: Vec<_> =
+        history.rooms()?.into_iter().filter(|row| busiest.contains(&row.room_id)).collect();
+    busiest.sort_by_key(|row| std::cmp::Reverse(row.events));
+    Ok(Stats {
+        records: at.get(),
+        bytes: kinds.values().map(|row| row.bytes).sum(),
+        first: times.map(|(first, _)| Time(first).to_string()),
+        last: times.map(|(_, last)| Time(last).to_string()),
+        counts: Counts::of(state),
+        kinds: kinds.into_iter().map(|(kind, row)| KindRow { kind, ..row }).collect(),
+        busiest,
+    })
+}
+
+/// The record at `offset`, with its secrets masked.
+///
+/// # Errors
+/// When the source cannot be read or has no such record.
+pub fn show(source: &Source, offset: Offset) -> Result<RecordView, HistoryError> {
+    let mut found = None;
+    source.fetch(&[offset], |record| {
+        found = Some(RecordView::of(&record));
+        Ok::<_, HistoryError>(())
+    })?;
+    match found {
+        Some(view) if view.payload_is == "whole" => Ok(view),
+        Some(view) => Ok(RecordView { erasure: erasure_of(source, offset)?, ..view }),
+        None => Err(HistoryError::NoRecord { offset, end: source.end()? }),
+    }
+}
+
+/// The erasure that took the payload of the record at `offset`: a walk through all that follow it.
+fn erasure_of(source: &Source, offset: Offset) -> Result<Option<ErasureView>, HistoryError> {
+    for record in source.records(offset.next())? {
+        let record = record?;
+        let Some(erase) = erasure(&record) else { continue };
+        let reduced = erase.reduced.iter().find(|reduced| reduced.offset == offset);
+        let taken = erase.taken.iter().find(|run| (run.first..=run.last).contains(&offset));
+        let because = reduced.map(|of| of.because).or_else(|| taken.map(|of| of.because));
+        let because = because.filter(|because| *because > Offset::ZERO);
+        let superseded = reduced.is_some()
+            || erase.superseded.iter().any(|(first, last)| (*first..=*last).contains(&offset));
+        if because.is_none() && !superseded {
+            continue;
+        }
+        let mut redaction = None;
+        let wanted: Vec<_> = because.into_iter().collect();
+        source.fetch(&wanted, |record| {
+            let words = words::of_record(&record);
+            let how = (&*record.header.kind != "room.event").then_some(words.text);
+            redaction = Some(((words.who, how), Time(record.header.time_ms)));
+            Ok::<_, HistoryError>(())
+        })?;
+        let (who, redacted) = redaction.unzip();
+        let (who, how) = who.unzip();
+        return Ok(Some(ErasureView {
+            record: record.offset(),
+            time: Time(record.header.time_ms).to_string(),
+            because,
+            who,
+            how: how.flatten(),
+            redacted: redacted.map(|time| time.to_string()),
+        }));
+    }
+    Ok(None)
+}
+
+/// How many there are of what the projections hold.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Counts {
+    /// Accounts.
+    pub users: u64,
+    /// Devices that are logged in.
+    pub devices: u64,
+    /// Rooms.
+    pub rooms: u64,
+    /// Events in all rooms.
+    pub events: u64,
+    /// Aliases that point at a room.
+    pub aliases: u64,
+}
+
+impl Counts {
+    /// Those of `state` as it stands.
+    #[must_use]
+    pub fn of(state: &State) -> Self {
+        let accounts = state.accounts.user_ids();
+        let accounts = accounts.iter().filter_map(|user_id| state.accounts.get(user_id));
+        let rooms = state.rooms.all();
+        Self {
+            users: state.accounts.len() as u64,
+            devices: accounts.map(|account| account.read().active_devices().count() as u64).sum(),
+            rooms: rooms.len() as u64,
+            events: rooms.iter().map(|room| room.event_count(Offset::MAX) as u64).sum(),
+            aliases: state.aliases.all(Offset::MAX).len() as u64,
+        }
+    }
+}
+
+/// A room at a glance.
+#[derive(Clone, Debug, Serialize)]
+pub struct RoomRow {
+    /// The room.
+    pub room_id: OwnedRoomId,
+    /// Its main alias, or else its first.
+    pub alias: Option<String>,
+    /// Its name.
+    pub name: Option<String>,
+    /// Its version.
+    pub version: String,
+    /// Whether the public directory lists it.
+    pub public: bool,
+    /// How many users are joined.
+    pub joined: u64,
+    /// How many users are invited.
+    pub invited: u64,
+    /// How many events it has.
+    pub events: u64,
+    /// When it was made.
+    pub created: Option<String>,
+    /// When its last event was sent.
+    pub last_event: Option<String>,
+}
+
+/// An event of a timeline or a state.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct EventRow {
+    /// Its record.
+    pub offset: Offset,
+    /// When the record was appended.
+    pub time: String,
+    /// Its id.
+    pub event_id: String,
+    /// Its type.
+    #[serde(rename = "type")]
+    pub event_type: String,
+    /// Who sent it.
+    pub sender: String,
+    /// Its state key, if it is a state event.
+    pub state_key: Option<String>,
+    /// Its content, unless it was redacted.
+    pub content: Option<Value>,
+    /// The record that redacts it.
+    pub redacted_by: Option<Offset>,
+    /// What it says, in words.
+    pub text: String,
+}
+
+/// A user at a glance.
+#[derive(Clone, Debug, Serialize)]
+pub struct UserRow {
+    /// The user.
+    pub user_id: String,
+    /// Display name.
+    pub display_name: Option<String>,
+    /// Whether it is a guest.
+    pub guest: bool,
+    /// The devices that are logged in.
+    pub devices: Vec<String>,
+    /// How many rooms the user is joined to.
+    pub rooms: u64,
+    /// When the account was made.
+    pub registered: Option<String>,
+    /// When anything about the account (not in rooms) last changed.
+    pub changed: Option<String>,
+}
+
+/// What a log holds.
+#[derive(Clone, Debug, Serialize)]
+pub struct Stats {
+    /// Records.
+    pub records: u64,
+    /// Bytes of their payloads.
+    pub bytes: u64,
+    /// Time of the first record.
+    pub first: Option<String>,
+    /// Time of the last record.
+    pub last: Option<String>,
+    /// How many there are of what the projections hold.
+    #[serde(flatten)]
+    pub counts: Counts,
+    /// Records by kind.
+    pub kinds: Vec<KindRow>,
+    /// The rooms with the most events, most first.
+    pub busiest: Vec<RoomRow>,
+}
+
+/// The records of one kind.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct KindRow {
+    /// The kind.
+    pub kind: String,
+    /// How many.
+    pub records: u64,
+    /// Bytes of their payloads.
+    pub bytes: u64,
+}
+
+/// A record with its secrets masked.
+#[derive(Clone, Debug, Serialize)]
+pub struct RecordView {
+    /// Its offset.
+    pub offset: Offset,
+    /// When it was appended.
+    pub time: String,
+    /// Its kind.
+    pub kind: String,
+    /// The version of its payload.
+    pub version: u16,
+    /// Its stream.
+    pub stream: String,
+    /// The room it concerns.
+    pub room: Option<String>,
+    /// Who did what the record says.
+    pub who: String,
+    /// What it says, in words.
+    pub text: String,
+    /// The user who made the request, if any.
+    pub user: String,
+    /// The device the request came from, if any.
+    pub device: String,
+    /// The request's id, if any.
+    pub request: String,
+    /// The life of the log it belongs to.
+    pub epoch: u32,
+    /// How many records of its batch follow.
+    pub batch_remaining: u32,
+    /// Whether it survives a restore to a moment before it.
+    pub must_not_rewind: bool,
+    /// Whether compaction may drop its payload.
+    pub ephemeral: bool,
+    /// Length of its payload.
+    pub payload_len: u32,
+    /// blake3 of its payload, in hex.
+    pub payload_hash: String,
+    /// Its value of the hash chain, in hex.
+    pub chain: String,
+    /// `whole`, `reduced` or `erased`.
+    pub payload_is: &'static str,
+    /// Who erased from it, when one record was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub erasure: Option<ErasureView>,
+    /// Its payload, or what is left of it, with secrets masked; none if erased or sealed.
+    pub payload: Option<Value>,
+}
+
+/// Why a payload is not what it was.
+#[derive(Clone, Debug, Serialize)]
+pub struct ErasureView {
+    /// The `log.erase` record.
+    pub record: Offset,
+    /// When it was appended.
+    pub time: String,
+    /// The redaction, or what else took the content; none for what was superseded.
+    pub because: Option<Offset>,
+    /// Who did that.
+    pub who: Option<String>,
+    /// What they did, in words, if it is no redaction.
+    pub how: Option<String>,
+    /// When.
+    pub redacted: Option<String>,
+}
+
+impl RecordView {
+    /// The view of `record`.
+    #[must_use]
+    pub fn of(record: &Record) -> Self {
+        let header = &record.header;
+        let words = words::of_record(record);
+        let hex = |hash: [u8; 32]| blake3::Hash::from_bytes(hash).to_hex().to_string();
+        Self {
+            offset: header.offset,
+            time: Time(header.time_ms).to_string(),
+            kind: header.kind.to_string(),
+            version: header.version,
+            stream: header.stream.to_string(),
+            room: words.room,
+            who: words.who,
+            text: words.text,
+            user: header.origin.user.to_string(),
+            device: header.origin.device.to_string(),
+            request: header.origin.request.to_string(),
+            epoch: header.epoch.0,
+            batch_remaining: header.batch_remaining,
+            must_not_rewind: header.class == Class::MustNotRewind,
+            ephemeral: header.ephemeral,
+            payload_len: header.payload_len,
+            payload_hash: hex(header.payload_hash),
+            chain: hex(record.chain),
+            payload_is: match record.payload {
+                Payload::Present(_) => "whole",
+                Payload::Reduced(_) => "reduced",
+                Payload::Erased => "erased",
+            },
+            erasure: None,
+            payload: mask::payload(record),
+        }
+    }
+}

@@ -1,0 +1,331 @@
+//! One question about a log, answered on an output.
+
+use std::{fmt, io::Write};
+
+use serde::Serialize;
+
+use super::{
+    HistoryError, Look,
+    audit::{AuditOptions, audit},
+    check,
+    diff::{Scope, diff},
+    du::usage,
+    moment::Moment,
+    query::{self, History, RecordView},
+    render,
+    why::{Subject, why},
+};
+use crate::{ops::source::Source, record::Offset};
+
+/// What can be asked of a log.
+#[derive(Clone, Debug)]
+pub enum Question {
+    /// The records as they come.
+    Tail {
+        /// Begin with this many of those that are there; all, if not given.
+        last: Option<usize>,
+        /// Go on with each new one.
+        follow: bool,
+    },
+    /// One record.
+    Show(Offset),
+    /// What there was.
+    AsOf {
+        /// Of what.
+        what: What,
+        /// As of this moment; as of now, if not given.
+        at: Option<Moment>,
+    },
+    /// What happened between two moments, summed up.
+    Diff {
+        /// To what.
+        of: Scope,
+        /// The one moment.
+        from: Moment,
+        /// The other.
+        to: Moment,
+    },
+    /// Why a value is what it is.
+    Why {
+        /// Which value.
+        subject: Subject,
+        /// As of this moment; as of now, if not given.
+        at: Option<Moment>,
+    },
+    /// What takes how much.
+    Usage,
+    /// Whether the log is intact.
+    Verify,
+    /// Whether a user was told by sync what the log says they were to be told.
+    AuditSync(Box<AuditOptions>),
+}
+
+/// What can be asked as of any moment.
+#[derive(Clone, Debug)]
+pub enum What {
+    /// All rooms.
+    Rooms,
+    /// A room's events.
+    Room {
+        /// Id, alias, name, or a beginning of an id or alias.
+        room: String,
+        /// Only this many at the end.
+        last: Option<usize>,
+    },
+    /// A room's state.
+    State {
+        /// As above.
+        room: String,
+    },
+    /// Who is and was in a room.
+    Members {
+        /// As above.
+        room: String,
+    },
+    /// All users.
+    Users,
+    /// An account and what is the user's.
+    User {
+        /// User id, or the part of it before the colon.
+        user: String,
+    },
+    /// The devices of a user, or of all.
+    Devices {
+        /// As above.
+        user: Option<String>,
+    },
+    /// The aliases of a room, or of all.
+    Aliases {
+        /// As above.
+        room: Option<String>,
+    },
+    /// The pushers of a user, or of all.
+    Pushers {
+        /// As above.
+        user: Option<String>,
+    },
+    /// The files that a user uploaded, or anybody did.
+    Media {
+        /// As above.
+        user: Option<String>,
+    },
+    /// The registration tokens.
+    RegistrationTokens,
+    /// What users have reported.
+    Reports,
+    /// What the log holds.
+    Stats,
+}
+
+/// Where an answer goes, and how it is to look.
+///
+/// For programs, an answer is JSON: one object on a line for each item of a list (`tail`, `why`, and of [`What`] all
+/// but `User` and `Stats`), and one object on one line as the whole answer of all else. Their members are those of
+/// [`RecordView`], [`Step`](super::why::Step), [`Diff`](super::diff::Diff), [`Usage`](super::du::Usage), [`Report`](check::Report),
+/// [`Audit`](super::audit::Audit), of the rows in [`query`] and those in [`rows`](super::rows).
+pub struct Output<'a> {
+    writer: &'a mut dyn Write,
+    look: Option<Look>,
+}
+
+impl fmt::Debug for Output<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Output").field("look", &self.look).finish_non_exhaustive()
+    }
+}
+
+impl<'a> Output<'a> {
+    /// For people.
+    pub fn for_people(writer: &'a mut dyn Write, look: Look) -> Self {
+        Self { writer, look: Some(look) }
+    }
+
+    /// For programs.
+    pub fn for_programs(writer: &'a mut dyn Write) -> Self {
+        Self { writer, look: None }
+    }
+
+    /// Writes one object, or what people get instead.
+    fn put<T: Serialize>(
+        &mut self,
+        item: &T,
+        text: impl FnOnce(&T, &Look) -> String,
+    ) -> Result<(), HistoryError> {
+        match &self.look {
+            Some(look) => self.writer.write_all(text(item, look).as_bytes())?,
+            None => {
+                serde_json::to_writer(&mut *self.writer, item).map_err(std::io::Error::from)?;
+                self.writer.write_all(b"\n")?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes a list: an object on each line, or what people get instead.
+    fn put_all<T: Serialize>(
+        &mut self,
+        items: &[T],
+        text: impl FnOnce(&[T], &Look) -> String,
+    ) -> Result<(), HistoryError> {
+        match &self.look {
+            Some(look) => Ok(self.writer.write_all(text(items, look).as_bytes())?),
+            None => items.iter().try_for_each(|item| self.put(item, |_, _| String::new())),
+        }
+    }
+
+    /// Writes what only people need.
+    fn remark(&mut self, text: impl FnOnce(&Look) -> String) -> Result<(), HistoryError> {
+        match &self.look {
+            Some(look) => Ok(self.writer.write_all(text(look).as_bytes())?),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Answers `question` from `source`. Gives whether what was looked at is intact, which only
+/// [`Question::Verify`] and [`Question::AuditSync`] can deny.
+///
+/// # Errors
+/// When there is no answer, or it cannot be written.
+pub fn run(
+    source: &Source,
+    question: &Question,
+    out: &mut Output<'_>,
+) -> Result<bool, HistoryError> {
+    match question {
+        Question::Tail { last, follow } => tail(source, *last, *follow, out)?,
+        Question::Show(offset) => {
+            out.put(&query::show(source, *offset)?, render::record_in_full)?;
+        }
+        Question::AsOf { what, at } => as_of(source, what, *at, out)?,
+        Question::Diff { of, from, to } => {
+            out.put(&diff(source, of, *from, *to)?, render::diff)?;
+        }
+        Question::Why { subject, at } => {
+            let steps = why(source, subject, *at)?;
+            out.put_all(&steps, render::why)?;
+        }
+        Question::Usage => out.put(&usage(source)?, render::usage)?,
+        Question::Verify => {
+            let report = check::check_all(source, None)?;
+            out.put(&report, render::report)?;
+            return Ok(report.intact);
+        }
+        Question::AuditSync(options) => {
+            let audit = audit(source, options)?;
+            out.put(&audit, render::audit)?;
+            return Ok(audit.wrong.is_empty());
+        }
+    }
+    out.writer.flush()?;
+    Ok(true)
+}
+
+fn as_of(
+    source: &Source,
+    what: &What,
+    at: Option<Moment>,
+    out: &mut Output<'_>,
+) -> Result<(), HistoryError> {
+    match what {
+        What::Reports => return reports(source, at, out),
+        What::Stats => return out.put(&query::stats(source, at)?, render::stats),
+        _ => {}
+    }
+    let history = History::open(source, at)?;
+    if at.is_some() {
+        out.remark(|look| render::way(look, &history.way()))?;
+    }
+    let room = |name: &String| history.room(name);
+    let user = |name: &Option<String>| name.as_ref().map(|name| history.user_id(name)).transpose();
+    match what {
+        What::Rooms => out.put_all(&history.rooms()?, render::rooms),
+        What::Room { room: name, last } => {
+            let room = room(name)?;
+            out.remark(|look| render::heading(look, room.id.as_str(), None))?;
+            let mut day = String::new();
+            history.timeline(&room, Offset::ZERO, history.end(), *last, |row| {
+                out.put(&row, |row, look| render::event(row, look, &mut day))
+            })
+        }
+        What::State { room: name } => {
+            let room = room(name)?;
+            out.remark(|look| render::heading(look, room.id.as_str(), Some(history.end())))?;
+            out.put_all(&history.room_state(&room, history.end())?, render::state)
+        }
+        What::Members { room: name } => {
+            let room = room(name)?;
+            out.remark(|look| render::heading(look, room.id.as_str(), Some(history.end())))?;
+            out.put_all(&history.members(&room)?, render::members)
+        }
+        What::Users => out.put_all(&history.users()?, render::users),
+        What::User { user: name } => out.put(&history.user(&history.user_id(name)?)?, render::user),
+        What::Devices { user: name } => {
+            out.put_all(&history.devices(user(name)?.as_deref()), render::devices)
+        }
+        What::Aliases { room: name } => {
+            let room = name.as_ref().map(room).transpose()?;
+            out.put_all(&history.aliases(room.as_deref()), render::aliases)
+        }
+        What::Pushers { user: name } => {
+            out.put_all(&history.pushers(user(name)?.as_deref()), render::pushers)
+        }
+        What::Media { user: name } => {
+            out.put_all(&history.media(user(name)?.as_deref()), render::media)
+        }
+        What::RegistrationTokens => {
+            out.put_all(&history.registration_tokens(), render::registration_tokens)
+        }
+        What::Reports | What::Stats => Ok(()),
+    }
+}
+
+fn reports(source: &Source, at: Option<Moment>, out: &mut Output<'_>) -> Result<(), HistoryError> {
+    let end = at.map(|at| query::offset_of(source, at)).transpose()?.unwrap_or(Offset::MAX);
+    let mut day = String::new();
+    for record in source.records(Offset::new(1))? {
+        let record = record?;
+        if record.offset() > end {
+            break;
+        }
+        if &*record.header.kind == "report.create" {
+            out.put(&RecordView::of(&record), |view, look| {
+                render::record_in_line(view, look, &mut day)
+            })?;
+        }
+    }
+    Ok(())
+}
+
+fn tail(
+    source: &Source,
+    last: Option<usize>,
+    follow: bool,
+    out: &mut Output<'_>,
+) -> Result<(), HistoryError> {
+    let end = source.end()?;
+    let last = last.and_then(|last| u64::try_from(last).ok()).unwrap_or(u64::MAX);
+    let first = Offset::new(end.get().saturating_sub(last)).next();
+    let mut day = String::new();
+    let mut put = |view: RecordView, out: &mut Output<'_>| {
+        out.put(&view, |view, look| render::record_in_line(view, look, &mut day))
+    };
+    let mut next = first;
+    for record in source.records(first)? {
+        let record = record?;
+        next = record.offset().next();
+        put(RecordView::of(&record), out)?;
+    }
+    out.writer.flush()?;
+    if !follow {
+        return Ok(());
+    }
+    let Some(records) = source.follow(next)? else {
+        return out.remark(render::nothing_to_follow);
+    };
+    for record in records {
+        put(RecordView::of(&record?), out)?;
+        out.writer.flush()?;
+    }
+    out.remark(render::server_stopped)
+}

@@ -1,0 +1,532 @@
+//! Why a value is what it is: the records that made it so, one after the other.
+
+use std::{fmt, str::FromStr};
+
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::{
+    History, HistoryError,
+    moment::{Moment, Time},
+    unread::unread,
+    words,
+};
+use crate::{
+    ops::source::Source,
+    record::{Offset, Record, mask},
+};
+
+/// What is asked about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Subject {
+    /// A room's state of one type and state key.
+    State {
+        /// Id, alias, name, or the beginning of an id or alias.
+        room: String,
+        /// The type of its events.
+        event_type: String,
+        /// The state key.
+        state_key: String,
+    },
+    /// A user's power level in a room.
+    Power {
+        /// As above.
+        room: String,
+        /// The user id, or what is before its colon.
+        user: String,
+    },
+    /// Whether a room is in the directory.
+    Directory {
+        /// As above.
+        room: String,
+    },
+    /// How far a user has read a room.
+    Read {
+        /// As above.
+        room: String,
+        /// As above.
+        user: String,
+    },
+    /// How many notifications of a room a user has not read.
+    Unread {
+        /// As above.
+        room: String,
+        /// As above.
+        user: String,
+    },
+    /// Where an alias leads.
+    Alias(String),
+    /// Something of an account.
+    User {
+        /// The user id, or what is before its colon.
+        user: String,
+        /// What.
+        fact: Fact,
+    },
+}
+
+/// Something of an account.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fact {
+    /// That there is one, and what it may do.
+    Account,
+    /// The password.
+    Password,
+    /// The device of this id.
+    Device(String),
+    /// The profile field of this name.
+    Profile(String),
+    /// The global account data of this type.
+    Data(String),
+    /// The pushers of this app.
+    Pusher(String),
+    /// This e-mail address or phone number.
+    Address(String),
+    /// The keys of this device; none: those for cross-signing.
+    Keys(Option<String>),
+}
+
+/// What can be asked about, in the words of the command line.
+pub const FORMS: &str = "\
+room ROOM TYPE [STATE_KEY]     a room's state (`name` is short for `m.room.name`)
+room ROOM member USER          a membership
+room ROOM power USER           a power level
+room ROOM read USER            how far somebody has read
+room ROOM unread USER          how many notifications are unread: each that counts, and by which rule
+room ROOM directory            whether the room is in the directory
+alias ALIAS                    where an alias leads
+user USER account|password     an account and what it may do; its password
+user USER device ID            a device
+user USER profile FIELD        a field of a profile
+user USER data TYPE            account data
+user USER pusher APP           where notifications go
+user USER address ADDRESS      an e-mail address or a phone number
+user USER keys [DEVICE]        the keys of a device, or those for cross-signing";
+
+/// Words that are no question.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NotASubject;
+
+impl fmt::Display for NotASubject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "this can be asked about:\n{FORMS}")
+    }
+}
+
+impl std::error::Error for NotASubject {}
+
+impl Subject {
+    /// What these words name: see [`FORMS`].
+    ///
+    /// # Errors
+    /// When they name nothing.
+    pub fn of_words(words: &[impl AsRef<str>]) -> Result<Self, NotASubject> {
+        let words: Vec<&str> = words.iter().map(AsRef::as_ref).collect();
+        let own = |word: &str| word.to_owned();
+        Ok(match *words.as_slice() {
+            ["room", room, "member", user] => Self::State {
+                room: own(room),
+                event_type: "m.room.member".to_owned(),
+                state_key: own(user),
+            },
+            ["room", room, "power", user] => Self::Power { room: own(room), user: own(user) },
+            ["room", room, "read", user] => Self::Read { room: own(room), user: own(user) },
+            ["room", room, "unread", user] => Self::Unread { room: own(room), user: own(user) },
+            ["room", room, "directory"] => Self::Directory { room: own(room) },
+            ["room", room, event_type] => Self::state(room, event_type, ""),
+            ["room", room, event_type, state_key] => Self::state(room, event_type, state_key),
+            ["alias", alias] => Self::Alias(own(alias)),
+            ["user", user, ref fact @ ..] => {
+                let fact = match *fact {
+                    ["account"] => Fact::Account,
+                    ["password"] => Fact::Password,
+                    ["device", id] => Fact::Device(own(id)),
+                    ["profile", field] => Fact::Profile(own(field)),
+                    ["data", event_type] => Fact::Data(own(event_type)),
+                    ["pusher", app] => Fact::Pusher(own(app)),
+                    ["address", address] => Fact::Address(own(address)),
+                    ["keys"] => Fact::Keys(None),
+                    ["keys", device] => Fact::Keys(Some(own(device))),
+                    _ => return Err(NotASubject),
+                };
+                Self::User { user: own(user), fact }
+            }
+            _ => return Err(NotASubject),
+        })
+    }
+
+    fn state(room: &str, event_type: &str, state_key: &str) -> Self {
+        let event_type = if event_type.contains('.') {
+            event_type.to_owned()
+        } else {
+            format!("m.room.{event_type}")
+        };
+        Self::State { room: room.to_owned(), event_type, state_key: state_key.to_owned() }
+    }
+}
+
+impl FromStr for Subject {
+    type Err = NotASubject;
+
+    fn from_str(text: &str) -> Result<Self, NotASubject> {
+        Self::of_words(&text.split_whitespace().collect::<Vec<_>>())
+    }
+}
+
+/// A record that concerned the value.
+#[derive(Clone, Debug, Serialize)]
+pub struct Step {
+    /// Its offset.
+    pub offset: Offset,
+    /// When it was appended.
+    pub time: String,
+    /// Its kind.
+    pub kind: String,
+    /// Who did what it says.
+    pub who: String,
+    /// What it says, in words.
+    pub text: String,
+    /// The user who made the request, if any.
+    pub user: String,
+    /// The device the request came from, if any.
+    pub device: String,
+    /// The request's id, if any.
+    pub request: String,
+    /// The value before; none if there was none, or if it was erased since.
+    pub before: Option<Value>,
+    /// The value from then on. Secrets are masked.
+    pub after: Option<Value>,
+}
+
+/// The records that made the value that `subject` names what it is as of `at` (now, if not given), the
+/// oldest first.
+///
+/// # Errors
+/// When the source cannot be read, or there is no such room or user.
+pub fn why(
+    source: &Source,
+    subject: &Subject,
+    at: Option<Moment>,
+) -> Result<Vec<Step>, HistoryError> {
+    let history = History::open(source, at)?;
+    let end = history.end();
+    if let Subject::Unread { room, user } = subject {
+        // First how far they have read: what came after that may count.
+        let read = Subject::Read { room: room.clone(), user: user.clone() };
+        let mut steps = why(source, &read, Some(Moment::At(end)))?;
+        steps.drain(..steps.len().saturating_sub(1));
+        steps.extend(unread(&history, &*history.room(room)?, &history.user_id(user)?)?);
+        return Ok(steps);
+    }
+    let mut chain = Chain::new(&history, subject)?;
+    for record in source.records(Offset::new(1))? {
+        let record = record?;
+        if record.offset() > end {
+            break;
+        }
+        chain.take(&record);
+    }
+    Ok(chain.steps)
+}
+
+/// What a record does to a value.
+enum Change {
+    Becomes(Value),
+    Ends,
+    /// It is about the value, which stays.
+    Stays,
+}
+
+/// Whose records are looked at, with every name resolved.
+struct Chain<'a> {
+    subject: &'a Subject,
+    /// The room, or the alias, that the subject names.
+    place: String,
+    user: String,
+    value: Option<Value>,
+    /// The event that holds the value.
+    event_id: Option<String>,
+    steps: Vec<Step>,
+}
+
+impl<'a> Chain<'a> {
+    fn new(history: &History<'_>, subject: &'a Subject) -> Result<Self, HistoryError> {
+        let room = |name: &str| history.room(name).map(|room| room.id.to_string());
+        let (place, user) = match subject {
+            Subject::State { room: name, event_type, state_key } => {
+                let is_member = event_type == "m.room.member";
+                let user = if is_member { user_id(history, state_key)? } else { state_key.clone() };
+                (room(name)?, user)
+            }
+            Subject::Power { room: name, user }
+            | Subject::Read { room: name, user }
+            | Subject::Unread { room: name, user } => (room(name)?, user_id(history, user)?),
+            Subject::Directory { room: name } => (room(name)?, String::new()),
+            Subject::Alias(alias) => (alias.clone(), String::new()),
+            Subject::User { user, .. } => (String::new(), user_id(history, user)?),
+        };
+        Ok(Self { subject, place, user, value: None, event_id: None, steps: Vec::new() })
+    }
+
+    fn take(&mut self, record: &Record) {
+        let kind = &*record.header.kind;
+        if !self.may_concern(kind) {
+            return;
+        }
+        // Of what was erased altogether nobody can say any more what it was about.
+        let Some(payload) = mask::payload(record) else { return };
+        let Some(change) = self.change(kind, &payload) else { return };
+        let after = match change {
+            Change::Becomes(value) => Some(value),
+            Change::Ends => None,
+            Change::Stays => self.value.clone(),
+        };
+        if matches!(self.subject, Subject::Power { .. }) && after == self.value {
+            return;
+        }
+        let words = words::of_record(record);
+        let origin = &record.header.origin;
+        let before = std::mem::replace(&mut self.value, after.clone());
+        self.steps.push(Step {
+            offset: record.offset(),
+            time: Time(record.header.time_ms).to_string(),
+            kind: kind.to_owned(),
+            who: words.who,
+            text: words.text,
+            user: origin.user.to_string(),
+            device: origin.device.to_string(),
+            request: origin.request.to_string(),
+            before,
+            after,
+        });
+    }
+
+    /// Whether records of this kind have to be looked into.
+    fn may_concern(&self, kind: &str) -> bool {
+        let family = kind.split('.').next().unwrap_or_default();
+        match self.subject {
+            Subject::State { .. } | Subject::Power { .. } => kind == "room.event",
+            Subject::Directory { .. } => matches!(kind, "room.visibility" | "room.network"),
+            Subject::Read { .. } => kind == "room.receipt",
+            Subject::Unread { .. } => false,
+            Subject::Alias(_) => family == "alias",
+            Subject::User { fact, .. } => match fact {
+                Fact::Account | Fact::Password => family == "user",
+                Fact::Device(_) => family == "device",
+                Fact::Profile(_) => matches!(kind, "profile.set" | "user.deactivate"),
+                Fact::Data(_) => matches!(kind, "account_data.set" | "user.deactivate"),
+                Fact::Pusher(_) => matches!(kind, "pusher.set" | "pusher.remove"),
+                Fact::Address(_) => family == "threepid",
+                Fact::Keys(_) => family == "keys" || kind == "device.remove",
+            },
+        }
+    }
+
+    /// What a record with this payload does to the value; `None` if it is about something else.
+    fn change(&mut self, kind: &str, payload: &Value) -> Option<Change> {
+        match self.subject {
+            Subject::State { event_type, .. } => {
+                let pdu = self.event_in_room(payload)?;
+                if pdu["type"] == "m.room.redaction" {
+                    let target =
+                        [&payload["pdu"]["redacts"], &payload["pdu"]["content"]["redacts"]];
+                    let mut target = target.into_iter().filter_map(Value::as_str);
+                    let event_id = self.event_id.as_deref()?;
+                    return target
+                        .any(|target| target == event_id)
+                        .then(|| Change::Becomes(json!("(redacted)")));
+                }
+                let state_key = pdu.get("state_key")?.as_str()?;
+                if pdu["type"] != **event_type || state_key != self.user {
+                    return None;
+                }
+                self.event_id = payload["event_id"].as_str().map(str::to_owned);
+                Some(Change::Becomes(pdu["content"].clone()))
+            }
+            Subject::Power { .. } => {
+                let pdu = self.event_in_room(payload)?;
+                let content = &pdu["content"];
+                match pdu["type"].as_str()? {
+                    "m.room.create" => {
+                        // Before any event sets levels, the one who made the room has all power.
+                        let creator =
+                            content["creator"].as_str().or_else(|| pdu["sender"].as_str());
+                        let level = if creator == Some(&*self.user) { 100 } else { 0 };
+                        Some(Change::Becomes(json!(level)))
+                    }
+                    "m.room.power_levels" => {
+                        let level = content["users"].get(&self.user);
+                        let level = level.or_else(|| content.get("users_default"));
+                        Some(Change::Becomes(level.cloned().unwrap_or_else(|| json!(0))))
+                    }
+                    _ => None,
+                }
+            }
+            Subject::Directory { .. } => {
+                (payload["room_id"] == *self.place).then_some(())?;
+                Some(if kind == "room.visibility" {
+                    Change::Becomes(payload["public"].clone())
+                } else {
+                    Change::Stays
+                })
+            }
+            Subject::Read { .. } => {
+                (payload["room_id"] == *self.place).then_some(())?;
+                let mine = |receipt: &&Value| receipt["user_id"] == *self.user;
+                let receipt = payload["receipts"].as_array()?.iter().rfind(mine)?;
+                Some(Change::Becomes(receipt.clone()))
+            }
+            Subject::Unread { .. } => None,
+            Subject::Alias(_) => {
+                (payload["alias"] == *self.place).then_some(())?;
+                Some(match kind {
+                    "alias.set" => Change::Becomes(payload["room_id"].clone()),
+                    _ => Change::Ends,
+                })
+            }
+            Subject::User { fact, .. } => {
+                (payload["user_id"] == *self.user).then_some(())?;
+                self.change_of(fact, kind, payload)
+            }
+        }
+    }
+
+    /// The event of a record, if it is one of the room.
+    fn event_in_room<'p>(&self, payload: &'p Value) -> Option<&'p Value> {
+        (payload["room_id"] == *self.place).then(|| &payload["pdu"])
+    }
+
+    /// What a record about the user does to a fact.
+    fn change_of(&self, fact: &Fact, kind: &str, payload: &Value) -> Option<Change> {
+        let erased = kind == "user.deactivate" && payload["erase"] == true;
+        match fact {
+            Fact::Account => Some(match kind {
+                "user.password" => return None,
+                "user.register" => Change::Becomes(json!({ "kind": payload["kind"] })),
+                "user.upgrade" => Change::Becomes(json!({ "kind": "user" })),
+                "user.status" => {
+                    let mut account = self.value.clone().unwrap_or_else(|| json!({}));
+                    for name in ["admin", "locked", "suspended"] {
+                        if let Some(set) = payload.get(name) {
+                            account[name] = set.clone();
+                        }
+                    }
+                    Change::Becomes(account)
+                }
+                _ => Change::Ends,
+            }),
+            Fact::Password => match kind {
+                "user.deactivate" => Some(Change::Ends),
+                "user.status" => None,
+                _ => Some(match payload.get("password") {
+                    Some(hash) => Change::Becomes(hash.clone()),
+                    None => Change::Ends,
+                }),
+            },
+            Fact::Device(id) => {
+                let here = |device: &Value| device == id.as_str();
+                if kind == "device.remove" {
+                    let gone = payload["devices"].as_array()?.iter().any(here);
+                    return gone.then_some(Change::Ends);
+                }
+                here(&payload["device_id"]).then_some(())?;
+                Some(match kind {
+                    "device.login" | "device.dehydrate" if self.value.is_some() => Change::Stays,
+                    "device.login" | "device.dehydrate" | "device.rename" => {
+                        Change::Becomes(json!({ "display_name": payload["display_name"] }))
+                    }
+                    _ => Change::Stays,
+                })
+            }
+            Fact::Profile(_) | Fact::Data(_) if erased => {
+                self.value.is_some().then_some(Change::Ends)
+            }
+            Fact::Profile(field) => {
+                (payload["field"] == **field).then(|| match payload.get("value") {
+                    Some(value) => Change::Becomes(value.clone()),
+                    None => Change::Ends,
+                })
+            }
+            Fact::Data(event_type) => {
+                let mine = payload["type"] == **event_type && payload.get("room_id").is_none();
+                mine.then(|| match &payload["content"] {
+                    Value::Null => Change::Ends,
+                    content => Change::Becomes(content.clone()),
+                })
+            }
+            Fact::Pusher(app) => (payload["app_id"] == **app).then(|| match kind {
+                "pusher.set" => Change::Becomes(json!({
+                    "kind": payload["kind"],
+                    "device_display_name": payload["device_display_name"],
+                    "device_id": payload["device_id"],
+                })),
+                _ => Change::Ends,
+            }),
+            Fact::Address(address) => {
+                let of = payload.get("threepid").unwrap_or(payload);
+                (of["address"] == **address).then(|| match kind {
+                    "threepid.add" => Change::Becomes(of.clone()),
+                    "threepid.remove" => Change::Ends,
+                    _ => Change::Stays,
+                })
+            }
+            Fact::Keys(device) => match (device, kind) {
+                (None, "keys.cross_sign") => {
+                    let names = ["master_key", "self_signing_key", "user_signing_key"];
+                    let mut keys = self.value.clone().unwrap_or_else(|| json!({}));
+                    for name in names {
+                        if let Some(key) = payload.get(name) {
+                            keys[name] = key["keys"].clone();
+                        }
+                    }
+                    Some(Change::Becomes(keys))
+                }
+                (None, "keys.sign") => Some(Change::Stays),
+                (Some(id), "keys.upload" | "keys.claim") => {
+                    (payload["device_id"] == **id).then(|| match payload.get("device_keys") {
+                        Some(keys) => Change::Becomes(keys["keys"].clone()),
+                        None => Change::Stays,
+                    })
+                }
+                (Some(id), "device.remove") => {
+                    let gone =
+                        payload["devices"].as_array()?.iter().any(|gone| gone == id.as_str());
+                    gone.then_some(Change::Ends)
+                }
+                _ => None,
+            },
+        }
+    }
+}
+
+/// The user that `name` is, or is before the colon of.
+fn user_id(history: &History<'_>, name: &str) -> Result<String, HistoryError> {
+    history.user_id(name).map(|user_id| user_id.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_asked_about_is_read_from_words() {
+        let state = |event_type: &str, state_key: &str| Subject::State {
+            room: "Cabin".to_owned(),
+            event_type: event_type.to_owned(),
+            state_key: state_key.to_owned(),
+        };
+        for (words, subject) in [
+            ("room Cabin name", state("m.room.name", "")),
+            ("room Cabin org.example.thing key", state("org.example.thing", "key")),
+            ("room Cabin member ann", state("m.room.member", "ann")),
+            ("room Cabin directory", Subject::Directory { room: "Cabin".to_owned() }),
+            ("alias #a:b", Subject::Alias("#a:b".to_owned())),
+            ("user ann keys", Subject::User { user: "ann".to_owned(), fact: Fact::Keys(None) }),
+        ] {
+            assert_eq!(words.parse(), Ok(subject), "{words}");
+        }
+        for words in ["", "room", "room Cabin", "user ann", "user ann device", "alias", "why"] {
+            assert_eq!(words.parse::<Subject>(), Err(NotASubject), "{words}");
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! Makes checkpoints when it is time.
+
+use std::{sync::Arc, time::Duration};
+
+use base64::{Engine as _, engine::general_purpose::STANDARD_NO_PAD};
+use ruma::signatures::KeyPair as _;
+use tracing::warn;
+
+use crate::{
+    base::shutdown::Shutdown,
+    config,
+    engine::Engine,
+    log::{AppendError, Batch},
+    record::{Command, NewRecord, Offset, Origin, Stream, command::LogCheckpoint},
+    state::State,
+};
+
+/// How often it is looked whether one is due.
+const TICK: Duration = Duration::from_secs(5);
+
+/// How often a checkpoint is made anew when something else came between.
+const ATTEMPTS: usize = 16;
+
+/// When the server vouches for its log by itself. When it stops, it does so besides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Policy {
+    /// After so many records.
+    pub every_records: Option<u64>,
+    /// After so long, if anything was written.
+    pub every: Option<Duration>,
+}
+
+impl Policy {
+    /// The policy of the configuration; `None`: only when asked.
+    #[must_use]
+    pub fn of(config: &config::Proofs) -> Option<Self> {
+        let config::Proofs { every_records, every_minutes } = *config;
+        let policy = Self {
+            every_records: (every_records > 0).then_some(every_records),
+            every: (every_minutes > 0).then(|| Duration::from_secs(every_minutes * 60)),
+        };
+        (policy.every_records.is_some() || policy.every.is_some()).then_some(policy)
+    }
+}
+
+/// Makes checkpoints until the server stops.
+pub(crate) async fn keep(engine: Arc<Engine>, policy: Option<Policy>, shutdown: Shutdown) {
+    let Some(policy) = policy else { return };
+    let mut failed = false;
+    loop {
+        tokio::select! {
+            () = tokio::time::sleep(TICK) => {}
+            () = shutdown.given() => return,
+        }
+        if !is_due(&engine.state(), policy, engine.clock().now_ms()) {
+            continue;
+        }
+        match checkpoint(&engine, Origin::server()).await {
+            Ok(_) => failed = false,
+            // A disk that is full, for example, of which there is more to read elsewhere.
+            Err(error) if !failed => {
+                warn!(%error, "no checkpoint could be made; it is tried again");
+                failed = true;
+            }
+            Err(_) => {}
+        }
+    }
+}
+
+/// Makes the last checkpoint of a server that stops, if anything was written since the one before.
+pub(crate) async fn keep_last(engine: &Engine, policy: Option<Policy>) {
+    let always = Policy { every_records: Some(1), every: None };
+    if policy.is_some()
+        && is_due(&engine.state(), always, 0)
+        && let Err(error) = checkpoint(engine, Origin::server()).await
+    {
+        warn!(%error, "the server stops without a checkpoint");
+    }
+}
+
+/// Whether a checkpoint by `policy` is due at `now_ms`. One alone, with nothing after it, is never followed
+/// by another.
+fn is_due(state: &State, policy: Policy, now_ms: u64) -> bool {
+    let last = state.tree.checkpoint(Offset::MAX).map_or(Offset::ZERO, |covered| covered.record);
+    let new = state.applied().get().saturating_sub(last.get());
+    let waited = Duration::from_millis(now_ms.saturating_sub(state.tree.since_ms()));
+    new > 0
+        && (policy.every_records.is_some_and(|every| new >= every)
+            || policy.every.is_some_and(|every| waited >= every))
+}
+
+/// Has the server vouch for all that it has applied; gives the record.
+///
+/// # Errors
+/// When the log takes no writes.
+pub async fn checkpoint(engine: &Engine, origin: Origin) -> Result<Offset, AppendError> {
+    let (state, keys) = (engine.state(), &engine.env().server);
+    let key_id = state.server().map(|server| server.key_id.clone()).unwrap_or_default();
+    for attempt in 1.. {
+        // Two that are made at once would else stand in the wrong order.
+        let expect = vec![(Stream::server(), state.streams.head(&Stream::server()))];
+        let tree = state.tree.root();
+        let mut said = LogCheckpoint {
+            server_name: keys.name.to_string(),
+            upto: tree.upto,
+            root: tree.root,
+            chain: tree.chain,
+            time_ms: engine.clock().now_ms(),
+            key_id: key_id.clone(),
+            signature: String::new(),
+        };
+        let signature = keys.key_pair.sign(said.statement().as_bytes());
+        said.signature = STANDARD_NO_PAD.encode(signature.as_bytes());
+        let record = NewRecord::new(Stream::server(), origin.clone(), &Command::from(said));
+        match engine.log().append(Batch { expect, records: vec![record] }).await {
+            Ok(appended) => return Ok(appended.last),
+            Err(AppendError::Conflict { .. }) if attempt < ATTEMPTS => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Err(AppendError::Closed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        base::clock::Clock, engine::Options, log::memory::MemoryLog, ops::proof::Witness,
+        record::command::RoomTyping,
+    };
+
+    const POLICY: Policy = Policy { every_records: Some(3), every: Some(Duration::from_secs(60)) };
+
+    #[tokio::test]
+    async fn a_checkpoint_is_due_after_records_or_time_and_never_for_itself() {
+        let clock = Clock::manual(1_000_000);
+        let log = Arc::new(MemoryLog::new(clock.clone()));
+        let engine = Engine::open(log, Options::small(clock.clone())).await.unwrap();
+        let since = engine.state().tree.since_ms();
+        assert!(!is_due(&engine.state(), POLICY, since + 59_999), "one record, just now");
+        assert!(is_due(&engine.state(), POLICY, since + 60_000), "a minute later");
+        checkpoint(&engine, Origin::server()).await.unwrap();
+        assert!(
+            !is_due(&engine.state(), POLICY, u64::MAX),
+            "nothing but the checkpoint was written"
+        );
+        let by_records = Policy { every: None, ..POLICY };
+        for number in 0..3 {
+            assert!(!is_due(&engine.state(), by_records, u64::MAX), "after {number} records");
+            let typing = RoomTyping {
+                room_id: "!r:test".try_into().unwrap(),
+                user_id: "@ann:test".try_into().unwrap(),
+                until_ms: number,
+                since: None,
+            };
+            let stream = Stream::ephemeral(&typing.room_id);
+            let record = NewRecord::new(stream, Origin::server(), &Command::from(typing));
+            engine.log().append(Batch { expect: vec![], records: vec![record] }).await.unwrap();
+        }
+        assert!(is_due(&engine.state(), by_records, 0));
+        keep_last(&engine, None).await;
+        assert!(is_due(&engine.state(), by_records, 0), "no policy, no checkpoint");
+        keep_last(&engine, Some(by_records)).await;
+        let end = engine.state().applied();
+        keep_last(&engine, Some(by_records)).await;
+        assert_eq!(engine.state().applied(), end, "once is enough");
+    }
+
+    #[tokio::test]
+    async fn checkpoints_that_are_made_at_once_stand_in_order() {
+        let clock = Clock::manual(1_000_000);
+        let log = Arc::new(MemoryLog::new(clock.clone()));
+        let engine = Engine::open(log, Options::small(clock)).await.unwrap();
+        let all = (0..10).map(|_| checkpoint(&engine, Origin::server()));
+        for made in futures_util::future::join_all(all).await {
+            made.unwrap();
+        }
+        let mut witness = Witness::default();
+        for record in engine.log().read(Offset::new(1), 100).unwrap() {
+            witness.take(&record, engine.state().server().as_deref()).unwrap();
+        }
+        assert_eq!((witness.checked(), witness.vouched()), (10, Some(Offset::new(10))));
+    }
+}

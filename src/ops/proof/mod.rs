@@ -1,0 +1,386 @@
+//! What can be shown of a log to somebody who has none of it.
+//!
+//! A *checkpoint* is a record in which the server says, and signs, what its log was: how many records, the
+//! chain value of the last, the root of the [Merkle tree](crate::record::merkle) over their headers. [`keep`]
+//! has them made. Given one, a few dozen hashes show that a record is in the log ([`Prover::inclusion`]), or
+//! that the log of an earlier checkpoint, of a backup for example, is the beginning of that of a later one
+//! ([`Prover::consistency`]). `log_format.md` has the bytes, and `examples/verify_proof.rs` checks proofs
+//! with none of this code.
+
+mod keeper;
+mod witness;
+
+use std::sync::Arc;
+
+use base64::{Engine as _, engine::general_purpose::STANDARD_NO_PAD};
+use ruma::{SigningKeyAlgorithm, signatures::verify_canonical_json_bytes};
+use serde::{Deserialize, Serialize};
+
+pub use keeper::{Policy, checkpoint};
+pub(crate) use keeper::{keep, keep_last};
+pub use witness::{Fault, Witness};
+
+use crate::{
+    engine::Engine,
+    log::{AppendError, Log, ReadError},
+    record::{
+        Command, Offset, Origin, Payload, Record, codec,
+        command::{LogCheckpoint, ServerIdentity},
+        mask,
+        merkle::{self, Hash},
+    },
+    state::{
+        Tree,
+        tree::{BLOCK, Covered},
+    },
+};
+
+/// A proof, for a program to check. Hashes and headers are in lower-case hexadecimal.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "proof", rename_all = "lowercase")]
+pub enum Proof {
+    /// A record is in the log.
+    Inclusion {
+        /// The record.
+        offset: Offset,
+        /// Its header.
+        header: String,
+        /// Its payload, if that was asked for and is there: the bytes whose hash the header has.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        payload: Option<String>,
+        /// The hashes beside those on the way from the leaf to the root.
+        path: Vec<String>,
+        /// A checkpoint that covers the record.
+        checkpoint: LogCheckpoint,
+        /// The key to check its signature with, in unpadded base64: to be compared with one that is known
+        /// from elsewhere.
+        public_key: String,
+    },
+    /// The log of one checkpoint is the beginning of that of another.
+    Consistency {
+        /// The earlier one.
+        first: LogCheckpoint,
+        /// The later one.
+        second: LogCheckpoint,
+        /// The hashes that both roots are made of.
+        path: Vec<String>,
+        /// As above.
+        public_key: String,
+    },
+}
+
+/// What is to be shown.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Asked {
+    /// That a record is in the log.
+    Inclusion {
+        /// The record.
+        offset: Offset,
+        /// Whether its payload goes with it.
+        payload: bool,
+    },
+    /// That the log of one checkpoint is the beginning of that of another.
+    Consistency {
+        /// The earlier one.
+        first: First,
+        /// The later one: the newest at or before this record; that of now, if not given.
+        second: Option<Offset>,
+    },
+}
+
+/// Which checkpoint a later log is compared with.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum First {
+    /// The newest at or before this record.
+    At(Offset),
+    /// One that is known from elsewhere, such as a backup.
+    Said(LogCheckpoint),
+}
+
+/// Why something cannot be shown.
+#[derive(Debug, thiserror::Error)]
+pub enum ProofError {
+    /// The log could not be read.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// A record could not be read.
+    #[error("record {offset}: {source}")]
+    Record {
+        /// The record.
+        offset: Offset,
+        /// Why not.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// No checkpoint could be made.
+    #[error("no checkpoint could be made: {0}")]
+    Append(#[from] AppendError),
+    /// There is no such record.
+    #[error("there is no record {offset}; the log ends at {end}")]
+    NoRecord {
+        /// Which.
+        offset: Offset,
+        /// The last one.
+        end: Offset,
+    },
+    /// There is no such checkpoint.
+    #[error("there is no checkpoint at or before record {0}")]
+    NoCheckpoint(Offset),
+    /// The record holds a secret.
+    #[error("the payload of record {0} holds a secret, which is not shown; prove it without")]
+    Secret(Offset),
+    /// The checkpoints are in the wrong order.
+    #[error(
+        "the first checkpoint covers {first} records, and the second only {second}: name the earlier one first"
+    )]
+    Order {
+        /// What the first covers.
+        first: Offset,
+        /// What the second covers.
+        second: Offset,
+    },
+    /// A checkpoint is none of this log.
+    #[error(
+        "the log is not the one of this checkpoint: up to record {upto} it has the root {ours}, the checkpoint says {theirs}"
+    )]
+    Diverged {
+        /// What the checkpoint covers.
+        upto: Offset,
+        /// The root here.
+        ours: String,
+        /// The root there.
+        theirs: String,
+    },
+    /// A checkpoint that was given is not what this server said.
+    #[error("{0}")]
+    Checkpoint(Fault),
+    /// The log has no identity yet.
+    #[error("the log has no server yet")]
+    NoServer,
+}
+
+/// Makes proofs from a log and the tree over it.
+#[derive(Debug)]
+pub struct Prover<'a> {
+    tree: &'a Tree,
+    log: &'a dyn Log,
+    server: &'a ServerIdentity,
+    /// The leaves that were read last, from the one with this index.
+    leaves: (u64, Vec<Hash>),
+}
+
+impl<'a> Prover<'a> {
+    /// A prover for what `log` holds and `tree` is made of.
+    pub fn new(tree: &'a Tree, log: &'a dyn Log, server: &'a ServerIdentity) -> Self {
+        Self { tree, log, server, leaves: (0, Vec::new()) }
+    }
+
+    /// Shows that the record at `offset` is in the log, by the newest checkpoint; `None` if that does not
+    /// cover it. Blocks.
+    ///
+    /// # Errors
+    /// When there is no such record, or its payload is asked for and holds a secret.
+    pub fn inclusion(
+        &mut self,
+        offset: Offset,
+        with_payload: bool,
+    ) -> Result<Option<Proof>, ProofError> {
+        let end = self.tree.root().upto;
+        if offset == Offset::ZERO || offset > end {
+            return Err(ProofError::NoRecord { offset, end });
+        }
+        let Some(covered) = self.tree.checkpoint(Offset::MAX).filter(|is| offset <= is.upto) else {
+            return Ok(None);
+        };
+        let record = self.log.get(offset)?.ok_or(ReadError::Missing(offset))?;
+        let header = codec::encode_header(&record.header).map_err(|error| at(offset, error))?;
+        let payload = match &record.payload {
+            Payload::Present(bytes) if with_payload => {
+                let shown = serde_json::from_slice(bytes).ok();
+                if shown.is_none() || shown != mask::payload(&record) {
+                    return Err(ProofError::Secret(offset));
+                }
+                String::from_utf8(bytes.to_vec()).ok()
+            }
+            _ => None,
+        };
+        let (index, size) = (offset.get() - 1, covered.upto.get());
+        let path = merkle::inclusion(index, size, |from, to| self.subtree(from, to))?;
+        Ok(Some(Proof::Inclusion {
+            offset,
+            header: hex(&header),
+            payload,
+            path: path.iter().map(|hash| hex(hash)).collect(),
+            checkpoint: self.statement(covered)?,
+            public_key: self.server.public_key.clone(),
+        }))
+    }
+
+    /// Shows that the log of `first` is the beginning of that of the checkpoint `second`. Blocks.
+    ///
+    /// # Errors
+    /// When that is not so, or `first` was not said by this server.
+    pub fn consistency(
+        &mut self,
+        first: LogCheckpoint,
+        second: Covered,
+    ) -> Result<Proof, ProofError> {
+        check(&first, self.server).map_err(ProofError::Checkpoint)?;
+        if first.upto > second.upto || first.upto == Offset::ZERO {
+            return Err(ProofError::Order { first: first.upto, second: second.upto });
+        }
+        let ours = self.subtree(0, first.upto.get())?;
+        if ours != first.root {
+            let (ours, theirs) = (hex(&ours), hex(&first.root));
+            return Err(ProofError::Diverged { upto: first.upto, ours, theirs });
+        }
+        let (from, to) = (first.upto.get(), second.upto.get());
+        let path = merkle::consistency(from, to, |from, to| self.subtree(from, to))?;
+        Ok(Proof::Consistency {
+            first,
+            second: self.statement(second)?,
+            path: path.iter().map(|hash| hex(hash)).collect(),
+            public_key: self.server.public_key.clone(),
+        })
+    }
+
+    /// Makes the proof that `asked` for. Blocks.
+    ///
+    /// # Errors
+    /// As for [`Prover::inclusion`] and [`Prover::consistency`].
+    pub fn answer(&mut self, asked: Asked) -> Result<Proof, ProofError> {
+        let checkpoint = |at| self.tree.checkpoint(at).ok_or(ProofError::NoCheckpoint(at));
+        match asked {
+            Asked::Inclusion { offset, payload } => {
+                let proof = self.inclusion(offset, payload)?;
+                proof.ok_or(ProofError::NoCheckpoint(self.tree.root().upto))
+            }
+            Asked::Consistency { first, second } => {
+                let second = checkpoint(second.unwrap_or(Offset::MAX))?;
+                let first = match first {
+                    First::Said(said) => said,
+                    First::At(at) => self.statement(checkpoint(at)?)?,
+                };
+                self.consistency(first, second)
+            }
+        }
+    }
+
+    /// What the server said in a checkpoint.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn statement(&self, covered: Covered) -> Result<LogCheckpoint, ProofError> {
+        let offset = covered.record;
+        let record = self.log.get(offset)?.ok_or(ReadError::Missing(offset))?;
+        match record.command() {
+            Ok(Some(Command::LogCheckpoint(said))) => Ok(said),
+            Err(error) => Err(at(offset, error)),
+            Ok(_) => Err(ProofError::NoCheckpoint(offset)),
+        }
+    }
+
+    /// The root over the leaves from `from` to before `to`, a subtree of some tree over the log.
+    fn subtree(&mut self, from: u64, to: u64) -> Result<Hash, ProofError> {
+        let size = to - from;
+        // A subtree of this size begins with a block.
+        let kept = (size == BLOCK).then(|| self.tree.block(from / BLOCK)).flatten();
+        match (size, kept) {
+            (_, Some(root)) => Ok(root),
+            (0, _) => Ok(merkle::empty()),
+            (1, _) => self.leaf(from),
+            _ => {
+                let middle = from + merkle::split(size);
+                let (left, right) = (self.subtree(from, middle)?, self.subtree(middle, to)?);
+                Ok(merkle::node(&left, &right))
+            }
+        }
+    }
+
+    fn leaf(&mut self, index: u64) -> Result<Hash, ProofError> {
+        let begin = index / BLOCK * BLOCK;
+        if self.leaves.1.is_empty() || self.leaves.0 != begin {
+            let records = self.log.read(Offset::new(begin + 1), BLOCK as usize)?;
+            let leaf = |record: &Record| {
+                let header = codec::encode_header(&record.header);
+                header
+                    .map(|header| merkle::leaf(&header))
+                    .map_err(|error| at(record.offset(), error))
+            };
+            self.leaves = (begin, records.iter().map(leaf).collect::<Result<_, _>>()?);
+        }
+        let place = usize::try_from(index - begin).ok();
+        let leaf = place.and_then(|place| self.leaves.1.get(place)).copied();
+        leaf.ok_or_else(|| ReadError::Missing(Offset::new(index + 1)).into())
+    }
+}
+
+/// Makes the proof that `asked` for, and first a checkpoint in the name of `origin`, if the newest one does not
+/// reach far enough.
+///
+/// # Errors
+/// When there is nothing to show.
+pub(crate) async fn make(
+    engine: &Arc<Engine>,
+    origin: Origin,
+    asked: Asked,
+) -> Result<Proof, ProofError> {
+    let needed = match &asked {
+        Asked::Inclusion { offset, .. } => *offset,
+        Asked::Consistency { first: First::Said(said), second: None } => said.upto,
+        Asked::Consistency { .. } => Offset::ZERO,
+    };
+    let tree = &engine.state().tree;
+    let end = engine.state().applied();
+    if needed > end {
+        return Err(ProofError::NoRecord { offset: needed, end });
+    }
+    // Without a second one, the log of now is meant.
+    let of_now = matches!(asked, Asked::Consistency { second: None, .. });
+    let falls_short = |newest: Covered| newest.upto < needed || (of_now && newest.record < end);
+    if tree.checkpoint(Offset::MAX).is_none_or(falls_short) {
+        checkpoint(engine, origin).await?;
+    }
+    let engine = Arc::clone(engine);
+    let made = tokio::task::spawn_blocking(move || {
+        let server = engine.state().server().ok_or(ProofError::NoServer)?;
+        let state = engine.state();
+        let mut prover = Prover::new(&state.tree, &**engine.log(), &server);
+        prover.answer(asked)
+    });
+    made.await.unwrap_or(Err(ProofError::NoServer))
+}
+
+/// Checks that `server` said this.
+///
+/// # Errors
+/// Why it did not.
+pub fn check(said: &LogCheckpoint, server: &ServerIdentity) -> Result<(), Fault> {
+    if said.server_name != server.server_name || said.key_id != server.key_id {
+        return Err(Fault::Server(format!("{} with {}", said.server_name, said.key_id)));
+    }
+    let (key, signature) =
+        (STANDARD_NO_PAD.decode(&server.public_key), STANDARD_NO_PAD.decode(&said.signature));
+    let good = key.is_ok_and(|key| {
+        signature.is_ok_and(|signature| {
+            let statement = said.statement();
+            let algorithm = SigningKeyAlgorithm::Ed25519;
+            verify_canonical_json_bytes(&algorithm, &key, &signature, statement.as_bytes()).is_ok()
+        })
+    });
+    if good { Ok(()) } else { Err(Fault::Signature) }
+}
+
+fn at(offset: Offset, error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> ProofError {
+    ProofError::Record { offset, source: error.into() }
+}
+
+/// Bytes in lower-case hexadecimal.
+fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write as _;
+    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}

@@ -1,0 +1,195 @@
+//! Putting a new log in its place.
+//!
+//! It is made in `DATA_DIR/restoring`. Where there was no log, it is renamed to its name. In place of another one it
+//! takes that one's name in one step, a swap: by way of `log.ready`, which is the new log before it and the old one after
+//! it; the old one is then named for its epoch. [`tidy`] knows from the epochs which of the two it was. On a file system
+//! that cannot swap, three renames do it, which whoever takes the lock of the directory brings to their end
+//! ([`disk::finish_exchange`]).
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use super::{From, Request, RestoreError, Restored};
+use crate::{
+    base::disk,
+    log::sled::{self as sled_log, AtRest},
+    media::store,
+    ops::source::{Source, SourceError},
+    record::{Chain, Epoch, Offset, Record, command::FileHash},
+    snapshot,
+    snapshot::checkpoint::Checkpoint,
+};
+
+/// Where the new log is made: a data directory of its own.
+pub(super) fn aside(data_dir: &Path) -> PathBuf {
+    data_dir.join("restoring")
+}
+
+/// Brings a restore that was interrupted to its end, or takes it back. To be called with the lock.
+pub(super) fn tidy(data_dir: &Path) -> Result<(), RestoreError> {
+    remove(&aside(data_dir))?;
+    // What earlier versions left behind.
+    remove(&data_dir.join("log.restoring"))?;
+    let (log, ready) = (sled_log::log_dir(data_dir), sled_log::ready_dir(data_dir));
+    if !ready.exists() {
+        return Ok(());
+    }
+    let epoch = epoch(&ready)?;
+    if log.exists() && epoch > self::epoch(&log)? {
+        // It never took its place.
+        return remove(&ready);
+    }
+    keep(&ready, &log, epoch.unwrap_or_default())?;
+    Ok(())
+}
+
+/// The epoch of a log's last record.
+fn epoch(log: &Path) -> Result<Option<Epoch>, RestoreError> {
+    let last = AtRest::open(log)?.last().map_err(RestoreError::Read)?;
+    Ok(last.map(|last| last.header.epoch))
+}
+
+/// Refuses a directory with a log that a restore would destroy.
+pub(super) fn must_be_empty(data_dir: &Path) -> Result<(), RestoreError> {
+    let log = sled_log::log_dir(data_dir);
+    if !log.exists() {
+        return Ok(());
+    }
+    let is_empty = fs::read_dir(&log).map_err(RestoreError::io(&log))?.next().is_none();
+    // What cannot be opened may still be worth something to somebody. A server that was refused beside an archive
+    // has left a log without a record.
+    if is_empty || matches!(epoch(&log), Ok(None)) {
+        return remove(&log);
+    }
+    Err(RestoreError::NotEmpty(log))
+}
+
+/// Copies the uploaded files that the new log names from `from`, as far as they are not there already.
+pub(super) fn copy_files(
+    from: Option<&Path>,
+    named: &[FileHash],
+    data_dir: &Path,
+    restored: &mut Restored,
+) -> Result<(), RestoreError> {
+    let root = store::directory(data_dir);
+    let incoming = root.join("incoming");
+    if from.is_some() && !named.is_empty() {
+        sled_log::make_private_dir(&root)?;
+        sled_log::make_private_dir(&incoming)?;
+    }
+    for hash in named {
+        let to = store::place(&root, hash);
+        if to.is_file() {
+            continue;
+        }
+        let source = from.map(|from| store::place(from, hash)).filter(|path| path.is_file());
+        let Some(source) = source else {
+            restored.missing_files += 1;
+            continue;
+        };
+        let copied = crate::ops::backup::copy_media(&source, &to, &incoming, hash);
+        match copied.map_err(RestoreError::io(&source))? {
+            Some(_) => restored.files += 1,
+            None => {
+                tracing::warn!(path = %source.display(), "an uploaded file is not what it was");
+                restored.missing_files += 1;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Puts the new log in its place. `end` is the last record of the log that it takes the place of, if there is
+/// one. To be called with the lock.
+pub(super) fn take(
+    request: &Request,
+    end: Option<Offset>,
+    restored: &mut Restored,
+) -> Result<(), RestoreError> {
+    let data_dir = &request.data_dir;
+    let (log, aside) = (sled_log::log_dir(data_dir), aside(data_dir));
+    let ready = sled_log::ready_dir(data_dir);
+    let new = sled_log::log_dir(&aside);
+    let mut before = None;
+    if let Some(end) = end {
+        let last = AtRest::open(&log)?.last().map_err(RestoreError::Read)?;
+        if last.as_ref().map(Record::offset) != Some(end) {
+            return Err(RestoreError::Moved(data_dir.clone()));
+        }
+        before = last.map(|last| last.header.epoch);
+    }
+    // An import that was cut short is not gone on with: here is a log.
+    remove(&sled_log::importing_dir(data_dir))?;
+    // What is computed from the log is computed anew.
+    remove(&snapshot::directory(data_dir))?;
+    remove(&data_dir.join("search"))?;
+    Checkpoint::remove(data_dir)
+        .map_err(|error| RestoreError::io(data_dir)(io::Error::other(error)))?;
+    if let Some(archive) = &request.archive_dir
+        && archive.is_dir()
+        && !is_prefix(archive, &new, restored)
+    {
+        let old = restored.epoch.0.saturating_sub(1);
+        restored.kept_archive = Some(keep(archive, archive, before.unwrap_or(Epoch(old)))?);
+    }
+    if request.from == From::InPlace {
+        remove(&ready)?;
+        rename(&new, &ready)?;
+        let swapped = disk::exchange(&log, &ready, &sled_log::swapping_dir(data_dir));
+        swapped.map_err(RestoreError::io(&log))?;
+        restored.kept_log = Some(keep(&ready, &log, before.unwrap_or_default())?);
+    } else {
+        rename(&new, &log)?;
+    }
+    remove(&aside)
+}
+
+/// Whether the archive is one of the new log: it ends before what is new, but for a batch that is not whole there,
+/// with a record that is there.
+fn is_prefix(archive: &Path, log: &Path, restored: &Restored) -> bool {
+    let source = Source::archive(archive);
+    let Ok(end) = source.end() else { return false };
+    let cut = restored.last;
+    let unfinished = if restored.undone.is_none() { restored.dropped } else { 0 };
+    if end.get() > cut.get().saturating_add(unfinished) {
+        return false;
+    }
+    let at = end.min(cut);
+    if at == Offset::ZERO {
+        return true;
+    }
+    let mut chain: Option<Chain> = None;
+    let read = source.fetch(&[at], |record| {
+        chain = Some(record.chain);
+        Ok::<_, SourceError>(())
+    });
+    let ours = AtRest::open(log).ok().and_then(|log| log.get(at).ok()?);
+    let ours = ours.map(|record| record.chain);
+    read.is_ok() && ours.is_some() && chain == ours
+}
+
+/// Gives `path` a name beside `named` that says of which epoch it is.
+fn keep(path: &Path, named: &Path, epoch: Epoch) -> Result<PathBuf, RestoreError> {
+    let name = named.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let names = (1..).map(|number: u32| match number {
+        1 => format!("{name}.epoch-{}", epoch.0),
+        number => format!("{name}.epoch-{}.{number}", epoch.0),
+    });
+    let free = names.map(|name| named.with_file_name(name)).find(|path| !path.exists());
+    let kept = free.unwrap_or_else(|| named.with_extension("kept"));
+    rename(path, &kept)?;
+    Ok(kept)
+}
+
+fn rename(from: &Path, to: &Path) -> Result<(), RestoreError> {
+    disk::put_in_place(from, to).map_err(RestoreError::io(from))
+}
+
+fn remove(dir: &Path) -> Result<(), RestoreError> {
+    match fs::remove_dir_all(dir) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(RestoreError::io(dir)(error)),
+        _ => Ok(()),
+    }
+}

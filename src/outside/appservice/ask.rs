@@ -1,0 +1,185 @@
+//! Requests to application services (application service API, "Homeserver -> Application Service API").
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use http::{
+    Method, StatusCode,
+    header::{AUTHORIZATION, CONTENT_TYPE},
+};
+use reqwest::Url;
+use ruma::{RoomAliasId, UserId};
+use serde::Deserialize;
+use tokio::{
+    sync::{Notify, Semaphore},
+    time::sleep,
+};
+
+use super::{Service, Services};
+use crate::{
+    base::limits,
+    outside::outbound::{Answer, Ask, Outbound, OutboundError},
+};
+
+/// A request to a service.
+#[derive(Clone, Debug)]
+pub(crate) struct Request<'a> {
+    pub(crate) method: Method,
+    /// The segments of the path after `/_matrix/app/v1`, not encoded.
+    pub(crate) path: &'a [&'a str],
+    /// The query, not encoded.
+    pub(crate) query: &'a [(String, String)],
+    /// JSON, or nothing.
+    pub(crate) body: Bytes,
+    /// How long all of it may take.
+    pub(crate) timeout: Duration,
+}
+
+impl<'a> Request<'a> {
+    /// A question for which a person waits.
+    pub(crate) fn get(path: &'a [&'a str]) -> Self {
+        let timeout = limits::OUTBOUND_TIMEOUT;
+        Self { method: Method::GET, path, query: &[], body: Bytes::new(), timeout }
+    }
+}
+
+/// What became of asking a service for something, which it makes if it wants it to exist.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Asked {
+    /// It has answered: what it wanted to make is there.
+    Answered,
+    /// There was no answer.
+    NoAnswer,
+}
+
+/// What asks the services.
+#[derive(Debug)]
+pub(crate) struct Questions {
+    outbound: Outbound,
+    token_in_query: bool,
+    /// For each service, how many may wait for it at a time, and what wakes its delivery.
+    places: HashMap<String, (Semaphore, Arc<Notify>)>,
+}
+
+impl Questions {
+    pub(crate) fn new(outbound: Outbound, services: &Services, token_in_query: bool) -> Self {
+        let place = || (Semaphore::new(limits::APPSERVICE_QUESTIONS), Arc::default());
+        let places = services.iter().map(|service| (service.id.clone(), place())).collect();
+        Self { outbound, token_in_query, places }
+    }
+
+    /// Is notified when the service has shown that it is there.
+    pub(crate) fn is_back(&self, service: &Service) -> Arc<Notify> {
+        self.places.get(&service.id).map(|(_, back)| Arc::clone(back)).unwrap_or_default()
+    }
+
+    /// Asks the service for this user.
+    pub(crate) async fn user(&self, service: &Service, user_id: &UserId) -> Asked {
+        self.ask_for(service, &["users", user_id.as_str()]).await
+    }
+
+    /// Asks the service for this alias.
+    pub(crate) async fn alias(&self, service: &Service, alias: &RoomAliasId) -> Asked {
+        self.ask_for(service, &["rooms", alias.as_str()]).await
+    }
+
+    async fn ask_for(&self, service: &Service, path: &[&str]) -> Asked {
+        if service.url.is_none() {
+            return Asked::Answered;
+        }
+        let (tries, pause) = limits::APPSERVICE_TRIES;
+        let asking = async {
+            for attempt in 0..tries {
+                if attempt > 0 {
+                    sleep(pause).await;
+                }
+                match self.question(service, Request::get(path)).await {
+                    Ok(answer) if !answer.status.is_server_error() => return Asked::Answered,
+                    Ok(answer) => {
+                        tracing::debug!(service = service.id, status = %answer.status, "asked in vain");
+                    }
+                    Err(error) => tracing::debug!(service = service.id, %error, "asked in vain"),
+                }
+            }
+            Asked::NoAnswer
+        };
+        tokio::time::timeout(limits::OUTBOUND_TIMEOUT, asking).await.unwrap_or(Asked::NoAnswer)
+    }
+
+    /// Asks a question for which a person waits. Of those who wait for one service, there are only so
+    /// many: one that does not answer is not waited for by everyone.
+    pub(crate) async fn question(
+        &self,
+        service: &Service,
+        request: Request<'_>,
+    ) -> Result<Answer, OutboundError> {
+        let _place = match self.places.get(&service.id) {
+            // They are never closed.
+            Some((places, _)) => places.acquire().await.ok(),
+            None => None,
+        };
+        self.ask(service, request).await
+    }
+
+    /// Makes a request, by the path of older versions where the service does not know the newer one.
+    ///
+    /// # Errors
+    /// When there is no answer; in particular when the service has no address.
+    pub(crate) async fn ask(
+        &self,
+        service: &Service,
+        request: Request<'_>,
+    ) -> Result<Answer, OutboundError> {
+        let Some(base) = &service.url else { return Err(OutboundError::Nowhere) };
+        let answer = self.ask_at(service, base, &["_matrix", "app", "v1"], &request).await?;
+        if !is_no_path(&answer) {
+            return Ok(answer);
+        }
+        let before: &[&str] = match request.path.first() {
+            Some(&("transactions" | "users" | "rooms")) => &[],
+            Some(&"thirdparty") => &["_matrix", "app", "unstable"],
+            _ => return Ok(answer),
+        };
+        self.ask_at(service, base, before, &request).await
+    }
+
+    async fn ask_at(
+        &self,
+        service: &Service,
+        base: &Url,
+        prefix: &[&str],
+        request: &Request<'_>,
+    ) -> Result<Answer, OutboundError> {
+        let mut url = base.clone();
+        if let Ok(mut path) = url.path_segments_mut() {
+            path.pop_if_empty().extend(prefix).extend(request.path);
+        }
+        let token = service.hs_token.expose();
+        if self.token_in_query || !request.query.is_empty() {
+            let mut query = url.query_pairs_mut();
+            query.extend_pairs(request.query);
+            if self.token_in_query {
+                query.append_pair("access_token", token);
+            }
+        }
+        let mut ask =
+            Ask::new(request.method.clone(), url).header(AUTHORIZATION, &format!("Bearer {token}"));
+        ask.timeout = request.timeout;
+        if !request.body.is_empty() {
+            ask.body = request.body.clone();
+            ask = ask.header(CONTENT_TYPE, "application/json");
+        }
+        self.outbound.ask(ask).await
+    }
+}
+
+/// Whether an answer says that there is no such path, rather than that what the path names is not there.
+fn is_no_path(answer: &Answer) -> bool {
+    #[derive(Deserialize)]
+    struct Standard {
+        errcode: String,
+    }
+    let (not_found, not_allowed) = (StatusCode::NOT_FOUND, StatusCode::METHOD_NOT_ALLOWED);
+    [not_found, not_allowed, StatusCode::NOT_IMPLEMENTED].contains(&answer.status)
+        && answer.json::<Standard>().map_or(true, |error| error.errcode == "M_UNRECOGNIZED")
+}

@@ -1,0 +1,117 @@
+//! Transactions: what concerns a service, handed over to it (application service API, "Pushing events").
+
+use std::{sync::Arc, time::Duration};
+
+use http::Method;
+use tokio::sync::Notify;
+
+use super::{
+    Questions, Service,
+    ask::Request,
+    interest::{Found, Interest},
+    transaction::{self, Parcel},
+};
+use crate::{
+    decide::to_device::Acknowledge,
+    engine::Engine,
+    log::ReadError,
+    outside::delivery::Receiver,
+    record::{Offset, Origin, Record},
+};
+
+/// Hands over to one service what concerns it.
+pub(crate) struct Push {
+    name: String,
+    service: Arc<Service>,
+    interest: Interest,
+    engine: Arc<Engine>,
+    questions: Arc<Questions>,
+    timeout: Duration,
+    is_back: Arc<Notify>,
+}
+
+impl Push {
+    /// For this service, which may take so long to answer.
+    pub(crate) fn new(
+        service: &Arc<Service>,
+        engine: &Arc<Engine>,
+        questions: &Arc<Questions>,
+        timeout: Duration,
+    ) -> Self {
+        Self {
+            name: format!("appservice/{}", service.id),
+            service: Arc::clone(service),
+            interest: Interest::of(Arc::clone(service)),
+            engine: Arc::clone(engine),
+            questions: Arc::clone(questions),
+            timeout,
+            is_back: questions.is_back(service),
+        }
+    }
+}
+
+impl Receiver for Push {
+    type Found = Found;
+    type Parcel = Parcel;
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn read(&mut self, record: &Record, found: &mut Found) -> Result<(), ReadError> {
+        self.interest.read(&self.engine.state(), record, found)
+    }
+
+    fn is_empty(found: &Found) -> bool {
+        found.is_empty()
+    }
+
+    fn is_full(found: &Found) -> bool {
+        found.is_full()
+    }
+
+    fn restart(&mut self) {
+        self.interest.restart();
+    }
+
+    fn pack(&self, found: Found, up_to: Offset) -> Result<Parcel, ReadError> {
+        let now_ms = self.engine.clock().now_ms();
+        transaction::pack(&self.engine.env(), &self.service, found, up_to, now_ms)
+    }
+
+    async fn hand_over(&self, id: &str, parcel: &Parcel) -> Result<(), String> {
+        let request = Request {
+            method: Method::PUT,
+            path: &["transactions", id],
+            query: &[],
+            body: parcel.body.clone(),
+            timeout: self.timeout,
+        };
+        let answer = self.questions.ask(&self.service, request).await;
+        let answer = answer.map_err(|error| error.to_string())?;
+        if !answer.status.is_success() {
+            return Err(format!("it answers {}", answer.status));
+        }
+        if self.service.encryption {
+            self.acknowledge(parcel).await;
+        }
+        Ok(())
+    }
+
+    fn is_back(&self) -> &Notify {
+        &self.is_back
+    }
+}
+
+impl Push {
+    /// The service's devices have these messages. Only for a service that says that it takes them this way:
+    /// others sync for them.
+    async fn acknowledge(&self, parcel: &Parcel) {
+        for (user_id, device_id, up_to) in parcel.received.clone() {
+            let acknowledge = Acknowledge { user_id, device_id, up_to };
+            if let Err(error) = self.engine.propose(Origin::server(), acknowledge).await {
+                tracing::warn!(%error, "messages to a device could not be marked as received");
+            }
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! The body of a transaction (application service API, "Pushing events"): what was found, as a service
+//! reads it.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use ruma::{OwnedDeviceId, OwnedUserId, UserId, events::TimelineEventType};
+use serde_json::{Value, json, value::RawValue};
+
+use super::{
+    Service,
+    interest::{Found, Passing},
+};
+use crate::{
+    decide::Env,
+    log::ReadError,
+    read::events::{self, ClientEvent, EventForm, EventRef, Unsigned, age, as_shown, to_raw},
+    record::Offset,
+    state::{Membership, Room},
+};
+
+/// A transaction, as it is sent each time.
+#[derive(Debug)]
+pub(crate) struct Parcel {
+    pub(super) body: Bytes,
+    /// The devices that have messages in it, each with the last of them.
+    pub(super) received: Vec<(OwnedUserId, OwnedDeviceId, Offset)>,
+}
+
+/// Puts a transaction together as of `up_to`. But for who types and how many keys are left, which are
+/// told as they are at `now_ms`, it is the same whenever that is done.
+pub(super) fn pack(
+    env: &Env,
+    service: &Service,
+    found: Found,
+    up_to: Offset,
+    now_ms: u64,
+) -> Result<Parcel, ReadError> {
+    let time_ms = env.events.time_of(up_to)?.unwrap_or(now_ms);
+    // Raw, as the events are: they are not taken apart for it.
+    let mut body: BTreeMap<String, Box<RawValue>> = BTreeMap::new();
+    let mut events = Vec::with_capacity(found.events.len());
+    for event in found.events {
+        events.extend(client_event(env, service, event, up_to, time_ms)?);
+    }
+    body.insert("events".to_owned(), to_raw(&events));
+    let mut put = |name: &str, old: &str, value: Box<RawValue>, both: bool| {
+        if both {
+            body.insert(format!("{old}.{name}"), value.clone());
+        }
+        body.insert(name.to_owned(), value);
+    };
+    if !found.passing.is_empty() {
+        let passing = found.passing.into_iter().map(|passing| match passing {
+            Passing::Event(event) => event,
+            Passing::Typing(room_id) => {
+                let typing = env.state.rooms.get(&room_id).map(|room| room.typing().0);
+                let typing = typing.unwrap_or_default().into_iter();
+                let typing = typing.filter(|(_, until_ms)| *until_ms > now_ms);
+                let user_ids: Vec<_> = typing.map(|(user_id, _)| user_id).collect();
+                let content = json!({ "user_ids": user_ids });
+                to_raw(&json!({ "type": "m.typing", "room_id": room_id, "content": content }))
+            }
+        });
+        put("ephemeral", MSC2409, to_raw(&passing.collect::<Vec<_>>()), service.old_names);
+    }
+    let mut received: BTreeMap<(OwnedUserId, OwnedDeviceId), Offset> = BTreeMap::new();
+    if !found.to_device.is_empty() {
+        let messages = found.to_device.into_iter().map(|to| {
+            received.insert((to.user_id, to.device_id), to.offset);
+            to.message
+        });
+        // Those who take them know them by this name only; the other one is what it is to become.
+        put("to_device", MSC2409, to_raw(&messages.collect::<Vec<_>>()), true);
+    }
+    let mut devices: Vec<_> = received.keys().cloned().collect();
+    devices.extend(found.key_counts);
+    devices.sort_unstable();
+    devices.dedup();
+    if service.encryption && !devices.is_empty() {
+        let (mut counts, mut fallback) = (ByDevice::new(), ByDevice::new());
+        for (user_id, device_id) in devices {
+            let left = env.state.keys.of_device(&user_id, &device_id, |keys| {
+                (json!(keys.counts()), json!(keys.unused_fallback()))
+            });
+            let (left, unused) = left.unwrap_or_else(|| (json!({}), json!([])));
+            counts.entry(user_id.clone()).or_default().insert(device_id.clone(), left);
+            fallback.entry(user_id).or_default().insert(device_id, unused);
+        }
+        put("device_one_time_keys_count", MSC3202, to_raw(&counts), true);
+        put("device_unused_fallback_key_types", MSC3202, to_raw(&fallback), true);
+    }
+    if !found.devices_changed.is_empty() || !found.devices_left.is_empty() {
+        let lists = json!({ "changed": found.devices_changed, "left": found.devices_left });
+        put("device_lists", MSC3202, to_raw(&lists), true);
+    }
+    let received =
+        received.into_iter().map(|((user, device), offset)| (user, device, offset)).collect();
+    let body = Box::<str>::from(to_raw(&body)).into_boxed_bytes().into();
+    Ok(Parcel { body, received })
+}
+
+type ByDevice = BTreeMap<OwnedUserId, BTreeMap<OwnedDeviceId, Value>>;
+
+/// What comes before the names of what these proposals add.
+const MSC2409: &str = "de.sorunome.msc2409";
+const MSC3202: &str = "org.matrix.msc3202";
+
+/// An event as a service gets it: with what it replaced, and where it concerns one of the service's users,
+/// with what they are shown of the room.
+fn client_event(
+    env: &Env,
+    service: &Service,
+    event: EventRef,
+    at: Offset,
+    time_ms: u64,
+) -> Result<Option<ClientEvent>, ReadError> {
+    let Some(room) = env.state.rooms.get(&event.room_id) else { return Ok(None) };
+    let shown = as_shown(&room, event, at);
+    let mut unsigned = Unsigned { age: age(&shown, time_ms).max(0), ..Unsigned::default() };
+    let previous = previous(env, &room, &shown, at)?;
+    if let Some(previous) = &previous {
+        unsigned.prev_content = Some(&previous.content);
+        unsigned.prev_sender = Some(&previous.sender);
+        unsigned.replaces_state = Some(&previous.event_id);
+    }
+    if shown.event_type == TimelineEventType::RoomMember
+        && let Some(user_id) = shown.state_key.as_deref()
+        && let Ok(user_id) = <&UserId>::try_from(user_id)
+        && service.owns_user(user_id)
+    {
+        let stripped = || env.events.stripped_state(&room, &shown, at);
+        match room.membership(user_id, shown.offset).map(|(_, is)| is) {
+            Some(Membership::Invite) => unsigned.invite_room_state = Some(stripped()?),
+            Some(Membership::Knock) => unsigned.knock_room_state = Some(stripped()?),
+            _ => {}
+        }
+    }
+    Ok(Some(events::client_event(&room, &shown, &EventForm::STATE, &unsigned)))
+}
+
+fn previous(
+    env: &Env,
+    room: &Room,
+    event: &EventRef,
+    at: Offset,
+) -> Result<Option<EventRef>, ReadError> {
+    let Some(state_key) = &event.state_key else { return Ok(None) };
+    let event_type = event.event_type.to_string().into();
+    let Some(offset) = room.state_before(&event_type, state_key, event.offset) else {
+        return Ok(None);
+    };
+    Ok(env.events.get(offset)?.map(|previous| as_shown(room, previous, at)))
+}

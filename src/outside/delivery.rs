@@ -1,0 +1,446 @@
+//! Deliveries: telling someone outside, in order and without a gap, what is in the log.
+//!
+//! Nothing is queued. A [`Receiver`] reads the log from a durable position on, and what it finds there is
+//! handed over until it has arrived; then the position moves. So what a delivery needs of memory does not
+//! grow with how far it is behind, a receiver that is slow or gone hinders nobody, and a restart
+//! continues where things were.
+//!
+//! ```text
+//! read records after `done` → something found → note `under_way` (durable) → hand over until it arrives
+//!   ↑                                                                              │
+//!   └──────────────── note `done` (with the next `under_way`, if there is one) ←───┘
+//! ```
+//!
+//! What is under way is noted *before* it is sent: whatever happens then, it is sent again under the same
+//! id, about the same records. The receiver can so tell a repetition from news. What arrives may arrive
+//! again when the server ends before it could note that; nothing is left out, nothing comes out of order.
+//!
+//! The notes are records, too, and so move the head for which deliveries wait. They are nothing to any
+//! receiver, and passing by them is not noted.
+
+use std::{
+    panic::AssertUnwindSafe,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use futures_util::FutureExt as _;
+use thiserror::Error;
+use tokio::{sync::Notify, task::yield_now, time::sleep};
+use tracing::{error, info, warn};
+
+use crate::{
+    base::{clock::random_bytes, limits, shutdown::Shutdown},
+    decide::delivery::Advance,
+    engine::{Engine, Rejected},
+    log::ReadError,
+    record::{Epoch, Offset, Origin, Record, command::UnderWay},
+    state::deliveries::Position,
+};
+
+/// Someone outside who is told what is in the log.
+pub(crate) trait Receiver: Send + 'static {
+    /// What was found in records and is told together.
+    type Found: Default + Send;
+    /// How it is sent.
+    type Parcel: Send + Sync;
+
+    /// What the receiver is called in the log, for example `appservice/irc`. It never changes.
+    fn name(&self) -> &str;
+
+    /// Adds what this record means to the receiver, judged as of the record. Called for each record once,
+    /// in order; after [`Receiver::restart`], from anywhere on.
+    ///
+    /// # Errors
+    /// When the log cannot be read.
+    fn read(&mut self, record: &Record, found: &mut Self::Found) -> Result<(), ReadError>;
+
+    /// Whether nothing was found.
+    fn is_empty(found: &Self::Found) -> bool;
+
+    /// Whether enough was found for one delivery.
+    fn is_full(found: &Self::Found) -> bool;
+
+    /// Forgets what was learned from the records: the next one is not the one after the last.
+    fn restart(&mut self);
+
+    /// What was found, as it is sent; as of `up_to`, so that it is the same each time.
+    ///
+    /// # Errors
+    /// When the log cannot be read.
+    fn pack(&self, found: Self::Found, up_to: Offset) -> Result<Self::Parcel, ReadError>;
+
+    /// Hands it over. An error, of which the words go to the server's own log, means that it is tried again.
+    fn hand_over(
+        &self,
+        id: &str,
+        parcel: &Self::Parcel,
+    ) -> impl Future<Output = Result<(), String>> + Send;
+
+    /// Is notified when there is reason to believe that handing over would go well now.
+    fn is_back(&self) -> &Notify;
+}
+
+/// Why a delivery does not go on right now.
+#[derive(Debug, Error)]
+enum Stuck {
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    #[error(transparent)]
+    Log(#[from] Rejected),
+}
+
+/// Tells `receiver` of everything, until the server goes down. One who is told for the first time is told
+/// of what comes from now on.
+pub(crate) async fn keep<R: Receiver>(receiver: R, engine: Arc<Engine>, shutdown: Shutdown) {
+    let mut delivery = Delivery { receiver, engine };
+    let mut retry = Retry::default();
+    loop {
+        let began = Instant::now();
+        // A panic costs what was under way a while, and not all that comes after it.
+        let run = AssertUnwindSafe(delivery.run()).catch_unwind();
+        let ended = tokio::select! {
+            ended = run => ended,
+            // It can be dropped anywhere: what is noted is in the log.
+            () = shutdown.given() => return,
+        };
+        let to = delivery.receiver.name();
+        match ended {
+            Ok(Ok(never)) => match never {},
+            Ok(Err(error)) => warn!(to, %error, "a delivery cannot go on now"),
+            Err(_) => error!(to, "a delivery panicked"),
+        }
+        if began.elapsed() > limits::DELIVERY_RETRY.1 {
+            retry = Retry::default();
+        }
+        tokio::select! {
+            () = sleep(retry.next()) => {}
+            () = shutdown.given() => return,
+        }
+    }
+}
+
+/// What never is.
+enum Never {}
+
+struct Delivery<R> {
+    receiver: R,
+    engine: Arc<Engine>,
+}
+
+impl<R: Receiver> Delivery<R> {
+    async fn run(&mut self) -> Result<Never, Stuck> {
+        let engine = Arc::clone(&self.engine);
+        let mut head = engine.head().follow();
+        self.receiver.restart();
+        let noted = engine.state().deliveries.position(self.receiver.name());
+        let mut position = match noted {
+            Some(position) => position,
+            None => {
+                let position = Position { done: engine.head().offset(), under_way: None };
+                self.note(&position).await?;
+                position
+            }
+        };
+        let mut noted = position.done;
+        // Whether something has arrived of which that is not noted yet.
+        let mut arrived = false;
+        if let Some(under_way) = position.under_way.clone() {
+            let (found, at) = self.find(position.done, under_way.up_to, |_| false).await?;
+            debug_assert_eq!(at, under_way.up_to);
+            self.deliver(&under_way, found).await?;
+            position = Position { done: under_way.up_to, under_way: None };
+            arrived = true;
+        }
+        loop {
+            let (found, at) = self.find(position.done, engine.head().offset(), R::is_full).await?;
+            if !R::is_empty(&found) {
+                let id = transaction_id(engine.state().epoch(), at);
+                let under_way = UnderWay { id, up_to: at };
+                position.under_way = Some(under_way.clone());
+                self.note(&position).await?;
+                self.deliver(&under_way, found).await?;
+                noted = position.done;
+                position = Position { done: at, under_way: None };
+                arrived = true;
+                continue;
+            }
+            position.done = at;
+            if arrived || at.get().saturating_sub(noted.get()) >= limits::DELIVERY_PASSED {
+                self.note(&position).await?;
+                (noted, arrived) = (at, false);
+            }
+            // The sender is part of the engine: it does not go away.
+            let _ = head.wait_for(|head| *head > at).await;
+        }
+    }
+
+    /// Reads records after `after`, up to and with `to`, until what was found is enough. Gives that, and
+    /// the last record that was read.
+    async fn find(
+        &mut self,
+        after: Offset,
+        to: Offset,
+        enough: impl Fn(&R::Found) -> bool,
+    ) -> Result<(R::Found, Offset), ReadError> {
+        let mut found = R::Found::default();
+        let mut at = after;
+        while at < to {
+            let records = self.engine.log().read(at.next(), limits::DELIVERY_RECORDS)?;
+            if records.is_empty() {
+                return Err(ReadError::Missing(at.next()));
+            }
+            for record in records.iter().take_while(|record| record.offset() <= to) {
+                self.receiver.read(record, &mut found)?;
+                at = record.offset();
+                if enough(&found) {
+                    return Ok((found, at));
+                }
+            }
+            // One who is far behind does not keep others from the processor.
+            yield_now().await;
+        }
+        Ok((found, at))
+    }
+
+    async fn note(&self, position: &Position) -> Result<(), Rejected> {
+        let advance = Advance { to: self.receiver.name().to_owned(), position: position.clone() };
+        self.engine.propose(Origin::server(), advance).await?.into_inner();
+        Ok(())
+    }
+
+    /// Hands over what was found, as often as it takes.
+    async fn deliver(&self, under_way: &UnderWay, found: R::Found) -> Result<(), ReadError> {
+        let to = self.receiver.name();
+        let parcel = self.receiver.pack(found, under_way.up_to)?;
+        let mut retry = Retry::default();
+        let mut failed = 0_u64;
+        while let Err(reason) = self.receiver.hand_over(&under_way.id, &parcel).await {
+            failed += 1;
+            let wait = retry.next();
+            warn!(to, failed, again_in_ms = wait.as_millis(), reason, "could not be delivered");
+            tokio::select! {
+                () = sleep(wait) => {}
+                () = self.receiver.is_back().notified() => retry = Retry::default(),
+            }
+        }
+        if failed > 0 {
+            info!(to, failed, "delivered after all");
+        }
+        Ok(())
+    }
+}
+
+/// The time between two tries: longer each time, up to a bound, and never quite the same for two who wait
+/// for one thing.
+#[derive(Debug, Default)]
+pub(crate) struct Retry(u32);
+
+impl Retry {
+    /// How long to wait this time.
+    pub(crate) fn next(&mut self) -> Duration {
+        self.next_within(limits::DELIVERY_RETRY)
+    }
+
+    /// As [`next`](Self::next), beginning with another time and up to another bound.
+    pub(crate) fn next_within(&mut self, (first, longest): (Duration, Duration)) -> Duration {
+        let whole = first.saturating_mul(1 << self.0.min(16)).min(longest);
+        self.0 = self.0.saturating_add(1);
+        let [random] = random_bytes::<1>();
+        // From half of it to all of it.
+        whole.mul_f64(0.5 + f64::from(random) / 510.0)
+    }
+}
+
+/// The id under which everything up to `at` is handed over: the same at each attempt, and another after a
+/// restore. It consists of digits, as some application services read it as a number.
+fn transaction_id(epoch: Epoch, at: Offset) -> String {
+    format!("{}{:020}", epoch.0, at.get())
+}
+
+#[cfg(test)]
+mod tests {
+    use parking_lot::Mutex;
+    use tokio::sync::oneshot;
+
+    use super::*;
+    use crate::{
+        base::clock::Clock,
+        decide::account::Register,
+        engine::Options,
+        log::{Log, memory::MemoryLog},
+        record::command::AccountKind,
+    };
+
+    /// Is told of registrations, two at a time, and takes each delivery the second time that it comes.
+    #[derive(Clone, Default)]
+    struct Stubborn(Arc<Got>);
+
+    #[derive(Default)]
+    struct Got {
+        tries: Mutex<Vec<(String, Vec<u64>)>>,
+        back: Notify,
+        arrived: Notify,
+    }
+
+    impl Receiver for Stubborn {
+        type Found = Vec<u64>;
+        type Parcel = Vec<u64>;
+
+        fn name(&self) -> &str {
+            "test/stubborn"
+        }
+
+        fn read(&mut self, record: &Record, found: &mut Vec<u64>) -> Result<(), ReadError> {
+            if &*record.header.kind == "user.register" {
+                found.push(record.offset().get());
+            }
+            Ok(())
+        }
+
+        fn is_empty(found: &Vec<u64>) -> bool {
+            found.is_empty()
+        }
+
+        fn is_full(found: &Vec<u64>) -> bool {
+            found.len() >= 2
+        }
+
+        fn restart(&mut self) {}
+
+        fn pack(&self, found: Vec<u64>, up_to: Offset) -> Result<Vec<u64>, ReadError> {
+            assert!(found.iter().all(|offset| *offset <= up_to.get()));
+            Ok(found)
+        }
+
+        async fn hand_over(&self, id: &str, parcel: &Vec<u64>) -> Result<(), String> {
+            let mut tries = self.0.tries.lock();
+            let again = tries.last().is_some_and(|(last, _)| last == id);
+            tries.push((id.to_owned(), parcel.clone()));
+            self.0.back.notify_one();
+            if again {
+                self.0.arrived.notify_one();
+                Ok(())
+            } else {
+                Err("not the first time".to_owned())
+            }
+        }
+
+        fn is_back(&self) -> &Notify {
+            &self.0.back
+        }
+    }
+
+    async fn open(log: &Arc<dyn Log>) -> Arc<Engine> {
+        let options = Options::small(Clock::manual(1));
+        Arc::new(Engine::open(Arc::clone(log), options).await.unwrap())
+    }
+
+    async fn register(engine: &Engine, number: usize) -> u64 {
+        let user_id = ruma::UserId::parse(format!("@u{number}:test")).unwrap();
+        let register = Register {
+            user_id: user_id.clone(),
+            kind: AccountKind::User,
+            password: None,
+            display_name: None,
+            login: None,
+            met: crate::decide::account::Met::default(),
+        };
+        engine.propose(Origin::server(), register).await.unwrap().into_inner();
+        engine.state().accounts.get(&user_id).unwrap().read().registered.get()
+    }
+
+    #[tokio::test]
+    async fn everything_arrives_in_order_and_the_position_rests() {
+        let log: Arc<dyn Log> = Arc::new(MemoryLog::new(Clock::manual(1)));
+        let engine = open(&log).await;
+        register(&engine, 0).await;
+        let receiver = Stubborn::default();
+        let got = Arc::clone(&receiver.0);
+        let (stop, stopped) = oneshot::channel::<()>();
+        let shutdown = Shutdown::when(async move {
+            let _ = stopped.await;
+        });
+        let keeping = tokio::spawn(keep(receiver, Arc::clone(&engine), shutdown));
+        while engine.state().deliveries.position("test/stubborn").is_none() {
+            yield_now().await;
+        }
+        let mut registered = Vec::new();
+        for number in 1..8 {
+            registered.push(register(&engine, number).await);
+        }
+        let told = |got: &Got| -> Vec<u64> {
+            let tries = got.tries.lock();
+            let arrived = tries.windows(2).filter(|pair| pair[0].0 == pair[1].0);
+            arrived.flat_map(|pair| pair[1].1.clone()).collect()
+        };
+        while told(&got).len() < registered.len() {
+            got.arrived.notified().await;
+        }
+        assert_eq!(told(&got), registered, "what came before the first time is not told");
+        let tries = got.tries.lock().clone();
+        assert!(tries.chunks(2).all(|pair| pair[0] == pair[1]), "{tries:?}");
+        // The notes of a delivery are no reason for another note.
+        let position = || engine.state().deliveries.position("test/stubborn").unwrap();
+        while position().under_way.is_some() {
+            yield_now().await;
+        }
+        let head = engine.head().offset();
+        for _ in 0..100 {
+            yield_now().await;
+        }
+        assert_eq!((engine.head().offset(), position().done), (head, head.prev()));
+        drop(stop);
+        keeping.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn what_was_under_way_is_the_same_after_a_restart() {
+        let log: Arc<dyn Log> = Arc::new(MemoryLog::new(Clock::manual(1)));
+        let engine = open(&log).await;
+        let done = engine.head().offset();
+        let first = register(&engine, 1).await;
+        let up_to = engine.head().offset();
+        let under_way = Some(UnderWay { id: "as before".to_owned(), up_to });
+        let position = Position { done, under_way };
+        let advance = Advance { to: "test/stubborn".to_owned(), position };
+        engine.propose(Origin::server(), advance).await.unwrap().into_inner();
+        let second = register(&engine, 2).await;
+        let receiver = Stubborn::default();
+        let got = Arc::clone(&receiver.0);
+        let shutdown = Shutdown::when(std::future::pending());
+        let keeping = tokio::spawn(keep(receiver, Arc::clone(&engine), shutdown));
+        got.arrived.notified().await;
+        while got.tries.lock().len() < 4 {
+            got.arrived.notified().await;
+        }
+        let tries = got.tries.lock().clone();
+        let before = ("as before".to_owned(), vec![first]);
+        assert_eq!(tries[..2], [before.clone(), before]);
+        assert_eq!(tries[2].1, [second]);
+        keeping.abort();
+    }
+
+    #[tokio::test]
+    async fn a_position_never_goes_back() {
+        let log: Arc<dyn Log> = Arc::new(MemoryLog::new(Clock::manual(1)));
+        let engine = open(&log).await;
+        for (done, fine) in [(5, true), (5, true), (4, false), (6, true)] {
+            let position = Position { done: Offset::new(done), under_way: None };
+            let advance = Advance { to: "x".to_owned(), position };
+            let told = engine.propose(Origin::server(), advance).await;
+            assert_eq!(told.is_ok(), fine, "{done}");
+        }
+        let position = engine.state().deliveries.position("x").map(|position| position.done);
+        assert_eq!(position, Some(Offset::new(6)));
+    }
+
+    #[test]
+    fn tries_come_further_and_further_apart_up_to_a_bound() {
+        let mut retry = Retry::default();
+        let waits: Vec<_> = (0..40).map(|_| retry.next()).collect();
+        let (first, longest) = limits::DELIVERY_RETRY;
+        assert!(waits[0] >= first / 2 && waits[0] <= first, "{waits:?}");
+        assert!(waits[20..].iter().all(|wait| *wait >= longest / 2 && *wait <= longest));
+    }
+}

@@ -1,0 +1,428 @@
+//! The words of mail about what someone has missed.
+
+use std::fmt::Write as _;
+
+use ruma::OwnedUserId;
+
+use super::{
+    frame::{LINK, SOFT, frame},
+    mail::Mail,
+};
+use crate::base::text::html as text;
+
+/// What someone has missed. All texts are plain, in one line, and as long as they may be: see [`cut`].
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Digest {
+    /// The rooms in which something was said, the newest first.
+    pub(crate) rooms: Vec<RoomDigest>,
+    /// In how many rooms besides these.
+    pub(crate) more_rooms: usize,
+    /// How many messages there are in all.
+    pub(crate) messages: usize,
+    /// Where they were invited, the newest first.
+    pub(crate) invites: Vec<InviteDigest>,
+    /// Where else they were invited.
+    pub(crate) more_invites: usize,
+    /// The app in which such mail was asked for.
+    pub(crate) app: String,
+    /// The address that ends such mail.
+    pub(crate) unsubscribe: String,
+}
+
+/// A room in which something was said.
+#[derive(Clone, Debug)]
+pub(crate) struct RoomDigest {
+    /// Where it was said.
+    pub(crate) place: Place,
+    /// How many messages there are.
+    pub(crate) messages: usize,
+    /// The last of them, oldest first.
+    pub(crate) lines: Vec<Line>,
+}
+
+/// Where something was said.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// In a room with a name.
+    Room(String),
+    /// In a conversation with one person.
+    Person(String),
+    /// In a conversation with several.
+    People(String),
+    /// Where there is neither a name nor anybody else.
+    Nowhere,
+}
+
+/// Who said something, and when.
+#[derive(Clone, Debug)]
+pub(crate) struct Line {
+    /// The name that they have there, if they have one.
+    pub(crate) name: Option<String>,
+    /// Who it is.
+    pub(crate) sender: OwnedUserId,
+    /// When, for people.
+    pub(crate) when: String,
+    /// What.
+    pub(crate) said: Said,
+    /// Whether it is about the reader.
+    pub(crate) highlight: bool,
+}
+
+/// What someone said.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Said {
+    /// This.
+    Text(String),
+    /// They did something: `waves`, `sent a picture`.
+    Did(String),
+    /// So many messages one after another that the server cannot read.
+    Encrypted(usize),
+}
+
+/// Where someone was invited.
+#[derive(Clone, Debug)]
+pub(crate) struct InviteDigest {
+    /// By whom.
+    pub(crate) name: String,
+    /// The name of the room, if it has one.
+    pub(crate) room: Option<String>,
+}
+
+/// `words` as one line of at most so many characters, without what is not for reading: characters that
+/// control, and those that turn the direction of what comes after them.
+pub(crate) fn cut(words: &str, most: usize) -> String {
+    let turns = |c: char| matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    let mut line = String::new();
+    let mut chars = 0;
+    for word in words.split(|c: char| c.is_whitespace() || c.is_control()) {
+        let mut letters = word.chars().filter(|c| !turns(*c)).peekable();
+        if letters.peek().is_none() {
+            continue;
+        }
+        if chars > 0 {
+            line.push(' ');
+            chars += 1;
+        }
+        for letter in letters {
+            if chars >= most {
+                line.truncate(line.trim_end().len());
+                line.push('…');
+                return line;
+            }
+            line.push(letter);
+            chars += 1;
+        }
+    }
+    line
+}
+
+/// `1 new message`, `2 new messages`.
+fn count(number: usize, one: &str) -> String {
+    if number == 1 { format!("1 {one}") } else { format!("{number} {one}s") }
+}
+
+impl Place {
+    fn name(&self) -> &str {
+        match self {
+            Self::Room(name) | Self::Person(name) | Self::People(name) => name,
+            Self::Nowhere => "Empty room",
+        }
+    }
+
+    fn phrase(&self) -> String {
+        match self {
+            Self::Room(name) => format!("in {name}"),
+            Self::Person(name) => format!("from {name}"),
+            Self::People(name) => format!("with {name}"),
+            Self::Nowhere => "in an empty room".to_owned(),
+        }
+    }
+}
+
+impl Line {
+    fn name(&self) -> &str {
+        self.name.as_deref().unwrap_or(self.sender.as_str())
+    }
+
+    /// The sender's id beside their name, which anyone may choose.
+    fn id(&self) -> &str {
+        if self.name.is_some() { self.sender.as_str() } else { "" }
+    }
+}
+
+impl Said {
+    /// What comes after the sender's name when it is read as a sentence; `None` for what they said.
+    fn deed(&self) -> Option<String> {
+        match self {
+            Self::Text(_) => None,
+            Self::Did(deed) => Some(deed.clone()),
+            Self::Encrypted(1) => Some("sent an encrypted message".to_owned()),
+            Self::Encrypted(number) => Some(format!("sent {number} encrypted messages")),
+        }
+    }
+}
+
+impl InviteDigest {
+    fn sentence(&self) -> String {
+        let room = self.room.as_deref().unwrap_or("a conversation");
+        format!("{} invited you to {room}", self.name)
+    }
+}
+
+impl Digest {
+    /// It as a mail from the server of this name.
+    pub(super) fn mail(&self, server: &str) -> Mail {
+        let subject = format!("{} on {server}", self.subject());
+        let unsubscribe = Some(self.unsubscribe.clone());
+        Mail { html: self.html(&subject, server), plain: self.plain(server), subject, unsubscribe }
+    }
+
+    fn subject(&self) -> String {
+        let messages = count(self.messages, "new message");
+        let invites = self.invites.len() + self.more_invites;
+        match (&self.rooms[..], self.more_rooms, &self.invites[..]) {
+            ([], _, [invite]) if self.more_invites == 0 => invite.sentence(),
+            ([], _, _) => count(invites, "new invitation"),
+            ([room], 0, []) => format!("{messages} {}", room.place.phrase()),
+            (rooms, more, []) => format!("{messages} in {} rooms", rooms.len() + more),
+            (_, _, _) => format!("{messages} and {}", count(invites, "invitation")),
+        }
+    }
+
+    /// What is not shown.
+    fn more(&self) -> Option<String> {
+        let rooms = (self.more_rooms > 0).then(|| {
+            let shown: usize = self.rooms.iter().map(|room| room.messages).sum();
+            let messages = count(self.messages.saturating_sub(shown), "message");
+            format!("{messages} in {}", count(self.more_rooms, "more room"))
+        });
+        let invites = (self.more_invites > 0).then(|| count(self.more_invites, "more invitation"));
+        let more: Vec<_> = [rooms, invites].into_iter().flatten().collect();
+        (!more.is_empty()).then(|| format!("And {}.", more.join(", and ")))
+    }
+
+    fn because(&self, server: &str) -> String {
+        let app = if self.app.is_empty() { "an app" } else { &self.app };
+        format!(
+            "You get this mail because you asked for it in {app}, for your account on {server}. There \
+             is none about what you have read."
+        )
+    }
+
+    fn plain(&self, server: &str) -> String {
+        let mut plain = String::new();
+        for room in &self.rooms {
+            let messages = count(room.messages, "new message");
+            let _ = writeln!(plain, "{}: {messages}\n", room.place.name());
+            if let Some(earlier) = room.earlier() {
+                let _ = writeln!(plain, "  {earlier}");
+            }
+            for line in &room.lines {
+                let id = line.id();
+                let id = if id.is_empty() { String::new() } else { format!(" ({id})") };
+                let about_you = if line.highlight { ", about you" } else { "" };
+                let said = match &line.said {
+                    Said::Text(said) => format!(": {said}"),
+                    said => format!(" {}", said.deed().unwrap_or_default()),
+                };
+                let _ = writeln!(plain, "  [{}{about_you}] {}{id}{said}", line.when, line.name());
+            }
+            plain.push('\n');
+        }
+        for invite in &self.invites {
+            let _ = writeln!(plain, "{}.\n", invite.sentence());
+        }
+        if let Some(more) = self.more() {
+            let _ = writeln!(plain, "{more}\n");
+        }
+        let _ = writeln!(
+            plain,
+            "{}\nTo get no more of it, open this address in your browser:\n\n{}",
+            self.because(server),
+            self.unsubscribe
+        );
+        plain
+    }
+
+    fn html(&self, subject: &str, server: &str) -> String {
+        let mut body = String::new();
+        for room in &self.rooms {
+            let messages = count(room.messages, "new message");
+            let _ = writeln!(
+                body,
+                "<h2 style=\"margin:24px 0 8px;font-size:17px;line-height:1.3\">{} \
+                 <span class=\"soft\" style=\"font-weight:400;font-size:13px;{SOFT}\">{messages}</span></h2>",
+                text(room.place.name())
+            );
+            if let Some(earlier) = room.earlier() {
+                let _ = writeln!(
+                    body,
+                    "<p class=\"soft\" style=\"margin:0 0 8px;font-size:13px;{SOFT}\">{earlier}</p>"
+                );
+            }
+            room.lines.iter().for_each(|line| line.html(&mut body));
+        }
+        for invite in &self.invites {
+            let _ = writeln!(
+                body,
+                "<p style=\"margin:16px 0\"><strong>{}</strong>.</p>",
+                text(&invite.sentence())
+            );
+        }
+        if let Some(more) = self.more() {
+            let _ = writeln!(body, "<p style=\"margin:24px 0 0\">{more}</p>");
+        }
+        let _ = write!(
+            body,
+            "<p class=\"soft line\" style=\"margin:24px 0 0;padding:16px 0 0;border-top:1px solid #d5cfc5;\
+             font-size:13px;{SOFT}\">{} <a class=\"link\" href=\"{}\" style=\"{LINK}\">Get no more of it</a>.</p>",
+            text(&self.because(server)),
+            text(&self.unsubscribe)
+        );
+        frame(subject, &body, server)
+    }
+}
+
+impl RoomDigest {
+    /// What is not shown.
+    fn earlier(&self) -> Option<String> {
+        let of = |line: &Line| match line.said {
+            Said::Encrypted(number) => number,
+            Said::Text(_) | Said::Did(_) => 1,
+        };
+        let earlier = self.messages.saturating_sub(self.lines.iter().map(of).sum());
+        let are = if earlier == 1 { "is" } else { "are" };
+        (earlier > 0).then(|| format!("{} {are} not shown.", count(earlier, "earlier message")))
+    }
+}
+
+impl Line {
+    fn html(&self, body: &mut String) {
+        let tag = if self.highlight {
+            " <span class=\"tag\" style=\"padding:1px 6px;border-radius:4px;background:#7a4a21;\
+             color:#ffffff;font-size:12px\">about you</span>"
+        } else {
+            ""
+        };
+        let said = match &self.said {
+            Said::Text(said) => text(said),
+            said => format!("<em>{}</em>", text(&said.deed().unwrap_or_default())),
+        };
+        let _ = writeln!(
+            body,
+            "<p class=\"line\" style=\"margin:0 0 8px;padding:0 0 0 12px;border-left:3px solid #d5cfc5\">\
+             <strong>{}</strong> <span class=\"soft\" style=\"font-size:13px;{SOFT}\">{} {}</span>{tag}<br>{said}</p>",
+            text(self.name()),
+            text(self.id()),
+            text(&self.when),
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn line(said: Said) -> Line {
+        Line {
+            name: Some("Bob <b>".to_owned()),
+            sender: "@bob:test".try_into().unwrap(),
+            when: "1 May, 12:00 UTC".to_owned(),
+            said,
+            highlight: false,
+        }
+    }
+
+    fn room(name: &str, messages: usize, lines: Vec<Line>) -> RoomDigest {
+        RoomDigest { place: Place::Room(name.to_owned()), messages, lines }
+    }
+
+    fn digest(rooms: Vec<RoomDigest>, invites: Vec<InviteDigest>) -> Digest {
+        Digest {
+            messages: rooms.iter().map(|room| room.messages).sum(),
+            rooms,
+            invites,
+            app: "Element".to_owned(),
+            unsubscribe: "https://example.org/x?a=1&b=2".to_owned(),
+            ..Digest::default()
+        }
+    }
+
+    #[test]
+    fn the_subject_says_how_much_there_is_and_where() {
+        let one = || room("Den", 3, vec![]);
+        let invite = || InviteDigest { name: "Cat".to_owned(), room: Some("Loft".to_owned()) };
+        let person = RoomDigest { place: Place::Person("Bob".to_owned()), ..room("", 1, vec![]) };
+        for (digest, subject) in [
+            (digest(vec![one()], vec![]), "3 new messages in Den"),
+            (digest(vec![person], vec![]), "1 new message from Bob"),
+            (digest(vec![one(), one()], vec![]), "6 new messages in 2 rooms"),
+            (digest(vec![], vec![invite()]), "Cat invited you to Loft"),
+            (digest(vec![], vec![invite(), invite()]), "2 new invitations"),
+            (digest(vec![one()], vec![invite()]), "3 new messages and 1 invitation"),
+        ] {
+            assert_eq!(digest.mail("e.org").subject, format!("{subject} on e.org"));
+        }
+    }
+
+    #[test]
+    fn both_forms_say_the_same_and_html_holds_no_markup_of_others() {
+        let lines = vec![
+            line(Said::Text("<script>alert(1)</script> & so on".to_owned())),
+            Line { highlight: true, ..line(Said::Encrypted(2)) },
+            line(Said::Did("sent a picture".to_owned())),
+        ];
+        let mut digest = digest(vec![room("<Den>", 9, lines)], vec![]);
+        digest.more_rooms = 2;
+        digest.messages = 14;
+        let mail = digest.mail("example.org");
+        for plain in [
+            "<Den>: 9 new messages\n",
+            "5 earlier messages are not shown.",
+            "[1 May, 12:00 UTC] Bob <b> (@bob:test): <script>alert(1)</script> & so on\n",
+            "[1 May, 12:00 UTC, about you] Bob <b> (@bob:test) sent 2 encrypted messages\n",
+            "Bob <b> (@bob:test) sent a picture\n",
+            "And 5 messages in 2 more rooms.",
+            "\nhttps://example.org/x?a=1&b=2\n",
+            "in Element",
+        ] {
+            assert!(mail.plain.contains(plain), "{plain} is not in {}", mail.plain);
+        }
+        for html in [
+            "&lt;script&gt;alert(1)&lt;/script&gt; &amp; so on",
+            "&lt;Den&gt;",
+            "Bob &lt;b&gt;",
+            "sent 2 encrypted messages",
+            ">about you<",
+            "href=\"https://example.org/x?a=1&amp;b=2\"",
+        ] {
+            assert!(mail.html.contains(html), "{html} is not in {}", mail.html);
+        }
+        assert!(!mail.html.contains("<script") && !mail.html.contains("<Den>"));
+        assert_eq!(mail.unsubscribe.as_deref(), Some("https://example.org/x?a=1&b=2"));
+    }
+
+    #[test]
+    fn what_is_cut_says_so() {
+        assert_eq!(cut("  a\r\n\tb  ", 80), "a b");
+        assert_eq!(cut("abc def", 7), "abc def");
+        assert_eq!(cut("abc def", 5), "abc d…");
+        assert_eq!(cut("abc def", 4), "abc…");
+        assert_eq!(cut("\u{202e}gnp.exe\u{0}", 80), "gnp.exe");
+        assert_eq!(cut("\u{2066}\u{0}", 80), "");
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_cut_is_one_short_line(words in ".{0,60}", most in 1_usize..30) {
+            let line = cut(&words, most);
+            prop_assert!(line.chars().count() <= most + 1);
+            prop_assert!(!line.chars().any(char::is_control));
+            prop_assert_eq!(line.trim(), &line[..]);
+            // What is short enough stays as it is.
+            prop_assert_eq!(cut(&line, most + 1), line);
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! E-mail, by SMTP.
+
+use std::{net::IpAddr, time::Duration};
+
+use lettre::{
+    Address, AsyncSmtpTransport, AsyncTransport as _, Message, Tokio1Executor,
+    message::{
+        Mailbox, MultiPart,
+        header::{HeaderName, HeaderValue},
+    },
+    transport::smtp::{
+        Error, PoolConfig,
+        authentication::{Credentials, DEFAULT_MECHANISMS},
+        client::{AsyncSmtpConnection, Certificate, Tls, TlsParameters},
+        commands::{Mail as MailFrom, Rcpt},
+        extension::ClientId,
+    },
+};
+use ruma::ServerName;
+
+use super::{SendError, SetupError};
+use crate::{
+    base::clock::random_token,
+    config::{Email, FilePath, Hidden, MailSecurity},
+};
+
+/// A mail server, and as whom it is spoken to.
+pub(super) struct Mailer {
+    transport: AsyncSmtpTransport<Tokio1Executor>,
+    from: Mailbox,
+    way: Way,
+}
+
+/// How a connection to the mail server is made.
+struct Way {
+    address: (String, u16),
+    tls: Tls,
+    hello: ClientId,
+    credentials: Option<Credentials>,
+    timeout: Duration,
+}
+
+/// A mail, written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Mail {
+    /// The subject, in one line.
+    pub(crate) subject: String,
+    /// It as plain text.
+    pub(crate) plain: String,
+    /// It as HTML.
+    pub(crate) html: String,
+    /// The address that ends such mail when it is posted to (RFC 8058).
+    pub(crate) unsubscribe: Option<String>,
+}
+
+impl std::fmt::Debug for Mailer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Mailer").field("from", &self.from).finish_non_exhaustive()
+    }
+}
+
+fn bad(setting: &'static str, reason: impl std::fmt::Display) -> SetupError {
+    SetupError::Setting { setting, reason: reason.to_string() }
+}
+
+/// Whether a host is this machine: `localhost` or a name below it (RFC 6761, section 6.3), or a loopback address.
+fn is_here(host: &str) -> bool {
+    let host = host.trim_end_matches('.').to_ascii_lowercase();
+    let address = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(&host);
+    let is_loopback = |address: IpAddr| address.to_canonical().is_loopback();
+    host == "localhost" || host.ends_with(".localhost") || address.parse().is_ok_and(is_loopback)
+}
+
+impl Mailer {
+    /// The mail server of the configuration. Nothing is said to it yet.
+    ///
+    /// # Errors
+    /// When a setting cannot be used, or a file it names cannot be read.
+    pub(super) fn new(config: &Email, host: &str, server: &ServerName) -> Result<Self, SetupError> {
+        let from = match &config.from {
+            None => format!("{} <noreply@{}>", "Logcabin", server.host()),
+            Some(from) => from.clone(),
+        };
+        let from: Mailbox = from.parse().map_err(|error| {
+            bad("email.from", format!("`{from}` is not a sender ({error}); set it"))
+        })?;
+        let tls = || -> Result<TlsParameters, SetupError> {
+            let mut tls = TlsParameters::builder(host.to_owned());
+            if let Some(FilePath(path)) = &config.certificates {
+                let wrong = |error: &dyn std::fmt::Display| bad("email.certificates", error);
+                let pem = std::fs::read(path).map_err(|error| wrong(&error))?;
+                let certificate = Certificate::from_pem(&pem).map_err(|error| wrong(&error))?;
+                tls = tls.add_root_certificate(certificate);
+            }
+            tls.build().map_err(|error| bad("email.security", error))
+        };
+        let (tls, usual_port) = match config.security {
+            MailSecurity::None if !is_here(host) => {
+                let why = format!(
+                    "\"none\" is only allowed for a mail server on this machine, but `email.host` is \
+                     `{host}`: use \"starttls\" or \"tls\""
+                );
+                return Err(bad("email.security", why));
+            }
+            MailSecurity::None => (Tls::None, 25),
+            MailSecurity::Starttls => (Tls::Required(tls()?), 587),
+            MailSecurity::Tls => (Tls::Wrapper(tls()?), 465),
+        };
+        let port = u16::try_from(config.port).ok().filter(|port| *port != 0).unwrap_or(usual_port);
+        let idle = u32::try_from(config.concurrent).unwrap_or(u32::MAX);
+        let mut way = Way {
+            address: (host.to_owned(), port),
+            tls,
+            hello: ClientId::Domain(server.host().to_owned()),
+            credentials: None,
+            timeout: Duration::from_secs(config.timeout_seconds),
+        };
+        let mut builder = AsyncSmtpTransport::<Tokio1Executor>::builder_dangerous(host)
+            .port(port)
+            .tls(way.tls.clone())
+            .hello_name(way.hello.clone())
+            .timeout(Some(way.timeout))
+            .pool_config(PoolConfig::new().max_size(idle));
+        if let Some(user) = &config.user {
+            let password = match &config.password_file {
+                None => config.password.as_ref().map_or("", Hidden::expose).to_owned(),
+                Some(file) => file.read().map_err(|error| bad("email.password_file", error))?,
+            };
+            let credentials = Credentials::new(user.clone(), password);
+            builder = builder.credentials(credentials.clone());
+            way.credentials = Some(credentials);
+        }
+        Ok(Self { transport: builder.build(), from, way })
+    }
+
+    /// Hands a mail over to the mail server.
+    pub(super) async fn send(&self, to: &str, mail: &Mail) -> Result<(), SendError> {
+        let wrong = |error: &dyn std::fmt::Display| SendError::Letter(error.to_string());
+        let to: Address = to.parse().map_err(|error| wrong(&error))?;
+        // Nobody's machine is to answer that its owner is on holiday.
+        let automatic = HeaderName::new_from_ascii_str("Auto-Submitted");
+        let domain = self.from.email.domain();
+        let mut message = Message::builder()
+            .from(self.from.clone())
+            .to(Mailbox::new(None, to.clone()))
+            .subject(&mail.subject)
+            .message_id(Some(format!("<{}@{domain}>", random_token())))
+            .date_now()
+            .raw_header(HeaderValue::new(automatic, "auto-generated".to_owned()));
+        if let Some(url) = &mail.unsubscribe {
+            for (name, value) in [
+                ("List-Unsubscribe", format!("<{url}>")),
+                ("List-Unsubscribe-Post", "List-Unsubscribe=One-Click".to_owned()),
+            ] {
+                let name = HeaderName::new_from_ascii_str(name);
+                message = message.raw_header(HeaderValue::new(name, value));
+            }
+        }
+        let parts = MultiPart::alternative_plain_html(mail.plain.clone(), mail.html.clone());
+        let message = message.multipart(parts).map_err(|error| wrong(&error))?;
+        match self.transport.send(message).await {
+            Ok(_) => Ok(()),
+            Err(error) if error.is_permanent() && self.way.refuses(&self.from.email, to).await => {
+                Err(SendError::Recipient(error))
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+impl Way {
+    /// Whether the mail server takes no mail for `recipient`, though it takes mail from `sender`. What a
+    /// transport reports does not say which of the two was refused, or whether it was the login.
+    async fn refuses(&self, sender: &Address, recipient: Address) -> bool {
+        let asked = async {
+            let mut connection = self.connect().await?;
+            connection.command(MailFrom::new(Some(sender.clone()), Vec::new())).await?;
+            let answer = connection.command(Rcpt::new(recipient, Vec::new())).await;
+            connection.abort().await;
+            Ok::<_, Error>(answer)
+        };
+        matches!(asked.await, Ok(Err(error)) if error.is_permanent())
+    }
+
+    async fn connect(&self) -> Result<AsyncSmtpConnection, Error> {
+        let wrapper = match &self.tls {
+            Tls::Wrapper(tls) => Some(tls.clone()),
+            _ => None,
+        };
+        let (host, port) = &self.address;
+        let mut connection = AsyncSmtpConnection::connect_tokio1(
+            (host.as_str(), *port),
+            Some(self.timeout),
+            &self.hello,
+            wrapper,
+            None,
+        )
+        .await?;
+        if let Tls::Required(tls) = &self.tls {
+            connection.starttls(tls.clone(), &self.hello).await?;
+        }
+        if let Some(credentials) = &self.credentials {
+            connection.auth(DEFAULT_MECHANISMS, credentials).await?;
+        }
+        Ok(connection)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ruma::server_name;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn unencrypted_mail_is_only_sent_to_this_machine() {
+        let mailer = |host: &str, security| {
+            let config = Email { security, ..Email::default() };
+            Mailer::new(&config, host, server_name!("example.org")).map_err(|e| e.to_string())
+        };
+        for (host, is_here) in [
+            ("localhost", true),
+            ("LocalHost.", true),
+            ("mail.localhost", true),
+            ("127.0.0.1", true),
+            ("127.8.8.8", true),
+            ("::1", true),
+            ("[::1]", true),
+            ("::ffff:127.0.0.1", true),
+            ("mail.example.org", false),
+            ("localhost.example.org", false),
+            ("notlocalhost", false),
+            ("10.0.0.1", false),
+            ("0.0.0.0", false),
+            ("fd00::1", false),
+        ] {
+            match mailer(host, MailSecurity::None) {
+                Ok(_) => assert!(is_here, "{host} is taken"),
+                Err(error) => {
+                    assert!(!is_here, "{host}: {error}");
+                    assert!(error.contains("`email.security`") && error.contains(host), "{error}");
+                }
+            }
+            assert!(mailer(host, MailSecurity::Starttls).is_ok(), "{host}");
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! What the server writes to people outside: e-mail and text messages.
+//!
+//! [`letter`] and [`digest`] have the words, [`mail`] and [`sms`] take them out of the house. Each is bounded in time and in
+//! number, so that a mail server which never answers delays nobody but those who wait for their mail.
+
+mod digest;
+mod frame;
+mod letter;
+mod mail;
+mod sms;
+
+use std::{sync::Arc, time::Duration};
+
+use thiserror::Error;
+use tokio::sync::Semaphore;
+
+pub(crate) use digest::{Digest, InviteDigest, Line, Place, RoomDigest, Said, cut};
+pub(crate) use letter::{Proof, Topic};
+
+use crate::{
+    config::Config,
+    outside::outbound::{Outbound, OutboundError},
+    record::threepid::{Medium, Threepid},
+};
+
+/// Why the configuration does not allow messages to be sent.
+#[derive(Debug, Error)]
+pub(crate) enum SetupError {
+    /// A setting is not usable.
+    #[error("`{setting}`: {reason}")]
+    Setting {
+        /// Its key.
+        setting: &'static str,
+        /// Why not.
+        reason: String,
+    },
+}
+
+/// Why a message was not sent.
+#[derive(Debug, Error)]
+pub(crate) enum SendError {
+    /// There is no way to send this kind.
+    #[error("it is not configured")]
+    NotConfigured,
+    /// It took too long, or too many others were waiting.
+    #[error("it took too long")]
+    Late,
+    /// The message cannot be written.
+    #[error("it cannot be written: {0}")]
+    Letter(String),
+    /// The mail server did not take it.
+    #[error("the mail server: {0}")]
+    Mail(#[from] lettre::transport::smtp::Error),
+    /// The mail server takes no mail for the recipient.
+    #[error("the mail server refuses the recipient: {0}")]
+    Recipient(lettre::transport::smtp::Error),
+    /// The gateway could not be asked.
+    #[error("the gateway: {0}")]
+    Gateway(#[from] OutboundError),
+    /// The gateway did not take it.
+    #[error("the gateway answered with {0}")]
+    Refused(http::StatusCode),
+}
+
+impl SendError {
+    /// Whether the mail server says that there is no use in trying again.
+    pub(crate) fn is_permanent(&self) -> bool {
+        matches!(self, Self::Mail(error) | Self::Recipient(error) if error.is_permanent())
+    }
+}
+
+/// The ways out.
+#[derive(Debug)]
+pub(crate) struct Messages {
+    server: String,
+    mail: Option<Lane<mail::Mailer>>,
+    sms: Option<Lane<sms::Gateway>>,
+}
+
+/// One way out, with its bounds.
+#[derive(Debug)]
+struct Lane<T> {
+    way: T,
+    slots: Arc<Semaphore>,
+    timeout: Duration,
+}
+
+impl<T> Lane<T> {
+    async fn within<'a, F>(&'a self, send: impl FnOnce(&'a T) -> F) -> Result<(), SendError>
+    where
+        F: Future<Output = Result<(), SendError>>,
+    {
+        let sent = async {
+            let _slot = self.slots.acquire().await.map_err(|_| SendError::Late)?;
+            send(&self.way).await
+        };
+        tokio::time::timeout(self.timeout, sent).await.unwrap_or(Err(SendError::Late))
+    }
+}
+
+impl Messages {
+    /// The ways that are configured.
+    ///
+    /// # Errors
+    /// When one is, and cannot be used.
+    pub(crate) fn new(config: &Config, outbound: &Outbound) -> Result<Self, SetupError> {
+        let (email, sms) = (&config.email, &config.sms);
+        let host = email.host.as_ref();
+        let mail = host
+            .map(|host| mail::Mailer::new(email, host, &config.server.name))
+            .transpose()?
+            .map(|way| Lane {
+                way,
+                slots: Arc::new(Semaphore::new(email.concurrent)),
+                timeout: Duration::from_secs(email.timeout_seconds),
+            });
+        let sms = sms::Gateway::new(sms, outbound)?.map(|way| Lane {
+            way,
+            slots: Arc::new(Semaphore::new(sms.concurrent)),
+            timeout: Duration::from_secs(sms.timeout_seconds),
+        });
+        Ok(Self { server: config.server.name.to_string(), mail, sms })
+    }
+
+    /// Whether something can be sent to identifiers of this kind.
+    pub(crate) const fn reach(&self, medium: Medium) -> bool {
+        match medium {
+            Medium::Email => self.mail.is_some(),
+            Medium::Msisdn => self.sms.is_some(),
+        }
+    }
+
+    /// Sends a letter. Returns when it was handed over.
+    ///
+    /// # Errors
+    /// When it was not, as far as can be told.
+    pub(crate) async fn send(&self, to: &Threepid, topic: &Topic) -> Result<(), SendError> {
+        let letter = topic.letter(&self.server);
+        match to.medium {
+            Medium::Email => {
+                let mail = self.mail.as_ref().ok_or(SendError::NotConfigured)?;
+                let letter = letter.mail(&self.server);
+                mail.within(|way| way.send(&to.address, &letter)).await
+            }
+            Medium::Msisdn => {
+                let sms = self.sms.as_ref().ok_or(SendError::NotConfigured)?;
+                sms.within(|way| way.send(&to.address, &letter.short, &self.server)).await
+            }
+        }
+    }
+
+    /// Sends a mail about what was missed. Returns when it was handed over.
+    ///
+    /// # Errors
+    /// When it was not, as far as can be told.
+    pub(crate) async fn send_digest(&self, to: &str, digest: &Digest) -> Result<(), SendError> {
+        let mail = self.mail.as_ref().ok_or(SendError::NotConfigured)?;
+        let digest = digest.mail(&self.server);
+        mail.within(|way| way.send(to, &digest)).await
+    }
+}

@@ -1,0 +1,123 @@
+//! Text messages, by way of a gateway that takes them over HTTP.
+
+use std::time::Duration;
+
+use http::{HeaderMap, HeaderName, HeaderValue, Method};
+use reqwest::Url;
+use serde_json::Value;
+
+use super::{SendError, SetupError};
+use crate::{
+    config::Sms,
+    outside::outbound::{Ask, Outbound},
+};
+
+/// A gateway.
+#[derive(Debug)]
+pub(super) struct Gateway {
+    outbound: Outbound,
+    url: Url,
+    headers: HeaderMap,
+    template: Value,
+    timeout: Duration,
+}
+
+impl Gateway {
+    /// The gateway of the configuration, if there is one.
+    ///
+    /// # Errors
+    /// When its headers cannot be sent.
+    pub(super) fn new(config: &Sms, outbound: &Outbound) -> Result<Option<Self>, SetupError> {
+        let Some(url) = &config.url else { return Ok(None) };
+        let mut headers = HeaderMap::new();
+        for header in config.headers.iter() {
+            let parsed = header.expose().split_once(':').and_then(|(name, value)| {
+                let name: HeaderName = name.trim().parse().ok()?;
+                let mut value: HeaderValue = value.trim().parse().ok()?;
+                value.set_sensitive(true);
+                Some((name, value))
+            });
+            let (name, value) = parsed.ok_or_else(|| SetupError::Setting {
+                setting: "sms.headers",
+                // Without the header, which may hold a secret.
+                reason: "a header is written as `Name: value`".to_owned(),
+            })?;
+            headers.insert(name, value);
+        }
+        Ok(Some(Self {
+            outbound: outbound.clone(),
+            url: url.url().clone(),
+            headers,
+            template: config.template.0.clone(),
+            timeout: Duration::from_secs(config.timeout_seconds),
+        }))
+    }
+
+    /// Hands a text over to the gateway.
+    pub(super) async fn send(
+        &self,
+        number: &str,
+        text: &str,
+        server: &str,
+    ) -> Result<(), SendError> {
+        let values = [("{number}", number), ("{text}", text), ("{server}", server)];
+        let mut ask =
+            Ask::new(Method::POST, self.url.clone()).json(&filled(&self.template, &values));
+        ask.headers.extend(self.headers.clone());
+        ask.timeout = self.timeout;
+        let answer = self.outbound.ask(ask).await?;
+        if answer.status.is_success() { Ok(()) } else { Err(SendError::Refused(answer.status)) }
+    }
+}
+
+/// `template` with the places in its texts filled in: within the JSON, so that no value can end the text
+/// that it stands in. What a value holds is not looked at again.
+fn filled(template: &Value, values: &[(&str, &str)]) -> Value {
+    match template {
+        Value::String(text) => Value::String(fill(text, values)),
+        Value::Array(items) => items.iter().map(|item| filled(item, values)).collect(),
+        Value::Object(members) => {
+            members.iter().map(|(name, value)| (name.clone(), filled(value, values))).collect()
+        }
+        other => other.clone(),
+    }
+}
+
+fn fill(text: &str, values: &[(&str, &str)]) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find('{') {
+        out.push_str(&rest[..at]);
+        rest = &rest[at..];
+        match values.iter().find(|(name, _)| rest.starts_with(name)) {
+            Some((name, value)) => {
+                out.push_str(value);
+                rest = &rest[name.len()..];
+            }
+            None => {
+                out.push('{');
+                rest = &rest[1..];
+            }
+        }
+    }
+    out.push_str(rest);
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn values_stay_within_their_text() {
+        let template =
+            json!({ "to": ["+{number}"], "body": { "text": "{text} {other} {", "n": 1 } });
+        let values = [("{number}", "4912"), ("{text}", "\", \"to\": \"{number}")];
+        assert_eq!(
+            filled(&template, &values),
+            json!({ "to": ["+4912"], "body": { "text": "\", \"to\": \"{number} {other} {", "n": 1 } })
+        );
+    }
+}

@@ -1,0 +1,8 @@
+//! Other services, and what the server sends them: mail, text messages, notifications, transactions.
+
+pub(crate) mod appservice;
+pub(crate) mod delivery;
+pub(crate) mod messages;
+pub(crate) mod oidc;
+pub(crate) mod outbound;
+pub(crate) mod pushers;

@@ -1,0 +1,520 @@
+//! Mail about what was missed: when it is due, and how it goes out.
+//!
+//! Of each pusher that has something to tell, the oldest of it is remembered, and when a mail about it is
+//! due: after a while in which its user may read, and not too soon after the mail before. Then it is looked
+//! at what is unread at that moment. If there is anything, that is what the mail tells, all of it; if the
+//! oldest was read meanwhile, the mail is put off to when the next is due, or never is.
+//!
+//! Only what was told is in the log: `pusher.mail` says how far, and is written as soon as the mail server
+//! has taken the mail. So nothing is told twice, but for what was taken when the server was killed before it
+//! could say so. What waits is found anew at a start, without reading events: the first event of the user's
+//! rooms that came after the last mail may be one to tell of, and is looked at when it is due.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    panic::AssertUnwindSafe,
+    sync::Arc,
+    time::Duration,
+};
+
+use futures_util::FutureExt as _;
+use parking_lot::Mutex;
+use ruma::UserId;
+use tokio::{
+    sync::{Notify, Semaphore},
+    task::{spawn_blocking, yield_now},
+    time::timeout,
+};
+use tracing::{error, info, warn};
+
+use super::{missed::Look, unsubscribe};
+use crate::{
+    base::{
+        limits,
+        shutdown::Shutdown,
+        signed::Signer,
+        timers::{self, Timed},
+    },
+    config::Config,
+    decide::pusher::NoteMailed,
+    engine::Engine,
+    log::ReadError,
+    outside::{
+        delivery::Retry,
+        messages::{Digest, Messages, cut},
+    },
+    read::push::Unread,
+    record::{Offset, Origin, pusher::PusherMail, threepid::Medium},
+    state::State,
+    state::{Mailed, Pusher},
+};
+
+/// Sends mail about what was missed.
+pub(crate) struct Mails {
+    engine: Arc<Engine>,
+    unread: Arc<Unread>,
+    messages: Arc<Messages>,
+    signer: Signer,
+    /// Where mail is ended, without the token.
+    unsubscribe_url: String,
+    schedule: Schedule,
+    waiting: Mutex<Waiting>,
+    /// Notified when a mail may be due earlier than was thought.
+    changed: Notify,
+    /// Half of what the mail server is handed at once: people wait for the other mail.
+    turns: Arc<Semaphore>,
+    turn_count: u32,
+    /// How long it may take to hand over a mail.
+    patience: Duration,
+    shutdown: Shutdown,
+}
+
+/// When mail is due, in milliseconds.
+#[derive(Clone, Copy, Debug)]
+struct Schedule {
+    delay_ms: u64,
+    interval_ms: u64,
+    longest_ms: u64,
+}
+
+impl Schedule {
+    /// When there is to be a mail about something that came then, after that mail.
+    fn due_ms(&self, oldest_ms: u64, mailed: Option<&Mailed>) -> u64 {
+        let unread_for_a_while = oldest_ms.saturating_add(self.delay_ms);
+        let not_too_soon = mailed.map_or(0, |mailed| {
+            let doubled = if mailed.read { 0 } else { mailed.in_a_row.saturating_sub(1).min(32) };
+            let interval_ms = self.interval_ms.saturating_mul(1 << doubled);
+            mailed.at_ms.saturating_add(interval_ms.min(self.longest_ms.max(self.interval_ms)))
+        });
+        unread_for_a_while.max(not_too_soon)
+    }
+}
+
+/// The how manyth mail comes after that one, from 1, since the user read anything.
+fn next_in_a_row(mailed: Option<&Mailed>) -> u32 {
+    match mailed {
+        Some(mailed) if !mailed.read => mailed.in_a_row.saturating_add(1),
+        _ => 1,
+    }
+}
+
+/// The pushers that have something to tell, by the records that they were first set with.
+#[derive(Debug, Default)]
+struct Waiting {
+    all: BTreeMap<Offset, Wait>,
+    due: BTreeSet<(u64, Offset)>,
+}
+
+#[derive(Debug)]
+struct Wait {
+    oldest: Something,
+    newest: Something,
+    /// `None` while a mail is being made.
+    due_ms: Option<u64>,
+    retry: Retry,
+    failed: u64,
+    /// A mail that was handed over, of which the log does not say so yet.
+    unnoted: Option<PusherMail>,
+}
+
+/// Something that may have to be told: a record, and its time in milliseconds since the Unix epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Something {
+    offset: Offset,
+    time_ms: u64,
+}
+
+impl Waiting {
+    /// There is something to tell. If there was before, its time holds: the oldest says when. Gives whether
+    /// there was not.
+    fn add(&mut self, pusher: Offset, news: Something, due_ms: u64) -> bool {
+        if let Some(wait) = self.all.get_mut(&pusher) {
+            if news.offset > wait.newest.offset {
+                wait.newest = news;
+            }
+            return false;
+        }
+        let wait = Wait {
+            oldest: news,
+            newest: news,
+            due_ms: None,
+            retry: Retry::default(),
+            failed: 0,
+            unnoted: None,
+        };
+        self.all.insert(pusher, wait);
+        self.put(pusher, due_ms);
+        true
+    }
+
+    fn put(&mut self, pusher: Offset, due_ms: u64) {
+        if let Some(wait) = self.all.get_mut(&pusher) {
+            if let Some(before) = wait.due_ms.replace(due_ms) {
+                self.due.remove(&(before, pusher));
+            }
+            self.due.insert((due_ms, pusher));
+        }
+    }
+
+    /// One that is due. It is no more, until it is told what came of it.
+    fn begin(&mut self, now_ms: u64) -> Option<Offset> {
+        let (due_ms, pusher) = *self.due.first()?;
+        if due_ms > now_ms {
+            return None;
+        }
+        self.due.remove(&(due_ms, pusher));
+        if let Some(wait) = self.all.get_mut(&pusher) {
+            wait.due_ms = None;
+        }
+        Some(pusher)
+    }
+
+    /// All up to `at` is told, or need not be.
+    fn settle(&mut self, pusher: Offset, at: Offset, due_ms: impl Fn(u64) -> u64) {
+        let Some(wait) = self.all.get_mut(&pusher) else { return };
+        if wait.newest.offset <= at {
+            self.forget(pusher);
+            return;
+        }
+        // Something came meanwhile.
+        (wait.oldest, wait.retry, wait.failed, wait.unnoted) =
+            (wait.newest, Retry::default(), 0, None);
+        let due_ms = due_ms(wait.oldest.time_ms);
+        self.put(pusher, due_ms);
+    }
+
+    fn forget(&mut self, pusher: Offset) {
+        if let Some(due_ms) = self.all.remove(&pusher).and_then(|wait| wait.due_ms) {
+            self.due.remove(&(due_ms, pusher));
+        }
+    }
+}
+
+/// What came of a mail that was due.
+enum Made {
+    /// All up to here is told, or need not be.
+    Done(Offset),
+    /// The oldest was read: this is the oldest now.
+    Later(Something),
+    /// The pusher is gone.
+    Gone,
+    /// The server goes down.
+    Stopping,
+    Failed {
+        reason: String,
+        permanent: bool,
+    },
+}
+
+impl From<ReadError> for Made {
+    fn from(error: ReadError) -> Self {
+        Self::Failed { reason: error.to_string(), permanent: false }
+    }
+}
+
+impl Mails {
+    /// `None` if no mail can be sent.
+    pub(crate) fn new(
+        config: &Config,
+        engine: &Arc<Engine>,
+        unread: &Arc<Unread>,
+        messages: &Arc<Messages>,
+        (signer, unsubscribe_url): (Signer, String),
+        shutdown: &Shutdown,
+    ) -> Option<Arc<Self>> {
+        if !messages.reach(Medium::Email) {
+            return None;
+        }
+        let turn_count = u32::try_from(config.email.concurrent / 2).unwrap_or(u32::MAX).max(1);
+        let ms = |seconds: u64| seconds.saturating_mul(1000);
+        Some(Arc::new(Self {
+            engine: Arc::clone(engine),
+            unread: Arc::clone(unread),
+            messages: Arc::clone(messages),
+            signer,
+            unsubscribe_url,
+            schedule: Schedule {
+                delay_ms: ms(config.push.email_delay_seconds),
+                interval_ms: ms(config.push.email_interval_seconds),
+                longest_ms: ms(config.push.email_max_interval_seconds),
+            },
+            waiting: Mutex::default(),
+            changed: Notify::new(),
+            turns: Arc::new(Semaphore::new(turn_count as usize)),
+            turn_count,
+            patience: Duration::from_secs(config.email.timeout_seconds),
+            shutdown: shutdown.clone(),
+        }))
+    }
+
+    /// Finds what waited when the server ended, and sends what is due until it goes down.
+    pub(super) async fn run(self: Arc<Self>) {
+        for pusher in self.engine.state().pushers.all().iter().filter(|pusher| pusher.is_mail()) {
+            let at = self.engine.head().offset();
+            if let Some(offset) = self.look(&self.engine.state(), pusher, at).candidate() {
+                match self.engine.events().time_of(offset) {
+                    Ok(time_ms) => self.add(pusher, offset, time_ms.unwrap_or_default()),
+                    // It is looked at all the same.
+                    Err(_) => self.add(pusher, offset, 0),
+                }
+            }
+            if self.shutdown.is_given() {
+                return;
+            }
+            yield_now().await;
+        }
+        let (clock, shutdown) = (self.engine.clock().clone(), self.shutdown.clone());
+        timers::keep(self, clock, shutdown).await;
+    }
+
+    /// Waits until what is under way is taken and noted, and begins nothing more.
+    pub(super) async fn finish(&self) {
+        let _ = timeout(self.patience, self.turns.acquire_many(self.turn_count)).await;
+    }
+
+    /// There is something to tell: the record at `offset`, of that time.
+    pub(super) fn add(&self, pusher: &Pusher, offset: Offset, time_ms: u64) {
+        if offset <= pusher.mailed_up_to() {
+            return;
+        }
+        let due_ms = self.schedule.due_ms(time_ms, pusher.mailed.as_ref());
+        if self.waiting.lock().add(pusher.since, Something { offset, time_ms }, due_ms) {
+            self.changed.notify_one();
+        }
+    }
+
+    /// The user has read something: the next mail need not wait as long.
+    pub(super) fn was_read(&self, user_id: &UserId) {
+        for pusher in self.engine.state().pushers.of_user(user_id) {
+            let mut waiting = self.waiting.lock();
+            let Some(wait) = waiting.all.get(&pusher.since) else { continue };
+            if wait.due_ms.is_some() && wait.failed == 0 {
+                let due_ms = self.schedule.due_ms(wait.oldest.time_ms, pusher.mailed.as_ref());
+                waiting.put(pusher.since, due_ms);
+                self.changed.notify_one();
+            }
+        }
+    }
+
+    fn look<'a>(&'a self, state: &'a State, pusher: &'a Pusher, at: Offset) -> Look<'a> {
+        Look {
+            state,
+            events: self.engine.events(),
+            unread: &self.unread,
+            user_id: &pusher.body.user_id,
+            after: pusher.mailed_up_to(),
+            at,
+        }
+    }
+
+    /// Makes the mail of a pusher for which one is due.
+    async fn work(self: &Arc<Self>, since: Offset) {
+        let made = AssertUnwindSafe(self.make(since)).catch_unwind().await;
+        let made = made.unwrap_or_else(|_| {
+            error!("making a mail about what was missed panicked");
+            Made::Failed { reason: "it panicked".to_owned(), permanent: true }
+        });
+        let pusher = self.engine.state().pushers.get(since);
+        let mailed = pusher.as_ref().and_then(|pusher| pusher.mailed);
+        let due_ms = |time_ms| self.schedule.due_ms(time_ms, mailed.as_ref());
+        let mut waiting = self.waiting.lock();
+        match made {
+            Made::Done(at) => waiting.settle(since, at, due_ms),
+            Made::Later(oldest) => {
+                if let Some(wait) = waiting.all.get_mut(&since) {
+                    wait.oldest = oldest;
+                }
+                waiting.put(since, due_ms(oldest.time_ms));
+            }
+            Made::Gone => waiting.forget(since),
+            Made::Stopping => {}
+            Made::Failed { reason, permanent } => {
+                let Some(wait) = waiting.all.get_mut(&since) else { return };
+                wait.failed += 1;
+                let again = wait.retry.next_within(limits::MAIL_RETRY);
+                let again = if permanent { limits::MAIL_RETRY.1 } else { again };
+                let again_in_ms = u64::try_from(again.as_millis()).unwrap_or(u64::MAX);
+                let user_id = pusher.as_ref().map(|pusher| pusher.body.user_id.as_str());
+                let failed = wait.failed;
+                warn!(user_id, failed, again_in_ms, reason, "a mail could not be sent");
+                waiting.put(since, self.engine.clock().now_ms().saturating_add(again_in_ms));
+            }
+        }
+        drop(waiting);
+        self.changed.notify_one();
+    }
+
+    async fn make(self: &Arc<Self>, since: Offset) -> Made {
+        if self.shutdown.is_given() {
+            return Made::Stopping;
+        }
+        let unnoted = self.waiting.lock().all.get(&since).and_then(|wait| wait.unnoted.clone());
+        if let Some(mail) = unnoted {
+            return self.note(mail).await;
+        }
+        let state = self.engine.state();
+        let Some(pusher) = state.pushers.get(since) else { return Made::Gone };
+        let at = self.engine.head().offset();
+        let user_id = &pusher.body.user_id;
+        if state.accounts.standing(user_id).is_none_or(|standing| standing.locked) {
+            return Made::Done(at);
+        }
+        let (this, looking) = (Arc::clone(self), Arc::clone(&pusher));
+        // Rooms that are new to the counts are read through.
+        let written = spawn_blocking(move || this.write(&looking, at)).await;
+        let digest = match written {
+            Ok(Ok(Some(written))) => written,
+            Ok(Ok(None)) => return Made::Done(at),
+            Ok(Err(made)) => return made,
+            Err(error) => std::panic::resume_unwind(error.into_panic()),
+        };
+        if let Err(error) = self.messages.send_digest(&pusher.body.ids.pushkey, &digest).await {
+            return Made::Failed { permanent: error.is_permanent(), reason: error.to_string() };
+        }
+        let mail = PusherMail {
+            user_id: user_id.clone(),
+            pusher: since,
+            up_to: at,
+            in_a_row: next_in_a_row(pusher.mailed.as_ref()),
+        };
+        self.note(mail).await
+    }
+
+    async fn note(&self, mail: PusherMail) -> Made {
+        let (user_id, since, at) = (mail.user_id.clone(), mail.pusher, mail.up_to);
+        match self.engine.propose(Origin::server(), NoteMailed(mail.clone())).await {
+            Ok(noted) => {
+                let is_there = noted.into_inner();
+                info!(%user_id, "sent a mail about what was missed");
+                if is_there { Made::Done(at) } else { Made::Gone }
+            }
+            Err(error) => {
+                // The mail is out: only this is tried again.
+                if let Some(wait) = self.waiting.lock().all.get_mut(&since) {
+                    wait.unnoted = Some(mail);
+                }
+                Made::Failed { reason: error.to_string(), permanent: false }
+            }
+        }
+    }
+
+    /// The mail that is due now; `None` if there is nothing to tell.
+    fn write(&self, pusher: &Pusher, at: Offset) -> Result<Option<Digest>, Made> {
+        let state = self.engine.state();
+        let look = self.look(&state, pusher, at);
+        let missed = look.missed()?;
+        let Some(offset) = missed.first() else { return Ok(None) };
+        let time_ms = self.engine.events().time_of(offset)?.unwrap_or_default();
+        let due_ms = self.schedule.due_ms(time_ms, pusher.mailed.as_ref());
+        if due_ms > self.engine.clock().now_ms() {
+            return Err(Made::Later(Something { offset, time_ms }));
+        }
+        let data = &pusher.body.data;
+        let brand = data.get("brand").and_then(serde_json::Value::as_str);
+        let app = brand.unwrap_or(&pusher.body.app_display_name);
+        let token = unsubscribe::token(&self.signer, pusher)
+            .map_err(|error| Made::Failed { reason: error.to_string(), permanent: true })?;
+        let digest = Digest {
+            rooms: look.rooms(&missed)?,
+            more_rooms: missed.more_rooms(),
+            messages: missed.messages(),
+            invites: look.invites(&missed)?,
+            more_invites: missed.more_invites(),
+            app: cut(app, limits::MAIL_NAME_CHARS),
+            unsubscribe: format!("{}?token={token}", self.unsubscribe_url),
+        };
+        Ok(Some(digest))
+    }
+}
+
+impl Timed for Arc<Mails> {
+    fn next_ms(&self) -> Option<u64> {
+        self.waiting.lock().due.first().map(|(due_ms, _)| *due_ms)
+    }
+
+    fn changed(&self) -> &Notify {
+        &self.changed
+    }
+
+    async fn fire(&self, now_ms: u64) {
+        // It is never closed.
+        while let Ok(turn) = Arc::clone(&self.turns).acquire_owned().await {
+            let Some(since) = self.waiting.lock().begin(now_ms) else { return };
+            let mails = Self::clone(self);
+            tokio::spawn(async move {
+                mails.work(since).await;
+                drop(turn);
+            });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MINUTE: u64 = 60_000;
+
+    const SCHEDULE: Schedule =
+        Schedule { delay_ms: 10 * MINUTE, interval_ms: 20 * MINUTE, longest_ms: 60 * MINUTE };
+
+    fn mailed(in_a_row: u32, read: bool) -> Mailed {
+        let (record, up_to) = (Offset::new(9), Offset::new(8));
+        Mailed { record, at_ms: 100 * MINUTE, up_to, in_a_row, read }
+    }
+
+    #[test]
+    fn mail_waits_for_the_reader_and_longer_the_longer_they_read_nothing() {
+        let due = |oldest: u64, mailed: Option<Mailed>| {
+            SCHEDULE.due_ms(oldest * MINUTE, mailed.as_ref()) / MINUTE
+        };
+        assert_eq!(due(50, None), 60);
+        for (in_a_row, read, expected) in [
+            (1, false, 120),
+            (2, false, 140),
+            (3, false, 160),
+            (4, false, 160),
+            (u32::MAX, false, 160),
+            (3, true, 120),
+        ] {
+            assert_eq!(due(101, Some(mailed(in_a_row, read))), expected, "{in_a_row} {read}");
+        }
+        // What comes long after the last mail waits for its reader alone.
+        assert_eq!(due(900, Some(mailed(4, false))), 910);
+        let longest_ms = 0;
+        let schedule = Schedule { longest_ms, ..SCHEDULE };
+        let interval_ms = schedule.due_ms(0, Some(&mailed(3, false))) - 100 * MINUTE;
+        assert_eq!(interval_ms, SCHEDULE.interval_ms, "no bound makes it shorter");
+    }
+
+    #[test]
+    fn mails_are_counted_until_something_is_read() {
+        assert_eq!(next_in_a_row(None), 1);
+        assert_eq!(next_in_a_row(Some(&mailed(1, false))), 2);
+        assert_eq!(next_in_a_row(Some(&mailed(5, true))), 1);
+    }
+
+    fn something(offset: u64) -> Something {
+        Something { offset: Offset::new(offset), time_ms: offset }
+    }
+
+    #[test]
+    fn what_came_while_a_mail_was_made_is_due_after_it() {
+        let (mut waiting, one, two) = (Waiting::default(), Offset::new(1), Offset::new(2));
+        assert!(waiting.add(one, something(10), 110));
+        assert!(waiting.add(two, something(11), 105));
+        assert!(!waiting.add(one, something(12), 1));
+        assert_eq!(waiting.begin(104), None);
+        assert_eq!(waiting.begin(200), Some(two));
+        assert_eq!(waiting.begin(200), Some(one));
+        assert_eq!(waiting.begin(200), None);
+        // Nothing came for the second; for the first, what the mail does not tell.
+        waiting.settle(two, Offset::new(11), |time_ms| time_ms + 100);
+        waiting.add(one, something(30), 1);
+        waiting.settle(one, Offset::new(20), |time_ms| time_ms + 100);
+        assert_eq!(waiting.due.iter().copied().collect::<Vec<_>>(), [(130, one)]);
+        assert_eq!(waiting.all.len(), 1);
+        waiting.forget(one);
+        assert!(waiting.all.is_empty() && waiting.due.is_empty());
+    }
+}

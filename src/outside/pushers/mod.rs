@@ -1,0 +1,627 @@
+//! Notifications for devices that sleep and people who are away: what a user's push rules notify of goes to
+//! the push gateway that their app named (client-server API, "Push notifications"; push gateway API), and what
+//! of it they do not read, to their address: see [`mails`].
+//!
+//! ```text
+//! log → one follower: whom does this record notify? → a queue for each pusher → its gateway
+//!          ↑                                                     │
+//!          └── `pusher.advance`: how far all have told ←─────────┘
+//! ```
+//!
+//! A queue holds positions in the log. What is told of each is made when it is sent, as of the record that
+//! it is about; only the count of what is unread is that of the moment. So a notification is neither written
+//! when an event is sent nor kept, and an idle pusher costs nothing.
+//!
+//! Each pusher tells one thing after another, in the order of the log; what its gateway does not take is
+//! tried again, later and later, until it is too old. How far all have come is noted some time after
+//! something arrived, and when the server stops, if something arrived since the last note. After that
+//! nothing is told twice; if it was killed, what arrived since the last note is told again, with the same
+//! event ids. Nothing is left out. While there are no pushers, nothing is noted.
+//!
+//! That something was read is told as a count alone. It is not noted: a restart at that very moment leaves
+//! it to the next notification.
+
+mod mails;
+mod missed;
+mod notification;
+mod queues;
+mod unsubscribe;
+
+use std::{
+    collections::HashMap,
+    panic::AssertUnwindSafe,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use futures_util::FutureExt as _;
+use http::Method;
+use parking_lot::Mutex;
+use reqwest::Url;
+use ruma::{
+    OwnedUserId, UserId,
+    events::{StateEventType, TimelineEventType},
+};
+use serde::Deserialize;
+use tokio::{
+    sync::{Notify, Semaphore},
+    task::yield_now,
+    time::{sleep, timeout},
+};
+use tracing::{debug, error, warn};
+
+use crate::{
+    base::{background::at_length, limits, shutdown::Shutdown},
+    config::Push as Settings,
+    decide::pusher::{NoteTold, RemovePusher},
+    engine::Engine,
+    log::ReadError,
+    outside::{
+        delivery::Retry,
+        outbound::{Ask, Outbound},
+    },
+    read::{
+        events::{EventRef, EventStore},
+        push::{Judge, Unread},
+    },
+    record::{Command, Offset, Origin, Record, pusher::PusherEnd},
+    state::{Membership, Pusher, Room, State},
+};
+use notification::About;
+use queues::{Item, Queues, What};
+
+pub(crate) use mails::Mails;
+pub(crate) use notification::EVENT_ID_ONLY;
+pub(crate) use unsubscribe::unsubscription;
+
+/// The path of every push gateway.
+pub(crate) const NOTIFY_PATH: &str = "/_matrix/push/v1/notify";
+
+/// Tells push gateways what there is to tell.
+pub(crate) struct Pushers {
+    engine: Arc<Engine>,
+    unread: Arc<Unread>,
+    /// Those who tell by mail, if any can be sent.
+    mails: Option<Arc<Mails>>,
+    /// Asks the public internet alone, or what is configured besides.
+    outbound: Outbound,
+    give_up: Duration,
+    shutdown: Shutdown,
+    queues: Mutex<Queues>,
+    /// For each gateway, as many as may be asked at once.
+    gateways: Mutex<HashMap<String, Arc<Semaphore>>>,
+    at_once: Semaphore,
+    /// Notified when something is done that is to be noted.
+    progress: Notify,
+}
+
+/// How far the follower is.
+struct Follower {
+    /// Everything up to here was looked at.
+    at: Offset,
+    /// Up to here, only those who were behind have anything to be told.
+    told: Offset,
+    /// How far those had been told.
+    behind: HashMap<Offset, Offset>,
+    /// What was noted last, or need not be.
+    noted: Offset,
+    /// When what was done is to be noted.
+    note_due: Option<Instant>,
+    /// Of whom the count is to be looked at, and when.
+    counts_due: HashMap<OwnedUserId, (Instant, Item)>,
+}
+
+impl Pushers {
+    pub(crate) fn new(
+        engine: &Arc<Engine>,
+        unread: &Arc<Unread>,
+        mails: Option<Arc<Mails>>,
+        outbound: Outbound,
+        settings: &Settings,
+        shutdown: &Shutdown,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            engine: Arc::clone(engine),
+            unread: Arc::clone(unread),
+            mails,
+            outbound,
+            give_up: Duration::from_secs(settings.give_up_seconds),
+            shutdown: shutdown.clone(),
+            queues: Mutex::default(),
+            gateways: Mutex::default(),
+            at_once: Semaphore::new(limits::PUSHES_AT_ONCE as usize),
+            progress: Notify::new(),
+        })
+    }
+
+    /// Follows the log and tells of it until the server goes down, and what is under way has arrived.
+    pub(crate) async fn run(self: Arc<Self>) {
+        let mut head = self.engine.head().follow();
+        let mut follower = self.begin();
+        // After that: what they find of what is there already is up to where it is followed from, or beyond.
+        let mailing = self.mails.clone().map(|mails| tokio::spawn(mails.run()));
+        while !self.shutdown.is_given() {
+            let read = AssertUnwindSafe(self.read_on(&mut follower)).catch_unwind().await;
+            let failed = match read {
+                Ok(Ok(())) => false,
+                Ok(Err(error)) => {
+                    warn!(%error, "notifications cannot go on now");
+                    true
+                }
+                Err(_) => {
+                    // A record that cannot be told of keeps none after it from being told.
+                    follower.at = follower.at.next();
+                    error!(record = %follower.at, "telling of a record panicked");
+                    true
+                }
+            };
+            self.queue_counts(&mut follower);
+            if follower.note_due.is_some_and(|due| due <= Instant::now()) {
+                self.note(&mut follower).await;
+            }
+            let counts_due = follower.counts_due.values().map(|(due, _)| *due);
+            let due = counts_due.chain(follower.note_due).min();
+            let at = follower.at;
+            tokio::select! {
+                () = self.shutdown.given() => {}
+                () = sleep(limits::TIMER_RETRY), if failed => {}
+                // The sender is part of the engine: it does not go away.
+                _ = head.wait_for(|head| *head > at), if !failed => {}
+                () = sleep_until(due), if due.is_some() => {}
+                () = self.progress.notified() => {
+                    follower.note_due.get_or_insert_with(|| Instant::now() + limits::PUSH_NOTE);
+                }
+            }
+        }
+        // Nobody begins to tell anything any more; what is under way is given the time to arrive.
+        let under_way = self.at_once.acquire_many(limits::PUSHES_AT_ONCE);
+        let _ = timeout(limits::OUTBOUND_TIMEOUT, under_way).await;
+        let is_news = self.progress.notified().now_or_never().is_some();
+        if is_news || follower.note_due.is_some() {
+            self.note(&mut follower).await;
+        }
+        if let (Some(mails), Some(mailing)) = (&self.mails, mailing) {
+            // It ends with the shutdown signal; a panic in it has been logged and ends nothing else.
+            let _ = mailing.await;
+            mails.finish().await;
+        }
+    }
+
+    fn begin(&self) -> Follower {
+        let state = self.engine.state();
+        let told = state.pushers.told().unwrap_or_default();
+        let behind: HashMap<_, _> = told.behind.into_iter().collect();
+        let all = state.pushers.all().into_iter();
+        let first = all.filter(|pusher| !pusher.is_mail()).map(|pusher| {
+            let told = behind.get(&pusher.since).copied().unwrap_or(told.done);
+            told.max(pusher.since)
+        });
+        Follower {
+            at: first.min().unwrap_or_else(|| self.engine.head().offset()),
+            told: told.done,
+            behind,
+            noted: told.done,
+            note_due: None,
+            counts_due: HashMap::new(),
+        }
+    }
+
+    /// Reads up to the head, and queues what there is to tell.
+    async fn read_on(self: &Arc<Self>, follower: &mut Follower) -> Result<(), ReadError> {
+        let head = self.engine.head().offset();
+        while follower.at < head && !self.shutdown.is_given() {
+            if self.engine.state().pushers.is_empty() {
+                // Those that come are told of what comes after them: it need not be noted either.
+                (follower.at, follower.noted) = (head, head);
+                break;
+            }
+            let records = self.engine.log().read(follower.at.next(), limits::DELIVERY_RECORDS)?;
+            if records.is_empty() {
+                return Err(ReadError::Missing(follower.at.next()));
+            }
+            // Each event is judged for everyone in its room who has a pusher.
+            at_length(|| {
+                for record in records.iter().take_while(|record| record.offset() <= head) {
+                    self.read(record, follower)?;
+                    follower.at = record.offset();
+                }
+                Ok::<_, ReadError>(())
+            })?;
+            if follower.at >= follower.told {
+                follower.behind.clear();
+            }
+            // One who is far behind does not keep others from the processor.
+            yield_now().await;
+        }
+        if follower.at.get().saturating_sub(follower.noted.get()) >= limits::DELIVERY_PASSED {
+            follower.note_due.get_or_insert_with(Instant::now);
+        }
+        Ok(())
+    }
+
+    fn read(self: &Arc<Self>, record: &Record, follower: &mut Follower) -> Result<(), ReadError> {
+        let item = |what| Item { offset: record.offset(), time_ms: record.header.time_ms, what };
+        match &*record.header.kind {
+            "room.event" => {
+                let Some(event) = self.engine.events().get(record.offset())? else { return Ok(()) };
+                self.event(&event, item(What::Event), follower)?;
+                // A message of one's own reads what came before it.
+                if event.state_key.is_none() {
+                    self.was_read(&event.sender, item(What::Count), follower);
+                }
+            }
+            "room.receipt" => {
+                if let Some(Command::RoomReceipt(body)) = record.command().ok().flatten() {
+                    for receipt in &body.receipts {
+                        self.was_read(&receipt.user_id, item(What::Count), follower);
+                    }
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Queues an event for those whom it notifies.
+    fn event(
+        self: &Arc<Self>,
+        event: &EventRef,
+        item: Item,
+        follower: &Follower,
+    ) -> Result<(), ReadError> {
+        let state = self.engine.state();
+        let Some(room) = state.rooms.get(&event.room_id) else { return Ok(()) };
+        for user_id in recipients(&state, &room, event) {
+            if self
+                .judge(&state, &user_id, &room)
+                .outcome(event)?
+                .is_some_and(|outcome| outcome.notify)
+            {
+                for pusher in state.pushers.of_user(&user_id) {
+                    if pusher.is_mail() {
+                        if let Some(mails) = &self.mails {
+                            mails.add(&pusher, item.offset, item.time_ms);
+                        }
+                    } else if follower.has_to_tell(&pusher, item.offset) {
+                        self.queue(&pusher, item);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The user has read something: after a while their devices are told how much is left.
+    fn was_read(&self, user_id: &UserId, item: Item, follower: &mut Follower) {
+        let state = self.engine.state();
+        if !state.pushers.has_any(user_id) {
+            return;
+        }
+        if let Some(mails) = &self.mails {
+            mails.was_read(user_id);
+        }
+        if follower.counts_due.contains_key(user_id) {
+            return;
+        }
+        let mut pushers = state.pushers.of_user(user_id);
+        pushers.retain(|pusher| !pusher.is_mail());
+        let news = {
+            let queues = self.queues.lock();
+            // Less than nothing cannot be left.
+            let has_more = |pusher: &Arc<Pusher>| queues.unread(pusher.since) != Some(0);
+            pushers
+                .iter()
+                .any(|pusher| follower.has_to_tell(pusher, item.offset) && has_more(pusher))
+        };
+        if news {
+            let due = Instant::now() + limits::PUSH_BADGE;
+            follower.counts_due.insert(user_id.to_owned(), (due, item));
+        }
+    }
+
+    fn queue_counts(self: &Arc<Self>, follower: &mut Follower) {
+        let now = Instant::now();
+        let due = follower.counts_due.extract_if(|_, (due, _)| *due <= now).collect::<Vec<_>>();
+        for (user_id, (_, item)) in due {
+            let pushers = self.engine.state().pushers.of_user(&user_id).into_iter();
+            for pusher in pushers.filter(|pusher| !pusher.is_mail()) {
+                self.queue(&pusher, item);
+            }
+        }
+    }
+
+    fn queue(self: &Arc<Self>, pusher: &Pusher, item: Item) {
+        let added = self.queues.lock().add(pusher.since, item);
+        if added.full {
+            let app_id = &*pusher.body.ids.app_id;
+            warn!(user_id = %pusher.body.user_id, app_id, "too many notifications wait: one is given up");
+        }
+        if added.begin {
+            tokio::spawn(Arc::clone(self).work(pusher.since));
+        }
+    }
+
+    /// Tells a pusher's gateway one thing after another until there is nothing left.
+    async fn work(self: Arc<Self>, since: Offset) {
+        let mut retry = Retry::default();
+        loop {
+            let Some(item) = self.queues.lock().next(since) else { return };
+            let Some(pusher) = self.engine.state().pushers.get(since) else {
+                self.queues.lock().forget(since);
+                return;
+            };
+            if self.shutdown.is_given() {
+                return;
+            }
+            let told = AssertUnwindSafe(self.tell(&pusher, item)).catch_unwind().await;
+            let reason = match told {
+                Ok(Told::Arrived) => {
+                    retry = Retry::default();
+                    continue;
+                }
+                Ok(Told::Needless) => continue,
+                Ok(Told::Stopping) => return,
+                Ok(Told::Failed(reason)) => reason,
+                Err(_) => {
+                    error!(record = %item.offset, "telling a push gateway panicked");
+                    self.done(since, item);
+                    continue;
+                }
+            };
+            let user_id = &pusher.body.user_id;
+            let app_id = &*pusher.body.ids.app_id;
+            let left = self.time_left(item);
+            if !left.is_zero() {
+                let wait = retry.next().min(left);
+                let again_in_ms = wait.as_millis();
+                debug!(%user_id, app_id, again_in_ms, reason, "a push gateway takes nothing");
+                tokio::select! {
+                    () = sleep(wait) => {}
+                    () = self.shutdown.given() => return,
+                }
+                if !self.time_left(item).is_zero() {
+                    continue;
+                }
+            }
+            warn!(%user_id, app_id, reason, "a notification is too old to be tried again");
+            self.done(since, item);
+        }
+    }
+
+    /// There is nothing more to be told of this.
+    fn done(&self, since: Offset, item: Item) {
+        self.queues.lock().done(since, item);
+        self.progress.notify_one();
+    }
+
+    /// For how long it is worth trying.
+    fn time_left(&self, item: Item) -> Duration {
+        let age = self.engine.clock().now_ms().saturating_sub(item.time_ms);
+        self.give_up.saturating_sub(Duration::from_millis(age))
+    }
+
+    /// Tells of `item` when it is its turn. What was told is done before the turn is over, so that whoever
+    /// waits for the turns of all to be over knows of it.
+    async fn tell(&self, pusher: &Pusher, item: Item) -> Told {
+        let url = pusher.body.data.get("url").and_then(serde_json::Value::as_str);
+        let Some(url) = url.and_then(|url| url.parse::<Url>().ok()) else {
+            self.done(pusher.since, item);
+            return Told::Needless;
+        };
+        let gateway = self.gateway(&url);
+        // Neither is ever closed.
+        let Ok(_turn) = gateway.acquire().await else { return Told::Stopping };
+        let Ok(_turn) = self.at_once.acquire().await else { return Told::Stopping };
+        if self.shutdown.is_given() {
+            return Told::Stopping;
+        }
+        let told = self.ask(pusher, item, url).await;
+        if matches!(told, Told::Arrived | Told::Needless) {
+            self.done(pusher.since, item);
+        }
+        told
+    }
+
+    async fn ask(&self, pusher: &Pusher, item: Item, url: Url) -> Told {
+        let (body, unread) = match at_length(|| self.body(pusher, item)) {
+            Ok(Some(body)) => body,
+            Ok(None) => return Told::Needless,
+            Err(error) => return Told::Failed(error.to_string()),
+        };
+        let ask = Ask::new(Method::POST, url).json(&body);
+        let answer = match self.outbound.ask(ask).await {
+            Ok(answer) => answer,
+            Err(error) => return Told::Failed(error.to_string()),
+        };
+        if !answer.status.is_success() {
+            return Told::Failed(format!("it answers {}", answer.status));
+        }
+        self.queues.lock().set_unread(pusher.since, unread);
+        #[derive(Deserialize)]
+        struct Answer {
+            rejected: Vec<String>,
+        }
+        let rejected = answer.json::<Answer>().map(|answer| answer.rejected).unwrap_or_default();
+        // Of other keys it is not asked here.
+        if rejected.contains(&pusher.body.ids.pushkey) {
+            let (user_id, ids) = (pusher.body.user_id.clone(), pusher.body.ids.clone());
+            let remove = RemovePusher { user_id, ids, because: PusherEnd::Rejected };
+            if let Err(error) = self.engine.propose(Origin::server(), remove).await {
+                return Told::Failed(error.to_string());
+            }
+        }
+        Told::Arrived
+    }
+
+    /// Whose turn it is at a gateway.
+    fn gateway(&self, url: &Url) -> Arc<Semaphore> {
+        let mut gateways = self.gateways.lock();
+        if gateways.len() >= limits::PUSHES_AT_ONCE as usize {
+            gateways.retain(|_, gateway| Arc::strong_count(gateway) > 1);
+        }
+        let gateway = || Arc::new(Semaphore::new(limits::PUSHES_TO_GATEWAY));
+        let origin = url.origin().ascii_serialization();
+        Arc::clone(gateways.entry(origin).or_insert_with(gateway))
+    }
+
+    /// What is to be sent, with the count in it; `None` if there is no need to tell any more.
+    fn body(
+        &self,
+        pusher: &Pusher,
+        item: Item,
+    ) -> Result<Option<(serde_json::Value, u64)>, ReadError> {
+        let (state, events) = (self.engine.state(), self.engine.events());
+        let user_id = &*pusher.body.user_id;
+        if state.accounts.standing(user_id).is_none_or(|standing| standing.locked) {
+            return Ok(None);
+        }
+        let now = self.engine.head().offset().min(state.applied());
+        let unread = || self.unread.of_user(&state, events, user_id, now);
+        if item.what == What::Count {
+            let unread = unread()?;
+            let before = self.queues.lock().unread(pusher.since);
+            let is_news = before.is_none_or(|before| unread < before);
+            return Ok(is_news.then(|| (notification::body(pusher, None, unread), unread)));
+        }
+        let Some(event) = events.get(item.offset)? else { return Ok(None) };
+        let Some(room) = state.rooms.get(&event.room_id) else { return Ok(None) };
+        let judge = self.judge(&state, user_id, &room);
+        // They may have left, or have read it elsewhere, while the gateway was not to be reached.
+        let is_there = matches!(
+            room.membership(user_id, now),
+            Some((_, Membership::Join | Membership::Invite))
+        );
+        if !is_there
+            || room.redaction_of(event.offset, now).is_some()
+            || self.unread.has_read(judge, &event, now)?
+        {
+            return Ok(None);
+        }
+        let Some(outcome) = judge.outcome(&event)?.filter(|outcome| outcome.notify) else {
+            return Ok(None);
+        };
+        let unread = unread()?;
+        let state_text = |event_type: StateEventType, key: &str, field: &str| {
+            state_text(events, &room, event.offset, &event_type, key, field)
+        };
+        let about = About {
+            sender_name: state_text(
+                StateEventType::RoomMember,
+                event.sender.as_str(),
+                "displayname",
+            )?,
+            room_name: state_text(StateEventType::RoomName, "", "name")?,
+            room_alias: state_text(StateEventType::RoomCanonicalAlias, "", "alias")?,
+            is_target: is_target(&event, user_id),
+            event: &event,
+            outcome: &outcome,
+        };
+        Ok(Some((notification::body(pusher, Some(&about), unread), unread)))
+    }
+
+    fn judge<'a>(&'a self, state: &'a State, user_id: &'a UserId, room: &'a Room) -> Judge<'a> {
+        Judge { state, events: self.engine.events(), user_id, room }
+    }
+
+    /// Notes how far all have been told.
+    async fn note(&self, follower: &mut Follower) {
+        follower.note_due = None;
+        let pushers = &self.engine.state().pushers;
+        // Before, those who were behind are not all queued again.
+        if pushers.is_empty() || follower.at < follower.told {
+            return;
+        }
+        let told = {
+            let mut queues = self.queues.lock();
+            queues.keep(|pusher| pushers.get(pusher).is_some());
+            queues.told(follower.at)
+        };
+        // It only goes on. Where it cannot yet, what was noted before holds.
+        if told.done < follower.noted {
+            return;
+        }
+        let done = told.done;
+        match self.engine.propose(Origin::server(), NoteTold(told)).await {
+            Ok(noted) => {
+                noted.into_inner();
+                follower.noted = done;
+            }
+            Err(error) => {
+                warn!(%error, "how far notifications went could not be noted");
+                follower.note_due = Some(Instant::now() + limits::PUSH_NOTE);
+            }
+        }
+    }
+}
+
+impl Follower {
+    /// Whether a pusher has still to tell of this record.
+    fn has_to_tell(&self, pusher: &Pusher, record: Offset) -> bool {
+        let told = self.behind.get(&pusher.since).copied().unwrap_or(self.told);
+        record > told && record > pusher.since
+    }
+}
+
+/// What came of telling.
+enum Told {
+    Arrived,
+    /// There is no need to tell it any more.
+    Needless,
+    /// The server goes down.
+    Stopping,
+    Failed(String),
+}
+
+/// Who has pushers and was there when an event came, its sender left out: in the room, or invited by it.
+fn recipients(state: &State, room: &Room, event: &EventRef) -> Vec<OwnedUserId> {
+    let at = event.offset;
+    let is_other = |user_id: &UserId| *user_id != *event.sender;
+    let joined = room.counts(at).joined;
+    // Whichever are fewer are gone through.
+    let mut found = if state.pushers.user_count() as u64 <= joined {
+        state.pushers.users(|user_id| is_other(user_id) && room.is_joined(user_id, at))
+    } else {
+        let members = room.members(Membership::Join, at).into_iter().map(|(user_id, _)| user_id);
+        members.filter(|user_id| is_other(user_id) && state.pushers.has_any(user_id)).collect()
+    };
+    if event.event_type == TimelineEventType::RoomMember
+        && let Some(target) = event.state_key.as_deref()
+        && let Ok(target) = <&UserId>::try_from(target)
+        && matches!(room.membership(target, at), Some((_, Membership::Invite)))
+        && is_other(target)
+        && state.pushers.has_any(target)
+    {
+        found.push(target.to_owned());
+    }
+    found
+}
+
+fn is_target(event: &EventRef, user_id: &UserId) -> bool {
+    event.event_type == TimelineEventType::RoomMember
+        && event.state_key.as_deref() == Some(user_id.as_str())
+}
+
+/// A text in the content of a state event as of a record.
+fn state_text(
+    events: &EventStore,
+    room: &Room,
+    at: Offset,
+    event_type: &StateEventType,
+    key: &str,
+    field: &str,
+) -> Result<Option<String>, ReadError> {
+    let Some(offset) = room.state_event(event_type, key, at) else { return Ok(None) };
+    let Some(event) = events.get(offset)? else { return Ok(None) };
+    if room.redaction_of(offset, at).is_some() {
+        return Ok(None);
+    }
+    let content = event.content_as::<serde_json::Value>().unwrap_or_default();
+    let text = content.get(field).and_then(serde_json::Value::as_str);
+    Ok(text.filter(|text| !text.is_empty()).map(str::to_owned))
+}
+
+async fn sleep_until(due: Option<Instant>) {
+    if let Some(due) = due {
+        tokio::time::sleep_until(due.into()).await;
+    }
+}

@@ -1,0 +1,212 @@
+//! What is still to be told to whom, in memory: positions in the log, from which all else follows.
+
+use std::collections::{HashMap, VecDeque};
+
+use crate::{
+    base::limits,
+    record::{Offset, pusher::PusherAdvance},
+};
+
+/// What there is to tell of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum What {
+    /// An event.
+    Event,
+    /// That the count of what is unread went down.
+    Count,
+}
+
+/// Something to be told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Item {
+    /// The record that it is about.
+    pub(super) offset: Offset,
+    /// The record's time, in milliseconds since the Unix epoch.
+    pub(super) time_ms: u64,
+    pub(super) what: What,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    items: VecDeque<Item>,
+    /// Whether someone is at work on it.
+    at_work: bool,
+    /// The count that was told last, if that is known.
+    unread: Option<u64>,
+}
+
+/// The queue of each pusher that was told something since the start, by the record that it was first set with.
+#[derive(Debug, Default)]
+pub(super) struct Queues(HashMap<Offset, Queue>);
+
+/// What became of something that was to be told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Added {
+    /// Whether someone has to begin to work on the queue.
+    pub(super) begin: bool,
+    /// Whether something older was given up for it.
+    pub(super) full: bool,
+}
+
+impl Queues {
+    /// Adds to the queue of a pusher.
+    pub(super) fn add(&mut self, pusher: Offset, item: Item) -> Added {
+        let queue = self.0.entry(pusher).or_default();
+        // One look at the count is as good as two.
+        let is_repeated =
+            item.what == What::Count && queue.items.iter().skip(1).any(|i| i.what == What::Count);
+        let full = !is_repeated && queue.items.len() >= limits::PUSH_QUEUE;
+        if full {
+            // The first may be under way.
+            queue.items.remove(1);
+        }
+        if !is_repeated {
+            queue.items.push_back(item);
+        }
+        let begin = !queue.at_work && !queue.items.is_empty();
+        queue.at_work |= begin;
+        Added { begin, full }
+    }
+
+    /// What is to be told next. If there is nothing, nobody is at work on the queue any more.
+    pub(super) fn next(&mut self, pusher: Offset) -> Option<Item> {
+        let queue = self.0.get_mut(&pusher)?;
+        let next = queue.items.front().copied();
+        queue.at_work = next.is_some();
+        next
+    }
+
+    /// It was told, or there is no need to.
+    pub(super) fn done(&mut self, pusher: Offset, item: Item) {
+        if let Some(queue) = self.0.get_mut(&pusher)
+            && queue.items.front() == Some(&item)
+        {
+            queue.items.pop_front();
+            if queue.items.is_empty() {
+                queue.items.shrink_to(0);
+            }
+        }
+    }
+
+    /// Forgets a pusher that is gone.
+    pub(super) fn forget(&mut self, pusher: Offset) {
+        self.0.remove(&pusher);
+    }
+
+    /// Forgets all pushers but those that are `there`.
+    pub(super) fn keep(&mut self, there: impl Fn(Offset) -> bool) {
+        self.0.retain(|pusher, _| there(*pusher));
+    }
+
+    /// The count that a pusher was told last.
+    pub(super) fn unread(&self, pusher: Offset) -> Option<u64> {
+        self.0.get(&pusher)?.unread
+    }
+
+    /// Remembers the count that a pusher was told.
+    pub(super) fn set_unread(&mut self, pusher: Offset, unread: u64) {
+        if let Some(queue) = self.0.get_mut(&pusher) {
+            queue.unread = Some(unread);
+        }
+    }
+
+    /// How far all have been told, of whom everything up to `read` was queued.
+    pub(super) fn told(&self, read: Offset) -> PusherAdvance {
+        let mut behind: Vec<(Offset, Offset)> = self
+            .0
+            .iter()
+            .filter_map(|(pusher, queue)| {
+                // A count is not told again after a restart.
+                let first = queue.items.iter().find(|item| item.what == What::Event)?;
+                Some((*pusher, first.offset.prev()))
+            })
+            .collect();
+        behind.sort_unstable_by_key(|(pusher, told)| (*told, *pusher));
+        // Of more than can be said, the least behind say it for all who are not.
+        let done = behind.get(limits::PUSH_BEHIND).map_or(read, |(_, told)| *told);
+        behind.truncate(limits::PUSH_BEHIND);
+        behind.sort_unstable();
+        PusherAdvance { done, behind }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn item(offset: u64, what: What) -> Item {
+        Item { offset: Offset::new(offset), time_ms: offset, what }
+    }
+
+    #[test]
+    fn one_is_at_work_until_there_is_nothing_left() {
+        let (mut queues, pusher) = (Queues::default(), Offset::new(1));
+        let (one, two) = (item(5, What::Event), item(6, What::Event));
+        assert!(queues.add(pusher, one).begin);
+        assert!(!queues.add(pusher, two).begin);
+        assert_eq!(queues.next(pusher), Some(one));
+        queues.done(pusher, one);
+        // Done twice is done once.
+        queues.done(pusher, one);
+        assert_eq!(queues.next(pusher), Some(two));
+        queues.done(pusher, two);
+        assert_eq!(queues.next(pusher), None);
+        assert!(queues.add(pusher, item(7, What::Event)).begin);
+    }
+
+    #[test]
+    fn a_full_queue_gives_up_the_oldest_that_is_not_under_way() {
+        let (mut queues, pusher) = (Queues::default(), Offset::new(1));
+        for offset in 1..=limits::PUSH_QUEUE as u64 {
+            assert!(!queues.add(pusher, item(offset, What::Event)).full);
+        }
+        assert!(queues.add(pusher, item(9_999, What::Event)).full);
+        let first = queues.next(pusher).unwrap();
+        queues.done(pusher, first);
+        let second = queues.next(pusher).unwrap();
+        assert_eq!((first.offset.get(), second.offset.get()), (1, 3));
+    }
+
+    #[test]
+    fn one_who_reads_while_the_gateway_is_away_loses_no_notification() {
+        let (mut queues, pusher) = (Queues::default(), Offset::new(1));
+        queues.add(pusher, item(1, What::Event));
+        queues.add(pusher, item(2, What::Count));
+        for offset in 3..=limits::PUSH_QUEUE as u64 {
+            queues.add(pusher, item(offset, What::Event));
+        }
+        assert!(!queues.add(pusher, item(10_000, What::Count)).full);
+        assert_eq!(queues.0[&pusher].items.len(), limits::PUSH_QUEUE);
+    }
+
+    #[test]
+    fn pushers_that_are_gone_are_forgotten() {
+        let mut queues = Queues::default();
+        let (here, gone) = (Offset::new(1), Offset::new(2));
+        for pusher in [here, gone] {
+            queues.add(pusher, item(5, What::Event));
+        }
+        queues.keep(|pusher| pusher == here);
+        assert_eq!((queues.0.len(), queues.next(gone)), (1, None));
+    }
+
+    #[test]
+    fn those_that_are_behind_are_named_and_too_many_hold_all_back() {
+        let mut queues = Queues::default();
+        let most = limits::PUSH_BEHIND as u64;
+        queues.add(Offset::new(1), item(50, What::Event));
+        queues.add(Offset::new(1), item(70, What::Event));
+        let one = (Offset::new(1), Offset::new(49));
+        let expected = PusherAdvance { done: Offset::new(90), behind: vec![one] };
+        assert_eq!(queues.told(Offset::new(90)), expected);
+        for pusher in 0..most {
+            queues.add(Offset::new(1000 + pusher), item(60 + pusher, What::Event));
+        }
+        let told = queues.told(Offset::new(999_999));
+        assert_eq!(told.behind.len(), limits::PUSH_BEHIND);
+        assert_eq!((told.behind[0], told.done.get()), (one, 60 + most - 2));
+        let next = queues.next(Offset::new(1)).unwrap();
+        queues.done(Offset::new(1), next);
+        assert_eq!(queues.told(Offset::new(9)).behind[0].1.get(), 69);
+    }
+}

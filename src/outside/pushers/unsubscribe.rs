@@ -1,0 +1,62 @@
+//! The link at the end of a mail about what was missed, which ends such mail without a login.
+//!
+//! It is a statement of the server's own that says whose mail to which address it ends: there is no table of
+//! links. It is good for ever, as the mail is that holds it, and also for a pusher that is set again later.
+
+use ruma::OwnedUserId;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    base::signed::Signer,
+    record::pusher::PusherIds,
+    state::{Pusher, State},
+};
+
+const PURPOSE: &str = "end of mail about what was missed";
+
+#[derive(Serialize, Deserialize)]
+struct Statement {
+    #[serde(rename = "u")]
+    user_id: OwnedUserId,
+    /// A hash, so that the address is not in the logs of those who pass the link on.
+    #[serde(rename = "p")]
+    pusher: String,
+}
+
+/// What a link ends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Unsubscription {
+    /// Whose mail.
+    pub(crate) user_id: OwnedUserId,
+    /// The pusher; `None` if there is no such mail any more.
+    pub(crate) ids: Option<PusherIds>,
+}
+
+fn of(ids: &PusherIds) -> String {
+    let mut hasher = blake3::Hasher::new();
+    for part in [&ids.app_id, &ids.pushkey] {
+        hasher.update(&(part.len() as u64).to_be_bytes());
+        hasher.update(part.as_bytes());
+    }
+    // As it stands in the links that were sent before.
+    format!("pusher/{}", &hasher.finalize().to_hex()[..32])
+}
+
+/// The token of a link.
+pub(super) fn token(signer: &Signer, pusher: &Pusher) -> Result<String, serde_json::Error> {
+    let statement =
+        Statement { user_id: pusher.body.user_id.clone(), pusher: of(&pusher.body.ids) };
+    signer.sign(PURPOSE, &statement, u64::MAX)
+}
+
+/// What a token ends; `None` for one that this server has not made.
+pub(crate) fn unsubscription(
+    signer: &Signer,
+    state: &State,
+    token: &str,
+) -> Option<Unsubscription> {
+    let (Statement { user_id, pusher }, _) = signer.open(PURPOSE, token, 0)?;
+    let own = state.pushers.of_user(&user_id);
+    let found = own.iter().find(|own| own.is_mail() && of(&own.body.ids) == pusher);
+    Some(Unsubscription { ids: found.map(|own| own.body.ids.clone()), user_id })
+}

@@ -1,0 +1,354 @@
+//! The forms of an event that clients get, and what a redaction takes away. What goes into the
+//! `unsigned` part for the one who looks is decided in [`crate::read::view`].
+
+use std::sync::{Arc, LazyLock, OnceLock};
+
+use ruma::{
+    CanonicalJsonObject, DeviceId, EventId, MilliSecondsSinceUnixEpoch, OwnedEventId, RoomId,
+    UserId,
+    canonical_json::RedactedBecause,
+    events::{StateEventType, TimelineEventType},
+};
+use serde::{
+    Serialize, Serializer,
+    ser::{Error as _, SerializeStruct as _},
+};
+use serde_json::value::RawValue;
+
+use super::{EventRef, EventStore, Fields, StoredEvent};
+use crate::{log::ReadError, record::Offset, state::Room};
+
+/// Who looks at an event, and as of when.
+#[derive(Clone, Copy, Debug)]
+pub struct Viewer<'a> {
+    /// The user.
+    pub user_id: &'a UserId,
+    /// The device.
+    pub device_id: &'a DeviceId,
+    /// The session, which decides whether a transaction id is the viewer's own.
+    pub session: Offset,
+    /// As of which offset.
+    pub at: Offset,
+    /// The time, for `age`.
+    pub now_ms: u64,
+}
+
+/// Which form of events is wanted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EventForm {
+    /// The stored event as servers exchange it, without anything added, instead of the client's form.
+    pub federation: bool,
+    /// Whether the client's form names the room.
+    pub room_id: bool,
+    /// Whether the client's form comes with what relates to the event (client-server API,
+    /// "Aggregations of child events").
+    pub bundled: bool,
+    /// The fields that are wanted; `None` for all.
+    pub fields: Option<Arc<Fields>>,
+}
+
+impl EventForm {
+    /// From endpoints that return single events or pages of history.
+    pub const FULL: Self = Self { federation: false, room_id: true, bundled: true, fields: None };
+    /// From endpoints that return a room's state, and in `/sync`.
+    pub const STATE: Self = Self { bundled: false, ..Self::FULL };
+    /// Inside a part of an answer that names the room itself.
+    pub const SYNC: Self = Self { room_id: false, bundled: false, ..Self::FULL };
+
+    /// This form, with or without what relates to the events.
+    #[must_use]
+    pub fn bundled(&self, bundled: bool) -> Self {
+        Self { bundled, ..self.clone() }
+    }
+
+    /// `event`, which is in this form but for the fields, with the fields that are wanted.
+    pub(crate) fn with_wanted_fields(&self, event: ClientEvent) -> ClientEvent {
+        let Some(fields) = &self.fields else { return event };
+        match serde_json::from_str(event.get()) {
+            Ok(event) => to_raw(&fields.of(&event)).into(),
+            // It was made as an object.
+            Err(_) => event,
+        }
+    }
+}
+
+/// The client's form of an event, but for what depends on who looks and on where it is shown.
+#[derive(Serialize)]
+struct ForEveryone<'a> {
+    #[serde(rename = "type")]
+    event_type: &'a TimelineEventType,
+    content: &'a RawValue,
+    event_id: &'a EventId,
+    sender: &'a UserId,
+    origin_server_ts: MilliSecondsSinceUnixEpoch,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    state_key: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    redacts: Option<&'a EventId>,
+    /// The last one: it can be cut off.
+    room_id: &'a RoomId,
+}
+
+/// That part of an event as JSON, up to where more members can follow: made once, as a message is given to
+/// everyone in its room.
+#[derive(Debug, Default)]
+pub(crate) struct Shared(OnceLock<Made>);
+
+#[derive(Debug)]
+struct Made {
+    text: Box<str>,
+    /// Where the room's id begins.
+    room_id: usize,
+}
+
+impl Clone for Shared {
+    /// Nothing: whoever copies an event does so to change it.
+    fn clone(&self) -> Self {
+        Self::default()
+    }
+}
+
+impl Shared {
+    fn of<'e>(room: &Room, event: &'e StoredEvent, with_room_id: bool) -> &'e str {
+        let made = event.shared.0.get_or_init(|| {
+            let with_redacts = content_with_redacts(room, event);
+            let whole = to_raw(&ForEveryone {
+                event_type: &event.event_type,
+                content: with_redacts.as_deref().unwrap_or(&event.content),
+                event_id: &event.event_id,
+                sender: &event.sender,
+                origin_server_ts: event.origin_server_ts,
+                state_key: event.state_key.as_deref(),
+                redacts: event.redacts.as_deref(),
+                room_id: &event.room_id,
+            });
+            let whole = whole.get();
+            let text = whole.strip_suffix('}').unwrap_or(whole);
+            Made { text: text.into(), room_id: text.rfind(",\"room_id\":").unwrap_or(text.len()) }
+        });
+        if with_room_id { &made.text } else { &made.text[..made.room_id] }
+    }
+}
+
+/// What the server adds to an event.
+#[derive(Default, Serialize)]
+pub(crate) struct Unsigned<'a> {
+    pub(crate) age: i64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) transaction_id: Option<&'a str>,
+    #[serde(rename = "org.matrix.msc4140.delay_id", skip_serializing_if = "Option::is_none")]
+    pub(crate) delay_id: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) membership: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) prev_content: Option<&'a RawValue>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) prev_sender: Option<&'a UserId>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) replaces_state: Option<&'a EventId>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) redacted_because: Option<ClientEvent>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) invite_room_state: Option<Vec<Box<RawValue>>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) knock_room_state: Option<Vec<Box<RawValue>>>,
+    #[serde(rename = "m.relations", skip_serializing_if = "Option::is_none")]
+    pub(crate) relations: Option<Relations>,
+}
+
+/// What relates to an event.
+#[derive(Debug, Default, Serialize)]
+pub(crate) struct Relations {
+    #[serde(rename = "m.replace", skip_serializing_if = "Option::is_none")]
+    pub(crate) replace: Option<ClientEvent>,
+    #[serde(rename = "m.thread", skip_serializing_if = "Option::is_none")]
+    pub(crate) thread: Option<Thread>,
+    #[serde(rename = "m.reference", skip_serializing_if = "Option::is_none")]
+    pub(crate) reference: Option<References>,
+}
+
+/// The thread of which an event is the root.
+#[derive(Debug, Serialize)]
+pub(crate) struct Thread {
+    pub(crate) latest_event: ClientEvent,
+    pub(crate) count: usize,
+    pub(crate) current_user_participated: bool,
+}
+
+/// The events that refer to an event.
+#[derive(Debug, Serialize)]
+pub(crate) struct References {
+    pub(crate) chunk: Vec<Reference>,
+}
+
+#[derive(Debug, Serialize)]
+pub(crate) struct Reference {
+    pub(crate) event_id: OwnedEventId,
+}
+
+/// The client's form of `event`, from which what was redacted is gone already.
+pub(crate) fn client_event(
+    room: &Room,
+    event: &StoredEvent,
+    form: &EventForm,
+    unsigned: &Unsigned<'_>,
+) -> ClientEvent {
+    let shared = Shared::of(room, event, form.room_id);
+    let mut json = Vec::with_capacity(shared.len() + UNSIGNED_BYTES);
+    json.extend_from_slice(shared.as_bytes());
+    json.extend_from_slice(b",\"unsigned\":");
+    // Strings, numbers and JSON that was parsed before: it serialises.
+    serde_json::to_writer(&mut json, unsigned).expect("client data serialises");
+    json.push(b'}');
+    ClientEvent(String::from_utf8(json).expect("JSON is text"))
+}
+
+/// How many bytes `unsigned` takes with its name: little more than most do.
+const UNSIGNED_BYTES: usize = 128;
+
+/// An event in the form that a client gets, as JSON that is written into answers as it is.
+///
+/// Not a [`RawValue`], which cannot be made but by parsing or copying what is known to be JSON: that took longer than all
+/// else of making an answer.
+#[derive(Clone, Debug)]
+pub struct ClientEvent(String);
+
+impl ClientEvent {
+    /// The JSON of it.
+    #[must_use]
+    pub fn get(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<Box<RawValue>> for ClientEvent {
+    fn from(json: Box<RawValue>) -> Self {
+        Self(Box::<str>::from(json).into())
+    }
+}
+
+impl Serialize for ClientEvent {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        if *TAKES_JSON {
+            return write_json(&self.0, serializer);
+        }
+        let parsed: &RawValue = serde_json::from_str(&self.0).map_err(S::Error::custom)?;
+        parsed.serialize(serializer)
+    }
+}
+
+/// Writes `json` as serde_json has its own raw values written.
+fn write_json<S: Serializer>(json: &str, serializer: S) -> Result<S::Ok, S::Error> {
+    const TOKEN: &str = "$serde_json::private::RawValue";
+    let mut raw = serializer.serialize_struct(TOKEN, 1)?;
+    raw.serialize_field(TOKEN, json)?;
+    raw.end()
+}
+
+/// Whether [`write_json`] is how serde_json does it: no promise of its says so.
+static TAKES_JSON: LazyLock<bool> = LazyLock::new(|| {
+    struct Json(&'static str);
+    impl Serialize for Json {
+        fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+            write_json(self.0, serializer)
+        }
+    }
+    let json = r#"{"a":[1,"b"]}"#;
+    serde_json::to_string(&Json(json)).is_ok_and(|written| written == json)
+});
+
+impl EventStore {
+    /// A text in the content of the room's state of this type (with an empty key) as of `at`, as it is
+    /// to be shown: none where it is missing, empty, not a text, or redacted.
+    ///
+    /// # Errors
+    /// When the log cannot be read.
+    pub(crate) fn state_text(
+        &self,
+        room: &Room,
+        event_type: &StateEventType,
+        field: &str,
+        at: Offset,
+    ) -> Result<Option<String>, ReadError> {
+        let Some(offset) = room.state_event(event_type, "", at) else { return Ok(None) };
+        let event = self.get(offset)?.map(|event| as_shown(room, event, at));
+        let content = event.and_then(|event| event.content_as::<serde_json::Value>().ok());
+        let text = content.and_then(|content| content[field].as_str().map(ToOwned::to_owned));
+        Ok(text.filter(|text| !text.is_empty()))
+    }
+}
+
+/// `event` as it is to be shown as of `at`: without what a redaction took away.
+pub(crate) fn as_shown(room: &Room, event: EventRef, at: Offset) -> EventRef {
+    match room.redaction_of(event.offset, at) {
+        Some(_) => redacted(room, &event),
+        None => event,
+    }
+}
+
+/// The content of a redaction in a room whose version keeps `redacts` outside of it: newer clients
+/// look for it inside (room version 11, "Moving the `redacts` property").
+fn content_with_redacts(room: &Room, event: &StoredEvent) -> Option<Box<RawValue>> {
+    if event.event_type != TimelineEventType::RoomRedaction
+        || room.rules.redaction.content_field_redacts
+    {
+        return None;
+    }
+    let redacts = event.redacts.as_deref()?;
+    let mut content: serde_json::Map<String, serde_json::Value> = event.content_as().ok()?;
+    content.insert("redacts".to_owned(), redacts.as_str().into());
+    Some(to_raw(&content))
+}
+
+/// How long ago the event was sent, in milliseconds.
+pub(crate) fn age(event: &StoredEvent, now_ms: u64) -> i64 {
+    let sent = i64::try_from(u64::from(event.origin_server_ts.get())).unwrap_or(i64::MAX);
+    i64::try_from(now_ms).unwrap_or(i64::MAX).saturating_sub(sent)
+}
+
+/// The event with what its room version's redaction rules take away gone.
+pub(crate) fn redacted(room: &Room, event: &EventRef) -> EventRef {
+    let rules = &room.rules.redaction;
+    let strip = || -> Option<StoredEvent> {
+        let pdu: CanonicalJsonObject = serde_json::from_str(event.pdu.get()).ok()?;
+        let because: Option<RedactedBecause> = None;
+        let pdu = ruma::canonical_json::redact(pdu, rules, because).ok()?;
+        let content = to_raw(pdu.get("content")?);
+        Some(StoredEvent {
+            content,
+            // Where it stays in the content, it stays what clients are told beside it.
+            redacts: event.redacts.clone().filter(|_| rules.keep_room_redaction_redacts),
+            transaction: None,
+            pdu: to_raw(&pdu),
+            ..StoredEvent::clone(event)
+        })
+    };
+    // Every stored event is canonical JSON and can be redacted; were one not, nothing of its
+    // content may be shown.
+    let stripped = strip().unwrap_or_else(|| StoredEvent {
+        content: to_raw(&CanonicalJsonObject::new()),
+        ..StoredEvent::clone(event)
+    });
+    EventRef::new(stripped)
+}
+
+/// `value` as raw JSON.
+pub(crate) fn to_raw<T: Serialize + ?Sized>(value: &T) -> Box<RawValue> {
+    // Strings, numbers and JSON that was parsed before: it serialises.
+    serde_json::value::to_raw_value(value).expect("client data serialises")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_known_to_be_json_is_written_as_it_is() {
+        assert!(*TAKES_JSON, "serde_json has another way for raw values: events are parsed again");
+        let json =
+            r#"{"type":"m.room.message","content":{"body":"a \"b\" ü"},"unsigned":{"age":-1}}"#;
+        let events = [ClientEvent(json.to_owned()), ClientEvent("1".to_owned())];
+        assert_eq!(serde_json::to_string(&events).unwrap(), format!("[{json},1]"));
+        assert_eq!(serde_json::to_value(&events).unwrap()[0]["unsigned"]["age"], -1);
+    }
+}

@@ -1,0 +1,295 @@
+//! Bodies from the log, through a cache bounded in bytes.
+
+use std::{
+    any::{Any, TypeId},
+    collections::HashSet,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use quick_cache::{Weighter, sync::Cache};
+use ruma::{EventId, RoomId, UserId, events::TimelineEventType};
+use serde_json::value::RawValue;
+
+use super::{EventRef, StoredEvent};
+use crate::{
+    base::work,
+    log::{Log, ReadError},
+    record::{
+        Command, Offset, Record,
+        command::{LogErase, RoomEvent},
+    },
+    state::{Room, State},
+};
+
+/// Reads events and other payloads by offset.
+pub struct EventStore {
+    log: Arc<dyn Log>,
+    cache: Cache<Offset, EventRef, ByBytes>,
+    /// How often something was erased.
+    erasures: AtomicU64,
+    derived: Cache<(TypeId, Offset), Arc<dyn Derived>, ByBytes>,
+    lifetimes: OnceLock<Box<dyn Lifetimes>>,
+}
+
+/// How long events that are no state live.
+pub(crate) trait Lifetimes: Send + Sync {
+    /// Whether the event has lived long enough by now.
+    fn is_over(&self, room: &Room, event: &StoredEvent) -> bool;
+
+    /// Until when an event of the room was appended that may have lived long enough by now, in milliseconds since the
+    /// Unix epoch; `None` if none has.
+    fn youngest_over_ms(&self, room: &Room) -> Option<u64>;
+}
+
+/// How many bytes of what was made of payloads are kept: the push rules of some ten thousand users.
+const DERIVED_BYTES: u64 = 32 * 1024 * 1024;
+
+/// What is made of one payload alone and worth keeping beside it, for example a parsed list.
+pub trait Derived: Any + Send + Sync {
+    /// About how many bytes it takes in memory.
+    fn weight(&self) -> u64;
+}
+
+#[derive(Clone)]
+struct ByBytes;
+
+impl Weighter<Offset, EventRef> for ByBytes {
+    fn weight(&self, _: &Offset, event: &EventRef) -> u64 {
+        event.weight()
+    }
+}
+
+impl Weighter<(TypeId, Offset), Arc<dyn Derived>> for ByBytes {
+    fn weight(&self, _: &(TypeId, Offset), derived: &Arc<dyn Derived>) -> u64 {
+        64 + derived.weight()
+    }
+}
+
+impl std::fmt::Debug for EventStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("EventStore").field("cached_bytes", &self.cache.weight()).finish()
+    }
+}
+
+impl EventStore {
+    /// A store over `log` that caches up to about `cache_bytes`.
+    #[must_use]
+    pub fn new(log: Arc<dyn Log>, cache_bytes: u64) -> Self {
+        // The estimate only sizes the cache's table at the start: events take about 2 KiB.
+        let estimated = usize::try_from(cache_bytes / 2048).unwrap_or(1024).clamp(64, 1 << 20);
+        Self {
+            log,
+            cache: Cache::with_weighter(estimated, cache_bytes, ByBytes),
+            erasures: AtomicU64::new(0),
+            derived: Cache::with_weighter(4096, DERIVED_BYTES, ByBytes),
+            lifetimes: OnceLock::new(),
+        }
+    }
+
+    /// From now on, events live as long as `lifetimes` says. To be called once.
+    pub(crate) fn keep_to(&self, lifetimes: Box<dyn Lifetimes>) {
+        // Whoever comes second changes nothing.
+        let _ = self.lifetimes.set(lifetimes);
+    }
+
+    /// Until when an event of the room was appended that may have lived long enough, in milliseconds since the Unix
+    /// epoch: of those that came later none has. `None` if events of the room do not end.
+    #[must_use]
+    pub fn youngest_over_ms(&self, room: &Room) -> Option<u64> {
+        self.lifetimes.get()?.youngest_over_ms(room)
+    }
+
+    /// Whether the event has lived long enough, so that nobody is shown it any more. From the next sweep on it
+    /// is not there, either (`room.erase`). State stays, and redactions go with what they redacted.
+    #[must_use]
+    pub fn is_over(&self, room: &Room, event: &StoredEvent) -> bool {
+        let Some(lifetimes) = self.lifetimes.get() else { return false };
+        event.state_key.is_none()
+            && event.event_type != TimelineEventType::RoomRedaction
+            && lifetimes.is_over(room, event)
+    }
+
+    /// What `make` makes of the payload at `offset`: kept until the payload is erased.
+    ///
+    /// # Errors
+    /// Those of `make`.
+    pub fn derived<T: Derived>(
+        &self,
+        offset: Offset,
+        make: impl FnOnce() -> Result<T, ReadError>,
+    ) -> Result<Arc<T>, ReadError> {
+        let key = (TypeId::of::<T>(), offset);
+        let kept = self.derived.get(&key).and_then(|kept| {
+            let kept: Arc<dyn Any + Send + Sync> = kept;
+            kept.downcast().ok()
+        });
+        if let Some(kept) = kept {
+            return Ok(kept);
+        }
+        let made = Arc::new(make()?);
+        self.derived.insert(key, Arc::clone(&made) as Arc<dyn Derived>);
+        Ok(made)
+    }
+
+    /// The event at `offset`; `None` if there is no event there or its payload was erased.
+    ///
+    /// # Errors
+    /// When the log cannot be read.
+    pub fn get(&self, offset: Offset) -> Result<Option<EventRef>, ReadError> {
+        work::look();
+        if let Some(event) = self.cache.get(&offset) {
+            return Ok(Some(event));
+        }
+        let erasures = self.erasures.load(Ordering::SeqCst);
+        let Some(record) = self.log.get(offset)? else { return Ok(None) };
+        let Ok(Some(Command::RoomEvent(body))) = record.command() else { return Ok(None) };
+        let Some(event) = parse(&record, body) else { return Ok(None) };
+        self.cache.insert(offset, Arc::clone(&event));
+        if self.erasures.load(Ordering::SeqCst) != erasures {
+            // It may have been read before it was erased, and kept after it was forgotten.
+            self.cache.remove(&offset);
+        }
+        Ok(Some(event))
+    }
+
+    /// The events at `offsets`, in that order, without those that are gone.
+    ///
+    /// # Errors
+    /// When the log cannot be read.
+    pub fn get_all(&self, offsets: &[Offset]) -> Result<Vec<EventRef>, ReadError> {
+        let mut events = Vec::with_capacity(offsets.len());
+        for offset in offsets {
+            events.extend(self.get(*offset)?);
+        }
+        Ok(events)
+    }
+
+    /// The event of this id, as far as `state` goes.
+    ///
+    /// # Errors
+    /// When the log cannot be read.
+    pub fn find(&self, state: &State, event_id: &EventId) -> Result<Option<EventRef>, ReadError> {
+        for offset in state.events.candidates(event_id) {
+            if let Some(event) = self.get(offset)?
+                && event.event_id == event_id
+                // It may be gone with its time, or with its room.
+                && state.rooms.get(&event.room_id).is_some_and(|room| room.has_event(offset))
+            {
+                return Ok(Some(event));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The event that a transaction of `session` sent, if it has sent one.
+    ///
+    /// # Errors
+    /// When the log cannot be read.
+    pub fn find_transaction(
+        &self,
+        state: &State,
+        session: Offset,
+        scope: &str,
+        id: &str,
+    ) -> Result<Option<EventRef>, ReadError> {
+        for offset in state.transactions.candidates(session, scope, id) {
+            if let Some(event) = self.get(offset)?
+                && event.transaction.as_ref().is_some_and(|t| t.scope == scope && t.id == id)
+            {
+                return Ok(Some(event));
+            }
+        }
+        Ok(None)
+    }
+
+    /// When the record at `offset` was appended, in milliseconds since the Unix epoch.
+    ///
+    /// # Errors
+    /// When the log cannot be read.
+    pub fn time_of(&self, offset: Offset) -> Result<Option<u64>, ReadError> {
+        Ok(self.log.get(offset)?.map(|record| record.header.time_ms))
+    }
+
+    /// The command at `offset`, for what is not an event.
+    ///
+    /// # Errors
+    /// When the log cannot be read.
+    pub fn command(&self, offset: Offset) -> Result<Option<Command>, ReadError> {
+        let record = self.log.get(offset)?;
+        // What was applied could be decoded; it can be decoded again.
+        Ok(record.and_then(|record| record.command().ok().flatten()))
+    }
+
+    /// The account data of a user, global or of a room, as of `at`, as it is kept.
+    ///
+    /// # Errors
+    /// When the log cannot be read.
+    pub fn account_data(
+        &self,
+        state: &State,
+        user_id: &UserId,
+        room_id: Option<&RoomId>,
+        event_type: &str,
+        at: Offset,
+    ) -> Result<Option<Box<RawValue>>, ReadError> {
+        let Some(account) = state.accounts.get(user_id) else { return Ok(None) };
+        let offset = account.read().account_data_at(room_id, event_type, at);
+        let Some(offset) = offset else { return Ok(None) };
+        Ok(match self.command(offset)? {
+            Some(Command::AccountDataSet(body)) => Some(body.content),
+            _ => None,
+        })
+    }
+
+    /// Whether a user takes no invites (client-server API, "Invite permission").
+    ///
+    /// # Errors
+    /// When the log cannot be read.
+    pub fn blocks_invites(&self, state: &State, user_id: &UserId) -> Result<bool, ReadError> {
+        #[derive(serde::Deserialize)]
+        struct Config<'a> {
+            #[serde(borrow)]
+            default_action: std::borrow::Cow<'a, str>,
+        }
+        let event_type = "m.invite_permission_config";
+        let config = self.account_data(state, user_id, None, event_type, Offset::MAX)?;
+        // What cannot be read blocks nothing.
+        let config =
+            config.as_ref().and_then(|raw| serde_json::from_str::<Config<'_>>(raw.get()).ok());
+        Ok(config.is_some_and(|config| config.default_action == "block"))
+    }
+
+    /// Forgets what was erased from the log.
+    pub(crate) fn forget(&self, erasure: &LogErase) {
+        self.erasures.fetch_add(1, Ordering::SeqCst);
+        for reduced in &erasure.reduced {
+            self.cache.remove(&reduced.offset);
+        }
+        let reduced: HashSet<_> = erasure.reduced.iter().map(|reduced| reduced.offset).collect();
+        let erased = |offset: &Offset| {
+            reduced.contains(offset)
+                || erasure.runs().any(|(from, to)| from <= *offset && *offset <= to)
+        };
+        self.derived.retain(|(_, offset), _| !erased(offset));
+    }
+
+    /// The event at `offset` if it is in memory.
+    pub(crate) fn recall(&self, offset: Offset) -> Option<EventRef> {
+        self.cache.get(&offset)
+    }
+
+    /// Keeps the event of a record.
+    pub(crate) fn remember(&self, record: &Record, body: RoomEvent) {
+        if let Some(event) = parse(record, body) {
+            self.cache.insert(record.offset(), event);
+        }
+    }
+}
+
+fn parse(record: &Record, body: RoomEvent) -> Option<EventRef> {
+    let event = StoredEvent::new(record.offset(), body).ok()?;
+    Some(Arc::new(StoredEvent { time_ms: record.header.time_ms, ..event }))
+}

@@ -1,0 +1,117 @@
+//! An event as push rules look at it.
+
+use std::sync::OnceLock;
+
+use serde_json::{Map, Value};
+
+use super::rules;
+use crate::{
+    base::glob::Text,
+    read::events::{Derived, StoredEvent},
+};
+
+/// An event made ready for push rules: once, for all users for whom it is judged.
+#[derive(Debug)]
+pub struct Subject {
+    event: Value,
+    bytes: u64,
+    body: OnceLock<Option<Text>>,
+    common: OnceLock<u64>,
+}
+
+impl Subject {
+    /// The event in the form that clients get, without `unsigned`.
+    #[must_use]
+    pub fn new(event: &StoredEvent) -> Self {
+        let text = |text: &str| Value::String(text.to_owned());
+        let mut whole = Map::new();
+        whole.insert("type".to_owned(), text(&event.event_type.to_string()));
+        whole.insert("sender".to_owned(), text(event.sender.as_str()));
+        whole.insert("room_id".to_owned(), text(event.room_id.as_str()));
+        whole.insert("event_id".to_owned(), text(event.event_id.as_str()));
+        whole.insert("origin_server_ts".to_owned(), u64::from(event.origin_server_ts.get()).into());
+        if let Some(state_key) = &event.state_key {
+            whole.insert("state_key".to_owned(), text(state_key));
+        }
+        // Every stored content is an object; were one not, no rule on it would match.
+        whole.insert("content".to_owned(), event.content_as().unwrap_or_default());
+        let bytes = 1024 + 4 * event.content.get().len() as u64;
+        Self { event: Value::Object(whole), bytes, body: OnceLock::new(), common: OnceLock::new() }
+    }
+
+    /// What stands at a path of property names.
+    #[must_use]
+    pub fn get(&self, path: &[String]) -> Option<&Value> {
+        path.iter().try_fold(&self.event, |value, name| value.get(name))
+    }
+
+    /// The sender.
+    #[must_use]
+    pub fn sender(&self) -> &str {
+        self.event["sender"].as_str().unwrap_or_default()
+    }
+
+    /// `content.body`, if it is a text.
+    #[must_use]
+    pub fn body(&self) -> Option<&Text> {
+        let body = || self.event["content"]["body"].as_str().map(Text::new);
+        self.body.get_or_init(body).as_ref()
+    }
+
+    /// Which of the conditions hold that the rules of most users have in common.
+    pub(super) fn common(&self) -> u64 {
+        *self.common.get_or_init(|| rules::common(self))
+    }
+
+    /// Whether it says itself whom it mentions (`m.mentions`).
+    #[must_use]
+    pub fn has_mentions(&self) -> bool {
+        self.event["content"].get("m.mentions").is_some()
+    }
+}
+
+impl Derived for Subject {
+    fn weight(&self) -> u64 {
+        self.bytes
+    }
+}
+
+/// The names in a path like `content.m\.mentions.user_ids` (appendices, "Dot-separated property
+/// paths").
+pub(super) fn path(written: &str) -> Vec<String> {
+    let mut names = vec![String::new()];
+    let mut chars = written.chars().peekable();
+    while let Some(c) = chars.next() {
+        let name = match c {
+            '.' => {
+                names.push(String::new());
+                continue;
+            }
+            // A backslash before anything else stands for itself.
+            '\\' => chars.next_if(|next| matches!(next, '.' | '\\')).unwrap_or('\\'),
+            c => c,
+        };
+        if let Some(last) = names.last_mut() {
+            last.push(name);
+        }
+    }
+    names
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_split_at_dots_that_are_not_escaped() {
+        for (written, names) in [
+            ("content.body", &["content", "body"][..]),
+            (r"content.m\.mentions.user_ids", &["content", "m.mentions", "user_ids"]),
+            (r"a\\.b\c", &[r"a\", r"b\c"]),
+            ("type", &["type"]),
+            ("", &[""]),
+        ] {
+            assert_eq!(path(written), names, "{written}");
+        }
+    }
+}

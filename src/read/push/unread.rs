@@ -1,0 +1,470 @@
+//! How many notifications of a room a user has not read (client-server API, "Receiving
+//! notifications", "Threaded read receipts").
+//!
+//! The counts are a function of user, room and offset: of the [`limits::UNREAD_EVENTS`] newest events
+//! of the room as of the offset, those count that came after the user joined and after what they had
+//! read by then, were not redacted by then, and notify under the rules of their own moment. With more
+//! events than that unread, the counts say "at least". A message of the user's own reads the
+//! conversation that it is in, up to itself.
+//!
+//! Nothing but time takes an event's place in the counts away, and nothing gives it back. So the counts are a
+//! projection that is made on demand: it is kept for the next one who asks, also over a restart ([`kept`]), and is
+//! brought up to date with what came since.
+
+mod kept;
+
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    sync::Arc,
+};
+
+use parking_lot::Mutex;
+use quick_cache::{Weighter, sync::Cache};
+use ruma::{OwnedRoomId, OwnedUserId, UserId};
+use serde::{Deserialize, Serialize};
+
+pub use self::kept::CountsError;
+pub(crate) use self::kept::written_at;
+use super::Judge;
+use crate::{
+    base::{background::lock_at_length, limits},
+    log::ReadError,
+    read::events::{EventRef, EventStore},
+    record::Offset,
+    state::{
+        Membership, Room, State,
+        reads::{Covers, Thread},
+    },
+};
+
+/// How many bytes of counts are kept.
+const KEPT_BYTES: u64 = 32 * 1024 * 1024;
+
+/// How many events are read from the log in one go.
+const CHUNK: usize = 256;
+
+/// An event that notifies a user, which they have not read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnreadEvent {
+    /// The event.
+    pub offset: Offset,
+    /// Whether it is highlighted.
+    pub highlight: bool,
+}
+
+/// The unread notifications of one conversation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Count {
+    /// How many events notify.
+    pub notifications: u64,
+    /// How many of them are highlighted.
+    pub highlights: u64,
+}
+
+impl std::ops::AddAssign for Count {
+    fn add_assign(&mut self, other: Self) {
+        self.notifications += other.notifications;
+        self.highlights += other.highlights;
+    }
+}
+
+/// The unread notifications of a room.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Outside of threads.
+    pub main: Count,
+    /// In each thread that has any, by the offset of the event that the thread begins with.
+    pub threads: BTreeMap<Offset, Count>,
+}
+
+impl Counts {
+    /// Those of the room as a whole.
+    #[must_use]
+    pub fn total(&self) -> Count {
+        let mut total = self.main;
+        self.threads.values().for_each(|count| total += *count);
+        total
+    }
+
+    fn add(&mut self, entry: &Entry) {
+        let count = match entry.thread {
+            Thread::Main => &mut self.main,
+            Thread::Root(root) => self.threads.entry(root).or_default(),
+        };
+        count.notifications += 1;
+        count.highlights += u64::from(entry.highlight);
+    }
+
+    /// Takes back what [`Counts::add`] added.
+    fn take(&mut self, entry: &Entry) {
+        let count = match entry.thread {
+            Thread::Main => &mut self.main,
+            Thread::Root(root) => self.threads.entry(root).or_default(),
+        };
+        count.notifications = count.notifications.saturating_sub(1);
+        count.highlights = count.highlights.saturating_sub(u64::from(entry.highlight));
+        if let Thread::Root(root) = entry.thread
+            && *count == Count::default()
+        {
+            self.threads.remove(&root);
+        }
+    }
+}
+
+/// What was counted, by user and room: bounded, and made again when it is gone.
+pub struct Unread(Cache<(OwnedUserId, OwnedRoomId), Kept, BySize>);
+
+impl std::fmt::Debug for Unread {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Unread").field("kept_bytes", &self.0.weight()).finish()
+    }
+}
+
+impl Default for Unread {
+    fn default() -> Self {
+        Self(Cache::with_weighter(4096, KEPT_BYTES, BySize))
+    }
+}
+
+impl Unread {
+    /// The counts of `user_id` in `room` as of `at`; none for one who is not joined then.
+    ///
+    /// # Errors
+    /// When the log cannot be read.
+    pub fn counts(
+        &self,
+        state: &State,
+        events: &EventStore,
+        user_id: &UserId,
+        room: &Room,
+        at: Offset,
+    ) -> Result<Counts, ReadError> {
+        self.look(Judge { state, events, user_id, room }, at, Memo::counts)
+    }
+
+    /// How many unread notifications `user_id` has as of `at` in all rooms that they are joined to.
+    ///
+    /// # Errors
+    /// When the log cannot be read.
+    pub fn of_user(
+        &self,
+        state: &State,
+        events: &EventStore,
+        user_id: &UserId,
+        at: Offset,
+    ) -> Result<u64, ReadError> {
+        let mut unread = 0;
+        for part in state.memberships.of(user_id, at) {
+            if part.membership == Membership::Join
+                && let Some(room) = state.rooms.get(&part.room_id)
+            {
+                unread += self.counts(state, events, user_id, &room, at)?.total().notifications;
+            }
+        }
+        Ok(unread)
+    }
+
+    /// Whether the counts as of `at` may be others than as of `since`. They are if the user read on, wrote, or
+    /// was notified in between; it costs no more than the counts as of `at`.
+    ///
+    /// # Errors
+    /// When the log cannot be read.
+    pub fn changed(&self, judge: Judge<'_>, since: Offset, at: Offset) -> Result<bool, ReadError> {
+        let Judge { state, user_id, room, .. } = judge;
+        let moved = || state.reads.look(user_id, &room.id, |marks| marks.moved(since, at));
+        let too_old = |at| room.before_last(limits::UNREAD_EVENTS, at);
+        if moved().is_some()
+            || !room.redacted_between(since, at).is_empty()
+            || too_old(since) != too_old(at)
+        {
+            return Ok(true);
+        }
+        if room.events_forward(since, at, 1).is_empty() {
+            return Ok(false);
+        }
+        self.look(judge, at, |memo, at| {
+            let begin = memo.entries.partition_point(|entry| entry.offset <= since);
+            memo.entries.get(begin).is_some_and(|entry| entry.offset <= at)
+                || (memo.wrote > since && memo.wrote <= at)
+        })
+    }
+
+    /// How many events have to be judged for the counts as of `at`: those that came since they were known last.
+    /// Where no more than `few` are unread, the answer is their number, which takes less to find out.
+    #[must_use]
+    pub fn distance(
+        &self,
+        state: &State,
+        user_id: &UserId,
+        room: &Room,
+        at: Offset,
+        few: usize,
+    ) -> usize {
+        let Some(joined) = room.joined_since(user_id, at) else { return 0 };
+        let all_read = state.reads.look(user_id, &room.id, |marks| marks.at(Covers::All, at));
+        let too_old = room.before_last(limits::UNREAD_EVENTS, at);
+        let from = joined.max(all_read).max(too_old);
+        let after = |offset| room.event_count(at).saturating_sub(room.event_count(offset));
+        let unread = after(from);
+        if unread <= few {
+            return unread;
+        }
+        let kept = self.0.get(&(user_id.to_owned(), room.id.clone()));
+        let mut known = Offset::ZERO;
+        if let Some(kept) = kept {
+            // Somebody counts now: nobody can say how far they have to go.
+            let Some(memo) = kept.memo.try_lock() else { return usize::MAX };
+            if memo.fits(room, joined, state.generation(), at) {
+                known = memo.to;
+            }
+        }
+        after(known.max(from))
+    }
+
+    /// Whether the user has read `event`, which notified them, as of `at`.
+    ///
+    /// # Errors
+    /// When the log cannot be read.
+    pub fn has_read(
+        &self,
+        judge: Judge<'_>,
+        event: &EventRef,
+        at: Offset,
+    ) -> Result<bool, ReadError> {
+        let Judge { user_id, room, .. } = judge;
+        let joined = room.joined_since(user_id, at);
+        let too_old = room.before_last(limits::UNREAD_EVENTS, at);
+        if joined.is_some_and(|joined| event.offset > joined.max(too_old)) {
+            return self.look(judge, at, |memo, _| memo.holds(event.offset)).map(|unread| !unread);
+        }
+        // It is not among those that are counted: it is read if a receipt says so.
+        let thread = judge.thread(event)?;
+        let read = judge.state.reads.look(user_id, &room.id, |marks| marks.read_up_to(thread, at));
+        Ok(event.offset <= read)
+    }
+
+    /// The events of a room after `after` that count as unread as of `at`, oldest first.
+    ///
+    /// # Errors
+    /// When the log cannot be read.
+    pub fn events(
+        &self,
+        judge: Judge<'_>,
+        after: Offset,
+        at: Offset,
+    ) -> Result<Vec<UnreadEvent>, ReadError> {
+        self.look(judge, at, |memo, at| {
+            let begin = memo.entries.partition_point(|entry| entry.offset <= after);
+            let end = memo.entries.partition_point(|entry| entry.offset <= at).max(begin);
+            let event =
+                |entry: &Entry| UnreadEvent { offset: entry.offset, highlight: entry.highlight };
+            memo.entries.range(begin..end).map(event).collect()
+        })
+    }
+
+    fn look<T: Default>(
+        &self,
+        judge: Judge<'_>,
+        at: Offset,
+        look: impl FnOnce(&Memo, Offset) -> T,
+    ) -> Result<T, ReadError> {
+        let Some(joined) = judge.room.joined_since(judge.user_id, at) else {
+            return Ok(T::default());
+        };
+        let key = (judge.user_id.to_owned(), judge.room.id.clone());
+        let kept = self.0.get(&key).unwrap_or_default();
+        let mut memo = lock_at_length(&kept.memo);
+        let generation = judge.state.generation();
+        let fits = memo.fits(judge.room, joined, generation, at);
+        if !fits && at < memo.to {
+            // One who looks at an earlier moment does not undo the work of those who look at later ones.
+            let mut earlier = Memo::begin(joined, generation);
+            earlier.go_on(judge, at)?;
+            return Ok(look(&earlier, at));
+        }
+        if !fits {
+            *memo = Memo::begin(joined, generation);
+        }
+        if memo.to < at {
+            // Taken out, so that what fails half-way is begun anew.
+            let mut next = std::mem::take(&mut *memo);
+            next.go_on(judge, at)?;
+            *memo = next;
+            let bytes = memo.bytes();
+            if kept.bytes != bytes {
+                // New, or of another size: the cache is told.
+                self.0.insert(key, Kept { bytes, memo: Arc::clone(&kept.memo) });
+            }
+        }
+        Ok(look(&memo, at))
+    }
+}
+
+#[derive(Clone, Debug, Default)]
+struct Kept {
+    memo: Arc<Mutex<Memo>>,
+    /// About how many bytes it took in memory when it was put into the cache.
+    bytes: u64,
+}
+
+impl Kept {
+    fn new(memo: Memo) -> Self {
+        Self { bytes: memo.bytes(), memo: Arc::new(Mutex::new(memo)) }
+    }
+}
+
+#[derive(Clone)]
+struct BySize;
+
+impl Weighter<(OwnedUserId, OwnedRoomId), Kept> for BySize {
+    fn weight(&self, _: &(OwnedUserId, OwnedRoomId), kept: &Kept) -> u64 {
+        kept.bytes
+    }
+}
+
+/// What was counted.
+#[derive(Debug, Default)]
+struct Memo {
+    /// Since when the user is joined.
+    joined: Offset,
+    /// Of which projections: see [`State::generation`].
+    generation: u64,
+    /// The entries are right for each offset from here…
+    from: Offset,
+    /// …to here.
+    to: Offset,
+    /// What is unread and notifies, oldest first.
+    entries: VecDeque<Entry>,
+    /// Their number.
+    counts: Counts,
+    /// The last message of the user's own up to `to`.
+    wrote: Offset,
+}
+
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+struct Entry {
+    offset: Offset,
+    thread: Thread,
+    highlight: bool,
+}
+
+impl Memo {
+    fn begin(joined: Offset, generation: u64) -> Self {
+        Self { joined, generation, ..Self::default() }
+    }
+
+    /// About how many bytes it takes in memory.
+    fn bytes(&self) -> u64 {
+        let entries = self.entries.capacity() * size_of::<Entry>();
+        (256 + entries + 64 * self.counts.threads.len()) as u64
+    }
+
+    /// Whether what is known serves one who looks as of `at`.
+    fn fits(&self, room: &Room, joined: Offset, generation: u64, at: Offset) -> bool {
+        let is_same = self.joined == joined && self.generation == generation;
+        // Events that are gone were counted.
+        is_same && self.from <= at && room.erased() <= self.to
+    }
+
+    /// The counts as of an offset for which the entries are right.
+    fn counts(&self, at: Offset) -> Counts {
+        if at == self.to {
+            return self.counts.clone();
+        }
+        let mut counts = Counts::default();
+        let until = self.entries.partition_point(|entry| entry.offset <= at);
+        self.entries.range(..until).for_each(|entry| counts.add(entry));
+        counts
+    }
+
+    fn holds(&self, offset: Offset) -> bool {
+        self.entries.binary_search_by_key(&offset, |entry| entry.offset).is_ok()
+    }
+
+    /// Goes on to `at`.
+    fn go_on(&mut self, judge: Judge<'_>, at: Offset) -> Result<(), ReadError> {
+        let Judge { state, events, user_id, room } = judge;
+        let read_up_to =
+            |thread| state.reads.look(user_id, &room.id, |marks| marks.read_up_to(thread, at));
+        let (all_read, moved) = state
+            .reads
+            .look(user_id, &room.id, |marks| (marks.at(Covers::All, at), marks.moved(self.to, at)));
+        let first = self.to == Offset::ZERO;
+        let too_old = room.before_last(limits::UNREAD_EVENTS, at);
+
+        // What is taken away below was there as of the moments before.
+        let mut from = if first { at } else { self.from };
+        let mut gone = BTreeSet::new();
+        for (redaction, target) in room.redacted_between(self.to.max(self.joined), at) {
+            from = from.max(redaction);
+            gone.insert(target);
+        }
+        if let Some(moved) = moved {
+            from = from.max(moved);
+        }
+        if !gone.is_empty() || moved.is_some() {
+            self.retain(|entry| {
+                !gone.contains(&entry.offset) && entry.offset > read_up_to(entry.thread)
+            });
+        }
+        if too_old > self.to || self.entries.front().is_some_and(|first| first.offset <= too_old) {
+            from = at;
+            let old = self.entries.partition_point(|entry| entry.offset <= too_old);
+            for entry in self.entries.drain(..old) {
+                self.counts.take(&entry);
+            }
+        }
+
+        let mut position = self.to.max(self.joined).max(all_read).max(too_old);
+        loop {
+            let offsets = room.events_forward(position, at, CHUNK);
+            for offset in &offsets {
+                position = *offset;
+                let Some(event) = events.get(*offset)? else { continue };
+                if event.sender == user_id {
+                    // The state one sends, such as a new name in every room, says nothing of reading.
+                    if event.state_key.is_none() {
+                        let thread = judge.thread(&event)?;
+                        from = from.max(*offset);
+                        self.wrote = *offset;
+                        self.retain(|entry| entry.thread != thread);
+                    }
+                    continue;
+                }
+                if gone.contains(offset) {
+                    continue;
+                }
+                let Some(outcome) = judge.outcome(&event)?.filter(|outcome| outcome.notify) else {
+                    continue;
+                };
+                let thread = judge.thread(&event)?;
+                if *offset > read_up_to(thread) {
+                    let highlight = outcome.highlight;
+                    let entry = Entry { offset: *offset, thread, highlight };
+                    self.counts.add(&entry);
+                    self.entries.push_back(entry);
+                }
+            }
+            if offsets.len() < CHUNK {
+                break;
+            }
+        }
+        self.from = from;
+        self.to = at;
+        if self.entries.capacity() > 64.max(4 * self.entries.len()) {
+            self.entries.shrink_to_fit();
+        }
+        Ok(())
+    }
+
+    fn retain(&mut self, keep: impl Fn(&Entry) -> bool) {
+        let counts = &mut self.counts;
+        self.entries.retain(|entry| {
+            let kept = keep(entry);
+            if !kept {
+                counts.take(entry);
+            }
+            kept
+        });
+    }
+}

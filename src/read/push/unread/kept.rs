@@ -1,0 +1,158 @@
+//! The counts on disk, so that after a restart only what is new has to be counted.
+//!
+//! One file, disposable like a snapshot: a line of JSON ([`Header`]), then the counts in the binary form of
+//! `postcard`. It holds offsets and the names of users and rooms, and no content. A file of another version,
+//! of another log, or one that is damaged is passed over, which costs counting again.
+
+use std::{fs::DirBuilder, io, os::unix::fs::DirBuilderExt as _, path::Path};
+
+use ruma::{OwnedRoomId, OwnedUserId};
+use serde::{Deserialize, Serialize};
+
+use super::{Counts, Entry, Kept, Memo, Unread};
+use crate::{
+    base::disk,
+    log::{Log, ReadError},
+    record::{Offset, hex},
+    state::State,
+};
+
+/// The form of the file.
+const FORMAT: u32 = 1;
+
+/// The first line of the file.
+#[derive(Debug, Serialize, Deserialize)]
+struct Header {
+    /// The form of the file.
+    counts: u32,
+    /// The version of logcabin that wrote it: another may judge events otherwise.
+    version: String,
+    /// A record that the counts do not go beyond.
+    offset: Offset,
+    /// The chain value of that record, in hex: it names the log.
+    chain: String,
+    /// The blake3 of what follows, in hex.
+    blake3: String,
+}
+
+/// What was counted for a user in a room.
+#[derive(Serialize, Deserialize)]
+struct Counted {
+    user_id: OwnedUserId,
+    room_id: OwnedRoomId,
+    joined: Offset,
+    from: Offset,
+    to: Offset,
+    wrote: Offset,
+    entries: Vec<Entry>,
+}
+
+/// Why the counts cannot be written or used.
+#[derive(Debug, thiserror::Error)]
+pub enum CountsError {
+    /// The file failed.
+    #[error("the file of unread counts: {0}")]
+    Io(#[from] io::Error),
+    /// The log failed.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// The file is not one of this version and this log.
+    #[error("the file of unread counts {0}")]
+    Unusable(&'static str),
+}
+
+impl Unread {
+    /// Writes the counts of those who are in the rooms now to `path`: all or none. `state` is what `log` adds up to, or
+    /// its beginning. Blocks.
+    ///
+    /// # Errors
+    /// When the disk or the log fails.
+    pub fn write(&self, path: &Path, log: &dyn Log, state: &State) -> Result<(), CountsError> {
+        let offset = state.applied();
+        let Some(last) = log.get(offset)? else { return Ok(()) };
+        let generation = state.generation();
+        let counted = self.0.iter().filter_map(|((user_id, room_id), kept)| {
+            let room = state.rooms.get(&room_id)?;
+            // One that is being counted now is counted again after a restart.
+            let memo = kept.memo.try_lock()?;
+            let is_there = room.joined_since(&user_id, offset) == Some(memo.joined);
+            (is_there && memo.generation == generation && memo.to <= offset).then(|| Counted {
+                user_id,
+                room_id,
+                joined: memo.joined,
+                from: memo.from,
+                to: memo.to,
+                wrote: memo.wrote,
+                entries: memo.entries.iter().copied().collect(),
+            })
+        });
+        let counted: Vec<_> = counted.collect();
+        if counted.is_empty() {
+            return Ok(());
+        }
+        let body = postcard::to_stdvec(&counted).map_err(io::Error::other)?;
+        let header = Header {
+            counts: FORMAT,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            offset,
+            chain: hex(&last.chain),
+            blake3: blake3::hash(&body).to_hex().to_string(),
+        };
+        let mut file = serde_json::to_vec(&header).map_err(io::Error::other)?;
+        file.push(b'\n');
+        file.extend_from_slice(&body);
+        if let Some(dir) = path.parent() {
+            DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+        }
+        Ok(disk::write_whole(path, &file)?)
+    }
+
+    /// Takes the counts at `path`, if they are of `log`, for projections of this `generation`. Gives how many there are.
+    /// Blocks.
+    ///
+    /// # Errors
+    /// When the file is not of this version and this log, or cannot be read. One that is not there holds none.
+    pub fn read(&self, path: &Path, log: &dyn Log, generation: u64) -> Result<usize, CountsError> {
+        let file = match std::fs::read(path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
+            Err(error) => return Err(error.into()),
+        };
+        let damaged = || CountsError::Unusable("is damaged");
+        let end = file.iter().position(|byte| *byte == b'\n').ok_or_else(damaged)?;
+        let (header, body) = file.split_at(end);
+        let header: Header = serde_json::from_slice(header).map_err(|_| damaged())?;
+        if header.counts != FORMAT || header.version != env!("CARGO_PKG_VERSION") {
+            return Err(CountsError::Unusable("is of another version"));
+        }
+        let last = log.get(header.offset)?;
+        if last.is_none_or(|last| hex(&last.chain) != header.chain) {
+            return Err(CountsError::Unusable("is of another log"));
+        }
+        let body = body.get(1..).unwrap_or_default();
+        if blake3::hash(body).to_hex().as_str() != header.blake3 {
+            return Err(damaged());
+        }
+        let counted: Vec<Counted> = postcard::from_bytes(body).map_err(|_| damaged())?;
+        let count = counted.len();
+        for Counted { user_id, room_id, joined, from, to, wrote, entries } in counted {
+            let mut counts = Counts::default();
+            entries.iter().for_each(|entry| counts.add(entry));
+            let entries = entries.into();
+            let memo = Memo { joined, generation, from, to, entries, counts, wrote };
+            self.0.insert((user_id, room_id), Kept::new(memo));
+        }
+        Ok(count)
+    }
+}
+
+/// From which record on nothing that was erased is named in the file at `path`; `None` if there is no such file.
+pub(crate) fn written_at(path: &Path) -> Option<Offset> {
+    use io::BufRead as _;
+    let file = std::fs::File::open(path).ok()?;
+    let mut line = String::new();
+    // A header is short. What has none is not used, and may go.
+    io::BufReader::new(io::Read::take(file, 4096)).read_line(&mut line).ok();
+    let header = serde_json::from_str::<Header>(&line);
+    Some(header.map_or(Offset::ZERO, |header| header.offset))
+}

@@ -1,0 +1,59 @@
+//! What a room shows besides its events: receipts and typing.
+
+use ruma::UserId;
+use serde_json::{Map, Value, json, value::RawValue};
+
+use crate::{
+    read::{events::to_raw, view::View},
+    record::Offset,
+    state::Room,
+};
+
+/// The `m.receipt` events of the receipts that moved after `since`, as far as the user may know of them:
+/// none, one, or where a user has both an unthreaded receipt and one of a thread for the same event,
+/// which one such event cannot say, a second with those of threads.
+pub(crate) fn receipts(view: &View<'_>, room: &Room, since: Offset) -> Vec<Box<RawValue>> {
+    let (mut first, mut second) = (Map::new(), Map::new());
+    for (key, receipt) in room.receipts_between(since, view.at()) {
+        // In this order the unthreaded receipt comes before those of threads.
+        let (of, receipt_type, thread_id) = &*key;
+        let of_user = of.as_str();
+        if receipt_type == "m.read.private" && of != view.user_id() {
+            continue;
+        }
+        let mut data = json!({ "ts": receipt.ts });
+        if let Some(thread_id) = thread_id {
+            data["thread_id"] = thread_id.as_str().into();
+        }
+        let event_id = receipt.event_id.as_str();
+        let taken = |content: &Map<String, Value>| {
+            content.get(event_id).is_some_and(|of| !of[receipt_type.as_str()][of_user].is_null())
+        };
+        let content = if taken(&first) { &mut second } else { &mut first };
+        let of_event = content.entry(event_id).or_insert_with(|| json!({}));
+        // `of_event` and what it holds are objects made right here.
+        of_event[receipt_type.as_str()][of_user] = data;
+    }
+    [first, second].into_iter().filter_map(|content| event("m.receipt", content)).collect()
+}
+
+/// The `m.typing` event, if who types changed after `since`, or, where that is `None`, if anyone does.
+pub(crate) fn typing(view: &View<'_>, room: &Room, since: Option<Offset>) -> Option<Box<RawValue>> {
+    let (typing, changed) = room.typing();
+    let news = match since {
+        Some(since) => changed > since,
+        None => !typing.is_empty(),
+    };
+    // What changed after this response's offset is news for the next one.
+    if !news || changed > view.at() {
+        return None;
+    }
+    let now = view.viewer.now_ms;
+    let users: Vec<&UserId> =
+        typing.iter().filter(|(_, until)| *until > now).map(|(user, _)| &**user).collect();
+    Some(to_raw(&json!({ "type": "m.typing", "content": { "user_ids": users } })))
+}
+
+fn event(event_type: &str, content: Map<String, Value>) -> Option<Box<RawValue>> {
+    (!content.is_empty()).then(|| to_raw(&json!({ "type": event_type, "content": content })))
+}

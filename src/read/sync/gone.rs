@@ -1,0 +1,81 @@
+//! What a client is told of rooms that its user is not in any more, when it begins anew in the middle of its life:
+//! it comes from a future that a restore undid, and has rooms that it would keep for ever.
+
+use std::collections::BTreeMap;
+
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+use ruma::{OwnedRoomId, RoomId};
+use serde_json::json;
+
+use crate::{
+    log::ReadError,
+    read::{
+        events::{ClientEvent, EventForm, to_raw},
+        view::{View, token::Token},
+    },
+    record::Offset,
+    state::Membership,
+};
+
+/// Where a client was that begins anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CameFrom {
+    /// The position that it named.
+    pub token: Token,
+    /// The last record of what it knows that is still there.
+    pub after: Offset,
+}
+
+/// The rooms that the user left after `from`, or that were taken from them: each with the record because of which it
+/// is so.
+pub(super) fn rooms(view: &View<'_>, from: CameFrom) -> BTreeMap<OwnedRoomId, Offset> {
+    let (user_id, at) = (view.user_id(), view.at());
+    let CameFrom { token, after } = from;
+    let mut gone = BTreeMap::new();
+    for part in view.state.memberships.of(user_id, at) {
+        let ended = matches!(part.membership, Membership::Leave | Membership::Ban);
+        if ended && part.offset > after {
+            gone.insert(part.room_id, part.offset);
+        }
+    }
+    let undone = view.state.undone.known_at(user_id, token.epoch, token.offset);
+    for part in undone.into_iter().filter(|part| part.said <= at) {
+        let now = view.state.memberships.in_room(user_id, &part.room_id, at);
+        let ended =
+            now.is_none_or(|now| matches!(now.membership, Membership::Leave | Membership::Ban));
+        if ended {
+            gone.entry(part.room_id).or_insert(part.said);
+        }
+    }
+    gone
+}
+
+/// The event that says that the user is not in the room, in the form in which a sync has it. Where a restore or a purge
+/// left none, it is one that is in no room and no log, made for the client, which believes nothing else; the same
+/// words have the same id.
+///
+/// # Errors
+/// When the log cannot be read.
+pub(super) fn leave(
+    view: &View<'_>,
+    room_id: &RoomId,
+    because: Offset,
+) -> Result<ClientEvent, ReadError> {
+    let user_id = view.user_id();
+    if let Some(room) = view.state.rooms.get(room_id)
+        && let Some(event) = view.events.get(because)?
+    {
+        return view.client_event(&room, &event, &EventForm::SYNC);
+    }
+    let words = format!("logcabin gone {room_id} {user_id} {because}");
+    let hash = blake3::hash(words.as_bytes());
+    let event = json!({
+        "type": "m.room.member",
+        "state_key": user_id,
+        "sender": user_id,
+        "event_id": format!("${}", URL_SAFE_NO_PAD.encode(hash.as_bytes())),
+        "origin_server_ts": view.events.time_of(because)?.unwrap_or_default(),
+        "content": { "membership": "leave" },
+    });
+    Ok(to_raw(&event).into())
+}

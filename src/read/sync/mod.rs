@@ -1,0 +1,55 @@
+//! Sync: what is new for a user between two offsets: for `/sync` in [`v3`], for simplified sliding sync
+//! in [`sliding`], which share the parts beside them. The waiting for it is in `api::sync`, the waking in
+//! `engine::head`.
+
+pub(crate) mod account_data;
+pub mod device_lists;
+mod effort;
+pub(crate) mod ephemeral;
+mod gone;
+mod key_counts;
+pub mod lazy;
+pub mod sliding;
+mod summary;
+mod timeline;
+pub mod to_device;
+pub mod v3;
+
+use std::collections::BTreeSet;
+
+pub use effort::{Effort, LookError, TooLong};
+pub use gone::CameFrom;
+pub use lazy::KnownMembers;
+use ruma::{OwnedRoomId, RoomId};
+
+use crate::{read::view::View, record::Offset, state::RoomMembership};
+
+/// The user's rooms that may have something new after `since`, and the rooms `also`. Either each room
+/// of the user is asked, or, when fewer records than that have come, the journal is: whichever is less
+/// to look at.
+pub(crate) fn changed_rooms(
+    view: &View<'_>,
+    since: Offset,
+    also: BTreeSet<OwnedRoomId>,
+) -> Vec<RoomMembership> {
+    let memberships = &view.state.memberships;
+    let new_records = view.at().get().saturating_sub(since.get());
+    let rooms = memberships.count(view.user_id());
+    if usize::try_from(new_records).is_ok_and(|records| records <= rooms) {
+        let mut touched = also;
+        let streams = view.state.streams.touched(since, view.at());
+        touched.extend(streams.iter().filter_map(|stream| stream.room_id().map(RoomId::to_owned)));
+        return touched
+            .iter()
+            .filter_map(|room_id| memberships.in_room(view.user_id(), room_id, view.at()))
+            .collect();
+    }
+    let mut parts = memberships.of(view.user_id(), view.at());
+    parts.retain(|part| {
+        let room = view.state.rooms.get(&part.room_id);
+        // One that was purged changed when that made its members leave.
+        let changed = room.map_or(part.offset, |room| room.changed());
+        changed > since || also.contains(&part.room_id)
+    });
+    parts
+}

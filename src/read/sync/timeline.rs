@@ -1,0 +1,75 @@
+//! The newest stretch of a room's timeline on its way to a client.
+
+use crate::{
+    log::ReadError,
+    read::{
+        events::EventRef,
+        view::{PageLimit, View, filter::EventFilter},
+    },
+    record::Offset,
+    state::Room,
+};
+
+/// A stretch of a timeline.
+#[derive(Debug)]
+pub(super) struct Stretch {
+    /// The events, oldest first.
+    pub(super) events: Vec<EventRef>,
+    /// Whether visible events between `since` and the first one were left out.
+    pub(super) limited: bool,
+    /// The first offset that the stretch covers: all visible events from here on are in it. Before it there
+    /// may be events that are not visible even if the stretch is not limited.
+    pub(super) start: Offset,
+    /// The last offset that the stretch covers.
+    pub(super) at: Offset,
+}
+
+impl Stretch {
+    /// The newest visible events after `since`, up to and with `at`: `limit` of them at most.
+    ///
+    /// # Errors
+    /// When the log cannot be read.
+    pub(super) fn newest<'a>(
+        view: &View<'a>,
+        room: &Room,
+        since: Offset,
+        at: Offset,
+        limit: PageLimit<'a>,
+        filter: &EventFilter,
+    ) -> Result<Self, ReadError> {
+        if !filter.wants_room(&room.id) {
+            return Ok(Self { events: Vec::new(), limited: false, start: at.next(), at });
+        }
+        let page = view.page_backward(room, at, since, limit, filter)?;
+        let mut events = page.events;
+        events.reverse();
+        let start = match (&page.next, events.first()) {
+            // Nothing was left out: the timeline reaches back to `since`.
+            (None, _) => since.next(),
+            (Some(_), Some(first)) => first.offset,
+            (Some(_), None) => at.next(),
+        };
+        let limited = match page.next {
+            Some(next) => {
+                let left_out = view.page_backward(room, next, since, 1, filter)?;
+                !left_out.events.is_empty() || left_out.next.is_some()
+            }
+            None => false,
+        };
+        Ok(Self { events, limited, start, at })
+    }
+
+    /// A stretch of single events, with everything between them left unsaid.
+    ///
+    /// # Errors
+    /// When the log cannot be read.
+    pub(super) fn only(view: &View<'_>, at: Offset) -> Result<Self, ReadError> {
+        let events = view.events.get_all(&[at])?;
+        Ok(Self { events, limited: false, start: at, at })
+    }
+
+    /// The position right before the stretch, from which a client pages back.
+    pub(super) fn before(&self) -> Offset {
+        self.start.prev().min(self.at)
+    }
+}

@@ -1,0 +1,65 @@
+//! Messages to the device that syncs.
+
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+use crate::{
+    base::limits,
+    log::ReadError,
+    read::{events::to_raw, view::View},
+    record::{Command, Offset},
+    state::State,
+};
+
+/// As of when a sync is answered that would be answered as of `head`: earlier, if more messages wait for
+/// the device than one answer holds. Everything else in the answer is as of then, too, so that one token
+/// covers all of it; the client asks again at once.
+#[must_use]
+pub fn cut(
+    state: &State,
+    (user_id, device_id): (&ruma::UserId, &ruma::DeviceId),
+    since: Option<Offset>,
+    head: Offset,
+) -> Offset {
+    let since = since.unwrap_or(Offset::ZERO);
+    let limit = limits::TO_DEVICE_MESSAGES + 1;
+    let waiting = state.to_device.waiting(user_id, device_id, since, head, limit);
+    match waiting.get(limits::TO_DEVICE_MESSAGES) {
+        Some(beyond) => beyond.prev(),
+        None => head,
+    }
+}
+
+/// The messages after `since` to the device of whoever looks.
+///
+/// # Errors
+/// When the log cannot be read.
+pub fn messages(view: &View<'_>, since: Offset) -> Result<Vec<Box<RawValue>>, ReadError> {
+    Ok(waiting(view, since)?.into_iter().map(|(_, message)| message).collect())
+}
+
+/// As [`messages`], each with its record.
+///
+/// # Errors
+/// When the log cannot be read.
+pub fn waiting(view: &View<'_>, since: Offset) -> Result<Vec<(Offset, Box<RawValue>)>, ReadError> {
+    #[derive(Serialize)]
+    struct Message<'a> {
+        #[serde(rename = "type")]
+        event_type: &'a str,
+        sender: &'a ruma::UserId,
+        content: &'a RawValue,
+    }
+    let (user_id, device_id) = (view.user_id(), view.viewer.device_id);
+    let waiting = view.state.to_device.waiting(user_id, device_id, since, view.at(), usize::MAX);
+    let mut messages = Vec::with_capacity(waiting.len());
+    for offset in waiting {
+        let Some(Command::ToDeviceSend(sent)) = view.events.command(offset)? else { continue };
+        let content = sent.messages.get(user_id).and_then(|devices| devices.get(device_id));
+        if let Some(content) = content {
+            let message = Message { event_type: &sent.event_type, sender: &sent.sender, content };
+            messages.push((offset, to_raw(&message)));
+        }
+    }
+    Ok(messages)
+}

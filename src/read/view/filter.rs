@@ -1,0 +1,412 @@
+//! Filters: what a client wants of what there is (client-server API, "Filtering").
+//!
+//! This is the one reading of filters for all endpoints. A [`Filter`] is what is uploaded or given to
+//! `/sync`, an [`EventFilter`] one of its parts, and what `/messages` and others take.
+
+use std::{collections::HashSet, hash::Hash, sync::Arc};
+
+use ruma::{OwnedRoomId, OwnedUserId, RoomId, UserId};
+use serde::{Deserialize, Deserializer};
+
+use crate::{
+    base::limits,
+    read::events::{EventForm, Fields, StoredEvent},
+    record::Offset,
+    state::Room,
+};
+
+/// Text that is not a filter.
+#[derive(Debug, thiserror::Error)]
+#[error("not a filter: {0}")]
+pub struct BadFilter(#[from] serde_json::Error);
+
+/// A whole filter.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Filter {
+    #[serde(deserialize_with = "fields")]
+    event_fields: Option<Arc<Fields>>,
+    event_format: EventFormat,
+    /// On presence.
+    pub presence: EventFilter,
+    /// On global account data.
+    pub account_data: EventFilter,
+    /// On rooms.
+    pub room: RoomFilter,
+}
+
+/// The part of a filter that is about rooms.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct RoomFilter {
+    /// Which rooms, before all the other parts.
+    #[serde(flatten)]
+    pub selection: RoomSelection,
+    /// Whether rooms that were left are wanted.
+    pub include_leave: bool,
+    /// On account data of rooms.
+    pub account_data: EventFilter,
+    /// On typing and receipts.
+    pub ephemeral: EventFilter,
+    /// On state.
+    pub state: EventFilter,
+    /// On timelines.
+    pub timeline: EventFilter,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum EventFormat {
+    #[default]
+    Client,
+    Federation,
+}
+
+/// A filter on events, whatever kind of filter it was in the request.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct EventFilter {
+    types: Option<Types>,
+    not_types: Types,
+    senders: Option<HashSet<OwnedUserId>>,
+    not_senders: HashSet<OwnedUserId>,
+    #[serde(flatten)]
+    rooms: RoomSelection,
+    contains_url: Option<bool>,
+    /// Only events to which one of these users has sent an event that relates to it (MSC3440).
+    #[serde(alias = "io.element.relation_senders", deserialize_with = "few")]
+    related_by_senders: Option<HashSet<OwnedUserId>>,
+    /// Only events to which another one relates in one of these ways (MSC3440).
+    #[serde(alias = "io.element.relation_types", deserialize_with = "few")]
+    related_by_rel_types: Option<HashSet<String>>,
+    /// The most events that are wanted, if the filter says. Whoever uses it bounds it.
+    pub limit: Option<u64>,
+    /// Whether member events are wanted only for those who sent the events returned.
+    #[serde(deserialize_with = "true_or_not")]
+    pub lazy_load_members: bool,
+    /// Whether these are wanted even if the client has them.
+    #[serde(deserialize_with = "true_or_not")]
+    pub include_redundant_members: bool,
+    /// Whether unread counts are wanted for each thread (for `/sync` alone).
+    pub unread_thread_notifications: bool,
+}
+
+/// How many patterns a filter tries in about the time that a look at an event takes without it.
+const PATTERNS_PER_LOOK: usize = 10;
+
+/// Which rooms are wanted.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct RoomSelection {
+    rooms: Option<HashSet<OwnedRoomId>>,
+    not_rooms: HashSet<OwnedRoomId>,
+}
+
+/// Event types, some of them with stars.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(try_from = "Vec<String>")]
+struct Types {
+    exact: HashSet<String>,
+    patterns: Vec<String>,
+}
+
+impl Filter {
+    /// The filter that this JSON object is.
+    ///
+    /// # Errors
+    /// When it is not a filter: a field has a value that it may not have.
+    pub fn parse(json: &str) -> Result<Self, BadFilter> {
+        Ok(serde_json::from_str(json)?)
+    }
+
+    /// The form in which events of rooms are wanted, of those that `form` stands for.
+    #[must_use]
+    pub fn form(&self, form: &EventForm) -> EventForm {
+        EventForm {
+            federation: self.event_format == EventFormat::Federation,
+            fields: self.event_fields.clone(),
+            ..form.clone()
+        }
+    }
+}
+
+impl RoomSelection {
+    /// Whether this room is wanted.
+    #[must_use]
+    pub fn includes(&self, room_id: &RoomId) -> bool {
+        !self.not_rooms.contains(room_id)
+            && self.rooms.as_ref().is_none_or(|rooms| rooms.contains(room_id))
+    }
+
+    fn is_open(&self) -> bool {
+        self.rooms.is_none() && self.not_rooms.is_empty()
+    }
+}
+
+impl EventFilter {
+    /// The filter that this JSON object is.
+    ///
+    /// # Errors
+    /// When it is not a filter: a field has a value that it may not have.
+    pub fn parse(json: &str) -> Result<Self, BadFilter> {
+        Ok(serde_json::from_str(json)?)
+    }
+
+    /// A filter that wants everything but what these users sent.
+    #[must_use]
+    pub fn without_senders(senders: impl IntoIterator<Item = OwnedUserId>) -> Self {
+        Self { not_senders: senders.into_iter().collect(), ..Self::default() }
+    }
+
+    /// How many looks it counts as to ask it of an event: those with many patterns take their time.
+    #[must_use]
+    pub fn looks(&self) -> usize {
+        let types = [self.types.as_ref(), Some(&self.not_types)].into_iter().flatten();
+        1 + types.map(|types| types.patterns.len()).sum::<usize>() / PATTERNS_PER_LOOK
+    }
+
+    /// The same filter, for events of this type alone.
+    #[must_use]
+    pub fn of_type(self, event_type: &str) -> Self {
+        let exact = HashSet::from([event_type.to_owned()]);
+        Self { types: Some(Types { exact, ..Types::default() }), ..self }
+    }
+
+    /// Whether the filter wants this event of `room`, as it is as of `at`: what was redacted then has
+    /// no `url`, and relates to nothing.
+    #[must_use]
+    pub fn matches(&self, room: &Room, event: &StoredEvent, at: Offset) -> bool {
+        if self.is_open() {
+            return true;
+        }
+        self.wants(&event.event_type.to_string(), Some(&event.sender))
+            && self.rooms.includes(&event.room_id)
+            && self.contains_url.is_none_or(|wanted| has_url(room, event, at) == wanted)
+            && self.wants_related(room, event.offset, at)
+    }
+
+    /// Whether the filter wants what has this type and sender. What has no sender is not wanted by a
+    /// filter that lists senders.
+    #[must_use]
+    pub fn wants(&self, event_type: &str, sender: Option<&UserId>) -> bool {
+        self.wants_type(event_type)
+            && self
+                .senders
+                .as_ref()
+                .is_none_or(|senders| sender.is_some_and(|sender| senders.contains(sender)))
+            && !sender.is_some_and(|sender| self.not_senders.contains(sender))
+    }
+
+    /// Whether the filter wants events of this type, as far as the type decides.
+    #[must_use]
+    pub fn wants_type(&self, event_type: &str) -> bool {
+        !self.not_types.include(event_type)
+            && self.types.as_ref().is_none_or(|types| types.include(event_type))
+    }
+
+    /// Whether the filter wants events of this sender, as far as the sender decides.
+    #[must_use]
+    pub fn wants_sender(&self, sender: &UserId) -> bool {
+        !self.not_senders.iter().any(|id| id == sender)
+            && self.senders.as_ref().is_none_or(|senders| senders.iter().any(|id| id == sender))
+    }
+
+    /// A filter that wants nothing.
+    #[must_use]
+    pub fn nothing() -> Self {
+        Self { types: Some(Types::default()), ..Self::default() }
+    }
+
+    /// Whether the filter wants anything of this room.
+    #[must_use]
+    pub fn wants_room(&self, room_id: &RoomId) -> bool {
+        self.rooms.includes(room_id)
+    }
+
+    /// Whether what relates to the event at `offset` is what the filter asks for. Asked for both, one
+    /// child has to be of one of the senders and of one of the kinds.
+    fn wants_related(&self, room: &Room, offset: Offset, at: Offset) -> bool {
+        let (senders, rel_types) = (&self.related_by_senders, &self.related_by_rel_types);
+        if senders.is_none() && rel_types.is_none() {
+            return true;
+        }
+        room.is_related(offset, rel_types.as_ref(), senders.as_ref(), at)
+    }
+
+    fn is_open(&self) -> bool {
+        self.types.is_none()
+            && self.not_types.is_empty()
+            && self.senders.is_none()
+            && self.not_senders.is_empty()
+            && self.rooms.is_open()
+            && self.contains_url.is_none()
+            && self.related_by_senders.is_none()
+            && self.related_by_rel_types.is_none()
+    }
+}
+
+fn has_url(room: &Room, event: &StoredEvent, at: Offset) -> bool {
+    // No version's rules keep a `url` when an event is redacted.
+    room.redaction_of(event.offset, at).is_none()
+        && event
+            .content_as::<serde_json::Map<String, serde_json::Value>>()
+            .is_ok_and(|content| content.contains_key("url"))
+}
+
+impl Types {
+    fn include(&self, event_type: &str) -> bool {
+        self.exact.contains(event_type)
+            || self.patterns.iter().any(|pattern| wildcard(pattern, event_type))
+    }
+
+    fn is_empty(&self) -> bool {
+        self.exact.is_empty() && self.patterns.is_empty()
+    }
+}
+
+impl TryFrom<Vec<String>> for Types {
+    type Error = String;
+
+    fn try_from(all: Vec<String>) -> Result<Self, String> {
+        let (patterns, exact): (Vec<_>, Vec<_>) =
+            all.into_iter().partition(|one| one.contains('*'));
+        if patterns.len() > limits::FILTER_PATTERNS {
+            return Err(format!("more than {} types with a `*`", limits::FILTER_PATTERNS));
+        }
+        if patterns.iter().any(|pattern| pattern.len() > limits::EVENT_FIELD_BYTES) {
+            return Err(format!("a type of more than {} bytes", limits::EVENT_FIELD_BYTES));
+        }
+        Ok(Self { exact: exact.into_iter().collect(), patterns })
+    }
+}
+
+fn fields<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Arc<Fields>>, D::Error> {
+    let Some(paths) = Option::<Vec<String>>::deserialize(deserializer)? else { return Ok(None) };
+    if paths.len() > limits::FILTER_FIELDS {
+        let most = limits::FILTER_FIELDS;
+        return Err(serde::de::Error::custom(format!("more than {most} fields of events")));
+    }
+    Ok(Some(Arc::new(Fields::new(&paths))))
+}
+
+/// What is looked for among the events that relate to each event.
+fn few<'de, D, T>(deserializer: D) -> Result<Option<HashSet<T>>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de> + Eq + Hash,
+{
+    let given = Option::<HashSet<T>>::deserialize(deserializer)?;
+    if given.as_ref().is_some_and(|given| given.len() > limits::FILTER_RELATED) {
+        let most = limits::FILTER_RELATED;
+        return Err(serde::de::Error::custom(format!(
+            "more than {most} relations or their senders"
+        )));
+    }
+    Ok(given)
+}
+
+/// Clients write `null` for what they do not set.
+fn true_or_not<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
+    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
+}
+
+/// Whether `text` matches `pattern`, in which `*` stands for any sequence of characters.
+fn wildcard(pattern: &str, text: &str) -> bool {
+    let mut parts = pattern.split('*');
+    let first = parts.next().unwrap_or_default();
+    let Some(mut rest) = text.strip_prefix(first) else { return false };
+    let Some(last) = parts.next_back() else { return rest.is_empty() };
+    for part in parts {
+        match rest.find(part) {
+            Some(at) => rest = &rest[at + part.len()..],
+            None => return false,
+        }
+    }
+    rest.ends_with(last)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stars_match_any_sequence() {
+        for (pattern, text, matches) in [
+            ("m.room.message", "m.room.message", true),
+            ("m.room.message", "m.room.messages", false),
+            ("m.room.*", "m.room.member", true),
+            ("m.room.*", "m.room.", true),
+            ("m.room.*", "m.roo", false),
+            ("*", "", true),
+            ("*.member", "m.room.member", true),
+            ("m.*.m*r", "m.room.member", true),
+            ("a*a", "a", false),
+            ("a*a", "aa", true),
+            ("a**b", "a b", true),
+            ("", "", true),
+            ("", "x", false),
+        ] {
+            assert_eq!(wildcard(pattern, text), matches, "{pattern} {text}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_a_filter_is_refused() {
+        let many = |count: usize, one: &str| {
+            let list = vec![one; count];
+            serde_json::json!({ "event_fields": list, "room": { "timeline": { "types": list } } })
+        };
+        let related = |count: usize| {
+            let types: Vec<_> = (0..count).map(|number| number.to_string()).collect();
+            serde_json::json!({ "room": { "timeline": { "related_by_rel_types": types } } })
+        };
+        for bad in [
+            r#"{"room":3}"#.to_owned(),
+            r#"{"room":{"timeline":{"limit":-1}}}"#.to_owned(),
+            r#"{"room":{"timeline":{"limit":1.5}}}"#.to_owned(),
+            r#"{"room":{"timeline":{"types":"m.room.message"}}}"#.to_owned(),
+            r#"{"room":{"state":{"senders":["ann"]}}}"#.to_owned(),
+            r#"{"room":{"rooms":["room"]}}"#.to_owned(),
+            r#"{"room":{"state":{"contains_url":"yes"}}}"#.to_owned(),
+            r#"{"room":{"state":{"lazy_load_members":1}}}"#.to_owned(),
+            r#"{"presence":{"not_types":[1]}}"#.to_owned(),
+            r#"{"event_format":"other"}"#.to_owned(),
+            r#"{"event_fields":[1]}"#.to_owned(),
+            r#"{"event_fields":"type"}"#.to_owned(),
+            many(limits::FILTER_PATTERNS + 1, "a*").to_string(),
+            many(limits::FILTER_FIELDS + 1, "a").to_string(),
+            related(limits::FILTER_RELATED + 1).to_string(),
+            format!(r#"{{"room":{{"state":{{"types":["*{}"]}}}}}}"#, "x".repeat(255)),
+        ] {
+            assert!(Filter::parse(&bad).is_err(), "{bad}");
+        }
+        for good in [
+            "{}".to_owned(),
+            r#"{"anything":1,"room":{"more":[],"timeline":{"more":{},"limit":0}}}"#.to_owned(),
+            r#"{"event_fields":null,"room":{"rooms":null,"state":{"types":null,"limit":null,
+                "lazy_load_members":null}}}"#
+                .to_owned(),
+            r#"{"room":{"timeline":{"limit":9007199254740991}}}"#.to_owned(),
+            many(limits::FILTER_PATTERNS, "a*").to_string(),
+            related(limits::FILTER_RELATED).to_string(),
+        ] {
+            assert!(Filter::parse(&good).is_ok(), "{good}");
+        }
+    }
+
+    #[test]
+    fn what_has_no_sender_is_not_wanted_by_a_list_of_senders() {
+        let ann = <&UserId>::try_from("@ann:x").unwrap();
+        for (filter, of_ann, of_nobody) in [
+            ("{}", true, true),
+            (r#"{"senders":[]}"#, false, false),
+            (r#"{"senders":["@ann:x"]}"#, true, false),
+            (r#"{"senders":["@ann:x"],"not_senders":["@ann:x"]}"#, false, false),
+            (r#"{"not_senders":["@ann:x"]}"#, false, true),
+        ] {
+            let filter = EventFilter::parse(filter).unwrap();
+            assert_eq!(filter.wants("m.presence", Some(ann)), of_ann);
+            assert_eq!(filter.wants("m.presence", None), of_nobody);
+        }
+    }
+}

@@ -1,0 +1,355 @@
+//! Identity servers, on which users publish that an address is theirs (identity service API, "Establishing
+//! associations"). Only those that the configuration names are spoken to.
+
+use http::{Method, StatusCode, header::AUTHORIZATION};
+use reqwest::Url;
+use ruma::{
+    CanonicalJsonObject, CanonicalJsonValue, OwnedUserId, UserId,
+    api::client::account::ThirdPartyIdRemovalStatus, signatures::sign_json,
+};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tracing::warn;
+
+use crate::{
+    config::IdentityServer,
+    decide::threepid::{NoteBound, NoteUnbound},
+    engine::{Engine, Rejected},
+    outside::outbound::{Answer, Ask, Outbound},
+    record::{Origin, address as threepid, threepid::Threepid},
+};
+
+/// Why an identity server did not do what was asked.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum IdentityError {
+    /// The configuration does not name it.
+    #[error("This server does not trust this identity server.")]
+    NotTrusted,
+    /// The ids of a validation cannot be what they are said to be.
+    #[error("`sid` and `client_secret` have 1 to 255 of 0-9a-zA-Z.=_-")]
+    Ids,
+    /// It cannot be reached.
+    #[error("The identity server cannot be reached.")]
+    Unreachable(String),
+    /// It refuses.
+    #[error("{message}")]
+    Refused {
+        /// The status that a client is to see.
+        status: StatusCode,
+        /// The code of the error.
+        errcode: String,
+        /// Why.
+        message: String,
+    },
+    /// It answered, with this status, in a way that is not understood.
+    #[error("The identity server gave an answer that cannot be used.")]
+    Unusable(StatusCode),
+    /// What it did cannot be recorded.
+    #[error(transparent)]
+    Rejected(#[from] Rejected),
+}
+
+impl IdentityError {
+    /// The code with which the identity server refuses.
+    pub(crate) fn errcode(&self) -> Option<&str> {
+        match self {
+            Self::Refused { errcode, .. } => Some(errcode),
+            _ => None,
+        }
+    }
+}
+
+/// What identity servers' paths begin with: the one of the Matrix specification, and this server's own.
+const PREFIXES: [&str; 2] = ["/_matrix", "/_svc"];
+
+/// What identity servers are spoken to with.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct IdentityServers<'a> {
+    pub(crate) engine: &'a Engine,
+    pub(crate) outbound: &'a Outbound,
+    /// Those that are trusted.
+    pub(crate) trusted: &'a [IdentityServer],
+}
+
+/// The identity server of this name.
+///
+/// # Errors
+/// `M_SERVER_NOT_TRUSTED` when the configuration does not name it.
+pub(crate) fn trusted(
+    app: IdentityServers<'_>,
+    name: &str,
+) -> Result<IdentityServer, IdentityError> {
+    app.trusted.iter().find_map(|server| server.named(name)).ok_or(IdentityError::NotTrusted)
+}
+
+/// What a client knows of a validation on an identity server.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Credentials {
+    pub(crate) client_secret: String,
+    pub(crate) id_server: String,
+    pub(crate) id_access_token: String,
+    pub(crate) sid: String,
+}
+
+/// Has an identity server publish that what was validated there is this user's, and remembers where.
+///
+/// # Errors
+/// What the identity server refuses with is handed on.
+pub(crate) async fn bind(
+    app: IdentityServers<'_>,
+    origin: Origin,
+    user_id: &UserId,
+    credentials: Credentials,
+) -> Result<(), IdentityError> {
+    let Credentials { client_secret, id_server, id_access_token, sid } = credentials;
+    if !threepid::is_opaque_id(&client_secret) || !threepid::is_opaque_id(&sid) {
+        return Err(IdentityError::Ids);
+    }
+    let server = trusted(app, &id_server)?;
+    let body = json!({ "sid": sid, "client_secret": client_secret, "mxid": user_id });
+    let answer = ask(app, &server, Method::POST, "/identity/v2/3pid/bind", |_, ask| {
+        ask.json(&body).header(AUTHORIZATION, &format!("Bearer {id_access_token}"))
+    })
+    .await?;
+    if answer.status != StatusCode::OK {
+        return Err(handed_on(&answer).unwrap_or_else(|| unusable(&answer)));
+    }
+    #[derive(Deserialize)]
+    struct Bound {
+        medium: String,
+        address: String,
+    }
+    let Bound { medium, address } = answer.json().map_err(|_| unusable(&answer))?;
+    let threepid = threepid::parse(&medium, &address).map_err(|_| unusable(&answer))?;
+    let id_server = server.name.to_string();
+    let bound = NoteBound { user_id: user_id.to_owned(), threepid, id_server };
+    app.engine.propose(origin, bound).await?.into_inner();
+    Ok(())
+}
+
+/// Has an identity server forget that `threepid` is this user's: the one named, or those where it was
+/// bound.
+///
+/// # Errors
+/// When a server is named that is not trusted, what it refuses with, or that it cannot be reached.
+pub(crate) async fn unbind(
+    app: IdentityServers<'_>,
+    origin: &Origin,
+    user_id: &UserId,
+    threepid: &Threepid,
+    id_server: Option<&str>,
+) -> Result<ThirdPartyIdRemovalStatus, IdentityError> {
+    let servers: Vec<IdentityServer> = match id_server {
+        Some(name) => vec![trusted(app, name)?],
+        None => {
+            let bound = app.engine.state().threepids.bound(user_id);
+            let on = bound.iter().filter(|(bound, _)| bound == threepid);
+            // One that is trusted no more is not spoken to.
+            match on.map(|(_, name)| trusted(app, name).ok()).collect::<Option<Vec<_>>>() {
+                Some(servers) if !servers.is_empty() => servers,
+                _ => return Ok(ThirdPartyIdRemovalStatus::NoSupport),
+            }
+        }
+    };
+    for server in servers {
+        if !unbind_from(app, origin, user_id, threepid, &server).await? {
+            return Ok(ThirdPartyIdRemovalStatus::NoSupport);
+        }
+    }
+    Ok(ThirdPartyIdRemovalStatus::Success)
+}
+
+/// Has identity servers forget all that is this user's: the one named, or those where each was bound. For
+/// the end of an account: whatever goes wrong is no reason to stop. Gives what is left as it was, and where.
+pub(crate) async fn unbind_all(
+    app: IdentityServers<'_>,
+    origin: &Origin,
+    user_id: &UserId,
+    id_server: Option<&str>,
+) -> Vec<(Threepid, String)> {
+    let state = app.engine.state();
+    let bound = state.threepids.bound(user_id);
+    let mut wanted = bound.clone();
+    if let Some(name) = id_server {
+        // There, all that the account has; elsewhere nothing is asked for.
+        let own = state.threepids.of_user(user_id).into_iter().map(|(threepid, _)| threepid);
+        let all = own.chain(bound.into_iter().map(|(threepid, _)| threepid));
+        wanted = all.map(|threepid| (threepid, name.to_owned())).collect();
+        wanted.sort_unstable();
+        wanted.dedup();
+    }
+    let (mut left, mut dead) = (Vec::new(), Vec::new());
+    for (threepid, name) in wanted {
+        let unbound = match trusted(app, &name) {
+            // A server that did not answer once is not waited for again.
+            Ok(server) if !dead.contains(&name) => {
+                unbind_from(app, origin, user_id, &threepid, &server).await
+            }
+            _ => Ok(false),
+        };
+        let gone = unbound.unwrap_or_else(|error| {
+            warn!(%error, id_server = name, "an address could not be unbound");
+            dead.push(name.clone());
+            false
+        });
+        if !gone {
+            left.push((threepid, name));
+        }
+    }
+    left
+}
+
+/// Whether the server has unbound it; false if it does not know how.
+async fn unbind_from(
+    app: IdentityServers<'_>,
+    origin: &Origin,
+    user_id: &UserId,
+    threepid: &Threepid,
+    server: &IdentityServer,
+) -> Result<bool, IdentityError> {
+    let body = json!({ "mxid": user_id, "threepid": threepid });
+    let mut answer = None;
+    // Sydent, which most identity servers are, checks a form of its own of what is signed.
+    for addressee in ["destination", "destination_is"] {
+        let answered = ask(app, server, Method::POST, "/identity/v2/3pid/unbind", |path, ask| {
+            let signature = signature(app, addressee, server, path, &body).unwrap_or_default();
+            ask.json(&body).header(AUTHORIZATION, &signature)
+        })
+        .await?;
+        let status = answered.status;
+        answer = Some(answered);
+        if !matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {
+            break;
+        }
+    }
+    let Some(answer) = answer else { return Ok(false) };
+    if answer.status == StatusCode::OK {
+        let (user_id, threepid): (OwnedUserId, _) = (user_id.to_owned(), threepid.clone());
+        let unbound = NoteUnbound { user_id, threepid, id_server: server.name.to_string() };
+        app.engine.propose(origin.clone(), unbound).await?.into_inner();
+        return Ok(true);
+    }
+    match answer.status {
+        _ if errcode(&answer).is_some_and(|code| code != "M_UNRECOGNIZED") => {
+            Err(handed_on(&answer).unwrap_or_else(|| unusable(&answer)))
+        }
+        // Without an error in Matrix's form, these mean that there is no such thing there.
+        StatusCode::BAD_REQUEST
+        | StatusCode::NOT_FOUND
+        | StatusCode::METHOD_NOT_ALLOWED
+        | StatusCode::NOT_IMPLEMENTED => Ok(false),
+        _ => Err(unusable(&answer)),
+    }
+}
+
+/// Asks an identity server, under the first prefix that it knows. `make` completes the request, for the
+/// path that it goes to.
+pub(crate) async fn ask(
+    app: IdentityServers<'_>,
+    server: &IdentityServer,
+    method: Method,
+    path: &str,
+    make: impl Fn(&str, Ask) -> Ask,
+) -> Result<Answer, IdentityError> {
+    let unreachable = |error: &dyn std::fmt::Display| IdentityError::Unreachable(error.to_string());
+    let mut last = None;
+    for prefix in PREFIXES {
+        let base = server.url.as_str().trim_end_matches('/');
+        let url = Url::parse(&format!("{base}{prefix}{path}"));
+        let url = url.map_err(|error| unreachable(&error))?;
+        let request = make(url.path(), Ask::new(method.clone(), url.clone()));
+        let answer = app.outbound.ask(request).await.map_err(|error| unreachable(&error))?;
+        let code = errcode(&answer);
+        let unknown =
+            matches!(answer.status, StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED)
+                && code.is_none_or(|code| code == "M_UNRECOGNIZED");
+        if !unknown {
+            return Ok(answer);
+        }
+        // What the first prefix says stands, if none is known.
+        last = last.or(Some(answer));
+    }
+    last.ok_or_else(|| unreachable(&"no prefix"))
+}
+
+/// The header that shows a request to be this server's (server-server API, "Request Authentication").
+fn signature(
+    app: IdentityServers<'_>,
+    addressee: &str,
+    server: &IdentityServer,
+    path: &str,
+    body: &Value,
+) -> Option<String> {
+    let keys = &app.engine.env().server;
+    let (own, name) = (keys.name.as_str(), &*server.name);
+    let mut signed = CanonicalJsonObject::new();
+    for (key, value) in [("method", "POST"), ("uri", path), ("origin", own), (addressee, name)] {
+        signed.insert(key.to_owned(), CanonicalJsonValue::String(value.to_owned()));
+    }
+    signed.insert("content".to_owned(), body.clone().try_into().ok()?);
+    sign_json(own, &keys.key_pair, &mut signed).ok()?;
+    let signatures: Value = signed.remove("signatures")?.into();
+    let (key, signature) = signatures.get(own)?.as_object()?.iter().next()?;
+    let signature = signature.as_str()?;
+    Some(format!(
+        "X-Matrix origin=\"{own}\",destination=\"{name}\",key=\"{key}\",sig=\"{signature}\""
+    ))
+}
+
+/// The code of an error in Matrix's form.
+fn errcode(answer: &Answer) -> Option<String> {
+    let body: Value = answer.json().ok()?;
+    Some(body.get("errcode")?.as_str()?.to_owned())
+}
+
+/// What an identity server refused with, for the client.
+pub(crate) fn handed_on(answer: &Answer) -> Option<IdentityError> {
+    let code = errcode(answer)?;
+    let body: Value = answer.json().ok()?;
+    let error = body.get("error").and_then(Value::as_str).unwrap_or("The identity server refused.");
+    // 401, or that a token is not known, would have the client believe that its own session has ended.
+    let status = match answer.status {
+        StatusCode::UNAUTHORIZED => StatusCode::FORBIDDEN,
+        status if status.is_client_error() => status,
+        _ => StatusCode::BAD_GATEWAY,
+    };
+    let code = match &*code {
+        "M_UNKNOWN_TOKEN" | "M_MISSING_TOKEN" => "M_UNAUTHORIZED".to_owned(),
+        _ => code,
+    };
+    Some(IdentityError::Refused { status, errcode: code, message: error.to_owned() })
+}
+
+pub(crate) const fn unusable(answer: &Answer) -> IdentityError {
+    IdentityError::Unusable(answer.status)
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderMap;
+
+    use super::*;
+
+    #[test]
+    fn what_an_identity_server_refuses_with_ends_no_session_of_the_client() {
+        let handed_on = |status, body: &'static str| {
+            let (headers, body) = (HeaderMap::new(), body.into());
+            match handed_on(&Answer { status, headers, body }) {
+                Some(IdentityError::Refused { status, errcode, .. }) => {
+                    Some((status.as_u16(), errcode))
+                }
+                _ => None,
+            }
+        };
+        let is = |status, code: &str| Some((status, code.to_owned()));
+        for code in ["M_UNKNOWN_TOKEN", "M_MISSING_TOKEN", "M_UNAUTHORIZED"] {
+            let body = format!("{{\"errcode\":\"{code}\",\"error\":\"no\"}}").leak();
+            assert_eq!(handed_on(StatusCode::UNAUTHORIZED, body), is(403, "M_UNAUTHORIZED"));
+        }
+        let terms = r#"{"errcode":"M_TERMS_NOT_SIGNED"}"#;
+        assert_eq!(handed_on(StatusCode::FORBIDDEN, terms), is(403, "M_TERMS_NOT_SIGNED"));
+        let broken = r#"{"errcode":"M_UNKNOWN"}"#;
+        assert_eq!(handed_on(StatusCode::INTERNAL_SERVER_ERROR, broken), is(502, "M_UNKNOWN"));
+        assert_eq!(handed_on(StatusCode::FORBIDDEN, "<html>"), None);
+    }
+}

@@ -1,0 +1,82 @@
+//! What accounts and devices may be called, and what a registration token looks like.
+
+use ruma::{OwnedDeviceId, OwnedUserId, ServerName, UserId};
+use thiserror::Error;
+
+use crate::base::{clock::random_letters, limits};
+
+/// Why a name cannot be one.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+pub(crate) enum InvalidName {
+    /// A user name has other characters.
+    #[error("A user name consists of a-z, 0-9 and the characters . _ = - / +")]
+    UserCharacters,
+    /// A user name is none for another reason.
+    #[error("This cannot be a user name.")]
+    User,
+    /// A user name is too long.
+    #[error("This user name is too long.")]
+    UserTooLong,
+    /// A device id is empty or too long.
+    #[error("A device id has 1 to 255 bytes.")]
+    DeviceLength,
+    /// A device id has control characters.
+    #[error("A device id holds no control characters.")]
+    DeviceControl,
+    /// A display name is too long.
+    #[error("The display name is too long.")]
+    DisplayNameTooLong,
+}
+
+/// The user id of a new user with this name (appendices, "User Identifiers"). Capital letters are
+/// mapped to small ones; everything else that a localpart cannot hold is refused.
+pub(crate) fn new_user_id_of(
+    server_name: &ServerName,
+    username: &str,
+) -> Result<OwnedUserId, InvalidName> {
+    let localpart = username.to_ascii_lowercase();
+    let valid = |c: char| matches!(c, 'a'..='z' | '0'..='9' | '.' | '_' | '=' | '-' | '/' | '+');
+    if localpart.is_empty() || !localpart.chars().all(valid) {
+        return Err(InvalidName::UserCharacters);
+    }
+    let user_id =
+        UserId::parse_with_server_name(localpart, server_name).map_err(|_| InvalidName::User)?;
+    if user_id.as_str().len() > limits::IDENTIFIER_BYTES {
+        return Err(InvalidName::UserTooLong);
+    }
+    Ok(user_id)
+}
+
+/// The device id that a client asks for, within its bound, or a new one.
+pub(crate) fn device_id_or_new(asked: Option<OwnedDeviceId>) -> Result<OwnedDeviceId, InvalidName> {
+    match asked {
+        Some(id) if id.as_str().is_empty() || id.as_str().len() > limits::IDENTIFIER_BYTES => {
+            Err(InvalidName::DeviceLength)
+        }
+        // They are keys, file names, parts of other ids: nothing that a terminal or a parser acts on.
+        Some(id) if id.as_str().chars().any(char::is_control) => Err(InvalidName::DeviceControl),
+        Some(id) => Ok(id),
+        None => Ok(new_device_id()),
+    }
+}
+
+/// A device id that nobody asked for.
+pub(crate) fn new_device_id() -> OwnedDeviceId {
+    random_letters(10).into()
+}
+
+/// A display name within its bound.
+pub(crate) fn short_name(name: Option<String>) -> Result<Option<String>, InvalidName> {
+    match name {
+        Some(name) if name.len() > limits::DISPLAY_NAME_BYTES => {
+            Err(InvalidName::DisplayNameTooLong)
+        }
+        name => Ok(name),
+    }
+}
+
+/// Whether a registration token can look like this (client-server API, "Token-authenticated registration").
+pub(crate) fn is_registration_token(token: &str) -> bool {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._~-".contains(&byte);
+    (1..=limits::REGISTRATION_TOKEN_BYTES).contains(&token.len()) && token.bytes().all(allowed)
+}

@@ -1,0 +1,137 @@
+//! The text of access and refresh tokens: `lca_SECRET.SESSION.MAC`, and `lcr_…` of those that refresh.
+//!
+//! The secret authenticates; the log holds a hash of it. The session is the offset of its login. It lets the
+//! server recognise a token that has been superseded, of which it keeps nothing: as long as the session exists,
+//! the client may log in again as the same device (client-server API, "Soft logout"). The MAC keeps others from
+//! asking which sessions exist. Tokens of earlier versions end after the secret.
+
+use crate::{
+    base::{clock::random_token, signed::Signer},
+    engine::Engine,
+    record::{Command, Offset, command::TokenHash},
+};
+
+/// What a token is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Requests.
+    Access,
+    /// New tokens.
+    Refresh,
+}
+
+impl Kind {
+    const fn prefix(self) -> &'static str {
+        match self {
+            Self::Access => "lca_",
+            Self::Refresh => "lcr_",
+        }
+    }
+
+    /// What a MAC is made for that names a session.
+    const fn naming(self) -> &'static str {
+        match self {
+            Self::Access => "session of an access token",
+            Self::Refresh => "session of a refresh token",
+        }
+    }
+
+    /// What a MAC is made for that is a secret.
+    const fn deriving(self) -> &'static str {
+        match self {
+            Self::Access => "access token of a refresh",
+            Self::Refresh => "refresh token of a refresh",
+        }
+    }
+
+    /// A new secret.
+    pub(crate) fn random(self) -> String {
+        format!("{}{}", self.prefix(), random_token())
+    }
+
+    /// The secret that comes of presenting a refresh token: always the same. Nobody can tell it who lacks the
+    /// presented token or the signer's key.
+    pub(crate) fn derived(self, signer: &Signer, presented: &str) -> String {
+        format!("{}{}", self.prefix(), signer.secret(self.deriving(), secret(presented)))
+    }
+
+    /// The token that the client gets for `secret`.
+    pub(crate) fn token(self, lasting: &Signer, secret: &str, session: Offset) -> String {
+        let named = format!("{secret}.{session}");
+        let mac = lasting.mac(self.naming(), &named);
+        format!("{named}.{mac}")
+    }
+
+    /// The session that a token names which the server has given out.
+    fn session(self, lasting: &Signer, token: &str) -> Option<Offset> {
+        let (named, mac) = token.rsplit_once('.')?;
+        if !lasting.is_mac(self.naming(), named, mac) {
+            return None;
+        }
+        let (_, session) = named.split_once('.')?;
+        session.parse().ok().map(Offset::new)
+    }
+}
+
+/// The part of a token that authenticates.
+fn secret(token: &str) -> &str {
+    token.split_once('.').map_or(token, |(secret, _)| secret)
+}
+
+/// What the log holds of a token.
+pub(crate) fn hash(token: &str) -> TokenHash {
+    TokenHash::of(secret(token))
+}
+
+/// Whether this is a token of a session that still exists.
+pub(crate) fn is_of_a_session(engine: &Engine, lasting: &Signer, kind: Kind, token: &str) -> bool {
+    let Some(session) = kind.session(lasting, token) else { return false };
+    let login = match engine.events().command(session) {
+        Ok(Some(Command::DeviceLogin(login))) => login,
+        Ok(_) => return false,
+        // A client must not forget its keys because a disk fails.
+        Err(_) => return true,
+    };
+    let account = engine.state().accounts.get(&login.user_id);
+    account.is_some_and(|account| {
+        let account = account.read();
+        account.device(&login.device_id).is_some_and(|device| device.session == session)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_names_its_session_to_the_server_that_gave_it_out() {
+        let (ours, theirs) = (Signer::new("ours"), Signer::new("theirs"));
+        let secret = Kind::Refresh.random();
+        let token = Kind::Refresh.token(&ours, &secret, Offset::new(77));
+        assert_eq!(Kind::Refresh.session(&ours, &token), Some(Offset::new(77)));
+        assert_eq!(hash(&token), TokenHash::of(&secret));
+        assert_eq!(Kind::Refresh.session(&theirs, &token), None);
+        assert_eq!(Kind::Access.session(&ours, &token), None);
+        assert_eq!(Kind::Refresh.session(&ours, &token.replace(".77.", ".78.")), None);
+        let other = token.replace(&secret, &Kind::Refresh.random());
+        assert_eq!(Kind::Refresh.session(&ours, &other), None);
+        for bad in ["", ".", "..", &secret, &format!("{secret}.77"), &format!("{secret}.77.")] {
+            assert_eq!(Kind::Refresh.session(&ours, bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_refresh_derives_the_same_secrets_each_time_and_others_from_another_token_or_key() {
+        let (signer, lasting) = (Signer::new("a"), Signer::new("b"));
+        let presented = Kind::Refresh.random();
+        let access = Kind::Access.derived(&signer, &presented);
+        let refresh = Kind::Refresh.derived(&signer, &presented);
+        assert_eq!(Kind::Access.derived(&signer, &presented), access);
+        let named = Kind::Refresh.token(&lasting, &presented, Offset::new(5));
+        assert_eq!(Kind::Access.derived(&signer, &named), access);
+        assert_ne!(access[4..], refresh[4..]);
+        assert_ne!(Kind::Refresh.derived(&signer, &refresh), refresh);
+        assert_ne!(Kind::Access.derived(&lasting, &presented), access);
+        assert_eq!(access.len(), Kind::Access.random().len());
+    }
+}

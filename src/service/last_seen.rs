@@ -1,0 +1,185 @@
+//! When and from where each device was last in use.
+//!
+//! Every request is noted in memory, where it costs a look-up. A record is written of a device once an
+//! hour at most (`devices.note_last_seen_seconds`), of many devices at once, so that people still see
+//! which of their sessions are in use after a restart: to within that hour.
+
+use std::{net::IpAddr, sync::Arc, time::Duration};
+
+use parking_lot::Mutex;
+use quick_cache::sync::Cache;
+use ruma::{DeviceId, OwnedDeviceId, OwnedUserId, UserId};
+use tracing::warn;
+
+use crate::{
+    base::{limits, shutdown::Shutdown},
+    decide::device::NoteSeen,
+    engine::Engine,
+    record::{Offset, Origin, command::Sighting},
+    state::{Device, State},
+};
+
+/// When and from where each device was last in use.
+#[derive(Debug)]
+pub(crate) struct LastSeen {
+    /// By the session of the device.
+    devices: Cache<Offset, Arc<Mutex<Entry>>>,
+    /// Those of which a record is to be written.
+    due: Mutex<Vec<Due>>,
+    /// How long after one record of a device the next is written; none: there are no records.
+    every_ms: Option<u64>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    sighting: Sighting,
+    noted_ms: u64,
+}
+
+#[derive(Debug)]
+struct Due {
+    session: Offset,
+    user_id: OwnedUserId,
+    device_id: OwnedDeviceId,
+}
+
+impl LastSeen {
+    /// Of no device yet; records are written after as many seconds, 0 for none at all.
+    pub(crate) fn new(every_seconds: u64) -> Self {
+        Self {
+            devices: Cache::new(limits::SEEN_DEVICES),
+            due: Mutex::default(),
+            every_ms: Some(every_seconds * 1000).filter(|every| *every > 0),
+        }
+    }
+
+    /// Takes note of a request of a device: its user, its id, and its session.
+    pub(crate) fn see(
+        &self,
+        state: &State,
+        device: (&UserId, &DeviceId, Offset),
+        address: IpAddr,
+        agent: Option<&str>,
+        now_ms: u64,
+    ) {
+        let (user_id, device_id, session) = device;
+        // An application service that acts for a user without a device of theirs.
+        if device_id.as_str().is_empty() {
+            return;
+        }
+        let entry = self.devices.get(&session).unwrap_or_else(|| {
+            let sighting = Sighting { seen_ms: now_ms, address, agent: None };
+            let noted = state.seen.get(user_id, device_id);
+            let noted_ms = noted.map_or(0, |noted| noted.seen_ms);
+            let entry = Arc::new(Mutex::new(Entry { sighting, noted_ms }));
+            self.devices.insert(session, Arc::clone(&entry));
+            entry
+        });
+        let mut entry = entry.lock();
+        let Entry { sighting, noted_ms } = &mut *entry;
+        sighting.seen_ms = sighting.seen_ms.max(now_ms);
+        sighting.address = address;
+        let agent = agent.map(|agent| cut(agent, limits::AGENT_BYTES));
+        if sighting.agent.as_deref() != agent {
+            sighting.agent = agent.map(ToOwned::to_owned);
+        }
+        if self.every_ms.is_some_and(|every| now_ms >= noted_ms.saturating_add(every)) {
+            *noted_ms = now_ms;
+            drop(entry);
+            let (user_id, device_id) = (user_id.to_owned(), device_id.to_owned());
+            self.due.lock().push(Due { session, user_id, device_id });
+        }
+    }
+
+    /// When and from where this device was last in use, as far as is known.
+    pub(crate) fn of(
+        &self,
+        state: &State,
+        user_id: &UserId,
+        device_id: &DeviceId,
+        device: &Device,
+    ) -> Option<Sighting> {
+        let entry = self.devices.get(&device.session);
+        let sighting = entry.map(|entry| entry.lock().sighting.clone());
+        sighting.or_else(|| state.seen.get(user_id, device_id))
+    }
+
+    /// What is to be recorded now.
+    fn take_due(&self) -> Vec<(OwnedUserId, OwnedDeviceId, Sighting)> {
+        let due = std::mem::take(&mut *self.due.lock());
+        let sighted = |Due { session, user_id, device_id }| {
+            let entry = self.devices.get(&session)?;
+            let sighting = entry.lock().sighting.clone();
+            Some((user_id, device_id, sighting))
+        };
+        due.into_iter().filter_map(sighted).collect()
+    }
+}
+
+/// The first `most` bytes of a text, or less, so that no character is cut.
+fn cut(text: &str, most: usize) -> &str {
+    let mut end = text.len().min(most);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
+}
+
+/// Records what is to be recorded, every minute, until the server goes down.
+pub(crate) async fn keep(seen: Arc<LastSeen>, engine: Arc<Engine>, shutdown: Shutdown) {
+    let Some(every_ms) = seen.every_ms else { return };
+    let tick = limits::SEEN_TICK.min(Duration::from_millis(every_ms));
+    loop {
+        tokio::select! {
+            () = tokio::time::sleep(tick) => {}
+            () = shutdown.given() => return,
+        }
+        for some in seen.take_due().chunks(limits::SEEN_BATCH) {
+            match engine.propose(Origin::server(), NoteSeen(some.to_vec())).await {
+                Ok(noted) => noted.into_inner(),
+                // A disk that is full, for example. It is noted the next time.
+                Err(error) => warn!(%error, "when devices were last in use could not be recorded"),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ruma::{device_id, user_id};
+
+    use super::*;
+
+    fn phone() -> (&'static UserId, &'static DeviceId, Offset) {
+        (user_id!("@ann:test"), device_id!("PHONE"), Offset::new(1))
+    }
+
+    #[test]
+    fn a_device_in_constant_use_is_recorded_once_in_each_period() {
+        let (seen, state) = (LastSeen::new(10), State::default());
+        let home = IpAddr::from([10, 0, 0, 1]);
+        let mut recorded = Vec::new();
+        for second in 0..35 {
+            seen.see(&state, phone(), home, Some("client"), 1_000_000 + second * 1000);
+            let due = seen.take_due();
+            recorded.extend(due.into_iter().map(|(_, _, sighting)| sighting.seen_ms));
+        }
+        assert_eq!(recorded, [1_000_000, 1_010_000, 1_020_000, 1_030_000]);
+    }
+
+    #[test]
+    fn without_a_period_nothing_is_recorded() {
+        let (seen, state) = (LastSeen::new(0), State::default());
+        seen.see(&state, phone(), IpAddr::from([10, 0, 0, 1]), None, 1_000_000);
+        assert!(seen.take_due().is_empty());
+    }
+
+    #[test]
+    fn what_a_client_calls_itself_is_cut_between_characters() {
+        let (seen, state) = (LastSeen::new(1), State::default());
+        let agent = "ä".repeat(limits::AGENT_BYTES);
+        seen.see(&state, phone(), IpAddr::from([10, 0, 0, 1]), Some(&agent), 1_000_000);
+        let (_, _, sighting) = seen.take_due().remove(0);
+        assert_eq!(sighting.agent.map(|agent| agent.len()), Some(limits::AGENT_BYTES));
+    }
+}

@@ -1,0 +1,92 @@
+//! How often a password may be guessed: by one address, and for one user by all others together.
+//!
+//! Whoever knows somebody's name could lock them out by guessing for them all the time. So addresses from
+//! which a user used the server lately are not counted with the others: there they can log in whatever
+//! happens elsewhere, as they can stay logged in anywhere.
+
+use std::{
+    hash::BuildHasher as _,
+    net::IpAddr,
+    time::{Duration, Instant},
+};
+
+use quick_cache::sync::Cache;
+
+use super::Guess;
+use crate::{
+    base::{
+        limits,
+        rate::{Refundable, household},
+    },
+    config::RateLimits,
+};
+
+/// The wrong passwords of late.
+pub(super) struct Guesses {
+    of_address: Refundable<IpAddr>,
+    /// By a hash of the name: what somebody tries as a name may be as long as a request.
+    for_user: Refundable<u64>,
+    /// Hashes of users with addresses at which they have been.
+    known: Cache<u64, ()>,
+    hasher: std::hash::RandomState,
+}
+
+/// A password that is being looked at. It counts unless it turns out not to.
+pub(super) struct Attempt<'a> {
+    guesses: &'a Guesses,
+    address: IpAddr,
+    /// Whom it counts for as one from a stranger.
+    user: Option<u64>,
+}
+
+impl Guesses {
+    pub(super) fn new(config: &RateLimits) -> Self {
+        Self {
+            of_address: Refundable::new(config.wrong_passwords_of_address),
+            for_user: Refundable::new(config.wrong_passwords_for_user),
+            known: Cache::new(limits::KNOWN_ADDRESSES),
+            hasher: std::hash::RandomState::new(),
+        }
+    }
+
+    /// Counts one guess.
+    ///
+    /// # Errors
+    /// How long to wait, if there were too many.
+    pub(super) fn begin(&self, guess: Guess<'_>, now: Instant) -> Result<Attempt<'_>, Duration> {
+        let address = household(guess.client);
+        self.of_address.take(address, now)?;
+        let mut attempt = Attempt { guesses: self, address, user: None };
+        if self.known.get(&self.place(guess.name, address)).is_none() {
+            let user = self.hasher.hash_one(guess.name);
+            if let Err(wait) = self.for_user.take(user, now) {
+                // It is not looked at: it says nothing of this address.
+                attempt.did_not_count();
+                return Err(wait);
+            }
+            attempt.user = Some(user);
+        }
+        Ok(attempt)
+    }
+
+    pub(super) fn seen(&self, name: &str, client: IpAddr) {
+        let place = self.place(name, household(client));
+        if self.known.get(&place).is_none() {
+            self.known.insert(place, ());
+        }
+    }
+
+    fn place(&self, name: &str, address: IpAddr) -> u64 {
+        self.hasher.hash_one((name, address))
+    }
+}
+
+impl Attempt<'_> {
+    /// It was right, or could not be looked at.
+    pub(super) fn did_not_count(self) {
+        self.guesses.of_address.give_back(&self.address);
+        if let Some(user) = &self.user {
+            self.guesses.for_user.give_back(user);
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! PBKDF2-HMAC-SHA-512 with a salt for each password, on a few threads of their own with a short queue.
+
+use std::{
+    panic::AssertUnwindSafe,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+        mpsc::{Receiver, SyncSender, TrySendError, sync_channel},
+    },
+    time::Duration,
+};
+
+use base64::{Engine as _, engine::general_purpose::STANDARD_NO_PAD};
+use parking_lot::Mutex;
+use subtle::ConstantTimeEq as _;
+use tokio::sync::oneshot;
+
+use super::{Denied, Verdict};
+use crate::{
+    base::{background, clock::random_bytes, limits},
+    record::command::Secret,
+};
+
+/// The hash's length. SHA-512 gives 64 bytes; half of it is beyond any search already.
+const HASH_BYTES: usize = 32;
+/// The salt's length, as NIST SP 800-132 advises at least.
+const SALT_BYTES: usize = 16;
+/// The most iterations that a stored hash may ask for: the bound of the setting.
+const MAX_ITERATIONS: u32 = 10_000_000;
+/// What a hash begins with.
+const SCHEME: &str = "$pbkdf2-sha512$i=";
+/// When to come again if too many wait.
+const BUSY: Duration = Duration::from_secs(5);
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// Computes hashes.
+pub(super) struct Hasher {
+    iterations: u32,
+    jobs: SyncSender<Job>,
+    computed: Arc<AtomicU64>,
+}
+
+impl Hasher {
+    /// Hashes with this many iterations, this many at once.
+    pub(super) fn new(iterations: u32, concurrent: usize) -> Self {
+        let concurrent = concurrent.max(1);
+        let (jobs, queue) = sync_channel(concurrent.saturating_mul(limits::HASHES_WAITING));
+        let queue = Arc::new(Mutex::new(queue));
+        for number in 0..concurrent {
+            let queue = Arc::clone(&queue);
+            let thread = std::thread::Builder::new().name(format!("passwords-{number}"));
+            if let Err(error) = thread.spawn(move || work(&queue)) {
+                tracing::error!(%error, "a thread for passwords could not be started");
+            }
+        }
+        Self { iterations, jobs, computed: Arc::default() }
+    }
+
+    /// The hash of `password` with a new salt.
+    pub(super) async fn hash(&self, password: String) -> Result<Secret, Denied> {
+        let iterations = self.iterations;
+        self.compute(move |counter| new_hash(&password, iterations, counter)).await
+    }
+
+    /// Whether `password` is the one that `stored` is the hash of.
+    pub(super) async fn verify(
+        &self,
+        password: String,
+        stored: Option<Secret>,
+    ) -> Result<Verdict, Denied> {
+        let wanted = self.iterations;
+        // Longer than any that was ever taken, whoever it is for.
+        if password.len() > limits::PASSWORD_BYTES {
+            return Ok(Verdict::Wrong);
+        }
+        self.compute(move |counter| {
+            let stored = stored.as_ref().and_then(|stored| parse(stored.expose()));
+            let (iterations, salt, expected) =
+                stored.clone().unwrap_or_else(|| (wanted, vec![0; SALT_BYTES], Vec::new()));
+            let hash = derive(&password, &salt, iterations, counter);
+            if stored.is_none() || !bool::from(hash.ct_eq(&expected)) {
+                return Verdict::Wrong;
+            }
+            let renewed = (iterations < wanted).then(|| new_hash(&password, wanted, counter));
+            Verdict::Right { renewed }
+        })
+        .await
+    }
+
+    /// How many hashes were computed.
+    #[cfg(test)]
+    pub(super) fn computed(&self) -> u64 {
+        self.computed.load(Ordering::Relaxed)
+    }
+
+    async fn compute<T: Send + 'static>(
+        &self,
+        compute: impl FnOnce(&AtomicU64) -> T + Send + 'static,
+    ) -> Result<T, Denied> {
+        let (answer, answered) = oneshot::channel();
+        let counter = Arc::clone(&self.computed);
+        let job = Box::new(move || {
+            // Nobody waits for it any more.
+            if !answer.is_closed() {
+                let _ = answer.send(compute(&counter));
+            }
+        });
+        self.jobs.try_send(job).map_err(|error| match error {
+            TrySendError::Full(_) => Denied::Busy(BUSY),
+            TrySendError::Disconnected(_) => Denied::Closed,
+        })?;
+        answered.await.map_err(|_| Denied::Closed)
+    }
+}
+
+/// Does the jobs of `queue` until the hasher is gone.
+fn work(queue: &Mutex<Receiver<Job>>) {
+    background::stand_back();
+    loop {
+        let job = queue.lock().recv();
+        let Ok(job) = job else { return };
+        let done = std::panic::catch_unwind(AssertUnwindSafe(job));
+        if done.is_err() {
+            tracing::error!("hashing a password panicked");
+        }
+    }
+}
+
+fn new_hash(password: &str, iterations: u32, counter: &AtomicU64) -> Secret {
+    let salt = random_bytes::<SALT_BYTES>();
+    let hash = derive(password, &salt, iterations, counter);
+    let (salt, hash) = (STANDARD_NO_PAD.encode(salt), STANDARD_NO_PAD.encode(hash));
+    format!("{SCHEME}{iterations}${salt}${hash}").into()
+}
+
+fn derive(password: &str, salt: &[u8], iterations: u32, counter: &AtomicU64) -> [u8; HASH_BYTES] {
+    counter.fetch_add(1, Ordering::Relaxed);
+    let mut hash = [0; HASH_BYTES];
+    pbkdf2::pbkdf2_hmac::<sha2::Sha512>(password.as_bytes(), salt, iterations, &mut hash);
+    hash
+}
+
+fn parse(stored: &str) -> Option<(u32, Vec<u8>, Vec<u8>)> {
+    let mut parts = stored.strip_prefix(SCHEME)?.split('$');
+    let iterations = parts.next()?.parse().ok().filter(|i| (1..=MAX_ITERATIONS).contains(i))?;
+    let salt = STANDARD_NO_PAD.decode(parts.next()?).ok()?;
+    let hash = STANDARD_NO_PAD.decode(parts.next()?).ok().filter(|h| h.len() == HASH_BYTES)?;
+    parts.next().is_none().then_some((iterations, salt, hash))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hasher() -> Hasher {
+        Hasher::new(1000, 2)
+    }
+
+    async fn verify(hasher: &Hasher, password: &str, stored: Option<Secret>) -> bool {
+        let verdict = hasher.verify(password.to_owned(), stored).await.unwrap();
+        matches!(verdict, Verdict::Right { renewed: None })
+    }
+
+    #[tokio::test]
+    async fn a_password_matches_its_own_hash_alone() {
+        let hasher = hasher();
+        let hash = hasher.hash("correct horse".to_owned()).await.unwrap();
+        assert!(hash.expose().starts_with("$pbkdf2-sha512$i=1000$"));
+        assert!(!hash.expose().contains("horse"));
+        assert_eq!(format!("{hash:?}"), "(secret)");
+        assert!(verify(&hasher, "correct horse", Some(hash.clone())).await);
+        assert!(!verify(&hasher, "wrong horse", Some(hash.clone())).await);
+        assert_ne!(hasher.hash("correct horse".to_owned()).await.unwrap(), hash);
+    }
+
+    #[tokio::test]
+    async fn nothing_matches_no_hash_or_a_broken_one() {
+        let hasher = hasher();
+        for stored in [None, Some(""), Some("$pbkdf2-sha512$i=0$AA$AA"), Some("$argon2$x")] {
+            assert!(!verify(&hasher, "", stored.map(Secret::from)).await);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_weaker_hash_is_renewed_for_the_right_password_alone() {
+        let weak = hasher().hash("correct horse".to_owned()).await.unwrap();
+        let strong = Hasher::new(2000, 1);
+        let verdict = strong.verify("correct horse".to_owned(), Some(weak.clone())).await.unwrap();
+        let Verdict::Right { renewed: Some(renewed) } = verdict else { panic!("{verdict:?}") };
+        assert!(renewed.expose().starts_with("$pbkdf2-sha512$i=2000$"));
+        assert!(verify(&strong, "correct horse", Some(renewed.clone())).await);
+        let wrong = strong.verify("wrong".to_owned(), Some(weak)).await.unwrap();
+        assert!(matches!(wrong, Verdict::Wrong));
+        // A stronger one stays.
+        assert!(verify(&hasher(), "correct horse", Some(renewed)).await);
+    }
+
+    #[tokio::test]
+    async fn few_wait_and_those_who_gave_up_cost_nothing() {
+        let hasher = Arc::new(Hasher::new(1000, 1));
+        let (go_on, wait) = std::sync::mpsc::channel::<()>();
+        let (began, begun) = oneshot::channel();
+        let first = tokio::spawn({
+            let hasher = Arc::clone(&hasher);
+            let blocks = move |_: &AtomicU64| {
+                let _ = began.send(());
+                wait.recv().is_ok()
+            };
+            async move { hasher.compute(blocks).await }
+        });
+        begun.await.unwrap();
+        // The one thread is occupied: all that come now wait, as many as may.
+        let mut waiting = Vec::new();
+        for _ in 0..limits::HASHES_WAITING {
+            let mut hash = Box::pin(hasher.hash("x".to_owned()));
+            assert!(futures_util::poll!(&mut hash).is_pending());
+            waiting.push(hash);
+        }
+        assert_eq!(hasher.hash("x".to_owned()).await, Err(Denied::Busy(BUSY)));
+        let patient = waiting.pop().unwrap();
+        drop(waiting);
+        go_on.send(()).unwrap();
+        assert_eq!(first.await.unwrap(), Ok(true));
+        patient.await.unwrap();
+        assert_eq!(hasher.computed(), 1);
+    }
+
+    #[test]
+    fn the_derivation_is_the_standard_one() {
+        // PBKDF2-HMAC-SHA-512, "password", "salt", 4096 iterations: a published test vector.
+        let hash = derive("password", b"salt", 4096, &AtomicU64::default());
+        let hex: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(hex, "d197b1b33db0143e018b12f3d1d1479e6cdebdcc97c5c0f87f6902e072f457b5");
+    }
+}

@@ -1,0 +1,138 @@
+//! What the projections of a running server were when it stopped, for `logcabin verify` to compare
+//! with what a replay of the log gives.
+//!
+//! A [`Checkpoint`] is one small file in the data directory, replaced whole at each shutdown. Nothing
+//! ever depends on it: it is evidence, not truth.
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{base::disk, record::Offset, state::State};
+
+/// The file's name in the data directory.
+const FILE: &str = "checkpoint.json";
+
+/// The digest of a server's projections as of an offset.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Checkpoint {
+    /// The last record that was applied.
+    pub offset: Offset,
+    /// [`State::digest`] then, in hex.
+    pub digest: String,
+    /// The version of logcabin that wrote it. Another version may project other facts, so that its
+    /// digests cannot be compared.
+    pub version: String,
+}
+
+/// Why a checkpoint could not be read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum CheckpointError {
+    /// The file or its directory failed.
+    #[error("{}: {source}", .path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The file is not a checkpoint.
+    #[error("{} is not a checkpoint: {source}", .path.display())]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: serde_json::Error,
+    },
+}
+
+impl Checkpoint {
+    /// The checkpoint of `state` as it stands. To be called while nothing is being applied.
+    #[must_use]
+    pub fn of(state: &State) -> Self {
+        Self {
+            offset: state.applied(),
+            digest: state.digest().to_hex().to_string(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+        }
+    }
+
+    /// Stores the checkpoint of `state` in `data_dir`, replacing the one before it at once or not at
+    /// all. To be called once the log is closed. Blocks.
+    ///
+    /// # Errors
+    /// When the disk fails.
+    pub fn write(data_dir: &Path, state: &State) -> Result<Self, CheckpointError> {
+        let checkpoint = Self::of(state);
+        let path = data_dir.join(FILE);
+        let failed = |source| CheckpointError::Io { path: path.clone(), source };
+        let text = serde_json::to_vec(&checkpoint).map_err(|error| failed(error.into()))?;
+        disk::write_whole(&path, &text).map_err(failed)?;
+        Ok(checkpoint)
+    }
+
+    /// The checkpoint in `data_dir`; none if no server has stopped there yet.
+    ///
+    /// # Errors
+    /// When the file cannot be read or is not a checkpoint.
+    pub fn read(data_dir: &Path) -> Result<Option<Self>, CheckpointError> {
+        let path = data_dir.join(FILE);
+        match std::fs::read(&path) {
+            Ok(text) => serde_json::from_slice(&text)
+                .map(Some)
+                .map_err(|source| CheckpointError::Malformed { path, source }),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(source) => Err(CheckpointError::Io { path, source }),
+        }
+    }
+
+    /// Removes the checkpoint of `data_dir`, which says nothing about a log that replaces the one it
+    /// was made of.
+    ///
+    /// # Errors
+    /// When the file cannot be removed.
+    pub fn remove(data_dir: &Path) -> Result<(), CheckpointError> {
+        let path = data_dir.join(FILE);
+        match std::fs::remove_file(&path) {
+            Err(source) if source.kind() != io::ErrorKind::NotFound => {
+                Err(CheckpointError::Io { path, source })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether this version's digests can be compared with it.
+    #[must_use]
+    pub fn is_comparable(&self) -> bool {
+        self.version == env!("CARGO_PKG_VERSION")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_checkpoint_is_read_as_it_was_written() {
+        let directory = tempfile::tempdir().unwrap();
+        assert_eq!(Checkpoint::read(directory.path()).unwrap(), None);
+        let state = State::default();
+        let written = Checkpoint::write(directory.path(), &state).unwrap();
+        assert_eq!(written, Checkpoint::of(&state));
+        assert_eq!(Checkpoint::read(directory.path()).unwrap(), Some(written));
+        Checkpoint::remove(directory.path()).unwrap();
+        Checkpoint::remove(directory.path()).unwrap();
+        assert_eq!(Checkpoint::read(directory.path()).unwrap(), None);
+    }
+
+    #[test]
+    fn a_damaged_checkpoint_is_reported() {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::write(directory.path().join(FILE), "{\"offset\":").unwrap();
+        let error = Checkpoint::read(directory.path()).unwrap_err();
+        assert!(matches!(error, CheckpointError::Malformed { .. }), "{error}");
+    }
+}
