@@ -1,9 +1,10 @@
-//! What a record takes on the disk before and after what has done its work is erased: receipts and presence
-//! that newer ones superseded, messages to devices that arrived, and events that have lived long enough.
+//! What a record takes on the disk before and after what has done its work is erased: receipts and
+//! presence that newer ones superseded, messages to devices that arrived, and events that have
+//! lived long enough.
 //!
-//! The log is made by the commands themselves, in the shares of a small server on which people encrypt. It
-//! is made in `LOGCABIN_BENCH_DIR` or the current directory. `LOGCABIN_BENCH_RECORDS` names another size
-//! than `100000`. Run with `cargo bench --bench compaction`.
+//! The log is made by the commands themselves, in the shares of a small server on which people
+//! encrypt. It is made in `LOGCABIN_BENCH_DIR` or the current directory. `LOGCABIN_BENCH_RECORDS`
+//! names another size than `100000`. Run with `cargo bench --bench compaction`.
 
 mod common;
 
@@ -99,8 +100,8 @@ fn size_of(dir: &Path) -> u64 {
         .sum()
 }
 
-/// Of ten records, three messages, three receipts, a presence, and two messages to devices of which one is
-/// acknowledged at once.
+/// Of ten records, three messages, three receipts, a presence, and two messages to devices of which
+/// one is acknowledged at once.
 async fn fill(engine: &Engine, records: u64) {
     let users: Vec<OwnedUserId> = (0..5).map(user_id).collect();
     for user_id in &users {

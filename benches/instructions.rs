@@ -1,21 +1,25 @@
-//! The regression guard: how many instructions each of the server's main paths takes for one operation, beside
-//! the figures in `benches/instructions.toml`. It fails when one takes more than these and a margin.
+//! The regression guard: how many instructions each of the server's main paths takes for one
+//! operation, beside the figures in `benches/instructions.toml`. It fails when one takes more than
+//! these and a margin.
 //!
 //! ```text
 //! cargo test --bench instructions -- --compare    # what .ci/run does
 //! cargo test --bench instructions -- --bless      # compares, and stores what was counted
-//! cargo bench --bench instructions                # counts in an optimised build, and compares with nothing
+//! cargo bench --bench instructions                # counts in an optimised build, and no more
 //! ```
 //!
-//! Instructions are counted by callgrind (`apt-get install valgrind`), the same on a busy machine as on a quiet one.
-//! They differ between runs in what is drawn at random alone: keys, signatures, and the hashes of maps.
+//! Instructions are counted by callgrind (`apt-get install valgrind`), the same on a busy machine
+//! as on a quiet one. They differ between runs in what is drawn at random alone: keys, signatures,
+//! and the hashes of maps.
 //!
-//! The figures are those of an unoptimised build, which `cargo test` has made already. It takes four to twenty times the
-//! instructions of an optimised one, and takes them in the same places: a thing that is done once more for each room,
-//! member or event shows in both. What only an optimiser could spoil does not show: for that there is `paths`.
+//! The figures are those of an unoptimised build, which `cargo test` has made already. It takes
+//! four to twenty times the instructions of an optimised one, and takes them in the same places: a
+//! thing that is done once more for each room, member or event shows in both. What only an
+//! optimiser could spoil does not show: for that there is `paths`.
 //!
-//! When it fails: if the change was meant to cost that, bless in the same commit, which says why. If not, find out
-//! where the instructions went, by the name of the path and that of this program in `target/debug/deps`:
+//! When it fails: if the change was meant to cost that, bless in the same commit, which says why.
+//! If not, find out where the instructions went, by the name of the path and that of this program
+//! in `target/debug/deps`:
 //!
 //! ```text
 //! valgrind --tool=callgrind --toggle-collect='*counted_path*' PROGRAM --counted 'send: decide'

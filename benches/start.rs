@@ -1,11 +1,13 @@
-//! How long a start takes, and what it takes it from: the log is opened, then all of it is replayed, or the
-//! newest snapshot is loaded. Also how long a snapshot takes to write, and what a record takes on the disk.
+//! How long a start takes, and what it takes it from: the log is opened, then all of it is
+//! replayed, or the newest snapshot is loaded. Also how long a snapshot takes to write, and what a
+//! record takes on the disk.
 //!
-//! The log is that of a server: rooms in which users talk. Each room and its first message are made as a server makes
-//! them; the messages that follow are forged after that one, with hashes and signatures of nothing, as a start looks
-//! at none of them. To make it takes a minute for a million records: in the current directory, and it goes
-//! afterwards, or in `LOGCABIN_BENCH_DIR`, where it stays for the next time. `LOGCABIN_BENCH_RECORDS` names other
-//! sizes than `100000,1000000`. Run with `cargo bench --bench start`.
+//! The log is that of a server: rooms in which users talk. Each room and its first message are made
+//! as a server makes them; the messages that follow are forged after that one, with hashes and
+//! signatures of nothing, as a start looks at none of them. To make it takes a minute for a million
+//! records: in the current directory, and it goes afterwards, or in `LOGCABIN_BENCH_DIR`, where it
+//! stays for the next time. `LOGCABIN_BENCH_RECORDS` names other sizes than `100000,1000000`. Run
+//! with `cargo bench --bench start`.
 
 mod common;
 

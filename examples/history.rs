@@ -28,8 +28,8 @@ use logcabin::{
 ///
 /// ROOM is a room id, an alias, the beginning of one, or a room's name.
 ///
-/// A TIME is 2026-03-01T14:00:00+01:00, or "2026-03-01 14:00[:30]" in UTC, or -10m (s, m, h, d, w) for
-/// ten minutes ago.
+/// A TIME is 2026-03-01T14:00:00+01:00, or "2026-03-01 14:00[:30]" in UTC, or -10m (s, m, h, d, w)
+/// for ten minutes ago.
 #[derive(Debug, Parser)]
 #[command(name = "history", disable_help_subcommand = true)]
 struct Cli {
@@ -157,7 +157,8 @@ enum Command {
         #[command(flatten)]
         at: At,
     },
-    /// What happened between two moments, summed up: how much was written, and what is another than before
+    /// What happened between two moments, summed up: how much was written, and what is another than
+    /// before
     Diff {
         source: String,
         /// The one moment
@@ -188,9 +189,9 @@ enum Command {
     Verify { source: String },
     /// Check what sync tells a user against the log; exits with 1 if anything is wrong
     ///
-    /// A client is followed through the whole log, in steps: each answer that this version of the server
-    /// gives is compared with what the records alone say the user was to be told. Or one answer that a
-    /// client got is (`--answer`).
+    /// A client is followed through the whole log, in steps: each answer that this version of the
+    /// server gives is compared with what the records alone say the user was to be told. Or one
+    /// answer that a client got is (`--answer`).
     AuditSync {
         source: String,
         /// User id, or the part of it before the colon

@@ -1,11 +1,13 @@
-//! Checks what `logcabin prove` and `logcabin prove-consistency` write, with nothing of the server's code:
+//! Checks what `logcabin prove` and `logcabin prove-consistency` write, with nothing of the
+//! server's code:
 //!
 //! ```sh
 //! cargo run --example verify_proof -- KEY FILE
 //! ```
 //!
-//! KEY is the server's public key in unpadded base64, known from elsewhere than the proof. It says what was
-//! shown and exits with 0, or says why nothing is and exits with 1. `log_format.md`, "Proofs", has the rules.
+//! KEY is the server's public key in unpadded base64, known from elsewhere than the proof. It says
+//! what was shown and exits with 0, or says why nothing is and exits with 1. `log_format.md`,
+//! "Proofs", has the rules.
 
 use std::process::ExitCode;
 
@@ -139,8 +141,8 @@ fn roots(path: &[Hash], first: &Checkpoint, second: &Checkpoint) -> Option<(Hash
     lead(*begin, path, at, last)
 }
 
-/// Where a path leads from node `at` of a level whose last is `last`: to the root of the tree that ends with
-/// that node, and to that of the whole.
+/// Where a path leads from node `at` of a level whose last is `last`: to the root of the tree that
+/// ends with that node, and to that of the whole.
 fn lead(begin: Hash, path: &[Hash], mut at: u64, mut last: u64) -> Option<(Hash, Hash)> {
     let (mut old, mut new) = (begin, begin);
     for beside in path {

@@ -22,8 +22,8 @@
 //! base     time, bounds, text, files, secrets
 //! ```
 //!
-//! A write goes `edge` → `decide` → `engine` → `log` → `state`, and then wakes the syncs that wait for it. A
-//! read goes `edge` → `read` ← `state`.
+//! A write goes `edge` → `decide` → `engine` → `log` → `state`, and then wakes the syncs that wait
+//! for it. A read goes `edge` → `read` ← `state`.
 //!
 //! | word | meaning |
 //! |---|---|

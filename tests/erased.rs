@@ -1,5 +1,6 @@
-//! Of a user who was erased, and of a room that was purged, nothing of what they called theirs is left: in no
-//! record, in no projection, in no file of the log or of its archive. What is left adds up to the same.
+//! Of a user who was erased, and of a room that was purged, nothing of what they called theirs is
+//! left: in no record, in no projection, in no file of the log or of its archive. What is left adds
+//! up to the same.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::{

@@ -95,8 +95,8 @@ fn every_golden_log_verifies_and_replays() {
     }
 }
 
-/// Of every kind of command what it leaves is in a snapshot: taken after each record of a log that holds
-/// every kind, read back, and followed by the rest.
+/// Of every kind of command what it leaves is in a snapshot: taken after each record of a log that
+/// holds every kind, read back, and followed by the rest.
 #[test]
 fn a_snapshot_keeps_what_every_kind_of_command_leaves() {
     for log in logs() {
@@ -117,8 +117,8 @@ fn a_snapshot_keeps_what_every_kind_of_command_leaves() {
     }
 }
 
-/// Which projections there are, the version of each, and the beginning of blake3 of what they are after the
-/// golden log.
+/// Which projections there are, the version of each, and the beginning of blake3 of what they are
+/// after the golden log.
 const KNOWN: &[(&str, u32, &str)] = &[
     ("base", 1, "b39a0ba404bc67ca"),
     ("accounts", 1, "9df7927fefc129b7"),
@@ -152,8 +152,8 @@ const KNOWN: &[(&str, u32, &str)] = &[
     ("tree", 1, "176557f0f8a47d9b"),
 ];
 
-/// What projections hold is part of every snapshot: when this fails and the golden log is the same, what a
-/// version before wrote is not what this one keeps, so raise the version of the section in
+/// What projections hold is part of every snapshot: when this fails and the golden log is the same,
+/// what a version before wrote is not what this one keeps, so raise the version of the section in
 /// `src/state/sections.rs`, say there how the one before is read, and note what is new above.
 #[test]
 fn what_a_snapshot_holds_has_not_changed_unnoticed() {
@@ -184,7 +184,8 @@ fn the_golden_logs_hold_every_kind_of_command() {
     assert!(missing.is_empty(), "make a new golden log with {missing:?}");
 }
 
-/// What a newer version wrote is not skipped, guessed at or half applied: the server says so and stops.
+/// What a newer version wrote is not skipped, guessed at or half applied: the server says so and
+/// stops.
 #[tokio::test]
 async fn a_command_of_a_newer_version_stops_the_replay() {
     for (kind, version, said) in [

@@ -347,7 +347,8 @@ async fn why_names_the_records_that_made_a_value_what_it_is() {
     let alias = why("alias #porch:cabin.example", None);
     assert_eq!(alias, [(ann, Value::Null, json!(filled.room))]);
 
-    // What ann, who has read nothing, was notified of: bob's messages, each by the rule that says so.
+    // What ann, who has read nothing, was notified of: bob's messages, each by the rule that says
+    // so.
     let unread = Question::Why { subject: "room porchR unread ann".parse().unwrap(), at: None };
     let unread = ask(&source, &unread).unwrap();
     let last = unread.last().unwrap();
@@ -844,8 +845,8 @@ async fn the_socket_answers_what_is_no_request() {
     let served = serve_until(&socket, log, std::future::pending()).unwrap();
     let answer = |request: Vec<u8>| {
         let mut stream = std::os::unix::net::UnixStream::connect(&socket).unwrap();
-        // A request that is refused before it is read whole finds the connection closed; the answer is there
-        // all the same.
+        // A request that is refused before it is read whole finds the connection closed; the answer
+        // is there all the same.
         let _ = stream.write_all(&request);
         let mut answer = Vec::new();
         let _ = stream.read_to_end(&mut answer);
@@ -941,7 +942,8 @@ async fn the_commands_replay_verify_and_restore() {
     let (code, restored, _) =
         logcabin(&["restore", "--from-archive", archive.to_str().unwrap(), "--data-dir", dir]);
     assert_eq!((code, &restored["records"]), (Some(0), &json!(filled.end)));
-    // All that was there, the record that says so, and one that drops one-time keys: an archive may end too early.
+    // All that was there, the record that says so, and one that drops one-time keys: an archive may
+    // end too early.
     let (code, report, _) = logcabin(&["verify", "--data-dir", dir]);
     assert_eq!((code, &report["records"]), (Some(0), &json!(filled.end.get() + 2)), "{report}");
 }

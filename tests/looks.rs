@@ -1,5 +1,5 @@
-//! How much is looked at for one answer, where somebody has made a great deal of something. What is counted is said in
-//! `work`: no time, so that it is the same on every machine.
+//! How much is looked at for one answer, where somebody has made a great deal of something. What is
+//! counted is said in `work`: no time, so that it is the same on every machine.
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which clippy does not know to be such")]
 
 use std::sync::Arc;
@@ -181,7 +181,8 @@ async fn an_event_with_much_that_relates_to_it_costs_no_more_to_show_than_one_wi
     let mut looks = Vec::new();
     for many in [150, 1200] {
         let root = world.send("ann", json!({ "body": "root" })).await;
-        // Edits that are none, since they are of somebody else, and replies of somebody who is ignored.
+        // Edits that are none, since they are of somebody else, and replies of somebody who is
+        // ignored.
         for (user, rel_type) in [
             ("cas", "m.thread"),
             ("bob", "m.thread"),
@@ -233,7 +234,8 @@ async fn a_page_of_what_relates_to_an_event_costs_what_is_on_it() {
     }
 }
 
-/// All pages of `participated` threads, each from where the one before ended or, without `walks`, from its token alone.
+/// All pages of `participated` threads, each from where the one before ended or, without `walks`,
+/// from its token alone.
 fn pages(world: &World, user: &str, limit: usize, walks: bool) -> (Vec<OwnedEventId>, Vec<u64>) {
     let as_of = world.engine.head().offset();
     let (mut found, mut looks) = (Vec::new(), Vec::new());
@@ -271,7 +273,8 @@ async fn of_many_threads_a_page_looks_at_so_many_and_goes_on_from_where_it_ended
         let most = if walks { many } else { many * 2 } * 8;
         assert!(looks.iter().all(|count| *count < most as u64), "{looks:?}");
         let whole: u64 = looks.iter().sum();
-        // From where the page before ended, all pages together cost as much as one look at everything.
+        // From where the page before ended, all pages together cost as much as one look at
+        // everything.
         assert!(!walks || whole < many as u64 * 8, "{whole}: {looks:?}");
     }
     let (found, looks) = pages(&world, "cas", 20, true);

@@ -1,5 +1,5 @@
-//! What is shown of a log holds, and nothing else does: the verifier of `examples/`, which has none of the server's
-//! code, is given proofs from random logs, whole and with single bits changed.
+//! What is shown of a log holds, and nothing else does: the verifier of `examples/`, which has none
+//! of the server's code, is given proofs from random logs, whole and with single bits changed.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::sync::Arc;

@@ -1,9 +1,9 @@
 //! Which test shows which sentence of the specification: the tables in `tests/specification/`.
 //!
 //! Each row has a sentence and, in its last column, the tests that show it, by the name that `cargo
-//! test` prints: `api::sync::name`, `properties::sync::name`, `read::view::filter::tests::name`. Here is shown
-//! that every row has a test and that every test named there exists. A row of a test that is missing
-//! says `**missing**: why`, and is listed in [`MISSING`].
+//! test` prints: `api::sync::name`, `properties::sync::name`, `read::view::filter::tests::name`.
+//! Here is shown that every row has a test and that every test named there exists. A row of a test
+//! that is missing says `**missing**: why`, and is listed in [`MISSING`].
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -63,8 +63,8 @@ fn every_sentence_has_a_test_and_every_test_that_is_named_exists() {
 struct Endpoint {
     /// The method and the path, with no names of parameters.
     served_as: String,
-    /// The version of the specification that brought it, its second number; 0 for `r0`, none for what is in
-    /// no version yet.
+    /// The version of the specification that brought it, its second number; 0 for `r0`, none for
+    /// what is in no version yet.
     since: Option<u32>,
     missing: bool,
 }
@@ -102,8 +102,8 @@ fn endpoints(text: &str) -> Vec<Endpoint> {
     rows(text).into_iter().map(endpoint).collect()
 }
 
-/// Whether `section` is a link, with a text, to where the specification has this endpoint; of one that is in no
-/// version yet, to the proposal of that number.
+/// Whether `section` is a link, with a text, to where the specification has this endpoint; of one
+/// that is in no version yet, to the proposal of that number.
 fn leads_to(section: &str, method: &str, path: &str, since: Option<u32>) -> bool {
     let link = section.strip_prefix('[').and_then(|link| link.strip_suffix(')'));
     let Some((title, address)) = link.and_then(|link| link.split_once("](")) else { return false };
@@ -276,8 +276,8 @@ fn rows(text: &str) -> Vec<Row<'_>> {
     rows
 }
 
-/// The names of all tests, as `cargo test` prints them, those of `tests/` after the name of their file.
-/// In the one binary of `tests/integration`, that name is left out, as `cargo test` does.
+/// The names of all tests, as `cargo test` prints them, those of `tests/` after the name of their
+/// file. In the one binary of `tests/integration`, that name is left out, as `cargo test` does.
 fn known_tests() -> BTreeSet<String> {
     let mut known = BTreeSet::new();
     for (folder, unit) in [("src", true), ("tests", false)] {

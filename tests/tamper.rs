@@ -1,8 +1,8 @@
-//! Whoever changes one byte of a log, takes a record out, puts one in twice or exchanges two is found out, and
-//! where: in frames in memory, in the files of an archive, and in the default store.
+//! Whoever changes one byte of a log, takes a record out, puts one in twice or exchanges two is
+//! found out, and where: in frames in memory, in the files of an archive, and in the default store.
 //!
-//! Each test prints its seed; `LOGCABIN_TAMPER_SEED` repeats it, and `LOGCABIN_TAMPER_ROUNDS` names another number
-//! of places.
+//! Each test prints its seed; `LOGCABIN_TAMPER_SEED` repeats it, and `LOGCABIN_TAMPER_ROUNDS` names
+//! another number of places.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::{
@@ -283,7 +283,8 @@ fn a_changed_file_of_an_archive_is_found_out_and_where() {
         let (fault, damage) = archive.fault();
         let name = path.file_name().unwrap().to_string_lossy();
         assert_eq!(fault, Some(place), "round {round}: {what} record {record} of {name}");
-        // What nothing follows may be an entry that was not finished: the log that goes with it tells.
+        // What nothing follows may be an entry that was not finished: the log that goes with it
+        // tells.
         let end = archive.files.last().unwrap().2[entries_of(&archive) - 1].1;
         assert!(damage || place >= end, "round {round}: {what} record {record} of {name}");
         if round % 50 == 0 && damage {

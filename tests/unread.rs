@@ -1,5 +1,5 @@
-//! Unread counts against what the specification says, written down without a thought to its cost: at
-//! random moments of random histories, in any order, from one `Unread` that remembers.
+//! Unread counts against what the specification says, written down without a thought to its cost:
+//! at random moments of random histories, in any order, from one `Unread` that remembers.
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which clippy does not know to be such")]
 
 use std::{

@@ -1,5 +1,5 @@
-//! What the benchmarks begin with: a server without HTTP, made by the library's own means, and people who
-//! do in it what people do.
+//! What the benchmarks begin with: a server without HTTP, made by the library's own means, and
+//! people who do in it what people do.
 
 #![allow(dead_code, reason = "each benchmark uses its part")]
 
@@ -184,8 +184,8 @@ pub(crate) async fn say(
     engine.propose(Origin::server(), message).await.expect("a message").into_inner()
 }
 
-/// A log in memory that for a while acknowledges what it forgets: so decisions can be taken again and again
-/// on the same state.
+/// A log in memory that for a while acknowledges what it forgets: so decisions can be taken again
+/// and again on the same state.
 #[derive(Debug)]
 struct Forgetful {
     log: MemoryLog,
@@ -260,8 +260,8 @@ impl Server {
         }
     }
 
-    /// One with `rooms` rooms, in which the same `members` people are and have said something. The first of
-    /// them made the rooms.
+    /// One with `rooms` rooms, in which the same `members` people are and have said something. The
+    /// first of them made the rooms.
     pub(crate) fn with_rooms(rooms: u64, members: u64) -> Self {
         let server = Self::new();
         let engine = &server.engine;
@@ -363,8 +363,8 @@ impl Server {
         found.expect("the log is read")
     }
 
-    /// A log of `messages` messages in a room of ten, from its beginning, and how many of its records come before
-    /// the first of the messages.
+    /// A log of `messages` messages in a room of ten, from its beginning, and how many of its
+    /// records come before the first of the messages.
     pub(crate) fn log_of_messages(messages: u64) -> (Vec<Arc<Record>>, usize) {
         let server = Self::with_rooms(1, 10);
         let before = server.head();

@@ -1,4 +1,5 @@
-//! What grows how: everything at once, ten and a hundred times its size, each on a server of its own.
+//! What grows how: everything at once, ten and a hundred times its size, each on a server of its
+//! own.
 
 use crate::{
     Failure,
@@ -94,7 +95,8 @@ async fn at(target: &Target, what: What, size: usize) -> Result<Vec<Row>, Failur
     })
 }
 
-/// Starts servers with `start`, measures each of what grows at three sizes, and says what it comes to.
+/// Starts servers with `start`, measures each of what grows at three sizes, and says what it comes
+/// to.
 pub(crate) async fn run<F: Future<Output = Result<Target, Failure>>>(
     only: &[String],
     start: impl Fn() -> F,

@@ -1,10 +1,10 @@
 //! The whole server under load: `cargo bench --bench load`.
 //!
-//! Starts the program on a free port with a temporary directory, and from this process does what clients do,
-//! over HTTP: they send, wait for news, synchronise, read history, join. Prints a table, and writes it to
-//! `target/load/` with a plot and the figures as JSON lines. What counts on a busy machine is the server's
-//! CPU time for each operation; times are those of a client beside it on the same machine, which is said to
-//! take how much itself.
+//! Starts the program on a free port with a temporary directory, and from this process does what
+//! clients do, over HTTP: they send, wait for news, synchronise, read history, join. Prints a
+//! table, and writes it to `target/load/` with a plot and the figures as JSON lines. What counts on
+//! a busy machine is the server's CPU time for each operation; times are those of a client beside
+//! it on the same machine, which is said to take how much itself.
 //!
 //!     cargo bench --bench load -- --help
 //!     cargo bench --bench load                   # Logcabin, every scenario
@@ -13,9 +13,9 @@
 //!     cargo bench --bench load -- --base http://127.0.0.1:8008 --pid 123,456 --label "Another 1.2"
 //!     cargo bench --bench load -- compare A.jsonl B.jsonl
 //!
-//! Another homeserver gets the same requests; it must let anyone register with `m.login.dummy` and have its
-//! rate limits off. `benches/peers.py` starts Synapse so, and compares. `--readme` renews the figures in the
-//! README.
+//! Another homeserver gets the same requests; it must let anyone register with `m.login.dummy` and
+//! have its rate limits off. `benches/peers.py` starts Synapse so, and compares. `--readme` renews
+//! the figures in the README.
 //!
 //! - `process`: CPU time and memory of processes.
 //! - `target`: the server, and a client of it.

@@ -37,7 +37,8 @@ impl Processes {
         usage
     }
 
-    /// Resident memory, in bytes. Of pages that processes share each has its part, if it may be known.
+    /// Resident memory, in bytes. Of pages that processes share each has its part, if it may be
+    /// known.
     pub(crate) fn memory(&self) -> f64 {
         let of =
             |id: u32| field(id, "smaps_rollup", "Pss:").or_else(|| field(id, "status", "VmRSS:"));
@@ -53,7 +54,8 @@ impl Processes {
 }
 
 impl Usage {
-    /// The CPU time since an earlier moment, in milliseconds: the larger of two things that are certain.
+    /// The CPU time since an earlier moment, in milliseconds: the larger of two things that are
+    /// certain.
     pub(crate) fn cpu_ms_since(&self, earlier: &Self) -> f64 {
         let since = |(thread, now): (&u32, &u64)| {
             now.saturating_sub(earlier.threads.get(thread).copied().unwrap_or_default())

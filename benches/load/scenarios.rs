@@ -132,9 +132,10 @@ pub(crate) async fn sends(
     target.measure(name, plan, each, |_| Ok(())).await
 }
 
-/// From the sending of a message to the last byte of the answer that tells a waiting member of it. The
-/// first user sends, all others wait. The next message is sent when all have this one, and a twentieth
-/// of a second after it at the earliest: nobody falls behind, and each delivery is an answer by itself.
+/// From the sending of a message to the last byte of the answer that tells a waiting member of it.
+/// The first user sends, all others wait. The next message is sent when all have this one, and a
+/// twentieth of a second after it at the earliest: nobody falls behind, and each delivery is an
+/// answer by itself.
 pub(crate) async fn deliver(target: &Target, name: &str, users: &[User]) -> Result<Row, Failure> {
     const PAUSE: Duration = Duration::from_millis(50);
     const WARM: usize = 3;
@@ -217,8 +218,9 @@ pub(crate) async fn rooms(
     Ok(rooms)
 }
 
-/// Each by a device that was never seen: some servers remember what they told one. A first one of each user is
-/// not counted: what has to be found out about them then (how much they have not read) is found out once.
+/// Each by a device that was never seen: some servers remember what they told one. A first one of
+/// each user is not counted: what has to be found out about them then (how much they have not read)
+/// is found out once.
 pub(crate) async fn initial(
     target: &Target,
     users: &[User],
@@ -314,9 +316,9 @@ async fn join(target: &Target, operations: usize) -> Result<Row, Failure> {
 /// How many messages wake those who wait: what the server does beside it weighs less then.
 const WAKES: usize = 10;
 
-/// All wait, in rooms with so many members, and nothing comes for a while. Then others send to their rooms,
-/// if there are such, which is nothing to those who wait. At last messages come to the first room, each when
-/// all wait again.
+/// All wait, in rooms with so many members, and nothing comes for a while. Then others send to
+/// their rooms, if there are such, which is nothing to those who wait. At last messages come to the
+/// first room, each when all wait again.
 pub(crate) async fn wait(
     target: &Target,
     users: &[User],

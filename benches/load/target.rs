@@ -1,4 +1,5 @@
-//! The server that is driven, and a client of it: what it asks, and how long and dear the answers are.
+//! The server that is driven, and a client of it: what it asks, and how long and dear the answers
+//! are.
 
 use std::{
     borrow::Cow,
@@ -80,7 +81,8 @@ pub(crate) struct Plan {
     pub(crate) warm: usize,
 }
 
-/// As much of an answer to a sync as a client needs that waits for messages: the rest is passed over.
+/// As much of an answer to a sync as a client needs that waits for messages: the rest is passed
+/// over.
 #[derive(Deserialize)]
 pub(crate) struct News<'a> {
     #[serde(borrow)]

@@ -1,5 +1,5 @@
-//! The past of a room with 100,000 changes of its state, at random moments. The log is in memory: what is measured
-//! is the projections, and the reading of bodies through their cache.
+//! The past of a room with 100,000 changes of its state, at random moments. The log is in memory:
+//! what is measured is the projections, and the reading of bodies through their cache.
 
 use std::{
     cell::{Cell, LazyCell},

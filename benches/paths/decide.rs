@@ -1,5 +1,5 @@
-//! The decision of one message: authorised, hashed, signed, encoded as a record. The log acknowledges what it
-//! is given and forgets it, so that each decision is the same one.
+//! The decision of one message: authorised, hashed, signed, encoded as a record. The log
+//! acknowledges what it is given and forgets it, so that each decision is the same one.
 
 use std::cell::LazyCell;
 

@@ -1,7 +1,7 @@
 //! What each step of the server's main paths takes, without HTTP: see `benches/README.md`.
 //!
-//! `cargo bench --bench paths` measures all, `cargo bench --bench paths -- sync` what has "sync" in its name.
-//! `cargo test` runs each once, at its smallest size, to see that it works.
+//! `cargo bench --bench paths` measures all, `cargo bench --bench paths -- sync` what has "sync" in
+//! its name. `cargo test` runs each once, at its smallest size, to see that it works.
 
 #[path = "../common/mod.rs"]
 mod common;

@@ -1,5 +1,6 @@
-//! What push rules cost: the judgement of an event for one member, from what is kept of their rules and of the room
-//! and step by step, beside ruma's own; that for all members of a room; and counts of what is unread.
+//! What push rules cost: the judgement of an event for one member, from what is kept of their rules
+//! and of the room and step by step, beside ruma's own; that for all members of a room; and counts
+//! of what is unread.
 
 use std::{cell::LazyCell, hint::black_box};
 
@@ -37,8 +38,8 @@ pub(crate) fn benches(criterion: &mut Criterion) {
     counts(criterion);
 }
 
-/// An event is judged for everyone in its room. What was made ready for the one before it is there; the event itself
-/// is made ready once.
+/// An event is judged for everyone in its room. What was made ready for the one before it is there;
+/// the event itself is made ready once.
 fn rooms(
     criterion: &mut Criterion,
     server: &LazyCell<Server, impl FnOnce() -> Server>,

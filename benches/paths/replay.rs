@@ -1,4 +1,5 @@
-//! What a record takes to be applied, and a log to be replayed: from memory, so without the disk (`start` has that).
+//! What a record takes to be applied, and a log to be replayed: from memory, so without the disk
+//! (`start` has that).
 
 use std::{
     cell::LazyCell,

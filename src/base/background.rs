@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 use parking_lot::{Mutex, MutexGuard};
 use tracing::warn;
 
-/// From now on, this thread comes after what else there is to do, but not so far that a busy machine never
-/// lets it go on. On Linux alone: elsewhere this would be the priority of the whole process.
+/// From now on, this thread comes after what else there is to do, but not so far that a busy
+/// machine never lets it go on. On Linux alone: elsewhere this would be the priority of the whole
+/// process.
 pub(crate) fn stand_back() {
     #[cfg(target_os = "linux")]
     if let Err(error) = rustix::process::setpriority_process(None, 10) {
@@ -33,8 +34,8 @@ impl Pace {
     }
 }
 
-/// Runs work that may take long (it grows with a room's members or a user's rooms) so that the thread's
-/// other tasks go on elsewhere meanwhile.
+/// Runs work that may take long (it grows with a room's members or a user's rooms) so that the
+/// thread's other tasks go on elsewhere meanwhile.
 pub(crate) fn at_length<T>(work: impl FnOnce() -> T) -> T {
     use tokio::runtime::{Handle, RuntimeFlavor};
     // Without a runtime there are no other tasks.

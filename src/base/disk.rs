@@ -23,9 +23,10 @@ pub(crate) fn put_in_place(made: &Path, path: &Path) -> io::Result<()> {
     sync_dir(path.parent().unwrap_or(path))
 }
 
-/// Gives each of two directories beside each other the name of the other, and makes that durable: in one step where the
-/// file system has one, and otherwise by way of the name `aside`. As long as something has that name,
-/// [`finish_exchange`] is to be called before anything else is done with the two.
+/// Gives each of two directories beside each other the name of the other, and makes that durable:
+/// in one step where the file system has one, and otherwise by way of the name `aside`. As long as
+/// something has that name, [`finish_exchange`] is to be called before anything else is done with
+/// the two.
 pub(crate) fn exchange(one: &Path, other: &Path, aside: &Path) -> io::Result<()> {
     let (cwd, flags) = (rustix::fs::CWD, rustix::fs::RenameFlags::EXCHANGE);
     if rustix::fs::renameat_with(cwd, one, cwd, other, flags).is_ok() {
@@ -67,8 +68,8 @@ pub(crate) fn write_aside(partial: &Path, path: &Path, bytes: &[u8]) -> io::Resu
     put_in_place(partial, path)
 }
 
-/// Takes from everyone but their owner what they may do with `dir` and all that is in it. Gives with how many files and
-/// directories there was something to take. Links are left alone.
+/// Takes from everyone but their owner what they may do with `dir` and all that is in it. Gives
+/// with how many files and directories there was something to take. Links are left alone.
 pub(crate) fn make_private(dir: &Path) -> io::Result<u64> {
     let mut changed = 0;
     let mut left = vec![dir.to_owned()];
@@ -105,8 +106,8 @@ pub(crate) fn entries(dir: &Path) -> io::Result<Vec<PathBuf>> {
     }
 }
 
-/// Removes from `dir`, if it is there, the files that were not finished. To be called by the only one who
-/// writes there.
+/// Removes from `dir`, if it is there, the files that were not finished. To be called by the only
+/// one who writes there.
 pub(crate) fn remove_unfinished(dir: &Path) -> io::Result<()> {
     for path in entries(dir)? {
         if path.extension().is_some_and(|extension| extension == UNFINISHED) {

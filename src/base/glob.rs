@@ -1,15 +1,16 @@
 //! Glob patterns of push rules (appendices, "Glob-style matching"), without regard to case.
 //!
 //! ruma's own matching is not used: it recurses for each word of a text (the text of one event
-//! overflows the stack), compiles an expression at each look, and panics where that grows too large.
-//! Here a look costs one step for each character of the text and part of the pattern, whatever they
-//! hold.
+//! overflows the stack), compiles an expression at each look, and panics where that grows too
+//! large. Here a look costs one step for each character of the text and part of the pattern,
+//! whatever they hold.
 
 use std::{cell::OnceCell, sync::OnceLock};
 
 use memchr::memmem;
 
-/// How many characters a pattern may have between two `*`: as many as fit into the bits of a number.
+/// How many characters a pattern may have between two `*`: as many as fit into the bits of a
+/// number.
 pub const PART_CHARS: usize = 128;
 
 /// How many steps it takes to start looking for a word.
@@ -123,8 +124,8 @@ pub enum Extent {
 }
 
 impl Glob {
-    /// The pattern written as `pattern`, where `*` stands for any characters and `?` for one; `None`
-    /// if there are more than [`PART_CHARS`] characters between two stars.
+    /// The pattern written as `pattern`, where `*` stands for any characters and `?` for one;
+    /// `None` if there are more than [`PART_CHARS`] characters between two stars.
     #[must_use]
     pub fn new(pattern: &str) -> Option<Self> {
         let parts = pattern.split('*').map(|part| Part::new(part, Some('?')));
@@ -145,7 +146,8 @@ impl Glob {
         self.is_prepared(text, &OnceCell::new(), &mut Steps::default())
     }
 
-    /// As [`Glob::is`], for a text that many patterns are compared with: `prepared` keeps what they share.
+    /// As [`Glob::is`], for a text that many patterns are compared with: `prepared` keeps what they
+    /// share.
     pub(crate) fn is_prepared(
         &self,
         text: &str,

@@ -24,31 +24,35 @@ pub const RECEIPTS_BYTES: usize = 160 * 1024;
 /// anyone else's proposal on that thread.
 pub const ROOM_EVENTS: usize = 500;
 
-/// Invitations by address in one request: an identity server is asked about each, or has signed each.
+/// Invitations by address in one request: an identity server is asked about each, or has signed
+/// each.
 pub const ADDRESS_INVITES: usize = 20;
 
 /// Bans and children of a space that an upgrade carries over: all of it is one batch, and each is
 /// authorised, hashed and signed before anyone else's proposal on that thread.
 pub const UPGRADE_EVENTS: usize = 2000;
 
-/// Media ids in one record of quarantine, with room to spare below the largest payload; of more files there
-/// are several records.
+/// Media ids in one record of quarantine, with room to spare below the largest payload; of more
+/// files there are several records.
 pub const QUARANTINE_IDS: usize = 1000;
 
-/// Members who are made to leave a room at the same time as it is shut down: enough for them to share disk
-/// syncs, and few enough for others to be served in between.
+/// Members who are made to leave a room at the same time as it is shut down: enough for them to
+/// share disk syncs, and few enough for others to be served in between.
 pub const SHUTDOWN_AT_ONCE: usize = 32;
 
-/// How many of those who left a room, and of those who could not, the record of the end of its shutdown names.
+/// How many of those who left a room, and of those who could not, the record of the end of its
+/// shutdown names.
 pub const SHUTDOWN_NAMED: usize = 1000;
 
-/// How long a request to another service may take, its answer included: a person waits for most of them.
+/// How long a request to another service may take, its answer included: a person waits for most of
+/// them.
 pub const OUTBOUND_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long connecting to another service may take.
 pub const OUTBOUND_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The largest registration file of an application service: those of bridges have some hundred bytes.
+/// The largest registration file of an application service: those of bridges have some hundred
+/// bytes.
 pub const REGISTRATION_BYTES: u64 = 1024 * 1024;
 
 /// Namespaces of one kind of one application service: bridges have one or two.
@@ -60,8 +64,8 @@ pub const NAMESPACE_BYTES: usize = 4096;
 /// The memory that one such expression may take once it is compiled.
 pub const NAMESPACE_COMPILED_BYTES: usize = 1024 * 1024;
 
-/// What one delivery tells of at most: things, and bytes of records. One thing more may be larger than
-/// what is left of the bytes.
+/// What one delivery tells of at most: things, and bytes of records. One thing more may be larger
+/// than what is left of the bytes.
 pub const DELIVERY_ITEMS: usize = 100;
 /// See [`DELIVERY_ITEMS`].
 pub const DELIVERY_BYTES: usize = 1024 * 1024;
@@ -69,8 +73,8 @@ pub const DELIVERY_BYTES: usize = 1024 * 1024;
 /// Records that a delivery reads at once.
 pub const DELIVERY_RECORDS: usize = 256;
 
-/// How many records that are nothing to a receiver are passed before that is noted: after a restart as
-/// many are looked at again.
+/// How many records that are nothing to a receiver are passed before that is noted: after a restart
+/// as many are looked at again.
 pub const DELIVERY_PASSED: u64 = 10_000;
 
 /// How long to wait before trying again what could not be delivered: at first, and at most.
@@ -83,8 +87,8 @@ pub const DELIVERY_ROOMS: usize = 100_000;
 /// Questions to one application service at a time, for which people wait.
 pub const APPSERVICE_QUESTIONS: usize = 32;
 
-/// How often an application service that cannot be reached is asked one question, and how long after
-/// another.
+/// How often an application service that cannot be reached is asked one question, and how long
+/// after another.
 pub const APPSERVICE_TRIES: (usize, Duration) = (3, Duration::from_millis(250));
 
 /// The largest answer of another service that is taken, unless said otherwise.
@@ -95,26 +99,30 @@ pub const REGISTRATION_TOKEN_BYTES: usize = 64;
 
 /// What the form of a page sends: some names, a password, the answer to a captcha.
 pub const FORM_BYTES: usize = 64 * 1024;
-/// The name of an uploaded file, and its type: each is in its record, and in a header of each download.
+/// The name of an uploaded file, and its type: each is in its record, and in a header of each
+/// download.
 pub const MEDIA_NAME_BYTES: usize = 1024;
 
-/// Uploads of one user that may be under way at a time. Each holds a file on the disk that counts towards
-/// no quota yet.
+/// Uploads of one user that may be under way at a time. Each holds a file on the disk that counts
+/// towards no quota yet.
 pub(crate) const UPLOADS_AT_ONCE: usize = 16;
 
 /// How much of an upload is in memory before it is written, and of a download when it is read.
 pub(crate) const MEDIA_PIECE_BYTES: usize = 256 * 1024;
 
-/// How much of an upload is written before it is synced: what a message may have to wait for that is sent meanwhile.
+/// How much of an upload is written before it is synced: what a message may have to wait for that
+/// is sent meanwhile.
 pub(crate) const MEDIA_SYNC_BYTES: usize = 1024 * 1024;
 
 /// The longest time that a download waits for what is still to be uploaded.
 pub(crate) const MEDIA_WAIT: Duration = Duration::from_secs(60);
 
-/// The largest file of which thumbnails are made: decoders read some formats into memory as a whole.
+/// The largest file of which thumbnails are made: decoders read some formats into memory as a
+/// whole.
 pub const PICTURE_FILE_BYTES: u64 = 64 * 1024 * 1024;
 
-/// The largest picture of which thumbnails are made, decoded, in bytes: one of 44 million opaque pixels.
+/// The largest picture of which thumbnails are made, decoded, in bytes: one of 44 million opaque
+/// pixels.
 pub const PICTURE_BYTES: u64 = 128 * 1024 * 1024;
 
 /// The longest side of a picture of which thumbnails are made.
@@ -126,16 +134,19 @@ pub const THUMBNAIL_SIDE: u32 = 2048;
 /// Frames of an animated thumbnail. Of an animation with more, its first frame is the thumbnail.
 pub const THUMBNAIL_FRAMES: usize = 500;
 
-/// How long the making of an animated thumbnail may take. After that the first frame is the thumbnail.
+/// How long the making of an animated thumbnail may take. After that the first frame is the
+/// thumbnail.
 pub const THUMBNAIL_TIME: Duration = Duration::from_secs(10);
 
-/// The largest animated thumbnail. Of an animation that makes a larger one, its first frame is the thumbnail.
+/// The largest animated thumbnail. Of an animation that makes a larger one, its first frame is the
+/// thumbnail.
 pub const THUMBNAIL_BYTES: usize = 8 * 1024 * 1024;
 
 /// Pictures that are decoded at a time: each may take some 300 MiB of memory for a while.
 pub const PICTURES_AT_ONCE: usize = 2;
 
-/// How much of a page is read for its preview. What a preview is made of stands at a page's beginning.
+/// How much of a page is read for its preview. What a preview is made of stands at a page's
+/// beginning.
 pub(crate) const PREVIEW_PAGE_BYTES: usize = 2 * 1024 * 1024;
 
 /// Redirects that are followed for a preview.
@@ -153,24 +164,27 @@ pub(crate) const PREVIEW_TEXT_CHARS: usize = 1000;
 /// The longest address of which a preview is made.
 pub(crate) const PREVIEW_URL_BYTES: usize = 8192;
 
-/// How much is kept of where pages of spaces, and of lists of threads, ended: of each kind, in bytes.
+/// How much is kept of where pages of spaces, and of lists of threads, ended: of each kind, in
+/// bytes.
 pub(crate) const WALKS_BYTES: u64 = 16 << 20;
 
 /// Rooms on one page of a space's hierarchy.
 pub const HIERARCHY_ROOMS: usize = 50;
 
-/// Rooms, and children of spaces, that are looked at for one page of a hierarchy: the user may know of few of them. The
-/// next page goes on from there.
+/// Rooms, and children of spaces, that are looked at for one page of a hierarchy: the user may know
+/// of few of them. The next page goes on from there.
 pub const HIERARCHY_LOOKS: usize = 5000;
 
-/// Rooms, and children of spaces, that are looked at for a whole hierarchy: those after them are not shown. A page that
-/// begins somewhere unknown costs as much.
+/// Rooms, and children of spaces, that are looked at for a whole hierarchy: those after them are
+/// not shown. A page that begins somewhere unknown costs as much.
 pub const HIERARCHY_WALK: usize = 50_000;
 
-/// What the children of the spaces on one page of a hierarchy say, in bytes, beyond which the page ends.
+/// What the children of the spaces on one page of a hierarchy say, in bytes, beyond which the page
+/// ends.
 pub const HIERARCHY_BYTES: usize = 4 << 20;
 
-/// Children of one space that are looked at: those that were added or changed last. People see some hundred.
+/// Children of one space that are looked at: those that were added or changed last. People see some
+/// hundred.
 pub const SPACE_CHILDREN: usize = 5000;
 
 /// What the children of one space say, in bytes, beyond which older ones are not looked at.
@@ -184,18 +198,19 @@ pub const TRANSACTION_ID_BYTES: usize = 255;
 /// content is wrapped in several more before a client reads it back in a sync response.
 pub(crate) const JSON_DEPTH: usize = 100;
 
-/// How much of the body of a refused request is read and thrown away, so that its connection can be used again. A longer
-/// body ends the connection.
+/// How much of the body of a refused request is read and thrown away, so that its connection can be
+/// used again. A longer body ends the connection.
 pub(crate) const REFUSED_BODY_DRAIN: u64 = 256 * 1024;
 
 /// How long such a body may take to arrive.
 pub(crate) const REFUSED_BODY_TIME: Duration = Duration::from_secs(2);
 
-/// How long a connection that ends with a refusal is read on, and thrown away what comes, so that the client gets to
-/// read the refusal instead of a reset connection.
+/// How long a connection that ends with a refusal is read on, and thrown away what comes, so that
+/// the client gets to read the refusal instead of a reset connection.
 pub(crate) const LINGER: Duration = Duration::from_secs(5);
 
-/// The pieces in which responses are given to the connection: each that the client takes counts as progress.
+/// The pieces in which responses are given to the connection: each that the client takes counts as
+/// progress.
 pub(crate) const RESPONSE_PIECE: usize = 64 * 1024;
 
 /// The size from which on a response counts towards what its caller holds in memory.
@@ -205,7 +220,8 @@ pub(crate) const HELD_FROM: usize = 16 * 1024;
 /// refusal instead of a reset connection.
 pub(crate) const OVERSIZED_BODY_DRAIN: usize = 16 * 1024 * 1024;
 
-/// Requests in progress on one HTTP/2 connection: the fewest that RFC 9113 (section 6.5.2) recommends to allow.
+/// Requests in progress on one HTTP/2 connection: the fewest that RFC 9113 (section 6.5.2)
+/// recommends to allow.
 pub(crate) const HTTP2_STREAMS: u32 = 100;
 
 /// Bytes of all headers of one HTTP/2 request; HTTP/1 bounds them by its read buffer.
@@ -225,16 +241,17 @@ pub(crate) const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 /// allowance back. Bounds their memory to the callers of about this long.
 pub(crate) const RATE_LIMIT_SWEEP: Duration = Duration::from_secs(60);
 
-/// Callers that one rate limiter remembers before it looks every second for those it can forget: some
-/// 20 MB.
+/// Callers that one rate limiter remembers before it looks every second for those it can forget:
+/// some 20 MB.
 pub(crate) const RATE_LIMIT_KEYS: usize = 200_000;
 
-/// Addresses from which accounts were used lately that are remembered, so that guesses from elsewhere do
-/// not lock their owners out. Forgetting one costs nothing unless there is an attack meanwhile.
+/// Addresses from which accounts were used lately that are remembered, so that guesses from
+/// elsewhere do not lock their owners out. Forgetting one costs nothing unless there is an attack
+/// meanwhile.
 pub(crate) const KNOWN_ADDRESSES: usize = 100_000;
 
-/// Passwords that wait to be hashed, for each that can be hashed at once. At a tenth of a second for each,
-/// the last of them waits about as long as a person will.
+/// Passwords that wait to be hashed, for each that can be hashed at once. At a tenth of a second
+/// for each, the last of them waits about as long as a person will.
 pub(crate) const HASHES_WAITING: usize = 64;
 
 /// How long a browser may remember that cross-origin requests are allowed, in seconds: two hours is
@@ -262,8 +279,8 @@ pub const PAGE_EVENTS: u64 = 1000;
 /// Bytes of the events of one page: a page of large events ends earlier, and has at least one.
 pub const PAGE_BYTES: usize = 1024 * 1024;
 
-/// Bytes of the events of all pages in one answer: the timelines of a sync's rooms, or what is around the
-/// results of a search. When they are used up, each page has one event.
+/// Bytes of the events of all pages in one answer: the timelines of a sync's rooms, or what is
+/// around the results of a search. When they are used up, each page has one event.
 pub const ANSWER_BYTES: usize = 8 * 1024 * 1024;
 
 /// Events that one look at a timeline goes through when few of them are visible or pass its filter:
@@ -273,8 +290,8 @@ pub const SCANNED_EVENTS: usize = 10_000;
 /// One-time keys that a device may have on the server at once. Clients keep some fifty there.
 pub const ONE_TIME_KEYS: usize = 1000;
 
-/// Algorithms of which a device may have a fallback key: every sync of the device names those that were not
-/// handed out. Clients use one.
+/// Algorithms of which a device may have a fallback key: every sync of the device names those that
+/// were not handed out. Clients use one.
 pub const FALLBACK_KEYS: usize = 16;
 
 /// Backed up room keys in one record, with room for the largest of them below the largest payload.
@@ -286,8 +303,8 @@ pub const KEY_BACKUP_RECORDS: usize = 64;
 /// Backed up room keys that an import puts in one batch.
 pub const IMPORTED_ROOM_KEYS: usize = 100;
 
-/// A key, a signature or what else a client uploads of its keys in one piece, in bytes: devices' keys with
-/// their signatures take about one thousand.
+/// A key, a signature or what else a client uploads of its keys in one piece, in bytes: devices'
+/// keys with their signatures take about one thousand.
 pub const KEY_BYTES: usize = 32 * 1024;
 
 /// Users, or devices of a user, that one request about keys may name.
@@ -299,37 +316,41 @@ pub const TO_DEVICE_MESSAGES: usize = 100;
 /// Types with a `*` in one list of a filter: each is tried on each event that is looked at.
 pub const FILTER_PATTERNS: usize = 100;
 
-/// How much is kept of the filters of syncs, in bytes: those of some thousand kinds of clients. What is forgotten is made
-/// again.
+/// How much is kept of the filters of syncs, in bytes: those of some thousand kinds of clients.
+/// What is forgotten is made again.
 pub(crate) const FILTERS_BYTES: u64 = 8 << 20;
 
 /// Fields of events in a filter: each is looked for in each event that is returned.
 pub const FILTER_FIELDS: usize = 1000;
 
-/// Relations, or senders, by which a filter asks for events that others relate to: each is looked for at each event.
+/// Relations, or senders, by which a filter asks for events that others relate to: each is looked
+/// for at each event.
 pub const FILTER_RELATED: usize = 100;
 
 /// Edits of an event that are looked at to find the newest, from the last one back.
 pub const SCANNED_EDITS: usize = 100;
 
-/// Events that relate to one event and are passed over because they are of somebody whom the user ignores, or have
-/// lived long enough. After these, others are looked for by their senders, or none.
+/// Events that relate to one event and are passed over because they are of somebody whom the user
+/// ignores, or have lived long enough. After these, others are looked for by their senders, or
+/// none.
 pub const SCANNED_CHILDREN: usize = 1000;
 
 /// Relations to one event, by which a filter that names senders alone has it looked for theirs.
 pub const SCANNED_RELATIONS: usize = 100;
 
-/// Equal reactions of one user to one event that a new one is compared with, from the last one back.
+/// Equal reactions of one user to one event that a new one is compared with, from the last one
+/// back.
 pub const SCANNED_ANNOTATIONS: usize = 1000;
 
-/// Events that relate to one event, directly or by others, beyond which a page of them is found by going through the
-/// room's timeline.
+/// Events that relate to one event, directly or by others, beyond which a page of them is found by
+/// going through the room's timeline.
 pub const RELATED_EVENTS: usize = 10_000;
 
 /// Threads that are looked at for one page of a room's threads, as few of them may be wanted.
 pub const THREADS_LOOKED_AT: usize = 2000;
 
-/// Threads that stand before a page and are looked at for it, where it is not known any more how the page before ended.
+/// Threads that stand before a page and are looked at for it, where it is not known any more how
+/// the page before ended.
 pub const THREADS_PASSED: usize = 20_000;
 
 /// References that are named with the event that they refer to, the newest: a poll has one for each
@@ -345,19 +366,20 @@ pub const RELATION_DEPTH: usize = 3;
 /// The reason of a report: a page of text.
 pub const REPORT_REASON_BYTES: usize = 4096;
 
-/// Words of a search term that are looked for; what comes after them is not looked at. People type a few.
+/// Words of a search term that are looked for; what comes after them is not looked at. People type
+/// a few.
 pub const SEARCH_WORDS: usize = 32;
 
-/// Hits of the index that one search judges: each is an event to be read. Whatever comes after them is on
-/// later pages, and is not in the count.
+/// Hits of the index that one search judges: each is an event to be read. Whatever comes after them
+/// is on later pages, and is not in the count.
 pub const SEARCH_HITS: usize = 1000;
 
-/// Texts with the words of a search that one search looks at, whatever rooms they are of: after these, nothing is found.
-/// A look at so many takes some 50 milliseconds.
+/// Texts with the words of a search that one search looks at, whatever rooms they are of: after
+/// these, nothing is found. A look at so many takes some 50 milliseconds.
 pub const SEARCH_TEXTS: usize = 1_000_000;
 
-/// State events that come with all results of a search. A room with more than are left of these comes without its
-/// members, and with no more than are left.
+/// State events that come with all results of a search. A room with more than are left of these
+/// comes without its members, and with no more than are left.
 pub const SEARCH_STATE: usize = 20_000;
 
 /// Results of one page of a search; each may come with events around it.
@@ -372,7 +394,8 @@ pub const DIRECTORY_USERS: usize = 100;
 /// Rooms of one page of those that two users share.
 pub const MUTUAL_ROOMS: usize = 100;
 
-/// The identifier of an app (client-server API, "Push notifications", `/pushers/set`), in characters.
+/// The identifier of an app (client-server API, "Push notifications", `/pushers/set`), in
+/// characters.
 pub const APP_ID_CHARS: usize = 64;
 
 /// What an app's provider knows a device by (same place).
@@ -381,14 +404,15 @@ pub const PUSHKEY_BYTES: usize = 512;
 /// What else a pusher says of itself in each of its texts: names that people read.
 pub const PUSHER_TEXT_BYTES: usize = 256;
 
-/// What a pusher has the gateway told with each notification. Apps put the form of their message there.
+/// What a pusher has the gateway told with each notification. Apps put the form of their message
+/// there.
 pub const PUSHER_DATA_BYTES: usize = 8 * 1024;
 
 /// Pushers of one user: one for each app on each device, and some that were left behind.
 pub const PUSHERS: usize = 100;
 
-/// Notifications that wait for one pusher. Beyond this the oldest are given up: who comes back to so many
-/// looks at the newest.
+/// Notifications that wait for one pusher. Beyond this the oldest are given up: who comes back to
+/// so many looks at the newest.
 pub const PUSH_QUEUE: usize = 1000;
 
 /// Requests to one push gateway at a time: one that is slow takes no more than this of the server.
@@ -397,16 +421,16 @@ pub const PUSHES_TO_GATEWAY: usize = 32;
 /// Requests to all push gateways at a time. Each holds a connection.
 pub const PUSHES_AT_ONCE: u32 = 1024;
 
-/// How long after a notification arrived that is noted, together with all others of this time. What arrived
-/// within it before the server was killed is sent again.
+/// How long after a notification arrived that is noted, together with all others of this time. What
+/// arrived within it before the server was killed is sent again.
 pub const PUSH_NOTE: Duration = Duration::from_secs(2);
 
-/// Pushers of which a note says one by one how far behind they are. Of more, the least behind hold the
-/// position of all back: they are sent again what came since if the server is killed.
+/// Pushers of which a note says one by one how far behind they are. Of more, the least behind hold
+/// the position of all back: they are sent again what came since if the server is killed.
 pub const PUSH_BEHIND: usize = 1000;
 
-/// Rooms that one mail about what was missed tells of, and messages of each: the newest. It says how many more
-/// there are.
+/// Rooms that one mail about what was missed tells of, and messages of each: the newest. It says
+/// how many more there are.
 pub const MAIL_ROOMS: usize = 10;
 /// See [`MAIL_ROOMS`].
 pub const MAIL_MESSAGES: usize = 5;
@@ -417,18 +441,21 @@ pub const MAIL_TEXT_CHARS: usize = 300;
 /// What such a mail shows of the name of a room or a person, in characters. More is cut.
 pub const MAIL_NAME_CHARS: usize = 80;
 
-/// How long to wait before trying again a mail that the mail server did not take: at first, and at most. What
-/// it refuses for good waits the longest, since the address or the server may be put right.
+/// How long to wait before trying again a mail that the mail server did not take: at first, and at
+/// most. What it refuses for good waits the longest, since the address or the server may be put
+/// right.
 pub const MAIL_RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(15 * 60));
 
-/// How long after something was read a device is told of its new count: people read room after room.
+/// How long after something was read a device is told of its new count: people read room after
+/// room.
 pub const PUSH_BADGE: Duration = Duration::from_secs(1);
 
-/// A user's own push rules. Most of them mute a room or a sender, which takes one look-up for all of them.
+/// A user's own push rules. Most of them mute a room or a sender, which takes one look-up for all
+/// of them.
 pub const PUSH_RULES: usize = 1_000;
 
-/// Conditions, patterns of content rules included, in all of a user's own push rules. Each may be tried on every event
-/// of the user's rooms.
+/// Conditions, patterns of content rules included, in all of a user's own push rules. Each may be
+/// tried on every event of the user's rooms.
 pub const PUSH_CONDITIONS: usize = 500;
 
 /// A pattern of a push rule. People type words; clients write identifiers, of 255 bytes at most.
@@ -447,26 +474,28 @@ pub(crate) const LONG_WORK_PER_PROCESSOR: usize = 8;
 /// Requests of one caller that may wait for its long work: a client has a few under way.
 pub(crate) const LONG_WORK_WAITING: usize = 32;
 
-/// How much time of a processor a caller's long work may take at once, after a pause: the initial sync of
-/// an account with thousands of rooms takes about a second.
+/// How much time of a processor a caller's long work may take at once, after a pause: the initial
+/// sync of an account with thousands of rooms takes about a second.
 pub(crate) const LONG_WORK_BURST: Duration = Duration::from_secs(10);
 
-/// How long a request waits for its caller's share of a processor. If it would take longer, it is refused.
+/// How long a request waits for its caller's share of a processor. If it would take longer, it is
+/// refused.
 pub(crate) const LONG_WORK_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Callers whose use is remembered before those that owe nothing are forgotten: some 2 MB.
 pub(crate) const LONG_WORK_CALLERS: usize = 10_000;
 
-/// How much may have happened in a user's rooms for a sync to be a short piece of work: rooms, and events of all
-/// of them. Such a sync takes a few milliseconds at most, and usually a tenth of one.
+/// How much may have happened in a user's rooms for a sync to be a short piece of work: rooms, and
+/// events of all of them. Such a sync takes a few milliseconds at most, and usually a tenth of one.
 pub(crate) const SHORT_SYNC: usize = 16;
 
 /// How many records a sync may go back to be a short piece of work.
 pub(crate) const SHORT_SYNC_RECORDS: u64 = 10_000;
 
-/// How much work it may be to judge one event by one user's push rules, in steps of comparing one character:
-/// a fifth of a millisecond. A message of 1,000 characters can be compared with 200 patterns; one of the
-/// largest possible with three that have stars. An event that takes more matches no rule of this user.
+/// How much work it may be to judge one event by one user's push rules, in steps of comparing one
+/// character: a fifth of a millisecond. A message of 1,000 characters can be compared with 200
+/// patterns; one of the largest possible with three that have stars. An event that takes more
+/// matches no rule of this user.
 pub const PUSH_STEPS: u64 = 200_000;
 
 /// Conditions of one push rule: the server's own have three at most.
@@ -475,8 +504,8 @@ pub const PUSH_RULE_CONDITIONS: usize = 32;
 /// Notifications in one list of them; as many come unless the client says.
 pub const NOTIFICATIONS: u64 = 100;
 
-/// The newest events of a room among which unread notifications are counted. No client shows a larger
-/// number; counting this many anew takes some 50 milliseconds, once for a user and room.
+/// The newest events of a room among which unread notifications are counted. No client shows a
+/// larger number; counting this many anew takes some 50 milliseconds, once for a user and room.
 pub const UNREAD_EVENTS: usize = 5_000;
 
 /// A whole profile (client-server API, "Profiles").
@@ -486,23 +515,23 @@ pub const PROFILE_BYTES: usize = 64 * 1024;
 /// clients ask for.
 pub(crate) const TYPING: Duration = Duration::from_secs(30);
 
-/// How much is remembered of which members each device was sent, in bytes: some 2.5 million of them. What
-/// is forgotten is sent again.
+/// How much is remembered of which members each device was sent, in bytes: some 2.5 million of
+/// them. What is forgotten is sent again.
 pub const KNOWN_MEMBERS_BYTES: u64 = 64 << 20;
 
 /// What a user says of their presence: a few words. It goes to everyone in a room with them.
 pub const STATUS_MSG_BYTES: usize = 1024;
 
-/// For how long after doing something a user counts as active (client-server API, "Last active ago"):
-/// the finer it is, the more often others are told that it has passed.
+/// For how long after doing something a user counts as active (client-server API, "Last active
+/// ago"): the finer it is, the more often others are told that it has passed.
 pub(crate) const CURRENTLY_ACTIVE: Duration = Duration::from_secs(60);
 
 /// How long a user's presence is left as it is told before it may be told anew, unless they set it
 /// themselves: a client that flips it with every sync costs a record each second at most.
 pub(crate) const PRESENCE_REST: Duration = Duration::from_secs(1);
 
-/// For how long changes of presence are collected before those who wait are woken for them: in a room of
-/// thousands someone's presence changes all the time, and each time would wake thousands.
+/// For how long changes of presence are collected before those who wait are woken for them: in a
+/// room of thousands someone's presence changes all the time, and each time would wake thousands.
 pub(crate) const PRESENCE_WAVE: Duration = Duration::from_secs(1);
 
 /// Users whose presence is recorded at once: they share a disk sync.
@@ -515,17 +544,19 @@ pub(crate) const DELAYED_BATCH: usize = 256;
 /// otherwise: older clients read no second page.
 pub(crate) const DELAYED_PAGE: usize = 100;
 
-/// How long to wait before trying again what the log did not take, for example while the disk is full.
+/// How long to wait before trying again what the log did not take, for example while the disk is
+/// full.
 pub(crate) const TIMER_RETRY: Duration = Duration::from_secs(5);
 
-/// The longest time that a timer sleeps at once. The clock may be set, or the machine asleep: what is
-/// due then comes this much later at most.
+/// The longest time that a timer sleeps at once. The clock may be set, or the machine asleep: what
+/// is due then comes this much later at most.
 pub(crate) const TIMER_SLEEP: Duration = Duration::from_secs(60);
 
 /// Tags' names (client-server API, "Room Tagging").
 pub const TAG_BYTES: usize = 255;
 
-/// Tags that one user may give a room. They share one piece of account data, which every change rewrites.
+/// Tags that one user may give a room. They share one piece of account data, which every change
+/// rewrites.
 pub const TAGS: usize = 100;
 
 /// The content of a tag. Clients store a number there.
@@ -534,12 +565,12 @@ pub const TAG_INFO_BYTES: usize = 1024;
 /// Aliases of one room, from all users. One response lists them all.
 pub const ROOM_ALIASES: usize = 1000;
 
-/// Signatures by one user on one key. They are all read whenever that user queries the key. Clients add one for each
-/// new signing key.
+/// Signatures by one user on one key. They are all read whenever that user queries the key. Clients
+/// add one for each new signing key.
 pub const SIGNATURES: usize = 64;
 
-/// How much is remembered of what sliding-sync connections were sent, in bytes: some 1,000 connections
-/// with 400 rooms each. A client whose connection is forgotten begins anew.
+/// How much is remembered of what sliding-sync connections were sent, in bytes: some 1,000
+/// connections with 400 rooms each. A client whose connection is forgotten begins anew.
 pub const SLIDING_BYTES: u64 = 128 << 20;
 
 /// Sliding-sync connections of one session. Clients have two or three.
@@ -577,18 +608,19 @@ pub const NEXT_LINK_BYTES: usize = 2048;
 /// forgotten. Each takes some 600 bytes.
 pub const VALIDATIONS: usize = 100_000;
 
-/// Wrong tokens that a validation takes. A code that people type has six digits: this many tries find it
-/// once in 100,000 times.
+/// Wrong tokens that a validation takes. A code that people type has six digits: this many tries
+/// find it once in 100,000 times.
 pub const VALIDATION_MISSES: u64 = 10;
 
 /// Third-party identifiers of one account, and of one user on identity servers.
 pub const THREEPIDS: usize = 50;
 
-/// Sessions of which it is kept in memory when they were last in use, some 250 bytes each. Of one that is
-/// forgotten, what was recorded is known.
+/// Sessions of which it is kept in memory when they were last in use, some 250 bytes each. Of one
+/// that is forgotten, what was recorded is known.
 pub(crate) const SEEN_DEVICES: usize = 100_000;
 
-/// How often what devices were in use is recorded, of those of which it is time: they share a disk sync.
+/// How often what devices were in use is recorded, of those of which it is time: they share a disk
+/// sync.
 pub(crate) const SEEN_TICK: Duration = Duration::from_secs(60);
 
 /// Devices that are recorded to have been in use in one go.
@@ -609,15 +641,16 @@ pub(crate) const RENDEZVOUS: Duration = Duration::from_secs(300);
 /// Rendezvous at a time, some 5 KB each; beyond this the one that ends first is given up.
 pub(crate) const RENDEZVOUS_SESSIONS: usize = 1000;
 
-/// Writes to one rendezvous, whose outcomes are remembered by their transaction ids: signing in takes
-/// some ten.
+/// Writes to one rendezvous, whose outcomes are remembered by their transaction ids: signing in
+/// takes some ten.
 pub(crate) const RENDEZVOUS_WRITES: u64 = 256;
 
-/// The length from which on a response is compressed, in bytes: what is shorter fits into few packets.
+/// The length from which on a response is compressed, in bytes: what is shorter fits into few
+/// packets.
 pub const COMPRESS_FROM: usize = 4096;
 
-/// How long a body may be, in bytes, to be compressed where it was made: a longer one takes more than half a millisecond,
-/// in which the thread's other tasks go on elsewhere.
+/// How long a body may be, in bytes, to be compressed where it was made: a longer one takes more
+/// than half a millisecond, in which the thread's other tasks go on elsewhere.
 pub const COMPRESS_AT_ONCE: usize = 64 * 1024;
 
 /// How hard responses are compressed, for zstd and gzip: the least, which costs the least time.

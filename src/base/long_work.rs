@@ -1,9 +1,10 @@
 //! Long work, by whom it is done for.
 //!
-//! A request that reads a lot (an initial sync, a search, a long page) takes a processor for as long as it
-//! reads. [`LongWork`] keeps one caller's requests from taking the time of the others: each caller does
-//! one piece of long work at a time, has a share of one processor in the long run, and all callers together
-//! take a bounded number of threads. The threads that answer short requests do none of it.
+//! A request that reads a lot (an initial sync, a search, a long page) takes a processor for as
+//! long as it reads. [`LongWork`] keeps one caller's requests from taking the time of the others:
+//! each caller does one piece of long work at a time, has a share of one processor in the long run,
+//! and all callers together take a bounded number of threads. The threads that answer short
+//! requests do none of it.
 
 use std::{
     hash::Hash,
@@ -31,7 +32,8 @@ pub(crate) struct LongWork<K: Hash + Eq> {
 
 #[derive(Debug)]
 struct Caller {
-    /// When the caller has its whole allowance back. Locked by the piece of work that is being done.
+    /// When the caller has its whole allowance back. Locked by the piece of work that is being
+    /// done.
     full_at: Arc<Mutex<Instant>>,
     /// Requests that wait for their turn or work.
     requests: AtomicUsize,
@@ -67,8 +69,9 @@ impl<K: Hash + Eq + Clone> LongWork<K> {
         }
     }
 
-    /// Does `work` for `caller` once it is its turn. The work occupies this task's thread; the thread's other
-    /// tasks go on elsewhere. `exempt` callers take turns, too, but may take as much as they like.
+    /// Does `work` for `caller` once it is its turn. The work occupies this task's thread; the
+    /// thread's other tasks go on elsewhere. `exempt` callers take turns, too, but may take as much
+    /// as they like.
     ///
     /// # Errors
     /// When the caller has too many requests waiting, or has used up its share for a long time.

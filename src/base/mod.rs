@@ -1,4 +1,5 @@
-//! What everything else stands on, and what knows nothing of it: time, bounds, text, files, secrets.
+//! What everything else stands on, and what knows nothing of it: time, bounds, text, files,
+//! secrets.
 
 pub(crate) mod background;
 pub mod clock;

@@ -138,8 +138,8 @@ impl<K: Hash + Eq + Clone> Limiter<K> {
         })
     }
 
-    /// Takes `count` at once of what `key` may have. A count above the burst is taken as the burst, since it could never
-    /// be allowed otherwise.
+    /// Takes `count` at once of what `key` may have. A count above the burst is taken as the burst,
+    /// since it could never be allowed otherwise.
     ///
     /// # Errors
     /// How long to wait until that many are available.
@@ -219,7 +219,8 @@ impl Default for Sweep {
 }
 
 impl Sweep {
-    /// Whether to forget what can be forgotten: every minute, and every second while there are very many.
+    /// Whether to forget what can be forgotten: every minute, and every second while there are very
+    /// many.
     fn is_due(&self, keys: impl FnOnce() -> usize) -> bool {
         // Whoever comes while another looks has nothing to do.
         let Some(mut swept) = self.0.try_lock() else { return false };

@@ -7,8 +7,8 @@ use serde::{
     de::{self, EnumAccess, MapAccess, SeqAccess, Visitor},
 };
 
-/// A text that is a secret. Where something else is in its place, the error does not say what, as serde's errors
-/// do: it may be the secret, a number for example.
+/// A text that is a secret. Where something else is in its place, the error does not say what, as
+/// serde's errors do: it may be the secret, a number for example.
 #[derive(Clone)]
 pub(crate) struct SecretText(String);
 

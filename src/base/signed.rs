@@ -1,15 +1,18 @@
-//! What the server says to itself by way of someone else: statements that it hands out and knows again,
-//! unchanged and in time, without keeping anything. Login tokens are such, and what is under way in a browser.
+//! What the server says to itself by way of someone else: statements that it hands out and knows
+//! again, unchanged and in time, without keeping anything. Login tokens are such, and what is under
+//! way in a browser.
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use sha2::Sha256;
 
-/// How many bytes of a MAC are kept where the whole of it would be long: nobody finds 128 bits by trying.
+/// How many bytes of a MAC are kept where the whole of it would be long: nobody finds 128 bits by
+/// trying.
 const MAC_BYTES: usize = 16;
 
-/// A key of the server, from which one for each purpose is made. A statement of one purpose is none of another.
+/// A key of the server, from which one for each purpose is made. A statement of one purpose is none
+/// of another.
 #[derive(Clone)]
 pub(crate) struct Signer(Hmac<Sha256>);
 
@@ -28,12 +31,14 @@ impl Signer {
         Self(hmac(key.as_bytes()))
     }
 
-    /// A secret of 256 bits that belongs to this purpose and `name`, always the same, in URL-safe base64.
+    /// A secret of 256 bits that belongs to this purpose and `name`, always the same, in URL-safe
+    /// base64.
     pub(crate) fn secret(&self, purpose: &str, name: &str) -> String {
         URL_SAFE_NO_PAD.encode(self.of(purpose).chain_update(name).finalize().into_bytes())
     }
 
-    /// A statement for this purpose, good until `expires_ms`, as URL-safe text. It can be read by anyone.
+    /// A statement for this purpose, good until `expires_ms`, as URL-safe text. It can be read by
+    /// anyone.
     pub(crate) fn sign<T: Serialize>(
         &self,
         purpose: &str,
@@ -45,8 +50,8 @@ impl Signer {
         Ok(format!("{}.{}", URL_SAFE_NO_PAD.encode(text), URL_SAFE_NO_PAD.encode(mac)))
     }
 
-    /// The statement in a text that [`sign`](Self::sign) gave for the same purpose, and when it ends; `None`
-    /// for any other text and for one whose time is over.
+    /// The statement in a text that [`sign`](Self::sign) gave for the same purpose, and when it
+    /// ends; `None` for any other text and for one whose time is over.
     pub(crate) fn open<T: DeserializeOwned>(
         &self,
         purpose: &str,
@@ -61,7 +66,8 @@ impl Signer {
         (now_ms < expires_ms).then_some((statement, expires_ms))
     }
 
-    /// A MAC of `text` for this purpose, short enough for a token in a URL: 128 bits in URL-safe base64.
+    /// A MAC of `text` for this purpose, short enough for a token in a URL: 128 bits in URL-safe
+    /// base64.
     pub(crate) fn mac(&self, purpose: &str, text: &str) -> String {
         let mac = self.of(purpose).chain_update(text).finalize().into_bytes();
         URL_SAFE_NO_PAD.encode(&mac[..MAC_BYTES])

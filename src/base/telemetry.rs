@@ -17,8 +17,8 @@ pub enum LogFormat {
     Json,
 }
 
-/// The directives that apply unless `LOGCABIN_LOG` overrides them. The library with the authorisation rules logs every
-/// event that it allows at level `info`.
+/// The directives that apply unless `LOGCABIN_LOG` overrides them. The library with the
+/// authorisation rules logs every event that it allows at level `info`.
 const BUILT_IN: &str = "info,ruma_state_res=warn";
 
 /// The built-in directives with those of `LOGCABIN_LOG` on top.
@@ -26,8 +26,9 @@ fn filter(directives: Option<&str>) -> Result<EnvFilter, ParseError> {
     let Some(directives) = directives.filter(|given| !given.trim().is_empty()) else {
         return EnvFilter::try_new(BUILT_IN);
     };
-    // A later directive overrides an earlier one for the same target. The built-in directive for the library is only
-    // meant to make it quieter, so it must not apply when the default level is below `warn`.
+    // A later directive overrides an earlier one for the same target. The built-in directive for
+    // the library is only meant to make it quieter, so it must not apply when the default level is
+    // below `warn`.
     let mut levels =
         directives.split(',').filter_map(|level| level.trim().parse::<LevelFilter>().ok());
     if levels.next_back().is_some_and(|level| level < LevelFilter::WARN) {
@@ -36,7 +37,8 @@ fn filter(directives: Option<&str>) -> Result<EnvFilter, ParseError> {
     EnvFilter::try_new(format!("{BUILT_IN},{directives}"))
 }
 
-/// Starts logging to standard error. The variable `LOGCABIN_LOG` changes what is logged, in the syntax of `RUST_LOG`.
+/// Starts logging to standard error. The variable `LOGCABIN_LOG` changes what is logged, in the
+/// syntax of `RUST_LOG`.
 ///
 /// # Errors
 /// When `LOGCABIN_LOG` cannot be read, or the process has a log already.
@@ -66,7 +68,8 @@ mod tests {
 
     #[test]
     fn given_directives_override_the_built_in_ones() {
-        // Whether `info` and `debug` of this program, and `info` and `warn` of the library, are logged.
+        // Whether `info` and `debug` of this program, and `info` and `warn` of the library, are
+        // logged.
         for (directives, info, debug, rules_info, rules_warn) in [
             (None, true, false, false, true),
             (Some(""), true, false, false, true),

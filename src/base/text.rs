@@ -1,19 +1,20 @@
-//! Text as it is looked for: split into words and folded, so that what differs only in case, accents
-//! or the form of its letters is found alike. Full-text search and the user directory share it.
-//! And as it is shown by browsers: see [`html`].
+//! Text as it is looked for: split into words and folded, so that what differs only in case,
+//! accents or the form of its letters is found alike. Full-text search and the user directory share
+//! it. And as it is shown by browsers: see [`html`].
 
 use std::ops::Range;
 
 use unicode_normalization::{UnicodeNormalization as _, char::is_combining_mark};
 
-/// Characters of a word that count. A longer one is known by its beginning; where words are this long,
-/// they are addresses or data.
+/// Characters of a word that count. A longer one is known by its beginning; where words are this
+/// long, they are addresses or data.
 const WORD_CHARS: usize = 64;
 
 /// A word of a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Word {
-    /// Where it stands in the text, in bytes. What one word as it is written folds to may be several.
+    /// Where it stands in the text, in bytes. What one word as it is written folds to may be
+    /// several.
     pub place: Range<usize>,
     /// The word, folded.
     pub folded: String,
@@ -67,8 +68,8 @@ pub fn fold(text: &str) -> String {
     bare.flat_map(char::to_lowercase).collect()
 }
 
-/// Under what a word is found: the word itself, or, in scripts that put no spaces between words, each
-/// character and each pair of neighbours.
+/// Under what a word is found: the word itself, or, in scripts that put no spaces between words,
+/// each character and each pair of neighbours.
 pub fn terms(folded: &str) -> Vec<String> {
     if folded.is_ascii() && !folded.is_empty() {
         return vec![folded.to_owned()];
@@ -108,7 +109,8 @@ enum Run<'a> {
     Unspaced(Vec<char>),
 }
 
-/// A word split where its script changes from one with spaces between words to one without, or back.
+/// A word split where its script changes from one with spaces between words to one without, or
+/// back.
 fn runs(folded: &str) -> Vec<Run<'_>> {
     let mut runs = Vec::new();
     let mut start = 0;
@@ -132,14 +134,14 @@ fn belongs(c: char) -> bool {
     c.is_alphanumeric() || is_combining_mark(c)
 }
 
-/// Marks that people leave out when they look for something: accents, and the vowel points of Hebrew
-/// and Arabic. Those of other scripts are part of what a word is.
+/// Marks that people leave out when they look for something: accents, and the vowel points of
+/// Hebrew and Arabic. Those of other scripts are part of what a word is.
 const fn is_accent(c: char) -> bool {
     matches!(c, '\u{300}'..='\u{36f}' | '\u{591}'..='\u{5c7}' | '\u{64b}'..='\u{65f}' | '\u{670}')
 }
 
-/// Whether `c` is of a script that does not divide words by spaces, or hangs so much on them that they
-/// would not be found (Hangul).
+/// Whether `c` is of a script that does not divide words by spaces, or hangs so much on them that
+/// they would not be found (Hangul).
 const fn is_unspaced(c: char) -> bool {
     matches!(c,
         '\u{e00}'..='\u{eff}'       // Thai, Lao

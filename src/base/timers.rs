@@ -1,7 +1,8 @@
 //! Timers: what is to be done at times that are known beforehand.
 //!
-//! Nobody polls. What is due next is asked of those who know, which for all that must outlive a restart
-//! are the projections; one task for each sleeps until then, or until it is told that this has changed.
+//! Nobody polls. What is due next is asked of those who know, which for all that must outlive a
+//! restart are the projections; one task for each sleeps until then, or until it is told that this
+//! has changed.
 
 use std::{panic::AssertUnwindSafe, time::Duration};
 

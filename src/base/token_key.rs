@@ -1,8 +1,8 @@
 //! The key of tokens that the server derives or signs, in a file beside the log.
 //!
-//! It is no part of the log, so that nobody can make tokens who can read the log, an archive or a backup. To lose
-//! it costs little: logins that are under way in a browser begin again, and a client that asks for the tokens of
-//! one refresh for a second time gets others.
+//! It is no part of the log, so that nobody can make tokens who can read the log, an archive or a
+//! backup. To lose it costs little: logins that are under way in a browser begin again, and a
+//! client that asks for the tokens of one refresh for a second time gets others.
 
 use std::{fs, io, path::Path};
 

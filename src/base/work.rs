@@ -1,5 +1,6 @@
-//! Counts what is looked at: events that are read, relations, rooms of a list. How long something takes depends on the
-//! machine; how much it looks at does not, so that tests can hold the bounds of [`limits`](crate::base::limits).
+//! Counts what is looked at: events that are read, relations, rooms of a list. How long something
+//! takes depends on the machine; how much it looks at does not, so that tests can hold the bounds
+//! of [`limits`](crate::base::limits).
 //!
 //! Nothing is counted in a release build.
 

@@ -113,8 +113,8 @@ impl Deed {
         })
     }
 
-    /// As [`Deed::run`], for what cannot be undone: says what will happen, and asks whether it is meant,
-    /// unless that was said with `yes`.
+    /// As [`Deed::run`], for what cannot be undone: says what will happen, and asks whether it is
+    /// meant, unless that was said with `yes`.
     pub(super) fn run_if_meant(
         &self,
         act: Act,

@@ -27,9 +27,9 @@ const NOTED_AT_ONCE: usize = 200;
 
 /// Back up the log and the uploaded files, of a running server or a stopped one
 ///
-/// Copies only what the directory lacks. Each backup is a moment that can be restored by itself; whatever
-/// happens to a backup under way, those before it are whole. It holds the server's private key, the hashes of
-/// passwords and every message.
+/// Copies only what the directory lacks. Each backup is a moment that can be restored by itself;
+/// whatever happens to a backup under way, those before it are whole. It holds the server's private
+/// key, the hashes of passwords and every message.
 #[derive(Debug, clap::Args)]
 pub(super) struct Backup {
     /// The directory of the backups; made if it is not there
@@ -81,8 +81,8 @@ impl Backup {
         Ok(if taken.damaged.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 
-    /// Notes it in the log. The backup is good without that; what is erased later could not say that it is still
-    /// in there.
+    /// Notes it in the log. The backup is good without that; what is erased later could not say
+    /// that it is still in there.
     fn note(&self, destination: &str, taken: &Taken) {
         let made = |removed: &[BackupMoment]| BackupMade {
             destination: destination.to_owned(),
@@ -143,8 +143,8 @@ pub(super) struct VerifyBackup {
     #[arg(long, value_name = "OFFSET")]
     offset: Option<u64>,
 
-    /// Also check that each is a prefix of the log in this data directory (of a running server or a stopped
-    /// one) or archive
+    /// Also check that each is a prefix of the log in this data directory (of a running server or a
+    /// stopped one) or archive
     #[arg(long, value_name = "SOURCE")]
     of: Option<String>,
 

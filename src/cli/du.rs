@@ -4,7 +4,8 @@ use std::process::ExitCode;
 
 use crate::ops::history::{Look, Output, Question, Source, run};
 
-/// Show what takes how much: by kind, room, user and day, the projections, and the files on the disk
+/// Show what takes how much: by kind, room, user and day, the projections, and the files on the
+/// disk
 ///
 /// Reads every record of a stopped server, or of a running one through its admin socket.
 #[derive(Debug, clap::Args)]

@@ -54,8 +54,8 @@ struct Show {
 
 /// Take a room out of the server, with all that was ever said in it
 ///
-/// Nothing of it can be read from then on; its payloads leave the log and the archive with the server's next
-/// sweep, and the files that nothing else names with them. There is no way back.
+/// Nothing of it can be read from then on; its payloads leave the log and the archive with the
+/// server's next sweep, and the files that nothing else names with them. There is no way back.
 #[derive(Debug, clap::Args)]
 pub(super) struct PurgeRoom {
     /// The room's id, or an alias of it
@@ -76,9 +76,9 @@ pub(super) struct PurgeRoom {
 
 /// Close an account for ever, and erase what is kept of the user
 ///
-/// Profile, account data, key backups, addresses, pushers and uploaded files go, and their name in rooms; with
-/// --messages what they sent is gone for everybody. It leaves the log and the archive with the server's next
-/// sweep. There is no way back.
+/// Profile, account data, key backups, addresses, pushers and uploaded files go, and their name in
+/// rooms; with --messages what they sent is gone for everybody. It leaves the log and the archive
+/// with the server's next sweep. There is no way back.
 #[derive(Debug, clap::Args)]
 pub(super) struct EraseUser {
     /// The user

@@ -9,12 +9,14 @@ use crate::ops::{
 
 /// Write everything to a directory, as JSON lines and files that any tool can read
 ///
-/// The whole server, running or stopped, or with --user one user: what is theirs, and what they may see.
-/// The directory must be empty or not there. Its manifest names every file with its hash and is signed by
-/// the server; docs/export.md describes the files. `logcabin import` makes a server of the export of one.
+/// The whole server, running or stopped, or with --user one user: what is theirs, and what they may
+/// see. The directory must be empty or not there. Its manifest names every file with its hash and
+/// is signed by the server; docs/export.md describes the files. `logcabin import` makes a server of
+/// the export of one.
 ///
-/// The export of a server holds its private key, the hashes of passwords and every message: keep it as you
-/// would keep a key. That of a user holds no secret of the server, and what the user may read.
+/// The export of a server holds its private key, the hashes of passwords and every message: keep it
+/// as you would keep a key. That of a user holds no secret of the server, and what the user may
+/// read.
 #[derive(Debug, clap::Args)]
 pub(super) struct Export {
     /// The directory to write to

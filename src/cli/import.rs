@@ -14,12 +14,12 @@ use crate::ops::{
 
 /// Make a data directory of an export
 ///
-/// It gets the same records, so that chain, state and the tokens of clients are the same. The directory must
-/// be empty or not there. Every byte of the export is checked before anything is written: what is damaged
-/// is named with file and line.
+/// It gets the same records, so that chain, state and the tokens of clients are the same. The
+/// directory must be empty or not there. Every byte of the export is checked before anything is
+/// written: what is damaged is named with file and line.
 ///
-/// Never run the server that was exported and the one that is imported at the same time, or after each other
-/// in turn: they would be two servers of one name.
+/// Never run the server that was exported and the one that is imported at the same time, or after
+/// each other in turn: they would be two servers of one name.
 #[derive(Debug, clap::Args)]
 pub(super) struct Import {
     /// The directory that `logcabin export` wrote
@@ -30,8 +30,9 @@ pub(super) struct Import {
     #[arg(long)]
     check: bool,
 
-    /// Begin a new epoch: the server that was exported has taken writes since, so that clients know positions
-    /// that are not here; they will synchronise from the beginning. Always so if it was running meanwhile
+    /// Begin a new epoch: the server that was exported has taken writes since, so that clients know
+    /// positions that are not here; they will synchronise from the beginning. Always so if it was
+    /// running meanwhile
     #[arg(long)]
     new_epoch: bool,
 

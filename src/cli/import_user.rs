@@ -14,9 +14,9 @@ use crate::{
 
 /// Make an account of the export of a user, on this server or another
 ///
-/// It gets the profile, the account data, the push rules, the backup of room keys and the files that the user uploaded. It is locked and
-/// has no password. Rooms stay files, as their history belongs to them; devices, keys and addresses are for the
-/// user to set up anew.
+/// It gets the profile, the account data, the push rules, the backup of room keys and the files
+/// that the user uploaded. It is locked and has no password. Rooms stay files, as their history
+/// belongs to them; devices, keys and addresses are for the user to set up anew.
 #[derive(Debug, clap::Args)]
 pub(super) struct ImportUser {
     /// The directory that `logcabin export --user` wrote

@@ -25,7 +25,8 @@ pub(super) struct Media {
 enum Command {
     /// List files
     List(List),
-    /// Put files into quarantine: under whatever address they are or will be, nobody can download them
+    /// Put files into quarantine: under whatever address they are or will be, nobody can download
+    /// them
     Quarantine(Change),
     /// Take files out of quarantine
     Unquarantine(Change),

@@ -85,7 +85,8 @@ impl Cli {
     /// # Errors
     /// Whatever makes that impossible, in words for the person who asked.
     pub fn run(self) -> Result<ExitCode, Box<dyn std::error::Error + Send + Sync>> {
-        // All that is written is somebody's messages: files are for their owner alone, whatever made them.
+        // All that is written is somebody's messages: files are for their owner alone, whatever
+        // made them.
         rustix::process::umask(Mode::RWXG | Mode::RWXO);
         match self.command {
             None => self.serve.run(),

@@ -7,8 +7,8 @@ use crate::ops::admin::{Act, Done};
 
 /// Tell a user something in the name of the server
 ///
-/// They are told in a room for that alone, which is made when there is something to say for the first time.
-/// In whose name, is the setting `server_notices.localpart`.
+/// They are told in a room for that alone, which is made when there is something to say for the
+/// first time. In whose name, is the setting `server_notices.localpart`.
 #[derive(Debug, clap::Args)]
 pub(super) struct Notice {
     /// The user

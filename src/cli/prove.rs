@@ -1,4 +1,5 @@
-//! `logcabin prove` and `prove-consistency`: what shows something of a log to those who have none of it.
+//! `logcabin prove` and `prove-consistency`: what shows something of a log to those who have none
+//! of it.
 
 use std::{path::Path, process::ExitCode};
 
@@ -16,9 +17,10 @@ type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 /// Show that a record is in the log
 ///
-/// Writes JSON: the record's header, the hashes that tie it to a checkpoint that the server signed, and that
-/// checkpoint, which is made now if there is none yet that covers the record. Who has it and the server's public
-/// key needs nothing else: `cargo run --example verify_proof -- KEY FILE` checks it.
+/// Writes JSON: the record's header, the hashes that tie it to a checkpoint that the server signed,
+/// and that checkpoint, which is made now if there is none yet that covers the record. Who has it
+/// and the server's public key needs nothing else: `cargo run --example verify_proof -- KEY FILE`
+/// checks it.
 #[derive(Debug, clap::Args)]
 pub(super) struct Prove {
     /// The record
@@ -34,11 +36,12 @@ pub(super) struct Prove {
 
 /// Show that an earlier log is the beginning of a later one
 ///
-/// Writes JSON: two checkpoints that the server signed, and the hashes that tie them to each other. A checkpoint
-/// is named by a record: the newest one at or before it.
+/// Writes JSON: two checkpoints that the server signed, and the hashes that tie them to each other.
+/// A checkpoint is named by a record: the newest one at or before it.
 #[derive(Debug, clap::Args)]
 pub(super) struct ProveConsistency {
-    /// The earlier checkpoint: by a record, or the last one in an archive or a backup's directory of segments
+    /// The earlier checkpoint: by a record, or the last one in an archive or a backup's directory
+    /// of segments
     #[arg(value_name = "OFFSET|DIR")]
     first: String,
 

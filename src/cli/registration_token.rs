@@ -1,5 +1,5 @@
-//! `logcabin registration-token`: the tokens with which accounts can be made, of a server that is running or
-//! not.
+//! `logcabin registration-token`: the tokens with which accounts can be made, of a server that is
+//! running or not.
 
 use std::{fmt::Write as _, process::ExitCode, str::FromStr};
 
@@ -19,10 +19,10 @@ use crate::{
 
 /// See and change the tokens with which accounts can be made
 ///
-/// They are asked for where the setting `registration.require` has "token". A running server does it at
-/// once, by the socket in its data directory; while there is none, it is done in the data directory
-/// itself. Of a token no more than a hash is kept: it is shown once, when it is made. Afterwards it is
-/// named by its id, which `list` shows.
+/// They are asked for where the setting `registration.require` has "token". A running server does
+/// it at once, by the socket in its data directory; while there is none, it is done in the data
+/// directory itself. Of a token no more than a hash is kept: it is shown once, when it is made.
+/// Afterwards it is named by its id, which `list` shows.
 #[derive(Debug, clap::Args)]
 pub(super) struct RegistrationToken {
     #[command(subcommand)]
@@ -48,7 +48,8 @@ struct Create {
     #[arg(long, value_name = "NUMBER", default_value = "unlimited")]
     uses: Uses,
 
-    /// Good until then (2026-12-31, "2026-12-31 18:00" in UTC), for so long (90m, 12h, 7d, 2w), or "never"
+    /// Good until then (2026-12-31, "2026-12-31 18:00" in UTC), for so long (90m, 12h, 7d, 2w), or
+    /// "never"
     #[arg(long, value_name = "WHEN", default_value = "never")]
     expires: Expiry,
 
@@ -78,7 +79,8 @@ struct Update {
     #[arg(long, value_name = "NUMBER")]
     uses: Option<Uses>,
 
-    /// Good until then (2026-12-31, "2026-12-31 18:00" in UTC), for so long (90m, 12h, 7d, 2w), or "never"
+    /// Good until then (2026-12-31, "2026-12-31 18:00" in UTC), for so long (90m, 12h, 7d, 2w), or
+    /// "never"
     #[arg(long, value_name = "WHEN")]
     expires: Option<Expiry>,
 

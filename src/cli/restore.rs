@@ -12,10 +12,11 @@ use crate::ops::{
 
 /// Rebuild a data directory from a backup, an archive or another log, up to any moment
 ///
-/// A directory with a log in it is never overwritten: move that away (`DIR/log`), or restore `--in-place`, which
-/// keeps it aside. What is read is verified, and the new log appears only once it is complete. With `--to`, what
-/// came after that moment is forgotten, but for what must not be: passwords, tokens and devices, keys that were
-/// handed out, erasures. A new epoch begins; clients that were further begin anew.
+/// A directory with a log in it is never overwritten: move that away (`DIR/log`), or restore
+/// `--in-place`, which keeps it aside. What is read is verified, and the new log appears only once
+/// it is complete. With `--to`, what came after that moment is forgotten, but for what must not be:
+/// passwords, tokens and devices, keys that were handed out, erasures. A new epoch begins; clients
+/// that were further begin anew.
 #[derive(Debug, clap::Args)]
 #[command(group = clap::ArgGroup::new("source").required(true).args(["from", "in_place"]))]
 pub(super) struct Restore {

@@ -14,9 +14,9 @@ use crate::ops::{
 
 /// See and change the rooms of a server
 ///
-/// A running server does it at once, by the socket in its data directory; while there is none, it is done
-/// in the data directory itself. Rooms are named by their id or by an alias. What is done is recorded with
-/// your name on this machine.
+/// A running server does it at once, by the socket in its data directory; while there is none, it
+/// is done in the data directory itself. Rooms are named by their id or by an alias. What is done
+/// is recorded with your name on this machine.
 #[derive(Debug, clap::Args)]
 pub(super) struct Room {
     #[command(subcommand)]
@@ -91,9 +91,9 @@ struct Change {
 
 /// Have everyone leave a room
 ///
-/// It leaves the public directory, its aliases are removed, and all who are in it leave. With --new-room-by,
-/// members and aliases move to a new room, in which only its maker can say anything. What was said in the
-/// room stays in the log.
+/// It leaves the public directory, its aliases are removed, and all who are in it leave. With
+/// --new-room-by, members and aliases move to a new room, in which only its maker can say anything.
+/// What was said in the room stays in the log.
 #[derive(Debug, clap::Args)]
 struct Shutdown {
     /// The room

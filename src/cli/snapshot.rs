@@ -17,8 +17,8 @@ use crate::{
 
 /// Write a snapshot of what the log adds up to, or compare it with the log
 ///
-/// A server that starts loads the newest snapshot and replays only the records after it. It writes one
-/// now and then and when it stops; they are never needed, and can be deleted at any time.
+/// A server that starts loads the newest snapshot and replays only the records after it. It writes
+/// one now and then and when it stops; they are never needed, and can be deleted at any time.
 #[derive(Debug, clap::Args)]
 pub(super) struct Snapshot {
     #[command(subcommand)]
@@ -39,7 +39,8 @@ struct Write {
     common: Common,
 }
 
-/// Check the whole log, replay it, and compare the snapshots, and the running server, with what it adds up to
+/// Check the whole log, replay it, and compare the snapshots, and the running server, with what it
+/// adds up to
 ///
 /// What differs is replaced with what the log adds up to, in the running server, too.
 #[derive(Debug, clap::Args)]

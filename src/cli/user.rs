@@ -16,9 +16,9 @@ use crate::ops::{
 
 /// See and change the accounts of a server
 ///
-/// A running server does it at once, by the socket in its data directory; while there is none, it is done
-/// in the data directory itself. Users are named by their whole id or by what is before its colon. What is
-/// done is recorded with your name on this machine.
+/// A running server does it at once, by the socket in its data directory; while there is none, it
+/// is done in the data directory itself. Users are named by their whole id or by what is before its
+/// colon. What is done is recorded with your name on this machine.
 #[derive(Debug, clap::Args)]
 pub(super) struct User {
     #[command(subcommand)]
@@ -140,8 +140,8 @@ struct Change {
 
 /// Close an account for ever
 ///
-/// Its devices are logged out, its rooms left, its password is gone, and nobody else can ever have its
-/// name. There is no way back.
+/// Its devices are logged out, its rooms left, its password is gone, and nobody else can ever have
+/// its name. There is no way back.
 #[derive(Debug, clap::Args)]
 struct Deactivate {
     /// The user

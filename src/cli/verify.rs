@@ -21,8 +21,9 @@ use crate::{
 ///
 /// Reads every record of the data directory of a stopped server, or of an archive. In a data
 /// directory it also compares the state with the one that the server had when it last stopped, and
-/// the archive with the log, and reads every uploaded file. Without `--repair` it changes nothing: of the newest records, which
-/// are in a database that cannot be read otherwise, it makes a copy in `DATA_DIR/verifying` for the time being.
+/// the archive with the log, and reads every uploaded file. Without `--repair` it changes nothing:
+/// of the newest records, which are in a database that cannot be read otherwise, it makes a copy in
+/// `DATA_DIR/verifying` for the time being.
 ///
 /// Exits with 0 when all is intact, 1 when there is a fault (its offset is named), 2 when nothing
 /// could be checked.

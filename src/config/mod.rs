@@ -302,8 +302,8 @@ impl Config {
         }
     }
 
-    /// The address of the server that clients are told; none if the configuration does not say at which
-    /// address a client on another machine reaches it.
+    /// The address of the server that clients are told; none if the configuration does not say at
+    /// which address a client on another machine reaches it.
     #[must_use]
     pub fn announced_url(&self) -> Option<String> {
         let Server { public_url, bind, trust_forwarded_for, .. } = &self.server;
@@ -520,7 +520,8 @@ macro_rules! settings {
     };
 }
 
-/// An address to speak to: one that means "all of this machine's" can be listened on, not spoken to.
+/// An address to speak to: one that means "all of this machine's" can be listened on, not spoken
+/// to.
 fn reachable(bind: SocketAddr) -> SocketAddr {
     match bind.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => (Ipv4Addr::LOCALHOST, bind.port()).into(),
@@ -532,62 +533,69 @@ fn reachable(bind: SocketAddr) -> SocketAddr {
 settings! {
     /// Where the server listens and what it is called.
     server: Server {
-        /// The addresses to listen on. Put a reverse proxy with TLS before any that others can reach.
+        /// The addresses to listen on. Put a reverse proxy with TLS before any that others can
+        /// reach.
         bind: Vec<SocketAddr> = vec![SocketAddr::from(([127, 0, 0, 1], 8008))];
-        /// The name in every user id (@ann:NAME) and room id. It is written into the log at the first
-        /// start and cannot be changed afterwards.
+        /// The name in every user id (@ann:NAME) and room id. It is written into the log at the
+        /// first start and cannot be changed afterwards.
         name: ruma::OwnedServerName = ruma::owned_server_name!("localhost");
         /// The directory of the log and of all else that is kept.
         data_dir: PathBuf = PathBuf::from("./data");
         /// What the paths of the API begin with.
         prefixes: Vec<PathPrefix> = vec![PathPrefix::new("/_svc"), PathPrefix::new("/_matrix")];
-        /// The address at which clients reach this server, told to them at /.well-known/matrix/client;
-        /// "auto" is the first address of `bind`, by http. Where that is no address for clients on other
-        /// machines (0.0.0.0, or a loopback address behind a proxy), clients are told nothing.
+        /// The address at which clients reach this server, told to them at
+        /// /.well-known/matrix/client; "auto" is the first address of `bind`, by http. Where that
+        /// is no address for clients on other machines (0.0.0.0, or a loopback address behind a
+        /// proxy), clients are told nothing.
         public_url: PublicUrl = PublicUrl::Auto;
-        /// Whether clients are told at /.well-known/matrix/client, and when they log in, how to reach
-        /// this server. Without it the one is 404, and the other says nothing of it.
+        /// Whether clients are told at /.well-known/matrix/client, and when they log in, how to
+        /// reach this server. Without it the one is 404, and the other says nothing of it.
         discovery: bool = true;
-        /// The identity server that is told to clients together with this server's address; "off" for none.
+        /// The identity server that is told to clients together with this server's address; "off"
+        /// for none.
         identity_server: Option<BaseUrl> = None;
-        /// How to reach whoever runs the server. It is told at /.well-known/matrix/support, and to those
-        /// who meet a limit of the server; they are told of the domain's postmaster when it is "none".
+        /// How to reach whoever runs the server. It is told at /.well-known/matrix/support, and to
+        /// those who meet a limit of the server; they are told of the domain's postmaster when it
+        /// is "none".
         admin_contact: AdminContact = AdminContact::None;
-        /// If this server's name is that of a policy server: its public ed25519 key, in unpadded base64. It is
-        /// told at /.well-known/matrix/policy_server.
+        /// If this server's name is that of a policy server: its public ed25519 key, in unpadded
+        /// base64. It is told at /.well-known/matrix/policy_server.
         policy_server_key: PublicKey = PublicKey::None;
-        /// Believe the last address in the header X-Forwarded-For. Only behind a proxy that sets it:
-        /// anyone else could then write any address there.
+        /// Believe the last address in the header X-Forwarded-For. Only behind a proxy that sets
+        /// it: anyone else could then write any address there.
         trust_forwarded_for: bool = false;
     }
 
     /// Who may create an account.
     registration: Registration {
         /// Whether anyone may register; "auto" means only while every address of `server.bind` is a
-        /// loopback address and neither `server.public_url` nor `server.trust_forwarded_for` says that
-        /// there is a proxy in front, so that nobody opens a server to the world unawares.
+        /// loopback address and neither `server.public_url` nor `server.trust_forwarded_for` says
+        /// that there is a proxy in front, so that nobody opens a server to the world unawares.
         open: OpenRegistration = OpenRegistration::Auto;
-        /// How many accounts there may be, those of guests and those that were deactivated with them;
-        /// 0 means any number. Those who register at the very same moment may get past it together.
+        /// How many accounts there may be, those of guests and those that were deactivated with
+        /// them; 0 means any number. Those who register at the very same moment may get past it
+        /// together.
         max_accounts: usize = 0, in 0..=1_000_000_000;
-        /// A secret by which tools make accounts, administrators' too, also while registration is closed
-        /// (`register_new_matrix_user`, at /_synapse/admin/v1/register). Best given in the environment, and 16
-        /// characters long or longer: the server warns of a shorter one.
+        /// A secret by which tools make accounts, administrators' too, also while registration is
+        /// closed (`register_new_matrix_user`, at /_synapse/admin/v1/register). Best given in the
+        /// environment, and 16 characters long or longer: the server warns of a shorter one.
         shared_secret: Option<SharedSecret> = None;
-        /// What a newcomer must do, one after the other: "dummy" (nothing), "token" (show a registration
-        /// token), "captcha", "terms" (agree to the documents of `terms`), "email" and "msisdn" (show that
-        /// a mail address or a phone number is theirs). "email|msisdn" leaves the choice, "email|dummy"
-        /// does not insist.
+        /// What a newcomer must do, one after the other: "dummy" (nothing), "token" (show a
+        /// registration token), "captcha", "terms" (agree to the documents of `terms`), "email" and
+        /// "msisdn" (show that a mail address or a phone number is theirs). "email|msisdn" leaves
+        /// the choice, "email|dummy" does not insist.
         require: Vec<Requirement> = vec![Requirement::default()];
         /// Whether anyone may have a guest's account, which needs none of that.
         guests: bool = false;
-        /// A TOML file with the documents to agree to, "off" for none: a table for each, named as you
-        /// like, with its `version` and, for each language, `{ name = "…", url = "https://…" }`, as in
-        /// `[privacy_policy]`, `version = "1.0"`, `en = { name = "Privacy", url = "https://…" }`.
+        /// A TOML file with the documents to agree to, "off" for none: a table for each, named as
+        /// you like, with its `version` and, for each language, `{ name = "…", url = "https://…"
+        /// }`, as in `[privacy_policy]`, `version = "1.0"`, `en = { name = "Privacy", url =
+        /// "https://…" }`.
         terms: Option<FilePath> = None;
     }
 
-    /// The captcha of registration: reCAPTCHA (version 2, the box to tick), or a service that works alike.
+    /// The captcha of registration: reCAPTCHA (version 2, the box to tick), or a service that works
+    /// alike.
     captcha: Captcha {
         /// The key that clients and the page of the captcha get; "off" for no captcha.
         public_key: Option<String> = None;
@@ -595,8 +603,8 @@ settings! {
         secret_key_file: Option<SecretFile> = None;
         /// Where answers are checked.
         verify_url: WebUrl = WebUrl::new("https://www.google.com/recaptcha/api/siteverify");
-        /// The script of the captcha. It may fetch more from the same origin (and Google's from Google's
-        /// others).
+        /// The script of the captcha. It may fetch more from the same origin (and Google's from
+        /// Google's others).
         script_url: WebUrl = WebUrl::new("https://www.google.com/recaptcha/api.js");
     }
 
@@ -614,8 +622,8 @@ settings! {
     sso: Sso {
         /// The providers, each described in a TOML file of its own (see docs/sso.md).
         providers: List<FilePath> = List::default();
-        /// Where browsers are sent with a login without being asked. Of anything else a page names the
-        /// host first, so that nobody gives their account away by following a link.
+        /// Where browsers are sent with a login without being asked. Of anything else a page names
+        /// the host first, so that nobody gives their account away by following a link.
         redirects: List<RedirectPrefix> = List::default();
         /// Whether they can be sent anywhere else at all.
         other_redirects: bool = true;
@@ -623,22 +631,24 @@ settings! {
         token_seconds: u64 = 120, in 1..=3600;
     }
 
-    /// How often callers may use endpoints that write or are expensive to answer. Endpoints that the specification
-    /// lists as not rate-limited are not.
+    /// How often callers may use endpoints that write or are expensive to answer. Endpoints that
+    /// the specification lists as not rate-limited are not.
     rate_limits: RateLimits {
         /// Whether there are limits at all.
         enabled: bool = true;
-        /// Of everyone at one address who has no login, all their limited requests together. (Of IPv6,
-        /// one address here is a /64.)
+        /// Of everyone at one address who has no login, all their limited requests together. (Of
+        /// IPv6, one address here is a /64.)
         address: Rate = Rate::per_second(5, 50);
         /// Of one user on all their devices, all limited requests together.
         user: Rate = Rate::per_second(50, 500);
         /// Of one device, all limited requests together.
         device: Rate = Rate::per_second(30, 300);
-        /// Kilobytes of request bodies that one user, or one address without a login, may write. This bounds how fast
-        /// one user can make the log grow. Uploaded files do not count (see `media.user_quota_bytes`).
+        /// Kilobytes of request bodies that one user, or one address without a login, may write.
+        /// This bounds how fast one user can make the log grow. Uploaded files do not count (see
+        /// `media.user_quota_bytes`).
         written_kilobytes: Rate = Rate::per_minute(15_360, 65_536);
-        /// Users with a limit of their own, instead of all that are here, or "off" for none: bots, bridges.
+        /// Users with a limit of their own, instead of all that are here, or "off" for none: bots,
+        /// bridges.
         users: List<UserRate> = List::default();
         /// Logging in; like all that follow: of one user, or of one address without a login.
         login: Rate = Rate::per_second(1, 20);
@@ -646,7 +656,8 @@ settings! {
         refresh: Rate = Rate::per_second(5, 100);
         /// Registering: an account takes two requests or more.
         registration: Rate = Rate::per_second(1, 30);
-        /// Changing the password, adding addresses, deactivating the account, renaming and removing devices.
+        /// Changing the password, adding addresses, deactivating the account, renaming and removing
+        /// devices.
         account: Rate = Rate::per_second(1, 20);
         /// Making and upgrading rooms.
         rooms: Rate = Rate::per_second(1, 30);
@@ -674,37 +685,39 @@ settings! {
         reads: Rate = Rate::per_second(20, 200);
         /// Uploading and downloading files.
         media: Rate = Rate::per_second(20, 200);
-        /// How much of one processor one user's long reads may take in the long run, in percent: initial
-        /// syncs, searches, long pages. After a pause they may take ten seconds at once.
+        /// How much of one processor one user's long reads may take in the long run, in percent:
+        /// initial syncs, searches, long pages. After a pause they may take ten seconds at once.
         processor_percent: u32 = 25, in 1..=10_000;
         /// Reporting events, rooms and users.
         reports: Rate = Rate::per_minute(6, 20);
         /// Administration over HTTP.
         admin: Rate = Rate::per_second(10, 100);
-        /// Mails and text messages that are sent at the request of one address. (How many are sent to one
-        /// recipient is `threepids.messages_per_address`.)
+        /// Mails and text messages that are sent at the request of one address. (How many are sent
+        /// to one recipient is `threepids.messages_per_address`.)
         notices: Rate = Rate::per_minute(1, 5);
         /// Wrong passwords from one address, whomever they are tried for.
         wrong_passwords_of_address: Rate = Rate::per_minute(6, 20);
-        /// Wrong passwords for one user, from addresses at which they have not been seen lately: guesses
-        /// from elsewhere do not keep them from logging in where they are at home.
+        /// Wrong passwords for one user, from addresses at which they have not been seen lately:
+        /// guesses from elsewhere do not keep them from logging in where they are at home.
         wrong_passwords_for_user: Rate = Rate::per_minute(1, 30);
     }
 
-    /// How much one user may store. Existing data above a quota stays readable; it can be deleted, or replaced with
-    /// something smaller. Users of application services are exempt unless their registration sets `rate_limited`, and so
-    /// are users whose rate is "off" in `rate_limits.users`. See also `media.user_quota_bytes` and
-    /// `delayed_events.max_per_user`.
+    /// How much one user may store. Existing data above a quota stays readable; it can be deleted,
+    /// or replaced with something smaller. Users of application services are exempt unless their
+    /// registration sets `rate_limited`, and so are users whose rate is "off" in
+    /// `rate_limits.users`. See also `media.user_quota_bytes` and `delayed_events.max_per_user`.
     quotas: Quotas {
         /// Account data entries, counting global ones and those of all rooms.
         account_data_types: usize = 10_000, in 1..=10_000_000;
         /// Bytes of account data, including type names and a small overhead for each entry.
         account_data_bytes: u64 = 16 * 1024 * 1024, in 131_072..=1_099_511_627_776;
-        /// Filters. The API cannot delete filters; at the quota, clients can still send filters inline.
+        /// Filters. The API cannot delete filters; at the quota, clients can still send filters
+        /// inline.
         filters: usize = 1000, in 1..=10_000_000;
         /// Bytes of filters.
         filter_bytes: u64 = 4 * 1024 * 1024, in 131_072..=1_099_511_627_776;
-        /// Devices. At the quota, a login as a new device is refused until another one is logged out.
+        /// Devices. At the quota, a login as a new device is refused until another one is logged
+        /// out.
         devices: usize = 1000, in 1..=1_000_000;
         /// Room aliases that the user created.
         aliases: usize = 500, in 0..=10_000_000;
@@ -714,8 +727,8 @@ settings! {
         invites: usize = 5000, in 1..=10_000_000;
         /// Pending invites to the user from the same sender.
         invites_by_one: usize = 500, in 1..=10_000_000;
-        /// To-device messages waiting for one device. While a device has this many, new messages to it are dropped; the
-        /// ones already waiting are kept.
+        /// To-device messages waiting for one device. While a device has this many, new messages to
+        /// it are dropped; the ones already waiting are kept.
         to_device: usize = 100_000, in 1..=10_000_000;
         /// To-device messages waiting for one device from the same sender.
         to_device_by_one: usize = 10_000, in 1..=10_000_000;
@@ -731,27 +744,31 @@ settings! {
 
     /// Bounds on connections and requests.
     http: Http {
-        /// The largest JSON body, in bytes. An event may have 65,536; uploads of keys are the largest.
+        /// The largest JSON body, in bytes. An event may have 65,536; uploads of keys are the
+        /// largest.
         max_body_bytes: usize = 2 * 1024 * 1024, in 65_536..=268_435_456;
-        /// Seconds that a client may take to send the head of a request, and that an idle connection is kept.
+        /// Seconds that a client may take to send the head of a request, and that an idle
+        /// connection is kept.
         header_timeout_seconds: u64 = 60, in 1..=3600;
-        /// Seconds that a client may take to send the body of a request, and one second more for each
-        /// `min_body_bytes_per_second` bytes that have arrived.
+        /// Seconds that a client may take to send the body of a request, and one second more for
+        /// each `min_body_bytes_per_second` bytes that have arrived.
         body_timeout_seconds: u64 = 20, in 1..=3600;
-        /// The lowest rate at which the body of a request may arrive, in bytes per second, after the first
-        /// `body_timeout_seconds`.
+        /// The lowest rate at which the body of a request may arrive, in bytes per second, after
+        /// the first `body_timeout_seconds`.
         min_body_bytes_per_second: u64 = 1024, in 1..=1_000_000_000;
-        /// Seconds after which a response that the client does not read ends its connection. They count from the
-        /// last bytes that the client took.
+        /// Seconds after which a response that the client does not read ends its connection. They
+        /// count from the last bytes that the client took.
         response_timeout_seconds: u64 = 30, in 1..=3600;
-        /// Connections open at once; more wait to be accepted. Every waiting sync over HTTP/1.1 is one.
+        /// Connections open at once; more wait to be accepted. Every waiting sync over HTTP/1.1 is
+        /// one.
         max_connections: usize = 20_000, in 1..=1_000_000;
-        /// Connections open at once from one address (of IPv6: from one /64); further ones are closed. At most
-        /// half of `max_connections` in any case. With `server.trust_forwarded_for`, connections are the proxy's,
-        /// and this bounds the requests in progress for one client. Not applied without rate limits.
+        /// Connections open at once from one address (of IPv6: from one /64); further ones are
+        /// closed. At most half of `max_connections` in any case. With
+        /// `server.trust_forwarded_for`, connections are the proxy's, and this bounds the requests
+        /// in progress for one client. Not applied without rate limits.
         max_connections_per_address: usize = 2_000, in 1..=1_000_000;
-        /// How many bytes of responses that are not written yet one user may have in memory. Further requests
-        /// are refused with 429 until the client has read.
+        /// How many bytes of responses that are not written yet one user may have in memory.
+        /// Further requests are refused with 429 until the client has read.
         response_bytes_per_user: u64 = 32 * 1024 * 1024, in 1_048_576..=1_099_511_627_776;
         /// The same for everyone at one address (of IPv6: at one /64).
         response_bytes_per_address: u64 = 256 * 1024 * 1024, in 1_048_576..=1_099_511_627_776;
@@ -769,20 +786,20 @@ settings! {
         archive_dir: ArchiveDir = ArchiveDir::Auto;
         /// The size at which a file of the archive is closed and the next begun, in bytes.
         archive_segment_bytes: u64 = 64 * 1024 * 1024, in 65_536..=1_099_511_627_776;
-        /// When less than this is free on the disk, in bytes, writes are refused while reads go on. Uploads and
-        /// thumbnails end at twice as much.
+        /// When less than this is free on the disk, in bytes, writes are refused while reads go on.
+        /// Uploads and thumbnails end at twice as much.
         min_free_bytes: u64 = 256 * 1024 * 1024, in 0..=1_099_511_627_776;
     }
 
     /// Snapshots of what the log adds up to, from which a start goes on.
     snapshots: Snapshots {
-        /// After how many records the next snapshot is written beside the running server. Another is
-        /// written when it stops.
+        /// After how many records the next snapshot is written beside the running server. Another
+        /// is written when it stops.
         every_records: u64 = 100_000, in 100..=1_000_000_000;
         /// How many are kept.
         keep: usize = 2, in 1..=100;
-        /// Hours between two comparisons of the projections with a replay of the whole log, which takes
-        /// half of a processor and as much memory again for a while; 0 compares never.
+        /// Hours between two comparisons of the projections with a replay of the whole log, which
+        /// takes half of a processor and as much memory again for a while; 0 compares never.
         scrub_hours: u64 = 168, in 0..=87_600;
     }
 
@@ -790,47 +807,48 @@ settings! {
     proofs: Proofs {
         /// After how many records the next is made; 0: not for their number.
         every_records: u64 = 10_000, in 0..=1_000_000_000;
-        /// Minutes after which the next is made, if anything was written meanwhile; 0: not for the time.
-        /// Another is made when the server stops, unless both are 0.
+        /// Minutes after which the next is made, if anything was written meanwhile; 0: not for the
+        /// time. Another is made when the server stops, unless both are 0.
         every_minutes: u64 = 60, in 0..=525_600;
     }
 
     /// What leaves the log.
     erasure: Erasure {
-        /// Seconds after which the content of a redacted event is erased from the log and the archive;
-        /// "off" keeps it. Nobody is shown it from the redaction on, whatever this says.
+        /// Seconds after which the content of a redacted event is erased from the log and the
+        /// archive; "off" keeps it. Nobody is shown it from the redaction on, whatever this says.
         redacted_after_seconds: EraseAfter = EraseAfter::Seconds(7 * 24 * 3600);
-        /// Seconds between two sweeps. A sweep erases what is due, and receipts and typing notices that
-        /// later ones have superseded; then the files that held it are written anew, which takes as much
-        /// again of the disk for a while.
+        /// Seconds between two sweeps. A sweep erases what is due, and receipts and typing notices
+        /// that later ones have superseded; then the files that held it are written anew, which
+        /// takes as much again of the disk for a while.
         sweep_seconds: u64 = 24 * 3600, in 1..=31_536_000;
-        /// The files of the log are written anew for records alone that have done their work once these are
-        /// this share of all records, in percent; a segment of the archive once they are of its records, or
-        /// after a week. For texts that were erased they are after every sweep.
+        /// The files of the log are written anew for records alone that have done their work once
+        /// these are this share of all records, in percent; a segment of the archive once they are
+        /// of its records, or after a week. For texts that were erased they are after every sweep.
         compact_percent: u64 = 25, in 1..=100;
     }
 
     /// How long events live (MSC1763). State stays.
     retention: Retention {
-        /// Seconds after which events of rooms that say nothing of it are erased, with the next sweep; "off"
-        /// keeps them.
+        /// Seconds after which events of rooms that say nothing of it are erased, with the next
+        /// sweep; "off" keeps them.
         default_seconds: EraseAfter = EraseAfter::Off;
         /// Whether rooms may ask for another time, by the state event `m.room.retention`.
         rooms_say: bool = true;
-        /// The shortest time in seconds that a room can ask for; a shorter one is taken for this one.
+        /// The shortest time in seconds that a room can ask for; a shorter one is taken for this
+        /// one.
         lowest_seconds: u64 = 24 * 3600, in 0..=4_000_000_000;
         /// The longest time in seconds that a room can ask for; "off" sets no bound.
         highest_seconds: EraseAfter = EraseAfter::Off;
-        /// What goes before all that: the first of these that fits an event says how many seconds it lives,
-        /// or "off". The words are a room's id, a type of event and the seconds; `*` stands for every room or
-        /// type.
+        /// What goes before all that: the first of these that fits an event says how many seconds
+        /// it lives, or "off". The words are a room's id, a type of event and the seconds; `*`
+        /// stands for every room or type.
         rules: List<Rule> = List::default();
     }
 
     /// Receipts and typing notices.
     receipts: Receipts {
-        /// Milliseconds for which those of a large room are gathered, to be one record and to wake those
-        /// who wait once; 0 gathers none.
+        /// Milliseconds for which those of a large room are gathered, to be one record and to wake
+        /// those who wait once; 0 gathers none.
         gather_ms: u64 = 100, in 0..=10_000;
         /// How many must have joined a room for it to be a large one.
         gather_members: u64 = 100, in 1..=1_000_000;
@@ -854,23 +872,26 @@ settings! {
         deny_common: bool = true;
         /// Further passwords to refuse, ignoring case. A user's own name is always refused.
         denied: List<DeniedPassword> = List::default();
-        /// Rounds of PBKDF2-HMAC-SHA-512 for a new hash (OWASP advises 210,000). An old hash of fewer is
-        /// made anew when its user next logs in.
+        /// Rounds of PBKDF2-HMAC-SHA-512 for a new hash (OWASP advises 210,000). An old hash of
+        /// fewer is made anew when its user next logs in.
         iterations: u32 = 210_000, in 1_000..=10_000_000;
         /// Hashes computed at once, at a low priority; 0 means one for each processor but one.
         concurrent: usize = 0, in 0..=1024;
     }
 
-    /// E-mail that the server sends. Without a host it sends none, and offers nothing that needs it.
+    /// E-mail that the server sends. Without a host it sends none, and offers nothing that needs
+    /// it.
     email: Email {
         /// The mail server that takes it: a host name or an address; "off" for none.
         host: Option<String> = None;
         /// Its port; 0 means the usual one: 587 with STARTTLS, 465 with TLS, 25 without either.
         port: u32 = 0, in 0..=65_535;
-        /// How the connection is secured. "none" is only allowed for a mail server on this machine, that is, when `host`
-        /// is "localhost" or a loopback address: mails contain links that reset passwords.
+        /// How the connection is secured. "none" is only allowed for a mail server on this machine,
+        /// that is, when `host` is "localhost" or a loopback address: mails contain links that
+        /// reset passwords.
         security: MailSecurity = MailSecurity::Starttls;
-        /// A file with certificates (PEM) of authorities to be trusted besides the system's; "off" for none.
+        /// A file with certificates (PEM) of authorities to be trusted besides the system's; "off"
+        /// for none.
         certificates: Option<FilePath> = None;
         /// The name to log in with; "off" to send without a login.
         user: Option<String> = None;
@@ -878,7 +899,8 @@ settings! {
         password: Option<Hidden> = None;
         /// A file that holds the password instead, for example one that only the server may read.
         password_file: Option<SecretFile> = None;
-        /// The sender, such as "Example <noreply@example.org>"; "off" means noreply at `server.name`.
+        /// The sender, such as "Example <noreply@example.org>"; "off" means noreply at
+        /// `server.name`.
         from: Option<String> = None;
         /// Seconds that handing over one mail may take, waiting for others before it included.
         timeout_seconds: u64 = 20, in 1..=300;
@@ -886,15 +908,15 @@ settings! {
         concurrent: usize = 8, in 1..=1000;
     }
 
-    /// Text messages, by way of a gateway that takes them over HTTP. Without its address there are none,
-    /// and nothing is offered that needs them.
+    /// Text messages, by way of a gateway that takes them over HTTP. Without its address there are
+    /// none, and nothing is offered that needs them.
     sms: Sms {
         /// The address to which each message is posted; "off" for none.
         url: Option<SecretUrl> = None;
         /// Headers of the request, such as "Authorization: Bearer ...".
         headers: List<Hidden> = List::default();
-        /// The body, a JSON object. In its texts {number} is the phone number in digits, that of the country
-        /// first and without a plus, {text} the message, and {server} `server.name`.
+        /// The body, a JSON object. In its texts {number} is the phone number in digits, that of
+        /// the country first and without a plus, {text} the message, and {server} `server.name`.
         template: JsonTemplate = JsonTemplate::usual();
         /// Seconds that handing over one message may take, waiting for others before it included.
         timeout_seconds: u64 = 20, in 1..=300;
@@ -908,27 +930,30 @@ settings! {
         allow: List<Pattern> = List::default();
         /// Which may not, even if `allow` has them.
         deny: List<Pattern> = List::default();
-        /// Seconds within which a message must be answered, and what was confirmed by it be made use of.
+        /// Seconds within which a message must be answered, and what was confirmed by it be made
+        /// use of.
         validation_seconds: u64 = 3600, in 60..=604_800;
         /// Messages that one address is sent within that time, whoever asks for them.
         messages_per_address: u64 = 10, in 1..=1_000_000;
-        /// Whether someone without an account who asks to register with an address, or for a new password,
-        /// is told if there is an account with that address. Otherwise the answer is always the same, and
-        /// only the owner of the address learns more, by a message. (Who asks to add an address to an
-        /// account is always told that it is in use, as the specification has it.)
+        /// Whether someone without an account who asks to register with an address, or for a new
+        /// password, is told if there is an account with that address. Otherwise the answer is
+        /// always the same, and only the owner of the address learns more, by a message. (Who asks
+        /// to add an address to an account is always told that it is in use, as the specification
+        /// has it.)
         reveal: bool = false;
-        /// The hosts to which a browser may be sent after a confirmation, with * for any part, such as
-        /// "app.example.org" or "*.example.org"; those of `server.public_url` and this are all.
+        /// The hosts to which a browser may be sent after a confirmation, with * for any part, such
+        /// as "app.example.org" or "*.example.org"; those of `server.public_url` and this are all.
         next_link_hosts: List<String> = List::default();
         /// The identity servers on which users may publish their addresses.
         identity_servers: List<IdentityServer> = List::default();
     }
 
-    /// Requests that the server makes to other services: identity servers, providers of single sign-on,
-    /// application services, gateways.
+    /// Requests that the server makes to other services: identity servers, providers of single
+    /// sign-on, application services, gateways.
     outbound: Outbound {
-        /// Files with certificates in PEM of authorities that are trusted for them, besides those that the
-        /// operating system trusts. The mail server has a setting of its own, `email.certificates`.
+        /// Files with certificates in PEM of authorities that are trusted for them, besides those
+        /// that the operating system trusts. The mail server has a setting of its own,
+        /// `email.certificates`.
         certificates: List<FilePath> = List::default();
     }
 
@@ -936,7 +961,8 @@ settings! {
     tokens: Tokens {
         /// Seconds for which the access token is good of a client that can refresh it.
         access_lifetime_seconds: u64 = 3600, in 1..=31_536_000;
-        /// Seconds for which the access token is good of a client that cannot; it has to log in again.
+        /// Seconds for which the access token is good of a client that cannot; it has to log in
+        /// again.
         unrefreshable_lifetime_seconds: Lifetime = Lifetime::Never;
         /// Seconds for which a client that can refresh may stay away before it has to log in again.
         refresh_lifetime_seconds: Lifetime = Lifetime::Never;
@@ -962,7 +988,8 @@ settings! {
 
     /// Rooms.
     rooms: Rooms {
-        /// The version of rooms that are created without naming one. Server notices and shut-down rooms keep "10".
+        /// The version of rooms that are created without naming one. Server notices and shut-down
+        /// rooms keep "10".
         default_version: RoomVersion = RoomVersion(DEFAULT_ROOM_VERSION);
     }
 
@@ -979,27 +1006,27 @@ settings! {
 
     /// The user directory.
     user_directory: UserDirectory {
-        /// Whether it finds every user of this server. Otherwise users find those with whom they share a
-        /// room and those who are in public rooms.
+        /// Whether it finds every user of this server. Otherwise users find those with whom they
+        /// share a room and those who are in public rooms.
         all_users: bool = false;
     }
 
-    /// Pushers: notifications for devices that sleep, by way of the gateways that their apps name, and mail
-    /// about what was missed, for those who want it (and only with `email.host`).
+    /// Pushers: notifications for devices that sleep, by way of the gateways that their apps name,
+    /// and mail about what was missed, for those who want it (and only with `email.host`).
     push: Push {
-        /// Addresses of your own networks at which a gateway may be. All others that are not of the public
-        /// internet are refused, by whatever name they go: users choose the gateway.
+        /// Addresses of your own networks at which a gateway may be. All others that are not of the
+        /// public internet are refused, by whatever name they go: users choose the gateway.
         allowed_networks: List<Range> = List::default();
-        /// Whether a gateway may be reached by http, too. Anyone between it and this server can then read
-        /// what is notified of.
+        /// Whether a gateway may be reached by http, too. Anyone between it and this server can
+        /// then read what is notified of.
         allow_http: bool = false;
         /// Seconds for which a notification is tried again while its gateway does not take it.
         give_up_seconds: u64 = 3600, in 1..=604_800;
-        /// Seconds that a message is unread before there is a mail about it, which then tells of all that is
-        /// unread.
+        /// Seconds that a message is unread before there is a mail about it, which then tells of
+        /// all that is unread.
         email_delay_seconds: u64 = 600, in 0..=604_800;
-        /// Seconds at least between two mails to one user. Each mail after which they read nothing doubles
-        /// this, until they do.
+        /// Seconds at least between two mails to one user. Each mail after which they read nothing
+        /// doubles this, until they do.
         email_interval_seconds: u64 = 600, in 1..=604_800;
         /// The most that it becomes, in seconds.
         email_max_interval_seconds: u64 = 86_400, in 1..=2_592_000;
@@ -1017,7 +1044,8 @@ settings! {
 
     /// Presence: who is online.
     presence: Presence {
-        /// Whether there is any. Without it everyone counts as offline, and nobody is told otherwise.
+        /// Whether there is any. Without it everyone counts as offline, and nobody is told
+        /// otherwise.
         enabled: bool = true;
         /// Seconds without doing anything after which a user who is connected counts as idle.
         idle_seconds: u64 = 300, in 1..=86_400;
@@ -1035,39 +1063,42 @@ settings! {
         unused_ids: usize = 20, in 0..=100_000;
         /// Seconds after which such an address lapses if nothing was uploaded to it.
         unused_seconds: u64 = 24 * 3600, in 1..=31_536_000;
-        /// What is served by the old paths (/_matrix/media), to anyone who knows the address, without an
-        /// access token: "none", "all", or what was uploaded before a moment. Clients that know Matrix 1.11
-        /// do not need them.
+        /// What is served by the old paths (/_matrix/media), to anyone who knows the address,
+        /// without an access token: "none", "all", or what was uploaded before a moment. Clients
+        /// that know Matrix 1.11 do not need them.
         unauthenticated: Unauthenticated = Unauthenticated::None;
-        /// Seconds after which an uploaded file is removed that is not the picture of a user or a room by then;
-        /// "off" keeps files.
+        /// Seconds after which an uploaded file is removed that is not the picture of a user or a
+        /// room by then; "off" keeps files.
         lifetime_seconds: EraseAfter = EraseAfter::Off;
-        /// How many bytes of thumbnails are kept. The oldest are deleted, and made again when they are asked
-        /// for.
+        /// How many bytes of thumbnails are kept. The oldest are deleted, and made again when they
+        /// are asked for.
         thumbnail_bytes: u64 = 1024 * 1024 * 1024, in 0..=1_125_899_906_842_624;
-        /// Seconds after which a file is deleted that nothing names: one that was being uploaded when the
-        /// server was killed, or of which the log lost the record in a restore.
+        /// Seconds after which a file is deleted that nothing names: one that was being uploaded
+        /// when the server was killed, or of which the log lost the record in a restore.
         orphan_seconds: u64 = 24 * 3600, in 0..=31_536_000;
-        /// Whether the server fetches pages of which clients want a preview. The users of a room then see
-        /// what a link leads to, and the site sees this server's address, not theirs.
+        /// Whether the server fetches pages of which clients want a preview. The users of a room
+        /// then see what a link leads to, and the site sees this server's address, not theirs.
         url_previews: bool = true;
-        /// Addresses of your own networks from which previews may be fetched. All others that are not of the
-        /// public internet are refused, by whatever name they go.
+        /// Addresses of your own networks from which previews may be fetched. All others that are
+        /// not of the public internet are refused, by whatever name they go.
         preview_allowed_ranges: List<Range> = List::default();
         /// Pages of which there are no previews.
         preview_denied_urls: List<UrlPattern> = List::default();
         /// The largest picture of a page that is fetched, in bytes; 0 fetches none.
         preview_image_bytes: u64 = 5 * 1024 * 1024, in 0..=268_435_456;
-        /// How many bytes the pictures of all pages may have together. After that, previews have none.
+        /// How many bytes the pictures of all pages may have together. After that, previews have
+        /// none.
         preview_store_bytes: u64 = 1024 * 1024 * 1024, in 0..=1_125_899_906_842_624;
         /// Seconds for which a preview is remembered.
         preview_cache_seconds: u64 = 3600, in 1..=31_536_000;
     }
 
-    /// What those who run the server have to say to users, each in a room of their own (`logcabin notice`).
+    /// What those who run the server have to say to users, each in a room of their own (`logcabin
+    /// notice`).
     server_notices: ServerNotices {
-        /// The user who says it: what is before the colon of its id. Nobody else can have the name; if somebody
-        /// has it already, notices are refused until another is configured. "off" for no notices.
+        /// The user who says it: what is before the colon of its id. Nobody else can have the name;
+        /// if somebody has it already, notices are refused until another is configured. "off" for
+        /// no notices.
         localpart: Option<Localpart> = Some(Localpart::new("notices"));
         /// What that user is called.
         display_name: String = "Server Notices".to_owned();
@@ -1079,8 +1110,9 @@ settings! {
 
     /// What is known of people's devices.
     devices: Devices {
-        /// How often it is recorded at most, in seconds, when and from where a device was last in use: that
-        /// much is still known after a restart. With 0 it never is, and known while the server runs.
+        /// How often it is recorded at most, in seconds, when and from where a device was last in
+        /// use: that much is still known after a restart. With 0 it never is, and known while the
+        /// server runs.
         note_last_seen_seconds: u64 = 3600, in 0..=31_536_000;
     }
 
@@ -1088,8 +1120,8 @@ settings! {
     turn: Turn {
         /// Its addresses, such as "turn:turn.example.org:3478?transport=udp".
         uris: List<TurnUri> = List::default();
-        /// The secret that it shares with this server (`static-auth-secret` of coturn). Best given in the
-        /// environment.
+        /// The secret that it shares with this server (`static-auth-secret` of coturn). Best given
+        /// in the environment.
         shared_secret: Option<SharedSecret> = None;
         /// For how many seconds a user may use it before they ask again.
         ttl_seconds: u64 = 86_400, in 60..=31_536_000;
@@ -1105,9 +1137,9 @@ settings! {
     rendezvous: Rendezvous {
         /// Whether there is such a place.
         enabled: bool = true;
-        /// Whether those may begin a meeting, too, who are not logged in: a new device that shows the code.
-        /// Others could leave short texts for each other that way. Without it, the endpoints of an earlier
-        /// form (MSC4108), where nobody says who they are, are closed.
+        /// Whether those may begin a meeting, too, who are not logged in: a new device that shows
+        /// the code. Others could leave short texts for each other that way. Without it, the
+        /// endpoints of an earlier form (MSC4108), where nobody says who they are, are closed.
         for_anyone: bool = false;
     }
 

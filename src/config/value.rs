@@ -141,8 +141,8 @@ impl Setting for SocketAddr {
     }
 }
 
-/// A list, which is empty only where that means something; in the environment its values stand between
-/// commas.
+/// A list, which is empty only where that means something; in the environment its values stand
+/// between commas.
 impl<T: Setting> Setting for Vec<T> {
     const ALLOWED: &'static str = T::ALLOWED;
     const SECRET: bool = T::SECRET;
@@ -199,8 +199,8 @@ impl Setting for FilePath {
     }
 }
 
-/// The path of a file that holds a secret and nothing else. Somebody may put the secret itself here: no message
-/// quotes it.
+/// The path of a file that holds a secret and nothing else. Somebody may put the secret itself
+/// here: no message quotes it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SecretFile(PathBuf);
 
@@ -236,7 +236,8 @@ impl Setting for SecretFile {
     }
 }
 
-/// A list that may be empty; in the environment its values stand between commas, and `none` is none.
+/// A list that may be empty; in the environment its values stand between commas, and `none` is
+/// none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct List<T>(pub Vec<T>);
 
@@ -297,8 +298,8 @@ impl Setting for Range {
 pub struct RedirectPrefix(reqwest::Url);
 
 impl RedirectPrefix {
-    /// Whether `url` is this address or one below it: the scheme, host and port are the same, and the
-    /// path continues it at a slash.
+    /// Whether `url` is this address or one below it: the scheme, host and port are the same, and
+    /// the path continues it at a slash.
     #[must_use]
     pub fn covers(&self, url: &reqwest::Url) -> bool {
         let path = self.0.path().trim_end_matches('/');
@@ -331,8 +332,8 @@ impl Setting for RedirectPrefix {
     }
 }
 
-/// A pattern of addresses on the web: of hosts, such as `*.example.org`, or, with a slash, of hosts with
-/// paths, such as `example.org/private/*`.
+/// A pattern of addresses on the web: of hosts, such as `*.example.org`, or, with a slash, of hosts
+/// with paths, such as `example.org/private/*`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UrlPattern(Box<str>);
 
@@ -860,7 +861,8 @@ impl Setting for JsonTemplate {
     }
 }
 
-/// An identity server: its name, and the address at which it is asked if that is not its name by https.
+/// An identity server: its name, and the address at which it is asked if that is not its name by
+/// https.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IdentityServer {
     /// The name, as clients say it: a host, with a port if need be.

@@ -100,8 +100,8 @@ pub struct Met {
 }
 
 impl Met {
-    /// Where a registration of `user_id` is decided: those with one token in turns, so that no two of them
-    /// use it for the last time.
+    /// Where a registration of `user_id` is decided: those with one token in turns, so that no two
+    /// of them use it for the last time.
     fn stream(&self, user_id: &UserId) -> Stream {
         let token = self.requirements.registration_token.as_ref();
         token.map_or_else(|| Stream::user(user_id), Stream::registration_token)
@@ -148,8 +148,8 @@ pub struct Login {
     pub display_name: Option<String>,
     /// The session's tokens.
     pub tokens: Tokens,
-    /// When the password was set that the login was verified against. If it has been set since, it was
-    /// changed while the login was being verified, and the login is refused.
+    /// When the password was set that the login was verified against. If it has been set since, it
+    /// was changed while the login was being verified, and the login is refused.
     pub verified: Option<Offset>,
 }
 
@@ -379,8 +379,8 @@ impl Proposal for RegisterLinked {
     }
 }
 
-/// Whether a device of this id would have the name of one of the user's cross-signing keys, so that a
-/// signature of the one could be taken for one of the other.
+/// Whether a device of this id would have the name of one of the user's cross-signing keys, so that
+/// a signature of the one could be taken for one of the other.
 pub(super) fn is_cross_signing_key(
     env: &Env,
     user_id: &UserId,
@@ -412,8 +412,8 @@ pub struct Refresh {
     pub presented: TokenHash,
     /// The new tokens.
     pub tokens: Tokens,
-    /// If the session has been given these tokens already, they are given a new end only if they would end
-    /// before this.
+    /// If the session has been given these tokens already, they are given a new end only if they
+    /// would end before this.
     pub good_enough_ms: Option<u64>,
 }
 
@@ -733,8 +733,8 @@ impl Proposal for SetTag {
         Stream::user(&self.user_id)
     }
 
-    // All tags of a room are one piece of account data. They are read within the turn: of two who change
-    // them at once, neither undoes what the other did.
+    // All tags of a room are one piece of account data. They are read within the turn: of two who
+    // change them at once, neither undoes what the other did.
     fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
         let Env { state, events, .. } = turn.env;
         if !state.accounts.contains(&self.user_id) {

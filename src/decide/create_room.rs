@@ -298,8 +298,8 @@ pub(super) fn rules_of(version: &RoomVersionId) -> Result<RoomVersionRules, Refu
 }
 
 /// Begins a room as the turn's, with its create event. Without `room_id`, the id is that event's
-/// hash: two rooms that one user makes in the same millisecond would be one, so the later one's event
-/// is dated on.
+/// hash: two rooms that one user makes in the same millisecond would be one, so the later one's
+/// event is dated on.
 pub(super) fn begin(
     turn: &mut Turn<'_>,
     room_id: Option<OwnedRoomId>,

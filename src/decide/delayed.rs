@@ -1,8 +1,8 @@
 //! Delayed events (MSC4140): scheduled now, sent later, unless they are put off or called off.
 //!
-//! What concerns the schedule alone is decided on the stream of the user's delayed events. Sending is
-//! decided on the room's stream and rests on the other: the event and the end of its delay are one batch,
-//! so that it is sent once or not at all.
+//! What concerns the schedule alone is decided on the stream of the user's delayed events. Sending
+//! is decided on the room's stream and rests on the other: the event and the end of its delay are
+//! one batch, so that it is sent once or not at all.
 
 use ruma::{OwnedRoomId, OwnedUserId};
 use serde_json::value::RawValue;
@@ -16,8 +16,8 @@ use crate::{
     state::{DelayedEvent, Standing},
 };
 
-/// The code of the error with which an event is given up when someone else has set the state that it was
-/// to set.
+/// The code of the error with which an event is given up when someone else has set the state that
+/// it was to set.
 pub const CANCELLED_BY_STATE_UPDATE: &str = "M_CANCELLED_BY_STATE_UPDATE";
 
 /// Schedule an event.
@@ -100,8 +100,8 @@ impl Schedule {
     }
 }
 
-/// What had become of a delayed event before it was to be changed; `None` if nothing had, and it was
-/// changed as asked.
+/// What had become of a delayed event before it was to be changed; `None` if nothing had, and it
+/// was changed as asked.
 pub type Before = Option<DelayedOutcome>;
 
 /// The delayed event as it stands, or what has become of it.
@@ -150,8 +150,8 @@ pub struct GiveUp {
     pub delay_id: String,
     /// Whose.
     pub user_id: OwnedUserId,
-    /// Why: [`DelayedOutcome::Cancel`], or the error for which it cannot be sent. An error counts only
-    /// while the event is due.
+    /// Why: [`DelayedOutcome::Cancel`], or the error for which it cannot be sent. An error counts
+    /// only while the event is due.
     pub outcome: DelayedOutcome,
     /// When, in milliseconds since the Unix epoch.
     pub ts: u64,
@@ -249,8 +249,8 @@ impl Turn<'_> {
         }
     }
 
-    /// Gives up the delayed events that were to set a state which someone else has just set: whoever
-    /// scheduled them did not know of that.
+    /// Gives up the delayed events that were to set a state which someone else has just set:
+    /// whoever scheduled them did not know of that.
     pub(super) fn give_up_delayed(
         &mut self,
         events: impl IntoIterator<Item = std::sync::Arc<DelayedEvent>>,

@@ -55,8 +55,8 @@ impl Proposal for Dehydrate {
             (account.device(device_id).is_some(), former)
         };
         match former {
-            // One that is sent twice is there once. With other keys it would be another device under the
-            // name of this one, of which keys may have been handed out.
+            // One that is sent twice is there once. With other keys it would be another device
+            // under the name of this one, of which keys may have been handed out.
             Some((former, session)) if former == *device_id => {
                 return if self.is_stored(turn, session)? { Ok(()) } else { Err(taken()) };
             }

@@ -21,15 +21,16 @@ pub struct SetAlias {
     pub room_id: OwnedRoomId,
     /// Who does it.
     pub sender: OwnedUserId,
-    /// Whether an application service does it, in its namespace: there it needs no leave of the room's.
+    /// Whether an application service does it, in its namespace: there it needs no leave of the
+    /// room's.
     pub of_service: bool,
 }
 
 impl Proposal for SetAlias {
     type Outcome = ();
 
-    // Of the two, the room is the busy one: a decision that only rested on it would be taken again and
-    // again while people talk.
+    // Of the two, the room is the busy one: a decision that only rested on it would be taken again
+    // and again while people talk.
     fn stream(&self) -> Stream {
         Stream::room(&self.room_id)
     }
@@ -67,7 +68,8 @@ pub struct RemoveAlias {
     pub room_id: OwnedRoomId,
     /// Who does it.
     pub sender: OwnedUserId,
-    /// Whether an application service does it, in its namespace: there it needs no leave of the room's.
+    /// Whether an application service does it, in its namespace: there it needs no leave of the
+    /// room's.
     pub of_service: bool,
     /// When, by the server's clock.
     pub ts: MilliSecondsSinceUnixEpoch,

@@ -1,8 +1,8 @@
 //! What passes: receipts and typing.
 //!
-//! They are decided on a stream of their own, `ephemeral/<room>`, so that they never stand in the way
-//! of a message. The receipts of one turn are one record; in a large room, turns are put off for a
-//! moment, so that a burst of receipts is few records and wakes those who wait few times.
+//! They are decided on a stream of their own, `ephemeral/<room>`, so that they never stand in the
+//! way of a message. The receipts of one turn are one record; in a large room, turns are put off
+//! for a moment, so that a burst of receipts is few records and wakes those who wait few times.
 
 use std::{collections::BTreeMap, time::Duration};
 

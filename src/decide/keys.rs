@@ -127,8 +127,8 @@ pub(super) fn same(a: &RawValue, b: &RawValue) -> bool {
     a.get() == b.get() || parsed(a).is_some_and(|a| parsed(b) == Some(a))
 }
 
-/// Whether `new` has other public keys than `known`. Others may trust those, and may be in the middle of a
-/// conversation with them. What earlier versions took without any can be replaced.
+/// Whether `new` has other public keys than `known`. Others may trust those, and may be in the
+/// middle of a conversation with them. What earlier versions took without any can be replaced.
 fn have_other_keys(known: &RawValue, new: &RawValue) -> bool {
     let keys = |raw: &RawValue| {
         let parsed = serde_json::from_str::<Value>(raw.get()).unwrap_or_default();

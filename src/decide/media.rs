@@ -68,13 +68,14 @@ pub struct AddMedia {
     pub name: Option<String>,
     /// The time, in milliseconds since the Unix epoch.
     pub now_ms: u64,
-    /// How many bytes the files of one user may have together, or those that the server fetches by itself.
+    /// How many bytes the files of one user may have together, or those that the server fetches by
+    /// itself.
     pub quota: u64,
 }
 
 impl AddMedia {
-    /// Whether it may be. Also to be asked before the file has arrived, with the size that it will have at
-    /// least.
+    /// Whether it may be. Also to be asked before the file has arrived, with the size that it will
+    /// have at least.
     ///
     /// # Errors
     /// Why not; [`Refusal::CannotOverwriteMedia`] when there is a file already.
@@ -133,8 +134,8 @@ impl Proposal for AddMedia {
     }
 }
 
-/// Put files into quarantine, or take them out of it. Ids without a file, and those whose file is so
-/// already, are passed over.
+/// Put files into quarantine, or take them out of it. Ids without a file, and those whose file is
+/// so already, are passed over.
 #[derive(Clone, Debug)]
 pub struct QuarantineMedia {
     /// The ids under which the files are: at most [`limits::QUARANTINE_IDS`].

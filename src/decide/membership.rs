@@ -82,7 +82,8 @@ impl Proposal for ChangeMembership {
     fn decide(&self, turn: &mut Turn<'_>) -> Result<Changed, Refusal> {
         let env = turn.env;
         if matches!(self.change, Change::Join | Change::Knock) {
-            // Whoever closes their account leaves the rooms they are in after that: none is to follow.
+            // Whoever closes their account leaves the rooms they are in after that: none is to
+            // follow.
             turn.rests_on(Stream::user(&self.sender));
             if env.state.accounts.is_deactivated(&self.sender) {
                 return Err(Refusal::UserDeactivated);
@@ -188,8 +189,8 @@ impl ChangeMembership {
     }
 }
 
-/// Turn an invitation by e-mail address or phone number into a membership of the user to whom an identity
-/// server has bound the address (client-server API, "Third-party invites").
+/// Turn an invitation by e-mail address or phone number into a membership of the user to whom an
+/// identity server has bound the address (client-server API, "Third-party invites").
 #[derive(Clone, Debug)]
 pub struct AcceptAddressInvite {
     /// The room.
@@ -239,7 +240,8 @@ impl AcceptAddressInvite {
         })
     }
 
-    /// Invites the user in the name of the one who invited the address. The room's rules check the signature.
+    /// Invites the user in the name of the one who invited the address. The room's rules check the
+    /// signature.
     fn add(&self, turn: &mut Turn<'_>, invite: &EventRef) -> Result<Changed, Refusal> {
         let name = invite.content_as::<CanonicalJsonObject>().unwrap_or_default();
         let name = name.get("display_name").and_then(CanonicalJsonValue::as_str);
@@ -296,7 +298,8 @@ fn must_take_guests(env: &Env, room: &RoomDraft, user_id: &UserId) -> Result<(),
     }
 }
 
-/// Checks the quota of rooms for a user who is about to join or knock. `now`: their present membership.
+/// Checks the quota of rooms for a user who is about to join or knock. `now`: their present
+/// membership.
 fn may_come(env: &Env, user_id: &UserId, now: Option<Membership>) -> Result<(), Refusal> {
     // A knock already counts.
     if matches!(now, Some(Membership::Join | Membership::Knock)) {
@@ -305,8 +308,8 @@ fn may_come(env: &Env, user_id: &UserId, now: Option<Membership>) -> Result<(), 
     env.quotas.room(&env.state, user_id)
 }
 
-/// Refuses an invite of one who takes none (client-server API, "Invite permission"), who is gone, or whose quota of
-/// pending invites is used up. `now`: their membership before the invite.
+/// Refuses an invite of one who takes none (client-server API, "Invite permission"), who is gone,
+/// or whose quota of pending invites is used up. `now`: their membership before the invite.
 pub(super) fn must_take_invites(
     env: &Env,
     user_id: &UserId,
@@ -325,8 +328,8 @@ pub(super) fn must_take_invites(
     env.quotas.invite(&env.state, user_id, inviter)
 }
 
-/// The content of the member event before, with the profile that is in `content`. What was said of the
-/// join itself is not said again.
+/// The content of the member event before, with the profile that is in `content`. What was said of
+/// the join itself is not said again.
 fn with_the_rest_of(
     mut before: CanonicalJsonObject,
     content: CanonicalJsonObject,

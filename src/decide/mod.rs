@@ -148,9 +148,10 @@ pub enum Refusal {
     /// The event is larger than an event may be.
     #[error("{0}")]
     TooLarge(String),
-    /// A quota of the user is used up. Clients get `M_TOO_LARGE`. The other codes would mislead them:
-    /// `M_LIMIT_EXCEEDED` asks for a retry, which does not help; `M_RESOURCE_LIMIT_EXCEEDED` is about the server as a
-    /// whole; and at a login, clients present `M_FORBIDDEN` as a wrong password.
+    /// A quota of the user is used up. Clients get `M_TOO_LARGE`. The other codes would mislead
+    /// them: `M_LIMIT_EXCEEDED` asks for a retry, which does not help; `M_RESOURCE_LIMIT_EXCEEDED`
+    /// is about the server as a whole; and at a login, clients present `M_FORBIDDEN` as a wrong
+    /// password.
     #[error("{0}")]
     OverQuota(String),
     /// The content is not what an event may hold.
@@ -244,8 +245,8 @@ pub trait Proposal: Send + 'static {
         false
     }
 
-    /// How long a turn that begins with this proposal is put off, so that others get into it. Whoever
-    /// proposed it waits as long.
+    /// How long a turn that begins with this proposal is put off, so that others get into it.
+    /// Whoever proposed it waits as long.
     fn lingers(&self, env: &Env) -> Duration {
         let _ = env;
         Duration::ZERO
@@ -432,7 +433,8 @@ impl<'a> Turn<'a> {
         Ok(sent.map(|event| event.event_id.clone()))
     }
 
-    /// What a transaction that is not an event's has done already, as far as `pick` finds it in a command.
+    /// What a transaction that is not an event's has done already, as far as `pick` finds it in a
+    /// command.
     ///
     /// # Errors
     /// When the log cannot be read.

@@ -1,5 +1,5 @@
-//! What those who run the server do with rooms: block them, shut them down, put somebody in charge of one or
-//! into one; and why they do whatever they do.
+//! What those who run the server do with rooms: block them, shut them down, put somebody in charge
+//! of one or into one; and why they do whatever they do.
 
 use ruma::{
     CanonicalJsonObject, CanonicalJsonValue, Int, MilliSecondsSinceUnixEpoch, OwnedRoomAliasId,
@@ -142,8 +142,8 @@ impl Proposal for BeginShutdown {
     }
 }
 
-/// Make the room that takes the place of one that is shut down: everyone may join it, and only its creator
-/// may say anything.
+/// Make the room that takes the place of one that is shut down: everyone may join it, and only its
+/// creator may say anything.
 #[derive(Clone, Debug)]
 pub struct OpenReplacement {
     /// What it is to be like.
@@ -260,8 +260,8 @@ impl Proposal for FinishShutdown {
     }
 }
 
-/// Give a user as much power in a room as a user of this server has who is in it, and invite them if they
-/// could not join otherwise.
+/// Give a user as much power in a room as a user of this server has who is in it, and invite them
+/// if they could not join otherwise.
 #[derive(Clone, Debug)]
 pub struct MakeRoomAdmin {
     /// The room.
@@ -378,7 +378,8 @@ fn greatest(levels: &CanonicalJsonObject) -> Int {
     asked.max().unwrap_or_default().max(int!(100))
 }
 
-/// Have a user join a room: as they could themselves, or else by an invite of somebody in it who may invite.
+/// Have a user join a room: as they could themselves, or else by an invite of somebody in it who
+/// may invite.
 #[derive(Clone, Debug)]
 pub struct HaveJoin {
     /// The room.

@@ -84,8 +84,8 @@ impl Proposal for OpenNoticeRoom {
         turn.add_event(invite)?;
         let made = NoticeRoom { user_id: self.user_id.clone(), room_id: room_id.clone() };
         turn.append(self.stream(), made);
-        // Not by `SetTag`, because a notice must reach a user whose quota of account data is used up. The room is new,
-        // so there are no other tags to preserve.
+        // Not by `SetTag`, because a notice must reach a user whose quota of account data is used
+        // up. The room is new, so there are no other tags to preserve.
         let tags = AccountDataSet {
             user_id: self.user_id.clone(),
             room_id: Some(room_id.clone()),
@@ -137,8 +137,8 @@ impl Proposal for InviteAgain {
     }
 }
 
-/// Refuses to reject the invite to the room of one's notices. Those whose accounts are closed leave all the
-/// same, and everyone does when the room is shut down.
+/// Refuses to reject the invite to the room of one's notices. Those whose accounts are closed leave
+/// all the same, and everyone does when the room is shut down.
 pub(super) fn may_reject(
     env: &Env,
     room_id: &ruma::RoomId,

@@ -1,5 +1,5 @@
-//! Power levels, for what the authorisation rules leave to the server: who may redact others' events,
-//! remove aliases, let people into restricted rooms.
+//! Power levels, for what the authorisation rules leave to the server: who may redact others'
+//! events, remove aliases, let people into restricted rooms.
 
 use std::collections::HashSet;
 
@@ -87,9 +87,9 @@ impl<'a> Powers<'a> {
     }
 }
 
-/// For rooms whose creators stand above all levels: only they may end the room, so the level for that is
-/// above what can be expected to be given away, and above `state_default` in any case (client-server
-/// API, `POST /createRoom`).
+/// For rooms whose creators stand above all levels: only they may end the room, so the level for
+/// that is above what can be expected to be given away, and above `state_default` in any case
+/// (client-server API, `POST /createRoom`).
 pub(super) fn raise_tombstone(levels: &mut CanonicalJsonObject) {
     let level = |value: Option<&CanonicalJsonValue>| value.and_then(CanonicalJsonValue::as_integer);
     let state_default = level(levels.get("state_default")).unwrap_or_else(|| int!(50));

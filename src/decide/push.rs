@@ -15,8 +15,8 @@ use crate::{
     record::{Offset, Stream, command::AccountDataSet},
 };
 
-/// Change a user's push rules. Read, changed and written in the user's turn, so that of two changes at
-/// the same time none is lost.
+/// Change a user's push rules. Read, changed and written in the user's turn, so that of two changes
+/// at the same time none is lost.
 #[derive(Clone, Debug)]
 pub struct ChangePushRules {
     /// The user.
@@ -221,8 +221,8 @@ fn check(rule: &mut NewPushRule) -> Result<(), Refusal> {
     }
 }
 
-/// Refuses actions that are not known, and leaves out those that mean nothing any more (client-server
-/// API, "Historical Actions").
+/// Refuses actions that are not known, and leaves out those that mean nothing any more
+/// (client-server API, "Historical Actions").
 fn check_actions(actions: &mut Vec<Action>) -> Result<(), Refusal> {
     let name = |action: &Action| serde_json::to_value(action).ok();
     let historical =

@@ -1,12 +1,13 @@
 //! Quotas: how much one user may store on the server.
 //!
-//! The projections keep the counts, and every decision that adds to them checks the quota first. Deleting is never
-//! refused, and neither is replacing something with something no larger. So a user who is over a quota, because it
-//! was lowered or is new, can still read everything and get back under it.
+//! The projections keep the counts, and every decision that adds to them checks the quota first.
+//! Deleting is never refused, and neither is replacing something with something no larger. So a
+//! user who is over a quota, because it was lowered or is new, can still read everything and get
+//! back under it.
 //!
-//! Decisions about one user's own data are taken one at a time, so concurrent requests cannot exceed a quota together.
-//! Invites and messages to devices come from other users, whose decisions run in parallel: there, concurrent requests
-//! can exceed the quota by their number.
+//! Decisions about one user's own data are taken one at a time, so concurrent requests cannot
+//! exceed a quota together. Invites and messages to devices come from other users, whose decisions
+//! run in parallel: there, concurrent requests can exceed the quota by their number.
 
 use std::{fmt, sync::Arc};
 
@@ -220,8 +221,9 @@ impl Quotas {
         Ok(())
     }
 
-    /// Whether a device's inbox takes another message from `sender`. If it does not, the new message is dropped and
-    /// those already waiting are kept, so that no sender can push out what others sent.
+    /// Whether a device's inbox takes another message from `sender`. If it does not, the new
+    /// message is dropped and those already waiting are kept, so that no sender can push out what
+    /// others sent.
     pub(super) fn to_device(
         &self,
         state: &State,

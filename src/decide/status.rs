@@ -90,12 +90,14 @@ impl Proposal for SetStatus {
     }
 }
 
-/// Close an account for ever (client-server API, "Account deactivation"). The rooms are left afterwards.
+/// Close an account for ever (client-server API, "Account deactivation"). The rooms are left
+/// afterwards.
 #[derive(Clone, Debug)]
 pub struct Deactivate {
     /// The user.
     pub user_id: OwnedUserId,
-    /// Whether what they sent is kept from those who have not seen it, and what is kept of them goes.
+    /// Whether what they sent is kept from those who have not seen it, and what is kept of them
+    /// goes.
     pub erase: bool,
     /// With `erase`: whether what they sent goes, too.
     pub messages: bool,

@@ -1,6 +1,7 @@
 //! Third-party identifiers: their validation, to whom they belong, where they are published.
 //!
-//! What concerns one identifier rests on its stream, so that of two who claim it at once one is refused.
+//! What concerns one identifier rests on its stream, so that of two who claim it at once one is
+//! refused.
 
 use ruma::OwnedUserId;
 

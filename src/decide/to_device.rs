@@ -14,8 +14,8 @@ use crate::{
     },
 };
 
-/// Send messages to devices. A device whose inbox is full (see [`Quotas`]) is skipped, like one that does not exist.
-/// If that leaves no device at all, the proposal is refused.
+/// Send messages to devices. A device whose inbox is full (see [`Quotas`]) is skipped, like one
+/// that does not exist. If that leaves no device at all, the proposal is refused.
 ///
 /// [`Quotas`]: super::quota::Quotas
 #[derive(Debug)]
@@ -47,7 +47,8 @@ impl Proposal for SendToDevice {
         let mut records: Vec<ToDeviceSend> = Vec::new();
         let (mut size, mut full) = (0, false);
         for (user_id, messages) in &self.messages {
-            // Those of other servers, and those who are not there, get nothing, as the specification has it.
+            // Those of other servers, and those who are not there, get nothing, as the
+            // specification has it.
             if !is_local(&turn.env.server, user_id) {
                 continue;
             }
@@ -89,7 +90,8 @@ impl Proposal for SendToDevice {
             let why = "The inboxes of these devices are full. Try again once they have synced.";
             return Err(Refusal::OverQuota(why.to_owned()));
         }
-        // A transaction that reaches nobody is one nevertheless, but nothing is to be remembered of it.
+        // A transaction that reaches nobody is one nevertheless, but nothing is to be remembered of
+        // it.
         for record in records {
             turn.append(self.stream(), record);
         }

@@ -54,7 +54,8 @@ pub struct UpgradeRoom {
     pub replacement: OwnedRoomId,
     /// The version of the new one.
     pub version: RoomVersionId,
-    /// Who is to be a creator of the new one beside the sender, in versions that know of more than one.
+    /// Who is to be a creator of the new one beside the sender, in versions that know of more than
+    /// one.
     pub additional_creators: Vec<OwnedUserId>,
     /// Who does it.
     pub sender: OwnedUserId,
@@ -69,8 +70,8 @@ impl Proposal for UpgradeRoom {
         Stream::room(&self.room_id)
     }
 
-    /// One batch: there is never one half of it. The old room's tombstone comes after all of the new
-    /// room even so, because a log that is rebuilt from an archive may end in between.
+    /// One batch: there is never one half of it. The old room's tombstone comes after all of the
+    /// new room even so, because a log that is rebuilt from an archive may end in between.
     fn decide(&self, turn: &mut Turn<'_>) -> Result<OwnedRoomId, Refusal> {
         let env = turn.env;
         let rules = rules_of(&self.version)?;
@@ -205,8 +206,8 @@ impl UpgradeRoom {
         content
     }
 
-    /// Points the old room's aliases at the new one, with whose they are, and names it by them as the
-    /// old one was.
+    /// Points the old room's aliases at the new one, with whose they are, and names it by them as
+    /// the old one was.
     fn move_aliases(
         &self,
         turn: &mut Turn<'_>,
@@ -251,7 +252,8 @@ impl UpgradeRoom {
         Ok(())
     }
 
-    /// Ends the old room: says what replaced it and, where the sender may, lets no more be said in it.
+    /// Ends the old room: says what replaced it and, where the sender may, lets no more be said in
+    /// it.
     fn close(&self, turn: &mut Turn<'_>, old: &Room, replacement: &RoomId) -> Result<(), Refusal> {
         let env = turn.env;
         let tombstone = object(json!({
@@ -315,8 +317,8 @@ struct Levels<'a> {
 }
 
 impl Levels<'_> {
-    /// The levels for the new room: all of them integers, its creators where its version wants them,
-    /// and those who were above all levels with a level that is as high as any.
+    /// The levels for the new room: all of them integers, its creators where its version wants
+    /// them, and those who were above all levels with a level that is as high as any.
     fn carried(
         mut self,
         old_creators: &HashSet<OwnedUserId>,
@@ -368,8 +370,8 @@ impl Levels<'_> {
     }
 }
 
-/// For a user who comes into a room: if it succeeds one that they were in, what they had set for that one
-/// comes along.
+/// For a user who comes into a room: if it succeeds one that they were in, what they had set for
+/// that one comes along.
 pub(super) fn bring_along(
     turn: &mut Turn<'_>,
     user_id: &UserId,
@@ -400,7 +402,8 @@ fn named_room(event: &StoredEvent, pointer: &str) -> Option<OwnedRoomId> {
     content.pointer(pointer)?.as_str()?.try_into().ok()
 }
 
-/// Gives a user for `new` what they had set for `old`: its tags, its place among their direct chats, and push rules.
+/// Gives a user for `new` what they had set for `old`: its tags, its place among their direct
+/// chats, and push rules.
 fn carry_settings(
     turn: &mut Turn<'_>,
     user_id: &UserId,
@@ -441,7 +444,8 @@ fn carry_settings(
     Ok(())
 }
 
-/// In the lists of rooms by user of `m.direct`: adds `new` wherever `old` is. Whether that changed it.
+/// In the lists of rooms by user of `m.direct`: adds `new` wherever `old` is. Whether that changed
+/// it.
 fn add_beside(direct: &mut serde_json::Value, old: &RoomId, new: &RoomId) -> bool {
     let mut changed = false;
     let lists = direct.as_object_mut().into_iter().flat_map(|direct| direct.values_mut());

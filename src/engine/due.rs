@@ -1,8 +1,9 @@
-//! What is to be erased without anybody asking for each piece of it: events that have lived long enough,
-//! files that were kept long enough, and what is kept of users who asked for nothing to be kept.
+//! What is to be erased without anybody asking for each piece of it: events that have lived long
+//! enough, files that were kept long enough, and what is kept of users who asked for nothing to be
+//! kept.
 //!
-//! Each find becomes a record (`room.erase`, `media.remove`, `user.erase`), from which on it is gone for
-//! everybody; the sweep then takes the payloads. Whatever is interrupted is found again.
+//! Each find becomes a record (`room.erase`, `media.remove`, `user.erase`), from which on it is
+//! gone for everybody; the sweep then takes the payloads. Whatever is interrupted is found again.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
@@ -102,8 +103,8 @@ impl Engine {
         }
     }
 
-    /// Up to about `limit` rooms with events that have lived long enough. Costs what is due, and a look at
-    /// each lifetime that there is.
+    /// Up to about `limit` rooms with events that have lived long enough. Costs what is due, and a
+    /// look at each lifetime that there is.
     fn expired(&self, policy: &SweepPolicy, limit: usize) -> Result<Vec<Expired>, ReadError> {
         let retention = &policy.retention;
         let (rooms, now_ms) = (&self.state().rooms, self.clock().now_ms());
@@ -225,7 +226,8 @@ impl Engine {
         (*server == self.env().server.name).then(|| media_id.to_owned())
     }
 
-    /// Finds what is kept of users who were erased, and takes it away. Says how many events that were.
+    /// Finds what is kept of users who were erased, and takes it away. Says how many events that
+    /// were.
     pub(super) async fn erase_users(&self) -> Result<u64, SweepError> {
         let owed = self.state().erasures.owed();
         if owed.is_empty() {
@@ -279,8 +281,8 @@ impl Engine {
         Ok(count)
     }
 
-    /// The records that asked for these addresses to be validated, before the one at `until`. An address that is
-    /// another's by now is theirs, and so is what they are about to prove.
+    /// The records that asked for these addresses to be validated, before the one at `until`. An
+    /// address that is another's by now is theirs, and so is what they are about to prove.
     fn asked_of(&self, addresses: &BTreeMap<Threepid, Vec<Offset>>, until: Offset) -> Vec<Offset> {
         let state = self.state();
         let is_free = |address: &Threepid| state.threepids.owner(address).is_none();

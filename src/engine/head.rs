@@ -106,8 +106,8 @@ impl Head {
         &self.delayed
     }
 
-    /// The rooms in which it has changed whether guests may be there since this was last asked. Waits
-    /// until there is one.
+    /// The rooms in which it has changed whether guests may be there since this was last asked.
+    /// Waits until there is one.
     pub async fn guest_access_changed(&self) -> BTreeSet<OwnedRoomId> {
         loop {
             let rooms = std::mem::take(&mut *self.guest_access.lock());
@@ -119,7 +119,8 @@ impl Head {
         }
     }
 
-    /// The files that no media id has named any more since this was last asked. Waits until there is one.
+    /// The files that no media id has named any more since this was last asked. Waits until there
+    /// is one.
     pub async fn files_unnamed(&self) -> BTreeSet<FileHash> {
         loop {
             let files = std::mem::take(&mut *self.unnamed.lock());
@@ -154,8 +155,8 @@ impl Head {
         }
     }
 
-    /// Wakes exactly those whom published effects concern. Presence is kept for later: says whether the
-    /// caller is to call [`Head::wake_for_presence`] in a while.
+    /// Wakes exactly those whom published effects concern. Presence is kept for later: says whether
+    /// the caller is to call [`Head::wake_for_presence`] in a while.
     #[must_use]
     pub(super) fn wake_all(&self, state: &State, mut effects: Vec<Effect>) -> bool {
         effects.sort_unstable();
@@ -180,7 +181,8 @@ impl Head {
         begins
     }
 
-    /// Wakes, once each, those who are in a room with anyone whose presence changed since the last time.
+    /// Wakes, once each, those who are in a room with anyone whose presence changed since the last
+    /// time.
     pub(super) fn wake_for_presence(&self, state: &State) {
         let users = std::mem::take(&mut *self.presence.lock());
         let mut rooms: BTreeSet<OwnedRoomId> = BTreeSet::new();

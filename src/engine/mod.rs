@@ -6,8 +6,8 @@
 //!
 //! [`Engine::propose`] queues a proposal on its stream. A turn takes what waits for that stream,
 //! decides it, and appends the outcome as one batch on one expected version. The log calls the
-//! follower with durable records only; the follower applies them, publishes the new head and has the
-//! long-polls woken that they concern; then the append resolves and the replies go out.
+//! follower with durable records only; the follower applies them, publishes the new head and has
+//! the long-polls woken that they concern; then the append resolves and the replies go out.
 
 mod due;
 mod durable;
@@ -110,8 +110,8 @@ pub fn replay(
     Ok((state, replayed))
 }
 
-/// Applies the records of `log` that follow what `state` holds, up to and with `end`. `applied` is shown
-/// them, some at a time, once they are.
+/// Applies the records of `log` that follow what `state` holds, up to and with `end`. `applied` is
+/// shown them, some at a time, once they are.
 ///
 /// # Errors
 /// When a record cannot be read or applied: the first such record is named. Those of `applied`.
@@ -240,8 +240,8 @@ impl Engine {
         self.turns.propose(origin, proposal).await
     }
 
-    /// From now on nobody is shown what has lived long enough by `retention`, whether a sweep came for it or not.
-    /// To be called once.
+    /// From now on nobody is shown what has lived long enough by `retention`, whether a sweep came
+    /// for it or not. To be called once.
     pub fn keep_to(&self, retention: Arc<Retention>) {
         self.events.keep_to(Box::new(retention::Kept { retention, clock: self.clock.clone() }));
     }
@@ -323,7 +323,8 @@ fn follower(
     move |records| service.apply(records, |state| follow(state, records))
 }
 
-/// Applies a record that was just appended. An event is kept: it is about to be read by everyone in its room.
+/// Applies a record that was just appended. An event is kept: it is about to be read by everyone in
+/// its room.
 fn take(state: &State, events: &EventStore, record: &Record) -> Result<Vec<Effect>, ApplyError> {
     let offset = record.offset();
     let command = record.command().map_err(|source| ApplyError::Command { offset, source })?;

@@ -98,11 +98,12 @@ impl Engine {
         Ok(purge)
     }
 
-    /// Purges a room to which nobody is joined: nothing of it is there any more once this has resolved, and
-    /// the next sweep takes its payloads off the disk. Gives what went.
+    /// Purges a room to which nobody is joined: nothing of it is there any more once this has
+    /// resolved, and the next sweep takes its payloads off the disk. Gives what went.
     ///
     /// # Errors
-    /// When there is no such room, somebody is joined to it, or the log cannot be read or takes no writes.
+    /// When there is no such room, somebody is joined to it, or the log cannot be read or takes no
+    /// writes.
     pub async fn purge(
         &self,
         origin: Origin,
@@ -117,8 +118,8 @@ impl Engine {
     }
 }
 
-/// Looks through the records up to `end`: of `files`, keeps those that none names that is not of the room's
-/// `stream`. Gives the records in which something is said of the room.
+/// Looks through the records up to `end`: of `files`, keeps those that none names that is not of
+/// the room's `stream`. Gives the records in which something is said of the room.
 fn look_elsewhere(
     log: &dyn Log,
     end: Offset,

@@ -25,8 +25,8 @@ pub struct Retention {
     pub rules: Vec<Rule>,
 }
 
-/// How long certain events live, written `ROOM TYPE SECONDS`, with `*` for every room and every type, and
-/// `off` for events that stay.
+/// How long certain events live, written `ROOM TYPE SECONDS`, with `*` for every room and every
+/// type, and `off` for events that stay.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
     /// Of which room; `None` for every one.
@@ -38,11 +38,11 @@ pub struct Rule {
 }
 
 impl Retention {
-    /// How long events of this type live, in milliseconds, in `room_id` (`None`: in a room of which no rule
-    /// speaks by name) with the state event that asks for `own`; `None`: for ever.
+    /// How long events of this type live, in milliseconds, in `room_id` (`None`: in a room of which
+    /// no rule speaks by name) with the state event that asks for `own`; `None`: for ever.
     ///
-    /// What a room asks to be kept for some time is kept for it, whatever else holds for all rooms: of those, only
-    /// a rule that speaks of the room by name goes before that.
+    /// What a room asks to be kept for some time is kept for it, whatever else holds for all rooms:
+    /// of those, only a rule that speaks of the room by name goes before that.
     #[must_use]
     pub fn lifetime_ms(&self, room_id: Option<&RoomId>, event_type: &str, own: Own) -> Option<u64> {
         let fits = |rule: &&Rule| {
@@ -186,7 +186,8 @@ mod tests {
         let of = |room, kind, min_ms| with.lifetime_ms(room, kind, asks(Some(50), Some(min_ms)));
         assert_eq!(of(None, "m.room.message", 70), Some(70));
         assert_eq!(of(None, "m.room.message", 20), Some(50));
-        // More than the longest that can be asked for, more than a rule for all, and than the default.
+        // More than the longest that can be asked for, more than a rule for all, and than the
+        // default.
         assert_eq!(of(None, "m.room.message", 9000), Some(9000));
         assert_eq!(of(None, "m.room.encrypted", 9000), Some(9000));
         assert_eq!(with.lifetime_ms(None, "m.room.message", asks(None, Some(300))), Some(300));

@@ -12,14 +12,15 @@ use crate::{
     state::{ApplyError, State},
 };
 
-/// The projections in service. A reader takes them once for each answer; those that it has stay what they
-/// were if others take their place meanwhile.
+/// The projections in service. A reader takes them once for each answer; those that it has stay
+/// what they were if others take their place meanwhile.
 #[derive(Debug)]
 pub(super) struct Service {
     env: ArcSwap<Env>,
-    /// Held while records are applied, and by whoever needs that none is. In it are the records that the
-    /// projections [beside](Beside) those in service lack, if there are such. The log is not read by whoever
-    /// holds it: a log may call its follower while it holds what it is read with.
+    /// Held while records are applied, and by whoever needs that none is. In it are the records
+    /// that the projections [beside](Beside) those in service lack, if there are such. The log is
+    /// not read by whoever holds it: a log may call its follower while it holds what it is read
+    /// with.
     turn: Mutex<Option<Vec<Arc<Record>>>>,
 }
 
@@ -42,8 +43,8 @@ impl Service {
     }
 }
 
-/// What is in service at this moment. To be held for an answer, not while something is waited for: what
-/// comes then may be told of others.
+/// What is in service at this moment. To be held for an answer, not while something is waited for:
+/// what comes then may be told of others.
 #[derive(Debug)]
 pub struct InService(Guard<Arc<Env>>);
 
@@ -88,8 +89,8 @@ impl Engine {
         StateInService(self.env())
     }
 
-    /// Has `state`, which is being made of the same log, follow what is applied to the projections in service,
-    /// up to which it is brought first. One may at a time. Blocks.
+    /// Has `state`, which is being made of the same log, follow what is applied to the projections
+    /// in service, up to which it is brought first. One may at a time. Blocks.
     ///
     /// # Errors
     /// When the log cannot be read or applied.
@@ -116,8 +117,8 @@ pub(crate) struct Beside<'a> {
 }
 
 impl Beside<'_> {
-    /// Has `look` look at the projections in service and at these, which hold the same records, while nothing
-    /// is applied: what is written waits.
+    /// Has `look` look at the projections in service and at these, which hold the same records,
+    /// while nothing is applied: what is written waits.
     ///
     /// # Errors
     /// When a record cannot be applied.
@@ -127,9 +128,10 @@ impl Beside<'_> {
         Ok(look(&self.service.env.load().state, &self.state))
     }
 
-    /// Takes the place of the projections in service. Gives those, which stay as they are, and the last record that
-    /// both hold; `None` in the place of those if the two do not agree on where each stream ends. The log goes by that
-    /// since it was started: then all stays as it is, and only a start can put it right.
+    /// Takes the place of the projections in service. Gives those, which stay as they are, and the
+    /// last record that both hold; `None` in the place of those if the two do not agree on where
+    /// each stream ends. The log goes by that since it was started: then all stays as it is, and
+    /// only a start can put it right.
     ///
     /// # Errors
     /// When a record cannot be applied; nothing has changed then.

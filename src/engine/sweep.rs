@@ -1,10 +1,11 @@
 //! The sweep: in the background, events that have lived long enough, what is left of users who were
-//! erased, and files that were kept long enough are found ([`super::due`]) and, as redacted events once
-//! their time of grace is over, lose their content; records that later ones have superseded lose their
-//! payload.
+//! erased, and files that were kept long enough are found ([`super::due`]) and, as redacted events
+//! once their time of grace is over, lose their content; records that later ones have superseded
+//! lose their payload.
 //!
-//! What is due is known from the log (`state::Erasures`, `state::lifetimes`), so that nothing is forgotten
-//! over a restart. Each piece of a sweep is one `log.erase` record, which takes the payloads with it.
+//! What is due is known from the log (`state::Erasures`, `state::lifetimes`), so that nothing is
+//! forgotten over a restart. Each piece of a sweep is one `log.erase` record, which takes the
+//! payloads with it.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashSet},
@@ -104,8 +105,8 @@ impl Engine {
             || self.anything_expired(policy)?)
     }
 
-    /// Erases everything that is due by `policy`, of the records up to `archived`: an archive is to have
-    /// a record whole before the log erases it, or it would lack a payload and not know why.
+    /// Erases everything that is due by `policy`, of the records up to `archived`: an archive is to
+    /// have a record whole before the log erases it, or it would lack a payload and not know why.
     ///
     /// # Errors
     /// When the log fails. What was erased until then is.
@@ -196,8 +197,8 @@ impl Engine {
         Ok(Piece { erase, superseded })
     }
 
-    /// What is left of the event at `event` when the record `because` takes its content; `None` if nothing more
-    /// can be taken.
+    /// What is left of the event at `event` when the record `because` takes its content; `None` if
+    /// nothing more can be taken.
     pub(crate) fn reduced(
         &self,
         event: Offset,

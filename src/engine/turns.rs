@@ -5,8 +5,8 @@
 //! one holds a lock while waiting for the disk. A conflict, which only another writer on the same
 //! log can cause, means that the turn is decided again on the newer state.
 //!
-//! A turn whose first proposal [lingers](Proposal::lingers) is put off for that long, to take those that
-//! come meanwhile.
+//! A turn whose first proposal [lingers](Proposal::lingers) is put off for that long, to take those
+//! that come meanwhile.
 
 use std::{
     collections::{HashMap, VecDeque, hash_map::Entry},
@@ -134,8 +134,8 @@ fn take(waiting: &mut VecDeque<Box<dyn Job>>) -> Vec<Box<dyn Job>> {
     let count = shares.count().max(1).min(waiting.len());
     waiting.drain(..count).collect()
 }
-/// Decides `jobs` on what is in service now: what is to be written, and the last record that had been applied
-/// by then.
+/// Decides `jobs` on what is in service now: what is to be written, and the last record that had
+/// been applied by then.
 fn decide(shared: &Shared, stream: &Stream, jobs: &mut [Box<dyn Job>]) -> (Batch, Offset) {
     let env = shared.service.env();
     let mut turn = Turn::new(&env, stream);

@@ -1,9 +1,9 @@
 //! Erasing: what a `log.erase` record does to the payloads of earlier records.
 //!
-//! Whoever stores records carries out the `log.erase` records among them: a log in one step with the
-//! append, the archive soon after, a restore while it reads. [`remainder`] is what is left of one
-//! record, [`Targets`] which records are named, and [`Audit`] the other direction: that every payload
-//! that is gone was named by a record.
+//! Whoever stores records carries out the `log.erase` records among them: a log in one step with
+//! the append, the archive soon after, a restore while it reads. [`remainder`] is what is left of
+//! one record, [`Targets`] which records are named, and [`Audit`] the other direction: that every
+//! payload that is gone was named by a record.
 
 use std::collections::BTreeMap;
 
@@ -14,8 +14,8 @@ use crate::record::{
     reduced, remains,
 };
 
-/// The most payloads that one `log.erase` record takes: each is a frame that is written again in the
-/// group of the append.
+/// The most payloads that one `log.erase` record takes: each is a frame that is written again in
+/// the group of the append.
 pub const MAX_ERASED: u64 = 1024;
 
 /// Why a record cannot be erased as it is named.

@@ -49,8 +49,8 @@ const _: () = {
         RECEIPTS_BYTES, TURN_PASSING, TURN_PROPOSALS,
     };
     assert!(TURN_PROPOSALS * (EVENT_BYTES + 16 * 1024) <= MAX_BATCH_BYTES);
-    // Of the identifiers only a thread's is not of this server's making: each of its bytes can become six
-    // in JSON.
+    // Of the identifiers only a thread's is not of this server's making: each of its bytes can
+    // become six in JSON.
     assert!(TURN_PASSING * 10 * IDENTIFIER_BYTES < MAX_BATCH_BYTES);
     assert!(IMPORTED_ROOM_KEYS * (KEY_BYTES + 8 * IDENTIFIER_BYTES) < MAX_BATCH_BYTES);
     assert!(RECEIPTS_BYTES + 8 * 1024 < MAX_PAYLOAD_BYTES);

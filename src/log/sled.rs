@@ -1,28 +1,32 @@
-//! The default log: records in an embedded sled 0.34 tree, nothing to install, and old ones in volumes.
+//! The default log: records in an embedded sled 0.34 tree, nothing to install, and old ones in
+//! volumes.
 //!
 //! Key: the offset as 8 bytes, big-endian. Value: the record's frame (`log_format.md`).
 //!
-//! A database takes the newest records. Once it holds many, another one takes its place, and its records
-//! are *sealed*: written to volumes ([`super::volume`]), which take a fifth of the room and no time at a
-//! start, and the database is removed. `layers` reads all of it as one log, `seal` does the sealing.
+//! A database takes the newest records. Once it holds many, another one takes its place, and its
+//! records are *sealed*: written to volumes ([`super::volume`]), which take a fifth of the room and
+//! no time at a start, and the database is removed. `layers` reads all of it as one log, `seal`
+//! does the sealing.
 //!
 //! One thread, the *committer*, does all writing. It takes every batch that is queued, checks each
-//! against the stream heads as the batches before it leave them, writes what it accepts all or nothing (as
-//! one sled batch, or, if it is one record, as that), makes that durable once, and only then lets anybody
-//! know: watermark, follower, replies, in this order. A refusal waits with the rest of its group, because
-//! the record it was decided against may be in that group. After a group of many the committer waits a
-//! moment for the next.
+//! against the stream heads as the batches before it leave them, writes what it accepts all or
+//! nothing (as one sled batch, or, if it is one record, as that), makes that durable once, and only
+//! then lets anybody know: watermark, follower, replies, in this order. A refusal waits with the
+//! rest of its group, because the record it was decided against may be in that group. After a group
+//! of many the committer waits a moment for the next.
 //!
 //! sled is behind `store`, which says what is not left to it.
 //!
 //! **Erasing.** A value that was replaced stays in sled's file until the place is used again, which
 //! may be never. What an erasure leaves of a record is written to the newest database, wherever the
-//! record itself is, and stands for it from then on. [`SledLog::compact`] then seals everything, so that
-//! the databases and the volumes that held what was erased are gone. sled uses paths only while it opens
-//! (but for blobs, of which there are none), so that a directory can be renamed under it.
+//! record itself is, and stands for it from then on. [`SledLog::compact`] then seals everything, so
+//! that the databases and the volumes that held what was erased are gone. sled uses paths only
+//! while it opens (but for blobs, of which there are none), so that a directory can be renamed
+//! under it.
 //!
-//! A failed write or sync ends writing for good: what the disk holds past the last durable record is
-//! unknown, so every append is refused from then on. Reads, which end at the durable watermark, go on.
+//! A failed write or sync ends writing for good: what the disk holds past the last durable record
+//! is unknown, so every append is refused from then on. Reads, which end at the durable watermark,
+//! go on.
 
 mod aside;
 mod committer;
@@ -126,7 +130,8 @@ pub const DEFAULT_CACHE_BYTES: u64 = 64 * 1024 * 1024;
 /// More than a crash can touch, and still only milliseconds of work.
 pub const DEFAULT_VERIFY_TAIL: u64 = 1000;
 
-/// What sled looks through at a start after a crash, which takes it some two microseconds by record.
+/// What sled looks through at a start after a crash, which takes it some two microseconds by
+/// record.
 pub const DEFAULT_SEAL_RECORDS: u64 = 100_000;
 
 /// Enough that there are few of them, little enough that one is written anew within a second.
@@ -354,14 +359,14 @@ impl SledLog {
         Ok(self.current().compacted()?)
     }
 
-    /// Seals all there is, while appends and reads go on: what was erased is then off the disk. `pause` is
-    /// called after each piece; the compaction is given up when it says false. Blocks.
+    /// Seals all there is, while appends and reads go on: what was erased is then off the disk.
+    /// `pause` is called after each piece; the compaction is given up when it says false. Blocks.
     ///
     /// Killed at any moment it leaves the whole log; the next start takes it up again.
     ///
     /// # Errors
-    /// When there is no room for a second copy of what is written anew, a disk fails, a record is damaged,
-    /// or the log is closed; the log goes on as it was.
+    /// When there is no room for a second copy of what is written anew, a disk fails, a record is
+    /// damaged, or the log is closed; the log goes on as it was.
     pub fn compact(&self, pause: impl FnMut() -> bool) -> Result<Compacted, CompactError> {
         if self.idle.lock().is_some() {
             return Err(CompactError::Closed);

@@ -1,12 +1,12 @@
 //! How far the log has come, noted outside of sled.
 //!
 //! sled takes damage in its newest part for the end of an interrupted write and drops what follows,
-//! without a word. This file, `log/tip`, remembers the last durable record of at most a second ago, so
-//! that a log that comes back shorter, or different, is not taken for whole.
+//! without a word. This file, `log/tip`, remembers the last durable record of at most a second ago,
+//! so that a log that comes back shorter, or different, is not taken for whole.
 //!
-//! 80 bytes: magic, offset (`u64`, big-endian), chain value, blake3 of these 48 bytes. It is written in
-//! place; a write that a crash interrupts leaves a hash that does not fit, and the file counts for
-//! nothing until the next one.
+//! 80 bytes: magic, offset (`u64`, big-endian), chain value, blake3 of these 48 bytes. It is
+//! written in place; a write that a crash interrupts leaves a hash that does not fit, and the file
+//! counts for nothing until the next one.
 
 use std::{
     fs::{File, OpenOptions},

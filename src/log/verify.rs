@@ -14,8 +14,9 @@ use crate::record::{
 const CHUNK: usize = 512;
 
 /// Checks every record of `log` up to its durable watermark: contiguous offsets, hash chain,
-/// payload hashes, commands that can be read, times and epochs that do not decrease, whole
-/// batches, no payload gone but what a record says was erased. `on_progress` is called now and then with the last offset checked.
+/// payload hashes, commands that can be read, times and epochs that do not decrease, whole batches,
+/// no payload gone but what a record says was erased. `on_progress` is called now and then with the
+/// last offset checked.
 ///
 /// # Errors
 /// The first fault, with its offset.

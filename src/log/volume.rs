@@ -1,9 +1,9 @@
 //! Volumes: runs of old records in files that never change, compressed and readable at any offset.
 //!
-//! A volume (`log_format.md`, "Volumes") is a sequence of blocks, each a zstd frame with some dozens of
-//! record frames in it, and an index of them. [`Writer`] makes one under another name and puts it in its
-//! place whole; a [`Volume`] reads one. What is erased from a volume leaves it by writing it anew:
-//! [`super::sled`] does that.
+//! A volume (`log_format.md`, "Volumes") is a sequence of blocks, each a zstd frame with some
+//! dozens of record frames in it, and an index of them. [`Writer`] makes one under another name and
+//! puts it in its place whole; a [`Volume`] reads one. What is erased from a volume leaves it by
+//! writing it anew: [`super::sled`] does that.
 
 use std::{
     fs::{File, OpenOptions},
@@ -20,8 +20,8 @@ use crate::{
     record::{Chain, Offset},
 };
 
-/// A block is closed once it holds this many bytes: one is read and decompressed for each record that is
-/// looked up alone, which takes some 30 microseconds.
+/// A block is closed once it holds this many bytes: one is read and decompressed for each record
+/// that is looked up alone, which takes some 30 microseconds.
 const BLOCK_BYTES: usize = 32 * 1024;
 
 /// The fastest of zstd: the higher ones save a twentieth of the space for twice the time.
@@ -40,8 +40,8 @@ const END_MAGIC: &[u8; 8] = b"LCEND\r\n\x01";
 const HEADER_BYTES: usize = 8 + MAGIC.len();
 /// One block in the index: first offset, position, compressed and full length.
 const ENTRY_BYTES: usize = 8 + 8 + 4 + 4;
-/// What ends the file: number of blocks, first and last offset, chain values before and after them, length
-/// of all frames, hash, magic.
+/// What ends the file: number of blocks, first and last offset, chain values before and after them,
+/// length of all frames, hash, magic.
 const TRAILER_BYTES: usize = 4 + 8 + 8 + 32 + 32 + 8 + 32 + END_MAGIC.len();
 
 pub(crate) const EXTENSION: &str = "lcvol";
@@ -67,7 +67,8 @@ pub enum VolumeError {
     },
 }
 
-/// The volumes in `dir`, in order. One that is not there has none. What was not finished is no volume.
+/// The volumes in `dir`, in order. One that is not there has none. What was not finished is no
+/// volume.
 ///
 /// # Errors
 /// When the directory or one of them cannot be read.
@@ -318,7 +319,8 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    /// Begins the volume whose first record is `first`, in `dir`; `before` is the chain value before it.
+    /// Begins the volume whose first record is `first`, in `dir`; `before` is the chain value
+    /// before it.
     pub(crate) fn create(dir: &Path, first: Offset, before: Chain) -> Result<Self, VolumeError> {
         let path = dir.join(format!("{:020}.{EXTENSION}", first.get()));
         let partial = path.with_extension("new");
@@ -363,8 +365,8 @@ impl Writer {
         if self.block.len() >= BLOCK_BYTES { self.end_block() } else { Ok(()) }
     }
 
-    /// Ends the volume and puts it in its place, in the stead of one of the same name. Returns once that is
-    /// durable.
+    /// Ends the volume and puts it in its place, in the stead of one of the same name. Returns once
+    /// that is durable.
     pub(crate) fn finish(mut self) -> Result<Volume, VolumeError> {
         self.end_block()?;
         let index = std::mem::take(&mut self.index);

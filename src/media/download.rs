@@ -79,7 +79,8 @@ impl Download {
         Ok(Bytes::from(piece))
     }
 
-    /// Reads all of a file that is no larger than [`limits::MEDIA_PIECE_BYTES`], and checks it. Blocks.
+    /// Reads all of a file that is no larger than [`limits::MEDIA_PIECE_BYTES`], and checks it.
+    /// Blocks.
     ///
     /// # Errors
     /// When it is not the file that was uploaded, or the disk fails.

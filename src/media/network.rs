@@ -50,8 +50,8 @@ impl fmt::Display for Range {
     }
 }
 
-/// Whether this is an address of the public internet: not one of this machine, of a network around it, or
-/// of those that are set aside (the IANA registries of special-purpose addresses).
+/// Whether this is an address of the public internet: not one of this machine, of a network around
+/// it, or of those that are set aside (the IANA registries of special-purpose addresses).
 #[must_use]
 pub fn is_public(address: IpAddr) -> bool {
     match address.to_canonical() {
@@ -81,8 +81,8 @@ fn is_public_v4(address: Ipv4Addr) -> bool {
 
 fn is_public_v6(address: Ipv6Addr) -> bool {
     let [a, b, ..] = address.segments();
-    // What is given out to anybody is in 2000::/3: so the loopback address, local networks, multicast and
-    // the forms that hold an address of IPv4 are not.
+    // What is given out to anybody is in 2000::/3: so the loopback address, local networks,
+    // multicast and the forms that hold an address of IPv4 are not.
     a & 0xe000 == 0x2000
         // Protocols, among them Teredo, which leads to an address of IPv4.
         && !(a == 0x2001 && b < 0x0200)

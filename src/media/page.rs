@@ -73,8 +73,8 @@ fn charset(text: &str) -> Option<&'static Encoding> {
     Encoding::for_label(name.split(end).next()?.as_bytes())
 }
 
-/// Collects while the page is read. Only tags and texts are looked at: no tree is built, whatever the page
-/// is like.
+/// Collects while the page is read. Only tags and texts are looked at: no tree is built, whatever
+/// the page is like.
 #[derive(Default)]
 struct Reader(RefCell<Found>);
 

@@ -1,8 +1,8 @@
 //! Thumbnails: from a picture and a wish to the bytes of a smaller one.
 //!
-//! Pictures are hostile input. What a header promises is held against the limits before anything is decoded,
-//! and whoever calls does so off the async threads, a few at a time, where a panic of a decoder is one
-//! failed thumbnail.
+//! Pictures are hostile input. What a header promises is held against the limits before anything is
+//! decoded, and whoever calls does so off the async threads, a few at a time, where a panic of a
+//! decoder is one failed thumbnail.
 
 use std::{
     fs::File,
@@ -49,8 +49,8 @@ pub struct Wish {
     pub animated: bool,
 }
 
-/// The sizes that the specification recommends, each made once a picture is uploaded (client-server API,
-/// "Thumbnails"). There are no others: whoever asks for every size there might be gets these.
+/// The sizes that the specification recommends, each made once a picture is uploaded (client-server
+/// API, "Thumbnails"). There are no others: whoever asks for every size there might be gets these.
 pub const USUAL: [Wish; 5] = [
     usual(32, 32, Method::Crop),
     usual(96, 96, Method::Crop),
@@ -63,13 +63,13 @@ const fn usual(width: u32, height: u32, method: Method) -> Wish {
     Wish { width, height, method, animated: false }
 }
 
-/// The picture in its own size, for a wish that is larger than any usual size: a thumbnail must not be smaller than what
-/// was asked for.
+/// The picture in its own size, for a wish that is larger than any usual size: a thumbnail must not
+/// be smaller than what was asked for.
 const WHOLE: Wish = usual(u32::MAX, u32::MAX, Method::Scale);
 
 impl Wish {
-    /// The wish whose thumbnail is given for this one: the next larger of the usual sizes, or the picture in its own
-    /// size. What is to be cut to another shape than a usual one is scaled.
+    /// The wish whose thumbnail is given for this one: the next larger of the usual sizes, or the
+    /// picture in its own size. What is to be cut to another shape than a usual one is scaled.
     #[must_use]
     pub fn rounded(self) -> Self {
         let find = |method| {
@@ -212,8 +212,8 @@ pub fn moves(path: &Path) -> Result<bool, PictureError> {
     moves_as(format, source(path)?)
 }
 
-/// Makes thumbnails of the picture in a file, one for each wish. It takes time and memory: see the top of
-/// this module.
+/// Makes thumbnails of the picture in a file, one for each wish. It takes time and memory: see the
+/// top of this module.
 ///
 /// # Errors
 /// When there can be none.
@@ -310,7 +310,8 @@ fn moves_as(format: Format, source: impl BufRead + Seek) -> Result<bool, Picture
     })
 }
 
-/// The thumbnail of a picture that moves; `None` if there are too many frames of it, or too large ones.
+/// The thumbnail of a picture that moves; `None` if there are too many frames of it, or too large
+/// ones.
 fn animate(
     format: Format,
     source: impl BufRead + Seek,
@@ -407,7 +408,8 @@ struct Plan {
 }
 
 impl Plan {
-    /// How a picture of this size answers the wish. `None` if it is not larger: nothing is ever made larger.
+    /// How a picture of this size answers the wish. `None` if it is not larger: nothing is ever
+    /// made larger.
     fn of(source: (u32, u32), wish: Wish) -> Option<Self> {
         let (width, height) = source;
         if width <= wish.width && height <= wish.height

@@ -6,9 +6,9 @@
 //! DATA_DIR/media/thumbnails/ab/…     what can be made again: may be deleted at any time
 //! ```
 //!
-//! A file is written aside, synced, and renamed to its place, so that what is there is whole. It may be
-//! there without a record that names it, when the server was killed in between: [`Store::sweep`] takes it
-//! away after a while. It is never the other way round.
+//! A file is written aside, synced, and renamed to its place, so that what is there is whole. It
+//! may be there without a record that names it, when the server was killed in between:
+//! [`Store::sweep`] takes it away after a while. It is never the other way round.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -183,7 +183,8 @@ impl Store {
         Ok(())
     }
 
-    /// The thumbnail of this name of the file with this hash, if it is kept. One that is damaged is not. Blocks.
+    /// The thumbnail of this name of the file with this hash, if it is kept. One that is damaged is
+    /// not. Blocks.
     #[must_use]
     pub fn read_thumbnail(&self, hash: &FileHash, name: &str) -> Option<Bytes> {
         let bytes = Bytes::from(fs::read(self.thumbnail(hash, name)).ok()?);
@@ -199,8 +200,8 @@ impl Store {
         self.root.join(THUMBNAILS).join(&hash[..2]).join(format!("{hash}-{name}"))
     }
 
-    /// Keeps a thumbnail, whole or not at all. If there would be too many, older ones make way. One that has no
-    /// room is not kept, which [`io::ErrorKind::QuotaExceeded`] says.
+    /// Keeps a thumbnail, whole or not at all. If there would be too many, older ones make way. One
+    /// that has no room is not kept, which [`io::ErrorKind::QuotaExceeded`] says.
     ///
     /// # Errors
     /// When it cannot be written.
@@ -233,8 +234,8 @@ impl Store {
         Ok(())
     }
 
-    /// Takes away files that no record names, if they are older than `age`, and the oldest thumbnails, until
-    /// those that are left are as many as may be kept.
+    /// Takes away files that no record names, if they are older than `age`, and the oldest
+    /// thumbnails, until those that are left are as many as may be kept.
     ///
     /// # Errors
     /// When a directory cannot be read or a file not be removed.
@@ -339,8 +340,8 @@ impl Store {
     }
 }
 
-/// The entries of a directory, or none if it does not exist. Directories of thumbnails are created with their first
-/// file.
+/// The entries of a directory, or none if it does not exist. Directories of thumbnails are created
+/// with their first file.
 fn entries(directory: &Path) -> io::Result<Vec<PathBuf>> {
     match fs::read_dir(directory) {
         // A file among the directories is not ours.
@@ -441,8 +442,8 @@ impl Receiving {
         Ok(())
     }
 
-    /// Puts the file, which is whole now, in its place: durable, and held there until the record that names
-    /// it is.
+    /// Puts the file, which is whole now, in its place: durable, and held there until the record
+    /// that names it is.
     ///
     /// # Errors
     /// When it cannot be written.
@@ -466,7 +467,8 @@ impl Receiving {
     }
 }
 
-/// A file that is in its place and stays there for as long as this exists, whether a record names it or not.
+/// A file that is in its place and stays there for as long as this exists, whether a record names
+/// it or not.
 #[derive(Debug)]
 pub struct Held {
     store: Arc<Store>,

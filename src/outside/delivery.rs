@@ -1,22 +1,23 @@
 //! Deliveries: telling someone outside, in order and without a gap, what is in the log.
 //!
-//! Nothing is queued. A [`Receiver`] reads the log from a durable position on, and what it finds there is
-//! handed over until it has arrived; then the position moves. So what a delivery needs of memory does not
-//! grow with how far it is behind, a receiver that is slow or gone hinders nobody, and a restart
-//! continues where things were.
+//! Nothing is queued. A [`Receiver`] reads the log from a durable position on, and what it finds
+//! there is handed over until it has arrived; then the position moves. So what a delivery needs of
+//! memory does not grow with how far it is behind, a receiver that is slow or gone hinders nobody,
+//! and a restart continues where things were.
 //!
 //! ```text
-//! read records after `done` → something found → note `under_way` (durable) → hand over until it arrives
-//!   ↑                                                                              │
-//!   └──────────────── note `done` (with the next `under_way`, if there is one) ←───┘
+//! read records after `done` → something found → note `under_way` (durable) → hand it over
+//!   ↑                                                                             │
+//!   └──────────────── note `done` (with the next `under_way`, if there is one) ←──┘
 //! ```
 //!
-//! What is under way is noted *before* it is sent: whatever happens then, it is sent again under the same
-//! id, about the same records. The receiver can so tell a repetition from news. What arrives may arrive
-//! again when the server ends before it could note that; nothing is left out, nothing comes out of order.
+//! What is under way is noted *before* it is sent: whatever happens then, it is sent again under
+//! the same id, about the same records. The receiver can so tell a repetition from news. What
+//! arrives may arrive again when the server ends before it could note that; nothing is left out,
+//! nothing comes out of order.
 //!
-//! The notes are records, too, and so move the head for which deliveries wait. They are nothing to any
-//! receiver, and passing by them is not noted.
+//! The notes are records, too, and so move the head for which deliveries wait. They are nothing to
+//! any receiver, and passing by them is not noted.
 
 use std::{
     panic::AssertUnwindSafe,
@@ -48,8 +49,8 @@ pub(crate) trait Receiver: Send + 'static {
     /// What the receiver is called in the log, for example `appservice/irc`. It never changes.
     fn name(&self) -> &str;
 
-    /// Adds what this record means to the receiver, judged as of the record. Called for each record once,
-    /// in order; after [`Receiver::restart`], from anywhere on.
+    /// Adds what this record means to the receiver, judged as of the record. Called for each record
+    /// once, in order; after [`Receiver::restart`], from anywhere on.
     ///
     /// # Errors
     /// When the log cannot be read.
@@ -70,7 +71,8 @@ pub(crate) trait Receiver: Send + 'static {
     /// When the log cannot be read.
     fn pack(&self, found: Self::Found, up_to: Offset) -> Result<Self::Parcel, ReadError>;
 
-    /// Hands it over. An error, of which the words go to the server's own log, means that it is tried again.
+    /// Hands it over. An error, of which the words go to the server's own log, means that it is
+    /// tried again.
     fn hand_over(
         &self,
         id: &str,
@@ -90,8 +92,8 @@ enum Stuck {
     Log(#[from] Rejected),
 }
 
-/// Tells `receiver` of everything, until the server goes down. One who is told for the first time is told
-/// of what comes from now on.
+/// Tells `receiver` of everything, until the server goes down. One who is told for the first time
+/// is told of what comes from now on.
 pub(crate) async fn keep<R: Receiver>(receiver: R, engine: Arc<Engine>, shutdown: Shutdown) {
     let mut delivery = Delivery { receiver, engine };
     let mut retry = Retry::default();
@@ -175,8 +177,8 @@ impl<R: Receiver> Delivery<R> {
         }
     }
 
-    /// Reads records after `after`, up to and with `to`, until what was found is enough. Gives that, and
-    /// the last record that was read.
+    /// Reads records after `after`, up to and with `to`, until what was found is enough. Gives
+    /// that, and the last record that was read.
     async fn find(
         &mut self,
         after: Offset,
@@ -231,8 +233,8 @@ impl<R: Receiver> Delivery<R> {
     }
 }
 
-/// The time between two tries: longer each time, up to a bound, and never quite the same for two who wait
-/// for one thing.
+/// The time between two tries: longer each time, up to a bound, and never quite the same for two
+/// who wait for one thing.
 #[derive(Debug, Default)]
 pub(crate) struct Retry(u32);
 
@@ -252,8 +254,8 @@ impl Retry {
     }
 }
 
-/// The id under which everything up to `at` is handed over: the same at each attempt, and another after a
-/// restore. It consists of digits, as some application services read it as a number.
+/// The id under which everything up to `at` is handed over: the same at each attempt, and another
+/// after a restore. It consists of digits, as some application services read it as a number.
 fn transaction_id(epoch: Epoch, at: Offset) -> String {
     format!("{}{:020}", epoch.0, at.get())
 }
@@ -272,7 +274,8 @@ mod tests {
         record::command::AccountKind,
     };
 
-    /// Is told of registrations, two at a time, and takes each delivery the second time that it comes.
+    /// Is told of registrations, two at a time, and takes each delivery the second time that it
+    /// comes.
     #[derive(Clone, Default)]
     struct Stubborn(Arc<Got>);
 

@@ -1,4 +1,5 @@
-//! Other services, and what the server sends them: mail, text messages, notifications, transactions.
+//! Other services, and what the server sends them: mail, text messages, notifications,
+//! transactions.
 
 pub(crate) mod appservice;
 pub(crate) mod delivery;

@@ -1,8 +1,9 @@
-//! Providers of single sign-on by OpenID Connect: what the configuration says of each, and the two steps with
-//! one: where a browser is sent, and who it is that came back.
+//! Providers of single sign-on by OpenID Connect: what the configuration says of each, and the two
+//! steps with one: where a browser is sent, and who it is that came back.
 //!
-//! A provider is asked only when somebody wants to log in with it. What it says of itself is kept for an hour,
-//! and longer while it does not answer; one that is dead makes those wait who chose it, and nobody else.
+//! A provider is asked only when somebody wants to log in with it. What it says of itself is kept
+//! for an hour, and longer while it does not answer; one that is dead makes those wait who chose
+//! it, and nobody else.
 
 use std::{
     collections::BTreeSet,
@@ -136,7 +137,8 @@ pub(crate) struct Person {
     pub(crate) localpart: Option<String>,
     /// What the person is called.
     pub(crate) display_name: Option<String>,
-    /// The person's e-mail address, if the provider has verified it and new accounts are to have it.
+    /// The person's e-mail address, if the provider has verified it and new accounts are to have
+    /// it.
     pub(crate) email: Option<String>,
 }
 
@@ -304,8 +306,8 @@ impl Provider {
         self.settings.allow_existing_users
     }
 
-    /// Where to send a browser. `state` and `nonce` come back with the answer, `verifier` is needed to make
-    /// use of it.
+    /// Where to send a browser. `state` and `nonce` come back with the answer, `verifier` is needed
+    /// to make use of it.
     pub(crate) async fn begin(
         &self,
         state: String,
@@ -420,7 +422,8 @@ impl Provider {
 
     /// What the provider says of itself, not older than this; an older word if it says nothing now.
     async fn metadata(&self, max_age: Duration) -> Result<Arc<CoreProviderMetadata>, OidcError> {
-        // One asks, the others wait for the answer: it comes within the time that requests are given.
+        // One asks, the others wait for the answer: it comes within the time that requests are
+        // given.
         let mut known = self.known.lock().await;
         if let Some((metadata, asked)) = &known.metadata
             && asked.elapsed() < max_age

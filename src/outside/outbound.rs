@@ -63,7 +63,8 @@ pub(crate) enum OutboundError {
     /// It is not on the public internet.
     #[error(transparent)]
     NotPublic(#[from] NotPublic),
-    /// It could not be reached, or did not answer in time. The URL, which may hold a secret, is left out.
+    /// It could not be reached, or did not answer in time. The URL, which may hold a secret, is
+    /// left out.
     #[error("{0}")]
     Failed(reqwest::Error),
     /// A file of certificates cannot be used.
@@ -113,8 +114,8 @@ impl OutboundError {
 #[error("the address is not one of the public internet")]
 pub(crate) struct NotPublic;
 
-/// Finds the addresses of a name, without those that are not of the public internet. The client connects to
-/// what comes out of this, so that a name cannot mean another address a moment later.
+/// Finds the addresses of a name, without those that are not of the public internet. The client
+/// connects to what comes out of this, so that a name cannot mean another address a moment later.
 #[derive(Clone, Debug)]
 struct PublicOnly {
     /// Ranges that may be asked nevertheless.
@@ -204,8 +205,8 @@ impl Answer {
 }
 
 impl Outbound {
-    /// The client. Certificates are checked against those that the operating system trusts, and those of the
-    /// configuration.
+    /// The client. Certificates are checked against those that the operating system trusts, and
+    /// those of the configuration.
     ///
     /// # Errors
     /// When certificates cannot be used.
@@ -213,9 +214,9 @@ impl Outbound {
         Ok(Self { client: builder(config)?.build()?, public: None })
     }
 
-    /// A client that asks only the public internet, for addresses that users name: those of this machine and
-    /// of networks around it are refused, after names were looked up, unless they are in `allowed`. It uses
-    /// no proxy, which would do the looking up.
+    /// A client that asks only the public internet, for addresses that users name: those of this
+    /// machine and of networks around it are refused, after names were looked up, unless they are
+    /// in `allowed`. It uses no proxy, which would do the looking up.
     ///
     /// # Errors
     /// When certificates cannot be used.

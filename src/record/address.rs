@@ -1,5 +1,5 @@
-//! Third-party identifiers as people and clients write them: their canonical forms, and which of them this
-//! server takes (appendices, "3PID Types").
+//! Third-party identifiers as people and clients write them: their canonical forms, and which of
+//! them this server takes (appendices, "3PID Types").
 
 use std::str::FromStr;
 
@@ -29,9 +29,9 @@ pub enum Invalid {
     Medium,
 }
 
-/// The e-mail address `written`. Before the `@` the case is folded (Unicode's full case folding: `ß` is
-/// `ss`), after it stands a domain in lower case, in ASCII. Blanks around it do not count. What needs quotes
-/// is taken for none.
+/// The e-mail address `written`. Before the `@` the case is folded (Unicode's full case folding:
+/// `ß` is `ss`), after it stands a domain in lower case, in ASCII. Blanks around it do not count.
+/// What needs quotes is taken for none.
 ///
 /// # Errors
 /// When it is not an address, or one at a number instead of a domain.
@@ -41,7 +41,8 @@ pub fn email(written: &str) -> Result<Threepid, Invalid> {
         return Err(Invalid::Email);
     }
     let address: Address = written.parse().map_err(|_| Invalid::Email)?;
-    // In quotes, one mailbox has any number of names: it could belong to many, and be sent as many messages.
+    // In quotes, one mailbox has any number of names: it could belong to many, and be sent as many
+    // messages.
     if address.user().starts_with('"') {
         return Err(Invalid::Email);
     }
@@ -99,7 +100,8 @@ pub fn parse(medium: &str, address: &str) -> Result<Threepid, Invalid> {
     }
 }
 
-/// Whether this may be a client's secret or the id of a validation (client-server API, `client_secret`).
+/// Whether this may be a client's secret or the id of a validation (client-server API,
+/// `client_secret`).
 #[must_use]
 pub fn is_opaque_id(text: &str) -> bool {
     let fine = |byte: u8| byte.is_ascii_alphanumeric() || b".=_-".contains(&byte);
@@ -143,8 +145,8 @@ impl std::fmt::Display for Pattern {
     }
 }
 
-/// Whether this server takes an identifier: it is not among those denied, and if any of its medium are
-/// allowed by name, it is among these.
+/// Whether this server takes an identifier: it is not among those denied, and if any of its medium
+/// are allowed by name, it is among these.
 #[must_use]
 pub fn is_allowed(threepid: &Threepid, allow: &[Pattern], deny: &[Pattern]) -> bool {
     let mut allow = allow.iter().filter(|pattern| pattern.medium == threepid.medium).peekable();

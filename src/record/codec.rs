@@ -426,7 +426,11 @@ mod tests {
                 stream: Stream::from_name(&stream),
                 kind: kind.into(),
                 version,
-                origin: Origin { user: user.into(), device: device.into(), request: request.into() },
+                origin: Origin {
+                    user: user.into(),
+                    device: device.into(),
+                    request: request.into(),
+                },
                 seal_key: seal_key.into(),
                 encoding: Encoding::Json,
                 payload_len: 0,

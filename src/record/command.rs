@@ -134,7 +134,8 @@ macro_rules! commands {
 commands! {
     /// The server's name and signing key, made at its first start.
     ServerIdentity(ServerIdentity) = "server.identity" version 1 MustNotRewind;
-    /// The log was rebuilt, up to an earlier moment or all of it; a new epoch begins with this record.
+    /// The log was rebuilt, up to an earlier moment or all of it; a new epoch begins with this
+    /// record.
     ServerRestore(ServerRestore) = "server.restore" version 2 MustNotRewind;
     /// A backup of the log and the uploaded files was made.
     BackupMade(BackupMade) = "backup.made" version 1 MustNotRewind;
@@ -336,11 +337,11 @@ pub struct ServerIdentity {
 /// Payload of `server.restore`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ServerRestore {
-    /// What the log was rebuilt from: `archive`, `backup`, `export`, or `log` for another log or what this one
-    /// was.
+    /// What the log was rebuilt from: `archive`, `backup`, `export`, or `log` for another log or
+    /// what this one was.
     pub source: String,
-    /// The last record that was there. What came after it, if anything, is lost but for what the records
-    /// after this one say anew.
+    /// The last record that was there. What came after it, if anything, is lost but for what the
+    /// records after this one say anew.
     pub last: Offset,
     /// The last record that the source held, if it was not restored. (Not in version 1.)
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -379,12 +380,12 @@ pub struct LogErase {
     /// The records of which a part stays, in ascending order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub reduced: Vec<Reduced>,
-    /// The records whose payload is erased since later records say all that they said: runs, each with its
-    /// first and last offset, in ascending order. In version 1 all of them ephemeral.
+    /// The records whose payload is erased since later records say all that they said: runs, each
+    /// with its first and last offset, in ascending order. In version 1 all of them ephemeral.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub superseded: Vec<(Offset, Offset)>,
-    /// The records whose payload is erased since a later record took back all that followed from them, in
-    /// ascending order. (Not in version 1.)
+    /// The records whose payload is erased since a later record took back all that followed from
+    /// them, in ascending order. (Not in version 1.)
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub taken: Vec<Taken>,
 }
@@ -405,8 +406,8 @@ pub struct Taken {
 pub struct Reduced {
     /// The record: in version 1 of an event, or of the `delayed.schedule` that it was sent from.
     pub offset: Offset,
-    /// The record for which it did: a redaction, or (not in version 1) a `room.erase`, `room.purge`,
-    /// `user.erase` or `media.remove`; [`Offset::ZERO`] for what had done its work.
+    /// The record for which it did: a redaction, or (not in version 1) a `room.erase`,
+    /// `room.purge`, `user.erase` or `media.remove`; [`Offset::ZERO`] for what had done its work.
     pub because: Offset,
     /// For an event, the version of its room, whose rules say what is left. (In version 1 always.)
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -448,8 +449,8 @@ impl LogErase {
     }
 }
 
-/// Payload of `log.checkpoint`: what the log was, said and signed by its server. It says so by itself, also
-/// where there is no log.
+/// Payload of `log.checkpoint`: what the log was, said and signed by its server. It says so by
+/// itself, also where there is no log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogCheckpoint {
     /// The server.
@@ -574,8 +575,8 @@ pub struct LoginTokenUse {
     pub user_id: OwnedUserId,
     /// What tells the token from others: in itself it opens nothing.
     pub nonce: String,
-    /// When the token expires, in milliseconds since the Unix epoch. From then on, that it was used need
-    /// not be known.
+    /// When the token expires, in milliseconds since the Unix epoch. From then on, that it was used
+    /// need not be known.
     pub expires_ms: u64,
 }
 
@@ -609,13 +610,14 @@ pub struct UserStatus {
     pub reason: Option<String>,
 }
 
-/// Payload of `user.deactivate`. The password ends with it; the devices were removed before, in the same
-/// batch.
+/// Payload of `user.deactivate`. The password ends with it; the devices were removed before, in the
+/// same batch.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct UserDeactivate {
     /// The user.
     pub user_id: OwnedUserId,
-    /// Whether what they sent is kept from those who have not seen it, and what is kept of them is gone.
+    /// Whether what they sent is kept from those who have not seen it, and what is kept of them is
+    /// gone.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub erase: bool,
     /// With `erase`: whether what they sent is gone for everybody. (Not in version 1.)
@@ -720,14 +722,14 @@ pub struct DeviceRename {
     pub display_name: Option<String>,
 }
 
-/// Payload of `device.dehydrate`. Its keys are in a `keys.upload` of the same batch; an earlier dehydrated
-/// device of the user was removed before, in the same batch.
+/// Payload of `device.dehydrate`. Its keys are in a `keys.upload` of the same batch; an earlier
+/// dehydrated device of the user was removed before, in the same batch.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct DeviceDehydrate {
     /// The user.
     pub user_id: OwnedUserId,
-    /// The device, which nobody is logged in on: it takes messages until one of the user's devices comes
-    /// for them.
+    /// The device, which nobody is logged in on: it takes messages until one of the user's devices
+    /// comes for them.
     pub device_id: OwnedDeviceId,
     /// Its name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -830,8 +832,9 @@ pub struct KeysClaim {
     pub fallback: bool,
 }
 
-/// Payload of `keys.drop`. It says nothing more: no one-time key of any device that was uploaded before is
-/// handed out again, every fallback key counts as handed out, and everyone's devices are to be looked at anew.
+/// Payload of `keys.drop`. It says nothing more: no one-time key of any device that was uploaded
+/// before is handed out again, every fallback key counts as handed out, and everyone's devices are
+/// to be looked at anew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeysDrop {}
 
@@ -986,8 +989,8 @@ pub struct RoomEvent {
     pub pdu: Box<RawValue>,
 }
 
-/// Payload of `room.erase`. From it on the events are not in the room any more; redactions of them go
-/// with them.
+/// Payload of `room.erase`. From it on the events are not in the room any more; redactions of them
+/// go with them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RoomErase {
     /// The room.
@@ -1024,12 +1027,13 @@ pub enum EventsEnd {
 pub struct RoomPurge {
     /// The room.
     pub room_id: OwnedRoomId,
-    /// Records that are no events of it and hold something of it, which is to leave the log, too: its aliases,
-    /// and what was said of it to and by those who run the server. Runs, each with its first and last offset,
-    /// in ascending order. (Not in version 1.)
+    /// Records that are no events of it and hold something of it, which is to leave the log, too:
+    /// its aliases, and what was said of it to and by those who run the server. Runs, each with its
+    /// first and last offset, in ascending order. (Not in version 1.)
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub records: Vec<(Offset, Offset)>,
-    /// Whether another one follows in the same batch: the room goes with the last. (Not in version 1.)
+    /// Whether another one follows in the same batch: the room goes with the last. (Not in version
+    /// 1.)
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub more: bool,
     /// Why, in the words of whoever did it.
@@ -1058,13 +1062,14 @@ pub struct RoomForget {
     pub room_id: OwnedRoomId,
 }
 
-/// Payload of `room.undo`: in which rooms a user was, by records that a restore undid, and is not. Their clients may
-/// have been told that they are, and are to be told that they are not.
+/// Payload of `room.undo`: in which rooms a user was, by records that a restore undid, and is not.
+/// Their clients may have been told that they are, and are to be told that they are not.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RoomUndo {
     /// The user.
     pub user_id: OwnedUserId,
-    /// The epoch that the restore began: whoever has a position of it, or of a later one, was never told.
+    /// The epoch that the restore began: whoever has a position of it, or of a later one, was never
+    /// told.
     pub begun: Epoch,
     /// The rooms, which need not be there any more.
     pub rooms: Vec<UndoneRoom>,
@@ -1115,8 +1120,8 @@ pub struct RoomBlock {
     pub reason: Option<String>,
 }
 
-/// Payload of `room.shutdown`. With it, the room leaves the public directory. Its aliases are moved and its
-/// members leave after that, each by a record of its own.
+/// Payload of `room.shutdown`. With it, the room leaves the public directory. Its aliases are moved
+/// and its members leave after that, each by a record of its own.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RoomShutdown {
     /// The room.
@@ -1220,14 +1225,14 @@ pub struct RoomTyping {
     pub user_id: OwnedUserId,
     /// When it ends by itself, in milliseconds since the Unix epoch; 0 ends it now.
     pub until_ms: u64,
-    /// For one who was typing already: the record with which that began. Only the end has moved, and
-    /// nobody else has anything new.
+    /// For one who was typing already: the record with which that began. Only the end has moved,
+    /// and nobody else has anything new.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<Offset>,
 }
 
-/// Payload of `report.create`. What is reported is the event if there is one, otherwise the room or the
-/// user.
+/// Payload of `report.create`. What is reported is the event if there is one, otherwise the room or
+/// the user.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReportCreate {
     /// Who reports.
@@ -1397,8 +1402,8 @@ pub struct MediaUpload {
     pub name: Option<String>,
 }
 
-/// Payload of `media.quarantine`. It is the files that are in quarantine: under whatever id they are, and
-/// are put later.
+/// Payload of `media.quarantine`. It is the files that are in quarantine: under whatever id they
+/// are, and are put later.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MediaQuarantine {
     /// The ids under which the files are.
@@ -1479,7 +1484,8 @@ pub struct AliasRemove {
     pub alias: OwnedRoomAliasId,
 }
 
-/// Payload of `delivery.advance`. Each says everything: an earlier one of the same receiver is superseded.
+/// Payload of `delivery.advance`. Each says everything: an earlier one of the same receiver is
+/// superseded.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeliveryAdvance {
     /// Who is told, for example `appservice/irc`.
@@ -1516,8 +1522,8 @@ mod hex {
     }
 }
 
-/// Text that is in the log because it must be, and nowhere else: it does not show when what holds it
-/// is printed.
+/// Text that is in the log because it must be, and nowhere else: it does not show when what holds
+/// it is printed.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Secret(String);

@@ -1,8 +1,10 @@
-//! What each kind of command holds of people: words, names, addresses, keys and pictures that are theirs.
+//! What each kind of command holds of people: words, names, addresses, keys and pictures that are
+//! theirs.
 //!
-//! Ids (of users, devices, rooms, events, files), times, and which of them had to do with which are not meant: a
-//! history that lacked them would not be one. What is meant goes when the user is erased
-//! (`engine::due`) or the room is purged (`engine::purge`); [`remains`] says what is left of it.
+//! Ids (of users, devices, rooms, events, files), times, and which of them had to do with which are
+//! not meant: a history that lacked them would not be one. What is meant goes when the user is
+//! erased (`engine::due`) or the room is purged (`engine::purge`); [`remains`] says what is left of
+//! it.
 //!
 //! [`remains`]: super::remains
 
@@ -25,7 +27,8 @@ pub enum Holds<'c> {
     OfBoth(&'c UserId, &'c UserId),
     /// An address: of the user who has or had it.
     Address(&'c Threepid),
-    /// What is told devices, until it has been: it is its sender's, and theirs whose the devices are.
+    /// What is told devices, until it has been: it is its sender's, and theirs whose the devices
+    /// are.
     Letter(&'c ToDeviceSend),
     /// What was said of these files: of whoever uploaded them.
     Files(&'c [String]),

@@ -1,5 +1,5 @@
-//! Secrets are not shown: neither the server's private key nor anything a password or token could be
-//! guessed against leaves the log through these tools.
+//! Secrets are not shown: neither the server's private key nor anything a password or token could
+//! be guessed against leaves the log through these tools.
 
 use serde_json::Value;
 

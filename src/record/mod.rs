@@ -81,8 +81,8 @@ pub struct Epoch(pub u32);
 
 /// The stream a record belongs to: the unit on which a decision is taken.
 ///
-/// Written as `<kind>/<id>`, for example `room/!r:example.org`, `user/alice` or `alias/#a:example.org`;
-/// the server's own facts are in the stream `server`.
+/// Written as `<kind>/<id>`, for example `room/!r:example.org`, `user/alice` or
+/// `alias/#a:example.org`; the server's own facts are in the stream `server`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Stream(Arc<str>);
@@ -113,8 +113,8 @@ impl Stream {
         Self(format!("user/{}", user_id.localpart()).into())
     }
 
-    /// The stream of a local user's presence, apart from the account: it changes often, and nothing else
-    /// rests on it.
+    /// The stream of a local user's presence, apart from the account: it changes often, and nothing
+    /// else rests on it.
     #[must_use]
     pub fn presence(user_id: &UserId) -> Self {
         Self(format!("presence/{}", user_id.localpart()).into())
@@ -132,15 +132,16 @@ impl Stream {
         Self(format!("delayed/{}", user_id.localpart()).into())
     }
 
-    /// The stream of a registration token: of what was set of it, and of registrations with it while they
-    /// are decided, so that none uses it up under another. Tokens whose hashes begin alike share one.
+    /// The stream of a registration token: of what was set of it, and of registrations with it
+    /// while they are decided, so that none uses it up under another. Tokens whose hashes begin
+    /// alike share one.
     #[must_use]
     pub fn registration_token(token: &command::TokenHash) -> Self {
         Self(format!("registration_token/{}", token.start()).into())
     }
 
-    /// The stream of what a local user uploads: what they have in all is decided on it. Without a user,
-    /// that of what the server fetches by itself.
+    /// The stream of what a local user uploads: what they have in all is decided on it. Without a
+    /// user, that of what the server fetches by itself.
     #[must_use]
     pub fn media(user_id: Option<&UserId>) -> Self {
         Self(format!("media/{}", user_id.map_or("", UserId::localpart)).into())
@@ -164,8 +165,8 @@ impl Stream {
         Self::shared("alias", &[alias.as_str()])
     }
 
-    /// The stream of a third-party identifier: its validations, and whose it is. Many others share it: see
-    /// [`Stream::shared`].
+    /// The stream of a third-party identifier: its validations, and whose it is. Many others share
+    /// it: see [`Stream::shared`].
     #[must_use]
     pub fn threepid(threepid: &threepid::Threepid) -> Self {
         Self::shared("threepid", &[threepid.medium.as_str(), &threepid.address])
@@ -191,9 +192,9 @@ impl Stream {
         Self::shared("pusher", &[&ids.app_id, &ids.pushkey])
     }
 
-    /// One of the 256 streams of this `kind`: what `key` names is decided on it, together with much else. A
-    /// header stays when its payload is erased, so no stream may be called after what people call theirs, nor
-    /// after a hash by which it could be guessed.
+    /// One of the 256 streams of this `kind`: what `key` names is decided on it, together with much
+    /// else. A header stays when its payload is erased, so no stream may be called after what
+    /// people call theirs, nor after a hash by which it could be guessed.
     fn shared(kind: &str, key: &[&str]) -> Self {
         let mut hasher = blake3::Hasher::new();
         for part in key {

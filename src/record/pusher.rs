@@ -1,5 +1,5 @@
-//! What the log holds of pushers: how users are told, by way of push gateways or by mail, and how far they
-//! have been told.
+//! What the log holds of pushers: how users are told, by way of push gateways or by mail, and how
+//! far they have been told.
 
 use std::fmt;
 
@@ -14,7 +14,8 @@ use super::Offset;
 pub struct PusherIds {
     /// The app, in reverse-DNS style.
     pub app_id: String,
-    /// What the app's provider knows the device by. Who has it can send to the device. Of mail, the address.
+    /// What the app's provider knows the device by. Who has it can send to the device. Of mail, the
+    /// address.
     pub pushkey: String,
 }
 
@@ -39,8 +40,8 @@ pub enum PusherKind {
 pub struct PusherSet {
     /// Whose it is.
     pub user_id: OwnedUserId,
-    /// The device that set it, with which it goes. None for an application service that names no device,
-    /// and for mail: that is for those who are away, and goes with the address.
+    /// The device that set it, with which it goes. None for an application service that names no
+    /// device, and for mail: that is for those who are away, and goes with the address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device_id: Option<OwnedDeviceId>,
     /// What it goes by.
@@ -57,7 +58,8 @@ pub struct PusherSet {
     pub profile_tag: Option<String>,
     /// The language.
     pub lang: String,
-    /// What the app gave for the gateway, with the gateway's `url` and the `format` of what is sent there.
+    /// What the app gave for the gateway, with the gateway's `url` and the `format` of what is sent
+    /// there.
     pub data: Map<String, Value>,
 }
 
@@ -90,14 +92,14 @@ pub struct PusherRemove {
 pub struct PusherAdvance {
     /// Every pusher has been told of everything up to this record, but for those in `behind`.
     pub done: Offset,
-    /// Pushers that are behind, by the record that they were first set with, in order, each with the record
-    /// up to which it has been told.
+    /// Pushers that are behind, by the record that they were first set with, in order, each with
+    /// the record up to which it has been told.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub behind: Vec<(Offset, Offset)>,
 }
 
-/// Payload of `pusher.mail`. A mail was handed over, for a pusher that tells by mail. Each supersedes the one
-/// before it of the same pusher.
+/// Payload of `pusher.mail`. A mail was handed over, for a pusher that tells by mail. Each
+/// supersedes the one before it of the same pusher.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PusherMail {
     /// Whose it is.

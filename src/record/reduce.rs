@@ -75,10 +75,10 @@ fn required(kind: &str) -> Option<&'static str> {
 
 /// What is left of an erased record of this `kind`. Whose it is that it holds: [`Command::holds`].
 ///
-/// For nothing to be left, the projections must be the same without the record from the erasure on. So
-/// what a user had (names, account data, keys in backups, addresses) leaves nothing only once a
-/// `user.deactivate` with `erase`, a `user.erase` or a `room.purge` has taken it out of the projections, and
-/// read markers once there is a newer one.
+/// For nothing to be left, the projections must be the same without the record from the erasure on.
+/// So what a user had (names, account data, keys in backups, addresses) leaves nothing only once a
+/// `user.deactivate` with `erase`, a `user.erase` or a `room.purge` has taken it out of the
+/// projections, and read markers once there is a newer one.
 ///
 /// [`Command::holds`]: super::Command::holds
 #[must_use]
@@ -97,12 +97,13 @@ pub fn remains(kind: &str) -> Remains {
     }
 }
 
-/// The payload of a `room.event` with its PDU as the redaction algorithm of `room_version` leaves it, or
-/// that of another kind without what it holds of people's own words and keys (`log_format.md`, "Reduced
-/// payloads"). Reducing what is reduced changes nothing.
+/// The payload of a `room.event` with its PDU as the redaction algorithm of `room_version` leaves
+/// it, or that of another kind without what it holds of people's own words and keys
+/// (`log_format.md`, "Reduced payloads"). Reducing what is reduced changes nothing.
 ///
 /// # Errors
-/// When the room version of an event is not given or not known, or `payload` is not one of this `kind`.
+/// When the room version of an event is not given or not known, or `payload` is not one of this
+/// `kind`.
 pub fn reduced(
     kind: &str,
     payload: &[u8],

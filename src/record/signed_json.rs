@@ -1,5 +1,5 @@
-//! Documents that the server signs as Matrix signs JSON (specification, appendix "Signing JSON"): what a backup or an
-//! export consists of.
+//! Documents that the server signs as Matrix signs JSON (specification, appendix "Signing JSON"):
+//! what a backup or an export consists of.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD_NO_PAD};
 use ruma::{
@@ -33,7 +33,8 @@ pub(crate) fn sign<T: Serialize>(
     Ok(object)
 }
 
-/// Whether `document` has the signature of this server by this key (in unpadded base64), and no other.
+/// Whether `document` has the signature of this server by this key (in unpadded base64), and no
+/// other.
 pub(crate) fn is_signed<T: Serialize>(document: &T, server_name: &str, public_key: &str) -> bool {
     let (Some(object), Ok(key)) = (object(document), Base64::parse(public_key)) else {
         return false;

@@ -1,5 +1,5 @@
-//! What the log holds of third-party identifiers: e-mail addresses and phone numbers, whose they are, how
-//! they were shown to be, and where they were published.
+//! What the log holds of third-party identifiers: e-mail addresses and phone numbers, whose they
+//! are, how they were shown to be, and where they were published.
 
 use std::fmt;
 
@@ -29,8 +29,8 @@ impl Medium {
     }
 }
 
-/// A third-party identifier. One that a client names becomes this in [`crate::record::address`], which has the
-/// rules of the canonical forms.
+/// A third-party identifier. One that a client names becomes this in [`crate::record::address`],
+/// which has the rules of the canonical forms.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Threepid {
     /// What kind it is.
@@ -71,8 +71,8 @@ pub struct ValidationRequest {
     pub threepid: Threepid,
     /// The hash of the client's secret.
     pub client_secret: TokenHash,
-    /// The hash of the client's secret, a line feed, and the token that is sent. None when there is nothing
-    /// to validate: the message then says why.
+    /// The hash of the client's secret, a line feed, and the token that is sent. None when there is
+    /// nothing to validate: the message then says why.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token: Option<TokenHash>,
     /// The client's count of the messages that it asked for.

@@ -1,5 +1,5 @@
-//! The index on disk: words to the events that hold them. It has no text of its own, only words, and
-//! nothing of it is truth: any of it can be deleted at any time.
+//! The index on disk: words to the events that hold them. It has no text of its own, only words,
+//! and nothing of it is truth: any of it can be deleted at any time.
 
 use std::{
     collections::HashSet,
@@ -30,15 +30,15 @@ use crate::{
     record::Offset,
 };
 
-/// What is in an index of another version is not read but made anew. To be changed with the fields, with
-/// what goes into them, and with how text is split into words.
+/// What is in an index of another version is not read but made anew. To be changed with the fields,
+/// with what goes into them, and with how text is split into words.
 const VERSION: u32 = 2;
 
 /// What the writer keeps in memory before it writes: the least that tantivy takes.
 const WRITER_BYTES: usize = 16_000_000;
 
-/// How many times as long as the last purge took is waited before the next: at most a tenth of the time
-/// goes into purges, however large the index.
+/// How many times as long as the last purge took is waited before the next: at most a tenth of the
+/// time goes into purges, however large the index.
 const PURGE_PAUSE: u32 = 10;
 
 /// The part of an event that a text is.
@@ -114,7 +114,8 @@ pub struct Query<'a> {
     pub until: Offset,
     /// How many hits at most.
     pub most: usize,
-    /// How many texts with the words are looked at, whatever room they are of: others are not found.
+    /// How many texts with the words are looked at, whatever room they are of: others are not
+    /// found.
     pub looks: usize,
 }
 
@@ -156,8 +157,8 @@ impl Fields {
     }
 }
 
-/// How far an index goes: the last record that it knows, by offset and by chain value, which together
-/// name one log up to one record.
+/// How far an index goes: the last record that it knows, by offset and by chain value, which
+/// together name one log up to one record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Mark {
     pub(super) offset: Offset,
@@ -198,7 +199,8 @@ impl Tokenizer for Terms {
 
 type OfWord = fn(Word) -> Vec<String>;
 
-/// What a text is found by, one after the other. Where in the text it stands is not told: the index has no use for it.
+/// What a text is found by, one after the other. Where in the text it stands is not told: the index
+/// has no use for it.
 struct TermsOf {
     terms: FlatMap<vec::IntoIter<Word>, Vec<String>, OfWord>,
     token: Token,
@@ -234,8 +236,8 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    /// Opens the index in `dir` with the mark up to which it goes, if there is one of this version, whole
-    /// to the last byte.
+    /// Opens the index in `dir` with the mark up to which it goes, if there is one of this version,
+    /// whole to the last byte.
     pub(super) fn open(dir: &Path) -> tantivy::Result<Option<(Self, Mark)>> {
         if !dir.is_dir() || !Index::exists(&MmapDirectory::open(dir)?)? {
             return Ok(None);
@@ -311,7 +313,8 @@ impl Writer {
         self.dirty
     }
 
-    /// Writes what was added and taken out, and lets readers see it. The index then goes up to `mark`.
+    /// Writes what was added and taken out, and lets readers see it. The index then goes up to
+    /// `mark`.
     pub(super) fn commit(&mut self, mark: Mark) -> tantivy::Result<()> {
         let mut commit = self.writer.prepare_commit()?;
         commit.set_payload(&mark.to_payload());
@@ -320,8 +323,8 @@ impl Writer {
         self.reader.reload()
     }
 
-    /// Writes the segments anew from which something was taken out, so that the files hold nothing of it
-    /// any more. Does nothing if there are none, or if the last time was not long enough ago.
+    /// Writes the segments anew from which something was taken out, so that the files hold nothing
+    /// of it any more. Does nothing if there are none, or if the last time was not long enough ago.
     pub(super) fn purge(&mut self) -> tantivy::Result<()> {
         let with_deletions = |index: &Index| -> tantivy::Result<Vec<_>> {
             let metas = index.searchable_segment_metas()?;
@@ -378,7 +381,8 @@ impl std::fmt::Debug for Snapshot {
 }
 
 impl Snapshot {
-    /// The first hits of `query`, in order. An event that was edited may be among them more than once.
+    /// The first hits of `query`, in order. An event that was edited may be among them more than
+    /// once.
     ///
     /// # Errors
     /// When the index cannot be read.
@@ -451,8 +455,8 @@ impl Snapshot {
 }
 
 /// Numbers in place of those of the whole index: how good a hit is depends on its text alone. So it
-/// is the same before and after others were added, which pages of hits rest on, and tells nothing about
-/// texts that the one who searches may not see.
+/// is the same before and after others were added, which pages of hits rest on, and tells nothing
+/// about texts that the one who searches may not see.
 struct Evenly;
 
 impl Bm25StatisticsProvider for Evenly {
@@ -547,7 +551,8 @@ impl Collector for First {
         true
     }
 
-    /// As tantivy does it, but that it comes to an end, and that texts which do not count are not rated.
+    /// As tantivy does it, but that it comes to an end, and that texts which do not count are not
+    /// rated.
     fn collect_segment(
         &self,
         weight: &dyn Weight,

@@ -1,14 +1,15 @@
 //! Full-text search: an index of what rooms' messages, names and topics say, which follows the log.
 //!
-//! The index is a projection on disk, beside the log and not in the way of writes: a thread of its own
-//! takes new records from the log in batches. It remembers the record up to which it is complete, goes
-//! on from there after a restart, and is made anew when it is missing, damaged, of another version or of
-//! another log. One who searches waits until it has come to the head of that moment ([`Search::reach`]).
+//! The index is a projection on disk, beside the log and not in the way of writes: a thread of its
+//! own takes new records from the log in batches. It remembers the record up to which it is
+//! complete, goes on from there after a restart, and is made anew when it is missing, damaged, of
+//! another version or of another log. One who searches waits until it has come to the head of that
+//! moment ([`Search::reach`]).
 //!
-//! It holds words with the offsets of their events, and each version of a text that was edited; which of
-//! them a user may see, and which is the newest for them, is asked of the view. What was redacted is not
-//! found from the redaction on, and leaves the files as soon as they are purged: at once, or, when the
-//! last purge took long, after ten times as long as that.
+//! It holds words with the offsets of their events, and each version of a text that was edited;
+//! which of them a user may see, and which is the newest for them, is asked of the view. What was
+//! redacted is not found from the redaction on, and leaves the files as soon as they are purged: at
+//! once, or, when the last purge took long, after ten times as long as that.
 
 mod index;
 
@@ -49,7 +50,8 @@ const RETRY: Duration = Duration::from_secs(10);
 /// How many records are read at once.
 const RECORDS: usize = 256;
 
-/// After how many records, at the latest, a long way is committed: so much is done again after a restart.
+/// After how many records, at the latest, a long way is committed: so much is done again after a
+/// restart.
 const COMMIT_RECORDS: u64 = 50_000;
 
 /// How long one who searches waits for the index to have what was sent before.
@@ -92,8 +94,8 @@ enum Message {
 }
 
 impl Search {
-    /// Opens or makes the index in `data_dir` and begins to follow the log of `engine`. Does not wait for
-    /// it to catch up.
+    /// Opens or makes the index in `data_dir` and begins to follow the log of `engine`. Does not
+    /// wait for it to catch up.
     ///
     /// # Errors
     /// When the thread cannot be started.
@@ -112,8 +114,8 @@ impl Search {
         Ok(Self { mailbox, shared, thread: Mutex::new(Some(thread)) })
     }
 
-    /// Waits, but not for long, until what was appended up to `offset` is found. Gives the offset up to
-    /// which everything is: an earlier one only while the index is being made.
+    /// Waits, but not for long, until what was appended up to `offset` is found. Gives the offset
+    /// up to which everything is: an earlier one only while the index is being made.
     pub async fn reach(&self, offset: Offset) -> Offset {
         if self.complete() < offset {
             let (reached, wait) = oneshot::channel();
@@ -258,8 +260,8 @@ impl Worker {
         }
     }
 
-    /// The index there is, if it is one of this log; otherwise an empty one. With it, the offset up to which it is
-    /// complete.
+    /// The index there is, if it is one of this log; otherwise an empty one. With it, the offset up
+    /// to which it is complete.
     fn open(&self, anew: bool) -> Result<(Writer, Offset), Failure> {
         // The files may be such that reading them panics.
         let found = catch_unwind(AssertUnwindSafe(|| Writer::open(&self.dir)));
@@ -311,7 +313,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Takes the `count` records after `taken`. What has just been said is in memory and needs no reading.
+    /// Takes the `count` records after `taken`. What has just been said is in memory and needs no
+    /// reading.
     fn take_next(
         &self,
         writer: &mut Writer,

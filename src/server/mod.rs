@@ -327,7 +327,8 @@ fn open_log(config: &Config) -> Result<Arc<SledLog>, ServerError> {
     Ok(Arc::new(SledLog::open(options)?))
 }
 
-/// The engine on what the newest snapshot and the records after it add up to, and from what that was made.
+/// The engine on what the newest snapshot and the records after it add up to, and from what that
+/// was made.
 async fn open_engine(
     config: &Config,
     quotas: Quotas,
@@ -397,8 +398,8 @@ fn watch_for_failure(log: &SledLog) {
 const OWN: [&str; 8] =
     ["log", "log.ready", "archive", "media", "search", "snapshots", "checkpoint.json", "lock"];
 
-/// Takes away, beside everything else, what others than their owner may do with files that an earlier version made, or
-/// that were copied here.
+/// Takes away, beside everything else, what others than their owner may do with files that an
+/// earlier version made, or that were copied here.
 fn make_private(config: &Config) {
     let own = OWN.iter().map(|name| config.server.data_dir.join(name));
     let paths: Vec<_> = own.chain(config.archive_dir()).collect();

@@ -1,8 +1,8 @@
 //! When and from where each device was last in use.
 //!
-//! Every request is noted in memory, where it costs a look-up. A record is written of a device once an
-//! hour at most (`devices.note_last_seen_seconds`), of many devices at once, so that people still see
-//! which of their sessions are in use after a restart: to within that hour.
+//! Every request is noted in memory, where it costs a look-up. A record is written of a device once
+//! an hour at most (`devices.note_last_seen_seconds`), of many devices at once, so that people
+//! still see which of their sessions are in use after a restart: to within that hour.
 
 use std::{net::IpAddr, sync::Arc, time::Duration};
 

@@ -1,10 +1,10 @@
 //! Presence: from what devices do to what others see (client-server API, "Presence").
 //!
 //! What each device does is known here alone, in memory: which of them sync, and when each last did
-//! something. A request changes that and goes on. What others are to see follows from it and from time,
-//! and is handed out by [`Tracker::take_due`], to be recorded, only when it differs from what they
-//! see, so that presence costs no record for each request. A restart forgets the devices: those who were
-//! there are given the usual time to come back.
+//! something. A request changes that and goes on. What others are to see follows from it and from
+//! time, and is handed out by [`Tracker::take_due`], to be recorded, only when it differs from what
+//! they see, so that presence costs no record for each request. A restart forgets the devices:
+//! those who were there are given the usual time to come back.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -29,8 +29,8 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
-    /// Whether others see a difference. While someone is active, how long ago the last thing was is not
-    /// told (client-server API, "Last active ago").
+    /// Whether others see a difference. While someone is active, how long ago the last thing was is
+    /// not told (client-server API, "Last active ago").
     fn shows_as(&self, other: &Self) -> bool {
         (self.presence, self.currently_active) == (other.presence, other.currently_active)
     }
@@ -128,7 +128,8 @@ impl User {
     }
 }
 
-/// The device that stands for those which a restart made the server forget: no real one is named so.
+/// The device that stands for those which a restart made the server forget: no real one is named
+/// so.
 fn before_the_restart() -> OwnedDeviceId {
     "".into()
 }
@@ -138,8 +139,8 @@ fn millis(duration: Duration) -> u64 {
 }
 
 impl Tracker {
-    /// A tracker by these settings, after a restart: those who are `around` have until the usual time has
-    /// passed to come back.
+    /// A tracker by these settings, after a restart: those who are `around` have until the usual
+    /// time has passed to come back.
     pub(crate) fn new(
         config: &config::Presence,
         around: impl IntoIterator<Item = (OwnedUserId, state::presence::Shown)>,
@@ -175,8 +176,8 @@ impl Tracker {
         self.times.is_some()
     }
 
-    /// A device begins a sync and says what it is to be shown as. [`PresenceState::Offline`] means that
-    /// the sync says nothing.
+    /// A device begins a sync and says what it is to be shown as. [`PresenceState::Offline`] means
+    /// that the sync says nothing.
     pub(crate) fn sync_begins(
         &self,
         user_id: &UserId,
@@ -213,8 +214,8 @@ impl Tracker {
         });
     }
 
-    /// The user did something on a device: sent, read, typed. Nothing comes of it on a device that is not
-    /// to be seen.
+    /// The user did something on a device: sent, read, typed. Nothing comes of it on a device that
+    /// is not to be seen.
     pub(crate) fn active(&self, user_id: &UserId, device_id: &DeviceId, now_ms: u64) {
         self.change(user_id, now_ms, |user, times| {
             let Some(device) = user.devices.get_mut(device_id) else { return };
@@ -226,8 +227,8 @@ impl Tracker {
         });
     }
 
-    /// The user sets the presence of a device; gives what there is to see then, which the caller records.
-    /// [`Tracker::recheck`] is to be called afterwards.
+    /// The user sets the presence of a device; gives what there is to see then, which the caller
+    /// records. [`Tracker::recheck`] is to be called afterwards.
     pub(crate) fn set(
         &self,
         user_id: &UserId,
@@ -249,8 +250,8 @@ impl Tracker {
         seen
     }
 
-    /// What was handed out may not have been recorded, or something older after it: it is handed out
-    /// again at `at_ms`.
+    /// What was handed out may not have been recorded, or something older after it: it is handed
+    /// out again at `at_ms`.
     pub(crate) fn recheck(&self, user_id: &UserId, at_ms: u64) {
         if !self.is_enabled() {
             return;

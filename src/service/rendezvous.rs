@@ -1,6 +1,6 @@
-//! Where two devices meet, of which one signs the other in: each leaves a short text for the other, by
-//! turns, which replaces the one before (MSC4388, and its former version MSC4108). Nothing of it is worth
-//! keeping over a restart: a meeting takes minutes, and people begin it anew.
+//! Where two devices meet, of which one signs the other in: each leaves a short text for the other,
+//! by turns, which replaces the one before (MSC4388, and its former version MSC4108). Nothing of it
+//! is worth keeping over a restart: a meeting takes minutes, and people begin it anew.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -47,7 +47,8 @@ pub(crate) enum WriteError {
 }
 
 impl Meetings {
-    /// A new meeting: its id, and what is there. When there are too many, the one that ends first is over.
+    /// A new meeting: its id, and what is there. When there are too many, the one that ends first
+    /// is over.
     pub(crate) fn begin(&self, data: Bytes, now_ms: u64) -> (String, Meeting) {
         let id = random_token();
         let lasts_ms = u64::try_from(limits::RENDEZVOUS.as_millis()).unwrap_or(u64::MAX);
@@ -75,8 +76,8 @@ impl Meetings {
         inner.meetings.get(id).filter(|meeting| now_ms < meeting.ends_ms).cloned()
     }
 
-    /// Leaves something there, if the writer has `seen` what is there: the number of that writing. One
-    /// transaction is carried out once, and has the same outcome each time.
+    /// Leaves something there, if the writer has `seen` what is there: the number of that writing.
+    /// One transaction is carried out once, and has the same outcome each time.
     pub(crate) fn write(
         &self,
         id: &str,

@@ -1,8 +1,8 @@
 //! What the projections of a running server were when it stopped, for `logcabin verify` to compare
 //! with what a replay of the log gives.
 //!
-//! A [`Checkpoint`] is one small file in the data directory, replaced whole at each shutdown. Nothing
-//! ever depends on it: it is evidence, not truth.
+//! A [`Checkpoint`] is one small file in the data directory, replaced whole at each shutdown.
+//! Nothing ever depends on it: it is evidence, not truth.
 
 use std::{
     io,
@@ -60,8 +60,8 @@ impl Checkpoint {
         }
     }
 
-    /// Stores the checkpoint of `state` in `data_dir`, replacing the one before it at once or not at
-    /// all. To be called once the log is closed. Blocks.
+    /// Stores the checkpoint of `state` in `data_dir`, replacing the one before it at once or not
+    /// at all. To be called once the log is closed. Blocks.
     ///
     /// # Errors
     /// When the disk fails.
@@ -89,8 +89,8 @@ impl Checkpoint {
         }
     }
 
-    /// Removes the checkpoint of `data_dir`, which says nothing about a log that replaces the one it
-    /// was made of.
+    /// Removes the checkpoint of `data_dir`, which says nothing about a log that replaces the one
+    /// it was made of.
     ///
     /// # Errors
     /// When the file cannot be removed.

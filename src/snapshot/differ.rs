@@ -18,8 +18,8 @@ pub struct Difference {
     pub projection: String,
     /// Where in it, from the outside in.
     pub place: String,
-    /// The record that makes this place what the log adds up to, if one does: what is there too much was made
-    /// by none.
+    /// The record that makes this place what the log adds up to, if one does: what is there too
+    /// much was made by none.
     pub record: Option<Offset>,
 }
 
@@ -156,8 +156,8 @@ fn differ(a: &Value, b: &Value, steps: &mut Vec<Step>) -> bool {
     }
 }
 
-/// Where `section` is another in `held` than in `right`, which is what the log adds up to at `to`, and since
-/// which record `right` has it so. `replayed` gives what the log adds up to at an offset.
+/// Where `section` is another in `held` than in `right`, which is what the log adds up to at `to`,
+/// and since which record `right` has it so. `replayed` gives what the log adds up to at an offset.
 ///
 /// # Errors
 /// Those of `replayed`.

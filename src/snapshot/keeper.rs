@@ -1,5 +1,5 @@
-//! Writes snapshots beside a running server, and compares them and the projections in service with what the
-//! whole log adds up to.
+//! Writes snapshots beside a running server, and compares them and the projections in service with
+//! what the whole log adds up to.
 
 use std::{
     path::{Path, PathBuf},
@@ -49,16 +49,16 @@ pub struct Policy {
     pub every: u64,
     /// How many are kept.
     pub keep: usize,
-    /// How long after the start, and then after each other, the projections are compared with a replay of
-    /// the whole log; `None`: never.
+    /// How long after the start, and then after each other, the projections are compared with a
+    /// replay of the whole log; `None`: never.
     pub scrub_every: Option<Duration>,
 }
 
 /// What is known of the projections.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
-    /// Up to and with this record the log was found intact, and the snapshots and the projections in service
-    /// to be what it adds up to.
+    /// Up to and with this record the log was found intact, and the snapshots and the projections
+    /// in service to be what it adds up to.
     pub verified_through: Offset,
     /// When, in milliseconds since 1970.
     pub verified_ms: u64,
@@ -95,8 +95,8 @@ pub enum Holder {
     Snapshot,
     /// The server, which goes on with what the log adds up to.
     Server,
-    /// The server, which is to be started anew: where streams end was among what differed, and the log goes by that as
-    /// long as it is open.
+    /// The server, which is to be started anew: where streams end was among what differed, and the
+    /// log goes by that as long as it is open.
     Stale,
 }
 
@@ -155,7 +155,8 @@ impl Found {
 }
 
 impl Keeper {
-    /// A keeper of the snapshots in `dir`, and of the projections of `engine`, which were begun from `begun`.
+    /// A keeper of the snapshots in `dir`, and of the projections of `engine`, which were begun
+    /// from `begun`.
     pub(crate) fn new(
         dir: PathBuf,
         engine: Arc<Engine>,
@@ -179,7 +180,8 @@ impl Keeper {
         Self { dir, engine, unread: None, policy, shutdown, status, turn: AsyncMutex::default() }
     }
 
-    /// The same, which keeps the counts of `unread` beside the snapshots, and has read what was kept there. Blocks.
+    /// The same, which keeps the counts of `unread` beside the snapshots, and has read what was
+    /// kept there. Blocks.
     pub(crate) fn with_counts(mut self, unread: Arc<Unread>) -> Self {
         if self.are_exact() {
             let generation = self.engine.state().generation();
@@ -255,8 +257,8 @@ impl Keeper {
         self.status.lock().snapshot
     }
 
-    /// Writes a snapshot of what is durable now: of projections that are made beside those in service, from
-    /// the newest snapshot and what came after it. Gives its header.
+    /// Writes a snapshot of what is durable now: of projections that are made beside those in
+    /// service, from the newest snapshot and what came after it. Gives its header.
     ///
     /// # Errors
     /// When the disk or the log fails, or the server stops meanwhile.
@@ -285,8 +287,8 @@ impl Keeper {
         Ok(written)
     }
 
-    /// Writes a snapshot of the projections in service. To be called once nothing is applied any more.
-    /// Blocks.
+    /// Writes a snapshot of the projections in service. To be called once nothing is applied any
+    /// more. Blocks.
     ///
     /// # Errors
     /// When the disk or the log fails.
@@ -307,8 +309,9 @@ impl Keeper {
         status.provisional.is_empty() && !is_stale
     }
 
-    /// Notes the digest of the projections in service in `data_dir`, for `logcabin verify`: no digest if they are not
-    /// exact. Nothing depends on it. To be called once nothing is applied any more. Blocks.
+    /// Notes the digest of the projections in service in `data_dir`, for `logcabin verify`: no
+    /// digest if they are not exact. Nothing depends on it. To be called once nothing is applied
+    /// any more. Blocks.
     pub(crate) fn note_state(&self, data_dir: &Path) {
         let noted = if self.are_exact() {
             Checkpoint::write(data_dir, &self.engine.state()).map(drop)
@@ -320,8 +323,8 @@ impl Keeper {
         }
     }
 
-    /// Removes the snapshots that are too many, those that may hold what was erased since, and those of
-    /// offsets that the log has not come to: they are another log's.
+    /// Removes the snapshots that are too many, those that may hold what was erased since, and
+    /// those of offsets that the log has not come to: they are another log's.
     fn prune(&self) -> Result<(), SnapshotError> {
         let (erased, _) = self.engine.state().erasures.last();
         let newest = self.newest();
@@ -344,10 +347,11 @@ impl Keeper {
         Ok(())
     }
 
-    /// Replays the whole log beside the projections in service and checks each record, compares what it adds up to
-    /// with the snapshots and with the projections in service, section by section, and removes what differs: a
-    /// snapshot is deleted, and projections in service that differ, or are provisional, make way for those that
-    /// the replay made. Readers notice nothing; what is written waits while a section is hashed.
+    /// Replays the whole log beside the projections in service and checks each record, compares
+    /// what it adds up to with the snapshots and with the projections in service, section by
+    /// section, and removes what differs: a snapshot is deleted, and projections in service that
+    /// differ, or are provisional, make way for those that the replay made. Readers notice nothing;
+    /// what is written waits while a section is hashed.
     ///
     /// # Errors
     /// When the log is not intact or cannot be replayed, or the server stops meanwhile.
@@ -442,15 +446,15 @@ impl Keeper {
     }
 }
 
-/// The projections of the newest of `known`, the newest of which comes first, that is whole, was written by
-/// this version, and is not after `upto`.
+/// The projections of the newest of `known`, the newest of which comes first, that is whole, was
+/// written by this version, and is not after `upto`.
 fn exact(known: &[(Offset, PathBuf)], upto: Offset, log: &dyn Log) -> Option<State> {
     let fits = known.iter().filter(|(offset, _)| *offset <= upto);
     fits.map(|(_, path)| read(path, log)?.exact(path)).find_map(Result::ok).map(|(state, _)| state)
 }
 
-/// Makes the projections from the whole log, checks each record, and compares the snapshots on the way; `erased` is the
-/// last erasure by now.
+/// Makes the projections from the whole log, checks each record, and compares the snapshots on the
+/// way; `erased` is the last erasure by now.
 fn rebuild(
     dir: &Path,
     log: &dyn Log,
@@ -494,8 +498,8 @@ fn rebuild(
     Ok(Rebuilt { state, good, found })
 }
 
-/// Compares `state`, which was made of the log, with what is in service, section by section, and puts it in its place if
-/// that is to be; `skipped` are the sections that are known to be others.
+/// Compares `state`, which was made of the log, with what is in service, section by section, and
+/// puts it in its place if that is to be; `skipped` are the sections that are known to be others.
 fn compare(
     engine: &Engine,
     log: &dyn Log,
@@ -548,7 +552,8 @@ fn names(sections: &[&Section]) -> Vec<String> {
     sections.iter().map(|section| section.name.to_owned()).collect()
 }
 
-/// What the log adds up to at an offset, from the nearest of the snapshots that are known to be good.
+/// What the log adds up to at an offset, from the nearest of the snapshots that are known to be
+/// good.
 fn replayed(
     good: &[(Offset, PathBuf)],
     log: &dyn Log,
@@ -560,8 +565,8 @@ fn replayed(
     Ok(state)
 }
 
-/// Applies the records that `state` lacks up to `end`, each once `check` has looked at it, as long as the
-/// server runs.
+/// Applies the records that `state` lacks up to `end`, each once `check` has looked at it, as long
+/// as the server runs.
 fn advance(
     state: &State,
     log: &dyn Log,
@@ -618,8 +623,8 @@ mod tests {
         }
     }
 
-    /// Others take the place of the projections in service again and again while many write: nobody misses
-    /// what they wrote, and in the end all is what the log adds up to.
+    /// Others take the place of the projections in service again and again while many write: nobody
+    /// misses what they wrote, and in the end all is what the log adds up to.
     #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
     async fn projections_make_way_for_others_unnoticed_by_those_who_write() {
         const WRITERS: usize = 4;

@@ -1,21 +1,22 @@
 //! Snapshots of the projections, so that a start replays the end of the log and not all of it.
 //!
-//! A snapshot is one file, `snapshots/<offset>.snapshot` in the data directory: what all projections were
-//! once the record at that offset was applied. It is disposable. A server uses the newest that is whole and
-//! belongs to its log, which the chain value of its last record tells; any other is passed over with a warning,
-//! and what no snapshot holds is replayed.
+//! A snapshot is one file, `snapshots/<offset>.snapshot` in the data directory: what all
+//! projections were once the record at that offset was applied. It is disposable. A server uses the
+//! newest that is whole and belongs to its log, which the chain value of its last record tells; any
+//! other is passed over with a warning, and what no snapshot holds is replayed.
 //!
-//! Each projection is a [section](crate::state::SECTIONS) of the file with a version of its own. One that
-//! another version of logcabin wrote is taken as far as it can be, and is *provisional*: the server goes on
-//! with it at once, and [`Keeper`] makes all projections again beside those in service, from the log alone,
-//! and puts them in their place. What acts on the log of a stopped server does with them, too; all else, and what a
-//! snapshot is made of, passes such a file over.
+//! Each projection is a [section](crate::state::SECTIONS) of the file with a version of its own.
+//! One that another version of logcabin wrote is taken as far as it can be, and is *provisional*:
+//! the server goes on with it at once, and [`Keeper`] makes all projections again beside those in
+//! service, from the log alone, and puts them in their place. What acts on the log of a stopped
+//! server does with them, too; all else, and what a snapshot is made of, passes such a file over.
 //!
 //! # The file
 //!
-//! A line of JSON ([`Header`]) padded with spaces to [`HEADER_BYTES`], then the sections in the binary form of
-//! `postcard`, one after the other, whose lengths and blake3 the header has. `head -n 1` shows what a file is.
-//! Like the log, it holds hashes of passwords and the server's private key: its mode is 0600.
+//! A line of JSON ([`Header`]) padded with spaces to [`HEADER_BYTES`], then the sections in the
+//! binary form of `postcard`, one after the other, whose lengths and blake3 the header has. `head
+//! -n 1` shows what a file is. Like the log, it holds hashes of passwords and the server's private
+//! key: its mode is 0600.
 //!
 //! [`Keeper`] writes them, and compares them and the projections in service with the log.
 
@@ -196,7 +197,8 @@ pub fn list(dir: &Path) -> Result<Vec<(Offset, PathBuf)>, SnapshotError> {
     Ok(found)
 }
 
-/// What `log` adds up to: the newest snapshot in `dir` that can be used and the records after it. Blocks.
+/// What `log` adds up to: the newest snapshot in `dir` that can be used and the records after it.
+/// Blocks.
 ///
 /// # Errors
 /// When the log cannot be replayed. What is wrong with snapshots is logged.
@@ -251,7 +253,8 @@ fn open(path: &Path) -> Result<(Header, File), SnapshotError> {
 /// Reads a snapshot of `log`.
 ///
 /// # Errors
-/// When it is not whole, of another version of which this one cannot make its own, or of another log.
+/// When it is not whole, of another version of which this one cannot make its own, or of another
+/// log.
 pub fn read(path: &Path, log: &dyn Log) -> Result<Held, SnapshotError> {
     read_with(path, |offset| Ok(log.get(offset)?.map(|record| record.chain)))
 }
@@ -308,8 +311,9 @@ pub fn read_with(
     Ok(Held { state, header, provisional })
 }
 
-/// Writes a snapshot of `state`, which is what `log` adds up to at the offset that has been applied, under
-/// its name in `dir`: whole or not at all. To be called while nothing is being applied. Blocks.
+/// Writes a snapshot of `state`, which is what `log` adds up to at the offset that has been
+/// applied, under its name in `dir`: whole or not at all. To be called while nothing is being
+/// applied. Blocks.
 ///
 /// # Errors
 /// When the disk or the log fails.

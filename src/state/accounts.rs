@@ -48,7 +48,8 @@ pub struct Account {
     pub account_data: BTreeMap<(Option<OwnedRoomId>, String), History<()>>,
     /// Filters by id. The filter is in the log, at the offset.
     pub filters: BTreeMap<String, Offset>,
-    /// Who the user is at providers of single sign-on: the provider's id, and what it calls the person.
+    /// Who the user is at providers of single sign-on: the provider's id, and what it calls the
+    /// person.
     pub links: BTreeSet<(String, String)>,
     /// Login tokens that were used.
     pub used_login_tokens: UsedLoginTokens,
@@ -223,7 +224,8 @@ pub struct Accounts {
     /// By provider of single sign-on and what it calls the person.
     #[serde(skip)]
     links: DashMap<(String, String), OwnedUserId>,
-    /// Those who had what they sent erased, and when: few, and asked for with every event that is shown.
+    /// Those who had what they sent erased, and when: few, and asked for with every event that is
+    /// shown.
     #[serde(skip)]
     erased: RwLock<HashMap<OwnedUserId, Offset>>,
 }
@@ -589,8 +591,8 @@ impl Accounts {
         superseded.flatten()
     }
 
-    /// Nobody has account data of a room that is gone, whether they were in it or not. Gives the records that
-    /// held any.
+    /// Nobody has account data of a room that is gone, whether they were in it or not. Gives the
+    /// records that held any.
     pub(super) fn forget_room(&self, offset: Offset, room_id: &RoomId) -> Vec<Offset> {
         let mut records = Vec::new();
         for account in self.user_ids().iter().filter_map(|user_id| self.get(user_id)) {

@@ -149,8 +149,9 @@ impl Aliases {
         self.0.write().change(body.alias, |history| history.push(offset, None));
     }
 
-    /// The records of an alias of this room that are to go with it: all of an alias that points at it, or does
-    /// not point anywhere any more; of one that points elsewhere now, those that had it point here.
+    /// The records of an alias of this room that are to go with it: all of an alias that points at
+    /// it, or does not point anywhere any more; of one that points elsewhere now, those that had it
+    /// point here.
     #[must_use]
     pub fn records_of(&self, room_id: &RoomId) -> Vec<Offset> {
         let Inner { aliases, of_room, .. } = &*self.0.read();

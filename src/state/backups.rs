@@ -1,5 +1,5 @@
-//! Backups of room keys (client-server API, "Server-side key backups"): which keys each holds and where
-//! they are in the log.
+//! Backups of room keys (client-server API, "Server-side key backups"): which keys each holds and
+//! where they are in the log.
 
 use std::{collections::BTreeMap, ops::Bound, sync::Arc};
 
@@ -65,8 +65,8 @@ impl StoredKey {
         Self { record, first_message_index, forwarded_count, bytes, is_verified }
     }
 
-    /// Whether `key` is to take the place of this one: a verified key of one that is not, then one that
-    /// decrypts more, then one that came a shorter way.
+    /// Whether `key` is to take the place of this one: a verified key of one that is not, then one
+    /// that decrypts more, then one that came a shorter way.
     #[must_use]
     pub fn gives_way_to(&self, key: &BackedUpKey) -> bool {
         let rank = |is_verified: bool, first: u64, forwarded: u64| (!is_verified, first, forwarded);
@@ -105,7 +105,8 @@ impl UserBackups {
         self.backups.is_empty()
     }
 
-    /// The number and size of the keys in all backups. Linear in the number of backups, which has a quota.
+    /// The number and size of the keys in all backups. Linear in the number of backups, which has a
+    /// quota.
     #[must_use]
     pub fn kept(&self) -> Kept {
         self.backups.values().fold(Kept::default(), |sum, backup| Kept {
@@ -128,7 +129,8 @@ impl Backup {
         self.rooms.get(room_id)?.get(session_id)
     }
 
-    /// Where the keys are of `room_id` (none: of all rooms) and `session_id` (none: of all sessions).
+    /// Where the keys are of `room_id` (none: of all rooms) and `session_id` (none: of all
+    /// sessions).
     pub fn keys<'a>(
         &'a self,
         room_id: Option<&'a RoomId>,
@@ -142,7 +144,8 @@ impl Backup {
         })
     }
 
-    /// The keys of `room_id` (none: of all rooms) after `after`, which is a room and a session, in their order.
+    /// The keys of `room_id` (none: of all rooms) after `after`, which is a room and a session, in
+    /// their order.
     pub fn keys_after<'a>(
         &'a self,
         room_id: Option<&'a RoomId>,
@@ -262,7 +265,8 @@ impl Backups {
 pub(super) mod former {
     use super::*;
 
-    /// Version 1, without the sizes of keys. They count as 0 until the projection has been rebuilt from the log.
+    /// Version 1, without the sizes of keys. They count as 0 until the projection has been rebuilt
+    /// from the log.
     #[derive(Deserialize)]
     pub(crate) struct V1 {
         users: Vec<(OwnedUserId, Users)>,

@@ -1,5 +1,5 @@
-//! The rooms that those who run the server have closed: blocked ones, which nobody can get into, and those
-//! that are being shut down, or were.
+//! The rooms that those who run the server have closed: blocked ones, which nobody can get into,
+//! and those that are being shut down, or were.
 
 use std::collections::BTreeMap;
 

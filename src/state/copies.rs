@@ -47,14 +47,14 @@ impl Copies {
         self.holding(Offset::ZERO, Offset::MAX)
     }
 
-    /// Those that hold the record at `offset`, and were begun before the record `erased` said that its payload
-    /// is gone: they have it whole. ([`Offset::MAX`] for what is about to be erased.)
+    /// Those that hold the record at `offset`, and were begun before the record `erased` said that
+    /// its payload is gone: they have it whole. ([`Offset::MAX`] for what is about to be erased.)
     #[must_use]
     pub fn holding(&self, offset: Offset, erased: Offset) -> Vec<Copy> {
         let all = self.0.read();
         let holding = all.iter().filter(|((_, moment), _)| {
-            // What is after the end of an epoch that was undone is another record; it is listed rather than
-            // forgotten.
+            // What is after the end of an epoch that was undone is another record; it is listed
+            // rather than forgotten.
             moment.offset >= offset && moment.offset < erased
         });
         holding

@@ -1,4 +1,5 @@
-//! Delayed events (MSC4140): what is scheduled and when it is due, and for a while what became of it.
+//! Delayed events (MSC4140): what is scheduled and when it is due, and for a while what became of
+//! it.
 //!
 //! The contents are in the log, at the offsets of the `delayed.schedule` records.
 
@@ -166,7 +167,8 @@ impl Delayed {
         events.map(|event| event.offset).collect()
     }
 
-    /// The id of the delayed event that the record at `offset` scheduled, if it is still to be sent.
+    /// The id of the delayed event that the record at `offset` scheduled, if it is still to be
+    /// sent.
     #[must_use]
     pub fn waits_at(&self, offset: Offset) -> Option<String> {
         let inner = self.0.read();

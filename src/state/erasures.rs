@@ -1,9 +1,10 @@
 //! What is to be erased from the log, and what was: redacted events that still have their content,
-//! records that are gone with a room, a user or their time, and those that later ones have superseded.
+//! records that are gone with a room, a user or their time, and those that later ones have
+//! superseded.
 //!
-//! From a `log.erase` record on, the projections are the same whether the payloads that it names are
-//! there or not. For this to hold, what `apply` takes from an event's content must either be left by
-//! redaction or be gone once the redaction has been applied.
+//! From a `log.erase` record on, the projections are the same whether the payloads that it names
+//! are there or not. For this to hold, what `apply` takes from an event's content must either be
+//! left by redaction or be gone once the redaction has been applied.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,9 +21,11 @@ pub struct Erasures(#[serde(with = "kept::locked")] RwLock<Inner>);
 
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Inner {
-    /// By the offset of the redaction and their own, the records that still have the content it took.
+    /// By the offset of the redaction and their own, the records that still have the content it
+    /// took.
     redacted: BTreeMap<(Offset, Offset), Redacted>,
-    /// The records that are to lose their content without grace, each with the record for which it does.
+    /// The records that are to lose their content without grace, each with the record for which it
+    /// does.
     condemned: BTreeMap<Offset, Offset>,
     /// The rooms that were purged.
     purged: BTreeMap<OwnedRoomId, Purged>,
@@ -70,8 +73,8 @@ pub struct Owed {
 }
 
 impl Erasures {
-    /// Up to `limit` records whose events were redacted at or before `until_ms` and that still have their
-    /// content, in the order of their redactions.
+    /// Up to `limit` records whose events were redacted at or before `until_ms` and that still have
+    /// their content, in the order of their redactions.
     #[must_use]
     pub fn redacted(&self, until_ms: u64, limit: usize) -> Vec<Redacted> {
         let inner = self.0.read();
@@ -80,8 +83,8 @@ impl Erasures {
         due.take(limit).copied().collect()
     }
 
-    /// Up to `limit` records that are condemned and still have their content, in order, each with the record
-    /// for which it is.
+    /// Up to `limit` records that are condemned and still have their content, in order, each with
+    /// the record for which it is.
     #[must_use]
     pub fn condemned(&self, limit: usize) -> Vec<(Offset, Offset)> {
         let inner = self.0.read();
@@ -198,8 +201,8 @@ impl Erasures {
     }
 }
 
-/// The records in these runs, as far as they come before the one at `offset`: what comes later is not for it
-/// to name.
+/// The records in these runs, as far as they come before the one at `offset`: what comes later is
+/// not for it to name.
 pub(super) fn named(runs: &[(Offset, Offset)], offset: Offset) -> BTreeSet<Offset> {
     let runs = runs.iter().map(|(first, last)| (*first, (*last).min(offset.prev())));
     runs.filter(|(first, last)| first <= last)

@@ -36,8 +36,8 @@ impl<T> History<T> {
         self.0.last().map(|(_, value)| value)
     }
 
-    /// Records that the value became `value` at `offset`, of what has no past: gives the offset of the one
-    /// whose place it takes.
+    /// Records that the value became `value` at `offset`, of what has no past: gives the offset of
+    /// the one whose place it takes.
     pub(super) fn replace(&mut self, offset: Offset, value: T) -> Option<Offset> {
         let before = self.0.pop().map(|(offset, _)| offset);
         self.push(offset, value);

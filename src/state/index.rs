@@ -62,8 +62,9 @@ impl Offsets {
 /// From a hash to one offset.
 #[derive(Debug, Default)]
 struct First {
-    /// What was read from a snapshot, in the order of the hashes, each of which is there once. A list is there as
-    /// soon as it is read: to make a map of ten million takes longer than all else at a start.
+    /// What was read from a snapshot, in the order of the hashes, each of which is there once. A
+    /// list is there as soon as it is read: to make a map of ten million takes longer than all else
+    /// at a start.
     read: Vec<(u64, Offset)>,
     /// What came since. None of its hashes is in `read`.
     since: HashMap<u64, Offset, Hashed>,
@@ -100,7 +101,8 @@ impl First {
         })
     }
 
-    /// The part of what was read in which `key` is, if it is there. Hashes lie evenly: it is about where its size says.
+    /// The part of what was read in which `key` is, if it is there. Hashes lie evenly: it is about
+    /// where its size says.
     fn near(&self, key: u64) -> &[(u64, Offset)] {
         let length = self.read.len();
         let guess = (u128::from(key) * length as u128) >> u64::BITS;

@@ -1,8 +1,9 @@
 //! How projections are written into a snapshot and read back: serde helpers for what serde or its
 //! binary form has no form of its own for.
 //!
-//! What follows from the rest (an index, a list in another order) is not written but made again. Whatever
-//! has no order of its own is written in that of its keys: equal projections are equal bytes.
+//! What follows from the rest (an index, a list in another order) is not written but made again.
+//! Whatever has no order of its own is written in that of its keys: equal projections are equal
+//! bytes.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::DeserializeOwned};
 

@@ -59,8 +59,8 @@ pub struct Fallback {
 }
 
 impl DeviceKeys {
-    /// How many one-time keys of each algorithm are left. `signed_curve25519` is always named, so that
-    /// a client sees that it has none.
+    /// How many one-time keys of each algorithm are left. `signed_curve25519` is always named, so
+    /// that a client sees that it has none.
     #[must_use]
     pub fn counts(&self) -> BTreeMap<String, u64> {
         let mut counts: BTreeMap<_, _> =
@@ -110,7 +110,8 @@ pub struct Keys {
 struct Change {
     offset: Offset,
     of: OwnedUserId,
-    /// The other user who signed a key, which is seen by those two alone; `None` for what all may see.
+    /// The other user who signed a key, which is seen by those two alone; `None` for what all may
+    /// see.
     signed_by: Option<OwnedUserId>,
 }
 
@@ -244,7 +245,8 @@ impl Keys {
         has_keys
     }
 
-    /// Returns whether others are to look at the user's keys anew: a user-signing key is its owner's alone.
+    /// Returns whether others are to look at the user's keys anew: a user-signing key is its
+    /// owner's alone.
     pub(super) fn cross_sign(&self, offset: Offset, body: KeysCrossSign) -> bool {
         let is_seen = body.master_key.is_some() || body.self_signing_key.is_some();
         self.change(&body.user_id, |keys| {

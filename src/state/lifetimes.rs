@@ -1,9 +1,9 @@
-//! How old the oldest events of each room are: by this those are found that have lived long enough, at a
-//! cost that follows what is due.
+//! How old the oldest events of each room are: by this those are found that have lived long enough,
+//! at a cost that follows what is due.
 //!
 //! How long events live is for the configuration to say, for the room's own wish (the state event
-//! `m.room.retention`) and for their type. So rooms stand together that wish the same, with events of one
-//! type, in the order of their oldest event.
+//! `m.room.retention`) and for their type. So rooms stand together that wish the same, with events
+//! of one type, in the order of their oldest event.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -47,8 +47,8 @@ impl Lifetimes {
         self.0.read().keys().cloned().collect()
     }
 
-    /// Up to `limit` rooms of which the oldest event of this class is at or before `until`, those with the
-    /// oldest first, as far as `wanted` says so.
+    /// Up to `limit` rooms of which the oldest event of this class is at or before `until`, those
+    /// with the oldest first, as far as `wanted` says so.
     #[must_use]
     pub fn rooms(
         &self,

@@ -35,8 +35,8 @@ struct Inner {
     unnamed: VecDeque<Vec<FileHash>>,
 }
 
-/// Of how many records that removed files it is known which: a server that was killed may not have come to
-/// delete those of the last few.
+/// Of how many records that removed files it is known which: a server that was killed may not have
+/// come to delete those of the last few.
 const REMOVALS_KNOWN: usize = 16;
 
 /// What is under a media id.
@@ -77,14 +77,15 @@ struct Usage {
 }
 
 impl Media {
-    /// What is under `media_id`; `None` if it was never given out, or has lapsed and been forgotten.
+    /// What is under `media_id`; `None` if it was never given out, or has lapsed and been
+    /// forgotten.
     #[must_use]
     pub fn get(&self, media_id: &str) -> Option<Item> {
         self.0.read().items.get(media_id).cloned()
     }
 
-    /// How long the files of `user_id` are together, in bytes; without a user, those that the server fetched
-    /// by itself.
+    /// How long the files of `user_id` are together, in bytes; without a user, those that the
+    /// server fetched by itself.
     #[must_use]
     pub fn bytes_of(&self, user_id: Option<&UserId>) -> u64 {
         self.0.read().users.get(&user_id.map(UserId::to_owned)).map_or(0, |usage| usage.bytes)
@@ -147,8 +148,8 @@ impl Media {
         stored.collect()
     }
 
-    /// Up to `limit` ids whose file came at or before `until_ms` (milliseconds since the Unix epoch), the
-    /// oldest first, as far as `wanted` says so.
+    /// Up to `limit` ids whose file came at or before `until_ms` (milliseconds since the Unix
+    /// epoch), the oldest first, as far as `wanted` says so.
     #[must_use]
     pub fn until(
         &self,
@@ -165,7 +166,8 @@ impl Media {
         due.filter(|id| wanted(id)).take(limit).cloned().collect()
     }
 
-    /// Takes ids away. Gives the records that gave them a file, and the files that no id names any more.
+    /// Takes ids away. Gives the records that gave them a file, and the files that no id names any
+    /// more.
     pub(super) fn remove(&self, media_ids: &[String]) -> (Vec<Offset>, Vec<FileHash>) {
         let (mut records, mut unnamed) = (Vec::new(), Vec::new());
         let inner = &mut *self.0.write();

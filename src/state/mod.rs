@@ -218,8 +218,8 @@ impl State {
         Offset::new(self.applied.load(Ordering::Acquire))
     }
 
-    /// How often projections in service made way for others, these being the last: what is kept of what was worked
-    /// out of them goes by it. It is no part of what the log adds up to.
+    /// How often projections in service made way for others, these being the last: what is kept of
+    /// what was worked out of them goes by it. It is no part of what the log adds up to.
     #[must_use]
     pub fn generation(&self) -> u64 {
         self.generation.load(Ordering::Relaxed)
@@ -242,9 +242,9 @@ impl State {
         self.epochs.read().latest().copied().unwrap_or_default()
     }
 
-    /// The last offset of an epoch that has ended, which a position of that epoch must not be beyond to be
-    /// one of this history: of an epoch that was undone as a whole, the last before the one that followed.
-    /// `None` for one that has not ended, or never was.
+    /// The last offset of an epoch that has ended, which a position of that epoch must not be
+    /// beyond to be one of this history: of an epoch that was undone as a whole, the last before
+    /// the one that followed. `None` for one that has not ended, or never was.
     #[must_use]
     pub fn epoch_end(&self, epoch: Epoch) -> Option<Offset> {
         let epochs = self.epochs.read();
@@ -703,7 +703,8 @@ impl State {
         })
     }
 
-    /// What is kept of a user is gone, as if it had never been; the records that held it are found later.
+    /// What is kept of a user is gone, as if it had never been; the records that held it are found
+    /// later.
     fn forget_user(&self, offset: Offset, body: &UserDeactivate) {
         self.threepids.forget(&body.user_id);
         self.usage.forget(&body.user_id);
@@ -739,7 +740,8 @@ impl State {
         room.members.into_iter().map(Effect::WakeUser).collect()
     }
 
-    /// Whom a change of the user's devices concerns: those who share a room with them, and themselves.
+    /// Whom a change of the user's devices concerns: those who share a room with them, and
+    /// themselves.
     fn device_list(&self, user_id: &UserId) -> Vec<Effect> {
         let mut effects = vec![Effect::WakeUser(user_id.to_owned())];
         let rooms = self.memberships.of(user_id, Offset::MAX).into_iter();
@@ -884,8 +886,8 @@ impl State {
 /// The state events that say how long events live in a room (MSC1763): the first wins.
 pub const RETENTION: [&str; 2] = ["m.room.retention", "org.matrix.msc1763.retention"];
 
-/// How long events live as the content of such a state event says; `None` if it does not, or says what is no
-/// time.
+/// How long events live as the content of such a state event says; `None` if it does not, or says
+/// what is no time.
 fn lifetime(content: &RawValue) -> Option<lifetimes::Own> {
     #[derive(Deserialize)]
     struct Retention {

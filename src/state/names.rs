@@ -51,9 +51,9 @@ pub struct Found {
 }
 
 impl Names {
-    /// The users of whose id or display name each word of `term` begins a word, in no order. Case and
-    /// accents do not matter. A user id, or the beginning of one with its `@` or its `:`, finds by the
-    /// id, too. Costs what each of its words finds by itself, of which the first
+    /// The users of whose id or display name each word of `term` begins a word, in no order. Case
+    /// and accents do not matter. A user id, or the beginning of one with its `@` or its `:`, finds
+    /// by the id, too. Costs what each of its words finds by itself, of which the first
     /// [`limits::SEARCH_WORDS`] count.
     #[must_use]
     pub fn find(&self, term: &str) -> Vec<Found> {

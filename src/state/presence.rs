@@ -1,7 +1,7 @@
 //! What others see of each user's presence: the newest of each, and in which order they changed.
 //!
-//! Only what was recorded is here. What leads to a record (which devices are there, who is idle since
-//! when) is judged in [`crate::service::presence`].
+//! Only what was recorded is here. What leads to a record (which devices are there, who is idle
+//! since when) is judged in [`crate::service::presence`].
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -51,8 +51,8 @@ impl Presence {
         self.0.read().users.get(user_id).cloned()
     }
 
-    /// Those whose newest change came after `since`, up to and with `to`, in the order of their changes.
-    /// Whoever changed again after `to` is not among them: that is news for a later look.
+    /// Those whose newest change came after `since`, up to and with `to`, in the order of their
+    /// changes. Whoever changed again after `to` is not among them: that is news for a later look.
     #[must_use]
     pub fn changed(&self, since: Offset, to: Offset) -> Vec<OwnedUserId> {
         if since >= to {

@@ -1,4 +1,5 @@
-//! Pushers: to which gateways and addresses notifications of which users go, and how far that has come.
+//! Pushers: to which gateways and addresses notifications of which users go, and how far that has
+//! come.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,7 +19,8 @@ use crate::record::{
 /// A pusher.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Pusher {
-    /// The record that it was first set with, by which it is known. It tells of what came after that.
+    /// The record that it was first set with, by which it is known. It tells of what came after
+    /// that.
     pub since: Offset,
     /// When it was last set, in milliseconds since the Unix epoch.
     pub set_ms: u64,
@@ -146,7 +148,8 @@ impl Pushers {
         inner.all.insert(since, Arc::new(Pusher { since, set_ms: time_ms, body, mailed }));
     }
 
-    /// Gives the record that says nothing any more: the one before, or this one of a pusher that is gone.
+    /// Gives the record that says nothing any more: the one before, or this one of a pusher that is
+    /// gone.
     pub(super) fn mail(&self, offset: Offset, time_ms: u64, body: &PusherMail) -> Option<Offset> {
         let PusherMail { user_id, pusher: since, up_to, in_a_row } = body;
         let mut inner = self.0.write();

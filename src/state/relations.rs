@@ -55,8 +55,8 @@ impl<'a> RelatesTo<'a> {
             #[serde(rename = "m.relates_to", borrow)]
             relates_to: RelatesTo<'a>,
         }
-        // Stored events are canonical JSON, in which the name has this one form. Most events relate to
-        // nothing, and are not parsed.
+        // Stored events are canonical JSON, in which the name has this one form. Most events relate
+        // to nothing, and are not parsed.
         if !content.get().contains("\"m.relates_to\"") {
             return None;
         }
@@ -248,7 +248,8 @@ impl Relations {
         self.children.get(&parent).map(Vec::as_slice).unwrap_or_default()
     }
 
-    /// The children of `parent` by a relation, of one sender or of all, that were not redacted as of `at`.
+    /// The children of `parent` by a relation, of one sender or of all, that were not redacted as
+    /// of `at`.
     fn kin(
         &self,
         parent: Offset,
@@ -275,8 +276,8 @@ impl Relations {
         Some(self.child(&children[at]))
     }
 
-    /// How many children of `parent` by this relation a user sees. Costs the same however many there are, or, of few, a
-    /// look at each.
+    /// How many children of `parent` by this relation a user sees. Costs the same however many
+    /// there are, or, of few, a look at each.
     pub(super) fn count(
         &self,
         parent: Offset,
@@ -298,7 +299,8 @@ impl Relations {
         sought.count(&all).saturating_sub(left_out.sum())
     }
 
-    /// Up to `limit` of the children of `parent` by this relation that a user sees, the newest, newest first.
+    /// Up to `limit` of the children of `parent` by this relation that a user sees, the newest,
+    /// newest first.
     pub(super) fn newest(
         &self,
         parent: Offset,
@@ -346,8 +348,8 @@ impl Relations {
         found
     }
 
-    /// Up to `limit` of the children of `parent` by this relation that `sender` sent and a user sees, the newest,
-    /// newest first. Whom `sought` leaves out makes no difference.
+    /// Up to `limit` of the children of `parent` by this relation that `sender` sent and a user
+    /// sees, the newest, newest first. Whom `sought` leaves out makes no difference.
     pub(super) fn newest_of(
         &self,
         parent: Offset,
@@ -366,8 +368,9 @@ impl Relations {
         children.filter_map(|child| self.one(parent, child)).collect()
     }
 
-    /// Up to `count` children of `parent` by this relation, or by any and then redacted or not, after `after`, up to and
-    /// with `to`: the oldest of them, oldest first, or, `backward`, the newest, newest first.
+    /// Up to `count` children of `parent` by this relation, or by any and then redacted or not,
+    /// after `after`, up to and with `to`: the oldest of them, oldest first, or, `backward`, the
+    /// newest, newest first.
     #[expect(clippy::too_many_arguments, reason = "each says something else")]
     pub(super) fn page(
         &self,
@@ -399,8 +402,8 @@ impl Relations {
         }
     }
 
-    /// Whether a child of `parent` that was not redacted as of `at` is by one of these relations and of one of these
-    /// senders, as far as either is given. Of relations, so many are looked at.
+    /// Whether a child of `parent` that was not redacted as of `at` is by one of these relations
+    /// and of one of these senders, as far as either is given. Of relations, so many are looked at.
     pub(super) fn is_related(
         &self,
         parent: Offset,
@@ -436,8 +439,8 @@ impl Relations {
         }
     }
 
-    /// Up to `limit` threads whose newest reply, redacted or not, is before `before`: that reply and
-    /// the root, newest first.
+    /// Up to `limit` threads whose newest reply, redacted or not, is before `before`: that reply
+    /// and the root, newest first.
     pub(super) fn threads(&self, before: Offset, limit: usize) -> Vec<(Offset, Offset)> {
         work::looks(limit);
         let threads = self.threads.range(..before).rev().take(limit);
@@ -455,8 +458,8 @@ impl Relations {
         }
     }
 
-    /// Adds to `digest` what has not been redacted: a replay after the content of a redacted event was
-    /// erased does not find its relation any more.
+    /// Adds to `digest` what has not been redacted: a replay after the content of a redacted event
+    /// was erased does not find its relation any more.
     pub(super) fn digest(
         &self,
         digest: &mut super::digest::Digest,
@@ -586,8 +589,8 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(48))]
-        /// With few children all of them are gone through, with many the index is asked: both say what a look at each
-        /// child says.
+        /// With few children all of them are gone through, with many the index is asked: both say
+        /// what a look at each child says.
         #[test]
         fn of_many_children_the_same_is_said_as_of_few(
             steps in prop::collection::vec(step(), 1..4 * MANY),

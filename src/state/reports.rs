@@ -1,5 +1,5 @@
-//! The reports that nobody has dealt with yet: who reported what. Their reasons are in the log, at their
-//! offsets.
+//! The reports that nobody has dealt with yet: who reported what. Their reasons are in the log, at
+//! their offsets.
 
 use std::collections::{BTreeMap, HashMap};
 

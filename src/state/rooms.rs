@@ -90,11 +90,11 @@ struct Inner {
     timeline: Vec<Offset>,
     /// The greatest time of an event.
     latest_ts: u64,
-    /// The events that say an earlier time than one before them, with that time. The times of the others
-    /// never decrease along the timeline.
+    /// The events that say an earlier time than one before them, with that time. The times of the
+    /// others never decrease along the timeline.
     late: BTreeMap<Offset, u64>,
-    /// The events that go once they have lived long enough, by type, oldest first: all but state, and
-    /// redactions, which go with what they redacted.
+    /// The events that go once they have lived long enough, by type, oldest first: all but state,
+    /// and redactions, which go with what they redacted.
     messages: BTreeMap<Box<str>, Vec<Offset>>,
     /// How long they live as the state says: the state event with what it says, under
     /// the name of the specification proposal when it is stable and under the one until then.
@@ -307,8 +307,8 @@ impl Room {
         self.inner.read().late.contains_key(&offset)
     }
 
-    /// The events up to and with `at` that say an earlier time than one before them, each with its time
-    /// in milliseconds since the Unix epoch.
+    /// The events up to and with `at` that say an earlier time than one before them, each with its
+    /// time in milliseconds since the Unix epoch.
     #[must_use]
     pub fn late_events(&self, at: Offset) -> Vec<(Offset, u64)> {
         self.inner.read().late.range(..=at).map(|(offset, ts)| (*offset, *ts)).collect()
@@ -485,7 +485,8 @@ impl Room {
         matches!(self.membership(user_id, at), Some((_, Membership::Join)))
     }
 
-    /// Since when `user_id` has been joined without a break; `None` if they are not joined as of `at`.
+    /// Since when `user_id` has been joined without a break; `None` if they are not joined as of
+    /// `at`.
     #[must_use]
     pub fn joined_since(&self, user_id: &UserId, at: Offset) -> Option<Offset> {
         let inner = self.inner.read();
@@ -543,8 +544,8 @@ impl Room {
         joined.for_each(&mut found);
     }
 
-    /// The users who are joined as of `to` and were not as of `since`, in the order of their ids. Costs
-    /// what changed in the room's state.
+    /// The users who are joined as of `to` and were not as of `since`, in the order of their ids.
+    /// Costs what changed in the room's state.
     #[must_use]
     pub fn joined_between(&self, since: Offset, to: Offset) -> Vec<OwnedUserId> {
         let inner = self.inner.read();
@@ -601,8 +602,8 @@ impl Room {
         self.inner.read().relations.has_children(parent)
     }
 
-    /// Up to `most` of the events that relate to the one at `parent` as of `at`, the newest, newest first. Those that
-    /// were redacted do not count.
+    /// Up to `most` of the events that relate to the one at `parent` as of `at`, the newest, newest
+    /// first. Those that were redacted do not count.
     #[must_use]
     pub fn children(&self, parent: Offset, at: Offset, most: usize) -> Vec<Child> {
         let inner = self.inner.read();
@@ -617,8 +618,8 @@ impl Room {
         inner.relations.count(parent, rel_type, sought, &inner.redactions)
     }
 
-    /// Up to `limit` of the events that relate to the one at `parent` in this way and that a user sees: the newest,
-    /// newest first.
+    /// Up to `limit` of the events that relate to the one at `parent` in this way and that a user
+    /// sees: the newest, newest first.
     #[must_use]
     pub fn newest_children(
         &self,
@@ -645,9 +646,9 @@ impl Room {
         inner.relations.newest_of(parent, rel_type, sender, sought, limit, &inner.redactions)
     }
 
-    /// Up to `count` events that relate to the one at `parent` in this way as of `at`, or in any way and then redacted or
-    /// not, after an offset, up to and with another: the oldest of them, oldest first, or, `backward`, the newest, newest
-    /// first.
+    /// Up to `count` events that relate to the one at `parent` in this way as of `at`, or in any
+    /// way and then redacted or not, after an offset, up to and with another: the oldest of them,
+    /// oldest first, or, `backward`, the newest, newest first.
     #[must_use]
     pub fn page_of_children(
         &self,
@@ -663,8 +664,8 @@ impl Room {
         inner.relations.page(parent, rel_type, at, stretch, backward, count, redactions)
     }
 
-    /// Whether an event relates to the one at `parent` as of `at` in one of these ways and is of one of these senders, as
-    /// far as either is given.
+    /// Whether an event relates to the one at `parent` as of `at` in one of these ways and is of
+    /// one of these senders, as far as either is given.
     #[must_use]
     pub fn is_related(
         &self,
@@ -677,8 +678,8 @@ impl Room {
         inner.relations.is_related(parent, rel_types, senders, at, &inner.redactions)
     }
 
-    /// Up to `limit` threads whose newest reply is before `before`, newest first: that reply and the
-    /// root. The reply may have been redacted since.
+    /// Up to `limit` threads whose newest reply is before `before`, newest first: that reply and
+    /// the root. The reply may have been redacted since.
     #[must_use]
     pub fn threads(&self, before: Offset, limit: usize) -> Vec<(Offset, Offset)> {
         self.inner.read().relations.threads(before, limit)
@@ -722,8 +723,8 @@ impl Room {
         self.inner.read().receipts.get(key).cloned()
     }
 
-    /// The users who type, each with the time at which it ends, and the offset at which someone last
-    /// began or stopped.
+    /// The users who type, each with the time at which it ends, and the offset at which someone
+    /// last began or stopped.
     #[must_use]
     pub fn typing(&self) -> (Vec<(OwnedUserId, u64)>, Offset) {
         let inner = self.inner.read();
@@ -743,8 +744,8 @@ impl Room {
         self.inner.read().lifetime()
     }
 
-    /// Up to `limit` events of this type up to and with `until`, oldest first, that may go once they have
-    /// lived long enough.
+    /// Up to `limit` events of this type up to and with `until`, oldest first, that may go once
+    /// they have lived long enough.
     #[must_use]
     pub fn messages(&self, event_type: &str, until: Offset, limit: usize) -> Vec<Offset> {
         let inner = self.inner.read();
@@ -1046,8 +1047,8 @@ impl Rooms {
         rooms.flatten().filter_map(|room_id| self.get(room_id)).collect()
     }
 
-    /// The networks with whose rooms this one is listed: each as the application service and its name of the
-    /// network.
+    /// The networks with whose rooms this one is listed: each as the application service and its
+    /// name of the network.
     #[must_use]
     pub fn networks_of(&self, room_id: &RoomId) -> Vec<(String, String)> {
         let networks = self.networks.read();
@@ -1055,7 +1056,8 @@ impl Rooms {
         listing.map(|(network, _)| network.clone()).collect()
     }
 
-    /// The rooms that the directory lists, by itself or with those of a network, in the order of their ids.
+    /// The rooms that the directory lists, by itself or with those of a network, in the order of
+    /// their ids.
     #[must_use]
     pub fn of_all_networks(&self) -> Vec<Arc<Room>> {
         let mut listed = self.public.read().clone();

@@ -1,5 +1,5 @@
-//! The projections by name, each with the version of what it holds: how snapshots write them and read what
-//! an earlier version wrote, how each is hashed, and how one is looked into.
+//! The projections by name, each with the version of what it holds: how snapshots write them and
+//! read what an earlier version wrote, how each is hashed, and how one is looked into.
 
 use std::{
     io::{self, BufWriter, Write},
@@ -27,11 +27,11 @@ type Read = fn(&[u8]) -> Result<Put, postcard::Error>;
 pub struct Section {
     /// Its name in snapshots.
     pub name: &'static str,
-    /// The version of what it holds. To be raised with every change of its bytes or of what they say; a test
-    /// tells when.
+    /// The version of what it holds. To be raised with every change of its bytes or of what they
+    /// say; a test tells when.
     pub version: u32,
-    /// What earlier versions wrote can be read by these, well enough to go on with until it has been made
-    /// again from the log: whatever decisions rest on must be there.
+    /// What earlier versions wrote can be read by these, well enough to go on with until it has
+    /// been made again from the log: whatever decisions rest on must be there.
     upcasts: &'static [(u32, Read)],
     /// Nothing is decided by it, so that it may be empty until it has been made from the log.
     may_begin_empty: bool,
@@ -42,8 +42,8 @@ pub struct Section {
 }
 
 impl Section {
-    /// Writes it as it stands in `state`: equal projections are equal bytes. To be called while nothing is being
-    /// applied, as all that follows.
+    /// Writes it as it stands in `state`: equal projections are equal bytes. To be called while
+    /// nothing is being applied, as all that follows.
     ///
     /// # Errors
     /// When `out` takes no more.
@@ -236,8 +236,8 @@ pub enum SectionError {
     Damaged(&'static str, String),
 }
 
-/// The projections that `written` holds, and the names of those that are provisional, as another version wrote
-/// them: these are to be made again from the log. Reads several at once. Blocks.
+/// The projections that `written` holds, and the names of those that are provisional, as another
+/// version wrote them: these are to be made again from the log. Reads several at once. Blocks.
 ///
 /// # Errors
 /// When what decisions rest on cannot be had from it.
@@ -245,7 +245,8 @@ pub fn read(written: &[Written<'_>]) -> Result<(State, Vec<&'static str>), Secti
     read_as(SECTIONS, written)
 }
 
-/// The bytes of all sections of `state`, one after the other. To be called while nothing is being applied.
+/// The bytes of all sections of `state`, one after the other. To be called while nothing is being
+/// applied.
 #[must_use]
 pub fn bytes(state: &State) -> Vec<u8> {
     let mut bytes = Vec::new();
@@ -256,7 +257,8 @@ pub fn bytes(state: &State) -> Vec<u8> {
     bytes
 }
 
-/// The same projections once more, written and read back. To be called while nothing is being applied.
+/// The same projections once more, written and read back. To be called while nothing is being
+/// applied.
 ///
 /// # Errors
 /// When what was written cannot be read.

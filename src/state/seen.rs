@@ -36,8 +36,8 @@ impl Seen {
         Some(Sighting { seen_ms: *seen_ms, address: address.parse().ok()?, agent: agent.clone() })
     }
 
-    /// Gives the record that says nothing any more: the one before, or this one, if the device is not
-    /// `there`, since it may have been removed meanwhile.
+    /// Gives the record that says nothing any more: the one before, or this one, if the device is
+    /// not `there`, since it may have been removed meanwhile.
     pub(super) fn note(&self, offset: Offset, body: DeviceSeen, there: bool) -> Option<Offset> {
         if !there {
             return Some(offset);

@@ -96,8 +96,8 @@ impl Threepids {
         inner.tidy(&user_id);
     }
 
-    /// Takes all identifiers from a user whose account ended: others may have them. Where they are bound
-    /// stays known, so that unbinding can be tried again.
+    /// Takes all identifiers from a user whose account ended: others may have them. Where they are
+    /// bound stays known, so that unbinding can be tried again.
     pub(super) fn drop_user(&self, user_id: &UserId) {
         let mut inner = self.0.write();
         let own = inner.users.get_mut(user_id).map(|user| std::mem::take(&mut user.own));

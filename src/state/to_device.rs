@@ -133,8 +133,9 @@ impl ToDevice {
         self.inboxes.get(user_id)?.get(device_id).map(look)
     }
 
-    /// A device that is not `there` gets nothing: it may have been removed while the message was decided on,
-    /// and its inbox would wait for one that is given the same id later. Gives the record if nobody gets it.
+    /// A device that is not `there` gets nothing: it may have been removed while the message was
+    /// decided on, and its inbox would wait for one that is given the same id later. Gives the
+    /// record if nobody gets it.
     pub(super) fn send(
         &self,
         offset: Offset,
@@ -162,7 +163,8 @@ impl ToDevice {
         let Some(inbox) = inboxes.get_mut(&body.device_id) else { return Vec::new() };
         let acknowledged = inbox.waiting.partition_point(|offset| *offset <= body.up_to);
         let delivered = inbox.take_first(acknowledged, &self.open.read());
-        // No inbox is left of one that was emptied, as there is none of one that never held anything.
+        // No inbox is left of one that was emptied, as there is none of one that never held
+        // anything.
         if inbox.waiting.is_empty() {
             inboxes.remove(&body.device_id);
         }
@@ -220,8 +222,8 @@ impl ToDevice {
 pub(super) mod former {
     use super::*;
 
-    /// Version 1, without senders. These messages count for no sender until the projection has been rebuilt from the
-    /// log.
+    /// Version 1, without senders. These messages count for no sender until the projection has been
+    /// rebuilt from the log.
     #[derive(Deserialize)]
     pub(crate) struct V1 {
         #[serde(with = "kept::shared")]

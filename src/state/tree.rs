@@ -1,7 +1,8 @@
-//! The [Merkle tree](crate::record::merkle) over the records, and which checkpoints say what it was.
+//! The [Merkle tree](crate::record::merkle) over the records, and which checkpoints say what it
+//! was.
 //!
-//! Kept of it are its frontier, for its root, and the roots over each [`BLOCK`] of leaves, from which any
-//! proof is made with a look at no more records than two blocks have.
+//! Kept of it are its frontier, for its root, and the roots over each [`BLOCK`] of leaves, from
+//! which any proof is made with a look at no more records than two blocks have.
 
 use parking_lot::RwLock;
 use serde::{Deserialize, Serialize};
@@ -71,8 +72,8 @@ impl Tree {
         inner.checkpoints[..after].last().copied()
     }
 
-    /// When the last checkpoint was made, or before the first the first record written, in milliseconds
-    /// since the Unix epoch.
+    /// When the last checkpoint was made, or before the first the first record written, in
+    /// milliseconds since the Unix epoch.
     #[must_use]
     pub fn since_ms(&self) -> u64 {
         self.0.read().since_ms

@@ -1,4 +1,5 @@
-//! The rooms that restores took away from users: those that a user came to be in by records that were undone.
+//! The rooms that restores took away from users: those that a user came to be in by records that
+//! were undone.
 
 use std::collections::BTreeMap;
 

@@ -1,8 +1,9 @@
-//! How much each user stores, where no other projection counts it: the sizes of account data and filters, and who
-//! sent each pending invite. Quotas (`decide::quota`) are checked against these numbers, and nothing else reads them.
+//! How much each user stores, where no other projection counts it: the sizes of account data and
+//! filters, and who sent each pending invite. Quotas (`decide::quota`) are checked against these
+//! numbers, and nothing else reads them.
 //!
-//! A snapshot of an earlier version does not contain this projection. Until it has been rebuilt from the log, the
-//! counts are too low, and the quotas too generous.
+//! A snapshot of an earlier version does not contain this projection. Until it has been rebuilt
+//! from the log, the counts are too low, and the quotas too generous.
 
 use std::collections::BTreeMap;
 
@@ -13,8 +14,8 @@ use serde::{Deserialize, Serialize};
 use super::{index::hash, kept, rooms::Membership};
 use crate::record::command::{AccountDataSet, FilterCreate};
 
-/// Types of account data that only the server writes: one read marker for each room, and push rules, which have
-/// limits of their own.
+/// Types of account data that only the server writes: one read marker for each room, and push
+/// rules, which have limits of their own.
 const NOT_COUNTED: [&str; 2] = ["m.fully_read", "m.push_rules"];
 
 /// The overhead of a piece of account data, in bytes: about what it takes in memory.

@@ -1,9 +1,10 @@
-//! Validations under way: someone says that an e-mail address or a phone number is theirs, and is sent a
-//! token there.
+//! Validations under way: someone says that an e-mail address or a phone number is theirs, and is
+//! sent a token there.
 //!
-//! They end by themselves, and with that they are forgotten: with each record about any of them, those
-//! whose time was over at the time of that record, and with a `log.erase` those whose records it names. What
-//! asked for one, and so has the address, says nothing any more once it is forgotten.
+//! They end by themselves, and with that they are forgotten: with each record about any of them,
+//! those whose time was over at the time of that record, and with a `log.erase` those whose records
+//! it names. What asked for one, and so has the address, says nothing any more once it is
+//! forgotten.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -102,8 +103,8 @@ impl Validations {
         inner.validations.get(sid).filter(|found| found.expires_ms > now_ms).cloned()
     }
 
-    /// How many messages an address was sent, or is being sent, by the validations that are not over at
-    /// `now_ms`, and when the first of these ends.
+    /// How many messages an address was sent, or is being sent, by the validations that are not
+    /// over at `now_ms`, and when the first of these ends.
     #[must_use]
     pub fn messages(&self, threepid: &Threepid, now_ms: u64) -> (u64, Option<u64>) {
         let inner = self.0.read();
@@ -139,7 +140,8 @@ impl Validations {
         ended.flat_map(|ended| ended.records.iter().copied()).take(limit).collect()
     }
 
-    /// The records that asked for those of the validations that are meant, as far as they are not forgotten yet.
+    /// The records that asked for those of the validations that are meant, as far as they are not
+    /// forgotten yet.
     #[must_use]
     pub fn records_of(&self, is_meant: impl Fn(&Validation) -> bool) -> Vec<Offset> {
         let inner = self.0.read();

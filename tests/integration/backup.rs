@@ -1,5 +1,5 @@
-//! Backups of a running server and restores to any moment: what is in them, what is carried over, and that it may
-//! all be killed at any time.
+//! Backups of a running server and restores to any moment: what is in them, what is carried over,
+//! and that it may all be killed at any time.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -509,7 +509,8 @@ async fn a_restore_to_an_earlier_moment_carries_over_what_must_not_be_forgotten(
     ann.state(&lost_room, "m.room.create", "").await.refused(403, "M_FORBIDDEN");
     carol.state(&room_id, "m.room.create", "").await.refused(403, "M_FORBIDDEN");
 
-    // A client from the abandoned future begins anew, and looks at the devices that changed since the moment.
+    // A client from the abandoned future begins anew, and looks at the devices that changed since
+    // the moment.
     let filter = format!("/user/{}/filter/{filter}", encode(&ann.user_id));
     ann.request("GET", &filter, None).await.ok();
     let full = ann.sync(Some(&undone), 0, None).await;
@@ -732,7 +733,8 @@ async fn clients_from_an_undone_future_are_told_to_leave_the_rooms_that_they_joi
     assert_eq!(again["rooms"]["leave"][&lost], full["rooms"]["leave"][&lost]);
     let on = ann.sync(Some(&token(&full)), 0, None).await;
     assert_eq!(left(&on, &ann), BTreeSet::new(), "{on}");
-    // Those who had not been told of the rooms hear of what was left alone, and those who begin nothing at all.
+    // Those who had not been told of the rooms hear of what was left alone, and those who begin
+    // nothing at all.
     let full = ann.sync(Some(&early), 0, None).await;
     assert_eq!(left(&full, &ann), set(&[&left_since]), "{full}");
     assert_eq!(left(&ann.sync(Some(&known), 0, None).await, &ann), set(&[&left_since]));
@@ -746,7 +748,8 @@ async fn clients_from_an_undone_future_are_told_to_leave_the_rooms_that_they_joi
     let after = &full["rooms"]["leave"][&invited]["state_after"]["events"][0];
     assert_eq!(after["content"]["membership"], "leave", "{full}");
 
-    // Sliding sync: the position is refused, and who begins anew right after it is told, until they come back.
+    // Sliding sync: the position is refused, and who begins anew right after it is told, until they
+    // come back.
     let refused = slide(&ann, Some(&pos), None).await;
     refused.refused(400, "M_UNKNOWN_POS");
     for _ in 0..2 {

@@ -1,5 +1,5 @@
-//! A bridge that nobody here wrote the framework of: mautrix, with ghosts that say again what they hear
-//! (`tests/e2e/echo_bridge.py`).
+//! A bridge that nobody here wrote the framework of: mautrix, with ghosts that say again what they
+//! hear (`tests/e2e/echo_bridge.py`).
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::Path;
@@ -77,7 +77,8 @@ fn registration(port: u16) -> String {
     )
 }
 
-/// A file of each kind goes to the bridge and comes back from its ghost, as another one that is the same.
+/// A file of each kind goes to the bridge and comes back from its ghost, as another one that is the
+/// same.
 async fn relays_files(ann: &User, echo: &Echo, room_id: &str) {
     for kind in Kind::all() {
         let name = kind.name;

@@ -1,5 +1,5 @@
-//! Somebody tries passwords as fast as they can: what others notice of it. A measurement, to be run on a
-//! machine that does nothing else:
+//! Somebody tries passwords as fast as they can: what others notice of it. A measurement, to be run
+//! on a machine that does nothing else:
 //!
 //! ```text
 //! cargo test --release --test integration brute_force -- --ignored --nocapture
@@ -34,8 +34,8 @@ struct Attack {
     refused: AtomicU64,
 }
 
-/// Sends this connection's share of wrong logins while it is on. Written by hand, so that the attacker,
-/// who would be elsewhere, takes little of this machine.
+/// Sends this connection's share of wrong logins while it is on. Written by hand, so that the
+/// attacker, who would be elsewhere, takes little of this machine.
 async fn attack(address: SocketAddr, begin: Instant, attack: Arc<Attack>) {
     let body = json!({
         "type": "m.login.password", "password": "a guess",
@@ -93,8 +93,8 @@ fn percentile(took: &mut [Duration], percent: usize) -> Duration {
     took[(took.len() * percent / 100).min(took.len() - 1)]
 }
 
-/// The p99 of syncs without and with an attack, in turns, so that what else happens on the machine hits
-/// both alike.
+/// The p99 of syncs without and with an attack, in turns, so that what else happens on the machine
+/// hits both alike.
 async fn measure(name: &str, settings: &[(&str, &str)]) -> f64 {
     let always = [
         ("LOGCABIN_SERVER_TRUST_FORWARDED_FOR", "true"),

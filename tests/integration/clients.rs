@@ -1,7 +1,8 @@
-//! Clients nobody here wrote: matrix-nio and matrix-js-sdk talk to each other through the server, and
-//! matrix-rust-sdk shows its room list by sliding sync. Each is a process that takes commands on stdin and
-//! tells on stdout what it sees; the programs, and the protocol they speak, are in `tests/e2e/`. Other programs
-//! there drive several users on matrix-js-sdk at once and judge for themselves.
+//! Clients nobody here wrote: matrix-nio and matrix-js-sdk talk to each other through the server,
+//! and matrix-rust-sdk shows its room list by sliding sync. Each is a process that takes commands
+//! on stdin and tells on stdout what it sees; the programs, and the protocol they speak, are in
+//! `tests/e2e/`. Other programs there drive several users on matrix-js-sdk at once and judge for
+//! themselves.
 //!
 //! `LOGCABIN_E2E_ADDRESS` runs the same scenario against another server, to check the clients
 //! themselves.
@@ -105,7 +106,8 @@ async fn matrix_nio_and_matrix_js_sdk_talk_to_each_other() {
     }
 
     // A long history, written by both at the same time and seen live by both, each message once. In
-    // bursts smaller than any client's timeline, which a client may rightly find `limited` otherwise.
+    // bursts smaller than any client's timeline, which a client may rightly find `limited`
+    // otherwise.
     let mut sent = [Vec::new(), Vec::new()];
     for burst in 0..HISTORY / 2 / BURST {
         let commands = [(&ann, "nio"), (&bob, "js")].map(|(client, who)| {
@@ -256,7 +258,8 @@ fn upload(client: &Client, kind: &Kind, encrypt: bool) -> Value {
     client.ok("upload", json!({ "content": content, "content_type": kind.content_type, "name": kind.name, "encrypt": encrypt }))
 }
 
-/// `writer` sends a file that was uploaded and `reader` sees it, as it was sent; gives what it sees.
+/// `writer` sends a file that was uploaded and `reader` sees it, as it was sent; gives what it
+/// sees.
 fn send_file(writer: &Client, reader: &Client, room: &str, kind: &Kind, place: &Value) -> Value {
     let content = kind.content(place);
     let event = json!({ "room_id": room, "type": kind.event_type(), "content": content });
@@ -268,7 +271,8 @@ fn send_file(writer: &Client, reader: &Client, room: &str, kind: &Kind, place: &
     seen
 }
 
-/// The file at this `url` is what was uploaded, by each path, and goes by its name and by one that is asked for.
+/// The file at this `url` is what was uploaded, by each path, and goes by its name and by one that
+/// is asked for.
 #[track_caller]
 fn assert_downloads(client: &Client, kind: &Kind, place: &Value) {
     let mut ways =

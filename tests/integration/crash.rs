@@ -84,8 +84,8 @@ async fn nothing_acknowledged_is_lost_or_doubled_when_the_server_is_killed() {
     }
 }
 
-/// What is scheduled is sent once or, when it was called off, not at all, whenever the server is killed:
-/// while it is scheduled, while it is being sent, or before it is known to have been.
+/// What is scheduled is sent once or, when it was called off, not at all, whenever the server is
+/// killed: while it is scheduled, while it is being sent, or before it is known to have been.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_scheduled_is_sent_once_when_the_server_is_killed() {
     let _alone = alone().await;

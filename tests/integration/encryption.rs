@@ -1,7 +1,8 @@
-//! Clients nobody here wrote encrypt for each other through the server: two users on several devices, each a
-//! process on matrix-js-sdk or on matrix-rust-sdk, in one scenario for every mixture of the two. What the server has
-//! to do for them is all there: device and one-time keys, cross-signing, messages to devices, key backup,
-//! secret storage, and that all this is there after a `kill -9`. The commands are in `tests/e2e/README.md`.
+//! Clients nobody here wrote encrypt for each other through the server: two users on several
+//! devices, each a process on matrix-js-sdk or on matrix-rust-sdk, in one scenario for every
+//! mixture of the two. What the server has to do for them is all there: device and one-time keys,
+//! cross-signing, messages to devices, key backup, secret storage, and that all this is there after
+//! a `kill -9`. The commands are in `tests/e2e/README.md`.
 
 use std::collections::{BTreeMap, HashSet};
 use std::process::Command;
@@ -123,7 +124,8 @@ impl Device {
         self.ok("decrypt", json!({ "event": event }))["body"].clone()
     }
 
-    /// Compares emoji with `other`, in a room or from device to device; `same` is what this one says of them.
+    /// Compares emoji with `other`, in a room or from device to device; `same` is what this one
+    /// says of them.
     fn verifies(&self, other: &Self, room_id: Option<&str>, same: bool) {
         let asked = json!({
             "user_id": other.user_id, "device_id": other.device_id, "room_id": room_id,
@@ -198,7 +200,8 @@ async fn encrypt(cast: &Cast) {
         one.knows_device(other, true);
     }
 
-    // A second device of bob's is written to, and verified when it has compared emoji with the first.
+    // A second device of bob's is written to, and verified when it has compared emoji with the
+    // first.
     let second = Device::start(cast.second, &server, "bob's second", "login", "bob");
     ann.knows_device(&second, false);
     bob.knows_device(&second, false);
@@ -233,7 +236,8 @@ async fn encrypt(cast: &Cast) {
     });
     ann.knows_device(&third, true);
 
-    // The second is deleted while it is offline. What it had it can read, and nothing that comes later.
+    // The second is deleted while it is offline. What it had it can read, and nothing that comes
+    // later.
     let readers = [&ann, &bob, &second, &third];
     let before = ann.says(&room, "for the second, too", &readers[1..]);
     let bobs_before = bob.says(&room, "the same from bob", &readers);
@@ -259,7 +263,8 @@ async fn encrypt(cast: &Cast) {
         }
     }
 
-    // The server is killed while bob's devices are offline and the keys of a new session wait for them.
+    // The server is killed while bob's devices are offline and the keys of a new session wait for
+    // them.
     for one in [&bob, &third] {
         one.ok("pause", json!({}));
     }
@@ -370,7 +375,8 @@ async fn go_on_across_a_restore(past: Past) {
         }
     };
     eventually(&ann, "after it", &[&bob]);
-    // New sessions, whose keys went out in messages to devices, and one-time keys that were handed out.
+    // New sessions, whose keys went out in messages to devices, and one-time keys that were handed
+    // out.
     let second = Device::start(Sdk::Js, &server, "bob's second", "login", "bob");
     for one in [&ann, &bob] {
         one.knows_device(&second, false);
@@ -405,8 +411,8 @@ async fn go_on_across_a_restore(past: Past) {
     if past == Past::Known {
         is("leave");
     }
-    // By the sessions that they have, all of them; the device that logged in after the moment is there if that is
-    // known.
+    // By the sessions that they have, all of them; the device that logged in after the moment is
+    // there if that is known.
     let mut all = vec![&ann, &bob];
     if past == Past::Known {
         all.push(&second);
@@ -443,7 +449,8 @@ async fn go_on_across_a_restore(past: Past) {
     match past {
         // What was given after the moment is in the log as what was carried over.
         Past::Known => given = now,
-        // The same device has other keys: what was given in the lost life is not given in the new one.
+        // The same device has other keys: what was given in the lost life is not given in the new
+        // one.
         Past::Lost => {
             given += now.split_once("dropped all one-time keys").map_or("", |(_, new)| new)
         }

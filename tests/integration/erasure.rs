@@ -717,8 +717,8 @@ const TAKEN_BACK: &str = "the-eagle-has-landed";
 /// What a room holds: each message with what it says, which is nothing once it was redacted.
 type Said = BTreeMap<String, Option<String>>;
 
-/// Writes until the server is gone, and takes back every other message. Gives what was acknowledged, and those of which it
-/// is not known whether they were taken back.
+/// Writes until the server is gone, and takes back every other message. Gives what was
+/// acknowledged, and those of which it is not known whether they were taken back.
 async fn write_and_take_back(user: User, room_id: String, round: u64) -> (Said, BTreeSet<String>) {
     let (mut said, mut open) = (Said::new(), BTreeSet::new());
     for number in 0.. {

@@ -139,8 +139,8 @@ async fn after_a_failed_write_no_more_are_taken_reads_go_on_and_nothing_is_lost(
     assert_verifies(server.data_dir());
 }
 
-/// That the room's messages can be read, and begin with the acknowledged ones. The one that was under
-/// way when a write failed may or may not have reached the disk.
+/// That the room's messages can be read, and begin with the acknowledged ones. The one that was
+/// under way when a write failed may or may not have reached the disk.
 async fn assert_holds(user: &User, room_id: &str, acknowledged: &[String]) {
     let (mut messages, mut from) = (Vec::new(), None::<String>);
     loop {
@@ -329,7 +329,8 @@ async fn volume(data_dir: &Path) -> PathBuf {
     volumes().expect("a volume")
 }
 
-/// All files below a directory but the lock: when they were changed, and what is in them; of directories, that they are there.
+/// All files below a directory but the lock: when they were changed, and what is in them; of
+/// directories, that they are there.
 fn everything(dir: &Path) -> BTreeMap<PathBuf, (Option<SystemTime>, Vec<u8>)> {
     let mut found = BTreeMap::new();
     for entry in fs::read_dir(dir).expect("a directory") {

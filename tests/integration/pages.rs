@@ -1,8 +1,8 @@
-//! The pages for browsers, in headless Chromium, driven with the keyboard by programs on puppeteer that judge
-//! for themselves (`tests/e2e/`).
+//! The pages for browsers, in headless Chromium, driven with the keyboard by programs on puppeteer
+//! that judge for themselves (`tests/e2e/`).
 //!
-//! `LOGCABIN_E2E_CHROMIUM` names another Chromium than Debian's; `LOGCABIN_E2E_SCREENSHOTS` a directory for
-//! what the pages look like.
+//! `LOGCABIN_E2E_CHROMIUM` names another Chromium than Debian's; `LOGCABIN_E2E_SCREENSHOTS` a
+//! directory for what the pages look like.
 
 use std::env;
 use std::process::Command;

@@ -1,4 +1,5 @@
-//! The comparison with other servers, as far as it goes without them: what it explains, refuses and renews.
+//! The comparison with other servers, as far as it goes without them: what it explains, refuses and
+//! renews.
 
 use std::path::Path;
 use std::process::{Command, Output};

@@ -1,5 +1,5 @@
-//! What a server shows of its log, and that a backup is the beginning of it, checked by a program that has none of
-//! the server's code.
+//! What a server shows of its log, and that a backup is the beginning of it, checked by a program
+//! that has none of the server's code.
 
 use std::{
     fs,

@@ -305,7 +305,8 @@ async fn a_start_does_not_wait_for_projections_that_another_version_did_not_have
     let old = snapshots(server.data_dir()).remove(0);
     rewrite(&old, |name, part| (name != "names").then_some(part));
 
-    // What acts on the log meanwhile, without a server, does not take them for what the log adds up to.
+    // What acts on the log meanwhile, without a server, does not take them for what the log adds up
+    // to.
     let (_, status) = snapshot(server.data_dir(), "status");
     assert_eq!(status["provisional"], json!(["names"]), "{status}");
     assert_verifies(server.data_dir());

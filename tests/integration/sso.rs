@@ -1,5 +1,5 @@
-//! Single sign-on and the login page, end to end: a real OpenID Connect provider and a real browser, in one
-//! program of `tests/e2e/`, which judges for itself.
+//! Single sign-on and the login page, end to end: a real OpenID Connect provider and a real
+//! browser, in one program of `tests/e2e/`, which judges for itself.
 //!
 //! `LOGCABIN_E2E_SCREENSHOTS` names a directory to keep the pictures of the pages in.
 

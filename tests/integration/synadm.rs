@@ -1,5 +1,5 @@
-//! synadm, a tool that administrators of another server use, which nobody here wrote: it administers this
-//! one.
+//! synadm, a tool that administrators of another server use, which nobody here wrote: it
+//! administers this one.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

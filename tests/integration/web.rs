@@ -1,8 +1,8 @@
-//! Element Web, a client with a user interface that nobody here wrote, in headless Chromium: two people
-//! register, make rooms and talk. The program of `tests/e2e/` judges for itself.
+//! Element Web, a client with a user interface that nobody here wrote, in headless Chromium: two
+//! people register, make rooms and talk. The program of `tests/e2e/` judges for itself.
 //!
-//! `LOGCABIN_E2E_CHROMIUM` names another Chromium than Debian's; `LOGCABIN_E2E_SCREENSHOTS` a directory for
-//! what the client looks like.
+//! `LOGCABIN_E2E_CHROMIUM` names another Chromium than Debian's; `LOGCABIN_E2E_SCREENSHOTS` a
+//! directory for what the client looks like.
 
 use std::env;
 use std::path::Path;

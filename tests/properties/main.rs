@@ -939,8 +939,8 @@ fn wanted_by_the_text(
     };
     let event_type = pdu["type"].as_str().unwrap().as_bytes();
     let sender = pdu["sender"].as_str().unwrap();
-    // "A list of event types to include. If this list is absent then all event types are included. A
-    // '*' can be used as a wildcard to match any sequence of characters."
+    // "A list of event types to include. If this list is absent then all event types are included.
+    // A '*' can be used as a wildcard to match any sequence of characters."
     let mut wanted = list("types").is_none_or(|l| l.iter().any(|p| glob(p.as_bytes(), event_type)));
     // "A matching type will be excluded even if it is listed in the 'types' filter."
     wanted &= !list("not_types").is_some_and(|l| l.iter().any(|p| glob(p.as_bytes(), event_type)));
@@ -1030,8 +1030,8 @@ proptest! {
         });
     }
 
-    /// A snapshot taken anywhere, read back, and the records after it are what all records add up to: in
-    /// everything that is kept, not in the digest alone.
+    /// A snapshot taken anywhere, read back, and the records after it are what all records add up
+    /// to: in everything that is kept, not in the digest alone.
     #[test]
     fn a_snapshot_and_what_follows_it_are_the_whole(ops in prop_oneof![history(), talk()], cut in any::<prop::sample::Index>()) {
         runtime().block_on(async {
@@ -1055,8 +1055,8 @@ proptest! {
         });
     }
 
-    /// A log that has lost what is redacted or superseded adds up to the same state as one that still
-    /// has it, and its history goes on in the same way.
+    /// A log that has lost what is redacted or superseded adds up to the same state as one that
+    /// still has it, and its history goes on in the same way.
     #[test]
     fn erasing_changes_no_state(ops in history(), sweeps in proptest::collection::vec(any::<prop::sample::Index>(), 1..4)) {
         runtime().block_on(async {
@@ -1307,8 +1307,8 @@ proptest! {
     }
 }
 
-/// A delayed event is sent on the room's stream and called off on its owner's: whoever is faster, it ends
-/// once, and was sent if that is how it ended.
+/// A delayed event is sent on the room's stream and called off on its owner's: whoever is faster,
+/// it ends once, and was sent if that is how it ended.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_all_that_befalls_a_delayed_event_at_once_one_thing_counts() {
     let mut world = World::open(Vec::new()).await;

@@ -1,5 +1,5 @@
-//! A restore to any moment of a random history: the log until then, and of what came after it what must not be
-//! forgotten.
+//! A restore to any moment of a random history: the log until then, and of what came after it what
+//! must not be forgotten.
 
 use logcabin::{
     history::moment::Moment,

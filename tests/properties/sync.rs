@@ -1,4 +1,5 @@
-//! A client that follows `next_batch` misses nothing and gets nothing twice, whatever is lost on the way.
+//! A client that follows `next_batch` misses nothing and gets nothing twice, whatever is lost on
+//! the way.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -327,8 +328,8 @@ impl Log for Unlocked {
     }
 }
 
-/// Otherwise what is new about the account waits for the disk; and where the look locks the account for a
-/// second time while that waits, both wait for ever, and the whole server with them.
+/// Otherwise what is new about the account waits for the disk; and where the look locks the account
+/// for a second time while that waits, both wait for ever, and the whole server with them.
 #[test]
 fn a_sync_holds_no_account_while_it_reads_the_log() {
     runtime().block_on(async {

@@ -86,7 +86,8 @@ impl World {
         }
     }
 
-    /// Whether a proposal is refused because of a quota. Panics if it is refused for another reason.
+    /// Whether a proposal is refused because of a quota. Panics if it is refused for another
+    /// reason.
     async fn is_over<P: Proposal>(&self, proposal: P) -> bool {
         match self.engine.propose(Origin::server(), proposal).await {
             Ok(done) => {

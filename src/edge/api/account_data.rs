@@ -86,7 +86,8 @@ pub(super) async fn set_room(
     Ok(set_room_account_data::Response::new())
 }
 
-/// `DELETE` of the account data of a type (MSC3391), global or, with a room in the path, of that room.
+/// `DELETE` of the account data of a type (MSC3391), global or, with a room in the path, of that
+/// room.
 pub(super) async fn delete(
     cx: Cx<Server, Option<Session>>,
     request: RawRequest,
@@ -135,7 +136,8 @@ async fn remove(
     Ok(())
 }
 
-/// Refuses rooms that the caller has never been in, invited to or banned from, as if there were none.
+/// Refuses rooms that the caller has never been in, invited to or banned from, as if there were
+/// none.
 fn must_have_a_part(cx: &Cx<Server>, room_id: &RoomId) -> Result<(), ApiError> {
     let part = cx.app.engine.state().memberships.part(&cx.caller.user_id, room_id);
     part.map(drop).ok_or_else(|| ApiError::not_found("You have no such room."))

@@ -1,9 +1,10 @@
 //! Invitations by e-mail address or phone number (client-server API, "Third-party Invites").
 //!
-//! An identity server that is trusted says whose address it is. Whoever has it is invited; where nobody has,
-//! the identity server keeps the invitation, and the room has an `m.room.third_party_invite` with the keys
-//! that the identity server gave. Once the address is bound, the identity server notifies the server of its
-//! new owner ([`bound`]), which turns the invitation into a membership.
+//! An identity server that is trusted says whose address it is. Whoever has it is invited; where
+//! nobody has, the identity server keeps the invitation, and the room has an
+//! `m.room.third_party_invite` with the keys that the identity server gave. Once the address is
+//! bound, the identity server notifies the server of its new owner ([`bound`]), which turns the
+//! invitation into a membership.
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use http::{Method, StatusCode, header::AUTHORIZATION};
@@ -62,7 +63,8 @@ impl Addressee {
     /// The one that a client names.
     ///
     /// # Errors
-    /// When the identity server is not trusted, the medium is none, or the address is not one of it.
+    /// When the identity server is not trusted, the medium is none, or the address is not one of
+    /// it.
     pub(super) fn read(app: &Server, invite: &Invite3pid) -> Result<Self, ApiError> {
         let medium = invite.medium.as_str();
         if !matches!(medium, "email" | "msisdn") {
@@ -107,7 +109,8 @@ impl Addressee {
         user_id.map(Some).ok_or_else(|| unusable(&answer).into())
     }
 
-    /// Leaves an invitation with the identity server, and says so in the room, in the caller's name.
+    /// Leaves an invitation with the identity server, and says so in the room, in the caller's
+    /// name.
     ///
     /// # Errors
     /// When the identity server refuses, or cannot be used; or when the room refuses.
@@ -198,8 +201,9 @@ impl Addressee {
     }
 }
 
-/// `PUT …/3pid/onbind`: an address was bound to a user of this server, who was invited by it. Anyone can say
-/// so: what counts is that each invitation is signed with a key that the room has for it.
+/// `PUT …/3pid/onbind`: an address was bound to a user of this server, who was invited by it.
+/// Anyone can say so: what counts is that each invitation is signed with a key that the room has
+/// for it.
 pub(super) async fn bound(
     cx: Cx<Server, Option<Session>>,
     _: RawRequest,

@@ -1,5 +1,6 @@
-//! Application services as callers: for whom they act, whose names are whose, and the questions that they
-//! are asked while a client waits (application service API, "Client-Server API Extensions").
+//! Application services as callers: for whom they act, whose names are whose, and the questions
+//! that they are asked while a client waits (application service API, "Client-Server API
+//! Extensions").
 
 use std::{
     sync::Arc,
@@ -29,8 +30,8 @@ use crate::{
     record::{Origin, command::AccountKind},
 };
 
-/// For whom `service` acts in a request: the user that `user_id` in its query names, or the service's own;
-/// on the device that `device_id` names, if any.
+/// For whom `service` acts in a request: the user that `user_id` in its query names, or the
+/// service's own; on the device that `device_id` names, if any.
 pub(super) fn assert_identity(
     app: &Server,
     service: Arc<Service>,
@@ -78,8 +79,8 @@ fn calling(caller: Option<&Appservice>) -> Result<&Arc<Service>, ApiError> {
     caller.service().ok_or_else(|| ApiError::unknown_token(false))
 }
 
-/// Refuses a name for a new user that belongs to an application service (the one that calls excepted), or
-/// that the calling service has no part in.
+/// Refuses a name for a new user that belongs to an application service (the one that calls
+/// excepted), or that the calling service has no part in.
 pub(super) fn check_name(
     app: &Server,
     user_id: &UserId,
@@ -119,8 +120,8 @@ pub(super) fn registering(caller: Option<&Appservice>) -> Result<Arc<Service>, A
     calling(caller).cloned()
 }
 
-/// The user whom a login of type `m.login.application_service` names. A token of nobody is as good as that
-/// of a client here: it may not do this.
+/// The user whom a login of type `m.login.application_service` names. A token of nobody is as good
+/// as that of a client here: it may not do this.
 pub(super) fn by_application_service(
     app: &Server,
     caller: Option<&Appservice>,
@@ -168,8 +169,8 @@ pub(super) async fn resolve(app: &Server, room: &RoomOrAliasId) -> Result<OwnedR
     known
 }
 
-/// Whether there is such a user of this server; one whom nobody knows may be one that an application
-/// service makes when it is asked.
+/// Whether there is such a user of this server; one whom nobody knows may be one that an
+/// application service makes when it is asked.
 pub(super) async fn user_exists(app: &Server, user_id: &UserId) -> Result<bool, ApiError> {
     let is_there = || app.engine.state().accounts.contains(user_id);
     if is_there() {

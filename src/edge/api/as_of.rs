@@ -1,5 +1,6 @@
-//! Reading as of an earlier moment: those who administer the server may add `?at=OFFSET|TIME` to what reads rooms,
-//! profiles and aliases, and see what they would have seen then. A moment is written as on the command line: see [`Moment`].
+//! Reading as of an earlier moment: those who administer the server may add `?at=OFFSET|TIME` to
+//! what reads rooms, profiles and aliases, and see what they would have seen then. A moment is
+//! written as on the command line: see [`Moment`].
 
 use super::{Server, at_length};
 use crate::{
@@ -17,7 +18,8 @@ use crate::{
 };
 
 impl Cx<Server> {
-    /// The caller's look as of the moment that the request asks for; as of now, if it asks for none.
+    /// The caller's look as of the moment that the request asks for; as of now, if it asks for
+    /// none.
     ///
     /// # Errors
     /// When somebody asks who does not administer the server, or it is no moment.

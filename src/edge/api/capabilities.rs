@@ -1,5 +1,5 @@
-//! Capabilities (client-server API, "Capabilities negotiation"): what users of this server can do, as it is
-//! told to clients and as it is held to. Both come from the same functions.
+//! Capabilities (client-server API, "Capabilities negotiation"): what users of this server can do,
+//! as it is told to clients and as it is held to. Both come from the same functions.
 
 use bytes::Bytes;
 use ruma::api::client::{
@@ -35,8 +35,8 @@ pub(super) async fn get(cx: Cx<Server>, _: get_capabilities::Request) -> Result<
     json(&json!({ "capabilities": capabilities }))
 }
 
-/// Which fields of their profile the user may set: all but those whose own switch is off, or none but
-/// those whose own switch is on.
+/// Which fields of their profile the user may set: all but those whose own switch is off, or none
+/// but those whose own switch is on.
 fn profile_fields(app: &Server, session: &Session) -> Value {
     let named = ["displayname", "avatar_url"];
     let (allowed, disallowed): (Vec<&str>, Vec<&str>) =
@@ -57,8 +57,8 @@ pub(super) fn may_change_password(app: &Server, session: &Session) -> Result<(),
     allowed(switch, "You cannot change your password here.")
 }
 
-/// Whether the user may set or remove this field of their profile. (Of guests, the name alone: "Guest
-/// access".)
+/// Whether the user may set or remove this field of their profile. (Of guests, the name alone:
+/// "Guest access".)
 pub(super) fn may_set_profile(
     app: &Server,
     session: &Session,

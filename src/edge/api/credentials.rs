@@ -40,8 +40,8 @@ impl NewTokens {
         }
     }
 
-    /// The tokens in exchange for `presented`, of a session that began at `login_ms`. They are the same for
-    /// each client, and each process of a client, that presents it.
+    /// The tokens in exchange for `presented`, of a session that began at `login_ms`. They are the
+    /// same for each client, and each process of a client, that presents it.
     pub(super) fn refreshed(app: &Server, presented: &str, login_ms: u64) -> Self {
         let now_ms = app.engine.clock().now_ms();
         Self {

@@ -1,7 +1,7 @@
 //! The end of an account (client-server API, "Account deactivation").
 //!
-//! What was published on identity servers is taken back first, as well as that can be done; then the account
-//! is closed.
+//! What was published on identity servers is taken back first, as well as that can be done; then
+//! the account is closed.
 
 use std::sync::Arc;
 

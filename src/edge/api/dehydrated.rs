@@ -1,6 +1,6 @@
-//! Dehydrated devices (MSC3814): a device of the user that takes messages while none of the others is
-//! there. Its private keys are here, too, encrypted: the next device that the user logs in on reads with
-//! them what came meanwhile.
+//! Dehydrated devices (MSC3814): a device of the user that takes messages while none of the others
+//! is there. Its private keys are here, too, encrypted: the next device that the user logs in on
+//! reads with them what came meanwhile.
 
 use std::collections::BTreeMap;
 

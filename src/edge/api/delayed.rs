@@ -1,8 +1,8 @@
-//! Delayed events (MSC4140): scheduling, looking, putting off and calling off, and the timer that sends
-//! them.
+//! Delayed events (MSC4140): scheduling, looking, putting off and calling off, and the timer that
+//! sends them.
 //!
-//! The proposal has had two forms, and clients of both are about: a delay in the query of the endpoints
-//! that send, and an endpoint of its own; an action in the body, and one in the path.
+//! The proposal has had two forms, and clients of both are about: a delay in the query of the
+//! endpoints that send, and an endpoint of its own; an action in the body, and one in the path.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -375,8 +375,8 @@ pub(super) async fn list(
     Ok(Reply::json(json(&response)?))
 }
 
-// Acting. Whoever knows the id may: it is a secret, made to be given to a service that sees better than
-// the client whether the client is still there.
+// Acting. Whoever knows the id may: it is a secret, made to be given to a service that sees better
+// than the client whether the client is still there.
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Action {

@@ -59,8 +59,8 @@ pub(super) async fn rename(
         let account = cx.app.engine.state().accounts.get(&user_id);
         let known = account.is_some_and(|of| of.read().device(&request.device_id).is_some());
         if !known {
-            // An application service makes its users' devices by naming them. Of the token that comes
-            // with one, nobody is told: the service has its own.
+            // An application service makes its users' devices by naming them. Of the token that
+            // comes with one, nobody is told: the service has its own.
             let device_id = device_id_or_new(Some(request.device_id))?;
             let tokens = NewTokens::make(&cx.app, false).hashes();
             let login = Login { user_id, device_id, display_name, tokens, verified: None };

@@ -1,5 +1,5 @@
-//! Keys that a device uploads: whether they are what the specification says (client-server API, "Device keys" and
-//! "One-time and fallback keys"), before others are given them.
+//! Keys that a device uploads: whether they are what the specification says (client-server API,
+//! "Device keys" and "One-time and fallback keys"), before others are given them.
 
 use std::collections::BTreeMap;
 
@@ -16,12 +16,12 @@ type Signatures = BTreeMap<String, BTreeMap<String, String>>;
 /// How many bytes a public key has, of Ed25519 and of Curve25519.
 const PUBLIC_KEY_BYTES: usize = 32;
 
-/// Checks the identity keys of a device: that all members are there, that they are of this device, and that it
-/// has signed them.
+/// Checks the identity keys of a device: that all members are there, that they are of this device,
+/// and that it has signed them.
 ///
 /// # Errors
-/// `M_BAD_JSON` for a member that is missing or of another type, `M_INVALID_PARAM` for keys of another device,
-/// `M_INVALID_SIGNATURE`.
+/// `M_BAD_JSON` for a member that is missing or of another type, `M_INVALID_PARAM` for keys of
+/// another device, `M_INVALID_SIGNATURE`.
 pub(super) fn check_identity(
     keys: &RawValue,
     user_id: &UserId,
@@ -64,11 +64,12 @@ pub(super) fn check_identity(
     Ok(())
 }
 
-/// Checks one-time keys or fallback keys of a device, and gives them by id. Signatures have to be there; whether
-/// they are right is for those to check who use the keys.
+/// Checks one-time keys or fallback keys of a device, and gives them by id. Signatures have to be
+/// there; whether they are right is for those to check who use the keys.
 ///
 /// # Errors
-/// `M_BAD_JSON` for a key that is not one of its algorithm, `M_INVALID_PARAM` for an id that is too long.
+/// `M_BAD_JSON` for a key that is not one of its algorithm, `M_INVALID_PARAM` for an id that is too
+/// long.
 pub(super) fn check_one_time(
     keys: BTreeMap<OwnedOneTimeKeyId, Box<RawValue>>,
     user_id: &UserId,

@@ -265,8 +265,8 @@ struct Wanted<'a> {
     network: RoomNetwork,
 }
 
-/// A page of the list. Costs a look at the number of members of each listed room, and of those on the page
-/// (all, when something is searched for) what has changed since it was last described.
+/// A page of the list. Costs a look at the number of members of each listed room, and of those on
+/// the page (all, when something is searched for) what has changed since it was last described.
 fn list(app: &Server, wanted: &Wanted<'_>) -> Result<Page, ApiError> {
     if wanted.server.is_some_and(|server| server != app.config.server.name) {
         return Err(ApiError::forbidden("This server does not federate: it lists its own rooms."));
@@ -332,8 +332,8 @@ fn mentions(room: &PublicRoomsChunk, term: &str) -> bool {
         .any(|text| text::fold(text).contains(term))
 }
 
-/// What listed rooms look like in the list, as far as it was asked for. Of each room it is made once and
-/// kept until the state changes that it was made from.
+/// What listed rooms look like in the list, as far as it was asked for. Of each room it is made
+/// once and kept until the state changes that it was made from.
 #[derive(Debug, Default)]
 pub(crate) struct Catalogue(DashMap<OwnedRoomId, (MadeFrom, Arc<PublicRoomsChunk>)>);
 

@@ -1,4 +1,5 @@
-//! Discovery: versions, the well-known documents. What this server can do: [`capabilities`](super::capabilities).
+//! Discovery: versions, the well-known documents. What this server can do:
+//! [`capabilities`](super::capabilities).
 
 use ruma::api::client::{
     discovery::{
@@ -26,11 +27,13 @@ const VERSIONS: [&str; 21] = [
     "v1.10", "v1.11", "v1.12", "v1.13", "v1.14", "v1.15", "v1.16", "v1.17", "v1.18", "v1.19",
 ];
 
-/// What is served that is in no version of the specification yet, or that clients still look for here.
+/// What is served that is in no version of the specification yet, or that clients still look for
+/// here.
 const UNSTABLE_FEATURES: [&str; 16] = [
     // Cross-signing (v1.1). Without this Element Web makes no keys for it.
     "org.matrix.e2e_cross_signing",
-    // Room types in the directory (v1.4). Without this Element Web does not list public spaces there.
+    // Room types in the directory (v1.4). Without this Element Web does not list public spaces
+    // there.
     "org.matrix.msc3827.stable",
     // Sliding sync, on its unstable path alone (`api::sliding`).
     "org.matrix.simplified_msc3575",
@@ -119,7 +122,8 @@ pub(super) async fn policy_server(
     }
 }
 
-/// There is no authorisation server (client-server API, "OAuth 2.0 API"): clients log in by the other API.
+/// There is no authorisation server (client-server API, "OAuth 2.0 API"): clients log in by the
+/// other API.
 pub(super) async fn auth_metadata(
     _: Cx<Server, ()>,
     _: auth_metadata::Request,

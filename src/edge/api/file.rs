@@ -1,5 +1,5 @@
-//! A file as a response: what of it is asked for (RFC 9110, "Conditional Requests" and "Range Requests"), and
-//! the headers without which a browser might do with it what it should not.
+//! A file as a response: what of it is asked for (RFC 9110, "Conditional Requests" and "Range
+//! Requests"), and the headers without which a browser might do with it what it should not.
 
 use std::{io, ops::Range, sync::Arc};
 
@@ -179,8 +179,8 @@ fn part(request: &HeaderMap, tag: &str, length: u64) -> Part {
     one_range(range, length)
 }
 
-/// The range that is asked for. What is not understood, and several ranges at once, are not answered with a
-/// part, which is allowed.
+/// The range that is asked for. What is not understood, and several ranges at once, are not
+/// answered with a part, which is allowed.
 fn one_range(range: &str, length: u64) -> Part {
     let parsed = || {
         let (unit, range) = range.split_once('=')?;
@@ -223,8 +223,8 @@ fn body(content: Content, range: Range<u64>) -> Reply {
     reply.with_header(CONTENT_LENGTH, length.into())
 }
 
-/// The pieces of a part of a file. The last piece of a whole file is given only if the file is the one that was
-/// uploaded; else the response breaks off. Of a range that cannot be known.
+/// The pieces of a part of a file. The last piece of a whole file is given only if the file is the
+/// one that was uploaded; else the response breaks off. Of a range that cannot be known.
 fn pieces(
     download: Download,
     range: Range<u64>,

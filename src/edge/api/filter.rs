@@ -23,8 +23,8 @@ use crate::{
     record::Command,
 };
 
-/// The filters of syncs, ready for use, by their text: clients of one kind send the same one, and so all their
-/// syncs share it while they wait.
+/// The filters of syncs, ready for use, by their text: clients of one kind send the same one, and
+/// so all their syncs share it while they wait.
 pub(crate) struct Filters {
     ready: Cache<Box<str>, Arc<SyncFilter>, ByText>,
     timeline_limit: usize,

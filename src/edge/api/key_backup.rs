@@ -267,7 +267,8 @@ pub(super) async fn keys_of_room(
     cx.at_length(answer).await.map(Reply::json)
 }
 
-/// The keys of a backup that is too large to be in memory whole: they are read while the client takes them.
+/// The keys of a backup that is too large to be in memory whole: they are read while the client
+/// takes them.
 struct Large {
     app: Arc<Server>,
     whose: Whose,

@@ -327,7 +327,8 @@ fn unsigned(key: &Value) -> Value {
     key
 }
 
-/// Puts a signature where it belongs in a key. Whoever uploaded the key may have put anything there.
+/// Puts a signature where it belongs in a key. Whoever uploaded the key may have put anything
+/// there.
 fn add_signature(key: &mut Value, signer: &UserId, key_id: String, signature: String) {
     fn entry<'a>(object: &'a mut Value, name: &str) -> &'a mut Value {
         if !object.is_object() {
@@ -422,8 +423,8 @@ impl Keyring {
         Ok(of_device.filter(|_| algorithm(key_id) == "ed25519").map(ToOwned::to_owned))
     }
 
-    /// Adds the signatures that were added to a key later, as far as the caller may see them: the owner's
-    /// and the caller's own.
+    /// Adds the signatures that were added to a key later, as far as the caller may see them: the
+    /// owner's and the caller's own.
     fn add_signatures(&self, cx: &Cx<Server>, name: &str, key: &mut Value) -> Result<(), ApiError> {
         let owner = key["user_id"].as_str().unwrap_or_default().to_owned();
         let mut signers = BTreeSet::from([cx.caller.user_id.clone()]);

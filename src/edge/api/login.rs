@@ -1,4 +1,5 @@
-//! Login (client-server API, "Login"): each type proves who logs in, and a device is logged in then.
+//! Login (client-server API, "Login"): each type proves who logs in, and a device is logged in
+//! then.
 
 use std::net::IpAddr;
 

@@ -1,5 +1,5 @@
-//! The page with which any browser can log in, for clients that know no other way (client-server API, "Login
-//! fallback").
+//! The page with which any browser can log in, for clients that know no other way (client-server
+//! API, "Login fallback").
 
 use std::fmt::Write as _;
 

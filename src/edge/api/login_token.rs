@@ -1,6 +1,6 @@
-//! Login tokens (client-server API, "Token-based"): what a browser brings back from single sign-on, and what a
-//! device gets for another one (`POST /login/get_token`). They are signed and not stored; that one was used is
-//! what the log knows.
+//! Login tokens (client-server API, "Token-based"): what a browser brings back from single sign-on,
+//! and what a device gets for another one (`POST /login/get_token`). They are signed and not
+//! stored; that one was used is what the log knows.
 
 use std::time::Duration;
 
@@ -43,7 +43,8 @@ pub(super) fn make(app: &Server, user_id: &UserId, seconds: u64) -> Result<Strin
     Ok(format!("{PREFIX}{}", signed.map_err(ApiError::internal)?))
 }
 
-/// What a login token says, if this server has made it and its time is not over. It may have been used.
+/// What a login token says, if this server has made it and its time is not over. It may have been
+/// used.
 pub(super) fn open(app: &Server, token: &str) -> Option<LoginToken> {
     let now_ms = app.engine.clock().now_ms();
     let signed = token.strip_prefix(PREFIX)?;

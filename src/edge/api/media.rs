@@ -623,8 +623,8 @@ pub(super) async fn old_thumbnail(
     app.serve_thumbnail(stored, wish, &cx.whose(), true, &headers).await
 }
 
-/// Takes away, from the start on and now and then, files that nothing names and old thumbnails, until the
-/// server stops.
+/// Takes away, from the start on and now and then, files that nothing names and old thumbnails,
+/// until the server stops.
 pub(crate) async fn sweep(app: Arc<Server>, shutdown: Shutdown) {
     // The server may have ended between removing them and deleting them.
     let left = app.engine.state().media.lately_unnamed();
@@ -660,7 +660,8 @@ pub(crate) async fn sweep(app: Arc<Server>, shutdown: Shutdown) {
     }
 }
 
-/// Removes files that no id names any more. One that stays behind is found by the next look at all of them.
+/// Removes files that no id names any more. One that stays behind is found by the next look at all
+/// of them.
 async fn remove(app: &Arc<Server>, files: BTreeSet<FileHash>) {
     let app = Arc::clone(app);
     let removing = spawn_blocking(move || {

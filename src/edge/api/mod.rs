@@ -1,5 +1,5 @@
-//! The endpoints: each handler turns a typed request into a proposal or a look, and the outcome into
-//! a typed response. What the server serves is the list in [`endpoints`].
+//! The endpoints: each handler turns a typed request into a proposal or a look, and the outcome
+//! into a typed response. What the server serves is the list in [`endpoints`].
 
 mod account_data;
 mod address_invite;
@@ -125,8 +125,8 @@ pub(crate) struct Server {
     pub(crate) providers: Providers,
     /// Signs with a key that is not in the log: nobody who reads the log can make what it signs.
     pub(crate) signer: Signer,
-    /// Signs with the server's private key, which is in the log: for what is to hold as long as the log does,
-    /// and by which nobody gains who can read the log.
+    /// Signs with the server's private key, which is in the log: for what is to hold as long as the
+    /// log does, and by which nobody gains who can read the log.
     pub(crate) lasting: Signer,
     pub(crate) passwords: Arc<Passwords>,
     pub(crate) notices: notices::Notices,
@@ -431,8 +431,8 @@ impl App for Server {
 struct Undone(CameFrom);
 
 impl Server {
-    /// The room, for a caller who must be in it. A room that does not exist is refused as one that the caller may not
-    /// see, so that nobody learns which rooms exist.
+    /// The room, for a caller who must be in it. A room that does not exist is refused as one that
+    /// the caller may not see, so that nobody learns which rooms exist.
     fn room(&self, room_id: &RoomId) -> Result<Arc<Room>, ApiError> {
         self.engine.state().rooms.get(room_id).ok_or_else(not_in_it)
     }
@@ -469,8 +469,8 @@ impl Server {
         position.map_err(|_| ApiError::invalid_param("What this token names was lost."))
     }
 
-    /// As [`Server::position`], for one who can do with a position that a restore has undone: what that names
-    /// never came to be.
+    /// As [`Server::position`], for one who can do with a position that a restore has undone: what
+    /// that names never came to be.
     fn position_or_undone(&self, token: &str) -> Result<Result<Offset, Undone>, ApiError> {
         let not_ours = || ApiError::invalid_param("This is not a token of this server.");
         // A `pos` of sliding sync is good wherever a token is.
@@ -521,8 +521,8 @@ impl Server {
 }
 
 impl<C: Caller> Cx<Server, C> {
-    /// Does work that may take long (it grows with a room's members or a user's rooms), in the caller's turn and
-    /// within its share: see [`LongWork`].
+    /// Does work that may take long (it grows with a room's members or a user's rooms), in the
+    /// caller's turn and within its share: see [`LongWork`].
     async fn at_length<T>(
         &self,
         work: impl FnOnce() -> Result<T, ApiError>,
@@ -609,7 +609,8 @@ const KEPT_JSON_BYTES: usize = 256 * 1024;
 /// A response that is serialised here.
 fn json<T: serde::Serialize>(value: &T) -> Result<bytes::Bytes, ApiError> {
     thread_local! {
-        // How long a response will be is not known. To copy it once takes less than to make room for it again and again.
+        // How long a response will be is not known. To copy it once takes less than to make room
+        // for it again and again.
         static ROOM: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
     }
     let mut room = ROOM.take();
@@ -630,7 +631,8 @@ mod tests {
     use super::*;
     use crate::edge::http::Class;
 
-    /// The name of an endpoint in `docs/limits.md`: its path without what all paths of the client-server API begin with.
+    /// The name of an endpoint in `docs/limits.md`: its path without what all paths of the
+    /// client-server API begin with.
     fn short(path: &str) -> &str {
         match path.strip_prefix("/_matrix/client/").and_then(|path| path.split_once('/')) {
             Some(("unstable", rest)) => rest.split_once('/').map_or(rest, |(_, name)| name),

@@ -1,5 +1,5 @@
-//! What administrators do by the client-server API: locking, suspending, looking at a user's sessions
-//! ("Account locking", "Account suspension", "Server Administration").
+//! What administrators do by the client-server API: locking, suspending, looking at a user's
+//! sessions ("Account locking", "Account suspension", "Server Administration").
 
 use ruma::{
     MilliSecondsSinceUnixEpoch, UInt, UserId,
@@ -34,9 +34,9 @@ impl Cx<Server> {
         }
     }
 
-    /// The account that an administrator may moderate: of this server, not closed, and of nobody who
-    /// administers it, too. The caller is looked at before the account, so that nobody else learns who
-    /// there is.
+    /// The account that an administrator may moderate: of this server, not closed, and of nobody
+    /// who administers it, too. The caller is looked at before the account, so that nobody else
+    /// learns who there is.
     fn moderated(&self, user_id: &UserId) -> Result<Standing, ApiError> {
         self.must_be_admin()?;
         if user_id.server_name() != self.app.config.server.name {

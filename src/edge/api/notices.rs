@@ -1,7 +1,7 @@
 //! Mails and text messages that anyone can have sent: how many. What the specification calls
-//! `requestToken` is not limited by request (those that send nothing anew cost nothing), so each message
-//! is counted where it is about to be sent, for who asked. (How many one address is sent, whoever asks,
-//! is decided with the validation itself: `decide::threepid`.)
+//! `requestToken` is not limited by request (those that send nothing anew cost nothing), so each
+//! message is counted where it is about to be sent, for who asked. (How many one address is sent,
+//! whoever asks, is decided with the validation itself: `decide::threepid`.)
 
 use std::net::IpAddr;
 

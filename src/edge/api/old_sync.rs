@@ -1,5 +1,5 @@
-//! What clients synchronised with before there was `/sync`: a snapshot, and events as they come. The
-//! specification has deprecated it; bots and bridges call it still.
+//! What clients synchronised with before there was `/sync`: a snapshot, and events as they come.
+//! The specification has deprecated it; bots and bridges call it still.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -86,7 +86,8 @@ fn snapshot(cx: &Cx<Server>, uri: &Uri) -> Result<Bytes, ApiError> {
     json(&Response { end: cx.app.token(view.at()), presence, receipts, account_data, rooms })
 }
 
-/// `GET /rooms/{roomId}/initialSync`: the same of one room, which may be one that everyone may read.
+/// `GET /rooms/{roomId}/initialSync`: the same of one room, which may be one that everyone may
+/// read.
 pub(super) async fn room_initial_sync(
     cx: Cx<Server, Option<Session>>,
     request: RawRequest,
@@ -219,7 +220,8 @@ impl RoomInfo {
     }
 }
 
-/// What is new after `since` of the presence of those whom the caller sees; without it, of all who are there.
+/// What is new after `since` of the presence of those whom the caller sees; without it, of all who
+/// are there.
 fn presence(
     cx: &Cx<Server>,
     view: &View<'_>,
@@ -245,7 +247,8 @@ fn receipts(view: &View<'_>, room: &Room, since: Offset) -> Vec<Value> {
     events.iter().map(|event| of_room(event, &room.id)).collect()
 }
 
-/// Who is typing in the room, if that changed after `since`, or, where that is `None`, if anyone is.
+/// Who is typing in the room, if that changed after `since`, or, where that is `None`, if anyone
+/// is.
 fn typing(view: &View<'_>, room: &Room, since: Option<Offset>) -> Option<Value> {
     let event = sync::ephemeral::typing(view, room, since)?;
     Some(of_room(&event, &room.id))
@@ -274,8 +277,8 @@ fn account_data(view: &View<'_>, room_id: Option<&RoomId>) -> Result<Vec<Box<Raw
     })
 }
 
-/// `GET /events`: what has happened in the caller's rooms, or in one room that they may read, as soon as
-/// there is something.
+/// `GET /events`: what has happened in the caller's rooms, or in one room that they may read, as
+/// soon as there is something.
 pub(super) async fn events(
     cx: Cx<Server, Option<Session>>,
     request: RawRequest,

@@ -1,7 +1,8 @@
-//! OpenID (client-server API, "OpenID"): a user shows another service who they are, without giving it
-//! anything that it could use in their name.
+//! OpenID (client-server API, "OpenID"): a user shows another service who they are, without giving
+//! it anything that it could use in their name.
 //!
-//! The token is signed and not stored. Whoever holds it learns whose it is, for an hour, and nothing else.
+//! The token is signed and not stored. Whoever holds it learns whose it is, for an hour, and
+//! nothing else.
 
 use ruma::{
     OwnedUserId, api::client::account::request_openid_token::v3 as request_openid_token,
@@ -20,7 +21,8 @@ use crate::{
 const PURPOSE: &str = "openid token";
 const PREFIX: &str = "lco_";
 
-/// Where the other service asks: this one endpoint of the server-server API is called by services, too.
+/// Where the other service asks: this one endpoint of the server-server API is called by services,
+/// too.
 pub(super) const USERINFO: &str = "/_matrix/federation/v1/openid/userinfo";
 
 #[derive(Serialize, Deserialize)]
@@ -64,8 +66,8 @@ pub(super) async fn userinfo(
     let opened = opened.and_then(|signed| cx.app.signer.open(PURPOSE, signed, now_ms));
     let (Statement { user_id, .. }, _) = opened.ok_or_else(|| ApiError::unknown_token(false))?;
     match cx.app.engine.state().accounts.standing(&user_id) {
-        // One whose account is closed or locked is nobody here. An application service may show who a
-        // user of its own is that has no account.
+        // One whose account is closed or locked is nobody here. An application service may show who
+        // a user of its own is that has no account.
         Some(Standing { deactivated: Some(_), .. } | Standing { locked: true, .. }) => {
             Err(ApiError::unknown_token(false))
         }

@@ -1,5 +1,5 @@
-//! Pages for browsers: small, without anything from elsewhere, and with a content-security policy that
-//! allows no more than they need.
+//! Pages for browsers: small, without anything from elsewhere, and with a content-security policy
+//! that allows no more than they need.
 
 use std::fmt::Write as _;
 

@@ -42,7 +42,8 @@ pub(super) async fn change_password(
     Ok(change_password_v3::Response::new())
 }
 
-/// A new password for one who has forgotten theirs, and shows that an address of the account is theirs.
+/// A new password for one who has forgotten theirs, and shows that an address of the account is
+/// theirs.
 async fn reset_password(
     cx: Cx<Server, Option<Session>>,
     request: change_password_v3::Request,
@@ -79,8 +80,8 @@ pub(super) fn named_user(app: &Server, name: &str) -> Option<OwnedUserId> {
 
 /// Who somebody says to be.
 pub(super) struct Claim {
-    /// In a form in which all spellings are the same, whether it is anyone's or not: guesses are counted
-    /// by it, which must not tell one from the other.
+    /// In a form in which all spellings are the same, whether it is anyone's or not: guesses are
+    /// counted by it, which must not tell one from the other.
     pub(super) name: String,
     /// The user it names, if it could name one.
     pub(super) user_id: Option<OwnedUserId>,
@@ -108,8 +109,8 @@ impl Claim {
     }
 }
 
-/// The user, if the password is theirs, and when it was set. Says the same, after the same time, when
-/// there is no such user.
+/// The user, if the password is theirs, and when it was set. Says the same, after the same time,
+/// when there is no such user.
 ///
 /// # Errors
 /// 403 if it is not theirs, 429 after too many that were not.
@@ -148,8 +149,8 @@ pub(super) async fn verified(
     Ok((user_id, set))
 }
 
-/// Has the caller prove again that they are who they are; an application service vouches for its users.
-/// `endpoint` names the method and what the path holds.
+/// Has the caller prove again that they are who they are; an application service vouches for its
+/// users. `endpoint` names the method and what the path holds.
 ///
 /// # Errors
 /// 401 with what is still to be done; 403 when the caller has no way to prove it.

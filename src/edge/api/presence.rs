@@ -47,7 +47,8 @@ pub(super) async fn set(
         let now_ms = cx.app.engine.clock().now_ms();
         let user_id = &cx.caller.user_id;
         let seen = tracker.set(user_id, &cx.caller.device_id, said, now_ms);
-        // Whatever becomes of this, and of what the writer has under way: it looks again afterwards.
+        // Whatever becomes of this, and of what the writer has under way: it looks again
+        // afterwards.
         let _recheck = Recheck { app: &cx.app, user_id };
         cx.propose(proposal(user_id.clone(), seen, Some(status_msg))).await?.into_inner();
     }

@@ -1,7 +1,7 @@
 //! Previews of pages (client-server API, "Content repository", `preview_url`).
 //!
-//! The server asks addresses that users name: only such as are of the public internet, each redirect anew,
-//! within bounds of time and size (see [`Outbound::public_only`]).
+//! The server asks addresses that users name: only such as are of the public internet, each
+//! redirect anew, within bounds of time and size (see [`Outbound::public_only`]).
 
 #![allow(deprecated, reason = "the old path is served as well")]
 

@@ -1,5 +1,5 @@
-//! Pushers (client-server API, "Push notifications"): whose device is told by which gateway, and who is told
-//! by mail.
+//! Pushers (client-server API, "Push notifications"): whose device is told by which gateway, and
+//! who is told by mail.
 
 use bytes::Bytes;
 use reqwest::Url;
@@ -210,7 +210,8 @@ fn too_long(name: &str) -> ApiError {
 struct Body(Map<String, Value>);
 
 impl Body {
-    /// Refuses a body without any of these. A `null` is as good as nothing, unless it says something.
+    /// Refuses a body without any of these. A `null` is as good as nothing, unless it says
+    /// something.
     fn require(&self, names: &[&str]) -> Result<(), ApiError> {
         let is_missing = |name: &&&str| match self.0.get(**name) {
             None => true,

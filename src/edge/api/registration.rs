@@ -115,8 +115,9 @@ async fn register_user(cx: &Caller, mut request: register_v3::Request) -> Result
     answer(cx, user_id, session).await
 }
 
-/// Fills in what the session of this attempt remembers and the attempt leaves out, and gives all parameters
-/// that were given: some clients begin with an empty body, others complete a stage with `auth` alone.
+/// Fills in what the session of this attempt remembers and the attempt leaves out, and gives all
+/// parameters that were given: some clients begin with an empty body, others complete a stage with
+/// `auth` alone.
 async fn recall(cx: &Caller, request: &mut register_v3::Request) -> Result<Parameters, ApiError> {
     const NAMES: [&str; 7] = [
         "device_id",
@@ -239,8 +240,8 @@ async fn register_guest(cx: &Caller, request: register_v3::Request) -> Result<By
     answer(cx, user_id, Some((tokens, device_id))).await
 }
 
-/// The guest who is to become a full user (client-server API, "Guest Access"): whose access token this is,
-/// and who is named rightly.
+/// The guest who is to become a full user (client-server API, "Guest Access"): whose access token
+/// this is, and who is named rightly.
 async fn guest(app: &Server, token: &str, username: Option<&str>) -> Result<OwnedUserId, ApiError> {
     let forbidden = |error: ApiError| match error.code() {
         ErrorCode::UnknownToken { .. } => ApiError::forbidden("This is no guest's access token."),
@@ -357,8 +358,8 @@ pub(super) fn free_user_id(
     Ok(user_id)
 }
 
-/// Whether `caller` (none: anyone) may make an account of this name: it is free, and not reserved for another.
-/// Asked before authentication and again after it.
+/// Whether `caller` (none: anyone) may make an account of this name: it is free, and not reserved
+/// for another. Asked before authentication and again after it.
 ///
 /// # Errors
 /// `M_EXCLUSIVE`, `M_USER_IN_USE`.
@@ -378,7 +379,8 @@ pub(super) fn check_name(
     Ok(())
 }
 
-/// A free user id for one who did not ask for a name: one that nobody reads as a word, or takes for another.
+/// A free user id for one who did not ask for a name: one that nobody reads as a word, or takes for
+/// another.
 fn new_user_id(app: &Server) -> Result<OwnedUserId, ApiError> {
     // Neither vowels nor what looks like something else in some font.
     const LETTERS: &[u8; 24] = b"bcdfghjkmnpqrstvwxz23456";

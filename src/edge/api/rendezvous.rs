@@ -1,5 +1,5 @@
-//! Where two devices meet, one of which signs the other in by a QR code: MSC4388, and MSC4108 as it was
-//! before, which some clients still speak.
+//! Where two devices meet, one of which signs the other in by a QR code: MSC4388, and MSC4108 as it
+//! was before, which some clients still speak.
 
 use std::time::{Duration, SystemTime};
 
@@ -72,7 +72,8 @@ fn no_meeting() -> ApiError {
     ApiError::not_found("There is no such rendezvous (any more).")
 }
 
-/// Anyone may have written what is here: it is for programs, and not to be shown as a page of this server.
+/// Anyone may have written what is here: it is for programs, and not to be shown as a page of this
+/// server.
 fn not_a_page(headers: &HeaderMap) -> Result<(), ApiError> {
     let says = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     let is_shown = says("sec-fetch-mode") == Some("navigate")
@@ -149,7 +150,8 @@ fn id(request: &RawRequest) -> &str {
     request.args.first().map_or("", String::as_str)
 }
 
-// The former version: plain text, and the headers of HTTP for what is JSON above. Nobody says who they are.
+// The former version: plain text, and the headers of HTTP for what is JSON above. Nobody says who
+// they are.
 
 fn former(cx: &Anyone) -> Result<(), ApiError> {
     cx.there_are_meetings()?;

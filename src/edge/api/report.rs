@@ -1,5 +1,5 @@
-//! Reporting content, rooms and users to those who run the server, who read the reports with the history
-//! tool, with `logcabin report` or over HTTP.
+//! Reporting content, rooms and users to those who run the server, who read the reports with the
+//! history tool, with `logcabin report` or over HTTP.
 
 use ruma::api::client::{
     reporting::report_user::v3 as report_user,

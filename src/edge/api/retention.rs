@@ -1,4 +1,5 @@
-//! How long events live, for clients to show (MSC1763). What is done about it is in [`crate::engine`].
+//! How long events live, for clients to show (MSC1763). What is done about it is in
+//! [`crate::engine`].
 
 use serde_json::{Map, Value, json};
 
@@ -15,8 +16,8 @@ pub(super) const CONFIGURATION: [&str; 2] = [
     "/_matrix/client/v3/retention/configuration",
 ];
 
-/// The policies of the server: its default as `*`, and those of rooms that the user is in; and the bounds of
-/// what rooms can ask for. All in milliseconds.
+/// The policies of the server: its default as `*`, and those of rooms that the user is in; and the
+/// bounds of what rooms can ask for. All in milliseconds.
 pub(super) async fn configuration(
     cx: Cx<Server, Option<Session>>,
     _: RawRequest,

@@ -1,6 +1,6 @@
-//! What those may call whose account is restricted: guests, locked and suspended users. Whatever is not
-//! named here they may not, so that an endpoint which is added later is closed to them until someone
-//! decides otherwise; only what merely reads is open to the suspended without being named.
+//! What those may call whose account is restricted: guests, locked and suspended users. Whatever is
+//! not named here they may not, so that an endpoint which is added later is closed to them until
+//! someone decides otherwise; only what merely reads is open to the suspended without being named.
 //!
 //! An endpoint is named by its method and its path without prefix and version.
 
@@ -43,8 +43,8 @@ const GUESTS: &[&str] = &[
     "POST /keys/upload",
     "POST /keys/query",
     "POST /keys/claim",
-    // Not in the specification's list: the pictures in what they read, what anyone may call without a token,
-    // and the end of a session.
+    // Not in the specification's list: the pictures in what they read, what anyone may call without
+    // a token, and the end of a session.
     "GET /media/download/{}/{}",
     "GET /media/download/{}/{}/{}",
     "GET /media/thumbnail/{}/{}",
@@ -55,8 +55,8 @@ const GUESTS: &[&str] = &[
     "POST /logout/all",
 ];
 
-/// Client-server API, "Account suspension": what a suspended user may do besides reading. They see what
-/// there is, manage their devices and keys, keep notes for themselves, and leave.
+/// Client-server API, "Account suspension": what a suspended user may do besides reading. They see
+/// what there is, manage their devices and keys, keep notes for themselves, and leave.
 const SUSPENDED: &[&str] = &[
     // Sessions and the account
     "POST /logout",
@@ -111,8 +111,8 @@ const SUSPENDED: &[&str] = &[
     "POST /search",
     "POST /publicRooms",
     "POST /user_directory/search",
-    // One's own notes: how far one has read, account data (which holds secrets), push rules; and where
-    // one is told of what others write
+    // One's own notes: how far one has read, account data (which holds secrets), push rules; and
+    // where one is told of what others write
     "POST /rooms/{}/receipt/{}/{}",
     "POST /rooms/{}/read_markers",
     "PUT /user/{}/account_data/{}",

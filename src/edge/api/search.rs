@@ -194,8 +194,8 @@ impl Wanted {
         })
     }
 
-    /// The results as of `until`: those of this page, and how many there are. Each hit of the index is
-    /// judged by the view: what the caller may not see is neither shown nor counted.
+    /// The results as of `until`: those of this page, and how many there are. Each hit of the index
+    /// is judged by the view: what the caller may not see is neither shown nor counted.
     fn look(&self, cx: &Cx<Server>, view: &View<'_>, until: Offset) -> Result<Found, ApiError> {
         let rooms = self.rooms(view);
         let created: HashSet<Offset> = rooms.keys().copied().collect();
@@ -351,8 +351,8 @@ impl Wanted {
         })
     }
 
-    /// The results of a page by room and by sender, as far as asked. Groups are in the order of their
-    /// first results. `token` makes the token with which a group goes on after a place.
+    /// The results of a page by room and by sender, as far as asked. Groups are in the order of
+    /// their first results. `token` makes the token with which a group goes on after a place.
     fn groups(
         &self,
         results: &[Match],

@@ -93,7 +93,8 @@ struct Message {
 }
 
 impl Message {
-    /// Sends it now, or later if the query has a delay: once for each transaction, or each time without one.
+    /// Sends it now, or later if the query has a delay: once for each transaction, or each time
+    /// without one.
     async fn send(self, cx: &Cx<Server>, txn_id: Option<&str>) -> Result<Bytes, ApiError> {
         let Self { room_id, event_type, content, ts } = self;
         let delay = Delay::in_query(cx)?;
@@ -174,8 +175,8 @@ pub(super) async fn state(
     json(&json!({ "event_id": event_id }))
 }
 
-/// A suspended user may take back what they sent themselves, and no more (client-server API, "Account
-/// suspension").
+/// A suspended user may take back what they sent themselves, and no more (client-server API,
+/// "Account suspension").
 fn must_own_if_suspended(cx: &Cx<Server>, event_id: &EventId) -> Result<(), ApiError> {
     let engine = &cx.app.engine;
     let standing = engine.state().accounts.standing(&cx.caller.user_id);

@@ -1,4 +1,5 @@
-//! Sessions: tokens and their refresh, logout, whoami. How one begins is in [`login`](super::login).
+//! Sessions: tokens and their refresh, logout, whoami. How one begins is in
+//! [`login`](super::login).
 
 use std::net::IpAddr;
 
@@ -24,8 +25,8 @@ use crate::{
     state::TokenUse,
 };
 
-/// The session of an access token; for that of an application service, of the user that it names in the
-/// query.
+/// The session of an access token; for that of an application service, of the user that it names in
+/// the query.
 pub(super) async fn authenticate(
     app: &Server,
     token: &str,
@@ -37,8 +38,8 @@ pub(super) async fn authenticate(
     }
 }
 
-/// The session of a device's access token. The first use of a refreshed token ends the tokens before it,
-/// which is recorded before the request goes on.
+/// The session of a device's access token. The first use of a refreshed token ends the tokens
+/// before it, which is recorded before the request goes on.
 pub(super) async fn of_token(app: &Server, token: &str) -> Result<Session, ApiError> {
     let used = token::hash(token);
     let found = app.engine.state().accounts.access_token(&used);
@@ -76,14 +77,14 @@ pub(super) async fn begun(app: &Server, token: &str, client: IpAddr) {
     }
 }
 
-/// The refusal of a token that is not good, or not any more. As long as its session exists, the client may log
-/// in again as the same device and keep what it has.
+/// The refusal of a token that is not good, or not any more. As long as its session exists, the
+/// client may log in again as the same device and keep what it has.
 fn unknown(app: &Server, kind: Kind, token: &str) -> ApiError {
     ApiError::unknown_token(token::is_of_a_session(&app.engine, &app.lasting, kind, token))
 }
 
-/// Whether the requests of a session are not limited in rate: those of administrators, and of application
-/// services unless their registration says otherwise.
+/// Whether the requests of a session are not limited in rate: those of administrators, and of
+/// application services unless their registration says otherwise.
 pub(super) fn exempt(app: &Server, session: &Session) -> bool {
     match &session.service {
         Some(_) => session.is_exempt(),

@@ -1,6 +1,6 @@
 //! Registration by a shared secret, in the form that existing tools speak it
-//! (`/_synapse/admin/v1/register`): whoever knows the secret of the configuration makes accounts, also
-//! administrators' and while registration is closed.
+//! (`/_synapse/admin/v1/register`): whoever knows the secret of the configuration makes accounts,
+//! also administrators' and while registration is closed.
 //!
 //! A client asks for a nonce, and proves with it that it knows the secret:
 //! HMAC-SHA1 over `nonce \0 username \0 password \0 admin|notadmin [\0 user_type]`, in hexadecimal.

@@ -1,9 +1,9 @@
 //! Simplified sliding sync (MSC4186), on the path under which clients look for it.
 //!
-//! The stable path is not served. The proposal now puts it at `/v4/sync` (ruma's comments say `/v5/sync`)
-//! with bodies of another form: objects for `required_state`, `timeline_events` for `timeline`, `pos` in
-//! the body. It is not part of the specification, and a path once served could not be given another
-//! meaning when it is.
+//! The stable path is not served. The proposal now puts it at `/v4/sync` (ruma's comments say
+//! `/v5/sync`) with bodies of another form: objects for `required_state`, `timeline_events` for
+//! `timeline`, `pos` in the body. It is not part of the specification, and a path once served could
+//! not be given another meaning when it is.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -73,8 +73,8 @@ pub(super) async fn sync(
     let said = presence::said(&request.set_presence)?;
     let resumed = connections.resume(cx.caller.session, &name, pos).map_err(unknown_pos)?;
     let goes_on = resumed.goes_on(&rules);
-    // One who begins anew may still say where they come from: by the position that was refused just now, or the one of
-    // the messages to the device, which lives on.
+    // One who begins anew may still say where they come from: by the position that was refused just
+    // now, or the one of the messages to the device, which lives on.
     let token = || acknowledged.and_then(Result::ok).filter(|token| token.epoch != cx.app.epoch);
     let came_from = match pos {
         None => resumed.came_from().or_else(token),

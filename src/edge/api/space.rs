@@ -32,7 +32,8 @@ pub(super) async fn summary(
     summary_of(&cx, &request.room_id_or_alias)
 }
 
-/// [`summary`] under the path that it had before it was specified, which clients still ask for first.
+/// [`summary`] under the path that it had before it was specified, which clients still ask for
+/// first.
 pub(super) async fn summary_before_v1_15(
     cx: Cx<Server, Option<Session>>,
     request: RawRequest,
@@ -92,8 +93,8 @@ pub(super) async fn hierarchy(
         user_id: Some(&cx.caller.user_id),
         at: page.at,
     };
-    // The tree is that of the first page. What is shown of it is what the caller may see now, redacted as
-    // it is now, unless an administrator asked for an earlier moment.
+    // The tree is that of the first page. What is shown of it is what the caller may see now,
+    // redacted as it is now, unless an administrator asked for an earlier moment.
     let now = if page.as_of { then } else { Look { at: cx.view().at(), ..then } };
     cx.at_length(|| {
         let limit = limit.min(limits::HIERARCHY_ROOMS);
@@ -157,8 +158,8 @@ impl Look<'_> {
         Ok(self.events.state_text(room, &kind, field, self.at)?.unwrap_or_default())
     }
 
-    /// Whether the room's description is theirs to see: they are in it or invited, everyone may read
-    /// it, or they could join it or ask to.
+    /// Whether the room's description is theirs to see: they are in it or invited, everyone may
+    /// read it, or they could join it or ask to.
     fn may_know_of(&self, room: &Room) -> Result<bool, ReadError> {
         let membership = self.user_id.and_then(|user_id| room.membership(user_id, self.at));
         let membership = membership.map(|(_, membership)| membership);
@@ -245,7 +246,8 @@ struct Walk {
 }
 
 impl Walk {
-    /// The rooms of the tree as of `then`, as far as they are shown as of `now`: all, or those from where a page ended.
+    /// The rooms of the tree as of `then`, as far as they are shown as of `now`: all, or those from
+    /// where a page ended.
     fn rooms<'a>(
         &'a self,
         then: Look<'a>,
@@ -312,7 +314,8 @@ impl Rooms<'_> {
         self.then.state.rooms.get(room_id).filter(|room| room.created <= self.then.at)
     }
 
-    /// Comes past a room. Gives its children, in order; `None` if the caller may not know of the room any more.
+    /// Comes past a room. Gives its children, in order; `None` if the caller may not know of the
+    /// room any more.
     fn open(&mut self, room: &Room, depth: u64) -> Result<Option<Vec<Child>>, ReadError> {
         self.state.passed += 1;
         if self.now.at != self.then.at && !self.now.may_know_of(room)? {
@@ -413,8 +416,8 @@ impl Child {
 
 /// Where the next page of a walk begins: as of when, and after how many rooms.
 ///
-/// Its MAC binds it to the walk and to the user: without it, anybody could make one up that walks a space
-/// as it was before they could know of it.
+/// Its MAC binds it to the walk and to the user: without it, anybody could make one up that walks a
+/// space as it was before they could know of it.
 #[derive(Clone, Copy)]
 struct PageToken {
     at: Offset,

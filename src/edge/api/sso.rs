@@ -1,9 +1,10 @@
-//! Single sign-on (client-server API, "Client login via SSO"): the way of a browser from the client to a
-//! provider, back here, and on to the client with a login token.
+//! Single sign-on (client-server API, "Client login via SSO"): the way of a browser from the client
+//! to a provider, back here, and on to the client with a login token.
 //!
-//! Nothing is kept here meanwhile: where the browser is on its way is a signed cookie, which only the browser
-//! that set out has, and which belongs to the `state` that the provider sends back. What proves the rest to the
-//! provider (the nonce, the PKCE verifier) is made from that state and the server's key when it is needed.
+//! Nothing is kept here meanwhile: where the browser is on its way is a signed cookie, which only
+//! the browser that set out has, and which belongs to the `state` that the provider sends back.
+//! What proves the rest to the provider (the nonce, the PKCE verifier) is made from that state and
+//! the server's key when it is needed.
 
 use std::fmt::Write as _;
 
@@ -81,8 +82,8 @@ enum Errand {
     Login { redirect_url: Url },
     /// To link the account of one who is logged in.
     Link { user_id: OwnedUserId },
-    /// To complete the stage `m.login.sso` of a session of user-interactive authentication, for the browser
-    /// that was shown the stage's page: `browser` is the hash of a mark that it has.
+    /// To complete the stage `m.login.sso` of a session of user-interactive authentication, for the
+    /// browser that was shown the stage's page: `browser` is the hash of a mark that it has.
     Confirm { session: String, browser: String },
 }
 
@@ -360,8 +361,8 @@ pub(super) fn providers_of<'a>(
     app.providers.all().iter().filter(is_linked)
 }
 
-/// The page of the stage `m.login.sso` (client-server API, "Fallback"): the way to the providers that know the
-/// user whom the session is about.
+/// The page of the stage `m.login.sso` (client-server API, "Fallback"): the way to the providers
+/// that know the user whom the session is about.
 pub(super) async fn fallback(
     cx: Cx<Server, Option<Session>>,
     _: RawRequest,
@@ -373,8 +374,9 @@ pub(super) async fn fallback(
     let Some(user_id) = open.and_then(|open| open.facts().user_id.clone()) else {
         return Err(ApiError::not_found("What was to be confirmed is over."));
     };
-    // Whoever has the session could fetch this page themselves, and send the user straight on to a provider
-    // that asks nothing. So the way back is open to the browser alone that was shown what the page says.
+    // Whoever has the session could fetch this page themselves, and send the user straight on to a
+    // provider that asks nothing. So the way back is open to the browser alone that was shown what
+    // the page says.
     let mark = random_token();
     let browser = hash(&mark);
     let cookie = cookie(&app.config, &browser, &mark, AWAY_MS / 1000)?;
@@ -626,7 +628,8 @@ fn secrets(app: &Server, state: &str) -> (String, String) {
 fn of_provider(provider: &Provider, error: &OidcError) -> ApiError {
     let name = provider.name();
     if !matches!(error, OidcError::Unavailable(_)) {
-        // To a client, a refusal as any other; whoever runs the server may have to do something about it.
+        // To a client, a refusal as any other; whoever runs the server may have to do something
+        // about it.
         warn!(provider = provider.id(), %error, "no login by single sign-on");
     }
     match error {

@@ -86,10 +86,12 @@ pub(super) enum Stop {
     Failed(ApiError),
 }
 
-/// Looks until there is something new, as long as the client is willing to wait; `at_once` looks once, at any
-/// effort. `look` says whether what it found is empty, which it is as long as the log has nothing after `since`.
+/// Looks until there is something new, as long as the client is willing to wait; `at_once` looks
+/// once, at any effort. `look` says whether what it found is empty, which it is as long as the log
+/// has nothing after `since`.
 ///
-/// Every look begins as a short piece of work, and is long work of the caller's if it would be more.
+/// Every look begins as a short piece of work, and is long work of the caller's if it would be
+/// more.
 pub(super) async fn long_poll<T>(
     cx: &Cx<Server>,
     timeout: Option<Duration>,

@@ -1,5 +1,5 @@
-//! The e-mail addresses and phone numbers of accounts (client-server API, "Adding Account Administrative
-//! Contact Information").
+//! The e-mail addresses and phone numbers of accounts (client-server API, "Adding Account
+//! Administrative Contact Information").
 
 use bytes::Bytes;
 use ruma::{

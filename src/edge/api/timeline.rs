@@ -66,8 +66,8 @@ pub(super) async fn messages(
         } else {
             Vec::new()
         };
-        // At the live end of the timeline there may be more later: the token to go on with is `start`
-        // moved past what was returned. At the room's beginning there is none.
+        // At the live end of the timeline there may be more later: the token to go on with is
+        // `start` moved past what was returned. At the room's beginning there is none.
         let end = match (request.dir, page.next, page.events.last()) {
             (_, Some(next), _) => Some(next),
             (Direction::Forward, None, Some(last)) if request.to.is_none() => Some(last.offset),
@@ -107,7 +107,8 @@ pub(super) fn visible_event(
     }
 }
 
-/// The room in which an event is to be found. One that does not exist has none that the caller may see.
+/// The room in which an event is to be found. One that does not exist has none that the caller may
+/// see.
 pub(super) fn room_of_event(app: &Server, room_id: &RoomId) -> Result<Arc<Room>, ApiError> {
     app.engine.state().rooms.get(room_id).ok_or_else(no_such_event)
 }
@@ -123,7 +124,8 @@ pub(super) fn readable_as_of(view: &View<'_>, room: &Room) -> Result<Offset, Api
     at.ok_or_else(|| ApiError::forbidden("You are not in this room."))
 }
 
-/// How many events a page has that was asked to have `limit`, and by the filter no more than its own.
+/// How many events a page has that was asked to have `limit`, and by the filter no more than its
+/// own.
 pub(super) fn page_size(limit: UInt, filter: &EventFilter) -> usize {
     let limit = u64::from(limit).min(filter.limit.unwrap_or(u64::MAX)).min(limits::PAGE_EVENTS);
     usize::try_from(limit).unwrap_or(usize::MAX)

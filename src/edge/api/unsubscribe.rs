@@ -1,8 +1,8 @@
 //! Where mail about what was missed is ended, without a login: the link in each such mail.
 //!
-//! The link shows a page with a button, and only the button ends anything, so that a program which looks
-//! through mail ends nothing. Programs that show mail post to the same address by themselves when their user
-//! asks them to (RFC 8058); their body says nothing that is not said by that.
+//! The link shows a page with a button, and only the button ends anything, so that a program which
+//! looks through mail ends nothing. Programs that show mail post to the same address by themselves
+//! when their user asks them to (RFC 8058); their body says nothing that is not said by that.
 
 use http::StatusCode;
 use serde::Deserialize;

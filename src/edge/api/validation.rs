@@ -1,10 +1,10 @@
-//! Validation of e-mail addresses and phone numbers: the `requestToken` endpoints, and where the token
-//! that was sent is brought back.
+//! Validation of e-mail addresses and phone numbers: the `requestToken` endpoints, and where the
+//! token that was sent is brought back.
 //!
-//! The token comes back in one of two ways to one address. An app posts it, as to an identity server
-//! (identity service API, `POST /validate/email/submitToken`). A person opens the link of a mail: that shows
-//! a page with a button, and only the button confirms, so that a program which looks through mail
-//! confirms nothing.
+//! The token comes back in one of two ways to one address. An app posts it, as to an identity
+//! server (identity service API, `POST /validate/email/submitToken`). A person opens the link of a
+//! mail: that shows a page with a button, and only the button confirms, so that a program which
+//! looks through mail confirms nothing.
 
 use std::{
     collections::HashMap,
@@ -199,7 +199,8 @@ pub(super) async fn request_for_page(
     Ok(request_validation(&cx.app, cx.origin(), asked).await?.to_string())
 }
 
-/// Records what is asked for and sends the message, once that is durable. Gives the validation's id.
+/// Records what is asked for and sends the message, once that is durable. Gives the validation's
+/// id.
 async fn deliver(app: &Server, origin: Origin, asked: Asked) -> Result<String, ApiError> {
     let Asked { client, purpose, threepid, client_secret, send_attempt, next_link } = asked;
     let (client_secret, send_attempt) = (client_secret.as_str(), u64::from(send_attempt));
@@ -208,7 +209,8 @@ async fn deliver(app: &Server, origin: Origin, asked: Asked) -> Result<String, A
     let _alone = lock.lock().await;
 
     let owner = app.engine.state().threepids.owner(&threepid);
-    // Whether there is anything to confirm. If not, the message says so, and nobody else learns of it.
+    // Whether there is anything to confirm. If not, the message says so, and nobody else learns of
+    // it.
     let genuine = match purpose {
         Purpose::Register | Purpose::Add => owner.is_none(),
         Purpose::Account => owner.is_some(),
@@ -230,8 +232,8 @@ async fn deliver(app: &Server, origin: Origin, asked: Asked) -> Result<String, A
         now_ms,
         most_messages: config.messages_per_address,
     };
-    // Before it is recorded, so that who asks too often fills no log. Nothing else is decided on this
-    // validation meanwhile.
+    // Before it is recorded, so that who asks too often fills no log. Nothing else is decided on
+    // this validation meanwhile.
     if proposal.sends(&app.engine.state()) {
         app.notices.count(client)?;
     }
@@ -313,8 +315,8 @@ fn submit_url(app: &Server) -> String {
     format!("{}{}", app.config.public_url(), SUBMIT.replacen("/_matrix", &prefix, 1))
 }
 
-/// The link of a mail. It holds where to go afterwards as well, which may itself hold secrets of the
-/// client: these are not to be in the log.
+/// The link of a mail. It holds where to go afterwards as well, which may itself hold secrets of
+/// the client: these are not to be in the log.
 fn link(
     app: &Server,
     sid: &str,

@@ -1,5 +1,5 @@
-//! What calls need beside rooms: a TURN server (client-server API, "Voice over IP"), and the services by
-//! which calls of many are held (MSC4143).
+//! What calls need beside rooms: a TURN server (client-server API, "Voice over IP"), and the
+//! services by which calls of many are held (MSC4143).
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bytes::Bytes;
@@ -20,8 +20,8 @@ pub(super) const TRANSPORTS: [&str; 2] = [
     "/_matrix/client/v1/rtc/transports",
 ];
 
-/// The TURN server with a password that is good for a while; an empty object if there is none, which is
-/// what clients know.
+/// The TURN server with a password that is good for a while; an empty object if there is none,
+/// which is what clients know.
 pub(super) async fn turn_server(
     cx: Cx<Server>,
     _: get_turn_server_info::Request,
@@ -40,7 +40,8 @@ pub(super) async fn turn_server(
     }))
 }
 
-/// The password that a TURN server which knows the secret expects of this name (draft-uberti-behave-turn-rest).
+/// The password that a TURN server which knows the secret expects of this name
+/// (draft-uberti-behave-turn-rest).
 fn password(secret: &str, username: &str) -> Result<String, ApiError> {
     let mac = Hmac::<Sha1>::new_from_slice(secret.as_bytes()).map_err(ApiError::internal)?;
     Ok(STANDARD.encode(mac.chain_update(username).finalize().into_bytes()))
@@ -65,7 +66,8 @@ mod tests {
 
     #[test]
     fn the_password_is_what_a_turn_server_computes_itself() {
-        // printf '1433895918:@ann:example.org' | openssl dgst -sha1 -hmac 'a secret of the two' -binary | base64
+        // printf '1433895918:@ann:example.org' | openssl dgst -sha1 -hmac 'a secret of the two'
+        // -binary | base64
         let password = password("a secret of the two", "1433895918:@ann:example.org").unwrap();
         assert_eq!(password, "WxTIHNiIDPm69sdzmO1riy2HYyU=");
     }

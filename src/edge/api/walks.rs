@@ -1,5 +1,5 @@
-//! Where the pages of long lists ended: so the next page goes on from there, rather than from the beginning. All of it
-//! is memory, bounded, and may be forgotten: then the way is gone again.
+//! Where the pages of long lists ended: so the next page goes on from there, rather than from the
+//! beginning. All of it is memory, bounded, and may be forgotten: then the way is gone again.
 
 use std::sync::Arc;
 
@@ -27,7 +27,8 @@ impl<W: Walk> Weighter<String, Arc<W>> for ByWeight {
 
 impl<W: Walk> Default for Walks<W> {
     fn default() -> Self {
-        // As few as this make a cache of one part: of several, none would keep what is larger than it.
+        // As few as this make a cache of one part: of several, none would keep what is larger than
+        // it.
         Self(Cache::with_weighter(32, limits::WALKS_BYTES, ByWeight))
     }
 }

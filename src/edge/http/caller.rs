@@ -19,8 +19,8 @@ use crate::{
     record::{Offset, Origin},
 };
 
-/// Whom an access token stands for: a client that is logged in, or an application service that acts for
-/// one of its users.
+/// Whom an access token stands for: a client that is logged in, or an application service that acts
+/// for one of its users.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Session {
     /// Whose it is.
@@ -56,8 +56,8 @@ impl Session {
     }
 }
 
-/// One who has sent a token where only that of an application service means something: the service that
-/// it is of, or none.
+/// One who has sent a token where only that of an application service means something: the service
+/// that it is of, or none.
 #[derive(Clone, Debug)]
 pub(crate) struct Appservice(pub(super) Option<Arc<Service>>);
 
@@ -92,11 +92,13 @@ pub(crate) enum Access {
     Appservice,
     /// Application services say who they are; anything else is not looked at.
     AppserviceOptional,
-    /// A good token is needed to read as of an earlier moment, with `at` in the query; without that, none is looked at.
+    /// A good token is needed to read as of an earlier moment, with `at` in the query; without
+    /// that, none is looked at.
     AsOf,
 }
 
-/// The scheme of endpoints that anybody may read as of now, and those who administer the server as of earlier moments.
+/// The scheme of endpoints that anybody may read as of now, and those who administer the server as
+/// of earlier moments.
 pub(crate) struct AsOf;
 
 /// The authentication scheme of an endpoint: says what to check and what its handler receives.
@@ -105,8 +107,8 @@ pub(crate) trait Gate {
     type Caller: Caller;
     /// What is checked before the handler runs.
     const ACCESS: Access;
-    /// The caller, from whom its token stands for; `None` if the check has let through a request that
-    /// the type does not allow.
+    /// The caller, from whom its token stands for; `None` if the check has let through a request
+    /// that the type does not allow.
     fn caller(who: Who) -> Option<Self::Caller>;
 }
 

@@ -44,8 +44,8 @@ classes! {
     Ephemeral = ephemeral;
     /// Keys of end-to-end encryption.
     Keys = keys;
-    /// Room key backups. Separate from [`Class::Keys`], because a client that starts a backup sends hundreds of
-    /// requests and must still be able to claim keys meanwhile.
+    /// Room key backups. Separate from [`Class::Keys`], because a client that starts a backup sends
+    /// hundreds of requests and must still be able to claim keys meanwhile.
     KeyBackups = key_backups;
     /// Changing profiles. Each change is sent to every room that the user is in.
     Profile = profile;
@@ -67,25 +67,28 @@ classes! {
 
 /// Writes that are not rate-limited, by method and name, with the reason for each.
 const UNLIMITED: &[(&str, &str)] = &[
-    // Part 1 of the specification, "Endpoints", "Summary" says "No" in the column "Rate-limited" for all of these, and
-    // "Limits" says that rate limiting "applies to endpoints marked Yes in the endpoint summary". What they store is
-    // bounded in other ways. A logout needs a login before it, which is limited.
+    // Part 1 of the specification, "Endpoints", "Summary" says "No" in the column "Rate-limited"
+    // for all of these, and "Limits" says that rate limiting "applies to endpoints marked Yes in
+    // the endpoint summary". What they store is bounded in other ways. A logout needs a login
+    // before it, which is limited.
     ("POST", "logout"),
     ("POST", "logout/all"),
-    // These write a record only when they send a message. Messages are limited by requester (`api::notices`) and by
-    // recipient (`decide::threepid`).
+    // These write a record only when they send a message. Messages are limited by requester
+    // (`api::notices`) and by recipient (`decide::threepid`).
     ("POST", "register/email/requestToken"),
     ("POST", "register/msisdn/requestToken"),
     ("POST", "account/password/email/requestToken"),
     ("POST", "account/password/msisdn/requestToken"),
     ("POST", "account/3pid/email/requestToken"),
     ("POST", "account/3pid/msisdn/requestToken"),
-    // `limits::THREEPIDS` bounds how many an account has, and adding one again takes an endpoint that is limited.
+    // `limits::THREEPIDS` bounds how many an account has, and adding one again takes an endpoint
+    // that is limited.
     ("POST", "account/3pid"),
     ("POST", "account/3pid/delete"),
     ("POST", "account/3pid/unbind"),
-    // Part 2, "Endpoints": "Rate limiting: none of the endpoints below is rate-limited." Filters are never deleted, so
-    // `quotas.filters` and `quotas.filter_bytes` bound everything that this endpoint ever writes.
+    // Part 2, "Endpoints": "Rate limiting: none of the endpoints below is rate-limited." Filters
+    // are never deleted, so `quotas.filters` and `quotas.filter_bytes` bound everything that this
+    // endpoint ever writes.
     ("POST", "user/{user_id}/filter"),
     // Sliding sync only reads, although its method is POST.
     ("POST", "sync"),
@@ -95,9 +98,9 @@ impl Class {
     /// The class of an endpoint by its newest path, if it is limited. `marked`: whether the
     /// Matrix specification marks it so.
     ///
-    /// Every write is limited unless it is in [`UNLIMITED`]. That includes writes that the Matrix specification does
-    /// not mark, since any endpoint may answer 429, and writes that [`Class::named`] does not know. Reads are limited
-    /// if they are marked or expensive.
+    /// Every write is limited unless it is in [`UNLIMITED`]. That includes writes that the Matrix
+    /// specification does not mark, since any endpoint may answer 429, and writes that
+    /// [`Class::named`] does not know. Reads are limited if they are marked or expensive.
     pub(crate) fn of(method: &Method, path: &str, marked: bool) -> Option<Self> {
         let name = name(path);
         if UNLIMITED.contains(&(method.as_str(), name)) {
@@ -253,8 +256,8 @@ impl Class {
         Self::rates(&RateLimits::default()).iter().any(|(class, _)| *class == self)
     }
 
-    /// Whether request bodies of this class end up in the log. Those of searches do not, and uploads have a quota of
-    /// their own.
+    /// Whether request bodies of this class end up in the log. Those of searches do not, and
+    /// uploads have a quota of their own.
     pub(super) const fn writes_bodies(self) -> bool {
         !matches!(self, Self::Search | Self::Reads | Self::Media)
     }

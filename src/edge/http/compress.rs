@@ -1,7 +1,8 @@
-//! Compression of responses: of text that is long enough, in the way that the client would rather have.
+//! Compression of responses: of text that is long enough, in the way that the client would rather
+//! have.
 //!
-//! What is short is sent as it is: it would gain nothing, and so tokens, which are in short answers alone, never share a
-//! compressed body with what somebody else may have chosen.
+//! What is short is sent as it is: it would gain nothing, and so tokens, which are in short answers
+//! alone, never share a compressed body with what somebody else may have chosen.
 
 use std::{cmp::Reverse, io::Write as _};
 
@@ -20,7 +21,8 @@ pub(super) enum Encoding {
 }
 
 impl Encoding {
-    /// The one that the client asks for (RFC 9110, section 12.5.3), if it would not rather have none.
+    /// The one that the client asks for (RFC 9110, section 12.5.3), if it would not rather have
+    /// none.
     pub(super) fn asked(headers: &HeaderMap) -> Option<Self> {
         let (mut zstd, mut gzip, mut identity, mut other) = (None, None, None, None);
         for value in headers.get_all(ACCEPT_ENCODING) {
@@ -69,7 +71,8 @@ impl Encoding {
     }
 }
 
-/// The weight that `;q=` gives, in thousandths; one that is none counts as what it stands for when it is missing.
+/// The weight that `;q=` gives, in thousandths; one that is none counts as what it stands for when
+/// it is missing.
 fn weight(parameter: &str) -> u16 {
     let value = parameter.trim().strip_prefix("q=").or_else(|| parameter.trim().strip_prefix("Q="));
     let Some((whole, fraction)) = value.map(|value| value.split_once('.').unwrap_or((value, "")))
@@ -83,7 +86,8 @@ fn weight(parameter: &str) -> u16 {
     digits.take(3).fold(0, |sum, digit| sum * 10 + u16::from(digit.saturating_sub(b'0').min(9)))
 }
 
-/// Whether what is of this content type becomes shorter: what is text, of which files that were uploaded are none.
+/// Whether what is of this content type becomes shorter: what is text, of which files that were
+/// uploaded are none.
 pub(super) fn is_text(content_type: &HeaderValue) -> bool {
     let name = content_type.to_str().unwrap_or_default();
     name.starts_with("application/json") || name.starts_with("text/html")

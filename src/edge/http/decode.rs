@@ -67,8 +67,8 @@ fn precheck(method: &Method, path: &str) -> Option<Precheck> {
     by_secret.iter().any(|end| path.ends_with(end)).then_some(secret_is_opaque as Precheck)
 }
 
-/// A client's secret and a validation's id have a grammar of their own, which ruma takes for more than it
-/// is: it lets any letters through, and calls what it does not a wrong shape.
+/// A client's secret and a validation's id have a grammar of their own, which ruma takes for more
+/// than it is: it lets any letters through, and calls what it does not a wrong shape.
 fn secret_is_opaque(body: &[u8]) -> Result<(), ApiError> {
     #[derive(serde::Deserialize)]
     struct Ids {
@@ -260,7 +260,8 @@ fn is_of_guest<R: IncomingRequest>(uri: &Uri) -> bool {
 /// - of a guest's registration, what guests have no use for;
 /// - `typing` without the `timeout`, which is optional;
 /// - a push rule without `conditions`, which are optional as well;
-/// - of a profile, other fields than the `field` that the path names: ruma looks no further than the first.
+/// - of a profile, other fields than the `field` that the path names: ruma looks no further than
+///   the first.
 fn amend(body: &[u8], field: Option<&str>, of_guest: bool) -> Option<Vec<u8>> {
     let original: Map<String, Value> = serde_json::from_slice(body).ok()?;
     let mut amended = original.clone();
@@ -321,9 +322,10 @@ fn decode_error(error: FromHttpRequestError, body: &[u8]) -> ApiError {
     }
 }
 
-/// What is wrong with a body that cannot be read. The decoder's own word for it does not tell: it may meet a
-/// value of the wrong kind before the place where the body ends to be JSON at all, and some of ruma's request
-/// types leave off in the middle of an object in which they do not find what they look for.
+/// What is wrong with a body that cannot be read. The decoder's own word for it does not tell: it
+/// may meet a value of the wrong kind before the place where the body ends to be JSON at all, and
+/// some of ruma's request types leave off in the middle of an object in which they do not find what
+/// they look for.
 fn json_error(error: &serde_json::Error, body: &[u8]) -> ApiError {
     if is_json(body) {
         // A missing field of the body is `M_BAD_JSON` in the specification's words.

@@ -121,7 +121,8 @@ impl<A: App> Edge<A> {
         // Never the path or the query: they hold tokens and names.
         let span = info_span!("request", id = %request_id, %method, route = Empty);
         let reply = async {
-            // Boxed handlers and the reading of the body may panic on their own: this request fails.
+            // Boxed handlers and the reading of the body may panic on their own: this request
+            // fails.
             let handled = self.handle(head, &mut unread, &request_id);
             let outcome = AssertUnwindSafe(handled).catch_unwind().await;
             let result = outcome.unwrap_or_else(|_| Err(ApiError::internal("a handler panicked")));
@@ -184,7 +185,8 @@ impl<A: App> Edge<A> {
         })
     }
 
-    /// Finds the endpoint of a request and begins the call, which may be refused; and how the endpoint shows refusals.
+    /// Finds the endpoint of a request and begins the call, which may be refused; and how the
+    /// endpoint shows refusals.
     async fn begin<S, D, E>(
         &self,
         head: RequestHead,
@@ -380,7 +382,8 @@ struct RequestHead {
     peer: IpAddr,
 }
 
-/// The body of a request until somebody reads it, and what is known of the request while it is answered.
+/// The body of a request until somebody reads it, and what is known of the request while it is
+/// answered.
 struct Unread<S> {
     body: Option<S>,
     /// Whether the client sends it in any case, and it is short as far as that is known.
@@ -415,8 +418,8 @@ where
     S: Stream<Item = Result<D, E>>,
     D: Buf,
 {
-    /// Reads a short body that nobody wanted, so that its connection can be used again. The connection ends with the
-    /// answer if it was not read.
+    /// Reads a short body that nobody wanted, so that its connection can be used again. The
+    /// connection ends with the answer if it was not read.
     async fn drain(self) {
         let Some(body) = self.body.filter(|_| self.is_short) else { return };
         let drained = async {

@@ -53,7 +53,8 @@ pub(crate) enum ErrorCode {
     LimitExceeded {
         retry_after: Option<Duration>,
     },
-    /// MSC4140. Its first form hid behind `M_UNKNOWN`, which is what its endpoints' clients look for.
+    /// MSC4140. Its first form hid behind `M_UNKNOWN`, which is what its endpoints' clients look
+    /// for.
     MaxDelayExceeded {
         max_delay_ms: u64,
         first_form: bool,

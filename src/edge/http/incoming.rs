@@ -45,8 +45,8 @@ impl Pace {
 }
 
 impl Incoming {
-    /// The body that these pieces make up, of `declared` bytes if the client says, and `limit` at most, which
-    /// arrives at least at this pace.
+    /// The body that these pieces make up, of `declared` bytes if the client says, and `limit` at
+    /// most, which arrives at least at this pace.
     pub(super) fn new<S, D, E>(body: S, declared: Option<u64>, limit: u64, pace: Pace) -> Self
     where
         S: Stream<Item = Result<D, E>> + Send + 'static,
@@ -87,8 +87,8 @@ impl Incoming {
         if self.read > self.limit { Err(too_large(self.limit)) } else { Ok(Some(piece)) }
     }
 
-    /// Reads on for a while and keeps nothing, so that a client which sends all before it listens gets to
-    /// read why it is refused.
+    /// Reads on for a while and keeps nothing, so that a client which sends all before it listens
+    /// gets to read why it is refused.
     pub(crate) async fn drain(mut self) {
         let most = limits::OVERSIZED_BODY_DRAIN as u64;
         if self.declared.is_some_and(|declared| declared.saturating_sub(self.read) > most) {

@@ -1,15 +1,19 @@
 //! The edge: the only code that knows HTTP.
 //!
 //! ```text
-//! accept loop, connections (serve, turn) → one warp filter → Edge: OPTIONS? → route (table) → who calls (caller)
-//!   → rate limit (throttle) → body → typed request (decode) → handler → Reply or ApiError → CORS, compression
+//! accept loop, connections (serve, turn) → one warp filter → Edge: OPTIONS? → route (table)
+//!   → who calls (caller) → rate limit (throttle) → body → typed request (decode) → handler
+//!   → Reply or ApiError → CORS, compression
 //! ```
 //!
 //! The rest of the program is known here only through [`App`]. An endpoint is one `async fn` from a
 //! [`Cx`] and one of ruma's request types to that type's response, and one line in a [`Table`]:
 //!
 //! ```ignore
-//! async fn whoami(cx: Cx<Server>, _: whoami::v3::Request) -> Result<whoami::v3::Response, ApiError> {
+//! async fn whoami(
+//!     cx: Cx<Server>,
+//!     _: whoami::v3::Request,
+//! ) -> Result<whoami::v3::Response, ApiError> {
 //!     let mut response = whoami::v3::Response::new(cx.caller.user_id.clone());
 //!     response.device_id = Some(cx.caller.device_id.clone());
 //!     Ok(response)
@@ -61,8 +65,8 @@ pub(crate) trait App: Send + Sync + 'static {
     /// The session that an access token stands for.
     ///
     /// The error is what the client is told: [`ApiError::unknown_token`], or that its account is
-    /// locked, or that the server cannot tell right now. In the query of `uri` an application service
-    /// names for whom it acts.
+    /// locked, or that the server cannot tell right now. In the query of `uri` an application
+    /// service names for whom it acts.
     fn authenticate<'a>(
         &'a self,
         token: &'a str,
@@ -78,13 +82,14 @@ pub(crate) trait App: Send + Sync + 'static {
         false
     }
 
-    /// Takes note that a request of this session came from this address, and what the client calls itself.
+    /// Takes note that a request of this session came from this address, and what the client calls
+    /// itself.
     fn seen(&self, session: &Session, client: IpAddr, agent: Option<&str>) {
         let _ = (session, client, agent);
     }
 
-    /// Refuses whoever may not call an endpoint that is open to these: guests, and those whose account is
-    /// locked, suspended or closed.
+    /// Refuses whoever may not call an endpoint that is open to these: guests, and those whose
+    /// account is locked, suspended or closed.
     fn admit(&self, session: &Session, open_to: OpenTo) -> Result<(), ApiError>;
 }
 
@@ -109,20 +114,22 @@ pub(crate) struct Cx<A, C = Session> {
 }
 
 impl<A, C> Cx<A, C> {
-    /// The same for this caller: once it is known who an endpoint without a request type is called by.
+    /// The same for this caller: once it is known who an endpoint without a request type is called
+    /// by.
     pub(crate) fn called_by<D>(self, caller: D) -> Cx<A, D> {
         let Self { app, caller: _, request_id, client, uri, shutdown, body } = self;
         Cx { app, caller, request_id, client, uri, shutdown, body }
     }
 
-    /// Lets go of what the request was decoded from, which is a part of what the connection reads into: for
-    /// those who wait before they answer.
+    /// Lets go of what the request was decoded from, which is a part of what the connection reads
+    /// into: for those who wait before they answer.
     pub(crate) fn forget_request(&mut self) {
         self.uri = ::http::Uri::default();
         self.body = Bytes::new();
     }
 
-    /// A parameter of the query that ruma's request type lacks. One without a value is as good as none.
+    /// A parameter of the query that ruma's request type lacks. One without a value is as good as
+    /// none.
     pub(crate) fn query(&self, name: &str) -> Result<Option<String>, ApiError> {
         decode::query_parameter(&self.uri, name)
     }

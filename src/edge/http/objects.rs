@@ -1,8 +1,8 @@
 //! Where a body must have an object.
 //!
 //! serde reads a struct from an array of its members as gladly as from an object, at any depth. The
-//! specification's schemas know objects alone, so the places at which a body has a struct are listed here
-//! and checked once the body was decoded.
+//! specification's schemas know objects alone, so the places at which a body has a struct are
+//! listed here and checked once the body was decoded.
 
 use std::fmt;
 
@@ -12,8 +12,8 @@ use serde::de::{
 
 use super::ApiError;
 
-/// The way to a struct from the top of a body. `*` stands for every member of an object and for every
-/// element of an array.
+/// The way to a struct from the top of a body. `*` stands for every member of an object and for
+/// every element of an array.
 pub(crate) type Place = &'static [&'static str];
 
 /// The structs of a filter (client-server API, "Filtering").
@@ -31,7 +31,8 @@ const AUTH: &[Place] = &[&["auth"], &["auth", "identifier"], &["auth", "threepid
 
 const SIGNED_JOIN: &[Place] = &[&["third_party_signed"]];
 
-/// The endpoints whose bodies have structs below the top: the end of each one's path, and where they are.
+/// The endpoints whose bodies have structs below the top: the end of each one's path, and where
+/// they are.
 const ENDPOINTS: &[(&str, &[Place])] = &[
     ("/account/3pid", &[&["three_pid_creds"]]),
     ("/account/3pid/add", AUTH),

@@ -1,5 +1,5 @@
-//! Responses until the client has them: how much of them each caller holds in memory, and whether the client
-//! takes them.
+//! Responses until the client has them: how much of them each caller holds in memory, and whether
+//! the client takes them.
 
 use std::{
     collections::HashMap,
@@ -82,7 +82,8 @@ impl Outgoing {
         Some(Arc::new(Held { outgoing: Arc::clone(self), recipient, bytes }))
     }
 
-    /// As [`Outgoing::hold`], but refuses the response as [`Outgoing::check`] does: others may have been made since.
+    /// As [`Outgoing::hold`], but refuses the response as [`Outgoing::check`] does: others may have
+    /// been made since.
     pub(super) fn hold_if_room(
         self: &Arc<Self>,
         recipient: Recipient,
@@ -119,8 +120,8 @@ impl Drop for Held {
     }
 }
 
-/// A piece of a response's body on its way to the client. hyper and the kernel's buffers aside, the response is in memory
-/// as long as one of its pieces is.
+/// A piece of a response's body on its way to the client. hyper and the kernel's buffers aside, the
+/// response is in memory as long as one of its pieces is.
 #[derive(Debug)]
 pub(super) struct Piece {
     pub(super) bytes: Bytes,

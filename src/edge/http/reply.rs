@@ -59,7 +59,8 @@ impl Reply {
     }
 
     fn new(content_type: HeaderValue, content: Content) -> Self {
-        // Those that every response carries, and one more. A larger map takes an allocation of another class.
+        // Those that every response carries, and one more. A larger map takes an allocation of
+        // another class.
         let mut headers = HeaderMap::with_capacity(6);
         headers.insert(CONTENT_TYPE, content_type);
         Self { status: StatusCode::OK, headers, content }
@@ -136,7 +137,8 @@ impl Reply {
         self
     }
 
-    /// How many bytes its body has in memory: of one that comes to be piece by piece, about one piece.
+    /// How many bytes its body has in memory: of one that comes to be piece by piece, about one
+    /// piece.
     pub(super) const fn bytes_in_memory(&self) -> usize {
         match &self.content {
             Content::Bytes(bytes) => bytes.len(),

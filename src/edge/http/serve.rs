@@ -50,14 +50,15 @@ use super::{
 };
 use crate::base::{limits, rate::household, shutdown::Shutdown};
 
-/// How long there is nothing to do for hyper before it is dropped, while there are few connections with one. To make it
-/// again costs more than to keep it for those who go on soon.
+/// How long there is nothing to do for hyper before it is dropped, while there are few connections
+/// with one. To make it again costs more than to keep it for those who go on soon.
 const REST_AFTER: Duration = Duration::from_millis(if cfg!(test) { 0 } else { 2_000 });
 
 /// As many are few: some 5 MiB of memory.
 const FEW: usize = 256;
 
-/// The same while there are more than [`FEW`]: of those who come all at once, only so many are to be large at a time.
+/// The same while there are more than [`FEW`]: of those who come all at once, only so many are to
+/// be large at a time.
 const REST_AFTER_OF_MANY: Duration = Duration::from_millis(if cfg!(test) { 0 } else { 10 });
 
 /// How HTTP/2 begins (RFC 9113, section 3.4).
@@ -76,7 +77,8 @@ pub(crate) async fn run<A: App>(listeners: Vec<TcpListener>, edge: Edge<A>) {
         let (server, open) = (Arc::clone(&server), &open);
         async move {
             loop {
-                // Taken before accepting: beyond the bound, the operating system keeps them waiting.
+                // Taken before accepting: beyond the bound, the operating system keeps them
+                // waiting.
                 let Ok(permit) = Arc::clone(&server.permits).acquire_owned().await else { return };
                 match listener.accept().await {
                     Ok((stream, address)) => {
@@ -266,7 +268,8 @@ impl Connection {
         }
     }
 
-    /// Serves HTTP/1, without hyper while there is nothing for it to do, until there is nothing more or `stop`.
+    /// Serves HTTP/1, without hyper while there is nothing for it to do, until there is nothing
+    /// more or `stop`.
     async fn http1(
         &self,
         mut stream: TcpStream,
@@ -317,8 +320,9 @@ impl Connection {
         }
     }
 
-    /// Has hyper read and write until there is nothing for it to do; gives for what is waited then, and what hyper
-    /// has read ahead. The error is how the connection ended, and what is left of it.
+    /// Has hyper read and write until there is nothing for it to do; gives for what is waited then,
+    /// and what hyper has read ahead. The error is how the connection ended, and what is left of
+    /// it.
     async fn awake(
         &self,
         again: Bytes,
@@ -396,8 +400,8 @@ impl Connection {
     }
 }
 
-/// Reads on for a while, and throws away what comes: a client that sends all of its request before it reads would
-/// otherwise find the connection reset, and not why it was refused.
+/// Reads on for a while, and throws away what comes: a client that sends all of its request before
+/// it reads would otherwise find the connection reset, and not why it was refused.
 async fn linger(mut stream: TcpStream) {
     let _ = stream.shutdown().await;
     let (mut buffer, mut left) = (vec![0; 16 * 1024], limits::OVERSIZED_BODY_DRAIN);
@@ -453,8 +457,8 @@ impl Service<Request<Incoming>> for Asker {
     }
 }
 
-/// The head of a request, on its way around warp: to be taken once. What warp is given it keeps until the request is
-/// answered, and the head is a part of what hyper reads into.
+/// The head of a request, on its way around warp: to be taken once. What warp is given it keeps
+/// until the request is answered, and the head is a part of what hyper reads into.
 #[derive(Clone)]
 struct Head(Arc<Mutex<Option<(Uri, HeaderMap)>>>, IpAddr);
 

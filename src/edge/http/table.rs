@@ -23,8 +23,8 @@ use super::{
 };
 use crate::base::{limits, shutdown::Shutdown};
 
-/// To whom the endpoint of a method and a path is open: the path as it was registered, with the names of
-/// its parameters.
+/// To whom the endpoint of a method and a path is open: the path as it was registered, with the
+/// names of its parameters.
 pub(crate) type Rights = fn(&Method, &str) -> OpenTo;
 
 /// The paths of one endpoint, the newest last: that is the one by which it is known.
@@ -150,7 +150,8 @@ pub(super) struct Route<A> {
 struct Untyped {
     access: Access,
     body: Body,
-    /// Whether its requests are counted against the caller's rate limit, whatever [`Class::of`] has for it.
+    /// Whether its requests are counted against the caller's rate limit, whatever [`Class::of`] has
+    /// for it.
     limited: bool,
     refusal: Option<Refusal>,
 }
@@ -208,8 +209,8 @@ impl<A: Send + Sync + 'static> Table<A> {
         )
     }
 
-    /// As [`Table::on_json`], for what anybody may read, and those who administer the server as of an earlier moment:
-    /// with `at` in the query the handler is told who asks.
+    /// As [`Table::on_json`], for what anybody may read, and those who administer the server as of
+    /// an earlier moment: with `at` in the query the handler is told who asks.
     #[must_use]
     pub(crate) fn on_json_as_of<R, H, F>(self, handler: H) -> Self
     where
@@ -223,8 +224,8 @@ impl<A: Send + Sync + 'static> Table<A> {
         })
     }
 
-    /// As [`Table::on_json`], for an endpoint whose body is a file of at most `max_bytes`: the handler reads it
-    /// as it arrives, and finds none in the typed request.
+    /// As [`Table::on_json`], for an endpoint whose body is a file of at most `max_bytes`: the
+    /// handler reads it as it arrives, and finds none in the typed request.
     #[must_use]
     pub(crate) fn on_upload<R, H, F>(self, max_bytes: u64, handler: H) -> Self
     where
@@ -246,8 +247,8 @@ impl<A: Send + Sync + 'static> Table<A> {
         })
     }
 
-    /// As [`Table::on`], for an endpoint whose response is a file: its handler is given the headers of the
-    /// request, too, and gives a reply.
+    /// As [`Table::on`], for an endpoint whose response is a file: its handler is given the headers
+    /// of the request, too, and gives a reply.
     #[must_use]
     pub(crate) fn on_download<R, H, F>(self, handler: H) -> Self
     where
@@ -288,8 +289,8 @@ impl<A: Send + Sync + 'static> Table<A> {
         self.untyped(&method, paths.into(), kind, handler)
     }
 
-    /// As [`Table::raw`], for endpoints of the Matrix API that ruma has no request type for: the body is
-    /// one JSON object, and the requests are counted against the caller's rate limit.
+    /// As [`Table::raw`], for endpoints of the Matrix API that ruma has no request type for: the
+    /// body is one JSON object, and the requests are counted against the caller's rate limit.
     #[must_use]
     pub(crate) fn raw_json<H, F>(
         self,
@@ -307,8 +308,8 @@ impl<A: Send + Sync + 'static> Table<A> {
         self.untyped(&method, paths.into(), kind, handler)
     }
 
-    /// As [`Table::raw`], for a page that anyone's browser may show: it shows as `refusal` makes it look that
-    /// a request failed.
+    /// As [`Table::raw`], for a page that anyone's browser may show: it shows as `refusal` makes it
+    /// look that a request failed.
     #[must_use]
     pub(crate) fn page<H, F>(self, paths: impl Into<Paths>, refusal: Refusal, handler: H) -> Self
     where
@@ -320,8 +321,8 @@ impl<A: Send + Sync + 'static> Table<A> {
         self.untyped(&Method::GET, paths.into(), kind, handler)
     }
 
-    /// As [`Table::page`], for what the form of a page sends: counted against the caller's rate limit, as it
-    /// may hold guesses.
+    /// As [`Table::page`], for what the form of a page sends: counted against the caller's rate
+    /// limit, as it may hold guesses.
     #[must_use]
     pub(crate) fn form<H, F>(self, paths: impl Into<Paths>, refusal: Refusal, handler: H) -> Self
     where

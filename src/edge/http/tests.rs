@@ -168,7 +168,8 @@ async fn long(_: Cx<Fake, Option<Session>>, request: RawRequest) -> Result<Reply
     Ok(Reply::json(format!("\"{}\"", "x".repeat(length - 2))))
 }
 
-/// Waits for as many milliseconds as the path says, or until the server goes down; then says what it was sent.
+/// Waits for as many milliseconds as the path says, or until the server goes down; then says what
+/// it was sent.
 async fn wait(cx: Cx<Fake, Option<Session>>, request: RawRequest) -> Result<Reply, ApiError> {
     struct Waiting;
     impl Drop for Waiting {
@@ -1008,7 +1009,8 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
 }
 
-/// Begins HTTP/2 with room for `window` bytes of each response, and asks for `path` on each of `streams`.
+/// Begins HTTP/2 with room for `window` bytes of each response, and asks for `path` on each of
+/// `streams`.
 async fn http2(server: &Running, window: u32, path: &str, streams: u32) -> TcpStream {
     let mut connection = TcpStream::connect(server.address).await.unwrap();
     let settings = [&[0, 4][..], &window.to_be_bytes()].concat();
@@ -1070,7 +1072,8 @@ async fn what_a_caller_does_not_read_is_bounded() {
         config.http.response_bytes_per_address = 2_097_152;
     })
     .await;
-    // A single response may be larger than what is left, since it is only then known how large it is.
+    // A single response may be larger than what is left, since it is only then known how large it
+    // is.
     let unread = http2(&server, 0, "/long/2500000", 1).await;
     let refused = async |wanted: bool| loop {
         let answer = server.ask(Method::GET, "/long/100000", None, "").await;
@@ -1085,8 +1088,8 @@ async fn what_a_caller_does_not_read_is_bounded() {
     assert_eq!(refused(false).await.body.len(), 100_000);
 }
 
-/// A server has 8 KiB for each of those who wait. The other half is for what the runtime, the allocator and the handler
-/// add to these.
+/// A server has 8 KiB for each of those who wait. The other half is for what the runtime, the
+/// allocator and the handler add to these.
 #[test]
 fn a_request_that_waits_is_small() {
     fn size_of_future<A, B, F>(_: impl Fn(A, B) -> F) -> usize {

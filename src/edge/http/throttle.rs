@@ -1,8 +1,8 @@
 //! Rate limits of requests, checked before a body is read: a token bucket of each caller for the
 //! endpoint's [`Class`], and one of each device, user, and address without a login for all of them.
 //!
-//! The size of a write counts, too. It is taken from a separate bucket of the caller once the body has been read,
-//! because limits on the number of requests do not bound how fast the log grows.
+//! The size of a write counts, too. It is taken from a separate bucket of the caller once the body
+//! has been read, because limits on the number of requests do not bound how fast the log grows.
 
 use std::{collections::HashMap, net::IpAddr, num::NonZeroU32, time::Duration};
 
@@ -31,8 +31,8 @@ struct Limiters {
     written: Limiter<Who>,
 }
 
-/// The unit in which the size of writes is counted, in bytes. Even the smallest write counts as one unit, since a
-/// record takes a few hundred bytes besides its content.
+/// The unit in which the size of writes is counted, in bytes. Even the smallest write counts as one
+/// unit, since a record takes a few hundred bytes besides its content.
 const WRITTEN_UNIT: usize = 1024;
 
 /// Whose requests are counted together.
@@ -74,7 +74,8 @@ impl Throttle {
         limiters.take(class, session, client).map_err(ApiError::limit_exceeded)
     }
 
-    /// Counts the size of a write to an endpoint of `class`, and refuses it if the caller has written too much.
+    /// Counts the size of a write to an endpoint of `class`, and refuses it if the caller has
+    /// written too much.
     pub(super) fn check_written(
         &self,
         class: Class,

@@ -1,11 +1,12 @@
-//! One request of an HTTP/1 connection at a time, apart from hyper, so that hyper can be taken away while there is
-//! nothing for it to do.
+//! One request of an HTTP/1 connection at a time, apart from hyper, so that hyper can be taken away
+//! while there is nothing for it to do.
 //!
-//! hyper holds some 20 KiB for each connection: a buffer to read into, one to write from, which stays as large as the
-//! largest response was, and what it knows of both. Almost all connections wait almost always, for a request or, in a
-//! long poll, for the answer. So the future that answers is kept in a [`Turn`] beside hyper; when hyper has read and
-//! written all that there is, it is dropped, and made again when the client says something, or the answer is there.
-//! Then it is first given [`AGAIN`] to read, and asks for the answer to that: what it is given is the answer to the
+//! hyper holds some 20 KiB for each connection: a buffer to read into, one to write from, which
+//! stays as large as the largest response was, and what it knows of both. Almost all connections
+//! wait almost always, for a request or, in a long poll, for the answer. So the future that answers
+//! is kept in a [`Turn`] beside hyper; when hyper has read and written all that there is, it is
+//! dropped, and made again when the client says something, or the answer is there. Then it is first
+//! given [`AGAIN`] to read, and asks for the answer to that: what it is given is the answer to the
 //! request that it had read before.
 
 use std::{
@@ -31,8 +32,8 @@ use warp::reply::Response;
 use super::outgoing::{Held, OfStream, Piece, Stall, Streams};
 use crate::base::limits;
 
-/// A request in place of one that hyper has read before. Only requests that it stands for are put aside: see
-/// [`can_be_put_aside`].
+/// A request in place of one that hyper has read before. Only requests that it stands for are put
+/// aside: see [`can_be_put_aside`].
 pub(super) const AGAIN: &[u8] = b"GET / HTTP/1.1\r\n\r\n";
 
 /// The same if the connection is to end with the answer.
@@ -145,8 +146,8 @@ impl Turn {
     }
 }
 
-/// Whether hyper writes the same answer to this request as to [`AGAIN`]: it does by the method, the version, and what
-/// is said of the connection.
+/// Whether hyper writes the same answer to this request as to [`AGAIN`]: it does by the method, the
+/// version, and what is said of the connection.
 fn can_be_put_aside(request: &Request<Incoming>) -> bool {
     let stays = |headers: &HeaderMap| {
         let mut values = headers.get_all(CONNECTION).iter();
@@ -342,7 +343,8 @@ pub(super) struct Line {
 }
 
 impl Line {
-    /// A connection that fails when nothing is taken of what is written for as long as `stall` says.
+    /// A connection that fails when nothing is taken of what is written for as long as `stall`
+    /// says.
     pub(super) fn new(again: Bytes, stream: TcpStream, turn: &Arc<Turn>, stall: Stall) -> Self {
         Self { again, stream: TokioIo::new(stream), turn: Arc::clone(turn), stall }
     }

@@ -100,8 +100,8 @@ impl Archiver {
         self.shared.archived.subscribe()
     }
 
-    /// The record up to which every erasure has been carried out in the archive, as it moves, but for what had
-    /// only done its work.
+    /// The record up to which every erasure has been carried out in the archive, as it moves, but
+    /// for what had only done its work.
     #[must_use]
     pub fn erased(&self) -> watch::Receiver<Offset> {
         self.shared.erased.subscribe()

@@ -1,15 +1,15 @@
 //! Erasing from the archive: segments that hold what `log.erase` records name are written anew.
 //!
-//! What was erased for a reason (a redaction, a lifetime, a user or a room that is gone) leaves its segment
-//! within seconds. What had only done its work (receipts that moved on, messages that arrived) waits until there
-//! is so much of it in a segment that this is worth the writing, or it has waited long enough, or the segment is
-//! written anew for something else; and it goes at once when a user is erased or a room purged, as it may have
-//! been theirs.
+//! What was erased for a reason (a redaction, a lifetime, a user or a room that is gone) leaves its
+//! segment within seconds. What had only done its work (receipts that moved on, messages that
+//! arrived) waits until there is so much of it in a segment that this is worth the writing, or it
+//! has waited long enough, or the segment is written anew for something else; and it goes at once
+//! when a user is erased or a room purged, as it may have been theirs.
 //!
-//! The log has carried out an erasure before its record can be read, so what is left of a payload is
-//! taken from the log. The new segment replaces the old one by a rename: a reader, and a crash, meet
-//! one or the other, whole. How far the archive has come is noted in a file beside the segments; what
-//! is done twice changes nothing.
+//! The log has carried out an erasure before its record can be read, so what is left of a payload
+//! is taken from the log. The new segment replaces the old one by a rename: a reader, and a crash,
+//! meet one or the other, whole. How far the archive has come is noted in a file beside the
+//! segments; what is done twice changes nothing.
 
 use std::{
     collections::BTreeMap,
@@ -65,7 +65,8 @@ pub(super) struct Eraser {
     recalled: Vec<Offset>,
     /// When the last one came.
     seen: Instant,
-    /// When it was last looked whether anything has waited long enough; none since the last one came.
+    /// When it was last looked whether anything has waited long enough; none since the last one
+    /// came.
     looked: Option<Instant>,
     options: ArchiveOptions,
 }
@@ -250,16 +251,17 @@ struct Note {
     waiting: Vec<Offset>,
 }
 
-/// Whether all that the `log.erase` record at `record`, and those before it, erased for a reason has left the
-/// archive in `dir`, as far as that is noted; with `whole`, also what this one erased since it had done its work.
+/// Whether all that the `log.erase` record at `record`, and those before it, erased for a reason
+/// has left the archive in `dir`, as far as that is noted; with `whole`, also what this one erased
+/// since it had done its work.
 #[must_use]
 pub fn has_erased(dir: &Path, record: Offset, whole: bool) -> bool {
     let Note { upto, waiting } = read_note(&note_path(dir)).unwrap_or_default();
     upto >= record && !(whole && waiting.contains(&record))
 }
 
-/// The offset up to which every `log.erase` record has been carried out in the archive in `dir`; with `all`, also
-/// those that erased what had done its work.
+/// The offset up to which every `log.erase` record has been carried out in the archive in `dir`;
+/// with `all`, also those that erased what had done its work.
 pub(super) fn carried_out(dir: &Path, all: bool) -> Result<Offset, ArchiveError> {
     let Note { upto, waiting } = read_note(&note_path(dir))?;
     let first = waiting.into_iter().min().filter(|_| all);

@@ -1,17 +1,18 @@
 //! The archive: every durable record once more, in plain files that need no database to be read.
 //!
-//! The [`Archiver`] follows the log's durable watermark in a thread of its own and copies what is new
-//! into *segments* (`log_format.md`, "Archive segments"), at most [`LAG`] behind. It only ever reads
-//! the log, so it can be slow, fail and catch up without anybody waiting for it. [`ArchiveReader`]
-//! reads an archive back and verifies all of it; [`crate::ops::restore`] makes a new log of one. The files follow
-//! the way of the data: `archiver`, `segment`, `reader`; `eraser` writes segments anew when something in them
-//! was erased; `spare` gives the log what it cannot read any more.
+//! The [`Archiver`] follows the log's durable watermark in a thread of its own and copies what is
+//! new into *segments* (`log_format.md`, "Archive segments"), at most [`LAG`] behind. It only ever
+//! reads the log, so it can be slow, fail and catch up without anybody waiting for it.
+//! [`ArchiveReader`] reads an archive back and verifies all of it; [`crate::ops::restore`] makes a
+//! new log of one. The files follow the way of the data: `archiver`, `segment`, `reader`; `eraser`
+//! writes segments anew when something in them was erased; `spare` gives the log what it cannot
+//! read any more.
 //!
 //! **An archive that is not a prefix of the log is refused** ([`ArchiveError::Ahead`],
-//! [`ArchiveError::Foreign`]) rather than moved aside: it may be the only good copy there is. Whoever
-//! lost the log's directory and starts the server anew must be told to restore, before the server
-//! takes a first write that could never be reconciled. Damage at the archive's end, on the other hand,
-//! is cut off and copied again, since the log has those records.
+//! [`ArchiveError::Foreign`]) rather than moved aside: it may be the only good copy there is.
+//! Whoever lost the log's directory and starts the server anew must be told to restore, before the
+//! server takes a first write that could never be reconciled. Damage at the archive's end, on the
+//! other hand, is cut off and copied again, since the log has those records.
 
 use std::{
     io,
@@ -39,8 +40,8 @@ pub(crate) use spare::{Erased, Spare, SpareError, Wanted};
 /// How far the archive may be behind the log while its disk works.
 pub const LAG: Duration = Duration::from_secs(1);
 
-/// Small enough to copy elsewhere one by one, large enough that a year of a busy server is thousands
-/// of files and not millions.
+/// Small enough to copy elsewhere one by one, large enough that a year of a busy server is
+/// thousands of files and not millions.
 pub const DEFAULT_SEGMENT_BYTES: u64 = 64 * 1024 * 1024;
 
 /// So that one sweep writes each segment once; far less than the time between two sweeps.
@@ -49,8 +50,8 @@ pub const DEFAULT_ERASE_QUIET: Duration = Duration::from_secs(2);
 /// A segment is written anew four times, if by then nearly all in it has done its work.
 pub const DEFAULT_COMPACT_PERCENT: u64 = 25;
 
-/// What has done its work may say who was where, and when: a week, then, in which a segment is written anew at
-/// most once for that.
+/// What has done its work may say who was where, and when: a week, then, in which a segment is
+/// written anew at most once for that.
 pub const DEFAULT_COMPACT_AFTER_MS: u64 = 7 * 24 * 60 * 60 * 1000;
 
 /// Where and how the archive is kept.
@@ -62,8 +63,8 @@ pub struct ArchiveOptions {
     pub segment_bytes: u64,
     /// Erasures come in swarms: how long after the last of one its segments are written anew.
     pub erase_quiet: Duration,
-    /// For records alone that have done their work, a segment is written anew once these are this share of its
-    /// records, in percent.
+    /// For records alone that have done their work, a segment is written anew once these are this
+    /// share of its records, in percent.
     pub compact_percent: u64,
     /// ... or, in milliseconds, that long after they have.
     pub compact_after_ms: u64,

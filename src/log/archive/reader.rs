@@ -26,8 +26,8 @@ pub struct ArchiveReader {
 }
 
 impl ArchiveReader {
-    /// Opens the archive in `dir`. It may be one that is being written: each segment is read as far as
-    /// it goes when the reader comes to it.
+    /// Opens the archive in `dir`. It may be one that is being written: each segment is read as far
+    /// as it goes when the reader comes to it.
     ///
     /// # Errors
     /// When the directory cannot be read.
@@ -40,7 +40,8 @@ impl ArchiveReader {
         Self { segments }
     }
 
-    /// The records of one more segment, which follow those that `before` has seen; of the first one, none.
+    /// The records of one more segment, which follow those that `before` has seen; of the first
+    /// one, none.
     pub(crate) fn segment(path: PathBuf, before: Option<Checker>) -> ArchiveRecords {
         let mut records = Self::of(vec![(Offset::ZERO, path)]).records(Offset::ZERO);
         records.checker = before;
@@ -218,9 +219,8 @@ pub struct VerifiedArchive {
     pub torn: Option<TornTail>,
 }
 
-/// Verifies a whole archive, that every command in it can be read, and that what is gone from it was
-/// erased. `on_progress` is called with
-/// each offset.
+/// Verifies a whole archive, that every command in it can be read, and that what is gone from it
+/// was erased. `on_progress` is called with each offset.
 ///
 /// # Errors
 /// The first damage or gap.

@@ -1,7 +1,8 @@
 //! Segment files: written, found again at their end, and read one at a time.
 //!
-//! [`Writer`] appends to the last segment and begins the next one. [`SegmentReader`] reads a segment
-//! and verifies it by itself; [`find_end`] is that for the archive's end, where a writer goes on.
+//! [`Writer`] appends to the last segment and begins the next one. [`SegmentReader`] reads a
+//! segment and verifies it by itself; [`find_end`] is that for the archive's end, where a writer
+//! goes on.
 
 use std::{
     fs::{File, OpenOptions},
@@ -57,8 +58,8 @@ pub(crate) struct Segment {
 }
 
 impl Writer {
-    /// Opens the archive at its end, once it is clear that it is a prefix of `log`. Whatever follows
-    /// the last whole batch is cut off, and what follows `synced`, if a writer has failed.
+    /// Opens the archive at its end, once it is clear that it is a prefix of `log`. Whatever
+    /// follows the last whole batch is cut off, and what follows `synced`, if a writer has failed.
     pub(super) fn open(
         options: &ArchiveOptions,
         log: &dyn Log,

@@ -1,7 +1,7 @@
 //! The archive as a second copy: records that the log itself cannot read any more.
 //!
-//! The archive may still hold what was erased from the log. [`Spare`] knows what that is, and gives every record as the
-//! log had it.
+//! The archive may still hold what was erased from the log. [`Spare`] knows what that is, and gives
+//! every record as the log had it.
 
 use std::{
     collections::HashSet,
@@ -22,7 +22,8 @@ use crate::{
 /// How exactly the records of an archive are to be as the log had them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Erased {
-    /// Without what was erased for a reason. What had done its work, such as a receipt that moved on, may be there.
+    /// Without what was erased for a reason. What had done its work, such as a receipt that moved
+    /// on, may be there.
     ForReason,
     /// Without anything that was erased. This may read the archive of a week.
     All,

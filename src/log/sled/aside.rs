@@ -1,8 +1,9 @@
 //! Reading the newest records on a disk without room.
 //!
-//! sled writes while it opens a database: it notes how far it came. Where there is no room for that, a copy of the databases is
-//! opened in a directory for temporary files. The copy has no name once it is open, and takes no writes. As soon as there
-//! is room, the databases themselves are opened in its stead.
+//! sled writes while it opens a database: it notes how far it came. Where there is no room for
+//! that, a copy of the databases is opened in a directory for temporary files. The copy has no name
+//! once it is open, and takes no writes. As soon as there is room, the databases themselves are
+//! opened in its stead.
 
 use std::{
     env,
@@ -16,7 +17,8 @@ use std::{
 use super::{OpenError, Store, free_bytes};
 use crate::base::{clock::random_bytes, disk};
 
-/// What a disk must have free for a database to be opened on it: sled writes less than one of its segments of 16 MiB.
+/// What a disk must have free for a database to be opened on it: sled writes less than one of its
+/// segments of 16 MiB.
 pub(super) const ROOM_TO_OPEN: u64 = 17 * 1024 * 1024;
 
 /// How much of the room for temporary files is left to others.

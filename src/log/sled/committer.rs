@@ -53,8 +53,9 @@ pub(super) const QUEUE_BATCHES: usize = 1024;
 /// How many batches share one sync.
 const MAX_GROUP_BATCHES: usize = QUEUE_BATCHES;
 
-/// With how many records in a group it is followed by the next no sooner than [`PACE`] after it began: a sync wakes all
-/// of sled's threads, and costs as much as some of the messages that wait for it. About what a sync takes on a good disk.
+/// With how many records in a group it is followed by the next no sooner than [`PACE`] after it
+/// began: a sync wakes all of sled's threads, and costs as much as some of the messages that wait
+/// for it. About what a sync takes on a good disk.
 const CROWD: usize = 4;
 const PACE: Duration = Duration::from_micros(1500);
 

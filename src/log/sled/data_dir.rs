@@ -21,12 +21,14 @@ pub(crate) fn importing_dir(data_dir: &Path) -> PathBuf {
     data_dir.join("log.importing")
 }
 
-/// Where a restore in place has the log that is about to take the name of the one that is there, and then that one.
+/// Where a restore in place has the log that is about to take the name of the one that is there,
+/// and then that one.
 pub(crate) fn ready_dir(data_dir: &Path) -> PathBuf {
     data_dir.join("log.ready")
 }
 
-/// Where the log is that is there while the two exchange their names, if that takes more than one step.
+/// Where the log is that is there while the two exchange their names, if that takes more than one
+/// step.
 pub(crate) fn swapping_dir(data_dir: &Path) -> PathBuf {
     data_dir.join("log.swapping")
 }
@@ -36,8 +38,8 @@ pub(crate) fn has_log(data_dir: &Path) -> bool {
     log_dir(data_dir).is_dir() || swapping_dir(data_dir).is_dir()
 }
 
-/// Makes the data directory, if need be, and takes the lock that keeps other processes out of it. The log has its name
-/// then, also if a restore was interrupted.
+/// Makes the data directory, if need be, and takes the lock that keeps other processes out of it.
+/// The log has its name then, also if a restore was interrupted.
 pub(crate) fn lock_data_dir(data_dir: &Path) -> Result<File, OpenError> {
     make_private_dir(data_dir)?;
     let path = data_dir.join("lock");

@@ -97,8 +97,9 @@ pub(super) fn volumes(log_dir: &Path) -> Result<Vec<Arc<Volume>>, OpenError> {
 
 /// All that a log is kept in at one moment.
 pub(super) struct Layers {
-    /// The databases, each with its number, the newest first. Only that one takes writes. What is in one
-    /// stands for what is in those after it and in the volumes: so an erasure takes what is elsewhere.
+    /// The databases, each with its number, the newest first. Only that one takes writes. What is
+    /// in one stands for what is in those after it and in the volumes: so an erasure takes what is
+    /// elsewhere.
     pub(super) stores: Vec<(u64, Arc<Store>)>,
     pub(super) volumes: Vec<Arc<Volume>>,
     /// The last record before those that the newest database was begun for.
@@ -106,8 +107,8 @@ pub(super) struct Layers {
     blocks: Arc<Blocks>,
     /// Stands in for a volume that cannot be read.
     spare: Option<Arc<Spare>>,
-    /// Whether the databases are copies, which take no writes, since their disk is full; and how much memory they may
-    /// use to cache pages.
+    /// Whether the databases are copies, which take no writes, since their disk is full; and how
+    /// much memory they may use to cache pages.
     aside: Option<u64>,
 }
 
@@ -266,7 +267,8 @@ impl Layers {
         Ok(self.block_at(offset)?.and_then(|block| block.get(offset)))
     }
 
-    /// Whether the record at `offset` is not the one that its volume has, or that volume cannot be read there.
+    /// Whether the record at `offset` is not the one that its volume has, or that volume cannot be
+    /// read there.
     pub(super) fn differs_from_volume(&self, offset: Offset) -> Result<bool, StoreError> {
         let Some(block) = self.block_at(offset)? else { return Ok(false) };
         Ok(block.stands_in || block.get(offset) != self.get(offset)?)
@@ -330,7 +332,8 @@ impl Layers {
 
     fn stand_in(&self, spare: &Spare, wanted: Wanted, erased: Erased) -> Result<Block, SpareError> {
         let newer = |offset| {
-            // A record that the archive lacks is not in a volume, unless it fell behind by all that are not.
+            // A record that the archive lacks is not in a volume, unless it fell behind by all that
+            // are not.
             let frame = self.stores.iter().find_map(|(_, store)| store.get(offset).transpose());
             let frame = match frame.transpose()? {
                 Some(frame) => Some(frame),

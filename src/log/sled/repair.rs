@@ -1,8 +1,9 @@
 //! Mending volumes that cannot be read, with the records that the archive has.
 //!
-//! A volume with a damaged block is written again: its other blocks as they are, the damaged ones from the archive. Of a
-//! volume whose index is damaged, all records come from the archive. A new volume takes the place of the old one whole,
-//! and only if its chain is the one that the rest of the log says it must be.
+//! A volume with a damaged block is written again: its other blocks as they are, the damaged ones
+//! from the archive. Of a volume whose index is damaged, all records come from the archive. A new
+//! volume takes the place of the old one whole, and only if its chain is the one that the rest of
+//! the log says it must be.
 
 use std::{
     collections::BTreeSet,
@@ -234,7 +235,8 @@ impl Found {
         what.map(|what| Damage { what, blocks })
     }
 
-    /// The volume's last record, and a record at or after it with its chain value, as the rest of the log says.
+    /// The volume's last record, and a record at or after it with its chain value, as the rest of
+    /// the log says.
     fn end(&self, after: &[Self], rest: &Rest) -> Result<(Offset, (Offset, Chain)), RepairError> {
         if let Ok(volume) = &self.opened {
             return Ok((volume.last, (volume.last, volume.chain)));
@@ -264,7 +266,8 @@ fn read_block(volume: &Volume, number: usize) -> Result<Vec<Record>, RepairError
     (first.get()..=last.get()).map(record).collect()
 }
 
-/// Checks records that follow those that `checker` has seen; without one, the first is taken as it is.
+/// Checks records that follow those that `checker` has seen; without one, the first is taken as it
+/// is.
 fn check(
     mut checker: Option<Checker>,
     records: &[Record],

@@ -1,13 +1,13 @@
 //! Sealing: old records go from the databases into volumes, and what was erased leaves the disk.
 //!
 //! 1. The committer goes on in a new database; the one before takes no more writes.
-//! 2. Volumes are written that hold what is in it: those that it has erased something from are written
-//!    anew, and its own records follow, in the last volume if that is small.
+//! 2. Volumes are written that hold what is in it: those that it has erased something from are
+//!    written anew, and its own records follow, in the last volume if that is small.
 //! 3. It is removed.
 //!
-//! Every volume is put in its place whole, and holds what can be read without it as well, so that what is
-//! done twice changes nothing: killed at any moment, the next start finds the database still there and
-//! begins again with step 2.
+//! Every volume is put in its place whole, and holds what can be read without it as well, so that
+//! what is done twice changes nothing: killed at any moment, the next start finds the database
+//! still there and begins again with step 2.
 
 use std::{
     collections::BTreeSet,
@@ -56,8 +56,8 @@ pub(super) struct Sealer {
 }
 
 impl Sealer {
-    /// Seals whenever the newest database has come to `records` records or `bytes` bytes, or when a start
-    /// has found an older one, until the log closes.
+    /// Seals whenever the newest database has come to `records` records or `bytes` bytes, or when a
+    /// start has found an older one, until the log closes.
     pub(super) fn run(&self, records: u64, bytes: u64) {
         background::stand_back();
         let mut put_off = Instant::now();
@@ -96,8 +96,8 @@ impl Sealer {
         layers.stores.len() > 1 || new >= records || (new > 0 && large())
     }
 
-    /// Seals all that is in the log now. `pause` is called now and then; it is given up when that says
-    /// false. Blocks.
+    /// Seals all that is in the log now. `pause` is called now and then; it is given up when that
+    /// says false. Blocks.
     pub(super) fn seal(&self, mut pause: impl FnMut() -> bool) -> Result<(), CompactError> {
         let _one = self.turn.lock();
         if self.shared.closing.load(Ordering::SeqCst) {
@@ -168,7 +168,8 @@ impl Sealer {
         let tail = Arc::clone(sealed.tail()?);
         *self.layers.write() = sealed;
         tail.note_compacted(last)?;
-        // Those who are reading in it may go on: the disk has its room back when the last has ended.
+        // Those who are reading in it may go on: the disk has its room back when the last has
+        // ended.
         for (number, _) in &old.stores {
             layers::remove_tail(&self.log_dir, *number)?;
         }

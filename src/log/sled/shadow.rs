@@ -1,10 +1,11 @@
 //! A log to be looked at and not touched.
 //!
-//! Opening a log writes: the database below has no other way (it recovers, and writes how far it came), and what a crash
-//! left unfinished is tidied up. So a copy is opened. Of a log most is in volumes, which are only read and are linked to;
-//! the databases are copied, of which there is half a gigabyte at most, but for a log that was just restored and has not been
-//! sealed yet. The copy is beside the log, where its records are as safe as there, and where file systems that can
-//! share the blocks.
+//! Opening a log writes: the database below has no other way (it recovers, and writes how far it
+//! came), and what a crash left unfinished is tidied up. So a copy is opened. Of a log most is in
+//! volumes, which are only read and are linked to; the databases are copied, of which there is half
+//! a gigabyte at most, but for a log that was just restored and has not been sealed yet. The copy
+//! is beside the log, where its records are as safe as there, and where file systems that can share
+//! the blocks.
 
 use std::{
     ffi::OsStr,
@@ -23,8 +24,8 @@ use crate::{
     log::{tip_file, volume},
 };
 
-/// Where the copy is. One that was killed leaves it: it goes with the next lock on the data directory, since it holds what
-/// is to be erased.
+/// Where the copy is. One that was killed leaves it: it goes with the next lock on the data
+/// directory, since it holds what is to be erased.
 pub(super) fn shadow_dir(data_dir: &Path) -> PathBuf {
     data_dir.join("verifying")
 }

@@ -3,15 +3,15 @@
 //! What is not left to sled:
 //!
 //! - **Durability.** sled's `flush` ends in `sync_file_range` on Linux, which neither writes the
-//!   file's metadata nor empties the device's cache. Each flush is followed by `fdatasync` on sled's
-//!   data file, through a handle of our own. sled's timed flush is off.
+//!   file's metadata nor empties the device's cache. Each flush is followed by `fdatasync` on
+//!   sled's data file, through a handle of our own. sled's timed flush is off.
 //! - **Blobs.** sled writes a page that is larger than a quarter of a segment to a file of its own,
-//!   and never syncs that file. A page holds up to 17 records, so segments are as large as sled takes
-//!   and [`MAX_PAYLOAD_BYTES`](crate::log::MAX_PAYLOAD_BYTES) keeps 17 of the largest records below the
-//!   quarter. No record is ever in a blob.
-//! - **Reuse of space.** sled may overwrite a segment once all its pages were written again elsewhere
-//!   and flushed *in its sense*. A group writes less than one segment, so between the copy and the
-//!   reuse there is always an `fdatasync` of ours.
+//!   and never syncs that file. A page holds up to 17 records, so segments are as large as sled
+//!   takes and [`MAX_PAYLOAD_BYTES`](crate::log::MAX_PAYLOAD_BYTES) keeps 17 of the largest records
+//!   below the quarter. No record is ever in a blob.
+//! - **Reuse of space.** sled may overwrite a segment once all its pages were written again
+//!   elsewhere and flushed *in its sense*. A group writes less than one segment, so between the
+//!   copy and the reuse there is always an `fdatasync` of ours.
 //! - **Panics.** sled panics on some damage. Every call is fenced; a panic counts as a failed call.
 
 use std::{
@@ -48,8 +48,8 @@ impl From<StoreError> for ReadError {
     }
 }
 
-/// The largest segment that sled takes, see the module's documentation. Fixed for ever: sled refuses
-/// to open a database with another one.
+/// The largest segment that sled takes, see the module's documentation. Fixed for ever: sled
+/// refuses to open a database with another one.
 const SEGMENT_BYTES: usize = 16 * 1024 * 1024;
 
 /// The name of the tree.
@@ -181,8 +181,9 @@ impl Store {
     }
 }
 
-/// Takes away what sled noted when it was last opened, from which it goes on. Without it, sled reads all of its file; what
-/// it has by then is checked as ever, against the note of the last durable record. Says whether there was any.
+/// Takes away what sled noted when it was last opened, from which it goes on. Without it, sled
+/// reads all of its file; what it has by then is checked as ever, against the note of the last
+/// durable record. Says whether there was any.
 fn set_snapshots_aside(dir: &Path) -> io::Result<bool> {
     let mut any = false;
     for path in disk::entries(dir)? {

@@ -405,7 +405,8 @@ async fn what_is_erased_from_volumes_leaves_them_with_the_next_compaction() {
     assert_eq!(open(&dir).read(Offset::new(1), 1000).unwrap(), all);
 }
 
-/// A restore, and versions before there were volumes, leave one database in the log's own directory.
+/// A restore, and versions before there were volumes, leave one database in the log's own
+/// directory.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_database_in_the_logs_own_directory_is_sealed_like_any_other() {
     let (from, dir) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
@@ -567,8 +568,8 @@ async fn the_largest_records_are_never_blobs() {
     assert_eq!(blobs.count(), 0);
 }
 
-/// A log with an archive of all of it, in which record 8 held `SECRET` until it was erased, and which is in volumes up
-/// to record 120.
+/// A log with an archive of all of it, in which record 8 held `SECRET` until it was erased, and
+/// which is in volumes up to record 120.
 async fn archived(dir: &tempfile::TempDir, usual: &str) -> (SledOptions, Vec<Record>) {
     archived_to(dir, usual, u64::MAX).await
 }

@@ -1,5 +1,5 @@
-//! What an operator can have done, and what came of it: the one list that the command line and the socket
-//! share.
+//! What an operator can have done, and what came of it: the one list that the command line and the
+//! socket share.
 
 use std::{collections::BTreeMap, path::PathBuf};
 
@@ -645,7 +645,8 @@ pub struct UserSummary {
     /// Whether what they sent is kept from those who had not seen it.
     #[serde(default)]
     pub erased: bool,
-    /// When a device of theirs was last in use, in milliseconds since the Unix epoch, as far as is known.
+    /// When a device of theirs was last in use, in milliseconds since the Unix epoch, as far as is
+    /// known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_seen_ms: Option<u64>,
 }

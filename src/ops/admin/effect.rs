@@ -15,8 +15,8 @@ impl Office {
         }
     }
 
-    /// In sentences. What could not be done is refused here as it would be then, as far as that can be told
-    /// beforehand.
+    /// In sentences. What could not be done is refused here as it would be then, as far as that can
+    /// be told beforehand.
     pub(super) fn effect(&self, act: &Act) -> Result<Vec<String>, ActError> {
         let one = |sentence: String| Ok(vec![sentence]);
         match act {

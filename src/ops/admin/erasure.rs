@@ -1,9 +1,9 @@
-//! Acts that end in nothing being left: rooms are purged, users erased; and the receipts of all that was
-//! erased, whoever asked for it.
+//! Acts that end in nothing being left: rooms are purged, users erased; and the receipts of all
+//! that was erased, whoever asked for it.
 //!
-//! A receipt is put together from the log: the record for which something was erased (a redaction, a
-//! `room.erase`, `room.purge`, `user.erase` or `media.remove`), and the `log.erase` records that carried it
-//! out.
+//! A receipt is put together from the log: the record for which something was erased (a redaction,
+//! a `room.erase`, `room.purge`, `user.erase` or `media.remove`), and the `log.erase` records that
+//! carried it out.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -80,7 +80,8 @@ pub struct Receipt {
     pub who: String,
     /// What they did, in words, with their reason.
     pub what: String,
-    /// How many records lost content, by kind. Of one that takes very many, only the first are counted so.
+    /// How many records lost content, by kind. Of one that takes very many, only the first are
+    /// counted so.
     pub kinds: BTreeMap<String, u64>,
     /// Which records: runs, each with its first and last offset.
     pub records: Vec<(Offset, Offset)>,
@@ -90,7 +91,8 @@ pub struct Receipt {
     pub files: u64,
     /// The `log.erase` records that carried it out.
     pub carried_out: Vec<Offset>,
-    /// Whether all that was carried out has left the files of the log: these were written anew since.
+    /// Whether all that was carried out has left the files of the log: these were written anew
+    /// since.
     pub off_the_log: bool,
     /// Whether it has left the archive; none without one.
     pub off_the_archive: Option<bool>,
@@ -301,7 +303,8 @@ impl Office {
         })))
     }
 
-    /// The backups that were made before the record at `end` took the last of it, and hold some of it.
+    /// The backups that were made before the record at `end` took the last of it, and hold some of
+    /// it.
     fn backups_with(&self, records: &[(Offset, Offset)], end: Offset) -> Vec<String> {
         let Some((first, _)) = records.first() else { return Vec::new() };
         let held = self.engine.state().copies.holding(*first, end);

@@ -1,10 +1,11 @@
-//! Administration from the same machine: the log of a running server to read, and what its operator does
-//! with accounts.
+//! Administration from the same machine: the log of a running server to read, and what its operator
+//! does with accounts.
 //!
-//! The store lets one process in at a time, so a server that runs hands out its records itself, and does
-//! what is asked of it, over a Unix socket in its data directory (mode 0600, in a directory of mode 0700).
-//! What may be asked is the list [`Act`]; it is carried out in one place ([`office`]), by the running
-//! server or, while there is none, by the command line itself. The protocol is in [`socket`](crate::ops::socket).
+//! The store lets one process in at a time, so a server that runs hands out its records itself, and
+//! does what is asked of it, over a Unix socket in its data directory (mode 0600, in a directory of
+//! mode 0700). What may be asked is the list [`Act`]; it is carried out in one place ([`office`]),
+//! by the running server or, while there is none, by the command line itself. The protocol is in
+//! [`socket`](crate::ops::socket).
 
 mod acts;
 mod effect;
@@ -68,7 +69,8 @@ impl Act {
     /// Has a running server do this.
     ///
     /// # Errors
-    /// When the server refuses: then it was not done. When the connection fails: then it may have been.
+    /// When the server refuses: then it was not done. When the connection fails: then it may have
+    /// been.
     pub fn ask(&self, server: &mut Client) -> Result<Done, SocketError> {
         let json = serde_json::to_string(self)
             .map_err(|_| SocketError::Protocol("an act cannot be written"))?;

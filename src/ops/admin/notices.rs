@@ -33,8 +33,8 @@ pub(super) struct Notice {
 }
 
 impl Office {
-    /// Tells `user` something: in the room of their notices, which is made if there is none, and to which
-    /// they are invited if they are not in it.
+    /// Tells `user` something: in the room of their notices, which is made if there is none, and to
+    /// which they are invited if they are not in it.
     pub(super) async fn send_notice(
         &self,
         user: &str,

@@ -1,5 +1,5 @@
-//! Where what an operator asks for is done: with the engine of the running server or, while there is none,
-//! with one that is opened for it.
+//! Where what an operator asks for is done: with the engine of the running server or, while there
+//! is none, with one that is opened for it.
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -75,8 +75,8 @@ pub(crate) struct Office {
     pub(crate) passwords: Arc<Passwords>,
     /// Which passwords may be set.
     pub(crate) policy: config::Passwords,
-    /// The identity servers that are trusted, and what they are asked with; none if nothing outside can be
-    /// asked.
+    /// The identity servers that are trusted, and what they are asked with; none if nothing outside
+    /// can be asked.
     pub(crate) identity: Option<(Outbound, Vec<IdentityServer>)>,
     pub(crate) snapshots: Arc<snapshot::Keeper>,
     pub(crate) last_seen: Arc<LastSeen>,
@@ -586,8 +586,8 @@ pub(super) fn of_user(error: Rejected, user_id: &UserId) -> ActError {
     }
 }
 
-/// Does it on the log in the data directory of `config`, which no server may be using: as the server would,
-/// with the same lock and the same decisions.
+/// Does it on the log in the data directory of `config`, which no server may be using: as the
+/// server would, with the same lock and the same decisions.
 ///
 /// # Errors
 /// When the log cannot be opened, or it cannot be done.

@@ -268,7 +268,8 @@ impl Office {
         Ok(Done::Blocked { room_id, blocked, changed })
     }
 
-    /// Checks what a shutdown is to come to, and settles what is open: the room and the one in its place.
+    /// Checks what a shutdown is to come to, and settles what is open: the room and the one in its
+    /// place.
     pub(super) fn shutdown_plan(
         &self,
         room: &str,

@@ -37,9 +37,9 @@ const CONNECTIONS: usize = 16;
 /// How many records are read at a time: with the largest payloads some 12 MiB for a connection.
 const CHUNK: usize = 64;
 
-/// Serves `log` and what `office` does on a socket at `path` until the server goes down; then the socket is
-/// removed and the task ends. To be called by the process that holds the data directory's lock: a socket
-/// that is there already is a dead one. Must be called within a tokio runtime.
+/// Serves `log` and what `office` does on a socket at `path` until the server goes down; then the
+/// socket is removed and the task ends. To be called by the process that holds the data directory's
+/// lock: a socket that is there already is a dead one. Must be called within a tokio runtime.
 ///
 /// # Errors
 /// When the socket cannot be made.
@@ -59,9 +59,8 @@ pub(crate) fn serve(
     }))
 }
 
-/// Serves `log` on a socket at `path` until `stop` completes, for programs that embed the log. Nothing can
-/// be done by it but to read.
-/// Must be called within a tokio runtime.
+/// Serves `log` on a socket at `path` until `stop` completes, for programs that embed the log.
+/// Nothing can be done by it but to read. Must be called within a tokio runtime.
 ///
 /// # Errors
 /// When the socket cannot be made.

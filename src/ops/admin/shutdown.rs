@@ -1,9 +1,9 @@
 //! The shutdown of a room, from where it stands to its end.
 //!
-//! The first batch of records says that the room is shut down, and takes it off the directory. Its members
-//! and aliases follow one by one, so that a room of any size can be shut down while others are served; if
-//! the server ends meanwhile, it goes on when it starts again. What is done already is seen in the state
-//! alone, so that nothing is done twice.
+//! The first batch of records says that the room is shut down, and takes it off the directory. Its
+//! members and aliases follow one by one, so that a room of any size can be shut down while others
+//! are served; if the server ends meanwhile, it goes on when it starts again. What is done already
+//! is seen in the state alone, so that nothing is done twice.
 
 use std::sync::Arc;
 
@@ -57,7 +57,8 @@ pub(super) async fn go_on(
                 opened.into_inner();
                 new_room = Some(to);
             }
-            // Whoever was to make it may have left the server meanwhile: the old one is to be no more.
+            // Whoever was to make it may have left the server meanwhile: the old one is to be no
+            // more.
             Err(Rejected::Refused(error)) => {
                 tracing::warn!(%room_id, %error, "no room takes the place of one that is shut down");
             }

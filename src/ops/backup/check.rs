@@ -53,10 +53,10 @@ pub struct Moment {
     pub faults: Vec<String>,
 }
 
-/// Checks the backups in `dir`, or of them the one that ends at `offset`: the signature of the manifest, the
-/// hash of every file, the chain of the records, that each can be read, that what is gone from them was erased, and
-/// that the server that signed is the one of the log. With `of`, also whether each is a prefix of that log.
-/// Blocks. `on_progress` is called with each record.
+/// Checks the backups in `dir`, or of them the one that ends at `offset`: the signature of the
+/// manifest, the hash of every file, the chain of the records, that each can be read, that what is
+/// gone from them was erased, and that the server that signed is the one of the log. With `of`,
+/// also whether each is a prefix of that log. Blocks. `on_progress` is called with each record.
 ///
 /// # Errors
 /// When there is no backup there, or the log to compare with cannot be read.
@@ -200,15 +200,16 @@ fn check_files(dir: &Path, manifest: &Manifest, hashes: &mut Hashes, faults: &mu
     }
 }
 
-/// Checks the records of these backups, and gives of each what is wrong with them, if anything. A segment that
-/// several begin with is read once.
+/// Checks the records of these backups, and gives of each what is wrong with them, if anything. A
+/// segment that several begin with is read once.
 fn check_records(
     dir: &Path,
     manifests: &[&Manifest],
     mut on_progress: impl FnMut(Offset),
 ) -> Vec<Result<(), String>> {
     let mut found: Vec<_> = manifests.iter().map(|_| Ok(())).collect();
-    // Backups that have had the same segments so far, how many those were, and what was found in them.
+    // Backups that have had the same segments so far, how many those were, and what was found in
+    // them.
     let mut groups = vec![((0..manifests.len()).collect::<Vec<_>>(), 0, Walk::default())];
     while let Some((group, depth, walk)) = groups.pop() {
         let mut by_next: BTreeMap<PathBuf, Vec<usize>> = BTreeMap::new();

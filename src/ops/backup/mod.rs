@@ -1,28 +1,31 @@
-//! Backups: the log and the uploaded files, as they were at some moments, in a directory of their own.
+//! Backups: the log and the uploaded files, as they were at some moments, in a directory of their
+//! own.
 //!
-//! A backup is made of a running server (through its admin socket) or of a stopped one, and copies only what
-//! the directory lacks. What is in it is checked by [`check`] and restored by [`crate::ops::restore`]:
+//! A backup is made of a running server (through its admin socket) or of a stopped one, and copies
+//! only what the directory lacks. What is in it is checked by [`check`] and restored by
+//! [`crate::ops::restore`]:
 //!
 //! ```text
-//! DEST/manifests/EPOCH-OFFSET.json   one for each moment: what it consists of, signed by the server
-//! DEST/segments/FIRST-HASH.lcseg     records, as in an archive (`log_format.md`, "Archive segments"), sealed
+//! DEST/manifests/EPOCH-OFFSET.json   what a moment consists of, signed by the server
+//! DEST/segments/FIRST-HASH.lcseg     records, as in an archive (`log_format.md`), sealed
 //! DEST/lists/HASH                    which uploaded files: a line `HASH LENGTH` for each, in order
 //! DEST/media/ab/cd/HASH              an uploaded file, named by its blake3
 //! DEST/incoming/                     what is being copied; emptied by the next backup
 //! DEST/lock                          locked while a backup is made
 //! ```
 //!
-//! A file is written aside, synced, and renamed to its place; the manifest comes last. So whatever becomes of
-//! a backup under way, those before it are whole. Files are shared by the moments that need them. `HASH` is
-//! the blake3 of the file's bytes in hexadecimal; a segment's name has the first 16 digits of it.
+//! A file is written aside, synced, and renamed to its place; the manifest comes last. So whatever
+//! becomes of a backup under way, those before it are whole. Files are shared by the moments that
+//! need them. `HASH` is the blake3 of the file's bytes in hexadecimal; a segment's name has the
+//! first 16 digits of it.
 //!
-//! **What was erased is not in a backup that is made afterwards:** the records after the backup before say what
-//! was erased meanwhile, and a segment that holds any of it is copied anew. The backups before keep what
-//! they have until they are removed; `state::Copies` knows of them.
+//! **What was erased is not in a backup that is made afterwards:** the records after the backup
+//! before say what was erased meanwhile, and a segment that holds any of it is copied anew. The
+//! backups before keep what they have until they are removed; `state::Copies` knows of them.
 //!
-//! **Segments stay few.** New records go into a segment of their own, together with those before it that hold
-//! no more records than it: so there are about as many segments as the number of records has binary digits, beside the
-//! full ones, and each record is copied about as often.
+//! **Segments stay few.** New records go into a segment of their own, together with those before it
+//! that hold no more records than it: so there are about as many segments as the number of records
+//! has binary digits, beside the full ones, and each record is copied about as often.
 
 mod check;
 mod take;
@@ -118,8 +121,8 @@ pub(crate) fn sync_dir(dir: &Path) -> Result<(), BackupError> {
     File::open(dir).and_then(|dir| dir.sync_all()).map_err(BackupError::io(dir))
 }
 
-/// Copies a file to its place by way of `incoming`, durable, if it is what its name says; gives its length,
-/// or nothing for one that is not. The directories of the place are made.
+/// Copies a file to its place by way of `incoming`, durable, if it is what its name says; gives its
+/// length, or nothing for one that is not. The directories of the place are made.
 pub(crate) fn copy_media(
     from: &Path,
     to: &Path,

@@ -63,12 +63,13 @@ pub struct Taken {
 /// The directories of a backup.
 const PARTS: [&str; 5] = ["incoming", "lists", "manifests", "media", "segments"];
 
-/// Makes a backup of the log in `source` and the uploaded files in `data_dir` into `dest`, as of the last
-/// durable record there is when it begins. Blocks. `on_progress` is called with each record that is copied.
+/// Makes a backup of the log in `source` and the uploaded files in `data_dir` into `dest`, as of
+/// the last durable record there is when it begins. Blocks. `on_progress` is called with each
+/// record that is copied.
 ///
 /// # Errors
-/// When something cannot be read, is not intact, or cannot be written; the backups that were there before
-/// are as they were.
+/// When something cannot be read, is not intact, or cannot be written; the backups that were there
+/// before are as they were.
 pub fn take(
     source: &Source,
     data_dir: &Path,
@@ -120,8 +121,8 @@ pub fn take(
     })
 }
 
-/// Makes what is missing of the directory, and keeps other backups out of it. What a backup that was killed
-/// left half-written goes.
+/// Makes what is missing of the directory, and keeps other backups out of it. What a backup that
+/// was killed left half-written goes.
 fn open(dest: &Path) -> Result<File, BackupError> {
     let make = |dir: &Path| {
         DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(BackupError::io(dir))

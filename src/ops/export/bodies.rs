@@ -11,8 +11,8 @@ use crate::{
     record::{Offset, Record},
 };
 
-/// How many records are asked for at once, of a source that is asked: the events of a room lie near each
-/// other, and a request costs more than a few records.
+/// How many records are asked for at once, of a source that is asked: the events of a room lie near
+/// each other, and a request costs more than a few records.
 const AHEAD: u64 = 64;
 
 /// A log to be read, that ends where its source ended when this was made.

@@ -43,8 +43,8 @@ pub(super) struct Folder {
 }
 
 impl Folder {
-    /// Begins an export in a directory that is not there yet, is empty, or holds an export that did not come
-    /// to its end: of that, what is there is removed.
+    /// Begins an export in a directory that is not there yet, is empty, or holds an export that did
+    /// not come to its end: of that, what is there is removed.
     pub(super) fn begin(root: &Path) -> Result<Self, ExportError> {
         let marker = root.join(UNFINISHED);
         let is_resumed = marker.is_file();
@@ -101,8 +101,8 @@ impl Folder {
         Ok(())
     }
 
-    /// Copies an uploaded file of a data directory, under its content address. One that is not there, or not
-    /// what it was, is noted as missing.
+    /// Copies an uploaded file of a data directory, under its content address. One that is not
+    /// there, or not what it was, is noted as missing.
     pub(super) fn copy_media(
         &mut self,
         data_dir: &Path,
@@ -287,7 +287,8 @@ impl Lines {
     pub(super) fn value(&mut self, value: &impl serde::Serialize) -> Result<(), ExportError> {
         let text = serde_json::to_string(value);
         let text = text.map_err(|error| at(&self.path)(error.into()))?;
-        // What users gave as JSON may have breaks of lines between its parts, where they mean nothing.
+        // What users gave as JSON may have breaks of lines between its parts, where they mean
+        // nothing.
         let mut line = text.replace(['\n', '\r'], " ");
         line.push('\n');
         self.write(line.as_bytes())

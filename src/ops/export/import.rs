@@ -46,10 +46,11 @@ pub struct Imported {
     pub files: u64,
     /// The digest of the state that the export's records add up to, in hex.
     pub digest: String,
-    /// Whether that was compared with the export's: what another version of logcabin computes may differ.
+    /// Whether that was compared with the export's: what another version of logcabin computes may
+    /// differ.
     pub compared: bool,
-    /// The epoch that begins with the import, in a record of its own after those of the export; none if that
-    /// of the export goes on.
+    /// The epoch that begins with the import, in a record of its own after those of the export;
+    /// none if that of the export goes on.
     pub new_epoch: Option<Epoch>,
 }
 
@@ -138,14 +139,16 @@ pub(super) fn at(path: &Path) -> impl Fn(io::Error) -> ImportError + '_ {
     move |source| ImportError::Io { path: path.to_owned(), source }
 }
 
-/// Makes a data directory of the export in `src`: with the same records, so with the same chain, state and
-/// tokens. If the server was running when it was exported, or with `new_epoch`, a record follows them that
-/// begins a new epoch: clients may know positions of what came after the export. `data_dir` must be empty or not there; or an import must have been interrupted in it, which is then
-/// begun anew. All of the export is checked before anything is written, and the log appears once it is
-/// complete. Blocks.
+/// Makes a data directory of the export in `src`: with the same records, so with the same chain,
+/// state and tokens. If the server was running when it was exported, or with `new_epoch`, a record
+/// follows them that begins a new epoch: clients may know positions of what came after the export.
+/// `data_dir` must be empty or not there; or an import must have been interrupted in it, which is
+/// then begun anew. All of the export is checked before anything is written, and the log appears
+/// once it is complete. Blocks.
 ///
 /// # Errors
-/// When the export is not whole (file and line are named), there is something in `data_dir`, or a disk fails.
+/// When the export is not whole (file and line are named), there is something in `data_dir`, or a
+/// disk fails.
 pub fn import_server(
     src: &Path,
     data_dir: &Path,

@@ -1,7 +1,8 @@
 //! An account from the export of a user: what can live on another server.
 //!
-//! The account is made locked and without a password, so that nobody has it before somebody says whose it is.
-//! Rooms stay files: their history belongs to them, and whoever is in one of them can invite.
+//! The account is made locked and without a password, so that nobody has it before somebody says
+//! whose it is. Rooms stay files: their history belongs to them, and whoever is in one of them can
+//! invite.
 
 use std::{
     collections::BTreeMap,
@@ -39,11 +40,12 @@ use crate::{
 /// The account data that says where an account came from, and whether all of it did.
 const EVENT_TYPE: &str = "io.logcabin.import";
 
-/// Account data whose other half is the identity of the user that was exported: without it, a client would take it for
-/// broken.
+/// Account data whose other half is the identity of the user that was exported: without it, a
+/// client would take it for broken.
 const OF_IDENTITY: &str = "m.cross_signing.";
 
-/// Account data that leads from what the user has noted to the keys of their backup, and to nothing without one.
+/// Account data that leads from what the user has noted to the keys of their backup, and to nothing
+/// without one.
 const OF_BACKUP: [&str; 2] = ["m.secret_storage.", "m.megolm_backup."];
 
 /// What was taken over.
@@ -134,8 +136,8 @@ impl Upload {
     }
 }
 
-/// Puts the files that the user uploaded where the server of `data_dir` finds them, running or not. To be done
-/// before the rest is taken over: a record never names a file that is not there. Blocks.
+/// Puts the files that the user uploaded where the server of `data_dir` finds them, running or not.
+/// To be done before the rest is taken over: a record never names a file that is not there. Blocks.
 ///
 /// # Errors
 /// When the export is not whole, or a disk fails.
@@ -250,8 +252,8 @@ fn lines<T: DeserializeOwned>(src: &Path, name: &str) -> Result<Vec<T>, ImportEr
     text.lines().zip(1..).map(read).collect()
 }
 
-/// Makes `user_id` of what was exported: locked, and without a password. One that an interrupted import of the
-/// same export has left is completed.
+/// Makes `user_id` of what was exported: locked, and without a password. One that an interrupted
+/// import of the same export has left is completed.
 ///
 /// # Errors
 /// When the name is taken, or the log takes no writes.
@@ -355,8 +357,8 @@ pub(crate) async fn import_user(
     Ok(done)
 }
 
-/// Gives the account the backup of room keys that was in use: what it is encrypted with is the user's alone, and has not
-/// changed.
+/// Gives the account the backup of room keys that was in use: what it is encrypted with is the
+/// user's alone, and has not changed.
 async fn add_key_backup(
     engine: &Engine,
     origin: &Origin,
@@ -371,7 +373,8 @@ async fn add_key_backup(
         done.left_out.push("the backup of room keys: what vouches for it is too large".to_owned());
         return Ok(());
     }
-    // One there is already is that of an import that was interrupted: nobody else has had the account.
+    // One there is already is that of an import that was interrupted: nobody else has had the
+    // account.
     let begun = engine.state().backups.get(user_id).and_then(|backups| backups.read().current());
     let set = SetBackup {
         user_id: user_id.to_owned(),

@@ -37,7 +37,8 @@ struct Line<'a> {
     payload_hash: Cow<'a, str>,
     chain: Cow<'a, str>,
     payload_state: State,
-    /// The payload for people and programs to read: as it stands, but that breaks of lines are blanks.
+    /// The payload for people and programs to read: as it stands, but that breaks of lines are
+    /// blanks.
     #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
     payload: Option<&'a RawValue>,
     /// The payload to the byte, where that is not what `payload` is.
@@ -91,7 +92,8 @@ pub(super) fn write(record: &Record) -> serde_json::Result<Vec<u8>> {
     Ok(text)
 }
 
-/// JSON on one line: in a string a break of lines is escaped, so that one in the text means nothing.
+/// JSON on one line: in a string a break of lines is escaped, so that one in the text means
+/// nothing.
 fn one_line(bytes: &[u8]) -> Option<String> {
     let text = std::str::from_utf8(bytes).ok()?;
     Some(text.replace(['\n', '\r'], " "))

@@ -32,8 +32,8 @@ pub enum Holds {
     User,
 }
 
-/// What an export says of itself. The times are in milliseconds since the Unix epoch, hashes in lower-case
-/// hexadecimal, keys in unpadded base64.
+/// What an export says of itself. The times are in milliseconds since the Unix epoch, hashes in
+/// lower-case hexadecimal, keys in unpadded base64.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {
     /// The layout of the export: 1.
@@ -119,8 +119,8 @@ pub(super) enum Unbelievable {
 const MANIFEST_BYTES: u64 = 512 * 1024 * 1024;
 
 impl Manifest {
-    /// The manifest of an export as of the last record of `state`, whose chain value is `chain`. Its files
-    /// are added later.
+    /// The manifest of an export as of the last record of `state`, whose chain value is `chain`.
+    /// Its files are added later.
     pub(super) fn of(holds: Holds, state: &State, chain: String) -> Result<Self, ExportError> {
         let identity = state.server().ok_or(ExportError::Empty)?;
         Ok(Self {

@@ -1,17 +1,17 @@
-//! Taking everything elsewhere: a whole server, or what there is of one user, as JSON lines and files that
-//! any tool can read, and back again.
+//! Taking everything elsewhere: a whole server, or what there is of one user, as JSON lines and
+//! files that any tool can read, and back again.
 //!
-//! An export is a directory (`docs/export.md` has its layout, field by field). Its [`Manifest`] is written
-//! last and names every other file with its length and hash, signed by the server: a directory without one
-//! is an export that did not come to its end, and is refused as such.
+//! An export is a directory (`docs/export.md` has its layout, field by field). Its [`Manifest`] is
+//! written last and names every other file with its length and hash, signed by the server: a
+//! directory without one is an export that did not come to its end, and is refused as such.
 //!
-//! - [`export_server`] walks through the log of a stopped or a running server: every record with its header
-//!   and chain value, and every file that one names.
-//! - [`import_server`] makes a data directory of that which has the same records, and so the same chain and
-//!   the same state. It writes nothing before all was checked.
-//! - [`export_user`] looks through the same [`View`](crate::read::view::View) as the endpoints, so that nobody is
-//!   given more than they could have asked for. What of that can live on another server becomes an account
-//!   there ([`place_files`], and the act of an operator).
+//! - [`export_server`] walks through the log of a stopped or a running server: every record with
+//!   its header and chain value, and every file that one names.
+//! - [`import_server`] makes a data directory of that which has the same records, and so the same
+//!   chain and the same state. It writes nothing before all was checked.
+//! - [`export_user`] looks through the same [`View`](crate::read::view::View) as the endpoints, so
+//!   that nobody is given more than they could have asked for. What of that can live on another
+//!   server becomes an account there ([`place_files`], and the act of an operator).
 
 mod bodies;
 mod folder;

@@ -18,12 +18,13 @@ use crate::{
     state::State,
 };
 
-/// How often a running server's log is read on because it erases meanwhile. Each time there is less to read.
+/// How often a running server's log is read on because it erases meanwhile. Each time there is less
+/// to read.
 const CATCH_UP: u32 = 64;
 
-/// Writes all there is of the server in `data_dir`, running or stopped, to `dest`: every record, and every
-/// uploaded file that one names. The directory must be empty or not there. Files of records are no larger
-/// than `file_bytes`, unless one record is. Blocks.
+/// Writes all there is of the server in `data_dir`, running or stopped, to `dest`: every record,
+/// and every uploaded file that one names. The directory must be empty or not there. Files of
+/// records are no larger than `file_bytes`, unless one record is. Blocks.
 ///
 /// # Errors
 /// When there is something in `dest`, the log cannot be read or is not intact, or a disk fails.
@@ -52,8 +53,8 @@ pub fn export_server(
             walk.take(&record)?;
             progress.at(record.offset());
         }
-        // A running server may erase what has not been read yet. The record that says so comes after all that
-        // was read: the export goes on until it has it.
+        // A running server may erase what has not been read yet. The record that says so comes
+        // after all that was read: the export goes on until it has it.
         if source.log().is_some() || walk.audit.finish().is_ok() {
             break;
         }

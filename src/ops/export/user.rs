@@ -31,11 +31,12 @@ const EVENT_CACHE_BYTES: u64 = 64 << 20;
 const NO_SESSION: Offset = Offset::ZERO;
 
 /// Writes what there is of `user`, named by their id or what is before its colon, in the server in
-/// `data_dir`, running or stopped, to `dest`: what is theirs, without anything that would let others in, and
-/// what they may see. The directory must be empty or not there. Blocks.
+/// `data_dir`, running or stopped, to `dest`: what is theirs, without anything that would let
+/// others in, and what they may see. The directory must be empty or not there. Blocks.
 ///
 /// # Errors
-/// When there is no such user, there is something in `dest`, the log cannot be read, or a disk fails.
+/// When there is no such user, there is something in `dest`, the log cannot be read, or a disk
+/// fails.
 pub fn export_user(data_dir: &Path, user: &str, dest: &Path) -> Result<Manifest, ExportError> {
     let log = Arc::new(Bodies::of(Source::data_dir(data_dir)?)?);
     let running = log.is_served();
@@ -284,7 +285,8 @@ impl Portrait<'_> {
         self.folder.add(lines)
     }
 
-    /// `key_backups.ndjson`, `key_backup_keys.ndjson`: the server has of the keys what nobody but the user can read.
+    /// `key_backups.ndjson`, `key_backup_keys.ndjson`: the server has of the keys what nobody but
+    /// the user can read.
     fn key_backups(&mut self) -> Result<(), ExportError> {
         let View { state, events, .. } = self.view.clone();
         let user_id = self.view.user_id();
@@ -355,8 +357,8 @@ impl Portrait<'_> {
         self.folder.add(lines)
     }
 
-    /// `scheduled.ndjson`: events that are to be sent later, and what became of those that were, as long as that is
-    /// remembered. Without their ids: whoever has one may act on the event.
+    /// `scheduled.ndjson`: events that are to be sent later, and what became of those that were, as
+    /// long as that is remembered. Without their ids: whoever has one may act on the event.
     fn scheduled(&mut self) -> Result<(), ExportError> {
         #[derive(Serialize)]
         struct Line<'a> {
@@ -518,8 +520,8 @@ impl Portrait<'_> {
         }))
     }
 
-    /// Writes the events of a room that the user may see, oldest first, in the form in which `/messages` gives
-    /// them. Gives how many there are.
+    /// Writes the events of a room that the user may see, oldest first, in the form in which
+    /// `/messages` gives them. Gives how many there are.
     fn timeline(&mut self, room: &Room, name: &str) -> Result<u64, ExportError> {
         let page_size = usize::try_from(limits::PAGE_EVENTS).unwrap_or(usize::MAX);
         let mut lines = self.folder.lines(name)?;

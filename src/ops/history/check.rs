@@ -177,14 +177,15 @@ pub fn check(source: &Source, checkpoint: Option<&Checkpoint>) -> Result<Report,
     Ok(report)
 }
 
-/// The snapshots of a data directory. What cannot be listed is as if it were not there: nothing depends on it.
+/// The snapshots of a data directory. What cannot be listed is as if it were not there: nothing
+/// depends on it.
 fn snapshots_in(dir: &Path) -> Vec<(Offset, PathBuf)> {
     snapshot::list(&snapshot::directory(dir)).unwrap_or_default()
 }
 
-/// Checks that each snapshot from which a server would start holds what the log adds up to, of which
-/// `digests` has the digests, and adds what it finds to `report`. One that was made before the erasure at
-/// `erased` cannot be compared.
+/// Checks that each snapshot from which a server would start holds what the log adds up to, of
+/// which `digests` has the digests, and adds what it finds to `report`. One that was made before
+/// the erasure at `erased` cannot be compared.
 fn check_snapshots(
     report: &mut Report,
     source: &Source,
@@ -232,7 +233,8 @@ fn check_snapshots(
     }
 }
 
-/// Checks that each file that a record names is there, and is what it was, and adds what it finds to `report`.
+/// Checks that each file that a record names is there, and is what it was, and adds what it finds
+/// to `report`.
 fn check_media(report: &mut Report, dir: &Path, server: &str, files: &[(Box<str>, Stored)]) {
     const NAME: &str = "media";
     let (mut good, mut bytes) = (BTreeSet::new(), 0);
@@ -299,8 +301,8 @@ pub fn unopened(place: &str, error: OpenError) -> Result<Report, HistoryError> {
     }
 }
 
-/// Checks that the archive in `dir` is a prefix of the log of `source`, as far as that is intact, and
-/// adds what it finds to `report`.
+/// Checks that the archive in `dir` is a prefix of the log of `source`, as far as that is intact,
+/// and adds what it finds to `report`.
 ///
 /// # Errors
 /// When either cannot be read at all.
@@ -582,8 +584,8 @@ fn step_of(fault: &Fault) -> &'static str {
     }
 }
 
-/// Which check a failing source fails, and at which offset if it says so; `None` when the error says
-/// nothing about the log.
+/// Which check a failing source fails, and at which offset if it says so; `None` when the error
+/// says nothing about the log.
 fn fault_of(error: &SourceError) -> Option<(&'static str, Option<Offset>)> {
     match error {
         SourceError::Open(OpenError::Damaged(fault))

@@ -1,5 +1,5 @@
-//! What happened between two moments, summed up: how much of what kind was written, and which facts are
-//! other ones than before.
+//! What happened between two moments, summed up: how much of what kind was written, and which facts
+//! are other ones than before.
 
 use std::collections::{BTreeMap, BTreeSet};
 

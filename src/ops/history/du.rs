@@ -1,4 +1,5 @@
-//! What takes how much: records by room, user, kind and day, the projections, and the files beside the log.
+//! What takes how much: records by room, user, kind and day, the projections, and the files beside
+//! the log.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -30,12 +31,13 @@ pub struct Usage {
     pub kinds: Vec<Share>,
     /// Records by room, the largest first; of many the largest alone.
     pub rooms: Vec<Share>,
-    /// Records by the user who caused them, with the files that they uploaded, the largest first; of many the
-    /// largest alone.
+    /// Records by the user who caused them, with the files that they uploaded, the largest first;
+    /// of many the largest alone.
     pub users: Vec<UserShare>,
     /// Records by day, in order.
     pub days: Vec<Share>,
-    /// The projections, the largest first: what each takes in a snapshot, which is less than in memory.
+    /// The projections, the largest first: what each takes in a snapshot, which is less than in
+    /// memory.
     pub projections: Vec<Part>,
 }
 
@@ -190,7 +192,8 @@ fn on_disk(data_dir: &Path) -> Vec<Part> {
     parts.into_iter().map(|(name, bytes)| Part { name: name.to_owned(), bytes }).collect()
 }
 
-/// The bytes that the files below `path` take: their blocks, as one that has holes takes less than its length.
+/// The bytes that the files below `path` take: their blocks, as one that has holes takes less than
+/// its length.
 fn tree(path: &Path) -> u64 {
     let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
     entries

@@ -1,4 +1,5 @@
-//! How things look on a terminal: colours, widths, tables, and text that others wrote made harmless.
+//! How things look on a terminal: colours, widths, tables, and text that others wrote made
+//! harmless.
 
 use std::io;
 

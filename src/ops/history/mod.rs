@@ -1,10 +1,11 @@
 //! Looking into a log: its records as they come, rooms and users as of any moment, what changed
 //! between two, why a value is what it is, and whether all of it is intact.
 //!
-//! A [`Source`] gives the records, from a data directory, an archive or a running server. Everything
-//! else is computed from them by local replay, so every question has the same answer wherever the
-//! log is. [`run()`] answers one question, for people or for programs (see [`Output`]); `cargo run
-//! --example history` is that with a command line. Secrets are masked in every answer.
+//! A [`Source`] gives the records, from a data directory, an archive or a running server.
+//! Everything else is computed from them by local replay, so every question has the same answer
+//! wherever the log is. [`run()`] answers one question, for people or for programs (see
+//! [`Output`]); `cargo run --example history` is that with a command line. Secrets are masked in
+//! every answer.
 
 use std::{io, path::PathBuf};
 

@@ -80,8 +80,8 @@ impl Moment {
     }
 }
 
-/// The last record up to `end` that was written at or before `until_ms`, as `time_of` tells the time of each;
-/// [`Offset::ZERO`] if there is none. Times do not decrease along a log.
+/// The last record up to `end` that was written at or before `until_ms`, as `time_of` tells the
+/// time of each; [`Offset::ZERO`] if there is none. Times do not decrease along a log.
 ///
 /// # Errors
 /// Those of `time_of`.

@@ -65,8 +65,8 @@ pub fn offset_of(source: &Source, moment: Moment) -> Result<Offset, HistoryError
 }
 
 impl<'a> History<'a> {
-    /// What the log of `source` adds up to as of `at`, or as of now: from the nearest snapshot before that, if
-    /// there is one beside the log, and the records after it.
+    /// What the log of `source` adds up to as of `at`, or as of now: from the nearest snapshot
+    /// before that, if there is one beside the log, and the records after it.
     ///
     /// # Errors
     /// When the source cannot be read or a record not be applied.
@@ -158,8 +158,8 @@ impl<'a> History<'a> {
         self.state.applied()
     }
 
-    /// The room that `name` is the id or alias of, or the beginning of the id or alias of, or else the
-    /// name, if that of one room only.
+    /// The room that `name` is the id or alias of, or the beginning of the id or alias of, or else
+    /// the name, if that of one room only.
     ///
     /// # Errors
     /// When it is that of no room, or of several.
@@ -431,8 +431,8 @@ pub(super) struct Loaded {
     pub(super) event: Option<StoredEvent>,
 }
 
-/// The newest snapshot beside the log that is not after `to` and can be used. What cannot be is passed over:
-/// it costs time alone.
+/// The newest snapshot beside the log that is not after `to` and can be used. What cannot be is
+/// passed over: it costs time alone.
 fn nearest(source: &Source, to: Option<Offset>) -> Option<State> {
     let snapshots = snapshot::list(&snapshot::directory(source.dir()?)).ok()?;
     let fits = |(offset, _): &(Offset, _)| to.is_none_or(|to| *offset <= to);

@@ -1,5 +1,5 @@
-//! What there was at a moment of users, devices, memberships, aliases, pushers, files and tokens. Only the
-//! projections are asked, and the records that they name.
+//! What there was at a moment of users, devices, memberships, aliases, pushers, files and tokens.
+//! Only the projections are asked, and the records that they name.
 
 use std::collections::BTreeMap;
 

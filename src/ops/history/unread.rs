@@ -1,5 +1,5 @@
-//! Why a user's count of unread notifications in a room is what it is: how far they have read, and each event that
-//! counts, with the push rule that says so.
+//! Why a user's count of unread notifications in a room is what it is: how far they have read, and
+//! each event that counts, with the push rule that says so.
 
 use std::{collections::BTreeSet, sync::Arc};
 

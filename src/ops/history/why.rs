@@ -92,7 +92,7 @@ room ROOM TYPE [STATE_KEY]     a room's state (`name` is short for `m.room.name`
 room ROOM member USER          a membership
 room ROOM power USER           a power level
 room ROOM read USER            how far somebody has read
-room ROOM unread USER          how many notifications are unread: each that counts, and by which rule
+room ROOM unread USER          unread notifications: each that counts, and by which rule
 room ROOM directory            whether the room is in the directory
 alias ALIAS                    where an alias leads
 user USER account|password     an account and what it may do; its password
@@ -198,8 +198,8 @@ pub struct Step {
     pub after: Option<Value>,
 }
 
-/// The records that made the value that `subject` names what it is as of `at` (now, if not given), the
-/// oldest first.
+/// The records that made the value that `subject` names what it is as of `at` (now, if not given),
+/// the oldest first.
 ///
 /// # Errors
 /// When the source cannot be read, or there is no such room or user.

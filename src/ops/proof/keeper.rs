@@ -78,8 +78,8 @@ pub(crate) async fn keep_last(engine: &Engine, policy: Option<Policy>) {
     }
 }
 
-/// Whether a checkpoint by `policy` is due at `now_ms`. One alone, with nothing after it, is never followed
-/// by another.
+/// Whether a checkpoint by `policy` is due at `now_ms`. One alone, with nothing after it, is never
+/// followed by another.
 fn is_due(state: &State, policy: Policy, now_ms: u64) -> bool {
     let last = state.tree.checkpoint(Offset::MAX).map_or(Offset::ZERO, |covered| covered.record);
     let new = state.applied().get().saturating_sub(last.get());

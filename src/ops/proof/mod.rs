@@ -1,11 +1,11 @@
 //! What can be shown of a log to somebody who has none of it.
 //!
-//! A *checkpoint* is a record in which the server says, and signs, what its log was: how many records, the
-//! chain value of the last, the root of the [Merkle tree](crate::record::merkle) over their headers. [`keep`]
-//! has them made. Given one, a few dozen hashes show that a record is in the log ([`Prover::inclusion`]), or
-//! that the log of an earlier checkpoint, of a backup for example, is the beginning of that of a later one
-//! ([`Prover::consistency`]). `log_format.md` has the bytes, and `examples/verify_proof.rs` checks proofs
-//! with none of this code.
+//! A *checkpoint* is a record in which the server says, and signs, what its log was: how many
+//! records, the chain value of the last, the root of the [Merkle tree](crate::record::merkle) over
+//! their headers. [`keep`] has them made. Given one, a few dozen hashes show that a record is in
+//! the log ([`Prover::inclusion`]), or that the log of an earlier checkpoint, of a backup for
+//! example, is the beginning of that of a later one ([`Prover::consistency`]). `log_format.md` has
+//! the bytes, and `examples/verify_proof.rs` checks proofs with none of this code.
 
 mod keeper;
 mod witness;
@@ -52,8 +52,8 @@ pub enum Proof {
         path: Vec<String>,
         /// A checkpoint that covers the record.
         checkpoint: LogCheckpoint,
-        /// The key to check its signature with, in unpadded base64: to be compared with one that is known
-        /// from elsewhere.
+        /// The key to check its signature with, in unpadded base64: to be compared with one that is
+        /// known from elsewhere.
         public_key: String,
     },
     /// The log of one checkpoint is the beginning of that of another.
@@ -176,8 +176,8 @@ impl<'a> Prover<'a> {
         Self { tree, log, server, leaves: (0, Vec::new()) }
     }
 
-    /// Shows that the record at `offset` is in the log, by the newest checkpoint; `None` if that does not
-    /// cover it. Blocks.
+    /// Shows that the record at `offset` is in the log, by the newest checkpoint; `None` if that
+    /// does not cover it. Blocks.
     ///
     /// # Errors
     /// When there is no such record, or its payload is asked for and holds a secret.
@@ -316,8 +316,8 @@ impl<'a> Prover<'a> {
     }
 }
 
-/// Makes the proof that `asked` for, and first a checkpoint in the name of `origin`, if the newest one does not
-/// reach far enough.
+/// Makes the proof that `asked` for, and first a checkpoint in the name of `origin`, if the newest
+/// one does not reach far enough.
 ///
 /// # Errors
 /// When there is nothing to show.

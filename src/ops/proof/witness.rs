@@ -9,8 +9,8 @@ use crate::record::{
     merkle::{self, Frontier, Hash},
 };
 
-/// A checkpoint that ends further back than this is not checked: it is made of what has just been applied,
-/// and only what was written at the same moment comes between.
+/// A checkpoint that ends further back than this is not checked: it is made of what has just been
+/// applied, and only what was written at the same moment comes between.
 const FURTHEST: usize = 1 << 18;
 
 /// What is wrong with a checkpoint.
@@ -45,8 +45,8 @@ pub struct Witness {
 }
 
 impl Witness {
-    /// Takes the next record, and if it is a checkpoint, checks it. `server` is what the log says of its
-    /// server.
+    /// Takes the next record, and if it is a checkpoint, checks it. `server` is what the log says
+    /// of its server.
     ///
     /// # Errors
     /// What is wrong with a checkpoint. The next record can be taken all the same.

@@ -1,20 +1,21 @@
 //! What a restore to an earlier moment carries over of the records after that moment.
 //!
-//! The rule is in one place, [`Carrier::judge`], a match over every kind of command: whoever adds a kind decides
-//! it there. Three thoughts lie behind it.
+//! The rule is in one place, [`Carrier::judge`], a match over every kind of command: whoever adds a
+//! kind decides it there. Three thoughts lie behind it.
 //!
-//! - **What others hold cannot be taken back.** A one-time key that was handed out, a token, a password, a device
-//!   that was logged out, an account that was closed: all of that is carried over, as the records that say so,
-//!   in their order. So are the messages to devices, and how far each device has them: they are the
-//!   keys to what is written in rooms. An account or device that was made after the moment comes along, or its
-//!   name could be taken by somebody else.
+//! - **What others hold cannot be taken back.** A one-time key that was handed out, a token, a
+//!   password, a device that was logged out, an account that was closed: all of that is carried
+//!   over, as the records that say so, in their order. So are the messages to devices, and how far
+//!   each device has them: they are the keys to what is written in rooms. An account or device that
+//!   was made after the moment comes along, or its name could be taken by somebody else.
 //! - **What was erased stays away,** and what was redacted is redacted again.
-//! - **Everything else is forgotten,** which is what the restore is for: rooms and what was said in them, names,
-//!   aliases, settings. Of what came to pass outside (pushes, transactions of application services) it is
-//!   known how far it went, so that nobody is told twice; receipts come along where their event is there.
+//! - **Everything else is forgotten,** which is what the restore is for: rooms and what was said in
+//!   them, names, aliases, settings. Of what came to pass outside (pushes, transactions of
+//!   application services) it is known how far it went, so that nobody is told twice; receipts come
+//!   along where their event is there.
 //!
-//! A transaction id of an event that is forgotten is forgotten with it: a client that tries again wants the
-//! event to be sent. Those of messages to devices come along.
+//! A transaction id of an event that is forgotten is forgotten with it: a client that tries again
+//! wants the event to be sent. Those of messages to devices come along.
 
 use std::collections::BTreeMap;
 
@@ -135,7 +136,8 @@ impl<'a> Carrier<'a> {
             C::DeviceRename(ref body) => {
                 // The name of one that was there goes back; a new one has no other.
                 let session = self.session(&body.user_id, &body.device_id);
-                if session.is_some_and(|session| session > self.cut) { over(command) } else { forget }
+                let is_newer = session.is_some_and(|session| session > self.cut);
+                if is_newer { over(command) } else { forget }
             }
             C::DeviceSeen(ref body) => {
                 let key = Key::Seen(body.user_id.clone(), body.device_id.clone());
@@ -175,8 +177,8 @@ impl<'a> Carrier<'a> {
             }
 
             C::RoomEvent(body) => self.redaction(record, &body).map_or(forget, Carry::Redact),
-            // What was taken out of a room, or the room, or what was kept of a user, stays away. Of a user it is
-            // found again: the closing of the account, which comes along, asks for it.
+            // What was taken out of a room, or the room, or what was kept of a user, stays away. Of
+            // a user it is found again: the closing of the account, which comes along, asks for it.
             C::RoomErase(mut body) => {
                 body.events.retain(|event| *event <= self.cut);
                 if body.events.is_empty() { forget } else { over(C::RoomErase(body)) }
@@ -192,7 +194,8 @@ impl<'a> Carrier<'a> {
             // What an earlier restore undid was told to those who come back with it all the same.
             C::RoomUndo(_) => over(command),
             C::MediaRemove(_) | C::MediaQuarantine(_) | C::MediaProtect(_) => over(command),
-            // A room that was blocked stays so, and all who are in one that was shut down leave again.
+            // A room that was blocked stays so, and all who are in one that was shut down leave
+            // again.
             C::RoomBlock(_) | C::AdminReason(_) => over(command),
             C::RoomShutdown(mut body) if self.state.rooms.get(&body.room_id).is_some() => {
                 body.replacement = None;
@@ -216,14 +219,15 @@ impl<'a> Carrier<'a> {
             | C::MediaUpload(_) => forget,
             C::RoomReceipt(mut body) => {
                 let room_id = body.room_id.clone();
-                let there =
-                    |receipt: &Receipt| self.state.event_in_room(&room_id, &receipt.event_id).is_some();
+                let there = |receipt: &Receipt| {
+                    self.state.event_in_room(&room_id, &receipt.event_id).is_some()
+                };
                 body.receipts.retain(there);
                 Carry::Receipts(body)
             }
 
-            // What was scheduled since is forgotten, and an event that was sent is sent again when the server
-            // starts; one that was called off is not.
+            // What was scheduled since is forgotten, and an event that was sent is sent again when
+            // the server starts; one that was called off is not.
             C::DelayedSchedule(_) => forget,
             C::DelayedRestart(ref body) if self.is_scheduled(&body.delay_id) => over(command),
             C::DelayedRestart(_) => forget,
@@ -340,8 +344,8 @@ impl<'a> Carrier<'a> {
     }
 }
 
-/// Whether account data is of what devices store for each other, encrypted (client-server API, "Secrets"): it
-/// belongs to the keys, which do not go back.
+/// Whether account data is of what devices store for each other, encrypted (client-server API,
+/// "Secrets"): it belongs to the keys, which do not go back.
 fn is_secret_storage(body: &AccountDataSet) -> bool {
     #[derive(Deserialize)]
     struct Secret<'a> {

@@ -1,12 +1,15 @@
-//! Restoring: a log as it was at an earlier moment, or all of it, and what may not be forgotten of what came after.
+//! Restoring: a log as it was at an earlier moment, or all of it, and what may not be forgotten of
+//! what came after.
 //!
-//! The records up to the moment are copied as they are. Then a new epoch begins, with `server.restore`; the records
-//! after that say anew what of the abandoned future still counts ([`carry`]). The new log is made aside and takes
-//! its place in one step ([`place`]): whoever is interrupted begins again, and loses nothing.
+//! The records up to the moment are copied as they are. Then a new epoch begins, with
+//! `server.restore`; the records after that say anew what of the abandoned future still counts
+//! ([`carry`]). The new log is made aside and takes its place in one step ([`place`]): whoever is
+//! interrupted begins again, and loses nothing.
 //!
-//! **One-time keys.** Which were handed out is known as far as the source goes. A log in its data directory is all
-//! there was. An archive or a backup may end before the log did: then any key may be out there, and all are
-//! dropped (`keys.drop`), so that devices upload new ones, and everyone's devices are looked at anew.
+//! **One-time keys.** Which were handed out is known as far as the source goes. A log in its data
+//! directory is all there was. An archive or a backup may end before the log did: then any key may
+//! be out there, and all are dropped (`keys.drop`), so that devices upload new ones, and everyone's
+//! devices are looked at anew.
 
 mod carry;
 mod place;
@@ -98,7 +101,8 @@ pub struct Restored {
     pub chain: String,
     /// [`State::digest`] as of the last, in hex.
     pub digest: String,
-    /// How many records were left out at the source's end because the rest of their batch is not there.
+    /// How many records were left out at the source's end because the rest of their batch is not
+    /// there.
     pub dropped: u64,
     /// How many bytes could not be read at an archive's end.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -120,7 +124,8 @@ pub struct Restored {
     pub carried: BTreeMap<String, u64>,
     /// How many redactions were made again.
     pub redacted_again: u64,
-    /// How many could not be, for example as their sender is not in the room: the texts are gone all the same.
+    /// How many could not be, for example as their sender is not in the room: the texts are gone
+    /// all the same.
     pub redacted_without: u64,
     /// Whether all one-time keys were dropped.
     pub keys_dropped: bool,
@@ -244,7 +249,9 @@ impl Origins {
         let manifests = Manifest::list(place)?;
         if manifests.is_empty() {
             let is_log = sled_log::has_log(place);
-            let same = |a: &Path, b: &Path| matches!((a.canonicalize(), b.canonicalize()), (Ok(a), Ok(b)) if a == b);
+            let same = |a: &Path, b: &Path| {
+                a.canonicalize().ok().is_some_and(|a| b.canonicalize().is_ok_and(|b| a == b))
+            };
             if is_log && same(place, &request.data_dir) {
                 return Err(RestoreError::SameDirectory(place.clone()));
             }
@@ -264,8 +271,8 @@ impl Origins {
         let all: Vec<_> =
             manifests.iter().map(|path| Manifest::read(path)).collect::<Result<_, _>>()?;
         let epochs = all.iter().map(|manifest| manifest.epoch).max().unwrap_or_default();
-        // The newest, which knows most of what came after the moment; another only if the moment is not
-        // in that one's history.
+        // The newest, which knows most of what came after the moment; another only if the moment is
+        // not in that one's history.
         let newest = all.iter().max_by_key(|manifest| manifest.moment());
         let manifest =
             newest.ok_or_else(|| BackupError::None { dir: place.clone(), offset: None })?;
@@ -339,8 +346,8 @@ impl Survey {
 /// Restores. Blocks for as long as it takes, in a runtime of its own thread.
 ///
 /// # Errors
-/// When the source is not intact, the directory is not empty, or a disk fails. What was there is still there, and
-/// the same can be asked for again.
+/// When the source is not intact, the directory is not empty, or a disk fails. What was there is
+/// still there, and the same can be asked for again.
 pub async fn restore(request: &Request) -> Result<Restored, RestoreError> {
     let clock = Clock::system();
     let now_ms = clock.now_ms();
@@ -543,8 +550,8 @@ fn count_event(
     }
 }
 
-/// Goes on with the new log in `aside` as a server would: redacts again what was redacted, and names what was erased.
-/// Gives its last record.
+/// Goes on with the new log in `aside` as a server would: redacts again what was redacted, and
+/// names what was erased. Gives its last record.
 async fn go_on(
     aside: &Path,
     state: State,
@@ -652,8 +659,8 @@ async fn redact(engine: &Engine, redaction: &Redaction) -> Result<Option<Offset>
     }
 }
 
-/// About how many records share the pages that one `log.erase` record has written again: the store writes its pages
-/// whole, and one group is to stay far below one of its segments.
+/// About how many records share the pages that one `log.erase` record has written again: the store
+/// writes its pages whole, and one group is to stay far below one of its segments.
 const PIECE: u64 = 128;
 
 /// About how many records share a page with one.

@@ -1,9 +1,10 @@
 //! Putting a new log in its place.
 //!
-//! It is made in `DATA_DIR/restoring`. Where there was no log, it is renamed to its name. In place of another one it
-//! takes that one's name in one step, a swap: by way of `log.ready`, which is the new log before it and the old one after
-//! it; the old one is then named for its epoch. [`tidy`] knows from the epochs which of the two it was. On a file system
-//! that cannot swap, three renames do it, which whoever takes the lock of the directory brings to their end
+//! It is made in `DATA_DIR/restoring`. Where there was no log, it is renamed to its name. In place
+//! of another one it takes that one's name in one step, a swap: by way of `log.ready`, which is the
+//! new log before it and the old one after it; the old one is then named for its epoch. [`tidy`]
+//! knows from the epochs which of the two it was. On a file system that cannot swap, three renames
+//! do it, which whoever takes the lock of the directory brings to their end
 //! ([`disk::finish_exchange`]).
 
 use std::{
@@ -58,15 +59,16 @@ pub(super) fn must_be_empty(data_dir: &Path) -> Result<(), RestoreError> {
         return Ok(());
     }
     let is_empty = fs::read_dir(&log).map_err(RestoreError::io(&log))?.next().is_none();
-    // What cannot be opened may still be worth something to somebody. A server that was refused beside an archive
-    // has left a log without a record.
+    // What cannot be opened may still be worth something to somebody. A server that was refused
+    // beside an archive has left a log without a record.
     if is_empty || matches!(epoch(&log), Ok(None)) {
         return remove(&log);
     }
     Err(RestoreError::NotEmpty(log))
 }
 
-/// Copies the uploaded files that the new log names from `from`, as far as they are not there already.
+/// Copies the uploaded files that the new log names from `from`, as far as they are not there
+/// already.
 pub(super) fn copy_files(
     from: Option<&Path>,
     named: &[FileHash],
@@ -101,8 +103,8 @@ pub(super) fn copy_files(
     Ok(())
 }
 
-/// Puts the new log in its place. `end` is the last record of the log that it takes the place of, if there is
-/// one. To be called with the lock.
+/// Puts the new log in its place. `end` is the last record of the log that it takes the place of,
+/// if there is one. To be called with the lock.
 pub(super) fn take(
     request: &Request,
     end: Option<Offset>,
@@ -146,8 +148,8 @@ pub(super) fn take(
     remove(&aside)
 }
 
-/// Whether the archive is one of the new log: it ends before what is new, but for a batch that is not whole there,
-/// with a record that is there.
+/// Whether the archive is one of the new log: it ends before what is new, but for a batch that is
+/// not whole there, with a record that is there.
 fn is_prefix(archive: &Path, log: &Path, restored: &Restored) -> bool {
     let source = Source::archive(archive);
     let Ok(end) = source.end() else { return false };

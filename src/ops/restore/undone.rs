@@ -1,5 +1,5 @@
-//! Which rooms users were in by the records that a restore undoes: their clients may have been told, and are to be told
-//! that it is not so.
+//! Which rooms users were in by the records that a restore undoes: their clients may have been
+//! told, and are to be told that it is not so.
 
 use std::collections::{BTreeMap, btree_map::Entry};
 
@@ -14,7 +14,8 @@ use crate::{
     state::{Membership, State},
 };
 
-/// How many rooms one record names: with ids as long as they may be, far below what a record may hold.
+/// How many rooms one record names: with ids as long as they may be, far below what a record may
+/// hold.
 const ROOMS: usize = 200;
 
 /// The first record of each user's part in each room.
@@ -47,8 +48,8 @@ impl UndoneRooms {
         }
     }
 
-    /// What is to be said of them in the epoch that begins: of those who have an account and are not in the room by
-    /// what `state` is now.
+    /// What is to be said of them in the epoch that begins: of those who have an account and are
+    /// not in the room by what `state` is now.
     pub(super) fn records(self, state: &State, begun: Epoch) -> Vec<RoomUndo> {
         let mut rooms: BTreeMap<OwnedUserId, Vec<UndoneRoom>> = BTreeMap::new();
         for ((user_id, room_id), (epoch, offset)) in self.0 {

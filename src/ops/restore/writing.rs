@@ -56,8 +56,8 @@ pub(crate) struct Writing<'a> {
 }
 
 impl<'a> Writing<'a> {
-    /// Into `store`, or none for a trial. Nothing of what `targets` name is written. `state` is empty, and has what the
-    /// records add up to afterwards.
+    /// Into `store`, or none for a trial. Nothing of what `targets` name is written. `state` is
+    /// empty, and has what the records add up to afterwards.
     pub(crate) fn begin(store: Option<&'a Store>, targets: &'a Targets, state: &'a State) -> Self {
         Self {
             store,
@@ -87,8 +87,8 @@ impl<'a> Writing<'a> {
         Ok(())
     }
 
-    /// Adds the record that follows a restore. Positions after the last one may have been given out before,
-    /// for records that are lost now: the new epoch tells those from the positions to come.
+    /// Adds the record that follows a restore. Positions after the last one may have been given out
+    /// before, for records that are lost now: the new epoch tells those from the positions to come.
     pub(crate) fn begin_epoch(
         &mut self,
         epoch: Epoch,

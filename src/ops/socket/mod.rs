@@ -1,5 +1,5 @@
-//! The admin socket of a running server: its protocol, and the side of the client. The side of the server is
-//! in `admin`, with what an act may be.
+//! The admin socket of a running server: its protocol, and the side of the client. The side of the
+//! server is in `admin`, with what an act may be.
 //!
 //! # Protocol
 //!
@@ -14,14 +14,14 @@
 //! | `act JSON` | does what the JSON of an act says: `A`, a `u32` length, and the JSON of what was done |
 //!
 //! Records are sent **as an archive segment** (`log_format.md`, "Archive segments"): magic, first
-//! offset, chain value before it, an entry for each record, and a seal, which tells a complete answer
-//! from one that was cut off. So a client verifies chain and hashes itself, and what `records 1`
-//! answers can be stored as it is for an archive. One that follows gets its seal when the server
-//! stops; it ends the answer itself by closing the connection.
+//! offset, chain value before it, an entry for each record, and a seal, which tells a complete
+//! answer from one that was cut off. So a client verifies chain and hashes itself, and what
+//! `records 1` answers can be stored as it is for an archive. One that follows gets its seal when
+//! the server stops; it ends the answer itself by closing the connection.
 //!
-//! Wherever a magic, an entry, a `D` or an `A` may stand, an `E` may stand instead: a `u16` length and that
-//! much text follow, saying why there is no (more) answer, and the connection ends. Integers are
-//! big-endian.
+//! Wherever a magic, an entry, a `D` or an `A` may stand, an `E` may stand instead: a `u16` length
+//! and that much text follow, saying why there is no (more) answer, and the connection ends.
+//! Integers are big-endian.
 
 mod client;
 

@@ -55,7 +55,8 @@ impl ManifestError {
 const FORMAT: u32 = 1;
 
 /// What a backup consists of. In the file it is one JSON object, signed as Matrix signs JSON
-/// (specification, appendix "Signing JSON") with the key of the server, whose public half is in it, too.
+/// (specification, appendix "Signing JSON") with the key of the server, whose public half is in it,
+/// too.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {
     /// The form: 1.

@@ -104,11 +104,11 @@ impl fmt::Debug for Source {
 }
 
 impl Source {
-    /// Opens what `place` names: a data directory, an archive's directory, that of backups (of which the
-    /// newest is read), a socket, or `unix:` with the path of a socket.
+    /// Opens what `place` names: a data directory, an archive's directory, that of backups (of
+    /// which the newest is read), a socket, or `unix:` with the path of a socket.
     ///
-    /// A data directory that a running server has locked is read through that server's admin socket;
-    /// if that does not answer, from the archive in it, with a [`Source::note`].
+    /// A data directory that a running server has locked is read through that server's admin
+    /// socket; if that does not answer, from the archive in it, with a [`Source::note`].
     ///
     /// # Errors
     /// When there is no log, or it cannot be opened.
@@ -172,8 +172,8 @@ impl Source {
         Ok(Self { data_dir: Some(data_dir.to_owned()), ..source })
     }
 
-    /// As [`Source::stopped`], for one who changes nothing, not even what opening a log tidies up: a copy is read
-    /// of what that writes to.
+    /// As [`Source::stopped`], for one who changes nothing, not even what opening a log tidies up:
+    /// a copy is read of what that writes to.
     ///
     /// # Errors
     /// When there is none, it is in use, or it cannot be copied or opened.
@@ -187,8 +187,8 @@ impl Source {
         Ok(Self { data_dir: Some(data_dir.to_owned()), _shadow: Some(shadow), ..source })
     }
 
-    /// The log of `data_dir` itself: of the running server, or of a stopped one. Not its archive, which may be
-    /// behind.
+    /// The log of `data_dir` itself: of the running server, or of a stopped one. Not its archive,
+    /// which may be behind.
     ///
     /// # Errors
     /// When there is none, or it cannot be opened or asked for.
@@ -323,8 +323,8 @@ impl Source {
         })
     }
 
-    /// The records from `from` on, in order, each new one as it becomes durable; `None` for a source
-    /// that nobody writes to.
+    /// The records from `from` on, in order, each new one as it becomes durable; `None` for a
+    /// source that nobody writes to.
     ///
     /// # Errors
     /// When the source cannot be read.

@@ -1,4 +1,5 @@
-//! Requests to application services (application service API, "Homeserver -> Application Service API").
+//! Requests to application services (application service API, "Homeserver -> Application Service
+//! API").
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -106,8 +107,8 @@ impl Questions {
         tokio::time::timeout(limits::OUTBOUND_TIMEOUT, asking).await.unwrap_or(Asked::NoAnswer)
     }
 
-    /// Asks a question for which a person waits. Of those who wait for one service, there are only so
-    /// many: one that does not answer is not waited for by everyone.
+    /// Asks a question for which a person waits. Of those who wait for one service, there are only
+    /// so many: one that does not answer is not waited for by everyone.
     pub(crate) async fn question(
         &self,
         service: &Service,
@@ -121,7 +122,8 @@ impl Questions {
         self.ask(service, request).await
     }
 
-    /// Makes a request, by the path of older versions where the service does not know the newer one.
+    /// Makes a request, by the path of older versions where the service does not know the newer
+    /// one.
     ///
     /// # Errors
     /// When there is no answer; in particular when the service has no address.
@@ -173,7 +175,8 @@ impl Questions {
     }
 }
 
-/// Whether an answer says that there is no such path, rather than that what the path names is not there.
+/// Whether an answer says that there is no such path, rather than that what the path names is not
+/// there.
 fn is_no_path(answer: &Answer) -> bool {
     #[derive(Deserialize)]
     struct Standard {

@@ -1,5 +1,5 @@
-//! What in the log concerns a service (application service API, "Registration"), judged as of each record:
-//! who was in a room when something happened there decides, not who is now.
+//! What in the log concerns a service (application service API, "Registration"), judged as of each
+//! record: who was in a room when something happened there decides, not who is now.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -25,8 +25,8 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Interest {
     service: Arc<Service>,
-    /// How many of the service's users are joined to a room, as of the last record that was read. Rooms of
-    /// which that was not asked yet are missing.
+    /// How many of the service's users are joined to a room, as of the last record that was read.
+    /// Rooms of which that was not asked yet are missing.
     joined: HashMap<OwnedRoomId, usize>,
 }
 
@@ -245,7 +245,8 @@ impl Interest {
         own > 0
     }
 
-    /// Whether it is one of the service's users, or one who is in a room of which the service is told.
+    /// Whether it is one of the service's users, or one who is in a room of which the service is
+    /// told.
     fn meets(&mut self, state: &State, user_id: &UserId, at: Offset) -> bool {
         self.service.owns_user(user_id) || {
             let parts = state.memberships.of(user_id, at).into_iter();
@@ -277,8 +278,9 @@ impl Interest {
         }
     }
 
-    /// The `m.receipt` events of receipts that moved together: more than one where a user has both an
-    /// unthreaded receipt and one of a thread for the same event, which one such event cannot say.
+    /// The `m.receipt` events of receipts that moved together: more than one where a user has both
+    /// an unthreaded receipt and one of a thread for the same event, which one such event cannot
+    /// say.
     fn receipts(&self, room_id: &RoomId, receipts: &[Receipt]) -> Vec<Passing> {
         type Content = BTreeMap<String, Map<String, Value>>;
         let mut contents: Vec<Content> = Vec::new();

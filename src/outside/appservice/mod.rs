@@ -1,9 +1,9 @@
-//! Application services: bridges and bots that act for many users and are told of what concerns them
-//! (application service API).
+//! Application services: bridges and bots that act for many users and are told of what concerns
+//! them (application service API).
 //!
 //! ```text
 //! registration files ─ registration → Services ─ who may be whom, whose a name is → api
-//! log ─ interest → what concerns one service ─ transaction → its JSON ─ push (delivery) → the service
+//! log ─ interest → what concerns a service ─ transaction → JSON ─ push (delivery) → service
 //! questions (a user, an alias, a ping) ─ ask → the service
 //! ```
 
@@ -159,9 +159,9 @@ impl Services {
         self.0.get(usize::try_from(found).ok()?).cloned()
     }
 
-    /// Whether quotas do not apply to this user. This follows the rule for rate limits: users of a service are exempt
-    /// unless its registration says otherwise. Users in a namespace that is not exclusive are ordinary users for whom
-    /// the service may act, so quotas do apply to them.
+    /// Whether quotas do not apply to this user. This follows the rule for rate limits: users of a
+    /// service are exempt unless its registration says otherwise. Users in a namespace that is not
+    /// exclusive are ordinary users for whom the service may act, so quotas do apply to them.
     pub(crate) fn exempt(&self, user_id: &UserId) -> bool {
         self.0.iter().any(|of| of.has_for_itself(user_id) && of.is_exempt(user_id))
     }

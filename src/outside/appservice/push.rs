@@ -1,4 +1,5 @@
-//! Transactions: what concerns a service, handed over to it (application service API, "Pushing events").
+//! Transactions: what concerns a service, handed over to it (application service API, "Pushing
+//! events").
 
 use std::{sync::Arc, time::Duration};
 
@@ -104,8 +105,8 @@ impl Receiver for Push {
 }
 
 impl Push {
-    /// The service's devices have these messages. Only for a service that says that it takes them this way:
-    /// others sync for them.
+    /// The service's devices have these messages. Only for a service that says that it takes them
+    /// this way: others sync for them.
     async fn acknowledge(&self, parcel: &Parcel) {
         for (user_id, device_id, up_to) in parcel.received.clone() {
             let acknowledge = Acknowledge { user_id, device_id, up_to };

@@ -170,8 +170,8 @@ fn base_url(text: &str) -> Option<Url> {
     (is_web && url.has_host() && url.query().is_none() && url.fragment().is_none()).then_some(url)
 }
 
-/// A namespace's expression. It has to match from the first character on, and not up to the last one,
-/// which is how the services' authors have come to write them.
+/// A namespace's expression. It has to match from the first character on, and not up to the last
+/// one, which is how the services' authors have come to write them.
 fn anchored(expression: &str) -> Result<Regex, String> {
     if expression.len() > limits::NAMESPACE_BYTES {
         return Err(format!("an expression has {} bytes at most", limits::NAMESPACE_BYTES));

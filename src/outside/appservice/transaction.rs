@@ -1,5 +1,5 @@
-//! The body of a transaction (application service API, "Pushing events"): what was found, as a service
-//! reads it.
+//! The body of a transaction (application service API, "Pushing events"): what was found, as a
+//! service reads it.
 
 use std::collections::BTreeMap;
 
@@ -27,8 +27,8 @@ pub(crate) struct Parcel {
     pub(super) received: Vec<(OwnedUserId, OwnedDeviceId, Offset)>,
 }
 
-/// Puts a transaction together as of `up_to`. But for who types and how many keys are left, which are
-/// told as they are at `now_ms`, it is the same whenever that is done.
+/// Puts a transaction together as of `up_to`. But for who types and how many keys are left, which
+/// are told as they are at `now_ms`, it is the same whenever that is done.
 pub(super) fn pack(
     env: &Env,
     service: &Service,
@@ -106,8 +106,8 @@ type ByDevice = BTreeMap<OwnedUserId, BTreeMap<OwnedDeviceId, Value>>;
 const MSC2409: &str = "de.sorunome.msc2409";
 const MSC3202: &str = "org.matrix.msc3202";
 
-/// An event as a service gets it: with what it replaced, and where it concerns one of the service's users,
-/// with what they are shown of the room.
+/// An event as a service gets it: with what it replaced, and where it concerns one of the service's
+/// users, with what they are shown of the room.
 fn client_event(
     env: &Env,
     service: &Service,

@@ -10,7 +10,8 @@ use super::{
 };
 use crate::base::text::html as text;
 
-/// What someone has missed. All texts are plain, in one line, and as long as they may be: see [`cut`].
+/// What someone has missed. All texts are plain, in one line, and as long as they may be: see
+/// [`cut`].
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Digest {
     /// The rooms in which something was said, the newest first.
@@ -88,8 +89,8 @@ pub(crate) struct InviteDigest {
     pub(crate) room: Option<String>,
 }
 
-/// `words` as one line of at most so many characters, without what is not for reading: characters that
-/// control, and those that turn the direction of what comes after them.
+/// `words` as one line of at most so many characters, without what is not for reading: characters
+/// that control, and those that turn the direction of what comes after them.
 pub(crate) fn cut(words: &str, most: usize) -> String {
     let turns = |c: char| matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     let mut line = String::new();

@@ -1,7 +1,7 @@
 //! What all mail looks like.
 //!
-//! Styled piece by piece, since many programs that show mail leave out all else; the one style sheet is for
-//! those that do not, and are dark.
+//! Styled piece by piece, since many programs that show mail leave out all else; the one style
+//! sheet is for those that do not, and are dark.
 
 use crate::base::text::html as text;
 
@@ -19,8 +19,8 @@ border-color:#4a443c!important;border-top-color:#d79a5f!important}.soft{color:#a
 .link{color:#d79a5f!important}.line{border-color:#4a443c!important}\
 .button,.tag{background:#d79a5f!important;color:#1b1917!important}}";
 
-/// A mail of this subject, in plain text, with this HTML below it. Elements of the classes `soft`, `link`,
-/// `line`, `button` and `tag` change their colours where it is dark.
+/// A mail of this subject, in plain text, with this HTML below it. Elements of the classes `soft`,
+/// `link`, `line`, `button` and `tag` change their colours where it is dark.
 pub(super) fn frame(subject: &str, body: &str, server: &str) -> String {
     let (subject, server) = (text(subject), text(server));
     format!(

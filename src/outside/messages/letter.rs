@@ -1,4 +1,5 @@
-//! The words of the messages. Each is written once, and comes out as plain text, as HTML, and in short.
+//! The words of the messages. Each is written once, and comes out as plain text, as HTML, and in
+//! short.
 
 use std::fmt::Write as _;
 

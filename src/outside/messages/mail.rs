@@ -63,7 +63,8 @@ fn bad(setting: &'static str, reason: impl std::fmt::Display) -> SetupError {
     SetupError::Setting { setting, reason: reason.to_string() }
 }
 
-/// Whether a host is this machine: `localhost` or a name below it (RFC 6761, section 6.3), or a loopback address.
+/// Whether a host is this machine: `localhost` or a name below it (RFC 6761, section 6.3), or a
+/// loopback address.
 fn is_here(host: &str) -> bool {
     let host = host.trim_end_matches('.').to_ascii_lowercase();
     let address = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(&host);
@@ -169,8 +170,9 @@ impl Mailer {
 }
 
 impl Way {
-    /// Whether the mail server takes no mail for `recipient`, though it takes mail from `sender`. What a
-    /// transport reports does not say which of the two was refused, or whether it was the login.
+    /// Whether the mail server takes no mail for `recipient`, though it takes mail from `sender`.
+    /// What a transport reports does not say which of the two was refused, or whether it was the
+    /// login.
     async fn refuses(&self, sender: &Address, recipient: Address) -> bool {
         let asked = async {
             let mut connection = self.connect().await?;

@@ -1,7 +1,8 @@
 //! What the server writes to people outside: e-mail and text messages.
 //!
-//! [`letter`] and [`digest`] have the words, [`mail`] and [`sms`] take them out of the house. Each is bounded in time and in
-//! number, so that a mail server which never answers delays nobody but those who wait for their mail.
+//! [`letter`] and [`digest`] have the words, [`mail`] and [`sms`] take them out of the house. Each
+//! is bounded in time and in number, so that a mail server which never answers delays nobody but
+//! those who wait for their mail.
 
 mod digest;
 mod frame;

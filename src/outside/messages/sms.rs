@@ -70,8 +70,8 @@ impl Gateway {
     }
 }
 
-/// `template` with the places in its texts filled in: within the JSON, so that no value can end the text
-/// that it stands in. What a value holds is not looked at again.
+/// `template` with the places in its texts filled in: within the JSON, so that no value can end the
+/// text that it stands in. What a value holds is not looked at again.
 fn filled(template: &Value, values: &[(&str, &str)]) -> Value {
     match template {
         Value::String(text) => Value::String(fill(text, values)),

@@ -1,14 +1,16 @@
 //! Mail about what was missed: when it is due, and how it goes out.
 //!
-//! Of each pusher that has something to tell, the oldest of it is remembered, and when a mail about it is
-//! due: after a while in which its user may read, and not too soon after the mail before. Then it is looked
-//! at what is unread at that moment. If there is anything, that is what the mail tells, all of it; if the
-//! oldest was read meanwhile, the mail is put off to when the next is due, or never is.
+//! Of each pusher that has something to tell, the oldest of it is remembered, and when a mail about
+//! it is due: after a while in which its user may read, and not too soon after the mail before.
+//! Then it is looked at what is unread at that moment. If there is anything, that is what the mail
+//! tells, all of it; if the oldest was read meanwhile, the mail is put off to when the next is due,
+//! or never is.
 //!
-//! Only what was told is in the log: `pusher.mail` says how far, and is written as soon as the mail server
-//! has taken the mail. So nothing is told twice, but for what was taken when the server was killed before it
-//! could say so. What waits is found anew at a start, without reading events: the first event of the user's
-//! rooms that came after the last mail may be one to tell of, and is looked at when it is due.
+//! Only what was told is in the log: `pusher.mail` says how far, and is written as soon as the mail
+//! server has taken the mail. So nothing is told twice, but for what was taken when the server was
+//! killed before it could say so. What waits is found anew at a start, without reading events: the
+//! first event of the user's rooms that came after the last mail may be one to tell of, and is
+//! looked at when it is due.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -125,8 +127,8 @@ struct Something {
 }
 
 impl Waiting {
-    /// There is something to tell. If there was before, its time holds: the oldest says when. Gives whether
-    /// there was not.
+    /// There is something to tell. If there was before, its time holds: the oldest says when. Gives
+    /// whether there was not.
     fn add(&mut self, pusher: Offset, news: Something, due_ms: u64) -> bool {
         if let Some(wait) = self.all.get_mut(&pusher) {
             if news.offset > wait.newest.offset {

@@ -65,8 +65,8 @@ impl Missed {
 }
 
 impl Look<'_> {
-    /// Where something may be missed: the first event after `after` in any room of the user. No event is
-    /// read for this.
+    /// Where something may be missed: the first event after `after` in any room of the user. No
+    /// event is read for this.
     pub(super) fn candidate(&self) -> Option<Offset> {
         let parts = self.state.memberships.of(self.user_id, self.at).into_iter();
         let first = parts.filter_map(|part| match part.membership {
@@ -124,7 +124,8 @@ impl Look<'_> {
                 for event in shown {
                     let Some(line) = self.line(room, event)? else { continue };
                     match (lines.last_mut(), &line.said) {
-                        // Of several that cannot be read, that there are several is all there is to say.
+                        // Of several that cannot be read, that there are several is all there is to
+                        // say.
                         (
                             Some(Line { sender, said: Said::Encrypted(before), highlight, .. }),
                             Said::Encrypted(number),

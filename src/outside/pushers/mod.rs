@@ -1,6 +1,6 @@
-//! Notifications for devices that sleep and people who are away: what a user's push rules notify of goes to
-//! the push gateway that their app named (client-server API, "Push notifications"; push gateway API), and what
-//! of it they do not read, to their address: see [`mails`].
+//! Notifications for devices that sleep and people who are away: what a user's push rules notify of
+//! goes to the push gateway that their app named (client-server API, "Push notifications"; push
+//! gateway API), and what of it they do not read, to their address: see [`mails`].
 //!
 //! ```text
 //! log → one follower: whom does this record notify? → a queue for each pusher → its gateway
@@ -8,18 +8,20 @@
 //!          └── `pusher.advance`: how far all have told ←─────────┘
 //! ```
 //!
-//! A queue holds positions in the log. What is told of each is made when it is sent, as of the record that
-//! it is about; only the count of what is unread is that of the moment. So a notification is neither written
-//! when an event is sent nor kept, and an idle pusher costs nothing.
+//! A queue holds positions in the log. What is told of each is made when it is sent, as of the
+//! record that it is about; only the count of what is unread is that of the moment. So a
+//! notification is neither written when an event is sent nor kept, and an idle pusher costs
+//! nothing.
 //!
-//! Each pusher tells one thing after another, in the order of the log; what its gateway does not take is
-//! tried again, later and later, until it is too old. How far all have come is noted some time after
-//! something arrived, and when the server stops, if something arrived since the last note. After that
-//! nothing is told twice; if it was killed, what arrived since the last note is told again, with the same
-//! event ids. Nothing is left out. While there are no pushers, nothing is noted.
+//! Each pusher tells one thing after another, in the order of the log; what its gateway does not
+//! take is tried again, later and later, until it is too old. How far all have come is noted some
+//! time after something arrived, and when the server stops, if something arrived since the last
+//! note. After that nothing is told twice; if it was killed, what arrived since the last note is
+//! told again, with the same event ids. Nothing is left out. While there are no pushers, nothing is
+//! noted.
 //!
-//! That something was read is told as a count alone. It is not noted: a restart at that very moment leaves
-//! it to the next notification.
+//! That something was read is told as a count alone. It is not noted: a restart at that very moment
+//! leaves it to the next notification.
 
 mod mails;
 mod missed;
@@ -134,11 +136,13 @@ impl Pushers {
         })
     }
 
-    /// Follows the log and tells of it until the server goes down, and what is under way has arrived.
+    /// Follows the log and tells of it until the server goes down, and what is under way has
+    /// arrived.
     pub(crate) async fn run(self: Arc<Self>) {
         let mut head = self.engine.head().follow();
         let mut follower = self.begin();
-        // After that: what they find of what is there already is up to where it is followed from, or beyond.
+        // After that: what they find of what is there already is up to where it is followed from,
+        // or beyond.
         let mailing = self.mails.clone().map(|mails| tokio::spawn(mails.run()));
         while !self.shutdown.is_given() {
             let read = AssertUnwindSafe(self.read_on(&mut follower)).catch_unwind().await;
@@ -181,7 +185,8 @@ impl Pushers {
             self.note(&mut follower).await;
         }
         if let (Some(mails), Some(mailing)) = (&self.mails, mailing) {
-            // It ends with the shutdown signal; a panic in it has been logged and ends nothing else.
+            // It ends with the shutdown signal; a panic in it has been logged and ends nothing
+            // else.
             let _ = mailing.await;
             mails.finish().await;
         }
@@ -400,8 +405,8 @@ impl Pushers {
         self.give_up.saturating_sub(Duration::from_millis(age))
     }
 
-    /// Tells of `item` when it is its turn. What was told is done before the turn is over, so that whoever
-    /// waits for the turns of all to be over knows of it.
+    /// Tells of `item` when it is its turn. What was told is done before the turn is over, so that
+    /// whoever waits for the turns of all to be over knows of it.
     async fn tell(&self, pusher: &Pusher, item: Item) -> Told {
         let url = pusher.body.data.get("url").and_then(serde_json::Value::as_str);
         let Some(url) = url.and_then(|url| url.parse::<Url>().ok()) else {
@@ -572,7 +577,8 @@ enum Told {
     Failed(String),
 }
 
-/// Who has pushers and was there when an event came, its sender left out: in the room, or invited by it.
+/// Who has pushers and was there when an event came, its sender left out: in the room, or invited
+/// by it.
 fn recipients(state: &State, room: &Room, event: &EventRef) -> Vec<OwnedUserId> {
     let at = event.offset;
     let is_other = |user_id: &UserId| *user_id != *event.sender;

@@ -70,7 +70,8 @@ pub(super) fn body(pusher: &Pusher, about: Option<&About<'_>>, unread: u64) -> V
     json!({ "notification": notification })
 }
 
-/// High for what makes itself heard or seen, and for what may do so once the device has decrypted it.
+/// High for what makes itself heard or seen, and for what may do so once the device has decrypted
+/// it.
 fn priority(about: Option<&About<'_>>, tweaks: &Map<String, Value>) -> &'static str {
     let is_encrypted =
         about.is_some_and(|about| about.event.event_type.to_string() == "m.room.encrypted");

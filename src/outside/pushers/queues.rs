@@ -35,7 +35,8 @@ struct Queue {
     unread: Option<u64>,
 }
 
-/// The queue of each pusher that was told something since the start, by the record that it was first set with.
+/// The queue of each pusher that was told something since the start, by the record that it was
+/// first set with.
 #[derive(Debug, Default)]
 pub(super) struct Queues(HashMap<Offset, Queue>);
 

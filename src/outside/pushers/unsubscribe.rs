@@ -1,7 +1,8 @@
 //! The link at the end of a mail about what was missed, which ends such mail without a login.
 //!
-//! It is a statement of the server's own that says whose mail to which address it ends: there is no table of
-//! links. It is good for ever, as the mail is that holds it, and also for a pusher that is set again later.
+//! It is a statement of the server's own that says whose mail to which address it ends: there is no
+//! table of links. It is good for ever, as the mail is that holds it, and also for a pusher that is
+//! set again later.
 
 use ruma::OwnedUserId;
 use serde::{Deserialize, Serialize};

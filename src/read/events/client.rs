@@ -36,7 +36,8 @@ pub struct Viewer<'a> {
 /// Which form of events is wanted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EventForm {
-    /// The stored event as servers exchange it, without anything added, instead of the client's form.
+    /// The stored event as servers exchange it, without anything added, instead of the client's
+    /// form.
     pub federation: bool,
     /// Whether the client's form names the room.
     pub room_id: bool,
@@ -89,8 +90,8 @@ struct ForEveryone<'a> {
     room_id: &'a RoomId,
 }
 
-/// That part of an event as JSON, up to where more members can follow: made once, as a message is given to
-/// everyone in its room.
+/// That part of an event as JSON, up to where more members can follow: made once, as a message is
+/// given to everyone in its room.
 #[derive(Debug, Default)]
 pub(crate) struct Shared(OnceLock<Made>);
 
@@ -208,8 +209,8 @@ const UNSIGNED_BYTES: usize = 128;
 
 /// An event in the form that a client gets, as JSON that is written into answers as it is.
 ///
-/// Not a [`RawValue`], which cannot be made but by parsing or copying what is known to be JSON: that took longer than all
-/// else of making an answer.
+/// Not a [`RawValue`], which cannot be made but by parsing or copying what is known to be JSON:
+/// that took longer than all else of making an answer.
 #[derive(Clone, Debug)]
 pub struct ClientEvent(String);
 
@@ -258,8 +259,8 @@ static TAKES_JSON: LazyLock<bool> = LazyLock::new(|| {
 });
 
 impl EventStore {
-    /// A text in the content of the room's state of this type (with an empty key) as of `at`, as it is
-    /// to be shown: none where it is missing, empty, not a text, or redacted.
+    /// A text in the content of the room's state of this type (with an empty key) as of `at`, as it
+    /// is to be shown: none where it is missing, empty, not a text, or redacted.
     ///
     /// # Errors
     /// When the log cannot be read.

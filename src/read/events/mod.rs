@@ -48,7 +48,8 @@ pub struct StoredEvent {
     pub sender: OwnedUserId,
     /// Its state key, if it is a state event.
     pub state_key: Option<Box<str>>,
-    /// When it was appended, in milliseconds since the Unix epoch; 0 while it is still being decided.
+    /// When it was appended, in milliseconds since the Unix epoch; 0 while it is still being
+    /// decided.
     pub time_ms: u64,
     /// When, by the sending server's clock.
     pub origin_server_ts: MilliSecondsSinceUnixEpoch,

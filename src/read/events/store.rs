@@ -39,8 +39,8 @@ pub(crate) trait Lifetimes: Send + Sync {
     /// Whether the event has lived long enough by now.
     fn is_over(&self, room: &Room, event: &StoredEvent) -> bool;
 
-    /// Until when an event of the room was appended that may have lived long enough by now, in milliseconds since the
-    /// Unix epoch; `None` if none has.
+    /// Until when an event of the room was appended that may have lived long enough by now, in
+    /// milliseconds since the Unix epoch; `None` if none has.
     fn youngest_over_ms(&self, room: &Room) -> Option<u64>;
 }
 
@@ -95,15 +95,17 @@ impl EventStore {
         let _ = self.lifetimes.set(lifetimes);
     }
 
-    /// Until when an event of the room was appended that may have lived long enough, in milliseconds since the Unix
-    /// epoch: of those that came later none has. `None` if events of the room do not end.
+    /// Until when an event of the room was appended that may have lived long enough, in
+    /// milliseconds since the Unix epoch: of those that came later none has. `None` if events of
+    /// the room do not end.
     #[must_use]
     pub fn youngest_over_ms(&self, room: &Room) -> Option<u64> {
         self.lifetimes.get()?.youngest_over_ms(room)
     }
 
-    /// Whether the event has lived long enough, so that nobody is shown it any more. From the next sweep on it
-    /// is not there, either (`room.erase`). State stays, and redactions go with what they redacted.
+    /// Whether the event has lived long enough, so that nobody is shown it any more. From the next
+    /// sweep on it is not there, either (`room.erase`). State stays, and redactions go with what
+    /// they redacted.
     #[must_use]
     pub fn is_over(&self, room: &Room, event: &StoredEvent) -> bool {
         let Some(lifetimes) = self.lifetimes.get() else { return false };

@@ -1,5 +1,5 @@
-//! Stripped state: what one who is invited to a room or knocks on it is shown of it (client-server API,
-//! "Stripped state").
+//! Stripped state: what one who is invited to a room or knocks on it is shown of it (client-server
+//! API, "Stripped state").
 
 use ruma::{
     UserId,
@@ -24,8 +24,8 @@ const STRIPPED: [StateEventType; 8] = [
 ];
 
 impl EventStore {
-    /// The stripped state that belongs to `member`, an invite or a knock: as of that event, with the
-    /// membership of the one who invites, and without what was redacted up to `at`.
+    /// The stripped state that belongs to `member`, an invite or a knock: as of that event, with
+    /// the membership of the one who invites, and without what was redacted up to `at`.
     ///
     /// # Errors
     /// When the log cannot be read.

@@ -1,5 +1,5 @@
-//! What is to be done about an event, as its moment has it: the rules, the name and the power levels
-//! of then.
+//! What is to be done about an event, as its moment has it: the rules, the name and the power
+//! levels of then.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -36,8 +36,8 @@ pub struct Judge<'a> {
 }
 
 impl Judge<'_> {
-    /// What is to be done about `event`: nothing if no rule matches, or if it is the user's own or of
-    /// one whom they ignored.
+    /// What is to be done about `event`: nothing if no rule matches, or if it is the user's own or
+    /// of one whom they ignored.
     ///
     /// # Errors
     /// When the log cannot be read.

@@ -1,5 +1,5 @@
-//! Whether the sender of an event may notify a whole room (client-server API, `m.room.power_levels`,
-//! `notifications`).
+//! Whether the sender of an event may notify a whole room (client-server API,
+//! `m.room.power_levels`, `notifications`).
 
 use std::collections::{BTreeMap, HashSet};
 

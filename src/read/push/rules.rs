@@ -3,9 +3,9 @@
 //!
 //! A judgement is a pure function of the rules, the event and its circumstances.
 //!
-//! A message is judged for everyone in its room, so it matters what one judgement looks at. The default
-//! rules are written so that they are the same for everyone who has not changed them: one set of them for
-//! all. And what they ask of the event alone is answered once for each event.
+//! A message is judged for everyone in its room, so it matters what one judgement looks at. The
+//! default rules are written so that they are the same for everyone who has not changed them: one
+//! set of them for all. And what they ask of the event alone is answered once for each event.
 
 use std::{
     cell::OnceCell,
@@ -38,8 +38,8 @@ use crate::{
     read::events::Derived,
 };
 
-/// What an event's room and the user in it were when the event came. It is looked at as far as a rule
-/// needs it.
+/// What an event's room and the user in it were when the event came. It is looked at as far as a
+/// rule needs it.
 pub trait Moment {
     /// The user.
     fn user_id(&self) -> &UserId;
@@ -275,8 +275,8 @@ impl Rules {
     }
 
     /// What is to be done about `subject`, which is not of the user themselves: the outcome of the
-    /// first rule that matches, if one does. An event that takes more than [`limits::PUSH_STEPS`] to judge
-    /// matches no rule.
+    /// first rule that matches, if one does. An event that takes more than [`limits::PUSH_STEPS`]
+    /// to judge matches no rule.
     ///
     /// # Errors
     /// Those of `moment`.

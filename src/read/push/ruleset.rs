@@ -1,9 +1,10 @@
-//! A user's push rules as they are kept and as they are shown (client-server API, "Predefined rules").
+//! A user's push rules as they are kept and as they are shown (client-server API, "Predefined
+//! rules").
 //!
-//! Kept, as account data of type `m.push_rules`, is only what the user has changed: rules of their own
-//! and default rules with another state than the default one. Shown are the server's default rules of
-//! today with that laid over them, so that a new or changed default rule reaches every user who has
-//! not said otherwise.
+//! Kept, as account data of type `m.push_rules`, is only what the user has changed: rules of their
+//! own and default rules with another state than the default one. Shown are the server's default
+//! rules of today with that laid over them, so that a new or changed default rule reaches every
+//! user who has not said otherwise.
 
 use ruma::{
     RoomId, UserId,
@@ -90,8 +91,8 @@ pub fn shown_content(user_id: &UserId, kept: Option<&RawValue>) -> Box<RawValue>
     to_raw(&Content { global: shown(user_id, kept) })
 }
 
-/// The rules of a user for a room that succeeds `old`: those of `kept`, and each that names `old` once more for `new`.
-/// `None` if that changes nothing, or would be more than a user may have.
+/// The rules of a user for a room that succeeds `old`: those of `kept`, and each that names `old`
+/// once more for `new`. `None` if that changes nothing, or would be more than a user may have.
 #[must_use]
 pub fn carried(kept: &RawValue, old: &RoomId, new: &RoomId) -> Option<Box<RawValue>> {
     let mut content: Value = serde_json::from_str(kept.get()).ok()?;

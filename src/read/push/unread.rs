@@ -1,15 +1,15 @@
 //! How many notifications of a room a user has not read (client-server API, "Receiving
 //! notifications", "Threaded read receipts").
 //!
-//! The counts are a function of user, room and offset: of the [`limits::UNREAD_EVENTS`] newest events
-//! of the room as of the offset, those count that came after the user joined and after what they had
-//! read by then, were not redacted by then, and notify under the rules of their own moment. With more
-//! events than that unread, the counts say "at least". A message of the user's own reads the
-//! conversation that it is in, up to itself.
+//! The counts are a function of user, room and offset: of the [`limits::UNREAD_EVENTS`] newest
+//! events of the room as of the offset, those count that came after the user joined and after what
+//! they had read by then, were not redacted by then, and notify under the rules of their own
+//! moment. With more events than that unread, the counts say "at least". A message of the user's
+//! own reads the conversation that it is in, up to itself.
 //!
-//! Nothing but time takes an event's place in the counts away, and nothing gives it back. So the counts are a
-//! projection that is made on demand: it is kept for the next one who asks, also over a restart ([`kept`]), and is
-//! brought up to date with what came since.
+//! Nothing but time takes an event's place in the counts away, and nothing gives it back. So the
+//! counts are a projection that is made on demand: it is kept for the next one who asks, also over
+//! a restart ([`kept`]), and is brought up to date with what came since.
 
 mod kept;
 
@@ -164,8 +164,8 @@ impl Unread {
         Ok(unread)
     }
 
-    /// Whether the counts as of `at` may be others than as of `since`. They are if the user read on, wrote, or
-    /// was notified in between; it costs no more than the counts as of `at`.
+    /// Whether the counts as of `at` may be others than as of `since`. They are if the user read
+    /// on, wrote, or was notified in between; it costs no more than the counts as of `at`.
     ///
     /// # Errors
     /// When the log cannot be read.
@@ -189,8 +189,9 @@ impl Unread {
         })
     }
 
-    /// How many events have to be judged for the counts as of `at`: those that came since they were known last.
-    /// Where no more than `few` are unread, the answer is their number, which takes less to find out.
+    /// How many events have to be judged for the counts as of `at`: those that came since they were
+    /// known last. Where no more than `few` are unread, the answer is their number, which takes
+    /// less to find out.
     #[must_use]
     pub fn distance(
         &self,
@@ -277,7 +278,8 @@ impl Unread {
         let generation = judge.state.generation();
         let fits = memo.fits(judge.room, joined, generation, at);
         if !fits && at < memo.to {
-            // One who looks at an earlier moment does not undo the work of those who look at later ones.
+            // One who looks at an earlier moment does not undo the work of those who look at later
+            // ones.
             let mut earlier = Memo::begin(joined, generation);
             earlier.go_on(judge, at)?;
             return Ok(look(&earlier, at));
@@ -422,7 +424,8 @@ impl Memo {
                 position = *offset;
                 let Some(event) = events.get(*offset)? else { continue };
                 if event.sender == user_id {
-                    // The state one sends, such as a new name in every room, says nothing of reading.
+                    // The state one sends, such as a new name in every room, says nothing of
+                    // reading.
                     if event.state_key.is_none() {
                         let thread = judge.thread(&event)?;
                         from = from.max(*offset);

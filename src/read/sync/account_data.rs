@@ -65,8 +65,8 @@ pub(crate) fn of_room(
     events(view, changed, filter, from_start)
 }
 
-/// The types that changed, each with its record: looked up at once, as what is new about the account must
-/// not wait while they are read.
+/// The types that changed, each with its record: looked up at once, as what is new about the
+/// account must not wait while they are read.
 fn changed(
     view: &View<'_>,
     account: &RwLock<Account>,
@@ -105,7 +105,8 @@ fn events(
         // It has no sender, as far as events go.
         if filter.wants(&event_type, None)
             && let Some(Command::AccountDataSet(mut body)) = view.events.command(offset)?
-            // That it was deleted is news only to one who may know of it, in the form of an empty object.
+            // That it was deleted is news only to one who may know of it, in the form of an empty
+            // object.
             && !(from_start && is_deleted(&body.content))
         {
             if event_type == ruleset::EVENT_TYPE {

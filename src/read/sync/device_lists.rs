@@ -1,5 +1,5 @@
-//! Whose devices a client is to look at anew, and whose no more (client-server API, "Tracking the device
-//! list for a user").
+//! Whose devices a client is to look at anew, and whose no more (client-server API, "Tracking the
+//! device list for a user").
 
 use std::collections::BTreeSet;
 
@@ -29,8 +29,8 @@ impl DeviceLists {
         self.changed.is_empty() && self.left.is_empty()
     }
 
-    /// What changed for the user who looks, after `since`. `rooms` are those of the user's rooms in which
-    /// anything happened since.
+    /// What changed for the user who looks, after `since`. `rooms` are those of the user's rooms in
+    /// which anything happened since.
     #[must_use]
     pub fn between(view: &View<'_>, since: Offset, rooms: &[RoomMembership]) -> Self {
         let (me, at) = (view.user_id(), view.at());

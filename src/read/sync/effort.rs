@@ -1,7 +1,8 @@
 //! How much work a look may be.
 //!
-//! Most looks of a sync find one new event, and take less time than it takes to hand them to another
-//! thread. A look that may be more is told so before it begins: it goes where long work is done.
+//! Most looks of a sync find one new event, and take less time than it takes to hand them to
+//! another thread. A look that may be more is told so before it begins: it goes where long work is
+//! done.
 
 use crate::{
     base::limits,
@@ -37,8 +38,9 @@ pub enum LookError {
 }
 
 impl Effort {
-    /// Refuses a look that would be more work than this. It looks at what is new after `since` in `rooms`, which
-    /// are all of the user's rooms in which anything is, and at what is unread there.
+    /// Refuses a look that would be more work than this. It looks at what is new after `since` in
+    /// `rooms`, which are all of the user's rooms in which anything is, and at what is unread
+    /// there.
     pub(super) fn suffices(
         self,
         view: &View<'_>,

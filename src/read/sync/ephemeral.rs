@@ -9,9 +9,9 @@ use crate::{
     state::Room,
 };
 
-/// The `m.receipt` events of the receipts that moved after `since`, as far as the user may know of them:
-/// none, one, or where a user has both an unthreaded receipt and one of a thread for the same event,
-/// which one such event cannot say, a second with those of threads.
+/// The `m.receipt` events of the receipts that moved after `since`, as far as the user may know of
+/// them: none, one, or where a user has both an unthreaded receipt and one of a thread for the same
+/// event, which one such event cannot say, a second with those of threads.
 pub(crate) fn receipts(view: &View<'_>, room: &Room, since: Offset) -> Vec<Box<RawValue>> {
     let (mut first, mut second) = (Map::new(), Map::new());
     for (key, receipt) in room.receipts_between(since, view.at()) {
@@ -37,7 +37,8 @@ pub(crate) fn receipts(view: &View<'_>, room: &Room, since: Offset) -> Vec<Box<R
     [first, second].into_iter().filter_map(|content| event("m.receipt", content)).collect()
 }
 
-/// The `m.typing` event, if who types changed after `since`, or, where that is `None`, if anyone does.
+/// The `m.typing` event, if who types changed after `since`, or, where that is `None`, if anyone
+/// does.
 pub(crate) fn typing(view: &View<'_>, room: &Room, since: Option<Offset>) -> Option<Box<RawValue>> {
     let (typing, changed) = room.typing();
     let news = match since {

@@ -1,5 +1,6 @@
-//! What a client is told of rooms that its user is not in any more, when it begins anew in the middle of its life:
-//! it comes from a future that a restore undid, and has rooms that it would keep for ever.
+//! What a client is told of rooms that its user is not in any more, when it begins anew in the
+//! middle of its life: it comes from a future that a restore undid, and has rooms that it would
+//! keep for ever.
 
 use std::collections::BTreeMap;
 
@@ -26,8 +27,8 @@ pub struct CameFrom {
     pub after: Offset,
 }
 
-/// The rooms that the user left after `from`, or that were taken from them: each with the record because of which it
-/// is so.
+/// The rooms that the user left after `from`, or that were taken from them: each with the record
+/// because of which it is so.
 pub(super) fn rooms(view: &View<'_>, from: CameFrom) -> BTreeMap<OwnedRoomId, Offset> {
     let (user_id, at) = (view.user_id(), view.at());
     let CameFrom { token, after } = from;
@@ -50,9 +51,9 @@ pub(super) fn rooms(view: &View<'_>, from: CameFrom) -> BTreeMap<OwnedRoomId, Of
     gone
 }
 
-/// The event that says that the user is not in the room, in the form in which a sync has it. Where a restore or a purge
-/// left none, it is one that is in no room and no log, made for the client, which believes nothing else; the same
-/// words have the same id.
+/// The event that says that the user is not in the room, in the form in which a sync has it. Where
+/// a restore or a purge left none, it is one that is in no room and no log, made for the client,
+/// which believes nothing else; the same words have the same id.
 ///
 /// # Errors
 /// When the log cannot be read.

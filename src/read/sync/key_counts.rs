@@ -1,5 +1,5 @@
-//! How many keys are left of the device that syncs (client-server API, "Key management API", "Extensions
-//! to /sync").
+//! How many keys are left of the device that syncs (client-server API, "Key management API",
+//! "Extensions to /sync").
 
 use std::collections::BTreeMap;
 

@@ -1,11 +1,11 @@
 //! Which member events a device already has: what makes lazily loaded members redundant
 //! (client-server API, "Lazy-loading room members").
 //!
-//! A member event counts as known once the device comes back with a `since` at or after the response
-//! that held it, for then it has that response. One that comes back with an older `since` lost what was
-//! answered later, and that is forgotten here, too. All of this is memory alone: a device that the server
-//! knows nothing of (after a restart, or when memory is short) is sent members it may already have,
-//! which is allowed.
+//! A member event counts as known once the device comes back with a `since` at or after the
+//! response that held it, for then it has that response. One that comes back with an older `since`
+//! lost what was answered later, and that is forgotten here, too. All of this is memory alone: a
+//! device that the server knows nothing of (after a restart, or when memory is short) is sent
+//! members it may already have, which is allowed.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -24,8 +24,8 @@ pub(super) struct Device {
     /// Member event → the position of the response that held it.
     sent: HashMap<Offset, Offset>,
     newest: Offset,
-    /// Room, by its creation → the position of the response with which the device began with it anew. What
-    /// it knew of the room before, it may have thrown away.
+    /// Room, by its creation → the position of the response with which the device began with it
+    /// anew. What it knew of the room before, it may have thrown away.
     begun: HashMap<Offset, Offset>,
     /// Where the device was when it asked last.
     since: Offset,
@@ -34,7 +34,8 @@ pub(super) struct Device {
 #[derive(Clone, Debug)]
 struct Kept {
     device: Arc<Mutex<Device>>,
-    /// In bytes, as of when it was put there: a cache must find what it put there to weigh the same.
+    /// In bytes, as of when it was put there: a cache must find what it put there to weigh the
+    /// same.
     weight: u64,
 }
 
@@ -83,8 +84,9 @@ impl Device {
         self.begun.insert(room, position);
     }
 
-    /// Notes that the response at `position` holds this member event. Not of a response that brings the
-    /// device no further (to `full_state`, say): that it arrived could not be told from that it was lost.
+    /// Notes that the response at `position` holds this member event. Not of a response that brings
+    /// the device no further (to `full_state`, say): that it arrived could not be told from that it
+    /// was lost.
     pub(super) fn note(&mut self, member: Offset, position: Offset) {
         if position > self.since {
             self.sent.insert(member, position);

@@ -1,6 +1,6 @@
-//! Sync: what is new for a user between two offsets: for `/sync` in [`v3`], for simplified sliding sync
-//! in [`sliding`], which share the parts beside them. The waiting for it is in `api::sync`, the waking in
-//! `engine::head`.
+//! Sync: what is new for a user between two offsets: for `/sync` in [`v3`], for simplified sliding
+//! sync in [`sliding`], which share the parts beside them. The waiting for it is in `api::sync`,
+//! the waking in `engine::head`.
 
 pub(crate) mod account_data;
 pub mod device_lists;
@@ -24,9 +24,9 @@ use ruma::{OwnedRoomId, RoomId};
 
 use crate::{read::view::View, record::Offset, state::RoomMembership};
 
-/// The user's rooms that may have something new after `since`, and the rooms `also`. Either each room
-/// of the user is asked, or, when fewer records than that have come, the journal is: whichever is less
-/// to look at.
+/// The user's rooms that may have something new after `since`, and the rooms `also`. Either each
+/// room of the user is asked, or, when fewer records than that have come, the journal is: whichever
+/// is less to look at.
 pub(crate) fn changed_rooms(
     view: &View<'_>,
     since: Offset,

@@ -1,9 +1,11 @@
-//! Simplified sliding sync (MSC4186): the rooms that a client has a window on, and what is new in them.
+//! Simplified sliding sync (MSC4186): the rooms that a client has a window on, and what is new in
+//! them.
 //!
 //! A connection follows the log from one response to the next. What it has been sent is in
-//! [`connection`]; the lists it has windows on, and their order, in [`list`]. An answer is exact as of one
-//! offset. Its cost follows what changed: as long as a client asks for the same, only the user's rooms
-//! that the log's journal names are looked at, and those that their moving has pushed into a window.
+//! [`connection`]; the lists it has windows on, and their order, in [`list`]. An answer is exact as
+//! of one offset. Its cost follows what changed: as long as a client asks for the same, only the
+//! user's rooms that the log's journal names are looked at, and those that their moving has pushed
+//! into a window.
 
 mod connection;
 mod extensions;
@@ -122,12 +124,12 @@ pub struct Memory<'a> {
     pub effort: Effort,
 }
 
-/// What is new for a connection under these rules, as of the view's offset; for one that begins, also what became of the
-/// rooms that the client has from where it came from.
+/// What is new for a connection under these rules, as of the view's offset; for one that begins,
+/// also what became of the rooms that the client has from where it came from.
 ///
 /// # Errors
-/// When a later request has moved the connection on, it is more work than it may be, or the log cannot be
-/// read.
+/// When a later request has moved the connection on, it is more work than it may be, or the log
+/// cannot be read.
 pub fn look(
     view: &View<'_>,
     rules: &Rules,
@@ -178,9 +180,11 @@ pub fn look(
                 Some(rule) => Some(sync.joined(rule)?),
                 None => has.map(|has| unwanted(&has.sent, since)),
             },
-            // Of an invite that the user is not to be told of, one who has nothing of the room learns nothing.
+            // Of an invite that the user is not to be told of, one who has nothing of the room
+            // learns nothing.
             Membership::Invite if has.is_none() && !view.shows_invite(&part)? => None,
-            // Those who have the room learn that they are not in it now, whether they want it or not.
+            // Those who have the room learn that they are not in it now, whether they want it or
+            // not.
             Membership::Invite | Membership::Knock if rule.is_some() || has.is_some() => {
                 sync.stripped()?
             }
@@ -285,9 +289,9 @@ fn touched(view: &View<'_>, since: Offset, facts: Facts<'_>) -> Result<Vec<Touch
 
 /// The rooms that may have to be sent, or not to be sent any more, each with why it is wanted.
 ///
-/// Where the client asks for the same as before (`same`), a room that was not touched can only have come
-/// into a window because touched ones moved past it, one place for each: so it is that near to an end of
-/// the window.
+/// Where the client asks for the same as before (`same`), a room that was not touched can only have
+/// come into a window because touched ones moved past it, one place for each: so it is that near to
+/// an end of the window.
 fn candidates(
     view: &View<'_>,
     connection: &Connection,

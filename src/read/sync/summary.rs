@@ -1,5 +1,5 @@
-//! What a room is called where it has no name: how many are in it, and who (client-server API, "Room
-//! Summary").
+//! What a room is called where it has no name: how many are in it, and who (client-server API,
+//! "Room Summary").
 
 use ruma::{OwnedUserId, events::StateEventType};
 
@@ -16,7 +16,8 @@ const HEROES: usize = 5;
 /// The summary of a room.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Summary {
-    /// The members that name the room, in the order in which they came; `None` for a room with a name.
+    /// The members that name the room, in the order in which they came; `None` for a room with a
+    /// name.
     pub(super) heroes: Option<Vec<OwnedUserId>>,
     /// How many are joined.
     pub(super) joined: u64,

@@ -17,8 +17,8 @@ pub(super) struct Stretch {
     pub(super) events: Vec<EventRef>,
     /// Whether visible events between `since` and the first one were left out.
     pub(super) limited: bool,
-    /// The first offset that the stretch covers: all visible events from here on are in it. Before it there
-    /// may be events that are not visible even if the stretch is not limited.
+    /// The first offset that the stretch covers: all visible events from here on are in it. Before
+    /// it there may be events that are not visible even if the stretch is not limited.
     pub(super) start: Offset,
     /// The last offset that the stretch covers.
     pub(super) at: Offset,

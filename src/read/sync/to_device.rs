@@ -11,9 +11,9 @@ use crate::{
     state::State,
 };
 
-/// As of when a sync is answered that would be answered as of `head`: earlier, if more messages wait for
-/// the device than one answer holds. Everything else in the answer is as of then, too, so that one token
-/// covers all of it; the client asks again at once.
+/// As of when a sync is answered that would be answered as of `head`: earlier, if more messages
+/// wait for the device than one answer holds. Everything else in the answer is as of then, too, so
+/// that one token covers all of it; the client asks again at once.
 #[must_use]
 pub fn cut(
     state: &State,

@@ -1,9 +1,9 @@
 //! `/sync`: the answer as of one offset (client-server API, "Syncing").
 //!
-//! [`respond`] is a function of the user, `since` and the head: the same three give the same answer,
-//! whatever is applied meanwhile; but for members that the device already has ([`super::lazy`]). Its cost
-//! follows what changed: the log's journal names the streams that were touched, and only the user's rooms
-//! among them are looked at.
+//! [`respond`] is a function of the user, `since` and the head: the same three give the same
+//! answer, whatever is applied meanwhile; but for members that the device already has
+//! ([`super::lazy`]). Its cost follows what changed: the log's journal names the streams that were
+//! touched, and only the user's rooms among them are looked at.
 
 mod rooms;
 
@@ -208,8 +208,8 @@ pub fn respond(
     let since = request.since.unwrap_or(Offset::ZERO);
     let initial = request.since.is_none();
     let filter = &request.filter;
-    // Locked for a moment at a time: a look at a room locks it itself, and one who locks it for a second
-    // time while a writer waits would wait for ever, and the writer with them.
+    // Locked for a moment at a time: a look at a room locks it itself, and one who locks it for a
+    // second time while a writer waits would wait for ever, and the writer with them.
     let account = view.state.accounts.get(view.user_id());
     let mut with_account_data = BTreeSet::new();
     let has_account_data =

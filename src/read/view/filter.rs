@@ -1,7 +1,7 @@
 //! Filters: what a client wants of what there is (client-server API, "Filtering").
 //!
-//! This is the one reading of filters for all endpoints. A [`Filter`] is what is uploaded or given to
-//! `/sync`, an [`EventFilter`] one of its parts, and what `/messages` and others take.
+//! This is the one reading of filters for all endpoints. A [`Filter`] is what is uploaded or given
+//! to `/sync`, an [`EventFilter`] one of its parts, and what `/messages` and others take.
 
 use std::{collections::HashSet, hash::Hash, sync::Arc};
 
@@ -172,8 +172,8 @@ impl EventFilter {
         Self { types: Some(Types { exact, ..Types::default() }), ..self }
     }
 
-    /// Whether the filter wants this event of `room`, as it is as of `at`: what was redacted then has
-    /// no `url`, and relates to nothing.
+    /// Whether the filter wants this event of `room`, as it is as of `at`: what was redacted then
+    /// has no `url`, and relates to nothing.
     #[must_use]
     pub fn matches(&self, room: &Room, event: &StoredEvent, at: Offset) -> bool {
         if self.is_open() {
@@ -185,8 +185,8 @@ impl EventFilter {
             && self.wants_related(room, event.offset, at)
     }
 
-    /// Whether the filter wants what has this type and sender. What has no sender is not wanted by a
-    /// filter that lists senders.
+    /// Whether the filter wants what has this type and sender. What has no sender is not wanted by
+    /// a filter that lists senders.
     #[must_use]
     pub fn wants(&self, event_type: &str, sender: Option<&UserId>) -> bool {
         self.wants_type(event_type)
@@ -223,8 +223,8 @@ impl EventFilter {
         self.rooms.includes(room_id)
     }
 
-    /// Whether what relates to the event at `offset` is what the filter asks for. Asked for both, one
-    /// child has to be of one of the senders and of one of the kinds.
+    /// Whether what relates to the event at `offset` is what the filter asks for. Asked for both,
+    /// one child has to be of one of the senders and of one of the kinds.
     fn wants_related(&self, room: &Room, offset: Offset, at: Offset) -> bool {
         let (senders, rel_types) = (&self.related_by_senders, &self.related_by_rel_types);
         if senders.is_none() && rel_types.is_none() {

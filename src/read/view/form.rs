@@ -1,5 +1,5 @@
-//! An event in the form that its reader gets: what the server adds to it for this user, the events that
-//! relate to it among it.
+//! An event in the form that its reader gets: what the server adds to it for this user, the events
+//! that relate to it among it.
 
 use std::{
     cell::{Cell, OnceCell},
@@ -29,7 +29,8 @@ use crate::{
     },
 };
 
-/// A look at one room's events, which finds out what it needs of the viewer once, when it is needed.
+/// A look at one room's events, which finds out what it needs of the viewer once, when it is
+/// needed.
 pub(super) struct Sight<'v> {
     view: &'v View<'v>,
     room: &'v Room,
@@ -260,8 +261,8 @@ impl<'v> Sight<'v> {
         Ok(None)
     }
 
-    /// How many of the replies that are counted have lived long enough and wait for the next sweep: they are among
-    /// the oldest.
+    /// How many of the replies that are counted have lived long enough and wait for the next sweep:
+    /// they are among the oldest.
     fn over(&self, root: Offset, sought: &Sought<'_>) -> Result<usize, ReadError> {
         let (room, at) = (self.room, self.view.at());
         let Some(youngest_ms) = self.view.events.youngest_over_ms(room) else { return Ok(0) };
@@ -300,7 +301,8 @@ impl<'v> Sight<'v> {
         Ok(event.filter(|event| !self.view.events.is_over(self.room, event)))
     }
 
-    /// Asks for what the user sees of these stretches: what is not redacted, and not of someone they ignore.
+    /// Asks for what the user sees of these stretches: what is not redacted, and not of someone
+    /// they ignore.
     pub(super) fn sought<'a>(
         &'a self,
         stretches: &'a [(Offset, Offset)],
@@ -331,8 +333,8 @@ impl<'v> Sight<'v> {
     }
 }
 
-/// Whether an event that says it replaces another one of the same type and sender may do so. What an
-/// encrypted one holds is not known.
+/// Whether an event that says it replaces another one of the same type and sender may do so. What
+/// an encrypted one holds is not known.
 fn is_valid_edit(edit: &StoredEvent) -> bool {
     #[derive(Deserialize)]
     struct Content {

@@ -18,8 +18,8 @@ use crate::{
 /// Keys by room and session.
 pub type RoomKeys = BTreeMap<OwnedRoomId, BTreeMap<String, BackedUpKey>>;
 
-/// The keys in a user's backup of `room_id` (none: of all rooms) and `session_id` (none: of all sessions); `None` if there
-/// is no such backup. Each record is read once.
+/// The keys in a user's backup of `room_id` (none: of all rooms) and `session_id` (none: of all
+/// sessions); `None` if there is no such backup. Each record is read once.
 ///
 /// # Errors
 /// When the log cannot be read.
@@ -59,8 +59,8 @@ pub fn room_keys(
 /// A key with its room and its session.
 pub type PlacedKey = (OwnedRoomId, String, BackedUpKey);
 
-/// The next keys of a backup after `after`, which is a room and a session, in their order: as many as are read within
-/// bounds, none at the end. `None` if there is no such backup.
+/// The next keys of a backup after `after`, which is a room and a session, in their order: as many
+/// as are read within bounds, none at the end. `None` if there is no such backup.
 ///
 /// # Errors
 /// When the log cannot be read.

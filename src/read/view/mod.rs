@@ -42,8 +42,8 @@ pub struct View<'a> {
     pub viewer: Viewer<'a>,
 }
 
-/// How many events a page has at most, and what it takes its bytes from. A page has fewer events if they are
-/// large, but one at least.
+/// How many events a page has at most, and what it takes its bytes from. A page has fewer events if
+/// they are large, but one at least.
 #[derive(Clone, Copy, Debug)]
 pub struct PageLimit<'a> {
     /// How many events.
@@ -126,8 +126,8 @@ impl<'a> View<'a> {
         push::ignored(&self.state, self.events, self.user_id(), self.at())
     }
 
-    /// Whether the user is told of this invite of theirs: not by someone whom they ignore, nor where they
-    /// take none.
+    /// Whether the user is told of this invite of theirs: not by someone whom they ignore, nor
+    /// where they take none.
     ///
     /// # Errors
     /// When the log cannot be read.
@@ -147,8 +147,8 @@ impl<'a> View<'a> {
         Ok(event.is_none_or(|event| !ignored.contains(&event.sender)))
     }
 
-    /// The event in this form: redacted if it was, and with what the server adds for the user. Whether
-    /// they may see it is asked before.
+    /// The event in this form: redacted if it was, and with what the server adds for the user.
+    /// Whether they may see it is asked before.
     ///
     /// # Errors
     /// When the log cannot be read.
@@ -175,9 +175,9 @@ impl<'a> View<'a> {
         events.iter().map(|event| sight.form(event, form)).collect()
     }
 
-    /// Whether the event's sender had what they sent erased before the user could see it: the user then
-    /// gets it without its content (client-server API, `POST /account/deactivate`, `erase`). What a room
-    /// is, its state, stays; what its members said of themselves does not.
+    /// Whether the event's sender had what they sent erased before the user could see it: the user
+    /// then gets it without its content (client-server API, `POST /account/deactivate`, `erase`).
+    /// What a room is, its state, stays; what its members said of themselves does not.
     ///
     /// # Errors
     /// When the log cannot be read.
@@ -241,8 +241,9 @@ impl<'a> View<'a> {
         self.page(room, after, limit.into(), filter, next, |offset| offset, |_| Ok(true))
     }
 
-    /// Looks at what `next` gives from a position on, until there is enough, nothing more, or enough
-    /// looked at. `passed` is the position when an event has been looked at, and `wanted` what else is asked of it.
+    /// Looks at what `next` gives from a position on, until there is enough, nothing more, or
+    /// enough looked at. `passed` is the position when an event has been looked at, and `wanted`
+    /// what else is asked of it.
     #[expect(clippy::too_many_arguments, reason = "each says something else")]
     fn page(
         &self,
@@ -374,7 +375,8 @@ impl<'a> View<'a> {
     }
 }
 
-/// How many offsets are looked at in one go: what is wanted and some more, as a few may not be visible, within what one look under the room's lock should cost.
+/// How many offsets are looked at in one go: what is wanted and some more, as a few may not be
+/// visible, within what one look under the room's lock should cost.
 const fn chunk(limit: usize) -> usize {
     if limit >= 1000 { 1000 } else { limit + 16 }
 }

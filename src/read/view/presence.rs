@@ -1,5 +1,5 @@
-//! Whose presence a user sees (client-server API, "Presence"): that of those who are in a room with them,
-//! and their own.
+//! Whose presence a user sees (client-server API, "Presence"): that of those who are in a room with
+//! them, and their own.
 
 use std::collections::BTreeSet;
 
@@ -15,11 +15,12 @@ use crate::{
 };
 
 impl View<'_> {
-    /// The `m.presence` events that are new after `since`: of those whose presence changed, and of those
-    /// who have come into a room with the user and are there. Without `since`, of all who are there.
+    /// The `m.presence` events that are new after `since`: of those whose presence changed, and of
+    /// those who have come into a room with the user and are there. Without `since`, of all who are
+    /// there.
     ///
-    /// `rooms` holds at least those of the user's rooms whose members changed after `since`. Costs the
-    /// changes of presence and of those members; in an initial sync, the users who are there.
+    /// `rooms` holds at least those of the user's rooms whose members changed after `since`. Costs
+    /// the changes of presence and of those members; in an initial sync, the users who are there.
     #[must_use]
     pub fn presence(
         &self,

@@ -24,8 +24,8 @@ pub struct Wanted<'a> {
     pub depth: usize,
 }
 
-/// The beginning and end of a page: `Backward` goes from an offset (included) back to one that is not
-/// included, `Forward` from after an offset up to and with another.
+/// The beginning and end of a page: `Backward` goes from an offset (included) back to one that is
+/// not included, `Forward` from after an offset up to and with another.
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs, reason = "said above")]
 pub enum Stretch {
@@ -79,8 +79,8 @@ impl ThreadsWalk {
 }
 
 impl View<'_> {
-    /// Up to `limit` events that relate to the one at `parent`, without those of users whom the viewer
-    /// ignores.
+    /// Up to `limit` events that relate to the one at `parent`, without those of users whom the
+    /// viewer ignores.
     ///
     /// # Errors
     /// When the log cannot be read.
@@ -127,8 +127,8 @@ impl View<'_> {
         self.stretch(room, stretch, limit, &filter, next, is_related)
     }
 
-    /// A page of a stretch of what `next` gives: of up to so many of what lies after an offset and up to and with
-    /// another, from the one end or, backward, from the other.
+    /// A page of a stretch of what `next` gives: of up to so many of what lies after an offset and
+    /// up to and with another, from the one end or, backward, from the other.
     fn stretch(
         &self,
         room: &Room,
@@ -152,7 +152,8 @@ impl View<'_> {
         }
     }
 
-    /// The events that relate to the one at `parent`, directly or through others; `None` if there are many.
+    /// The events that relate to the one at `parent`, directly or through others; `None` if there
+    /// are many.
     fn related(&self, room: &Room, parent: Offset, wanted: Wanted<'_>) -> Option<BTreeSet<Offset>> {
         let mut found = BTreeSet::new();
         let mut parents = vec![parent];
@@ -203,14 +204,15 @@ impl View<'_> {
         Ok(false)
     }
 
-    /// Up to `limit` of the threads that the room had as of `as_of` whose newest reply then was before
-    /// `before`; with `participated`, those that the user takes part in. Replies that came after
-    /// `as_of` move no thread, so that pages as of one offset have no gap. Redactions count as of the view,
-    /// whichever `as_of` a client names: a thread whose newest reply is redacted between two pages moves back,
-    /// and may be on both.
+    /// Up to `limit` of the threads that the room had as of `as_of` whose newest reply then was
+    /// before `before`; with `participated`, those that the user takes part in. Replies that came
+    /// after `as_of` move no thread, so that pages as of one offset have no gap. Redactions count
+    /// as of the view, whichever `as_of` a client names: a thread whose newest reply is redacted
+    /// between two pages moves back, and may be on both.
     ///
-    /// `walk` is where the page before ended; without it, the threads before that are looked at again, as far as there
-    /// are not too many. A page has fewer threads than `limit` if many had to be looked at for them, or if they are large.
+    /// `walk` is where the page before ended; without it, the threads before that are looked at
+    /// again, as far as there are not too many. A page has fewer threads than `limit` if many had
+    /// to be looked at for them, or if they are large.
     ///
     /// # Errors
     /// When the log cannot be read.
@@ -287,8 +289,8 @@ impl View<'_> {
         }
     }
 
-    /// The roots of threads in the form that clients get: of a user whom the viewer ignores, without
-    /// the content.
+    /// The roots of threads in the form that clients get: of a user whom the viewer ignores,
+    /// without the content.
     ///
     /// # Errors
     /// When the log cannot be read.

@@ -1,5 +1,5 @@
-//! The event closest to a moment. Events say their time by the clock of who sent them, which does not
-//! always move forward along the timeline.
+//! The event closest to a moment. Events say their time by the clock of who sent them, which does
+//! not always move forward along the timeline.
 
 use ruma::{api::Direction, events::StateEventType};
 
@@ -7,10 +7,11 @@ use super::View;
 use crate::{log::ReadError, read::events::EventRef, record::Offset, state::Room};
 
 impl View<'_> {
-    /// The visible event whose time is closest to `ts` (milliseconds since the Unix epoch), not before it
-    /// when looking forward, not after it when looking backward. Of several at the same time, the first
-    /// in the direction of looking. Reads few events: of those with times in order the place is found by
-    /// halving, and a stretch of which the user may see nothing is passed over whole.
+    /// The visible event whose time is closest to `ts` (milliseconds since the Unix epoch), not
+    /// before it when looking forward, not after it when looking backward. Of several at the same
+    /// time, the first in the direction of looking. Reads few events: of those with times in order
+    /// the place is found by halving, and a stretch of which the user may see nothing is passed
+    /// over whole.
     ///
     /// # Errors
     /// When the log cannot be read.
@@ -34,8 +35,8 @@ impl View<'_> {
         })
     }
 
-    /// The place on the timeline before which all events in order are before `ts`, and after which none
-    /// is.
+    /// The place on the timeline before which all events in order are before `ts`, and after which
+    /// none is.
     fn place_of(&self, room: &Room, ts: u64) -> Result<usize, ReadError> {
         let (mut low, mut high) = (0, room.event_count(self.at()));
         while low < high {
@@ -105,7 +106,8 @@ impl View<'_> {
         Ok(None)
     }
 
-    /// Where it may change what the user sees: between two of these, they see either all or nothing.
+    /// Where it may change what the user sees: between two of these, they see either all or
+    /// nothing.
     pub(super) fn turns(&self, room: &Room) -> Vec<Offset> {
         let visibility = &StateEventType::RoomHistoryVisibility;
         let mut turns = room.state_events_of(visibility, "", self.at());

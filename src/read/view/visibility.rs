@@ -107,7 +107,8 @@ impl<'a> Visibility<'a> {
             return Ok(false);
         }
         if event.event_type == TimelineEventType::RoomHistoryVisibility {
-            // A change of the setting is seen by those who see what came before or what comes after.
+            // A change of the setting is seen by those who see what came before or what comes
+            // after.
             let before = self.setting(view, event.offset.prev())?;
             let after = self.setting(view, event.offset)?;
             return Ok(self.shows_under(before.max(after), event.offset));
@@ -124,13 +125,15 @@ impl<'a> Visibility<'a> {
         Ok(self.shows_under(self.setting(view, offset)?, offset))
     }
 
-    /// The stretches of the room's timeline that the user may see, as far as single events are none of those of
-    /// [`Visibility::admits`]: each after an offset, up to and with another, oldest first.
+    /// The stretches of the room's timeline that the user may see, as far as single events are none
+    /// of those of [`Visibility::admits`]: each after an offset, up to and with another, oldest
+    /// first.
     pub(super) fn stretches(&self, view: &View<'_>) -> Result<Vec<(Offset, Offset)>, ReadError> {
         let turns = view.turns(self.room);
         let first = turns.first().map_or_else(|| view.at(), |turn| turn.prev());
         let ends = turns.iter().skip(1).map(|turn| turn.prev()).chain([view.at()]);
-        // Nothing was in the room before its first turn but, where the user sees all, its first events.
+        // Nothing was in the room before its first turn but, where the user sees all, its first
+        // events.
         let mut pieces = vec![(Offset::ZERO, first, first)];
         pieces.extend(turns.iter().zip(ends).map(|(turn, end)| (turn.prev(), end, *turn)));
         let mut stretches: Vec<(Offset, Offset)> = Vec::new();

@@ -1,6 +1,6 @@
-//! The end of an account: one batch of records closes it, with its devices and tokens, scheduled events, keys,
-//! password, addresses and single sign-on. The rooms are left after that, each by an event of its own; if the
-//! server ends meanwhile, it goes on when it starts again.
+//! The end of an account: one batch of records closes it, with its devices and tokens, scheduled
+//! events, keys, password, addresses and single sign-on. The rooms are left after that, each by an
+//! event of its own; if the server ends meanwhile, it goes on when it starts again.
 
 use std::sync::Arc;
 
@@ -39,7 +39,8 @@ pub(crate) async fn close(
     Ok(Closed { changed, rooms: leave_all(engine, &origin, &user_id).await })
 }
 
-/// Leaves the rooms that those whose accounts were closed shortly before the server ended have not left.
+/// Leaves the rooms that those whose accounts were closed shortly before the server ended have not
+/// left.
 pub(crate) fn resume(engine: &Arc<Engine>) {
     let engine = Arc::clone(engine);
     tokio::spawn(async move {
@@ -64,8 +65,8 @@ async fn leave_all(engine: &Engine, origin: &Origin, user_id: &UserId) -> usize 
     left
 }
 
-/// Has a user leave a room. One room that cannot be left is no reason to stay in the rest: says whether
-/// it was.
+/// Has a user leave a room. One room that cannot be left is no reason to stay in the rest: says
+/// whether it was.
 pub(crate) async fn leave(
     engine: &Engine,
     origin: &Origin,

@@ -1,5 +1,5 @@
-//! Identity servers, on which users publish that an address is theirs (identity service API, "Establishing
-//! associations"). Only those that the configuration names are spoken to.
+//! Identity servers, on which users publish that an address is theirs (identity service API,
+//! "Establishing associations"). Only those that the configuration names are spoken to.
 
 use http::{Method, StatusCode, header::AUTHORIZATION};
 use reqwest::Url;
@@ -59,7 +59,8 @@ impl IdentityError {
     }
 }
 
-/// What identity servers' paths begin with: the one of the Matrix specification, and this server's own.
+/// What identity servers' paths begin with: the one of the Matrix specification, and this server's
+/// own.
 const PREFIXES: [&str; 2] = ["/_matrix", "/_svc"];
 
 /// What identity servers are spoken to with.
@@ -91,7 +92,8 @@ pub(crate) struct Credentials {
     pub(crate) sid: String,
 }
 
-/// Has an identity server publish that what was validated there is this user's, and remembers where.
+/// Has an identity server publish that what was validated there is this user's, and remembers
+/// where.
 ///
 /// # Errors
 /// What the identity server refuses with is handed on.
@@ -127,8 +129,8 @@ pub(crate) async fn bind(
     Ok(())
 }
 
-/// Has an identity server forget that `threepid` is this user's: the one named, or those where it was
-/// bound.
+/// Has an identity server forget that `threepid` is this user's: the one named, or those where it
+/// was bound.
 ///
 /// # Errors
 /// When a server is named that is not trusted, what it refuses with, or that it cannot be reached.
@@ -159,8 +161,9 @@ pub(crate) async fn unbind(
     Ok(ThirdPartyIdRemovalStatus::Success)
 }
 
-/// Has identity servers forget all that is this user's: the one named, or those where each was bound. For
-/// the end of an account: whatever goes wrong is no reason to stop. Gives what is left as it was, and where.
+/// Has identity servers forget all that is this user's: the one named, or those where each was
+/// bound. For the end of an account: whatever goes wrong is no reason to stop. Gives what is left
+/// as it was, and where.
 pub(crate) async fn unbind_all(
     app: IdentityServers<'_>,
     origin: &Origin,
@@ -242,8 +245,8 @@ async fn unbind_from(
     }
 }
 
-/// Asks an identity server, under the first prefix that it knows. `make` completes the request, for the
-/// path that it goes to.
+/// Asks an identity server, under the first prefix that it knows. `make` completes the request, for
+/// the path that it goes to.
 pub(crate) async fn ask(
     app: IdentityServers<'_>,
     server: &IdentityServer,
@@ -272,7 +275,8 @@ pub(crate) async fn ask(
     last.ok_or_else(|| unreachable(&"no prefix"))
 }
 
-/// The header that shows a request to be this server's (server-server API, "Request Authentication").
+/// The header that shows a request to be this server's (server-server API, "Request
+/// Authentication").
 fn signature(
     app: IdentityServers<'_>,
     addressee: &str,
@@ -307,7 +311,8 @@ pub(crate) fn handed_on(answer: &Answer) -> Option<IdentityError> {
     let code = errcode(answer)?;
     let body: Value = answer.json().ok()?;
     let error = body.get("error").and_then(Value::as_str).unwrap_or("The identity server refused.");
-    // 401, or that a token is not known, would have the client believe that its own session has ended.
+    // 401, or that a token is not known, would have the client believe that its own session has
+    // ended.
     let status = match answer.status {
         StatusCode::UNAUTHORIZED => StatusCode::FORBIDDEN,
         status if status.is_client_error() => status,

@@ -53,7 +53,8 @@ pub(crate) fn device_id_or_new(asked: Option<OwnedDeviceId>) -> Result<OwnedDevi
         Some(id) if id.as_str().is_empty() || id.as_str().len() > limits::IDENTIFIER_BYTES => {
             Err(InvalidName::DeviceLength)
         }
-        // They are keys, file names, parts of other ids: nothing that a terminal or a parser acts on.
+        // They are keys, file names, parts of other ids: nothing that a terminal or a parser acts
+        // on.
         Some(id) if id.as_str().chars().any(char::is_control) => Err(InvalidName::DeviceControl),
         Some(id) => Ok(id),
         None => Ok(new_device_id()),
@@ -75,7 +76,8 @@ pub(crate) fn short_name(name: Option<String>) -> Result<Option<String>, Invalid
     }
 }
 
-/// Whether a registration token can look like this (client-server API, "Token-authenticated registration").
+/// Whether a registration token can look like this (client-server API, "Token-authenticated
+/// registration").
 pub(crate) fn is_registration_token(token: &str) -> bool {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._~-".contains(&byte);
     (1..=limits::REGISTRATION_TOKEN_BYTES).contains(&token.len()) && token.bytes().all(allowed)

@@ -1,9 +1,11 @@
-//! The text of access and refresh tokens: `lca_SECRET.SESSION.MAC`, and `lcr_…` of those that refresh.
+//! The text of access and refresh tokens: `lca_SECRET.SESSION.MAC`, and `lcr_…` of those that
+//! refresh.
 //!
-//! The secret authenticates; the log holds a hash of it. The session is the offset of its login. It lets the
-//! server recognise a token that has been superseded, of which it keeps nothing: as long as the session exists,
-//! the client may log in again as the same device (client-server API, "Soft logout"). The MAC keeps others from
-//! asking which sessions exist. Tokens of earlier versions end after the secret.
+//! The secret authenticates; the log holds a hash of it. The session is the offset of its login. It
+//! lets the server recognise a token that has been superseded, of which it keeps nothing: as long
+//! as the session exists, the client may log in again as the same device (client-server API, "Soft
+//! logout"). The MAC keeps others from asking which sessions exist. Tokens of earlier versions end
+//! after the secret.
 
 use crate::{
     base::{clock::random_token, signed::Signer},
@@ -49,8 +51,8 @@ impl Kind {
         format!("{}{}", self.prefix(), random_token())
     }
 
-    /// The secret that comes of presenting a refresh token: always the same. Nobody can tell it who lacks the
-    /// presented token or the signer's key.
+    /// The secret that comes of presenting a refresh token: always the same. Nobody can tell it who
+    /// lacks the presented token or the signer's key.
     pub(crate) fn derived(self, signer: &Signer, presented: &str) -> String {
         format!("{}{}", self.prefix(), signer.secret(self.deriving(), secret(presented)))
     }

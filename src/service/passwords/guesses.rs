@@ -1,8 +1,8 @@
 //! How often a password may be guessed: by one address, and for one user by all others together.
 //!
-//! Whoever knows somebody's name could lock them out by guessing for them all the time. So addresses from
-//! which a user used the server lately are not counted with the others: there they can log in whatever
-//! happens elsewhere, as they can stay logged in anywhere.
+//! Whoever knows somebody's name could lock them out by guessing for them all the time. So
+//! addresses from which a user used the server lately are not counted with the others: there they
+//! can log in whatever happens elsewhere, as they can stay logged in anywhere.
 
 use std::{
     hash::BuildHasher as _,

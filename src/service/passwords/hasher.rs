@@ -1,4 +1,5 @@
-//! PBKDF2-HMAC-SHA-512 with a salt for each password, on a few threads of their own with a short queue.
+//! PBKDF2-HMAC-SHA-512 with a salt for each password, on a few threads of their own with a short
+//! queue.
 
 use std::{
     panic::AssertUnwindSafe,

@@ -1,6 +1,7 @@
-//! Passwords: what they have to be like ([`policy`]), how they are hashed ([`hasher`]), and how often one
-//! may be guessed ([`guesses`]). Nobody's guesses cost others more than a little of one processor: those
-//! that come too often cost no hash, hashes are computed at a low priority, and few wait.
+//! Passwords: what they have to be like ([`policy`]), how they are hashed ([`hasher`]), and how
+//! often one may be guessed ([`guesses`]). Nobody's guesses cost others more than a little of one
+//! processor: those that come too often cost no hash, hashes are computed at a low priority, and
+//! few wait.
 
 mod guesses;
 mod hasher;
@@ -51,8 +52,8 @@ pub(crate) enum Verdict {
 /// Who says to be whom, from where.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Guess<'a> {
-    /// The name that was given, in the form in which all spellings of it are the same. It need not be
-    /// anyone's.
+    /// The name that was given, in the form in which all spellings of it are the same. It need not
+    /// be anyone's.
     pub(crate) name: &'a str,
     /// The address that the request came from.
     pub(crate) client: IpAddr,
@@ -76,8 +77,8 @@ impl Passwords {
         self.hasher.hash(password).await
     }
 
-    /// Whether `password` is the one that `stored` is the hash of. Says the same, after the same time,
-    /// when there is no hash, so that nothing tells whether an account exists.
+    /// Whether `password` is the one that `stored` is the hash of. Says the same, after the same
+    /// time, when there is no hash, so that nothing tells whether an account exists.
     ///
     /// # Errors
     /// When there were too many wrong ones before, too many wait, or the server goes down.
@@ -100,8 +101,8 @@ impl Passwords {
         verdict
     }
 
-    /// Takes note that this user uses the server from this address: guesses from elsewhere do not keep
-    /// them from logging in there.
+    /// Takes note that this user uses the server from this address: guesses from elsewhere do not
+    /// keep them from logging in there.
     pub(crate) fn seen(&self, user_id: &UserId, client: IpAddr) {
         if let Some(guesses) = &self.guesses {
             guesses.seen(user_id.as_str(), client);

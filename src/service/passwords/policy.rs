@@ -2,8 +2,8 @@
 
 use crate::{base::limits, config};
 
-/// What is guessed first of everyone, of the length that is asked for at least. (Shorter ones are too
-/// short.)
+/// What is guessed first of everyone, of the length that is asked for at least. (Shorter ones are
+/// too short.)
 const GUESSED_FIRST: [&str; 24] = [
     "00000000",
     "11111111",

@@ -1,5 +1,5 @@
-//! The children of events that have many, by relation and sender: what is asked of them costs about the same,
-//! however many there are.
+//! The children of events that have many, by relation and sender: what is asked of them costs about
+//! the same, however many there are.
 //!
 //! It follows from the children and the redactions, and is in no snapshot.
 
@@ -50,7 +50,8 @@ impl Index {
         self.kinds.contains_key(&parent)
     }
 
-    /// Adds a child that is newer than all others. One that was redacted already comes with its redaction.
+    /// Adds a child that is newer than all others. One that was redacted already comes with its
+    /// redaction.
     pub(super) fn add(
         &mut self,
         parent: Offset,
@@ -93,7 +94,8 @@ impl Index {
         Some(self.kinds.get(&parent)?.get(&rel_type)?.newest)
     }
 
-    /// The children of `parent` by this relation, of one sender or of all, that were not redacted as of `at`.
+    /// The children of `parent` by this relation, of one sender or of all, that were not redacted
+    /// as of `at`.
     pub(super) fn kin(
         &self,
         parent: Offset,
@@ -141,7 +143,8 @@ fn take(offsets: &mut Vec<Offset>, offset: Offset) {
 #[derive(Debug, Default)]
 pub(super) struct Kin<'a> {
     live: Cow<'a, [Offset]>,
-    /// Those that were redacted later, oldest first. Whoever looks as of now finds few here or none.
+    /// Those that were redacted later, oldest first. Whoever looks as of now finds few here or
+    /// none.
     since: Vec<Offset>,
 }
 

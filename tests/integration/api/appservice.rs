@@ -1,5 +1,5 @@
-//! Application services, by a stand-in that behaves as each test says. A framework that bridges are made
-//! with is in `clients`.
+//! Application services, by a stand-in that behaves as each test says. A framework that bridges are
+//! made with is in `clients`.
 
 use std::time::{Duration, Instant};
 
@@ -78,7 +78,8 @@ async fn a_service_acts_as_itself_and_as_the_users_it_has_registered() {
     assert_eq!(answer.ok(), json!({ "id_server_unbind_result": "success" }));
     let answer = irc.request(&server, "GET", "/v3/account/whoami", old, None).await;
     answer.refused(403, "M_USER_DEACTIVATED");
-    // For a user of its own it does what a client does; `user_id` means nothing for one who logs in.
+    // For a user of its own it does what a client does; `user_id` means nothing for one who logs
+    // in.
     let ann = user(&server, "ann").await;
     let answer = ann.get(&format!("/account/whoami?user_id={}", encode(&bob))).await.ok();
     assert_eq!(answer["user_id"], ann.user_id);
@@ -368,7 +369,8 @@ async fn what_passes_and_what_devices_get_is_told_to_those_who_want_it() {
     assert_eq!(irc.told("to_device"), [message]);
     let presence = of_type(irc.told("ephemeral"), "m.presence");
     assert!(presence.iter().any(|event| event["sender"] == ann.user_id), "{presence:?}");
-    // The message waits for a sync nevertheless: the service has not said that it takes it this way.
+    // The message waits for a sync nevertheless: the service has not said that it takes it this
+    // way.
     let path = "/v3/sync?device_id=D";
     let sync = irc.request(&server, "GET", path, Some(bob), None).await.ok();
     assert_eq!(sync["to_device"]["events"][0]["type"], "org.example");
@@ -413,7 +415,8 @@ fn each_text(list: &Value) -> Vec<String> {
     list.iter().filter_map(|text| text.as_str().map(str::to_owned)).collect()
 }
 
-/// The texts arrive each, in order; what arrives again is a whole transaction. [`Bridge::told`] sees to that.
+/// The texts arrive each, in order; what arrives again is a whole transaction. [`Bridge::told`]
+/// sees to that.
 #[tokio::test]
 async fn nothing_is_lost_doubled_or_moved_whatever_the_service_and_the_server_do() {
     let mut random = Random::from_env("LOGCABIN_APPSERVICE_SEED");

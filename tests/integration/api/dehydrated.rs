@@ -1,4 +1,5 @@
-//! Dehydrated devices (MSC3814): a device that takes messages while none of the user's others is there.
+//! Dehydrated devices (MSC3814): a device that takes messages while none of the user's others is
+//! there.
 
 use serde_json::{Value, json};
 

@@ -152,7 +152,8 @@ async fn an_alias_that_is_removed_names_its_room_no_more() {
     let news = ann.news(&since).await;
     let timeline = &news["rooms"]["join"][&room_id]["timeline"]["events"];
     assert_eq!(each(timeline, "/type"), [kind]);
-    // What names the room still may stay, though it is gone; nothing new that is not there comes in.
+    // What names the room still may stay, though it is gone; nothing new that is not there comes
+    // in.
     let content = json!({ "alt_aliases": [of_bob] });
     ann.set_state(&room_id, kind, "", &content).await.ok();
     let content = json!({ "alias": main, "alt_aliases": [of_bob] });

@@ -1,5 +1,5 @@
-//! What holds for every endpoint that the server serves, whichever it is: CORS, OPTIONS, tokens, bodies,
-//! methods, and that errors are the standard error object. The list is the program's own
+//! What holds for every endpoint that the server serves, whichever it is: CORS, OPTIONS, tokens,
+//! bodies, methods, and that errors are the standard error object. The list is the program's own
 //! (`logcabin endpoints`), so that no endpoint is left out.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -89,8 +89,8 @@ fn effective_body(user: &User, room_id: &str) -> String {
     .to_string()
 }
 
-/// What all that is said must have: the headers for browsers, JSON, and a code and a sentence if it is
-/// an error.
+/// What all that is said must have: the headers for browsers, JSON, and a code and a sentence if it
+/// is an error.
 #[track_caller]
 fn assert_conventions(answer: &RawAnswer) {
     for (name, value) in [
@@ -220,8 +220,8 @@ async fn every_endpoint_with_a_body_takes_one_json_object_and_nothing_else() {
         let path = filled(&endpoint.path, &ann, &room_id);
         // What else is none is shown where bodies are decoded.
         for (body, errcode) in [("[]", "M_BAD_JSON"), ("{'a':1}", "M_NOT_JSON")] {
-            // To one who is no application service, what is for those alone is refused before its body is
-            // read.
+            // To one who is no application service, what is for those alone is refused before its
+            // body is read.
             let of_service = endpoint.access == "appservice";
             let token = Some(if of_service { "as-walk" } else { &*ann.access_token });
             let refused = ask(&ann.http, &endpoint.method, &path, token, body).await;
@@ -275,8 +275,8 @@ async fn no_answer_to_anything_breaks_the_conventions() {
     ann.get("/account/whoami").await.ok();
 }
 
-/// The summary of endpoints of part 1: method, path after the prefix, whether a token is needed, and
-/// whether the rate is limited.
+/// The summary of endpoints of part 1: method, path after the prefix, whether a token is needed,
+/// and whether the rate is limited.
 const SUMMARY: [(&str, &str, bool, bool); 25] = [
     ("GET", "/client/versions", false, false),
     ("GET", "/client/v1/register/m.login.registration_token/validity", false, true),
@@ -321,9 +321,9 @@ fn the_endpoints_of_accounts_are_those_of_the_summary_under_both_prefixes() {
             faults.push(format!("{method} {path} is not served"));
             continue;
         };
-        // A token is looked at where it is not needed, and there are ways to call without one where the
-        // summary has it needed: to prove by other means who one is.
-        // That of an application service may come with a login or a registration.
+        // A token is looked at where it is not needed, and there are ways to call without one where
+        // the summary has it needed: to prove by other means who one is. That of an application
+        // service may come with a login or a registration.
         let fits: &[&str] = if token {
             &["required", "optional"]
         } else {

@@ -1,7 +1,7 @@
 //! Every code that the server refuses anything with, each brought about by a request.
 //!
-//! The codes are read from where they are defined, so that none is left out: one that no request brings
-//! about yet is named here with the reason.
+//! The codes are read from where they are defined, so that none is left out: one that no request
+//! brings about yet is named here with the reason.
 
 use std::{collections::BTreeSet, path::Path};
 
@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 use super::{PASSWORD, anonymous, encryption::Key, server, unique, user};
 use crate::harness::{Answer, TestServer, User, encode};
 
-/// The codes that a request brings about ([`provoke`]): the status, and the fields beside `errcode` and
-/// `error`.
+/// The codes that a request brings about ([`provoke`]): the status, and the fields beside `errcode`
+/// and `error`.
 const SHOWN: [(&str, u16, &[&str]); 29] = [
     ("M_BAD_ALIAS", 400, &[]),
     ("M_BAD_JSON", 400, &[]),
@@ -48,8 +48,8 @@ const SHOWN: [(&str, u16, &[&str]); 29] = [
 const NOT_YET: [(&str, &str); 1] =
     [("M_INCOMPATIBLE_ROOM_VERSION", "every room is of this server, and so of a version it knows")];
 
-/// The codes that need more than a server to be brought about (a mail server, a bridge, an administrator):
-/// the file and the test beside this one that show each.
+/// The codes that need more than a server to be brought about (a mail server, a bridge, an
+/// administrator): the file and the test beside this one that show each.
 const ELSEWHERE: [(&str, &str, &str); 24] = [
     ("M_CANNOT_OVERWRITE_MEDIA", "media", "a_file_may_be_uploaded_after_its_address_is_known"),
     ("M_NOT_YET_UPLOADED", "media", "a_file_may_be_uploaded_after_its_address_is_known"),

@@ -367,7 +367,8 @@ async fn rooms_are_chosen_before_the_parts_of_a_filter_are_looked_at() {
     for part in ["timeline", "account_data", "ephemeral"] {
         assert_ne!(joined[&one][part]["events"], json!([]), "{part}");
     }
-    // Parts that are about another room leave nothing of this one, and what is excluded twice is out.
+    // Parts that are about another room leave nothing of this one, and what is excluded twice is
+    // out.
     for parts in [json!({ "rooms": [two] }), json!({ "rooms": [one], "not_rooms": [one] })] {
         let narrow = json!({ "room": {
             "rooms": [one, two], "not_rooms": [two],

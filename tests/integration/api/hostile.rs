@@ -85,7 +85,8 @@ async fn a_thread_of_a_receipt_is_a_thread() {
     ann.post(&path, json!({ "thread_id": event_id })).await.ok();
 }
 
-/// How long an ordinary user waits for a message and the sync that shows it: the times of `rounds`, in order.
+/// How long an ordinary user waits for a message and the sync that shows it: the times of `rounds`,
+/// in order.
 async fn waits(quiet: &User, room_id: &str, rounds: usize) -> Vec<Duration> {
     static SENT: AtomicU64 = AtomicU64::new(0);
     let mut since = quiet.sync(None, 0, None).await["next_batch"].as_str().unwrap().to_owned();
@@ -106,8 +107,8 @@ async fn waits(quiet: &User, room_id: &str, rounds: usize) -> Vec<Duration> {
 /// What a class of requests is: its name, the method, the path, and the body.
 type Attack = (&'static str, &'static str, String, Option<Value>);
 
-/// Sends the same request over and over on some connections while an ordinary user goes on. Gives how long that user
-/// waited nine times of ten, and how many of the requests were answered.
+/// Sends the same request over and over on some connections while an ordinary user goes on. Gives
+/// how long that user waited nine times of ten, and how many of the requests were answered.
 async fn wait_during(
     hostile: &User,
     quiet: &User,
@@ -136,7 +137,8 @@ async fn wait_during(
     (during[35], answered.load(Ordering::Relaxed))
 }
 
-/// A room of `hostile` with everything in it that takes long to read. Gives it, and the event with relations.
+/// A room of `hostile` with everything in it that takes long to read. Gives it, and the event with
+/// relations.
 async fn costly_room(hostile: &User) -> (String, String) {
     let room_id = hostile.create_room(json!({ "preset": "public_chat" })).await;
     let root = hostile.send_text(&room_id, "root", "needle").await;
@@ -198,14 +200,15 @@ async fn no_class_of_requests_holds_up_another_user() {
         let (during, answered) = wait_during(&hostile, &quiet, &room_id, attack).await;
         println!("{}: {usual:?} before, {during:?} during {answered} requests", attack.0);
         assert!(answered > 0, "{} did nothing", attack.0);
-        // Coarse: this build is not optimised and the attackers' own client takes time, too. `benches/hostile.py`
-        // measures it.
+        // Coarse: this build is not optimised and the attackers' own client takes time, too.
+        // `benches/hostile.py` measures it.
         let bound = 5 * usual + Duration::from_millis(150);
         assert!(during < bound, "{}: {usual:?} before, {during:?} during it", attack.0);
     }
 }
 
-/// Three users whose rules have as many costly patterns as the server takes, with large unread messages.
+/// Three users whose rules have as many costly patterns as the server takes, with large unread
+/// messages.
 async fn judges(server: &TestServer, sender: &User) -> Vec<User> {
     let room_id = sender.create_room(json!({ "preset": "public_chat" })).await;
     let mut judges = Vec::new();

@@ -229,8 +229,8 @@ async fn what_is_no_key_is_refused() {
     ann.request("POST", "/room_keys/version", Some(&nobody)).await.refused(400, "M_BAD_JSON");
 }
 
-/// Of a large backup, in several records, none is lost over a restart; devices that put at the same time
-/// do not hinder each other.
+/// Of a large backup, in several records, none is lost over a restart; devices that put at the same
+/// time do not hinder each other.
 #[tokio::test]
 async fn a_large_backup_survives_a_restart() {
     let mut server = TestServer::start().await;

@@ -57,8 +57,8 @@ async fn login(http: &Http, from: &str, user: &str, password: &str) -> Answer {
     request(http, from, None, "POST", "/_matrix/client/v3/login", &body).await
 }
 
-/// Every endpoint of part 1 of the specification: method, path, whether it takes a token, and whether it is
-/// limited in rate.
+/// Every endpoint of part 1 of the specification: method, path, whether it takes a token, and
+/// whether it is limited in rate.
 const SUMMARY: [(&str, &str, bool, bool); 26] = [
     ("GET", "/.well-known/svc/client", false, false),
     ("GET", "/_svc/client/versions", false, false),

@@ -1,6 +1,6 @@
-//! Login in all its forms: the flows that there are, who is named how, login tokens, single sign-on up to the
-//! door of the provider. (What is behind it is in `sso`, with a real provider and a browser.) How a session
-//! goes on is in `sessions`.
+//! Login in all its forms: the flows that there are, who is named how, login tokens, single sign-on
+//! up to the door of the provider. (What is behind it is in `sso`, with a real provider and a
+//! browser.) How a session goes on is in `sessions`.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Mail about what was missed, by a real mail server. A gate before it decides when mail can be handed over:
-//! what happens while it is closed has happened before the mail.
+//! Mail about what was missed, by a real mail server. A gate before it decides when mail can be
+//! handed over: what happens while it is closed has happened before the mail.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -268,8 +268,8 @@ async fn unread(user: &User) -> BTreeSet<String> {
     unread.filter_map(body).collect()
 }
 
-/// Whatever happens before it, and however often the server is killed, a mail tells what is unread then and
-/// was in no mail before.
+/// Whatever happens before it, and however often the server is killed, a mail tells what is unread
+/// then and was in no mail before.
 #[tokio::test]
 async fn what_is_mailed_is_what_is_unread_and_nothing_is_mailed_twice() {
     let mut random = Random::from_env("LOGCABIN_MAIL_SEED");
@@ -348,8 +348,7 @@ async fn a_dead_mail_server_hinders_nobody_and_what_was_read_meanwhile_is_not_ma
 }
 
 #[tokio::test]
-async fn what_was_mailed_is_known_after_a_kill_and_mails_in_a_row_are_counted_until_something_is_read()
- {
+async fn what_was_mailed_is_known_after_a_kill_and_mails_are_counted_until_something_is_read() {
     let Some(mut place) = Place::new(&[]).await else { return };
     let room_id = place.room("Den").await;
     wants_mail(&place.ann).await;

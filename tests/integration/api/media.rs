@@ -359,8 +359,7 @@ async fn half(server: &TestServer, user: &User, media: &str, content: &[u8]) -> 
 }
 
 #[tokio::test]
-async fn an_upload_that_was_cut_in_half_is_repeated_under_its_address_and_readers_wait_for_the_whole()
- {
+async fn an_upload_cut_in_half_is_repeated_under_its_address_and_readers_wait_for_the_whole() {
     let mut server = TestServer::start().await;
     let (ann, bob) = (server.register("ann").await, server.register("bob").await);
     let content: Vec<u8> = (0..=u8::MAX).cycle().take(3_000_001).collect();

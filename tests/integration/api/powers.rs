@@ -126,7 +126,8 @@ fn judge(answer: &Answer, allowed: bool, cell: &str) {
 async fn each_level_that_is_not_said_has_its_default() {
     let server = server().await;
     let stage = Stage::new(&server, "10").await;
-    // Without `users_default`, one who is not named has 0: here bob is named, right around the bounds.
+    // Without `users_default`, one who is not named has 0: here bob is named, right around the
+    // bounds.
     for (what, _, _, default) in TRIES {
         for (bob, allowed) in [(default - 1, false), (default, true)] {
             // Kicking is needed for unbanning, too, and both for reaching a target with less power.

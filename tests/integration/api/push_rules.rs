@@ -1,5 +1,5 @@
-//! Every push rule, from the event that matches it to what arrives at a push gateway, once, also over restarts
-//! of the server (client-server API, "Predefined rules").
+//! Every push rule, from the event that matches it to what arrives at a push gateway, once, also
+//! over restarts of the server (client-server API, "Predefined rules").
 
 use serde_json::{Value, json};
 
@@ -31,8 +31,8 @@ struct Case {
     content: Value,
     /// The tweaks at the gateway; none if nothing is to arrive.
     tweaks: Option<Value>,
-    /// The same when the rule is disabled. For all but underride rules, one of the user's own takes then what no
-    /// other takes.
+    /// The same when the rule is disabled. For all but underride rules, one of the user's own takes
+    /// then what no other takes.
     disabled: Option<Value>,
 }
 
@@ -334,8 +334,8 @@ async fn every_default_rule_tells_a_gateway_once_what_it_says_changed_or_disable
     }
     assert_told(&den, &gateway, &told).await;
 
-    // Disabled, one after the other. The rule of ann's own comes before the default ones of its kind, for which
-    // it is disabled.
+    // Disabled, one after the other. The rule of ann's own comes before the default ones of its
+    // kind, for which it is disabled.
     let actions = json!(["notify", { "set_tweak": "sound", "value": "rest" }]);
     let body = json!({ "actions": actions, "conditions": [] });
     den.ann.put(&format!("{RULES}/underride/rest"), body).await.ok();

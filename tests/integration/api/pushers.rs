@@ -254,8 +254,8 @@ async fn each_notification_arrives_once_in_order_with_all_there_is_to_say() {
     gateway.serves(&ann, "key").await;
     let cat = user(&server, "cat").await;
     cat.join(&room_id).await.ok();
-    // One's own notify nobody, here or elsewhere. (Later in this room they would have read the others, and
-    // what is read before it is told is not told.)
+    // One's own notify nobody, here or elsewhere. (Later in this room they would have read the
+    // others, and what is read before it is told is not told.)
     say(&ann, &room_id, "own").await;
     let other_room = room_of(&[&ann, &bob]).await;
     let mut events = Vec::new();

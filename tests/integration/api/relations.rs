@@ -1,4 +1,5 @@
-//! Events that relate to others: children, threads, what is bundled with an event, edits, reactions.
+//! Events that relate to others: children, threads, what is bundled with an event, edits,
+//! reactions.
 
 use serde_json::{Value, json};
 
@@ -233,7 +234,8 @@ async fn the_newest_valid_edit_comes_with_the_event() {
     assert_eq!(bundle(&ann, &room_id, &original).await, Value::Null);
     let first = send(&ann, &room_id, &edit(&original, "second")).await;
     let second = send(&ann, &room_id, &edit(&original, "third")).await;
-    // None of these is valid: of someone else, of another type, without the new content, of an edit.
+    // None of these is valid: of someone else, of another type, without the new content, of an
+    // edit.
     send(&bob, &room_id, &edit(&original, "of bob")).await;
     send_as(&ann, &room_id, "m.sticker", &edit(&original, "a sticker")).await.ok();
     send(&ann, &room_id, &related(&original, "m.replace", "nothing new")).await;

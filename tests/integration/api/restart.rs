@@ -7,8 +7,8 @@ use crate::harness::{TestServer, User, encode};
 
 const PASSING: [&str; 4] = ["age", "last_active_ago", "last_seen_ts", "last_seen_ip"];
 
-/// Leaves out what differs from one moment to the next: how long ago something was, and when a device was
-/// last in use.
+/// Leaves out what differs from one moment to the next: how long ago something was, and when a
+/// device was last in use.
 fn timeless(value: Value) -> Value {
     match value {
         Value::Object(fields) => fields
@@ -131,7 +131,8 @@ async fn a_bit_of_everything(ann: &User, bob: &User, cas: &User) -> Vec<String> 
 
 #[tokio::test]
 async fn every_answer_is_the_same_after_a_restart() {
-    // A note of when a device was last in use is a record, which moves the token, and so is a checkpoint.
+    // A note of when a device was last in use is a record, which moves the token, and so is a
+    // checkpoint.
     let settings = [
         ("LOGCABIN_DEVICES_NOTE_LAST_SEEN_SECONDS", "0"),
         ("LOGCABIN_PROOFS_EVERY_RECORDS", "0"),

@@ -409,8 +409,8 @@ async fn a_topic_has_its_rich_form_too() {
 async fn redaction_keeps_what_the_room_version_says() {
     let server = server().await;
     let ann = user(&server, "ann").await;
-    // Of a create event all is kept from version 11 on; of levels, `invite` is; of join rules, `allow`
-    // from version 8 on; of a membership, who authorised it from version 9 on.
+    // Of a create event all is kept from version 11 on; of levels, `invite` is; of join rules,
+    // `allow` from version 8 on; of a membership, who authorised it from version 9 on.
     for version in 3..=12 {
         let options = json!({
             "room_version": version.to_string(),

@@ -718,7 +718,8 @@ async fn account_data_is_sent_where_its_extension_is_asked_for() {
     let mut slide = Slide::new(&ann);
     let answer = slide.next(&body).await;
     assert_eq!(answer["extensions"], json!({}), "it was not asked for");
-    // Enabled later, it begins with what there is; rooms are those of the lists and subscriptions named.
+    // Enabled later, it begins with what there is; rooms are those of the lists and subscriptions
+    // named.
     body["extensions"] =
         json!({ "account_data": { "enabled": true, "lists": [], "rooms": ["*"] } });
     let data = slide.next(&body).await["extensions"]["account_data"].clone();

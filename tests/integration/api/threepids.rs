@@ -1,5 +1,5 @@
-//! E-mail addresses and phone numbers of accounts: their validation by real mail, what they are good for,
-//! and where they are published.
+//! E-mail addresses and phone numbers of accounts: their validation by real mail, what they are
+//! good for, and where they are published.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -257,8 +257,8 @@ async fn secrets_ids_and_addresses_have_their_grammar() {
         let path = "/register/email/requestToken";
         anonymous(&http, "POST", path, Some(&body)).await.refused(400, "M_BAD_JSON");
     }
-    // The longest that there is, and an identity server's name, which does not matter here, nor whether
-    // it is trusted: with a token for it, and without one, as older clients have it.
+    // The longest that there is, and an identity server's name, which does not matter here, nor
+    // whether it is trusted: with a token for it, and without one, as older clients have it.
     for endpoint in ["/register", "/account/password", "/account/3pid"] {
         for token in [Some("abc"), None] {
             let mut body = json!({
@@ -1174,8 +1174,8 @@ async fn what_is_published_needs_all_that_names_it_and_may_be_anothers_too() {
     assert_eq!(unbind(&ann).await, "no-support");
     assert_eq!(unbind(&bob).await, "success");
 
-    // Neither the one nor the other concerns the addresses that the account has here, whatever `bind`
-    // was once.
+    // Neither the one nor the other concerns the addresses that the account has here, whatever
+    // `bind` was once.
     let old = json!({ "three_pid_creds": credentials, "bind": true });
     ann.request("POST", "/account/3pid", Some(&old)).await.ok();
     assert_eq!(threepids(&ann).await, Vec::<Value>::new());

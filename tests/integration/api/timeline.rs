@@ -451,7 +451,8 @@ async fn the_previous_content_is_told_to_those_who_may_see_it() {
     let seen = unsigned(&bob, &ids[1]).await;
     assert_eq!(seen["prev_content"]["topic"], "open");
     assert_eq!(seen["replaces_state"], ids[0].as_str());
-    // One who was not in the room is not told what they were, and a message has no content before it.
+    // One who was not in the room is not told what they were, and a message has no content before
+    // it.
     let page = bob.get_room(&room_id, "/messages?dir=f&limit=100").await.ok();
     let page = page["chunk"].as_array().cloned().unwrap_or_default();
     let join = page.iter().find(|event| event["state_key"] == bob.user_id.as_str());

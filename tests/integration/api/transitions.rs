@@ -1,4 +1,5 @@
-//! The table of memberships: what becomes of each under each join rule, by endpoint and by state event.
+//! The table of memberships: what becomes of each under each join rule, by endpoint and by state
+//! event.
 
 use std::sync::Arc;
 
@@ -7,8 +8,8 @@ use serde_json::{Value, json};
 use super::{server, user};
 use crate::harness::{Answer, TestServer, User, encode};
 
-/// The join rules. The restricted ones twice: for one who is in the room that they name, and for one
-/// who is not.
+/// The join rules. The restricted ones twice: for one who is in the room that they name, and for
+/// one who is not.
 const RULES: [Rule; 8] = [
     Rule { name: "public", inside: false },
     Rule { name: "invite", inside: false },

@@ -367,8 +367,8 @@ async fn capabilities_have_names_of_the_interface_or_of_someones_own() {
     let names = answer["capabilities"].as_object().into_iter().flatten().map(|(name, _)| name);
     let names: Vec<_> = names.collect();
     assert!(names.iter().any(|name| *name == "m.room_versions"), "{answer}");
-    // Those of the interface, up to version 1.19; none of them is of a feature that is not in it, or of
-    // the size of media.
+    // Those of the interface, up to version 1.19; none of them is of a feature that is not in it,
+    // or of the size of media.
     let known = [
         "m.room_versions",
         "m.change_password",

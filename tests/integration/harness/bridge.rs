@@ -98,8 +98,8 @@ impl Bridge {
         self.serving = Some(Service::on(listener, answered));
     }
 
-    /// The listener. A program that another test starts has the sockets of this process, too, until it runs:
-    /// the port of one that was closed may be taken for a moment.
+    /// The listener. A program that another test starts has the sockets of this process, too, until
+    /// it runs: the port of one that was closed may be taken for a moment.
     async fn bound(&self) -> TcpListener {
         let begun = Instant::now();
         loop {
@@ -157,8 +157,8 @@ impl Bridge {
         transactions.collect()
     }
 
-    /// The items of this list of transactions, those that are repeated left out: a repetition has to be
-    /// the same in everything.
+    /// The items of this list of transactions, those that are repeated left out: a repetition has
+    /// to be the same in everything.
     #[track_caller]
     pub(crate) fn told(&self, list: &str) -> Vec<Value> {
         let mut last: Option<(String, Value)> = None;

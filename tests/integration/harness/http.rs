@@ -131,7 +131,8 @@ impl RawAnswer {
     }
 }
 
-/// The request did not get a whole answer: the server is down, or went down while it was waited for.
+/// The request did not get a whole answer: the server is down, or went down while it was waited
+/// for.
 #[derive(Debug)]
 pub(crate) struct Unreachable(String);
 

@@ -104,7 +104,8 @@ impl MailServer {
         self.port
     }
 
-    /// All mail for `to` that it has taken so far, none left out that is still on its way from the process.
+    /// All mail for `to` that it has taken so far, none left out that is still on its way from the
+    /// process.
     pub(crate) fn mails(&self, to: &str) -> Vec<Value> {
         let mark = {
             let mut stdin = self.stdin.lock().unwrap_or_else(PoisonError::into_inner);

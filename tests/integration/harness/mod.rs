@@ -39,7 +39,8 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{Mutex, MutexGuard};
 
-/// How long a test waits for what must come. No test is about this time; it only ends a run that hangs.
+/// How long a test waits for what must come. No test is about this time; it only ends a run that
+/// hangs.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Waits until this holds, which something outside of the test will bring about.
@@ -68,8 +69,8 @@ pub(crate) fn in_ci() -> bool {
     env::var("CI").is_ok_and(|value| !matches!(value.as_str(), "" | "0" | "false"))
 }
 
-/// Held by a test that loads the machine or measures time, so that two such tests do not disturb each
-/// other.
+/// Held by a test that loads the machine or measures time, so that two such tests do not disturb
+/// each other.
 pub(crate) async fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::const_new(());
     ALONE.lock().await
@@ -77,8 +78,8 @@ pub(crate) async fn alone() -> MutexGuard<'static, ()> {
 
 /// Says visibly that a test did nothing for want of a tool, or fails in CI.
 ///
-/// The message is written to the terminal's handle, which the test runner does not capture as it does
-/// `eprintln!`.
+/// The message is written to the terminal's handle, which the test runner does not capture as it
+/// does `eprintln!`.
 pub(crate) fn skip(test: &str, reason: &str) {
     let message = format!("SKIPPED: {test}: {reason} (install with .ci/run)");
     assert!(!in_ci(), "{message}: in CI this is a failure");

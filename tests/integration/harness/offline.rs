@@ -36,7 +36,8 @@ pub(crate) async fn decide<P: Proposal>(
     outcomes
 }
 
-/// What the history says of every record of the log in `data_dir`, with their payloads as it shows them.
+/// What the history says of every record of the log in `data_dir`, with their payloads as it shows
+/// them.
 pub(crate) fn history(data_dir: &Path) -> String {
     let log = SledLog::open(SledOptions::new(data_dir)).expect("the log can be opened");
     let records = log.read(Offset::new(1), usize::MAX).expect("the log can be read");

@@ -11,8 +11,8 @@ const UP_TO: u16 = 32_000;
 
 static GIVEN: Mutex<Option<HashSet<u16>>> = Mutex::new(None);
 
-/// An address on the loopback interface where nobody listens, and that no other test of this process
-/// is given.
+/// An address on the loopback interface where nobody listens, and that no other test of this
+/// process is given.
 pub(crate) fn free_address() -> SocketAddr {
     let mut given = GIVEN.lock().expect("no panic");
     let given = given.get_or_insert_default();

@@ -165,7 +165,8 @@ impl TestServer {
         self.output.lock().expect("no test thread panicked while it printed").clone()
     }
 
-    /// Waits until the server has printed `text`: what it prints comes by another way than its answers.
+    /// Waits until the server has printed `text`: what it prints comes by another way than its
+    /// answers.
     pub(crate) async fn prints(&self, text: &str) {
         let deadline = Instant::now() + Duration::from_secs(30);
         while !self.output().contains(text) {
@@ -237,8 +238,8 @@ impl Drop for TestServer {
     }
 }
 
-/// Runs the program with `arguments`, and kills it after this time if it has not ended by itself. Says whether it
-/// had ended well.
+/// Runs the program with `arguments`, and kills it after this time if it has not ended by itself.
+/// Says whether it had ended well.
 pub(crate) fn run_and_kill<I, S>(arguments: I, after: Duration) -> bool
 where
     I: IntoIterator<Item = S>,
@@ -338,8 +339,8 @@ pub(crate) fn restore(archive: &Path, data_dir: &Path) {
     );
 }
 
-/// The tests' own variables begin like the server's settings, and the server refuses what it does not
-/// know.
+/// The tests' own variables begin like the server's settings, and the server refuses what it does
+/// not know.
 fn without_settings(command: &mut Command) -> &mut Command {
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("LOGCABIN_") {
@@ -363,8 +364,8 @@ fn collect(stream: impl Read + Send + 'static, output: &Arc<Mutex<String>>) {
     });
 }
 
-/// The process id of the server: the child itself, or the child's child under a wrapper. `None` when
-/// a wrapper has none.
+/// The process id of the server: the child itself, or the child's child under a wrapper. `None`
+/// when a wrapper has none.
 fn serving_process(child: &Child, wrapped: bool) -> Option<u32> {
     let id = child.id();
     if !wrapped {

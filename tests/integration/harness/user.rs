@@ -24,7 +24,8 @@ pub(crate) struct User {
 }
 
 impl User {
-    /// Registers through user-interactive authentication: asks first, then completes `m.login.dummy`.
+    /// Registers through user-interactive authentication: asks first, then completes
+    /// `m.login.dummy`.
     pub(crate) async fn register(http: &Http, username: &str, password: &str) -> Self {
         let path = "/_matrix/client/v3/register";
         let mut body = json!({ "username": username, "password": password });

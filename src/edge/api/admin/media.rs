@@ -72,8 +72,8 @@ pub(super) async fn of_room(cx: Caller, request: RawRequest) -> Result<Reply, Ap
     reply(&json!({ "local": local, "remote": remote }))
 }
 
-/// A page of what a user uploaded, how much that is in all, and where the next page begins: unless it is said
-/// otherwise, the newest first.
+/// A page of what a user uploaded, how much that is in all, and where the next page begins: unless
+/// it is said otherwise, the newest first.
 fn page_of_user(desk: &Desk) -> Result<(Vec<MediaSummary>, usize, Option<usize>), ApiError> {
     let (from, limit) = desk.page()?;
     let (mut files, _) = files(desk, &MediaOf::User(desk.arg(0)?.to_owned()))?;

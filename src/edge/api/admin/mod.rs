@@ -1,9 +1,9 @@
-//! Administration over HTTP, in the form that existing tools speak it (`/_synapse/admin/…`): one file for
-//! each of its sections. What is asked for is an [`Act`] like those of the command line, and is done in the
-//! same place ([`Office`]); here are the words of the tools for it.
+//! Administration over HTTP, in the form that existing tools speak it (`/_synapse/admin/…`): one
+//! file for each of its sections. What is asked for is an [`Act`] like those of the command line,
+//! and is done in the same place ([`Office`]); here are the words of the tools for it.
 //!
-//! Every endpoint that changes something takes `reason`, in the query or in the body, which is recorded with
-//! it, and `?dry_run=true`, which has it say what it would come to and do nothing.
+//! Every endpoint that changes something takes `reason`, in the query or in the body, which is
+//! recorded with it, and `?dry_run=true`, which has it say what it would come to and do nothing.
 
 mod media;
 mod notices;

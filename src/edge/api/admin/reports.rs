@@ -1,4 +1,5 @@
-//! Reports. Tools look for those of events alone; `?kind=` shows those of a `room` or a `user`, or `all`.
+//! Reports. Tools look for those of events alone; `?kind=` shows those of a `room` or a `user`, or
+//! `all`.
 
 use serde_json::json;
 

@@ -21,7 +21,8 @@ pub(super) const STATUS_OF_ROOM: &str = "/_synapse/admin/v2/rooms/{room_id}/dele
 pub(super) const STATUS: &str = "/_synapse/admin/v2/rooms/delete_status/{delete_id}";
 pub(super) const MAKE_ADMIN: &str = "/_synapse/admin/v1/rooms/{room_id}/make_room_admin";
 
-/// What the room in the place of one that is shut down is called, and says, unless the tool says it.
+/// What the room in the place of one that is shut down is called, and says, unless the tool says
+/// it.
 const NEW_NAME: &str = "Content Violation Notification";
 const NEW_MESSAGE: &str = "The room that you were in was shut down by those who run this server.";
 
@@ -83,8 +84,8 @@ pub(super) async fn state(cx: Caller, request: RawRequest) -> Result<Reply, ApiE
     })
 }
 
-/// A page of what was said in a room, as it stands: those who run the server see what they could read in
-/// the log.
+/// A page of what was said in a room, as it stands: those who run the server see what they could
+/// read in the log.
 pub(super) async fn messages(cx: Caller, request: RawRequest) -> Result<Reply, ApiError> {
     #[derive(Serialize)]
     struct Page {

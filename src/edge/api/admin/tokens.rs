@@ -1,5 +1,5 @@
-//! Registration tokens. Of a token no more than a hash is kept: lists name it by the first digits of that,
-//! and it can be named so as well as by itself.
+//! Registration tokens. Of a token no more than a hash is kept: lists name it by the first digits
+//! of that, and it can be named so as well as by itself.
 
 use serde_json::{Value, json};
 

@@ -32,7 +32,8 @@ pub(super) async fn list(cx: Caller, request: RawRequest) -> Result<Reply, ApiEr
     page(&desk, (!with_deactivated).then_some(false))
 }
 
-/// As [`list`], but what is said of deactivated ones is what is looked for, and without it all are there.
+/// As [`list`], but what is said of deactivated ones is what is looked for, and without it all are
+/// there.
 pub(super) async fn list_v3(cx: Caller, request: RawRequest) -> Result<Reply, ApiError> {
     let desk = Desk::open(cx, request)?;
     page(&desk, desk.flag("deactivated")?)

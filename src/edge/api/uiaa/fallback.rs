@@ -1,5 +1,6 @@
-//! The page of each stage, for clients that do not know it (client-server API, "Fallback"). It completes the
-//! stage in the client's session and tells whoever opened it, so that the client goes on.
+//! The page of each stage, for clients that do not know it (client-server API, "Fallback"). It
+//! completes the stage in the client's session and tells whoever opened it, so that the client goes
+//! on.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -437,8 +438,9 @@ const fn what_to_do(stage: &AuthType) -> &'static str {
     }
 }
 
-/// The address of a stage's page, which goes on to the page of `then` once the stage is completed. It is
-/// relative to the page of another stage, so that it holds behind whatever prefix this one was opened.
+/// The address of a stage's page, which goes on to the page of `then` once the stage is completed.
+/// It is relative to the page of another stage, so that it holds behind whatever prefix this one
+/// was opened.
 fn page_of(stage: &AuthType, session: &str, then: Option<&AuthType>) -> String {
     let mut address = format!("../../{stage}/fallback/web?session={}", encoded(session));
     if let Some(then) = then {
@@ -458,8 +460,8 @@ fn see_other(address: &str) -> Result<Reply, ApiError> {
         .with_header(LOCATION, location))
 }
 
-/// The countries that a number may be of, as options: `chosen`, or the one that the browser's preferred
-/// language is spoken in, is selected.
+/// The countries that a number may be of, as options: `chosen`, or the one that the browser's
+/// preferred language is spoken in, is selected.
 fn countries(chosen: Option<&str>, languages: &str) -> String {
     let preferred = languages.split([',', ';']).next().and_then(|tag| tag.rsplit_once('-'));
     let preferred = preferred.map(|(_, region)| region).filter(|region| region.len() == 2);

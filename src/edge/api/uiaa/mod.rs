@@ -1,13 +1,13 @@
 //! User-interactive authentication (client-server API, "User-Interactive Authentication API").
 //!
-//! One mechanism for every endpoint that asks for it. An endpoint makes an [`Offer`]: flows, each a list of
-//! stages in order. A client opens a session with its first attempt and completes stage after stage, in
-//! attempts at the same request or on a page of the stage ([`fallback`]). What each stage asks and proves is
-//! in [`stages`]; what was proved is kept in the session and handed to the endpoint, once, when a flow is
-//! complete.
+//! One mechanism for every endpoint that asks for it. An endpoint makes an [`Offer`]: flows, each a
+//! list of stages in order. A client opens a session with its first attempt and completes stage
+//! after stage, in attempts at the same request or on a page of the stage ([`fallback`]). What each
+//! stage asks and proves is in [`stages`]; what was proved is kept in the session and handed to the
+//! endpoint, once, when a flow is complete.
 //!
-//! Sessions are in memory, bounded in number and time: a client whose session is gone is asked to begin
-//! again.
+//! Sessions are in memory, bounded in number and time: a client whose session is gone is asked to
+//! begin again.
 
 use std::{
     borrow::Cow,
@@ -84,8 +84,8 @@ pub(crate) struct Offer {
 }
 
 impl Offer {
-    /// An offer of these flows, with `params` by stage. A flow with which another one begins ends with the
-    /// dummy stage, by which a client says that it wants no more than that.
+    /// An offer of these flows, with `params` by stage. A flow with which another one begins ends
+    /// with the dummy stage, by which a client says that it wants no more than that.
     pub(crate) fn new(flows: Vec<Vec<AuthType>>, params: Map<String, Value>) -> Self {
         Self { flows: told_apart(flows), params }
     }
@@ -151,7 +151,8 @@ type Completed = (AuthType, Proof);
 pub(crate) struct Facts {
     /// The user who makes the request, where there is one.
     pub(crate) user_id: Option<OwnedUserId>,
-    /// Whether it is to make an account: an address that someone shows to be theirs is no account's then.
+    /// Whether it is to make an account: an address that someone shows to be theirs is no account's
+    /// then.
     pub(crate) registers: bool,
     /// The address that it comes from.
     pub(crate) client: IpAddr,
@@ -178,8 +179,8 @@ impl Facts {
 pub(crate) enum Binding<'a> {
     /// A request of this body, by this user, and no other.
     Body(&'a Bytes),
-    /// Any request to the endpoint: the session remembers the parameters of the latest attempt, so that
-    /// the next one need not repeat them.
+    /// Any request to the endpoint: the session remembers the parameters of the latest attempt, so
+    /// that the next one need not repeat them.
     Endpoint(Parameters),
 }
 
@@ -229,8 +230,8 @@ impl Attempt<'_> {
     }
 }
 
-/// A body without `auth`, which differs from one attempt to the next, and in a form in which the order of
-/// keys does not matter.
+/// A body without `auth`, which differs from one attempt to the next, and in a form in which the
+/// order of keys does not matter.
 fn without_auth(body: &[u8]) -> Value {
     let mut body: Value = serde_json::from_slice(body).unwrap_or_default();
     if let Some(body) = body.as_object_mut() {
@@ -275,8 +276,8 @@ struct Progress {
     completed: Vec<Completed>,
     /// The parameters of the latest attempt, where the session remembers them.
     parameters: Parameters,
-    /// An attempt at a stage that is to be completed elsewhere, by a link in a mail for example, and was
-    /// not yet: it is made again when the client comes with nothing but the session.
+    /// An attempt at a stage that is to be completed elsewhere, by a link in a mail for example,
+    /// and was not yet: it is made again when the client comes with nothing but the session.
     waiting: Option<AuthData>,
     /// A flow was completed and the request let through: this happens once.
     over: bool,
@@ -364,8 +365,8 @@ impl Session {
         }
     }
 
-    /// The stages of which one comes next on a way to this stage: itself, if it is the next one. None if
-    /// it is completed or the client has chosen another way.
+    /// The stages of which one comes next on a way to this stage: itself, if it is the next one.
+    /// None if it is completed or the client has chosen another way.
     pub(crate) async fn before(&self, stage: &AuthType) -> Vec<AuthType> {
         let completed = &self.progress.lock().await.completed;
         let ahead = |flow: &&Vec<AuthType>| {
@@ -386,8 +387,8 @@ impl Session {
         !self.before(stage).await.is_empty()
     }
 
-    /// Completes a stage if it is the next one and the check succeeds. One that was completed before stays
-    /// so, and is not checked again.
+    /// Completes a stage if it is the next one and the check succeeds. One that was completed
+    /// before stays so, and is not checked again.
     async fn advance(
         &self,
         progress: &mut Progress,
@@ -417,8 +418,9 @@ fn stage_of(auth: &AuthData) -> Option<AuthType> {
 }
 
 impl Sessions {
-    /// Takes one attempt at a request. Ok means that a flow is complete and the request may be carried out,
-    /// once. `check` decides the stage that `auth` is about, if it is to be decided now.
+    /// Takes one attempt at a request. Ok means that a flow is complete and the request may be
+    /// carried out, once. `check` decides the stage that `auth` is about, if it is to be decided
+    /// now.
     ///
     /// # Errors
     /// 401 with what is still to be done, or with why the attempt failed; or what `check` says.
@@ -486,16 +488,16 @@ impl Sessions {
         }
     }
 
-    /// The attempt that this session waits to make again, and whose session it is: whoever comes with its
-    /// id, the attempt is made for them and nobody else.
+    /// The attempt that this session waits to make again, and whose session it is: whoever comes
+    /// with its id, the attempt is made for them and nobody else.
     async fn waiting(&self, id: &str, now_ms: u64) -> Option<(Facts, AuthData)> {
         let session = self.open(id, now_ms)?;
         let waiting = session.progress.lock().await.waiting.clone()?;
         Some((session.facts.clone(), waiting))
     }
 
-    /// Completes a stage outside of any attempt at the request: on a page, by a link in a mail, by coming
-    /// back from a provider of single sign-on. The client's next attempt finds it completed.
+    /// Completes a stage outside of any attempt at the request: on a page, by a link in a mail, by
+    /// coming back from a provider of single sign-on. The client's next attempt finds it completed.
     ///
     /// # Errors
     /// When there is no such session, it is not the stage's turn, or what `check` says.
@@ -515,8 +517,8 @@ impl Sessions {
         session.advance(&mut progress, stage, check).await
     }
 
-    /// Takes back a stage of a request that was let through, and those after it: it turned out that what
-    /// it proved is no longer so.
+    /// Takes back a stage of a request that was let through, and those after it: it turned out that
+    /// what it proved is no longer so.
     pub(crate) fn take_back(
         &self,
         authenticated: Authenticated,
@@ -542,7 +544,8 @@ impl Sessions {
         self.ask(&again, &completed, Some((code, message.into())))
     }
 
-    /// The 401 that says what is still to be done, after which the session is there to be gone on with.
+    /// The 401 that says what is still to be done, after which the session is there to be gone on
+    /// with.
     fn ask(
         &self,
         session: &Arc<Session>,

@@ -134,7 +134,8 @@ pub(crate) enum Proof {
 /// Decides the stage that `auth` is about.
 ///
 /// # Errors
-/// [`Failure::Retry`] when the client may try again, [`Failure::Final`] when the request is to fail.
+/// [`Failure::Retry`] when the client may try again, [`Failure::Final`] when the request is to
+/// fail.
 pub(crate) async fn check(app: &Server, facts: &Facts, auth: &AuthData) -> Result<Proof, Failure> {
     match auth {
         AuthData::Dummy(_) => Ok(Proof::Done),
@@ -154,8 +155,9 @@ pub(crate) async fn check(app: &Server, facts: &Facts, auth: &AuthData) -> Resul
     }
 }
 
-/// What is kept of an attempt, to make it again: nothing unless what it is about may come to be while the
-/// client waits, and then no more than names that, as clients may send as much else as they like.
+/// What is kept of an attempt, to make it again: nothing unless what it is about may come to be
+/// while the client waits, and then no more than names that, as clients may send as much else as
+/// they like.
 pub(super) fn to_wait_for(auth: &AuthData) -> Option<AuthData> {
     let mut kept = auth.clone();
     let (credentials, session) = match &mut kept {
@@ -173,8 +175,8 @@ fn not_offered() -> Failure {
     Failure::retry(ErrorCode::Unrecognized, "This cannot be done here.")
 }
 
-/// Authenticates an attempt at a request: what endpoints call. Ok means that the request may be carried out,
-/// once, on what was proved.
+/// Authenticates an attempt at a request: what endpoints call. Ok means that the request may be
+/// carried out, once, on what was proved.
 ///
 /// # Errors
 /// 401 with what is still to be done, or with why the attempt failed; or what a stage says.
@@ -241,8 +243,8 @@ pub(crate) fn ways_to_recover(app: &Server) -> Offer {
     Offer::new(by_threepid(app).map(|(_, flow)| flow).collect(), Map::new())
 }
 
-/// How one who has no session can prove whose account they ask to close: by its password, or by an address
-/// of it.
+/// How one who has no session can prove whose account they ask to close: by its password, or by an
+/// address of it.
 pub(crate) fn ways_to_prove(app: &Server) -> Offer {
     let by_password = app.config.login.password.then(|| vec![AuthType::Password]);
     let flows = by_password.into_iter().chain(by_threepid(app).map(|(_, flow)| flow));
@@ -294,8 +296,8 @@ async fn password(app: &Server, facts: &Facts, given: &Password) -> Result<Proof
     let is_theirs = |named: &OwnedUserId| facts.user_id.as_ref().is_none_or(|id| id == named);
     claim.user_id = claim.user_id.filter(is_theirs);
     if claim.user_id.is_none() && !matches!(given.identifier, UserIdentifier::Matrix(_)) {
-        // An identifier that belongs to nobody is 403, whatever the password. So is another's: nobody
-        // is told who has an account.
+        // An identifier that belongs to nobody is 403, whatever the password. So is another's:
+        // nobody is told who has an account.
         return Err(ApiError::forbidden("Wrong user name or password.").into());
     }
     match verified(app, facts.client, claim, given.password.clone()).await {

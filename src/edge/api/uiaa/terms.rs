@@ -67,8 +67,8 @@ impl Terms {
         self.0.iter().map(|(name, document)| (name.clone(), document.version.clone())).collect()
     }
 
-    /// Each document in the language that comes first in `languages` (an `Accept-Language` header), in
-    /// English, or in any.
+    /// Each document in the language that comes first in `languages` (an `Accept-Language` header),
+    /// in English, or in any.
     pub(crate) fn in_language(&self, languages: &str) -> Vec<&Translation> {
         let wanted: Vec<_> = languages
             .split(',')

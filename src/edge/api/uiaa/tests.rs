@@ -102,7 +102,8 @@ impl Client {
         self.at(1, BODY, Some(auth(letter, Some(session), right))).await
     }
 
-    /// What an attempt that is not let through is answered: the stages that are completed, and the error.
+    /// What an attempt that is not let through is answered: the stages that are completed, and the
+    /// error.
     async fn refused(&self, letter: char, session: &str, right: bool) -> (Value, Option<String>) {
         let asked = self.attempt(letter, session, right).await.unwrap_err();
         assert_eq!(asked["session"], session);
@@ -282,8 +283,8 @@ fn flows_that_go_on_from_others_are_told_apart_by_the_dummy_stage() {
 }
 
 proptest! {
-    /// Whatever is attempted, in whatever order: a request is let through when and only when all stages
-    /// of a flow were completed in order for this very request, and only once.
+    /// Whatever is attempted, in whatever order: a request is let through when and only when all
+    /// stages of a flow were completed in order for this very request, and only once.
     #[test]
     fn a_request_runs_only_when_a_flow_was_completed_in_order_for_it(
         flows in prop::collection::vec("[pctrd]{1,3}", 1..4),

@@ -1,5 +1,5 @@
-//! The answers that are audited: those that this version of the server gives to a client which follows
-//! its tokens through the whole of a log.
+//! The answers that are audited: those that this version of the server gives to a client which
+//! follows its tokens through the whole of a log.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -69,7 +69,8 @@ pub struct WrongAnswer {
 /// Audits what a user was told.
 ///
 /// # Errors
-/// When the source cannot be read, there is no such user, or the answer names no position of the log.
+/// When the source cannot be read, there is no such user, or the answer names no position of the
+/// log.
 pub fn audit(source: &Source, options: &AuditOptions) -> Result<Audit, HistoryError> {
     let user_id = find_user(source, &options.user)?;
     let mut audit = Audit { user_id: user_id.clone(), answers: 0, events: 0, wrong: Vec::new() };

@@ -1,5 +1,6 @@
-//! What the log says about one user, kept as plainly as possible: lists that are searched from one end to
-//! the other. It shares no code with the projections, the views or the sync that it is to check.
+//! What the log says about one user, kept as plainly as possible: lists that are searched from one
+//! end to the other. It shares no code with the projections, the views or the sync that it is to
+//! check.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -204,8 +205,8 @@ impl RoomLedger {
         self.events.iter().any(|other| other.redacts == Some(event.offset) && other.offset <= at)
     }
 
-    /// The events after `since`, up to and with `to`, that the user may see as of `now`, by the words of
-    /// the specification ("Room history visibility").
+    /// The events after `since`, up to and with `to`, that the user may see as of `now`, by the
+    /// words of the specification ("Room history visibility").
     pub(super) fn visible(
         &self,
         user_id: &str,
@@ -253,8 +254,8 @@ impl RoomLedger {
                 let (after, before) = (event.offset, event.offset.prev());
                 let key = event.key.as_ref().map(|(t, k)| (t.as_str(), k.as_str()));
                 match key {
-                    // One's own membership, and a change of the setting, are seen if either what was
-                    // before or what came of it allows it.
+                    // One's own membership, and a change of the setting, are seen if either what
+                    // was before or what came of it allows it.
                     Some(("m.room.member", of_user)) if of_user == user_id => {
                         !memberships.is_empty()
                     }
@@ -268,8 +269,8 @@ impl RoomLedger {
             .collect()
     }
 
-    /// The receipts that moved after `since`, up to and with `to`, as far as the user may know: of each
-    /// user, kind and thread the newest.
+    /// The receipts that moved after `since`, up to and with `to`, as far as the user may know: of
+    /// each user, kind and thread the newest.
     pub(super) fn receipts(
         &self,
         user_id: &UserId,

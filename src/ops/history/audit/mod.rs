@@ -1,8 +1,9 @@
 //! Whether a sync told a user what the log says they were to be told.
 //!
 //! The expectation is computed from the records alone, slowly and by the words of the specification
-//! ([`Ledger`]); nothing of it is shared with what answers clients. [`Ledger::check`] holds one answer
-//! against it: which rooms, which events, whether they add up to the rooms' state, account data, receipts.
+//! ([`Ledger`]); nothing of it is shared with what answers clients. [`Ledger::check`] holds one
+//! answer against it: which rooms, which events, whether they add up to the rooms' state, account
+//! data, receipts.
 
 mod answers;
 mod ledger;
@@ -20,8 +21,8 @@ pub use self::{
 };
 use crate::record::Offset;
 
-/// What was asked of `/sync`, as far as it changes what is to be answered. Filters on types, senders
-/// and rooms are not among it: an answer to them cannot be checked here.
+/// What was asked of `/sync`, as far as it changes what is to be answered. Filters on types,
+/// senders and rooms are not among it: an answer to them cannot be checked here.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Asked {
     /// Where the client was.
@@ -95,7 +96,8 @@ impl Ledger {
         for data in of_room {
             expected.insert(data.event_type.as_str(), data);
         }
-        // That something was deleted, which is told as an empty object, is news to those alone who had it.
+        // That something was deleted, which is told as an empty object, is news to those alone who
+        // had it.
         let first = since == Offset::ZERO;
         expected.retain(|_, data| data.offset > since && !(first && data.content.is_null()));
         let deleted = json!({});

@@ -1,8 +1,9 @@
 //! The counts on disk, so that after a restart only what is new has to be counted.
 //!
-//! One file, disposable like a snapshot: a line of JSON ([`Header`]), then the counts in the binary form of
-//! `postcard`. It holds offsets and the names of users and rooms, and no content. A file of another version,
-//! of another log, or one that is damaged is passed over, which costs counting again.
+//! One file, disposable like a snapshot: a line of JSON ([`Header`]), then the counts in the binary
+//! form of `postcard`. It holds offsets and the names of users and rooms, and no content. A file of
+//! another version, of another log, or one that is damaged is passed over, which costs counting
+//! again.
 
 use std::{fs::DirBuilder, io, os::unix::fs::DirBuilderExt as _, path::Path};
 
@@ -62,8 +63,8 @@ pub enum CountsError {
 }
 
 impl Unread {
-    /// Writes the counts of those who are in the rooms now to `path`: all or none. `state` is what `log` adds up to, or
-    /// its beginning. Blocks.
+    /// Writes the counts of those who are in the rooms now to `path`: all or none. `state` is what
+    /// `log` adds up to, or its beginning. Blocks.
     ///
     /// # Errors
     /// When the disk or the log fails.
@@ -107,11 +108,12 @@ impl Unread {
         Ok(disk::write_whole(path, &file)?)
     }
 
-    /// Takes the counts at `path`, if they are of `log`, for projections of this `generation`. Gives how many there are.
-    /// Blocks.
+    /// Takes the counts at `path`, if they are of `log`, for projections of this `generation`.
+    /// Gives how many there are. Blocks.
     ///
     /// # Errors
-    /// When the file is not of this version and this log, or cannot be read. One that is not there holds none.
+    /// When the file is not of this version and this log, or cannot be read. One that is not there
+    /// holds none.
     pub fn read(&self, path: &Path, log: &dyn Log, generation: u64) -> Result<usize, CountsError> {
         let file = match std::fs::read(path) {
             Ok(file) => file,
@@ -146,7 +148,8 @@ impl Unread {
     }
 }
 
-/// From which record on nothing that was erased is named in the file at `path`; `None` if there is no such file.
+/// From which record on nothing that was erased is named in the file at `path`; `None` if there is
+/// no such file.
 pub(crate) fn written_at(path: &Path) -> Option<Offset> {
     use io::BufRead as _;
     let file = std::fs::File::open(path).ok()?;

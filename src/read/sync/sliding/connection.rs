@@ -2,11 +2,11 @@
 //!
 //! A response is taken to have arrived once the client comes back with its `pos`. Until then the
 //! connection knows both: what the client has for certain, and what each response under way adds to
-//! it. So a lost response is answered again, from what the client has; and a `pos` of neither is not
-//! known any more.
+//! it. So a lost response is answered again, from what the client has; and a `pos` of neither is
+//! not known any more.
 //!
-//! All of this is memory alone, and bounded. A client whose connection was forgotten (after a restart,
-//! or when memory is short) is told `M_UNKNOWN_POS` and begins anew.
+//! All of this is memory alone, and bounded. A client whose connection was forgotten (after a
+//! restart, or when memory is short) is told `M_UNKNOWN_POS` and begins anew.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet, VecDeque},
@@ -30,11 +30,13 @@ use crate::{
     record::{Epoch, Offset},
 };
 
-/// The memory for all connections, bounded: those of sessions not heard of for longest are forgotten.
+/// The memory for all connections, bounded: those of sessions not heard of for longest are
+/// forgotten.
 #[derive(Debug)]
 pub struct Connections {
     sessions: Cache<Offset, Kept, ByWeight>,
-    /// The last ticket given out. It begins at random, so that none is given out again after a restart.
+    /// The last ticket given out. It begins at random, so that none is given out again after a
+    /// restart.
     ticket: AtomicU64,
 }
 
@@ -53,7 +55,8 @@ struct Slot {
 #[derive(Clone, Debug)]
 struct Kept {
     connections: Arc<Mutex<OfSession>>,
-    /// In bytes, as of when it was put there: a cache must find what it put there to weigh the same.
+    /// In bytes, as of when it was put there: a cache must find what it put there to weigh the
+    /// same.
     weight: u64,
 }
 
@@ -208,16 +211,18 @@ pub(super) enum RoomChange {
 }
 
 impl Connections {
-    /// A memory of about this many bytes, whose tickets begin after `first_ticket`: a random number.
+    /// A memory of about this many bytes, whose tickets begin after `first_ticket`: a random
+    /// number.
     #[must_use]
     pub fn new(bytes: u64, first_ticket: u64) -> Self {
         let ticket = AtomicU64::new(first_ticket >> 1);
-        // As few as this make a cache of one part: of several, none would keep what is larger than it,
-        // and a client whose connection is not kept would begin anew for ever.
+        // As few as this make a cache of one part: of several, none would keep what is larger than
+        // it, and a client whose connection is not kept would begin anew for ever.
         Self { sessions: Cache::with_weighter(32, bytes, ByWeight), ticket }
     }
 
-    /// The connection of this name in a session as of `pos`; a new one in its place without a `pos`.
+    /// The connection of this name in a session as of `pos`; a new one in its place without a
+    /// `pos`.
     ///
     /// # Errors
     /// When `pos` is none of the last two that the connection was given, or it is forgotten.
@@ -302,8 +307,8 @@ impl Connections {
 }
 
 impl Resumed {
-    /// Whether the client asks for the same as before: then a look costs what changed, and otherwise
-    /// what is asked for.
+    /// Whether the client asks for the same as before: then a look costs what changed, and
+    /// otherwise what is asked for.
     #[must_use]
     pub fn goes_on(&self, rules: &Rules) -> bool {
         lock_at_length(&self.slot.connection).has.fingerprint == rules.fingerprint
@@ -346,8 +351,8 @@ impl Connection {
         let under_way: usize = self.under_way.iter().map(|(_, add)| add.rooms.len()).sum();
         let listed: usize = self.orders.values().map(Order::len).sum();
         let direct = self.direct.as_ref().map_or(0, |(_, rooms)| rooms.len());
-        // What each takes in its map or list, roughly; and the names and filters, which are part of the
-        // requests.
+        // What each takes in its map or list, roughly; and the names and filters, which are part of
+        // the requests.
         let rooms = (self.has.rooms.len() + under_way) * 256;
         let asked: usize = self.under_way.iter().map(|(_, add)| add.asked_bytes * 2).sum();
         let rest = self.has.members * 16 + listed * 16 + direct * 96 + asked + 512;

@@ -1,4 +1,5 @@
-//! The extensions: what a response holds besides rooms (MSC3884, MSC3885, MSC3959, MSC3960, MSC3961).
+//! The extensions: what a response holds besides rooms (MSC3884, MSC3885, MSC3959, MSC3960,
+//! MSC3961).
 
 use std::collections::BTreeMap;
 
@@ -123,8 +124,8 @@ impl Extensions {
         Ok(view.at())
     }
 
-    /// Adds what is new of a room that the user is joined to, of which the connection has what `sent`
-    /// says: that is brought up to date.
+    /// Adds what is new of a room that the user is joined to, of which the connection has what
+    /// `sent` says: that is brought up to date.
     pub(super) fn add_room(
         &mut self,
         source: &Source<'_>,
@@ -149,8 +150,8 @@ impl Extensions {
         }
         if rules.receipts.as_ref().is_some_and(includes) {
             let from = sent.receipts.offset(since).unwrap_or(Offset::ZERO);
-            // There is room for one event here. A receipt of a thread that is left out is for an event up
-            // to which the user has read everything.
+            // There is room for one event here. A receipt of a thread that is left out is for an
+            // event up to which the user has read everything.
             let event = ephemeral::receipts(view, room, from).into_iter().next();
             if let Some((to, event)) = self.receipts.as_mut().zip(event) {
                 to.rooms.insert(room.id.clone(), event);
@@ -172,8 +173,8 @@ impl Extensions {
     }
 }
 
-/// Messages to the device (MSC3885): those after the position that the client names, which has a life of
-/// its own beside `pos`.
+/// Messages to the device (MSC3885): those after the position that the client names, which has a
+/// life of its own beside `pos`.
 fn to_device(source: &Source<'_>, since: Option<&str>) -> Result<ToDevice, ReadError> {
     let mut view = source.view.clone();
     // A client that names no position of this history gets all that wait for it.

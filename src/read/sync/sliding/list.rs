@@ -67,9 +67,9 @@ impl Order {
         Ok(order)
     }
 
-    /// Whether [`Order::follow`] brings it to the view's offset, given the rooms that were touched after
-    /// `since`: that is so if it is for the same filter, neither too old nor newer than the view, and
-    /// none of its spaces was touched.
+    /// Whether [`Order::follow`] brings it to the view's offset, given the rooms that were touched
+    /// after `since`: that is so if it is for the same filter, neither too old nor newer than the
+    /// view, and none of its spaces was touched.
     pub(super) fn can_follow(
         &self,
         view: &View<'_>,
@@ -191,8 +191,8 @@ pub(super) fn stays(
     Ok(event.is_some_and(|event| event.sender != view.user_id()))
 }
 
-/// Whether the user said after `since`, up to and with `to`, of whom they take invites: then each invite
-/// may be told of or not.
+/// Whether the user said after `since`, up to and with `to`, of whom they take invites: then each
+/// invite may be told of or not.
 pub(super) fn takes_other_invites(account: &Account, since: Offset, to: Offset) -> bool {
     ["m.ignored_user_list", "m.invite_permission_config"].into_iter().any(|event_type| {
         let history = account.account_data.get(&(None, event_type.to_owned()));

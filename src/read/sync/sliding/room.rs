@@ -272,8 +272,8 @@ impl RoomSync<'_> {
         Ok(Some(Outcome::new(result, sent)))
     }
 
-    /// The room of one who is not in it any more, as it was when they left: for a connection that has
-    /// it, and for one that is to have it as `rule` wants it.
+    /// The room of one who is not in it any more, as it was when they left: for a connection that
+    /// has it, and for one that is to have it as `rule` wants it.
     pub(super) fn ended(&self, rule: Option<&Rule>) -> Result<Option<Outcome>, ReadError> {
         if rule.is_none() && self.has.is_none() {
             return Ok(None);
@@ -298,8 +298,8 @@ impl RoomSync<'_> {
             bump_stamp: Some(at.get()),
             ..RoomResult::default()
         };
-        // One who was not in the room learns what became of their invite, ban or knock, and no more;
-        // as does one who has forgotten it.
+        // One who was not in the room learns what became of their invite, ban or knock, and no
+        // more; as does one who has forgotten it.
         let departed = self.room.departed(self.view.user_id(), at);
         let departed = departed.filter(|departed| {
             !self.part.forgotten && (stays || since.is_some_and(|since| *departed > since))

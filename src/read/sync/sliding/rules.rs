@@ -178,8 +178,8 @@ impl Scope {
 }
 
 impl Rules {
-    /// The rules of a request of `user_id` that was `bytes` long. Timelines have `max_timeline_limit`
-    /// events at most.
+    /// The rules of a request of `user_id` that was `bytes` long. Timelines have
+    /// `max_timeline_limit` events at most.
     ///
     /// # Errors
     /// When the request is beyond the limits or has a range that means nothing.

@@ -54,7 +54,8 @@ pub(super) struct LeftRoom {
 }
 
 impl LeftRoom {
-    /// One of which there is nothing to tell but that the user is not in it, because of the record at `because`.
+    /// One of which there is nothing to tell but that the user is not in it, because of the record
+    /// at `because`.
     pub(super) fn without_room(
         view: &View<'_>,
         request: &Request,
@@ -155,7 +156,8 @@ impl RoomSync<'_> {
             && ephemeral.is_empty()
             && account_data.is_empty();
         let quiet = quiet && !resummed;
-        // A receipt of one's own, or an event that the filter leaves out, may change the counts alone.
+        // A receipt of one's own, or an event that the filter leaves out, may change the counts
+        // alone.
         if quiet && !self.unread_changed()? {
             return Ok(None);
         }
@@ -190,7 +192,8 @@ impl RoomSync<'_> {
         part: &RoomMembership,
         device: Option<&mut lazy::Device>,
     ) -> Result<LeftRoom, ReadError> {
-        // Those who have left and forgotten it learn on their other devices that they left, and no more.
+        // Those who have left and forgotten it learn on their other devices that they left, and no
+        // more.
         if part.forgotten {
             return self.only_leaving(part.offset);
         }
@@ -259,8 +262,8 @@ impl RoomSync<'_> {
         Stretch::newest(&self.view, self.room, since, at, limit, &self.filter.timeline)
     }
 
-    /// The state that, with the timeline on top, brings the client to the state as of `at`; or, where
-    /// that was asked for, the state that does so without the timeline.
+    /// The state that, with the timeline on top, brings the client to the state as of `at`; or,
+    /// where that was asked for, the state that does so without the timeline.
     fn state(
         &self,
         timeline: &Stretch,

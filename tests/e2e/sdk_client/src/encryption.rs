@@ -40,8 +40,9 @@ async fn until<T>(what: &str, mut holds: impl AsyncFnMut() -> Result<Option<T>>)
     }
 }
 
-/// Makes the SDK send what follows from a room's events. It does that only together with its next request for
-/// messages to devices, so that each step of a verification in a room would take half a minute.
+/// Makes the SDK send what follows from a room's events. It does that only together with its next
+/// request for messages to devices, so that each step of a verification in a room would take half a
+/// minute.
 struct Nudge<'a> {
     sync: &'a SyncService,
     last: Instant,

@@ -1,5 +1,5 @@
-//! matrix-rust-sdk, its room list and its encryption, made to do what a test says: see `../README.md` for the
-//! protocol.
+//! matrix-rust-sdk, its room list and its encryption, made to do what a test says: see
+//! `../README.md` for the protocol.
 
 mod encryption;
 

@@ -1,5 +1,5 @@
-//! Administration over HTTP, in the form that existing tools speak it: one file for each section, and what
-//! holds for all of it.
+//! Administration over HTTP, in the form that existing tools speak it: one file for each section,
+//! and what holds for all of it.
 
 mod media;
 mod notices;

@@ -203,7 +203,8 @@ async fn a_room_is_shut_down_with_its_members_its_aliases_and_its_place_in_the_d
     let one = &told["results"][0];
     assert_eq!((&one["status"], &one["shutdown_room"]), (&json!("complete"), &gone), "{told}");
 
-    // By the command line, with no room in its place; first, what it would come to, and without a yes.
+    // By the command line, with no room in its place; first, what it would come to, and without a
+    // yes.
     let other = ann.create_room(json!({ "preset": "public_chat" })).await;
     bob.join(&other).await.ok();
     let run = |arguments: &str| command("room", server.data_dir(), arguments, "");

@@ -1,0 +1,254 @@
+//! The order of the sources: folders depend on folders below them alone, files have a bound, and so
+//! have lines.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// The folders of `src/`, from the top down. A folder may use those below it and none above it.
+const FOLDERS: [(&str, &str); 17] = [
+    ("cli", "the command line: it starts everything and is used by nothing"),
+    ("server", "starts the parts of a server, runs its background tasks and stops it"),
+    ("edge", "HTTP and the endpoints: the only place that knows status codes and `errcode`s"),
+    ("ops", "tools of those who run a server, which also work without a running one"),
+    ("service", "what takes several steps, or memory of its own, between endpoints and engine"),
+    ("search", "the search index, which follows the log"),
+    ("outside", "other services, and what the server sends them"),
+    ("config", "the settings, with their documentation"),
+    ("snapshot", "projections on the disk"),
+    ("media", "uploaded files and pictures"),
+    ("engine", "decides and appends in turns, and does what is due later"),
+    ("decide", "the rules: what a proposal becomes, or why it is refused"),
+    ("read", "events as clients see them, rooms as of an offset, what is new, what notifies"),
+    ("state", "projections of the log"),
+    ("log", "the records, in memory and on the disk, and their archive"),
+    ("record", "what a record is and says"),
+    ("base", "time, bounds, text, files and secrets: it knows nothing of the rest"),
+];
+
+/// No file is longer, in lines. Those that are have a bound of their own, which may only fall.
+const FILE_LINES: usize = 800;
+const LONG_FILES: [(&str, usize); 18] = [
+    ("src/config/mod.rs", 1156),
+    ("src/config/value.rs", 1268),
+    ("src/decide/account.rs", 892),
+    ("src/edge/http/tests.rs", 1146),
+    ("src/ops/admin/acts.rs", 879),
+    ("src/read/push/rules.rs", 933),
+    ("src/record/command.rs", 1671),
+    ("src/state/mod.rs", 932),
+    ("src/state/rooms.rs", 1188),
+    ("tests/history.rs", 1014),
+    ("tests/integration/api/media.rs", 924),
+    ("tests/integration/api/sliding.rs", 891),
+    ("tests/integration/api/sync.rs", 827),
+    ("tests/integration/api/threepids.rs", 1509),
+    ("tests/integration/backup.rs", 845),
+    ("tests/integration/erasure.rs", 841),
+    ("tests/integration/export.rs", 893),
+    ("tests/properties/main.rs", 1414),
+];
+
+/// The width to which rustfmt formats code, in characters.
+const LINE_WIDTH: usize = 100;
+
+fn sources(under: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join(under)];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).expect("a folder").flatten() {
+            let path = entry.path();
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if path.is_dir() && !matches!(name.as_str(), "node_modules" | "target" | "golden") {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                found.push(path);
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+fn relative(path: &Path) -> String {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    path.strip_prefix(root).unwrap_or(path).display().to_string()
+}
+
+/// The code of a file without comments, texts, and tests.
+fn code(text: &str) -> String {
+    let text = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+    let lines = text.lines().map(|line| line.split("//").next().unwrap_or_default());
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// The first names after each `crate::`, also of those in braces.
+fn used(code: &str) -> BTreeSet<String> {
+    let name = |text: &str| -> String {
+        let text = text.trim_start();
+        text.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '_').collect()
+    };
+    let mut found = BTreeSet::new();
+    for rest in code.split("crate::").skip(1) {
+        let Some(group) = rest.strip_prefix('{') else {
+            found.insert(name(rest));
+            continue;
+        };
+        let (mut depth, mut begins) = (1, true);
+        for (at, c) in group.char_indices() {
+            if begins && depth == 1 && !c.is_whitespace() {
+                found.insert(name(&group[at..]));
+                begins = false;
+            }
+            match c {
+                '{' => depth += 1,
+                '}' => depth -= 1,
+                ',' if depth == 1 => begins = true,
+                _ => {}
+            }
+            if depth == 0 {
+                break;
+            }
+        }
+    }
+    found.retain(|name| !name.is_empty());
+    found
+}
+
+/// The arrows that run against the order, each with the file in which it is.
+fn against_the_order<'a>(files: impl IntoIterator<Item = (&'a str, &'a str)>) -> Vec<String> {
+    let floor: BTreeMap<&str, usize> =
+        FOLDERS.iter().enumerate().map(|(floor, (folder, _))| (*folder, floor)).collect();
+    let mut wrong = Vec::new();
+    for (file, text) in files {
+        let folder = file.trim_start_matches("src/").split('/').next().unwrap_or_default();
+        // Tests may use whatever makes them short.
+        if matches!(folder, "lib.rs" | "main.rs") || file.ends_with("tests.rs") {
+            continue;
+        }
+        let Some(own) = floor.get(folder) else {
+            wrong.push(format!("{file}: `{folder}` has no place in the order"));
+            continue;
+        };
+        for name in used(&code(text)) {
+            match floor.get(name.as_str()) {
+                Some(other) if other >= own => {}
+                Some(_) => wrong.push(format!("{file}: `{folder}` may not use `{name}`")),
+                None => wrong.push(format!("{file}: `crate::{name}` is no folder")),
+            }
+        }
+    }
+    wrong
+}
+
+#[test]
+fn folders_use_only_those_below_them() {
+    let files: Vec<(String, String)> = sources("src")
+        .iter()
+        .map(|path| (relative(path), fs::read_to_string(path).expect("a file")))
+        .collect();
+    let wrong = against_the_order(files.iter().map(|(file, text)| (&**file, &**text)));
+    assert!(wrong.is_empty(), "{} wrong arrows:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+#[test]
+fn a_wrong_arrow_is_found() {
+    let planted = |text| against_the_order([("src/state/rooms.rs", text)]);
+    assert!(planted("use crate::record::Offset;").is_empty());
+    assert!(
+        planted("use crate::{\n    base::limits,\n    record::{Offset, Record},\n};").is_empty()
+    );
+    assert!(planted("// crate::edge::api is above\n").is_empty());
+    for wrong in [
+        "use crate::engine::Engine;",
+        "use crate::{\n    record::{Offset, Record},\n    edge::{api, http},\n};",
+        "fn f() -> crate::decide::Refusal {}",
+        "use crate::limits;",
+    ] {
+        assert_eq!(planted(wrong).len(), 1, "{wrong}");
+    }
+    assert_eq!(against_the_order([("src/loose.rs", "")]).len(), 1);
+}
+
+#[test]
+fn every_folder_of_the_order_is_there_and_no_other() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut found: Vec<String> = fs::read_dir(root)
+        .expect("src")
+        .flatten()
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .collect();
+    found.sort();
+    let mut wanted: Vec<String> = FOLDERS.iter().map(|(folder, _)| (*folder).to_owned()).collect();
+    wanted.extend(["lib.rs".to_owned(), "main.rs".to_owned()]);
+    wanted.sort();
+    assert_eq!(found, wanted);
+}
+
+#[test]
+fn files_are_not_longer_than_they_may_be() {
+    let bounds: BTreeMap<&str, usize> = LONG_FILES.into_iter().collect();
+    let mut faults = Vec::new();
+    let mut seen = BTreeSet::new();
+    for path in ["src", "tests", "benches", "examples"].into_iter().flat_map(sources) {
+        let file = relative(&path);
+        let lines = fs::read_to_string(&path).expect("a file").lines().count();
+        let bound = bounds.get(file.as_str()).copied();
+        if lines > bound.unwrap_or(FILE_LINES) {
+            faults.push(format!("{file} has {lines} lines"));
+        }
+        if let Some(bound) = bound {
+            seen.insert(file.clone());
+            // What has become shorter stays so.
+            if lines + 50 < bound {
+                faults.push(format!("{file} has {lines} lines; lower its bound from {bound}"));
+            }
+        }
+    }
+    for file in bounds.keys().filter(|file| !seen.contains(**file)) {
+        faults.push(format!("{file} has a bound and is not there"));
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+/// The lines of a file that rustfmt formats, and comments. What stands in a macro is left out, as
+/// rustfmt leaves it as it is, and so are texts, as a message is found by its words.
+fn formatted(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let mut in_macro: Option<String> = None;
+    text.lines().enumerate().filter(move |(_, line)| {
+        let code = line.trim_start();
+        let indent = &line[..line.len() - code.len()];
+        if let Some(end) = &in_macro {
+            if line.starts_with(end.as_str()) {
+                in_macro = None;
+            }
+            return false;
+        }
+        let opens = ["proptest! {", "prop_oneof![", "macro_rules! ", "request_token! {"];
+        if opens.iter().any(|open| code.starts_with(open)) {
+            let close = if code.starts_with("prop_oneof") { "]" } else { "}" };
+            in_macro = Some(format!("{indent}{close}"));
+            return false;
+        }
+        let is_comment = code.starts_with("//");
+        let is_table = is_comment && code.contains('|');
+        let is_text = !is_comment && (code.contains('"') || code.ends_with('\\'));
+        !is_table && !is_text && !code.contains("https://")
+    })
+}
+
+#[test]
+fn lines_are_not_wider_than_rustfmt_makes_them() {
+    let mut faults = Vec::new();
+    for path in ["src", "tests", "benches", "examples"].into_iter().flat_map(sources) {
+        let text = fs::read_to_string(&path).expect("a file");
+        for (number, line) in formatted(&text) {
+            if line.chars().count() > LINE_WIDTH {
+                faults.push(format!("{}:{}", relative(&path), number + 1));
+            }
+        }
+    }
+    assert!(faults.is_empty(), "{} lines:\n{}", faults.len(), faults.join("\n"));
+}
