@@ -6,7 +6,7 @@ own, which goes with the run), drives each and then Logcabin with `cargo bench -
 with ratios, a plot, and the figures as JSON lines. Nothing is left running, whatever happens.
 
     benches/peers.py                  # all three: about ten minutes
-    benches/peers.py --readme         # and renew the figures in the README
+    benches/peers.py --update         # and renew the figures in docs/performance.md
     benches/peers.py --only send --servers logcabin,sqlite
 
 What is set so that the comparison is of like with like, and otherwise as each comes:
@@ -111,7 +111,7 @@ def main():
             run([load, "--bench", *where, *common, *only])
             results.append(out / "load.jsonl")
     note = f"{', '.join([*versions, f'Python {platform.python_version()}'])}; {machine()}."
-    compare = ["compare", "--out", OUT, "--note", note, *(["--readme"] if options.readme else [])]
+    compare = ["compare", "--out", OUT, "--note", note, *(["--update"] if options.update else [])]
     run([load, "--bench", *compare, *results])
     say(f"written to {OUT}")
 
@@ -128,13 +128,13 @@ def parse():
     parser.add_argument("--only", metavar="WORD,…", help="scenarios with these words in their names")
     parser.add_argument("--server", metavar="PROGRAM", help="the Logcabin to measure, not the one of this tree")
     parser.add_argument("--load", metavar="PROGRAM", help="the load generator, if it is built already")
-    parser.add_argument("--readme", action="store_true", help="renew the figures in the README")
+    parser.add_argument("--update", action="store_true", help="renew the figures in docs/performance.md")
     options = parser.parse_args()
     options.servers = options.servers.split(",")
     if unknown := set(options.servers) - set(SERVERS):
         parser.error(f"no such server: {', '.join(sorted(unknown))}; there are {', '.join(SERVERS)}")
-    if options.readme and (options.only or set(options.servers) != set(SERVERS)):
-        parser.error("--readme wants all servers and all scenarios")
+    if options.update and (options.only or set(options.servers) != set(SERVERS)):
+        parser.error("--update wants all servers and all scenarios")
     return options
 
 

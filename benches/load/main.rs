@@ -14,8 +14,8 @@
 //!     cargo bench --bench load -- compare A.jsonl B.jsonl
 //!
 //! Another homeserver gets the same requests; it must let anyone register with `m.login.dummy` and
-//! have its rate limits off. `benches/peers.py` starts Synapse so, and compares. `--readme` renews
-//! the figures in the README.
+//! have its rate limits off. `benches/peers.py` starts Synapse so, and compares. `--update` renews
+//! the figures in `docs/performance.md`.
 //!
 //! - `process`: CPU time and memory of processes.
 //! - `target`: the server, and a client of it.
@@ -83,9 +83,9 @@ struct Options {
         default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/target/load"))]
     out: PathBuf,
 
-    /// Put the table into the README, and the plot beside it.
+    /// Put the table into docs/performance.md, and the plot beside it.
     #[arg(long, global = true)]
-    readme: bool,
+    update: bool,
 
     /// What cargo says to all benchmarks.
     #[arg(long, hide = true, global = true)]
@@ -215,11 +215,11 @@ fn written<T: serde::Serialize>(
         fs::write(options.out.join(format!("{name}.svg")), plot)?;
     }
     eprintln!("\nwritten to {}", options.out.display());
-    if options.readme {
+    if options.update {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let readme = root.join("README.md");
-        let text = report::replace(&fs::read_to_string(&readme)?, name, table)?;
-        fs::write(readme, text)?;
+        let chapter = root.join("docs/performance.md");
+        let text = report::replace(&fs::read_to_string(&chapter)?, name, table)?;
+        fs::write(chapter, text)?;
         if let Some(plot) = plot {
             fs::write(root.join("docs").join(format!("{name}.svg")), plot)?;
         }

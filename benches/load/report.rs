@@ -1,4 +1,4 @@
-//! What was measured, as JSON lines, tables and plots, and in the README.
+//! What was measured, as JSON lines, tables and plots, and in `docs/performance.md`.
 
 use std::{fmt::Write as _, fs, path::Path};
 
@@ -394,5 +394,5 @@ pub(crate) fn replace(text: &str, block: &str, table: &str) -> Result<String, Fa
         let (_, after) = rest.split_once(&end)?;
         Some(format!("{before}{begin}\n{}\n\n{end}{after}", table.trim()))
     });
-    Ok(parts.ok_or_else(|| format!("the README has no {} … {end}", begin.trim()))?)
+    Ok(parts.ok_or_else(|| format!("docs/performance.md has no {} … {end}", begin.trim()))?)
 }

@@ -13,7 +13,7 @@ pub(crate) fn stand_back() {
     if let Err(error) = rustix::process::setpriority_process(None, 10) {
         let thread = std::thread::current();
         let name = thread.name().unwrap_or_default();
-        warn!(%error, name, "a thread works at the priority of everything else");
+        warn!(%error, name, "a background thread runs at normal priority");
     }
 }
 

@@ -40,7 +40,7 @@ pub(crate) async fn keep<T: Timed>(timed: T, clock: Clock, shutdown: Shutdown) {
                 match fired {
                     Ok(()) => continue,
                     Err(_) => {
-                        error!("what was due could not be done: a panic");
+                        error!("a scheduled task panicked");
                         limits::TIMER_RETRY
                     }
                 }

@@ -23,16 +23,16 @@ pub(crate) fn signer(data_dir: &Path) -> Signer {
     let key = match fs::read_to_string(&path) {
         Ok(text) if is_key(text.trim_end()) => return Signer::new(text.trim_end()),
         Ok(_) => {
-            warn!(path = %path.display(), "the key of tokens is damaged: the server makes a new one");
+            warn!(path = %path.display(), "tokens.key is damaged; creating a new key");
             new_key(&path)
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => new_key(&path),
         Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-            warn!(path = %path.display(), "the key of tokens is damaged: the server makes a new one");
+            warn!(path = %path.display(), "tokens.key is damaged; creating a new key");
             new_key(&path)
         }
         Err(error) => {
-            warn!(path = %path.display(), %error, "the key of tokens cannot be read: until the next start there is another");
+            warn!(path = %path.display(), %error, "tokens.key cannot be read; using a temporary key until the next start");
             random_key()
         }
     };
@@ -51,7 +51,7 @@ fn new_key(path: &Path) -> String {
     let key = random_key();
     if let Err(error) = disk::write_whole(path, format!("{key}\n").as_bytes()) {
         // A full disk, for example: the server can do without.
-        warn!(path = %path.display(), %error, "the key of tokens cannot be kept: after a restart there is another");
+        warn!(path = %path.display(), %error, "tokens.key cannot be written; the key will change at the next start");
     }
     key
 }

@@ -94,7 +94,7 @@ fn fault_text(fault: &Fault) -> String {
     let (who, what) = match fault.held {
         Holder::Snapshot => ("a snapshot", "it is removed"),
         Holder::Server => ("the server", "it goes on with what the log adds up to"),
-        Holder::Stale => ("the server", "start it anew"),
+        Holder::Stale => ("the server", "restart it"),
     };
     let first = match &fault.first {
         None => String::new(),

@@ -110,7 +110,7 @@ pub enum Refusal {
     #[error("this user name is taken")]
     UserInUse,
     /// There are as many accounts as there may be.
-    #[error("there are as many accounts here as there may be")]
+    #[error("this server has reached its maximum number of accounts")]
     TooManyAccounts {
         /// How to reach whoever can change that.
         admin_contact: String,
@@ -122,7 +122,7 @@ pub enum Refusal {
     #[error("the alias `{0}` exists already")]
     AliasInUse(String),
     /// Whoever is invited takes no invites.
-    #[error("`{0}` takes no invites")]
+    #[error("`{0}` does not accept invites")]
     InviteBlocked(OwnedUserId),
     /// The conditions of a restricted room are about rooms that this server does not know.
     #[error("this server knows none of the rooms whose members may join")]
@@ -209,7 +209,7 @@ pub enum Refusal {
     #[error("the registration token is not valid")]
     RegistrationToken,
     /// The user has as many media ids without a file as they may.
-    #[error("the maximum number of media ids that nothing was uploaded to has been reached")]
+    #[error("too many reserved media ids have no upload yet")]
     TooManyUnused {
         /// In how many milliseconds the first of them lapses.
         wait_ms: u64,

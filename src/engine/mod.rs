@@ -63,7 +63,7 @@ pub enum OpenError {
     Append(#[from] AppendError),
     /// The directory belongs to a server of another name.
     #[error(
-        "this data belongs to the server `{found}`, not `{asked}`: a server keeps its name for ever"
+        "this data belongs to the server `{found}`, not `{asked}`: the name of a server cannot be changed"
     )]
     ServerName {
         /// The name in the log.
@@ -72,7 +72,7 @@ pub enum OpenError {
         asked: String,
     },
     /// Projections are being made beside those in service already: see `Engine::beside`.
-    #[error("projections are being made beside those in service already")]
+    #[error("projections are already being rebuilt")]
     Beside,
     /// The identity in the log cannot be used.
     #[error("the server's signing key in the log cannot be read: {0}")]

@@ -22,7 +22,7 @@ pub const MAX_ERASED: u64 = 1024;
 #[derive(Debug, thiserror::Error)]
 pub enum EraseError {
     /// The record is not one that may be erased in this way.
-    #[error("record {0} is not one that may be erased so")]
+    #[error("record {0} may not be erased like this")]
     Kind(Offset),
     /// The event cannot be reduced.
     #[error("record {offset} cannot be reduced: {source}")]
@@ -33,7 +33,7 @@ pub enum EraseError {
         source: ReduceError,
     },
     /// What is left of the event is not what was to be left.
-    #[error("what is left of record {0} is not what it says")]
+    #[error("the remainder of record {0} does not match the record")]
     Hash(Offset),
 }
 

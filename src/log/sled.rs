@@ -201,7 +201,7 @@ pub enum OpenError {
     },
     /// An import into the directory did not come to its end.
     #[error(
-        "an import into {} did not come to its end; `logcabin import` with the same directories begins it anew",
+        "an import into {} is incomplete; run `logcabin import` with the same directories again",
         .0.display()
     )]
     Importing(PathBuf),
@@ -635,7 +635,7 @@ pub struct Compacted {
 #[derive(Debug, thiserror::Error)]
 pub enum CompactError {
     /// There is no room for what is written anew beside what is there.
-    #[error("what is written anew and the reserve take {needed} bytes, {free} are free")]
+    #[error("rewriting takes {needed} bytes including the reserve, but only {free} are free")]
     Room {
         /// The bytes that must be free.
         needed: u64,
@@ -652,7 +652,7 @@ pub enum CompactError {
     #[error(transparent)]
     Disk(io::Error),
     /// It was given up.
-    #[error("it was given up")]
+    #[error("it was abandoned")]
     GivenUp,
     /// The log takes no writes: it is not started, or closed.
     #[error("the log takes no writes")]

@@ -64,7 +64,9 @@ pub(super) fn read(log_dir: &Path) -> io::Result<Option<Noted>> {
     };
     let noted = parse(&bytes);
     if noted.is_none() && !bytes.is_empty() {
-        tracing::warn!("how far the log had come is not known: the note of it is not whole");
+        tracing::warn!(
+            "the file that notes the log's progress is incomplete; the last durable offset is unknown"
+        );
     }
     Ok(noted)
 }

@@ -109,7 +109,7 @@ pub(crate) async fn keep<R: Receiver>(receiver: R, engine: Arc<Engine>, shutdown
         let to = delivery.receiver.name();
         match ended {
             Ok(Ok(never)) => match never {},
-            Ok(Err(error)) => warn!(to, %error, "a delivery cannot go on now"),
+            Ok(Err(error)) => warn!(to, %error, "a delivery is blocked; retrying later"),
             Err(_) => error!(to, "a delivery panicked"),
         }
         if began.elapsed() > limits::DELIVERY_RETRY.1 {
@@ -220,14 +220,14 @@ impl<R: Receiver> Delivery<R> {
         while let Err(reason) = self.receiver.hand_over(&under_way.id, &parcel).await {
             failed += 1;
             let wait = retry.next();
-            warn!(to, failed, again_in_ms = wait.as_millis(), reason, "could not be delivered");
+            warn!(to, failed, again_in_ms = wait.as_millis(), reason, "delivery failed");
             tokio::select! {
                 () = sleep(wait) => {}
                 () = self.receiver.is_back().notified() => retry = Retry::default(),
             }
         }
         if failed > 0 {
-            info!(to, failed, "delivered after all");
+            info!(to, failed, "delivery succeeded after a failure");
         }
         Ok(())
     }

@@ -203,7 +203,7 @@ impl Worker {
                 Ok(Err(failure)) => failure,
                 Err(_) => Failure::Damaged,
             };
-            tracing::warn!(error = %failure, "the search index failed and is opened again");
+            tracing::warn!(error = %failure, "the search index failed; reopening it");
             anew = matches!(failure, Failure::Damaged);
             self.waiting.clear();
             if !anew {
@@ -280,7 +280,7 @@ impl Worker {
                 return Ok((writer, mark.offset));
             }
         }
-        tracing::info!("the search index is made anew");
+        tracing::info!("rebuilding the search index");
         // Readers of the old one would keep its files.
         *self.shared.reader.write() = None;
         Ok((Writer::create(&self.dir)?, Offset::ZERO))

@@ -97,7 +97,7 @@ pub enum ServerError {
     #[error("{0}")]
     Media(Box<dyn std::error::Error + Send + Sync>),
     /// The search index cannot be kept.
-    #[error("the search index cannot be kept: {0}")]
+    #[error("the search index cannot be opened: {0}")]
     Search(io::Error),
     /// Other services cannot be asked, for want of the certificates that the system trusts.
     #[error("other services cannot be reached: {0}")]
@@ -152,8 +152,7 @@ pub async fn run(
     }
     if config.server.discovery && config.announced_url().is_none() {
         warn!(
-            "clients are not told the server's address, as it is not known at which one they reach \
-             it; set server.public_url"
+            "clients are not told the server's address, because it is unknown which address they use; set server.public_url"
         );
     }
     // The log first: whoever holds it is the server, and a second one is told so.
@@ -351,7 +350,7 @@ async fn open_engine(
         "the projections are there"
     );
     if !begun.provisional.is_empty() {
-        info!(projections = ?begun.provisional, "made by another version: they are made again beside");
+        info!(projections = ?begun.provisional, "computed by another version; rebuilding in the background");
     }
     let options = engine::Options {
         server_name: config.server.name.clone(),
@@ -411,17 +410,17 @@ fn make_private(config: &Config) {
                 Ok(more) => changed += more,
                 Err(error) => {
                     let path = path.display();
-                    warn!(%path, %error, "others than the owner may be able to read this");
+                    warn!(%path, %error, "other users may be able to read this file");
                 }
             }
         }
         if changed > 0 {
-            info!(changed, "others could read files of the data directory, and cannot any more");
+            info!(changed, "removed other users' access to files in the data directory");
         }
     };
     // Without it, the files are as they were.
     if let Err(error) = std::thread::Builder::new().name("private".to_owned()).spawn(work) {
-        warn!(%error, "it could not be checked who can read the data directory");
+        warn!(%error, "the permissions of the data directory could not be checked");
     }
 }
 
@@ -453,9 +452,9 @@ async fn sweep(
             // If it was due, what is due is not archived yet.
             Ok(swept) if swept == Swept::default() => {}
             Ok(Swept { expired, files, erased, superseded }) => {
-                info!(expired, files, erased, superseded, "erased what is due");
+                info!(expired, files, erased, superseded, "erased expired content");
             }
-            Err(error) => warn!(%error, "what is due could not be erased; it is tried again"),
+            Err(error) => warn!(%error, "expired content could not be erased; retrying later"),
         }
         if Instant::now() < put_off || !compaction_is_due(&engine, &log, compact_percent) {
             continue;
@@ -472,7 +471,7 @@ async fn sweep(
             Ok(Ok(Compacted { before, after })) => info!(before, after, "compacted the log"),
             Ok(Err(_)) if shutdown.is_given() => return,
             Ok(Err(error)) => {
-                warn!(%error, "the log could not be compacted; it is tried again");
+                warn!(%error, "the log could not be compacted; retrying later");
                 put_off = Instant::now() + policy.every;
             }
             Err(error) => {
@@ -514,7 +513,7 @@ fn serve_admin(
         Ok(task) => Some(task),
         Err(error) => {
             // The server does its work without it; the tool then reads the archive.
-            warn!(path = %path.display(), %error, "there is no admin socket");
+            warn!(path = %path.display(), %error, "the admin socket could not be created");
             None
         }
     }

@@ -138,7 +138,7 @@ pub(crate) async fn keep(seen: Arc<LastSeen>, engine: Arc<Engine>, shutdown: Shu
             match engine.propose(Origin::server(), NoteSeen(some.to_vec())).await {
                 Ok(noted) => noted.into_inner(),
                 // A disk that is full, for example. It is noted the next time.
-                Err(error) => warn!(%error, "when devices were last in use could not be recorded"),
+                Err(error) => warn!(%error, "the last use of devices could not be recorded"),
             }
         }
     }

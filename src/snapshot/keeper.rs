@@ -187,8 +187,8 @@ impl Keeper {
             let generation = self.engine.state().generation();
             match unread.read(&self.dir.join(COUNTS), &**self.engine.log(), generation) {
                 Ok(0) => {}
-                Ok(counts) => info!(counts, "read the unread counts"),
-                Err(error) => warn!(%error, "unread notifications are counted again"),
+                Ok(counts) => info!(counts, "loaded the unread counts"),
+                Err(error) => warn!(%error, "recounting unread notifications"),
             }
         }
         self.unread = Some(unread);
@@ -200,7 +200,7 @@ impl Keeper {
         let Some(unread) = self.unread.as_ref().filter(|_| self.are_exact()) else { return };
         let (path, state) = (self.dir.join(COUNTS), self.engine.state());
         if let Err(error) = unread.write(&path, &**self.engine.log(), &state) {
-            warn!(%error, "after a restart, unread notifications will be counted again");
+            warn!(%error, "unread counts could not be saved; they will be recounted after a restart");
         }
     }
 
@@ -237,7 +237,7 @@ impl Keeper {
                 match self.make().await {
                     Ok(_) | Err(SnapshotError::Stopped) => {}
                     Err(error) => {
-                        warn!(%error, "a snapshot could not be made; it is tried again");
+                        warn!(%error, "a snapshot could not be written; retrying later");
                         put_off = Instant::now() + RETRY;
                     }
                 }
@@ -319,7 +319,7 @@ impl Keeper {
             Checkpoint::remove(data_dir)
         };
         if let Err(error) = noted {
-            warn!(%error, "the state's digest could not be noted");
+            warn!(%error, "the state digest could not be written");
         }
     }
 
@@ -403,10 +403,10 @@ impl Keeper {
                 let fault = &found.fault;
                 let done = match fault.held {
                     Holder::Snapshot | Holder::Server => "they were replaced",
-                    Holder::Stale => "the server is to be started anew",
+                    Holder::Stale => "restart the server",
                 };
                 let (after, by, projections) = (fault.after, fault.by, &fault.projections);
-                error!(%after, %by, ?projections, "projections were not what the log adds up to: {done}");
+                error!(%after, %by, ?projections, "projections differed from a replay of the log: {done}");
                 // It takes as long as many replays, and is of use to people alone.
                 let located = apart(move || found.locate(&good, &*log, &shutdown)).await;
                 match located {
@@ -421,7 +421,7 @@ impl Keeper {
                             fault.first = Some(first);
                         }
                     }
-                    Err(error) => warn!(%error, "the first difference could not be looked for"),
+                    Err(error) => warn!(%error, "the first difference could not be located"),
                 }
             }
             None => info!(
@@ -479,7 +479,7 @@ fn rebuild(
             good.insert(0, (offset, path));
             continue;
         }
-        error!(%offset, projections = ?names(&differing), "a snapshot is not what the log adds up to");
+        error!(%offset, projections = ?names(&differing), "a snapshot differs from a replay of the log");
         std::fs::remove_file(&path).map_err(|source| SnapshotError::Io { path, source })?;
         found.get_or_insert_with(|| Found {
             fault: Fault {

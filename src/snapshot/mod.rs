@@ -149,7 +149,7 @@ pub enum SnapshotError {
         what: String,
     },
     /// The file is one that this version does not read.
-    #[error("{} was written by logcabin {version}, which keeps other facts", .path.display())]
+    #[error("{} was written by logcabin {version}, which stores other facts", .path.display())]
     Version {
         /// The file.
         path: PathBuf,
@@ -208,7 +208,7 @@ pub fn recall(dir: &Path, log: &dyn Log) -> Result<(State, Begun), OpenError> {
         Vec::new()
     });
     let newest = snapshots.iter().find_map(|(_, path)| {
-        read(path, log).inspect_err(|error| warn!(%error, "a snapshot is passed over")).ok()
+        read(path, log).inspect_err(|error| warn!(%error, "skipping a snapshot")).ok()
     });
     let (state, begun) = match newest {
         Some(Held { state, header, provisional }) => {

@@ -186,7 +186,7 @@ async fn what_was_redacted_stays_in_the_log_for_its_time_of_grace_and_is_shown_t
         let path = format!("/rooms/{}/receipt/m.read/{}", encode(&room_id), encode(&newer));
         bob.request("POST", &path, Some(&json!({}))).await.ok();
     }
-    until("a sweep", async || server.output().contains("erased what is due")).await;
+    until("a sweep", async || server.output().contains("erased expired content")).await;
     assert!(!files_with(server.data_dir(), SECRET).is_empty());
     assert!(!bob.sync(None, 0, None).await.to_string().contains(SECRET));
 }

@@ -458,6 +458,6 @@ async fn nobody_but_the_owner_can_read_any_file() {
         fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("its mode can be set");
     }
     let server = TestServer::start_on(&data_dir).await;
-    server.prints("and cannot any more").await;
+    server.prints("removed other users' access").await;
     assert_eq!(open_to_others(&data_dir), Vec::<String>::new());
 }

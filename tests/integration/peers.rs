@@ -21,14 +21,14 @@ fn the_comparison_explains_itself_and_begins_nothing_that_it_cannot_finish() {
     let help = peers(&["--help"]);
     let said = String::from_utf8_lossy(&help.stdout);
     assert!(help.status.success(), "{said}");
-    for option in ["--servers", "--seconds", "--waiting", "--only", "--readme"] {
+    for option in ["--servers", "--seconds", "--waiting", "--only", "--update"] {
         assert!(said.contains(option), "{option} is not in {said}");
     }
     let refused: [(&[&str], &str); 5] = [
         (&["--servers", "logcabin,nobody"], "no such server: nobody"),
         (&["--seconds", "0"], "not more than nothing: 0"),
         (&["--waiting", "-1"], "not more than nothing: -1"),
-        (&["--readme", "--only", "send"], "--readme wants all"),
+        (&["--update", "--only", "send"], "--update wants all"),
         (&["--elsewhere"], "unrecognized arguments: --elsewhere"),
     ];
     for (arguments, reason) in refused {
@@ -40,16 +40,16 @@ fn the_comparison_explains_itself_and_begins_nothing_that_it_cannot_finish() {
 }
 
 #[test]
-fn the_readme_has_a_place_for_all_that_is_measured() {
-    let readme = include_str!("../../README.md");
+fn the_chapter_on_performance_has_a_place_for_all_that_is_measured() {
+    let chapter = include_str!("../../docs/performance.md");
     for block in ["peers", "load", "growth", "compression"] {
         let (begin, end) = (format!("<!-- {block}: -->\n"), format!("<!-- :{block} -->"));
-        let table = readme.split_once(&begin).and_then(|(_, rest)| rest.split_once(&end));
-        let (table, _) = table.unwrap_or_else(|| panic!("{begin} … {end} is not in the README"));
+        let table = chapter.split_once(&begin).and_then(|(_, rest)| rest.split_once(&end));
+        let (table, _) = table.unwrap_or_else(|| panic!("{begin} … {end} is not in the chapter"));
         assert!(table.contains("|---"), "there is no table between {begin} and {end}");
     }
-    for plot in ["docs/peers.svg", "docs/load.svg"] {
-        assert!(readme.contains(plot), "the README does not show {plot}");
-        assert!(Path::new(ROOT).join(plot).exists(), "{plot} is missing");
+    for plot in ["peers.svg", "load.svg"] {
+        assert!(chapter.contains(plot), "the chapter does not show {plot}");
+        assert!(Path::new(ROOT).join("docs").join(plot).exists(), "{plot} is missing");
     }
 }

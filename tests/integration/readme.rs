@@ -1,4 +1,4 @@
-//! What the README tells newcomers to type: it is run as it stands there.
+//! What the README and the chapters of `docs/` tell people to type: it is run as it stands there.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
@@ -9,11 +9,17 @@ use tempfile::TempDir;
 use crate::harness::{TestServer, run_logcabin, runs, skip, tools};
 
 const README: &str = include_str!("../../README.md");
+const CONFIGURATION: &str = include_str!("../../docs/configuration.md");
+const PERFORMANCE: &str = include_str!("../../docs/performance.md");
 
-/// The blocks of code below this heading, in order.
+/// The blocks of code below this heading of the README, in order.
 fn blocks(heading: &str) -> Vec<String> {
     let (_, section) = README.split_once(&format!("\n## {heading}\n")).expect("the heading");
-    let section = section.split("\n## ").next().unwrap_or_default();
+    blocks_of(section.split("\n## ").next().unwrap_or_default())
+}
+
+/// The blocks of code of a text, in order.
+fn blocks_of(section: &str) -> Vec<String> {
     let mut blocks = vec![String::new()];
     for line in section.lines() {
         let last = blocks.last_mut().expect("one at least");
@@ -106,9 +112,9 @@ async fn the_two_minutes_of_the_readme_go_as_they_are_told() {
 }
 
 #[test]
-fn the_configuration_that_the_readme_shows_is_taken() {
+fn the_configuration_that_the_chapter_shows_is_taken() {
     let directory = TempDir::new().expect("a temporary directory");
-    let mut shown = blocks("Configuration");
+    let mut shown = blocks_of(CONFIGURATION);
     shown.retain(|block| block.trim().starts_with('['));
     assert!(shown.len() >= 2, "{shown:?}");
     for block in shown {
@@ -120,26 +126,60 @@ fn the_configuration_that_the_readme_shows_is_taken() {
 }
 
 #[test]
-fn the_map_of_the_readme_has_every_part_of_the_source_once() {
-    let (_, map) = README.split_once("| In `src/` | Holds |\n|---|---|\n").expect("the map");
-    let rows = map.lines().take_while(|line| line.starts_with("| "));
-    let names: Vec<&str> = rows
-        .flat_map(|row| row.split('|').nth(1).unwrap_or_default().split('`').skip(1).step_by(2))
-        .collect();
-    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-    for name in &names {
-        let name = name.trim_end_matches('/');
-        let is_there =
-            [name.to_owned(), format!("{name}.rs")].iter().any(|it| src.join(it).exists());
-        assert!(is_there, "there is no src/{name}");
-        let same = names.iter().filter(|other| other.trim_end_matches('/') == name).count();
-        assert_eq!(same, 1, "{name} is in the map {same} times");
+fn the_readme_is_short() {
+    assert!(README.len() <= 10 * 1024, "the README has {} bytes", README.len());
+}
+
+#[test]
+fn the_figures_of_the_readme_are_those_of_the_chapter() {
+    let (_, table) = README.split_once("| CPU ms for each |").expect("the table");
+    let rows: Vec<&str> = table.lines().skip(2).take_while(|row| row.starts_with('|')).collect();
+    assert!(rows.len() >= 5, "{rows:?}");
+    for row in rows {
+        let row = row.trim_end_matches('|').trim_end();
+        assert!(PERFORMANCE.contains(row), "docs/performance.md does not have {row:?}");
     }
-    for entry in std::fs::read_dir(&src).expect("src can be listed") {
-        let entry = entry.expect("src can be listed");
-        if entry.file_type().expect("a type").is_dir() {
-            let name = entry.file_name().to_string_lossy().into_owned();
-            assert!(names.contains(&&*format!("{name}/")), "src/{name} is not in the map");
+}
+
+#[test]
+fn every_link_of_the_documentation_leads_to_something() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let chapters = std::fs::read_dir(root.join("docs")).expect("docs can be listed");
+    let chapters = chapters.flatten().map(|entry| entry.path());
+    let mut chapters: Vec<_> =
+        chapters.filter(|path| path.extension().is_some_and(|kind| kind == "md")).collect();
+    let index = std::fs::read_to_string(root.join("docs/README.md")).expect("the index");
+    for chapter in &chapters {
+        let name = chapter.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let is_listed = name == "README.md" || index.contains(&format!("({name})"));
+        assert!(is_listed, "docs/README.md does not list {name}");
+    }
+    chapters.extend(["README.md", "CONTRIBUTING.md", "log_format.md"].map(|name| root.join(name)));
+    for chapter in chapters {
+        let text = std::fs::read_to_string(&chapter).expect("a chapter");
+        for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            let (path, anchor) = link.split_once('#').unwrap_or((link, ""));
+            if path.starts_with("http") {
+                continue;
+            }
+            let target = match path {
+                "" => chapter.clone(),
+                path => chapter.parent().unwrap_or(root).join(path),
+            };
+            assert!(target.exists(), "{}: {link} leads nowhere", chapter.display());
+            if !anchor.is_empty() && target.extension().is_some_and(|kind| kind == "md") {
+                let text = std::fs::read_to_string(&target).expect("a chapter");
+                let mut anchors = text.lines().filter(|line| line.starts_with('#')).map(|line| {
+                    let words = line.trim_start_matches('#').trim().to_lowercase();
+                    let kept = words.chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
+                    kept.map(|c| if c == ' ' { '-' } else { c }).collect::<String>()
+                });
+                assert!(
+                    anchors.any(|found| found == anchor),
+                    "{}: {link} has no such heading",
+                    chapter.display()
+                );
+            }
         }
     }
 }

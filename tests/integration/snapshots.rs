@@ -115,7 +115,7 @@ async fn a_start_goes_on_from_the_newest_snapshot_that_can_be_used() {
         (
             "the version",
             [&newer.as_bytes()[..HEADER], &whole[HEADER..]].concat(),
-            "keeps other facts",
+            "stores other facts",
         ),
     ];
     for (what, bytes, said) in damages {
@@ -282,7 +282,7 @@ async fn a_server_that_is_wrong_about_where_streams_end_is_to_be_started_anew() 
     assert!(!equal, "{status}");
     let fault = &status["fault"];
     assert_eq!((&fault["held"], &fault["projections"]), (&json!("stale"), &json!(["streams"])));
-    server.prints("the server is to be started anew").await;
+    server.prints("restart the server").await;
     server.kill9();
     server.restart().await;
     let (equal, status) = snapshot(server.data_dir(), "compare");
@@ -318,7 +318,7 @@ async fn a_start_does_not_wait_for_projections_that_another_version_did_not_have
         server.kill9();
     }
     server.restart().await;
-    assert!(server.output().contains("they are made again"), "{}", server.output());
+    assert!(server.output().contains("rebuilding in the background"), "{}", server.output());
     let ann = User { http: server.http(), ..ann };
     // It takes what is written meanwhile.
     talk(&server, &ann, &room_id, "b", 20).await;

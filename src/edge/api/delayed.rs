@@ -504,7 +504,7 @@ impl Timed for Sender {
         let in_room = async |events: Vec<Arc<DelayedEvent>>| {
             for event in events {
                 if let Err(error) = send_due(&self.0, &event).await {
-                    tracing::warn!(%error, "a delayed event was not sent; it will be tried again");
+                    tracing::warn!(%error, "a delayed event was not sent; retrying later");
                     return false;
                 }
             }

@@ -48,7 +48,9 @@ async fn leave_unless_welcome(engine: &Engine, room_id: OwnedRoomId, guest: &Use
         Ok(false) => {
             leave(engine, &Origin::server(), room_id, guest).await;
         }
-        Err(error) => tracing::warn!(%room_id, %error, "whether a room takes guests is not known"),
+        Err(error) => {
+            tracing::warn!(%room_id, %error, "the guest access of a room could not be read")
+        }
     }
 }
 

@@ -79,7 +79,7 @@ pub(crate) struct Media {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum MediaError {
     /// The directory of uploaded files cannot be used.
-    #[error("uploaded files cannot be kept: {0}")]
+    #[error("uploaded files cannot be stored: {0}")]
     Store(#[from] io::Error),
     /// Previews cannot be made.
     #[error("other services cannot be reached: {0}")]
@@ -278,7 +278,7 @@ impl Server {
             app.media.store.discard(file, |hash| app.engine.state().media.names(hash))
         });
         if let Ok(Err(error)) = discarding.await {
-            warn!(%error, "a refused upload could not be deleted; it is tried again later");
+            warn!(%error, "a refused upload could not be deleted; retrying later");
         }
     }
 
@@ -514,7 +514,7 @@ fn keep_thumbnail(store: &Store, hash: &FileHash, wish: Wish, format: Format, by
         && error.kind() != io::ErrorKind::QuotaExceeded
     {
         // It is made again the next time.
-        warn!(%error, "a thumbnail could not be kept");
+        warn!(%error, "a thumbnail could not be stored");
     }
 }
 
@@ -642,12 +642,12 @@ pub(crate) async fn sweep(app: Arc<Server>, shutdown: Shutdown) {
                 info!(
                     files = swept.files,
                     thumbnails = swept.thumbnails,
-                    "deleted files that nothing names, and old thumbnails"
+                    "deleted unreferenced files and old thumbnails"
                 );
             }
             Ok(Ok(_)) => {}
-            Ok(Err(error)) => warn!(%error, "uploaded files could not be looked through"),
-            Err(error) => warn!(%error, "looking through uploaded files panicked"),
+            Ok(Err(error)) => warn!(%error, "uploaded files could not be scanned"),
+            Err(error) => warn!(%error, "scanning uploaded files panicked"),
         }
         let mut next = std::pin::pin!(tokio::time::sleep(SWEEP));
         loop {
@@ -668,7 +668,7 @@ async fn remove(app: &Arc<Server>, files: BTreeSet<FileHash>) {
         for hash in files {
             let named = |hash: &FileHash| app.engine.state().media.names(hash);
             if let Err(error) = app.media.store.remove(&hash, named) {
-                warn!(%error, "a file that was removed could not be deleted; it is tried again later");
+                warn!(%error, "a removed file could not be deleted; retrying later");
             }
         }
     });

@@ -143,7 +143,7 @@ pub(super) async fn verified(
         match app.engine.propose(origin, renewal).await {
             Ok(renewed) => renewed.into_inner(),
             // The hash there is proves as much; there will be another login.
-            Err(error) => tracing::warn!(%error, "a password's hash was not renewed"),
+            Err(error) => tracing::warn!(%error, "a password hash could not be renewed"),
         }
     }
     Ok((user_id, set))

@@ -630,7 +630,7 @@ fn of_provider(provider: &Provider, error: &OidcError) -> ApiError {
     if !matches!(error, OidcError::Unavailable(_)) {
         // To a client, a refusal as any other; whoever runs the server may have to do something
         // about it.
-        warn!(provider = provider.id(), %error, "no login by single sign-on");
+        warn!(provider = provider.id(), %error, "single sign-on failed");
     }
     match error {
         OidcError::Unavailable(_) => {

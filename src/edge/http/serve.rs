@@ -116,7 +116,7 @@ pub(crate) async fn run<A: App>(listeners: Vec<TcpListener>, edge: Edge<A>) {
     let bound = Duration::from_secs(edge.limits.shutdown_seconds);
     info!(connections = open.receiver_count(), "finishing the requests in progress");
     if timeout(bound, open.closed()).await.is_err() {
-        warn!("some requests did not finish in {} s and are cut off", bound.as_secs());
+        warn!("some requests did not finish within {} s and were aborted", bound.as_secs());
     }
 }
 

@@ -227,7 +227,7 @@ impl Worker {
             self.writer = None;
             self.synced = None;
             if let Err(error) = eraser.carry_out(&*self.log, now_ms) {
-                tracing::error!(%error, "erasing from the archive failed; it is tried again");
+                tracing::error!(%error, "erasing from the archive failed; retrying later");
                 eraser.put_off();
             }
         } else if !more {

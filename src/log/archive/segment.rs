@@ -99,7 +99,7 @@ impl Writer {
             return Err(ArchiveError::Foreign { dir: dir.clone(), at: end.last });
         }
         for path in &end.unusable {
-            tracing::warn!(path = %path.display(), "an archive segment without a whole batch is removed");
+            tracing::warn!(path = %path.display(), "removing an archive segment without a complete batch");
             std::fs::remove_file(path).map_err(ArchiveError::io(path))?;
         }
         let open = end.unsealed.map(|unsealed| unsealed.reopen()).transpose()?;
@@ -252,7 +252,7 @@ impl Unsealed {
                 tracing::warn!(
                     path = %self.path.display(),
                     bytes = torn,
-                    "the end of the last archive segment is torn; it is cut off and copied again"
+                    "the last archive segment ends in a partial record; truncating it and copying again"
                 );
                 file.set_len(self.length)?;
                 file.sync_all()?;

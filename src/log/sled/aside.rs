@@ -52,8 +52,7 @@ pub(super) fn open(
     }
     tracing::warn!(
         place = %place.display(),
-        "the disk of the log is full: its newest records are read from a temporary copy, and writes \
-         are refused until there is room"
+        "the log's disk is full; reading the newest records from a temporary copy and refusing writes until there is space"
     );
     Ok(stores)
 }

@@ -220,7 +220,7 @@ impl Committer {
             return Err(self.shared.fail("the log is not the one that was copied at the start"));
         }
         *self.layers.write() = Arc::new(layers);
-        tracing::info!("the disk has room again: writes are taken");
+        tracing::info!("the disk has space again; accepting writes");
         Ok(())
     }
 

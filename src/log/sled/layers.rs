@@ -320,8 +320,7 @@ impl Layers {
                     tracing::error!(
                         %damage,
                         archive = %spare.dir().display(),
-                        "a part of the log cannot be read, and is read from the archive; \
-                         `logcabin verify --repair` mends it while the server is stopped"
+                        "part of the log is damaged and is read from the archive; stop the server and run `logcabin verify --repair`"
                     );
                 }
                 Ok(block)

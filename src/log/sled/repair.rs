@@ -55,7 +55,7 @@ pub enum RepairError {
     #[error(transparent)]
     Volume(#[from] VolumeError),
     /// What the volume's records are does not agree with the archive.
-    #[error("the volume {} cannot be mended: {reason}", .path.display())]
+    #[error("the volume {} cannot be repaired: {reason}", .path.display())]
     Disagreement {
         /// The volume.
         path: PathBuf,

@@ -77,7 +77,7 @@ impl Sealer {
             match self.seal(rest) {
                 Ok(()) | Err(CompactError::GivenUp | CompactError::Closed) => {}
                 Err(error) => {
-                    tracing::warn!(%error, "old records could not be sealed; it is tried again");
+                    tracing::warn!(%error, "old records could not be sealed; retrying later");
                     put_off = Instant::now() + RETRY;
                 }
             }

@@ -112,7 +112,7 @@ impl Shadow {
 impl Drop for Shadow {
     fn drop(&mut self) {
         if let Err(error) = remove_dir(&self.dir) {
-            tracing::warn!(%error, "the copy that was looked at could not be removed");
+            tracing::warn!(%error, "the temporary copy could not be removed");
         }
     }
 }

@@ -93,7 +93,7 @@ impl Store {
                     tracing::warn!(
                         error = error.0,
                         dir = %dir.display(),
-                        "the database does not fit its own note of how far it came: it is read from its beginning"
+                        "the database disagrees with its own snapshot file; reading it from the beginning"
                     );
                 }
                 opened => break opened.map_err(unusable)?,

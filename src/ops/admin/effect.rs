@@ -108,7 +108,7 @@ impl Office {
             Act::CreateRegistrationToken { .. } => one("a registration token is made".to_owned()),
             Act::UpdateRegistrationToken { token, .. } => {
                 let id = self.registration_token(token)?.start();
-                one(format!("the registration token {id} is set anew"))
+                one(format!("the registration token {id} is changed"))
             }
             Act::DeleteRegistrationToken { token } => {
                 let id = self.registration_token(token)?.start();
@@ -149,7 +149,7 @@ impl Office {
         let is = state.accounts.standing(&user_id).unwrap_or_default();
         let mut effect = Vec::new();
         if is.deactivated.is_none() {
-            effect.push(format!("the account {user_id} is closed for ever"));
+            effect.push(format!("the account {user_id} is closed, which cannot be undone"));
             effect.push(format!("{} device(s) are logged out", self.devices(&user_id).len()));
             let parts = state.memberships.of(&user_id, Offset::MAX);
             let count =

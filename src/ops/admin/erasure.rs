@@ -202,7 +202,7 @@ impl Office {
             self.belongings(user, messages)?;
         let mut effect = vec![
             format!(
-                "the account {user_id} is closed for ever, and what is kept of the user erased"
+                "the account {user_id} is closed and the user's data erased, which cannot be undone"
             ),
             format!("{devices} device(s) are logged out"),
             format!(

@@ -183,7 +183,10 @@ impl Office {
         };
         let ids = self.ids(of)?.0;
         let bytes: u64 = ids.iter().map(size).sum();
-        Ok(vec![format!("{} file(s) of {bytes} bytes are removed for ever", ids.len())])
+        Ok(vec![format!(
+            "{} file(s) of {bytes} bytes are deleted, which cannot be undone",
+            ids.len()
+        )])
     }
 
     pub(super) async fn protect(

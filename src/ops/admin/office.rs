@@ -107,13 +107,13 @@ pub(crate) enum ActError {
     #[error("there is no file `{0}` on this server")]
     NoMedia(String),
     /// There is no such report, or it was dealt with.
-    #[error("there is no report {0}, or it was dealt with")]
+    #[error("there is no open report {0}")]
     NoReport(Offset),
     /// The password must not be set.
     #[error("{0}")]
     Unfit(Unfit),
     /// The account is closed.
-    #[error("the account of {0} is deactivated, which is for ever")]
+    #[error("the account of {0} is deactivated, which cannot be undone")]
     Deactivated(OwnedUserId),
     /// Something in the request cannot be.
     #[error("{0}")]
@@ -125,7 +125,7 @@ pub(crate) enum ActError {
     #[error(transparent)]
     Read(#[from] ReadError),
     /// There is no log.
-    #[error("there is no log in {0}: start the server once, which settles its name for ever")]
+    #[error("there is no log in {0}: start the server once; its name cannot be changed afterwards")]
     NoLog(String),
     /// The log cannot be opened.
     #[error(transparent)]
@@ -645,7 +645,7 @@ async fn on_log(
     let policy = config.passwords.clone();
     let identity = Outbound::new(&config.outbound);
     if let Err(error) = &identity {
-        tracing::warn!(%error, "no other service can be asked");
+        tracing::warn!(%error, "requests to other services are not possible");
     }
     let identity =
         identity.ok().map(|outbound| (outbound, config.threepids.identity_servers.to_vec()));

@@ -318,7 +318,7 @@ impl Office {
             tokio::spawn(async move {
                 let gone = shutdown::go_on(&engine, &origin, shutdown).await;
                 if let Err(error) = &gone {
-                    tracing::warn!(%error, "the shutdown of a room goes on at the next start");
+                    tracing::warn!(%error, "the shutdown of a room resumes at the next start");
                 }
                 gone
             })

@@ -32,7 +32,7 @@ pub(crate) fn resume(engine: &Arc<Engine>) {
         for shutdown in engine.state().closures.under_way() {
             let room_id = shutdown.room_id.clone();
             if let Err(error) = go_on(&engine, &Origin::server(), shutdown).await {
-                tracing::warn!(%room_id, %error, "the shutdown of a room stays where it is");
+                tracing::warn!(%room_id, %error, "the shutdown of a room could not continue");
             }
         }
     });
@@ -60,7 +60,7 @@ pub(super) async fn go_on(
             // Whoever was to make it may have left the server meanwhile: the old one is to be no
             // more.
             Err(Rejected::Refused(error)) => {
-                tracing::warn!(%room_id, %error, "no room takes the place of one that is shut down");
+                tracing::warn!(%room_id, %error, "no replacement was created for a room that is shut down");
             }
             Err(error) => return Err(error.into()),
         }

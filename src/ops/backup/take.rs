@@ -193,7 +193,7 @@ impl<P: FnMut(Offset)> Copying<'_, P> {
             let manifest = match Manifest::read(&path) {
                 Ok(manifest) => manifest,
                 Err(error) => {
-                    tracing::warn!(%error, "a manifest is passed over");
+                    tracing::warn!(%error, "skipping a manifest");
                     continue;
                 }
             };

@@ -59,7 +59,7 @@ pub struct Imported {
 pub enum ImportError {
     /// The export did not come to its end.
     #[error(
-        "{} is an export that did not come to its end; export again, the same command begins it anew",
+        "{} is an incomplete export; run the same export command again",
         .0.display()
     )]
     Unfinished(PathBuf),

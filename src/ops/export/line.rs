@@ -106,7 +106,7 @@ pub(super) enum LineError {
     Json(#[from] serde_json::Error),
     #[error("`{0}` is not what it has to be")]
     Field(&'static str),
-    #[error("it is not as it was written: what it says was changed by hand, or on the disk")]
+    #[error("it was altered after it was written")]
     Changed,
 }
 

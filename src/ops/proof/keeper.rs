@@ -59,7 +59,7 @@ pub(crate) async fn keep(engine: Arc<Engine>, policy: Option<Policy>, shutdown: 
             Ok(_) => failed = false,
             // A disk that is full, for example, of which there is more to read elsewhere.
             Err(error) if !failed => {
-                warn!(%error, "no checkpoint could be made; it is tried again");
+                warn!(%error, "no checkpoint could be signed; retrying later");
                 failed = true;
             }
             Err(_) => {}

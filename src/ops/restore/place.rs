@@ -95,7 +95,7 @@ pub(super) fn copy_files(
         match copied.map_err(RestoreError::io(&source))? {
             Some(_) => restored.files += 1,
             None => {
-                tracing::warn!(path = %source.display(), "an uploaded file is not what it was");
+                tracing::warn!(path = %source.display(), "an uploaded file is damaged");
                 restored.missing_files += 1;
             }
         }

@@ -149,13 +149,13 @@ impl Pushers {
             let failed = match read {
                 Ok(Ok(())) => false,
                 Ok(Err(error)) => {
-                    warn!(%error, "notifications cannot go on now");
+                    warn!(%error, "notifications are blocked; retrying later");
                     true
                 }
                 Err(_) => {
                     // A record that cannot be told of keeps none after it from being told.
                     follower.at = follower.at.next();
-                    error!(record = %follower.at, "telling of a record panicked");
+                    error!(record = %follower.at, "notifying of a record panicked");
                     true
                 }
             };
@@ -339,7 +339,7 @@ impl Pushers {
         let added = self.queues.lock().add(pusher.since, item);
         if added.full {
             let app_id = &*pusher.body.ids.app_id;
-            warn!(user_id = %pusher.body.user_id, app_id, "too many notifications wait: one is given up");
+            warn!(user_id = %pusher.body.user_id, app_id, "too many notifications are queued; dropping one");
         }
         if added.begin {
             tokio::spawn(Arc::clone(self).work(pusher.since));
@@ -368,7 +368,7 @@ impl Pushers {
                 Ok(Told::Stopping) => return,
                 Ok(Told::Failed(reason)) => reason,
                 Err(_) => {
-                    error!(record = %item.offset, "telling a push gateway panicked");
+                    error!(record = %item.offset, "notifying a push gateway panicked");
                     self.done(since, item);
                     continue;
                 }
@@ -388,7 +388,7 @@ impl Pushers {
                     continue;
                 }
             }
-            warn!(%user_id, app_id, reason, "a notification is too old to be tried again");
+            warn!(%user_id, app_id, reason, "dropping a notification that is too old to retry");
             self.done(since, item);
         }
     }
@@ -552,7 +552,7 @@ impl Pushers {
                 follower.noted = done;
             }
             Err(error) => {
-                warn!(%error, "how far notifications went could not be noted");
+                warn!(%error, "the position of notifications could not be recorded");
                 follower.note_due = Some(Instant::now() + limits::PUSH_NOTE);
             }
         }

@@ -66,8 +66,7 @@ impl Judge<'_> {
                 user_id = %self.user_id,
                 event_id = %event.event_id,
                 steps = limits::PUSH_STEPS,
-                "judging an event by a user's push rules takes too long: it matches none of them. \
-                 Further events for which this is so are not reported"
+                "an event exceeded the budget of a user's push rules and matches none of them; further events are not reported"
             );
         }
         Ok(judgement.outcome().map(Arc::clone))

@@ -41,7 +41,7 @@ async fn login(server: &TestServer) -> User {
 
 /// Waits until the server has given up on a notification.
 async fn given_up(server: &TestServer) {
-    let says = async || server.output().contains("too old to be tried again");
+    let says = async || server.output().contains("too old to retry");
     until("a notification is given up", says).await;
 }
 

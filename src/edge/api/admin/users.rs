@@ -175,7 +175,7 @@ pub(super) async fn put(cx: Caller, request: RawRequest) -> Result<Reply, ApiErr
             acts.push(Act::Deactivate { user: user(), erase: false, reason: None });
         }
         (Some(false), true) => {
-            let why = "An account that was deactivated is so for ever.";
+            let why = "A deactivated account cannot be reactivated.";
             return Err(ApiError::invalid_param(why));
         }
         _ => {}

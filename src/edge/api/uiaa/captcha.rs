@@ -99,7 +99,7 @@ impl Captcha {
             Ok(verdict) => {
                 // Whoever runs the server must know of these; the client cannot do better.
                 if verdict.error_codes.iter().any(|code| code.ends_with("input-secret")) {
-                    warn!("the captcha's service does not know the secret key");
+                    warn!("the captcha service rejects the secret key");
                     return Err(unavailable().into());
                 }
                 Err(Failure::retry(ErrorCode::CaptchaInvalid, "The captcha was not solved."))

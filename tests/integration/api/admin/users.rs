@@ -100,8 +100,12 @@ async fn accounts_are_made_and_changed_and_show_it() {
     let close = "/v1/deactivate/@new:e2e.test";
     let body = json!({ "erase": true, "reason": "left" });
     let said = dry_run(&server, &admin, "POST", close, body.clone()).await.join("\n");
-    for part in ["closed for ever", "1 device(s)", "1 room(s) are left", "profile and account data"]
-    {
+    for part in [
+        "closed, which cannot be undone",
+        "1 device(s)",
+        "1 room(s) are left",
+        "profile and account data",
+    ] {
         assert!(said.contains(part), "no {part:?} in {said}");
     }
     bob.get("/account/whoami").await.ok();
