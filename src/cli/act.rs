@@ -19,7 +19,7 @@ pub(super) struct Common {
     #[command(flatten)]
     at: super::DataDir,
 
-    /// Write one JSON object instead of text
+    /// Print JSON instead of text
     #[arg(long)]
     pub(super) json: bool,
 }
@@ -69,7 +69,7 @@ impl Common {
             Ok(mut server) => return Ok(act.ask(&mut server)?),
             Err(error) => error,
         };
-        let actor = office::actor(own_uid());
+        let actor = office::actor(Some(rustix::process::getuid().as_raw()));
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
         match runtime.block_on(office::without_a_server(&config, act, &actor)) {
             Err(office::ActError::Open(error @ OpenError::InUse { .. })) => {
@@ -83,11 +83,11 @@ impl Common {
 /// What every act takes that changes something.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct Deed {
-    /// Say what would happen, and do nothing
+    /// Report what would happen and change nothing
     #[arg(long)]
     pub(super) dry_run: bool,
 
-    /// Why: kept with the record of it
+    /// The reason, stored with the record
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
 
@@ -146,10 +146,4 @@ fn would_do(effect: &[String]) -> String {
 
 fn in_use(error: &OpenError, unreached: &SocketError) -> String {
     format!("{error}; and it cannot be asked: {unreached}")
-}
-
-/// The user who runs this process: the owner of its entry among the processes.
-fn own_uid() -> Option<u32> {
-    use std::os::unix::fs::MetadataExt as _;
-    std::fs::metadata("/proc/self").ok().map(|of| of.uid())
 }

@@ -25,18 +25,18 @@ use crate::{
 /// How many removed backups one request names: it is far below the longest.
 const NOTED_AT_ONCE: usize = 200;
 
-/// Back up the log and the uploaded files, of a running server or a stopped one
+/// Back up the log and the uploaded files of a running or stopped server
 ///
 /// Copies only what the directory lacks. Each backup is a moment that can be restored by itself;
 /// whatever happens to a backup under way, those before it are whole. It holds the server's private
 /// key, the hashes of passwords and every message.
 #[derive(Debug, clap::Args)]
 pub(super) struct Backup {
-    /// The directory of the backups; made if it is not there
+    /// The directory of the backups; created if it is missing
     #[arg(value_name = "DEST")]
     dest: PathBuf,
 
-    /// How many backups stay in it, this one included; the oldest go [default: all]
+    /// Keep this many backups, this one included, and delete the oldest [default: all]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     keep: Option<u64>,
 
@@ -130,7 +130,7 @@ impl Backup {
     }
 }
 
-/// Check backups: every byte, the chain of the records, and the signatures
+/// Verify backups: every byte, the hash chain and the signatures
 ///
 /// Exits with 0 when all is intact, 1 when there is a fault, 2 when nothing could be checked.
 #[derive(Debug, clap::Args)]
@@ -148,7 +148,7 @@ pub(super) struct VerifyBackup {
     #[arg(long, value_name = "SOURCE")]
     of: Option<String>,
 
-    /// Write one JSON object instead of text
+    /// Print JSON instead of text
     #[arg(long)]
     json: bool,
 }

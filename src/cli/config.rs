@@ -5,7 +5,7 @@ use std::{
     process::ExitCode,
 };
 
-/// Print the effective configuration, with every setting explained
+/// Print the effective configuration, with every setting documented
 ///
 /// The output is a TOML file that `--config` takes: keep what you change and leave out the rest.
 /// Where a value is not the default, the place it comes from is noted.

@@ -4,8 +4,7 @@ use std::process::ExitCode;
 
 use crate::ops::history::{Look, Output, Question, Source, run};
 
-/// Show what takes how much: by kind, room, user and day, the projections, and the files on the
-/// disk
+/// Show what uses how much space: by kind, room, user and day, in memory and on disk
 ///
 /// Reads every record of a stopped server, or of a running one through its admin socket.
 #[derive(Debug, clap::Args)]
@@ -13,7 +12,7 @@ pub(super) struct Du {
     #[command(flatten)]
     at: super::DataDir,
 
-    /// Write one JSON object instead of text
+    /// Print JSON instead of text
     #[arg(long)]
     json: bool,
 }

@@ -4,7 +4,7 @@ use std::{fmt::Write as _, process::ExitCode};
 
 use crate::edge::{api, http::Access};
 
-/// Print every method and path that is served
+/// List every endpoint: method and path
 ///
 /// One on a line, for what a proxy in front lets through, and what it counts: the method, the path,
 /// whether an access token is needed ("none" is looked at, is "optional", "required", or an

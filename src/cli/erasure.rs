@@ -17,7 +17,7 @@ use crate::{
     record::Offset,
 };
 
-/// See what was erased: when, by whom, why, and where it still is
+/// Show what was erased: when, by whom, why, and where copies remain
 #[derive(Debug, clap::Args)]
 pub(super) struct Erasure {
     #[command(subcommand)]
@@ -52,7 +52,7 @@ struct Show {
     common: Common,
 }
 
-/// Take a room out of the server, with all that was ever said in it
+/// Purge a room with its whole history
 ///
 /// Nothing of it can be read from then on; its payloads leave the log and the archive with the
 /// server's next sweep, and the files that nothing else names with them. There is no way back.
@@ -66,7 +66,7 @@ pub(super) struct PurgeRoom {
     #[arg(long)]
     force: bool,
 
-    /// Do not ask whether it is meant
+    /// Do not ask for confirmation
     #[arg(long)]
     yes: bool,
 
@@ -74,7 +74,7 @@ pub(super) struct PurgeRoom {
     deed: Deed,
 }
 
-/// Close an account for ever, and erase what is kept of the user
+/// Close an account permanently and erase the user's data
 ///
 /// Profile, account data, key backups, addresses, pushers and uploaded files go, and their name in
 /// rooms; with --messages what they sent is gone for everybody. It leaves the log and the archive
@@ -89,7 +89,7 @@ pub(super) struct EraseUser {
     #[arg(long)]
     messages: bool,
 
-    /// Do not ask whether it is meant
+    /// Do not ask for confirmation
     #[arg(long)]
     yes: bool,
 

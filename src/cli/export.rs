@@ -7,7 +7,7 @@ use crate::ops::{
     history::look::{bytes, grouped},
 };
 
-/// Write everything to a directory, as JSON lines and files that any tool can read
+/// Export a server, or one user, as JSON lines and files
 ///
 /// The whole server, running or stopped, or with --user one user: what is theirs, and what they may
 /// see. The directory must be empty or not there. Its manifest names every file with its hash and

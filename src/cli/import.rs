@@ -12,7 +12,7 @@ use crate::ops::{
     history::look::grouped,
 };
 
-/// Make a data directory of an export
+/// Create a data directory from an export
 ///
 /// It gets the same records, so that chain, state and the tokens of clients are the same. The
 /// directory must be empty or not there. Every byte of the export is checked before anything is
@@ -39,7 +39,7 @@ pub(super) struct Import {
     #[command(flatten)]
     at: super::DataDir,
 
-    /// Write one JSON object instead of text
+    /// Print JSON instead of text
     #[arg(long)]
     json: bool,
 }

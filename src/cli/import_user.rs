@@ -12,7 +12,7 @@ use crate::{
     },
 };
 
-/// Make an account of the export of a user, on this server or another
+/// Create an account from the export of a user
 ///
 /// It gets the profile, the account data, the push rules, the backup of room keys and the files
 /// that the user uploaded. It is locked and has no password. Rooms stay files, as their history

@@ -14,7 +14,7 @@ use crate::{
     },
 };
 
-/// See uploaded files, and put them into quarantine, where nobody can download them
+/// Manage uploaded files: list, quarantine, delete
 #[derive(Debug, clap::Args)]
 pub(super) struct Media {
     #[command(subcommand)]
@@ -30,7 +30,7 @@ enum Command {
     Quarantine(Change),
     /// Take files out of quarantine
     Unquarantine(Change),
-    /// Remove files for ever
+    /// Delete files permanently
     Delete(Delete),
     /// Exempt a file from quarantine
     Protect(One),
@@ -102,13 +102,13 @@ struct Change {
     deed: Deed,
 }
 
-/// Remove files for ever: they leave the store, and their names the log
+/// Delete files permanently: from the store, with their addresses
 #[derive(Debug, clap::Args)]
 struct Delete {
     #[command(flatten)]
     which: Which,
 
-    /// Do not ask whether it is meant
+    /// Do not ask for confirmation
     #[arg(long)]
     yes: bool,
 

@@ -21,6 +21,7 @@ mod du;
 mod endpoints;
 mod erasure;
 mod export;
+mod history;
 mod import;
 mod import_user;
 mod media;
@@ -37,9 +38,11 @@ mod snapshot;
 mod user;
 mod verify;
 
+pub use history::History;
+
 /// A Matrix-compatible homeserver whose only truth is an append-only log.
 ///
-/// Without a command it serves: on 127.0.0.1:8008, with its data in ./data.
+/// Without a command it runs the server on 127.0.0.1:8008, with its data in ./data.
 #[derive(Debug, Parser)]
 #[command(name = "logcabin", version, args_conflicts_with_subcommands = true)]
 #[command(after_help = "Every setting can also be given in a file or in the environment: \
@@ -68,6 +71,7 @@ enum Command {
     ImportUser(import_user::ImportUser),
     Snapshot(snapshot::Snapshot),
     Du(du::Du),
+    History(History),
     Prove(prove::Prove),
     ProveConsistency(prove::ProveConsistency),
     User(user::User),
@@ -102,6 +106,7 @@ impl Cli {
             Some(Command::Import(import)) => import.run(),
             Some(Command::ImportUser(import)) => import.run(),
             Some(Command::Snapshot(snapshot)) => snapshot.run(),
+            Some(Command::History(history)) => Ok(history.run()),
             Some(Command::Du(du)) => du.run(),
             Some(Command::Prove(prove)) => prove.run(),
             Some(Command::ProveConsistency(prove)) => prove.run(),
@@ -123,23 +128,23 @@ struct Settings {
     #[arg(long, value_name = "FILE", env = "LOGCABIN_CONFIG")]
     config: Option<PathBuf>,
 
-    /// Keep all data in this directory [default: ./data]
+    /// Store all data in this directory [default: ./data]
     #[arg(long, value_name = "DIR")]
     data_dir: Option<String>,
 
-    /// Listen here; can be given several times [default: 127.0.0.1:8008]
+    /// Address to listen on; can be given several times [default: 127.0.0.1:8008]
     #[arg(long, value_name = "ADDR:PORT")]
     bind: Vec<String>,
 
-    /// The name in user and room ids, fixed at the first start [default: localhost]
+    /// The name in user and room ids; cannot be changed after the first start [default: localhost]
     #[arg(long, value_name = "NAME")]
     server_name: Option<String>,
 
-    /// Let anyone create an account; without this, only while listening on loopback alone
+    /// Let anyone register; without this, only while listening on loopback alone
     #[arg(long)]
     open_registration: bool,
 
-    /// Do not limit how often anyone may ask
+    /// Disable rate limits
     #[arg(long)]
     no_rate_limits: bool,
 }

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use super::act::Deed;
 use crate::ops::admin::{Act, Done};
 
-/// Tell a user something in the name of the server
+/// Send a server notice to a user
 ///
 /// They are told in a room for that alone, which is made when there is something to say for the
 /// first time. In whose name, is the setting `server_notices.localpart`.

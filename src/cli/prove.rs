@@ -15,7 +15,7 @@ use crate::{
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// Show that a record is in the log
+/// Prove that a record is in the log
 ///
 /// Writes JSON: the record's header, the hashes that tie it to a checkpoint that the server signed,
 /// and that checkpoint, which is made now if there is none yet that covers the record. Who has it
@@ -34,7 +34,7 @@ pub(super) struct Prove {
     common: Common,
 }
 
-/// Show that an earlier log is the beginning of a later one
+/// Prove that a later log extends an earlier one
 ///
 /// Writes JSON: two checkpoints that the server signed, and the hashes that tie them to each other.
 /// A checkpoint is named by a record: the newest one at or before it.

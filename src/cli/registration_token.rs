@@ -17,7 +17,7 @@ use crate::{
     record::command::Secret,
 };
 
-/// See and change the tokens with which accounts can be made
+/// Manage registration tokens
 ///
 /// They are asked for where the setting `registration.require` has "token". A running server does
 /// it at once, by the socket in its data directory; while there is none, it is done in the data

@@ -17,7 +17,7 @@ use crate::{
     record::Offset,
 };
 
-/// Rebuild the projections from the first record on, and say how fast and what they hold
+/// Rebuild the state from the first record, and report its digest and the time taken
 ///
 /// Nothing is written: a server does the same when it starts. The digest is the same on every
 /// machine and every time, for the same log.
@@ -26,7 +26,7 @@ pub(super) struct Replay {
     #[command(flatten)]
     at: super::DataDir,
 
-    /// Write one JSON object instead of text
+    /// Print JSON instead of text
     #[arg(long)]
     json: bool,
 }

@@ -11,7 +11,7 @@ use crate::{
     record::Offset,
 };
 
-/// See what users have reported, and take off the list what was dealt with
+/// List and close reports
 #[derive(Debug, clap::Args)]
 pub(super) struct Report {
     #[command(subcommand)]

@@ -10,7 +10,7 @@ use crate::ops::{
     restore::{self, From, Request, Restored},
 };
 
-/// Rebuild a data directory from a backup, an archive or another log, up to any moment
+/// Restore a data directory from a backup, an archive or another log, up to any moment
 ///
 /// A directory with a log in it is never overwritten: move that away (`DIR/log`), or restore
 /// `--in-place`, which keeps it aside. What is read is verified, and the new log appears only once
@@ -32,18 +32,18 @@ pub(super) struct Restore {
     #[arg(long, value_name = "MOMENT", allow_hyphen_values = true)]
     to: Option<Moment>,
 
-    /// Drop all one-time keys, also when all that were handed out are known
+    /// Drop all one-time keys, even if all that were handed out are known
     #[arg(long)]
     drop_keys: bool,
 
-    /// Only say what would be lost and what would be carried over
+    /// Report what would be lost and what would be kept, and change nothing
     #[arg(long)]
     dry_run: bool,
 
     #[command(flatten)]
     at: super::DataDir,
 
-    /// Write one JSON object instead of text
+    /// Print JSON instead of text
     #[arg(long)]
     json: bool,
 }

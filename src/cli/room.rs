@@ -12,7 +12,7 @@ use crate::ops::{
     history::look::clean,
 };
 
-/// See and change the rooms of a server
+/// Manage rooms
 ///
 /// A running server does it at once, by the socket in its data directory; while there is none, it
 /// is done in the data directory itself. Rooms are named by their id or by an alias. What is done
@@ -33,11 +33,13 @@ enum Command {
     Unblock(Change),
     Shutdown(Shutdown),
     Purge(PurgeRoom),
+    /// Give a user the highest power level that a member of the room can grant
     MakeAdmin(OfUser),
+    /// Join a user to a room
     Join(OfUser),
 }
 
-/// List the rooms
+/// List rooms
 #[derive(Debug, clap::Args)]
 struct List {
     /// Only those that have this in their name, alias or id
@@ -89,7 +91,7 @@ struct Change {
     deed: Deed,
 }
 
-/// Have everyone leave a room
+/// Shut a room down: all members leave
 ///
 /// It leaves the public directory, its aliases are removed, and all who are in it leave. With
 /// --new-room-by, members and aliases move to a new room, in which only its maker can say anything.
@@ -124,7 +126,7 @@ struct Shutdown {
     )]
     message: String,
 
-    /// Do not ask whether it is meant
+    /// Do not ask for confirmation
     #[arg(long)]
     yes: bool,
 
@@ -132,7 +134,6 @@ struct Shutdown {
     deed: Deed,
 }
 
-/// Give a user the greatest power in a room that somebody in it can give, or have one join it
 #[derive(Debug, clap::Args)]
 struct OfUser {
     /// The room

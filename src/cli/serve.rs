@@ -14,16 +14,16 @@ use crate::{
     server,
 };
 
-/// Run the server (this is what happens without a command, too)
+/// Run the server (the default command)
 ///
-/// It serves until it gets SIGTERM or SIGINT (Ctrl-C), then finishes the requests in progress and
+/// The server runs until SIGTERM or SIGINT (Ctrl-C). It then finishes the requests in progress and
 /// stops; a second signal stops it at once.
 #[derive(Debug, clap::Args)]
 pub(super) struct Serve {
     #[command(flatten)]
     pub(super) settings: super::Settings,
 
-    /// How to write the log, which goes to standard error
+    /// Format of the log lines on standard error
     #[arg(
         long,
         value_enum,

@@ -15,7 +15,7 @@ use crate::{
     snapshot::{self, Difference, Fault, Holder},
 };
 
-/// Write a snapshot of what the log adds up to, or compare it with the log
+/// Write a snapshot of the state, or compare snapshots with the log
 ///
 /// A server that starts loads the newest snapshot and replays only the records after it. It writes
 /// one now and then and when it stops; they are never needed, and can be deleted at any time.

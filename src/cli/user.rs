@@ -14,7 +14,7 @@ use crate::ops::{
     history::{look::clean, moment::Time},
 };
 
-/// See and change the accounts of a server
+/// Manage accounts
 ///
 /// A running server does it at once, by the socket in its data directory; while there is none, it
 /// is done in the data directory itself. Users are named by their whole id or by what is before its
@@ -33,22 +33,22 @@ enum Command {
     ResetPassword(ResetPassword),
     /// Make a user an administrator of the server
     SetAdmin(Change),
-    /// Make an administrator an ordinary user
+    /// Remove a user's administrator rights
     UnsetAdmin(Change),
-    /// Lock an account: nobody can use it until it is unlocked; its sessions are kept
+    /// Lock an account: it cannot be used until it is unlocked, and keeps its sessions
     Lock(Change),
     /// Unlock an account
     Unlock(Change),
-    /// Suspend an account: it can read and leave, but not send, join or change its profile
+    /// Suspend an account: the user can read and leave rooms, and nothing else
     Suspend(Change),
-    /// End the suspension of an account
+    /// Unsuspend an account
     Unsuspend(Change),
     Deactivate(Deactivate),
     Erase(super::erasure::EraseUser),
     Logout(Logout),
 }
 
-/// List the users
+/// List users
 #[derive(Debug, clap::Args)]
 struct List {
     /// Only administrators
@@ -75,7 +75,7 @@ struct List {
     common: Common,
 }
 
-/// Show one user: the account, its devices
+/// Show a user: the account and its devices
 #[derive(Debug, clap::Args)]
 struct Show {
     /// The user
@@ -86,7 +86,7 @@ struct Show {
     common: Common,
 }
 
-/// Make an account, also while registration is closed
+/// Create an account, even while registration is closed
 ///
 /// The password is asked for on the terminal, or read from standard input.
 #[derive(Debug, clap::Args)]
@@ -95,7 +95,7 @@ struct Create {
     #[arg(value_name = "USER")]
     user: String,
 
-    /// Make it an administrator's
+    /// Make the user an administrator
     #[arg(long)]
     admin: bool,
 
@@ -103,7 +103,7 @@ struct Create {
     #[arg(long, value_name = "NAME")]
     display_name: Option<String>,
 
-    /// Make it without a password: nobody can log in to it until one is set
+    /// Set no password: nobody can log in until one is set
     #[arg(long)]
     no_password: bool,
 
@@ -111,7 +111,7 @@ struct Create {
     deed: Deed,
 }
 
-/// Set a new password, and log all devices out
+/// Reset a password and log out all devices
 ///
 /// The password is asked for on the terminal, or read from standard input.
 #[derive(Debug, clap::Args)]
@@ -138,7 +138,7 @@ struct Change {
     deed: Deed,
 }
 
-/// Close an account for ever
+/// Close an account permanently
 ///
 /// Its devices are logged out, its rooms left, its password is gone, and nobody else can ever have
 /// its name. There is no way back.
@@ -148,11 +148,11 @@ struct Deactivate {
     #[arg(value_name = "USER")]
     user: String,
 
-    /// Keep what they sent from all who have not seen it, and remove profile and account data
+    /// Hide the user's messages from users who join later, and remove profile and account data
     #[arg(long)]
     erase: bool,
 
-    /// Do not ask whether it is meant
+    /// Do not ask for confirmation
     #[arg(long)]
     yes: bool,
 
@@ -160,14 +160,14 @@ struct Deactivate {
     deed: Deed,
 }
 
-/// Log a user out of all devices, or of one
+/// Log out all devices of a user, or one
 #[derive(Debug, clap::Args)]
 struct Logout {
     /// The user
     #[arg(value_name = "USER")]
     user: String,
 
-    /// Of this device alone
+    /// Only this device
     #[arg(long, value_name = "ID")]
     device: Option<OwnedDeviceId>,
 

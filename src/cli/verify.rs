@@ -17,7 +17,7 @@ use crate::{
     },
 };
 
-/// Check the whole log: chain, payloads, commands, replay, and what lies beside it
+/// Verify the log, and the archive, snapshots and files beside it
 ///
 /// Reads every record of the data directory of a stopped server, or of an archive. In a data
 /// directory it also compares the state with the one that the server had when it last stopped, and
@@ -36,13 +36,13 @@ pub(super) struct Verify {
     #[arg(long, value_name = "DIR")]
     archive: Option<PathBuf>,
 
-    /// First mend damaged volumes of the log with records from the archive
+    /// Repair damaged volumes of the log from the archive first
     ///
     /// A damaged volume is replaced only by one whose hash chain fits the rest of the log.
     #[arg(long)]
     repair: bool,
 
-    /// Write one JSON object instead of text
+    /// Print JSON instead of text
     #[arg(long)]
     json: bool,
 }
@@ -57,9 +57,7 @@ impl Verify {
                     error.downcast_ref(),
                     Some(HistoryError::Source(SourceError::Open(OpenError::InUse { .. })))
                 ) {
-                    eprintln!(
-                        "A running server is checked with: cargo run --example history -- verify DIR"
-                    );
+                    eprintln!("A running server is checked with: logcabin history verify DIR");
                 }
                 return Ok(ExitCode::from(2));
             }

@@ -9,12 +9,15 @@ use std::{collections::BTreeMap, sync::Arc};
 use bytes::Bytes;
 use futures_util::future::join_all;
 use http::StatusCode;
-use ruma::{OwnedRoomId, RoomId, events::TimelineEventType};
+use ruma::{
+    CanonicalJsonObject, CanonicalJsonValue, OwnedEventId, OwnedRoomId, RoomId,
+    events::TimelineEventType,
+};
 use serde::Deserialize;
 use serde_json::{Value, json, value::RawValue};
 use tokio::sync::Notify;
 
-use super::{Server, json, not_in_it, send, space};
+use super::{Server, json, not_in_it, space};
 use crate::{
     base::{clock, limits, timers::Timed},
     decide::{
@@ -127,12 +130,20 @@ fn parts(
     event_type: &str,
     state_key: Option<&str>,
     content: &RawValue,
-) -> Result<(ruma::CanonicalJsonObject, Option<ruma::OwnedEventId>), ApiError> {
+) -> Result<(CanonicalJsonObject, Option<OwnedEventId>), ApiError> {
     let mut content = canonical(content)?;
     let is_redaction = TimelineEventType::from(event_type) == TimelineEventType::RoomRedaction
         && state_key.is_none();
-    let redacts = is_redaction.then(|| send::redacts(&mut content)).transpose()?;
+    let redacts = is_redaction.then(|| redacts(&mut content)).transpose()?;
     Ok((content, redacts))
+}
+
+/// The event that a redaction sent as an ordinary event names in its content.
+pub(super) fn redacts(content: &mut CanonicalJsonObject) -> Result<OwnedEventId, ApiError> {
+    let Some(CanonicalJsonValue::String(event_id)) = content.remove("redacts") else {
+        return Err(ApiError::missing_param("A redaction names the event in `redacts`."));
+    };
+    event_id.try_into().map_err(|_| ApiError::invalid_param("`redacts` is not an event id."))
 }
 
 pub(super) async fn put(

@@ -3,12 +3,19 @@
 
 use std::collections::BTreeMap;
 
-use ruma::{DeviceId, OwnedOneTimeKeyId, UserId, serde::Base64};
+use ruma::{
+    CanonicalJsonObject, CanonicalJsonValue, DeviceId, OwnedOneTimeKeyId, UserId,
+    serde::Base64,
+    signatures::{PublicKeyMap, verify_json},
+};
 use serde::Deserialize;
-use serde_json::{Value, value::RawValue};
+use serde_json::{Value, json, value::RawValue};
 
-use super::keys::{bounded, invalid_signature, is_signed};
-use crate::{base::limits, edge::http::ApiError, state::keys::algorithm};
+use crate::{
+    base::limits,
+    edge::http::{ApiError, ErrorCode},
+    state::keys::algorithm,
+};
 
 /// Signatures by user and by the id of the key.
 type Signatures = BTreeMap<String, BTreeMap<String, String>>;
@@ -121,4 +128,33 @@ fn is_one_time_key(algorithm: &str, key: &RawValue, user_id: &UserId, own: &str)
 fn is_public_key(text: &str) -> bool {
     Base64::<ruma::serde::base64::Standard>::parse(text)
         .is_ok_and(|key| key.as_bytes().len() == PUBLIC_KEY_BYTES)
+}
+
+pub(super) fn bounded(key: &RawValue) -> Result<(), ApiError> {
+    if key.get().len() > limits::KEY_BYTES {
+        return Err(ApiError::too_large("A key is larger than a key may be."));
+    }
+    Ok(())
+}
+
+pub(super) fn invalid_signature(text: &'static str) -> ApiError {
+    ApiError::new(ErrorCode::InvalidSignature, text)
+}
+
+/// Whether `object` has a right signature of `by` made with this key.
+pub(super) fn is_signed(object: &Value, by: &UserId, (key_id, public): &(String, String)) -> bool {
+    let check = || -> Option<()> {
+        let signature = object["signatures"][by.as_str()][key_id].as_str()?;
+        let mut object = object.clone();
+        object["signatures"] = json!({ by.as_str(): { key_id: signature } });
+        let CanonicalJsonValue::Object(object) = CanonicalJsonValue::try_from(object).ok()? else {
+            return None;
+        };
+        let object: CanonicalJsonObject = object;
+        let public = Base64::parse(public).ok()?;
+        let keys =
+            PublicKeyMap::from([(by.to_string(), BTreeMap::from([(key_id.clone(), public)]))]);
+        verify_json(&keys, &object).ok()
+    };
+    check().is_some()
 }

@@ -4,28 +4,27 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use ruma::{
-    CanonicalJsonObject, CanonicalJsonValue, OwnedOneTimeKeyId, OwnedUserId, UserId,
+    OwnedOneTimeKeyId, OwnedUserId, UserId,
     api::client::keys::{
         claim_keys::v3 as claim_keys, get_key_changes::v3 as get_key_changes,
         get_keys::v3 as get_keys, upload_keys::v3 as upload_keys,
         upload_signatures::v3 as upload_signatures, upload_signing_keys::v3 as upload_signing_keys,
     },
-    serde::{Base64, Raw},
-    signatures::{PublicKeyMap, verify_json},
+    serde::Raw,
 };
 use serde::Serialize;
 use serde_json::{Value, json, value::RawValue};
 
 use super::{
     Server,
-    device_keys::{check_identity, check_one_time},
+    device_keys::{bounded, check_identity, check_one_time, invalid_signature, is_signed},
     json,
     password::confirm_identity,
 };
 use crate::{
     base::limits,
     decide::keys::{ClaimKeys, SetCrossSigning, SignKeys, UploadKeys},
-    edge::http::{ApiError, Cx, ErrorCode},
+    edge::http::{ApiError, Cx},
     log::ReadError,
     read::{events::to_raw, sync::device_lists::DeviceLists},
     record::{Command, Offset, command::KeysCrossSign},
@@ -49,13 +48,6 @@ pub(super) async fn upload(
     let proposal = UploadKeys { user_id, device_id, device_keys, one_time_keys, fallback_keys };
     let counts = cx.propose(proposal).await?.into_inner();
     json(&json!({ "one_time_key_counts": counts }))
-}
-
-pub(super) fn bounded(key: &RawValue) -> Result<(), ApiError> {
-    if key.get().len() > limits::KEY_BYTES {
-        return Err(ApiError::too_large("A key is larger than a key may be."));
-    }
-    Ok(())
 }
 
 #[derive(Default, Serialize)]
@@ -306,10 +298,6 @@ fn check_signatures(
     Ok(accepted)
 }
 
-pub(super) fn invalid_signature(text: &'static str) -> ApiError {
-    ApiError::new(ErrorCode::InvalidSignature, text)
-}
-
 /// The only key in a cross-signing key: its id and the key itself.
 fn public_key(key: &Value) -> Option<(String, String)> {
     let keys = key["keys"].as_object()?;
@@ -338,24 +326,6 @@ fn add_signature(key: &mut Value, signer: &UserId, key_id: String, signature: St
     }
     let of_signer = entry(entry(key, "signatures"), signer.as_str());
     *entry(of_signer, &key_id) = signature.into();
-}
-
-/// Whether `object` has a right signature of `by` made with this key.
-pub(super) fn is_signed(object: &Value, by: &UserId, (key_id, public): &(String, String)) -> bool {
-    let check = || -> Option<()> {
-        let signature = object["signatures"][by.as_str()][key_id].as_str()?;
-        let mut object = object.clone();
-        object["signatures"] = json!({ by.as_str(): { key_id: signature } });
-        let CanonicalJsonValue::Object(object) = CanonicalJsonValue::try_from(object).ok()? else {
-            return None;
-        };
-        let object: CanonicalJsonObject = object;
-        let public = Base64::parse(public).ok()?;
-        let keys =
-            PublicKeyMap::from([(by.to_string(), BTreeMap::from([(key_id.clone(), public)]))]);
-        verify_json(&keys, &object).ok()
-    };
-    check().is_some()
 }
 
 /// The keys of one user as they are stored.

@@ -108,7 +108,7 @@ impl Message {
         let mut content = canonical(&content)?;
         let event_type = TimelineEventType::from(event_type);
         let redacts = match event_type {
-            TimelineEventType::RoomRedaction => Some(redacts(&mut content)?),
+            TimelineEventType::RoomRedaction => Some(delayed::redacts(&mut content)?),
             _ => None,
         };
         let event_id =
@@ -138,14 +138,6 @@ fn room_and(args: Vec<String>) -> Result<(OwnedRoomId, String), ApiError> {
     let room_id = OwnedRoomId::try_from(room_id)
         .map_err(|_| ApiError::invalid_param("This is not a room id."))?;
     Ok((room_id, other))
-}
-
-/// The event that a redaction sent as an ordinary event names in its content.
-pub(super) fn redacts(content: &mut CanonicalJsonObject) -> Result<OwnedEventId, ApiError> {
-    let Some(CanonicalJsonValue::String(event_id)) = content.remove("redacts") else {
-        return Err(ApiError::missing_param("A redaction names the event in `redacts`."));
-    };
-    event_id.try_into().map_err(|_| ApiError::invalid_param("`redacts` is not an event id."))
 }
 
 pub(super) async fn state(

@@ -4,7 +4,7 @@
 //! A [`Source`] gives the records, from a data directory, an archive or a running server.
 //! Everything else is computed from them by local replay, so every question has the same answer
 //! wherever the log is. [`run()`] answers one question, for people or for programs (see
-//! [`Output`]); `cargo run --example history` is that with a command line. Secrets are masked in
+//! [`Output`]); `logcabin history` is that with a command line. Secrets are masked in
 //! every answer.
 
 use std::{io, path::PathBuf};

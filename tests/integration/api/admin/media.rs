@@ -168,7 +168,7 @@ async fn files_are_removed_one_by_one_by_user_and_by_age() {
     let id = |media: &str| media.split('/').nth(1).expect("an id").to_owned();
     let path = format!("/v1/media/{one}");
     let said = dry_run(&server, &admin, "DELETE", &path, json!({})).await;
-    assert_eq!(said, ["1 file(s) of 3 bytes are removed for ever"]);
+    assert_eq!(said, ["1 file(s) of 3 bytes are deleted, which cannot be undone"]);
     assert_eq!(downloads(&bob, &one).await, 200);
     let body = json!({ "reason": "not ours" });
     let gone = admin.administer("DELETE", &path, Some(body)).await.ok();

@@ -1,0 +1,319 @@
+//! `history`: a look into a log. This is only the command line; the work is done in
+//! [`ops::history`](crate::ops::history).
+
+use std::{
+    io::{self, BufWriter},
+    path::PathBuf,
+    process::ExitCode,
+};
+
+use clap::{Args, Subcommand};
+
+use crate::{
+    ops::history::{
+        HistoryError, Look, Moment, Output, Question, Source, What,
+        audit::{Asked, AuditOptions},
+        diff::Scope,
+        run,
+        why::{FORMS, Subject},
+    },
+    read::view::token::Token,
+    record::Offset,
+};
+
+/// Look into a log, now or as of any moment
+///
+/// SOURCE is a data directory (of a stopped or a running server), a directory of archive segments,
+/// or `unix:PATH`, the admin socket of a running server.
+///
+/// ROOM is a room id, an alias, the beginning of one, or a room's name.
+///
+/// A TIME is 2026-03-01T14:00:00+01:00, or "2026-03-01 14:00[:30]" in UTC, or -10m (s, m, h, d, w)
+/// for ten minutes ago.
+#[derive(Debug, Args)]
+#[command(disable_help_subcommand = true)]
+pub struct History {
+    /// Print JSON: one object on a line for each item of a list, or one object as the whole answer
+    #[arg(long, global = true)]
+    json: bool,
+
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Args)]
+struct At {
+    /// Answer as of this moment instead of now
+    #[arg(long, value_name = "OFFSET|TIME", allow_hyphen_values = true)]
+    at: Option<Moment>,
+}
+
+impl At {
+    fn of(self, what: What) -> Question {
+        Question::AsOf { what, at: self.at }
+    }
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Follow the records as they are written
+    Tail {
+        source: String,
+        /// Start with the last N records
+        #[arg(short, value_name = "N", default_value_t = 10)]
+        n: usize,
+        /// Stop at the end of the log
+        #[arg(long)]
+        no_follow: bool,
+    },
+    /// Show one record: header, origin, chain, payload
+    Show { source: String, offset: u64 },
+    /// List rooms
+    Rooms {
+        source: String,
+        #[command(flatten)]
+        at: At,
+    },
+    /// Show the events of a room
+    Room {
+        source: String,
+        room: String,
+        /// Only the last N events
+        #[arg(short, value_name = "N")]
+        n: Option<usize>,
+        #[command(flatten)]
+        at: At,
+    },
+    /// Show the state of a room
+    State {
+        source: String,
+        room: String,
+        #[command(flatten)]
+        at: At,
+    },
+    /// List the current and former members of a room
+    Members {
+        source: String,
+        room: String,
+        #[command(flatten)]
+        at: At,
+    },
+    /// List users
+    Users {
+        source: String,
+        #[command(flatten)]
+        at: At,
+    },
+    /// Show an account: rights, profile, devices, rooms, addresses, pushers
+    User {
+        source: String,
+        user: String,
+        #[command(flatten)]
+        at: At,
+    },
+    /// List the devices of a user, or of all
+    Devices {
+        source: String,
+        user: Option<String>,
+        #[command(flatten)]
+        at: At,
+    },
+    /// List the aliases of a room, or of all
+    Aliases {
+        source: String,
+        room: Option<String>,
+        #[command(flatten)]
+        at: At,
+    },
+    /// List the pushers of a user, or of all
+    Pushers {
+        source: String,
+        user: Option<String>,
+        #[command(flatten)]
+        at: At,
+    },
+    /// List the files that a user uploaded, or all
+    Media {
+        source: String,
+        user: Option<String>,
+        #[command(flatten)]
+        at: At,
+    },
+    /// List registration tokens
+    RegistrationTokens {
+        source: String,
+        #[command(flatten)]
+        at: At,
+    },
+    /// List reports of events, rooms and users
+    Reports {
+        source: String,
+        #[command(flatten)]
+        at: At,
+    },
+    /// Count what the log contains
+    Stats {
+        source: String,
+        #[command(flatten)]
+        at: At,
+    },
+    /// Summarize what happened between two moments: how much was written, and which facts changed
+    Diff {
+        source: String,
+        /// The first moment
+        #[arg(value_name = "OFFSET|TIME", allow_hyphen_values = true)]
+        a: Moment,
+        /// The second moment
+        #[arg(value_name = "OFFSET|TIME", allow_hyphen_values = true)]
+        b: Moment,
+        /// Only in this room
+        #[arg(long, conflicts_with = "user")]
+        room: Option<String>,
+        /// Only for this user
+        #[arg(long)]
+        user: Option<String>,
+    },
+    /// Explain a value: the records that set it, who wrote them and when
+    #[command(after_help = format!("WHAT is one of\n{FORMS}"))]
+    Why {
+        source: String,
+        #[arg(value_name = "WHAT", required = true)]
+        what: Vec<String>,
+        #[command(flatten)]
+        at: At,
+    },
+    /// Show what uses how much space: by kind, room, user and day, in memory and on disk
+    Du { source: String },
+    /// Verify chain, payloads, commands and replay; exits with 1 on a fault
+    Verify { source: String },
+    /// Check sync responses against the log; exits with 1 if anything is wrong
+    ///
+    /// A client is followed through the whole log, in steps: each answer that this version of the
+    /// server gives is compared with what the records alone say the user was to be told. Or one
+    /// answer that a client got is (`--answer`).
+    AuditSync {
+        source: String,
+        /// User id, or the part of it before the colon
+        user: String,
+        /// Where the client begins: a `since` token
+        #[arg(long, value_name = "TOKEN")]
+        since: Option<Token>,
+        /// A file with the JSON that /sync gave a client, to audit that alone
+        #[arg(long, value_name = "FILE")]
+        answer: Option<PathBuf>,
+        /// How many times the client asks on its way through the log
+        #[arg(long, value_name = "N", default_value_t = 50)]
+        steps: u64,
+        /// The client loads members lazily
+        #[arg(long)]
+        lazy: bool,
+        /// The client asks with `use_state_after`
+        #[arg(long)]
+        state_after: bool,
+        /// The client asks with `full_state`
+        #[arg(long)]
+        full_state: bool,
+        /// The client's filter has `include_leave`
+        #[arg(long)]
+        include_leave: bool,
+    },
+}
+
+impl Command {
+    fn into_question(self) -> Result<(String, Question), HistoryError> {
+        Ok(match self {
+            Self::Tail { source, n, no_follow } => {
+                (source, Question::Tail { last: Some(n), follow: !no_follow })
+            }
+            Self::Show { source, offset } => (source, Question::Show(Offset::new(offset))),
+            Self::Rooms { source, at } => (source, at.of(What::Rooms)),
+            Self::Room { source, room, n, at } => (source, at.of(What::Room { room, last: n })),
+            Self::State { source, room, at } => (source, at.of(What::State { room })),
+            Self::Members { source, room, at } => (source, at.of(What::Members { room })),
+            Self::Users { source, at } => (source, at.of(What::Users)),
+            Self::User { source, user, at } => (source, at.of(What::User { user })),
+            Self::Devices { source, user, at } => (source, at.of(What::Devices { user })),
+            Self::Aliases { source, room, at } => (source, at.of(What::Aliases { room })),
+            Self::Pushers { source, user, at } => (source, at.of(What::Pushers { user })),
+            Self::Media { source, user, at } => (source, at.of(What::Media { user })),
+            Self::RegistrationTokens { source, at } => (source, at.of(What::RegistrationTokens)),
+            Self::Reports { source, at } => (source, at.of(What::Reports)),
+            Self::Stats { source, at } => (source, at.of(What::Stats)),
+            Self::Diff { source, a, b, room, user } => {
+                let of = match (room, user) {
+                    (Some(room), _) => Scope::Room(room),
+                    (None, Some(user)) => Scope::User(user),
+                    (None, None) => Scope::Server,
+                };
+                (source, Question::Diff { of, from: a, to: b })
+            }
+            Self::Why { source, what, at: At { at } } => {
+                (source, Question::Why { subject: Subject::of_words(&what)?, at })
+            }
+            Self::Du { source } => (source, Question::Usage),
+            Self::Verify { source } => (source, Question::Verify),
+            Self::AuditSync {
+                source,
+                user,
+                since,
+                answer,
+                steps,
+                lazy,
+                state_after,
+                full_state,
+                include_leave,
+            } => {
+                let answer = answer.map(read_json).transpose()?;
+                let asked = Asked {
+                    since: since.map(|token| token.offset),
+                    to: Offset::ZERO,
+                    full_state,
+                    use_state_after: state_after,
+                    lazy_load_members: lazy,
+                    include_leave,
+                };
+                let options = AuditOptions { user, asked, answer, steps };
+                (source, Question::AuditSync(Box::new(options)))
+            }
+        })
+    }
+}
+
+fn read_json(path: PathBuf) -> Result<serde_json::Value, HistoryError> {
+    let read = std::fs::read(&path);
+    let parsed = read.and_then(|text| serde_json::from_slice(&text).map_err(io::Error::from));
+    parsed.map_err(|source| HistoryError::Input { path, source })
+}
+
+impl History {
+    /// Answers the question. The exit status is 0, 1 where a check finds a fault, and 2 where there
+    /// is no answer.
+    #[must_use]
+    pub fn run(self) -> ExitCode {
+        match answer(self.json, self.command) {
+            Ok(true) => ExitCode::SUCCESS,
+            Ok(false) => ExitCode::FAILURE,
+            // The reader has seen enough (`history room … | head`).
+            Err(error) if error.is_broken_pipe() => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("history: {error}");
+                ExitCode::from(2)
+            }
+        }
+    }
+}
+
+fn answer(json: bool, command: Command) -> Result<bool, HistoryError> {
+    let (place, question) = command.into_question()?;
+    let source = Source::open(&place)?;
+    if let Some(note) = source.note() {
+        eprintln!("history: {note}");
+    }
+    let mut stdout = BufWriter::new(io::stdout().lock());
+    let mut out = if json {
+        Output::for_programs(&mut stdout)
+    } else {
+        Output::for_people(&mut stdout, Look::of_stdout())
+    };
+    run(&source, &question, &mut out)
+}
