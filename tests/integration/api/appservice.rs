@@ -417,7 +417,7 @@ fn each_text(list: &Value) -> Vec<String> {
 
 /// The texts arrive each, in order; what arrives again is a whole transaction. [`Bridge::told`]
 /// sees to that.
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_is_lost_doubled_or_moved_whatever_the_service_and_the_server_do() {
     let mut random = Random::from_env("LOGCABIN_APPSERVICE_SEED");
     let mut irc = Bridge::start("irc", "").await;
@@ -460,7 +460,7 @@ async fn nothing_is_lost_doubled_or_moved_whatever_the_service_and_the_server_do
     assert_eq!(irc.texts(), said);
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_transaction_under_way_is_the_same_after_the_server_was_killed() {
     let irc = Bridge::start("irc", "").await;
     let mut server = server_of(&[&irc]).await;

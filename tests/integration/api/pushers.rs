@@ -47,7 +47,7 @@ async fn given_up(server: &TestServer) {
 
 // ---- Setting and removing ----
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pushers_are_set_listed_changed_and_removed_and_survive_a_restart() {
     let gateway = Gateway::start().await;
     let mut server = Gateway::server(&[]).await;
@@ -454,7 +454,7 @@ async fn what_a_dead_gateway_does_not_take_is_given_up_in_time() {
     gateway.until_events("key", &[new]).await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_is_told_twice_over_a_restart_and_nothing_left_out() {
     let (gateway, dead) = (Gateway::start().await, Gateway::start().await);
     let mut server = Gateway::server(&[]).await;
@@ -484,7 +484,7 @@ async fn nothing_is_told_twice_over_a_restart_and_nothing_left_out() {
     dead.until_events("dead", &events).await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn killed_in_the_middle_nothing_is_left_out_and_the_order_is_kept() {
     let gateway = Gateway::start().await;
     let mut server = Gateway::server(&[]).await;
