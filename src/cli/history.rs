@@ -28,7 +28,7 @@ use crate::{
 ///
 /// ROOM is a room id, an alias, the beginning of one, or a room's name.
 ///
-/// A TIME is 2026-03-01T14:00:00+01:00, or "2026-03-01 14:00[:30]" in UTC, or -10m (s, m, h, d, w)
+/// A TIME is 2026-03-01T14:00:00+01:00, or "2026-03-01 14:00:30" in UTC, or -10m (s, m, h, d, w)
 /// for ten minutes ago.
 #[derive(Debug, Args)]
 #[command(disable_help_subcommand = true)]

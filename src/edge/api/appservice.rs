@@ -17,7 +17,7 @@ use ruma::{
 };
 use serde_json::json;
 
-use super::{Server, password::named_user, query};
+use super::{Server, claim::named_user, query};
 use crate::{
     base::shutdown::Shutdown,
     decide::account::{Met, Register},

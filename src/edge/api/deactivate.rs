@@ -15,10 +15,9 @@ use ruma::{
 
 use super::{
     Server,
-    password::confirm_identity,
+    claim::{auth_failed, find_account},
     rights,
-    threepid::{auth_failed, find_account},
-    uiaa::{self, Binding, Facts},
+    uiaa::{self, Binding, Facts, confirm_identity},
 };
 use crate::{
     decide::{status::Deactivate, threepid::SpendValidation},

@@ -9,7 +9,7 @@ use ruma::{
     },
 };
 
-use super::{Server, credentials::NewTokens, password::confirm_identity};
+use super::{Server, credentials::NewTokens, uiaa::confirm_identity};
 use crate::{
     decide::account::{Login, RemoveDevices, RenameDevice, Which},
     edge::http::{ApiError, Cx},

@@ -19,7 +19,7 @@ use super::{
     Server,
     device_keys::{bounded, check_identity, check_one_time, invalid_signature, is_signed},
     json,
-    password::confirm_identity,
+    uiaa::confirm_identity,
 };
 use crate::{
     base::limits,

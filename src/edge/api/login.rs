@@ -21,10 +21,10 @@ use ruma::{
 use super::{
     Server,
     appservice::by_application_service,
+    claim::{Claim, verified},
     credentials::NewTokens,
     discovery::discovery_info,
     login_token::{self, LoginToken},
-    password::{Claim, verified},
     session,
 };
 use crate::{

@@ -7,7 +7,7 @@ use std::time::Duration;
 use ruma::{OwnedUserId, UserId, api::client::session::get_login_token::v1 as get_login_token};
 use serde::{Deserialize, Serialize};
 
-use super::{Server, capabilities::may_get_login_token, password::confirm_identity};
+use super::{Server, capabilities::may_get_login_token, uiaa::confirm_identity};
 use crate::{
     base::clock::random_token,
     edge::http::{ApiError, Cx},

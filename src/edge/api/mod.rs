@@ -7,6 +7,7 @@ mod admin;
 pub(crate) mod appservice;
 mod as_of;
 mod capabilities;
+mod claim;
 mod context;
 mod create_room;
 mod credentials;

@@ -22,13 +22,15 @@ use serde_json::json;
 use tracing::warn;
 
 use super::{
-    Server, body, json,
+    Server, body,
+    claim::{Claim, named_user, verified},
+    json,
     login_page::{self, client_api},
     login_token,
     page::{Page, literal, text},
-    password::{Claim, confirm_identity, named_user, verified},
     registration::free_user_id,
-    rights, uiaa,
+    rights,
+    uiaa::{self, confirm_identity, providers_of},
     validation::check_allowed,
 };
 use crate::{
@@ -348,17 +350,6 @@ pub(super) async fn link(
     let url =
         format!("{}/login/sso/redirect/{}?errand={errand}", client_api(&app.config), provider.id());
     json(&json!({ "url": url, "expires_in_ms": AWAY_MS })).map(Reply::json)
-}
-
-/// The providers by which a user can prove who they are.
-pub(super) fn providers_of<'a>(
-    app: &'a Server,
-    user_id: &UserId,
-) -> impl Iterator<Item = &'a Provider> {
-    let account = app.engine.state().accounts.get(user_id);
-    let links = account.map(|account| account.read().links.clone()).unwrap_or_default();
-    let is_linked = move |provider: &&Provider| links.iter().any(|(id, _)| id == provider.id());
-    app.providers.all().iter().filter(is_linked)
 }
 
 /// The page of the stage `m.login.sso` (client-server API, "Fallback"): the way to the providers

@@ -2,23 +2,18 @@
 //! Administrative Contact Information").
 
 use bytes::Bytes;
-use ruma::{
-    OwnedUserId,
-    api::client::{
-        account::{
-            add_3pid::v3 as add_3pid, bind_3pid::v3 as bind_3pid, delete_3pid::v3 as delete_3pid,
-            get_3pids::v3 as get_3pids, unbind_3pid::v3 as unbind_3pid,
-        },
-        uiaa::UserIdentifier,
-    },
+use ruma::api::client::account::{
+    add_3pid::v3 as add_3pid, bind_3pid::v3 as bind_3pid, delete_3pid::v3 as delete_3pid,
+    get_3pids::v3 as get_3pids, unbind_3pid::v3 as unbind_3pid,
 };
 use serde::{Deserialize, Serialize};
 
 use super::{
     Server, body,
     capabilities::may_change_third_party_ids,
+    claim::{auth_failed, find_account},
     json,
-    password::{confirm_identity, named_user},
+    uiaa::confirm_identity,
     validation::{check_allowed, threepid_in_use, validated},
 };
 use crate::{
@@ -34,23 +29,6 @@ use crate::{
 /// Where identifiers were published, until that was made an endpoint of its own.
 pub(super) const OLD_BIND: [&str; 2] =
     ["/_matrix/client/r0/account/3pid", "/_matrix/client/v3/account/3pid"];
-
-/// The account that an identifier belongs to.
-pub(super) fn find_account(app: &Server, threepid: &Threepid) -> Option<OwnedUserId> {
-    app.engine.state().threepids.owner(threepid)
-}
-
-/// The account that a client names: by user id or localpart, or by an identifier of it.
-pub(super) fn account_of(app: &Server, identifier: &UserIdentifier) -> Option<OwnedUserId> {
-    let threepid = match identifier {
-        UserIdentifier::Matrix(id) => return named_user(app, &id.user),
-        UserIdentifier::Email(id) => threepid::email(&id.address),
-        UserIdentifier::Msisdn(id) => threepid::parse("msisdn", &id.number),
-        UserIdentifier::PhoneNumber(id) => threepid::phone(&id.country, &id.phone),
-        _ => return None,
-    };
-    find_account(app, &threepid.ok()?)
-}
 
 #[derive(Serialize)]
 struct Listed {
@@ -98,11 +76,6 @@ pub(super) async fn add(
     let proposal = AddThreepid { user_id: cx.caller.user_id.clone(), validated: find()? };
     cx.propose(proposal).await?.into_inner();
     Ok(add_3pid::Response::new())
-}
-
-/// What is to be used as someone's has not been shown to be.
-pub(super) fn auth_failed() -> ApiError {
-    ApiError::new(ErrorCode::ThreepidAuthFailed, "This address has not been confirmed yet.")
 }
 
 pub(super) async fn bind(

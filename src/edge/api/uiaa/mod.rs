@@ -41,9 +41,8 @@ mod tests;
 
 pub(super) use fallback::done;
 pub(crate) use fallback::{PATHS, page, submit};
-pub(crate) use stages::{
-    Proof, Stages, authenticate, ways_to_confirm, ways_to_prove, ways_to_recover,
-};
+pub(crate) use stages::{Proof, Stages, authenticate, ways_to_prove, ways_to_recover};
+pub(super) use stages::{confirm_identity, providers_of};
 
 /// Sessions at once. Beyond this, whoever has most of them loses their oldest.
 const SESSIONS: usize = 10_000;

@@ -1,7 +1,8 @@
 //! The stages: what each asks of a client and what it proves. This is the one place to add one.
 
-use std::{collections::BTreeMap, fs, sync::Arc};
+use std::{collections::BTreeMap, fs, net::IpAddr, sync::Arc};
 
+use bytes::Bytes;
 use ruma::{
     OwnedUserId, UserId,
     api::client::uiaa::{AuthData, AuthType, Password, ThirdpartyIdCredentials, UserIdentifier},
@@ -13,18 +14,16 @@ use super::{
 };
 use crate::{
     config::{Config, FilePath, value::RegistrationStage},
-    decide::threepid::Validated,
+    decide::threepid::{SpendValidation, Validated},
     edge::{
         api::{
             Server,
-            password::{Claim, verified},
-            sso,
-            threepid::find_account,
+            claim::{Claim, find_account, verified},
             validation::validated,
         },
-        http::{ApiError, ErrorCode},
+        http::{ApiError, Caller as _, ErrorCode, Session},
     },
-    outside::messages::Messages,
+    outside::{messages::Messages, oidc::Provider},
     record::{
         command::TokenHash,
         threepid::{Medium, Purpose},
@@ -221,10 +220,51 @@ pub(crate) fn ways_to_confirm(app: &Server, user_id: &UserId) -> Offer {
         let has = |medium| own.iter().any(|(threepid, _)| threepid.medium == medium);
         flows.extend(by_threepid(app).filter(|(medium, _)| has(*medium)).map(|(_, flow)| flow));
     }
-    if sso::providers_of(app, user_id).next().is_some() {
+    if providers_of(app, user_id).next().is_some() {
         flows.push(vec![AuthType::Sso]);
     }
     Offer::new(flows, Map::new())
+}
+
+/// The providers by which a user can prove who they are.
+pub(in crate::edge::api) fn providers_of<'a>(
+    app: &'a Server,
+    user_id: &UserId,
+) -> impl Iterator<Item = &'a Provider> {
+    let account = app.engine.state().accounts.get(user_id);
+    let links = account.map(|account| account.read().links.clone()).unwrap_or_default();
+    let is_linked = move |provider: &&Provider| links.iter().any(|(id, _)| id == provider.id());
+    app.providers.all().iter().filter(is_linked)
+}
+
+/// Has the caller prove again that they are who they are; an application service vouches for its
+/// users. `endpoint` names the method and what the path holds.
+///
+/// # Errors
+/// 401 with what is still to be done; 403 when the caller has no way to prove it.
+pub(in crate::edge::api) async fn confirm_identity(
+    app: &Server,
+    session: &Session,
+    client: IpAddr,
+    endpoint: &str,
+    body: &Bytes,
+    auth: Option<&AuthData>,
+) -> Result<(), ApiError> {
+    if session.service.is_some() {
+        return Ok(());
+    }
+    let offer = ways_to_confirm(app, &session.user_id);
+    if offer.is_empty() {
+        return Err(ApiError::forbidden("This account has nothing to confirm this with."));
+    }
+    let facts = Facts { user_id: Some(session.user_id.clone()), registers: false, client };
+    let authenticated =
+        authenticate(app, endpoint, Binding::Body(body), auth, offer.into(), facts).await?;
+    if let Some(validated) = authenticated.address() {
+        let spent = SpendValidation(validated.clone());
+        app.engine.propose(session.origin(""), spent).await?.into_inner();
+    }
+    Ok(())
 }
 
 fn registration_token(app: &Server, token: &str) -> Result<Proof, Failure> {
