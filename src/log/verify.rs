@@ -198,9 +198,7 @@ impl Checker {
         if codec::chain(&self.chain, &encoded) != record.chain {
             return Err(fault(Fault::Damaged(CodecError::Chain)));
         }
-        if let Payload::Present(bytes) = &record.payload
-            && *blake3::hash(bytes).as_bytes() != header.payload_hash
-        {
+        if !record.holds_its_payload() {
             return Err(fault(Fault::Damaged(CodecError::PayloadHash)));
         }
         if header.time_ms < self.time_ms {

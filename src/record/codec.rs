@@ -343,14 +343,7 @@ impl Frame {
         if chain(previous, &self.header_bytes) != self.record.chain {
             return Err(CodecError::Chain);
         }
-        match &self.record.payload {
-            Payload::Present(bytes)
-                if *blake3::hash(bytes).as_bytes() != self.record.header.payload_hash =>
-            {
-                Err(CodecError::PayloadHash)
-            }
-            Payload::Present(_) | Payload::Reduced(_) | Payload::Erased => Ok(()),
-        }
+        if self.record.holds_its_payload() { Ok(()) } else { Err(CodecError::PayloadHash) }
     }
 }
 

@@ -359,6 +359,15 @@ impl Record {
             None => Ok(None),
         }
     }
+
+    /// Whether the payload has the hash that the header names. Always so for one that was reduced
+    /// or erased, which cannot be checked.
+    pub(crate) fn holds_its_payload(&self) -> bool {
+        match &self.payload {
+            Payload::Present(bytes) => *blake3::hash(bytes).as_bytes() == self.header.payload_hash,
+            Payload::Reduced(_) | Payload::Erased => true,
+        }
+    }
 }
 
 /// A record before the log has given it an offset, a time and a chain value.

@@ -477,8 +477,9 @@ impl SegmentReader {
     }
 }
 
-/// A record after `last`, if one can be decoded anywhere after `fault`. What a crash leaves is
-/// the last thing in a segment; if good records follow, the disk has damaged what lies before them.
+/// A record after `last`, if one can be decoded at `fault` or anywhere after it. A crash leaves part
+/// of an entry at the end of a segment and nothing more. An intact record there means damage: either
+/// what lies before it is damaged, or it is intact and does not follow the record before it.
 pub(super) fn record_follows(
     fault: &SegmentFault,
     last: Offset,
@@ -486,7 +487,7 @@ pub(super) fn record_follows(
     let mut bytes = std::fs::read(&fault.path).map_err(ArchiveError::io(&fault.path))?;
     bytes.truncate(usize::try_from(fault.length).unwrap_or(usize::MAX));
     let bytes = Bytes::from(bytes);
-    let start = usize::try_from(fault.at).unwrap_or(usize::MAX).saturating_add(1);
+    let start = usize::try_from(fault.at).unwrap_or(usize::MAX);
     for position in start..bytes.len() {
         let Some([TAG_RECORD, length @ ..]) = bytes.get(position..position + 5) else { continue };
         let Ok(length) = <[u8; 4]>::try_from(length) else { continue };
@@ -495,10 +496,12 @@ pub(super) fn record_follows(
         if length > MAX_FRAME_BYTES || begin + length > bytes.len() {
             continue;
         }
-        if let Ok(frame) = Frame::decode(&bytes.slice(begin..begin + length))
-            && frame.record.offset() > last
+        if let Ok(Frame { record, .. }) = Frame::decode(&bytes.slice(begin..begin + length))
+            && record.offset() > last
+            // The header of an entry may be written and its payload not.
+            && (position > start || record.holds_its_payload())
         {
-            return Ok(Some(frame.record.offset()));
+            return Ok(Some(record.offset()));
         }
     }
     Ok(None)

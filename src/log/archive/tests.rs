@@ -213,6 +213,17 @@ async fn a_damaged_segment_is_named() {
     bad[HEADER_BYTES + 100] ^= 1;
     std::fs::write(last, bad).unwrap();
     assert!(matches!(read(), Some(ArchiveError::Damaged { .. })));
+    // So is a missing record before the very last one, although nothing follows that one.
+    let mut ends = vec![HEADER_BYTES];
+    while let Some(&[_, a, b, c, d]) = good.get(ends[ends.len() - 1]..ends[ends.len() - 1] + 5) {
+        ends.push(ends[ends.len() - 1] + 5 + u32::from_be_bytes([a, b, c, d]) as usize);
+    }
+    let &[.., from, to, end] = &ends[..] else {
+        panic!("the last segment has fewer than two entries")
+    };
+    assert_eq!(end, good.len());
+    std::fs::write(last, [&good[..from], &good[to..]].concat()).unwrap();
+    assert!(matches!(read(), Some(ArchiveError::Damaged { .. })));
     std::fs::write(last, good).unwrap();
     std::fs::remove_file(&segments[1]).unwrap();
     assert!(matches!(read(), Some(ArchiveError::Gap { next, .. }) if next == segments[2]));
