@@ -34,7 +34,7 @@ const LONG_FILES: [(&str, usize); 18] = [
     ("src/config/mod.rs", 1156),
     ("src/config/value.rs", 1268),
     ("src/decide/account.rs", 892),
-    ("src/edge/http/tests.rs", 1146),
+    ("src/edge/http/tests/mod.rs", 990),
     ("src/ops/admin/acts.rs", 879),
     ("src/read/push/rules.rs", 933),
     ("src/record/command.rs", 1671),
@@ -226,7 +226,8 @@ fn formatted(text: &str) -> impl Iterator<Item = (usize, &str)> {
             }
             return false;
         }
-        let opens = ["proptest! {", "prop_oneof![", "macro_rules! ", "request_token! {"];
+        let opens =
+            ["proptest! {", "prop_oneof![", "macro_rules! ", "request_token! {", "endpoint! {"];
         if opens.iter().any(|open| code.starts_with(open)) {
             let close = if code.starts_with("prop_oneof") { "]" } else { "}" };
             in_macro = Some(format!("{indent}{close}"));

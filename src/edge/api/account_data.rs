@@ -1,28 +1,31 @@
 //! Account data: what clients keep on the server for themselves.
 
-use bytes::Bytes;
 use ruma::{
-    RoomId, UserId,
-    api::client::{
-        config::{
-            get_global_account_data::v3 as get_global_account_data,
-            get_room_account_data::v3 as get_room_account_data,
-            set_global_account_data::v3 as set_global_account_data,
-            set_room_account_data::v3 as set_room_account_data,
-        },
-        tag::{
-            create_tag::v3 as create_tag, delete_tag::v3 as delete_tag, get_tags::v3 as get_tags,
+    OwnedRoomId, OwnedUserId, RoomId, UserId,
+    api::{
+        auth_scheme::AccessToken,
+        client::{
+            config::{
+                get_global_account_data::v3 as get_global_account_data,
+                get_room_account_data::v3 as get_room_account_data,
+                set_global_account_data::v3 as set_global_account_data,
+                set_room_account_data::v3 as set_room_account_data,
+            },
+            tag::{
+                create_tag::v3 as create_tag, delete_tag::v3 as delete_tag,
+                get_tags::v3 as get_tags,
+            },
         },
     },
     serde::Raw,
 };
 use serde_json::{Map, Value, json, value::RawValue};
 
-use super::{Server, body, json};
+use super::{Server, json};
 use crate::{
     base::limits,
     decide::account::{SetAccountData, SetTag},
-    edge::http::{ApiError, Cx, RawRequest, Reply, Session},
+    edge::http::{ApiError, Cx, Json, endpoint, read_body},
     read::{events::to_raw, push::ruleset, sync::account_data::is_deleted},
     record::Offset,
 };
@@ -34,10 +37,21 @@ fn is_own(event_type: &str) -> bool {
     OWN_TYPES.contains(&event_type)
 }
 
-pub(super) const GLOBAL: &str =
-    "/_matrix/client/unstable/org.matrix.msc3391/user/{user_id}/account_data/{type}";
-pub(super) const OF_ROOM: &str = "/_matrix/client/unstable/org.matrix.msc3391/user/{user_id}/rooms/\
-                                  {room_id}/account_data/{type}";
+endpoint! {
+    /// Deletes account data.
+    pub(super) struct DeleteGlobal = DELETE
+        "/_matrix/client/unstable/org.matrix.msc3391/user/{user_id}/account_data/{type}";
+    for AccessToken;
+    { user_id: OwnedUserId = path, event_type: String = path }
+}
+
+endpoint! {
+    /// Deletes account data of a room.
+    pub(super) struct DeleteOfRoom = DELETE
+        "/_matrix/client/unstable/org.matrix.msc3391/user/{user_id}/rooms/{room_id}/account_data/{type}";
+    for AccessToken;
+    { user_id: OwnedUserId = path, room_id: OwnedRoomId = path, event_type: String = path }
+}
 
 pub(super) async fn get_global(
     cx: Cx<Server>,
@@ -88,26 +102,21 @@ pub(super) async fn set_room(
 
 /// `DELETE` of the account data of a type (MSC3391), global or, with a room in the path, of that
 /// room.
-pub(super) async fn delete(
-    cx: Cx<Server, Option<Session>>,
-    request: RawRequest,
-) -> Result<Reply, ApiError> {
-    let cx = cx.with_session()?;
-    let (user_id, room_id, event_type) = match &request.args[..] {
-        [user_id, event_type] => (user_id, None, event_type),
-        [user_id, room_id, event_type] => (user_id, Some(room_id), event_type),
-        _ => return Err(ApiError::no_such_endpoint()),
-    };
-    let user_id = <&UserId>::try_from(user_id.as_str())
-        .map_err(|_| ApiError::invalid_param("This is not a user id."))?;
-    cx.must_be(user_id)?;
-    let room_id = room_id.map(|room_id| <&RoomId>::try_from(room_id.as_str())).transpose();
-    let room_id = room_id.map_err(|_| ApiError::invalid_param("This is not a room id."))?;
-    if let Some(room_id) = room_id {
-        must_have_a_part(&cx, room_id)?;
-    }
-    remove(&cx, room_id, event_type.clone()).await?;
-    Ok(Reply::json("{}"))
+pub(super) async fn delete_global(cx: Cx<Server>, request: DeleteGlobal) -> Result<Json, ApiError> {
+    cx.must_be(&request.user_id)?;
+    remove(&cx, None, request.event_type).await?;
+    Ok("{}".into())
+}
+
+/// As [`delete_global`], of a room.
+pub(super) async fn delete_of_room(
+    cx: Cx<Server>,
+    request: DeleteOfRoom,
+) -> Result<Json, ApiError> {
+    cx.must_be(&request.user_id)?;
+    must_have_a_part(&cx, &request.room_id)?;
+    remove(&cx, Some(&request.room_id), request.event_type).await?;
+    Ok("{}".into())
 }
 
 /// Sets account data. To set nothing is to delete (MSC3391).
@@ -145,7 +154,7 @@ fn must_have_a_part(cx: &Cx<Server>, room_id: &RoomId) -> Result<(), ApiError> {
 
 // Tags: account data of a room, which has endpoints of its own so that one tag is set at a time.
 
-pub(super) async fn tags(cx: Cx<Server>, request: get_tags::Request) -> Result<Bytes, ApiError> {
+pub(super) async fn tags(cx: Cx<Server>, request: get_tags::Request) -> Result<Json, ApiError> {
     cx.must_be(&request.user_id)?;
     must_have_a_part(&cx, &request.room_id)?;
     #[derive(Default, serde::Deserialize)]
@@ -164,7 +173,7 @@ pub(super) async fn set_tag(
     request: create_tag::Request,
 ) -> Result<create_tag::Response, ApiError> {
     // ruma knows the order alone; a tag may say more.
-    let info: Map<String, Value> = body(&cx.body)?;
+    let info: Map<String, Value> = read_body(&cx.body)?;
     if request.tag_info.order.is_some_and(|order| !(0.0..=1.0).contains(&order)) {
         return Err(ApiError::invalid_param("`order` is a number from 0 to 1."));
     }

@@ -8,6 +8,7 @@
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use http::{Method, StatusCode, header::AUTHORIZATION};
+use ruma::api::auth_scheme::NoAccessToken;
 use ruma::{
     CanonicalJsonObject, OwnedRoomId, OwnedUserId, RoomId,
     api::client::membership::Invite3pid,
@@ -18,7 +19,7 @@ use serde_json::{Map, Value, json, value::RawValue};
 use sha2::{Digest as _, Sha256};
 use tracing::{info, warn};
 
-use super::{Server, body};
+use super::Server;
 use crate::{
     base::limits,
     config::IdentityServer,
@@ -27,15 +28,34 @@ use crate::{
         membership::{AcceptAddressInvite, Changed},
         send::SendEvent,
     },
-    edge::http::{ApiError, Cx, ErrorCode, RawRequest, Reply, Session},
+    edge::http::{ApiError, Cx, ErrorCode, Json, endpoint},
     outside::outbound::{Answer, Ask},
     read::events::to_raw,
     record::{Offset, address as threepid, threepid::Threepid},
     service::accounts::identity::{self, handed_on, unusable},
 };
 
-/// Where identity servers tell that an address was bound (server-server API, `PUT …/3pid/onbind`).
-pub(super) const BOUND: &str = "/_matrix/federation/v1/3pid/onbind";
+endpoint! {
+    /// What identity servers call when an address is bound (server-server API, `PUT
+    /// …/3pid/onbind`).
+    pub(super) struct OnBind = PUT "/_matrix/federation/v1/3pid/onbind";
+    for NoAccessToken;
+    { body: Bound = json }
+}
+
+/// The user whom an address is bound to, and the invitations of the address.
+#[derive(Deserialize)]
+pub(super) struct Bound {
+    mxid: OwnedUserId,
+    invites: Vec<BoundInvite>,
+}
+
+#[derive(Deserialize)]
+struct BoundInvite {
+    mxid: OwnedUserId,
+    room_id: OwnedRoomId,
+    signed: Box<RawValue>,
+}
 
 /// Whoever has an address, as an identity server knows it.
 pub(super) struct Addressee {
@@ -204,26 +224,12 @@ impl Addressee {
 /// `PUT …/3pid/onbind`: an address was bound to a user of this server, who was invited by it.
 /// Anyone can say so: what counts is that each invitation is signed with a key that the room has
 /// for it.
-pub(super) async fn bound(
-    cx: Cx<Server, Option<Session>>,
-    _: RawRequest,
-) -> Result<Reply, ApiError> {
-    #[derive(Deserialize)]
-    struct Body {
-        mxid: OwnedUserId,
-        invites: Vec<Invite>,
-    }
-    #[derive(Deserialize)]
-    struct Invite {
-        mxid: OwnedUserId,
-        room_id: OwnedRoomId,
-        signed: Box<RawValue>,
-    }
-    let Body { mxid, invites } = body(&cx.body)?;
+pub(super) async fn bound(cx: Cx<Server, ()>, request: OnBind) -> Result<Json, ApiError> {
+    let Bound { mxid, invites } = request.body;
     if invites.len() > limits::ADDRESS_INVITES {
         return Err(ApiError::too_large("There are more invites than are taken at once."));
     }
-    for Invite { mxid: invitee, room_id, signed } in invites {
+    for BoundInvite { mxid: invitee, room_id, signed } in invites {
         if invitee != mxid {
             continue;
         }
@@ -243,7 +249,7 @@ pub(super) async fn bound(
             Err(error) => warn!(%room_id, %error, "an invitation by address could not be accepted"),
         }
     }
-    Ok(Reply::json(super::json(&json!({}))?))
+    super::json(&json!({}))
 }
 
 #[cfg(test)]

@@ -17,11 +17,11 @@ use ruma::{
 };
 use serde_json::json;
 
-use super::{Server, claim::named_user, query};
+use super::{Server, claim::named_user};
 use crate::{
     base::shutdown::Shutdown,
     decide::account::{Met, Register},
-    edge::http::{ApiError, Appservice, Cx, ErrorCode, Session},
+    edge::http::{ApiError, Appservice, Cx, ErrorCode, Session, read_query},
     engine::Rejected,
     outside::{
         appservice::{Asked, Push, Request, Service},
@@ -44,7 +44,7 @@ pub(super) fn assert_identity(
         #[serde(rename = "org.matrix.msc3202.device_id")]
         old_device_id: Option<String>,
     }
-    let asserted: Asserted = query(uri)?;
+    let asserted: Asserted = read_query(uri)?;
     let user_id = match asserted.user_id {
         Some(user_id) => {
             UserId::parse(user_id).ok().filter(|user_id| service.owns_user(user_id)).ok_or_else(

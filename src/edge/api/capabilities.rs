@@ -1,7 +1,6 @@
 //! Capabilities (client-server API, "Capabilities negotiation"): what users of this server can do,
 //! as it is told to clients and as it is held to. Both come from the same functions.
 
-use bytes::Bytes;
 use ruma::api::client::{
     discovery::get_capabilities::v3 as get_capabilities, profile::ProfileFieldName,
 };
@@ -10,11 +9,11 @@ use serde_json::{Map, Value, json};
 use super::{Server, json};
 use crate::{
     decide::create_room::ROOM_VERSIONS,
-    edge::http::{ApiError, Cx, ErrorCode, Session},
+    edge::http::{ApiError, Cx, ErrorCode, Json, Session},
 };
 
 /// Every capability is told, also those that clients would assume.
-pub(super) async fn get(cx: Cx<Server>, _: get_capabilities::Request) -> Result<Bytes, ApiError> {
+pub(super) async fn get(cx: Cx<Server>, _: get_capabilities::Request) -> Result<Json, ApiError> {
     let Cx { app, caller, .. } = &cx;
     let enabled = |may: Result<(), ApiError>| json!({ "enabled": may.is_ok() });
     let versions = ROOM_VERSIONS.iter().map(|version| (version.to_string(), json!("stable")));

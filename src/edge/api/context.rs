@@ -1,6 +1,5 @@
 //! The events around an event.
 
-use bytes::Bytes;
 use ruma::api::client::context::get_context::v3 as get_context;
 use serde::Serialize;
 
@@ -10,7 +9,7 @@ use super::{
 };
 use crate::{
     base::limits,
-    edge::http::{ApiError, Cx},
+    edge::http::{ApiError, Cx, Json},
     read::{
         events::{ClientEvent, EventForm},
         view::{ByteBudget, PageLimit},
@@ -21,7 +20,7 @@ use crate::{
 pub(super) async fn context(
     cx: Cx<Server>,
     request: get_context::Request,
-) -> Result<Bytes, ApiError> {
+) -> Result<Json, ApiError> {
     #[derive(Serialize)]
     struct Response {
         start: String,

@@ -6,11 +6,11 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use bytes::Bytes;
 use futures_util::future::join_all;
 use http::StatusCode;
 use ruma::{
     CanonicalJsonObject, CanonicalJsonValue, OwnedEventId, OwnedRoomId, RoomId,
+    api::auth_scheme::{AccessToken, AccessTokenOptional},
     events::TimelineEventType,
 };
 use serde::Deserialize;
@@ -25,7 +25,7 @@ use crate::{
         delayed::{Before, CANCELLED_BY_STATE_UPDATE, GiveUp, Restart, Schedule, SendDelayed},
         send::SendEvent,
     },
-    edge::http::{ApiError, Caller, Cx, ErrorCode, RawRequest, Reply, Session},
+    edge::http::{ApiError, Caller, Cx, ErrorCode, Json, Session, endpoint},
     engine::Rejected,
     log::ReadError,
     read::events::to_raw,
@@ -36,16 +36,65 @@ use crate::{
     state::{DelayedEvent, delayed::FINISHED_KEPT_MS},
 };
 
-macro_rules! unstable {
-    ($path:literal) => {
-        concat!("/_matrix/client/unstable/org.matrix.msc4140/", $path)
-    };
+endpoint! {
+    /// Schedules an event by the endpoint of its own.
+    pub(super) struct Put = PUT
+        "/_matrix/client/unstable/org.matrix.msc4140/rooms/{room_id}/delayed_event/{event_type}/{txn_id}";
+    for AccessToken;
+    {
+        room_id: OwnedRoomId = path,
+        event_type: String = path,
+        txn_id: String = path,
+        body: Content = json,
+    }
 }
 
-pub(super) const SCHEDULE: &str = unstable!("rooms/{room_id}/delayed_event/{event_type}/{txn_id}");
-pub(super) const LIST: &str = unstable!("delayed_events");
-pub(super) const ONE: &str = unstable!("delayed_events/{delay_id}");
-pub(super) const ACT: &str = unstable!("delayed_events/{delay_id}/{action}");
+/// What is scheduled, and when.
+#[derive(Deserialize)]
+pub(super) struct Content {
+    delay: u64,
+    #[serde(default)]
+    state_key: Option<String>,
+    content: Box<RawValue>,
+}
+
+endpoint! {
+    /// The caller's delayed events.
+    pub(super) struct List = GET "/_matrix/client/unstable/org.matrix.msc4140/delayed_events";
+    for AccessToken;
+    {}
+}
+
+endpoint! {
+    /// One of the caller's delayed events.
+    pub(super) struct Get = GET
+        "/_matrix/client/unstable/org.matrix.msc4140/delayed_events/{delay_id}";
+    for AccessToken;
+    { delay_id: String = path }
+}
+
+endpoint! {
+    /// An action on a delayed event, in the body.
+    pub(super) struct Act = POST
+        "/_matrix/client/unstable/org.matrix.msc4140/delayed_events/{delay_id}";
+    for AccessTokenOptional;
+    { delay_id: String = path, body: ActionBody = json }
+}
+
+/// What is to be done with a delayed event.
+#[derive(Deserialize)]
+pub(super) struct ActionBody {
+    #[serde(default)]
+    action: Option<String>,
+}
+
+endpoint! {
+    /// An action on a delayed event, in the path.
+    pub(super) struct ActByPath = POST
+        "/_matrix/client/unstable/org.matrix.msc4140/delayed_events/{delay_id}/{action}";
+    for AccessTokenOptional;
+    { delay_id: String = path, action: String = path }
+}
 
 /// An event that is to be sent later.
 pub(super) struct Event {
@@ -81,7 +130,7 @@ pub(super) async fn schedule<C: Caller>(
     event: Event,
     delay: Delay,
     transaction: Option<Transaction>,
-) -> Result<Bytes, ApiError> {
+) -> Result<Json, ApiError> {
     let session = cx.caller.session().ok_or_else(ApiError::missing_token)?;
     let settings = &cx.app.config.delayed_events;
     let max_delay_ms = settings.max_delay_seconds.saturating_mul(1000);
@@ -146,39 +195,18 @@ pub(super) fn redacts(content: &mut CanonicalJsonObject) -> Result<OwnedEventId,
     event_id.try_into().map_err(|_| ApiError::invalid_param("`redacts` is not an event id."))
 }
 
-pub(super) async fn put(
-    cx: Cx<Server, Option<Session>>,
-    request: RawRequest,
-) -> Result<Reply, ApiError> {
-    #[derive(Deserialize)]
-    struct Body {
-        delay: u64,
-        #[serde(default)]
-        state_key: Option<String>,
-        content: Box<RawValue>,
-    }
-    let [room_id, event_type, txn_id] = <[String; 3]>::try_from(request.args)
-        .map_err(|_| ApiError::internal("a path of three parameters"))?;
-    let room_id = <&RoomId>::try_from(room_id.as_str())
-        .map_err(|_| ApiError::invalid_param("This is not a room id."))?
-        .to_owned();
-    let body: Body = serde_json::from_slice(&cx.body).map_err(|error| {
-        ApiError::bad_json(format!("`delay` and `content` are needed: {error}"))
-    })?;
+pub(super) async fn put(cx: Cx<Server>, request: Put) -> Result<Json, ApiError> {
+    let Put { room_id, event_type, txn_id, body } = request;
     if txn_id.len() > limits::TRANSACTION_ID_BYTES {
         return Err(ApiError::invalid_param("The transaction id is too long."));
     }
-    let session = session(&cx)?.session;
+    let session = cx.caller.session;
     let scope = format!("delayed_event/{room_id}/{event_type}");
     let transaction = Transaction { session, id: txn_id, scope };
-    let Body { delay, state_key, content } = body;
+    let Content { delay, state_key, content } = body;
     let event = Event { event_type, state_key, content };
     let delay = Delay { ms: delay, in_query: false };
-    schedule(&cx, room_id, event, delay, Some(transaction)).await.map(Reply::json)
-}
-
-fn session(cx: &Cx<Server, Option<Session>>) -> Result<&Session, ApiError> {
-    cx.caller.as_ref().ok_or_else(ApiError::missing_token)
+    schedule(&cx, room_id, event, delay, Some(transaction)).await
 }
 
 fn no_such_event() -> ApiError {
@@ -187,15 +215,11 @@ fn no_such_event() -> ApiError {
 
 // Looking.
 
-pub(super) async fn get(
-    cx: Cx<Server, Option<Session>>,
-    request: RawRequest,
-) -> Result<Reply, ApiError> {
-    let delay_id = request.args.first().map(String::as_str).unwrap_or_default();
-    let event = cx.app.engine.state().delayed.get(delay_id);
-    let user_id = &session(&cx)?.user_id;
-    let event = event.filter(|event| event.user_id == *user_id).ok_or_else(no_such_event)?;
-    Ok(Reply::json(json(&shown(&cx.app, &event)?)?))
+pub(super) async fn get(cx: Cx<Server>, request: Get) -> Result<Json, ApiError> {
+    let event = cx.app.engine.state().delayed.get(&request.delay_id);
+    let event = event.filter(|event| event.user_id == cx.caller.user_id);
+    let event = event.ok_or_else(no_such_event)?;
+    json(&shown(&cx.app, &event)?)
 }
 
 /// A delayed event as its owner gets it.
@@ -275,11 +299,11 @@ enum Order {
 }
 
 impl Query {
-    fn read(cx: &Cx<Server, Option<Session>>) -> Result<Self, ApiError> {
+    fn read(cx: &Cx<Server>) -> Result<Self, ApiError> {
         let bad = |name: &str| ApiError::invalid_param(format!("`{name}` has no such value."));
         /// The value that a word of this parameter stands for.
         fn word<T: Copy>(
-            cx: &Cx<Server, Option<Session>>,
+            cx: &Cx<Server>,
             name: &str,
             words: &[(&str, T)],
         ) -> Result<Option<T>, ApiError> {
@@ -356,13 +380,10 @@ fn place(token: &str) -> Option<Place> {
     Some((ts.parse().ok()?, Offset::new(offset.parse().ok()?)))
 }
 
-pub(super) async fn list(
-    cx: Cx<Server, Option<Session>>,
-    _: RawRequest,
-) -> Result<Reply, ApiError> {
+pub(super) async fn list(cx: Cx<Server>, _: List) -> Result<Json, ApiError> {
     let query = Query::read(&cx)?;
     let now_ms = cx.app.engine.clock().now_ms();
-    let mut events = cx.app.engine.state().delayed.of(&session(&cx)?.user_id);
+    let mut events = cx.app.engine.state().delayed.of(&cx.caller.user_id);
     events.retain(|event| {
         let place = query.place_of(event);
         let ahead = if query.backward { place < query.from } else { place > query.from };
@@ -383,7 +404,7 @@ pub(super) async fn list(
         let batch = if query.backward { "prev_batch" } else { "next_batch" };
         response[batch] = format!("{ts}_{offset}").into();
     }
-    Ok(Reply::json(json(&response)?))
+    json(&response)
 }
 
 // Acting. Whoever knows the id may: it is a secret, made to be given to a service that sees better
@@ -407,40 +428,28 @@ impl Action {
     }
 }
 
-pub(super) async fn act(
-    cx: Cx<Server, Option<Session>>,
-    request: RawRequest,
-) -> Result<Reply, ApiError> {
-    #[derive(Deserialize)]
-    struct Body {
-        #[serde(default)]
-        action: Option<String>,
-    }
-    let body: Body = serde_json::from_slice(&cx.body)
-        .map_err(|error| ApiError::bad_json(format!("`action` is needed: {error}")))?;
+pub(super) async fn act(cx: Cx<Server, Option<Session>>, request: Act) -> Result<Json, ApiError> {
+    let action = request.body.action;
     let action =
-        body.action.ok_or_else(|| ApiError::missing_param("`action` says what is to be done."))?;
+        action.ok_or_else(|| ApiError::missing_param("`action` says what is to be done."))?;
     let action = Action::named(&action)
         .ok_or_else(|| ApiError::invalid_param("`action` is `send`, `cancel` or `restart`."))?;
-    let delay_id = request.args.first().map(String::as_str).unwrap_or_default();
-    perform(&cx, delay_id, action).await
+    perform(&cx, &request.delay_id, action).await
 }
 
 pub(super) async fn act_by_path(
     cx: Cx<Server, Option<Session>>,
-    request: RawRequest,
-) -> Result<Reply, ApiError> {
-    let [delay_id, action] = <[String; 2]>::try_from(request.args)
-        .map_err(|_| ApiError::internal("a path of two parameters"))?;
-    let action = Action::named(&action).ok_or_else(ApiError::no_such_endpoint)?;
-    perform(&cx, &delay_id, action).await
+    request: ActByPath,
+) -> Result<Json, ApiError> {
+    let action = Action::named(&request.action).ok_or_else(ApiError::no_such_endpoint)?;
+    perform(&cx, &request.delay_id, action).await
 }
 
 async fn perform(
     cx: &Cx<Server, Option<Session>>,
     delay_id: &str,
     action: Action,
-) -> Result<Reply, ApiError> {
+) -> Result<Json, ApiError> {
     let app = &cx.app;
     let event = app.engine.state().delayed.get(delay_id).ok_or_else(no_such_event)?;
     let (delay_id, user_id) = (event.delay_id.clone(), event.user_id.clone());
@@ -466,7 +475,7 @@ async fn perform(
         return Err(ApiError::new(ErrorCode::Unknown, "The delayed event is finished already.")
             .with_status(StatusCode::CONFLICT));
     }
-    Ok(Reply::json("{}"))
+    Ok("{}".into())
 }
 
 // Sending.

@@ -2,7 +2,6 @@
 
 use std::{cmp::Reverse, fmt, str::FromStr, sync::Arc};
 
-use bytes::Bytes;
 use dashmap::DashMap;
 use ruma::{
     OwnedMxcUri, OwnedRoomAliasId, OwnedRoomId, RoomAliasId, ServerName, UInt,
@@ -30,7 +29,7 @@ use super::{Server, appservice, json, timeline::readable_as_of};
 use crate::{
     base::{limits, text},
     decide::directory::{RemoveAlias, SetAlias, SetNetwork, SetVisibility},
-    edge::http::{ApiError, Appservice, Cx, Session},
+    edge::http::{ApiError, Appservice, AsOfRequest, Cx, Json, Session},
     log::ReadError,
     read::events::EventStore,
     record::Offset,
@@ -65,10 +64,13 @@ pub(super) async fn create_alias(
 
 pub(super) async fn get_alias(
     cx: Cx<Server, Option<Session>>,
-    request: get_alias_v3::Request,
-) -> Result<Bytes, ApiError> {
+    AsOfRequest(request): AsOfRequest<get_alias_v3::Request>,
+) -> Result<Json, ApiError> {
     let (app, alias) = (Arc::clone(&cx.app), &request.room_alias);
-    let moment = if cx.caller.is_some() { cx.with_session()?.moment()? } else { None };
+    let moment = match cx.caller.clone() {
+        Some(session) => cx.called_by(session).moment()?,
+        None => None,
+    };
     let room_id = match moment {
         Some(at) => {
             let target = app.engine.state().aliases.get(alias, at);

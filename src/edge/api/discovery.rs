@@ -11,13 +11,12 @@ use ruma::api::client::{
     session::login::v3 as login_v3,
 };
 
-use bytes::Bytes;
 use serde_json::{Map, Value, json};
 
 use super::{Server, json, voip};
 use crate::{
     config::{AdminContact, Config, PublicKey},
-    edge::http::{ApiError, Cx, ErrorCode, Session},
+    edge::http::{ApiError, Cx, ErrorCode, Json, Session},
 };
 
 /// The versions of the specification that clients may count on: every endpoint of each is served
@@ -93,7 +92,7 @@ pub(super) async fn versions(
 pub(super) async fn well_known(
     cx: Cx<Server, ()>,
     _: discover_homeserver::Request,
-) -> Result<Bytes, ApiError> {
+) -> Result<Json, ApiError> {
     let config = &cx.app.config;
     let url = base_url(config)
         .ok_or_else(|| ApiError::not_found("This server does not say where it is."))?;
@@ -115,7 +114,7 @@ pub(super) async fn well_known(
 pub(super) async fn policy_server(
     cx: Cx<Server, ()>,
     _: discover_policy_server::Request,
-) -> Result<Bytes, ApiError> {
+) -> Result<Json, ApiError> {
     match &cx.app.config.server.policy_server_key {
         PublicKey::Key(key) => json(&json!({ "public_keys": { "ed25519": key } })),
         PublicKey::None => Err(ApiError::not_found("There is no policy server of this name.")),

@@ -2,7 +2,6 @@
 
 use std::{fmt, sync::Arc};
 
-use bytes::Bytes;
 use quick_cache::{Weighter, sync::Cache};
 use ruma::{
     UserId,
@@ -15,7 +14,7 @@ use crate::{
     base::limits,
     config::Config,
     decide::account::CreateFilter,
-    edge::http::{ApiError, Cx, objects},
+    edge::http::{ApiError, Cx, Json, check_objects},
     read::{
         sync::v3::SyncFilter,
         view::filter::{EventFilter, Filter},
@@ -58,7 +57,7 @@ impl Filters {
         if let Some(ready) = self.ready.get(text) {
             return Ok(ready);
         }
-        objects::check(text.as_bytes(), objects::FILTER)
+        check_objects(text.as_bytes(), super::bodies::FILTER)
             .map_err(|error| ApiError::invalid_param(error.message().to_owned()))?;
         let filter = Filter::parse(text);
         let filter = filter.map_err(|error| ApiError::invalid_param(error.to_string()))?;
@@ -95,11 +94,11 @@ pub(super) async fn create(
     Ok(create_filter::Response::new(cx.propose(proposal).await?.into_inner()))
 }
 
-pub(super) async fn get(cx: Cx<Server>, request: get_filter::Request) -> Result<Bytes, ApiError> {
+pub(super) async fn get(cx: Cx<Server>, request: get_filter::Request) -> Result<Json, ApiError> {
     cx.must_be(&request.user_id)?;
     let filter = stored(&cx.app, &request.user_id, &request.filter_id)?;
     let filter = filter.ok_or_else(|| ApiError::not_found("You have no such filter."))?;
-    Ok(Bytes::from(String::from(Box::<str>::from(filter))))
+    Ok(String::from(Box::<str>::from(filter)).into())
 }
 
 fn stored(

@@ -4,7 +4,6 @@ use std::{collections::BTreeMap, future, io, sync::Arc};
 
 use bytes::Bytes;
 use futures_util::{StreamExt as _, stream};
-use http::HeaderMap;
 use ruma::{
     OwnedRoomId, OwnedUserId, RoomId,
     api::client::backup::{
@@ -28,7 +27,7 @@ use super::{Server, Whose, json, session};
 use crate::{
     base::limits,
     decide::key_backup::{DeleteBackup, PutKeys, RemoveKeys, SetBackup},
-    edge::http::{ApiError, Cx, Reply},
+    edge::http::{ApiError, Cx, Json, Reply},
     log::ReadError,
     read::view::key_backup::{RoomKeys, next_room_keys, room_keys},
     record::{Command, Offset, command::BackedUpKey},
@@ -103,20 +102,20 @@ pub(super) async fn delete(
     Ok(delete_version::Response::new())
 }
 
-pub(super) async fn get(cx: Cx<Server>, request: get_version::Request) -> Result<Bytes, ApiError> {
+pub(super) async fn get(cx: Cx<Server>, request: get_version::Request) -> Result<Json, ApiError> {
     info(&cx, number(&request.version)?)
 }
 
 pub(super) async fn latest(
     cx: Cx<Server>,
     _: get_latest_version::Request,
-) -> Result<Bytes, ApiError> {
+) -> Result<Json, ApiError> {
     let backups = cx.app.engine.state().backups.get(&cx.caller.user_id);
     let current = backups.and_then(|backups| backups.read().current());
     info(&cx, current.ok_or_else(no_backup)?)
 }
 
-fn info(cx: &Cx<Server>, version: u64) -> Result<Bytes, ApiError> {
+fn info(cx: &Cx<Server>, version: u64) -> Result<Json, ApiError> {
     let (etag, count, set) = facts(cx, version)?;
     let Some(Command::KeyBackupSet(set)) = cx.app.engine.events().command(set)? else {
         return Err(ReadError::Missing(set).into());
@@ -140,14 +139,14 @@ fn facts(cx: &Cx<Server>, version: u64) -> Result<(String, u64, Offset), ApiErro
 
 type Sent = BTreeMap<OwnedRoomId, RoomKeyBackup>;
 
-pub(super) async fn put(cx: Cx<Server>, request: put_all::Request) -> Result<Bytes, ApiError> {
+pub(super) async fn put(cx: Cx<Server>, request: put_all::Request) -> Result<Json, ApiError> {
     put_keys(cx, &request.version, request.rooms).await
 }
 
 pub(super) async fn put_of_room(
     cx: Cx<Server>,
     request: put_room::Request,
-) -> Result<Bytes, ApiError> {
+) -> Result<Json, ApiError> {
     let rooms = [(request.room_id, RoomKeyBackup::new(request.sessions))].into();
     put_keys(cx, &request.version, rooms).await
 }
@@ -155,13 +154,13 @@ pub(super) async fn put_of_room(
 pub(super) async fn put_of_session(
     cx: Cx<Server>,
     request: put_session::Request,
-) -> Result<Bytes, ApiError> {
+) -> Result<Json, ApiError> {
     let sessions = [(request.session_id, request.session_data)].into();
     let rooms = [(request.room_id, RoomKeyBackup::new(sessions))].into();
     put_keys(cx, &request.version, rooms).await
 }
 
-async fn put_keys(cx: Cx<Server>, version: &str, sent: Sent) -> Result<Bytes, ApiError> {
+async fn put_keys(cx: Cx<Server>, version: &str, sent: Sent) -> Result<Json, ApiError> {
     let version = number(version)?;
     let mut rooms: BTreeMap<_, BTreeMap<_, _>> = BTreeMap::new();
     for (room_id, room) in sent {
@@ -192,29 +191,26 @@ fn backed_up(key: &Raw<KeyBackupData>) -> Result<BackedUpKey, ApiError> {
 }
 
 /// What a client is told of a backup that it has changed.
-fn changed(cx: &Cx<Server>, version: u64) -> Result<Bytes, ApiError> {
+fn changed(cx: &Cx<Server>, version: u64) -> Result<Json, ApiError> {
     let (etag, count, _) = facts(cx, version)?;
     json(&json!({ "etag": etag, "count": count }))
 }
 
-pub(super) async fn remove(
-    cx: Cx<Server>,
-    request: delete_all::Request,
-) -> Result<Bytes, ApiError> {
+pub(super) async fn remove(cx: Cx<Server>, request: delete_all::Request) -> Result<Json, ApiError> {
     remove_keys(cx, &request.version, None, None).await
 }
 
 pub(super) async fn remove_of_room(
     cx: Cx<Server>,
     request: delete_room::Request,
-) -> Result<Bytes, ApiError> {
+) -> Result<Json, ApiError> {
     remove_keys(cx, &request.version, Some(request.room_id), None).await
 }
 
 pub(super) async fn remove_of_session(
     cx: Cx<Server>,
     request: delete_session::Request,
-) -> Result<Bytes, ApiError> {
+) -> Result<Json, ApiError> {
     remove_keys(cx, &request.version, Some(request.room_id), Some(request.session_id)).await
 }
 
@@ -223,7 +219,7 @@ async fn remove_keys(
     version: &str,
     room_id: Option<OwnedRoomId>,
     session_id: Option<String>,
-) -> Result<Bytes, ApiError> {
+) -> Result<Json, ApiError> {
     let (user_id, version) = (cx.caller.user_id.clone(), number(version)?);
     cx.propose(RemoveKeys { user_id, version, room_id, session_id }).await?.into_inner();
     changed(&cx, version)
@@ -235,11 +231,7 @@ struct Sessions {
     sessions: BTreeMap<String, BackedUpKey>,
 }
 
-pub(super) async fn keys(
-    cx: Cx<Server>,
-    request: get_all::Request,
-    _: HeaderMap,
-) -> Result<Reply, ApiError> {
+pub(super) async fn keys(cx: Cx<Server>, request: get_all::Request) -> Result<Reply, ApiError> {
     if let Some(large) = Large::of(&cx, &request.version, None)? {
         return Ok(large.reply());
     }
@@ -249,13 +241,12 @@ pub(super) async fn keys(
             rooms.map(|(room_id, sessions)| (room_id, Sessions { sessions })).collect();
         json(&json!({ "rooms": rooms }))
     };
-    cx.at_length(answer).await.map(Reply::json)
+    cx.at_length(answer).await.map(|json| Reply::json(json.0))
 }
 
 pub(super) async fn keys_of_room(
     cx: Cx<Server>,
     request: get_room::Request,
-    _: HeaderMap,
 ) -> Result<Reply, ApiError> {
     if let Some(large) = Large::of(&cx, &request.version, Some(&request.room_id))? {
         return Ok(large.reply());
@@ -264,7 +255,7 @@ pub(super) async fn keys_of_room(
         let mut rooms = read(&cx, &request.version, (Some(&request.room_id), None))?;
         json(&Sessions { sessions: rooms.remove(&request.room_id).unwrap_or_default() })
     };
-    cx.at_length(answer).await.map(Reply::json)
+    cx.at_length(answer).await.map(|json| Reply::json(json.0))
 }
 
 /// The keys of a backup that is too large to be in memory whole: they are read while the client
@@ -371,7 +362,7 @@ fn push_json(text: &mut String, value: &(impl Serialize + ?Sized)) {
 pub(super) async fn key_of_session(
     cx: Cx<Server>,
     request: get_session::Request,
-) -> Result<Bytes, ApiError> {
+) -> Result<Json, ApiError> {
     let get_session::Request { version, room_id, session_id, .. } = request;
     let mut rooms = read(&cx, &version, (Some(&room_id), Some(&session_id)))?;
     let key = rooms.remove(&room_id).and_then(|mut sessions| sessions.remove(&session_id));

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use bytes::Bytes;
 use ruma::{
     OwnedOneTimeKeyId, OwnedUserId, UserId,
     api::client::keys::{
@@ -24,7 +23,7 @@ use super::{
 use crate::{
     base::limits,
     decide::keys::{ClaimKeys, SetCrossSigning, SignKeys, UploadKeys},
-    edge::http::{ApiError, Cx},
+    edge::http::{ApiError, Cx, Json},
     log::ReadError,
     read::{events::to_raw, sync::device_lists::DeviceLists},
     record::{Command, Offset, command::KeysCrossSign},
@@ -34,7 +33,7 @@ use crate::{
 pub(super) async fn upload(
     cx: Cx<Server>,
     request: upload_keys::Request,
-) -> Result<Bytes, ApiError> {
+) -> Result<Json, ApiError> {
     let (user_id, device_id) = (cx.caller.user_id.clone(), cx.caller.device()?.clone());
     let device_keys = request.device_keys.map(Raw::into_json);
     if let Some(keys) = &device_keys {
@@ -62,7 +61,7 @@ struct Found {
     user_signing_keys: BTreeMap<OwnedUserId, Value>,
 }
 
-pub(super) async fn query(cx: Cx<Server>, request: get_keys::Request) -> Result<Bytes, ApiError> {
+pub(super) async fn query(cx: Cx<Server>, request: get_keys::Request) -> Result<Json, ApiError> {
     if request.device_keys.len() > limits::KEY_QUERY {
         return Err(ApiError::invalid_param("These are too many users for one request."));
     }
@@ -116,7 +115,7 @@ fn unreachable() -> Value {
     json!({ "errcode": "M_UNKNOWN", "error": "This server does not talk to others." })
 }
 
-pub(super) async fn claim(cx: Cx<Server>, request: claim_keys::Request) -> Result<Bytes, ApiError> {
+pub(super) async fn claim(cx: Cx<Server>, request: claim_keys::Request) -> Result<Json, ApiError> {
     let devices: usize = request.one_time_keys.values().map(BTreeMap::len).sum();
     if devices > limits::KEY_QUERY {
         return Err(ApiError::invalid_param("These are too many devices for one request."));
@@ -229,7 +228,7 @@ pub(super) async fn upload_cross_signing(
 pub(super) async fn upload_signatures(
     cx: Cx<Server>,
     request: upload_signatures::Request,
-) -> Result<Bytes, ApiError> {
+) -> Result<Json, ApiError> {
     let by = &cx.caller.user_id;
     let own = Keyring::of(&cx.app, by)?;
     let mut failures: BTreeMap<OwnedUserId, BTreeMap<String, Value>> = BTreeMap::new();

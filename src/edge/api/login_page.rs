@@ -4,25 +4,28 @@
 use std::fmt::Write as _;
 
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use ruma::api::auth_scheme::NoAccessToken;
 
 use super::{
     Server,
-    page::{Page, text},
+    page::{Page, refusal, text},
 };
 use crate::{
     config::Config,
-    edge::http::{ApiError, Cx, RawRequest, Reply, Session},
+    edge::http::{ApiError, Cx, Reply, endpoint},
 };
 
-/// Where it is, with and without a slash at the end.
-pub(super) const PATH: &str = "/_matrix/static/client/login";
+endpoint! {
+    /// Where it is, with and without a slash at the end.
+    pub(super) struct LoginPage = GET "/_matrix/static/client/login";
+    for NoAccessToken;
+    refusal refusal;
+    {}
+}
 
 const SCRIPT: &str = include_str!("login_page.js");
 
-pub(super) async fn page(
-    cx: Cx<Server, Option<Session>>,
-    request: RawRequest,
-) -> Result<Reply, ApiError> {
+pub(super) async fn page(cx: Cx<Server, ()>, _: LoginPage) -> Result<Reply, ApiError> {
     let config = &cx.app.config;
     let mut html = String::from("<p id=\"message\" role=\"status\" aria-live=\"polite\"></p>\n");
     html.push_str("<div id=\"ways\">\n");
@@ -40,7 +43,7 @@ pub(super) async fn page(
         );
     }
     let providers = cx.app.providers.all();
-    let here = address(config, request.uri.query());
+    let here = address(config, cx.uri.query());
     let here = utf8_percent_encode(&here, NON_ALPHANUMERIC);
     for provider in providers {
         let (id, name) = (text(provider.id()), text(provider.name()));

@@ -49,7 +49,9 @@ use crate::{
     base::{clock::random_letters, limits, long_work::LongWork, shutdown::Shutdown},
     config::Config,
     decide::media::{AddMedia, CreateMedia},
-    edge::http::{ApiError, Cx, ErrorCode, Incoming, Reply},
+    edge::http::{
+        ApiError, Cx, Download as DownloadRequest, ErrorCode, Incoming, Json, Reply, Upload,
+    },
     engine::Rejected,
     media::{
         Download, DownloadError, Held, Receiving, Store,
@@ -137,13 +139,12 @@ impl Drop for UnderWay<'_> {
 
 pub(super) async fn upload(
     cx: Cx<Server>,
-    request: create_content::Request,
-    incoming: Incoming,
-) -> Result<Bytes, ApiError> {
+    Upload { request, file }: Upload<create_content::Request>,
+) -> Result<Json, ApiError> {
     let media_id = random_letters(24);
     let address = cx.app.mxc(&media_id);
     let add = addition(&cx, media_id, request.content_type, request.filename);
-    receive(&cx, incoming, add).await?;
+    receive(&cx, file, add).await?;
     super::json(&json!({ "content_uri": address }))
 }
 
@@ -165,19 +166,18 @@ pub(super) async fn create(
 
 pub(super) async fn upload_to(
     cx: Cx<Server>,
-    request: create_content_async::Request,
-    incoming: Incoming,
-) -> Result<Bytes, ApiError> {
+    Upload { request, file }: Upload<create_content_async::Request>,
+) -> Result<Json, ApiError> {
     let create_content_async::Request { server_name, media_id, content_type, filename, .. } =
         request;
     if !cx.app.is_own(&server_name) {
-        incoming.drain().await;
+        file.drain().await;
         return Err(ApiError::not_found("This media id was not given out by this server."));
     }
     let mut add = addition(&cx, media_id, content_type, filename);
     add.given_out = true;
-    receive(&cx, incoming, add).await?;
-    Ok(Bytes::from_static(b"{}"))
+    receive(&cx, file, add).await?;
+    Ok("{}".into())
 }
 
 fn addition(
@@ -557,8 +557,7 @@ fn largest(app: &Server) -> UInt {
 
 pub(super) async fn download(
     cx: Cx<Server>,
-    request: get_content::Request,
-    headers: HeaderMap,
+    DownloadRequest { request, headers }: DownloadRequest<get_content::Request>,
 ) -> Result<Reply, ApiError> {
     let get_content::Request { server_name, media_id, timeout_ms, .. } = request;
     let stored = cx.app.stored(&server_name, &media_id, timeout_ms, &cx.shutdown).await?;
@@ -567,8 +566,7 @@ pub(super) async fn download(
 
 pub(super) async fn download_as(
     cx: Cx<Server>,
-    request: get_content_as::Request,
-    headers: HeaderMap,
+    DownloadRequest { request, headers }: DownloadRequest<get_content_as::Request>,
 ) -> Result<Reply, ApiError> {
     let get_content_as::Request { server_name, media_id, filename, timeout_ms, .. } = request;
     let stored = cx.app.stored(&server_name, &media_id, timeout_ms, &cx.shutdown).await?;
@@ -577,8 +575,7 @@ pub(super) async fn download_as(
 
 pub(super) async fn thumbnail(
     cx: Cx<Server>,
-    request: get_thumbnail::Request,
-    headers: HeaderMap,
+    DownloadRequest { request, headers }: DownloadRequest<get_thumbnail::Request>,
 ) -> Result<Reply, ApiError> {
     let wish = wish(request.width, request.height, request.method, request.animated)?;
     let (server_name, media_id) = (&request.server_name, &request.media_id);
@@ -588,8 +585,7 @@ pub(super) async fn thumbnail(
 
 pub(super) async fn old_download(
     cx: Cx<Server, ()>,
-    request: old_get_content::Request,
-    headers: HeaderMap,
+    DownloadRequest { request, headers }: DownloadRequest<old_get_content::Request>,
 ) -> Result<Reply, ApiError> {
     let old_get_content::Request { server_name, media_id, timeout_ms, .. } = request;
     let app = &cx.app;
@@ -600,8 +596,7 @@ pub(super) async fn old_download(
 
 pub(super) async fn old_download_as(
     cx: Cx<Server, ()>,
-    request: old_get_content_as::Request,
-    headers: HeaderMap,
+    DownloadRequest { request, headers }: DownloadRequest<old_get_content_as::Request>,
 ) -> Result<Reply, ApiError> {
     let old_get_content_as::Request { server_name, media_id, filename, timeout_ms, .. } = request;
     let app = &cx.app;
@@ -612,8 +607,7 @@ pub(super) async fn old_download_as(
 
 pub(super) async fn old_thumbnail(
     cx: Cx<Server, ()>,
-    request: old_get_thumbnail::Request,
-    headers: HeaderMap,
+    DownloadRequest { request, headers }: DownloadRequest<old_get_thumbnail::Request>,
 ) -> Result<Reply, ApiError> {
     let wish = wish(request.width, request.height, request.method, request.animated)?;
     let (server_name, media_id, wait) =

@@ -1,6 +1,5 @@
 //! Memberships.
 
-use bytes::Bytes;
 use ruma::{
     CanonicalJsonObject, OwnedMxcUri, OwnedRoomId, OwnedUserId, UserId,
     api::client::{
@@ -32,7 +31,7 @@ use crate::{
             Change, ChangeMembership, ForgetRoom, LeaveAndForget, must_be_able_to_invite,
         },
     },
-    edge::http::{ApiError, Cx},
+    edge::http::{ApiError, Cx, Json},
     read::events::{ClientEvent, EventForm, as_shown, to_raw},
     record::Offset,
     state::Membership,
@@ -236,7 +235,7 @@ pub(super) async fn joined_members(
 pub(super) async fn members(
     cx: Cx<Server>,
     request: get_member_events::Request,
-) -> Result<Bytes, ApiError> {
+) -> Result<Json, ApiError> {
     #[derive(Serialize)]
     struct Response {
         chunk: Vec<ClientEvent>,

@@ -6,6 +6,7 @@ mod address_invite;
 mod admin;
 pub(crate) mod appservice;
 mod as_of;
+mod bodies;
 mod capabilities;
 mod claim;
 mod context;
@@ -77,15 +78,16 @@ pub(crate) use validation::Deliveries;
 use std::{cell::Cell, net::IpAddr, sync::Arc};
 
 use futures_util::future::BoxFuture;
-use http::{Method, Uri};
+use http::Uri;
 use ruma::{OwnedRoomId, OwnedUserId, RoomId, RoomOrAliasId, UserId};
 
-use self::page::refusal;
 use crate::{
     base::{background::at_length, long_work::LongWork, rate::household, signed::Signer},
     config::Config,
     decide::Proposal,
-    edge::http::{Access, ApiError, App, Caller, Cx, OpenTo, Session, Table},
+    edge::http::{
+        ApiError, App, Caller, Class, Cx, Json, OpenTo, Session, Table, cheap, limited, unlimited,
+    },
     engine::{Durable, Engine},
     ops::admin::office::Office,
     outside::{
@@ -164,239 +166,286 @@ pub(crate) enum Whose {
     Address(IpAddr),
 }
 
-const GET: Method = Method::GET;
-const PUT: Method = Method::PUT;
-const REQUIRED: Access = Access::Required;
+// Why some writes are not limited. The specification of this server ("Endpoints", "Summary") has
+// none of them as rate-limited, and what they store is bounded in other ways.
+const LOGIN_IS_LIMITED: &str = "a logout needs a login before it, which is limited";
+const MESSAGES_ARE_LIMITED: &str = "it writes only when it sends a message, and messages are \
+    limited by requester (`api::notices`) and by recipient (`decide::threepid`)";
+const FEW_ADDRESSES: &str = "`limits::THREEPIDS` bounds how many addresses an account has, and \
+    adding one is limited";
+const FILTERS_HAVE_QUOTAS: &str = "filters are never deleted, so `quotas.filters` and \
+    `quotas.filter_bytes` bound all that it ever writes";
+const ONLY_READS: &str = "it only reads, although its method is POST";
 
 /// Every endpoint there is, section by section of the client-server API.
 pub(crate) fn endpoints(config: &Config) -> Table<Server> {
-    let table = Table::new(&config.server.prefixes, rights::of);
+    let table = Table::new(&config.server.prefixes);
     // In words that are not of the Matrix API: a list of its own.
     admin::endpoints(table)
         // Discovery
-        .on(discovery::versions)
-        .on_json(discovery::well_known)
-        .on(discovery::support)
-        .on_json(discovery::policy_server)
-        .on(discovery::auth_metadata)
-        .on_json(capabilities::get)
+        .on(discovery::versions, cheap().guests())
+        .on(discovery::well_known, cheap())
+        .on(discovery::support, cheap())
+        .on(discovery::policy_server, cheap())
+        .on(discovery::auth_metadata, cheap())
+        .on(capabilities::get, limited(Class::Other))
         // Accounts and sessions
-        .on_json(registration::register)
-        .on(registration::available)
-        .on(registration::token_validity)
-        .page(uiaa::PATHS, refusal, uiaa::page)
-        .form(uiaa::PATHS, refusal, uiaa::submit)
-        .on(login::login_types)
-        .on(login::login)
-        .on(login_token::get_token)
-        .page(login_page::PATH, refusal, login_page::page)
-        .page(sso::REDIRECT, refusal, sso::redirect)
-        .page(sso::CALLBACK, refusal, sso::come_back)
-        .raw_json(Method::POST, sso::ACCOUNT, Access::None, sso::choose_account)
-        .page(sso::FALLBACK, refusal, sso::fallback)
-        .raw_json(Method::POST, sso::LINK, REQUIRED, sso::link)
-        .on(session::refresh)
-        .on(session::logout)
-        .on(session::logout_all)
-        .on(session::whoami)
-        .on(password::change_password)
-        .on(validation::by_email_to_register)
-        .on(validation::by_msisdn_to_register)
-        .on(validation::by_email_for_password)
-        .on(validation::by_msisdn_for_password)
-        .on(validation::by_email_to_add)
-        .on(validation::by_msisdn_to_add)
-        .page(validation::SUBMIT, refusal, validation::page)
-        .raw(Method::POST, validation::SUBMIT, Access::None, validation::submit)
-        .on_json(threepid::list)
-        .raw_json(Method::POST, threepid::OLD_BIND, REQUIRED, threepid::old_bind)
-        .on(threepid::add)
-        .on(threepid::bind)
-        .on(threepid::unbind)
-        .on(threepid::delete)
-        .on(deactivate::deactivate)
-        .raw_json(GET, shared_secret::PATH, Access::None, shared_secret::nonce)
-        .raw_json(Method::POST, shared_secret::PATH, Access::None, shared_secret::register)
-        // Administration
-        .on(moderation::is_locked)
-        .on(moderation::lock)
-        .on(moderation::is_suspended)
-        .on(moderation::suspend)
-        .on(moderation::whois)
-        // Devices, profile, account data
-        .on(device::list)
-        .on(device::get)
-        .on(device::rename)
-        .on(device::delete)
-        .on(device::delete_many)
-        .raw_json(PUT, dehydrated::PATH, REQUIRED, dehydrated::put)
-        .raw_json(GET, dehydrated::PATH, REQUIRED, dehydrated::get)
-        .raw_json(Method::DELETE, dehydrated::PATH, REQUIRED, dehydrated::delete)
-        .raw_json(Method::POST, dehydrated::EVENTS, REQUIRED, dehydrated::events)
-        .on_json_as_of(profile::get)
-        .on_json_as_of(profile::get_field)
-        .on(profile::set_field)
-        .on(profile::delete_field)
-        .on(account_data::get_global)
-        .on(account_data::set_global)
-        .on(account_data::get_room)
-        .on(account_data::set_room)
-        .raw_json(Method::DELETE, account_data::GLOBAL, Access::Required, account_data::delete)
-        .raw_json(Method::DELETE, account_data::OF_ROOM, Access::Required, account_data::delete)
-        .on_json(account_data::tags)
-        .on(account_data::set_tag)
-        .on(account_data::delete_tag)
-        // Sync
-        .on(filter::create)
-        .on_json(filter::get)
-        .on_json(sync::sync)
-        .on(presence::set)
-        .on_json(presence::get)
-        .on_json(sliding::sync)
-        // Rooms: making, joining, leaving
-        .on(create_room::create_room)
-        .on(upgrade::upgrade)
-        .on(membership::join)
-        .on(membership::join_by_id_or_alias)
-        .on(membership::knock)
-        .on(membership::leave)
-        .on(membership::forget)
-        .on(membership::invite)
-        .raw_json(PUT, address_invite::BOUND, Access::None, address_invite::bound)
-        .on(membership::kick)
-        .on(membership::ban)
-        .on(membership::unban)
-        .on(membership::joined_rooms)
-        .on(membership::joined_members)
-        .on_json(membership::members)
-        // Rooms: sending
-        .on_json(send::message)
-        .on_json(send::state)
-        .on(send::redact)
-        .raw_json(Method::POST, send::SEND, Access::Required, send::message_without_transaction)
-        .raw_json(Method::POST, send::REDACT, Access::Required, send::redact_without_transaction)
-        .raw_json(Method::PUT, delayed::SCHEDULE, Access::Required, delayed::put)
-        .raw_json(Method::GET, delayed::LIST, Access::Required, delayed::list)
-        .raw_json(Method::GET, delayed::ONE, Access::Required, delayed::get)
-        .raw_json(Method::POST, delayed::ONE, Access::Optional, delayed::act)
-        .raw_json(Method::POST, delayed::ACT, Access::Optional, delayed::act_by_path)
-        .on(receipt::receipt)
-        .on(receipt::read_markers)
-        .on(typing::typing)
-        // Rooms: reading
-        .on_json(room_state::all)
-        .on_json(room_state::one)
-        .on_json(timeline::messages)
-        .on_json(timeline::event)
-        .on_json(context::context)
-        .on_json(relations::all)
-        .on_json(relations::of_rel_type)
-        .on_json(relations::of_rel_type_and_event_type)
-        .on_json(relations::threads)
-        .on(space::hierarchy)
-        .on(space::summary)
-        .raw(
-            Method::GET,
-            "/_matrix/client/unstable/im.nheko.summary/summary/{room_id_or_alias}",
-            Access::Optional,
-            space::summary_before_v1_15,
+        .on(
+            registration::register,
+            limited(Class::Registration).objects(bodies::AUTH).amended(bodies::guest_registration),
         )
-        .on(timestamp::timestamp_to_event)
-        .on_json(search::search)
+        .on(registration::available, limited(Class::Registration))
+        .on(registration::token_validity, limited(Class::Registration))
+        .on(uiaa::page, cheap())
+        .on(uiaa::submit, limited(Class::Login))
+        .on(login::login_types, limited(Class::Other))
+        .on(
+            login::login,
+            limited(Class::Login).objects(bodies::LOGIN).checked(bodies::login_has_type),
+        )
+        .on(login_token::get_token, limited(Class::Login).suspended().objects(bodies::AUTH))
+        .on(login_page::page, cheap())
+        .on(sso::redirect, limited(Class::Other))
+        .on(sso::come_back, limited(Class::Other))
+        .on(sso::choose_account, limited(Class::Login))
+        .on(sso::fallback, cheap())
+        .on(sso::link, limited(Class::Login).suspended())
+        .on(session::refresh, limited(Class::Refresh))
+        .on(session::logout, unlimited(LOGIN_IS_LIMITED).guests().suspended().locked())
+        .on(session::logout_all, unlimited(LOGIN_IS_LIMITED).guests().suspended().locked())
+        .on(session::whoami, limited(Class::Other).guests())
+        .on(password::change_password, limited(Class::Account).suspended().objects(bodies::AUTH))
+        .on(
+            validation::by_email_to_register,
+            unlimited(MESSAGES_ARE_LIMITED).checked(bodies::secret_is_opaque),
+        )
+        .on(
+            validation::by_msisdn_to_register,
+            unlimited(MESSAGES_ARE_LIMITED).checked(bodies::secret_is_opaque),
+        )
+        .on(
+            validation::by_email_for_password,
+            unlimited(MESSAGES_ARE_LIMITED).checked(bodies::secret_is_opaque),
+        )
+        .on(
+            validation::by_msisdn_for_password,
+            unlimited(MESSAGES_ARE_LIMITED).checked(bodies::secret_is_opaque),
+        )
+        .on(
+            validation::by_email_to_add,
+            unlimited(MESSAGES_ARE_LIMITED).checked(bodies::secret_is_opaque),
+        )
+        .on(
+            validation::by_msisdn_to_add,
+            unlimited(MESSAGES_ARE_LIMITED).checked(bodies::secret_is_opaque),
+        )
+        .on(validation::page, cheap())
+        .on(validation::submit, limited(Class::Account))
+        .on(threepid::list, cheap())
+        .on(threepid::old_bind, unlimited(FEW_ADDRESSES).suspended().objects(bodies::BIND))
+        .on(
+            threepid::add,
+            limited(Class::Account)
+                .suspended()
+                .objects(bodies::AUTH)
+                .checked(bodies::secret_is_opaque),
+        )
+        .on(threepid::bind, limited(Class::Account).suspended().checked(bodies::secret_is_opaque))
+        .on(threepid::unbind, unlimited(FEW_ADDRESSES).suspended())
+        .on(threepid::delete, unlimited(FEW_ADDRESSES).suspended())
+        .on(deactivate::deactivate, limited(Class::Account).suspended().objects(bodies::AUTH))
+        .on(shared_secret::nonce, limited(Class::Registration))
+        .on(shared_secret::register, limited(Class::Registration))
+        // Administration
+        .on(moderation::is_locked, limited(Class::Admin))
+        .on(moderation::lock, limited(Class::Admin))
+        .on(moderation::is_suspended, limited(Class::Admin))
+        .on(moderation::suspend, limited(Class::Admin))
+        .on(moderation::whois, limited(Class::Admin))
+        // Devices, profile, account data
+        .on(device::list, cheap().guests())
+        .on(device::get, cheap().guests())
+        .on(device::rename, limited(Class::Account).guests().suspended())
+        .on(device::delete, limited(Class::Account).suspended().objects(bodies::AUTH))
+        .on(device::delete_many, limited(Class::Account).suspended().objects(bodies::AUTH))
+        .on(dehydrated::put, limited(Class::Keys).suspended())
+        .on(dehydrated::get, limited(Class::Keys))
+        .on(dehydrated::delete, limited(Class::Keys).suspended())
+        .on(dehydrated::events, limited(Class::Keys).suspended())
+        .on(profile::get, cheap())
+        .on(profile::get_field, cheap())
+        .on(profile::set_field, limited(Class::Profile).guests().amended(bodies::field_of_profile))
+        .on(profile::delete_field, limited(Class::Profile))
+        .on(account_data::get_global, cheap())
+        .on(account_data::set_global, limited(Class::Settings).suspended())
+        .on(account_data::get_room, cheap())
+        .on(account_data::set_room, limited(Class::Settings).suspended())
+        .on(account_data::delete_global, limited(Class::Settings).suspended())
+        .on(account_data::delete_of_room, limited(Class::Settings).suspended())
+        .on(account_data::tags, cheap())
+        .on(account_data::set_tag, limited(Class::Settings).suspended())
+        .on(account_data::delete_tag, limited(Class::Settings).suspended())
+        // Sync
+        .on(filter::create, unlimited(FILTERS_HAVE_QUOTAS).suspended().objects(bodies::FILTER))
+        .on(filter::get, cheap())
+        .on(sync::sync, cheap().guests())
+        .on(presence::set, limited(Class::Ephemeral))
+        .on(presence::get, cheap())
+        .on(sliding::sync, unlimited(ONLY_READS).suspended().objects(bodies::SLIDING_SYNC))
+        // Rooms: making, joining, leaving
+        .on(
+            create_room::create_room,
+            limited(Class::Rooms).objects(bodies::CREATE_ROOM).checked(bodies::room_version_is_one),
+        )
+        .on(upgrade::upgrade, limited(Class::Rooms).checked(bodies::room_version_is_one))
+        .on(membership::join, limited(Class::Joins).guests().objects(bodies::SIGNED_JOIN))
+        .on(
+            membership::join_by_id_or_alias,
+            limited(Class::Joins).guests().objects(bodies::SIGNED_JOIN),
+        )
+        .on(membership::knock, limited(Class::Joins))
+        .on(membership::leave, limited(Class::Messages).guests().suspended())
+        .on(membership::forget, limited(Class::Messages).suspended())
+        .on(membership::invite, limited(Class::Invites))
+        .on(address_invite::bound, limited(Class::Invites))
+        .on(membership::kick, limited(Class::Messages))
+        .on(membership::ban, limited(Class::Messages))
+        .on(membership::unban, limited(Class::Messages))
+        .on(membership::joined_rooms, cheap())
+        .on(membership::joined_members, limited(Class::Reads))
+        .on(membership::members, limited(Class::Reads).guests())
+        // Rooms: sending
+        .on(send::message, limited(Class::Messages).guests())
+        .on(send::state, limited(Class::Messages).guests())
+        .on(send::redact, limited(Class::Messages).suspended())
+        .on(send::message_without_transaction, limited(Class::Messages).guests())
+        .on(send::redact_without_transaction, limited(Class::Messages).suspended())
+        .on(delayed::put, limited(Class::Messages))
+        .on(delayed::list, limited(Class::Other))
+        .on(delayed::get, limited(Class::Other))
+        .on(delayed::act, limited(Class::Ephemeral))
+        .on(delayed::act_by_path, limited(Class::Ephemeral))
+        .on(receipt::receipt, limited(Class::Ephemeral).suspended())
+        .on(receipt::read_markers, limited(Class::Ephemeral).suspended())
+        .on(typing::typing, limited(Class::Ephemeral))
+        // Rooms: reading
+        .on(room_state::all, limited(Class::Reads).guests())
+        .on(room_state::one, cheap().guests())
+        .on(timeline::messages, limited(Class::Reads).guests())
+        .on(timeline::event, cheap().guests())
+        .on(context::context, cheap().guests())
+        .on(relations::all, limited(Class::Reads))
+        .on(relations::of_rel_type, limited(Class::Reads))
+        .on(relations::of_rel_type_and_event_type, limited(Class::Reads))
+        .on(relations::threads, limited(Class::Reads))
+        .on(space::hierarchy, limited(Class::Search))
+        .on(space::summary, limited(Class::Search).guests())
+        .on(space::early_summary, limited(Class::Search).guests())
+        .on(timestamp::timestamp_to_event, limited(Class::Search))
+        .on(search::search, limited(Class::Search).suspended().objects(bodies::SEARCH))
         // Reports
-        .on(report::event)
-        .on(report::room)
-        .on(report::user)
+        .on(report::event, limited(Class::Reports).suspended())
+        .on(report::room, limited(Class::Reports).suspended())
+        .on(report::user, limited(Class::Reports).suspended())
         // Directory
-        .on(directory::create_alias)
-        .on_json_as_of(directory::get_alias)
-        .on(directory::delete_alias)
-        .on(directory::room_aliases)
-        .on(directory::get_visibility)
-        .on(directory::set_visibility)
-        .on(directory::public_rooms)
-        .on(directory::public_rooms_filtered)
+        .on(directory::create_alias, limited(Class::Directory))
+        .on(directory::get_alias, cheap())
+        .on(directory::delete_alias, limited(Class::Directory))
+        .on(directory::room_aliases, limited(Class::Other))
+        .on(directory::get_visibility, cheap())
+        .on(directory::set_visibility, limited(Class::Directory))
+        .on(directory::public_rooms, limited(Class::Search))
+        .on(
+            directory::public_rooms_filtered,
+            limited(Class::Search).suspended().objects(bodies::PUBLIC_ROOMS),
+        )
         // End-to-end encryption
-        .on_json(keys::upload)
-        .on_json(keys::query)
-        .on_json(keys::claim)
-        .on(keys::changes)
-        .on(keys::upload_cross_signing)
-        .on_json(keys::upload_signatures)
+        .on(keys::upload, limited(Class::Keys).guests().suspended().objects(bodies::DEVICE_KEYS))
+        .on(keys::query, limited(Class::Keys).guests().suspended())
+        .on(keys::claim, limited(Class::Keys).guests().suspended())
+        .on(keys::changes, limited(Class::Keys))
+        .on(
+            keys::upload_cross_signing,
+            limited(Class::Keys).suspended().objects(bodies::CROSS_SIGNING),
+        )
+        .on(keys::upload_signatures, limited(Class::Keys).suspended())
         // Backups of room keys
-        .on(key_backup::create)
-        .on_json(key_backup::latest)
-        .on_json(key_backup::get)
-        .on(key_backup::update)
-        .on(key_backup::delete)
-        .on_json(key_backup::put)
-        .on_json(key_backup::put_of_room)
-        .on_json(key_backup::put_of_session)
-        .on_download(key_backup::keys)
-        .on_download(key_backup::keys_of_room)
-        .on_json(key_backup::key_of_session)
-        .on_json(key_backup::remove)
-        .on_json(key_backup::remove_of_room)
-        .on_json(key_backup::remove_of_session)
-        .on(to_device::send)
-        .on(user_directory::search)
-        .raw_json(GET, user_directory::MUTUAL_ROOMS, REQUIRED, user_directory::mutual_rooms)
+        .on(key_backup::create, limited(Class::KeyBackups).suspended())
+        .on(key_backup::latest, limited(Class::Other))
+        .on(key_backup::get, limited(Class::Other))
+        .on(key_backup::update, limited(Class::KeyBackups).suspended())
+        .on(key_backup::delete, limited(Class::KeyBackups).suspended())
+        .on(key_backup::put, limited(Class::KeyBackups).suspended().objects(bodies::ROOM_KEYS))
+        .on(
+            key_backup::put_of_room,
+            limited(Class::KeyBackups).suspended().objects(bodies::ROOM_KEYS_OF_ROOM),
+        )
+        .on(key_backup::put_of_session, limited(Class::KeyBackups).suspended())
+        .on(key_backup::keys, limited(Class::Other))
+        .on(key_backup::keys_of_room, limited(Class::Other))
+        .on(key_backup::key_of_session, limited(Class::Other))
+        .on(key_backup::remove, limited(Class::KeyBackups).suspended())
+        .on(key_backup::remove_of_room, limited(Class::KeyBackups).suspended())
+        .on(key_backup::remove_of_session, limited(Class::KeyBackups).suspended())
+        .on(to_device::send, limited(Class::Ephemeral).guests().suspended())
+        .on(user_directory::search, limited(Class::Search).suspended())
+        .on(user_directory::mutual_rooms, limited(Class::Search))
         // Beside rooms: who one is, calls, signing in by QR code
-        .on(openid::request_token)
-        .raw(GET, openid::USERINFO, Access::None, openid::userinfo)
-        .on_json(voip::turn_server)
-        .raw_json(GET, voip::TRANSPORTS, REQUIRED, voip::transports)
-        .raw_json(GET, retention::CONFIGURATION, REQUIRED, retention::configuration)
-        .raw_json(GET, rendezvous::ALL, Access::Optional, rendezvous::is_there)
-        .raw_json(Method::POST, rendezvous::ALL, Access::Optional, rendezvous::create)
-        .raw_json(GET, rendezvous::ONE, Access::None, rendezvous::get)
-        .raw_json(PUT, [rendezvous::ONE, rendezvous::SEND], Access::None, rendezvous::put)
-        .raw_json(Method::DELETE, rendezvous::ONE, Access::None, rendezvous::delete)
-        .raw_text(Method::POST, rendezvous::FORMER_ALL, rendezvous::former_create)
-        .raw_text(GET, rendezvous::FORMER_ONE, rendezvous::former_get)
-        .raw_text(PUT, rendezvous::FORMER_ONE, rendezvous::former_put)
-        .raw_text(Method::DELETE, rendezvous::FORMER_ONE, rendezvous::former_delete)
+        .on(openid::request_token, limited(Class::Ephemeral))
+        .on(openid::userinfo, cheap())
+        .on(voip::turn_server, limited(Class::Other))
+        .on(voip::transports, limited(Class::Other))
+        .on(retention::configuration, limited(Class::Other))
+        .on(rendezvous::is_there, limited(Class::Other))
+        .on(rendezvous::create, limited(Class::Ephemeral).suspended())
+        .on(rendezvous::get, limited(Class::Other))
+        .on(rendezvous::put, limited(Class::Ephemeral))
+        .on(rendezvous::delete, limited(Class::Ephemeral))
+        .on(rendezvous::former_create, limited(Class::Ephemeral))
+        .on(rendezvous::former_get, limited(Class::Other))
+        .on(rendezvous::former_put, limited(Class::Ephemeral))
+        .on(rendezvous::former_delete, limited(Class::Ephemeral))
         // Application services
-        .on(appservice::ping)
-        .on(directory::set_network_visibility)
-        .raw(GET, thirdparty::PROTOCOLS, REQUIRED, thirdparty::protocols)
-        .raw(GET, thirdparty::PROTOCOL, REQUIRED, thirdparty::protocol)
-        .raw(GET, thirdparty::LOCATIONS, REQUIRED, thirdparty::locations)
-        .raw(GET, thirdparty::USERS, REQUIRED, thirdparty::users)
+        .on(appservice::ping, limited(Class::Admin))
+        .on(directory::set_network_visibility, limited(Class::Admin))
+        .on(thirdparty::protocols, cheap())
+        .on(thirdparty::protocol, cheap())
+        .on(thirdparty::locations, cheap())
+        .on(thirdparty::users, cheap())
         // Media
-        .on_upload(config.media.max_upload_bytes, media::upload)
-        .on(media::create)
-        .on_upload(config.media.max_upload_bytes, media::upload_to)
-        .on(media::config)
-        .on_download(media::download)
-        .on_download(media::download_as)
-        .on_download(media::thumbnail)
-        .on_json(preview::preview)
-        .on(media::old_config)
-        .on_download(media::old_download)
-        .on_download(media::old_download_as)
-        .on_download(media::old_thumbnail)
-        .on_json(preview::old_preview)
+        .on(media::upload, limited(Class::Media))
+        .on(media::create, limited(Class::Media))
+        .on(media::upload_to, limited(Class::Media))
+        .on(media::config, limited(Class::Media))
+        .on(media::download, limited(Class::Media).guests())
+        .on(media::download_as, limited(Class::Media).guests())
+        .on(media::thumbnail, limited(Class::Media).guests())
+        .on(preview::preview, limited(Class::Media))
+        .on(media::old_config, limited(Class::Media))
+        .on(media::old_download, limited(Class::Media))
+        .on(media::old_download_as, limited(Class::Media))
+        .on(media::old_thumbnail, limited(Class::Media))
+        .on(preview::old_preview, limited(Class::Media))
         // Deprecated, and still called
-        .raw(GET, old_sync::INITIAL_SYNC, REQUIRED, old_sync::initial_sync)
-        .raw(GET, old_sync::ROOM_INITIAL_SYNC, REQUIRED, old_sync::room_initial_sync)
-        .raw(GET, old_sync::EVENTS, REQUIRED, old_sync::events)
-        .raw(GET, old_sync::EVENT, REQUIRED, old_sync::event)
+        .on(old_sync::initial_sync, limited(Class::Reads))
+        .on(old_sync::room_initial_sync, limited(Class::Reads).guests())
+        .on(old_sync::events, cheap().guests())
+        .on(old_sync::event, cheap())
         // Push
-        .on(push::all)
-        .on(push::global)
-        .on(push::get)
-        .on(push::put)
-        .on(push::delete)
-        .on(push::get_actions)
-        .on(push::set_actions)
-        .on(push::get_enabled)
-        .on(push::set_enabled)
-        .on_json(push::notifications)
-        .on_json(pusher::list)
-        .raw_json(Method::POST, pusher::SET, REQUIRED, pusher::set)
-        .page(unsubscribe::PATH, refusal, unsubscribe::page)
-        .form(unsubscribe::PATH, refusal, unsubscribe::submit)
+        .on(push::all, cheap())
+        .on(push::global, cheap())
+        .on(push::get, cheap())
+        .on(push::put, limited(Class::Settings).suspended().objects(bodies::PUSH_RULE))
+        .on(push::delete, limited(Class::Settings).suspended())
+        .on(push::get_actions, cheap())
+        .on(push::set_actions, limited(Class::Settings).suspended())
+        .on(push::get_enabled, cheap())
+        .on(push::set_enabled, limited(Class::Settings).suspended())
+        .on(push::notifications, cheap())
+        .on(pusher::list, cheap())
+        .on(pusher::set, limited(Class::Settings).suspended().objects(bodies::PUSHER))
+        .on(unsubscribe::page, cheap())
+        .on(unsubscribe::submit, limited(Class::Account))
 }
 
 impl App for Server {
@@ -564,51 +613,16 @@ impl Cx<Server> {
     }
 }
 
-impl Cx<Server, Option<Session>> {
-    /// The same for the session that a raw endpoint with [`Access::Required`] has.
-    fn with_session(self) -> Result<Cx<Server>, ApiError> {
-        let caller = self.caller.clone().ok_or_else(ApiError::missing_token)?;
-        Ok(self.called_by(caller))
-    }
-}
-
-/// The query of a request that ruma has no type for. Parameters without a value count as not given.
-fn query<T: serde::de::DeserializeOwned>(uri: &Uri) -> Result<T, ApiError> {
-    let pairs = uri.query().unwrap_or_default().split('&');
-    let given: Vec<_> = pairs.filter(|pair| !pair.ends_with('=')).collect();
-    serde_html_form::from_str(&given.join("&")).map_err(|error| {
-        let message = error.to_string();
-        if message.contains("missing field") {
-            ApiError::missing_param(message)
-        } else {
-            ApiError::invalid_param(message)
-        }
-    })
-}
-
 /// Said of a room whose existence is not for the caller to know.
 fn not_in_it() -> ApiError {
     ApiError::forbidden("You are not in this room.")
-}
-
-/// The body of a request that ruma has no type for, or one that lacks something.
-fn body<T: serde::de::DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
-    serde_json::from_slice(body).map_err(|error| ApiError::bad_json(error.to_string()))
-}
-
-/// As [`body`], for proposals in which a missing field is a parameter that is missing.
-fn parameters<T: serde::de::DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
-    serde_json::from_slice(body).map_err(|error| match error.to_string() {
-        missing if missing.starts_with("missing field") => ApiError::missing_param(missing),
-        other => ApiError::bad_json(other),
-    })
 }
 
 /// How large a response may be for the memory that it was made in to be kept for the next.
 const KEPT_JSON_BYTES: usize = 256 * 1024;
 
 /// A response that is serialised here.
-fn json<T: serde::Serialize>(value: &T) -> Result<bytes::Bytes, ApiError> {
+fn json<T: serde::Serialize>(value: &T) -> Result<Json, ApiError> {
     thread_local! {
         // How long a response will be is not known. To copy it once takes less than to make room
         // for it again and again.
@@ -622,7 +636,7 @@ fn json<T: serde::Serialize>(value: &T) -> Result<bytes::Bytes, ApiError> {
     }
     let json = bytes::Bytes::copy_from_slice(&room);
     ROOM.set(room);
-    Ok(json)
+    Ok(Json(json))
 }
 
 #[cfg(test)]
@@ -708,15 +722,12 @@ mod tests {
     }
 
     #[test]
-    fn every_write_has_a_class_with_its_own_rate_or_a_documented_exception() {
+    fn every_class_of_an_endpoint_has_a_rate_of_its_own_if_it_writes() {
         let served = endpoints(&Config::default()).list();
-        let writes = served.iter().filter(|endpoint| endpoint.method != GET);
-        let faults = writes.clone().filter(|endpoint| {
-            let is_decided = Class::is_decided(&endpoint.method, endpoint.known_as);
-            !is_decided || !endpoint.class.is_none_or(Class::has_rate)
-        });
-        let faults: Vec<_> = faults.map(|e| (&e.method, e.known_as, e.class)).collect();
-        assert!(faults.is_empty(), "give these a class in src/http/class.rs: {faults:#?}");
+        let writes = served.iter().filter(|endpoint| endpoint.method != http::Method::GET);
+        let other = writes.clone().filter(|write| !write.class.is_none_or(Class::has_rate));
+        let other: Vec<_> = other.map(|write| (&write.method, write.known_as)).collect();
+        assert!(other.is_empty(), "give these a class: {other:#?}");
         // Guards against a filter above that matches nothing.
         assert!(writes.filter(|endpoint| endpoint.class.is_some()).count() > 200);
     }

@@ -3,9 +3,9 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use bytes::Bytes;
-use http::Uri;
-use ruma::{EventId, OwnedRoomId, OwnedUserId, RoomId, UInt, UserId};
+use ruma::{
+    OwnedEventId, OwnedRoomId, OwnedUserId, RoomId, UInt, UserId, api::auth_scheme::AccessToken,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, value::RawValue};
 use tokio::time::{Instant, timeout_at};
@@ -13,12 +13,11 @@ use tokio::time::{Instant, timeout_at};
 use super::{
     Server, json,
     presence::Syncing,
-    query,
     sync::still_logged_in,
     timeline::{page_size, readable_as_of, visible_event},
 };
 use crate::{
-    edge::http::{ApiError, Cx, RawRequest, Reply, Session},
+    edge::http::{ApiError, Cx, Json, endpoint},
     read::{
         events::{ClientEvent, EventForm, EventRef},
         sync,
@@ -28,35 +27,72 @@ use crate::{
     state::{Membership, Room, RoomMembership},
 };
 
-pub(super) const INITIAL_SYNC: [&str; 2] =
-    ["/_matrix/client/r0/initialSync", "/_matrix/client/v3/initialSync"];
-pub(super) const ROOM_INITIAL_SYNC: [&str; 2] = [
-    "/_matrix/client/r0/rooms/{room_id}/initialSync",
-    "/_matrix/client/v3/rooms/{room_id}/initialSync",
-];
-pub(super) const EVENTS: [&str; 2] = ["/_matrix/client/r0/events", "/_matrix/client/v3/events"];
-pub(super) const EVENT: [&str; 2] =
-    ["/_matrix/client/r0/events/{event_id}", "/_matrix/client/v3/events/{event_id}"];
+endpoint! {
+    /// All of the caller's rooms.
+    pub(super) struct InitialSync = GET
+        "/_matrix/client/r0/initialSync"
+        "/_matrix/client/v3/initialSync";
+    for AccessToken;
+    { query: Wanted = query }
+}
+
+/// How much of each room is wanted, and of which rooms.
+#[derive(Deserialize)]
+pub(super) struct Wanted {
+    limit: Option<UInt>,
+    #[serde(default)]
+    archived: bool,
+}
+
+endpoint! {
+    /// One room.
+    pub(super) struct RoomInitialSync = GET
+        "/_matrix/client/r0/rooms/{room_id}/initialSync"
+        "/_matrix/client/v3/rooms/{room_id}/initialSync";
+    for AccessToken;
+    { room_id: OwnedRoomId = path, query: WantedOfRoom = query }
+}
+
+/// How much of the room is wanted.
+#[derive(Deserialize)]
+pub(super) struct WantedOfRoom {
+    limit: Option<UInt>,
+}
+
+endpoint! {
+    /// Waits for events.
+    pub(super) struct Events = GET "/_matrix/client/r0/events" "/_matrix/client/v3/events";
+    for AccessToken;
+    { query: EventsAfter = query }
+}
+
+/// After which token events are wanted, how long to wait for them in milliseconds, and of which
+/// room.
+#[derive(Deserialize)]
+pub(super) struct EventsAfter {
+    from: Option<String>,
+    timeout: Option<u64>,
+    room_id: Option<OwnedRoomId>,
+}
+
+endpoint! {
+    /// One event.
+    pub(super) struct Event = GET
+        "/_matrix/client/r0/events/{event_id}"
+        "/_matrix/client/v3/events/{event_id}";
+    for AccessToken;
+    { event_id: OwnedEventId = path }
+}
 
 /// Messages of each room when the client does not say.
 const MESSAGES: u32 = 10;
 
 /// `GET /initialSync`: everything the caller needs to begin.
-pub(super) async fn initial_sync(
-    cx: Cx<Server, Option<Session>>,
-    request: RawRequest,
-) -> Result<Reply, ApiError> {
-    let cx = cx.with_session()?;
-    cx.at_length(|| snapshot(&cx, &request.uri)).await.map(Reply::json)
+pub(super) async fn initial_sync(cx: Cx<Server>, request: InitialSync) -> Result<Json, ApiError> {
+    cx.at_length(|| snapshot(&cx, &request.query)).await
 }
 
-fn snapshot(cx: &Cx<Server>, uri: &Uri) -> Result<Bytes, ApiError> {
-    #[derive(Deserialize)]
-    struct Query {
-        limit: Option<UInt>,
-        #[serde(default)]
-        archived: bool,
-    }
+fn snapshot(cx: &Cx<Server>, wanted: &Wanted) -> Result<Json, ApiError> {
     #[derive(Serialize)]
     struct Response {
         end: String,
@@ -66,7 +102,7 @@ fn snapshot(cx: &Cx<Server>, uri: &Uri) -> Result<Bytes, ApiError> {
         account_data: Vec<Box<RawValue>>,
         rooms: Vec<RoomInfo>,
     }
-    let Query { limit, archived } = query(uri)?;
+    let Wanted { limit, archived } = *wanted;
     let view = cx.view();
     let mut rooms = Vec::new();
     for part in view.state.memberships.of(view.user_id(), view.at()) {
@@ -89,17 +125,11 @@ fn snapshot(cx: &Cx<Server>, uri: &Uri) -> Result<Bytes, ApiError> {
 /// `GET /rooms/{roomId}/initialSync`: the same of one room, which may be one that everyone may
 /// read.
 pub(super) async fn room_initial_sync(
-    cx: Cx<Server, Option<Session>>,
-    request: RawRequest,
-) -> Result<Reply, ApiError> {
-    #[derive(Deserialize)]
-    struct Query {
-        limit: Option<UInt>,
-    }
-    let cx = cx.with_session()?;
-    let room_id = argument::<&RoomId>(&request)?;
-    let Query { limit } = query(&request.uri)?;
-    let room = cx.app.room(room_id)?;
+    cx: Cx<Server>,
+    request: RoomInitialSync,
+) -> Result<Json, ApiError> {
+    let WantedOfRoom { limit } = request.query;
+    let room = cx.app.room(&request.room_id)?;
     cx.at_length(|| {
         let view = cx.view();
         readable_as_of(&view, &room)?;
@@ -114,30 +144,20 @@ pub(super) async fn room_initial_sync(
         json(&info)
     })
     .await
-    .map(Reply::json)
 }
 
 /// `GET /events/{eventId}`.
-pub(super) async fn event(
-    cx: Cx<Server, Option<Session>>,
-    request: RawRequest,
-) -> Result<Reply, ApiError> {
-    let cx = cx.with_session()?;
-    let event_id = argument::<&EventId>(&request)?;
+pub(super) async fn event(cx: Cx<Server>, request: Event) -> Result<Json, ApiError> {
+    let event_id = &request.event_id;
     let view = cx.view();
     let absent = || ApiError::not_found("There is no such event, or you may not see it.");
     let event = view.events.find(&view.state, event_id)?.ok_or_else(absent)?;
     let room = view.state.rooms.get(&event.room_id).ok_or_else(absent)?;
     let event = visible_event(&view, &room, event_id)?;
-    json(&view.client_event(&room, &event, &EventForm::FULL)?).map(Reply::json)
+    json(&view.client_event(&room, &event, &EventForm::FULL)?)
 }
 
 /// The one parameter of a path.
-fn argument<'a, T: TryFrom<&'a str>>(request: &'a RawRequest) -> Result<T, ApiError> {
-    let argument = request.args.first().map(String::as_str).unwrap_or_default();
-    T::try_from(argument).map_err(|_| ApiError::invalid_param("This is not an id of its kind."))
-}
-
 /// A room as one begins with it.
 #[derive(Serialize)]
 struct RoomInfo {
@@ -279,25 +299,14 @@ fn account_data(view: &View<'_>, room_id: Option<&RoomId>) -> Result<Vec<Box<Raw
 
 /// `GET /events`: what has happened in the caller's rooms, or in one room that they may read, as
 /// soon as there is something.
-pub(super) async fn events(
-    cx: Cx<Server, Option<Session>>,
-    request: RawRequest,
-) -> Result<Reply, ApiError> {
-    #[derive(Deserialize)]
-    struct Query {
-        from: Option<String>,
-        /// Milliseconds.
-        timeout: Option<u64>,
-        room_id: Option<OwnedRoomId>,
-    }
+pub(super) async fn events(cx: Cx<Server>, request: Events) -> Result<Json, ApiError> {
     #[derive(Serialize)]
     struct Response {
         start: String,
         end: String,
         chunk: Vec<Told>,
     }
-    let cx = cx.with_session()?;
-    let Query { from, timeout, room_id } = query(&request.uri)?;
+    let EventsAfter { from, timeout, room_id } = request.query;
     let head = cx.app.engine.head();
     let start = from.map_or_else(|| Ok(head.offset()), |from| cx.app.position(&from))?;
     let peeked = room_id.map(|room_id| cx.app.room(&room_id)).transpose()?;
@@ -327,7 +336,7 @@ pub(super) async fn events(
         looked_up_to = news.end;
         if !news.chunk.is_empty() || Instant::now() >= deadline || cx.shutdown.is_given() {
             let (start, end) = (cx.app.token(start), cx.app.token(news.end));
-            return json(&Response { start, end, chunk: news.chunk }).map(Reply::json);
+            return json(&Response { start, end, chunk: news.chunk });
         }
         tokio::select! {
             woken = timeout_at(deadline, woken) => drop(woken),

@@ -5,25 +5,39 @@
 //! nothing else.
 
 use ruma::{
-    OwnedUserId, api::client::account::request_openid_token::v3 as request_openid_token,
+    OwnedUserId,
+    api::{
+        auth_scheme::NoAccessToken,
+        client::account::request_openid_token::v3 as request_openid_token,
+    },
     authentication::TokenType,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::{Server, json as to_json, query};
+use super::{Server, json as to_json};
 use crate::{
     base::{clock::random_token, limits},
-    edge::http::{ApiError, Cx, RawRequest, Reply, Session},
+    edge::http::{ApiError, Cx, Json, endpoint},
     state::Standing,
 };
 
 const PURPOSE: &str = "openid token";
 const PREFIX: &str = "lco_";
 
-/// Where the other service asks: this one endpoint of the server-server API is called by services,
-/// too.
-pub(super) const USERINFO: &str = "/_matrix/federation/v1/openid/userinfo";
+/// What the other service asks with.
+#[derive(Deserialize)]
+pub(super) struct Asked {
+    access_token: Option<String>,
+}
+
+endpoint! {
+    /// Where the other service asks: this one endpoint of the server-server API is called by
+    /// services, too.
+    pub(super) struct UserInfo = GET "/_matrix/federation/v1/openid/userinfo";
+    for NoAccessToken;
+    { query: Asked = query }
+}
 
 #[derive(Serialize, Deserialize)]
 struct Statement {
@@ -51,16 +65,8 @@ pub(super) async fn request_token(
     ))
 }
 
-pub(super) async fn userinfo(
-    cx: Cx<Server, Option<Session>>,
-    request: RawRequest,
-) -> Result<Reply, ApiError> {
-    #[derive(Deserialize)]
-    struct Query {
-        access_token: Option<String>,
-    }
-    let Query { access_token } = query(&request.uri)?;
-    let token = access_token.ok_or_else(ApiError::missing_token)?;
+pub(super) async fn userinfo(cx: Cx<Server, ()>, request: UserInfo) -> Result<Json, ApiError> {
+    let token = request.query.access_token.ok_or_else(ApiError::missing_token)?;
     let now_ms = cx.app.engine.clock().now_ms();
     let opened = token.strip_prefix(PREFIX);
     let opened = opened.and_then(|signed| cx.app.signer.open(PURPOSE, signed, now_ms));
@@ -71,6 +77,6 @@ pub(super) async fn userinfo(
         Some(Standing { deactivated: Some(_), .. } | Standing { locked: true, .. }) => {
             Err(ApiError::unknown_token(false))
         }
-        _ => Ok(Reply::json(to_json(&json!({ "sub": user_id }))?)),
+        _ => to_json(&json!({ "sub": user_id })),
     }
 }

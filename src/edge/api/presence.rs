@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use futures_util::future::join_all;
 use ruma::{
     OwnedDeviceId, OwnedUserId,
@@ -16,7 +15,7 @@ use super::{Server, json};
 use crate::{
     base::{limits, timers::Timed},
     decide::presence::SetPresence,
-    edge::http::{ApiError, Cx},
+    edge::http::{ApiError, Cx, Json},
     record::{Origin, command::PresenceState},
     service::presence::Seen,
 };
@@ -55,7 +54,7 @@ pub(super) async fn set(
     Ok(set_presence::Response::new())
 }
 
-pub(super) async fn get(cx: Cx<Server>, request: get_presence::Request) -> Result<Bytes, ApiError> {
+pub(super) async fn get(cx: Cx<Server>, request: get_presence::Request) -> Result<Json, ApiError> {
     let user_id = &request.user_id;
     if !cx.app.presence.is_enabled() {
         return json(&json!({ "presence": "offline" }));

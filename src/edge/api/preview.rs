@@ -28,7 +28,7 @@ use crate::{
     base::limits,
     config,
     decide::media::AddMedia,
-    edge::http::{ApiError, Caller as _, Cx, ErrorCode},
+    edge::http::{ApiError, Caller as _, Cx, ErrorCode, Json},
     media::{page::Page, picture},
     outside::outbound::{Answer, Ask, Outbound, OutboundError},
     record::{Origin, command::FileHash},
@@ -100,18 +100,18 @@ impl Previews {
 pub(super) async fn preview(
     cx: Cx<Server>,
     request: get_preview::Request,
-) -> Result<Bytes, ApiError> {
+) -> Result<Json, ApiError> {
     of(&cx, &request.url).await
 }
 
 pub(super) async fn old_preview(
     cx: Cx<Server>,
     request: old_get_preview::Request,
-) -> Result<Bytes, ApiError> {
+) -> Result<Json, ApiError> {
     of(&cx, &request.url).await
 }
 
-async fn of(cx: &Cx<Server>, url: &str) -> Result<Bytes, ApiError> {
+async fn of(cx: &Cx<Server>, url: &str) -> Result<Json, ApiError> {
     let app = &cx.app;
     if !app.config.media.url_previews {
         return Err(ApiError::no_such_endpoint());
@@ -130,7 +130,7 @@ async fn of(cx: &Cx<Server>, url: &str) -> Result<Bytes, ApiError> {
         Ok::<_, ApiError>(Made { preview, until_ms: now_ms.saturating_add(kept_ms) })
     };
     let Made { preview, .. } = made.get_or_insert_async(url.as_str(), making).await?;
-    Ok(preview?)
+    Ok(Json(preview?))
 }
 
 /// An address on the web, as far as it is sent to its server.

@@ -2,7 +2,6 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use bytes::Bytes;
 use ruma::{
     UserId,
     api::client::profile::{
@@ -16,7 +15,7 @@ use super::{Server, appservice, at_length, capabilities, json};
 use crate::{
     base::limits,
     decide::account::SetProfile,
-    edge::http::{ApiError, Cx, ErrorCode, Session},
+    edge::http::{ApiError, AsOfRequest, Cx, ErrorCode, Json, Session},
     engine::Engine,
     log::ReadError,
     record::{Command, Offset},
@@ -72,8 +71,8 @@ async fn asked(
     user_id: &UserId,
 ) -> Result<BTreeMap<String, Value>, ApiError> {
     let app = Arc::clone(&cx.app);
-    if cx.caller.is_some()
-        && let Some(at) = cx.with_session()?.moment()?
+    if let Some(session) = cx.caller.clone()
+        && let Some(at) = cx.called_by(session).moment()?
     {
         let fields = at_length(|| fields_as_of(&app.engine, user_id, at))?;
         return fields.ok_or_else(no_profile);
@@ -86,15 +85,15 @@ async fn asked(
 
 pub(super) async fn get(
     cx: Cx<Server, Option<Session>>,
-    request: get_profile::Request,
-) -> Result<Bytes, ApiError> {
+    AsOfRequest(request): AsOfRequest<get_profile::Request>,
+) -> Result<Json, ApiError> {
     json(&asked(cx, &request.user_id).await?)
 }
 
 pub(super) async fn get_field(
     cx: Cx<Server, Option<Session>>,
-    request: get_profile_field::Request,
-) -> Result<Bytes, ApiError> {
+    AsOfRequest(request): AsOfRequest<get_profile_field::Request>,
+) -> Result<Json, ApiError> {
     let fields = asked(cx, &request.user_id).await?;
     let field = request.field.to_string();
     let value = fields.get(&field);
@@ -159,7 +158,7 @@ async fn set(cx: &Cx<Server>, field: String, value: Option<Value>) -> Result<(),
         Some(value) => profile.insert(field.clone(), value),
         None => profile.remove(&field),
     };
-    if json(&profile)?.len() > limits::PROFILE_BYTES {
+    if json(&profile)?.0.len() > limits::PROFILE_BYTES {
         return Err(ApiError::new(ErrorCode::ProfileTooLarge, "The profile would be too large."));
     }
     let user_id = cx.caller.user_id.clone();

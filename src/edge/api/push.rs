@@ -2,7 +2,6 @@
 
 use std::{cmp::Ordering, collections::BinaryHeap, sync::Arc};
 
-use bytes::Bytes;
 use ruma::{
     MilliSecondsSinceUnixEpoch, RoomId,
     api::client::push::{
@@ -24,7 +23,7 @@ use super::{Server, account_data, json};
 use crate::{
     base::limits,
     decide::push::{ChangePushRules, RuleChange},
-    edge::http::{ApiError, Cx},
+    edge::http::{ApiError, Cx, Json},
     log::ReadError,
     read::{
         events::{ClientEvent, EventForm, EventRef},
@@ -143,7 +142,7 @@ struct Notification {
 pub(super) async fn notifications(
     cx: Cx<Server>,
     request: get_notifications::Request,
-) -> Result<Bytes, ApiError> {
+) -> Result<Json, ApiError> {
     let from = request.from.as_deref().map(|from| cx.app.position(from)).transpose()?;
     let limit = request.limit.map_or(limits::NOTIFICATIONS, u64::from);
     let limit = usize::try_from(limit.clamp(1, limits::NOTIFICATIONS)).unwrap_or(1);

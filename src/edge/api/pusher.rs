@@ -1,16 +1,15 @@
 //! Pushers (client-server API, "Push notifications"): whose device is told by which gateway, and
 //! who is told by mail.
 
-use bytes::Bytes;
 use reqwest::Url;
-use ruma::api::client::push::get_pushers::v3 as get_pushers;
+use ruma::api::{auth_scheme::AccessToken, client::push::get_pushers::v3 as get_pushers};
 use serde_json::{Map, Value, json};
 
-use super::{Server, body, json};
+use super::{Server, json};
 use crate::{
     base::limits,
     decide::pusher::{RemovePusher, SetPusher},
-    edge::http::{ApiError, Cx, RawRequest, Reply, Session},
+    edge::http::{ApiError, Cx, Json, endpoint},
     outside::{
         outbound::Outbound,
         pushers::{EVENT_ID_ONLY, NOTIFY_PATH},
@@ -26,11 +25,16 @@ use crate::{
 /// The `app_id` of each pusher that tells by mail.
 const MAIL_APP_ID: &str = "m.email";
 
-/// Where pushers are set.
-pub(super) const SET: [&str; 2] =
-    ["/_matrix/client/r0/pushers/set", "/_matrix/client/v3/pushers/set"];
+endpoint! {
+    /// Sets a pusher. ruma's type for this request cannot tell what is missing from what is wrong.
+    pub(super) struct Set = POST
+        "/_matrix/client/r0/pushers/set"
+        "/_matrix/client/v3/pushers/set";
+    for AccessToken;
+    { body: Map<String, Value> = json }
+}
 
-pub(super) async fn list(cx: Cx<Server>, _: get_pushers::Request) -> Result<Bytes, ApiError> {
+pub(super) async fn list(cx: Cx<Server>, _: get_pushers::Request) -> Result<Json, ApiError> {
     let pushers = cx.app.engine.state().pushers.of_user(&cx.caller.user_id);
     let pushers: Vec<_> = pushers.iter().map(|pusher| shown(pusher)).collect();
     json(&json!({ "pushers": pushers }))
@@ -63,10 +67,8 @@ fn shown(pusher: &Pusher) -> Value {
     shown
 }
 
-/// ruma's type for this request cannot tell what is missing from what is wrong.
-pub(super) async fn set(cx: Cx<Server, Option<Session>>, _: RawRequest) -> Result<Reply, ApiError> {
-    let cx = cx.with_session()?;
-    let body = Body(body(&cx.body)?);
+pub(super) async fn set(cx: Cx<Server>, request: Set) -> Result<Json, ApiError> {
+    let body = Body(request.body);
     body.require(&["kind", "app_id", "pushkey"])?;
     let mut ids = PusherIds { app_id: body.text("app_id")?, pushkey: body.text("pushkey")? };
     // However the address is written, it is one.
@@ -99,7 +101,7 @@ pub(super) async fn set(cx: Cx<Server, Option<Session>>, _: RawRequest) -> Resul
         Some(Value::String(_)) => return Err(invalid("There are no pushers of this kind.")),
         _ => return Err(ApiError::bad_json("`kind` is a text or null.")),
     }
-    Ok(Reply::json("{}"))
+    Ok("{}".into())
 }
 
 fn http_pusher(cx: &Cx<Server>, body: &Body, ids: PusherIds) -> Result<PusherSet, ApiError> {

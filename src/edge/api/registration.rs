@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
 use ruma::{
     OwnedDeviceId, OwnedServerName, OwnedUserId, UserId,
     api::client::{
@@ -18,7 +17,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::{
-    Server, appservice, body,
+    Server, appservice,
     credentials::{NewTokens, check_password},
     json, session,
     uiaa::{self, Authenticated, Binding, Facts, Parameters, Proof},
@@ -29,7 +28,7 @@ use crate::{
         Refusal,
         account::{Login, Met, Register, UpgradeGuest},
     },
-    edge::http::{ApiError, Appservice, Cx, ErrorCode},
+    edge::http::{ApiError, Appservice, Cx, ErrorCode, Json, read_body},
     engine::Rejected,
     outside::appservice::Service,
     record::command::{AccountKind, Secret, TokenHash},
@@ -40,7 +39,7 @@ use crate::{
 
 type Caller = Cx<Server, Option<Appservice>>;
 
-pub(super) async fn register(cx: Caller, request: register_v3::Request) -> Result<Bytes, ApiError> {
+pub(super) async fn register(cx: Caller, request: register_v3::Request) -> Result<Json, ApiError> {
     if request.login_type == Some(LoginType::ApplicationService) {
         return register_for_service(&cx, request).await;
     }
@@ -51,7 +50,7 @@ pub(super) async fn register(cx: Caller, request: register_v3::Request) -> Resul
     }
 }
 
-async fn register_user(cx: &Caller, mut request: register_v3::Request) -> Result<Bytes, ApiError> {
+async fn register_user(cx: &Caller, mut request: register_v3::Request) -> Result<Json, ApiError> {
     must_be_open(&cx.app)?;
     let parameters = recall(cx, &mut request).await?;
     // Before the client goes through stages that would come to nothing.
@@ -128,7 +127,7 @@ async fn recall(cx: &Caller, request: &mut register_v3::Request) -> Result<Param
         "refresh_token",
         "username",
     ];
-    let mut given: Map<String, Value> = body(&cx.body)?;
+    let mut given: Map<String, Value> = read_body(&cx.body)?;
     given.retain(|name, value| NAMES.contains(&name.as_str()) && !value.is_null());
     let session = request.auth.as_ref().and_then(AuthData::session);
     let mut parameters = match session {
@@ -152,7 +151,7 @@ async fn recall(cx: &Caller, request: &mut register_v3::Request) -> Result<Param
 async fn register_for_service(
     cx: &Caller,
     request: register_v3::Request,
-) -> Result<Bytes, ApiError> {
+) -> Result<Json, ApiError> {
     let service = appservice::registering(cx.caller.as_ref())?;
     let username = request.username.as_deref();
     let username = username.ok_or_else(|| ApiError::missing_param("`username` is missing."))?;
@@ -213,7 +212,7 @@ fn new_account(
 }
 
 /// A guest's account needs nothing, and of the body only the device's name counts.
-async fn register_guest(cx: &Caller, request: register_v3::Request) -> Result<Bytes, ApiError> {
+async fn register_guest(cx: &Caller, request: register_v3::Request) -> Result<Json, ApiError> {
     if !cx.app.config.registration.guests {
         let code = ErrorCode::GuestAccessForbidden;
         return Err(ApiError::new(code, "This server has no guest accounts."));
@@ -288,7 +287,7 @@ async fn answer(
     cx: &Caller,
     user_id: OwnedUserId,
     login: Option<(NewTokens, OwnedDeviceId)>,
-) -> Result<Bytes, ApiError> {
+) -> Result<Json, ApiError> {
     let millis = |lifetime: Duration| u64::try_from(lifetime.as_millis()).unwrap_or(u64::MAX);
     let session = match login {
         Some((tokens, device_id)) => {

@@ -1,6 +1,5 @@
 //! Events that relate to others (client-server API, "Event relationships" and "Threading").
 
-use bytes::Bytes;
 use ruma::{
     EventId, RoomId, UInt,
     api::{
@@ -24,7 +23,7 @@ use super::{
 };
 use crate::{
     base::limits,
-    edge::http::{ApiError, Cx},
+    edge::http::{ApiError, Cx, Json},
     read::{
         events::{ClientEvent, EventForm},
         view::{
@@ -61,7 +60,7 @@ struct Asked<'a> {
 pub(super) async fn all(
     cx: Cx<Server>,
     request: relating_events::Request,
-) -> Result<Bytes, ApiError> {
+) -> Result<Json, ApiError> {
     let asked = Asked {
         room_id: &request.room_id,
         event_id: &request.event_id,
@@ -79,7 +78,7 @@ pub(super) async fn all(
 pub(super) async fn of_rel_type(
     cx: Cx<Server>,
     request: with_rel_type::Request,
-) -> Result<Bytes, ApiError> {
+) -> Result<Json, ApiError> {
     let asked = Asked {
         room_id: &request.room_id,
         event_id: &request.event_id,
@@ -97,7 +96,7 @@ pub(super) async fn of_rel_type(
 pub(super) async fn of_rel_type_and_event_type(
     cx: Cx<Server>,
     request: with_both::Request,
-) -> Result<Bytes, ApiError> {
+) -> Result<Json, ApiError> {
     let asked = Asked {
         room_id: &request.room_id,
         event_id: &request.event_id,
@@ -112,7 +111,7 @@ pub(super) async fn of_rel_type_and_event_type(
     children(&cx, &asked).await
 }
 
-async fn children(cx: &Cx<Server>, asked: &Asked<'_>) -> Result<Bytes, ApiError> {
+async fn children(cx: &Cx<Server>, asked: &Asked<'_>) -> Result<Json, ApiError> {
     #[derive(Serialize)]
     struct Response<'a> {
         chunk: Vec<ClientEvent>,
@@ -158,7 +157,7 @@ async fn children(cx: &Cx<Server>, asked: &Asked<'_>) -> Result<Bytes, ApiError>
 pub(super) async fn threads(
     cx: Cx<Server>,
     request: get_threads::Request,
-) -> Result<Bytes, ApiError> {
+) -> Result<Json, ApiError> {
     #[derive(Serialize)]
     struct Response {
         chunk: Vec<ClientEvent>,

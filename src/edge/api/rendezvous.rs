@@ -11,34 +11,113 @@ use http::{
         IF_NONE_MATCH, LAST_MODIFIED, PRAGMA, X_CONTENT_TYPE_OPTIONS,
     },
 };
+use ruma::api::auth_scheme::{AccessTokenOptional, NoAccessToken};
 use serde::Deserialize;
 use serde_json::json;
 
-use super::{Server, json as to_json, parameters};
+use super::{Server, json as to_json};
 use crate::{
     base::limits,
-    edge::http::{ApiError, Cx, ErrorCode, RawRequest, Reply, Session},
+    edge::http::{ApiError, Body, Caller, Cx, ErrorCode, Json, Reply, Session, endpoint},
     service::rendezvous::{Meeting, WriteError},
 };
 
-pub(super) const ALL: &str = "/_matrix/client/unstable/io.element.msc4388/rendezvous";
-pub(super) const ONE: &str = "/_matrix/client/unstable/io.element.msc4388/rendezvous/{id}";
-/// The proposal has transaction ids in the path by now; clients do not, yet.
-pub(super) const SEND: &str =
-    "/_matrix/client/unstable/io.element.msc4388/rendezvous/{id}/{txn_id}";
-pub(super) const FORMER_ALL: &str = "/_matrix/client/unstable/org.matrix.msc4108/rendezvous";
-pub(super) const FORMER_ONE: &str = "/_matrix/client/unstable/org.matrix.msc4108/rendezvous/{id}";
+/// A text for the other device.
+#[derive(Deserialize)]
+pub(super) struct New {
+    data: String,
+}
 
-type Anyone = Cx<Server, Option<Session>>;
+/// A text for the other device, from one that has read up to `sequence_token`.
+#[derive(Deserialize)]
+pub(super) struct Write {
+    sequence_token: String,
+    data: String,
+}
 
-impl Anyone {
+endpoint! {
+    /// Whether the caller may begin a meeting.
+    pub(super) struct Discover = GET "/_matrix/client/unstable/io.element.msc4388/rendezvous";
+    for AccessTokenOptional;
+    {}
+}
+
+endpoint! {
+    /// Begins a meeting.
+    pub(super) struct Create = POST "/_matrix/client/unstable/io.element.msc4388/rendezvous";
+    for AccessTokenOptional;
+    { body: New = parameters }
+}
+
+endpoint! {
+    /// Reads a meeting's text.
+    pub(super) struct Get = GET "/_matrix/client/unstable/io.element.msc4388/rendezvous/{id}";
+    for NoAccessToken;
+    { id: String = path, headers: HeaderMap = headers }
+}
+
+endpoint! {
+    /// Writes a meeting's text. The proposal has transaction ids in the path by now; clients do
+    /// not, yet.
+    pub(super) struct Put = PUT
+        "/_matrix/client/unstable/io.element.msc4388/rendezvous/{id}"
+        "/_matrix/client/unstable/io.element.msc4388/rendezvous/{id}/{txn_id}";
+    for NoAccessToken;
+    { id: String = path, txn_id: Option<String> = path_if_any, body: Write = parameters }
+}
+
+endpoint! {
+    /// Ends a meeting.
+    pub(super) struct Delete = DELETE "/_matrix/client/unstable/io.element.msc4388/rendezvous/{id}";
+    for NoAccessToken;
+    { id: String = path }
+}
+
+endpoint! {
+    /// As [`Create`], of the former version.
+    pub(super) struct FormerCreate = POST
+        "/_matrix/client/unstable/org.matrix.msc4108/rendezvous";
+    for NoAccessToken;
+    body Body::Short(limits::RENDEZVOUS_BYTES);
+    { headers: HeaderMap = headers }
+}
+
+endpoint! {
+    /// As [`Get`], of the former version.
+    pub(super) struct FormerGet = GET
+        "/_matrix/client/unstable/org.matrix.msc4108/rendezvous/{id}";
+    for NoAccessToken;
+    { id: String = path, headers: HeaderMap = headers }
+}
+
+endpoint! {
+    /// As [`Put`], of the former version.
+    pub(super) struct FormerPut = PUT
+        "/_matrix/client/unstable/org.matrix.msc4108/rendezvous/{id}";
+    for NoAccessToken;
+    body Body::Short(limits::RENDEZVOUS_BYTES);
+    { id: String = path, headers: HeaderMap = headers }
+}
+
+endpoint! {
+    /// As [`Delete`], of the former version.
+    pub(super) struct FormerDelete = DELETE
+        "/_matrix/client/unstable/org.matrix.msc4108/rendezvous/{id}";
+    for NoAccessToken;
+    body Body::Short(limits::RENDEZVOUS_BYTES);
+    { id: String = path }
+}
+
+type Anyone = Cx<Server, ()>;
+
+impl<C: Caller> Cx<Server, C> {
     fn there_are_meetings(&self) -> Result<(), ApiError> {
         let enabled = self.app.config.rendezvous.enabled;
         if enabled { Ok(()) } else { Err(ApiError::no_such_endpoint()) }
     }
 
     fn may_begin(&self) -> bool {
-        self.caller.is_some() || self.app.config.rendezvous.for_anyone
+        self.caller.session().is_some() || self.app.config.rendezvous.for_anyone
     }
 
     fn now_ms(&self) -> u64 {
@@ -81,73 +160,66 @@ fn not_a_page(headers: &HeaderMap) -> Result<(), ApiError> {
     if is_shown { Err(ApiError::forbidden("This is not a page to be shown.")) } else { Ok(()) }
 }
 
-pub(super) async fn is_there(cx: Anyone, _: RawRequest) -> Result<Reply, ApiError> {
+pub(super) async fn is_there(
+    cx: Cx<Server, Option<Session>>,
+    _: Discover,
+) -> Result<Json, ApiError> {
     cx.there_are_meetings()?;
-    Ok(Reply::json(to_json(&json!({ "create_available": cx.may_begin() }))?))
+    to_json(&json!({ "create_available": cx.may_begin() }))
 }
 
-pub(super) async fn create(cx: Anyone, _: RawRequest) -> Result<Reply, ApiError> {
-    #[derive(Deserialize)]
-    struct New {
-        data: String,
-    }
+pub(super) async fn create(
+    cx: Cx<Server, Option<Session>>,
+    request: Create,
+) -> Result<Json, ApiError> {
     cx.there_are_meetings()?;
     if !cx.may_begin() {
         return Err(ApiError::forbidden(
             "Log in first: meetings are begun by users of this server.",
         ));
     }
-    let data = bounded(parameters::<New>(&cx.body)?.data)?;
+    let data = bounded(request.body.data)?;
     let (id, meeting) = cx.app.rendezvous.begin(data, cx.now_ms());
-    Ok(Reply::json(to_json(&json!({
+    to_json(&json!({
         "id": id,
         "sequence_token": meeting.writing.to_string(),
         "expires_in_ms": meeting.ends_ms.saturating_sub(cx.now_ms()),
-    }))?))
+    }))
 }
 
-pub(super) async fn get(cx: Anyone, request: RawRequest) -> Result<Reply, ApiError> {
+pub(super) async fn get(cx: Anyone, request: Get) -> Result<Json, ApiError> {
     cx.there_are_meetings()?;
     not_a_page(&request.headers)?;
     let now_ms = cx.now_ms();
-    let meeting = cx.app.rendezvous.look(id(&request), now_ms).ok_or_else(no_meeting)?;
-    Ok(Reply::json(to_json(&json!({
+    let meeting = cx.app.rendezvous.look(&request.id, now_ms).ok_or_else(no_meeting)?;
+    to_json(&json!({
         "data": String::from_utf8_lossy(&meeting.data),
         "sequence_token": meeting.writing.to_string(),
         "expires_in_ms": meeting.ends_ms.saturating_sub(now_ms),
-    }))?))
+    }))
 }
 
 /// With a transaction id in the path, or without.
-pub(super) async fn put(cx: Anyone, request: RawRequest) -> Result<Reply, ApiError> {
-    #[derive(Deserialize)]
-    struct Write {
-        sequence_token: String,
-        data: String,
-    }
+pub(super) async fn put(cx: Anyone, request: Put) -> Result<Json, ApiError> {
     cx.there_are_meetings()?;
-    let Write { sequence_token, data } = parameters(&cx.body)?;
-    let transaction = request.args.get(1).map(String::as_str);
+    let Write { sequence_token, data } = request.body;
+    let transaction = request.txn_id.as_deref();
     if transaction.is_some_and(|id| id.len() > limits::TRANSACTION_ID_BYTES) {
         return Err(ApiError::invalid_param("The transaction id is too long."));
     }
     let (seen, data) = (sequence_token.parse().ok(), bounded(data)?);
-    let written = cx.app.rendezvous.write(id(&request), transaction, seen, data, cx.now_ms());
+    let written = cx.app.rendezvous.write(&request.id, transaction, seen, data, cx.now_ms());
     let writing = written.map_err(|error| refused(error, false))?.writing;
-    Ok(Reply::json(to_json(&json!({ "sequence_token": writing.to_string() }))?))
+    to_json(&json!({ "sequence_token": writing.to_string() }))
 }
 
-pub(super) async fn delete(cx: Anyone, request: RawRequest) -> Result<Reply, ApiError> {
+pub(super) async fn delete(cx: Anyone, request: Delete) -> Result<Json, ApiError> {
     cx.there_are_meetings()?;
-    if cx.app.rendezvous.end(id(&request), cx.now_ms()) {
-        Ok(Reply::json("{}"))
+    if cx.app.rendezvous.end(&request.id, cx.now_ms()) {
+        Ok("{}".into())
     } else {
         Err(no_meeting())
     }
-}
-
-fn id(request: &RawRequest) -> &str {
-    request.args.first().map_or("", String::as_str)
 }
 
 // The former version: plain text, and the headers of HTTP for what is JSON above. Nobody says who
@@ -199,22 +271,21 @@ fn text(data: impl Into<Bytes>) -> Reply {
     Reply::bytes("text/plain; charset=utf-8", data)
 }
 
-pub(super) async fn former_create(cx: Anyone, request: RawRequest) -> Result<Reply, ApiError> {
+pub(super) async fn former_create(cx: Anyone, request: FormerCreate) -> Result<Reply, ApiError> {
     former(&cx)?;
     plain_text(&request.headers)?;
     let (id, meeting) = cx.app.former_rendezvous.begin(cx.body.clone(), cx.now_ms());
     // Under the prefix by which the client came.
-    let path = request.uri.path().trim_end_matches('/');
+    let path = cx.uri.path().trim_end_matches('/');
     let url = format!("{}{path}/{id}", cx.app.config.public_url());
-    let reply = Reply::json(to_json(&json!({ "url": url }))?).with_status(StatusCode::CREATED);
+    let reply = Reply::json(to_json(&json!({ "url": url }))?.0).with_status(StatusCode::CREATED);
     Ok(described(reply, &meeting))
 }
 
-pub(super) async fn former_get(cx: Anyone, request: RawRequest) -> Result<Reply, ApiError> {
+pub(super) async fn former_get(cx: Anyone, request: FormerGet) -> Result<Reply, ApiError> {
     former(&cx)?;
     not_a_page(&request.headers)?;
-    let meeting =
-        cx.app.former_rendezvous.look(id(&request), cx.now_ms()).ok_or_else(no_meeting)?;
+    let meeting = cx.app.former_rendezvous.look(&request.id, cx.now_ms()).ok_or_else(no_meeting)?;
     let known = request.headers.get(IF_NONE_MATCH);
     if known.is_some_and(|known| tags(known).any(|writing| writing == meeting.writing)) {
         return Ok(described(text("").with_status(StatusCode::NOT_MODIFIED), &meeting));
@@ -222,21 +293,21 @@ pub(super) async fn former_get(cx: Anyone, request: RawRequest) -> Result<Reply,
     Ok(described(text(meeting.data.clone()), &meeting))
 }
 
-pub(super) async fn former_put(cx: Anyone, request: RawRequest) -> Result<Reply, ApiError> {
+pub(super) async fn former_put(cx: Anyone, request: FormerPut) -> Result<Reply, ApiError> {
     former(&cx)?;
     plain_text(&request.headers)?;
     let seen = request.headers.get(IF_MATCH);
     let seen = seen.ok_or_else(|| ApiError::missing_param("The header If-Match is missing."))?;
     let seen = tags(seen).next();
     let written =
-        cx.app.former_rendezvous.write(id(&request), None, seen, cx.body.clone(), cx.now_ms());
+        cx.app.former_rendezvous.write(&request.id, None, seen, cx.body.clone(), cx.now_ms());
     let meeting = written.map_err(|error| refused(error, true))?;
     Ok(described(text("").with_status(StatusCode::ACCEPTED), &meeting))
 }
 
-pub(super) async fn former_delete(cx: Anyone, request: RawRequest) -> Result<Reply, ApiError> {
+pub(super) async fn former_delete(cx: Anyone, request: FormerDelete) -> Result<Reply, ApiError> {
     former(&cx)?;
-    if cx.app.former_rendezvous.end(id(&request), cx.now_ms()) {
+    if cx.app.former_rendezvous.end(&request.id, cx.now_ms()) {
         Ok(text("").with_status(StatusCode::NO_CONTENT))
     } else {
         Err(no_meeting())

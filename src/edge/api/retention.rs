@@ -1,27 +1,28 @@
 //! How long events live, for clients to show (MSC1763). What is done about it is in
 //! [`crate::engine`].
 
+use ruma::api::auth_scheme::AccessToken;
 use serde_json::{Map, Value, json};
 
 use super::{Server, json as to_json};
 use crate::{
-    edge::http::{ApiError, Cx, RawRequest, Reply, Session},
+    edge::http::{ApiError, Cx, Json, endpoint},
     record::Offset,
     state::lifetimes::Own,
 };
 
-/// The path that clients use, and the one that is proposed.
-pub(super) const CONFIGURATION: [&str; 2] = [
-    "/_matrix/client/unstable/org.matrix.msc1763/retention/configuration",
-    "/_matrix/client/v3/retention/configuration",
-];
+endpoint! {
+    /// The path that clients use, and the one that is proposed.
+    pub(super) struct Configuration = GET
+        "/_matrix/client/unstable/org.matrix.msc1763/retention/configuration"
+        "/_matrix/client/v3/retention/configuration";
+    for AccessToken;
+    {}
+}
 
 /// The policies of the server: its default as `*`, and those of rooms that the user is in; and the
 /// bounds of what rooms can ask for. All in milliseconds.
-pub(super) async fn configuration(
-    cx: Cx<Server, Option<Session>>,
-    _: RawRequest,
-) -> Result<Reply, ApiError> {
+pub(super) async fn configuration(cx: Cx<Server>, _: Configuration) -> Result<Json, ApiError> {
     let policy = cx.app.config.sweep_policy();
     let retention = policy.retention;
     let mut policies = Map::new();
@@ -34,7 +35,7 @@ pub(super) async fn configuration(
     for room_id in retention.rooms() {
         let room = cx.app.engine.state().rooms.get(room_id);
         let is_in = |user_id| room.is_some_and(|room| room.is_joined(user_id, Offset::MAX));
-        if cx.caller.as_ref().is_some_and(|session| is_in(&session.user_id)) {
+        if is_in(&cx.caller.user_id) {
             let lifetime = retention.lifetime_ms(Some(room_id), "m.room.message", Own::default());
             policies.insert(room_id.to_string(), lives(lifetime));
         }
@@ -45,5 +46,5 @@ pub(super) async fn configuration(
         bounds.extend(retention.highest_ms.map(|ms| ("max".to_owned(), Value::from(ms))));
         limits.insert("max_lifetime".to_owned(), bounds.into());
     }
-    Ok(Reply::json(to_json(&json!({ "policies": policies, "limits": limits }))?))
+    to_json(&json!({ "policies": policies, "limits": limits }))
 }

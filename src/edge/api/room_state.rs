@@ -1,6 +1,5 @@
 //! Reading a room's state.
 
-use bytes::Bytes;
 use ruma::api::client::state::{
     get_state_event_for_key::v3::{self as get_state_event_for_key, StateEventFormat},
     get_state_events::v3 as get_state_events,
@@ -8,14 +7,14 @@ use ruma::api::client::state::{
 
 use super::{Server, json, timeline::readable_as_of};
 use crate::{
-    edge::http::{ApiError, Cx},
+    edge::http::{ApiError, Cx, Json},
     read::events::EventForm,
 };
 
 pub(super) async fn all(
     cx: Cx<Server>,
     request: get_state_events::Request,
-) -> Result<Bytes, ApiError> {
+) -> Result<Json, ApiError> {
     let room = cx.app.room(&request.room_id)?;
     let view = cx.view_as_of()?;
     let at = readable_as_of(&view, &room)?;
@@ -29,7 +28,7 @@ pub(super) async fn all(
 pub(super) async fn one(
     cx: Cx<Server>,
     request: get_state_event_for_key::Request,
-) -> Result<Bytes, ApiError> {
+) -> Result<Json, ApiError> {
     let room = cx.app.room(&request.room_id)?;
     let view = cx.view_as_of()?;
     let at = readable_as_of(&view, &room)?;

@@ -6,7 +6,6 @@ use std::{
 };
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
-use bytes::Bytes;
 use ruma::{
     OwnedRoomId, OwnedUserId, RoomId, UInt, UserId,
     api::client::search::search_events::v3::{
@@ -20,7 +19,7 @@ use serde_json::{Value, json};
 use super::{Server, json};
 use crate::{
     base::{limits, text},
-    edge::http::{ApiError, Cx},
+    edge::http::{ApiError, Cx, Json},
     read::{
         events::{ClientEvent, EventForm, EventRef, as_shown},
         view::{ByteBudget, PageLimit, View, filter::EventFilter, shown_bytes},
@@ -42,7 +41,7 @@ impl From<SearchError> for ApiError {
 pub(super) async fn search(
     cx: Cx<Server>,
     request: search_events::Request,
-) -> Result<Bytes, ApiError> {
+) -> Result<Json, ApiError> {
     let Some(criteria) = request.search_categories.room_events else {
         return json(&json!({ "search_categories": {} }));
     };

@@ -3,19 +3,22 @@
 use ruma::{
     CanonicalJsonObject, CanonicalJsonValue, EventId, MilliSecondsSinceUnixEpoch, OwnedEventId,
     OwnedRoomId, UInt, UserId,
-    api::client::{
-        message::send_message_event::v3 as send_message_event,
-        redact::redact_event::v3 as redact_event, state::send_state_event::v3 as send_state_event,
+    api::{
+        auth_scheme::AccessToken,
+        client::{
+            message::send_message_event::v3 as send_message_event,
+            redact::redact_event::v3 as redact_event,
+            state::send_state_event::v3 as send_state_event,
+        },
     },
     events::TimelineEventType,
 };
 
-use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::{json, value::RawValue};
 
 use super::{
-    Server, body,
+    Server,
     delayed::{self, Delay},
     json,
     membership::check_invitee,
@@ -24,7 +27,7 @@ use super::{
 use crate::{
     base::limits,
     decide::{canonical, send::SendEvent},
-    edge::http::{ApiError, Cx, RawRequest, Reply, Session},
+    edge::http::{ApiError, Cx, Json, endpoint},
     record::command::Transaction,
 };
 
@@ -48,16 +51,34 @@ async fn send(
     Ok(cx.propose(proposal).await?.into_inner())
 }
 
-/// Where old clients send.
-pub(super) const SEND: [&str; 2] = [
-    "/_matrix/client/r0/rooms/{room_id}/send/{event_type}",
-    "/_matrix/client/v3/rooms/{room_id}/send/{event_type}",
-];
-/// Where old clients redact.
-pub(super) const REDACT: [&str; 2] = [
-    "/_matrix/client/r0/rooms/{room_id}/redact/{event_id}",
-    "/_matrix/client/v3/rooms/{room_id}/redact/{event_id}",
-];
+endpoint! {
+    /// A message without a transaction, as old clients send it.
+    pub(super) struct SendOnce = POST
+        "/_matrix/client/r0/rooms/{room_id}/send/{event_type}"
+        "/_matrix/client/v3/rooms/{room_id}/send/{event_type}";
+    for AccessToken;
+    {
+        room_id: OwnedRoomId = path,
+        event_type: String = path,
+        ts: Option<String> = parameter,
+        content: Box<RawValue> = json,
+    }
+}
+
+endpoint! {
+    /// A redaction without a transaction, as old clients send it.
+    pub(super) struct RedactOnce = POST
+        "/_matrix/client/r0/rooms/{room_id}/redact/{event_id}"
+        "/_matrix/client/v3/rooms/{room_id}/redact/{event_id}";
+    for AccessToken;
+    { room_id: OwnedRoomId = path, event_id: OwnedEventId = path, body: Reason = json }
+}
+
+/// Why an event is redacted.
+#[derive(Deserialize)]
+pub(super) struct Reason {
+    reason: Option<String>,
+}
 
 /// The client's transaction: of its session, and of one endpoint with its path.
 pub(super) fn transaction(
@@ -74,7 +95,7 @@ pub(super) fn transaction(
 pub(super) async fn message(
     cx: Cx<Server>,
     request: send_message_event::Request,
-) -> Result<Bytes, ApiError> {
+) -> Result<Json, ApiError> {
     let message = Message {
         room_id: request.room_id,
         event_type: request.event_type.to_string(),
@@ -95,7 +116,7 @@ struct Message {
 impl Message {
     /// Sends it now, or later if the query has a delay: once for each transaction, or each time
     /// without one.
-    async fn send(self, cx: &Cx<Server>, txn_id: Option<&str>) -> Result<Bytes, ApiError> {
+    async fn send(self, cx: &Cx<Server>, txn_id: Option<&str>) -> Result<Json, ApiError> {
         let Self { room_id, event_type, content, ts } = self;
         let delay = Delay::in_query(cx)?;
         let verb = if delay.is_some() { "send delayed" } else { "send" };
@@ -119,31 +140,20 @@ impl Message {
 
 /// `POST …/send/{eventType}`, by which old clients send without a transaction.
 pub(super) async fn message_without_transaction(
-    cx: Cx<Server, Option<Session>>,
-    request: RawRequest,
-) -> Result<Reply, ApiError> {
-    let cx = cx.with_session()?;
-    let (room_id, event_type) = room_and(request.args)?;
-    let ts = cx.query("ts")?.map(|ts| ts.parse::<UInt>()).transpose();
+    cx: Cx<Server>,
+    request: SendOnce,
+) -> Result<Json, ApiError> {
+    let SendOnce { room_id, event_type, ts, content } = request;
+    let ts = ts.map(|ts| ts.parse::<UInt>()).transpose();
     let ts = ts.map_err(|_| ApiError::invalid_param("`ts` is not a number of milliseconds."))?;
-    let content = body(&cx.body)?;
     let ts = ts.map(MilliSecondsSinceUnixEpoch);
-    Message { room_id, event_type, content, ts }.send(&cx, None).await.map(Reply::json)
-}
-
-/// The two parameters of a path of which the first is a room id.
-fn room_and(args: Vec<String>) -> Result<(OwnedRoomId, String), ApiError> {
-    let [room_id, other] = <[String; 2]>::try_from(args)
-        .map_err(|_| ApiError::internal("a path of two parameters"))?;
-    let room_id = OwnedRoomId::try_from(room_id)
-        .map_err(|_| ApiError::invalid_param("This is not a room id."))?;
-    Ok((room_id, other))
+    Message { room_id, event_type, content, ts }.send(&cx, None).await
 }
 
 pub(super) async fn state(
     cx: Cx<Server>,
     request: send_state_event::Request,
-) -> Result<Bytes, ApiError> {
+) -> Result<Json, ApiError> {
     if let Some(delay) = Delay::in_query(&cx)? {
         let event = delayed::Event {
             event_type: request.event_type.to_string(),
@@ -220,18 +230,10 @@ impl Redaction {
 
 /// `POST …/redact/{eventId}`, by which old clients redact without a transaction.
 pub(super) async fn redact_without_transaction(
-    cx: Cx<Server, Option<Session>>,
-    request: RawRequest,
-) -> Result<Reply, ApiError> {
-    #[derive(Deserialize)]
-    struct Body {
-        reason: Option<String>,
-    }
-    let cx = cx.with_session()?;
-    let (room_id, event_id) = room_and(request.args)?;
-    let event_id = OwnedEventId::try_from(event_id)
-        .map_err(|_| ApiError::invalid_param("This is not an event id."))?;
-    let Body { reason } = body(&cx.body)?;
+    cx: Cx<Server>,
+    request: RedactOnce,
+) -> Result<Json, ApiError> {
+    let RedactOnce { room_id, event_id, body: Reason { reason } } = request;
     let event_id = Redaction { room_id, event_id, reason }.send(&cx, None).await?;
-    json(&json!({ "event_id": event_id })).map(Reply::json)
+    json(&json!({ "event_id": event_id }))
 }

@@ -9,12 +9,13 @@ use std::collections::VecDeque;
 
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use parking_lot::Mutex;
+use ruma::api::auth_scheme::NoAccessToken;
 use serde::Deserialize;
 use serde_json::json;
 use sha1::Sha1;
 
 use super::{
-    Server, body,
+    Server,
     credentials::{NewTokens, check_password},
     json as to_json,
     registration::free_user_id,
@@ -22,16 +23,27 @@ use super::{
 use crate::{
     base::clock::random_bytes,
     decide::{
-        account::{Login, Met, Register},
+        account::{self, Login, Met},
         status::CreateAccount,
     },
-    edge::http::{ApiError, Cx, RawRequest, Reply, Session},
+    edge::http::{ApiError, Cx, Json, endpoint},
     record::command::AccountKind,
     service::accounts::names::{device_id_or_new, short_name},
 };
 
-/// Where it is served.
-pub(super) const PATH: &str = "/_synapse/admin/v1/register";
+endpoint! {
+    /// Asks for a nonce.
+    pub(super) struct GetNonce = GET "/_synapse/admin/v1/register";
+    for NoAccessToken;
+    {}
+}
+
+endpoint! {
+    /// Makes an account.
+    pub(super) struct Register = POST "/_synapse/admin/v1/register";
+    for NoAccessToken;
+    { body: NewUser = json }
+}
 
 /// How long a nonce is good for, in milliseconds: the tool asks for it right before it uses it.
 const NONCE_MS: u64 = 60_000;
@@ -66,8 +78,9 @@ impl Nonces {
     }
 }
 
+/// Whom the tool wants to make.
 #[derive(Deserialize)]
-struct Request {
+pub(super) struct NewUser {
     nonce: String,
     username: String,
     password: String,
@@ -89,21 +102,17 @@ fn secret(app: &Server) -> Result<&str, ApiError> {
     })
 }
 
-pub(super) async fn nonce(
-    cx: Cx<Server, Option<Session>>,
-    _: RawRequest,
-) -> Result<Reply, ApiError> {
+pub(super) async fn nonce(cx: Cx<Server, ()>, _: GetNonce) -> Result<Json, ApiError> {
     secret(&cx.app)?;
     let nonce = cx.app.nonces.make(cx.app.engine.clock().now_ms());
-    Ok(Reply::json(to_json(&json!({ "nonce": nonce }))?))
+    to_json(&json!({ "nonce": nonce }))
 }
 
 pub(super) async fn register(
-    cx: Cx<Server, Option<Session>>,
-    _: RawRequest,
-) -> Result<Reply, ApiError> {
+    cx: Cx<Server, ()>,
+    Register { body: request }: Register,
+) -> Result<Json, ApiError> {
     let secret = secret(&cx.app)?;
-    let request: Request = body(&cx.body)?;
     // Used up whatever comes of it: a guess at the secret costs a nonce.
     if !cx.app.nonces.take(&request.nonce, cx.app.engine.clock().now_ms()) {
         return Err(ApiError::bad_request("The nonce is not known."));
@@ -127,7 +136,7 @@ pub(super) async fn register(
         tokens: tokens.hashes(),
         verified: None,
     });
-    let register = Register {
+    let register = account::Register {
         user_id: user_id.clone(),
         kind: AccountKind::User,
         password: Some(password),
@@ -141,10 +150,10 @@ pub(super) async fn register(
         made["access_token"] = tokens.told(&cx.app).access.into();
         made["device_id"] = device_id.as_str().into();
     }
-    Ok(Reply::json(to_json(&made)?))
+    to_json(&made)
 }
 
-fn is_signed(request: &Request, secret: &str) -> bool {
+fn is_signed(request: &NewUser, secret: &str) -> bool {
     let Ok(mut mac) = Hmac::<Sha1>::new_from_slice(secret.as_bytes()) else { return false };
     let admin = if request.admin { "admin" } else { "notadmin" };
     let parts = [request.nonce.as_str(), &request.username, &request.password, admin];
@@ -164,8 +173,8 @@ fn is_signed(request: &Request, secret: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn request(admin: bool, user_type: Option<&str>, mac: &str) -> Request {
-        Request {
+    fn request(admin: bool, user_type: Option<&str>, mac: &str) -> NewUser {
+        NewUser {
             nonce: "thisisanonce".to_owned(),
             username: "bob".to_owned(),
             password: "pass word".to_owned(),

@@ -7,18 +7,17 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use bytes::Bytes;
 use ruma::{OwnedRoomId, api::client::sync::sync_events::v5 as sync_events};
 use serde::Deserialize;
 
 use super::{
-    Server, Undone, body, json, presence,
+    Server, Undone, json, presence,
     sync::{Stop, long_poll},
     to_device,
 };
 use crate::{
     base::limits,
-    edge::http::{ApiError, Cx, ErrorCode},
+    edge::http::{ApiError, Cx, ErrorCode, Json, read_body},
     read::{
         sync::{
             CameFrom, Effort, TooLong,
@@ -41,14 +40,14 @@ struct Asked {
 pub(super) async fn sync(
     mut cx: Cx<Server>,
     request: sync_events::Request,
-) -> Result<Bytes, ApiError> {
+) -> Result<Json, ApiError> {
     let name = request.conn_id.unwrap_or_default();
     if name.len() > limits::SLIDING_NAME_BYTES {
         let most = limits::SLIDING_NAME_BYTES;
         return Err(ApiError::invalid_param(format!("`conn_id` has at most {most} bytes.")));
     }
     let most = usize::try_from(cx.app.config.sync.max_timeline_limit).unwrap_or(usize::MAX);
-    let asked: Asked = body(&cx.body)?;
+    let asked: Asked = read_body(&cx.body)?;
     let (lists, subscriptions) = (asked.lists, asked.room_subscriptions);
     let acknowledged = request.extensions.to_device.since.as_deref().map(str::parse::<Token>);
     if let Some(Ok(token)) = acknowledged

@@ -2,8 +2,10 @@
 
 use std::{cmp::Reverse, collections::HashSet, sync::Arc};
 
+use ruma::api::auth_scheme::AccessTokenOptional;
 use ruma::{
-    EventEncryptionAlgorithm, OwnedRoomId, RoomId, RoomOrAliasId, SpaceChildOrder, UInt, UserId,
+    EventEncryptionAlgorithm, OwnedRoomId, OwnedRoomOrAliasId, RoomId, RoomOrAliasId,
+    SpaceChildOrder, UInt, UserId,
     api::client::{
         room::get_summary::v1 as get_summary,
         space::{SpaceHierarchyRoomsChunk, get_hierarchy::v1 as get_hierarchy},
@@ -18,7 +20,7 @@ use serde_json::value::RawValue;
 use super::{Server, directory::describe, walks};
 use crate::{
     base::limits,
-    edge::http::{ApiError, Cx, RawRequest, Reply, Session},
+    edge::http::{ApiError, Cx, Reply, Session, endpoint},
     log::ReadError,
     read::events::{EventRef, EventStore, as_shown, to_raw},
     record::Offset,
@@ -32,15 +34,20 @@ pub(super) async fn summary(
     summary_of(&cx, &request.room_id_or_alias)
 }
 
-/// [`summary`] under the path that it had before it was specified, which clients still ask for
-/// first.
-pub(super) async fn summary_before_v1_15(
+endpoint! {
+    /// The path that the summary had before it was specified, which clients still ask for first.
+    pub(super) struct EarlySummary = GET
+        "/_matrix/client/unstable/im.nheko.summary/summary/{room_id_or_alias}";
+    for AccessTokenOptional;
+    { room_id_or_alias: OwnedRoomOrAliasId = path }
+}
+
+/// As [`summary`].
+pub(super) async fn early_summary(
     cx: Cx<Server, Option<Session>>,
-    request: RawRequest,
+    request: EarlySummary,
 ) -> Result<Reply, ApiError> {
-    let room = request.args.first().and_then(|room| RoomOrAliasId::parse(room).ok());
-    let room = room.ok_or_else(|| ApiError::invalid_param("This is no room id or alias."))?;
-    Reply::typed(summary_of(&cx, &room)?)
+    Reply::typed(summary_of(&cx, &request.room_id_or_alias)?)
 }
 
 fn summary_of(

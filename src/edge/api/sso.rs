@@ -13,6 +13,7 @@ use http::{
     header::{CACHE_CONTROL, COOKIE, LOCATION, REFERRER_POLICY, SET_COOKIE},
 };
 use reqwest::Url;
+use ruma::api::auth_scheme::{AccessToken, NoAccessToken};
 use ruma::{
     OwnedUserId, UserId,
     api::client::uiaa::{AuthData, AuthType},
@@ -22,12 +23,12 @@ use serde_json::json;
 use tracing::warn;
 
 use super::{
-    Server, body,
+    Server,
     claim::{Claim, named_user, verified},
     json,
     login_page::{self, client_api},
     login_token,
-    page::{Page, literal, text},
+    page::{Page, literal, refusal, text},
     registration::free_user_id,
     rights,
     uiaa::{self, confirm_identity, providers_of},
@@ -37,30 +38,55 @@ use crate::{
     base::clock::random_token,
     config::Config,
     decide::account::{LinkSso, Met, Register, RegisterLinked, Vouched},
-    edge::http::{ApiError, Cx, ErrorCode, RawRequest, Reply, Session},
+    edge::http::{ApiError, Cx, ErrorCode, Json, Reply, endpoint},
     engine::Durable,
     outside::oidc::{OidcError, Person, Provider},
     record::{address as threepid, command::AccountKind},
 };
 
-/// Where clients send browsers, without and with the provider's id.
-pub(super) const REDIRECT: [&str; 4] = [
-    "/_matrix/client/r0/login/sso/redirect",
-    "/_matrix/client/v3/login/sso/redirect",
-    "/_matrix/client/unstable/org.matrix.msc2858/login/sso/redirect/{idp_id}",
-    "/_matrix/client/v3/login/sso/redirect/{idp_id}",
-];
-/// Where providers send browsers back to.
-pub(super) const CALLBACK: &str = "/_matrix/client/v3/login/sso/callback";
-/// What the page asks for on which a newcomer chooses an account.
-pub(super) const ACCOUNT: &str = "/_matrix/client/v3/login/sso/account";
-/// The page of the stage `m.login.sso` of user-interactive authentication.
-pub(super) const FALLBACK: [&str; 2] = [
-    "/_matrix/client/r0/auth/m.login.sso/fallback/web",
-    "/_matrix/client/v3/auth/m.login.sso/fallback/web",
-];
-/// Where one who is logged in begins to link the account with a provider.
-pub(super) const LINK: &str = "/_matrix/client/unstable/org.logcabin/sso/link/{idp_id}";
+endpoint! {
+    /// Where clients send browsers, without and with the provider's id.
+    pub(super) struct Redirect = GET
+        "/_matrix/client/r0/login/sso/redirect"
+        "/_matrix/client/v3/login/sso/redirect"
+        "/_matrix/client/unstable/org.matrix.msc2858/login/sso/redirect/{idp_id}"
+        "/_matrix/client/v3/login/sso/redirect/{idp_id}";
+    for NoAccessToken;
+    refusal refusal;
+    { idp_id: Option<String> = path_if_any }
+}
+
+endpoint! {
+    /// Where providers send browsers back to.
+    pub(super) struct Callback = GET "/_matrix/client/v3/login/sso/callback";
+    for NoAccessToken;
+    refusal refusal;
+    { headers: HeaderMap = headers }
+}
+
+endpoint! {
+    /// What the page asks for on which a newcomer chooses an account.
+    pub(super) struct ChooseAccount = POST "/_matrix/client/v3/login/sso/account";
+    for NoAccessToken;
+    { body: Choice = json }
+}
+
+endpoint! {
+    /// The page of the stage `m.login.sso` of user-interactive authentication.
+    pub(super) struct StagePage = GET
+        "/_matrix/client/r0/auth/m.login.sso/fallback/web"
+        "/_matrix/client/v3/auth/m.login.sso/fallback/web";
+    for NoAccessToken;
+    refusal refusal;
+    {}
+}
+
+endpoint! {
+    /// Where one who is logged in begins to link the account with a provider.
+    pub(super) struct Link = POST "/_matrix/client/unstable/org.logcabin/sso/link/{idp_id}";
+    for AccessToken;
+    { idp_id: String = path, body: LinkBody = json }
+}
 
 /// How long a browser may be away, in milliseconds.
 const AWAY_MS: u64 = 30 * 60 * 1000;
@@ -112,10 +138,7 @@ pub(crate) fn callback(config: &Config) -> String {
     format!("{}/login/sso/callback", client_api(config))
 }
 
-pub(super) async fn redirect(
-    cx: Cx<Server, Option<Session>>,
-    request: RawRequest,
-) -> Result<Reply, ApiError> {
+pub(super) async fn redirect(cx: Cx<Server, ()>, request: Redirect) -> Result<Reply, ApiError> {
     let app = &*cx.app;
     let errand = match cx.query("errand")? {
         Some(signed) => {
@@ -127,8 +150,8 @@ pub(super) async fn redirect(
             Errand::Login { redirect_url: redirect_url(&app.config, cx.query("redirectUrl")?)? }
         }
     };
-    let provider = match (request.args.first(), app.providers.all()) {
-        (Some(id), _) => app.providers.get(id),
+    let provider = match (request.idp_id, app.providers.all()) {
+        (Some(id), _) => app.providers.get(&id),
         (None, [only]) => Some(only),
         (None, []) => None,
         (None, _) => return Ok(choose_provider(app, cx.uri.query().unwrap_or_default())),
@@ -145,10 +168,7 @@ pub(super) async fn redirect(
     Ok(see(&url)?.with_header(SET_COOKIE, cookie))
 }
 
-pub(super) async fn come_back(
-    cx: Cx<Server, Option<Session>>,
-    request: RawRequest,
-) -> Result<Reply, ApiError> {
+pub(super) async fn come_back(cx: Cx<Server, ()>, request: Callback) -> Result<Reply, ApiError> {
     let state = cx.query("state")?.ok_or_else(|| ApiError::bad_request(NOT_COMPLETE))?;
     // However it ends, the way is at its end.
     let forget = cookie(&cx.app.config, &state, "", 0)?;
@@ -158,11 +178,7 @@ pub(super) async fn come_back(
     }
 }
 
-async fn arrive(
-    cx: &Cx<Server, Option<Session>>,
-    headers: &HeaderMap,
-    state: &str,
-) -> Result<Reply, ApiError> {
+async fn arrive(cx: &Cx<Server, ()>, headers: &HeaderMap, state: &str) -> Result<Reply, ApiError> {
     let app = &*cx.app;
     let now_ms = app.engine.clock().now_ms();
     let trip = cookies(headers, &cookie_name(state))
@@ -211,7 +227,7 @@ async fn arrive(
 
 /// One who comes for the first time: an account is found or made, or a name has to be chosen.
 async fn newcomer(
-    cx: &Cx<Server, Option<Session>>,
+    cx: &Cx<Server, ()>,
     provider: &Provider,
     person: Person,
     redirect_url: Url,
@@ -239,7 +255,7 @@ async fn newcomer(
 }
 
 async fn register(
-    cx: &Cx<Server, Option<Session>>,
+    cx: &Cx<Server, ()>,
     provider: &str,
     person: Person,
     user_id: OwnedUserId,
@@ -265,7 +281,7 @@ async fn register(
 }
 
 async fn link_to(
-    cx: &Cx<Server, Option<Session>>,
+    cx: &Cx<Server, ()>,
     provider: &str,
     subject: &str,
     user_id: OwnedUserId,
@@ -287,11 +303,10 @@ struct Choice {
 }
 
 pub(super) async fn choose_account(
-    cx: Cx<Server, Option<Session>>,
-    _: RawRequest,
-) -> Result<Reply, ApiError> {
+    cx: Cx<Server, ()>,
+    ChooseAccount { body: choice }: ChooseAccount,
+) -> Result<Json, ApiError> {
     let app = &*cx.app;
-    let choice: Choice = body(&cx.body)?;
     let now_ms = app.engine.clock().now_ms();
     let pending = app.signer.open::<Pending>(PENDING, &choice.pending, now_ms);
     let (Pending { provider, subject, display_name, email, errand }, _) =
@@ -305,7 +320,7 @@ pub(super) async fn choose_account(
                 return Err(ApiError::forbidden("This is another user's already."));
             }
             let done = format!("You can log in as {user_id} with {} from now on.", of.name());
-            return json(&json!({ "done": done })).map(Reply::json);
+            return json(&json!({ "done": done }));
         }
         Errand::Login { redirect_url } => redirect_url,
         Errand::Confirm { .. } => return Err(ApiError::forbidden("There is nothing to choose.")),
@@ -325,39 +340,31 @@ pub(super) async fn choose_account(
     };
     // The page has named where this leads.
     let location = with_token(app, &user_id, redirect_url)?;
-    json(&json!({ "location": location })).map(Reply::json)
+    json(&json!({ "location": location }))
 }
 
 /// The body of a request to link an account.
 #[derive(Deserialize)]
-struct LinkRequest {
+pub(super) struct LinkBody {
     auth: Option<AuthData>,
 }
 
-pub(super) async fn link(
-    cx: Cx<Server, Option<Session>>,
-    request: RawRequest,
-) -> Result<Reply, ApiError> {
-    let cx = cx.with_session()?;
+pub(super) async fn link(cx: Cx<Server>, request: Link) -> Result<Json, ApiError> {
     let app = &*cx.app;
-    let id = request.args.first().map(String::as_str).unwrap_or_default();
-    let provider = app.providers.get(id);
+    let provider = app.providers.get(&request.idp_id);
     let provider = provider.ok_or_else(|| ApiError::not_found("There is no such provider."))?;
-    let LinkRequest { auth } = body(&cx.body)?;
     let purpose = format!("sso_link/{}", provider.id());
-    confirm_identity(app, &cx.caller, cx.client, &purpose, &cx.body, auth.as_ref()).await?;
+    confirm_identity(app, &cx.caller, cx.client, &purpose, &cx.body, request.body.auth.as_ref())
+        .await?;
     let errand = signed(app, ERRAND, &Errand::Link { user_id: cx.caller.user_id.clone() })?;
     let url =
         format!("{}/login/sso/redirect/{}?errand={errand}", client_api(&app.config), provider.id());
-    json(&json!({ "url": url, "expires_in_ms": AWAY_MS })).map(Reply::json)
+    json(&json!({ "url": url, "expires_in_ms": AWAY_MS }))
 }
 
 /// The page of the stage `m.login.sso` (client-server API, "Fallback"): the way to the providers
 /// that know the user whom the session is about.
-pub(super) async fn fallback(
-    cx: Cx<Server, Option<Session>>,
-    _: RawRequest,
-) -> Result<Reply, ApiError> {
+pub(super) async fn fallback(cx: Cx<Server, ()>, _: StagePage) -> Result<Reply, ApiError> {
     let app = &*cx.app;
     let now_ms = app.engine.clock().now_ms();
     let session = cx.query("session")?.unwrap_or_default();

@@ -2,13 +2,12 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
 use ruma::api::client::sync::sync_events::v3 as sync_events;
 use tokio::time::{Instant, timeout_at};
 
 use super::{Server, Undone, filter, json, presence, rights::locked, to_device};
 use crate::{
-    edge::http::{ApiError, Cx},
+    edge::http::{ApiError, Cx, Json},
     read::sync::{
         self, Effort, LookError, TooLong,
         v3::{self, Request},
@@ -28,7 +27,7 @@ struct Begun {
 pub(super) fn sync(
     cx: Cx<Server>,
     request: sync_events::Request,
-) -> impl Future<Output = Result<Bytes, ApiError>> + Send {
+) -> impl Future<Output = Result<Json, ApiError>> + Send {
     let begun = begin(cx, request).map(Box::new);
     async move {
         let begun = begun?;

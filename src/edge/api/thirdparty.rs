@@ -4,37 +4,56 @@
 use std::collections::BTreeMap;
 
 use futures_util::future::join_all;
+use ruma::api::auth_scheme::AccessToken;
 use serde_json::{Map, Value};
 
 use super::{Server, directory::instance_id, json};
 use crate::{
-    edge::http::{ApiError, Cx, RawRequest, Reply, Session},
+    edge::http::{ApiError, Cx, Json, endpoint},
     outside::appservice::{Request, Service},
 };
 
-pub(super) const PROTOCOLS: [&str; 2] =
-    ["/_matrix/client/r0/thirdparty/protocols", "/_matrix/client/v3/thirdparty/protocols"];
-pub(super) const PROTOCOL: [&str; 2] = [
-    "/_matrix/client/r0/thirdparty/protocol/{protocol}",
-    "/_matrix/client/v3/thirdparty/protocol/{protocol}",
-];
-pub(super) const LOCATIONS: [&str; 4] = [
-    "/_matrix/client/r0/thirdparty/location",
-    "/_matrix/client/v3/thirdparty/location",
-    "/_matrix/client/r0/thirdparty/location/{protocol}",
-    "/_matrix/client/v3/thirdparty/location/{protocol}",
-];
-pub(super) const USERS: [&str; 4] = [
-    "/_matrix/client/r0/thirdparty/user",
-    "/_matrix/client/v3/thirdparty/user",
-    "/_matrix/client/r0/thirdparty/user/{protocol}",
-    "/_matrix/client/v3/thirdparty/user/{protocol}",
-];
+endpoint! {
+    /// All networks.
+    pub(super) struct Protocols = GET
+        "/_matrix/client/r0/thirdparty/protocols"
+        "/_matrix/client/v3/thirdparty/protocols";
+    for AccessToken;
+    {}
+}
 
-pub(super) async fn protocols(
-    cx: Cx<Server, Option<Session>>,
-    _: RawRequest,
-) -> Result<Reply, ApiError> {
+endpoint! {
+    /// One network.
+    pub(super) struct Protocol = GET
+        "/_matrix/client/r0/thirdparty/protocol/{protocol}"
+        "/_matrix/client/v3/thirdparty/protocol/{protocol}";
+    for AccessToken;
+    { protocol: String = path }
+}
+
+endpoint! {
+    /// Places on one network, or on any.
+    pub(super) struct Locations = GET
+        "/_matrix/client/r0/thirdparty/location"
+        "/_matrix/client/v3/thirdparty/location"
+        "/_matrix/client/r0/thirdparty/location/{protocol}"
+        "/_matrix/client/v3/thirdparty/location/{protocol}";
+    for AccessToken;
+    { protocol: Option<String> = path_if_any, query: Vec<(String, String)> = query }
+}
+
+endpoint! {
+    /// Users of one network, or of any.
+    pub(super) struct Users = GET
+        "/_matrix/client/r0/thirdparty/user"
+        "/_matrix/client/v3/thirdparty/user"
+        "/_matrix/client/r0/thirdparty/user/{protocol}"
+        "/_matrix/client/v3/thirdparty/user/{protocol}";
+    for AccessToken;
+    { protocol: Option<String> = path_if_any, query: Vec<(String, String)> = query }
+}
+
+pub(super) async fn protocols(cx: Cx<Server>, _: Protocols) -> Result<Json, ApiError> {
     let known = cx.app.services.iter().flat_map(|service| service.protocols.iter());
     let mut names: Vec<&String> = known.collect();
     names.sort_unstable();
@@ -45,31 +64,21 @@ pub(super) async fn protocols(
         .zip(described)
         .filter_map(|(name, described)| Some((name, described?)))
         .collect();
-    Ok(Reply::json(json(&found)?))
+    json(&found)
 }
 
-pub(super) async fn protocol(
-    cx: Cx<Server, Option<Session>>,
-    request: RawRequest,
-) -> Result<Reply, ApiError> {
-    let name = request.args.first().map(String::as_str).unwrap_or_default();
-    let found = described(&cx.app, name).await;
+pub(super) async fn protocol(cx: Cx<Server>, request: Protocol) -> Result<Json, ApiError> {
+    let found = described(&cx.app, &request.protocol).await;
     let found = found.ok_or_else(|| ApiError::not_found("There is no such network here."))?;
-    Ok(Reply::json(json(&found)?))
+    json(&found)
 }
 
-pub(super) async fn locations(
-    cx: Cx<Server, Option<Session>>,
-    request: RawRequest,
-) -> Result<Reply, ApiError> {
-    looked_up(&cx, "location", &request).await
+pub(super) async fn locations(cx: Cx<Server>, request: Locations) -> Result<Json, ApiError> {
+    looked_up(&cx.app, "location", request.protocol.as_deref(), request.query).await
 }
 
-pub(super) async fn users(
-    cx: Cx<Server, Option<Session>>,
-    request: RawRequest,
-) -> Result<Reply, ApiError> {
-    looked_up(&cx, "user", &request).await
+pub(super) async fn users(cx: Cx<Server>, request: Users) -> Result<Json, ApiError> {
+    looked_up(&cx.app, "user", request.protocol.as_deref(), request.query).await
 }
 
 /// What the services say of a network: what the first one says, with the instances of all of them.
@@ -106,24 +115,23 @@ fn with_instance_ids(mut described: Map<String, Value>, service: &str) -> Map<St
 
 /// All that the services find: those of the network that the path names, or of any.
 async fn looked_up(
-    cx: &Cx<Server, Option<Session>>,
+    app: &Server,
     what: &str,
-    request: &RawRequest,
-) -> Result<Reply, ApiError> {
+    network: Option<&str>,
+    query: Vec<(String, String)>,
+) -> Result<Json, ApiError> {
     // What is for this server is not for theirs.
     const OURS: [&str; 4] =
         ["access_token", "user_id", "device_id", "org.matrix.msc3202.device_id"];
-    let query: Vec<(String, String)> = super::query(&request.uri)?;
     let query: Vec<_> =
         query.into_iter().filter(|(name, _)| !OURS.contains(&name.as_str())).collect();
-    let network = request.args.first().map(String::as_str);
     let mut path = vec!["thirdparty", what];
     path.extend(network);
-    let asked = cx.app.services.iter().filter(|service| match network {
+    let asked = app.services.iter().filter(|service| match network {
         Some(network) => is_bridge_to(service, network),
         None => !service.protocols.is_empty(),
     });
-    let ask = |service| ask(&cx.app, service, Request { query: &query, ..Request::get(&path) });
+    let ask = |service| ask(app, service, Request { query: &query, ..Request::get(&path) });
     let found = join_all(asked.map(|service| ask(service))).await.into_iter();
     let found = found.filter_map(|answer| match answer {
         Some(Value::Array(found)) => Some(found),
@@ -133,7 +141,7 @@ async fn looked_up(
     if found.is_empty() {
         return Err(ApiError::not_found("Nothing like this is known."));
     }
-    Ok(Reply::json(json(&found)?))
+    json(&found)
 }
 
 fn is_bridge_to(service: &Service, network: &str) -> bool {

@@ -1,7 +1,7 @@
 //! The e-mail addresses and phone numbers of accounts (client-server API, "Adding Account
 //! Administrative Contact Information").
 
-use bytes::Bytes;
+use ruma::api::auth_scheme::AccessToken;
 use ruma::api::client::account::{
     add_3pid::v3 as add_3pid, bind_3pid::v3 as bind_3pid, delete_3pid::v3 as delete_3pid,
     get_3pids::v3 as get_3pids, unbind_3pid::v3 as unbind_3pid,
@@ -9,7 +9,7 @@ use ruma::api::client::account::{
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Server, body,
+    Server,
     capabilities::may_change_third_party_ids,
     claim::{auth_failed, find_account},
     json,
@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     decide::threepid::{AddThreepid, RemoveThreepid},
-    edge::http::{ApiError, Cx, ErrorCode, RawRequest, Reply, Session},
+    edge::http::{ApiError, Cx, ErrorCode, Json, endpoint},
     record::{
         address as threepid,
         threepid::{Medium, Purpose, Threepid},
@@ -26,9 +26,20 @@ use crate::{
     service::accounts::identity::{self, Credentials},
 };
 
-/// Where identifiers were published, until that was made an endpoint of its own.
-pub(super) const OLD_BIND: [&str; 2] =
-    ["/_matrix/client/r0/account/3pid", "/_matrix/client/v3/account/3pid"];
+endpoint! {
+    /// Where identifiers were published, until that was made an endpoint of its own.
+    pub(super) struct OldBind = POST
+        "/_matrix/client/r0/account/3pid"
+        "/_matrix/client/v3/account/3pid";
+    for AccessToken;
+    { body: OldBindBody = json }
+}
+
+/// What identity servers confirm.
+#[derive(Deserialize)]
+pub(super) struct OldBindBody {
+    three_pid_creds: Credentials,
+}
 
 #[derive(Serialize)]
 struct Listed {
@@ -44,7 +55,7 @@ struct Entry {
 }
 
 // Not ruma's response, which leaves out a list that is empty.
-pub(super) async fn list(cx: Cx<Server>, _: get_3pids::Request) -> Result<Bytes, ApiError> {
+pub(super) async fn list(cx: Cx<Server>, _: get_3pids::Request) -> Result<Json, ApiError> {
     let own = cx.app.engine.state().threepids.of_user(&cx.caller.user_id);
     let entries = own.into_iter().map(|(Threepid { medium, address }, owned)| Entry {
         medium,
@@ -94,18 +105,9 @@ pub(super) async fn bind(
 }
 
 /// As [`bind`], at the path that it had before.
-pub(super) async fn old_bind(
-    cx: Cx<Server, Option<Session>>,
-    _: RawRequest,
-) -> Result<Reply, ApiError> {
-    #[derive(Deserialize)]
-    struct Request {
-        three_pid_creds: Credentials,
-    }
-    let cx = cx.with_session()?;
+pub(super) async fn old_bind(cx: Cx<Server>, request: OldBind) -> Result<Json, ApiError> {
     may_change_third_party_ids(&cx.app, &cx.caller)?;
-    let request: Request = body(&cx.body)?;
-    let credentials = request.three_pid_creds;
+    let credentials = request.body.three_pid_creds;
     let bound =
         identity::bind(cx.app.identity_servers(), cx.origin(), &cx.caller.user_id, credentials)
             .await;
@@ -116,7 +118,7 @@ pub(super) async fn old_bind(
         }
         _ => error.into(),
     })?;
-    Ok(Reply::json("{}"))
+    Ok("{}".into())
 }
 
 pub(super) async fn unbind(

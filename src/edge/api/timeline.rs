@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use ruma::{
     RoomId, UInt,
     api::{
@@ -18,7 +17,7 @@ use serde::Serialize;
 use super::{Server, filter, json};
 use crate::{
     base::limits,
-    edge::http::{ApiError, Cx},
+    edge::http::{ApiError, Cx, Json},
     read::{
         events::{ClientEvent, EventForm, EventRef},
         view::{View, filter::EventFilter},
@@ -30,7 +29,7 @@ use crate::{
 pub(super) async fn messages(
     cx: Cx<Server>,
     request: get_message_events::Request,
-) -> Result<Bytes, ApiError> {
+) -> Result<Json, ApiError> {
     #[derive(Serialize)]
     struct Response {
         start: String,
@@ -86,7 +85,7 @@ pub(super) async fn messages(
 pub(super) async fn event(
     cx: Cx<Server>,
     request: get_room_event::Request,
-) -> Result<Bytes, ApiError> {
+) -> Result<Json, ApiError> {
     let room = room_of_event(&cx.app, &request.room_id)?;
     let view = cx.view_as_of()?;
     let event = visible_event(&view, &room, &request.event_id)?;

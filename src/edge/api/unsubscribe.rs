@@ -5,21 +5,39 @@
 //! when their user asks them to (RFC 8058); their body says nothing that is not said by that.
 
 use http::StatusCode;
-use serde::Deserialize;
+use ruma::api::auth_scheme::NoAccessToken;
 
 use super::{
     Server,
-    page::{Page, text},
+    page::{Page, refusal, text},
 };
 use crate::{
+    base::limits,
     config::Config,
     decide::pusher::RemovePusher,
-    edge::http::{ApiError, Cx, RawRequest, Reply, Session},
+    edge::http::{ApiError, Body, Cx, Reply, endpoint},
     outside::pushers::unsubscription,
     record::pusher::PusherEnd,
 };
 
-pub(super) const PATH: &str = "/_matrix/client/unstable/logcabin/unsubscribe";
+const PATH: &str = "/_matrix/client/unstable/logcabin/unsubscribe";
+
+endpoint! {
+    /// The page of a mail's link.
+    pub(super) struct UnsubscribePage = GET "/_matrix/client/unstable/logcabin/unsubscribe";
+    for NoAccessToken;
+    refusal refusal;
+    { token: Option<String> = parameter }
+}
+
+endpoint! {
+    /// The page's form, or a program that shows mail.
+    pub(super) struct Unsubscribe = POST "/_matrix/client/unstable/logcabin/unsubscribe";
+    for NoAccessToken;
+    body Body::Short(limits::FORM_BYTES);
+    refusal refusal;
+    { token: Option<String> = parameter }
+}
 
 /// The address of the page, without the token.
 pub(crate) fn url(config: &Config) -> String {
@@ -27,21 +45,12 @@ pub(crate) fn url(config: &Config) -> String {
     format!("{}{}", config.public_url(), PATH.replacen("/_matrix", &prefix, 1))
 }
 
-#[derive(Deserialize)]
-struct Asked {
-    token: String,
-}
-
 /// The page of a mail's link.
-pub(super) async fn page(
-    cx: Cx<Server, Option<Session>>,
-    request: RawRequest,
-) -> Result<Reply, ApiError> {
-    let asked = super::query::<Asked>(&request.uri).ok();
-    let found = asked.as_ref().and_then(|asked| {
-        unsubscription(&cx.app.lasting, &cx.app.engine.state(), &asked.token).zip(Some(asked))
+pub(super) async fn page(cx: Cx<Server, ()>, request: UnsubscribePage) -> Result<Reply, ApiError> {
+    let found = request.token.as_ref().and_then(|token| {
+        unsubscription(&cx.app.lasting, &cx.app.engine.state(), token).zip(Some(token))
     });
-    let Some((found, asked)) = found else { return Ok(useless_link(&cx.app)) };
+    let Some((found, token)) = found else { return Ok(useless_link(&cx.app)) };
     let Some(ids) = found.ids else { return Ok(ended(&cx.app)) };
     let body = format!(
         "<p>The account <strong>{}</strong> on {} has mail sent to <strong>{}</strong> about messages \
@@ -52,20 +61,17 @@ pub(super) async fn page(
         text(found.user_id.as_str()),
         text(cx.app.config.server.name.as_str()),
         text(&ids.pushkey),
-        text(request.uri.path()),
-        text(&asked.token),
+        text(cx.uri.path()),
+        text(token),
     );
     Ok(Page::new("No more mail about messages?", body).reply())
 }
 
 /// Ends the mail: asked for by the page's button, or by a program that shows mail.
-pub(super) async fn submit(
-    cx: Cx<Server, Option<Session>>,
-    request: RawRequest,
-) -> Result<Reply, ApiError> {
-    let asked = super::query::<Asked>(&request.uri).ok();
-    let found = asked
-        .and_then(|asked| unsubscription(&cx.app.lasting, &cx.app.engine.state(), &asked.token));
+pub(super) async fn submit(cx: Cx<Server, ()>, request: Unsubscribe) -> Result<Reply, ApiError> {
+    let found = request
+        .token
+        .and_then(|token| unsubscription(&cx.app.lasting, &cx.app.engine.state(), &token));
     let Some(found) = found else { return Ok(useless_link(&cx.app)) };
     if let Some(ids) = found.ids {
         let remove = RemovePusher { user_id: found.user_id, ids, because: PusherEnd::Asked };

@@ -2,8 +2,7 @@
 
 use std::{cmp::Reverse, collections::HashMap};
 
-use bytes::Bytes;
-use http::Uri;
+use ruma::api::auth_scheme::AccessToken;
 use ruma::{
     OwnedMxcUri, OwnedRoomId, OwnedUserId, RoomId, UserId,
     api::client::user_directory::search_users::v3::{self as search_users, User},
@@ -11,10 +10,10 @@ use ruma::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::{Server, json, query};
+use super::{Server, json};
 use crate::{
     base::limits,
-    edge::http::{ApiError, Cx, RawRequest, Reply, Session},
+    edge::http::{ApiError, Cx, Json, endpoint},
     read::view::View,
     state::{Membership, RoomMembership, names::Found},
 };
@@ -115,27 +114,28 @@ fn joined(view: &View<'_>, user_id: &UserId) -> impl Iterator<Item = RoomMembers
     parts.filter(|part| part.membership == Membership::Join)
 }
 
-/// The path of the proposal, which clients still use, and the one that it has now.
-pub(super) const MUTUAL_ROOMS: [&str; 2] = [
-    "/_matrix/client/unstable/uk.half-shot.msc2666/user/mutual_rooms",
-    "/_matrix/client/v1/mutual_rooms",
-];
-
-/// `GET /mutual_rooms`: the rooms that the caller and another user are in.
-pub(super) async fn mutual_rooms(
-    cx: Cx<Server, Option<Session>>,
-    request: RawRequest,
-) -> Result<Reply, ApiError> {
-    let cx = cx.with_session()?;
-    cx.at_length(|| shared(&cx, &request.uri)).await.map(Reply::json)
+endpoint! {
+    /// The path of the proposal, which clients still use, and the one that it has now.
+    pub(super) struct MutualRooms = GET
+        "/_matrix/client/unstable/uk.half-shot.msc2666/user/mutual_rooms"
+        "/_matrix/client/v1/mutual_rooms";
+    for AccessToken;
+    { query: With = query }
 }
 
-fn shared(cx: &Cx<Server>, uri: &Uri) -> Result<Bytes, ApiError> {
-    #[derive(Deserialize)]
-    struct Query {
-        user_id: OwnedUserId,
-        from: Option<String>,
-    }
+/// The other user, and where the last page ended.
+#[derive(Deserialize)]
+pub(super) struct With {
+    user_id: OwnedUserId,
+    from: Option<String>,
+}
+
+/// `GET /mutual_rooms`: the rooms that the caller and another user are in.
+pub(super) async fn mutual_rooms(cx: Cx<Server>, request: MutualRooms) -> Result<Json, ApiError> {
+    cx.at_length(|| shared(&cx, request.query)).await
+}
+
+fn shared(cx: &Cx<Server>, with: With) -> Result<Json, ApiError> {
     #[derive(Serialize)]
     struct Response<'a> {
         joined: &'a [OwnedRoomId],
@@ -143,7 +143,7 @@ fn shared(cx: &Cx<Server>, uri: &Uri) -> Result<Bytes, ApiError> {
         #[serde(skip_serializing_if = "Option::is_none")]
         next_batch: Option<&'a RoomId>,
     }
-    let Query { user_id, from } = query(uri)?;
+    let With { user_id, from } = with;
     if user_id.validate_strict().is_err() {
         return Err(ApiError::invalid_param("This is not a user id that a user can have."));
     }

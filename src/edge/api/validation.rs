@@ -15,6 +15,7 @@ use std::{
 use http::{HeaderValue, StatusCode, header};
 use parking_lot::Mutex;
 use reqwest::Url;
+use ruma::api::auth_scheme::NoAccessToken;
 use ruma::{
     OwnedClientSecret, OwnedSessionId, UInt,
     api::client::account::{
@@ -40,7 +41,7 @@ use crate::{
         limits,
     },
     decide::threepid::{CompleteValidation, NoteSent, RequestValidation, Requested, Validated},
-    edge::http::{ApiError, Cx, ErrorCode, RawRequest, Reply, Session},
+    edge::http::{ApiError, Body, Cx, ErrorCode, Reply, endpoint, read_query},
     outside::messages::{Proof, SendError, Topic},
     record::{
         Origin,
@@ -52,7 +53,23 @@ use crate::{
 };
 
 /// Where tokens are brought back.
-pub(super) const SUBMIT: &str = "/_matrix/client/unstable/logcabin/validate";
+const SUBMIT: &str = "/_matrix/client/unstable/logcabin/validate";
+
+endpoint! {
+    /// The page of a mail's link.
+    pub(super) struct ValidationPage = GET "/_matrix/client/unstable/logcabin/validate";
+    for NoAccessToken;
+    refusal refusal;
+    {}
+}
+
+endpoint! {
+    /// A token: from the page's form, or as JSON from an app.
+    pub(super) struct SubmitToken = POST "/_matrix/client/unstable/logcabin/validate";
+    for NoAccessToken;
+    body Body::Bytes;
+    {}
+}
 
 impl From<Invalid> for ApiError {
     fn from(invalid: Invalid) -> Self {
@@ -185,7 +202,7 @@ async fn request_validation(
 
 /// Asks for a message to an address, for a page that stands in for a client.
 pub(super) async fn request_for_page(
-    cx: &Cx<Server, Option<Session>>,
+    cx: &Cx<Server, ()>,
     purpose: Purpose,
     threepid: Threepid,
     client_secret: &str,
@@ -341,11 +358,8 @@ struct Submitted {
 }
 
 /// The page of a mail's link.
-pub(super) async fn page(
-    cx: Cx<Server, Option<Session>>,
-    request: RawRequest,
-) -> Result<Reply, ApiError> {
-    let Ok(submitted) = super::query::<Submitted>(&request.uri) else {
+pub(super) async fn page(cx: Cx<Server, ()>, _: ValidationPage) -> Result<Reply, ApiError> {
+    let Ok(submitted) = read_query::<Submitted>(&cx.uri) else {
         return Ok(useless_link(&cx.app));
     };
     // The token itself is not looked at: what is shown to one who tries tokens is always the same.
@@ -377,7 +391,7 @@ pub(super) async fn page(
              happens then.</p>",
             text(&validation.threepid.to_string()),
             text(server.as_str()),
-            text(request.uri.path()),
+            text(cx.uri.path()),
             fields.concat(),
         ),
     );
@@ -388,10 +402,7 @@ pub(super) async fn page(
 }
 
 /// Takes a token: from the page's form, or as JSON from an app.
-pub(super) async fn submit(
-    cx: Cx<Server, Option<Session>>,
-    _: RawRequest,
-) -> Result<Reply, ApiError> {
+pub(super) async fn submit(cx: Cx<Server, ()>, _: SubmitToken) -> Result<Reply, ApiError> {
     if cx.body.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'{') {
         let submitted: Submitted = serde_json::from_slice(&cx.body).map_err(|error| {
             if error.is_data() {
@@ -441,17 +452,14 @@ fn find(
     (found.client_secret == TokenHash::of(client_secret)).then_some(found)
 }
 
-async fn complete(
-    cx: &Cx<Server, Option<Session>>,
-    submitted: &Submitted,
-) -> Result<bool, ApiError> {
+async fn complete(cx: &Cx<Server, ()>, submitted: &Submitted) -> Result<bool, ApiError> {
     let Submitted { sid, client_secret, token, .. } = submitted;
     show_token(cx, sid, client_secret, token).await
 }
 
 /// Shows the token of a message. Gives whether it is the right one.
 pub(super) async fn show_token(
-    cx: &Cx<Server, Option<Session>>,
+    cx: &Cx<Server, ()>,
     sid: &str,
     client_secret: &str,
     token: &str,

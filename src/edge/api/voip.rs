@@ -2,30 +2,34 @@
 //! services by which calls of many are held (MSC4143).
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
-use bytes::Bytes;
 use hmac::{Hmac, KeyInit as _, Mac as _};
-use ruma::api::client::voip::get_turn_server_info::v3 as get_turn_server_info;
+use ruma::api::{
+    auth_scheme::AccessToken, client::voip::get_turn_server_info::v3 as get_turn_server_info,
+};
 use serde_json::{Value, json};
 use sha1::Sha1;
 
 use super::{Server, json as to_json};
 use crate::{
     config::Config,
-    edge::http::{ApiError, Cx, RawRequest, Reply, Session},
+    edge::http::{ApiError, Cx, Json, endpoint},
 };
 
-/// The path that clients use, and the one that is proposed.
-pub(super) const TRANSPORTS: [&str; 2] = [
-    "/_matrix/client/unstable/org.matrix.msc4143/rtc/transports",
-    "/_matrix/client/v1/rtc/transports",
-];
+endpoint! {
+    /// The path that clients use, and the one that is proposed.
+    pub(super) struct Transports = GET
+        "/_matrix/client/unstable/org.matrix.msc4143/rtc/transports"
+        "/_matrix/client/v1/rtc/transports";
+    for AccessToken;
+    {}
+}
 
 /// The TURN server with a password that is good for a while; an empty object if there is none,
 /// which is what clients know.
 pub(super) async fn turn_server(
     cx: Cx<Server>,
     _: get_turn_server_info::Request,
-) -> Result<Bytes, ApiError> {
+) -> Result<Json, ApiError> {
     let turn = &cx.app.config.turn;
     let Some(secret) = turn.shared_secret.as_ref().filter(|_| !turn.uris.is_empty()) else {
         return to_json(&json!({}));
@@ -47,11 +51,8 @@ fn password(secret: &str, username: &str) -> Result<String, ApiError> {
     Ok(STANDARD.encode(mac.chain_update(username).finalize().into_bytes()))
 }
 
-pub(super) async fn transports(
-    cx: Cx<Server, Option<Session>>,
-    _: RawRequest,
-) -> Result<Reply, ApiError> {
-    Ok(Reply::json(to_json(&json!({ "rtc_transports": livekit(&cx.app.config) }))?))
+pub(super) async fn transports(cx: Cx<Server>, _: Transports) -> Result<Json, ApiError> {
+    to_json(&json!({ "rtc_transports": livekit(&cx.app.config) }))
 }
 
 /// The LiveKit services, as clients are told of them.

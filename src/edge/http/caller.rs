@@ -68,7 +68,7 @@ impl Appservice {
     }
 }
 
-/// Which of those whose accounts are restricted may call an endpoint. Everyone else may.
+/// Which accounts may call an endpoint, besides those without any restriction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OpenTo {
     /// Guests (client-server API, "Guest Access").
@@ -77,6 +77,8 @@ pub(crate) struct OpenTo {
     pub(crate) suspended: bool,
     /// Users whose account is locked (client-server API, "Account locking").
     pub(crate) locked: bool,
+    /// Of all of them, those alone who administer the server.
+    pub(crate) administrators_only: bool,
 }
 
 /// Whether an endpoint wants an access token.

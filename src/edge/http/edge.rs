@@ -28,9 +28,10 @@ use super::{
     class::is_write,
     compress::Encoding,
     decode,
+    endpoint::Body,
     incoming::{self, Pace},
     outgoing::{ByAddress, Outgoing, Place, Recipient},
-    table::{Answer, Body, Call, Route, Routes},
+    table::{Answering, Call, Route, Routes},
     throttle::Throttle,
 };
 use crate::{
@@ -45,6 +46,7 @@ pub(crate) struct Edge<A> {
     throttle: Throttle,
     ids: RequestIds,
     max_body_bytes: usize,
+    max_upload_bytes: u64,
     pace: Pace,
     trust_forwarded_for: bool,
     outgoing: Arc<Outgoing>,
@@ -82,6 +84,7 @@ impl<A: App> Edge<A> {
             throttle: Throttle::new(&config.rate_limits),
             ids: RequestIds::new(),
             max_body_bytes: config.http.max_body_bytes,
+            max_upload_bytes: config.media.max_upload_bytes,
             pace: Pace {
                 grace: Duration::from_secs(config.http.body_timeout_seconds),
                 bytes_per_second: config.http.min_body_bytes_per_second,
@@ -192,7 +195,7 @@ impl<A: App> Edge<A> {
         head: RequestHead,
         body: &mut Unread<S>,
         request_id: &Arc<str>,
-    ) -> Result<(Result<Answer, ApiError>, Option<Refusal>), ApiError>
+    ) -> Result<(Result<Answering, ApiError>, Option<Refusal>), ApiError>
     where
         S: Stream<Item = Result<D, E>> + Send + 'static,
         D: Buf + 'static,
@@ -211,7 +214,7 @@ impl<A: App> Edge<A> {
         head: RequestHead,
         unread: &mut Unread<S>,
         request_id: &Arc<str>,
-    ) -> Result<Answer, ApiError>
+    ) -> Result<Answering, ApiError>
     where
         S: Stream<Item = Result<D, E>> + Send + 'static,
         D: Buf + 'static,
@@ -247,8 +250,9 @@ impl<A: App> Edge<A> {
             }
             Body::Bytes => self.read(&headers, unread.take(), self.max_body_bytes).await?,
             Body::Short(limit) => self.read(&headers, unread.take(), limit).await?,
-            Body::File(limit) => {
+            Body::File => {
                 let body = stream::iter(unread.take()).flatten();
+                let limit = self.max_upload_bytes;
                 incoming = Some(Incoming::new(body, declared(&headers), limit, self.pace));
                 Bytes::new()
             }

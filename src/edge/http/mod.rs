@@ -7,7 +7,8 @@
 //! ```
 //!
 //! The rest of the program is known here only through [`App`]. An endpoint is one `async fn` from a
-//! [`Cx`] and one of ruma's request types to that type's response, and one line in a [`Table`]:
+//! [`Cx`] and a request type (see [`Endpoint`]) to an answer, and one line in a [`Table`], which
+//! also states who may call it and how often:
 //!
 //! ```ignore
 //! async fn whoami(
@@ -19,7 +20,7 @@
 //!     Ok(response)
 //! }
 //!
-//! Table::new(&config.server.prefixes, rights).on(whoami)
+//! Table::new(&config.server.prefixes).on(whoami, cheap().guests())
 //! ```
 //!
 //! Promises: every response has CORS headers, a content type and a request id; a handler runs only
@@ -32,10 +33,12 @@ mod class;
 mod compress;
 mod decode;
 mod edge;
+mod endpoint;
 mod error;
 mod incoming;
-pub(crate) mod objects;
+mod objects;
 mod outgoing;
+mod policy;
 mod reply;
 pub(crate) mod serve;
 mod table;
@@ -49,14 +52,20 @@ use std::{net::IpAddr, sync::Arc};
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 
+#[cfg(test)]
+pub(crate) use self::decode::decode_as;
 pub(crate) use self::{
     caller::{Access, Appservice, AsOf, Caller, Gate, OpenTo, Session, Who},
     class::Class,
+    decode::{body as read_body, json_error, query as read_query, query_parameter},
     edge::Edge,
+    endpoint::{AsOfRequest, Body, Download, Endpoint, Json, Received, Upload, endpoint},
     error::{ApiError, AuthRequired, ErrorCode, Refusal},
     incoming::Incoming,
+    objects::{Place, check as check_objects},
+    policy::{Policy, cheap, limited, unlimited},
     reply::Reply,
-    table::{RawRequest, Table, TableError},
+    table::{Table, TableError},
 };
 use crate::{base::shutdown::Shutdown, outside::appservice::Service, record::Origin};
 
@@ -131,7 +140,7 @@ impl<A, C> Cx<A, C> {
     /// A parameter of the query that ruma's request type lacks. One without a value is as good as
     /// none.
     pub(crate) fn query(&self, name: &str) -> Result<Option<String>, ApiError> {
-        decode::query_parameter(&self.uri, name)
+        query_parameter(&self.uri, name)
     }
 }
 

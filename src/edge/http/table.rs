@@ -1,9 +1,9 @@
 //! The table of endpoints: from a method and a path to the handler, in one look-up.
 //!
-//! Paths come from ruma's metadata, all versions of them. Matching is done on the raw path, and the
-//! segments are percent-decoded afterwards, so that an encoded slash stays within its segment.
+//! Paths come from the request types, all versions of them. Matching is done on the raw path, and
+//! the segments are percent-decoded afterwards, so that an encoded slash stays within its segment.
 //!
-//! What ruma's metadata lacks is added at registration: the configured prefixes in place of
+//! What these lack is added at registration: the configured prefixes in place of
 //! `/_matrix`, `/.well-known/svc` beside `/.well-known/matrix`, the path of an empty state key, and
 //! one trailing slash more or less.
 
@@ -11,41 +11,22 @@ use std::{borrow::Cow, collections::BTreeMap, net::IpAddr, sync::Arc};
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
-use http::{HeaderMap, Method, Request, Uri};
+use http::{HeaderMap, Method, Uri};
 use matchit::Router;
-use ruma::api::{IncomingRequest, path_builder::PathBuilder as _};
 use thiserror::Error;
 
 use super::{
-    Access, ApiError, AsOf, Class, Cx, Gate, Incoming, OpenTo, Refusal, Reply, Session, Who,
+    Access, ApiError, Body, Class, Cx, Gate, Incoming, OpenTo, Refusal, Reply, Who,
+    class::is_write,
     decode::{self, Checks},
-    objects::{self, Place},
+    endpoint::{Answer, Endpoint, Received},
+    policy::{Policy, Rate},
 };
-use crate::base::{limits, shutdown::Shutdown};
-
-/// To whom the endpoint of a method and a path is open: the path as it was registered, with the
-/// names of its parameters.
-pub(crate) type Rights = fn(&Method, &str) -> OpenTo;
-
-/// The paths of one endpoint, the newest last: that is the one by which it is known.
-pub(crate) struct Paths(Vec<&'static str>);
-
-impl From<&'static str> for Paths {
-    fn from(path: &'static str) -> Self {
-        Self(vec![path])
-    }
-}
-
-impl<const N: usize> From<[&'static str; N]> for Paths {
-    fn from(paths: [&'static str; N]) -> Self {
-        Self(paths.into())
-    }
-}
+use crate::base::shutdown::Shutdown;
 
 /// The endpoints, while they are being registered.
 pub(crate) struct Table<A> {
     prefixes: Vec<String>,
-    rights: Rights,
     paths: BTreeMap<String, Methods<A>>,
     problem: Option<TableError>,
 }
@@ -60,6 +41,16 @@ pub(crate) enum TableError {
         method: Method,
         /// The path of the second.
         path: String,
+    },
+    /// An endpoint whose policy does not fit it.
+    #[error("the policy of {method} {path} does not fit: {reason}")]
+    Policy {
+        /// Its method.
+        method: Method,
+        /// Its newest path.
+        path: &'static str,
+        /// Why not.
+        reason: &'static str,
     },
     /// A path that the router does not take.
     #[error("{path} cannot be routed: {reason}")]
@@ -82,34 +73,11 @@ pub(crate) struct Served {
     pub(crate) access: Access,
     /// With which others it is limited in rate; `None` if it is not.
     pub(crate) class: Option<Class>,
+    #[cfg(test)]
+    pub(crate) open_to: OpenTo,
     /// The path that it was registered with.
     #[cfg(test)]
     pub(crate) known_as: &'static str,
-}
-
-/// A request as a raw handler gets it.
-pub(crate) struct RawRequest {
-    /// The address with its query.
-    pub(crate) uri: Uri,
-    /// The headers.
-    pub(crate) headers: HeaderMap,
-    /// The parameters of the path, decoded, in order.
-    pub(crate) args: Vec<String>,
-}
-
-/// What an endpoint's body is, which decides how much of it is read and how it is checked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Body {
-    /// Not looked at.
-    None,
-    /// One JSON object, of at most the configured size.
-    Json,
-    /// Any bytes, of at most the configured size.
-    Bytes,
-    /// Any bytes, of at most this many.
-    Short(usize),
-    /// A file of at most this many bytes, which the handler reads as it arrives.
-    File(u64),
 }
 
 /// A request on its way to a handler.
@@ -127,10 +95,10 @@ pub(super) struct Call<A> {
     pub(super) shutdown: Shutdown,
 }
 
-pub(super) type Answer = BoxFuture<'static, Result<Reply, ApiError>>;
+pub(super) type Answering = BoxFuture<'static, Result<Reply, ApiError>>;
 /// Every handler has this one shape, so that the router knows nothing of request types. Decoding
 /// happens before the future is made: the future holds the typed request alone.
-type Handler<A> = dyn Fn(Call<A>, &[Cow<'_, str>]) -> Result<Answer, ApiError> + Send + Sync;
+type Handler<A> = dyn Fn(Call<A>, &[Cow<'_, str>]) -> Result<Answering, ApiError> + Send + Sync;
 
 /// One endpoint.
 pub(super) struct Route<A> {
@@ -146,15 +114,8 @@ pub(super) struct Route<A> {
     pub(super) handler: Box<Handler<A>>,
 }
 
-/// What an endpoint without a type of ruma's is like.
-struct Untyped {
-    access: Access,
-    body: Body,
-    /// Whether its requests are counted against the caller's rate limit, whatever [`Class::of`] has
-    /// for it.
-    limited: bool,
-    refusal: Option<Refusal>,
-}
+/// What a handler of the requests `R` is given besides the request.
+type CxOf<A, R> = Cx<A, <<R as Endpoint>::Gate as Gate>::Caller>;
 
 /// The endpoints of one path. There are few: a list is looked through faster than a map.
 type Methods<A> = Vec<(Method, Arc<Route<A>>)>;
@@ -162,189 +123,44 @@ type Methods<A> = Vec<(Method, Arc<Route<A>>)>;
 impl<A: Send + Sync + 'static> Table<A> {
     /// An empty table whose endpoints will be served under each of `prefixes`, for example
     /// `/_matrix`.
-    /// `rights` says to whom each is open.
-    pub(crate) fn new<P: ToString>(prefixes: &[P], rights: Rights) -> Self {
+    pub(crate) fn new<P: ToString>(prefixes: &[P]) -> Self {
         Self {
             prefixes: prefixes.iter().map(ToString::to_string).collect(),
-            rights,
             paths: BTreeMap::new(),
             problem: None,
         }
     }
 
-    /// Registers `handler` for the requests that ruma's metadata of `R` describes.
-    #[must_use]
-    pub(crate) fn on<R, H, F>(self, handler: H) -> Self
-    where
-        R: IncomingRequest + Send + 'static,
-        R::Authentication: Gate,
-        H: Fn(Cx<A, <R::Authentication as Gate>::Caller>, R) -> F + Copy + Send + Sync + 'static,
-        F: Future<Output = Result<R::OutgoingResponse, ApiError>> + Send + 'static,
-    {
-        self.typed::<R, R::Authentication>(
-            unless_get(&R::METHOD, Body::Json),
-            move |cx, request| {
-                let answer = handler(cx, request);
-                Box::pin(async move { Reply::typed(answer.await?) })
-            },
-        )
-    }
-
-    /// As [`Table::on`], for a handler that gives the response as JSON text: for hot paths whose
-    /// responses are put together from parts that are JSON already.
-    #[must_use]
-    pub(crate) fn on_json<R, H, F>(self, handler: H) -> Self
-    where
-        R: IncomingRequest + Send + 'static,
-        R::Authentication: Gate,
-        H: Fn(Cx<A, <R::Authentication as Gate>::Caller>, R) -> F + Copy + Send + Sync + 'static,
-        F: Future<Output = Result<Bytes, ApiError>> + Send + 'static,
-    {
-        self.typed::<R, R::Authentication>(
-            unless_get(&R::METHOD, Body::Json),
-            move |cx, request| {
-                let answer = handler(cx, request);
-                Box::pin(async move { answer.await.map(Reply::json) })
-            },
-        )
-    }
-
-    /// As [`Table::on_json`], for what anybody may read, and those who administer the server as of
-    /// an earlier moment: with `at` in the query the handler is told who asks.
-    #[must_use]
-    pub(crate) fn on_json_as_of<R, H, F>(self, handler: H) -> Self
-    where
-        R: IncomingRequest + Send + 'static,
-        H: Fn(Cx<A, Option<Session>>, R) -> F + Copy + Send + Sync + 'static,
-        F: Future<Output = Result<Bytes, ApiError>> + Send + 'static,
-    {
-        self.typed::<R, AsOf>(Body::None, move |cx, request| {
-            let answer = handler(cx, request);
-            Box::pin(async move { answer.await.map(Reply::json) })
-        })
-    }
-
-    /// As [`Table::on_json`], for an endpoint whose body is a file of at most `max_bytes`: the
-    /// handler reads it as it arrives, and finds none in the typed request.
-    #[must_use]
-    pub(crate) fn on_upload<R, H, F>(self, max_bytes: u64, handler: H) -> Self
-    where
-        R: IncomingRequest + Send + 'static,
-        R::Authentication: Gate,
-        H: Fn(Cx<A, <R::Authentication as Gate>::Caller>, R, Incoming) -> F
-            + Copy
-            + Send
-            + Sync
-            + 'static,
-        F: Future<Output = Result<Bytes, ApiError>> + Send + 'static,
-    {
-        self.of::<R, R::Authentication>(Body::File(max_bytes), move |mut call, args, checks| {
-            let incoming = call.incoming.take();
-            let incoming = incoming.ok_or_else(|| ApiError::internal("a body was lost"))?;
-            let (cx, request) = call.decode::<R, R::Authentication>(args, checks)?;
-            let answer = handler(cx, request, incoming);
-            Ok(Box::pin(async move { answer.await.map(Reply::json) }))
-        })
-    }
-
-    /// As [`Table::on`], for an endpoint whose response is a file: its handler is given the headers
-    /// of the request, too, and gives a reply.
-    #[must_use]
-    pub(crate) fn on_download<R, H, F>(self, handler: H) -> Self
-    where
-        R: IncomingRequest + Send + 'static,
-        R::Authentication: Gate,
-        H: Fn(Cx<A, <R::Authentication as Gate>::Caller>, R, HeaderMap) -> F
-            + Copy
-            + Send
-            + Sync
-            + 'static,
-        F: Future<Output = Result<Reply, ApiError>> + Send + 'static,
-    {
-        self.of::<R, R::Authentication>(Body::None, move |call, args, checks| {
-            let headers = call.headers.clone();
-            let (cx, request) = call.decode::<R, R::Authentication>(args, checks)?;
-            Ok(Box::pin(handler(cx, request, headers)))
-        })
-    }
-
-    /// Registers a handler for requests that are not of the Matrix API, or whose responses are not
-    /// JSON: health, inspection. A path under `/_matrix` is served under each prefix.
+    /// Registers `handler` for the requests that it takes, on the terms of `policy`.
     ///
-    /// The body is any bytes of at most the configured size, in [`Cx::body`].
+    /// A path under `/_matrix` is served under each prefix.
     #[must_use]
-    pub(crate) fn raw<H, F>(
-        self,
-        method: Method,
-        paths: impl Into<Paths>,
-        access: Access,
-        handler: H,
-    ) -> Self
+    pub(crate) fn on<R, H, F, T>(mut self, handler: H, policy: Policy) -> Self
     where
-        H: Fn(Cx<A, Option<Session>>, RawRequest) -> F + Copy + Send + Sync + 'static,
-        F: Future<Output = Result<Reply, ApiError>> + Send + 'static,
+        R: Endpoint,
+        H: Fn(Cx<A, <R::Gate as Gate>::Caller>, R) -> F + Copy + Send + Sync + 'static,
+        F: Future<Output = Result<T, ApiError>> + Send + 'static,
+        T: Answer<R>,
     {
-        let body = unless_get(&method, Body::Bytes);
-        let kind = Untyped { access, body, limited: false, refusal: None };
-        self.untyped(&method, paths.into(), kind, handler)
-    }
-
-    /// As [`Table::raw`], for endpoints of the Matrix API that ruma has no request type for: the
-    /// body is one JSON object, and the requests are counted against the caller's rate limit.
-    #[must_use]
-    pub(crate) fn raw_json<H, F>(
-        self,
-        method: Method,
-        paths: impl Into<Paths>,
-        access: Access,
-        handler: H,
-    ) -> Self
-    where
-        H: Fn(Cx<A, Option<Session>>, RawRequest) -> F + Copy + Send + Sync + 'static,
-        F: Future<Output = Result<Reply, ApiError>> + Send + 'static,
-    {
-        let body = unless_get(&method, Body::Json);
-        let kind = Untyped { access, body, limited: true, refusal: None };
-        self.untyped(&method, paths.into(), kind, handler)
-    }
-
-    /// As [`Table::raw`], for a page that anyone's browser may show: it shows as `refusal` makes it
-    /// look that a request failed.
-    #[must_use]
-    pub(crate) fn page<H, F>(self, paths: impl Into<Paths>, refusal: Refusal, handler: H) -> Self
-    where
-        H: Fn(Cx<A, Option<Session>>, RawRequest) -> F + Copy + Send + Sync + 'static,
-        F: Future<Output = Result<Reply, ApiError>> + Send + 'static,
-    {
-        let (access, refusal) = (Access::None, Some(refusal));
-        let kind = Untyped { access, body: Body::None, limited: false, refusal };
-        self.untyped(&Method::GET, paths.into(), kind, handler)
-    }
-
-    /// As [`Table::page`], for what the form of a page sends: counted against the caller's rate
-    /// limit, as it may hold guesses.
-    #[must_use]
-    pub(crate) fn form<H, F>(self, paths: impl Into<Paths>, refusal: Refusal, handler: H) -> Self
-    where
-        H: Fn(Cx<A, Option<Session>>, RawRequest) -> F + Copy + Send + Sync + 'static,
-        F: Future<Output = Result<Reply, ApiError>> + Send + 'static,
-    {
-        let (access, refusal) = (Access::None, Some(refusal));
-        let kind =
-            Untyped { access, body: Body::Short(limits::FORM_BYTES), limited: true, refusal };
-        self.untyped(&Method::POST, paths.into(), kind, handler)
-    }
-
-    /// As [`Table::raw`], for short texts of anyone: counted against the caller's rate limit.
-    #[must_use]
-    pub(crate) fn raw_text<H, F>(self, method: Method, paths: impl Into<Paths>, handler: H) -> Self
-    where
-        H: Fn(Cx<A, Option<Session>>, RawRequest) -> F + Copy + Send + Sync + 'static,
-        F: Future<Output = Result<Reply, ApiError>> + Send + 'static,
-    {
-        let body = unless_get(&method, Body::Short(limits::RENDEZVOUS_BYTES));
-        let kind = Untyped { access: Access::None, body, limited: true, refusal: None };
-        self.untyped(&method, paths.into(), kind, handler)
+        let Policy { rate, mut open_to, checks } = policy;
+        let paths = R::paths();
+        let path = paths.last().copied().unwrap_or_default();
+        if let Some(reason) = misfit(&R::METHOD, R::MARKED, rate) {
+            self.problem.get_or_insert(TableError::Policy { method: R::METHOD, path, reason });
+        }
+        open_to.suspended |= R::METHOD == Method::GET;
+        let class = match rate {
+            Rate::Of(class) => Some(class),
+            Rate::Unlimited(_) | Rate::Cheap => None,
+        };
+        let handler: Box<Handler<A>> = Box::new(move |call, args| {
+            let (cx, request) = call.decode::<R>(args, checks)?;
+            let answer = handler(cx, request);
+            Ok(Box::pin(async move { answer.await?.reply() }))
+        });
+        let (access, body, refusal) = (R::Gate::ACCESS, R::body(), R::REFUSAL);
+        let route = Route { path, access, open_to, class, body, refusal, handler };
+        self.add(&R::METHOD, paths, route)
     }
 
     /// What is served, in the order of the paths.
@@ -354,6 +170,8 @@ impl<A: Send + Sync + 'static> Table<A> {
             path: named(path, route.path),
             access: route.access,
             class: route.class,
+            #[cfg(test)]
+            open_to: route.open_to,
             #[cfg(test)]
             known_as: route.path,
         };
@@ -378,61 +196,6 @@ impl<A: Send + Sync + 'static> Table<A> {
                 .map_err(|error| TableError::Path { path, reason: error.to_string() })?;
         }
         Ok(Routes(router))
-    }
-
-    fn typed<R, G>(
-        self,
-        body: Body,
-        handler: impl Fn(Cx<A, G::Caller>, R) -> Answer + Send + Sync + 'static,
-    ) -> Self
-    where
-        R: IncomingRequest + Send + 'static,
-        G: Gate,
-    {
-        self.of::<R, G>(body, move |call, args, checks| {
-            let (cx, request) = call.decode::<R, G>(args, checks)?;
-            Ok(handler(cx, request))
-        })
-    }
-
-    /// Registers what answers the requests that ruma's metadata of `R` describes.
-    fn of<R, G>(
-        self,
-        body: Body,
-        answer: impl Fn(Call<A>, &[Cow<'_, str>], Checks) -> Result<Answer, ApiError>
-        + Send
-        + Sync
-        + 'static,
-    ) -> Self
-    where
-        R: IncomingRequest,
-        G: Gate,
-    {
-        let paths: Vec<&'static str> = R::PATH_BUILDER.all_paths().collect();
-        // The newest path comes last: the one to show in logs.
-        let path = paths.last().copied().unwrap_or_default();
-        let checks = decode::checks(&R::METHOD, path);
-        let handler: Box<Handler<A>> = Box::new(move |call, args| answer(call, args, checks));
-        let access = G::ACCESS;
-        let open_to = (self.rights)(&R::METHOD, path);
-        let class = Class::of(&R::METHOD, path, R::RATE_LIMITED);
-        let route = Route { path, access, open_to, class, body, refusal: None, handler };
-        self.add(&R::METHOD, paths, route)
-    }
-
-    /// Registers what answers requests that ruma has no type for.
-    fn untyped<H, F>(self, method: &Method, Paths(paths): Paths, kind: Untyped, handler: H) -> Self
-    where
-        H: Fn(Cx<A, Option<Session>>, RawRequest) -> F + Copy + Send + Sync + 'static,
-        F: Future<Output = Result<Reply, ApiError>> + Send + 'static,
-    {
-        let Untyped { access, body, limited, refusal } = kind;
-        let path = paths.last().copied().unwrap_or_default();
-        let open_to = (self.rights)(method, path);
-        let class = Class::of(method, path, limited);
-        let places = if body == Body::Json { objects::of(path) } else { &[] };
-        let handler = raw_handler(places, handler);
-        self.add(method, paths, Route { path, access, open_to, class, body, refusal, handler })
     }
 
     /// Registers `route` at every path that stands for one of `paths`.
@@ -480,22 +243,22 @@ fn aliases(prefixes: &[String], path: &str) -> Vec<String> {
 
 impl<A> Call<A> {
     /// The typed request, and what its handler is given besides.
-    fn decode<R, G>(
+    fn decode<R: Endpoint>(
         mut self,
         args: &[Cow<'_, str>],
         checks: Checks,
-    ) -> Result<(Cx<A, G::Caller>, R), ApiError>
-    where
-        R: IncomingRequest,
-        G: Gate,
-    {
+    ) -> Result<(CxOf<A, R>, R), ApiError> {
         let caller =
-            G::caller(std::mem::take(&mut self.who)).ok_or_else(ApiError::missing_token)?;
-        let mut http = Request::new(&self.body[..]);
-        *http.method_mut() = std::mem::take(&mut self.method);
-        *http.uri_mut() = self.uri.clone();
-        *http.headers_mut() = std::mem::take(&mut self.headers);
-        let request = decode::request::<R>(http, args, checks)?;
+            R::Gate::caller(std::mem::take(&mut self.who)).ok_or_else(ApiError::missing_token)?;
+        let request = R::read(Received {
+            method: std::mem::take(&mut self.method),
+            uri: &self.uri,
+            headers: std::mem::take(&mut self.headers),
+            body: &self.body,
+            args,
+            incoming: self.incoming.take(),
+            checks,
+        })?;
         Ok((self.into_cx(caller), request))
     }
 
@@ -512,26 +275,13 @@ impl<A> Call<A> {
     }
 }
 
-fn raw_handler<A, H, F>(places: &'static [Place], handler: H) -> Box<Handler<A>>
-where
-    A: Send + Sync + 'static,
-    H: Fn(Cx<A, Option<Session>>, RawRequest) -> F + Copy + Send + Sync + 'static,
-    F: Future<Output = Result<Reply, ApiError>> + Send + 'static,
-{
-    Box::new(move |mut call, args| {
-        objects::check(&call.body, places)?;
-        let caller = call.who.session.take();
-        let request = RawRequest {
-            uri: call.uri.clone(),
-            headers: std::mem::take(&mut call.headers),
-            args: args.iter().map(|arg| arg.clone().into_owned()).collect(),
-        };
-        Ok(Box::pin(handler(call.into_cx(caller), request)))
-    })
-}
-
-fn unless_get(method: &Method, body: Body) -> Body {
-    if method == Method::GET { Body::None } else { body }
+/// Why an endpoint may not have this rate, if it may not.
+fn misfit(method: &Method, marked: bool, rate: Rate) -> Option<&'static str> {
+    match rate {
+        Rate::Cheap if is_write(method) => Some("a write is limited, or says why it is not"),
+        Rate::Cheap if marked => Some("the specification has it limited"),
+        _ => None,
+    }
 }
 
 fn without_slash(path: &str) -> &str {

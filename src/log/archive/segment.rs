@@ -477,9 +477,9 @@ impl SegmentReader {
     }
 }
 
-/// A record after `last`, if one can be decoded at `fault` or anywhere after it. A crash leaves part
-/// of an entry at the end of a segment and nothing more. An intact record there means damage: either
-/// what lies before it is damaged, or it is intact and does not follow the record before it.
+/// A record after `last`, if one can be decoded at `fault` or anywhere after it. A crash leaves
+/// part of an entry at the end of a segment and nothing more. An intact record there means damage:
+/// either what lies before it is damaged, or it is intact and does not follow the record before it.
 pub(super) fn record_follows(
     fault: &SegmentFault,
     last: Offset,

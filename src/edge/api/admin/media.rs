@@ -1,39 +1,26 @@
 //! Uploaded files.
 
+use ruma::api::auth_scheme::AccessToken;
 use serde_json::{Value, json};
 
-use super::{Caller, Desk, nothing, page_of, reply};
+use super::{AdminParts as _, PageOf, Terms, nothing, page_of};
 use crate::{
     edge::{
-        api::at_length,
-        http::{ApiError, RawRequest, Reply},
+        api::{Server, at_length, json as to_json},
+        http::{ApiError, Cx, Json, Received, endpoint},
     },
     ops::admin::{Act, Done, MediaOf, MediaSummary},
 };
 
-pub(super) const QUARANTINE: &str = "/_synapse/admin/v1/media/quarantine/{server_name}/{media_id}";
-pub(super) const UNQUARANTINE: &str =
-    "/_synapse/admin/v1/media/unquarantine/{server_name}/{media_id}";
-pub(super) const QUARANTINE_ROOM: [&str; 2] = [
-    "/_synapse/admin/v1/quarantine_media/{room_id}",
-    "/_synapse/admin/v1/room/{room_id}/media/quarantine",
-];
-pub(super) const QUARANTINE_USER: &str = "/_synapse/admin/v1/user/{user_id}/media/quarantine";
-
-pub(super) const DELETE_OLD: [&str; 2] =
-    ["/_synapse/admin/v1/media/delete", "/_synapse/admin/v1/media/{server_name}/delete"];
-pub(super) const OF_USER: &str = "/_synapse/admin/v1/users/{user_id}/media";
-pub(super) const ONE: &str = "/_synapse/admin/v1/media/{server_name}/{media_id}";
-
 /// A time before this is one in seconds, taken for one in milliseconds: the first of 1990.
 const EARLIEST_MS: u64 = 631_152_000_000;
 
-fn address(desk: &Desk) -> Result<String, ApiError> {
-    Ok(format!("mxc://{}/{}", desk.arg(0)?, desk.arg(1)?))
+fn file(server_name: &str, media_id: &str) -> MediaOf {
+    MediaOf::Id(format!("mxc://{server_name}/{media_id}"))
 }
 
-fn files(desk: &Desk, of: &MediaOf) -> Result<(Vec<MediaSummary>, Vec<String>), ApiError> {
-    match at_length(|| desk.cx.app.office.list_media(of))? {
+fn files(cx: &Cx<Server>, of: &MediaOf) -> Result<(Vec<MediaSummary>, Vec<String>), ApiError> {
+    match at_length(|| cx.app.office.list_media(of))? {
         Done::Media { media, remote } => {
             Ok((media, remote.into_iter().map(|address| address.to_string()).collect()))
         }
@@ -54,30 +41,67 @@ fn words(file: &MediaSummary) -> Value {
     })
 }
 
-pub(super) async fn get(cx: Caller, request: RawRequest) -> Result<Reply, ApiError> {
-    let desk = Desk::open(cx, request)?;
-    let (files, _) = files(&desk, &MediaOf::Id(address(&desk)?))?;
-    let file = files.first().ok_or_else(|| ApiError::not_found("There is no such file."))?;
-    let mut info = words(file);
-    info["media_origin"] = desk.arg(0)?.into();
-    info["user_id"] = json!(file.user_id);
-    info["blake3"] = file.blake3.as_str().into();
-    reply(&json!({ "media_info": info }))
+endpoint! {
+    /// `GET …/media/{server_name}/{media_id}`
+    pub(super) struct Get = GET "/_synapse/admin/v1/media/{server_name}/{media_id}";
+    for AccessToken;
+    { server_name: String = path, media_id: String = path }
 }
 
-pub(super) async fn of_room(cx: Caller, request: RawRequest) -> Result<Reply, ApiError> {
-    let desk = Desk::open(cx, request)?;
-    let (files, remote) = files(&desk, &MediaOf::Room(desk.arg(0)?.to_owned()))?;
-    let local: Vec<_> = files.iter().map(|file| desk.cx.app.mxc(&file.media_id)).collect();
-    reply(&json!({ "local": local, "remote": remote }))
+pub(super) async fn get(cx: Cx<Server>, request: Get) -> Result<Json, ApiError> {
+    let (files, _) = files(&cx, &file(&request.server_name, &request.media_id))?;
+    let file = files.first().ok_or_else(|| ApiError::not_found("There is no such file."))?;
+    let mut info = words(file);
+    info["media_origin"] = request.server_name.into();
+    info["user_id"] = json!(file.user_id);
+    info["blake3"] = file.blake3.as_str().into();
+    to_json(&json!({ "media_info": info }))
+}
+
+endpoint! {
+    /// `GET …/room/{room_id}/media`
+    pub(super) struct OfRoom = GET "/_synapse/admin/v1/room/{room_id}/media";
+    for AccessToken;
+    { room: String = path }
+}
+
+pub(super) async fn of_room(cx: Cx<Server>, request: OfRoom) -> Result<Json, ApiError> {
+    let (files, remote) = files(&cx, &MediaOf::Room(request.room))?;
+    let local: Vec<_> = files.iter().map(|file| cx.app.mxc(&file.media_id)).collect();
+    to_json(&json!({ "local": local, "remote": remote }))
+}
+
+/// Which of a user's files are on a page, and in which order.
+pub(super) struct FilesOfUser {
+    user: String,
+    page: PageOf,
+    order: Option<String>,
+    backwards: Option<bool>,
+}
+
+trait FileParts {
+    fn files(&mut self, name: &str) -> Result<FilesOfUser, ApiError>;
+}
+
+impl FileParts for Received<'_> {
+    fn files(&mut self, _: &str) -> Result<FilesOfUser, ApiError> {
+        Ok(FilesOfUser {
+            user: self.path("user_id")?,
+            page: self.page("page")?,
+            order: self.parameter("order_by")?,
+            backwards: self.backwards("dir")?,
+        })
+    }
 }
 
 /// A page of what a user uploaded, how much that is in all, and where the next page begins: unless
 /// it is said otherwise, the newest first.
-fn page_of_user(desk: &Desk) -> Result<(Vec<MediaSummary>, usize, Option<usize>), ApiError> {
-    let (from, limit) = desk.page()?;
-    let (mut files, _) = files(desk, &MediaOf::User(desk.arg(0)?.to_owned()))?;
-    let order = desk.cx.query("order_by")?;
+fn page_of_user(
+    cx: &Cx<Server>,
+    of: FilesOfUser,
+) -> Result<(Vec<MediaSummary>, usize, Option<usize>), ApiError> {
+    let FilesOfUser { user, page, order, backwards } = of;
+    let (mut files, _) = files(cx, &MediaOf::User(user))?;
     // They come by their ids, and stay so where they are equal.
     match order.as_deref() {
         Some("media_id" | "last_access_ts") => {}
@@ -89,47 +113,87 @@ fn page_of_user(desk: &Desk) -> Result<(Vec<MediaSummary>, usize, Option<usize>)
         Some("safe_from_quarantine") => files.sort_by_key(|file| file.safe_from_quarantine),
         Some(_) => return Err(ApiError::invalid_param("There is no such order of files.")),
     }
-    if desk.backwards()?.unwrap_or_else(|| order.is_none()) {
+    if backwards.unwrap_or_else(|| order.is_none()) {
         files.reverse();
     }
     let total = files.len();
-    let (files, next) = page_of(files, from, limit);
+    let (files, next) = page_of(files, page);
     Ok((files, total, next))
 }
 
-pub(super) async fn of_user(cx: Caller, request: RawRequest) -> Result<Reply, ApiError> {
-    let desk = Desk::open(cx, request)?;
-    let (files, total, next) = page_of_user(&desk)?;
+endpoint! {
+    /// `GET …/users/{user_id}/media`
+    pub(super) struct OfUser = GET "/_synapse/admin/v1/users/{user_id}/media";
+    for AccessToken;
+    { files: FilesOfUser = files }
+}
+
+pub(super) async fn of_user(cx: Cx<Server>, request: OfUser) -> Result<Json, ApiError> {
+    let (files, total, next) = page_of_user(&cx, request.files)?;
     let mut answer =
         json!({ "media": files.iter().map(words).collect::<Vec<_>>(), "total": total });
     if let Some(next) = next {
         answer["next_token"] = next.into();
     }
-    reply(&answer)
+    to_json(&answer)
 }
 
-pub(super) async fn quarantine(cx: Caller, request: RawRequest) -> Result<Reply, ApiError> {
-    let desk = Desk::open(cx, request)?;
-    let of = MediaOf::Id(address(&desk)?);
-    desk.act(Act::QuarantineMedia { of, quarantined: true }, nothing).await
+endpoint! {
+    /// `POST …/media/quarantine/{server_name}/{media_id}`
+    pub(super) struct Quarantine = POST
+        "/_synapse/admin/v1/media/quarantine/{server_name}/{media_id}";
+    for AccessToken;
+    { server_name: String = path, media_id: String = path, terms: Terms = terms }
 }
 
-pub(super) async fn unquarantine(cx: Caller, request: RawRequest) -> Result<Reply, ApiError> {
-    let desk = Desk::open(cx, request)?;
-    let of = MediaOf::Id(address(&desk)?);
-    desk.act(Act::QuarantineMedia { of, quarantined: false }, nothing).await
+pub(super) async fn quarantine(cx: Cx<Server>, request: Quarantine) -> Result<Json, ApiError> {
+    let of = file(&request.server_name, &request.media_id);
+    cx.act(Act::QuarantineMedia { of, quarantined: true }, request.terms, nothing).await
 }
 
-pub(super) async fn quarantine_room(cx: Caller, request: RawRequest) -> Result<Reply, ApiError> {
-    let desk = Desk::open(cx, request)?;
-    let of = MediaOf::Room(desk.arg(0)?.to_owned());
-    desk.act(Act::QuarantineMedia { of, quarantined: true }, counted).await
+endpoint! {
+    /// `POST …/media/unquarantine/{server_name}/{media_id}`
+    pub(super) struct Unquarantine = POST
+        "/_synapse/admin/v1/media/unquarantine/{server_name}/{media_id}";
+    for AccessToken;
+    { server_name: String = path, media_id: String = path, terms: Terms = terms }
 }
 
-pub(super) async fn quarantine_user(cx: Caller, request: RawRequest) -> Result<Reply, ApiError> {
-    let desk = Desk::open(cx, request)?;
-    let of = MediaOf::User(desk.arg(0)?.to_owned());
-    desk.act(Act::QuarantineMedia { of, quarantined: true }, counted).await
+pub(super) async fn unquarantine(cx: Cx<Server>, request: Unquarantine) -> Result<Json, ApiError> {
+    let of = file(&request.server_name, &request.media_id);
+    cx.act(Act::QuarantineMedia { of, quarantined: false }, request.terms, nothing).await
+}
+
+endpoint! {
+    /// `POST …/room/{room_id}/media/quarantine`
+    pub(super) struct QuarantineRoom = POST
+        "/_synapse/admin/v1/quarantine_media/{room_id}"
+        "/_synapse/admin/v1/room/{room_id}/media/quarantine";
+    for AccessToken;
+    { room: String = path, terms: Terms = terms }
+}
+
+pub(super) async fn quarantine_room(
+    cx: Cx<Server>,
+    request: QuarantineRoom,
+) -> Result<Json, ApiError> {
+    let of = MediaOf::Room(request.room);
+    cx.act(Act::QuarantineMedia { of, quarantined: true }, request.terms, counted).await
+}
+
+endpoint! {
+    /// `POST …/user/{user_id}/media/quarantine`
+    pub(super) struct QuarantineUser = POST "/_synapse/admin/v1/user/{user_id}/media/quarantine";
+    for AccessToken;
+    { user: String = path, terms: Terms = terms }
+}
+
+pub(super) async fn quarantine_user(
+    cx: Cx<Server>,
+    request: QuarantineUser,
+) -> Result<Json, ApiError> {
+    let of = MediaOf::User(request.user);
+    cx.act(Act::QuarantineMedia { of, quarantined: true }, request.terms, counted).await
 }
 
 fn counted(done: Done) -> Value {
@@ -148,28 +212,47 @@ fn deleted(done: Done) -> Value {
     }
 }
 
-pub(super) async fn delete(cx: Caller, request: RawRequest) -> Result<Reply, ApiError> {
-    let desk = Desk::open(cx, request)?;
-    let of = MediaOf::Id(address(&desk)?);
-    desk.act(Act::DeleteMedia { of }, deleted).await
+endpoint! {
+    /// `DELETE …/media/{server_name}/{media_id}`
+    pub(super) struct Delete = DELETE "/_synapse/admin/v1/media/{server_name}/{media_id}";
+    for AccessToken;
+    { server_name: String = path, media_id: String = path, terms: Terms = terms }
+}
+
+pub(super) async fn delete(cx: Cx<Server>, request: Delete) -> Result<Json, ApiError> {
+    let of = file(&request.server_name, &request.media_id);
+    cx.act(Act::DeleteMedia { of }, request.terms, deleted).await
+}
+
+endpoint! {
+    /// `POST …/media/{server_name}/delete`
+    pub(super) struct DeleteOld = POST
+        "/_synapse/admin/v1/media/delete"
+        "/_synapse/admin/v1/media/{server_name}/delete";
+    for AccessToken;
+    {
+        server_name: Option<String> = path_if_any,
+        before_ts: Option<u64> = number,
+        size_gt: Option<u64> = number,
+        keep_profiles: Option<String> = parameter,
+        terms: Terms = terms,
+    }
 }
 
 /// Removes what was uploaded before a time: here it is not known when a file was last looked at.
-pub(super) async fn delete_old(cx: Caller, request: RawRequest) -> Result<Reply, ApiError> {
-    let desk = Desk::open(cx, request)?;
+pub(super) async fn delete_old(cx: Cx<Server>, request: DeleteOld) -> Result<Json, ApiError> {
     // One of the two paths names a server.
-    if desk.arg(0).is_ok_and(|name| *name != *desk.cx.app.config.server.name) {
+    if request.server_name.is_some_and(|name| *name != *cx.app.config.server.name) {
         return Err(ApiError::invalid_param("Only files of this server can be deleted."));
     }
-    let before_ms = desk
-        .number("before_ts")?
-        .ok_or_else(|| ApiError::missing_param("`before_ts` is missing."))?;
+    let before_ms =
+        request.before_ts.ok_or_else(|| ApiError::missing_param("`before_ts` is missing."))?;
     if before_ms < EARLIEST_MS {
         let why = "`before_ts` is before there was any file: it counts milliseconds.";
         return Err(ApiError::invalid_param(why));
     }
-    let larger_than = desk.number("size_gt")?.unwrap_or(0);
-    let pictures = match desk.cx.query("keep_profiles")?.as_deref() {
+    let larger_than = request.size_gt.unwrap_or(0);
+    let pictures = match request.keep_profiles.as_deref() {
         None | Some("true") => false,
         Some("false") => true,
         Some(_) => {
@@ -177,63 +260,96 @@ pub(super) async fn delete_old(cx: Caller, request: RawRequest) -> Result<Reply,
         }
     };
     let of = MediaOf::Before { before_ms, larger_than, pictures };
-    desk.act(Act::DeleteMedia { of }, deleted).await
+    cx.act(Act::DeleteMedia { of }, request.terms, deleted).await
+}
+
+endpoint! {
+    /// `DELETE …/users/{user_id}/media`
+    pub(super) struct DeleteOfUser = DELETE "/_synapse/admin/v1/users/{user_id}/media";
+    for AccessToken;
+    { files: FilesOfUser = files, terms: Terms = terms }
 }
 
 /// Removes a page of what a user uploaded.
-pub(super) async fn delete_of_user(cx: Caller, request: RawRequest) -> Result<Reply, ApiError> {
-    let desk = Desk::open(cx, request)?;
-    let (files, ..) = page_of_user(&desk)?;
-    let state = desk.cx.app.engine.state().share();
+pub(super) async fn delete_of_user(
+    cx: Cx<Server>,
+    request: DeleteOfUser,
+) -> Result<Json, ApiError> {
+    let (files, ..) = page_of_user(&cx, request.files)?;
+    let state = cx.app.engine.state().share();
     // One may have gone meanwhile.
     let ids = files.into_iter().map(|file| file.media_id);
     let of = MediaOf::Ids(ids.filter(|id| state.media.get(id).is_some()).collect());
-    desk.act(Act::DeleteMedia { of }, deleted).await
+    cx.act(Act::DeleteMedia { of }, request.terms, deleted).await
 }
 
-pub(super) async fn protect(cx: Caller, request: RawRequest) -> Result<Reply, ApiError> {
-    let desk = Desk::open(cx, request)?;
-    let media = desk.arg(0)?.to_owned();
-    desk.act(Act::ProtectMedia { media, protected: true }, nothing).await
+endpoint! {
+    /// `POST …/media/protect/{media_id}`
+    pub(super) struct Protect = POST "/_synapse/admin/v1/media/protect/{media_id}";
+    for AccessToken;
+    { media_id: String = path, terms: Terms = terms }
 }
 
-pub(super) async fn unprotect(cx: Caller, request: RawRequest) -> Result<Reply, ApiError> {
-    let desk = Desk::open(cx, request)?;
-    let media = desk.arg(0)?.to_owned();
-    desk.act(Act::ProtectMedia { media, protected: false }, nothing).await
+pub(super) async fn protect(cx: Cx<Server>, request: Protect) -> Result<Json, ApiError> {
+    let media = request.media_id;
+    cx.act(Act::ProtectMedia { media, protected: true }, request.terms, nothing).await
+}
+
+endpoint! {
+    /// `POST …/media/unprotect/{media_id}`
+    pub(super) struct Unprotect = POST "/_synapse/admin/v1/media/unprotect/{media_id}";
+    for AccessToken;
+    { media_id: String = path, terms: Terms = terms }
+}
+
+pub(super) async fn unprotect(cx: Cx<Server>, request: Unprotect) -> Result<Json, ApiError> {
+    let media = request.media_id;
+    cx.act(Act::ProtectMedia { media, protected: false }, request.terms, nothing).await
+}
+
+endpoint! {
+    /// `GET …/statistics/users/media`
+    pub(super) struct Statistics = GET "/_synapse/admin/v1/statistics/users/media";
+    for AccessToken;
+    {
+        page: PageOf = page,
+        from_ts: Option<u64> = number,
+        until_ts: Option<u64> = number,
+        search_term: Option<String> = parameter,
+        order_by: Option<String> = parameter,
+        dir: Option<bool> = backwards,
+    }
 }
 
 /// How much each user has uploaded: within a time, if one is given.
-pub(super) async fn statistics(cx: Caller, request: RawRequest) -> Result<Reply, ApiError> {
-    let desk = Desk::open(cx, request)?;
-    let (from, limit) = desk.page()?;
-    let (since, until) = (desk.number("from_ts")?, desk.number("until_ts")?);
+pub(super) async fn statistics(cx: Cx<Server>, request: Statistics) -> Result<Json, ApiError> {
+    let (since, until) = (request.from_ts, request.until_ts);
     let when = since.unwrap_or(0)..=until.unwrap_or(u64::MAX);
     if when.is_empty() {
         return Err(ApiError::invalid_param("`from_ts` is before `until_ts`."));
     }
-    let mut users = at_length(|| desk.cx.app.office.media_statistics(when));
-    if let Some(search) = desk.cx.query("search_term")? {
+    let mut users = at_length(|| cx.app.office.media_statistics(when));
+    if let Some(search) = request.search_term {
         let part = crate::base::text::fold(&search);
         let has = |text: &str| crate::base::text::fold(text).contains(&part);
         users
             .retain(|of| has(of.user_id.localpart()) || of.displayname.as_deref().is_some_and(has));
     }
-    match desk.cx.query("order_by")?.as_deref() {
+    match request.order_by.as_deref() {
         None | Some("user_id") => users.sort_by(|a, b| a.user_id.cmp(&b.user_id)),
         Some("displayname") => users.sort_by(|a, b| a.displayname.cmp(&b.displayname)),
         Some("media_count") => users.sort_by_key(|of| of.media_count),
         Some("media_length") => users.sort_by_key(|of| of.media_length),
         Some(_) => return Err(ApiError::invalid_param("There is no such order of users.")),
     }
-    if desk.backwards()?.unwrap_or(false) {
+    if request.dir.unwrap_or(false) {
         users.reverse();
     }
     let total = users.len();
-    let (users, next) = page_of(users, from, limit);
+    let (users, next) = page_of(users, request.page);
     let mut answer = json!({ "users": users, "total": total });
     if let Some(next) = next {
         answer["next_token"] = next.into();
     }
-    reply(&answer)
+    to_json(&answer)
 }

@@ -14,21 +14,19 @@ mod users;
 
 use std::sync::Arc;
 
-use http::{Method, StatusCode};
-use serde::de::DeserializeOwned;
-use serde_json::{Map, Value, json};
+use http::StatusCode;
+use ruma::api::auth_scheme::NoAccessToken;
+use serde::{Deserialize, Deserializer};
+use serde_json::{Value, json};
 
-use super::{Server, json as to_json};
+use super::{Server, bodies::ADMIN_USER, json as to_json};
 use crate::{
-    edge::http::{Access, ApiError, Cx, ErrorCode, RawRequest, Reply, Session, Table},
+    edge::http::{
+        ApiError, Class, Cx, ErrorCode, Json, Policy, Received, Table, endpoint, limited,
+        query_parameter, read_body,
+    },
     ops::admin::{Act, Done, office::ActError},
 };
-
-const GET: Method = Method::GET;
-const PUT: Method = Method::PUT;
-const POST: Method = Method::POST;
-const DELETE: Method = Method::DELETE;
-const REQUIRED: Access = Access::Required;
 
 /// Things on one page when the tool does not say how many.
 const PAGE: usize = 100;
@@ -36,145 +34,144 @@ const PAGE: usize = 100;
 /// The most on one page.
 const LARGEST_PAGE: usize = 1000;
 
-type Caller = Cx<Server, Option<Session>>;
+/// For administrators. Nobody else learns anything.
+const ADMINISTRATORS: Policy = limited(Class::Admin).administrators();
 
 /// Every endpoint of administration, section by section.
 pub(super) fn endpoints(table: Table<Server>) -> Table<Server> {
     table
-        .raw_json(GET, "/_synapse/admin/v1/server_version", Access::None, server_version)
+        .on(server_version, limited(Class::Admin))
         // Users
-        .raw_json(GET, "/_synapse/admin/v2/users", REQUIRED, users::list)
-        .raw_json(GET, "/_synapse/admin/v3/users", REQUIRED, users::list_v3)
-        .raw_json(GET, "/_synapse/admin/v2/users/{user_id}", REQUIRED, users::get)
-        .raw_json(PUT, "/_synapse/admin/v2/users/{user_id}", REQUIRED, users::put)
-        .raw_json(GET, "/_synapse/admin/v1/users/{user_id}/admin", REQUIRED, users::is_admin)
-        .raw_json(PUT, "/_synapse/admin/v1/users/{user_id}/admin", REQUIRED, users::set_admin)
-        .raw_json(POST, "/_synapse/admin/v1/deactivate/{user_id}", REQUIRED, users::deactivate)
-        .raw_json(POST, "/_synapse/admin/v1/reset_password/{user_id}", REQUIRED, users::password)
-        .raw_json(PUT, "/_synapse/admin/v1/suspend/{user_id}", REQUIRED, users::suspend)
-        .raw_json(GET, "/_synapse/admin/v1/whois/{user_id}", REQUIRED, users::whois)
-        .raw_json(POST, "/_synapse/admin/v1/users/{user_id}/login", REQUIRED, users::log_in)
-        .raw_json(GET, users::JOINED_ROOMS, REQUIRED, users::joined_rooms)
-        .raw_json(GET, "/_synapse/admin/v1/users/{user_id}/memberships", REQUIRED, users::parts)
-        .raw_json(GET, "/_synapse/admin/v2/users/{user_id}/devices", REQUIRED, users::devices)
-        .raw_json(GET, users::DEVICE, REQUIRED, users::device)
-        .raw_json(PUT, users::DEVICE, REQUIRED, users::rename_device)
-        .raw_json(DELETE, users::DEVICE, REQUIRED, users::delete_device)
-        .raw_json(POST, users::DELETE_DEVICES, REQUIRED, users::delete_devices)
-        .raw_json(GET, "/_synapse/admin/v1/username_available", REQUIRED, users::is_free)
-        .raw_json(GET, users::BY_LINK, REQUIRED, users::by_link)
-        .raw_json(GET, users::BY_THREEPID, REQUIRED, users::by_threepid)
+        .on(users::list, ADMINISTRATORS)
+        .on(users::list_v3, ADMINISTRATORS)
+        .on(users::get, ADMINISTRATORS)
+        .on(users::put, ADMINISTRATORS.objects(ADMIN_USER))
+        .on(users::is_admin, ADMINISTRATORS)
+        .on(users::set_admin, ADMINISTRATORS)
+        .on(users::deactivate, ADMINISTRATORS)
+        .on(users::password, ADMINISTRATORS)
+        .on(users::suspend, ADMINISTRATORS)
+        .on(users::whois, ADMINISTRATORS)
+        .on(users::log_in, ADMINISTRATORS)
+        .on(users::joined_rooms, ADMINISTRATORS)
+        .on(users::parts, ADMINISTRATORS)
+        .on(users::devices, ADMINISTRATORS)
+        .on(users::device, ADMINISTRATORS)
+        .on(users::rename_device, ADMINISTRATORS)
+        .on(users::delete_device, ADMINISTRATORS)
+        .on(users::delete_devices, ADMINISTRATORS)
+        .on(users::is_free, ADMINISTRATORS)
+        .on(users::by_link, ADMINISTRATORS)
+        .on(users::by_threepid, ADMINISTRATORS)
         // Rooms
-        .raw_json(GET, "/_synapse/admin/v1/rooms", REQUIRED, rooms::list)
-        .raw_json(GET, "/_synapse/admin/v1/rooms/{room_id}", REQUIRED, rooms::get)
-        .raw_json(GET, "/_synapse/admin/v1/rooms/{room_id}/members", REQUIRED, rooms::members)
-        .raw_json(GET, "/_synapse/admin/v1/rooms/{room_id}/state", REQUIRED, rooms::state)
-        .raw_json(GET, "/_synapse/admin/v1/rooms/{room_id}/messages", REQUIRED, rooms::messages)
-        .raw_json(GET, "/_synapse/admin/v1/rooms/{room_id}/block", REQUIRED, rooms::is_blocked)
-        .raw_json(PUT, "/_synapse/admin/v1/rooms/{room_id}/block", REQUIRED, rooms::block)
-        .raw_json(DELETE, "/_synapse/admin/v1/rooms/{room_id}", REQUIRED, rooms::delete)
-        .raw_json(DELETE, "/_synapse/admin/v2/rooms/{room_id}", REQUIRED, rooms::begin_delete)
-        .raw_json(GET, rooms::STATUS_OF_ROOM, REQUIRED, rooms::status_of_room)
-        .raw_json(GET, rooms::STATUS, REQUIRED, rooms::status)
-        .raw_json(POST, rooms::MAKE_ADMIN, REQUIRED, rooms::make_admin)
-        .raw_json(POST, "/_synapse/admin/v1/join/{room_id}", REQUIRED, rooms::join)
+        .on(rooms::list, ADMINISTRATORS)
+        .on(rooms::get, ADMINISTRATORS)
+        .on(rooms::members, ADMINISTRATORS)
+        .on(rooms::state, ADMINISTRATORS)
+        .on(rooms::messages, ADMINISTRATORS)
+        .on(rooms::is_blocked, ADMINISTRATORS)
+        .on(rooms::block, ADMINISTRATORS)
+        .on(rooms::delete, ADMINISTRATORS)
+        .on(rooms::begin_delete, ADMINISTRATORS)
+        .on(rooms::status_of_room, ADMINISTRATORS)
+        .on(rooms::status, ADMINISTRATORS)
+        .on(rooms::make_admin, ADMINISTRATORS)
+        .on(rooms::join, ADMINISTRATORS)
         // Registration tokens
-        .raw_json(GET, "/_synapse/admin/v1/registration_tokens", REQUIRED, tokens::list)
-        .raw_json(POST, "/_synapse/admin/v1/registration_tokens/new", REQUIRED, tokens::create)
-        .raw_json(GET, tokens::ONE, REQUIRED, tokens::get)
-        .raw_json(PUT, tokens::ONE, REQUIRED, tokens::update)
-        .raw_json(DELETE, tokens::ONE, REQUIRED, tokens::delete)
+        .on(tokens::list, ADMINISTRATORS)
+        .on(tokens::create, ADMINISTRATORS)
+        .on(tokens::get, ADMINISTRATORS)
+        .on(tokens::update, ADMINISTRATORS)
+        .on(tokens::delete, ADMINISTRATORS)
         // Server notices
-        .raw_json(POST, "/_synapse/admin/v1/send_server_notice", REQUIRED, notices::send)
-        .raw_json(PUT, "/_synapse/admin/v1/send_server_notice/{txn_id}", REQUIRED, notices::send)
+        .on(notices::send, ADMINISTRATORS)
+        .on(notices::send_once, ADMINISTRATORS)
         // Media
-        .raw_json(GET, media::ONE, REQUIRED, media::get)
-        .raw_json(DELETE, media::ONE, REQUIRED, media::delete)
-        .raw_json(POST, media::DELETE_OLD, REQUIRED, media::delete_old)
-        .raw_json(DELETE, media::OF_USER, REQUIRED, media::delete_of_user)
-        .raw_json(GET, "/_synapse/admin/v1/room/{room_id}/media", REQUIRED, media::of_room)
-        .raw_json(GET, media::OF_USER, REQUIRED, media::of_user)
-        .raw_json(POST, media::QUARANTINE, REQUIRED, media::quarantine)
-        .raw_json(POST, media::UNQUARANTINE, REQUIRED, media::unquarantine)
-        .raw_json(POST, media::QUARANTINE_ROOM, REQUIRED, media::quarantine_room)
-        .raw_json(POST, media::QUARANTINE_USER, REQUIRED, media::quarantine_user)
-        .raw_json(POST, "/_synapse/admin/v1/media/protect/{media_id}", REQUIRED, media::protect)
-        .raw_json(POST, "/_synapse/admin/v1/media/unprotect/{media_id}", REQUIRED, media::unprotect)
-        .raw_json(GET, "/_synapse/admin/v1/statistics/users/media", REQUIRED, media::statistics)
+        .on(media::get, ADMINISTRATORS)
+        .on(media::delete, ADMINISTRATORS)
+        .on(media::delete_old, ADMINISTRATORS)
+        .on(media::delete_of_user, ADMINISTRATORS)
+        .on(media::of_room, ADMINISTRATORS)
+        .on(media::of_user, ADMINISTRATORS)
+        .on(media::quarantine, ADMINISTRATORS)
+        .on(media::unquarantine, ADMINISTRATORS)
+        .on(media::quarantine_room, ADMINISTRATORS)
+        .on(media::quarantine_user, ADMINISTRATORS)
+        .on(media::protect, ADMINISTRATORS)
+        .on(media::unprotect, ADMINISTRATORS)
+        .on(media::statistics, ADMINISTRATORS)
         // Reports
-        .raw_json(GET, "/_synapse/admin/v1/event_reports", REQUIRED, reports::list)
-        .raw_json(GET, "/_synapse/admin/v1/event_reports/{report_id}", REQUIRED, reports::get)
-        .raw_json(DELETE, "/_synapse/admin/v1/event_reports/{report_id}", REQUIRED, reports::delete)
+        .on(reports::list, ADMINISTRATORS)
+        .on(reports::get, ADMINISTRATORS)
+        .on(reports::delete, ADMINISTRATORS)
 }
 
-async fn server_version(_: Caller, _: RawRequest) -> Result<Reply, ApiError> {
+endpoint! {
+    /// The version of the server.
+    struct ServerVersion = GET "/_synapse/admin/v1/server_version";
+    for NoAccessToken;
+    {}
+}
+
+async fn server_version(_: Cx<Server, ()>, _: ServerVersion) -> Result<Json, ApiError> {
     let version = concat!("logcabin ", env!("CARGO_PKG_VERSION"));
-    reply(&json!({ "server_version": version }))
+    to_json(&json!({ "server_version": version }))
 }
 
-/// An administrator's request.
-struct Desk {
-    cx: Cx<Server>,
-    args: Vec<String>,
-    body: Map<String, Value>,
+/// How something is to be done, whatever it is.
+pub(super) struct Terms {
+    /// Recorded with what is done.
+    reason: Option<String>,
+    /// Whether to say what it would come to, and do nothing.
+    dry_run: bool,
 }
 
-impl Desk {
-    /// Of a caller who administers the server. Nobody else learns anything.
-    fn open(cx: Caller, request: RawRequest) -> Result<Self, ApiError> {
-        let cx = cx.with_session()?;
-        cx.must_be_admin()?;
-        let body = if cx.body.is_empty() { Map::new() } else { super::body(&cx.body)? };
-        Ok(Self { cx, args: request.args, body })
-    }
+/// A page of a list.
+pub(super) struct PageOf {
+    from: usize,
+    limit: usize,
+}
 
-    /// A parameter of the path.
-    fn arg(&self, index: usize) -> Result<&str, ApiError> {
-        self.args.get(index).map(String::as_str).ok_or_else(ApiError::no_such_endpoint)
-    }
-
-    /// A member of the body; none if it is missing or null.
-    fn field<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>, ApiError> {
-        Ok(self.nullable(name)?.flatten())
-    }
-
-    /// A member of the body that must be there.
-    fn required<T: DeserializeOwned>(&self, name: &str) -> Result<T, ApiError> {
-        let field = self.field(name)?;
-        field.ok_or_else(|| ApiError::missing_param(format!("`{name}` is missing.")))
-    }
-
-    /// A member of the body, of which it matters whether it is missing or null.
-    fn nullable<T: DeserializeOwned>(&self, name: &str) -> Result<Option<Option<T>>, ApiError> {
-        let value = self.body.get(name).cloned();
-        let wrong = |error| ApiError::bad_json(format!("`{name}`: {error}"));
-        value.map(|value| serde_json::from_value(value).map_err(wrong)).transpose()
-    }
-
+/// The parts of requests that are common in administration, for [`endpoint!`].
+trait AdminParts {
+    /// From `reason` in the query or the body, and `dry_run` in the query.
+    fn terms(&mut self, name: &str) -> Result<Terms, ApiError>;
+    /// From `from` and `limit` in the query.
+    fn page(&mut self, name: &str) -> Result<PageOf, ApiError>;
+    /// A truth value of the query.
+    fn flag(&mut self, name: &str) -> Result<Option<bool>, ApiError>;
     /// A number of the query.
-    fn number(&self, name: &str) -> Result<Option<u64>, ApiError> {
-        let number = self.cx.query(name)?.map(|text| text.parse());
-        number.transpose().map_err(|_| ApiError::invalid_param(format!("`{name}` is a number.")))
+    fn number(&mut self, name: &str) -> Result<Option<u64>, ApiError>;
+    /// Whether a list is to be the other way round; none if the query does not say.
+    fn backwards(&mut self, name: &str) -> Result<Option<bool>, ApiError>;
+}
+
+impl AdminParts for Received<'_> {
+    fn terms(&mut self, _: &str) -> Result<Terms, ApiError> {
+        #[derive(Deserialize)]
+        struct InBody {
+            reason: Option<String>,
+        }
+        let reason = match query_parameter(self.uri, "reason")? {
+            Some(reason) => Some(reason),
+            None => read_body::<InBody>(self.body)?.reason,
+        };
+        Ok(Terms { reason, dry_run: self.flag("dry_run")?.unwrap_or(false) })
     }
 
-    /// A number of the query that is a place in a list.
-    fn index(&self, name: &str) -> Result<Option<usize>, ApiError> {
-        Ok(self.number(name)?.map(|number| usize::try_from(number).unwrap_or(usize::MAX)))
-    }
-
-    /// Where a page begins, and how much is on it.
-    fn page(&self) -> Result<(usize, usize), ApiError> {
-        let limit = self.index("limit")?.unwrap_or(PAGE);
+    fn page(&mut self, _: &str) -> Result<PageOf, ApiError> {
+        let index = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
+        let limit = self.number("limit")?.map_or(PAGE, index);
         if limit == 0 {
             return Err(ApiError::invalid_param("`limit` is greater than 0."));
         }
-        Ok((self.index("from")?.unwrap_or(0), limit.min(LARGEST_PAGE)))
+        let from = self.number("from")?.map_or(0, index);
+        Ok(PageOf { from, limit: limit.min(LARGEST_PAGE) })
     }
 
-    /// A truth value of the query.
-    fn flag(&self, name: &str) -> Result<Option<bool>, ApiError> {
-        // Of tools in Python, some write it as that does.
-        match self.cx.query(name)?.map(|text| text.to_ascii_lowercase()).as_deref() {
+    fn flag(&mut self, name: &str) -> Result<Option<bool>, ApiError> {
+        // Some tools in Python write a truth value as Python does.
+        match query_parameter(self.uri, name)?.map(|text| text.to_ascii_lowercase()).as_deref() {
             None => Ok(None),
             Some("true") => Ok(Some(true)),
             Some("false") => Ok(Some(false)),
@@ -182,27 +179,40 @@ impl Desk {
         }
     }
 
-    /// Whether a list is to be the other way round; `None` if the query does not say.
-    fn backwards(&self) -> Result<Option<bool>, ApiError> {
-        match self.cx.query("dir")?.as_deref() {
+    fn number(&mut self, name: &str) -> Result<Option<u64>, ApiError> {
+        let number = query_parameter(self.uri, name)?.map(|text| text.parse());
+        number.transpose().map_err(|_| ApiError::invalid_param(format!("`{name}` is a number.")))
+    }
+
+    fn backwards(&mut self, _: &str) -> Result<Option<bool>, ApiError> {
+        match query_parameter(self.uri, "dir")?.as_deref() {
             None => Ok(None),
             Some("f") => Ok(Some(false)),
             Some("b") => Ok(Some(true)),
             Some(_) => Err(ApiError::invalid_param("`dir` is `f` or `b`.")),
         }
     }
+}
 
-    /// Does all of it in the caller's name, one after the other, and gives what was done; with
-    /// `?dry_run=true`, what it would come to instead.
+/// A member of a body of which it matters whether it is missing or null.
+#[allow(clippy::unnecessary_wraps, reason = "serde's form of it")]
+#[allow(clippy::option_option, reason = "missing, null, and a value")]
+fn nullable<'de, T, D>(deserializer: D) -> Result<Option<Option<T>>, D::Error>
+where
+    T: Deserialize<'de>,
+    D: Deserializer<'de>,
+{
+    Option::deserialize(deserializer).map(Some)
+}
+
+impl Cx<Server> {
+    /// Does all of it in the caller's name, one after the other, and gives what was done; in a dry
+    /// run, what it would come to instead.
     ///
     /// In a task of its own: it is done whole, also when the caller hangs up.
-    async fn carry_out(&self, acts: Vec<Act>) -> Result<Vec<Done>, ApiError> {
-        let dry = self.flag("dry_run")?.unwrap_or(false);
-        let reason = match self.cx.query("reason")? {
-            Some(reason) => Some(reason),
-            None => self.field("reason")?,
-        };
-        let (office, origin) = (Arc::clone(&self.cx.app.office), self.cx.origin());
+    async fn carry_out(&self, acts: Vec<Act>, terms: Terms) -> Result<Vec<Done>, ApiError> {
+        let Terms { reason, dry_run } = terms;
+        let (office, origin) = (Arc::clone(&self.app.office), self.origin());
         let doing = tokio::spawn(async move {
             let mut all = Vec::with_capacity(acts.len());
             for act in acts {
@@ -210,7 +220,7 @@ impl Desk {
                     Some(reason) => Act::Because { reason, of: Box::new(act) },
                     None => act,
                 };
-                let act = if dry { Act::DryRun { of: Box::new(act) } } else { act };
+                let act = if dry_run { Act::DryRun { of: Box::new(act) } } else { act };
                 all.push(office.perform(act, origin.clone()).await?);
             }
             Ok(all)
@@ -218,12 +228,17 @@ impl Desk {
         doing.await.map_err(ApiError::internal)?.map_err(|error: ActError| error.into())
     }
 
-    /// Does it, and answers in the words of `shape`; with `?dry_run=true`, what it would come to.
-    async fn act(&self, act: Act, shape: impl FnOnce(Done) -> Value) -> Result<Reply, ApiError> {
-        let mut done = self.carry_out(vec![act]).await?;
+    /// Does it, and answers in the words of `shape`; in a dry run, with what it would come to.
+    async fn act(
+        &self,
+        act: Act,
+        terms: Terms,
+        shape: impl FnOnce(Done) -> Value,
+    ) -> Result<Json, ApiError> {
+        let mut done = self.carry_out(vec![act], terms).await?;
         match done.pop() {
-            Some(Done::WouldDo { effect }) => reply(&would_do(effect)),
-            Some(done) => reply(&shape(done)),
+            Some(Done::WouldDo { effect }) => to_json(&would_do(effect)),
+            Some(done) => to_json(&shape(done)),
             None => Err(ApiError::internal("what was done was lost")),
         }
     }
@@ -238,12 +253,8 @@ fn nothing(_: Done) -> Value {
     json!({})
 }
 
-fn reply(value: &impl serde::Serialize) -> Result<Reply, ApiError> {
-    Ok(Reply::json(to_json(value)?))
-}
-
 /// A page of a list that is there whole, and where the next one begins.
-fn page_of<T>(all: Vec<T>, from: usize, limit: usize) -> (Vec<T>, Option<usize>) {
+fn page_of<T>(all: Vec<T>, PageOf { from, limit }: PageOf) -> (Vec<T>, Option<usize>) {
     let next = from.saturating_add(limit);
     let more = next < all.len();
     (all.into_iter().skip(from).take(limit).collect(), more.then_some(next))

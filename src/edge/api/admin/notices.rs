@@ -1,32 +1,68 @@
 //! Server notices.
 
+use ruma::api::auth_scheme::AccessToken;
+use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::{Caller, Desk, nothing};
+use super::{AdminParts as _, Terms, nothing};
 use crate::{
     edge::{
-        api::send::transaction,
-        http::{ApiError, RawRequest, Reply},
+        api::{Server, send::transaction},
+        http::{ApiError, Cx, Json, endpoint},
     },
     ops::admin::{Act, Done},
+    record::command::Transaction,
 };
 
-/// Tells a user something. Under a transaction id, the same session says it once.
-pub(super) async fn send(cx: Caller, request: RawRequest) -> Result<Reply, ApiError> {
-    let desk = Desk::open(cx, request)?;
-    let scope = || "send_server_notice".to_owned();
-    let transaction = match desk.args.first() {
-        Some(id) => Some(transaction(&desk.cx, scope(), id)?),
-        None => None,
-    };
+/// What is to be told, and to whom.
+#[derive(Deserialize)]
+pub(super) struct Notice {
+    user_id: String,
+    #[serde(rename = "type")]
+    event_type: Option<String>,
+    state_key: Option<String>,
+    content: Map<String, Value>,
+}
+
+endpoint! {
+    /// `POST …/send_server_notice`
+    pub(super) struct Send = POST "/_synapse/admin/v1/send_server_notice";
+    for AccessToken;
+    { body: Notice = parameters, terms: Terms = terms }
+}
+
+endpoint! {
+    /// `PUT …/send_server_notice/{txn_id}`
+    pub(super) struct SendOnce = PUT "/_synapse/admin/v1/send_server_notice/{txn_id}";
+    for AccessToken;
+    { txn_id: String = path, body: Notice = parameters, terms: Terms = terms }
+}
+
+/// Tells a user something.
+pub(super) async fn send(cx: Cx<Server>, request: Send) -> Result<Json, ApiError> {
+    tell(&cx, request.body, None, request.terms).await
+}
+
+/// Tells a user something, once for each session and transaction id.
+pub(super) async fn send_once(cx: Cx<Server>, request: SendOnce) -> Result<Json, ApiError> {
+    let transaction = transaction(&cx, "send_server_notice".to_owned(), &request.txn_id)?;
+    tell(&cx, request.body, Some(transaction), request.terms).await
+}
+
+async fn tell(
+    cx: &Cx<Server>,
+    notice: Notice,
+    transaction: Option<Transaction>,
+    terms: Terms,
+) -> Result<Json, ApiError> {
     let act = Act::SendNotice {
-        user: desk.required("user_id")?,
-        event_type: desk.field("type")?.unwrap_or_else(|| "m.room.message".to_owned()),
-        state_key: desk.field("state_key")?,
-        content: Value::Object(desk.required::<Map<String, Value>>("content")?),
+        user: notice.user_id,
+        event_type: notice.event_type.unwrap_or_else(|| "m.room.message".to_owned()),
+        state_key: notice.state_key,
+        content: Value::Object(notice.content),
         transaction,
     };
-    desk.act(act, |done| match done {
+    cx.act(act, terms, |done| match done {
         Done::NoticeSent { event_id, .. } => json!({ "event_id": event_id }),
         other => nothing(other),
     })

@@ -1,15 +1,15 @@
 //! Rooms.
 
-use ruma::{RoomId, events::StateEventType};
-use serde::Serialize;
+use ruma::{OwnedRoomId, RoomId, api::auth_scheme::AccessToken, events::StateEventType};
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::{Caller, Desk, nothing, reply};
+use super::{AdminParts as _, PageOf, Terms, nothing};
 use crate::{
     base::limits,
     edge::{
-        api::at_length,
-        http::{ApiError, RawRequest, Reply},
+        api::{Server, at_length, json as to_json},
+        http::{ApiError, Cx, Json, endpoint},
     },
     ops::admin::{Act, Done, NewRoom, RoomOrder, RoomsWanted, ShutdownStatus},
     read::events::{ClientEvent, EventForm},
@@ -17,33 +17,42 @@ use crate::{
     state::Membership,
 };
 
-pub(super) const STATUS_OF_ROOM: &str = "/_synapse/admin/v2/rooms/{room_id}/delete_status";
-pub(super) const STATUS: &str = "/_synapse/admin/v2/rooms/delete_status/{delete_id}";
-pub(super) const MAKE_ADMIN: &str = "/_synapse/admin/v1/rooms/{room_id}/make_room_admin";
-
 /// What the room in the place of one that is shut down is called, and says, unless the tool says
 /// it.
 const NEW_NAME: &str = "Content Violation Notification";
 const NEW_MESSAGE: &str = "The room that you were in was shut down by those who run this server.";
 
-pub(super) async fn list(cx: Caller, request: RawRequest) -> Result<Reply, ApiError> {
-    let desk = Desk::open(cx, request)?;
-    let (from, limit) = desk.page()?;
-    let order = match desk.cx.query("order_by")? {
+endpoint! {
+    /// `GET …/rooms`
+    pub(super) struct List = GET "/_synapse/admin/v1/rooms";
+    for AccessToken;
+    {
+        page: PageOf = page,
+        order_by: Option<String> = parameter,
+        search_term: Option<String> = parameter,
+        public_rooms: Option<bool> = flag,
+        empty_rooms: Option<bool> = flag,
+        dir: Option<bool> = backwards,
+    }
+}
+
+pub(super) async fn list(cx: Cx<Server>, request: List) -> Result<Json, ApiError> {
+    let PageOf { from, limit } = request.page;
+    let order = match request.order_by {
         Some(order) => serde_json::from_value(order.into())
             .map_err(|_| ApiError::invalid_param("There is no such order of rooms."))?,
         None => RoomOrder::default(),
     };
     let wanted = RoomsWanted {
-        search: desk.cx.query("search_term")?,
-        public: desk.flag("public_rooms")?,
-        empty: desk.flag("empty_rooms")?,
+        search: request.search_term,
+        public: request.public_rooms,
+        empty: request.empty_rooms,
         order,
-        reverse: desk.backwards()?.unwrap_or(false),
+        reverse: request.dir.unwrap_or(false),
         from,
         limit: Some(limit),
     };
-    let (rooms, total) = at_length(|| desk.cx.app.office.rooms(&wanted))?;
+    let (rooms, total) = at_length(|| cx.app.office.rooms(&wanted))?;
     let next = from.saturating_add(rooms.len());
     let mut answer = json!({ "rooms": rooms, "offset": from, "total_rooms": total });
     if next < total {
@@ -52,41 +61,72 @@ pub(super) async fn list(cx: Caller, request: RawRequest) -> Result<Reply, ApiEr
     if from > 0 {
         answer["prev_batch"] = from.saturating_sub(limit).into();
     }
-    reply(&answer)
+    to_json(&answer)
 }
 
-pub(super) async fn get(cx: Caller, request: RawRequest) -> Result<Reply, ApiError> {
-    let desk = Desk::open(cx, request)?;
-    reply(&at_length(|| desk.cx.app.office.room_details(desk.arg(0)?).map_err(ApiError::from))?)
+endpoint! {
+    /// `GET …/rooms/{room_id}`
+    pub(super) struct Get = GET "/_synapse/admin/v1/rooms/{room_id}";
+    for AccessToken;
+    { room: String = path }
 }
 
-pub(super) async fn members(cx: Caller, request: RawRequest) -> Result<Reply, ApiError> {
-    let desk = Desk::open(cx, request)?;
-    let room = desk.cx.app.office.room(desk.arg(0)?)?;
+pub(super) async fn get(cx: Cx<Server>, request: Get) -> Result<Json, ApiError> {
+    to_json(&at_length(|| cx.app.office.room_details(&request.room).map_err(ApiError::from))?)
+}
+
+endpoint! {
+    /// `GET …/rooms/{room_id}/members`
+    pub(super) struct Members = GET "/_synapse/admin/v1/rooms/{room_id}/members";
+    for AccessToken;
+    { room: String = path }
+}
+
+pub(super) async fn members(cx: Cx<Server>, request: Members) -> Result<Json, ApiError> {
+    let room = cx.app.office.room(&request.room)?;
     let members = room.members(Membership::Join, Offset::MAX).into_iter();
     let members: Vec<_> = members.map(|(user_id, _)| user_id).collect();
-    reply(&json!({ "total": members.len(), "members": members }))
+    to_json(&json!({ "total": members.len(), "members": members }))
 }
 
-pub(super) async fn state(cx: Caller, request: RawRequest) -> Result<Reply, ApiError> {
+endpoint! {
+    /// `GET …/rooms/{room_id}/state`
+    pub(super) struct State = GET "/_synapse/admin/v1/rooms/{room_id}/state";
+    for AccessToken;
+    { room: String = path }
+}
+
+pub(super) async fn state(cx: Cx<Server>, request: State) -> Result<Json, ApiError> {
     #[derive(Serialize)]
     struct State {
         state: Vec<ClientEvent>,
     }
-    let desk = Desk::open(cx, request)?;
-    let room = desk.cx.app.office.room(desk.arg(0)?)?;
-    let view = desk.cx.view();
-    let kind = desk.cx.query("type")?.map(StateEventType::from);
+    let room = cx.app.office.room(&request.room)?;
+    let view = cx.view();
+    let kind = cx.query("type")?.map(StateEventType::from);
     at_length(|| {
         let offsets = room.state_like(kind.as_ref(), None, view.at());
         let events = view.events.get_all(&offsets)?;
-        reply(&State { state: view.client_events(&room, &events, &EventForm::STATE)? })
+        to_json(&State { state: view.client_events(&room, &events, &EventForm::STATE)? })
     })
+}
+
+endpoint! {
+    /// `GET …/rooms/{room_id}/messages`
+    pub(super) struct Messages = GET "/_synapse/admin/v1/rooms/{room_id}/messages";
+    for AccessToken;
+    {
+        room: String = path,
+        dir: Option<bool> = backwards,
+        limit: Option<u64> = number,
+        from: Option<String> = parameter,
+        to: Option<String> = parameter,
+    }
 }
 
 /// A page of what was said in a room, as it stands: those who run the server see what they could
 /// read in the log.
-pub(super) async fn messages(cx: Caller, request: RawRequest) -> Result<Reply, ApiError> {
+pub(super) async fn messages(cx: Cx<Server>, request: Messages) -> Result<Json, ApiError> {
     #[derive(Serialize)]
     struct Page {
         chunk: Vec<ClientEvent>,
@@ -94,17 +134,13 @@ pub(super) async fn messages(cx: Caller, request: RawRequest) -> Result<Reply, A
         #[serde(skip_serializing_if = "Option::is_none")]
         end: Option<String>,
     }
-    let desk = Desk::open(cx, request)?;
-    let (app, view) = (&desk.cx.app, desk.cx.view());
-    let room = app.office.room(desk.arg(0)?)?;
-    let backwards = desk.backwards()?.unwrap_or(false);
-    let limit = desk.number("limit")?.unwrap_or(10).clamp(1, limits::PAGE_EVENTS);
+    let (app, view) = (&cx.app, cx.view());
+    let room = app.office.room(&request.room)?;
+    let backwards = request.dir.unwrap_or(false);
+    let limit = request.limit.unwrap_or(10).clamp(1, limits::PAGE_EVENTS);
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-    let position = |name: &str| {
-        let token = desk.cx.query(name)?;
-        token.map(|token| app.position(&token)).transpose()
-    };
-    let (from, to) = (position("from")?, position("to")?);
+    let position = |token: Option<String>| token.map(|token| app.position(&token)).transpose();
+    let (from, to) = (position(request.from)?, position(request.to)?);
     let (start, offsets) = if backwards {
         let from = from.unwrap_or_else(|| view.at());
         (from, room.events_backward(from, to.unwrap_or(Offset::ZERO), limit))
@@ -117,61 +153,111 @@ pub(super) async fn messages(cx: Caller, request: RawRequest) -> Result<Reply, A
     let events = offsets.iter().map(|offset| view.events.get(*offset));
     let events: Vec<_> = events.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect();
     let chunk = view.client_events(&room, &events, &EventForm::FULL)?;
-    reply(&Page { chunk, start: app.token(start), end })
+    to_json(&Page { chunk, start: app.token(start), end })
 }
 
-pub(super) async fn is_blocked(cx: Caller, request: RawRequest) -> Result<Reply, ApiError> {
-    let desk = Desk::open(cx, request)?;
-    let (blocked, by) = desk.cx.app.office.block_status(desk.arg(0)?)?;
+endpoint! {
+    /// `GET …/rooms/{room_id}/block`
+    pub(super) struct IsBlocked = GET "/_synapse/admin/v1/rooms/{room_id}/block";
+    for AccessToken;
+    { room: String = path }
+}
+
+pub(super) async fn is_blocked(cx: Cx<Server>, request: IsBlocked) -> Result<Json, ApiError> {
+    let (blocked, by) = cx.app.office.block_status(&request.room)?;
     let mut answer = json!({ "block": blocked });
     if let Some(by) = by {
         answer["user_id"] = by.into();
     }
-    reply(&answer)
+    to_json(&answer)
 }
 
-pub(super) async fn block(cx: Caller, request: RawRequest) -> Result<Reply, ApiError> {
-    let desk = Desk::open(cx, request)?;
-    let (room, blocked) = (desk.arg(0)?.to_owned(), desk.required::<bool>("block")?);
-    desk.act(Act::BlockRoom { room, blocked }, |_| json!({ "block": blocked })).await
+endpoint! {
+    /// `PUT …/rooms/{room_id}/block`
+    pub(super) struct Block = PUT "/_synapse/admin/v1/rooms/{room_id}/block";
+    for AccessToken;
+    { room: String = path, body: BlockBody = parameters, terms: Terms = terms }
+}
+
+pub(super) async fn block(cx: Cx<Server>, request: Block) -> Result<Json, ApiError> {
+    let Block { room, body: BlockBody { block: blocked }, terms } = request;
+    cx.act(Act::BlockRoom { room, blocked }, terms, |_| json!({ "block": blocked })).await
+}
+
+/// Whether a room is to be blocked.
+#[derive(Deserialize)]
+pub(super) struct BlockBody {
+    block: bool,
+}
+
+/// Who is to administer a room.
+#[derive(Deserialize)]
+pub(super) struct MakeAdminBody {
+    user_id: Option<String>,
+}
+
+/// Who is to join a room.
+#[derive(Deserialize)]
+pub(super) struct JoinBody {
+    user_id: String,
 }
 
 /// What a tool wants of a room that is to be no more.
-fn shutdown(desk: &Desk, wait: bool) -> Result<Act, ApiError> {
-    let new_room = match desk.field::<String>("new_room_user_id")? {
-        Some(user) => Some(NewRoom {
+#[derive(Deserialize)]
+pub(super) struct ShutdownBody {
+    new_room_user_id: Option<String>,
+    room_name: Option<String>,
+    message: Option<String>,
+    block: Option<bool>,
+    purge: Option<bool>,
+}
+
+impl ShutdownBody {
+    fn act(self, room: String, wait: bool) -> Act {
+        let new_room = self.new_room_user_id.map(|user| NewRoom {
             user,
-            name: desk.field("room_name")?.unwrap_or_else(|| NEW_NAME.to_owned()),
-            message: desk.field("message")?.unwrap_or_else(|| NEW_MESSAGE.to_owned()),
-        }),
-        None => None,
-    };
-    let (room, block) = (desk.arg(0)?.to_owned(), desk.field("block")?.unwrap_or(false));
-    let purge = desk.field("purge")?.unwrap_or(false);
-    Ok(Act::ShutDownRoom { room, block, new_room, purge, wait })
+            name: self.room_name.unwrap_or_else(|| NEW_NAME.to_owned()),
+            message: self.message.unwrap_or_else(|| NEW_MESSAGE.to_owned()),
+        });
+        let (block, purge) = (self.block.unwrap_or(false), self.purge.unwrap_or(false));
+        Act::ShutDownRoom { room, block, new_room, purge, wait }
+    }
+}
+
+endpoint! {
+    /// `DELETE …/rooms/{room_id}`
+    pub(super) struct Delete = DELETE "/_synapse/admin/v1/rooms/{room_id}";
+    for AccessToken;
+    { room: String = path, body: ShutdownBody = json, terms: Terms = terms }
 }
 
 /// Shuts a room down, and answers when it is done. One that is not known can be blocked so.
-pub(super) async fn delete(cx: Caller, request: RawRequest) -> Result<Reply, ApiError> {
-    let desk = Desk::open(cx, request)?;
-    let room = desk.arg(0)?;
-    let unknown = RoomId::parse(room)
-        .is_ok_and(|room_id| desk.cx.app.engine.state().rooms.get(&room_id).is_none());
-    if unknown && desk.field("block")? == Some(true) {
-        let act = Act::BlockRoom { room: room.to_owned(), blocked: true };
-        return desk.act(act, |_| nobody()).await;
+pub(super) async fn delete(cx: Cx<Server>, request: Delete) -> Result<Json, ApiError> {
+    let Delete { room, body, terms } = request;
+    let unknown = RoomId::parse(&room)
+        .is_ok_and(|room_id| cx.app.engine.state().rooms.get(&room_id).is_none());
+    if unknown && body.block == Some(true) {
+        let act = Act::BlockRoom { room, blocked: true };
+        return cx.act(act, terms, |_| nobody()).await;
     }
-    desk.act(shutdown(&desk, true)?, |done| match done {
+    cx.act(body.act(room, true), terms, |done| match done {
         Done::ShutDown(status) => outcome(&status),
         other => nothing(other),
     })
     .await
 }
 
+endpoint! {
+    /// `DELETE …/rooms/{room_id}`
+    pub(super) struct BeginDelete = DELETE "/_synapse/admin/v2/rooms/{room_id}";
+    for AccessToken;
+    { room: String = path, body: ShutdownBody = json, terms: Terms = terms }
+}
+
 /// Begins to shut a room down.
-pub(super) async fn begin_delete(cx: Caller, request: RawRequest) -> Result<Reply, ApiError> {
-    let desk = Desk::open(cx, request)?;
-    desk.act(shutdown(&desk, false)?, |done| match done {
+pub(super) async fn begin_delete(cx: Cx<Server>, request: BeginDelete) -> Result<Json, ApiError> {
+    let BeginDelete { room, body, terms } = request;
+    cx.act(body.act(room, false), terms, |done| match done {
         Done::ShutDown(status) => json!({ "delete_id": status.id }),
         other => nothing(other),
     })
@@ -206,34 +292,60 @@ fn progress(status: &ShutdownStatus) -> Value {
     })
 }
 
-pub(super) async fn status_of_room(cx: Caller, request: RawRequest) -> Result<Reply, ApiError> {
-    let desk = Desk::open(cx, request)?;
-    let room_id = RoomId::parse(desk.arg(0)?)
-        .map_err(|_| ApiError::invalid_param("This is not a room id."))?;
-    let results: Vec<_> = desk.cx.app.office.shutdowns(&room_id).iter().map(progress).collect();
+endpoint! {
+    /// `GET …/rooms/{room_id}/delete_status`
+    pub(super) struct StatusOfRoom = GET "/_synapse/admin/v2/rooms/{room_id}/delete_status";
+    for AccessToken;
+    { room_id: OwnedRoomId = path }
+}
+
+pub(super) async fn status_of_room(
+    cx: Cx<Server>,
+    request: StatusOfRoom,
+) -> Result<Json, ApiError> {
+    let results: Vec<_> = cx.app.office.shutdowns(&request.room_id).iter().map(progress).collect();
     if results.is_empty() {
         return Err(ApiError::not_found("This room was not shut down."));
     }
-    reply(&json!({ "results": results }))
+    to_json(&json!({ "results": results }))
 }
 
-pub(super) async fn status(cx: Caller, request: RawRequest) -> Result<Reply, ApiError> {
-    let desk = Desk::open(cx, request)?;
-    let status = desk.cx.app.office.shutdown(desk.arg(0)?);
+endpoint! {
+    /// `GET …/rooms/delete_status/{delete_id}`
+    pub(super) struct Status = GET "/_synapse/admin/v2/rooms/delete_status/{delete_id}";
+    for AccessToken;
+    { delete_id: String = path }
+}
+
+pub(super) async fn status(cx: Cx<Server>, request: Status) -> Result<Json, ApiError> {
+    let status = cx.app.office.shutdown(&request.delete_id);
     let status = status.ok_or_else(|| ApiError::not_found("There is no such shutdown."))?;
-    reply(&progress(&status))
+    to_json(&progress(&status))
 }
 
-pub(super) async fn make_admin(cx: Caller, request: RawRequest) -> Result<Reply, ApiError> {
-    let desk = Desk::open(cx, request)?;
-    let user = desk.field("user_id")?.unwrap_or_else(|| desk.cx.caller.user_id.to_string());
-    desk.act(Act::MakeRoomAdmin { room: desk.arg(0)?.to_owned(), user }, nothing).await
+endpoint! {
+    /// `POST …/rooms/{room_id}/make_room_admin`
+    pub(super) struct MakeAdmin = POST "/_synapse/admin/v1/rooms/{room_id}/make_room_admin";
+    for AccessToken;
+    { room: String = path, body: MakeAdminBody = json, terms: Terms = terms }
 }
 
-pub(super) async fn join(cx: Caller, request: RawRequest) -> Result<Reply, ApiError> {
-    let desk = Desk::open(cx, request)?;
-    let (room, user) = (desk.arg(0)?.to_owned(), desk.required("user_id")?);
-    desk.act(Act::JoinRoom { user, room }, |done| match done {
+pub(super) async fn make_admin(cx: Cx<Server>, request: MakeAdmin) -> Result<Json, ApiError> {
+    let MakeAdmin { room, body, terms } = request;
+    let user = body.user_id.unwrap_or_else(|| cx.caller.user_id.to_string());
+    cx.act(Act::MakeRoomAdmin { room, user }, terms, nothing).await
+}
+
+endpoint! {
+    /// `POST …/join/{room_id}`
+    pub(super) struct Join = POST "/_synapse/admin/v1/join/{room_id}";
+    for AccessToken;
+    { room: String = path, body: JoinBody = parameters, terms: Terms = terms }
+}
+
+pub(super) async fn join(cx: Cx<Server>, request: Join) -> Result<Json, ApiError> {
+    let Join { room, body: JoinBody { user_id: user }, terms } = request;
+    cx.act(Act::JoinRoom { user, room }, terms, |done| match done {
         Done::Joined { room_id, .. } => json!({ "room_id": room_id }),
         other => nothing(other),
     })

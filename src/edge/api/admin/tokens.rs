@@ -1,17 +1,42 @@
 //! Registration tokens. Of a token no more than a hash is kept: lists name it by the first digits
 //! of that, and it can be named so as well as by itself.
 
+use ruma::api::auth_scheme::AccessToken;
+use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{Caller, Desk, nothing, reply};
+use super::{AdminParts as _, Terms, nothing, nullable};
 use crate::{
     base::clock::random_letters,
     decide::registration_token::Change,
-    edge::http::{ApiError, RawRequest, Reply},
+    edge::{
+        api::{Server, json as to_json},
+        http::{ApiError, Cx, Json, endpoint},
+    },
     ops::admin::{Act, Done, TokenSummary},
 };
 
-pub(super) const ONE: &str = "/_synapse/admin/v1/registration_tokens/{token}";
+/// A token to make.
+#[derive(Deserialize)]
+pub(super) struct NewToken {
+    token: Option<String>,
+    length: Option<usize>,
+    uses_allowed: Option<u64>,
+    expiry_time: Option<u64>,
+    label: Option<String>,
+}
+
+/// What is to be otherwise about a token: null takes a limit away.
+#[derive(Deserialize)]
+#[allow(clippy::option_option, reason = "missing, null, and a value")]
+pub(super) struct TokenChange {
+    #[serde(default, deserialize_with = "nullable")]
+    uses_allowed: Option<Option<u64>>,
+    #[serde(default, deserialize_with = "nullable")]
+    expiry_time: Option<Option<u64>>,
+    #[serde(default, deserialize_with = "nullable")]
+    label: Option<Option<String>>,
+}
 
 /// The longest token that is made up.
 const LENGTH: usize = 64;
@@ -28,44 +53,59 @@ fn words(token: &TokenSummary) -> Value {
     })
 }
 
-pub(super) async fn list(cx: Caller, request: RawRequest) -> Result<Reply, ApiError> {
-    let desk = Desk::open(cx, request)?;
-    let valid = desk.flag("valid")?;
-    let done = desk.cx.app.office.perform(Act::ListRegistrationTokens, desk.cx.origin()).await?;
+endpoint! {
+    /// `GET …/registration_tokens`
+    pub(super) struct List = GET "/_synapse/admin/v1/registration_tokens";
+    for AccessToken;
+    { valid: Option<bool> = flag }
+}
+
+pub(super) async fn list(cx: Cx<Server>, request: List) -> Result<Json, ApiError> {
+    let valid = request.valid;
+    let done = cx.app.office.perform(Act::ListRegistrationTokens, cx.origin()).await?;
     let Done::RegistrationTokens { tokens } = done else {
         return Err(ApiError::internal("not a list of tokens"));
     };
     let wanted = tokens.iter().filter(|token| valid.is_none_or(|valid| valid == token.good));
-    reply(&json!({ "registration_tokens": wanted.map(words).collect::<Vec<_>>() }))
+    to_json(&json!({ "registration_tokens": wanted.map(words).collect::<Vec<_>>() }))
 }
 
-pub(super) async fn get(cx: Caller, request: RawRequest) -> Result<Reply, ApiError> {
-    let desk = Desk::open(cx, request)?;
-    let office = &desk.cx.app.office;
-    let hash = office.registration_token(&desk.arg(0)?.into())?;
-    reply(&words(&office.token_of(&hash)?))
+endpoint! {
+    /// `GET …/registration_tokens/{token}`
+    pub(super) struct Get = GET "/_synapse/admin/v1/registration_tokens/{token}";
+    for AccessToken;
+    { token: String = path }
 }
 
-fn in_the_future(desk: &Desk, expires_ms: Option<u64>) -> Result<(), ApiError> {
-    if expires_ms.is_some_and(|ms| ms <= desk.cx.app.engine.clock().now_ms()) {
+pub(super) async fn get(cx: Cx<Server>, request: Get) -> Result<Json, ApiError> {
+    let office = &cx.app.office;
+    let hash = office.registration_token(&request.token.into())?;
+    to_json(&words(&office.token_of(&hash)?))
+}
+
+fn in_the_future(cx: &Cx<Server>, expires_ms: Option<u64>) -> Result<(), ApiError> {
+    if expires_ms.is_some_and(|ms| ms <= cx.app.engine.clock().now_ms()) {
         return Err(ApiError::invalid_param("`expiry_time` is over."));
     }
     Ok(())
 }
 
-pub(super) async fn create(cx: Caller, request: RawRequest) -> Result<Reply, ApiError> {
-    let desk = Desk::open(cx, request)?;
-    let length: Option<usize> = desk.field("length")?;
+endpoint! {
+    /// `POST …/registration_tokens/new`
+    pub(super) struct Create = POST "/_synapse/admin/v1/registration_tokens/new";
+    for AccessToken;
+    { body: NewToken = json, terms: Terms = terms }
+}
+
+pub(super) async fn create(cx: Cx<Server>, request: Create) -> Result<Json, ApiError> {
+    let NewToken { token, length, uses_allowed, expiry_time: expires_ms, label } = request.body;
     if length.is_some_and(|length| !(1..=LENGTH).contains(&length)) {
         return Err(ApiError::invalid_param("`length` is from 1 to 64."));
     }
-    let token: Option<String> = desk.field("token")?;
     let token = token.or_else(|| length.map(random_letters)).map(Into::into);
-    let (uses_allowed, expires_ms) = (desk.field("uses_allowed")?, desk.field("expiry_time")?);
-    in_the_future(&desk, expires_ms)?;
-    let label = desk.field("label")?;
+    in_the_future(&cx, expires_ms)?;
     let act = Act::CreateRegistrationToken { token, label, uses_allowed, expires_ms };
-    desk.act(act, |done| match done {
+    cx.act(act, request.terms, |done| match done {
         Done::RegistrationTokenCreated { token, summary } => {
             let mut made = words(&summary);
             made["token"] = token.expose().into();
@@ -77,18 +117,23 @@ pub(super) async fn create(cx: Caller, request: RawRequest) -> Result<Reply, Api
     .await
 }
 
-pub(super) async fn update(cx: Caller, request: RawRequest) -> Result<Reply, ApiError> {
-    let desk = Desk::open(cx, request)?;
-    let (uses_allowed, expires_ms) =
-        (desk.nullable("uses_allowed")?, desk.nullable("expiry_time")?);
-    in_the_future(&desk, expires_ms.flatten())?;
+endpoint! {
+    /// `PUT …/registration_tokens/{token}`
+    pub(super) struct Update = PUT "/_synapse/admin/v1/registration_tokens/{token}";
+    for AccessToken;
+    { token: String = path, body: TokenChange = json, terms: Terms = terms }
+}
+
+pub(super) async fn update(cx: Cx<Server>, request: Update) -> Result<Json, ApiError> {
+    let TokenChange { uses_allowed, expiry_time: expires_ms, label } = request.body;
+    in_the_future(&cx, expires_ms.flatten())?;
     let act = Act::UpdateRegistrationToken {
-        token: desk.arg(0)?.into(),
-        label: change(desk.nullable("label")?),
+        token: request.token.into(),
+        label: change(label),
         uses_allowed: change(uses_allowed),
         expires_ms: change(expires_ms),
     };
-    desk.act(act, |done| match done {
+    cx.act(act, request.terms, |done| match done {
         Done::RegistrationTokenUpdated { summary, .. } => words(&summary),
         other => nothing(other),
     })
@@ -103,8 +148,14 @@ fn change<T>(given: Option<Option<T>>) -> Change<T> {
     }
 }
 
-pub(super) async fn delete(cx: Caller, request: RawRequest) -> Result<Reply, ApiError> {
-    let desk = Desk::open(cx, request)?;
-    let token = desk.arg(0)?.into();
-    desk.act(Act::DeleteRegistrationToken { token }, nothing).await
+endpoint! {
+    /// `DELETE …/registration_tokens/{token}`
+    pub(super) struct Delete = DELETE "/_synapse/admin/v1/registration_tokens/{token}";
+    for AccessToken;
+    { token: String = path, terms: Terms = terms }
+}
+
+pub(super) async fn delete(cx: Cx<Server>, request: Delete) -> Result<Json, ApiError> {
+    let token = request.token.into();
+    cx.act(Act::DeleteRegistrationToken { token }, request.terms, nothing).await
 }

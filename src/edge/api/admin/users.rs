@@ -1,15 +1,18 @@
 //! Users and their devices.
 
 use http::StatusCode;
-use ruma::{OwnedDeviceId, UserId, api::client::admin::get_user_info::v3 as get_user_info};
+use ruma::{
+    OwnedDeviceId, OwnedUserId, UserId,
+    api::{auth_scheme::AccessToken, client::admin::get_user_info::v3 as get_user_info},
+};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{Caller, Desk, nothing, reply, would_do};
+use super::{AdminParts as _, PageOf, Terms, nothing, nullable, would_do};
 use crate::{
     edge::{
-        api::{at_length, moderation, registration::free_user_id},
-        http::{ApiError, RawRequest, Reply},
+        api::{Server, at_length, json as to_json, moderation, registration::free_user_id},
+        http::{ApiError, Cx, Json, Received, Reply, endpoint},
     },
     ops::admin::{
         Act, Done, ExternalId, UserDetails, UserDevice, UserSummary,
@@ -19,29 +22,135 @@ use crate::{
     state::Membership,
 };
 
-pub(super) const JOINED_ROOMS: &str = "/_synapse/admin/v1/users/{user_id}/joined_rooms";
-pub(super) const DEVICE: &str = "/_synapse/admin/v2/users/{user_id}/devices/{device_id}";
-pub(super) const DELETE_DEVICES: &str = "/_synapse/admin/v2/users/{user_id}/delete_devices";
-pub(super) const BY_LINK: &str = "/_synapse/admin/v1/auth_providers/{provider}/users/{external_id}";
-pub(super) const BY_THREEPID: &str = "/_synapse/admin/v1/threepid/{medium}/users/{address}";
+endpoint! {
+    /// `GET …/users`
+    pub(super) struct List = GET "/_synapse/admin/v2/users";
+    for AccessToken;
+    { deactivated: Option<bool> = flag, wanted: Wanted = wanted }
+}
+
+/// An account as a tool wants it. Of what the tools can set elsewhere and nobody can here, it may
+/// have what is so already.
+#[derive(Deserialize)]
+#[allow(clippy::option_option, reason = "missing, null, and a value")]
+pub(super) struct UserBody {
+    admin: Option<bool>,
+    password: Option<String>,
+    logout_devices: Option<bool>,
+    #[serde(default, deserialize_with = "nullable")]
+    displayname: Option<Option<String>>,
+    #[serde(default, deserialize_with = "nullable")]
+    avatar_url: Option<Option<String>>,
+    locked: Option<bool>,
+    suspended: Option<bool>,
+    deactivated: Option<bool>,
+    user_type: Option<String>,
+    threepids: Option<Vec<Address>>,
+    external_ids: Option<Vec<ExternalId>>,
+}
+
+#[derive(Deserialize)]
+struct Address {
+    medium: String,
+    address: String,
+}
+
+/// Whether a user is to be an administrator.
+#[derive(Deserialize)]
+pub(super) struct AdminBody {
+    admin: bool,
+}
+
+/// Whether a user is to be suspended.
+#[derive(Deserialize)]
+pub(super) struct SuspendBody {
+    suspend: bool,
+}
+
+/// How an account is closed.
+#[derive(Deserialize)]
+pub(super) struct DeactivateBody {
+    erase: Option<bool>,
+}
+
+/// A new password.
+#[derive(Deserialize)]
+pub(super) struct PasswordBody {
+    new_password: String,
+    logout_devices: Option<bool>,
+}
+
+/// How long a login in another's name is good for.
+#[derive(Deserialize)]
+pub(super) struct LoginBody {
+    valid_until_ms: Option<u64>,
+}
+
+/// What a device is to be called.
+#[derive(Deserialize)]
+pub(super) struct DeviceBody {
+    display_name: Option<String>,
+}
+
+/// Devices to log out.
+#[derive(Deserialize)]
+pub(super) struct DevicesBody {
+    devices: Vec<OwnedDeviceId>,
+}
 
 /// A page of the users. Deactivated and locked ones are on it only if they are asked for.
-pub(super) async fn list(cx: Caller, request: RawRequest) -> Result<Reply, ApiError> {
-    let desk = Desk::open(cx, request)?;
-    let with_deactivated = desk.flag("deactivated")?.unwrap_or(false);
-    page(&desk, (!with_deactivated).then_some(false))
+pub(super) async fn list(cx: Cx<Server>, request: List) -> Result<Json, ApiError> {
+    let with_deactivated = request.deactivated.unwrap_or(false);
+    page(&cx, request.wanted, (!with_deactivated).then_some(false))
+}
+
+endpoint! {
+    /// `GET …/users`
+    pub(super) struct ListV3 = GET "/_synapse/admin/v3/users";
+    for AccessToken;
+    { deactivated: Option<bool> = flag, wanted: Wanted = wanted }
 }
 
 /// As [`list`], but what is said of deactivated ones is what is looked for, and without it all are
 /// there.
-pub(super) async fn list_v3(cx: Caller, request: RawRequest) -> Result<Reply, ApiError> {
-    let desk = Desk::open(cx, request)?;
-    page(&desk, desk.flag("deactivated")?)
+pub(super) async fn list_v3(cx: Cx<Server>, request: ListV3) -> Result<Json, ApiError> {
+    page(&cx, request.wanted, request.deactivated)
 }
 
-fn page(desk: &Desk, deactivated: Option<bool>) -> Result<Reply, ApiError> {
-    let (from, limit) = desk.page()?;
-    let order = match desk.cx.query("order_by")?.as_deref() {
+/// Which users are listed, in which order. `deactivated` is read by each endpoint in its own way.
+pub(super) struct Wanted {
+    page: PageOf,
+    order: UserOrder,
+    name: Option<String>,
+    id: Option<String>,
+    guests: Option<bool>,
+    admins: Option<bool>,
+    locked: Option<bool>,
+    reverse: bool,
+}
+
+trait UserParts {
+    fn wanted(&mut self, name: &str) -> Result<Wanted, ApiError>;
+}
+
+impl UserParts for Received<'_> {
+    fn wanted(&mut self, _: &str) -> Result<Wanted, ApiError> {
+        let name = self.parameter("name")?;
+        Ok(Wanted {
+            page: self.page("page")?,
+            order: order(self.parameter("order_by")?.as_deref())?,
+            id: if name.is_some() { None } else { self.parameter("user_id")? },
+            name,
+            guests: self.flag("guests")?,
+            admins: self.flag("admins")?,
+            locked: self.flag("locked")?,
+            reverse: self.backwards("dir")?.unwrap_or(false),
+        })
+    }
+}
+
+fn order(name: Option<&str>) -> Result<UserOrder, ApiError> {
+    Ok(match name {
         None | Some("name") => UserOrder::Name,
         Some("displayname") => UserOrder::DisplayName,
         Some("avatar_url") => UserOrder::AvatarUrl,
@@ -54,25 +163,28 @@ fn page(desk: &Desk, deactivated: Option<bool>) -> Result<Reply, ApiError> {
         // All are alike in these.
         Some("user_type" | "shadow_banned") => UserOrder::Nothing,
         Some(_) => return Err(ApiError::invalid_param("There is no such order of users.")),
-    };
-    let name = desk.cx.query("name")?;
+    })
+}
+
+fn page(cx: &Cx<Server>, of: Wanted, deactivated: Option<bool>) -> Result<Json, ApiError> {
+    let Wanted { page: PageOf { from, limit }, order, name, id, guests, admins, .. } = of;
     let excluded = |shown: Option<bool>, unless: bool| {
         let shown = shown.unwrap_or(unless);
         (!shown).then_some(false)
     };
     let wanted = UsersWanted {
-        id: if name.is_some() { None } else { desk.cx.query("user_id")? },
+        id,
         name,
-        guests: excluded(desk.flag("guests")?, true),
-        admins: desk.flag("admins")?,
+        guests: excluded(guests, true),
+        admins,
         deactivated,
-        locked: excluded(desk.flag("locked")?, false),
+        locked: excluded(of.locked, false),
         order,
-        reverse: desk.backwards()?.unwrap_or(false),
+        reverse: of.reverse,
         from,
         limit,
     };
-    let office = &desk.cx.app.office;
+    let office = &cx.app.office;
     let (users, total) = at_length(|| office.users(&wanted));
     let next = from.saturating_add(users.len());
     let mut shown = Vec::with_capacity(users.len());
@@ -85,7 +197,7 @@ fn page(desk: &Desk, deactivated: Option<bool>) -> Result<Reply, ApiError> {
     if next < total {
         answer["next_token"] = next.to_string().into();
     }
-    reply(&answer)
+    to_json(&answer)
 }
 
 /// A user in the words of the tools.
@@ -106,9 +218,15 @@ fn words(user: &UserSummary) -> Value {
     })
 }
 
-pub(super) async fn get(cx: Caller, request: RawRequest) -> Result<Reply, ApiError> {
-    let desk = Desk::open(cx, request)?;
-    reply(&details(&desk.cx.app.office.user_details(desk.arg(0)?)?))
+endpoint! {
+    /// `GET …/users/{user_id}`
+    pub(super) struct Get = GET "/_synapse/admin/v2/users/{user_id}";
+    for AccessToken;
+    { user: String = path }
+}
+
+pub(super) async fn get(cx: Cx<Server>, request: Get) -> Result<Json, ApiError> {
+    to_json(&details(&cx.app.office.user_details(&request.user)?))
 }
 
 fn details(user: &UserDetails) -> Value {
@@ -125,10 +243,17 @@ fn details(user: &UserDetails) -> Value {
     shown
 }
 
+endpoint! {
+    /// `PUT …/users/{user_id}`
+    pub(super) struct Put = PUT "/_synapse/admin/v2/users/{user_id}";
+    for AccessToken;
+    { user: String = path, body: UserBody = json, terms: Terms = terms }
+}
+
 /// Makes an account or changes one. All that is asked for is looked at before any of it is done.
-pub(super) async fn put(cx: Caller, request: RawRequest) -> Result<Reply, ApiError> {
-    let desk = Desk::open(cx, request)?;
-    let (app, name) = (&desk.cx.app, desk.arg(0)?.to_owned());
+pub(super) async fn put(cx: Cx<Server>, request: Put) -> Result<Reply, ApiError> {
+    let Put { user: name, body, terms } = request;
+    let (app, dry_run) = (&cx.app, terms.dry_run);
     let user_id = <&UserId>::try_from(name.as_str())
         .map_err(|_| ApiError::invalid_param("This is not a user id."))?;
     if user_id.server_name() != app.config.server.name {
@@ -136,13 +261,12 @@ pub(super) async fn put(cx: Caller, request: RawRequest) -> Result<Reply, ApiErr
     }
     let known = app.engine.state().accounts.standing(user_id);
     let user = || name.clone();
-    must_be_so_already(&desk, user_id)?;
-    let admin: Option<bool> = desk.field("admin")?;
-    if known.is_some() && admin == Some(false) && desk.cx.caller.user_id == user_id {
+    must_be_so_already(&cx, &body, user_id)?;
+    let admin = body.admin;
+    if known.is_some() && admin == Some(false) && cx.caller.user_id == user_id {
         return Err(ApiError::invalid_param("You cannot take administration from yourself."));
     }
-    let password: Option<String> = desk.field("password")?;
-    let display_name: Option<Option<String>> = desk.nullable("displayname")?;
+    let UserBody { password, displayname: display_name, avatar_url, locked, suspended, .. } = body;
     let mut acts = Vec::new();
     if known.is_none() {
         acts.push(Act::CreateUser {
@@ -153,7 +277,7 @@ pub(super) async fn put(cx: Caller, request: RawRequest) -> Result<Reply, ApiErr
         });
     } else {
         if let Some(password) = password {
-            let keep_devices = !desk.field("logout_devices")?.unwrap_or(true);
+            let keep_devices = !body.logout_devices.unwrap_or(true);
             acts.push(Act::ResetPassword { user: user(), password: password.into(), keep_devices });
         }
         if let Some(value) = display_name {
@@ -161,16 +285,15 @@ pub(super) async fn put(cx: Caller, request: RawRequest) -> Result<Reply, ApiErr
             acts.push(Act::SetProfile { user: user(), field, value });
         }
     }
-    if let Some(value) = desk.nullable("avatar_url")? {
+    if let Some(value) = avatar_url {
         acts.push(Act::SetProfile { user: user(), field: "avatar_url".to_owned(), value });
     }
     let admin = admin.filter(|_| known.is_some());
-    let (locked, suspended) = (desk.field("locked")?, desk.field("suspended")?);
     if admin.is_some() || locked.is_some() || suspended.is_some() {
         acts.push(Act::SetStatus { user: user(), admin, locked, suspended, reason: None });
     }
     let is_closed = known.is_some_and(|standing| standing.deactivated.is_some());
-    match (desk.field("deactivated")?, is_closed) {
+    match (body.deactivated, is_closed) {
         (Some(true), false) => {
             acts.push(Act::Deactivate { user: user(), erase: false, reason: None });
         }
@@ -181,48 +304,44 @@ pub(super) async fn put(cx: Caller, request: RawRequest) -> Result<Reply, ApiErr
         _ => {}
     }
     if let Some(Act::CreateUser { .. }) = acts.first()
-        && desk.flag("dry_run")? == Some(true)
+        && dry_run
     {
         // There is nobody yet whom the rest could be said of.
         acts.truncate(1);
     }
-    let done = desk.carry_out(acts).await?;
+    let done = cx.carry_out(acts, terms).await?;
     let effects = done.into_iter().filter_map(|done| match done {
         Done::WouldDo { effect } => Some(effect),
         _ => None,
     });
     let effects: Vec<_> = effects.flatten().collect();
-    if desk.flag("dry_run")? == Some(true) {
-        return reply(&would_do(effects));
+    if dry_run {
+        return Ok(Reply::json(to_json(&would_do(effects))?.0));
     }
     let status = if known.is_some() { StatusCode::OK } else { StatusCode::CREATED };
-    Ok(reply(&details(&app.office.user_details(&name)?))?.with_status(status))
+    Ok(Reply::json(to_json(&details(&app.office.user_details(&name)?))?.0).with_status(status))
 }
 
 /// What the tools can set elsewhere and nobody can here: it may be said, if it is so.
-fn must_be_so_already(desk: &Desk, user_id: &UserId) -> Result<(), ApiError> {
-    #[derive(Deserialize)]
-    struct Address {
-        medium: String,
-        address: String,
-    }
-    let user = desk.cx.app.office.user_details(user_id.as_str()).ok();
+fn must_be_so_already(cx: &Cx<Server>, body: &UserBody, user_id: &UserId) -> Result<(), ApiError> {
+    let user = cx.app.office.user_details(user_id.as_str()).ok();
     let refused = |what: &str| Err(ApiError::invalid_param(what.to_owned()));
-    if desk.field::<String>("user_type")?.is_some() {
+    if body.user_type.is_some() {
         return refused("There are no types of users here.");
     }
-    if let Some(mut wanted) = desk.field::<Vec<Address>>("threepids")? {
+    if let Some(wanted) = &body.threepids {
         let known = user.iter().flat_map(|user| &user.threepids);
         let mut known: Vec<_> =
             known.map(|known| (known.medium.clone(), known.address.clone())).collect();
-        let mut wanted: Vec<_> = wanted.drain(..).map(|of| (of.medium, of.address)).collect();
+        let wanted = wanted.iter().map(|of| (of.medium.clone(), of.address.clone()));
+        let mut wanted: Vec<_> = wanted.collect();
         known.sort_unstable();
         wanted.sort_unstable();
         if known != wanted {
             return refused("Addresses are added and removed by their owners alone.");
         }
     }
-    if let Some(mut wanted) = desk.field::<Vec<ExternalId>>("external_ids")? {
+    if let Some(mut wanted) = body.external_ids.clone() {
         let mut known = user.map(|user| user.external_ids).unwrap_or_default();
         let key = |of: &ExternalId| (of.auth_provider.clone(), of.external_id.clone());
         known.sort_by_key(key);
@@ -234,29 +353,47 @@ fn must_be_so_already(desk: &Desk, user_id: &UserId) -> Result<(), ApiError> {
     Ok(())
 }
 
-pub(super) async fn is_admin(cx: Caller, request: RawRequest) -> Result<Reply, ApiError> {
-    let desk = Desk::open(cx, request)?;
-    let user = desk.cx.app.office.user_details(desk.arg(0)?)?;
-    reply(&json!({ "admin": user.summary.admin }))
+endpoint! {
+    /// `GET …/users/{user_id}/admin`
+    pub(super) struct IsAdmin = GET "/_synapse/admin/v1/users/{user_id}/admin";
+    for AccessToken;
+    { user: String = path }
 }
 
-pub(super) async fn set_admin(cx: Caller, request: RawRequest) -> Result<Reply, ApiError> {
-    let desk = Desk::open(cx, request)?;
-    let (user, admin) = (desk.arg(0)?.to_owned(), desk.required::<bool>("admin")?);
-    if !admin && desk.cx.app.office.user_id(&user)? == desk.cx.caller.user_id {
+pub(super) async fn is_admin(cx: Cx<Server>, request: IsAdmin) -> Result<Json, ApiError> {
+    let user = cx.app.office.user_details(&request.user)?;
+    to_json(&json!({ "admin": user.summary.admin }))
+}
+
+endpoint! {
+    /// `PUT …/users/{user_id}/admin`
+    pub(super) struct SetAdmin = PUT "/_synapse/admin/v1/users/{user_id}/admin";
+    for AccessToken;
+    { user: String = path, body: AdminBody = parameters, terms: Terms = terms }
+}
+
+pub(super) async fn set_admin(cx: Cx<Server>, request: SetAdmin) -> Result<Json, ApiError> {
+    let SetAdmin { user, body: AdminBody { admin }, terms } = request;
+    if !admin && cx.app.office.user_id(&user)? == cx.caller.user_id {
         return Err(ApiError::invalid_param("You cannot take administration from yourself."));
     }
     let admin = Some(admin);
     let act = Act::SetStatus { user, admin, locked: None, suspended: None, reason: None };
-    desk.act(act, nothing).await
+    cx.act(act, terms, nothing).await
 }
 
-pub(super) async fn suspend(cx: Caller, request: RawRequest) -> Result<Reply, ApiError> {
-    let desk = Desk::open(cx, request)?;
-    let (user, suspended) = (desk.arg(0)?.to_owned(), desk.required("suspend")?);
-    let suspended = Some(suspended);
+endpoint! {
+    /// `PUT …/suspend/{user_id}`
+    pub(super) struct Suspend = PUT "/_synapse/admin/v1/suspend/{user_id}";
+    for AccessToken;
+    { user: String = path, body: SuspendBody = parameters, terms: Terms = terms }
+}
+
+pub(super) async fn suspend(cx: Cx<Server>, request: Suspend) -> Result<Json, ApiError> {
+    let Suspend { user, body, terms } = request;
+    let suspended = Some(body.suspend);
     let act = Act::SetStatus { user, admin: None, locked: None, suspended, reason: None };
-    desk.act(act, |done| match done {
+    cx.act(act, terms, |done| match done {
         Done::Changed { user_id, .. } => {
             json!({ format!("user_{user_id}_suspended"): suspended })
         }
@@ -265,11 +402,17 @@ pub(super) async fn suspend(cx: Caller, request: RawRequest) -> Result<Reply, Ap
     .await
 }
 
-pub(super) async fn deactivate(cx: Caller, request: RawRequest) -> Result<Reply, ApiError> {
-    let desk = Desk::open(cx, request)?;
-    let user = desk.arg(0)?.to_owned();
-    let erase = desk.field("erase")?.unwrap_or(false);
-    desk.act(Act::Deactivate { user, erase, reason: None }, |done| match done {
+endpoint! {
+    /// `POST …/deactivate/{user_id}`
+    pub(super) struct Deactivate = POST "/_synapse/admin/v1/deactivate/{user_id}";
+    for AccessToken;
+    { user: String = path, body: DeactivateBody = json, terms: Terms = terms }
+}
+
+pub(super) async fn deactivate(cx: Cx<Server>, request: Deactivate) -> Result<Json, ApiError> {
+    let Deactivate { user, body, terms } = request;
+    let erase = body.erase.unwrap_or(false);
+    cx.act(Act::Deactivate { user, erase, reason: None }, terms, |done| match done {
         Done::Deactivated { still_bound, .. } if !still_bound.is_empty() => {
             json!({ "id_server_unbind_result": "no-support" })
         }
@@ -278,27 +421,43 @@ pub(super) async fn deactivate(cx: Caller, request: RawRequest) -> Result<Reply,
     .await
 }
 
-pub(super) async fn password(cx: Caller, request: RawRequest) -> Result<Reply, ApiError> {
-    let desk = Desk::open(cx, request)?;
-    let (user, password) = (desk.arg(0)?.to_owned(), desk.required::<String>("new_password")?);
-    let keep_devices = !desk.field("logout_devices")?.unwrap_or(true);
-    desk.act(Act::ResetPassword { user, password: password.into(), keep_devices }, nothing).await
+endpoint! {
+    /// `POST …/reset_password/{user_id}`
+    pub(super) struct Password = POST "/_synapse/admin/v1/reset_password/{user_id}";
+    for AccessToken;
+    { user: String = path, body: PasswordBody = parameters, terms: Terms = terms }
 }
 
-pub(super) async fn whois(cx: Caller, request: RawRequest) -> Result<Reply, ApiError> {
-    let Desk { cx, args, .. } = Desk::open(cx, request)?;
-    let user_id = args.first().and_then(|user_id| UserId::parse(user_id).ok());
-    let user_id = user_id.ok_or_else(|| ApiError::invalid_param("This is not a user id."))?;
-    Reply::typed(moderation::whois(cx, get_user_info::Request::new(user_id)).await?)
+pub(super) async fn password(cx: Cx<Server>, request: Password) -> Result<Json, ApiError> {
+    let Password { user, body: PasswordBody { new_password, logout_devices }, terms } = request;
+    let (password, keep_devices) = (new_password.into(), !logout_devices.unwrap_or(true));
+    cx.act(Act::ResetPassword { user, password, keep_devices }, terms, nothing).await
 }
 
-pub(super) async fn log_in(cx: Caller, request: RawRequest) -> Result<Reply, ApiError> {
-    let desk = Desk::open(cx, request)?;
-    let (user, expires_ms) = (desk.arg(0)?.to_owned(), desk.field("valid_until_ms")?);
-    if desk.cx.app.office.user_id(&user)? == desk.cx.caller.user_id {
+endpoint! {
+    /// `GET …/whois/{user_id}`
+    pub(super) struct Whois = GET "/_synapse/admin/v1/whois/{user_id}";
+    for AccessToken;
+    { user_id: OwnedUserId = path }
+}
+
+pub(super) async fn whois(cx: Cx<Server>, request: Whois) -> Result<Reply, ApiError> {
+    Reply::typed(moderation::whois(cx, get_user_info::Request::new(request.user_id)).await?)
+}
+
+endpoint! {
+    /// `POST …/users/{user_id}/login`
+    pub(super) struct LogIn = POST "/_synapse/admin/v1/users/{user_id}/login";
+    for AccessToken;
+    { user: String = path, body: LoginBody = json, terms: Terms = terms }
+}
+
+pub(super) async fn log_in(cx: Cx<Server>, request: LogIn) -> Result<Json, ApiError> {
+    let LogIn { user, body: LoginBody { valid_until_ms: expires_ms }, terms } = request;
+    if cx.app.office.user_id(&user)? == cx.caller.user_id {
         return Err(ApiError::invalid_param("You are logged in as yourself already."));
     }
-    desk.act(Act::LogInAs { user, expires_ms }, |done| match done {
+    cx.act(Act::LogInAs { user, expires_ms }, terms, |done| match done {
         Done::LoggedInAs { access_token, device_id, .. } => {
             json!({ "access_token": access_token, "device_id": device_id })
         }
@@ -307,21 +466,33 @@ pub(super) async fn log_in(cx: Caller, request: RawRequest) -> Result<Reply, Api
     .await
 }
 
-pub(super) async fn joined_rooms(cx: Caller, request: RawRequest) -> Result<Reply, ApiError> {
-    let desk = Desk::open(cx, request)?;
-    let user_id = desk.cx.app.office.user_id(desk.arg(0)?)?;
-    let parts = desk.cx.app.engine.state().memberships.of(&user_id, Offset::MAX).into_iter();
-    let joined = parts.filter(|part| part.membership == Membership::Join);
-    let joined: Vec<_> = joined.map(|part| part.room_id).collect();
-    reply(&json!({ "total": joined.len(), "joined_rooms": joined }))
+endpoint! {
+    /// `GET …/users/{user_id}/joined_rooms`
+    pub(super) struct JoinedRooms = GET "/_synapse/admin/v1/users/{user_id}/joined_rooms";
+    for AccessToken;
+    { user: String = path }
 }
 
-pub(super) async fn parts(cx: Caller, request: RawRequest) -> Result<Reply, ApiError> {
-    let desk = Desk::open(cx, request)?;
-    let user_id = desk.cx.app.office.user_id(desk.arg(0)?)?;
-    let parts = desk.cx.app.engine.state().memberships.of(&user_id, Offset::MAX).into_iter();
+pub(super) async fn joined_rooms(cx: Cx<Server>, request: JoinedRooms) -> Result<Json, ApiError> {
+    let user_id = cx.app.office.user_id(&request.user)?;
+    let parts = cx.app.engine.state().memberships.of(&user_id, Offset::MAX).into_iter();
+    let joined = parts.filter(|part| part.membership == Membership::Join);
+    let joined: Vec<_> = joined.map(|part| part.room_id).collect();
+    to_json(&json!({ "total": joined.len(), "joined_rooms": joined }))
+}
+
+endpoint! {
+    /// `GET …/users/{user_id}/memberships`
+    pub(super) struct Parts = GET "/_synapse/admin/v1/users/{user_id}/memberships";
+    for AccessToken;
+    { user: String = path }
+}
+
+pub(super) async fn parts(cx: Cx<Server>, request: Parts) -> Result<Json, ApiError> {
+    let user_id = cx.app.office.user_id(&request.user)?;
+    let parts = cx.app.engine.state().memberships.of(&user_id, Offset::MAX).into_iter();
     let parts = parts.map(|part| (part.room_id.to_string(), part.membership.as_str().into()));
-    reply(&json!({ "memberships": parts.collect::<serde_json::Map<_, Value>>() }))
+    to_json(&json!({ "memberships": parts.collect::<serde_json::Map<_, Value>>() }))
 }
 
 fn device_words(user: &UserDetails, device_id: &str, device: &UserDevice) -> Value {
@@ -336,82 +507,140 @@ fn device_words(user: &UserDetails, device_id: &str, device: &UserDevice) -> Val
     })
 }
 
-pub(super) async fn devices(cx: Caller, request: RawRequest) -> Result<Reply, ApiError> {
-    let desk = Desk::open(cx, request)?;
-    let user = desk.cx.app.office.user_details(desk.arg(0)?)?;
+endpoint! {
+    /// `GET …/users/{user_id}/devices`
+    pub(super) struct Devices = GET "/_synapse/admin/v2/users/{user_id}/devices";
+    for AccessToken;
+    { user: String = path }
+}
+
+pub(super) async fn devices(cx: Cx<Server>, request: Devices) -> Result<Json, ApiError> {
+    let user = cx.app.office.user_details(&request.user)?;
     let devices = user.logged_in.iter();
     let devices: Vec<_> =
         devices.map(|(device_id, of)| device_words(&user, device_id.as_str(), of)).collect();
-    reply(&json!({ "total": devices.len(), "devices": devices }))
+    to_json(&json!({ "total": devices.len(), "devices": devices }))
 }
 
-pub(super) async fn device(cx: Caller, request: RawRequest) -> Result<Reply, ApiError> {
-    let desk = Desk::open(cx, request)?;
-    let (user, device_id) = (desk.cx.app.office.user_details(desk.arg(0)?)?, desk.arg(1)?);
-    let device = user.logged_in.iter().find(|(known, _)| known.as_str() == device_id);
-    let (_, device) = device.ok_or_else(|| ApiError::not_found("There is no such device."))?;
-    reply(&device_words(&user, device_id, device))
+endpoint! {
+    /// `GET …/users/{user_id}/devices/{device_id}`
+    pub(super) struct Device = GET "/_synapse/admin/v2/users/{user_id}/devices/{device_id}";
+    for AccessToken;
+    { user: String = path, device_id: OwnedDeviceId = path }
 }
 
-pub(super) async fn rename_device(cx: Caller, request: RawRequest) -> Result<Reply, ApiError> {
-    let desk = Desk::open(cx, request)?;
-    let (user, device) = (desk.arg(0)?.to_owned(), OwnedDeviceId::from(desk.arg(1)?));
-    known_device(&desk, &user, &device)?;
-    match desk.field("display_name")? {
-        Some(display_name) => {
-            desk.act(Act::RenameDevice { user, device, display_name }, nothing).await
-        }
-        None => reply(&json!({})),
+pub(super) async fn device(cx: Cx<Server>, request: Device) -> Result<Json, ApiError> {
+    let Device { user, device_id } = request;
+    let user = cx.app.office.user_details(&user)?;
+    let device = user.logged_in.get(&device_id);
+    let device = device.ok_or_else(|| ApiError::not_found("There is no such device."))?;
+    to_json(&device_words(&user, device_id.as_str(), device))
+}
+
+endpoint! {
+    /// `PUT …/users/{user_id}/devices/{device_id}`
+    pub(super) struct RenameDevice = PUT "/_synapse/admin/v2/users/{user_id}/devices/{device_id}";
+    for AccessToken;
+    {
+        user: String = path,
+        device: OwnedDeviceId = path,
+        body: DeviceBody = json,
+        terms: Terms = terms,
     }
 }
 
-fn known_device(desk: &Desk, user: &str, device: &OwnedDeviceId) -> Result<(), ApiError> {
-    let user = desk.cx.app.office.user_details(user)?;
+pub(super) async fn rename_device(cx: Cx<Server>, request: RenameDevice) -> Result<Json, ApiError> {
+    let RenameDevice { user, device, body, terms } = request;
+    known_device(&cx, &user, &device)?;
+    match body.display_name {
+        Some(display_name) => {
+            cx.act(Act::RenameDevice { user, device, display_name }, terms, nothing).await
+        }
+        None => to_json(&json!({})),
+    }
+}
+
+fn known_device(cx: &Cx<Server>, user: &str, device: &OwnedDeviceId) -> Result<(), ApiError> {
+    let user = cx.app.office.user_details(user)?;
     let known = user.logged_in.contains_key(device);
     if known { Ok(()) } else { Err(ApiError::not_found("There is no such device.")) }
 }
 
-pub(super) async fn delete_device(cx: Caller, request: RawRequest) -> Result<Reply, ApiError> {
-    let desk = Desk::open(cx, request)?;
-    let (user, device) = (desk.arg(0)?.to_owned(), OwnedDeviceId::from(desk.arg(1)?));
-    known_device(&desk, &user, &device)?;
-    desk.act(Act::LogOut { user, devices: Some(vec![device]) }, nothing).await
+endpoint! {
+    /// `DELETE …/users/{user_id}/devices/{device_id}`
+    pub(super) struct DeleteDevice = DELETE
+        "/_synapse/admin/v2/users/{user_id}/devices/{device_id}";
+    for AccessToken;
+    { user: String = path, device: OwnedDeviceId = path, terms: Terms = terms }
+}
+
+pub(super) async fn delete_device(cx: Cx<Server>, request: DeleteDevice) -> Result<Json, ApiError> {
+    let DeleteDevice { user, device, terms } = request;
+    known_device(&cx, &user, &device)?;
+    cx.act(Act::LogOut { user, devices: Some(vec![device]) }, terms, nothing).await
+}
+
+endpoint! {
+    /// `POST …/users/{user_id}/delete_devices`
+    pub(super) struct DeleteDevices = POST "/_synapse/admin/v2/users/{user_id}/delete_devices";
+    for AccessToken;
+    { user: String = path, body: DevicesBody = parameters, terms: Terms = terms }
 }
 
 /// Those that are not there need not be deleted.
-pub(super) async fn delete_devices(cx: Caller, request: RawRequest) -> Result<Reply, ApiError> {
-    let desk = Desk::open(cx, request)?;
-    let (user, mut devices) =
-        (desk.arg(0)?.to_owned(), desk.required::<Vec<OwnedDeviceId>>("devices")?);
-    let known = desk.cx.app.office.user_details(&user)?;
+pub(super) async fn delete_devices(
+    cx: Cx<Server>,
+    request: DeleteDevices,
+) -> Result<Json, ApiError> {
+    let DeleteDevices { user, body: DevicesBody { mut devices }, terms } = request;
+    let known = cx.app.office.user_details(&user)?;
     devices.retain(|device| known.logged_in.contains_key(device));
-    desk.act(Act::LogOut { user, devices: Some(devices) }, nothing).await
+    cx.act(Act::LogOut { user, devices: Some(devices) }, terms, nothing).await
 }
 
-pub(super) async fn is_free(cx: Caller, request: RawRequest) -> Result<Reply, ApiError> {
-    let desk = Desk::open(cx, request)?;
-    let username = desk.cx.query("username")?;
+endpoint! {
+    /// `GET …/username_available`
+    pub(super) struct IsFree = GET "/_synapse/admin/v1/username_available";
+    for AccessToken;
+    { username: Option<String> = parameter }
+}
+
+pub(super) async fn is_free(cx: Cx<Server>, request: IsFree) -> Result<Json, ApiError> {
+    let username = request.username;
     let username = username.ok_or_else(|| ApiError::missing_param("`username` is missing."))?;
-    free_user_id(&desk.cx.app, &username, None)?;
-    reply(&json!({ "available": true }))
+    free_user_id(&cx.app, &username, None)?;
+    to_json(&json!({ "available": true }))
 }
 
-pub(super) async fn by_link(cx: Caller, request: RawRequest) -> Result<Reply, ApiError> {
-    let desk = Desk::open(cx, request)?;
-    let user_id = desk.cx.app.engine.state().accounts.linked(desk.arg(0)?, desk.arg(1)?);
+endpoint! {
+    /// `GET …/auth_providers/{provider}/users/{external_id}`
+    pub(super) struct ByLink = GET
+        "/_synapse/admin/v1/auth_providers/{provider}/users/{external_id}";
+    for AccessToken;
+    { provider: String = path, external_id: String = path }
+}
+
+pub(super) async fn by_link(cx: Cx<Server>, request: ByLink) -> Result<Json, ApiError> {
+    let user_id = cx.app.engine.state().accounts.linked(&request.provider, &request.external_id);
     found(user_id)
 }
 
-pub(super) async fn by_threepid(cx: Caller, request: RawRequest) -> Result<Reply, ApiError> {
-    let desk = Desk::open(cx, request)?;
-    let (medium, address) = (desk.arg(0)?, desk.arg(1)?);
+endpoint! {
+    /// `GET …/threepid/{medium}/users/{address}`
+    pub(super) struct ByThreepid = GET "/_synapse/admin/v1/threepid/{medium}/users/{address}";
+    for AccessToken;
+    { medium: String = path, address: String = path }
+}
+
+pub(super) async fn by_threepid(cx: Cx<Server>, request: ByThreepid) -> Result<Json, ApiError> {
+    let ByThreepid { medium, address } = request;
     let medium = serde_json::from_value(medium.into())
         .map_err(|_| ApiError::invalid_param("`medium` is `email` or `msisdn`."))?;
     let threepid = Threepid { medium, address: address.to_lowercase() };
-    found(desk.cx.app.engine.state().threepids.owner(&threepid))
+    found(cx.app.engine.state().threepids.owner(&threepid))
 }
 
-fn found(user_id: Option<ruma::OwnedUserId>) -> Result<Reply, ApiError> {
+fn found(user_id: Option<OwnedUserId>) -> Result<Json, ApiError> {
     let user_id = user_id.ok_or_else(|| ApiError::not_found("There is no such user."))?;
-    reply(&json!({ "user_id": user_id }))
+    to_json(&json!({ "user_id": user_id }))
 }

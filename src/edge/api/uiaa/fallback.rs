@@ -9,13 +9,16 @@ use std::{
 };
 
 use http::{
-    HeaderValue, StatusCode,
+    HeaderMap, HeaderValue, StatusCode,
     header::{ACCEPT_LANGUAGE, LOCATION},
 };
 use percent_encoding::{NON_ALPHANUMERIC, PercentEncode, utf8_percent_encode};
-use ruma::api::client::uiaa::{
-    AuthData, AuthType, Dummy, MatrixUserIdentifier, Password, ReCaptcha, RegistrationToken,
-    Terms as TermsAccepted, UserIdentifier,
+use ruma::api::{
+    auth_scheme::NoAccessToken,
+    client::uiaa::{
+        AuthData, AuthType, Dummy, MatrixUserIdentifier, Password, ReCaptcha, RegistrationToken,
+        Terms as TermsAccepted, UserIdentifier,
+    },
 };
 
 use serde_json::json;
@@ -25,23 +28,38 @@ use super::{
     stages::{self, purpose_of},
 };
 use crate::{
-    base::clock::random_token,
+    base::{clock::random_token, limits},
     edge::{
         api::{
             Server,
-            page::{Page, text},
+            page::{Page, refusal, text},
             validation::{request_for_page, show_token},
         },
-        http::{ApiError, Cx, RawRequest, Reply, Session},
+        http::{ApiError, Body, Cx, Reply, endpoint},
     },
     record::{address as threepid, threepid::Medium},
 };
 
-/// The paths of the pages.
-pub(crate) const PATHS: [&str; 2] = [
-    "/_matrix/client/r0/auth/{auth_type}/fallback/web",
-    "/_matrix/client/v3/auth/{auth_type}/fallback/web",
-];
+endpoint! {
+    /// The page of a stage.
+    pub(crate) struct StagePage = GET
+        "/_matrix/client/r0/auth/{auth_type}/fallback/web"
+        "/_matrix/client/v3/auth/{auth_type}/fallback/web";
+    for NoAccessToken;
+    refusal refusal;
+    { auth_type: String = path, headers: HeaderMap = headers }
+}
+
+endpoint! {
+    /// The form of a stage's page.
+    pub(crate) struct StageForm = POST
+        "/_matrix/client/r0/auth/{auth_type}/fallback/web"
+        "/_matrix/client/v3/auth/{auth_type}/fallback/web";
+    for NoAccessToken;
+    body Body::Short(limits::FORM_BYTES);
+    refusal refusal;
+    { auth_type: String = path, headers: HeaderMap = headers }
+}
 
 /// Tells the client, which may have opened the page in a view of its own or in a window.
 const TELL: &str = "\
@@ -79,11 +97,8 @@ struct Subject<'a> {
 }
 
 /// `GET …/auth/{type}/fallback/web`.
-pub(crate) async fn page(
-    cx: Cx<Server, Option<Session>>,
-    request: RawRequest,
-) -> Result<Reply, ApiError> {
-    let page = match subject(&cx, &request).await? {
+pub(crate) async fn page(cx: Cx<Server, ()>, request: StagePage) -> Result<Reply, ApiError> {
+    let page = match subject(&cx, &request.auth_type, &request.headers).await? {
         Ok(subject) => subject.form(None),
         Err(other) => other,
     };
@@ -91,11 +106,8 @@ pub(crate) async fn page(
 }
 
 /// `POST` of the page's form to the same address.
-pub(crate) async fn submit(
-    cx: Cx<Server, Option<Session>>,
-    request: RawRequest,
-) -> Result<Reply, ApiError> {
-    let mut subject = match subject(&cx, &request).await? {
+pub(crate) async fn submit(cx: Cx<Server, ()>, request: StageForm) -> Result<Reply, ApiError> {
+    let mut subject = match subject(&cx, &request.auth_type, &request.headers).await? {
         Ok(subject) => subject,
         Err(other) => return Ok(other.reply()),
     };
@@ -148,10 +160,11 @@ pub(crate) async fn submit(
 
 /// What the request is about; or the page that says why there is nothing to do.
 async fn subject<'a>(
-    cx: &'a Cx<Server, Option<Session>>,
-    request: &RawRequest,
+    cx: &'a Cx<Server, ()>,
+    auth_type: &str,
+    headers: &HeaderMap,
 ) -> Result<Result<Subject<'a>, Page>, ApiError> {
-    let stage = AuthType::from(request.args.first().map_or("", String::as_str));
+    let stage = AuthType::from(auth_type);
     let Some(id) = cx.query("session")? else {
         let page = problem("Nothing to confirm", "The address of this page lacks its session.");
         return Ok(Err(page.status(StatusCode::BAD_REQUEST)));
@@ -166,7 +179,7 @@ async fn subject<'a>(
     };
     Ok(match session.standing(&stage).await {
         Standing::Next => {
-            let languages = request.headers.get(ACCEPT_LANGUAGE);
+            let languages = headers.get(ACCEPT_LANGUAGE);
             let languages = languages.and_then(|value| value.to_str().ok()).unwrap_or_default();
             Ok(Subject {
                 app: &cx.app,
@@ -303,7 +316,7 @@ impl Subject<'_> {
     /// Sends the message to the address that the form names.
     async fn send(
         &self,
-        cx: &Cx<Server, Option<Session>>,
+        cx: &Cx<Server, ()>,
         medium: Medium,
         fields: &HashMap<String, String>,
     ) -> Page {

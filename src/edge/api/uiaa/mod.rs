@@ -40,7 +40,7 @@ mod terms;
 mod tests;
 
 pub(super) use fallback::done;
-pub(crate) use fallback::{PATHS, page, submit};
+pub(crate) use fallback::{page, submit};
 pub(crate) use stages::{Proof, Stages, authenticate, ways_to_prove, ways_to_recover};
 pub(super) use stages::{confirm_identity, providers_of};
 

@@ -1,5 +1,7 @@
 //! The edge as clients meet it: a program of a few endpoints behind real connections.
 
+mod app;
+
 use std::{convert::Infallible, net::SocketAddr, time::Duration};
 
 use futures_util::{StreamExt as _, stream};
@@ -10,21 +12,6 @@ use hyper_util::{
     client::legacy::{Client, connect::HttpConnector},
     rt::TokioExecutor,
 };
-use ruma::{
-    api::client::{
-        account::whoami,
-        alias::get_alias,
-        authenticated_media::get_content_as_filename,
-        discovery::get_supported_versions,
-        media::create_content,
-        membership::join_room_by_id,
-        message::send_message_event,
-        push::get_pushrules_all,
-        session::login,
-        state::{get_state_event_for_key, send_state_event},
-    },
-    owned_device_id, owned_event_id, owned_user_id,
-};
 use serde_json::Value;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -33,191 +20,9 @@ use tokio::{
     task::JoinHandle,
 };
 
+use self::app::{Fake, WAIT_ENDED, put_state, table, who};
 use super::*;
-use crate::{base::rate::Rate, config::Config, record::Offset};
-
-struct Fake;
-
-impl App for Fake {
-    fn authenticate<'a>(
-        &'a self,
-        token: &'a str,
-        _: &'a http::Uri,
-    ) -> BoxFuture<'a, Result<Session, ApiError>> {
-        Box::pin(async move {
-            match token {
-                "good" => Ok(Session {
-                    user_id: owned_user_id!("@ann:example.org"),
-                    device_id: owned_device_id!("DEV"),
-                    session: Offset::new(7),
-                    service: None,
-                }),
-                "old" => Err(ApiError::unknown_token(true)),
-                _ => Err(ApiError::unknown_token(false)),
-            }
-        })
-    }
-
-    fn admit(&self, _: &Session, open_to: OpenTo) -> Result<(), ApiError> {
-        // The user of these tests is a guest.
-        if open_to.guests {
-            Ok(())
-        } else {
-            Err(ApiError::new(ErrorCode::GuestAccessForbidden, "Not for guests."))
-        }
-    }
-
-    fn service(&self, _: &str) -> Option<Arc<Service>> {
-        None
-    }
-}
-
-async fn versions(
-    _: Cx<Fake, Option<Session>>,
-    _: get_supported_versions::Request,
-) -> Result<get_supported_versions::Response, ApiError> {
-    Ok(get_supported_versions::Response::new(vec!["v1.1".into()]))
-}
-
-async fn who(cx: Cx<Fake>, _: whoami::v3::Request) -> Result<whoami::v3::Response, ApiError> {
-    assert_eq!(&*cx.origin().user, "@ann:example.org");
-    assert_eq!(&*cx.origin().device, "DEV");
-    assert!(!cx.origin().request.is_empty());
-    Ok(whoami::v3::Response::new(cx.caller.user_id, false))
-}
-
-async fn join(
-    cx: Cx<Fake>,
-    request: join_room_by_id::v3::Request,
-) -> Result<join_room_by_id::v3::Response, ApiError> {
-    assert!(cx.body.starts_with(b"{"));
-    Ok(join_room_by_id::v3::Response::new(request.room_id))
-}
-
-async fn sign_in(
-    _: Cx<Fake, Option<Appservice>>,
-    _: login::v3::Request,
-) -> Result<login::v3::Response, ApiError> {
-    Err(ApiError::forbidden("Wrong password."))
-}
-
-async fn put_state(_: Cx<Fake>, request: send_state_event::v3::Request) -> Result<Bytes, ApiError> {
-    Ok(format!("{{\"key\":{:?}}}", request.state_key).into())
-}
-
-async fn get_state(
-    _: Cx<Fake>,
-    request: get_state_event_for_key::v3::Request,
-) -> Result<Bytes, ApiError> {
-    Ok(format!("{{\"type\":{:?},\"key\":{:?}}}", request.event_type.to_string(), request.state_key)
-        .into())
-}
-
-async fn alias(_: Cx<Fake, ()>, request: get_alias::v3::Request) -> Result<Bytes, ApiError> {
-    Ok(format!("{{\"alias\":{:?}}}", request.room_alias.as_str()).into())
-}
-
-async fn pushrules(_: Cx<Fake>, _: get_pushrules_all::v3::Request) -> Result<Bytes, ApiError> {
-    Ok(Bytes::from_static(b"{}"))
-}
-
-/// Sleeps for as long as the transaction id says, or until the server goes down.
-async fn send(
-    cx: Cx<Fake>,
-    request: send_message_event::v3::Request,
-) -> Result<send_message_event::v3::Response, ApiError> {
-    match request.txn_id.as_str() {
-        "poll" => cx.shutdown.given().await,
-        "panic" => panic!("a handler panics, as a test"),
-        millis => {
-            tokio::time::sleep(Duration::from_millis(millis.parse().unwrap_or(0))).await;
-        }
-    }
-    Ok(send_message_event::v3::Response::new(owned_event_id!("$e")))
-}
-
-async fn upload(
-    _: Cx<Fake>,
-    request: create_content::v3::Request,
-    mut incoming: Incoming,
-) -> Result<Bytes, ApiError> {
-    assert!(request.file.is_empty());
-    let mut length = 0;
-    loop {
-        match incoming.next().await {
-            Ok(Some(piece)) => length += piece.len(),
-            Ok(None) => break,
-            Err(error) => {
-                incoming.drain().await;
-                return Err(error);
-            }
-        }
-    }
-    Ok(format!("{{\"content_uri\":\"mxc://x/{length}\"}}").into())
-}
-
-async fn download(cx: Cx<Fake, Option<Session>>, request: RawRequest) -> Result<Reply, ApiError> {
-    assert!(cx.caller.is_none());
-    let parts = request.args.into_iter().map(|part| Ok(Bytes::from(part + ";")));
-    Ok(Reply::stream("text/plain", stream::iter(parts)))
-}
-
-/// JSON of as many bytes as the path says.
-async fn long(_: Cx<Fake, Option<Session>>, request: RawRequest) -> Result<Reply, ApiError> {
-    let length: usize = request.args[0].parse().unwrap();
-    Ok(Reply::json(format!("\"{}\"", "x".repeat(length - 2))))
-}
-
-/// Waits for as many milliseconds as the path says, or until the server goes down; then says what
-/// it was sent.
-async fn wait(cx: Cx<Fake, Option<Session>>, request: RawRequest) -> Result<Reply, ApiError> {
-    struct Waiting;
-    impl Drop for Waiting {
-        fn drop(&mut self) {
-            WAIT_ENDED.notify_one();
-        }
-    }
-    let length = request.args[0].parse().unwrap();
-    let _waiting = (length == 60_000).then_some(Waiting);
-    tokio::select! {
-        () = tokio::time::sleep(Duration::from_millis(length)) => {}
-        () = cx.shutdown.given() => {}
-    }
-    Ok(Reply::json(format!("{{\"waited\":{length},\"sent\":{}}}", cx.body.len())))
-}
-
-/// That a wait of a minute ended, or was given up.
-static WAIT_ENDED: tokio::sync::Notify = tokio::sync::Notify::const_new();
-
-async fn typed_download(
-    _: Cx<Fake>,
-    _: get_content_as_filename::v1::Request,
-) -> Result<get_content_as_filename::v1::Response, ApiError> {
-    Err(ApiError::not_found("No such file."))
-}
-
-fn table() -> Table<Fake> {
-    Table::new(&["/_svc", "/_matrix"], |_, _| OpenTo {
-        guests: true,
-        suspended: true,
-        locked: true,
-    })
-    .on(versions)
-    .on(who)
-    .on(join)
-    .on(sign_in)
-    .on(send)
-    .on(typed_download)
-    .on_json(put_state)
-    .on_json(get_state)
-    .on_json(alias)
-    .on_json(pushrules)
-    .on_upload(1000, upload)
-    .raw(Method::GET, "/page/{a}/x/{b}", Access::None, download)
-    .raw(Method::GET, "/long/{length}", Access::None, long)
-    .raw(Method::GET, "/wait/{millis}", Access::None, wait)
-    .raw(Method::POST, "/wait/{millis}", Access::None, wait)
-}
+use crate::{base::rate::Rate, config::Config};
 
 type Body = BoxBody<Bytes, Infallible>;
 
@@ -236,6 +41,7 @@ impl Running {
     async fn configured(change: impl FnOnce(&mut Config)) -> Self {
         let mut config = Config::default();
         config.http.max_body_bytes = 65_536;
+        config.media.max_upload_bytes = 1000;
         config.http.shutdown_seconds = 2;
         change(&mut config);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -1106,9 +912,24 @@ fn a_request_that_waits_is_small() {
 #[tokio::test]
 async fn endpoints_registered_twice_are_an_error() {
     let shutdown = Shutdown::when(std::future::pending());
-    let twice = table().on(who);
+    let twice = table().on(who, limited(Class::Other));
     let error = Edge::new(Arc::new(Fake), twice, &Config::default(), shutdown).err().unwrap();
     assert!(matches!(error, TableError::Twice { .. }), "{error}");
+}
+
+/// Why a table is refused.
+fn refused(table: Table<Fake>) -> TableError {
+    let shutdown = Shutdown::when(std::future::pending());
+    Edge::new(Arc::new(Fake), table, &Config::default(), shutdown).err().unwrap()
+}
+
+#[tokio::test]
+async fn a_write_without_a_class_or_a_reason_is_an_error() {
+    let error = refused(Table::new(&["/_matrix"]).on(put_state, cheap()));
+    assert!(matches!(error, TableError::Policy { method: Method::PUT, .. }), "{error}");
+    // So is a read that the specification has limited.
+    let error = refused(Table::new(&["/_matrix"]).on(who, cheap()));
+    assert!(matches!(error, TableError::Policy { method: Method::GET, .. }), "{error}");
 }
 
 /// Run by hand: `cargo test --release --lib what_a_request_costs -- --ignored --nocapture`.

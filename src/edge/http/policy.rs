@@ -1,0 +1,103 @@
+//! Who may call an endpoint, how often, and what is checked of its body: stated where the endpoint
+//! is registered, as the second argument of [`Table::on`](super::Table::on).
+
+use super::{
+    Class, OpenTo,
+    decode::{Amend, Checks, Precheck},
+    objects::Place,
+};
+
+/// The terms on which an endpoint is served.
+///
+/// Restricted accounts may call nothing that does not say so. The exception is that suspended users
+/// may call whatever only reads (`GET`).
+#[derive(Clone, Copy)]
+pub(crate) struct Policy {
+    pub(super) rate: Rate,
+    pub(super) open_to: OpenTo,
+    pub(super) checks: Checks,
+}
+
+/// How often an endpoint may be called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Rate {
+    /// As often as a class of endpoints together.
+    Of(Class),
+    /// At any rate, though it writes, or though the Matrix specification has it limited: with the
+    /// reason why.
+    Unlimited(&'static str),
+    /// At any rate: it reads little.
+    Cheap,
+}
+
+/// Limited together with the others of `class`.
+pub(crate) const fn limited(class: Class) -> Policy {
+    Policy::new(Rate::Of(class))
+}
+
+/// Not limited, for this reason, although it writes or the Matrix specification has it limited.
+pub(crate) const fn unlimited(reason: &'static str) -> Policy {
+    Policy::new(Rate::Unlimited(reason))
+}
+
+/// Not limited, because it only reads, and little. The table refuses writes with this policy.
+pub(crate) const fn cheap() -> Policy {
+    Policy::new(Rate::Cheap)
+}
+
+impl Policy {
+    const fn new(rate: Rate) -> Self {
+        let open_to =
+            OpenTo { guests: false, suspended: false, locked: false, administrators_only: false };
+        Self { rate, open_to, checks: Checks::NONE }
+    }
+
+    /// Guests may call it, too (client-server API, "Guest Access").
+    #[must_use]
+    pub(crate) const fn guests(mut self) -> Self {
+        self.open_to.guests = true;
+        self
+    }
+
+    /// Suspended users may call it, too (client-server API, "Account suspension").
+    #[must_use]
+    pub(crate) const fn suspended(mut self) -> Self {
+        self.open_to.suspended = true;
+        self
+    }
+
+    /// Users whose account is locked may call it, too (client-server API, "Account locking").
+    #[must_use]
+    pub(crate) const fn locked(mut self) -> Self {
+        self.open_to.locked = true;
+        self
+    }
+
+    /// Only the administrators of the server may call it.
+    #[must_use]
+    pub(crate) const fn administrators(mut self) -> Self {
+        self.open_to.administrators_only = true;
+        self
+    }
+
+    /// The body has objects at these places, where serde would read arrays as well.
+    #[must_use]
+    pub(crate) const fn objects(mut self, places: &'static [Place]) -> Self {
+        self.checks.objects = places;
+        self
+    }
+
+    /// The body is checked before it is decoded.
+    #[must_use]
+    pub(crate) const fn checked(mut self, before: Precheck) -> Self {
+        self.checks.before = Some(before);
+        self
+    }
+
+    /// A body that cannot be decoded is decoded once more with these changes.
+    #[must_use]
+    pub(crate) const fn amended(mut self, amend: Amend) -> Self {
+        self.checks.amend = Some(amend);
+        self
+    }
+}
