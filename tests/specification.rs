@@ -170,7 +170,7 @@ fn every_endpoint_of_the_client_server_api_is_served() {
 
 #[test]
 fn the_versions_that_are_named_are_those_of_which_every_endpoint_is_served() {
-    let source = include_str!("../src/edge/api/discovery.rs");
+    let source = include_str!("../src/edge/api/about/discovery.rs");
     let list = source.split_once("const VERSIONS").expect("the list has this name").1;
     let list = list.split_once("];").expect("the list ends").0;
     let named: BTreeSet<u32> = list

@@ -215,8 +215,8 @@ pub async fn run(
     let unsubscribing = (lasting.clone(), api::unsubscribe_url(&config));
     let mails = Mails::new(&config, &engine, &unread, &messages, unsubscribing, &shutdown);
     let pushers = Pushers::new(&engine, &unread, mails, to_gateways, &config.push, &shutdown);
-    let media =
-        api::media::Media::open(&config).map_err(|error| ServerError::Media(error.into()))?;
+    let media = api::media::files::Media::open(&config)
+        .map_err(|error| ServerError::Media(error.into()))?;
     let app = Arc::new(api::Server {
         office,
         media,
@@ -227,21 +227,21 @@ pub async fn run(
         providers: providers.map_err(|error| ServerError::Sso(error.into()))?,
         presence: Tracker::new(&config.presence, around, engine.clock().now_ms()),
         passwords,
-        notices: api::notices::Notices::new(&config.rate_limits),
+        notices: api::account::notices::Notices::new(&config.rate_limits),
         engine: Arc::clone(&engine),
         outbound,
         stages,
         services,
         questions,
         uiaa: uiaa::Sessions::default(),
-        nonces: api::shared_secret::Nonces::default(),
+        nonces: api::auth::shared_secret::Nonces::default(),
         last_seen: Arc::clone(&last_seen),
         rendezvous: Meetings::default(),
         former_rendezvous: Meetings::default(),
         known_members: KnownMembers::new(limits::KNOWN_MEMBERS_BYTES),
-        filters: api::filter::Filters::new(&config),
+        filters: api::sync::filter::Filters::new(&config),
         search: Arc::clone(&search),
-        catalogue: api::directory::Catalogue::default(),
+        catalogue: api::room::directory::Catalogue::default(),
         connections: Connections::new(limits::SLIDING_BYTES, u64::from_be_bytes(random_bytes())),
         epoch: engine.state().epoch(),
         unread,
@@ -252,26 +252,26 @@ pub async fn run(
         space_walks: Default::default(),
         config: config.clone(),
     });
-    match api::appservice::register_senders(&app).await {
+    match api::appservice::services::register_senders(&app).await {
         Ok(()) => {}
         // A disk that is full, for example: the services are told so when they come.
         Err(error) => warn!(%error, "the application services' own users could not be made"),
     }
-    api::appservice::deliver(&app, &shutdown);
+    api::appservice::services::deliver(&app, &shutdown);
     let pushers = tokio::spawn(pushers.run());
-    api::typing::resume(&engine);
+    api::room::typing::resume(&engine);
     accounts::profile::resume(&engine);
     accounts::closing::resume(&engine);
     shutdowns::resume(&engine);
     tokio::spawn(last_seen::keep(last_seen, Arc::clone(&engine), shutdown.clone()));
-    tokio::spawn(api::guests::keep_out(Arc::clone(&engine), shutdown.clone()));
+    tokio::spawn(api::auth::guests::keep_out(Arc::clone(&engine), shutdown.clone()));
     let clock = engine.clock().clone();
-    let presence = api::presence::Writer(Arc::clone(&app));
+    let presence = api::sync::presence::Writer(Arc::clone(&app));
     tokio::spawn(timers::keep(presence, clock.clone(), shutdown.clone()));
     // What became due while there was no server is sent now.
-    let delayed = api::delayed::Sender(Arc::clone(&app));
+    let delayed = api::room::delayed::Sender(Arc::clone(&app));
     tokio::spawn(timers::keep(delayed, clock, shutdown.clone()));
-    tokio::spawn(api::media::sweep(Arc::clone(&app), shutdown.clone()));
+    tokio::spawn(api::media::files::sweep(Arc::clone(&app), shutdown.clone()));
     let keeper = tokio::spawn(Arc::clone(&snapshots).run());
     tokio::spawn(proof::keep(
         Arc::clone(&engine),

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use super::{AdminParts as _, Terms, nothing};
 use crate::{
     edge::{
-        api::{Server, send::transaction},
+        api::{Server, room::send::transaction},
         http::{ApiError, Cx, Json, endpoint},
     },
     ops::admin::{Act, Done},

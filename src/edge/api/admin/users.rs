@@ -11,7 +11,10 @@ use serde_json::{Value, json};
 use super::{AdminParts as _, PageOf, Terms, nothing, nullable, would_do};
 use crate::{
     edge::{
-        api::{Server, at_length, json as to_json, moderation, registration::free_user_id},
+        api::{
+            Server, account::moderation, at_length, auth::registration::free_user_id,
+            json as to_json,
+        },
         http::{ApiError, Cx, Json, Received, Reply, endpoint},
     },
     ops::admin::{

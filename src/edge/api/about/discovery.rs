@@ -1,0 +1,171 @@
+//! Discovery: versions, the well-known documents. What this server can do:
+//! [`capabilities`](crate::edge::api::about::capabilities).
+
+use ruma::api::client::{
+    discovery::{
+        discover_homeserver, discover_policy_server,
+        discover_support::{self, Contact, ContactRole},
+        get_authorization_server_metadata::v1 as auth_metadata,
+        get_supported_versions,
+    },
+    session::login::v3 as login_v3,
+};
+
+use serde_json::{Map, Value, json};
+
+use super::voip;
+use crate::{
+    config::{AdminContact, Config, PublicKey},
+    edge::{
+        api::{Server, json},
+        http::{ApiError, Cx, ErrorCode, Json, Session},
+    },
+};
+
+/// The versions of the specification that clients may count on: every endpoint of each is served
+/// (`tests/specification/endpoints.md`).
+const VERSIONS: [&str; 21] = [
+    "r0.6.0", "r0.6.1", "v1.1", "v1.2", "v1.3", "v1.4", "v1.5", "v1.6", "v1.7", "v1.8", "v1.9",
+    "v1.10", "v1.11", "v1.12", "v1.13", "v1.14", "v1.15", "v1.16", "v1.17", "v1.18", "v1.19",
+];
+
+/// What is served that is in no version of the specification yet, or that clients still look for
+/// here.
+const UNSTABLE_FEATURES: [&str; 16] = [
+    // Cross-signing (v1.1). Without this Element Web makes no keys for it.
+    "org.matrix.e2e_cross_signing",
+    // Room types in the directory (v1.4). Without this Element Web does not list public spaces
+    // there.
+    "org.matrix.msc3827.stable",
+    // Sliding sync, on its unstable path alone (`api::sync::sliding`).
+    "org.matrix.simplified_msc3575",
+    // Dehydrated devices.
+    "org.matrix.msc3814.v1",
+    // Deleting account data.
+    "org.matrix.msc3391",
+    // Mentions that are meant (v1.7).
+    "org.matrix.msc3952_intentional_mentions",
+    // Relations of relations (v1.10).
+    "org.matrix.msc3981",
+    // Uploads in two steps (v1.7).
+    "fi.mau.msc2246",
+    // Media for those who are logged in (v1.11).
+    "org.matrix.msc3916.stable",
+    // Profile fields of any name (v1.16).
+    "uk.tcpip.msc4133",
+    "uk.tcpip.msc4133.stable",
+    // Redactions that are sent as other events are (v1.18).
+    "com.beeper.msc4169",
+    // Invites that are not wanted (v1.18).
+    "org.matrix.msc4380.stable",
+    // How long events live.
+    "org.matrix.msc1763",
+    // Rooms that are shared with another user (v1.19).
+    "uk.half-shot.msc2666.query_mutual_rooms",
+    "uk.half-shot.msc2666.query_mutual_rooms.stable",
+];
+
+/// What is served as it is configured.
+fn configured(config: &Config) -> [(&'static str, bool); 4] {
+    let rendezvous = &config.rendezvous;
+    [
+        // Delayed events.
+        ("org.matrix.msc4140", config.delayed_events.max_delay_seconds > 0),
+        // Calls of many.
+        ("org.matrix.msc4143", !config.rtc.livekit_urls.is_empty()),
+        // Where devices meet, and how they did before.
+        ("io.element.msc4388", rendezvous.enabled),
+        ("org.matrix.msc4108", rendezvous.enabled && rendezvous.for_anyone),
+    ]
+}
+
+pub(super) async fn versions(
+    cx: Cx<Server, Option<Session>>,
+    _: get_supported_versions::Request,
+) -> Result<get_supported_versions::Response, ApiError> {
+    let versions = VERSIONS.iter().map(ToString::to_string).collect();
+    let mut response = get_supported_versions::Response::new(versions);
+    let features = UNSTABLE_FEATURES.into_iter().map(|feature| (feature, true));
+    let features = features.chain(configured(&cx.app.config));
+    let features = features.map(|(feature, is_there)| (feature.to_owned(), is_there));
+    response.unstable_features.extend(features);
+    Ok(response)
+}
+
+pub(super) async fn well_known(
+    cx: Cx<Server, ()>,
+    _: discover_homeserver::Request,
+) -> Result<Json, ApiError> {
+    let config = &cx.app.config;
+    let url = base_url(config)
+        .ok_or_else(|| ApiError::not_found("This server does not say where it is."))?;
+    let mut document = Map::new();
+    let mut tell = |name: &str, value: Value| document.insert(name.to_owned(), value);
+    tell("m.homeserver", json!({ "base_url": url }));
+    if let Some(url) = identity_server(config) {
+        tell("m.identity_server", json!({ "base_url": url }));
+    }
+    // Where clients looked for what `/rtc/transports` says before there was that.
+    let services = voip::livekit(config);
+    if !services.is_empty() {
+        tell("org.matrix.msc4143.rtc_foci", services.into());
+    }
+    json(&document)
+}
+
+/// The key of the policy server that has this server's name (client-server API, "Policy Servers").
+pub(super) async fn policy_server(
+    cx: Cx<Server, ()>,
+    _: discover_policy_server::Request,
+) -> Result<Json, ApiError> {
+    match &cx.app.config.server.policy_server_key {
+        PublicKey::Key(key) => json(&json!({ "public_keys": { "ed25519": key } })),
+        PublicKey::None => Err(ApiError::not_found("There is no policy server of this name.")),
+    }
+}
+
+/// There is no authorisation server (client-server API, "OAuth 2.0 API"): clients log in by the
+/// other API.
+pub(super) async fn auth_metadata(
+    _: Cx<Server, ()>,
+    _: auth_metadata::Request,
+) -> Result<auth_metadata::Response, ApiError> {
+    let text = "This server does not speak OAuth 2.0.";
+    Err(ApiError::new(ErrorCode::Unrecognized, text))
+}
+
+/// What [`well_known`] says, for those who log in.
+pub(crate) fn discovery_info(config: &Config) -> Option<login_v3::DiscoveryInfo> {
+    let homeserver = login_v3::HomeserverInfo::new(base_url(config)?);
+    let mut info = login_v3::DiscoveryInfo::new(homeserver);
+    info.identity_server =
+        identity_server(config).map(|url| login_v3::IdentityServerInfo::new(url.to_owned()));
+    Some(info)
+}
+
+fn base_url(config: &Config) -> Option<String> {
+    config.announced_url().filter(|_| config.server.discovery)
+}
+
+fn identity_server(config: &Config) -> Option<&str> {
+    config.server.identity_server.as_deref()
+}
+
+pub(super) async fn support(
+    cx: Cx<Server, ()>,
+    _: discover_support::Request,
+) -> Result<discover_support::Response, ApiError> {
+    let admin = |contact: Contact| discover_support::Response::with_contacts(vec![contact]);
+    Ok(match &cx.app.config.server.admin_contact {
+        AdminContact::None => {
+            return Err(ApiError::not_found("This server does not say who runs it."));
+        }
+        AdminContact::Mail(address) => {
+            admin(Contact::with_email_address(ContactRole::Admin, address.to_string()))
+        }
+        AdminContact::User(user_id) => {
+            admin(Contact::with_matrix_id(ContactRole::Admin, user_id.clone()))
+        }
+        AdminContact::Page(page) => discover_support::Response::with_support_page(page.to_string()),
+    })
+}

@@ -1,0 +1,21 @@
+//! What clients ask of a server before anything else: versions, addresses, capabilities, calls.
+
+pub(crate) mod capabilities;
+pub(crate) mod discovery;
+pub(crate) mod voip;
+
+use super::Server;
+use crate::edge::http::{Class, Table, cheap, limited};
+
+/// The endpoints.
+pub(super) fn endpoints(table: Table<Server>) -> Table<Server> {
+    table
+        .on(discovery::versions, cheap().guests())
+        .on(discovery::well_known, cheap())
+        .on(discovery::support, cheap())
+        .on(discovery::policy_server, cheap())
+        .on(discovery::auth_metadata, cheap())
+        .on(capabilities::get, limited(Class::Other))
+        .on(voip::turn_server, limited(Class::Other))
+        .on(voip::transports, limited(Class::Other))
+}

@@ -1,0 +1,77 @@
+//! What calls need beside rooms: a TURN server (client-server API, "Voice over IP"), and the
+//! services by which calls of many are held (MSC4143).
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use hmac::{Hmac, KeyInit as _, Mac as _};
+use ruma::api::{
+    auth_scheme::AccessToken, client::voip::get_turn_server_info::v3 as get_turn_server_info,
+};
+use serde_json::{Value, json};
+use sha1::Sha1;
+
+use crate::{
+    config::Config,
+    edge::{
+        api::{Server, json as to_json},
+        http::{ApiError, Cx, Json, endpoint},
+    },
+};
+
+endpoint! {
+    /// The path that clients use, and the one that is proposed.
+    pub(super) struct Transports = GET
+        "/_matrix/client/unstable/org.matrix.msc4143/rtc/transports"
+        "/_matrix/client/v1/rtc/transports";
+    for AccessToken;
+    {}
+}
+
+/// The TURN server with a password that is good for a while; an empty object if there is none,
+/// which is what clients know.
+pub(super) async fn turn_server(
+    cx: Cx<Server>,
+    _: get_turn_server_info::Request,
+) -> Result<Json, ApiError> {
+    let turn = &cx.app.config.turn;
+    let Some(secret) = turn.shared_secret.as_ref().filter(|_| !turn.uris.is_empty()) else {
+        return to_json(&json!({}));
+    };
+    let expires = cx.app.engine.clock().now_ms() / 1000 + turn.ttl_seconds;
+    let username = format!("{expires}:{}", cx.caller.user_id);
+    to_json(&json!({
+        "password": password(secret.0.expose(), &username)?,
+        "username": username,
+        "uris": turn.uris.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        "ttl": turn.ttl_seconds,
+    }))
+}
+
+/// The password that a TURN server which knows the secret expects of this name
+/// (draft-uberti-behave-turn-rest).
+fn password(secret: &str, username: &str) -> Result<String, ApiError> {
+    let mac = Hmac::<Sha1>::new_from_slice(secret.as_bytes()).map_err(ApiError::internal)?;
+    Ok(STANDARD.encode(mac.chain_update(username).finalize().into_bytes()))
+}
+
+pub(super) async fn transports(cx: Cx<Server>, _: Transports) -> Result<Json, ApiError> {
+    to_json(&json!({ "rtc_transports": livekit(&cx.app.config) }))
+}
+
+/// The LiveKit services, as clients are told of them.
+pub(super) fn livekit(config: &Config) -> Vec<Value> {
+    let urls = config.rtc.livekit_urls.iter().map(ToString::to_string);
+    urls.map(|url| json!({ "type": "livekit", "livekit_service_url": url })).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_password_is_what_a_turn_server_computes_itself() {
+        // printf '1433895918:@ann:example.org' | openssl dgst -sha1 -hmac 'a secret of the two'
+        // -binary | base64
+        let password = password("a secret of the two", "1433895918:@ann:example.org").unwrap();
+        assert_eq!(password, "WxTIHNiIDPm69sdzmO1riy2HYyU=");
+    }
+}

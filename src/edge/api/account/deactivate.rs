@@ -1,0 +1,88 @@
+//! The end of an account (client-server API, "Account deactivation").
+//!
+//! What was published on identity servers is taken back first, as well as that can be done; then
+//! the account is closed.
+
+use std::sync::Arc;
+
+use ruma::{
+    OwnedUserId,
+    api::client::{
+        account::{ThirdPartyIdRemovalStatus, deactivate::v3 as deactivate_v3},
+        uiaa::AuthData,
+    },
+};
+
+use crate::{
+    decide::{status::Deactivate, threepid::SpendValidation},
+    edge::{
+        api::{
+            Server,
+            auth::{
+                claim::{auth_failed, find_account},
+                rights,
+                uiaa::{self, Binding, Facts, confirm_identity},
+            },
+        },
+        http::{ApiError, Cx, Session},
+    },
+    service::accounts::{closing, identity},
+};
+
+pub(super) async fn deactivate(
+    cx: Cx<Server, Option<Session>>,
+    request: deactivate_v3::Request,
+) -> Result<deactivate_v3::Response, ApiError> {
+    let auth = request.auth.as_ref();
+    let user_id = match cx.caller.clone() {
+        Some(session) => {
+            confirm_identity(&cx.app, &session, cx.client, "deactivate", &cx.body, auth).await?;
+            session.user_id
+        }
+        None => proved(&cx, auth).await?,
+    };
+    let (app, mut origin) = (Arc::clone(&cx.app), cx.origin());
+    origin.user = user_id.as_str().into();
+    let (erase, id_server) = (request.erase, request.id_server);
+    let ts = app.engine.clock().now_ms();
+    let end = Deactivate { user_id, erase, messages: false, media: false, reason: None, ts };
+    // In a task of its own: a client that hangs up does not stay in half of its rooms.
+    let closed = tokio::spawn(async move {
+        let (user_id, servers) = (&end.user_id, app.identity_servers());
+        let left = identity::unbind_all(servers, &origin, user_id, id_server.as_deref()).await;
+        closing::close(&app.engine, origin, end).await.map(|_| left)
+    });
+    let left = closed.await.map_err(ApiError::internal)??;
+    Ok(deactivate_v3::Response::new(if left.is_empty() {
+        ThirdPartyIdRemovalStatus::Success
+    } else {
+        ThirdPartyIdRemovalStatus::NoSupport
+    }))
+}
+
+/// Whose account somebody without a session wants to close: the one whose password they know, or an
+/// address of which they have.
+async fn proved(
+    cx: &Cx<Server, Option<Session>>,
+    auth: Option<&AuthData>,
+) -> Result<OwnedUserId, ApiError> {
+    let app = &*cx.app;
+    let offer = uiaa::ways_to_prove(app);
+    if offer.is_empty() {
+        return Err(ApiError::missing_token());
+    }
+    let facts = Facts { user_id: None, registers: false, client: cx.client };
+    let authenticated =
+        uiaa::authenticate(app, "deactivate", Binding::Body(&cx.body), auth, offer.into(), facts)
+            .await?;
+    let user_id = match authenticated.user_id() {
+        Some(user_id) => user_id.clone(),
+        None => {
+            let proof = authenticated.address().ok_or_else(auth_failed)?;
+            cx.propose(SpendValidation(proof.clone())).await?.into_inner();
+            find_account(app, &proof.threepid).ok_or_else(auth_failed)?
+        }
+    };
+    rights::may_log_in(app, &user_id)?;
+    Ok(user_id)
+}

@@ -1,0 +1,132 @@
+//! What administrators do by the client-server API: locking, suspending, looking at a user's
+//! sessions ("Account locking", "Account suspension", "Server Administration").
+
+use ruma::{
+    MilliSecondsSinceUnixEpoch, UInt, UserId,
+    api::client::admin::{
+        get_user_info::v3::{self as get_user_info, ConnectionInfo, DeviceInfo, SessionInfo},
+        is_user_locked::v1 as is_user_locked,
+        is_user_suspended::v1 as is_user_suspended,
+        lock_user::v1 as lock_user,
+        suspend_user::v1 as suspend_user,
+    },
+};
+
+use crate::{
+    decide::status::SetStatus,
+    edge::{
+        api::Server,
+        http::{ApiError, Cx},
+    },
+    state::Standing,
+};
+
+impl Cx<Server> {
+    /// Whether the caller administers the server.
+    pub(crate) fn is_admin(&self) -> bool {
+        let standing = self.app.engine.state().accounts.standing(&self.caller.user_id);
+        standing.is_some_and(|standing| standing.admin)
+    }
+
+    pub(crate) fn must_be_admin(&self) -> Result<(), ApiError> {
+        if self.is_admin() {
+            Ok(())
+        } else {
+            Err(ApiError::forbidden("You do not administer this server."))
+        }
+    }
+
+    /// The account that an administrator may moderate: of this server, not closed, and of nobody
+    /// who administers it, too. The caller is looked at before the account, so that nobody else
+    /// learns who there is.
+    fn moderated(&self, user_id: &UserId) -> Result<Standing, ApiError> {
+        self.must_be_admin()?;
+        if user_id.server_name() != self.app.config.server.name {
+            return Err(ApiError::invalid_param("This user is not of this server."));
+        }
+        let standing = self.app.engine.state().accounts.standing(user_id);
+        match standing {
+            None | Some(Standing { deactivated: Some(_), .. }) => {
+                Err(ApiError::not_found("There is no such user."))
+            }
+            Some(Standing { admin: true, .. }) => {
+                Err(ApiError::forbidden("This user administers the server."))
+            }
+            Some(standing) => Ok(standing),
+        }
+    }
+
+    async fn moderate(
+        &self,
+        user_id: &UserId,
+        locked: Option<bool>,
+        suspended: Option<bool>,
+    ) -> Result<(), ApiError> {
+        self.moderated(user_id)?;
+        let user_id = user_id.to_owned();
+        let change = SetStatus { user_id, admin: None, locked, suspended, reason: None };
+        let _: bool = self.propose(change).await?.into_inner();
+        Ok(())
+    }
+}
+
+pub(super) async fn is_locked(
+    cx: Cx<Server>,
+    request: is_user_locked::Request,
+) -> Result<is_user_locked::Response, ApiError> {
+    Ok(is_user_locked::Response::new(cx.moderated(&request.user_id)?.locked))
+}
+
+pub(super) async fn lock(
+    cx: Cx<Server>,
+    request: lock_user::Request,
+) -> Result<lock_user::Response, ApiError> {
+    cx.moderate(&request.user_id, Some(request.locked), None).await?;
+    Ok(lock_user::Response::new(request.locked))
+}
+
+pub(super) async fn is_suspended(
+    cx: Cx<Server>,
+    request: is_user_suspended::Request,
+) -> Result<is_user_suspended::Response, ApiError> {
+    Ok(is_user_suspended::Response::new(cx.moderated(&request.user_id)?.suspended))
+}
+
+pub(super) async fn suspend(
+    cx: Cx<Server>,
+    request: suspend_user::Request,
+) -> Result<suspend_user::Response, ApiError> {
+    cx.moderate(&request.user_id, None, Some(request.suspended)).await?;
+    Ok(suspend_user::Response::new(request.suspended))
+}
+
+/// The devices that a user is logged in on, and from where each was last in use.
+pub(crate) async fn whois(
+    cx: Cx<Server>,
+    request: get_user_info::Request,
+) -> Result<get_user_info::Response, ApiError> {
+    if request.user_id != cx.caller.user_id {
+        cx.must_be_admin()?;
+    }
+    let account = cx.app.engine.state().accounts.get(&request.user_id);
+    let account = account.ok_or_else(|| ApiError::not_found("There is no such user."))?;
+    let mut response = get_user_info::Response::new();
+    for (device_id, device) in account.read().active_devices() {
+        let seen = cx.app.last_seen.of(&cx.app.engine.state(), &request.user_id, device_id, device);
+        let connection = seen.map(|seen| {
+            let mut connection = ConnectionInfo::new();
+            connection.ip = Some(seen.address.to_string());
+            let ms = UInt::try_from(seen.seen_ms).ok();
+            connection.last_seen = ms.map(MilliSecondsSinceUnixEpoch);
+            connection.user_agent = seen.agent;
+            connection
+        });
+        let mut session = SessionInfo::new();
+        session.connections = connection.into_iter().collect();
+        let mut device = DeviceInfo::new();
+        device.sessions = vec![session];
+        response.devices.insert(device_id.to_string(), device);
+    }
+    response.user_id = Some(request.user_id);
+    Ok(response)
+}

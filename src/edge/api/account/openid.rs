@@ -1,0 +1,84 @@
+//! OpenID (client-server API, "OpenID"): a user shows another service who they are, without giving
+//! it anything that it could use in their name.
+//!
+//! The token is signed and not stored. Whoever holds it learns whose it is, for an hour, and
+//! nothing else.
+
+use ruma::{
+    OwnedUserId,
+    api::{
+        auth_scheme::NoAccessToken,
+        client::account::request_openid_token::v3 as request_openid_token,
+    },
+    authentication::TokenType,
+};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use crate::{
+    base::{clock::random_token, limits},
+    edge::{
+        api::{Server, json as to_json},
+        http::{ApiError, Cx, Json, endpoint},
+    },
+    state::Standing,
+};
+
+const PURPOSE: &str = "openid token";
+const PREFIX: &str = "lco_";
+
+/// What the other service asks with.
+#[derive(Deserialize)]
+pub(super) struct Asked {
+    access_token: Option<String>,
+}
+
+endpoint! {
+    /// Where the other service asks: this one endpoint of the server-server API is called by
+    /// services, too.
+    pub(super) struct UserInfo = GET "/_matrix/federation/v1/openid/userinfo";
+    for NoAccessToken;
+    { query: Asked = query }
+}
+
+#[derive(Serialize, Deserialize)]
+struct Statement {
+    #[serde(rename = "u")]
+    user_id: OwnedUserId,
+    /// No two tokens are alike.
+    #[serde(rename = "n")]
+    nonce: String,
+}
+
+pub(super) async fn request_token(
+    cx: Cx<Server>,
+    request: request_openid_token::Request,
+) -> Result<request_openid_token::Response, ApiError> {
+    cx.must_be(&request.user_id)?;
+    let statement = Statement { user_id: request.user_id, nonce: random_token() };
+    let lasts_ms = u64::try_from(limits::OPENID_TOKEN.as_millis()).unwrap_or(u64::MAX);
+    let expires_ms = cx.app.engine.clock().now_ms().saturating_add(lasts_ms);
+    let signed = cx.app.signer.sign(PURPOSE, &statement, expires_ms).map_err(ApiError::internal)?;
+    Ok(request_openid_token::Response::new(
+        format!("{PREFIX}{signed}"),
+        TokenType::Bearer,
+        cx.app.config.server.name.clone(),
+        limits::OPENID_TOKEN,
+    ))
+}
+
+pub(super) async fn userinfo(cx: Cx<Server, ()>, request: UserInfo) -> Result<Json, ApiError> {
+    let token = request.query.access_token.ok_or_else(ApiError::missing_token)?;
+    let now_ms = cx.app.engine.clock().now_ms();
+    let opened = token.strip_prefix(PREFIX);
+    let opened = opened.and_then(|signed| cx.app.signer.open(PURPOSE, signed, now_ms));
+    let (Statement { user_id, .. }, _) = opened.ok_or_else(|| ApiError::unknown_token(false))?;
+    match cx.app.engine.state().accounts.standing(&user_id) {
+        // One whose account is closed or locked is nobody here. An application service may show who
+        // a user of its own is that has no account.
+        Some(Standing { deactivated: Some(_), .. } | Standing { locked: true, .. }) => {
+            Err(ApiError::unknown_token(false))
+        }
+        _ => to_json(&json!({ "sub": user_id })),
+    }
+}

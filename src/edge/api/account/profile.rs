@@ -1,0 +1,183 @@
+//! Profiles.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use ruma::{
+    UserId,
+    api::client::profile::{
+        delete_profile_field::v3 as delete_profile_field, get_profile::v3 as get_profile,
+        get_profile_field::v3 as get_profile_field, set_profile_field::v3 as set_profile_field,
+    },
+};
+use serde_json::{Value, json};
+
+use crate::{
+    base::limits,
+    decide::account::SetProfile,
+    edge::{
+        api::{Server, about::capabilities, appservice::services as appservice, at_length, json},
+        http::{ApiError, AsOfRequest, Cx, ErrorCode, Json, Session},
+    },
+    engine::Engine,
+    log::ReadError,
+    record::{Command, Offset},
+    service::accounts::profile::spread,
+    state::accounts::ProfileField,
+};
+
+/// The fields of a profile (empty for no account).
+fn fields(engine: &Engine, user_id: &UserId) -> Option<BTreeMap<String, Value>> {
+    let account = engine.state().accounts.get(user_id)?;
+    let account = account.read();
+    let fields = account.profile.keys().filter_map(|field| {
+        let value = account.profile_field(field)?;
+        Some((field.clone(), value.clone()))
+    });
+    Some(fields.collect())
+}
+
+fn no_profile() -> ApiError {
+    ApiError::not_found("There is no such profile.")
+}
+
+/// The fields as of `at`.
+fn fields_as_of(
+    engine: &Engine,
+    user_id: &UserId,
+    at: Offset,
+) -> Result<Option<BTreeMap<String, Value>>, ReadError> {
+    let changes: Vec<_> = {
+        let Some(account) = engine.state().accounts.get(user_id) else { return Ok(None) };
+        let account = account.read();
+        if account.registered > at {
+            return Ok(None);
+        }
+        let changed = |field: &ProfileField| Some(field.changes.at(at)?.0);
+        let fields = account.profile.iter();
+        fields.filter_map(|(name, field)| Some((name.clone(), changed(field)?))).collect()
+    };
+    let mut fields = BTreeMap::new();
+    for (name, offset) in changes {
+        // Nothing is left of what was erased.
+        let Some(Command::ProfileSet(body)) = engine.events().command(offset)? else { continue };
+        if let Some(value) = body.value {
+            fields.insert(name, value);
+        }
+    }
+    Ok(Some(fields))
+}
+
+/// The fields that a request asks for: as they are, or as of the moment that it names.
+async fn asked(
+    cx: Cx<Server, Option<Session>>,
+    user_id: &UserId,
+) -> Result<BTreeMap<String, Value>, ApiError> {
+    let app = Arc::clone(&cx.app);
+    if let Some(session) = cx.caller.clone()
+        && let Some(at) = cx.called_by(session).moment()?
+    {
+        let fields = at_length(|| fields_as_of(&app.engine, user_id, at))?;
+        return fields.ok_or_else(no_profile);
+    }
+    if !appservice::user_exists(&app, user_id).await? {
+        return Err(no_profile());
+    }
+    fields(&app.engine, user_id).ok_or_else(no_profile)
+}
+
+pub(super) async fn get(
+    cx: Cx<Server, Option<Session>>,
+    AsOfRequest(request): AsOfRequest<get_profile::Request>,
+) -> Result<Json, ApiError> {
+    json(&asked(cx, &request.user_id).await?)
+}
+
+pub(super) async fn get_field(
+    cx: Cx<Server, Option<Session>>,
+    AsOfRequest(request): AsOfRequest<get_profile_field::Request>,
+) -> Result<Json, ApiError> {
+    let fields = asked(cx, &request.user_id).await?;
+    let field = request.field.to_string();
+    let value = fields.get(&field);
+    json(&json!({ field: value.ok_or_else(|| ApiError::not_found("This field is not set."))? }))
+}
+
+pub(super) async fn set_field(
+    cx: Cx<Server>,
+    request: set_profile_field::Request,
+) -> Result<set_profile_field::Response, ApiError> {
+    cx.must_be(&request.user_id)?;
+    let field = request.value.field_name().to_string();
+    let value = request.value.value().into_owned();
+    // An empty name or address means that there is none.
+    let value = Some(value).filter(|value| !value.is_null() && *value != json!(""));
+    set(&cx, field, value).await?;
+    Ok(set_profile_field::Response::new())
+}
+
+pub(super) async fn delete_field(
+    cx: Cx<Server>,
+    request: delete_profile_field::Request,
+) -> Result<delete_profile_field::Response, ApiError> {
+    cx.must_be(&request.user_id)?;
+    set(&cx, request.field.to_string(), None).await?;
+    Ok(delete_profile_field::Response::new())
+}
+
+async fn set(cx: &Cx<Server>, field: String, value: Option<Value>) -> Result<(), ApiError> {
+    if field.len() > limits::IDENTIFIER_BYTES {
+        return Err(ApiError::new(ErrorCode::KeyTooLarge, "The field's name is too long."));
+    }
+    // What is there under another name, from before, can be removed.
+    if value.is_some() && !is_field_name(&field) {
+        return Err(ApiError::invalid_param(
+            "A field is named in lower-case letters, digits and `._-`, and begins with a letter.",
+        ));
+    }
+    // As the specification lists what guests may call ("Guest Access").
+    if field != "displayname" && cx.app.engine.state().accounts.is_guest(&cx.caller.user_id) {
+        return Err(ApiError::new(
+            ErrorCode::GuestAccessForbidden,
+            "Guests may set no more than their display name.",
+        ));
+    }
+    capabilities::may_set_profile(&cx.app, &cx.caller, &field)?;
+    let in_rooms = matches!(field.as_str(), "displayname" | "avatar_url");
+    if in_rooms && value.as_ref().is_some_and(|value| !value.is_string()) {
+        return Err(ApiError::bad_json("This field holds a string."));
+    }
+    // These go into a member event of each room, which has to have room for them.
+    let longest = match field.as_str() {
+        "displayname" => limits::DISPLAY_NAME_BYTES,
+        "avatar_url" => limits::AVATAR_URL_BYTES,
+        _ => usize::MAX,
+    };
+    if value.as_ref().and_then(Value::as_str).is_some_and(|text| text.len() > longest) {
+        return Err(ApiError::too_large(format!("This field has {longest} bytes at most.")));
+    }
+    let mut profile = fields(&cx.app.engine, &cx.caller.user_id).unwrap_or_default();
+    match value.clone() {
+        Some(value) => profile.insert(field.clone(), value),
+        None => profile.remove(&field),
+    };
+    if json(&profile)?.0.len() > limits::PROFILE_BYTES {
+        return Err(ApiError::new(ErrorCode::ProfileTooLarge, "The profile would be too large."));
+    }
+    let user_id = cx.caller.user_id.clone();
+    let changed = cx.propose(SetProfile { user_id: user_id.clone(), field, value }).await?;
+    if changed.into_inner() && in_rooms {
+        let (engine, origin) = (Arc::clone(&cx.app.engine), cx.origin());
+        // In a task of its own: a client that hangs up does not leave half of its rooms behind.
+        let spreading = tokio::spawn(async move {
+            spread(&engine, &origin, &user_id).await;
+        });
+        spreading.await.map_err(ApiError::internal)?;
+    }
+    Ok(())
+}
+
+/// Whether this is a name by the Common Namespaced Identifier Grammar (appendices).
+fn is_field_name(name: &str) -> bool {
+    let fine = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b"._-".contains(&b);
+    name.starts_with(|first: char| first.is_ascii_lowercase()) && name.bytes().all(fine)
+}

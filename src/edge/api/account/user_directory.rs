@@ -1,0 +1,172 @@
+//! The user directory, and the rooms that two users share.
+
+use std::{cmp::Reverse, collections::HashMap};
+
+use ruma::api::auth_scheme::AccessToken;
+use ruma::{
+    OwnedMxcUri, OwnedRoomId, OwnedUserId, RoomId, UserId,
+    api::client::user_directory::search_users::v3::{self as search_users, User},
+    events::StateEventType,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    base::limits,
+    edge::{
+        api::{Server, json},
+        http::{ApiError, Cx, Json, endpoint},
+    },
+    read::view::View,
+    state::{Membership, RoomMembership, names::Found},
+};
+
+pub(super) async fn search(
+    cx: Cx<Server>,
+    request: search_users::Request,
+) -> Result<search_users::Response, ApiError> {
+    let limit = usize::try_from(u64::from(request.limit)).unwrap_or(usize::MAX);
+    let limit = limit.min(limits::DIRECTORY_USERS);
+    cx.at_length(|| {
+        let view = cx.view();
+        let found = view.state.names.find(&request.search_term).into_iter();
+        let mut found: Vec<_> = found.map(|found| (shown(&view, &found), found.fit)).collect();
+        // The best first; of equals, those who say something of themselves.
+        found.sort_by_cached_key(|(user, fit)| {
+            let has_profile = user.display_name.is_some() || user.avatar_url.is_some();
+            (*fit, Reverse(has_profile), user.user_id.clone())
+        });
+        let mut acquaintance = Acquaintance::new(&view, cx.app.config.user_directory.all_users);
+        let mut known = Vec::new();
+        for (user, _) in found {
+            if acquaintance.knows(&user.user_id)? {
+                if known.len() == limit {
+                    return Ok(search_users::Response::new(known, true));
+                }
+                known.push(user);
+            }
+        }
+        Ok(search_users::Response::new(known, false))
+    })
+    .await
+}
+
+fn shown(view: &View<'_>, found: &Found) -> User {
+    let mut user = User::new(found.user_id.clone());
+    user.display_name.clone_from(&found.display_name);
+    if let Some(account) = view.state.accounts.get(&found.user_id) {
+        let avatar = account
+            .read()
+            .profile_field("avatar_url")
+            .and_then(|v| v.as_str().map(OwnedMxcUri::from));
+        user.avatar_url = avatar.filter(|url| !url.as_str().is_empty());
+    }
+    user
+}
+
+/// Whom a user may find: those with whom they share a room, and those in public rooms.
+struct Acquaintance<'a> {
+    view: &'a View<'a>,
+    everyone: bool,
+    /// Whether each room that was met makes those in it known.
+    rooms: HashMap<OwnedRoomId, bool>,
+}
+
+impl<'a> Acquaintance<'a> {
+    fn new(view: &'a View<'a>, everyone: bool) -> Self {
+        let rooms = joined(view, view.user_id()).map(|part| (part.room_id, true)).collect();
+        Self { view, everyone, rooms }
+    }
+
+    fn knows(&mut self, user_id: &UserId) -> Result<bool, ApiError> {
+        // Nobody looks for themselves.
+        if user_id == self.view.user_id() {
+            return Ok(false);
+        }
+        if self.everyone {
+            return Ok(true);
+        }
+        for part in joined(self.view, user_id) {
+            let known = match self.rooms.get(&part.room_id) {
+                Some(known) => *known,
+                None => {
+                    let public = self.is_public(&part.room_id)?;
+                    self.rooms.insert(part.room_id, public);
+                    public
+                }
+            };
+            if known {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Whether the room is one that anyone finds or may join.
+    fn is_public(&self, room_id: &RoomId) -> Result<bool, ApiError> {
+        let Some(room) = self.view.state.rooms.get(room_id) else { return Ok(false) };
+        let rules = StateEventType::RoomJoinRules;
+        let rule = self.view.events.state_text(&room, &rules, "join_rule", self.view.at())?;
+        Ok(room.is_public() || rule.as_deref() == Some("public"))
+    }
+}
+
+/// The rooms that a user is in, in the order of their ids.
+fn joined(view: &View<'_>, user_id: &UserId) -> impl Iterator<Item = RoomMembership> + use<> {
+    let parts = view.state.memberships.of(user_id, view.at()).into_iter();
+    parts.filter(|part| part.membership == Membership::Join)
+}
+
+endpoint! {
+    /// The path of the proposal, which clients still use, and the one that it has now.
+    pub(super) struct MutualRooms = GET
+        "/_matrix/client/unstable/uk.half-shot.msc2666/user/mutual_rooms"
+        "/_matrix/client/v1/mutual_rooms";
+    for AccessToken;
+    { query: With = query }
+}
+
+/// The other user, and where the last page ended.
+#[derive(Deserialize)]
+pub(super) struct With {
+    user_id: OwnedUserId,
+    from: Option<String>,
+}
+
+/// `GET /mutual_rooms`: the rooms that the caller and another user are in.
+pub(super) async fn mutual_rooms(cx: Cx<Server>, request: MutualRooms) -> Result<Json, ApiError> {
+    cx.at_length(|| shared(&cx, request.query)).await
+}
+
+fn shared(cx: &Cx<Server>, with: With) -> Result<Json, ApiError> {
+    #[derive(Serialize)]
+    struct Response<'a> {
+        joined: &'a [OwnedRoomId],
+        count: usize,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        next_batch: Option<&'a RoomId>,
+    }
+    let With { user_id, from } = with;
+    if user_id.validate_strict().is_err() {
+        return Err(ApiError::invalid_param("This is not a user id that a user can have."));
+    }
+    let view = cx.view();
+    let rooms: Vec<OwnedRoomId> = joined(&view, view.user_id())
+        .filter(|part| {
+            let room = view.state.rooms.get(&part.room_id);
+            room.is_some_and(|room| room.is_joined(&user_id, view.at()))
+        })
+        .map(|part| part.room_id)
+        .collect();
+    // A page goes on after the last room of the one before it.
+    let start = match &from {
+        Some(from) if <&RoomId>::try_from(from.as_str()).is_err() => {
+            return Err(ApiError::invalid_param("`from` is not of this list."));
+        }
+        Some(from) => rooms.partition_point(|room_id| room_id.as_str() <= from.as_str()),
+        None => 0,
+    };
+    let end = start.saturating_add(limits::MUTUAL_ROOMS).min(rooms.len());
+    let page = rooms.get(start..end).unwrap_or_default();
+    let next_batch = page.last().filter(|_| end < rooms.len()).map(AsRef::as_ref);
+    json(&Response { joined: page, count: rooms.len(), next_batch })
+}

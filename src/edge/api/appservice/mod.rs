@@ -1,0 +1,17 @@
+//! Application services: whom they act for, what they are asked, and third-party networks.
+
+pub(crate) mod services;
+pub(crate) mod thirdparty;
+
+use super::Server;
+use crate::edge::http::{Class, Table, cheap, limited};
+
+/// The endpoints.
+pub(super) fn endpoints(table: Table<Server>) -> Table<Server> {
+    table
+        .on(services::ping, limited(Class::Admin))
+        .on(thirdparty::protocols, cheap())
+        .on(thirdparty::protocol, cheap())
+        .on(thirdparty::locations, cheap())
+        .on(thirdparty::users, cheap())
+}

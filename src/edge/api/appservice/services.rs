@@ -1,0 +1,270 @@
+//! Application services as callers: for whom they act, whose names are whose, and the questions
+//! that they are asked while a client waits (application service API, "Client-Server API
+//! Extensions").
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use http::{Method, StatusCode, Uri};
+use ruma::{
+    OwnedRoomId, OwnedUserId, RoomAliasId, RoomOrAliasId, UserId,
+    api::client::{
+        appservice::request_ping::v1 as request_ping, session::login::v3::ApplicationService,
+        uiaa::UserIdentifier,
+    },
+};
+use serde_json::json;
+
+use crate::{
+    base::shutdown::Shutdown,
+    decide::account::{Met, Register},
+    edge::{
+        api::{Server, auth::claim::named_user},
+        http::{ApiError, Appservice, Cx, ErrorCode, Session, read_query},
+    },
+    engine::Rejected,
+    outside::{
+        appservice::{Asked, Push, Request, Service},
+        delivery,
+    },
+    record::{Origin, command::AccountKind},
+};
+
+/// For whom `service` acts in a request: the user that `user_id` in its query names, or the
+/// service's own; on the device that `device_id` names, if any.
+pub(crate) fn assert_identity(
+    app: &Server,
+    service: Arc<Service>,
+    uri: &Uri,
+) -> Result<Session, ApiError> {
+    #[derive(serde::Deserialize)]
+    struct Asserted {
+        user_id: Option<String>,
+        device_id: Option<String>,
+        #[serde(rename = "org.matrix.msc3202.device_id")]
+        old_device_id: Option<String>,
+    }
+    let asserted: Asserted = read_query(uri)?;
+    let user_id = match asserted.user_id {
+        Some(user_id) => {
+            UserId::parse(user_id).ok().filter(|user_id| service.owns_user(user_id)).ok_or_else(
+                || ApiError::forbidden("The application service cannot be this user."),
+            )?
+        }
+        None => service.sender.clone(),
+    };
+    let unregistered =
+        || ApiError::forbidden("The application service has not registered this user.");
+    let account = app.engine.state().accounts.get(&user_id).ok_or_else(unregistered)?;
+    let account = account.read();
+    let (device_id, session) = match asserted.device_id.or(asserted.old_device_id) {
+        Some(device_id) => {
+            let device = account.device(device_id.as_str().into()).ok_or_else(|| {
+                ApiError::new(ErrorCode::UnknownDevice, "The user has no such device.")
+            })?;
+            (device_id.into(), device.session)
+        }
+        None => ("".into(), account.registered),
+    };
+    drop(account);
+    Ok(Session { user_id, device_id, session, service: Some(service) })
+}
+
+/// The application service that calls an endpoint which others call, too.
+///
+/// # Errors
+/// `M_MISSING_TOKEN` without a token, `M_UNKNOWN_TOKEN` for one of nobody, or of a user.
+fn calling(caller: Option<&Appservice>) -> Result<&Arc<Service>, ApiError> {
+    let caller = caller.ok_or_else(ApiError::missing_token)?;
+    caller.service().ok_or_else(|| ApiError::unknown_token(false))
+}
+
+/// Refuses a name for a new user that belongs to an application service (the one that calls
+/// excepted), or that the calling service has no part in.
+pub(crate) fn check_name(
+    app: &Server,
+    user_id: &UserId,
+    caller: Option<&Service>,
+) -> Result<(), ApiError> {
+    if caller.is_some_and(|service| !service.owns_user(user_id)) {
+        return Err(exclusive("This user name is not in the application service's namespace."));
+    }
+    if app.services.user_is_reserved(user_id, caller) {
+        return Err(exclusive("This user name belongs to an application service."));
+    }
+    Ok(())
+}
+
+/// As [`check_name`], for an alias that a session makes or removes.
+pub(crate) fn check_alias(
+    app: &Server,
+    alias: &RoomAliasId,
+    caller: &Session,
+) -> Result<(), ApiError> {
+    let service = caller.service.as_deref();
+    if service.is_some_and(|service| !service.owns_alias(alias)) {
+        return Err(exclusive("This alias is not in the application service's namespace."));
+    }
+    if app.services.alias_is_reserved(alias, service) {
+        return Err(exclusive("This alias belongs to an application service."));
+    }
+    Ok(())
+}
+
+fn exclusive(message: &'static str) -> ApiError {
+    ApiError::new(ErrorCode::Exclusive, message)
+}
+
+/// The service that registers one of its users.
+pub(crate) fn registering(caller: Option<&Appservice>) -> Result<Arc<Service>, ApiError> {
+    calling(caller).cloned()
+}
+
+/// The user whom a login of type `m.login.application_service` names. A token of nobody is as good
+/// as that of a client here: it may not do this.
+pub(crate) fn by_application_service(
+    app: &Server,
+    caller: Option<&Appservice>,
+    info: ApplicationService,
+) -> Result<OwnedUserId, ApiError> {
+    let caller = caller.ok_or_else(ApiError::missing_token)?;
+    let service = caller
+        .service()
+        .ok_or_else(|| ApiError::forbidden("Only an application service logs in this way."))?;
+    #[allow(deprecated, reason = "old clients name the user in `user`")]
+    let named = match (info.identifier, info.user) {
+        (Some(UserIdentifier::Matrix(id)), _) => id.user,
+        (None, Some(user)) => user,
+        _ => return Err(ApiError::missing_param("`identifier` names a user, as `m.id.user`.")),
+    };
+    let unknown = || ApiError::forbidden("The application service has not registered this user.");
+    let user_id = named_user(app, &named).ok_or_else(unknown)?;
+    if !service.owns_user(&user_id) {
+        return Err(exclusive("This user is not in the application service's namespace."));
+    }
+    if !app.engine.state().accounts.contains(&user_id) {
+        return Err(unknown());
+    }
+    Ok(user_id)
+}
+
+/// The room that an id or an alias names; an alias that nobody knows may be one that an application
+/// service makes when it is asked.
+pub(crate) async fn resolve(app: &Server, room: &RoomOrAliasId) -> Result<OwnedRoomId, ApiError> {
+    let known = app.resolve(room);
+    let Ok(alias) = <&RoomAliasId>::try_from(room) else { return known };
+    if known.is_ok() || alias.server_name() != app.config.server.name {
+        return known;
+    }
+    for service in app.services.iter().filter(|service| service.owns_alias(alias)) {
+        let asked = app.questions.alias(service, alias).await;
+        // Whatever it says, what counts is whether the alias is there now.
+        if let Ok(room_id) = app.resolve(room) {
+            return Ok(room_id);
+        }
+        if asked == Asked::NoAnswer {
+            return Err(no_answer());
+        }
+    }
+    known
+}
+
+/// Whether there is such a user of this server; one whom nobody knows may be one that an
+/// application service makes when it is asked.
+pub(crate) async fn user_exists(app: &Server, user_id: &UserId) -> Result<bool, ApiError> {
+    let is_there = || app.engine.state().accounts.contains(user_id);
+    if is_there() {
+        return Ok(true);
+    }
+    for service in app.services.iter().filter(|service| service.owns_user(user_id)) {
+        let asked = app.questions.user(service, user_id).await;
+        if is_there() {
+            return Ok(true);
+        }
+        if asked == Asked::NoAnswer {
+            return Err(no_answer());
+        }
+    }
+    Ok(false)
+}
+
+fn no_answer() -> ApiError {
+    ApiError::bad_request("The application service that would know does not answer.")
+        .with_status(StatusCode::REQUEST_TIMEOUT)
+}
+
+/// Has the server ask the calling application service whether it is there.
+pub(super) async fn ping(
+    cx: Cx<Server, Appservice>,
+    request: request_ping::Request,
+) -> Result<request_ping::Response, ApiError> {
+    let service = calling(Some(&cx.caller))?;
+    if service.id != request.appservice_id {
+        return Err(ApiError::forbidden("This is the token of another application service."));
+    }
+    if service.url.is_none() {
+        return Err(ApiError::new(ErrorCode::UrlNotSet, "The application service has no `url`."));
+    }
+    let body =
+        request.transaction_id.map_or_else(|| json!({}), |id| json!({ "transaction_id": id }));
+    let ask =
+        Request { method: Method::POST, body: body.to_string().into(), ..Request::get(&["ping"]) };
+    let began = Instant::now();
+    let answer = match cx.app.questions.question(service, ask).await {
+        Ok(answer) => answer,
+        Err(error) if error.is_timeout() => {
+            let text = "The application service does not answer in time.";
+            return Err(ApiError::new(ErrorCode::ConnectionTimeout, text));
+        }
+        Err(error) => {
+            let text = "The application service cannot be reached.";
+            return Err(ApiError::new(ErrorCode::ConnectionFailed, text).with_cause(error));
+        }
+    };
+    if !answer.status.is_success() {
+        let body = String::from_utf8_lossy(&answer.body).chars().take(PING_BODY).collect();
+        let code = ErrorCode::BadStatus { status: answer.status.as_u16(), body };
+        let text = format!("The application service answers {}.", answer.status.as_u16());
+        return Err(ApiError::new(code, text));
+    }
+    // What could not be delivered is tried again at once.
+    cx.app.questions.is_back(service).notify_one();
+    Ok(request_ping::Response::new(began.elapsed().max(Duration::from_millis(1))))
+}
+
+/// How many characters of a bad answer to a ping are shown to the service that asked for it.
+const PING_BODY: usize = 4096;
+
+/// Makes the users that the services are by themselves, as far as they are missing.
+///
+/// # Errors
+/// When the log takes no writes.
+pub(crate) async fn register_senders(app: &Server) -> Result<(), Rejected> {
+    for service in app.services.iter() {
+        let user_id = service.sender.clone();
+        if app.engine.state().accounts.contains(&user_id) {
+            continue;
+        }
+        let register = Register {
+            display_name: Some(user_id.localpart().to_owned()),
+            user_id,
+            kind: AccountKind::User,
+            password: None,
+            login: None,
+            met: Met::default(),
+        };
+        app.engine.propose(Origin::server(), register).await?.into_inner();
+    }
+    Ok(())
+}
+
+/// Begins to tell the services what concerns them, until the server goes down.
+pub(crate) fn deliver(app: &Server, shutdown: &Shutdown) {
+    let timeout = Duration::from_secs(app.config.appservices.delivery_timeout_seconds);
+    for service in app.services.iter().filter(|service| service.url.is_some()) {
+        let push = Push::new(service, &app.engine, &app.questions, timeout);
+        tokio::spawn(delivery::keep(push, Arc::clone(&app.engine), shutdown.clone()));
+    }
+}

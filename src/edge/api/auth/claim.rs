@@ -1,0 +1,118 @@
+//! Whom somebody says to be, and whether a password proves it.
+
+use std::net::IpAddr;
+
+use ruma::{OwnedUserId, UserId, api::client::uiaa::UserIdentifier};
+
+use crate::{
+    decide::account::RenewPassword,
+    edge::{
+        api::Server,
+        http::{ApiError, ErrorCode},
+    },
+    record::{Offset, Origin, address as threepid, threepid::Threepid},
+    service::passwords::{Guess, Verdict},
+};
+
+/// The account that an identifier belongs to.
+pub(crate) fn find_account(app: &Server, threepid: &Threepid) -> Option<OwnedUserId> {
+    app.engine.state().threepids.owner(threepid)
+}
+
+/// The account that a client names: by user id or localpart, or by an identifier of it.
+pub(super) fn account_of(app: &Server, identifier: &UserIdentifier) -> Option<OwnedUserId> {
+    let threepid = match identifier {
+        UserIdentifier::Matrix(id) => return named_user(app, &id.user),
+        UserIdentifier::Email(id) => threepid::email(&id.address),
+        UserIdentifier::Msisdn(id) => threepid::parse("msisdn", &id.number),
+        UserIdentifier::PhoneNumber(id) => threepid::phone(&id.country, &id.phone),
+        _ => return None,
+    };
+    find_account(app, &threepid.ok()?)
+}
+
+/// What is to be used as someone's has not been shown to be.
+pub(crate) fn auth_failed() -> ApiError {
+    ApiError::new(ErrorCode::ThreepidAuthFailed, "This address has not been confirmed yet.")
+}
+
+/// The user id of a user identifier's `user`: a full user id or a localpart of this server.
+pub(crate) fn named_user(app: &Server, name: &str) -> Option<OwnedUserId> {
+    let name = name.to_ascii_lowercase();
+    let user_id = match UserId::parse(&name) {
+        Ok(user_id) => user_id,
+        Err(_) => UserId::parse_with_server_name(name, &app.config.server.name).ok()?,
+    };
+    (user_id.server_name() == app.config.server.name).then_some(user_id)
+}
+
+/// Who somebody says to be.
+pub(super) struct Claim {
+    /// In a form in which all spellings are the same, whether it is anyone's or not: guesses are
+    /// counted by it, which must not tell one from the other.
+    pub(super) name: String,
+    /// The user it names, if it could name one.
+    pub(super) user_id: Option<OwnedUserId>,
+}
+
+impl Claim {
+    /// By user id or localpart.
+    pub(super) fn by_name(app: &Server, name: &str) -> Self {
+        let user_id = named_user(app, name);
+        let name = user_id.as_ref().map_or_else(|| name.to_owned(), ToString::to_string);
+        Self { name, user_id }
+    }
+
+    /// By any identifier.
+    pub(super) fn by_identifier(app: &Server, identifier: &UserIdentifier) -> Self {
+        match identifier {
+            UserIdentifier::Matrix(id) => Self::by_name(app, &id.user),
+            other => {
+                let user_id = account_of(app, other);
+                let name =
+                    user_id.as_ref().map_or_else(|| format!("{other:?}"), ToString::to_string);
+                Self { name, user_id }
+            }
+        }
+    }
+}
+
+/// The user, if the password is theirs, and when it was set. Says the same, after the same time,
+/// when there is no such user.
+///
+/// # Errors
+/// 403 if it is not theirs, 429 after too many that were not.
+pub(super) async fn verified(
+    app: &Server,
+    client: IpAddr,
+    claim: Claim,
+    password: String,
+) -> Result<(OwnedUserId, Offset), ApiError> {
+    let Claim { name, user_id } = claim;
+    let account = user_id.as_ref().and_then(|user_id| app.engine.state().accounts.get(user_id));
+    let (stored, set) = account.map_or((None, Offset::ZERO), |account| {
+        let account = account.read();
+        (account.password.latest().cloned().flatten(), account.password.last_change())
+    });
+    let guess = Guess { name: &name, client };
+    let verdict = app.passwords.check(guess, password, stored.clone()).await?;
+    // No secret: nobody else can have the name.
+    if user_id.as_ref().is_some_and(|id| app.engine.state().accounts.is_deactivated(id)) {
+        let message = "This account has been deactivated.";
+        return Err(ApiError::new(ErrorCode::UserDeactivated, message));
+    }
+    let (Verdict::Right { renewed }, Some(user_id), Some(weaker)) = (verdict, user_id, stored)
+    else {
+        return Err(ApiError::forbidden("Wrong user name or password."));
+    };
+    if let Some(stronger) = renewed {
+        let origin = Origin { user: user_id.as_str().into(), ..Origin::default() };
+        let renewal = RenewPassword { user_id: user_id.clone(), weaker, stronger };
+        match app.engine.propose(origin, renewal).await {
+            Ok(renewed) => renewed.into_inner(),
+            // The hash there is proves as much; there will be another login.
+            Err(error) => tracing::warn!(%error, "a password hash could not be renewed"),
+        }
+    }
+    Ok((user_id, set))
+}

@@ -1,0 +1,108 @@
+//! What a session is made of: tokens, and a password within its bounds.
+
+use std::time::Duration;
+
+use crate::{
+    config,
+    edge::{api::Server, http::ApiError},
+    record::command::Tokens,
+    service::{
+        accounts::token::{self, Kind},
+        passwords::policy,
+    },
+};
+
+/// Tokens that have just been made: the only place where they are in the clear.
+pub(crate) struct NewTokens {
+    pub(super) access: String,
+    refresh: Option<String>,
+    made_ms: u64,
+    expires_ms: Option<u64>,
+}
+
+/// What a client is told of its tokens.
+pub(super) struct Told {
+    pub(super) access: String,
+    pub(super) refresh: Option<String>,
+    pub(super) expires_in: Option<Duration>,
+}
+
+impl NewTokens {
+    /// New tokens for a client that logs in. Those of one that can refresh expire.
+    pub(crate) fn make(app: &Server, can_refresh: bool) -> Self {
+        let now_ms = app.engine.clock().now_ms();
+        Self {
+            access: Kind::Access.random(),
+            refresh: can_refresh.then(|| Kind::Refresh.random()),
+            made_ms: now_ms,
+            expires_ms: expiry(&app.config.tokens, can_refresh, now_ms, now_ms),
+        }
+    }
+
+    /// The tokens in exchange for `presented`, of a session that began at `login_ms`. They are the
+    /// same for each client, and each process of a client, that presents it.
+    pub(super) fn refreshed(app: &Server, presented: &str, login_ms: u64) -> Self {
+        let now_ms = app.engine.clock().now_ms();
+        Self {
+            access: Kind::Access.derived(&app.signer, presented),
+            refresh: Some(Kind::Refresh.derived(&app.signer, presented)),
+            made_ms: now_ms,
+            expires_ms: expiry(&app.config.tokens, true, login_ms, now_ms),
+        }
+    }
+
+    /// The same tokens with another end.
+    pub(super) fn ending(self, expires_ms: Option<u64>) -> Self {
+        Self { expires_ms, ..self }
+    }
+
+    /// When half of the time will be over for which they are good.
+    pub(super) fn half_life_ms(&self) -> Option<u64> {
+        self.expires_ms.map(|expires_ms| self.made_ms.midpoint(expires_ms))
+    }
+
+    /// What is stored of them.
+    pub(crate) fn hashes(&self) -> Tokens {
+        Tokens {
+            access: token::hash(&self.access),
+            expires_ms: self.expires_ms,
+            refresh: self.refresh.as_deref().map(token::hash),
+        }
+    }
+
+    /// What their client is told of them, now that they are good.
+    pub(super) fn told(self, app: &Server) -> Told {
+        let Self { access, refresh, made_ms, expires_ms } = self;
+        let found = app.engine.state().accounts.access_token(&token::hash(&access));
+        let token = |kind: Kind, secret: String| match &found {
+            Some(found) => kind.token(&app.lasting, &secret, found.session),
+            // The device was logged in anew at once.
+            None => secret,
+        };
+        Told {
+            access: token(Kind::Access, access),
+            refresh: refresh.map(|secret| token(Kind::Refresh, secret)),
+            expires_in: expires_ms.map(|at| Duration::from_millis(at.saturating_sub(made_ms))),
+        }
+    }
+}
+
+/// When tokens end that are made at `now_ms`, of a session that began at `login_ms`.
+fn expiry(config: &config::Tokens, can_refresh: bool, login_ms: u64, now_ms: u64) -> Option<u64> {
+    let expires_ms = if can_refresh {
+        Some(now_ms.saturating_add(config.access_lifetime_seconds.saturating_mul(1000)))
+    } else {
+        config.unrefreshable_lifetime_seconds.end_ms(now_ms)
+    };
+    let session_ms = config.session_lifetime_seconds.end_ms(login_ms);
+    expires_ms.into_iter().chain(session_ms).min()
+}
+
+/// Whether the user with this localpart may have this password, new.
+pub(super) fn check_password(
+    app: &Server,
+    localpart: &str,
+    password: &str,
+) -> Result<(), ApiError> {
+    Ok(policy::check(&app.config.passwords, localpart, password)?)
+}

@@ -1,0 +1,167 @@
+//! Login (client-server API, "Login"): each type proves who logs in, and a device is logged in
+//! then.
+
+use std::net::IpAddr;
+
+use ruma::{
+    OwnedUserId,
+    api::client::{
+        session::{
+            get_login_types::v3::{
+                self as get_login_types, ApplicationServiceLoginType, IdentityProvider, LoginType,
+                PasswordLoginType, SsoLoginType, TokenLoginType,
+            },
+            login::v3::{self as login_v3, LoginInfo},
+        },
+        uiaa::UserIdentifier,
+    },
+    thirdparty::Medium,
+};
+
+use super::{
+    claim::{Claim, verified},
+    credentials::NewTokens,
+    login_token::{self, LoginToken},
+    session,
+};
+use crate::{
+    decide::account::{Login, LoginByToken},
+    edge::{
+        api::{
+            Server, about::discovery::discovery_info, appservice::services::by_application_service,
+        },
+        http::{ApiError, Appservice, Cx},
+    },
+    record::Offset,
+    service::accounts::names::{device_id_or_new, short_name},
+};
+
+pub(super) async fn login_types(
+    cx: Cx<Server, ()>,
+    _: get_login_types::Request,
+) -> Result<get_login_types::Response, ApiError> {
+    let (config, providers) = (&cx.app.config, cx.app.providers.all());
+    let mut flows = Vec::new();
+    if config.login.password {
+        flows.push(LoginType::Password(PasswordLoginType::new()));
+    }
+    if !providers.is_empty() {
+        let mut sso = SsoLoginType::new();
+        let shown = |provider: &crate::outside::oidc::Provider| {
+            let mut shown =
+                IdentityProvider::new(provider.id().to_owned(), provider.name().to_owned());
+            shown.icon = provider.icon().cloned();
+            shown.brand = provider.brand().map(Into::into);
+            shown
+        };
+        sso.identity_providers = providers.iter().map(shown).collect();
+        flows.push(LoginType::Sso(sso));
+    }
+    if !providers.is_empty() || config.login.get_token {
+        let mut token = TokenLoginType::new();
+        token.get_login_token = config.login.get_token;
+        flows.push(LoginType::Token(token));
+    }
+    if cx.app.services.iter().next().is_some() {
+        flows.push(LoginType::ApplicationService(ApplicationServiceLoginType::new()));
+    }
+    Ok(get_login_types::Response::new(flows))
+}
+
+/// Who logs in, and what that rests on.
+struct Proven {
+    user_id: OwnedUserId,
+    /// When the password was set that it was verified against.
+    password: Option<Offset>,
+    /// The login token that is used up by it.
+    token: Option<LoginToken>,
+}
+
+pub(super) async fn login(
+    cx: Cx<Server, Option<Appservice>>,
+    request: login_v3::Request,
+) -> Result<login_v3::Response, ApiError> {
+    let device_id = device_id_or_new(request.device_id)?;
+    let display_name = short_name(request.initial_device_display_name)?;
+    let Proven { user_id, password, token } = match request.login_info {
+        LoginInfo::Password(password) => by_password(&cx.app, cx.client, password).await?,
+        LoginInfo::Token(token) => by_token(&cx.app, &token.token)?,
+        LoginInfo::ApplicationService(info) => {
+            let user_id = by_application_service(&cx.app, cx.caller.as_ref(), info)?;
+            Proven { user_id, password: None, token: None }
+        }
+        other => {
+            let login_type = other.login_type().escape_debug();
+            return Err(ApiError::bad_request(format!("There is no login by {login_type} here.")));
+        }
+    };
+
+    let tokens = NewTokens::make(&cx.app, request.refresh_token);
+    let login = Login {
+        user_id: user_id.clone(),
+        device_id: device_id.clone(),
+        display_name,
+        tokens: tokens.hashes(),
+        verified: password,
+    };
+    match token {
+        Some(LoginToken { nonce, expires_ms, .. }) => {
+            cx.propose(LoginByToken { login, nonce, expires_ms }).await?.into_inner();
+        }
+        None => cx.propose(login).await?.into_inner(),
+    }
+
+    let tokens = tokens.told(&cx.app);
+    session::begun(&cx.app, &tokens.access, cx.client).await;
+    #[allow(deprecated, reason = "old clients read `home_server`")]
+    let response = {
+        let mut response = login_v3::Response::new(user_id, tokens.access, device_id);
+        response.home_server = Some(cx.app.config.server.name.clone());
+        response.refresh_token = tokens.refresh;
+        response.expires_in = tokens.expires_in;
+        response.well_known = discovery_info(&cx.app.config);
+        response
+    };
+    Ok(response)
+}
+
+async fn by_password(
+    app: &Server,
+    client: IpAddr,
+    info: login_v3::Password,
+) -> Result<Proven, ApiError> {
+    if !app.config.login.password {
+        return Err(ApiError::bad_request("There is no login by password here."));
+    }
+    let claim = Claim::by_identifier(app, &identifier(&info)?);
+    let (user_id, password) = verified(app, client, claim, info.password).await?;
+    app.passwords.seen(&user_id, client);
+    Ok(Proven { user_id, password: Some(password), token: None })
+}
+
+fn by_token(app: &Server, token: &str) -> Result<Proven, ApiError> {
+    let token = login_token::open(app, token)
+        .ok_or_else(|| ApiError::forbidden("This login token is not valid, or has expired."))?;
+    Ok(Proven { user_id: token.user_id.clone(), password: None, token: Some(token) })
+}
+
+/// Whom a request by password names: in `identifier`, or the ways before it.
+#[allow(deprecated, reason = "old clients name the user in `user`, or in `medium` and `address`")]
+fn identifier(info: &login_v3::Password) -> Result<UserIdentifier, ApiError> {
+    match (&info.identifier, &info.user, &info.medium, &info.address) {
+        (Some(identifier), ..) => match identifier.identifier_type() {
+            "m.id.user" | "m.id.thirdparty" | "m.id.phone" => Ok(identifier.clone()),
+            _ => Err(ApiError::bad_request("There is no such type of identifier here.")),
+        },
+        (None, Some(user), ..) => Ok(UserIdentifier::Matrix(
+            ruma::api::client::uiaa::MatrixUserIdentifier::new(user.clone()),
+        )),
+        (None, None, Some(medium), Some(address)) if medium == "email" => {
+            Ok(UserIdentifier::third_party_id(Medium::Email, address.clone()))
+        }
+        (None, None, Some(_), Some(_)) => {
+            Err(ApiError::invalid_param("`medium` can only be `email`; use `identifier`."))
+        }
+        (None, None, ..) => Err(ApiError::missing_param("`identifier` is missing.")),
+    }
+}

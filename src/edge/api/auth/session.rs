@@ -1,0 +1,165 @@
+//! Sessions: tokens and their refresh, logout, whoami. How one begins is in
+//! [`login`](super::login).
+
+use std::net::IpAddr;
+
+use ruma::api::client::{
+    account::whoami::v3 as whoami_v3,
+    session::{
+        logout::v3 as logout_v3, logout_all::v3 as logout_all_v3,
+        refresh_token::v3 as refresh_token_v3,
+    },
+};
+
+use super::credentials::NewTokens;
+use crate::{
+    decide::{
+        Refusal,
+        account::{ConfirmTokens, Refresh, RemoveDevices, Which},
+    },
+    edge::{
+        api::{Server, appservice::services::assert_identity},
+        http::{ApiError, App as _, Cx, Session},
+    },
+    engine::Rejected,
+    log::AppendError,
+    record::{Origin, command::TokenHash},
+    service::accounts::token::{self, Kind},
+    state::TokenUse,
+};
+
+/// The session of an access token; for that of an application service, of the user that it names in
+/// the query.
+pub(crate) async fn authenticate(
+    app: &Server,
+    token: &str,
+    uri: &http::Uri,
+) -> Result<Session, ApiError> {
+    match app.services.by_token(&TokenHash::of(token)) {
+        Some(service) => assert_identity(app, service, uri),
+        None => of_token(app, token).await,
+    }
+}
+
+/// The session of a device's access token. The first use of a refreshed token ends the tokens
+/// before it, which is recorded before the request goes on.
+pub(super) async fn of_token(app: &Server, token: &str) -> Result<Session, ApiError> {
+    let used = token::hash(token);
+    let found = app.engine.state().accounts.access_token(&used);
+    let TokenUse { owner, session, expires_ms, login_ms, unconfirmed, .. } =
+        found.ok_or_else(|| unknown(app, Kind::Access, token))?;
+    if is_over(app, [expires_ms, app.config.tokens.session_lifetime_seconds.end_ms(login_ms)]) {
+        return Err(ApiError::unknown_token(true));
+    }
+    if unconfirmed {
+        let origin = Origin {
+            user: owner.user_id.as_str().into(),
+            device: owner.device_id.as_str().into(),
+            request: Box::default(),
+        };
+        let confirm = ConfirmTokens {
+            user_id: owner.user_id.clone(),
+            device_id: owner.device_id.clone(),
+            used,
+        };
+        match app.engine.propose(origin, confirm).await {
+            Ok(confirmed) => confirmed.into_inner(),
+            // Both pairs stay good until there is room to say otherwise; reads go on meanwhile.
+            Err(Rejected::Log(AppendError::Full(_) | AppendError::Failed(_))) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(Session { user_id: owner.user_id, device_id: owner.device_id, session, service: None })
+}
+
+/// Takes note of where a session begins, with its first access token.
+pub(super) async fn begun(app: &Server, token: &str, client: IpAddr) {
+    // The device may have been logged out or in again at once.
+    if let Ok(session) = of_token(app, token).await {
+        app.seen(&session, client, None);
+    }
+}
+
+/// The refusal of a token that is not good, or not any more. As long as its session exists, the
+/// client may log in again as the same device and keep what it has.
+fn unknown(app: &Server, kind: Kind, token: &str) -> ApiError {
+    ApiError::unknown_token(token::is_of_a_session(&app.engine, &app.lasting, kind, token))
+}
+
+/// Whether the requests of a session are not limited in rate: those of administrators, and of
+/// application services unless their registration says otherwise.
+pub(crate) fn exempt(app: &Server, session: &Session) -> bool {
+    match &session.service {
+        Some(_) => session.is_exempt(),
+        None => app.engine.state().accounts.standing(&session.user_id).is_some_and(|s| s.admin),
+    }
+}
+
+/// Whether any of these times has come.
+fn is_over(app: &Server, ends_ms: [Option<u64>; 2]) -> bool {
+    ends_ms.into_iter().flatten().min().is_some_and(|end| end <= app.engine.clock().now_ms())
+}
+
+pub(super) async fn refresh(
+    cx: Cx<Server, ()>,
+    request: refresh_token_v3::Request,
+) -> Result<refresh_token_v3::Response, ApiError> {
+    let presented = token::hash(&request.refresh_token);
+    let found = cx.app.engine.state().accounts.refresh_token(&presented);
+    let superseded = || unknown(&cx.app, Kind::Refresh, &request.refresh_token);
+    let TokenUse { owner, login_ms, issued_ms, .. } = found.ok_or_else(superseded)?;
+    let config = &cx.app.config.tokens;
+    let idle = config.refresh_lifetime_seconds.end_ms(issued_ms);
+    if is_over(&cx.app, [idle, config.session_lifetime_seconds.end_ms(login_ms)]) {
+        // The client may log in again as the same device, and keep what it has.
+        return Err(ApiError::unknown_token(true));
+    }
+    let tokens = NewTokens::refreshed(&cx.app, &request.refresh_token, login_ms);
+    let proposal = Refresh {
+        user_id: owner.user_id,
+        device_id: owner.device_id,
+        presented,
+        tokens: tokens.hashes(),
+        good_enough_ms: tokens.half_life_ms(),
+    };
+    let expires_ms = match cx.app.engine.propose(cx.origin(), proposal).await {
+        Ok(refreshed) => refreshed.into_inner(),
+        // What came of another refresh was used in the meantime.
+        Err(Rejected::Refused(Refusal::UnknownToken)) => return Err(superseded()),
+        Err(error) => return Err(error.into()),
+    };
+    let tokens = tokens.ending(expires_ms).told(&cx.app);
+    let mut response = refresh_token_v3::Response::new(tokens.access);
+    response.refresh_token = tokens.refresh;
+    response.expires_in_ms = tokens.expires_in;
+    Ok(response)
+}
+
+pub(super) async fn logout(
+    cx: Cx<Server>,
+    _: logout_v3::Request,
+) -> Result<logout_v3::Response, ApiError> {
+    let which = Which::These(vec![cx.caller.device()?.clone()]);
+    cx.propose(RemoveDevices { user_id: cx.caller.user_id.clone(), which }).await?.into_inner();
+    Ok(logout_v3::Response::new())
+}
+
+pub(super) async fn logout_all(
+    cx: Cx<Server>,
+    _: logout_all_v3::Request,
+) -> Result<logout_all_v3::Response, ApiError> {
+    let user_id = cx.caller.user_id.clone();
+    cx.propose(RemoveDevices { user_id, which: Which::All }).await?.into_inner();
+    Ok(logout_all_v3::Response::new())
+}
+
+pub(super) async fn whoami(
+    cx: Cx<Server>,
+    _: whoami_v3::Request,
+) -> Result<whoami_v3::Response, ApiError> {
+    let is_guest = cx.app.engine.state().accounts.is_guest(&cx.caller.user_id);
+    let device_id = cx.caller.device().ok().cloned();
+    let mut response = whoami_v3::Response::new(cx.caller.user_id, is_guest);
+    response.device_id = device_id;
+    Ok(response)
+}

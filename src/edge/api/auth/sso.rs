@@ -1,0 +1,696 @@
+//! Single sign-on (client-server API, "Client login via SSO"): the way of a browser from the client
+//! to a provider, back here, and on to the client with a login token.
+//!
+//! Nothing is kept here meanwhile: where the browser is on its way is a signed cookie, which only
+//! the browser that set out has, and which belongs to the `state` that the provider sends back.
+//! What proves the rest to the provider (the nonce, the PKCE verifier) is made from that state and
+//! the server's key when it is needed.
+
+use std::fmt::Write as _;
+
+use http::{
+    HeaderMap, HeaderValue, StatusCode,
+    header::{CACHE_CONTROL, COOKIE, LOCATION, REFERRER_POLICY, SET_COOKIE},
+};
+use reqwest::Url;
+use ruma::api::auth_scheme::{AccessToken, NoAccessToken};
+use ruma::{
+    OwnedUserId, UserId,
+    api::client::uiaa::{AuthData, AuthType},
+};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use tracing::warn;
+
+use super::{
+    claim::{Claim, named_user, verified},
+    login_token,
+    registration::free_user_id,
+    rights,
+    uiaa::{self, confirm_identity, providers_of},
+    validation::check_allowed,
+};
+use crate::{
+    base::clock::random_token,
+    config::Config,
+    decide::account::{LinkSso, Met, Register, RegisterLinked, Vouched},
+    edge::{
+        api::{
+            Server,
+            browser::{
+                login_page::{self, client_api},
+                page::{Page, literal, refusal, text},
+            },
+            json,
+        },
+        http::{ApiError, Cx, ErrorCode, Json, Reply, endpoint},
+    },
+    engine::Durable,
+    outside::oidc::{OidcError, Person, Provider},
+    record::{address as threepid, command::AccountKind},
+};
+
+endpoint! {
+    /// Where clients send browsers, without and with the provider's id.
+    pub(super) struct Redirect = GET
+        "/_matrix/client/r0/login/sso/redirect"
+        "/_matrix/client/v3/login/sso/redirect"
+        "/_matrix/client/unstable/org.matrix.msc2858/login/sso/redirect/{idp_id}"
+        "/_matrix/client/v3/login/sso/redirect/{idp_id}";
+    for NoAccessToken;
+    refusal refusal;
+    { idp_id: Option<String> = path_if_any }
+}
+
+endpoint! {
+    /// Where providers send browsers back to.
+    pub(super) struct Callback = GET "/_matrix/client/v3/login/sso/callback";
+    for NoAccessToken;
+    refusal refusal;
+    { headers: HeaderMap = headers }
+}
+
+endpoint! {
+    /// What the page asks for on which a newcomer chooses an account.
+    pub(super) struct ChooseAccount = POST "/_matrix/client/v3/login/sso/account";
+    for NoAccessToken;
+    { body: Choice = json }
+}
+
+endpoint! {
+    /// The page of the stage `m.login.sso` of user-interactive authentication.
+    pub(super) struct StagePage = GET
+        "/_matrix/client/r0/auth/m.login.sso/fallback/web"
+        "/_matrix/client/v3/auth/m.login.sso/fallback/web";
+    for NoAccessToken;
+    refusal refusal;
+    {}
+}
+
+endpoint! {
+    /// Where one who is logged in begins to link the account with a provider.
+    pub(super) struct Link = POST "/_matrix/client/unstable/org.logcabin/sso/link/{idp_id}";
+    for AccessToken;
+    { idp_id: String = path, body: LinkBody = json }
+}
+
+/// How long a browser may be away, in milliseconds.
+const AWAY_MS: u64 = 30 * 60 * 1000;
+/// The longest address to return to: cookies have 4,096 bytes.
+const REDIRECT_BYTES: usize = 1500;
+
+const TRIP: &str = "sso trip";
+const ERRAND: &str = "sso errand";
+const PENDING: &str = "sso account";
+const NONCE: &str = "sso nonce";
+const VERIFIER: &str = "sso verifier";
+
+const SCRIPT: &str = include_str!("sso.js");
+
+const NOT_COMPLETE: &str = "The address is not complete.";
+
+/// What a browser is sent to a provider for.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+enum Errand {
+    /// To log in, and return to the client with a login token.
+    Login { redirect_url: Url },
+    /// To link the account of one who is logged in.
+    Link { user_id: OwnedUserId },
+    /// To complete the stage `m.login.sso` of a session of user-interactive authentication, for the
+    /// browser that was shown the stage's page: `browser` is the hash of a mark that it has.
+    Confirm { session: String, browser: String },
+}
+
+/// A browser that is away.
+#[derive(Serialize, Deserialize)]
+struct Trip {
+    state: String,
+    provider: String,
+    errand: Errand,
+}
+
+/// A person who was recognised and has no account yet.
+#[derive(Serialize, Deserialize)]
+struct Pending {
+    provider: String,
+    subject: String,
+    display_name: Option<String>,
+    email: Option<String>,
+    errand: Errand,
+}
+
+/// The address to which providers send browsers back.
+pub(crate) fn callback(config: &Config) -> String {
+    format!("{}/login/sso/callback", client_api(config))
+}
+
+pub(super) async fn redirect(cx: Cx<Server, ()>, request: Redirect) -> Result<Reply, ApiError> {
+    let app = &*cx.app;
+    let errand = match cx.query("errand")? {
+        Some(signed) => {
+            let errand = app.signer.open(ERRAND, &signed, app.engine.clock().now_ms());
+            let errand = errand.map(|(errand, _)| errand);
+            errand.ok_or_else(|| ApiError::forbidden("This address is not valid any more."))?
+        }
+        None => {
+            Errand::Login { redirect_url: redirect_url(&app.config, cx.query("redirectUrl")?)? }
+        }
+    };
+    let provider = match (request.idp_id, app.providers.all()) {
+        (Some(id), _) => app.providers.get(&id),
+        (None, [only]) => Some(only),
+        (None, []) => None,
+        (None, _) => return Ok(choose_provider(app, cx.uri.query().unwrap_or_default())),
+    };
+    let provider =
+        provider.ok_or_else(|| ApiError::not_found("There is no such way to log in here."))?;
+
+    let state = random_token();
+    let (nonce, verifier) = secrets(app, &state);
+    let url = provider.begin(state.clone(), nonce, verifier).await;
+    let url = url.map_err(|error| of_provider(provider, &error))?;
+    let trip = Trip { state, provider: provider.id().to_owned(), errand };
+    let cookie = cookie(&app.config, &trip.state, &signed(app, TRIP, &trip)?, AWAY_MS / 1000)?;
+    Ok(see(&url)?.with_header(SET_COOKIE, cookie))
+}
+
+pub(super) async fn come_back(cx: Cx<Server, ()>, request: Callback) -> Result<Reply, ApiError> {
+    let state = cx.query("state")?.ok_or_else(|| ApiError::bad_request(NOT_COMPLETE))?;
+    // However it ends, the way is at its end.
+    let forget = cookie(&cx.app.config, &state, "", 0)?;
+    match arrive(&cx, &request.headers, &state).await {
+        Ok(reply) => Ok(reply.with_header(SET_COOKIE, forget)),
+        Err(error) => Err(error.with_header(SET_COOKIE, forget)),
+    }
+}
+
+async fn arrive(cx: &Cx<Server, ()>, headers: &HeaderMap, state: &str) -> Result<Reply, ApiError> {
+    let app = &*cx.app;
+    let now_ms = app.engine.clock().now_ms();
+    let trip = cookies(headers, &cookie_name(state))
+        .find_map(|cookie| app.signer.open::<Trip>(TRIP, cookie, now_ms))
+        .map(|(trip, _)| trip)
+        .filter(|trip| trip.state == state)
+        .ok_or_else(|| {
+            let why = "This browser has not begun to log in, or has taken too long.";
+            ApiError::bad_request(why)
+        })?;
+    let provider = app.providers.get(&trip.provider);
+    let provider = provider
+        .ok_or_else(|| ApiError::not_found("There is no such way to log in here any more."))?;
+    let code = match (cx.query("error")?, cx.query("code")?) {
+        (None, Some(code)) => code,
+        (Some(error), _) => {
+            let said = cx.query("error_description")?.unwrap_or(error);
+            return Err(ApiError::forbidden(format!("{} says: {said}", provider.name())));
+        }
+        (None, None) => return Err(ApiError::bad_request(NOT_COMPLETE)),
+    };
+    let (nonce, verifier) = secrets(app, state);
+    let person = provider.finish(code, nonce, verifier).await;
+    let person = person.map_err(|error| of_provider(provider, &error))?;
+    let known = app.engine.state().accounts.linked(provider.id(), &person.subject);
+    match trip.errand {
+        Errand::Login { redirect_url } => match known {
+            Some(user_id) => go_on(app, &user_id, redirect_url),
+            None => newcomer(cx, provider, person, redirect_url).await,
+        },
+        Errand::Link { user_id } => match known {
+            Some(known) if known == user_id => Ok(linked(provider, &user_id)),
+            Some(_) => Err(ApiError::forbidden("This is another user's already.")
+                .with_status(StatusCode::CONFLICT)),
+            None => offer_link(app, provider, person, user_id),
+        },
+        Errand::Confirm { session, browser } => {
+            if !cookies(headers, &cookie_name(&browser)).any(|mark| hash(mark) == browser) {
+                let why = "This browser was not asked to confirm anything.";
+                return Err(ApiError::forbidden(why));
+            }
+            confirm(app, &session, known).await
+        }
+    }
+}
+
+/// One who comes for the first time: an account is found or made, or a name has to be chosen.
+async fn newcomer(
+    cx: &Cx<Server, ()>,
+    provider: &Provider,
+    person: Person,
+    redirect_url: Url,
+) -> Result<Reply, ApiError> {
+    let app = &*cx.app;
+    let wanted = person.localpart.as_deref();
+    if provider.allows_existing_users()
+        && let Some(user_id) = wanted.and_then(|name| named_user(app, name))
+        && app.engine.state().accounts.contains(&user_id)
+    {
+        let user_id = link_to(cx, provider.id(), &person.subject, user_id).await?;
+        return go_on(app, &user_id, redirect_url);
+    }
+    if provider.allows_registration()
+        && let Some(Ok(user_id)) = wanted.map(|name| free_user_id(app, name, None))
+    {
+        match register(cx, provider.id(), person.clone(), user_id).await {
+            Ok(user_id) => return go_on(app, &user_id, redirect_url),
+            // Somebody was faster.
+            Err(error) if matches!(error.code(), ErrorCode::UserInUse) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    choose_name(app, provider, person, redirect_url)
+}
+
+async fn register(
+    cx: &Cx<Server, ()>,
+    provider: &str,
+    person: Person,
+    user_id: OwnedUserId,
+) -> Result<OwnedUserId, ApiError> {
+    let Person { subject, display_name, email, .. } = person;
+    // One that cannot be an address here is no reason to have no account.
+    let email = email.and_then(|email| threepid::email(&email).ok());
+    let now_ms = cx.app.engine.clock().now_ms();
+    let address = email
+        .filter(|email| check_allowed(&cx.app, email).is_ok())
+        .map(|threepid| Vouched { threepid, now_ms });
+    let display_name = display_name.unwrap_or_else(|| user_id.localpart().to_owned());
+    let register = Register {
+        user_id,
+        kind: AccountKind::User,
+        password: None,
+        display_name: Some(display_name),
+        login: None,
+        met: Met::default(),
+    };
+    let proposal = RegisterLinked { register, provider: provider.to_owned(), subject, address };
+    cx.propose(proposal).await.map(Durable::into_inner)
+}
+
+async fn link_to(
+    cx: &Cx<Server, ()>,
+    provider: &str,
+    subject: &str,
+    user_id: OwnedUserId,
+) -> Result<OwnedUserId, ApiError> {
+    let (provider, subject) = (provider.to_owned(), subject.to_owned());
+    cx.propose(LinkSso { user_id, provider, subject }).await.map(Durable::into_inner)
+}
+
+/// The body of a request of the page on which an account is chosen.
+#[derive(Deserialize)]
+struct Choice {
+    pending: String,
+    /// The name of a new account,
+    username: Option<String>,
+    /// or that of an old one,
+    user: Option<String>,
+    /// with its password.
+    password: Option<String>,
+}
+
+pub(super) async fn choose_account(
+    cx: Cx<Server, ()>,
+    ChooseAccount { body: choice }: ChooseAccount,
+) -> Result<Json, ApiError> {
+    let app = &*cx.app;
+    let now_ms = app.engine.clock().now_ms();
+    let pending = app.signer.open::<Pending>(PENDING, &choice.pending, now_ms);
+    let (Pending { provider, subject, display_name, email, errand }, _) =
+        pending.ok_or_else(|| ApiError::forbidden("This took too long: log in again."))?;
+    let of = app.providers.get(&provider);
+    let of = of.ok_or_else(|| ApiError::forbidden("There is no such way to log in any more."))?;
+    let redirect_url = match errand {
+        Errand::Link { user_id } => {
+            let linked = link_to(&cx, &provider, &subject, user_id.clone()).await?;
+            if linked != user_id {
+                return Err(ApiError::forbidden("This is another user's already."));
+            }
+            let done = format!("You can log in as {user_id} with {} from now on.", of.name());
+            return json(&json!({ "done": done }));
+        }
+        Errand::Login { redirect_url } => redirect_url,
+        Errand::Confirm { .. } => return Err(ApiError::forbidden("There is nothing to choose.")),
+    };
+    let user_id = match (choice.username, choice.user, choice.password) {
+        (Some(name), ..) if of.allows_registration() => {
+            let user_id = free_user_id(app, &name, None)?;
+            let person = Person { subject, localpart: None, display_name, email };
+            register(&cx, &provider, person, user_id).await?
+        }
+        (None, Some(user), Some(password)) if app.config.login.password => {
+            let (user_id, _) =
+                verified(app, cx.client, Claim::by_name(app, &user), password).await?;
+            link_to(&cx, &provider, &subject, user_id).await?
+        }
+        _ => return Err(ApiError::forbidden("This is not a choice here.")),
+    };
+    // The page has named where this leads.
+    let location = with_token(app, &user_id, redirect_url)?;
+    json(&json!({ "location": location }))
+}
+
+/// The body of a request to link an account.
+#[derive(Deserialize)]
+pub(super) struct LinkBody {
+    auth: Option<AuthData>,
+}
+
+pub(super) async fn link(cx: Cx<Server>, request: Link) -> Result<Json, ApiError> {
+    let app = &*cx.app;
+    let provider = app.providers.get(&request.idp_id);
+    let provider = provider.ok_or_else(|| ApiError::not_found("There is no such provider."))?;
+    let purpose = format!("sso_link/{}", provider.id());
+    confirm_identity(app, &cx.caller, cx.client, &purpose, &cx.body, request.body.auth.as_ref())
+        .await?;
+    let errand = signed(app, ERRAND, &Errand::Link { user_id: cx.caller.user_id.clone() })?;
+    let url =
+        format!("{}/login/sso/redirect/{}?errand={errand}", client_api(&app.config), provider.id());
+    json(&json!({ "url": url, "expires_in_ms": AWAY_MS }))
+}
+
+/// The page of the stage `m.login.sso` (client-server API, "Fallback"): the way to the providers
+/// that know the user whom the session is about.
+pub(super) async fn fallback(cx: Cx<Server, ()>, _: StagePage) -> Result<Reply, ApiError> {
+    let app = &*cx.app;
+    let now_ms = app.engine.clock().now_ms();
+    let session = cx.query("session")?.unwrap_or_default();
+    let open = app.uiaa.open(&session, now_ms);
+    let Some(user_id) = open.and_then(|open| open.facts().user_id.clone()) else {
+        return Err(ApiError::not_found("What was to be confirmed is over."));
+    };
+    // Whoever has the session could fetch this page themselves, and send the user straight on to a
+    // provider that asks nothing. So the way back is open to the browser alone that was shown what
+    // the page says.
+    let mark = random_token();
+    let browser = hash(&mark);
+    let cookie = cookie(&app.config, &browser, &mark, AWAY_MS / 1000)?;
+    let errand = Errand::Confirm { session, browser };
+    let errand = signed(app, ERRAND, &errand)?;
+    let html = format!(
+        "<p>{} asks that you confirm who you are.</p>\n\
+         <p class=\"note\">If you have not just changed something in your account, close this page: \
+         somebody else may be trying to.</p>\n",
+        text(app.config.server.name.as_str()),
+    );
+    let html = html + &buttons(app, providers_of(app, &user_id), &format!("errand={errand}"));
+    Ok(Page::new("Confirm that it is you", html).reply().with_header(SET_COOKIE, cookie))
+}
+
+/// Completes the stage, if the one who came back is the user whom the session is about.
+async fn confirm(
+    app: &Server,
+    session: &str,
+    known: Option<OwnedUserId>,
+) -> Result<Reply, ApiError> {
+    let now_ms = app.engine.clock().now_ms();
+    let open = app.uiaa.open(session, now_ms);
+    let asked = open.and_then(|open| open.facts().user_id.clone());
+    let check = async {
+        match known {
+            Some(known) if asked.as_ref() == Some(&known) => Ok(uiaa::Proof::User(known)),
+            _ => Err(uiaa::Failure::retry(
+                ErrorCode::Forbidden,
+                "This is not the user who is to confirm something.",
+            )),
+        }
+    };
+    match app.uiaa.complete(session, &AuthType::Sso, now_ms, check).await {
+        Ok(()) => Ok(uiaa::done().reply()),
+        Err(uiaa::Failure::Final(error)) => Err(error),
+        Err(uiaa::Failure::Retry(_, why)) => Err(ApiError::forbidden(why)),
+    }
+}
+
+/// Back to the client with a login token; over a page that says where that is, unless it is known.
+fn go_on(app: &Server, user_id: &UserId, redirect_url: Url) -> Result<Reply, ApiError> {
+    let trusted = is_trusted(&app.config, &redirect_url);
+    let place = place(&redirect_url);
+    let url = with_token(app, user_id, redirect_url)?;
+    if trusted {
+        return see(&url);
+    }
+    let html = format!(
+        "<p>You are about to give <strong>{}</strong> access to your account \
+         <strong>{}</strong>.</p>\n\
+         <p class=\"note\">Continue only if that is where you wanted to log in. If you came here by \
+         a link that somebody sent you, close this page.</p>\n\
+         <a class=\"button\" id=\"continue\" href=\"{}\">Continue</a>",
+        text(&place),
+        text(user_id.as_str()),
+        text(url.as_str()),
+    );
+    Ok(Page::new(format!("Continue to {place}?"), html).reply())
+}
+
+fn with_token(app: &Server, user_id: &UserId, mut redirect_url: Url) -> Result<Url, ApiError> {
+    // Told here, where a person sees it; the client could do nothing with the token.
+    rights::may_log_in(app, user_id)?;
+    let token = login_token::make(app, user_id, app.config.sso.token_seconds)?;
+    redirect_url.query_pairs_mut().append_pair("loginToken", &token);
+    Ok(redirect_url)
+}
+
+/// The pages on the way.
+fn choose_provider(app: &Server, query: &str) -> Reply {
+    let mut html = String::from("<p>How do you want to log in?</p>\n");
+    html.push_str(&buttons(app, app.providers.all().iter(), query));
+    Page::new(format!("Log in to {}", app.config.server.name), html).reply()
+}
+
+fn buttons<'a>(app: &Server, providers: impl Iterator<Item = &'a Provider>, query: &str) -> String {
+    let mut html = String::new();
+    for provider in providers {
+        let _ = writeln!(
+            html,
+            "<a class=\"button\" href=\"{}/login/sso/redirect/{}?{}\">Continue with {}</a>",
+            text(&client_api(&app.config)),
+            text(provider.id()),
+            text(query),
+            text(provider.name()),
+        );
+    }
+    html
+}
+
+fn choose_name(
+    app: &Server,
+    provider: &Provider,
+    person: Person,
+    redirect_url: Url,
+) -> Result<Reply, ApiError> {
+    let by_password = app.config.login.password;
+    if !provider.allows_registration() && !by_password {
+        let why = format!("You have no account on {}.", app.config.server.name);
+        return Err(ApiError::forbidden(why));
+    }
+    let place = place(&redirect_url);
+    let localpart = person.localpart.clone();
+    let pending = pending(app, provider, person, Errand::Login { redirect_url })?;
+    let mut html = format!("<p>{} knows you; this server does not yet.", text(provider.name()));
+    if let Some(name) = localpart.as_deref().filter(|_| provider.allows_registration()) {
+        let _ = write!(html, " The name <strong>{}</strong> cannot be yours here.", text(name));
+    }
+    html.push_str("</p>\n<p id=\"message\" role=\"status\" aria-live=\"polite\"></p>\n");
+    if provider.allows_registration() {
+        html.push_str(
+            "<form method=\"post\" data-account>\n\
+             <label for=\"username\">Choose a user name</label>\n\
+             <input type=\"text\" id=\"username\" name=\"username\" autocomplete=\"username\" \
+             autocapitalize=\"none\" spellcheck=\"false\" required>\n\
+             <button type=\"submit\">Create the account</button>\n</form>\n",
+        );
+    }
+    if by_password {
+        html.push_str(
+            "<details>\n<summary>I have an account here already</summary>\n\
+             <form method=\"post\" data-account>\n\
+             <label for=\"user\">Its user name</label>\n\
+             <input type=\"text\" id=\"user\" name=\"user\" autocomplete=\"username\" \
+             autocapitalize=\"none\" spellcheck=\"false\" required>\n\
+             <label for=\"password\">Its password</label>\n\
+             <input type=\"password\" id=\"password\" name=\"password\" \
+             autocomplete=\"current-password\" required>\n\
+             <button type=\"submit\" class=\"second\">Link it</button>\n</form>\n</details>\n",
+        );
+    }
+    let _ = writeln!(
+        html,
+        "<p class=\"note\">After that, <strong>{}</strong> has access to the account.</p>",
+        text(&place)
+    );
+    Ok(Page::new("Which account?", html).script(script(app, &pending)).reply())
+}
+
+fn offer_link(
+    app: &Server,
+    provider: &Provider,
+    person: Person,
+    user_id: OwnedUserId,
+) -> Result<Reply, ApiError> {
+    let who = person.display_name.clone().or_else(|| person.localpart.clone());
+    let who = who.unwrap_or_else(|| person.subject.clone());
+    let html = format!(
+        "<p>From then on, whoever logs in to {provider} as <strong>{}</strong> is \
+         <strong>{}</strong> here.</p>\n\
+         <p class=\"note\">If that is not your account, close this page.</p>\n\
+         <p id=\"message\" role=\"status\" aria-live=\"polite\"></p>\n\
+         <form method=\"post\" data-account><button type=\"submit\">Link them</button></form>",
+        text(&who),
+        text(user_id.as_str()),
+        provider = text(provider.name()),
+    );
+    let pending = pending(app, provider, person, Errand::Link { user_id })?;
+    Ok(Page::new("Link your account?", html).script(script(app, &pending)).reply())
+}
+
+fn linked(provider: &Provider, user_id: &UserId) -> Reply {
+    let html = format!(
+        "<p class=\"good\">You can log in as {} with {}.</p>",
+        text(user_id.as_str()),
+        text(provider.name())
+    );
+    Page::new("Your account is linked", html).reply()
+}
+
+fn pending(
+    app: &Server,
+    provider: &Provider,
+    person: Person,
+    errand: Errand,
+) -> Result<String, ApiError> {
+    let pending = Pending {
+        provider: provider.id().to_owned(),
+        subject: person.subject,
+        display_name: person.display_name,
+        email: person.email,
+        errand,
+    };
+    signed(app, PENDING, &pending)
+}
+
+/// A statement of this server that it believes again for as long as a browser may be away.
+fn signed(app: &Server, purpose: &str, statement: &impl Serialize) -> Result<String, ApiError> {
+    let expires_ms = app.engine.clock().now_ms().saturating_add(AWAY_MS);
+    app.signer.sign(purpose, statement, expires_ms).map_err(ApiError::internal)
+}
+
+fn script(app: &Server, pending: &str) -> String {
+    // By its path alone: the page may be seen by another name than the server's public one.
+    let endpoint = format!("{}/login/sso/account", client_api(&app.config));
+    let path = endpoint.parse::<Url>().map_or(endpoint, |url| url.path().to_owned());
+    format!("const endpoint = {}, pending = {};\n{SCRIPT}", literal(&path), literal(&pending))
+}
+
+/// An address to return to, if browsers may be sent there.
+fn redirect_url(config: &Config, given: Option<String>) -> Result<Url, ApiError> {
+    let wrong = |why: &'static str| ApiError::bad_request(why);
+    let given = given.ok_or_else(|| wrong("The parameter redirectUrl is missing."))?;
+    if given.len() > REDIRECT_BYTES {
+        return Err(wrong("The address to return to is too long."));
+    }
+    let url: Url =
+        given.parse().map_err(|_| wrong("The address to return to is not an address."))?;
+    let is_code = matches!(
+        url.scheme(),
+        "javascript"
+            | "data"
+            | "vbscript"
+            | "blob"
+            | "file"
+            | "filesystem"
+            | "about"
+            | "view-source"
+    );
+    if is_code || !url.username().is_empty() || url.password().is_some() {
+        return Err(wrong("Nobody can be sent to this address."));
+    }
+    if !config.sso.other_redirects && !is_trusted(config, &url) {
+        let why = format!("This server does not send logins to {}.", place(&url));
+        return Err(ApiError::forbidden(why));
+    }
+    Ok(url)
+}
+
+fn is_trusted(config: &Config, url: &Url) -> bool {
+    login_page::is_at(config, url) || config.sso.redirects.0.iter().any(|known| known.covers(url))
+}
+
+/// What to call the place that an address leads to.
+fn place(url: &Url) -> String {
+    match (url.scheme(), url.host_str(), url.port()) {
+        ("http" | "https", Some(host), None) => host.to_owned(),
+        ("http" | "https", Some(host), Some(port)) => format!("{host}:{port}"),
+        (scheme, ..) => format!("the app for {scheme}: addresses"),
+    }
+}
+
+/// The nonce and the PKCE verifier that belong to a state.
+fn secrets(app: &Server, state: &str) -> (String, String) {
+    (app.signer.secret(NONCE, state), app.signer.secret(VERIFIER, state))
+}
+
+fn of_provider(provider: &Provider, error: &OidcError) -> ApiError {
+    let name = provider.name();
+    if !matches!(error, OidcError::Unavailable(_)) {
+        // To a client, a refusal as any other; whoever runs the server may have to do something
+        // about it.
+        warn!(provider = provider.id(), %error, "single sign-on failed");
+    }
+    match error {
+        OidcError::Unavailable(_) => {
+            let why = format!("{name} does not answer as it should.");
+            ApiError::new(ErrorCode::ConnectionFailed, why).with_cause(error.to_string())
+        }
+        OidcError::Refused(_) => ApiError::forbidden(format!(
+            "{name} does not accept this login; it may have taken too long."
+        )),
+        OidcError::Untrusted(_) => {
+            ApiError::forbidden(format!("What {name} says cannot be relied upon for this login."))
+        }
+    }
+}
+
+/// To another address, which may hold a token.
+fn see(url: &Url) -> Result<Reply, ApiError> {
+    let location = HeaderValue::from_str(url.as_str())
+        .map_err(|error| ApiError::internal(error.to_string()))?;
+    Ok(Reply::bytes("text/plain; charset=utf-8", "")
+        .with_status(StatusCode::FOUND)
+        .with_header(LOCATION, location)
+        .with_header(CACHE_CONTROL, HeaderValue::from_static("no-store"))
+        .with_header(REFERRER_POLICY, HeaderValue::from_static("no-referrer")))
+}
+
+/// One for each way that is under way: a browser may be on several.
+fn cookie_name(state: &str) -> String {
+    format!("logcabin_sso_{}", &hash(state)[..16])
+}
+
+fn hash(text: &str) -> String {
+    blake3::hash(text.as_bytes()).to_hex().to_string()
+}
+
+fn cookie(
+    config: &Config,
+    state: &str,
+    value: &str,
+    seconds: u64,
+) -> Result<HeaderValue, ApiError> {
+    let url = callback(config);
+    let path = url.parse::<Url>().map_or_else(|_| "/".to_owned(), |url| url.path().to_owned());
+    let secure = if url.starts_with("https:") { "; Secure" } else { "" };
+    let name = cookie_name(state);
+    HeaderValue::from_str(&format!(
+        "{name}={value}; Path={path}; Max-Age={seconds}; HttpOnly; SameSite=Lax{secure}"
+    ))
+    .map_err(|error| ApiError::internal(error.to_string()))
+}
+
+/// The cookies of this name.
+fn cookies<'a>(headers: &'a HeaderMap, name: &'a str) -> impl Iterator<Item = &'a str> {
+    let lines = headers.get_all(COOKIE).into_iter().filter_map(|line| line.to_str().ok());
+    lines.flat_map(|line| line.split(';')).filter_map(move |pair| {
+        let (key, value) = pair.trim().split_once('=')?;
+        (key == name).then_some(value)
+    })
+}

@@ -1,0 +1,505 @@
+//! The page of each stage, for clients that do not know it (client-server API, "Fallback"). It
+//! completes the stage in the client's session and tells whoever opened it, so that the client goes
+//! on.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    fmt::Write as _,
+    sync::Arc,
+};
+
+use http::{
+    HeaderMap, HeaderValue, StatusCode,
+    header::{ACCEPT_LANGUAGE, LOCATION},
+};
+use percent_encoding::{NON_ALPHANUMERIC, PercentEncode, utf8_percent_encode};
+use ruma::api::{
+    auth_scheme::NoAccessToken,
+    client::uiaa::{
+        AuthData, AuthType, Dummy, MatrixUserIdentifier, Password, ReCaptcha, RegistrationToken,
+        Terms as TermsAccepted, UserIdentifier,
+    },
+};
+
+use serde_json::json;
+
+use super::{
+    Failure, Standing,
+    stages::{self, purpose_of},
+};
+use crate::{
+    base::{clock::random_token, limits},
+    edge::{
+        api::{
+            Server,
+            auth::validation::{request_for_page, show_token},
+            browser::page::{Page, refusal, text},
+        },
+        http::{ApiError, Body, Cx, Reply, endpoint},
+    },
+    record::{address as threepid, threepid::Medium},
+};
+
+endpoint! {
+    /// The page of a stage.
+    pub(crate) struct StagePage = GET
+        "/_matrix/client/r0/auth/{auth_type}/fallback/web"
+        "/_matrix/client/v3/auth/{auth_type}/fallback/web";
+    for NoAccessToken;
+    refusal refusal;
+    { auth_type: String = path, headers: HeaderMap = headers }
+}
+
+endpoint! {
+    /// The form of a stage's page.
+    pub(crate) struct StageForm = POST
+        "/_matrix/client/r0/auth/{auth_type}/fallback/web"
+        "/_matrix/client/v3/auth/{auth_type}/fallback/web";
+    for NoAccessToken;
+    body Body::Short(limits::FORM_BYTES);
+    refusal refusal;
+    { auth_type: String = path, headers: HeaderMap = headers }
+}
+
+/// Tells the client, which may have opened the page in a view of its own or in a window.
+const TELL: &str = "\
+if (typeof window.onAuthDone === 'function') {
+  window.onAuthDone();
+} else if (window.opener && typeof window.opener.postMessage === 'function') {
+  window.opener.postMessage('authDone', '*');
+}";
+
+/// Sends the form once the captcha is solved, and fits it to a narrow screen.
+const CAPTCHA: &str = "\
+window.solved = () => document.querySelector('form').submit();
+if (window.innerWidth < 420) document.querySelector('.g-recaptcha').dataset.size = 'compact';";
+
+/// Names the countries in the browser's language, in its order.
+const COUNTRIES: &str = "\
+const select = document.getElementById('country');
+const names = new Intl.DisplayNames(navigator.languages, { type: 'region' });
+const chosen = select.value;
+const [first, ...countries] = select.options;
+for (const option of countries) option.text = `${names.of(option.value)} ${option.dataset.code}`;
+countries.sort((a, b) => a.text.localeCompare(b.text));
+select.append(first, ...countries);
+select.value = chosen;";
+
+/// What a page is about.
+struct Subject<'a> {
+    app: &'a Server,
+    stage: AuthType,
+    session: Arc<super::Session>,
+    /// As the browser has it in `Accept-Language`.
+    languages: String,
+    /// The country that the form named.
+    country: Option<String>,
+}
+
+/// `GET …/auth/{type}/fallback/web`.
+pub(crate) async fn page(cx: Cx<Server, ()>, request: StagePage) -> Result<Reply, ApiError> {
+    let page = match subject(&cx, &request.auth_type, &request.headers).await? {
+        Ok(subject) => subject.form(None),
+        Err(other) => other,
+    };
+    Ok(page.reply())
+}
+
+/// `POST` of the page's form to the same address.
+pub(crate) async fn submit(cx: Cx<Server, ()>, request: StageForm) -> Result<Reply, ApiError> {
+    let mut subject = match subject(&cx, &request.auth_type, &request.headers).await? {
+        Ok(subject) => subject,
+        Err(other) => return Ok(other.reply()),
+    };
+    let fields: Vec<(String, String)> = serde_html_form::from_bytes(&cx.body)
+        .map_err(|error| ApiError::bad_request("The form cannot be read.").with_cause(error))?;
+    let fields: HashMap<String, String> = fields.into_iter().collect();
+    subject.country = fields.get("country").cloned();
+    if let Some(medium) = subject.medium()
+        && !fields.contains_key("sid")
+    {
+        return Ok(subject.send(&cx, medium, &fields).await.reply());
+    }
+    if let (Some(sid), Some(secret)) = (fields.get("sid"), fields.get("client_secret"))
+        && let Some(code) = fields.get("code")
+    {
+        // Whether it was the right one is what the check below says.
+        show_token(&cx, sid, secret, code).await?;
+    }
+    let sent =
+        subject.medium().zip(fields.get("sid").cloned()).zip(fields.get("client_secret").cloned());
+    let Some(auth) = subject.auth_data(fields) else {
+        return Ok(unknown_stage().reply());
+    };
+    let id = cx.query("session")?.unwrap_or_default();
+    let now_ms = cx.app.engine.clock().now_ms();
+    let mut facts = subject.session.facts().clone();
+    // Who solves the captcha is who has the page open.
+    facts.client = cx.client;
+    let check = stages::check(&cx.app, &facts, &auth);
+    let page = match cx.app.uiaa.complete(&id, &subject.stage, now_ms, check).await {
+        Ok(()) => match cx.query("then")?.map(AuthType::from) {
+            Some(then) if subject.session.is_ahead(&then).await => {
+                return see_other(&page_of(&then, &id, None));
+            }
+            _ => done(),
+        },
+        Err(Failure::Retry(_, message)) => {
+            let form = match sent {
+                Some(((medium, sid), secret)) => {
+                    subject.sent(medium, &sid, &secret, Some(&message))
+                }
+                None => subject.form(Some(&message)),
+            };
+            form.status(StatusCode::FORBIDDEN)
+        }
+        Err(Failure::Final(error)) => subject.form(Some(error.message())).status(error.status()),
+    };
+    Ok(page.reply())
+}
+
+/// What the request is about; or the page that says why there is nothing to do.
+async fn subject<'a>(
+    cx: &'a Cx<Server, ()>,
+    auth_type: &str,
+    headers: &HeaderMap,
+) -> Result<Result<Subject<'a>, Page>, ApiError> {
+    let stage = AuthType::from(auth_type);
+    let Some(id) = cx.query("session")? else {
+        let page = problem("Nothing to confirm", "The address of this page lacks its session.");
+        return Ok(Err(page.status(StatusCode::BAD_REQUEST)));
+    };
+    let Some(session) = cx.app.uiaa.open(&id, cx.app.engine.clock().now_ms()) else {
+        let page = problem(
+            "This is over",
+            "What you were about to confirm is done, or has taken too long. Go back to your app and \
+             begin again.",
+        );
+        return Ok(Err(page.status(StatusCode::NOT_FOUND)));
+    };
+    Ok(match session.standing(&stage).await {
+        Standing::Next => {
+            let languages = headers.get(ACCEPT_LANGUAGE);
+            let languages = languages.and_then(|value| value.to_str().ok()).unwrap_or_default();
+            Ok(Subject {
+                app: &cx.app,
+                stage,
+                session,
+                languages: languages.to_owned(),
+                country: None,
+            })
+        }
+        Standing::Completed => Err(done()),
+        Standing::Later => Err(not_yet(&session.before(&stage).await, &stage, &id)),
+        Standing::NotOffered => Err(unknown_stage()),
+    })
+}
+
+impl Subject<'_> {
+    /// The page that asks for what the stage needs, with what went wrong before.
+    fn form(&self, wrong: Option<&str>) -> Page {
+        let server = text(self.app.config.server.name.as_str());
+        let wrong = alert(wrong);
+        let form = |title: &str, before: &str, fields: &str, button: &str| {
+            Page::new(
+                title,
+                format!(
+                    "{before}\n{wrong}<form method=\"post\">\n{fields}\n\
+                     <button type=\"submit\">{button}</button>\n</form>"
+                ),
+            )
+        };
+        match &self.stage {
+            AuthType::Dummy => {
+                let before = format!("<p>One more step on <strong>{server}</strong>.</p>");
+                form("Continue", &before, "", "Continue")
+            }
+            AuthType::Terms => {
+                let documents: String = self
+                    .app
+                    .stages
+                    .terms
+                    .in_language(&self.languages)
+                    .into_iter()
+                    .map(|document| {
+                        let (url, name) = (text(&document.url), text(&document.name));
+                        format!(
+                            "<li><a href=\"{url}\" target=\"_blank\" rel=\"noopener\">{name}</a></li>\n"
+                        )
+                    })
+                    .collect();
+                let before = format!(
+                    "<p>To have an account on <strong>{server}</strong>, read and agree to:</p>\n\
+                     <ul>\n{documents}</ul>"
+                );
+                form("Terms", &before, "", "I agree")
+            }
+            AuthType::RegistrationToken => {
+                let before = format!(
+                    "<p>An account on <strong>{server}</strong> is for those with a registration \
+                     token. You get one from whoever runs the server.</p>"
+                );
+                let fields = "<label for=\"token\">Registration token</label>\n\
+                    <input type=\"text\" id=\"token\" name=\"token\" required maxlength=\"64\" \
+                    autocomplete=\"off\" autocapitalize=\"none\" spellcheck=\"false\" autofocus \
+                    aria-describedby=\"wrong\">";
+                form("Registration token", &before, fields, "Continue")
+            }
+            AuthType::ReCaptcha => self.captcha(&form),
+            AuthType::Password => {
+                let user = match &self.session.facts().user_id {
+                    Some(user_id) => format!(
+                        "<p>Confirm with your password that you are <strong>{}</strong>.</p>\n",
+                        text(user_id.as_str())
+                    ),
+                    None => format!("<p>Your password on <strong>{server}</strong>.</p>\n"),
+                };
+                let name = match &self.session.facts().user_id {
+                    // For password managers.
+                    Some(user_id) => format!(
+                        "<input type=\"text\" name=\"user\" value=\"{}\" autocomplete=\"username\" \
+                         hidden>",
+                        text(user_id.as_str())
+                    ),
+                    None => {
+                        "<label for=\"user\">User name</label>\n<input type=\"text\" id=\"user\" \
+                             name=\"user\" required autocomplete=\"username\" \
+                             autocapitalize=\"none\" spellcheck=\"false\" autofocus>"
+                            .to_owned()
+                    }
+                };
+                let fields = format!(
+                    "{name}\n<label for=\"password\">Password</label>\n<input type=\"password\" \
+                     id=\"password\" name=\"password\" required \
+                     autocomplete=\"current-password\" autofocus aria-describedby=\"wrong\">"
+                );
+                form("Confirm it is you", &user, &fields, "Confirm")
+            }
+            AuthType::EmailIdentity => {
+                let fields = "<label for=\"email\">E-mail address</label>\n<input type=\"email\" \
+                    id=\"email\" name=\"email\" required maxlength=\"254\" autocomplete=\"email\" \
+                    autofocus aria-describedby=\"wrong\">";
+                let before = format!(
+                    "<p>Show <strong>{server}</strong> that an e-mail address is yours: you will get \
+                     a message with a link.</p>"
+                );
+                form("Your e-mail address", &before, fields, "Send the message")
+            }
+            AuthType::Msisdn => {
+                let fields = format!(
+                    "<label for=\"country\">Country</label>\n<select id=\"country\" \
+                     name=\"country\" autocomplete=\"country\">\n{}</select>\n\
+                     <label for=\"phone\">Phone number</label>\n<input type=\"tel\" id=\"phone\" \
+                     name=\"phone\" required maxlength=\"64\" autocomplete=\"tel\" autofocus \
+                     aria-describedby=\"wrong\">",
+                    countries(self.country.as_deref(), &self.languages)
+                );
+                let before = format!(
+                    "<p>Show <strong>{server}</strong> that a phone number is yours: you will get a \
+                     message with a code.</p>"
+                );
+                form("Your phone number", &before, &fields, "Send the message").script(COUNTRIES)
+            }
+            _ => unknown_stage(),
+        }
+    }
+
+    /// What the stage sends messages to, if it does.
+    fn medium(&self) -> Option<Medium> {
+        match &self.stage {
+            AuthType::EmailIdentity => Some(Medium::Email),
+            AuthType::Msisdn => Some(Medium::Msisdn),
+            _ => None,
+        }
+    }
+
+    /// Sends the message to the address that the form names.
+    async fn send(
+        &self,
+        cx: &Cx<Server, ()>,
+        medium: Medium,
+        fields: &HashMap<String, String>,
+    ) -> Page {
+        let field = |name: &str| fields.get(name).map_or("", String::as_str);
+        let threepid = match medium {
+            Medium::Email => threepid::email(field("email")),
+            Medium::Msisdn if field("country").is_empty() => {
+                threepid::parse("msisdn", field("phone"))
+            }
+            Medium::Msisdn => threepid::phone(field("country"), field("phone")),
+        };
+        let secret = random_token();
+        let asked = async {
+            let purpose = purpose_of(self.session.facts());
+            request_for_page(cx, purpose, threepid?, &secret).await
+        };
+        match asked.await {
+            Ok(sid) => self.sent(medium, &sid, &secret, None),
+            Err(error) => self.form(Some(error.message())).status(error.status()),
+        }
+    }
+
+    /// The page that waits for what the message asks.
+    fn sent(&self, medium: Medium, sid: &str, secret: &str, wrong: Option<&str>) -> Page {
+        let wrong = alert(wrong);
+        let (what, field) = match medium {
+            Medium::Email => {
+                ("<p>Open the link of the message that was sent to you, then go on here.</p>", "")
+            }
+            Medium::Msisdn => (
+                "<p>Enter the code of the message that was sent to you.</p>",
+                "<label for=\"code\">Code</label>\n<input type=\"text\" id=\"code\" name=\"code\" \
+                 required inputmode=\"numeric\" autocomplete=\"one-time-code\" autofocus \
+                 aria-describedby=\"wrong\">\n",
+            ),
+        };
+        let body = format!(
+            "{what}\n{wrong}<form method=\"post\">\n<input type=\"hidden\" name=\"sid\" \
+             value=\"{}\">\n<input type=\"hidden\" name=\"client_secret\" value=\"{}\">\n{field}\
+             <button type=\"submit\">Continue</button>\n</form>",
+            text(sid),
+            text(secret)
+        );
+        Page::new("A message is on its way", body)
+    }
+
+    fn captcha(&self, form: &dyn Fn(&str, &str, &str, &str) -> Page) -> Page {
+        let Some(captcha) = &self.app.stages.captcha else { return unknown_stage() };
+        let fields = format!(
+            "<div class=\"g-recaptcha\" data-sitekey=\"{}\" data-callback=\"solved\"></div>\n\
+             <noscript><p class=\"bad\">The captcha needs JavaScript.</p></noscript>\n\
+             <script src=\"{}\" async defer></script>",
+            text(&captcha.public_key),
+            text(captcha.script_url.as_str()),
+        );
+        let page =
+            form("Are you human?", "<p>Solve the captcha to go on.</p>", &fields, "Continue");
+        captcha.origins().into_iter().fold(page.script(CAPTCHA), Page::outside)
+    }
+
+    /// What the form says, as a client that knows the stage would say it.
+    fn auth_data(&self, mut fields: HashMap<String, String>) -> Option<AuthData> {
+        let mut field = |name: &str| fields.remove(name).unwrap_or_default();
+        Some(match &self.stage {
+            AuthType::Dummy => AuthData::Dummy(Dummy::new()),
+            AuthType::Terms => AuthData::Terms(TermsAccepted::new()),
+            AuthType::RegistrationToken => AuthData::RegistrationToken(RegistrationToken::new(
+                field("token").trim().to_owned(),
+            )),
+            AuthType::ReCaptcha => {
+                AuthData::ReCaptcha(ReCaptcha::new(field("g-recaptcha-response")))
+            }
+            AuthType::Password => {
+                let user = match &self.session.facts().user_id {
+                    Some(user_id) => user_id.to_string(),
+                    None => field("user").trim().to_owned(),
+                };
+                let identifier = UserIdentifier::Matrix(MatrixUserIdentifier::new(user));
+                AuthData::Password(Password::new(identifier, field("password")))
+            }
+            AuthType::EmailIdentity | AuthType::Msisdn => {
+                let credentials =
+                    json!({ "sid": field("sid"), "client_secret": field("client_secret") });
+                let data = [("threepid_creds".to_owned(), credentials)].into_iter().collect();
+                return AuthData::new(self.stage.as_str(), None, data).ok();
+            }
+            _ => return None,
+        })
+    }
+}
+
+/// The page of a stage that is completed.
+pub(in crate::edge::api) fn done() -> Page {
+    let body = "<p class=\"good\" role=\"status\">Thank you. You can close this page and go back to \
+                your app.</p>";
+    Page::new("Done", body).script(TELL)
+}
+
+/// What went wrong before, if anything did: fields name it as their description.
+fn alert(wrong: Option<&str>) -> String {
+    wrong.map_or_else(String::new, |wrong| {
+        format!("<p class=\"bad\" id=\"wrong\" role=\"alert\">{}</p>\n", text(wrong))
+    })
+}
+
+/// The page of a stage that others come before: which ones, and the way there.
+fn not_yet(before: &[AuthType], stage: &AuthType, session: &str) -> Page {
+    if before.is_empty() {
+        let sentence = "Your app has chosen another way. Go back to it.";
+        return problem("Not needed", sentence).status(StatusCode::CONFLICT);
+    }
+    let way = |first: &AuthType| {
+        let page = page_of(first, session, Some(stage));
+        format!("<a class=\"button\" href=\"{}\">{}</a>\n", text(&page), what_to_do(first))
+    };
+    let ways: String = before.iter().map(way).collect();
+    let which = if before.len() == 1 { "This comes first:" } else { "One of these comes first:" };
+    Page::new("One step before this", format!("<p>{which}</p>\n{ways}"))
+        .status(StatusCode::CONFLICT)
+}
+
+/// What a stage asks of a person.
+const fn what_to_do(stage: &AuthType) -> &'static str {
+    match stage {
+        AuthType::Terms => "Agree to the terms",
+        AuthType::RegistrationToken => "Enter your registration token",
+        AuthType::ReCaptcha => "Solve the captcha",
+        AuthType::Password => "Enter your password",
+        AuthType::EmailIdentity => "Confirm your email address",
+        AuthType::Msisdn => "Confirm your phone number",
+        _ => "Continue",
+    }
+}
+
+/// The address of a stage's page, which goes on to the page of `then` once the stage is completed.
+/// It is relative to the page of another stage, so that it holds behind whatever prefix this one
+/// was opened.
+fn page_of(stage: &AuthType, session: &str, then: Option<&AuthType>) -> String {
+    let mut address = format!("../../{stage}/fallback/web?session={}", encoded(session));
+    if let Some(then) = then {
+        let _ = write!(address, "&then={}", encoded(then.as_str()));
+    }
+    address
+}
+
+fn encoded(value: &str) -> PercentEncode<'_> {
+    utf8_percent_encode(value, NON_ALPHANUMERIC)
+}
+
+fn see_other(address: &str) -> Result<Reply, ApiError> {
+    let location = HeaderValue::from_str(address).map_err(ApiError::internal)?;
+    Ok(Reply::bytes("text/plain", "")
+        .with_status(StatusCode::SEE_OTHER)
+        .with_header(LOCATION, location))
+}
+
+/// The countries that a number may be of, as options: `chosen`, or the one that the browser's
+/// preferred language is spoken in, is selected.
+fn countries(chosen: Option<&str>, languages: &str) -> String {
+    let preferred = languages.split([',', ';']).next().and_then(|tag| tag.rsplit_once('-'));
+    let preferred = preferred.map(|(_, region)| region).filter(|region| region.len() == 2);
+    let chosen = chosen.or(preferred).unwrap_or_default();
+    let mut options = "<option value=\"\">Any: the number begins with +</option>\n".to_owned();
+    let regions: BTreeMap<&str, u16> = phonenumber::metadata::DATABASE
+        .iter()
+        .map(|region| (region.id(), region.country_code()))
+        .filter(|(id, _)| id.bytes().all(|byte| byte.is_ascii_alphabetic()))
+        .collect();
+    for (id, code) in regions {
+        let selected = if id.eq_ignore_ascii_case(chosen) { " selected" } else { "" };
+        let _ = writeln!(
+            options,
+            "<option value=\"{id}\" data-code=\"+{code}\"{selected}>{id} +{code}</option>"
+        );
+    }
+    options
+}
+
+fn unknown_stage() -> Page {
+    problem("Nothing to confirm", "Nothing of this kind is asked for here.")
+        .status(StatusCode::NOT_FOUND)
+}
+
+fn problem(title: &str, sentence: &str) -> Page {
+    Page::new(title, format!("<p role=\"alert\">{}</p>", text(sentence)))
+}

@@ -1,0 +1,613 @@
+//! User-interactive authentication (client-server API, "User-Interactive Authentication API").
+//!
+//! One mechanism for every endpoint that asks for it. An endpoint makes an [`Offer`]: flows, each a
+//! list of stages in order. A client opens a session with its first attempt and completes stage
+//! after stage, in attempts at the same request or on a page of the stage ([`fallback`]). What each
+//! stage asks and proves is in [`stages`]; what was proved is kept in the session and handed to the
+//! endpoint, once, when a flow is complete.
+//!
+//! Sessions are in memory, bounded in number and time: a client whose session is gone is asked to
+//! begin again.
+
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, BTreeSet, HashMap},
+    fmt,
+    net::IpAddr,
+    sync::Arc,
+};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use ruma::{
+    OwnedUserId,
+    api::client::uiaa::{AuthData, AuthFlow, AuthType},
+};
+use serde_json::{Map, Value};
+use tokio::sync::Mutex as AsyncMutex;
+
+use crate::{
+    base::{clock::random_token, rate::household},
+    decide::threepid::Validated,
+    edge::http::{ApiError, AuthRequired, ErrorCode},
+};
+
+mod captcha;
+mod fallback;
+pub(crate) mod stages;
+mod terms;
+#[cfg(test)]
+mod tests;
+
+pub(super) use fallback::done;
+pub(crate) use fallback::{page, submit};
+pub(crate) use stages::{Proof, Stages, authenticate, ways_to_prove, ways_to_recover};
+pub(crate) use stages::{confirm_identity, providers_of};
+
+/// Sessions at once. Beyond this, whoever has most of them loses their oldest.
+const SESSIONS: usize = 10_000;
+/// Sessions at once of one user, or of one address without a login: a school behind one address may
+/// register a class.
+const SESSIONS_OF_ONE: usize = 256;
+/// How long a session lasts, in milliseconds: time enough for a mail that is delayed on its way.
+const LIFETIME_MS: u64 = 60 * 60 * 1000;
+
+/// Why a stage was not completed.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// It may be tried again: 401 with what is still to be done, this code and this sentence.
+    Retry(ErrorCode, Cow<'static, str>),
+    /// The request fails, as it would for any other reason.
+    Final(ApiError),
+}
+
+impl Failure {
+    /// A failure after which another attempt is allowed.
+    pub(crate) fn retry(code: ErrorCode, message: impl Into<Cow<'static, str>>) -> Self {
+        Self::Retry(code, message.into())
+    }
+}
+
+impl From<ApiError> for Failure {
+    fn from(error: ApiError) -> Self {
+        Self::Final(error)
+    }
+}
+
+/// The ways to authenticate a request, and what clients need to know for them.
+#[derive(Debug, Default)]
+pub(crate) struct Offer {
+    /// Told apart: none begins with the whole of another.
+    flows: Vec<Vec<AuthType>>,
+    params: Map<String, Value>,
+}
+
+impl Offer {
+    /// An offer of these flows, with `params` by stage. A flow with which another one begins ends
+    /// with the dummy stage, by which a client says that it wants no more than that.
+    pub(crate) fn new(flows: Vec<Vec<AuthType>>, params: Map<String, Value>) -> Self {
+        Self { flows: told_apart(flows), params }
+    }
+
+    /// Whether there is no way at all.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.flows.is_empty()
+    }
+
+    /// Whether any flow has this stage.
+    pub(crate) fn has(&self, stage: &AuthType) -> bool {
+        self.flows.iter().any(|flow| flow.contains(stage))
+    }
+
+    /// Whether `stage` is the next one of a flow of which `completed` is the beginning.
+    fn is_next(&self, completed: &[Completed], stage: &AuthType) -> bool {
+        let follows = |flow: &Vec<AuthType>| {
+            flow.get(completed.len()) == Some(stage) && begins(flow, completed)
+        };
+        self.flows.iter().any(follows)
+    }
+
+    fn is_complete(&self, completed: &[Completed]) -> bool {
+        self.flows.iter().any(|flow| flow.len() == completed.len() && begins(flow, completed))
+    }
+}
+
+fn begins(flow: &[AuthType], completed: &[Completed]) -> bool {
+    completed.len() <= flow.len()
+        && completed.iter().zip(flow).all(|(done, stage)| done.0 == *stage)
+}
+
+fn told_apart(flows: Vec<Vec<AuthType>>) -> Vec<Vec<AuthType>> {
+    let mut apart: Vec<Vec<AuthType>> = Vec::new();
+    for flow in flows {
+        if !apart.contains(&flow) {
+            apart.push(flow);
+        }
+    }
+    let goes_on = |flow: &Vec<AuthType>, all: &[Vec<AuthType>]| {
+        all.iter().any(|other| other.len() > flow.len() && other.starts_with(flow))
+    };
+    while let Some(at) = apart.iter().position(|flow| goes_on(flow, &apart)) {
+        let mut short = apart.remove(at);
+        if short.contains(&AuthType::Dummy) {
+            // A stage is completed once. What goes on from here would never be asked for.
+            apart.retain(|other| !other.starts_with(&short));
+        } else {
+            short.push(AuthType::Dummy);
+        }
+        if !apart.contains(&short) {
+            apart.insert(at.min(apart.len()), short);
+        }
+    }
+    apart
+}
+
+/// A stage that was completed, and what it proved.
+type Completed = (AuthType, Proof);
+
+/// Whose session it is.
+#[derive(Clone, Debug)]
+pub(crate) struct Facts {
+    /// The user who makes the request, where there is one.
+    pub(crate) user_id: Option<OwnedUserId>,
+    /// Whether it is to make an account: an address that someone shows to be theirs is no account's
+    /// then.
+    pub(crate) registers: bool,
+    /// The address that it comes from.
+    pub(crate) client: IpAddr,
+}
+
+/// One of whom no more than [`SESSIONS_OF_ONE`] are kept.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Owner {
+    User(OwnedUserId),
+    Household(IpAddr),
+}
+
+impl Facts {
+    fn owner(&self) -> Owner {
+        match &self.user_id {
+            Some(user_id) => Owner::User(user_id.clone()),
+            None => Owner::Household(household(self.client)),
+        }
+    }
+}
+
+/// What a session is good for.
+#[derive(Clone)]
+pub(crate) enum Binding<'a> {
+    /// A request of this body, by this user, and no other.
+    Body(&'a Bytes),
+    /// Any request to the endpoint: the session remembers the parameters of the latest attempt, so
+    /// that the next one need not repeat them.
+    Endpoint(Parameters),
+}
+
+/// Parameters of a request that a session remembers. A password may be among them.
+#[derive(Clone, Default)]
+pub(crate) struct Parameters(pub(crate) Map<String, Value>);
+
+impl fmt::Debug for Parameters {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.0.keys()).finish()
+    }
+}
+
+/// An attempt at a request.
+pub(crate) struct Attempt<'a> {
+    /// The endpoint, by a name that stands for its method and for what its path holds.
+    pub(crate) endpoint: &'a str,
+    /// What of the request its session is good for.
+    pub(crate) binding: Binding<'a>,
+    /// Its `auth`.
+    pub(crate) auth: Option<&'a AuthData>,
+    /// What is asked for; of a session that is under way, what it began with stands.
+    pub(crate) offer: Arc<Offer>,
+    /// Who makes it.
+    pub(crate) facts: Facts,
+}
+
+impl Attempt<'_> {
+    fn purpose(&self) -> blake3::Hash {
+        let (user, body) = match self.binding {
+            Binding::Body(body) => (self.facts.user_id.as_ref(), without_auth(body)),
+            Binding::Endpoint(_) => (None, Value::Null),
+        };
+        let user = user.map_or("", |user_id| user_id.as_str());
+        let mut hasher = blake3::Hasher::new();
+        for part in [self.endpoint, user, &body.to_string()] {
+            hasher.update(&(part.len() as u64).to_be_bytes()).update(part.as_bytes());
+        }
+        hasher.finalize()
+    }
+
+    fn parameters(&self) -> Parameters {
+        match &self.binding {
+            Binding::Body(_) => Parameters::default(),
+            Binding::Endpoint(parameters) => parameters.clone(),
+        }
+    }
+}
+
+/// A body without `auth`, which differs from one attempt to the next, and in a form in which the
+/// order of keys does not matter.
+fn without_auth(body: &[u8]) -> Value {
+    let mut body: Value = serde_json::from_slice(body).unwrap_or_default();
+    if let Some(body) = body.as_object_mut() {
+        body.remove("auth");
+    }
+    body
+}
+
+/// The sessions under way.
+#[derive(Debug, Default)]
+pub(crate) struct Sessions(Mutex<Inner>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    sessions: HashMap<String, Kept>,
+    /// Oldest first, by the number under which they were kept.
+    order: BTreeMap<u64, String>,
+    owners: HashMap<Owner, BTreeSet<u64>>,
+    next: u64,
+}
+
+#[derive(Debug)]
+struct Kept {
+    number: u64,
+    session: Arc<Session>,
+}
+
+/// A session.
+#[derive(Debug)]
+pub(crate) struct Session {
+    id: String,
+    purpose: blake3::Hash,
+    offer: Arc<Offer>,
+    facts: Facts,
+    begun_ms: u64,
+    /// Held while a stage is being checked, so that of two attempts at once one is after the other.
+    progress: AsyncMutex<Progress>,
+}
+
+#[derive(Debug, Default)]
+struct Progress {
+    completed: Vec<Completed>,
+    /// The parameters of the latest attempt, where the session remembers them.
+    parameters: Parameters,
+    /// An attempt at a stage that is to be completed elsewhere, by a link in a mail for example,
+    /// and was not yet: it is made again when the client comes with nothing but the session.
+    waiting: Option<AuthData>,
+    /// A flow was completed and the request let through: this happens once.
+    over: bool,
+}
+
+/// How a session stands with a stage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// It is the next stage of some flow.
+    Next,
+    /// It was completed.
+    Completed,
+    /// Others come before it.
+    Later,
+    /// No flow has it.
+    NotOffered,
+}
+
+/// A request that was authenticated: a flow is complete, and its proofs are here.
+#[derive(Debug)]
+pub(crate) struct Authenticated {
+    session: Arc<Session>,
+    completed: Vec<Completed>,
+    parameters: Parameters,
+}
+
+impl Authenticated {
+    /// What the stages proved, in order.
+    pub(crate) fn proofs(&self) -> impl Iterator<Item = &Proof> {
+        self.completed.iter().map(|(_, proof)| proof)
+    }
+
+    /// The user who was proved to be there, for requests that come without a session.
+    pub(crate) fn user_id(&self) -> Option<&OwnedUserId> {
+        self.proofs().find_map(|proof| match proof {
+            Proof::User(user_id) => Some(user_id),
+            _ => None,
+        })
+    }
+
+    /// The address that was shown to be theirs.
+    pub(crate) fn address(&self) -> Option<&Validated> {
+        self.proofs().find_map(|proof| match proof {
+            Proof::Threepid(validated) => Some(validated),
+            _ => None,
+        })
+    }
+}
+
+impl Session {
+    fn new(attempt: &Attempt<'_>, now_ms: u64) -> Arc<Self> {
+        Arc::new(Self {
+            id: random_token(),
+            purpose: attempt.purpose(),
+            offer: Arc::clone(&attempt.offer),
+            facts: attempt.facts.clone(),
+            begun_ms: now_ms,
+            progress: AsyncMutex::new(Progress {
+                parameters: attempt.parameters(),
+                ..Progress::default()
+            }),
+        })
+    }
+
+    fn is_fresh(&self, now_ms: u64) -> bool {
+        now_ms.saturating_sub(self.begun_ms) <= LIFETIME_MS
+    }
+
+    /// Whose it is.
+    pub(crate) const fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    /// How it stands with this stage.
+    pub(crate) async fn standing(&self, stage: &AuthType) -> Standing {
+        let completed = &self.progress.lock().await.completed;
+        if completed.iter().any(|(done, _)| done == stage) {
+            Standing::Completed
+        } else if self.offer.is_next(completed, stage) {
+            Standing::Next
+        } else if self.offer.has(stage) {
+            Standing::Later
+        } else {
+            Standing::NotOffered
+        }
+    }
+
+    /// The stages of which one comes next on a way to this stage: itself, if it is the next one.
+    /// None if it is completed or the client has chosen another way.
+    pub(crate) async fn before(&self, stage: &AuthType) -> Vec<AuthType> {
+        let completed = &self.progress.lock().await.completed;
+        let ahead = |flow: &&Vec<AuthType>| {
+            begins(flow, completed) && flow[completed.len()..].contains(stage)
+        };
+        let mut next: Vec<AuthType> = Vec::new();
+        for flow in self.offer.flows.iter().filter(ahead) {
+            let first = &flow[completed.len()];
+            if !next.contains(first) {
+                next.push(first.clone());
+            }
+        }
+        next
+    }
+
+    /// Whether this stage is still to be completed.
+    pub(crate) async fn is_ahead(&self, stage: &AuthType) -> bool {
+        !self.before(stage).await.is_empty()
+    }
+
+    /// Completes a stage if it is the next one and the check succeeds. One that was completed
+    /// before stays so, and is not checked again.
+    async fn advance(
+        &self,
+        progress: &mut Progress,
+        stage: &AuthType,
+        check: impl Future<Output = Result<Proof, Failure>>,
+    ) -> Result<(), Failure> {
+        if progress.completed.iter().any(|(done, _)| done == stage) {
+            return Ok(());
+        }
+        if !self.offer.has(stage) {
+            let message = "This is not asked for here.";
+            return Err(Failure::retry(ErrorCode::Unrecognized, message));
+        }
+        if !self.offer.is_next(&progress.completed, stage) {
+            let message = "Other stages come before this one.";
+            return Err(Failure::retry(ErrorCode::Unauthorized, message));
+        }
+        let proof = check.await?;
+        progress.completed.push((stage.clone(), proof));
+        Ok(())
+    }
+}
+
+/// The stage that an attempt is at, in the one form that a type has.
+fn stage_of(auth: &AuthData) -> Option<AuthType> {
+    auth.auth_type().map(|stage| AuthType::from(stage.as_str()))
+}
+
+impl Sessions {
+    /// Takes one attempt at a request. Ok means that a flow is complete and the request may be
+    /// carried out, once. `check` decides the stage that `auth` is about, if it is to be decided
+    /// now.
+    ///
+    /// # Errors
+    /// 401 with what is still to be done, or with why the attempt failed; or what `check` says.
+    async fn attempt(
+        &self,
+        attempt: Attempt<'_>,
+        now_ms: u64,
+        check: impl Future<Output = Result<Proof, Failure>>,
+    ) -> Result<Authenticated, ApiError> {
+        let begin_again = |message: &'static str| {
+            let failure = Some((ErrorCode::Unauthorized, message.into()));
+            self.ask(&Session::new(&attempt, now_ms), &[], failure)
+        };
+        let Some(auth) = attempt.auth else {
+            return Err(self.ask(&Session::new(&attempt, now_ms), &[], None));
+        };
+        let session = match auth.session() {
+            None => Session::new(&attempt, now_ms),
+            Some(id) => {
+                let found = self.open(id, now_ms);
+                let found = found.filter(|session| session.purpose == attempt.purpose());
+                found.ok_or_else(|| begin_again("This session is over or is another request's."))?
+            }
+        };
+        let mut progress = session.progress.lock().await;
+        if progress.over {
+            return Err(begin_again("This session has served."));
+        }
+        progress.parameters = attempt.parameters();
+        if let Some(stage) = stage_of(auth)
+            && let Err(failure) = session.advance(&mut progress, &stage, check).await
+        {
+            return Err(match failure {
+                Failure::Final(error) => error,
+                Failure::Retry(code, message) => {
+                    if let Some(waiting) = stages::to_wait_for(auth) {
+                        progress.waiting = Some(waiting);
+                    }
+                    self.ask(&session, &progress.completed, Some((code, message)))
+                }
+            });
+        }
+        if !session.offer.is_complete(&progress.completed) {
+            return Err(self.ask(&session, &progress.completed, None));
+        }
+        let Progress { completed, parameters, .. } =
+            std::mem::replace(&mut *progress, Progress { over: true, ..Progress::default() });
+        drop(progress);
+        self.0.lock().remove(&session.id);
+        Ok(Authenticated { session, completed, parameters })
+    }
+
+    /// The session of this id, unless it is over.
+    pub(crate) fn open(&self, id: &str, now_ms: u64) -> Option<Arc<Session>> {
+        let inner = self.0.lock();
+        let session = &inner.sessions.get(id)?.session;
+        session.is_fresh(now_ms).then(|| Arc::clone(session))
+    }
+
+    /// The parameters that the session of this id remembers: none if it is over.
+    pub(crate) async fn parameters(&self, id: &str, now_ms: u64) -> Parameters {
+        match self.open(id, now_ms) {
+            Some(session) => session.progress.lock().await.parameters.clone(),
+            None => Parameters::default(),
+        }
+    }
+
+    /// The attempt that this session waits to make again, and whose session it is: whoever comes
+    /// with its id, the attempt is made for them and nobody else.
+    async fn waiting(&self, id: &str, now_ms: u64) -> Option<(Facts, AuthData)> {
+        let session = self.open(id, now_ms)?;
+        let waiting = session.progress.lock().await.waiting.clone()?;
+        Some((session.facts.clone(), waiting))
+    }
+
+    /// Completes a stage outside of any attempt at the request: on a page, by a link in a mail, by
+    /// coming back from a provider of single sign-on. The client's next attempt finds it completed.
+    ///
+    /// # Errors
+    /// When there is no such session, it is not the stage's turn, or what `check` says.
+    pub(crate) async fn complete(
+        &self,
+        id: &str,
+        stage: &AuthType,
+        now_ms: u64,
+        check: impl Future<Output = Result<Proof, Failure>>,
+    ) -> Result<(), Failure> {
+        let gone = || ApiError::not_found("There is no such session, or it is over.");
+        let session = self.open(id, now_ms).ok_or_else(gone)?;
+        let mut progress = session.progress.lock().await;
+        if progress.over {
+            return Err(gone().into());
+        }
+        session.advance(&mut progress, stage, check).await
+    }
+
+    /// Takes back a stage of a request that was let through, and those after it: it turned out that
+    /// what it proved is no longer so.
+    pub(crate) fn take_back(
+        &self,
+        authenticated: Authenticated,
+        stage: &AuthType,
+        (code, message): (ErrorCode, &'static str),
+    ) -> ApiError {
+        let Authenticated { session, mut completed, parameters } = authenticated;
+        if let Some(at) = completed.iter().position(|(done, _)| done == stage) {
+            completed.truncate(at);
+        }
+        let again = Arc::new(Session {
+            id: session.id.clone(),
+            purpose: session.purpose,
+            offer: Arc::clone(&session.offer),
+            facts: session.facts.clone(),
+            begun_ms: session.begun_ms,
+            progress: AsyncMutex::new(Progress {
+                completed: completed.clone(),
+                parameters,
+                ..Progress::default()
+            }),
+        });
+        self.ask(&again, &completed, Some((code, message.into())))
+    }
+
+    /// The 401 that says what is still to be done, after which the session is there to be gone on
+    /// with.
+    fn ask(
+        &self,
+        session: &Arc<Session>,
+        completed: &[Completed],
+        failure: Option<(ErrorCode, Cow<'static, str>)>,
+    ) -> ApiError {
+        self.0.lock().keep(session);
+        ApiError::auth_required(AuthRequired {
+            flows: session.offer.flows.iter().cloned().map(AuthFlow::new).collect(),
+            completed: completed.iter().map(|(stage, _)| stage.clone()).collect(),
+            params: session.offer.params.clone(),
+            session: Some(session.id.clone()),
+            failure,
+        })
+    }
+}
+
+impl Inner {
+    fn keep(&mut self, session: &Arc<Session>) {
+        if self.sessions.contains_key(&session.id) {
+            return;
+        }
+        // They are kept in the order in which they begin.
+        while let Some((_, oldest)) = self.order.first_key_value()
+            && let Some(kept) = self.sessions.get(oldest)
+            && !kept.session.is_fresh(session.begun_ms)
+        {
+            let oldest = oldest.clone();
+            self.remove(&oldest);
+        }
+        let owner = session.facts.owner();
+        if self.owners.get(&owner).is_some_and(|own| own.len() >= SESSIONS_OF_ONE) {
+            self.remove_oldest_of(&owner);
+        } else if self.sessions.len() >= SESSIONS {
+            let most = self.owners.iter().max_by_key(|(_, own)| own.len());
+            if let Some(most) = most.map(|(owner, _)| owner.clone()) {
+                self.remove_oldest_of(&most);
+            }
+        }
+        let number = self.next;
+        self.next += 1;
+        self.owners.entry(owner).or_default().insert(number);
+        self.order.insert(number, session.id.clone());
+        let kept = Kept { number, session: Arc::clone(session) };
+        self.sessions.insert(session.id.clone(), kept);
+    }
+
+    fn remove_oldest_of(&mut self, owner: &Owner) {
+        let oldest = self.owners.get(owner).and_then(BTreeSet::first);
+        if let Some(id) = oldest.and_then(|number| self.order.get(number)).cloned() {
+            self.remove(&id);
+        }
+    }
+
+    fn remove(&mut self, id: &str) {
+        let Some(Kept { number, session }) = self.sessions.remove(id) else { return };
+        self.order.remove(&number);
+        let owner = session.facts.owner();
+        if let Some(own) = self.owners.get_mut(&owner) {
+            own.remove(&number);
+            if own.is_empty() {
+                self.owners.remove(&owner);
+            }
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! The page with which any browser can log in, for clients that know no other way (client-server
+//! API, "Login fallback").
+
+use std::fmt::Write as _;
+
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use ruma::api::auth_scheme::NoAccessToken;
+
+use super::page::{Page, refusal, text};
+use crate::{
+    config::Config,
+    edge::{
+        api::Server,
+        http::{ApiError, Cx, Reply, endpoint},
+    },
+};
+
+endpoint! {
+    /// Where it is, with and without a slash at the end.
+    pub(super) struct LoginPage = GET "/_matrix/static/client/login";
+    for NoAccessToken;
+    refusal refusal;
+    {}
+}
+
+const SCRIPT: &str = include_str!("login_page.js");
+
+pub(super) async fn page(cx: Cx<Server, ()>, _: LoginPage) -> Result<Reply, ApiError> {
+    let config = &cx.app.config;
+    let mut html = String::from("<p id=\"message\" role=\"status\" aria-live=\"polite\"></p>\n");
+    html.push_str("<div id=\"ways\">\n");
+    if config.login.password {
+        html.push_str(
+            "<form id=\"password-form\" method=\"post\">\n\
+             <label for=\"user\">User name</label>\n\
+             <input type=\"text\" id=\"user\" name=\"user\" autocomplete=\"username\" \
+             autocapitalize=\"none\" spellcheck=\"false\" required>\n\
+             <label for=\"password\">Password</label>\n\
+             <input type=\"password\" id=\"password\" name=\"password\" \
+             autocomplete=\"current-password\" required>\n\
+             <button type=\"submit\">Log in</button>\n\
+             </form>\n",
+        );
+    }
+    let providers = cx.app.providers.all();
+    let here = address(config, cx.uri.query());
+    let here = utf8_percent_encode(&here, NON_ALPHANUMERIC);
+    for provider in providers {
+        let (id, name) = (text(provider.id()), text(provider.name()));
+        let second = if config.login.password { " second" } else { "" };
+        let _ = writeln!(
+            html,
+            "<a class=\"button{second}\" href=\"{}/login/sso/redirect/{id}?redirectUrl={here}\">\
+             Continue with {name}</a>",
+            text(&client_api(config)),
+        );
+    }
+    if !config.login.password && providers.is_empty() {
+        html.push_str("<p>This server offers no login by a page.</p>\n");
+    }
+    html.push_str(
+        "</div>\n<noscript><p class=\"bad\">This page needs JavaScript.</p></noscript>\n",
+    );
+    let title = format!("Log in to {}", config.server.name);
+    Ok(Page::new(title, html).script(SCRIPT).reply())
+}
+
+/// The page's address, with what its query says but for the login tokens in it.
+fn address(config: &Config, query: Option<&str>) -> String {
+    let pairs = query.unwrap_or_default().split('&');
+    let kept: Vec<_> =
+        pairs.filter(|pair| !pair.is_empty() && !pair.starts_with("loginToken=")).collect();
+    let address = format!("{}{}/static/client/login/", config.public_url(), prefix(config));
+    if kept.is_empty() { address } else { format!("{address}?{}", kept.join("&")) }
+}
+
+/// Whether a browser that has logged in elsewhere comes back to this page with this address.
+pub(crate) fn is_at(config: &Config, url: &reqwest::Url) -> bool {
+    let mut url = url.clone();
+    url.set_query(None);
+    url.set_fragment(None);
+    config.server.prefixes.iter().any(|prefix| {
+        let page = format!("{}{prefix}/static/client/login", config.public_url());
+        url.as_str().strip_prefix(&page).is_some_and(|rest| rest.is_empty() || rest == "/")
+    })
+}
+
+/// Where browsers reach the client-server API.
+pub(crate) fn client_api(config: &Config) -> String {
+    format!("{}{}/client/v3", config.public_url(), prefix(config))
+}
+
+/// What addresses that are given to others begin with: what everyone knows, where it is served.
+fn prefix(config: &Config) -> String {
+    let mut prefixes: Vec<_> = config.server.prefixes.iter().map(ToString::to_string).collect();
+    prefixes.sort_by_key(|prefix| prefix != "/_matrix");
+    prefixes.into_iter().next().unwrap_or_default()
+}

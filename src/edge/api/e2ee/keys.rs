@@ -1,0 +1,433 @@
+//! Keys for end-to-end encryption (client-server API, "Key management API").
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ruma::{
+    OwnedOneTimeKeyId, OwnedUserId, UserId,
+    api::client::keys::{
+        claim_keys::v3 as claim_keys, get_key_changes::v3 as get_key_changes,
+        get_keys::v3 as get_keys, upload_keys::v3 as upload_keys,
+        upload_signatures::v3 as upload_signatures, upload_signing_keys::v3 as upload_signing_keys,
+    },
+    serde::Raw,
+};
+use serde::Serialize;
+use serde_json::{Value, json, value::RawValue};
+
+use super::device_keys::{bounded, check_identity, check_one_time, invalid_signature, is_signed};
+use crate::{
+    base::limits,
+    decide::keys::{ClaimKeys, SetCrossSigning, SignKeys, UploadKeys},
+    edge::{
+        api::{Server, auth::uiaa::confirm_identity, json},
+        http::{ApiError, Cx, Json},
+    },
+    log::ReadError,
+    read::{events::to_raw, sync::device_lists::DeviceLists},
+    record::{Command, Offset, command::KeysCrossSign},
+    state::keys::{UserKeys, algorithm},
+};
+
+pub(super) async fn upload(
+    cx: Cx<Server>,
+    request: upload_keys::Request,
+) -> Result<Json, ApiError> {
+    let (user_id, device_id) = (cx.caller.user_id.clone(), cx.caller.device()?.clone());
+    let device_keys = request.device_keys.map(Raw::into_json);
+    if let Some(keys) = &device_keys {
+        check_identity(keys, &user_id, &device_id)?;
+    }
+    let raw = |keys: BTreeMap<OwnedOneTimeKeyId, Raw<_>>| {
+        keys.into_iter().map(|(id, key)| (id, key.into_json())).collect()
+    };
+    let one_time_keys = check_one_time(raw(request.one_time_keys), &user_id, &device_id)?;
+    let fallback_keys = check_one_time(raw(request.fallback_keys), &user_id, &device_id)?;
+    let proposal = UploadKeys { user_id, device_id, device_keys, one_time_keys, fallback_keys };
+    let counts = cx.propose(proposal).await?.into_inner();
+    json(&json!({ "one_time_key_counts": counts }))
+}
+
+#[derive(Default, Serialize)]
+struct Found {
+    failures: BTreeMap<String, Value>,
+    device_keys: BTreeMap<OwnedUserId, BTreeMap<String, Value>>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    master_keys: BTreeMap<OwnedUserId, Value>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    self_signing_keys: BTreeMap<OwnedUserId, Value>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    user_signing_keys: BTreeMap<OwnedUserId, Value>,
+}
+
+pub(super) async fn query(cx: Cx<Server>, request: get_keys::Request) -> Result<Json, ApiError> {
+    if request.device_keys.len() > limits::KEY_QUERY {
+        return Err(ApiError::invalid_param("These are too many users for one request."));
+    }
+    cx.at_length(|| json(&look_up(&cx, request)?)).await
+}
+
+fn look_up(cx: &Cx<Server>, request: get_keys::Request) -> Result<Found, ApiError> {
+    let mut found = Found::default();
+    for (user_id, devices) in request.device_keys {
+        if user_id.server_name() != cx.app.config.server.name {
+            found.failures.insert(user_id.server_name().to_string(), unreachable());
+            continue;
+        }
+        let Some(account) = cx.app.engine.state().accounts.get(&user_id) else { continue };
+        let keyring = Keyring::of(&cx.app, &user_id)?;
+        let mut of_user = BTreeMap::new();
+        for (device_id, mut keys) in keyring.devices(&cx.app)? {
+            if !devices.is_empty() && !devices.iter().any(|id| id.as_str() == device_id) {
+                continue;
+            }
+            keyring.add_signatures(cx, &device_id, &mut keys)?;
+            let name = account.read().device(device_id.as_str().into()).cloned();
+            let name = name.and_then(|device| device.display_name);
+            keys["unsigned"] =
+                name.map_or_else(|| json!({}), |name| json!({ "device_display_name": name }));
+            of_user.insert(device_id, keys);
+        }
+        found.device_keys.insert(user_id.clone(), of_user);
+        for (key, of) in [
+            (&keyring.master, &mut found.master_keys),
+            (&keyring.self_signing, &mut found.self_signing_keys),
+            (&keyring.user_signing, &mut found.user_signing_keys),
+        ] {
+            let Some(key) = key else { continue };
+            let mut key = key.clone();
+            if let Some((_, public)) = public_key(&key) {
+                keyring.add_signatures(cx, &public, &mut key)?;
+            }
+            of.insert(user_id.clone(), key);
+        }
+        // Whom a user has verified is for that user alone to know.
+        if user_id != cx.caller.user_id {
+            found.user_signing_keys.remove(&user_id);
+        }
+    }
+    Ok(found)
+}
+
+/// What is said of a server that is not this one.
+fn unreachable() -> Value {
+    json!({ "errcode": "M_UNKNOWN", "error": "This server does not talk to others." })
+}
+
+pub(super) async fn claim(cx: Cx<Server>, request: claim_keys::Request) -> Result<Json, ApiError> {
+    let devices: usize = request.one_time_keys.values().map(BTreeMap::len).sum();
+    if devices > limits::KEY_QUERY {
+        return Err(ApiError::invalid_param("These are too many devices for one request."));
+    }
+    let mut failures = BTreeMap::new();
+    let mut handed_out: BTreeMap<OwnedUserId, BTreeMap<String, BTreeMap<String, Value>>> =
+        BTreeMap::new();
+    for (user_id, wanted) in request.one_time_keys {
+        if user_id.server_name() != cx.app.config.server.name {
+            failures.insert(user_id.server_name().to_string(), unreachable());
+            continue;
+        }
+        let wanted = wanted.into_iter().map(|(id, algorithm)| (id, algorithm.to_string()));
+        let proposal = ClaimKeys { user_id: user_id.clone(), wanted: wanted.collect() };
+        let claimed = cx.propose(proposal).await?.into_inner();
+        for claim in claimed {
+            let upload = cx.app.engine.events().command(claim.record)?;
+            let Some(Command::KeysUpload(mut upload)) = upload else { continue };
+            let keys =
+                if claim.fallback { &mut upload.fallback_keys } else { &mut upload.one_time_keys };
+            let Some(key) = keys.remove(&claim.key_id) else { continue };
+            let key: Value = serde_json::from_str(key.get()).unwrap_or_default();
+            let of_user = handed_out.entry(user_id.clone()).or_default();
+            of_user.insert(claim.device_id.to_string(), BTreeMap::from([(claim.key_id, key)]));
+        }
+    }
+    json(&json!({ "failures": failures, "one_time_keys": handed_out }))
+}
+
+pub(super) async fn changes(
+    cx: Cx<Server>,
+    request: get_key_changes::Request,
+) -> Result<get_key_changes::Response, ApiError> {
+    let (from, to) = (cx.app.position(&request.from)?, cx.app.position(&request.to)?);
+    let mut view = cx.view();
+    view.viewer.at = to.min(view.at());
+    let rooms = view.state.memberships.of(view.user_id(), view.at());
+    let lists = cx.at_length(|| Ok(DeviceLists::between(&view, from, &rooms))).await?;
+    Ok(get_key_changes::Response::new(
+        lists.changed.into_iter().collect(),
+        lists.left.into_iter().collect(),
+    ))
+}
+
+pub(super) async fn upload_cross_signing(
+    cx: Cx<Server>,
+    request: upload_signing_keys::Request,
+) -> Result<upload_signing_keys::Response, ApiError> {
+    let user_id = &cx.caller.user_id;
+    let stored = Keyring::of(&cx.app, user_id)?;
+    let parse = |key: &Option<Raw<_>>, usage| -> Result<Option<Value>, ApiError> {
+        let Some(key) = key else { return Ok(None) };
+        let key: &RawValue = key.json();
+        bounded(key)?;
+        let key: Value = serde_json::from_str(key.get()).unwrap_or_default();
+        let fits = key["user_id"] == user_id.as_str()
+            && key["usage"].as_array().is_some_and(|usages| usages.contains(&json!(usage)));
+        let public = public_key(&key).filter(|_| fits);
+        if public.is_none() {
+            return Err(ApiError::invalid_param(format!("This is not a key for {usage}.")));
+        }
+        Ok(Some(key))
+    };
+    let master = parse(&request.master_key, "master")?;
+    let self_signing = parse(&request.self_signing_key, "self_signing")?;
+    let user_signing = parse(&request.user_signing_key, "user_signing")?;
+    let signer = master.as_ref().or(stored.master.as_ref());
+    for key in [&self_signing, &user_signing].into_iter().flatten() {
+        let signer = signer.and_then(public_key);
+        let signer = signer.ok_or_else(|| ApiError::missing_param("There is no master key."))?;
+        if !is_signed(key, user_id, &signer) {
+            return Err(invalid_signature("A key is not signed by the master key."));
+        }
+    }
+    let account = cx.app.engine.state().accounts.get(user_id);
+    for key in [&master, &self_signing, &user_signing].into_iter().flatten() {
+        let names_device = public_key(key).is_some_and(|(_, public)| {
+            account.as_ref().is_some_and(|a| a.read().device(public.as_str().into()).is_some())
+        });
+        if names_device {
+            return Err(ApiError::invalid_param("A key has the name of one of your devices."));
+        }
+    }
+    let news = |new: &Option<Value>, old: &Option<Value>| {
+        new.as_ref().is_some_and(|new| Some(unsigned(new)) != old.as_ref().map(unsigned))
+    };
+    let changed = news(&master, &stored.master)
+        || news(&self_signing, &stored.self_signing)
+        || news(&user_signing, &stored.user_signing);
+    if !changed {
+        return Ok(upload_signing_keys::Response::new());
+    }
+    // The first keys need no proof: nobody can have trusted others before.
+    if stored.master.is_some() {
+        let auth = request.auth.as_ref();
+        confirm_identity(&cx.app, &cx.caller, cx.client, "device_signing", &cx.body, auth).await?;
+    }
+    let raw = |key: Option<Value>| key.map(|key| to_raw(&key));
+    let proposal = SetCrossSigning {
+        user_id: user_id.clone(),
+        master_key: raw(master),
+        self_signing_key: raw(self_signing),
+        user_signing_key: raw(user_signing),
+        replaces: stored.master_record,
+    };
+    cx.propose(proposal).await?.into_inner();
+    Ok(upload_signing_keys::Response::new())
+}
+
+pub(super) async fn upload_signatures(
+    cx: Cx<Server>,
+    request: upload_signatures::Request,
+) -> Result<Json, ApiError> {
+    let by = &cx.caller.user_id;
+    let own = Keyring::of(&cx.app, by)?;
+    let mut failures: BTreeMap<OwnedUserId, BTreeMap<String, Value>> = BTreeMap::new();
+    for (user_id, signed_keys) in request.signed_keys {
+        let of = Keyring::of(&cx.app, &user_id)?;
+        let devices: BTreeMap<_, _> = of.devices(&cx.app)?.into_iter().collect();
+        let mut accepted = BTreeMap::new();
+        for (name, signed) in signed_keys.iter() {
+            let signed: Value = serde_json::from_str(signed.get()).unwrap_or_default();
+            // Others sign master keys; one's own devices are one's own to sign.
+            let known = match devices.get(name) {
+                Some(device) if user_id == *by => Some(device),
+                _ => of
+                    .master
+                    .as_ref()
+                    .filter(|key| public_key(key).is_some_and(|(_, public)| public == *name)),
+            };
+            match check_signatures(&cx, &own, known, &signed) {
+                Ok(signatures) => {
+                    accepted.insert(name.to_owned(), signatures);
+                }
+                Err(error) => {
+                    let failure =
+                        json!({ "errcode": error.code().as_str(), "error": error.to_string() });
+                    failures.entry(user_id.clone()).or_default().insert(name.to_owned(), failure);
+                }
+            }
+        }
+        accepted.retain(|name, signatures| !of.has_signatures(&cx.app, by, name, signatures));
+        let proposal = SignKeys { user_id, by: by.clone(), signatures: accepted };
+        cx.propose(proposal).await?.into_inner();
+    }
+    json(&json!({ "failures": failures }))
+}
+
+/// The caller's signatures in `signed`, each checked against the key that made it.
+fn check_signatures(
+    cx: &Cx<Server>,
+    own: &Keyring,
+    known: Option<&Value>,
+    signed: &Value,
+) -> Result<BTreeMap<String, String>, ApiError> {
+    let by = &cx.caller.user_id;
+    let known = known.ok_or_else(|| ApiError::not_found("There is no such key to be signed."))?;
+    if unsigned(known) != unsigned(signed) {
+        return Err(invalid_signature("What was signed is not the key that is known."));
+    }
+    let mut accepted = BTreeMap::new();
+    let signatures = signed["signatures"][by.as_str()].as_object();
+    for (key_id, signature) in signatures.into_iter().flatten() {
+        let Some(signature) = signature.as_str() else { continue };
+        if known["signatures"][by.as_str()][key_id] == *signature {
+            continue;
+        }
+        let public = own.public(&cx.app, key_id)?;
+        let public =
+            public.ok_or_else(|| invalid_signature("The key that signed it is not known."))?;
+        if !is_signed(signed, by, &(key_id.clone(), public)) {
+            return Err(invalid_signature("A signature is not right."));
+        }
+        accepted.insert(key_id.clone(), signature.to_owned());
+    }
+    if accepted.is_empty() && signatures.is_none_or(serde_json::Map::is_empty) {
+        return Err(invalid_signature("There is no signature of yours."));
+    }
+    Ok(accepted)
+}
+
+/// The only key in a cross-signing key: its id and the key itself.
+fn public_key(key: &Value) -> Option<(String, String)> {
+    let keys = key["keys"].as_object()?;
+    let (id, public) = keys.iter().next().filter(|_| keys.len() == 1)?;
+    Some((id.clone(), public.as_str()?.to_owned()))
+}
+
+/// A key without what others add to it.
+fn unsigned(key: &Value) -> Value {
+    let mut key = key.clone();
+    if let Some(key) = key.as_object_mut() {
+        key.remove("signatures");
+        key.remove("unsigned");
+    }
+    key
+}
+
+/// Puts a signature where it belongs in a key. Whoever uploaded the key may have put anything
+/// there.
+fn add_signature(key: &mut Value, signer: &UserId, key_id: String, signature: String) {
+    fn entry<'a>(object: &'a mut Value, name: &str) -> &'a mut Value {
+        if !object.is_object() {
+            *object = json!({});
+        }
+        &mut object[name]
+    }
+    let of_signer = entry(entry(key, "signatures"), signer.as_str());
+    *entry(of_signer, &key_id) = signature.into();
+}
+
+/// The keys of one user as they are stored.
+#[derive(Default)]
+struct Keyring {
+    devices: Vec<(String, Offset)>,
+    master_record: Option<Offset>,
+    master: Option<Value>,
+    self_signing: Option<Value>,
+    user_signing: Option<Value>,
+    signatures: BTreeMap<(OwnedUserId, String), Vec<Offset>>,
+}
+
+impl Keyring {
+    fn of(app: &Server, user_id: &UserId) -> Result<Self, ApiError> {
+        let Some(keys) = app.engine.state().keys.get(user_id) else { return Ok(Self::default()) };
+        let keys = keys.read();
+        let UserKeys { master_key, self_signing_key, user_signing_key, .. } = &*keys;
+        let cross_signing =
+            |record: &Option<Offset>, pick: fn(KeysCrossSign) -> Option<Box<RawValue>>| {
+                let Some(record) = record else { return Ok(None) };
+                let Some(Command::KeysCrossSign(body)) = app.engine.events().command(*record)?
+                else {
+                    return Ok(None);
+                };
+                Ok::<_, ReadError>(pick(body).and_then(|key| serde_json::from_str(key.get()).ok()))
+            };
+        Ok(Self {
+            devices: keys
+                .devices
+                .iter()
+                .filter_map(|(id, device)| Some((id.to_string(), device.identity?)))
+                .collect(),
+            master_record: *master_key,
+            master: cross_signing(master_key, |body| body.master_key)?,
+            self_signing: cross_signing(self_signing_key, |body| body.self_signing_key)?,
+            user_signing: cross_signing(user_signing_key, |body| body.user_signing_key)?,
+            signatures: keys.signatures.clone(),
+        })
+    }
+
+    /// The identity keys of each device.
+    fn devices(&self, app: &Server) -> Result<Vec<(String, Value)>, ApiError> {
+        let mut devices = Vec::with_capacity(self.devices.len());
+        for (device_id, record) in &self.devices {
+            if let Some(Command::KeysUpload(upload)) = app.engine.events().command(*record)?
+                && let Some(keys) = upload.device_keys
+                && let Ok(keys) = serde_json::from_str(keys.get())
+            {
+                devices.push((device_id.clone(), keys));
+            }
+        }
+        Ok(devices)
+    }
+
+    /// The public key of this id: of the user's cross-signing keys and devices.
+    fn public(&self, app: &Server, key_id: &str) -> Result<Option<String>, ApiError> {
+        let cross_signing = [&self.master, &self.self_signing, &self.user_signing];
+        let mut keys = cross_signing.into_iter().flatten().filter_map(public_key);
+        if let Some((_, public)) = keys.find(|(id, _)| id == key_id) {
+            return Ok(Some(public));
+        }
+        let devices = self.devices(app)?;
+        let of_device = devices.iter().find_map(|(_, keys)| keys["keys"][key_id].as_str());
+        Ok(of_device.filter(|_| algorithm(key_id) == "ed25519").map(ToOwned::to_owned))
+    }
+
+    /// Adds the signatures that were added to a key later, as far as the caller may see them: the
+    /// owner's and the caller's own.
+    fn add_signatures(&self, cx: &Cx<Server>, name: &str, key: &mut Value) -> Result<(), ApiError> {
+        let owner = key["user_id"].as_str().unwrap_or_default().to_owned();
+        let mut signers = BTreeSet::from([cx.caller.user_id.clone()]);
+        signers.extend(OwnedUserId::try_from(owner).ok());
+        for signer in signers {
+            for (key_id, signature) in self.signatures_by(&cx.app, &signer, name)? {
+                add_signature(key, &signer, key_id, signature);
+            }
+        }
+        Ok(())
+    }
+
+    fn signatures_by(
+        &self,
+        app: &Server,
+        signer: &UserId,
+        name: &str,
+    ) -> Result<BTreeMap<String, String>, ReadError> {
+        let mut signatures = BTreeMap::new();
+        let records = self.signatures.get(&(signer.to_owned(), name.to_owned()));
+        for record in records.into_iter().flatten() {
+            if let Some(Command::KeysSign(mut body)) = app.engine.events().command(*record)? {
+                signatures.extend(body.signatures.remove(name).unwrap_or_default());
+            }
+        }
+        Ok(signatures)
+    }
+
+    fn has_signatures(
+        &self,
+        app: &Server,
+        by: &UserId,
+        name: &str,
+        signatures: &BTreeMap<String, String>,
+    ) -> bool {
+        let known = self.signatures_by(app, by, name).unwrap_or_default();
+        signatures.iter().all(|(key_id, signature)| known.get(key_id) == Some(signature))
+    }
+}

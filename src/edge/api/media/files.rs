@@ -1,0 +1,673 @@
+//! Media: uploads, downloads and thumbnails (client-server API, "Content repository").
+
+#![allow(
+    deprecated,
+    reason = "the paths that need no access token are served as far as configured"
+)]
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    io,
+    net::Ipv6Addr,
+    sync::Arc,
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::HeaderMap;
+use parking_lot::Mutex;
+use ruma::{
+    MilliSecondsSinceUnixEpoch, OwnedMxcUri, OwnedUserId, ServerName, UInt, UserId,
+    api::client::{
+        authenticated_media::{
+            get_content::v1 as get_content, get_content_as_filename::v1 as get_content_as,
+            get_content_thumbnail::v1 as get_thumbnail, get_media_config::v1 as get_config,
+        },
+        media::{
+            create_content::v3 as create_content, create_content_async::v3 as create_content_async,
+            create_mxc_uri::v1 as create_mxc, get_content::v3 as old_get_content,
+            get_content_as_filename::v3 as old_get_content_as,
+            get_content_thumbnail::v3 as old_get_thumbnail, get_media_config::v3 as old_get_config,
+        },
+    },
+    media::Method,
+};
+use serde_json::json;
+use tokio::{
+    sync::Notify,
+    task::spawn_blocking,
+    time::{Instant, sleep_until},
+};
+use tracing::{info, warn};
+
+use super::{
+    file::{self, About, Content},
+    preview::Previews,
+};
+use crate::{
+    base::{clock::random_letters, limits, long_work::LongWork, shutdown::Shutdown},
+    config::Config,
+    decide::media::{AddMedia, CreateMedia},
+    edge::{
+        api::{Server, Whose},
+        http::{
+            ApiError, Cx, Download as DownloadRequest, ErrorCode, Incoming, Json, Reply, Upload,
+        },
+    },
+    engine::Rejected,
+    media::{
+        Download, DownloadError, Held, Receiving, Store,
+        picture::{self, Format, PictureError, Thumbnail, Wish},
+    },
+    outside::outbound::OutboundError,
+    record::{Command, Origin, command::FileHash},
+    state::media::{Item, Stored},
+};
+
+/// How often files that nothing names, and old thumbnails, are looked for.
+const SWEEP: Duration = Duration::from_secs(3600);
+
+/// What the endpoints for media share.
+pub(crate) struct Media {
+    pub(super) store: Arc<Store>,
+    /// The pictures that are decoded, by who asked for that or uploaded them.
+    pictures: LongWork<Whose>,
+    /// Given when something was uploaded that may be waited for.
+    uploaded: Notify,
+    /// How many uploads of each user are under way.
+    under_way: Mutex<HashMap<OwnedUserId, usize>>,
+    pub(super) previews: Previews,
+}
+
+/// Why files cannot be kept and shown.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum MediaError {
+    /// The directory of uploaded files cannot be used.
+    #[error("uploaded files cannot be stored: {0}")]
+    Store(#[from] io::Error),
+    /// Previews cannot be made.
+    #[error("other services cannot be reached: {0}")]
+    Previews(#[from] OutboundError),
+}
+
+impl Media {
+    /// The files in the data directory that the configuration names.
+    pub(crate) fn open(config: &Config) -> Result<Self, MediaError> {
+        let store = Store::open(
+            &config.server.data_dir,
+            // What is uploaded never takes the room that the log needs to go on.
+            config.log.min_free_bytes.saturating_mul(2),
+            config.media.thumbnail_bytes,
+        );
+        let percent = config.rate_limits.processor_percent;
+        let percent = config.rate_limits.enabled.then_some(percent);
+        Ok(Self {
+            store: Arc::new(store?),
+            pictures: LongWork::with_places(percent, limits::PICTURES_AT_ONCE),
+            uploaded: Notify::new(),
+            under_way: Mutex::default(),
+            previews: Previews::new(&config.media, &config.outbound)?,
+        })
+    }
+
+    fn begin_upload(&self, user_id: &UserId) -> Result<UnderWay<'_>, ApiError> {
+        let mut under_way = self.under_way.lock();
+        let count = under_way.entry(user_id.to_owned()).or_default();
+        if *count >= limits::UPLOADS_AT_ONCE {
+            return Err(ApiError::limit_exceeded(Duration::from_secs(1)));
+        }
+        *count += 1;
+        Ok(UnderWay { media: self, user_id: user_id.to_owned() })
+    }
+}
+
+/// An upload that counts as under way.
+struct UnderWay<'a> {
+    media: &'a Media,
+    user_id: OwnedUserId,
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        let mut under_way = self.media.under_way.lock();
+        if let Some(count) = under_way.get_mut(&self.user_id) {
+            *count -= 1;
+            if *count == 0 {
+                under_way.remove(&self.user_id);
+            }
+        }
+    }
+}
+
+pub(super) async fn upload(
+    cx: Cx<Server>,
+    Upload { request, file }: Upload<create_content::Request>,
+) -> Result<Json, ApiError> {
+    let media_id = random_letters(24);
+    let address = cx.app.mxc(&media_id);
+    let add = addition(&cx, media_id, request.content_type, request.filename);
+    receive(&cx, file, add).await?;
+    crate::edge::api::json(&json!({ "content_uri": address }))
+}
+
+pub(super) async fn create(
+    cx: Cx<Server>,
+    _: create_mxc::Request,
+) -> Result<create_mxc::Response, ApiError> {
+    let settings = &cx.app.config.media;
+    let now_ms = cx.app.engine.clock().now_ms();
+    let expires_ms = now_ms.saturating_add(settings.unused_seconds.saturating_mul(1000));
+    let media_id = random_letters(24);
+    let mut response = create_mxc::Response::new(cx.app.mxc(&media_id));
+    response.unused_expires_at = UInt::try_from(expires_ms).ok().map(MilliSecondsSinceUnixEpoch);
+    let user_id = cx.caller.user_id.clone();
+    let most = settings.unused_ids;
+    cx.propose(CreateMedia { user_id, media_id, expires_ms, now_ms, most }).await?.into_inner();
+    Ok(response)
+}
+
+pub(super) async fn upload_to(
+    cx: Cx<Server>,
+    Upload { request, file }: Upload<create_content_async::Request>,
+) -> Result<Json, ApiError> {
+    let create_content_async::Request { server_name, media_id, content_type, filename, .. } =
+        request;
+    if !cx.app.is_own(&server_name) {
+        file.drain().await;
+        return Err(ApiError::not_found("This media id was not given out by this server."));
+    }
+    let mut add = addition(&cx, media_id, content_type, filename);
+    add.given_out = true;
+    receive(&cx, file, add).await?;
+    Ok("{}".into())
+}
+
+fn addition(
+    cx: &Cx<Server>,
+    media_id: String,
+    content_type: Option<String>,
+    name: Option<String>,
+) -> AddMedia {
+    AddMedia {
+        media_id,
+        given_out: false,
+        user_id: Some(cx.caller.user_id.clone()),
+        // Settled once the file is there.
+        hash: FileHash([0; 32]),
+        size: 0,
+        content_type: content_type.filter(|text| !text.is_empty()),
+        name: name.filter(|text| !text.is_empty()),
+        now_ms: cx.app.engine.clock().now_ms(),
+        quota: cx.app.config.media.user_quota_bytes,
+    }
+}
+
+/// Takes a file in and puts it under its id.
+async fn receive(cx: &Cx<Server>, mut incoming: Incoming, add: AddMedia) -> Result<(), ApiError> {
+    let (receiving, mut add, _under_way) = match take_in(cx, &mut incoming, add).await {
+        Ok(received) => received,
+        Err(error) => {
+            incoming.drain().await;
+            return Err(error);
+        }
+    };
+    // For what was given out before, the time at which it is complete counts.
+    add.now_ms = cx.app.engine.clock().now_ms();
+    let (app, origin) = (Arc::clone(&cx.app), cx.origin());
+    // A task of its own: whoever hangs up now has uploaded it nevertheless.
+    let keeping = tokio::spawn(async move { app.keep(receiving, add, origin).await });
+    keeping.await.map_err(ApiError::internal)?
+}
+
+async fn take_in<'a>(
+    cx: &'a Cx<Server>,
+    incoming: &mut Incoming,
+    mut add: AddMedia,
+) -> Result<(Receiving, AddMedia, UnderWay<'a>), ApiError> {
+    let under_way = cx.app.media.begin_upload(&cx.caller.user_id)?;
+    let declared = incoming.declared()?;
+    add.size = declared.unwrap_or(0);
+    add.check(&cx.app.engine.state())?;
+    let mut receiving = cx.app.media.store.receive(declared).await.map_err(unwritten)?;
+    while let Some(piece) = incoming.next().await? {
+        receiving.write(piece).await.map_err(unwritten)?;
+    }
+    Ok((receiving, add, under_way))
+}
+
+fn unwritten(error: io::Error) -> ApiError {
+    if error.kind() == io::ErrorKind::StorageFull {
+        let text = "The server's disk is full: it takes no files until there is room.";
+        return ApiError::unavailable(text).with_cause(error);
+    }
+    ApiError::internal(error)
+}
+
+impl Server {
+    /// Makes a file that has arrived durable, and then the record that names it.
+    pub(super) async fn keep(
+        self: &Arc<Self>,
+        receiving: Receiving,
+        mut add: AddMedia,
+        origin: Origin,
+    ) -> Result<(), ApiError> {
+        let held = receiving.finish().await.map_err(unwritten)?;
+        (add.hash, add.size) = (held.hash, held.size);
+        // What the server fetched by itself is nobody's.
+        let nobody = Whose::Address(Ipv6Addr::UNSPECIFIED.into());
+        let uploader = add.user_id.clone().map_or(nobody, Whose::User);
+        let picture = add.content_type.as_ref().is_some_and(|kind| kind.starts_with("image/"));
+        match self.engine.propose(origin, add).await {
+            Ok(added) => added.into_inner(),
+            Err(error) => {
+                // Whether a record was written is known only if it was refused.
+                if matches!(error, Rejected::Refused(_)) {
+                    self.discard(held).await;
+                }
+                return Err(error.into());
+            }
+        }
+        self.media.uploaded.notify_waiters();
+        if picture {
+            tokio::spawn(Arc::clone(self).make_usual_thumbnails(held, uploader));
+        }
+        Ok(())
+    }
+
+    async fn discard(self: &Arc<Self>, file: Held) {
+        let app = Arc::clone(self);
+        let discarding = spawn_blocking(move || {
+            app.media.store.discard(file, |hash| app.engine.state().media.names(hash))
+        });
+        if let Ok(Err(error)) = discarding.await {
+            warn!(%error, "a refused upload could not be deleted; retrying later");
+        }
+    }
+
+    /// Makes the thumbnails that are most likely to be asked for, before they are.
+    async fn make_usual_thumbnails(self: Arc<Self>, file: Held, uploader: Whose) {
+        // One who uploads many at once waits until they are looked at.
+        let Ok(place) = self.media.pictures.place(&uploader, false).await else { return };
+        let store = Arc::clone(&self.media.store);
+        let making = move || {
+            let missing: Vec<_> = picture::USUAL
+                .into_iter()
+                .filter(|wish| kept(&store, &file.hash, *wish).is_none())
+                .collect();
+            // What is no picture is none: whoever asks is told why.
+            let made = picture::thumbnails(&store.path(&file.hash), &missing).unwrap_or_default();
+            for (wish, thumbnail) in missing.into_iter().zip(made) {
+                if let Thumbnail::Made(format, bytes) = thumbnail {
+                    keep_thumbnail(&store, &file.hash, wish, format, &bytes);
+                }
+            }
+        };
+        let making = spawn_blocking(move || place.work(making));
+        // A decoder that panicked has said so.
+        let _ = making.await;
+    }
+
+    fn is_own(&self, server_name: &ServerName) -> bool {
+        *server_name == self.config.server.name
+    }
+
+    /// The address of a media id.
+    pub(crate) fn mxc(&self, media_id: &str) -> OwnedMxcUri {
+        format!("mxc://{}/{media_id}", self.config.server.name).into()
+    }
+
+    /// The file under a media id; one that is still to be uploaded is waited for.
+    async fn stored(
+        &self,
+        server_name: &ServerName,
+        media_id: &str,
+        wait: Duration,
+        shutdown: &Shutdown,
+    ) -> Result<Stored, ApiError> {
+        if !self.is_own(server_name) {
+            return Err(ApiError::not_found("Files of other servers are not to be had here."));
+        }
+        let until = Instant::now() + wait.min(limits::MEDIA_WAIT);
+        loop {
+            // From before the look, so that no upload is missed.
+            let mut uploaded = std::pin::pin!(self.media.uploaded.notified());
+            uploaded.as_mut().enable();
+            match self.engine.state().media.get(media_id) {
+                Some(Item::Stored(_))
+                    if self.engine.state().media.quarantined(media_id).is_some() =>
+                {
+                    return Err(ApiError::not_found("There is no such file."));
+                }
+                Some(Item::Stored(stored)) => return Ok(stored),
+                Some(Item::Unused { expires_ms, .. })
+                    if expires_ms > self.engine.clock().now_ms() => {}
+                _ => return Err(ApiError::not_found("There is no such file.")),
+            }
+            let not_yet = || {
+                let text = "The file was not uploaded yet.";
+                Err(ApiError::new(ErrorCode::NotYetUploaded, text))
+            };
+            tokio::select! {
+                () = uploaded => {}
+                () = sleep_until(until) => return not_yet(),
+                () = shutdown.given() => return not_yet(),
+            }
+        }
+    }
+
+    /// The file under a media id, as far as it is served without an access token.
+    async fn stored_before_freeze(
+        &self,
+        server_name: &ServerName,
+        media_id: &str,
+        wait: Duration,
+        shutdown: &Shutdown,
+    ) -> Result<Stored, ApiError> {
+        let serves = |time_ms| self.config.media.unauthenticated.serves(time_ms);
+        // What is uploaded from now on may be served to nobody here: that is not waited for.
+        let wait = if serves(self.engine.clock().now_ms()) { wait } else { Duration::ZERO };
+        let frozen = || ApiError::not_found("There is no such file for who is not logged in.");
+        match self.stored(server_name, media_id, wait, shutdown).await {
+            Ok(stored) if serves(stored.time_ms) => Ok(stored),
+            Ok(_) => Err(frozen()),
+            Err(error) if *error.code() == ErrorCode::NotYetUploaded && wait.is_zero() => {
+                Err(frozen())
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn open(&self, stored: &Stored) -> Result<Content, ApiError> {
+        let (store, hash, size) = (Arc::clone(&self.media.store), stored.hash, stored.size);
+        let opening = spawn_blocking(move || {
+            let download = Download::open(&store, hash, size)?;
+            let small = download.read_small()?;
+            Ok(small.map_or_else(|| Content::File(download), Content::Bytes))
+        });
+        opening.await.map_err(ApiError::internal)?.map_err(|error| self.lost(&hash, error))
+    }
+
+    /// What a client is told of a file that cannot be read.
+    fn lost(&self, hash: &FileHash, error: DownloadError) -> ApiError {
+        if let DownloadError::Io(error) = error {
+            return ApiError::internal(error);
+        }
+        // It may have been removed since it was looked up.
+        if !self.engine.state().media.names(hash) {
+            return ApiError::not_found("There is no such file.");
+        }
+        self.media.store.report(hash, &error);
+        ApiError::not_found("The file is damaged or lost.").with_cause(error)
+    }
+
+    /// Answers with a file.
+    async fn serve(
+        &self,
+        stored: Stored,
+        name: Option<String>,
+        public: bool,
+        headers: &HeaderMap,
+    ) -> Result<Reply, ApiError> {
+        let content = self.open(&stored).await?;
+        let said = match self.engine.events().command(stored.offset)? {
+            Some(Command::MediaUpload(body)) => (body.content_type, body.name),
+            _ => (None, None),
+        };
+        let name = name.filter(|name| !name.is_empty()).or(said.1);
+        let tag = stored.hash.to_string();
+        file::reply(content, About { content_type: said.0, name, tag, public }, headers)
+    }
+
+    /// Answers with a thumbnail.
+    async fn serve_thumbnail(
+        &self,
+        stored: Stored,
+        wish: Wish,
+        caller: &Whose,
+        public: bool,
+        headers: &HeaderMap,
+    ) -> Result<Reply, ApiError> {
+        let wish = wish.rounded();
+        let (store, hash) = (Arc::clone(&self.media.store), stored.hash);
+        let found = spawn_blocking(move || kept(&store, &hash, wish)).await;
+        let (content, format) = match found.map_err(ApiError::internal)? {
+            Some((bytes, format)) => (Content::Bytes(bytes), format),
+            None => self.make_thumbnail(&stored, wish, caller).await?,
+        };
+        let about = About {
+            content_type: Some(format.content_type().to_owned()),
+            name: Some(format!("thumbnail.{}", format.extension())),
+            tag: format!("{}-{}", stored.hash, wish.name()),
+            public,
+        };
+        file::reply(content, about, headers)
+    }
+
+    async fn make_thumbnail(
+        &self,
+        stored: &Stored,
+        mut wish: Wish,
+        caller: &Whose,
+    ) -> Result<(Content, Format), ApiError> {
+        enum Found {
+            Kept(Bytes, Format),
+            Answer(Thumbnail),
+            Lost(DownloadError),
+        }
+        let place = self.media.pictures.place(caller, false).await;
+        let place = place.map_err(|busy| ApiError::limit_exceeded(busy.retry_after))?;
+        let (store, hash, size) = (Arc::clone(&self.media.store), stored.hash, stored.size);
+        let making = move || {
+            let path = store.path(&hash);
+            if let Err(error) = Download::open(&store, hash, size).and_then(|file| file.verify()) {
+                return Ok(Found::Lost(error));
+            }
+            // What does not move has one thumbnail of a size, whatever is wished.
+            wish.animated = wish.animated && picture::moves(&path)?;
+            if let Some((bytes, format)) = kept(&store, &hash, wish) {
+                return Ok(Found::Kept(bytes, format));
+            }
+            let made = picture::thumbnails(&path, &[wish])?;
+            let Some(thumbnail) = made.into_iter().next() else {
+                return Err(PictureError::Broken("nothing came of it".to_owned()));
+            };
+            if let Thumbnail::Made(format, bytes) = &thumbnail {
+                keep_thumbnail(&store, &hash, wish, *format, bytes);
+            }
+            Ok(Found::Answer(thumbnail))
+        };
+        match spawn_blocking(move || place.work(making)).await {
+            Ok(Ok(Found::Kept(bytes, format))) => Ok((Content::Bytes(bytes), format)),
+            Ok(Ok(Found::Lost(error))) => Err(self.lost(&hash, error)),
+            Ok(Ok(Found::Answer(Thumbnail::Original(format)))) => {
+                Ok((self.open(stored).await?, format))
+            }
+            Ok(Ok(Found::Answer(Thumbnail::Made(format, bytes)))) => {
+                Ok((Content::Bytes(Bytes::from(bytes)), format))
+            }
+            Ok(Err(PictureError::Io(error))) => Err(ApiError::internal(error)),
+            Ok(Err(PictureError::TooLarge)) => {
+                Err(ApiError::too_large("The picture is too large for a thumbnail."))
+            }
+            Ok(Err(error)) => {
+                let text = "There can be no thumbnail of this file.";
+                Err(ApiError::bad_request(text).with_cause(error))
+            }
+            // A decoder panicked.
+            Err(error) => {
+                let text = "There can be no thumbnail of this file.";
+                Err(ApiError::bad_request(text).with_cause(error))
+            }
+        }
+    }
+}
+
+/// The thumbnail that is kept for this wish.
+fn kept(store: &Store, hash: &FileHash, wish: Wish) -> Option<(Bytes, Format)> {
+    Format::ALL.into_iter().find_map(|format| {
+        let name = format!("{}.{}", wish.name(), format.extension());
+        Some((store.read_thumbnail(hash, &name)?, format))
+    })
+}
+
+fn keep_thumbnail(store: &Store, hash: &FileHash, wish: Wish, format: Format, bytes: &[u8]) {
+    let name = format!("{}.{}", wish.name(), format.extension());
+    if let Err(error) = store.keep_thumbnail(hash, &name, bytes)
+        && error.kind() != io::ErrorKind::QuotaExceeded
+    {
+        // It is made again the next time.
+        warn!(%error, "a thumbnail could not be stored");
+    }
+}
+
+fn wish(
+    width: UInt,
+    height: UInt,
+    method: Option<Method>,
+    animated: Option<bool>,
+) -> Result<Wish, ApiError> {
+    let side = |side: UInt| {
+        let side = u32::try_from(u64::from(side)).unwrap_or(u32::MAX);
+        if side == 0 { Err(ApiError::invalid_param("A thumbnail has a size.")) } else { Ok(side) }
+    };
+    let method = match method {
+        None | Some(Method::Scale) => picture::Method::Scale,
+        Some(Method::Crop) => picture::Method::Crop,
+        Some(_) => return Err(ApiError::invalid_param("`method` is `crop` or `scale`.")),
+    };
+    let (width, height) = (side(width)?, side(height)?);
+    Ok(Wish { width, height, method, animated: animated.unwrap_or(false) })
+}
+
+pub(super) async fn config(
+    cx: Cx<Server>,
+    _: get_config::Request,
+) -> Result<get_config::Response, ApiError> {
+    Ok(get_config::Response::new(largest(&cx.app)))
+}
+
+pub(super) async fn old_config(
+    cx: Cx<Server>,
+    _: old_get_config::Request,
+) -> Result<old_get_config::Response, ApiError> {
+    Ok(old_get_config::Response::new(largest(&cx.app)))
+}
+
+fn largest(app: &Server) -> UInt {
+    UInt::try_from(app.config.media.max_upload_bytes).unwrap_or(UInt::MAX)
+}
+
+pub(super) async fn download(
+    cx: Cx<Server>,
+    DownloadRequest { request, headers }: DownloadRequest<get_content::Request>,
+) -> Result<Reply, ApiError> {
+    let get_content::Request { server_name, media_id, timeout_ms, .. } = request;
+    let stored = cx.app.stored(&server_name, &media_id, timeout_ms, &cx.shutdown).await?;
+    cx.app.serve(stored, None, false, &headers).await
+}
+
+pub(super) async fn download_as(
+    cx: Cx<Server>,
+    DownloadRequest { request, headers }: DownloadRequest<get_content_as::Request>,
+) -> Result<Reply, ApiError> {
+    let get_content_as::Request { server_name, media_id, filename, timeout_ms, .. } = request;
+    let stored = cx.app.stored(&server_name, &media_id, timeout_ms, &cx.shutdown).await?;
+    cx.app.serve(stored, Some(filename), false, &headers).await
+}
+
+pub(super) async fn thumbnail(
+    cx: Cx<Server>,
+    DownloadRequest { request, headers }: DownloadRequest<get_thumbnail::Request>,
+) -> Result<Reply, ApiError> {
+    let wish = wish(request.width, request.height, request.method, request.animated)?;
+    let (server_name, media_id) = (&request.server_name, &request.media_id);
+    let stored = cx.app.stored(server_name, media_id, request.timeout_ms, &cx.shutdown).await?;
+    cx.app.serve_thumbnail(stored, wish, &cx.whose(), false, &headers).await
+}
+
+pub(super) async fn old_download(
+    cx: Cx<Server, ()>,
+    DownloadRequest { request, headers }: DownloadRequest<old_get_content::Request>,
+) -> Result<Reply, ApiError> {
+    let old_get_content::Request { server_name, media_id, timeout_ms, .. } = request;
+    let app = &cx.app;
+    let stored =
+        app.stored_before_freeze(&server_name, &media_id, timeout_ms, &cx.shutdown).await?;
+    app.serve(stored, None, true, &headers).await
+}
+
+pub(super) async fn old_download_as(
+    cx: Cx<Server, ()>,
+    DownloadRequest { request, headers }: DownloadRequest<old_get_content_as::Request>,
+) -> Result<Reply, ApiError> {
+    let old_get_content_as::Request { server_name, media_id, filename, timeout_ms, .. } = request;
+    let app = &cx.app;
+    let stored =
+        app.stored_before_freeze(&server_name, &media_id, timeout_ms, &cx.shutdown).await?;
+    app.serve(stored, Some(filename), true, &headers).await
+}
+
+pub(super) async fn old_thumbnail(
+    cx: Cx<Server, ()>,
+    DownloadRequest { request, headers }: DownloadRequest<old_get_thumbnail::Request>,
+) -> Result<Reply, ApiError> {
+    let wish = wish(request.width, request.height, request.method, request.animated)?;
+    let (server_name, media_id, wait) =
+        (&request.server_name, &request.media_id, request.timeout_ms);
+    let app = &cx.app;
+    let stored = app.stored_before_freeze(server_name, media_id, wait, &cx.shutdown).await?;
+    app.serve_thumbnail(stored, wish, &cx.whose(), true, &headers).await
+}
+
+/// Takes away, from the start on and now and then, files that nothing names and old thumbnails,
+/// until the server stops.
+pub(crate) async fn sweep(app: Arc<Server>, shutdown: Shutdown) {
+    // The server may have ended between removing them and deleting them.
+    let left = app.engine.state().media.lately_unnamed();
+    remove(&app, left.into_iter().collect()).await;
+    loop {
+        let sweeping = Arc::clone(&app);
+        let swept = spawn_blocking(move || {
+            let settings = &sweeping.config.media;
+            let named = |hash: &FileHash| sweeping.engine.state().media.names(hash);
+            let age = Duration::from_secs(settings.orphan_seconds);
+            sweeping.media.store.sweep(named, age)
+        });
+        match swept.await {
+            Ok(Ok(swept)) if swept.files + swept.thumbnails > 0 => {
+                info!(
+                    files = swept.files,
+                    thumbnails = swept.thumbnails,
+                    "deleted unreferenced files and old thumbnails"
+                );
+            }
+            Ok(Ok(_)) => {}
+            Ok(Err(error)) => warn!(%error, "uploaded files could not be scanned"),
+            Err(error) => warn!(%error, "scanning uploaded files panicked"),
+        }
+        let mut next = std::pin::pin!(tokio::time::sleep(SWEEP));
+        loop {
+            tokio::select! {
+                () = &mut next => break,
+                files = app.engine.head().files_unnamed() => remove(&app, files).await,
+                () = shutdown.given() => return,
+            }
+        }
+    }
+}
+
+/// Removes files that no id names any more. One that stays behind is found by the next look at all
+/// of them.
+async fn remove(app: &Arc<Server>, files: BTreeSet<FileHash>) {
+    let app = Arc::clone(app);
+    let removing = spawn_blocking(move || {
+        for hash in files {
+            let named = |hash: &FileHash| app.engine.state().media.names(hash);
+            if let Err(error) = app.media.store.remove(&hash, named) {
+                warn!(%error, "a removed file could not be deleted; retrying later");
+            }
+        }
+    });
+    // It has nothing to say; had it panicked, that was told.
+    let _ = removing.await;
+}

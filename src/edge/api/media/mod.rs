@@ -1,0 +1,26 @@
+//! Files: uploads, downloads, thumbnails and previews of addresses.
+
+pub(crate) mod file;
+pub(crate) mod files;
+pub(crate) mod preview;
+
+use super::Server;
+use crate::edge::http::{Class, Table, limited};
+
+/// The endpoints.
+pub(super) fn endpoints(table: Table<Server>) -> Table<Server> {
+    table
+        .on(files::upload, limited(Class::Media))
+        .on(files::create, limited(Class::Media))
+        .on(files::upload_to, limited(Class::Media))
+        .on(files::config, limited(Class::Media))
+        .on(files::download, limited(Class::Media).guests())
+        .on(files::download_as, limited(Class::Media).guests())
+        .on(files::thumbnail, limited(Class::Media).guests())
+        .on(preview::preview, limited(Class::Media))
+        .on(files::old_config, limited(Class::Media))
+        .on(files::old_download, limited(Class::Media))
+        .on(files::old_download_as, limited(Class::Media))
+        .on(files::old_thumbnail, limited(Class::Media))
+        .on(preview::old_preview, limited(Class::Media))
+}

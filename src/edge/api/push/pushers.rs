@@ -1,0 +1,240 @@
+//! Pushers (client-server API, "Push notifications"): whose device is told by which gateway, and
+//! who is told by mail.
+
+use reqwest::Url;
+use ruma::api::{auth_scheme::AccessToken, client::push::get_pushers::v3 as get_pushers};
+use serde_json::{Map, Value, json};
+
+use crate::{
+    base::limits,
+    decide::pusher::{RemovePusher, SetPusher},
+    edge::{
+        api::{Server, json},
+        http::{ApiError, Cx, Json, endpoint},
+    },
+    outside::{
+        outbound::Outbound,
+        pushers::{EVENT_ID_ONLY, NOTIFY_PATH},
+    },
+    record::{
+        address as threepid,
+        pusher::{PusherEnd, PusherIds, PusherKind, PusherSet},
+        threepid::Medium,
+    },
+    state::Pusher,
+};
+
+/// The `app_id` of each pusher that tells by mail.
+const MAIL_APP_ID: &str = "m.email";
+
+endpoint! {
+    /// Sets a pusher. ruma's type for this request cannot tell what is missing from what is wrong.
+    pub(super) struct Set = POST
+        "/_matrix/client/r0/pushers/set"
+        "/_matrix/client/v3/pushers/set";
+    for AccessToken;
+    { body: Map<String, Value> = json }
+}
+
+pub(super) async fn list(cx: Cx<Server>, _: get_pushers::Request) -> Result<Json, ApiError> {
+    let pushers = cx.app.engine.state().pushers.of_user(&cx.caller.user_id);
+    let pushers: Vec<_> = pushers.iter().map(|pusher| shown(pusher)).collect();
+    json(&json!({ "pushers": pushers }))
+}
+
+fn shown(pusher: &Pusher) -> Value {
+    let PusherSet {
+        user_id: _,
+        device_id: _,
+        ids: PusherIds { app_id, pushkey },
+        kind,
+        app_display_name,
+        device_display_name,
+        profile_tag,
+        lang,
+        data,
+    } = &pusher.body;
+    let mut shown = json!({
+        "app_id": app_id,
+        "pushkey": pushkey,
+        "kind": kind,
+        "app_display_name": app_display_name,
+        "device_display_name": device_display_name,
+        "lang": lang,
+        "data": data,
+    });
+    if let Some(tag) = profile_tag {
+        shown["profile_tag"] = tag.as_str().into();
+    }
+    shown
+}
+
+pub(super) async fn set(cx: Cx<Server>, request: Set) -> Result<Json, ApiError> {
+    let body = Body(request.body);
+    body.require(&["kind", "app_id", "pushkey"])?;
+    let mut ids = PusherIds { app_id: body.text("app_id")?, pushkey: body.text("pushkey")? };
+    // However the address is written, it is one.
+    if ids.app_id == MAIL_APP_ID
+        && let Ok(address) = threepid::email(&ids.pushkey)
+    {
+        ids.pushkey = address.address;
+    }
+    let app_id_chars = ids.app_id.chars().count();
+    if app_id_chars == 0 || app_id_chars > limits::APP_ID_CHARS {
+        return Err(invalid(format!("`app_id` has 1 to {} characters.", limits::APP_ID_CHARS)));
+    }
+    if ids.pushkey.is_empty() || ids.pushkey.len() > limits::PUSHKEY_BYTES {
+        return Err(invalid(format!("`pushkey` has 1 to {} bytes.", limits::PUSHKEY_BYTES)));
+    }
+    let user_id = cx.caller.user_id.clone();
+    match body.0.get("kind") {
+        Some(Value::Null) => {
+            let remove = RemovePusher { user_id, ids, because: PusherEnd::Asked };
+            cx.propose(remove).await?.into_inner();
+        }
+        Some(Value::String(kind)) if kind == "http" => {
+            let pusher = http_pusher(&cx, &body, ids)?;
+            cx.propose(SetPusher { pusher, append: append(&body)? }).await?.into_inner();
+        }
+        Some(Value::String(kind)) if kind == "email" => {
+            let pusher = mail_pusher(&cx, &body, ids)?;
+            cx.propose(SetPusher { pusher, append: append(&body)? }).await?.into_inner();
+        }
+        Some(Value::String(_)) => return Err(invalid("There are no pushers of this kind.")),
+        _ => return Err(ApiError::bad_json("`kind` is a text or null.")),
+    }
+    Ok("{}".into())
+}
+
+fn http_pusher(cx: &Cx<Server>, body: &Body, ids: PusherIds) -> Result<PusherSet, ApiError> {
+    let pusher = pusher(cx, body, ids, PusherKind::Http)?;
+    check_url(cx, pusher.data.get("url"))?;
+    match pusher.data.get("format") {
+        None | Some(Value::Null) => {}
+        Some(format) if format == EVENT_ID_ONLY => {}
+        Some(_) => return Err(invalid("The only `format` there is is `event_id_only`.")),
+    }
+    let device_id = Some(cx.caller.device_id.clone()).filter(|id| !id.as_str().is_empty());
+    Ok(PusherSet { device_id, ..pusher })
+}
+
+/// Whether the address is the account's own is decided together with setting it.
+fn mail_pusher(cx: &Cx<Server>, body: &Body, ids: PusherIds) -> Result<PusherSet, ApiError> {
+    let pusher = pusher(cx, body, ids, PusherKind::Email)?;
+    if !cx.app.messages.reach(Medium::Email) {
+        return Err(invalid("This server sends no mail."));
+    }
+    if pusher.ids.app_id != MAIL_APP_ID {
+        return Err(invalid(format!("The `app_id` of mail is `{MAIL_APP_ID}`.")));
+    }
+    if threepid::email(&pusher.ids.pushkey).is_err() {
+        return Err(invalid("The `pushkey` of mail is an e-mail address."));
+    }
+    Ok(pusher)
+}
+
+/// What each kind of pusher has.
+fn pusher(
+    cx: &Cx<Server>,
+    body: &Body,
+    ids: PusherIds,
+    kind: PusherKind,
+) -> Result<PusherSet, ApiError> {
+    body.require(&["app_display_name", "device_display_name", "lang", "data"])?;
+    let data = match body.0.get("data") {
+        Some(Value::Object(data)) => data.clone(),
+        _ => return Err(ApiError::bad_json("`data` is an object.")),
+    };
+    let size = serde_json::to_vec(&data).map_err(ApiError::internal)?.len();
+    if size > limits::PUSHER_DATA_BYTES {
+        return Err(invalid(format!("`data` has {} bytes at most.", limits::PUSHER_DATA_BYTES)));
+    }
+    let profile_tag = match body.0.get("profile_tag") {
+        None | Some(Value::Null) => None,
+        Some(_) => Some(body.text("profile_tag")?),
+    };
+    if profile_tag.as_ref().is_some_and(|tag| tag.len() > limits::PUSHER_TEXT_BYTES) {
+        return Err(too_long("profile_tag"));
+    }
+    Ok(PusherSet {
+        user_id: cx.caller.user_id.clone(),
+        device_id: None,
+        ids,
+        kind,
+        app_display_name: body.name("app_display_name")?,
+        device_display_name: body.name("device_display_name")?,
+        profile_tag,
+        lang: body.name("lang")?,
+        data,
+    })
+}
+
+/// Whether other users keep theirs of the same ids.
+fn append(body: &Body) -> Result<bool, ApiError> {
+    match body.0.get("append") {
+        None | Some(Value::Null) => Ok(false),
+        Some(Value::Bool(append)) => Ok(*append),
+        Some(_) => Err(ApiError::bad_json("`append` is true or false.")),
+    }
+}
+
+/// Refuses an address that is none of a push gateway, or not one that this server asks.
+fn check_url(cx: &Cx<Server>, url: Option<&Value>) -> Result<(), ApiError> {
+    let url = match url {
+        None | Some(Value::Null) => return Err(ApiError::missing_param("Missing: data.url")),
+        Some(Value::String(url)) => url,
+        Some(_) => return Err(ApiError::bad_json("`url` is a text.")),
+    };
+    let url: Url = url.parse().map_err(|_| invalid("`url` is not an address."))?;
+    let config = &cx.app.config.push;
+    let by_http = config.allow_http && url.scheme() == "http";
+    if url.scheme() != "https" && !by_http {
+        return Err(invalid("The `url` of a push gateway begins with https."));
+    }
+    if url.path() != NOTIFY_PATH {
+        return Err(invalid(format!("The path of `url` must be {NOTIFY_PATH}.")));
+    }
+    if !url.username().is_empty() || url.password().is_some() || url.fragment().is_some() {
+        return Err(invalid("`url` has neither a user nor a fragment."));
+    }
+    // A name may lead anywhere by the time that it is asked: that is looked at then.
+    Outbound::may_be_public(&url, &config.allowed_networks)
+        .map_err(|error| invalid(format!("`url`: {error}.")))
+}
+
+fn invalid(message: impl Into<std::borrow::Cow<'static, str>>) -> ApiError {
+    ApiError::invalid_param(message)
+}
+
+fn too_long(name: &str) -> ApiError {
+    invalid(format!("`{name}` has {} bytes at most.", limits::PUSHER_TEXT_BYTES))
+}
+
+/// The body of a request.
+struct Body(Map<String, Value>);
+
+impl Body {
+    /// Refuses a body without any of these. A `null` is as good as nothing, unless it says
+    /// something.
+    fn require(&self, names: &[&str]) -> Result<(), ApiError> {
+        let is_missing = |name: &&&str| match self.0.get(**name) {
+            None => true,
+            Some(value) => value.is_null() && **name != "kind",
+        };
+        let missing: Vec<_> = names.iter().filter(is_missing).copied().collect();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        Err(ApiError::missing_param(format!("Missing: {}", missing.join(", "))))
+    }
+
+    fn text(&self, name: &str) -> Result<String, ApiError> {
+        let text = self.0.get(name).and_then(Value::as_str);
+        text.map(str::to_owned).ok_or_else(|| ApiError::bad_json(format!("`{name}` is a text.")))
+    }
+
+    fn name(&self, name: &str) -> Result<String, ApiError> {
+        let text = self.text(name)?;
+        if text.len() > limits::PUSHER_TEXT_BYTES { Err(too_long(name)) } else { Ok(text) }
+    }
+}

@@ -1,0 +1,279 @@
+//! Push rules, and the list of what they notified of (client-server API, "Push notifications").
+
+use std::{cmp::Ordering, collections::BinaryHeap, sync::Arc};
+
+use ruma::{
+    MilliSecondsSinceUnixEpoch, RoomId,
+    api::client::push::{
+        PushRule, delete_pushrule::v3 as delete_pushrule,
+        get_notifications::v3 as get_notifications, get_pushrule::v3 as get_pushrule,
+        get_pushrule_actions::v3 as get_pushrule_actions,
+        get_pushrule_enabled::v3 as get_pushrule_enabled,
+        get_pushrules_all::v3 as get_pushrules_all,
+        get_pushrules_global_scope::v3 as get_pushrules_global, set_pushrule::v3 as set_pushrule,
+        set_pushrule_actions::v3 as set_pushrule_actions,
+        set_pushrule_enabled::v3 as set_pushrule_enabled,
+    },
+    events::TimelineEventType,
+    push::{Action, RuleKind, Ruleset},
+};
+use serde::Serialize;
+
+use crate::{
+    base::limits,
+    decide::push::{ChangePushRules, RuleChange},
+    edge::{
+        api::{Server, account::account_data, json},
+        http::{ApiError, Cx, Json},
+    },
+    log::ReadError,
+    read::{
+        events::{ClientEvent, EventForm, EventRef},
+        push::{Judge, ruleset},
+        view::View,
+    },
+    record::Offset,
+    state::{Membership, Room},
+};
+
+pub(super) async fn all(
+    cx: Cx<Server>,
+    _: get_pushrules_all::Request,
+) -> Result<get_pushrules_all::Response, ApiError> {
+    Ok(get_pushrules_all::Response::new(rules(&cx)?))
+}
+
+pub(super) async fn global(
+    cx: Cx<Server>,
+    _: get_pushrules_global::Request,
+) -> Result<get_pushrules_global::Response, ApiError> {
+    Ok(get_pushrules_global::Response::new(rules(&cx)?))
+}
+
+pub(super) async fn get(
+    cx: Cx<Server>,
+    request: get_pushrule::Request,
+) -> Result<get_pushrule::Response, ApiError> {
+    Ok(get_pushrule::Response::new(rule(&cx, request.kind, &request.rule_id)?))
+}
+
+pub(super) async fn get_actions(
+    cx: Cx<Server>,
+    request: get_pushrule_actions::Request,
+) -> Result<get_pushrule_actions::Response, ApiError> {
+    let rule = rule(&cx, request.kind, &request.rule_id)?;
+    Ok(get_pushrule_actions::Response::new(rule.actions))
+}
+
+pub(super) async fn get_enabled(
+    cx: Cx<Server>,
+    request: get_pushrule_enabled::Request,
+) -> Result<get_pushrule_enabled::Response, ApiError> {
+    let rule = rule(&cx, request.kind, &request.rule_id)?;
+    Ok(get_pushrule_enabled::Response::new(rule.enabled))
+}
+
+pub(super) async fn put(
+    cx: Cx<Server>,
+    request: set_pushrule::Request,
+) -> Result<set_pushrule::Response, ApiError> {
+    let set_pushrule::Request { rule, before, after, .. } = request;
+    change(&cx, RuleChange::Put { rule, before, after }).await?;
+    Ok(set_pushrule::Response::new())
+}
+
+pub(super) async fn delete(
+    cx: Cx<Server>,
+    request: delete_pushrule::Request,
+) -> Result<delete_pushrule::Response, ApiError> {
+    change(&cx, RuleChange::Remove(request.kind, request.rule_id)).await?;
+    Ok(delete_pushrule::Response::new())
+}
+
+pub(super) async fn set_actions(
+    cx: Cx<Server>,
+    request: set_pushrule_actions::Request,
+) -> Result<set_pushrule_actions::Response, ApiError> {
+    change(&cx, RuleChange::SetActions(request.kind, request.rule_id, request.actions)).await?;
+    Ok(set_pushrule_actions::Response::new())
+}
+
+pub(super) async fn set_enabled(
+    cx: Cx<Server>,
+    request: set_pushrule_enabled::Request,
+) -> Result<set_pushrule_enabled::Response, ApiError> {
+    change(&cx, RuleChange::Enable(request.kind, request.rule_id, request.enabled)).await?;
+    Ok(set_pushrule_enabled::Response::new())
+}
+
+fn rules(cx: &Cx<Server>) -> Result<Ruleset, ApiError> {
+    let user_id = &cx.caller.user_id;
+    let kept = account_data::find(cx, user_id, None, ruleset::EVENT_TYPE)?;
+    Ok(ruleset::shown(user_id, kept.as_deref()))
+}
+
+fn rule(cx: &Cx<Server>, kind: RuleKind, rule_id: &str) -> Result<PushRule, ApiError> {
+    let rules = rules(cx)?;
+    let rule = rules.get(kind, rule_id);
+    rule.map(PushRule::from).ok_or_else(|| ApiError::not_found("There is no such push rule."))
+}
+
+async fn change(cx: &Cx<Server>, change: RuleChange) -> Result<(), ApiError> {
+    let user_id = cx.caller.user_id.clone();
+    cx.propose(ChangePushRules { user_id, change }).await?.into_inner();
+    Ok(())
+}
+
+/// The body of the response to `/notifications`.
+#[derive(Serialize)]
+struct Notifications {
+    notifications: Vec<Notification>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_token: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Notification {
+    actions: Vec<Action>,
+    event: ClientEvent,
+    read: bool,
+    room_id: ruma::OwnedRoomId,
+    ts: MilliSecondsSinceUnixEpoch,
+}
+
+pub(super) async fn notifications(
+    cx: Cx<Server>,
+    request: get_notifications::Request,
+) -> Result<Json, ApiError> {
+    let from = request.from.as_deref().map(|from| cx.app.position(from)).transpose()?;
+    let limit = request.limit.map_or(limits::NOTIFICATIONS, u64::from);
+    let limit = usize::try_from(limit.clamp(1, limits::NOTIFICATIONS)).unwrap_or(1);
+    let only_highlights = request.only.as_deref() == Some("highlight");
+    cx.at_length(|| {
+        let view = cx.view();
+        let list = notified(&cx, &view, from.unwrap_or_else(|| view.at()), limit, only_highlights)?;
+        json(&list)
+    })
+    .await
+}
+
+/// A room on the way back through all of a user's rooms: the next of its events to be looked at.
+struct Way {
+    room: Arc<Room>,
+    /// Events that were looked up, oldest first.
+    ahead: Vec<Offset>,
+}
+
+impl Way {
+    fn begin(room: Arc<Room>, from: Offset) -> Option<Self> {
+        let mut way = Self { room, ahead: Vec::new() };
+        way.look_up(from);
+        (!way.ahead.is_empty()).then_some(way)
+    }
+
+    fn look_up(&mut self, from: Offset) {
+        self.ahead = self.room.events_backward(from, Offset::ZERO, 16);
+        self.ahead.reverse();
+    }
+
+    fn next(&self) -> Offset {
+        self.ahead.last().copied().unwrap_or(Offset::ZERO)
+    }
+}
+
+impl PartialEq for Way {
+    fn eq(&self, other: &Self) -> bool {
+        self.next() == other.next()
+    }
+}
+
+impl Eq for Way {}
+
+impl PartialOrd for Way {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Way {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.next().cmp(&other.next())
+    }
+}
+
+/// What notified the user up to and with `from`, newest first, as far as one look goes.
+fn notified(
+    cx: &Cx<Server>,
+    view: &View<'_>,
+    from: Offset,
+    limit: usize,
+    only_highlights: bool,
+) -> Result<Notifications, ReadError> {
+    let parts = view.state.memberships.of(view.user_id(), view.at()).into_iter();
+    let rooms = parts.filter(|part| !part.forgotten).filter_map(|part| {
+        let room = view.state.rooms.get(&part.room_id)?;
+        // Nothing that came after they left notified them.
+        let joined = part.membership == Membership::Join;
+        Way::begin(room, if joined { from } else { from.min(part.offset) })
+    });
+    let mut ways: BinaryHeap<_> = rooms.collect();
+    let mut list = Notifications { notifications: Vec::new(), next_token: None };
+    let (mut looked_at, mut bytes) = (0, 0);
+    while let Some(mut way) = ways.pop() {
+        let offset = way.next();
+        if list.notifications.len() == limit
+            || bytes >= limits::PAGE_BYTES
+            || looked_at == limits::SCANNED_EVENTS
+        {
+            list.next_token = Some(cx.app.token(offset));
+            break;
+        }
+        looked_at += 1;
+        if let Some(found) = notification(cx, view, &way.room, offset, only_highlights)? {
+            bytes += found.event.get().len();
+            list.notifications.push(found);
+        }
+        way.ahead.pop();
+        if way.ahead.is_empty() {
+            way.look_up(offset.prev());
+        }
+        if !way.ahead.is_empty() {
+            ways.push(way);
+        }
+    }
+    Ok(list)
+}
+
+/// The notification of the event at `offset`, if the user was notified of it.
+fn notification(
+    cx: &Cx<Server>,
+    view: &View<'_>,
+    room: &Room,
+    offset: Offset,
+    only_highlights: bool,
+) -> Result<Option<Notification>, ReadError> {
+    let user_id = view.user_id();
+    let Some(event) = view.events.get(offset)? else { return Ok(None) };
+    let reached = room.is_joined(user_id, offset) || is_invite_of(&event, view, room);
+    if !reached || room.redaction_of(offset, view.at()).is_some() || !view.may_see(room, &event)? {
+        return Ok(None);
+    }
+    let judge = Judge { state: &view.state, events: view.events, user_id, room };
+    let Some(outcome) = judge.outcome(&event)? else { return Ok(None) };
+    if !outcome.notify || (only_highlights && !outcome.highlight) {
+        return Ok(None);
+    }
+    Ok(Some(Notification {
+        actions: outcome.actions.clone(),
+        event: view.client_event(room, &event, &EventForm::SYNC)?,
+        read: cx.app.unread.has_read(judge, &event, view.at())?,
+        room_id: RoomId::to_owned(&room.id),
+        ts: event.origin_server_ts,
+    }))
+}
+
+fn is_invite_of(event: &EventRef, view: &View<'_>, room: &Room) -> bool {
+    event.event_type == TimelineEventType::RoomMember
+        && event.state_key.as_deref() == Some(view.user_id().as_str())
+        && matches!(room.membership(view.user_id(), event.offset), Some((_, Membership::Invite)))
+}

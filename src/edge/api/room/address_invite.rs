@@ -1,0 +1,274 @@
+//! Invitations by e-mail address or phone number (client-server API, "Third-party Invites").
+//!
+//! An identity server that is trusted says whose address it is. Whoever has it is invited; where
+//! nobody has, the identity server keeps the invitation, and the room has an
+//! `m.room.third_party_invite` with the keys that the identity server gave. Once the address is
+//! bound, the identity server notifies the server of its new owner ([`bound`]), which turns the
+//! invitation into a membership.
+
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+use http::{Method, StatusCode, header::AUTHORIZATION};
+use ruma::api::auth_scheme::NoAccessToken;
+use ruma::{
+    CanonicalJsonObject, OwnedRoomId, OwnedUserId, RoomId,
+    api::client::membership::Invite3pid,
+    events::{StateEventType, TimelineEventType},
+};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json, value::RawValue};
+use sha2::{Digest as _, Sha256};
+use tracing::{info, warn};
+
+use crate::{
+    base::limits,
+    config::IdentityServer,
+    decide::{
+        canonical,
+        membership::{AcceptAddressInvite, Changed},
+        send::SendEvent,
+    },
+    edge::{
+        api::Server,
+        http::{ApiError, Cx, ErrorCode, Json, endpoint},
+    },
+    outside::outbound::{Answer, Ask},
+    read::events::to_raw,
+    record::{Offset, address as threepid, threepid::Threepid},
+    service::accounts::identity::{self, handed_on, unusable},
+};
+
+endpoint! {
+    /// What identity servers call when an address is bound (server-server API, `PUT
+    /// …/3pid/onbind`).
+    pub(super) struct OnBind = PUT "/_matrix/federation/v1/3pid/onbind";
+    for NoAccessToken;
+    { body: Bound = json }
+}
+
+/// The user whom an address is bound to, and the invitations of the address.
+#[derive(Deserialize)]
+pub(super) struct Bound {
+    mxid: OwnedUserId,
+    invites: Vec<BoundInvite>,
+}
+
+#[derive(Deserialize)]
+struct BoundInvite {
+    mxid: OwnedUserId,
+    room_id: OwnedRoomId,
+    signed: Box<RawValue>,
+}
+
+/// Whoever has an address, as an identity server knows it.
+pub(super) struct Addressee {
+    server: IdentityServer,
+    /// With which the inviting user's client may ask the identity server.
+    access_token: String,
+    threepid: Threepid,
+}
+
+/// What an identity server gives for an invitation that it keeps.
+#[derive(Debug, Deserialize)]
+struct Kept {
+    token: String,
+    public_keys: Vec<PublicKey>,
+    display_name: String,
+}
+
+#[derive(Debug, Deserialize, Serialize)]
+struct PublicKey {
+    public_key: String,
+    key_validity_url: String,
+}
+
+impl Addressee {
+    /// The one that a client names.
+    ///
+    /// # Errors
+    /// When the identity server is not trusted, the medium is none, or the address is not one of
+    /// it.
+    pub(super) fn read(app: &Server, invite: &Invite3pid) -> Result<Self, ApiError> {
+        let medium = invite.medium.as_str();
+        if !matches!(medium, "email" | "msisdn") {
+            let why = "Addresses of this kind cannot be invited.";
+            return Err(ApiError::new(ErrorCode::ThreepidMediumNotSupported, why));
+        }
+        let server = identity::trusted(app.identity_servers(), &invite.id_server)?;
+        let threepid = threepid::parse(medium, &invite.address)
+            .map_err(|error| ApiError::invalid_param(error.to_string()))?;
+        Ok(Self { server, access_token: invite.id_access_token.clone(), threepid })
+    }
+
+    /// The user who has the address, if the identity server knows one.
+    ///
+    /// # Errors
+    /// When the identity server refuses, or cannot be used.
+    pub(super) async fn user(&self, app: &Server) -> Result<Option<OwnedUserId>, ApiError> {
+        #[derive(Deserialize)]
+        struct Details {
+            algorithms: Vec<String>,
+            lookup_pepper: String,
+        }
+        #[derive(Deserialize)]
+        struct Found {
+            mappings: Map<String, Value>,
+        }
+        let details = self.ask(app, Method::GET, "/identity/v2/hash_details", None).await?;
+        let Details { algorithms, lookup_pepper } =
+            details.json().map_err(|_| unusable(&details))?;
+        if !algorithms.iter().any(|algorithm| algorithm == "sha256") {
+            return Err(unusable(&details).into());
+        }
+        let Threepid { medium, address } = &self.threepid;
+        let hashed = Sha256::digest(format!("{address} {} {lookup_pepper}", medium.as_str()));
+        let hashed = URL_SAFE_NO_PAD.encode(hashed);
+        let question =
+            json!({ "algorithm": "sha256", "pepper": lookup_pepper, "addresses": [hashed] });
+        let answer = self.ask(app, Method::POST, "/identity/v2/lookup", Some(&question)).await?;
+        let Found { mappings } = answer.json().map_err(|_| unusable(&answer))?;
+        let Some(user_id) = mappings.get(&hashed) else { return Ok(None) };
+        let user_id = user_id.as_str().and_then(|user_id| OwnedUserId::try_from(user_id).ok());
+        user_id.map(Some).ok_or_else(|| unusable(&answer).into())
+    }
+
+    /// Leaves an invitation with the identity server, and says so in the room, in the caller's
+    /// name.
+    ///
+    /// # Errors
+    /// When the identity server refuses, or cannot be used; or when the room refuses.
+    pub(super) async fn invite(&self, cx: &Cx<Server>, room_id: &RoomId) -> Result<(), ApiError> {
+        let described = self.described(cx, room_id)?;
+        let path = "/identity/v2/store-invite";
+        let answer = self.ask(&cx.app, Method::POST, path, Some(&described)).await?;
+        let kept: Kept = answer.json().map_err(|_| unusable(&answer))?;
+        let Some(first) = kept.public_keys.first() else { return Err(unusable(&answer).into()) };
+        if !threepid::is_opaque_id(&kept.token) {
+            return Err(unusable(&answer).into());
+        }
+        let content = json!({
+            "display_name": kept.display_name,
+            "key_validity_url": first.key_validity_url,
+            "public_key": first.public_key,
+            "public_keys": kept.public_keys,
+        });
+        let proposal = SendEvent {
+            room_id: room_id.to_owned(),
+            sender: cx.caller.user_id.clone(),
+            event_type: TimelineEventType::RoomThirdPartyInvite,
+            state_key: Some(kept.token),
+            content: canonical(&to_raw(&content))?,
+            redacts: None,
+            transaction: None,
+            ts: cx.app.now(),
+        };
+        drop(cx.propose(proposal).await?.into_inner());
+        Ok(())
+    }
+
+    /// What the identity server may say of the room and the caller in its message.
+    fn described(&self, cx: &Cx<Server>, room_id: &RoomId) -> Result<Value, ApiError> {
+        let engine = &cx.app.engine;
+        let (state, events) = (engine.state(), engine.events());
+        let room = cx.app.room(room_id)?;
+        let user_id = &cx.caller.user_id;
+        let mut described = json!({
+            "medium": self.threepid.medium.as_str(),
+            "address": self.threepid.address,
+            "room_id": room_id,
+            "sender": user_id,
+        });
+        let texts = [
+            ("room_name", StateEventType::RoomName, "name"),
+            ("room_alias", StateEventType::RoomCanonicalAlias, "alias"),
+            ("room_avatar_url", StateEventType::RoomAvatar, "url"),
+            ("room_join_rules", StateEventType::RoomJoinRules, "join_rule"),
+            ("room_type", StateEventType::RoomCreate, "type"),
+        ];
+        for (name, kind, field) in texts {
+            if let Some(text) = events.state_text(&room, &kind, field, Offset::MAX)? {
+                described[name] = text.into();
+            }
+        }
+        if let Some(account) = state.accounts.get(user_id) {
+            let account = account.read();
+            let fields =
+                [("sender_display_name", "displayname"), ("sender_avatar_url", "avatar_url")];
+            for (name, field) in fields {
+                if let Some(value) = account.profile_field(field).and_then(Value::as_str) {
+                    described[name] = value.into();
+                }
+            }
+        }
+        Ok(described)
+    }
+
+    async fn ask(
+        &self,
+        app: &Server,
+        method: Method,
+        path: &str,
+        question: Option<&Value>,
+    ) -> Result<Answer, ApiError> {
+        let bearer = format!("Bearer {}", self.access_token);
+        let make = |_: &str, ask: Ask| {
+            let ask = ask.header(AUTHORIZATION, &bearer);
+            if let Some(question) = question { ask.json(question) } else { ask }
+        };
+        let answer =
+            identity::ask(app.identity_servers(), &self.server, method, path, make).await?;
+        if answer.status != StatusCode::OK {
+            return Err(handed_on(&answer).unwrap_or_else(|| unusable(&answer)).into());
+        }
+        Ok(answer)
+    }
+}
+
+/// `PUT …/3pid/onbind`: an address was bound to a user of this server, who was invited by it.
+/// Anyone can say so: what counts is that each invitation is signed with a key that the room has
+/// for it.
+pub(super) async fn bound(cx: Cx<Server, ()>, request: OnBind) -> Result<Json, ApiError> {
+    let Bound { mxid, invites } = request.body;
+    if invites.len() > limits::ADDRESS_INVITES {
+        return Err(ApiError::too_large("There are more invites than are taken at once."));
+    }
+    for BoundInvite { mxid: invitee, room_id, signed } in invites {
+        if invitee != mxid {
+            continue;
+        }
+        let Ok(signed): Result<CanonicalJsonObject, _> = canonical(&signed) else { continue };
+        let proposal = AcceptAddressInvite {
+            room_id: room_id.clone(),
+            user_id: invitee,
+            signed,
+            ts: cx.app.now(),
+        };
+        // Whoever asks is told nothing of rooms and users.
+        match cx.propose(proposal).await {
+            Ok(changed) => match changed.into_inner() {
+                Changed::To(_) => info!(%room_id, "an invitation by address became a membership"),
+                Changed::Already => {}
+            },
+            Err(error) => warn!(%room_id, %error, "an invitation by address could not be accepted"),
+        }
+    }
+    crate::edge::api::json(&json!({}))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::threepid::Medium;
+
+    /// The example of the identity service API, "Hashes".
+    #[test]
+    fn addresses_are_hashed_as_the_specification_has_it() {
+        let hash = |address: &str, medium: Medium| {
+            let text = format!("{address} {} matrixrocks", medium.as_str());
+            URL_SAFE_NO_PAD.encode(Sha256::digest(text))
+        };
+        let email = hash("alice@example.com", Medium::Email);
+        assert_eq!(email, "4kenr7N9drpCJ4AfalmlGQVsOn3o2RHjkADUpXJWZUc");
+        let phone = hash("18005552067", Medium::Msisdn);
+        assert_eq!(phone, "nlo35_T5fzSGZzJApqu8lgIudJvmOQtDaHtr-I4rU7I");
+    }
+}

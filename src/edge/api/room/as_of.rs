@@ -1,0 +1,66 @@
+//! Reading as of an earlier moment: those who administer the server may add `?at=OFFSET|TIME` to
+//! what reads rooms, profiles and aliases, and see what they would have seen then. A moment is
+//! written as on the command line: see [`Moment`].
+
+use crate::{
+    edge::{
+        api::{Server, at_length},
+        http::{ApiError, Cx},
+    },
+    log::ReadError,
+    ops::history::{Moment, moment::last_until},
+    read::{
+        events::Viewer,
+        view::{
+            View,
+            token::{Pos, Token},
+        },
+    },
+    record::Offset,
+};
+
+impl Cx<Server> {
+    /// The caller's look as of the moment that the request asks for; as of now, if it asks for
+    /// none.
+    ///
+    /// # Errors
+    /// When somebody asks who does not administer the server, or it is no moment.
+    pub(super) fn view_as_of(&self) -> Result<View<'_>, ApiError> {
+        let view = self.view();
+        Ok(match self.moment()? {
+            Some(at) => View { viewer: Viewer { at: at.min(view.at()), ..view.viewer }, ..view },
+            None => view,
+        })
+    }
+
+    /// The moment that the request asks for, if it does.
+    ///
+    /// # Errors
+    /// As for [`Cx::view_as_of`].
+    pub(crate) fn moment(&self) -> Result<Option<Offset>, ApiError> {
+        let Some(at) = self.query("at")? else { return Ok(None) };
+        // The parameter of this name that `GET /rooms/{roomId}/members` has is a token.
+        if at.parse::<Token>().is_ok() || at.parse::<Pos>().is_ok() {
+            return Ok(None);
+        }
+        let moment: Moment = at
+            .parse()
+            .map_err(|error| ApiError::invalid_param(format!("`at` is no moment: {error}.")))?;
+        if !self.is_admin() {
+            let why = "Only those who administer this server may look at earlier moments.";
+            return Err(ApiError::forbidden(why));
+        }
+        let head = self.app.engine.head().offset();
+        let until = match moment.from_now(self.app.engine.clock().now_ms()) {
+            Moment::At(offset) => return Ok(Some(offset.min(head))),
+            Moment::Time(ms) | Moment::Ago(ms) => ms,
+        };
+        let log = self.app.engine.log();
+        at_length(|| {
+            let found = last_until(head, until, |offset| {
+                Ok::<_, ReadError>(log.get(offset)?.map(|record| record.header.time_ms))
+            });
+            Ok(Some(found?))
+        })
+    }
+}

@@ -1,0 +1,425 @@
+//! The directory: aliases and the list of public rooms.
+
+use std::{cmp::Reverse, fmt, str::FromStr, sync::Arc};
+
+use dashmap::DashMap;
+use ruma::{
+    OwnedMxcUri, OwnedRoomAliasId, OwnedRoomId, RoomAliasId, ServerName, UInt,
+    api::client::{
+        alias::{
+            create_alias::v3 as create_alias_v3, delete_alias::v3 as delete_alias_v3,
+            get_alias::v3 as get_alias_v3,
+        },
+        appservice::set_room_visibility::v3 as set_network_visibility,
+        directory::{
+            get_public_rooms::v3 as get_public_rooms,
+            get_public_rooms_filtered::v3 as get_public_rooms_filtered,
+            get_room_visibility::v3 as get_room_visibility,
+            set_room_visibility::v3 as set_room_visibility,
+        },
+        room::{Visibility, aliases::v3 as aliases},
+    },
+    directory::{PublicRoomsChunk, PublicRoomsChunkInit, RoomNetwork},
+    events::StateEventType,
+    room::{JoinRuleKind, RoomType},
+};
+use serde_json::json;
+
+use super::timeline::readable_as_of;
+use crate::{
+    base::{limits, text},
+    decide::directory::{RemoveAlias, SetAlias, SetNetwork, SetVisibility},
+    edge::{
+        api::{Server, appservice::services as appservice, json},
+        http::{ApiError, Appservice, AsOfRequest, Cx, Json, Session},
+    },
+    log::ReadError,
+    read::events::EventStore,
+    record::Offset,
+    state::Room,
+};
+
+/// Rooms on one page of the list when the client does not say.
+const ROOMS_PER_PAGE: usize = 100;
+
+fn local(app: &Server, alias: &RoomAliasId) -> Result<(), ApiError> {
+    if alias.server_name() != app.config.server.name {
+        return Err(ApiError::invalid_param("The alias belongs to another server."));
+    }
+    if alias.as_str().len() > limits::IDENTIFIER_BYTES {
+        return Err(ApiError::invalid_param("The alias is too long."));
+    }
+    Ok(())
+}
+
+pub(super) async fn create_alias(
+    cx: Cx<Server>,
+    request: create_alias_v3::Request,
+) -> Result<create_alias_v3::Response, ApiError> {
+    local(&cx.app, &request.room_alias)?;
+    appservice::check_alias(&cx.app, &request.room_alias, &cx.caller)?;
+    let (alias, room_id) = (request.room_alias, request.room_id);
+    let (sender, of_service) = (cx.caller.user_id.clone(), cx.caller.service.is_some());
+    let proposal = SetAlias { alias, room_id, sender, of_service };
+    cx.propose(proposal).await?.into_inner();
+    Ok(create_alias_v3::Response::new())
+}
+
+pub(super) async fn get_alias(
+    cx: Cx<Server, Option<Session>>,
+    AsOfRequest(request): AsOfRequest<get_alias_v3::Request>,
+) -> Result<Json, ApiError> {
+    let (app, alias) = (Arc::clone(&cx.app), &request.room_alias);
+    let moment = match cx.caller.clone() {
+        Some(session) => cx.called_by(session).moment()?,
+        None => None,
+    };
+    let room_id = match moment {
+        Some(at) => {
+            let target = app.engine.state().aliases.get(alias, at);
+            let none = || ApiError::not_found("There was no such alias.");
+            target.ok_or_else(none)?.room_id
+        }
+        None => appservice::resolve(&app, (&**alias).into()).await?,
+    };
+    json(&json!({ "room_id": room_id, "servers": [app.config.server.name] }))
+}
+
+pub(super) async fn delete_alias(
+    cx: Cx<Server>,
+    request: delete_alias_v3::Request,
+) -> Result<delete_alias_v3::Response, ApiError> {
+    local(&cx.app, &request.room_alias)?;
+    appservice::check_alias(&cx.app, &request.room_alias, &cx.caller)?;
+    let (sender, of_service) = (cx.caller.user_id.clone(), cx.caller.service.is_some());
+    let (alias, ts) = (request.room_alias, cx.app.now());
+    let room_id = cx.app.resolve((&*alias).into())?;
+    let proposal = RemoveAlias { alias, room_id, sender, of_service, ts };
+    cx.propose(proposal).await?.into_inner();
+    Ok(delete_alias_v3::Response::new())
+}
+
+pub(super) async fn room_aliases(
+    cx: Cx<Server>,
+    request: aliases::Request,
+) -> Result<aliases::Response, ApiError> {
+    let room = cx.app.room(&request.room_id)?;
+    let view = cx.view_as_of()?;
+    readable_as_of(&view, &room)?;
+    Ok(aliases::Response::new(view.state.aliases.of_room(&room.id, view.at())))
+}
+
+pub(super) async fn get_visibility(
+    cx: Cx<Server, ()>,
+    request: get_room_visibility::Request,
+) -> Result<get_room_visibility::Response, ApiError> {
+    let public = cx.app.known_room(&request.room_id)?.is_public();
+    let visibility = if public { Visibility::Public } else { Visibility::Private };
+    Ok(get_room_visibility::Response::new(visibility))
+}
+
+pub(super) async fn set_visibility(
+    cx: Cx<Server>,
+    request: set_room_visibility::Request,
+) -> Result<set_room_visibility::Response, ApiError> {
+    let public = is_public(&request.visibility)?;
+    let sender = cx.caller.user_id.clone();
+    cx.propose(SetVisibility { room_id: request.room_id, sender, public }).await?.into_inner();
+    Ok(set_room_visibility::Response::new())
+}
+
+pub(super) async fn set_network_visibility(
+    cx: Cx<Server, Appservice>,
+    request: set_network_visibility::Request,
+) -> Result<set_network_visibility::Response, ApiError> {
+    let service = cx.caller.service().ok_or_else(ApiError::missing_token)?.id.clone();
+    let network_id = request.network_id;
+    if network_id.is_empty() || network_id.len() > limits::IDENTIFIER_BYTES {
+        return Err(ApiError::invalid_param("The id of a network has 1 to 255 bytes."));
+    }
+    let (room_id, listed) = (request.room_id, is_public(&request.visibility)?);
+    cx.propose(SetNetwork { room_id, service, network_id, listed }).await?.into_inner();
+    Ok(set_network_visibility::Response::new())
+}
+
+fn is_public(visibility: &Visibility) -> Result<bool, ApiError> {
+    match visibility {
+        Visibility::Public => Ok(true),
+        Visibility::Private => Ok(false),
+        _ => Err(ApiError::invalid_param("`visibility` is `public` or `private`.")),
+    }
+}
+
+/// What clients name a network of an application service by.
+pub(crate) fn instance_id(service: &str, network_id: &str) -> String {
+    format!("{service}|{network_id}")
+}
+
+pub(super) async fn public_rooms(
+    cx: Cx<Server, ()>,
+    request: get_public_rooms::Request,
+) -> Result<get_public_rooms::Response, ApiError> {
+    let wanted = Wanted {
+        server: request.server.as_deref(),
+        limit: request.limit,
+        since: request.since.as_deref(),
+        ..Wanted::default()
+    };
+    let page = cx.at_length(|| list(&cx.app, &wanted)).await?;
+    let mut response = get_public_rooms::Response::new(page.chunk());
+    response.next_batch = page.next;
+    response.prev_batch = page.previous;
+    response.total_room_count_estimate = Some(page.total);
+    Ok(response)
+}
+
+pub(super) async fn public_rooms_filtered(
+    cx: Cx<Server>,
+    request: get_public_rooms_filtered::Request,
+) -> Result<get_public_rooms_filtered::Response, ApiError> {
+    let types = &request.filter.room_types;
+    let wanted = Wanted {
+        server: request.server.as_deref(),
+        limit: request.limit,
+        since: request.since.as_deref(),
+        term: request.filter.generic_search_term.as_deref(),
+        types: (!types.is_empty())
+            .then(|| types.iter().map(|of| of.as_str().map(ToOwned::to_owned)).collect()),
+        network: request.room_network.clone(),
+    };
+    let page = cx.at_length(|| list(&cx.app, &wanted)).await?;
+    let mut response = get_public_rooms_filtered::Response::new();
+    response.chunk = page.chunk();
+    response.next_batch = page.next;
+    response.prev_batch = page.previous;
+    response.total_room_count_estimate = Some(page.total);
+    Ok(response)
+}
+
+struct Page {
+    rooms: Vec<Arc<PublicRoomsChunk>>,
+    next: Option<String>,
+    previous: Option<String>,
+    total: UInt,
+}
+
+impl Page {
+    fn chunk(&self) -> Vec<PublicRoomsChunk> {
+        self.rooms.iter().map(|room| PublicRoomsChunk::clone(room)).collect()
+    }
+}
+
+/// A room's place in the list: the busiest first; of equals, the oldest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Place {
+    joined: Reverse<u64>,
+    created: Offset,
+}
+
+impl Place {
+    fn of(room: &Room) -> Self {
+        Self { joined: Reverse(room.counts(Offset::MAX).joined), created: room.created }
+    }
+}
+
+/// Where a page begins: a place, not a number, so that a page goes on where the one before it ended
+/// although rooms were listed meanwhile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Since {
+    After(Place),
+    Before(Place),
+}
+
+impl fmt::Display for Since {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (way, place) = match self {
+            Self::After(place) => ('a', place),
+            Self::Before(place) => ('b', place),
+        };
+        write!(f, "{way}{}_{}", place.joined.0, place.created)
+    }
+}
+
+impl FromStr for Since {
+    type Err = ApiError;
+
+    fn from_str(text: &str) -> Result<Self, ApiError> {
+        let not_ours = || ApiError::invalid_param("`since` is not of this list.");
+        let (way, place) = text.split_at_checked(1).ok_or_else(not_ours)?;
+        let (joined, created) = place.split_once('_').ok_or_else(not_ours)?;
+        let number = |text: &str| text.parse().map_err(|_| not_ours());
+        let place =
+            Place { joined: Reverse(number(joined)?), created: Offset::new(number(created)?) };
+        match way {
+            "a" => Ok(Self::After(place)),
+            "b" => Ok(Self::Before(place)),
+            _ => Err(not_ours()),
+        }
+    }
+}
+
+/// What is asked of the list.
+#[derive(Default)]
+struct Wanted<'a> {
+    server: Option<&'a ServerName>,
+    limit: Option<UInt>,
+    since: Option<&'a str>,
+    term: Option<&'a str>,
+    types: Option<Vec<Option<String>>>,
+    /// Those that are listed with the rooms of a network, too, or alone.
+    network: RoomNetwork,
+}
+
+/// A page of the list. Costs a look at the number of members of each listed room, and of those on
+/// the page (all, when something is searched for) what has changed since it was last described.
+fn list(app: &Server, wanted: &Wanted<'_>) -> Result<Page, ApiError> {
+    if wanted.server.is_some_and(|server| server != app.config.server.name) {
+        return Err(ApiError::forbidden("This server does not federate: it lists its own rooms."));
+    }
+    let since: Option<Since> = wanted.since.map(str::parse).transpose()?;
+    let limit = wanted.limit.map_or(ROOMS_PER_PAGE, |limit| {
+        usize::try_from(u64::from(limit)).unwrap_or(usize::MAX).clamp(1, ROOMS_PER_PAGE * 10)
+    });
+    let rooms = &app.engine.state().rooms;
+    let listed = match &wanted.network {
+        RoomNetwork::All => rooms.of_all_networks(),
+        RoomNetwork::ThirdParty(instance) => {
+            let of = instance.split_once('|');
+            of.map_or_else(Vec::new, |(service, network)| rooms.of_network(service, network))
+        }
+        _ => rooms.public(),
+    };
+    // Places are taken once: members come and go meanwhile.
+    let mut rooms: Vec<_> = listed.into_iter().map(|room| (Place::of(&room), room)).collect();
+    rooms.sort_unstable_by_key(|(place, _)| *place);
+    if wanted.term.is_some() || wanted.types.is_some() {
+        let term = wanted.term.map(text::fold);
+        let mut kept = Vec::new();
+        for (place, room) in rooms {
+            let described = app.catalogue.describe(app.engine.events(), &room)?;
+            let room_type = described.room_type.as_ref().map(ToString::to_string);
+            let of_type = wanted.types.as_ref().is_none_or(|types| types.contains(&room_type));
+            if of_type && term.as_ref().is_none_or(|term| mentions(&described, term)) {
+                kept.push((place, room));
+            }
+        }
+        rooms = kept;
+    }
+    let (start, end) = match since {
+        None => (0, limit),
+        Some(Since::After(place)) => {
+            let start = rooms.partition_point(|(of, _)| *of <= place);
+            (start, start.saturating_add(limit))
+        }
+        Some(Since::Before(place)) => {
+            let end = rooms.partition_point(|(of, _)| *of < place);
+            (end.saturating_sub(limit), end)
+        }
+    };
+    let page = rooms.get(start..end.min(rooms.len())).unwrap_or_default();
+    let next = page.last().filter(|_| end < rooms.len());
+    let previous = page.first().filter(|_| start > 0);
+    let described = page.iter().map(|(_, room)| app.catalogue.describe(app.engine.events(), room));
+    Ok(Page {
+        rooms: described.collect::<Result<_, _>>()?,
+        next: next.map(|(place, _)| Since::After(*place).to_string()),
+        previous: previous.map(|(place, _)| Since::Before(*place).to_string()),
+        total: UInt::try_from(rooms.len()).unwrap_or(UInt::MAX),
+    })
+}
+
+/// Whether a room has the folded `term` in its name, topic, alias or id.
+fn mentions(room: &PublicRoomsChunk, term: &str) -> bool {
+    let alias = room.canonical_alias.as_ref().map(|alias| alias.as_str());
+    [room.name.as_deref(), room.topic.as_deref(), alias, Some(room.room_id.as_str())]
+        .into_iter()
+        .flatten()
+        .any(|text| text::fold(text).contains(term))
+}
+
+/// What listed rooms look like in the list, as far as it was asked for. Of each room it is made
+/// once and kept until the state changes that it was made from.
+#[derive(Debug, Default)]
+pub(crate) struct Catalogue(DashMap<OwnedRoomId, (MadeFrom, Arc<PublicRoomsChunk>)>);
+
+/// The state events that a room is described by, each with its redaction.
+const DESCRIBING: [StateEventType; 8] = [
+    StateEventType::RoomCreate,
+    StateEventType::RoomName,
+    StateEventType::RoomTopic,
+    StateEventType::RoomAvatar,
+    StateEventType::RoomCanonicalAlias,
+    StateEventType::RoomJoinRules,
+    StateEventType::RoomHistoryVisibility,
+    StateEventType::RoomGuestAccess,
+];
+
+type MadeFrom = [(Option<Offset>, Option<Offset>); DESCRIBING.len()];
+
+impl Catalogue {
+    /// More than there are likely to be listed rooms; with so many, all are described anew.
+    const MOST: usize = 100_000;
+
+    /// The room as the list has it, with the members of now.
+    fn describe(
+        &self,
+        events: &EventStore,
+        room: &Room,
+    ) -> Result<Arc<PublicRoomsChunk>, ReadError> {
+        let made_from = DESCRIBING.map(|event_type| {
+            let offset = room.state_event(&event_type, "", Offset::MAX);
+            (offset, offset.and_then(|offset| room.redaction_of(offset, Offset::MAX)))
+        });
+        let joined = joined(room, Offset::MAX);
+        let known = self.0.get(&room.id).filter(|known| known.0 == made_from);
+        let described = match known.map(|known| Arc::clone(&known.1)) {
+            Some(described) if described.num_joined_members == joined => return Ok(described),
+            Some(described) => {
+                let mut described = PublicRoomsChunk::clone(&described);
+                described.num_joined_members = joined;
+                described
+            }
+            None => describe(events, room, Offset::MAX)?,
+        };
+        let described = Arc::new(described);
+        if self.0.len() >= Self::MOST {
+            self.0.clear();
+        }
+        self.0.insert(room.id.clone(), (made_from, Arc::clone(&described)));
+        Ok(described)
+    }
+}
+
+/// What the directory says of a room as of `at`.
+pub(super) fn describe(
+    events: &EventStore,
+    room: &Room,
+    at: Offset,
+) -> Result<PublicRoomsChunk, ReadError> {
+    let field =
+        |event_type: StateEventType, field: &str| events.state_text(room, &event_type, field, at);
+    let visibility = field(StateEventType::RoomHistoryVisibility, "history_visibility")?;
+    let guests = field(StateEventType::RoomGuestAccess, "guest_access")?;
+    let init = PublicRoomsChunkInit {
+        num_joined_members: joined(room, at),
+        room_id: room.id.clone(),
+        world_readable: visibility.as_deref() == Some("world_readable"),
+        guest_can_join: guests.as_deref() == Some("can_join"),
+    };
+    let mut described = PublicRoomsChunk::from(init);
+    described.name = field(StateEventType::RoomName, "name")?;
+    described.topic = field(StateEventType::RoomTopic, "topic")?;
+    described.avatar_url =
+        field(StateEventType::RoomAvatar, "url")?.map(|url| OwnedMxcUri::from(url.as_str()));
+    described.canonical_alias = field(StateEventType::RoomCanonicalAlias, "alias")?
+        .and_then(|alias| OwnedRoomAliasId::try_from(alias).ok());
+    if let Some(rule) = field(StateEventType::RoomJoinRules, "join_rule")? {
+        described.join_rule = JoinRuleKind::from(rule);
+    }
+    described.room_type = field(StateEventType::RoomCreate, "type")?.map(RoomType::from);
+    Ok(described)
+}
+
+fn joined(room: &Room, at: Offset) -> UInt {
+    UInt::try_from(room.counts(at).joined).unwrap_or(UInt::MAX)
+}

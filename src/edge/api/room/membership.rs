@@ -1,0 +1,287 @@
+//! Memberships.
+
+use ruma::{
+    CanonicalJsonObject, OwnedMxcUri, OwnedRoomId, OwnedUserId, UserId,
+    api::client::{
+        knock::knock_room::v3 as knock_room,
+        membership::{
+            ThirdPartySigned,
+            ban_user::v3 as ban_user,
+            forget_room::v3 as forget_room,
+            get_member_events::v3 as get_member_events,
+            invite_user::v3::{self as invite_user, InvitationRecipient},
+            join_room_by_id::v3 as join_room_by_id,
+            join_room_by_id_or_alias::v3 as join_room_by_id_or_alias,
+            joined_members::v3::{self as joined_members_v3, RoomMember},
+            joined_rooms::v3 as joined_rooms_v3,
+            kick_user::v3 as kick_user,
+            leave_room::v3 as leave_room,
+            unban_user::v3 as unban_user,
+        },
+    },
+    events::StateEventType,
+};
+use serde::{Deserialize, Serialize};
+
+use super::{address_invite::Addressee, timeline::readable_as_of};
+use crate::{
+    decide::{
+        canonical,
+        membership::{
+            Change, ChangeMembership, ForgetRoom, LeaveAndForget, must_be_able_to_invite,
+        },
+    },
+    edge::{
+        api::{Server, appservice::services as appservice, json},
+        http::{ApiError, Cx, Json},
+    },
+    read::events::{ClientEvent, EventForm, as_shown, to_raw},
+    record::Offset,
+    state::Membership,
+};
+
+async fn change(
+    cx: &Cx<Server>,
+    room_id: OwnedRoomId,
+    target: OwnedUserId,
+    change: Change,
+    reason: Option<String>,
+    third_party_signed: Option<CanonicalJsonObject>,
+) -> Result<(), ApiError> {
+    let proposal = proposal(cx, room_id, target, change, reason, third_party_signed);
+    drop(cx.propose(proposal).await?.into_inner());
+    Ok(())
+}
+
+fn proposal(
+    cx: &Cx<Server>,
+    room_id: OwnedRoomId,
+    target: OwnedUserId,
+    change: Change,
+    reason: Option<String>,
+    third_party_signed: Option<CanonicalJsonObject>,
+) -> ChangeMembership {
+    ChangeMembership {
+        room_id,
+        sender: cx.caller.user_id.clone(),
+        target,
+        change,
+        reason,
+        is_direct: false,
+        third_party_signed,
+        ts: cx.app.now(),
+    }
+}
+
+/// Whether there is such a user to invite.
+pub(super) async fn check_invitee(app: &Server, user_id: &UserId) -> Result<(), ApiError> {
+    if user_id.server_name() != app.config.server.name {
+        return Err(ApiError::forbidden(
+            "This server does not federate: it cannot reach other servers' users.",
+        ));
+    }
+    if !appservice::user_exists(app, user_id).await? {
+        return Err(ApiError::not_found("There is no such user."));
+    }
+    Ok(())
+}
+
+fn signed(signed: Option<&ThirdPartySigned>) -> Result<Option<CanonicalJsonObject>, ApiError> {
+    Ok(signed.map(|signed| canonical(&to_raw(signed))).transpose()?)
+}
+
+pub(super) async fn join(
+    cx: Cx<Server>,
+    request: join_room_by_id::Request,
+) -> Result<join_room_by_id::Response, ApiError> {
+    let signed = signed(request.third_party_signed.as_ref())?;
+    let (room_id, user_id) = (request.room_id, cx.caller.user_id.clone());
+    change(&cx, room_id.clone(), user_id, Change::Join, request.reason, signed).await?;
+    Ok(join_room_by_id::Response::new(room_id))
+}
+
+pub(super) async fn join_by_id_or_alias(
+    cx: Cx<Server>,
+    request: join_room_by_id_or_alias::Request,
+) -> Result<join_room_by_id_or_alias::Response, ApiError> {
+    let room_id = appservice::resolve(&cx.app, &request.room_id_or_alias).await?;
+    let signed = signed(request.third_party_signed.as_ref())?;
+    let user_id = cx.caller.user_id.clone();
+    change(&cx, room_id.clone(), user_id, Change::Join, request.reason, signed).await?;
+    Ok(join_room_by_id_or_alias::Response::new(room_id))
+}
+
+pub(super) async fn knock(
+    cx: Cx<Server>,
+    request: knock_room::Request,
+) -> Result<knock_room::Response, ApiError> {
+    let room_id = appservice::resolve(&cx.app, &request.room_id_or_alias).await?;
+    let user_id = cx.caller.user_id.clone();
+    change(&cx, room_id.clone(), user_id, Change::Knock, request.reason, None).await?;
+    Ok(knock_room::Response::new(room_id))
+}
+
+pub(super) async fn leave(
+    cx: Cx<Server>,
+    request: leave_room::Request,
+) -> Result<leave_room::Response, ApiError> {
+    let user_id = cx.caller.user_id.clone();
+    let leave = proposal(&cx, request.room_id, user_id, Change::Leave, request.reason, None);
+    let left = if cx.app.config.accounts.forget_on_leave {
+        cx.propose(LeaveAndForget(leave)).await?
+    } else {
+        cx.propose(leave).await?
+    };
+    drop(left.into_inner());
+    Ok(leave_room::Response::new())
+}
+
+pub(super) async fn forget(
+    cx: Cx<Server>,
+    request: forget_room::Request,
+) -> Result<forget_room::Response, ApiError> {
+    let proposal = ForgetRoom { user_id: cx.caller.user_id.clone(), room_id: request.room_id };
+    cx.propose(proposal).await?.into_inner();
+    Ok(forget_room::Response::new())
+}
+
+pub(super) async fn invite(
+    cx: Cx<Server>,
+    request: invite_user::Request,
+) -> Result<invite_user::Response, ApiError> {
+    let (target, reason) = match request.recipient {
+        InvitationRecipient::UserId(recipient) => (recipient.user_id, recipient.reason),
+        InvitationRecipient::ThirdPartyId(invite) => {
+            let addressee = Addressee::read(&cx.app, &invite)?;
+            must_be_able_to_invite(&cx.app.engine.env(), &request.room_id, &cx.caller.user_id)?;
+            match addressee.user(&cx.app).await? {
+                Some(user_id) => (user_id, None),
+                None => {
+                    addressee.invite(&cx, &request.room_id).await?;
+                    return Ok(invite_user::Response::new());
+                }
+            }
+        }
+        _ => return Err(ApiError::bad_json("Nobody to be invited is named.")),
+    };
+    check_invitee(&cx.app, &target).await?;
+    change(&cx, request.room_id, target, Change::Invite, reason, None).await?;
+    Ok(invite_user::Response::new())
+}
+
+pub(super) async fn kick(
+    cx: Cx<Server>,
+    request: kick_user::Request,
+) -> Result<kick_user::Response, ApiError> {
+    change(&cx, request.room_id, request.user_id, Change::Kick, request.reason, None).await?;
+    Ok(kick_user::Response::new())
+}
+
+pub(super) async fn ban(
+    cx: Cx<Server>,
+    request: ban_user::Request,
+) -> Result<ban_user::Response, ApiError> {
+    change(&cx, request.room_id, request.user_id, Change::Ban, request.reason, None).await?;
+    Ok(ban_user::Response::new())
+}
+
+pub(super) async fn unban(
+    cx: Cx<Server>,
+    request: unban_user::Request,
+) -> Result<unban_user::Response, ApiError> {
+    change(&cx, request.room_id, request.user_id, Change::Unban, request.reason, None).await?;
+    Ok(unban_user::Response::new())
+}
+
+pub(super) async fn joined_rooms(
+    cx: Cx<Server>,
+    _: joined_rooms_v3::Request,
+) -> Result<joined_rooms_v3::Response, ApiError> {
+    let view = cx.view();
+    let parts = view.state.memberships.of(view.user_id(), view.at());
+    let joined = parts.into_iter().filter(|part| part.membership == Membership::Join);
+    Ok(joined_rooms_v3::Response::new(joined.map(|part| part.room_id).collect()))
+}
+
+pub(super) async fn joined_members(
+    cx: Cx<Server>,
+    request: joined_members_v3::Request,
+) -> Result<joined_members_v3::Response, ApiError> {
+    #[derive(Deserialize)]
+    struct Profile {
+        #[serde(default)]
+        displayname: Option<String>,
+        #[serde(default)]
+        avatar_url: Option<OwnedMxcUri>,
+    }
+    let view = cx.view_as_of()?;
+    let room = cx.app.room(&request.room_id)?;
+    if !room.is_joined(view.user_id(), view.at()) {
+        return Err(ApiError::forbidden("You are not in this room."));
+    }
+    cx.at_length(|| {
+        let mut joined = std::collections::BTreeMap::new();
+        for (user_id, offset) in room.members(Membership::Join, view.at()) {
+            let mut member = RoomMember::new();
+            let event = view.events.get(offset)?.map(|event| as_shown(&room, event, view.at()));
+            if let Some(profile) = event.and_then(|event| event.content_as::<Profile>().ok()) {
+                member.display_name = profile.displayname;
+                member.avatar_url = profile.avatar_url;
+            }
+            joined.insert(user_id, member);
+        }
+        Ok(joined_members_v3::Response::new(joined))
+    })
+    .await
+}
+
+pub(super) async fn members(
+    cx: Cx<Server>,
+    request: get_member_events::Request,
+) -> Result<Json, ApiError> {
+    #[derive(Serialize)]
+    struct Response {
+        chunk: Vec<ClientEvent>,
+    }
+    let room = cx.app.room(&request.room_id)?;
+    let view = cx.view_as_of()?;
+    let latest = readable_as_of(&view, &room)?;
+    let at: Offset = match &request.at {
+        Some(token) if cx.moment()?.is_none() => cx.app.position(token)?.min(latest),
+        _ => latest,
+    };
+    if at < latest && !view.sees_state_at(&room, at)? {
+        return Err(ApiError::forbidden("You may not see who was in this room at that point."));
+    }
+    let mut offsets = Vec::new();
+    for membership in [
+        Membership::Join,
+        Membership::Invite,
+        Membership::Knock,
+        Membership::Leave,
+        Membership::Ban,
+    ] {
+        let is = |asked: &ruma::events::room::member::MembershipState| {
+            Membership::from_ruma(asked) == Some(membership)
+        };
+        // Given both, one is enough.
+        let wanted = match (&request.membership, &request.not_membership) {
+            (None, None) => true,
+            (Some(wanted), None) => is(wanted),
+            (None, Some(unwanted)) => !is(unwanted),
+            (Some(wanted), Some(unwanted)) => is(wanted) || !is(unwanted),
+        };
+        if wanted {
+            let members = room.members(membership, at);
+            offsets.extend(members.into_iter().filter_map(|(user_id, _)| {
+                room.state_event(&StateEventType::RoomMember, user_id.as_str(), at)
+            }));
+        }
+    }
+    offsets.sort_unstable();
+    cx.at_length(|| {
+        let events = view.events.get_all(&offsets)?;
+        json(&Response { chunk: view.client_events(&room, &events, &EventForm::STATE)? })
+    })
+    .await
+}

@@ -1,0 +1,94 @@
+//! Rooms: creating, joining, sending, reading, directory and reports.
+
+pub(crate) mod address_invite;
+pub(crate) mod as_of;
+pub(crate) mod context;
+pub(crate) mod create_room;
+pub(crate) mod delayed;
+pub(crate) mod directory;
+pub(crate) mod membership;
+pub(crate) mod receipt;
+pub(crate) mod relations;
+pub(crate) mod report;
+pub(crate) mod retention;
+pub(crate) mod room_state;
+pub(crate) mod search;
+pub(crate) mod send;
+pub(crate) mod space;
+pub(crate) mod timeline;
+pub(crate) mod timestamp;
+pub(crate) mod typing;
+pub(crate) mod upgrade;
+pub(crate) mod walks;
+
+use super::{Server, bodies};
+use crate::edge::http::{Class, Table, cheap, limited};
+
+/// The endpoints.
+pub(super) fn endpoints(table: Table<Server>) -> Table<Server> {
+    table
+        .on(
+            create_room::create_room,
+            limited(Class::Rooms).objects(bodies::CREATE_ROOM).checked(bodies::room_version_is_one),
+        )
+        .on(upgrade::upgrade, limited(Class::Rooms).checked(bodies::room_version_is_one))
+        .on(membership::join, limited(Class::Joins).guests().objects(bodies::SIGNED_JOIN))
+        .on(
+            membership::join_by_id_or_alias,
+            limited(Class::Joins).guests().objects(bodies::SIGNED_JOIN),
+        )
+        .on(membership::knock, limited(Class::Joins))
+        .on(membership::leave, limited(Class::Messages).guests().suspended())
+        .on(membership::forget, limited(Class::Messages).suspended())
+        .on(membership::invite, limited(Class::Invites))
+        .on(address_invite::bound, limited(Class::Invites))
+        .on(membership::kick, limited(Class::Messages))
+        .on(membership::ban, limited(Class::Messages))
+        .on(membership::unban, limited(Class::Messages))
+        .on(membership::joined_rooms, cheap())
+        .on(membership::joined_members, limited(Class::Reads))
+        .on(membership::members, limited(Class::Reads).guests())
+        .on(send::message, limited(Class::Messages).guests())
+        .on(send::state, limited(Class::Messages).guests())
+        .on(send::redact, limited(Class::Messages).suspended())
+        .on(send::message_without_transaction, limited(Class::Messages).guests())
+        .on(send::redact_without_transaction, limited(Class::Messages).suspended())
+        .on(delayed::put, limited(Class::Messages))
+        .on(delayed::list, limited(Class::Other))
+        .on(delayed::get, limited(Class::Other))
+        .on(delayed::act, limited(Class::Ephemeral))
+        .on(delayed::act_by_path, limited(Class::Ephemeral))
+        .on(receipt::receipt, limited(Class::Ephemeral).suspended())
+        .on(receipt::read_markers, limited(Class::Ephemeral).suspended())
+        .on(typing::typing, limited(Class::Ephemeral))
+        .on(room_state::all, limited(Class::Reads).guests())
+        .on(room_state::one, cheap().guests())
+        .on(timeline::messages, limited(Class::Reads).guests())
+        .on(timeline::event, cheap().guests())
+        .on(context::context, cheap().guests())
+        .on(relations::all, limited(Class::Reads))
+        .on(relations::of_rel_type, limited(Class::Reads))
+        .on(relations::of_rel_type_and_event_type, limited(Class::Reads))
+        .on(relations::threads, limited(Class::Reads))
+        .on(space::hierarchy, limited(Class::Search))
+        .on(space::summary, limited(Class::Search).guests())
+        .on(space::early_summary, limited(Class::Search).guests())
+        .on(timestamp::timestamp_to_event, limited(Class::Search))
+        .on(search::search, limited(Class::Search).suspended().objects(bodies::SEARCH))
+        .on(report::event, limited(Class::Reports).suspended())
+        .on(report::room, limited(Class::Reports).suspended())
+        .on(report::user, limited(Class::Reports).suspended())
+        .on(directory::create_alias, limited(Class::Directory))
+        .on(directory::get_alias, cheap())
+        .on(directory::delete_alias, limited(Class::Directory))
+        .on(directory::room_aliases, limited(Class::Other))
+        .on(directory::get_visibility, cheap())
+        .on(directory::set_visibility, limited(Class::Directory))
+        .on(directory::public_rooms, limited(Class::Search))
+        .on(
+            directory::public_rooms_filtered,
+            limited(Class::Search).suspended().objects(bodies::PUBLIC_ROOMS),
+        )
+        .on(retention::configuration, limited(Class::Other))
+        .on(directory::set_network_visibility, limited(Class::Admin))
+}

@@ -1,0 +1,92 @@
+//! Receipts and read markers.
+
+use ruma::{
+    EventId, OwnedEventId, OwnedRoomId,
+    api::client::{
+        read_marker::set_read_marker::v3 as set_read_marker,
+        receipt::create_receipt::v3::{self as create_receipt, ReceiptType},
+    },
+};
+
+use crate::{
+    base::limits,
+    decide::ephemeral::{SetFullyRead, SetReceipt},
+    edge::{
+        api::Server,
+        http::{ApiError, Cx},
+    },
+};
+
+pub(super) async fn receipt(
+    cx: Cx<Server>,
+    request: create_receipt::Request,
+) -> Result<create_receipt::Response, ApiError> {
+    let thread_id = request.thread.as_str().map(ToOwned::to_owned);
+    // `main`, or the event at the root of a thread: nothing else, and nothing longer, is kept.
+    let is_thread = |id: &str| {
+        id == "main" || (id.len() <= limits::IDENTIFIER_BYTES && <&EventId>::try_from(id).is_ok())
+    };
+    if thread_id.as_deref().is_some_and(|id| !is_thread(id)) {
+        return Err(ApiError::invalid_param("`thread_id` is not a thread."));
+    }
+    match request.receipt_type {
+        ReceiptType::Read | ReceiptType::ReadPrivate => {
+            let receipt_type = request.receipt_type.to_string();
+            set(&cx, request.room_id, receipt_type, request.event_id, thread_id).await?;
+        }
+        ReceiptType::FullyRead if thread_id.is_none() => {
+            set_fully_read(&cx, request.room_id, request.event_id).await?;
+        }
+        _ => return Err(ApiError::invalid_param("There is no such receipt.")),
+    }
+    Ok(create_receipt::Response::new())
+}
+
+pub(super) async fn read_markers(
+    cx: Cx<Server>,
+    request: set_read_marker::Request,
+) -> Result<set_read_marker::Response, ApiError> {
+    let room_id = request.room_id;
+    let receipt = async |receipt_type: &str, event_id: Option<OwnedEventId>| match event_id {
+        Some(event_id) => set(&cx, room_id.clone(), receipt_type.to_owned(), event_id, None).await,
+        None => Ok(()),
+    };
+    let marker = async |event_id: Option<OwnedEventId>| match event_id {
+        Some(event_id) => set_fully_read(&cx, room_id.clone(), event_id).await,
+        None => Ok(()),
+    };
+    // Together: in a large room, both receipts wait for the same turn.
+    let (marked, read, read_privately) = tokio::join!(
+        marker(request.fully_read),
+        receipt("m.read", request.read_receipt),
+        receipt("m.read.private", request.private_read_receipt),
+    );
+    marked.and(read).and(read_privately)?;
+    Ok(set_read_marker::Response::new())
+}
+
+async fn set(
+    cx: &Cx<Server>,
+    room_id: OwnedRoomId,
+    receipt_type: String,
+    event_id: OwnedEventId,
+    thread_id: Option<String>,
+) -> Result<(), ApiError> {
+    cx.is_active();
+    let user_id = cx.caller.user_id.clone();
+    let ts = cx.app.engine.clock().now_ms();
+    let receipt = SetReceipt { room_id, user_id, receipt_type, event_id, thread_id, ts };
+    cx.propose(receipt).await?.into_inner();
+    Ok(())
+}
+
+async fn set_fully_read(
+    cx: &Cx<Server>,
+    room_id: OwnedRoomId,
+    event_id: OwnedEventId,
+) -> Result<(), ApiError> {
+    cx.is_active();
+    let user_id = cx.caller.user_id.clone();
+    cx.propose(SetFullyRead { room_id, user_id, event_id }).await?.into_inner();
+    Ok(())
+}

@@ -1,0 +1,176 @@
+//! `/sync`: answers at once when there is something new, and otherwise waits.
+
+use std::time::Duration;
+
+use ruma::api::client::sync::sync_events::v3 as sync_events;
+use tokio::time::{Instant, timeout_at};
+
+use super::{filter, presence};
+use crate::{
+    edge::{
+        api::{Server, Undone, auth::rights::locked, e2ee::to_device, json},
+        http::{ApiError, Cx, Json},
+    },
+    read::sync::{
+        self, Effort, LookError, TooLong,
+        v3::{self, Request},
+    },
+    record::Offset,
+};
+
+/// A sync once its request is understood. Most syncs wait: this is what a wait holds, and no more.
+struct Begun {
+    cx: Cx<Server>,
+    wanted: Request,
+    timeout: Option<Duration>,
+    _syncing: presence::Syncing,
+}
+
+// Not an `async fn`, which would hold the request for as long as it waits.
+pub(super) fn sync(
+    cx: Cx<Server>,
+    request: sync_events::Request,
+) -> impl Future<Output = Result<Json, ApiError>> + Send {
+    let begun = begin(cx, request).map(Box::new);
+    async move {
+        let begun = begun?;
+        let Begun { cx, wanted, timeout, .. } = &*begun;
+        let at_once = wanted.since.is_none() || wanted.full_state;
+        let look = |cx: &Cx<Server>, effort| {
+            let mut view = cx.view();
+            let device = (view.user_id(), view.viewer.device_id);
+            view.viewer.at = sync::to_device::cut(&view.state, device, wanted.since, view.at());
+            let (members, unread) = (&cx.app.known_members, &cx.app.unread);
+            let memory = v3::Memory { members, unread, effort };
+            let response = v3::respond(&view, wanted, memory).map_err(|error| match error {
+                LookError::TooLong(too_long) => Stop::TooLong(too_long),
+                LookError::Read(error) => Stop::Failed(error.into()),
+            })?;
+            let is_empty = response.is_empty();
+            Ok((response, is_empty))
+        };
+        let since = wanted.since.unwrap_or(Offset::ZERO);
+        let response = long_poll(cx, *timeout, at_once, since, look).await?;
+        json(&response)
+    }
+}
+
+fn begin(mut cx: Cx<Server>, request: sync_events::Request) -> Result<Begun, ApiError> {
+    let said = presence::said(&request.set_presence)?;
+    let (since, came_from) = match request.since.as_deref() {
+        // Some clients send an empty `since` for none.
+        None | Some("") => (None, None),
+        Some(since) => match cx.app.position_or_undone(since)? {
+            Ok(since) => (Some(since), None),
+            // One who comes from a future that a restore has undone begins anew.
+            Err(Undone(from)) => (None, Some(from)),
+        },
+    };
+    let wanted = Request {
+        since,
+        came_from,
+        full_state: request.full_state,
+        use_state_after: request.use_state_after,
+        filter: filter::of_sync(&cx)?,
+        epoch: cx.app.epoch,
+    };
+    if let Some(since) = wanted.since {
+        to_device::acknowledge(&cx, since);
+    }
+    cx.forget_request();
+    let syncing = presence::Syncing::begin(&cx, said);
+    Ok(Begun { cx, wanted, timeout: request.timeout, _syncing: syncing })
+}
+
+/// Why a look gave no answer.
+pub(super) enum Stop {
+    TooLong(TooLong),
+    Failed(ApiError),
+}
+
+/// Looks until there is something new, as long as the client is willing to wait; `at_once` looks
+/// once, at any effort. `look` says whether what it found is empty, which it is as long as the log
+/// has nothing after `since`.
+///
+/// Every look begins as a short piece of work, and is long work of the caller's if it would be
+/// more.
+pub(super) async fn long_poll<T>(
+    cx: &Cx<Server>,
+    timeout: Option<Duration>,
+    at_once: bool,
+    since: Offset,
+    look: impl Fn(&Cx<Server>, Effort) -> Result<(T, bool), Stop>,
+) -> Result<T, ApiError> {
+    let look_at_length = || cx.at_length(|| look(cx, Effort::Any).map_err(ApiError::from));
+    let longest = Duration::from_secs(cx.app.config.sync.max_timeout_seconds);
+    let deadline = Instant::now() + timeout.unwrap_or_default().min(longest);
+    let head = cx.app.engine.head();
+    let listener = head.listen(&cx.caller.user_id);
+    loop {
+        // Made before the look, awaited after it: what is published in between is not missed.
+        let woken = listener.woken();
+        tokio::pin!(woken);
+        woken.as_mut().enable();
+
+        if at_once {
+            return look_at_length().await.map(|(found, _)| found);
+        }
+        let ends = Instant::now() >= deadline || cx.shutdown.is_given();
+        if ends || head.offset() > since {
+            let (found, is_empty) = match look(cx, Effort::Short) {
+                Ok(found) => found,
+                Err(Stop::TooLong(_)) => look_at_length().await?,
+                Err(Stop::Failed(error)) => return Err(error),
+            };
+            if !is_empty || ends {
+                return Ok(found);
+            }
+        }
+        tokio::select! {
+            woken = timeout_at(deadline, woken) => drop(woken),
+            () = cx.shutdown.given() => {}
+        }
+        still_logged_in(cx)?;
+    }
+}
+
+impl From<Stop> for ApiError {
+    fn from(stop: Stop) -> Self {
+        match stop {
+            // A look of any effort is not refused for it.
+            Stop::TooLong(too_long) => Self::internal(too_long),
+            Stop::Failed(error) => error,
+        }
+    }
+}
+
+/// A session that ended, or was locked, while the sync waited learns so at once.
+pub(super) fn still_logged_in(cx: &Cx<Server>) -> Result<(), ApiError> {
+    let account = cx.app.engine.state().accounts.get(&cx.caller.user_id);
+    if account.as_ref().is_some_and(|account| account.read().standing.locked) {
+        return Err(locked());
+    }
+    if cx.caller.service.is_some() && cx.caller.device().is_err() {
+        return Ok(());
+    }
+    let session = account.and_then(|account| {
+        account.read().device(&cx.caller.device_id).map(|device| device.session)
+    });
+    if session == Some(cx.caller.session) { Ok(()) } else { Err(ApiError::unknown_token(false)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// See `a_request_that_waits_is_small` in `http`.
+    #[test]
+    fn a_sync_that_waits_is_small() {
+        fn size_of_future<A, B, F>(_: impl Fn(A, B) -> F) -> usize {
+            size_of::<F>()
+        }
+        let (future, begun) = (size_of_future(sync), size_of::<Begun>());
+        assert!(future <= 1024, "the future: {future} bytes");
+        assert!(begun <= 1024, "what it was asked for: {begun} bytes");
+    }
+}

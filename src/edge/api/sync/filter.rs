@@ -1,0 +1,140 @@
+//! Filters: uploaded once, named in every sync.
+
+use std::{fmt, sync::Arc};
+
+use quick_cache::{Weighter, sync::Cache};
+use ruma::{
+    UserId,
+    api::client::filter::{create_filter::v3 as create_filter, get_filter::v3 as get_filter},
+};
+use serde_json::value::RawValue;
+
+use crate::{
+    base::limits,
+    config::Config,
+    decide::account::CreateFilter,
+    edge::{
+        api::Server,
+        http::{ApiError, Cx, Json, check_objects},
+    },
+    read::{
+        sync::v3::SyncFilter,
+        view::filter::{EventFilter, Filter},
+    },
+    record::Command,
+};
+
+/// The filters of syncs, ready for use, by their text: clients of one kind send the same one, and
+/// so all their syncs share it while they wait.
+pub(crate) struct Filters {
+    ready: Cache<Box<str>, Arc<SyncFilter>, ByText>,
+    timeline_limit: usize,
+    max_timeline_limit: usize,
+    presence: bool,
+}
+
+#[derive(Clone)]
+struct ByText;
+
+impl Weighter<Box<str>, Arc<SyncFilter>> for ByText {
+    fn weight(&self, text: &Box<str>, _: &Arc<SyncFilter>) -> u64 {
+        // What is made of a list of names takes some ten times its text at most.
+        (size_of::<SyncFilter>() + 10 * text.len()) as u64
+    }
+}
+
+impl Filters {
+    /// Filters within the bounds of the configuration.
+    pub(crate) fn new(config: &Config) -> Self {
+        let to_usize = |number: u32| usize::try_from(number).unwrap_or(usize::MAX);
+        Self {
+            ready: Cache::with_weighter(1024, limits::FILTERS_BYTES, ByText),
+            timeline_limit: to_usize(config.sync.timeline_limit),
+            max_timeline_limit: to_usize(config.sync.max_timeline_limit),
+            presence: config.presence.enabled,
+        }
+    }
+
+    fn of(&self, text: &str) -> Result<Arc<SyncFilter>, ApiError> {
+        if let Some(ready) = self.ready.get(text) {
+            return Ok(ready);
+        }
+        check_objects(text.as_bytes(), crate::edge::api::bodies::FILTER)
+            .map_err(|error| ApiError::invalid_param(error.message().to_owned()))?;
+        let filter = Filter::parse(text);
+        let filter = filter.map_err(|error| ApiError::invalid_param(error.to_string()))?;
+        let mut filter = SyncFilter::new(filter, self.timeline_limit, self.max_timeline_limit);
+        if !self.presence {
+            filter.presence = EventFilter::nothing();
+        }
+        let filter = Arc::new(filter);
+        self.ready.insert(text.into(), Arc::clone(&filter));
+        Ok(filter)
+    }
+}
+
+impl fmt::Debug for Filters {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Filters").field("ready", &self.ready.len()).finish_non_exhaustive()
+    }
+}
+
+pub(super) async fn create(
+    cx: Cx<Server>,
+    request: create_filter::Request,
+) -> Result<create_filter::Response, ApiError> {
+    cx.must_be(&request.user_id)?;
+    if cx.body.len() > limits::ACCOUNT_DATA_BYTES {
+        return Err(ApiError::too_large("The filter is too large."));
+    }
+    let text = str::from_utf8(&cx.body).map_err(|_| ApiError::not_json("Not JSON."))?;
+    Filter::parse(text).map_err(|error| ApiError::bad_json(error.to_string()))?;
+    // Stored as the client sent it: what it uploaded is what it gets back.
+    let filter: Box<RawValue> =
+        serde_json::from_slice(&cx.body).map_err(|_| ApiError::not_json("Not JSON."))?;
+    let proposal = CreateFilter { user_id: request.user_id, filter };
+    Ok(create_filter::Response::new(cx.propose(proposal).await?.into_inner()))
+}
+
+pub(super) async fn get(cx: Cx<Server>, request: get_filter::Request) -> Result<Json, ApiError> {
+    cx.must_be(&request.user_id)?;
+    let filter = stored(&cx.app, &request.user_id, &request.filter_id)?;
+    let filter = filter.ok_or_else(|| ApiError::not_found("You have no such filter."))?;
+    Ok(String::from(Box::<str>::from(filter)).into())
+}
+
+fn stored(
+    app: &Server,
+    user_id: &UserId,
+    filter_id: &str,
+) -> Result<Option<Box<RawValue>>, ApiError> {
+    let Some(account) = app.engine.state().accounts.get(user_id) else { return Ok(None) };
+    let offset = account.read().filters.get(filter_id).copied();
+    Ok(match offset.map(|offset| app.engine.events().command(offset)).transpose()?.flatten() {
+        Some(Command::FilterCreate(body)) => Some(body.filter),
+        _ => None,
+    })
+}
+
+/// The filter of a request to `/sync`: JSON if it begins with `{`, otherwise the id of one that the
+/// caller has uploaded.
+pub(super) fn of_sync(cx: &Cx<Server>) -> Result<Arc<SyncFilter>, ApiError> {
+    let filters = &cx.app.filters;
+    let Some(filter) = cx.query("filter")? else { return filters.of("{}") };
+    if filter.starts_with('{') {
+        return filters.of(&filter);
+    }
+    let filter = stored(&cx.app, &cx.caller.user_id, &filter)?;
+    let filter = filter.ok_or_else(|| ApiError::invalid_param("You have no such filter."))?;
+    // What an earlier version took may go beyond the bounds of this one.
+    filters.of(filter.get())
+}
+
+/// The filter on events of a request, which is given as JSON.
+pub(crate) fn of_events(cx: &Cx<Server>) -> Result<EventFilter, ApiError> {
+    let Some(filter) = cx.query("filter")? else { return Ok(EventFilter::default()) };
+    if !filter.starts_with('{') {
+        return Err(ApiError::invalid_param("The filter is not a JSON object."));
+    }
+    EventFilter::parse(&filter).map_err(|error| ApiError::invalid_param(error.to_string()))
+}

@@ -1,0 +1,450 @@
+//! What clients synchronised with before there was `/sync`: a snapshot, and events as they come.
+//! The specification has deprecated it; bots and bridges call it still.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use ruma::{
+    OwnedEventId, OwnedRoomId, OwnedUserId, RoomId, UInt, UserId, api::auth_scheme::AccessToken,
+};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, value::RawValue};
+use tokio::time::{Instant, timeout_at};
+
+use super::{classic::still_logged_in, presence::Syncing};
+use crate::{
+    edge::{
+        api::{
+            Server, json,
+            room::timeline::{page_size, readable_as_of, visible_event},
+        },
+        http::{ApiError, Cx, Json, endpoint},
+    },
+    read::{
+        events::{ClientEvent, EventForm, EventRef},
+        sync,
+        view::{View, filter::EventFilter},
+    },
+    record::{Offset, command::PresenceState},
+    state::{Membership, Room, RoomMembership},
+};
+
+endpoint! {
+    /// All of the caller's rooms.
+    pub(super) struct InitialSync = GET
+        "/_matrix/client/r0/initialSync"
+        "/_matrix/client/v3/initialSync";
+    for AccessToken;
+    { query: Wanted = query }
+}
+
+/// How much of each room is wanted, and of which rooms.
+#[derive(Deserialize)]
+pub(super) struct Wanted {
+    limit: Option<UInt>,
+    #[serde(default)]
+    archived: bool,
+}
+
+endpoint! {
+    /// One room.
+    pub(super) struct RoomInitialSync = GET
+        "/_matrix/client/r0/rooms/{room_id}/initialSync"
+        "/_matrix/client/v3/rooms/{room_id}/initialSync";
+    for AccessToken;
+    { room_id: OwnedRoomId = path, query: WantedOfRoom = query }
+}
+
+/// How much of the room is wanted.
+#[derive(Deserialize)]
+pub(super) struct WantedOfRoom {
+    limit: Option<UInt>,
+}
+
+endpoint! {
+    /// Waits for events.
+    pub(super) struct Events = GET "/_matrix/client/r0/events" "/_matrix/client/v3/events";
+    for AccessToken;
+    { query: EventsAfter = query }
+}
+
+/// After which token events are wanted, how long to wait for them in milliseconds, and of which
+/// room.
+#[derive(Deserialize)]
+pub(super) struct EventsAfter {
+    from: Option<String>,
+    timeout: Option<u64>,
+    room_id: Option<OwnedRoomId>,
+}
+
+endpoint! {
+    /// One event.
+    pub(super) struct Event = GET
+        "/_matrix/client/r0/events/{event_id}"
+        "/_matrix/client/v3/events/{event_id}";
+    for AccessToken;
+    { event_id: OwnedEventId = path }
+}
+
+/// Messages of each room when the client does not say.
+const MESSAGES: u32 = 10;
+
+/// `GET /initialSync`: everything the caller needs to begin.
+pub(super) async fn initial_sync(cx: Cx<Server>, request: InitialSync) -> Result<Json, ApiError> {
+    cx.at_length(|| snapshot(&cx, &request.query)).await
+}
+
+fn snapshot(cx: &Cx<Server>, wanted: &Wanted) -> Result<Json, ApiError> {
+    #[derive(Serialize)]
+    struct Response {
+        end: String,
+        presence: Vec<Value>,
+        /// Not in the specification; clients of this endpoint look for them here.
+        receipts: Vec<Value>,
+        account_data: Vec<Box<RawValue>>,
+        rooms: Vec<RoomInfo>,
+    }
+    let Wanted { limit, archived } = *wanted;
+    let view = cx.view();
+    let mut rooms = Vec::new();
+    for part in view.state.memberships.of(view.user_id(), view.at()) {
+        let wanted = match part.membership {
+            Membership::Join => true,
+            Membership::Invite => view.shows_invite(&part)?,
+            Membership::Leave | Membership::Ban => archived && !part.forgotten,
+            Membership::Knock => false,
+        };
+        if let Some(room) = view.state.rooms.get(&part.room_id).filter(|_| wanted) {
+            rooms.push(RoomInfo::new(cx, &view, &room, limit)?);
+        }
+    }
+    let receipts = rooms.iter_mut().flat_map(|room| std::mem::take(&mut room.receipts)).collect();
+    let account_data = account_data(&view, None)?;
+    let presence = presence(cx, &view, None, &[]);
+    json(&Response { end: cx.app.token(view.at()), presence, receipts, account_data, rooms })
+}
+
+/// `GET /rooms/{roomId}/initialSync`: the same of one room, which may be one that everyone may
+/// read.
+pub(super) async fn room_initial_sync(
+    cx: Cx<Server>,
+    request: RoomInitialSync,
+) -> Result<Json, ApiError> {
+    let WantedOfRoom { limit } = request.query;
+    let room = cx.app.room(&request.room_id)?;
+    cx.at_length(|| {
+        let view = cx.view();
+        readable_as_of(&view, &room)?;
+        let mut info = RoomInfo::new(&cx, &view, &room, limit)?;
+        let is_there = |event: &Value| {
+            let sender =
+                event["sender"].as_str().and_then(|sender| <&UserId>::try_from(sender).ok());
+            sender.is_some_and(|sender| room.is_joined(sender, view.at()))
+        };
+        let presence = presence(&cx, &view, None, &[]);
+        info.presence = Some(presence.into_iter().filter(is_there).collect());
+        json(&info)
+    })
+    .await
+}
+
+/// `GET /events/{eventId}`.
+pub(super) async fn event(cx: Cx<Server>, request: Event) -> Result<Json, ApiError> {
+    let event_id = &request.event_id;
+    let view = cx.view();
+    let absent = || ApiError::not_found("There is no such event, or you may not see it.");
+    let event = view.events.find(&view.state, event_id)?.ok_or_else(absent)?;
+    let room = view.state.rooms.get(&event.room_id).ok_or_else(absent)?;
+    let event = visible_event(&view, &room, event_id)?;
+    json(&view.client_event(&room, &event, &EventForm::FULL)?)
+}
+
+/// The one parameter of a path.
+/// A room as one begins with it.
+#[derive(Serialize)]
+struct RoomInfo {
+    room_id: OwnedRoomId,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    membership: Option<Membership>,
+    /// For one who is invited, by whom.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    inviter: Option<OwnedUserId>,
+    /// And the event that says so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    invite: Option<ClientEvent>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    messages: Option<Messages>,
+    state: Vec<ClientEvent>,
+    visibility: &'static str,
+    account_data: Vec<Box<RawValue>>,
+    /// Of those who are in the room, where it is the only one that is asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    presence: Option<Vec<Value>>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    receipts: Vec<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    typing: Option<Value>,
+}
+
+#[derive(Serialize)]
+struct Messages {
+    start: String,
+    end: String,
+    chunk: Vec<ClientEvent>,
+}
+
+impl RoomInfo {
+    fn new(
+        cx: &Cx<Server>,
+        view: &View<'_>,
+        room: &Room,
+        limit: Option<UInt>,
+    ) -> Result<Self, ApiError> {
+        let form = &EventForm::FULL;
+        let part = view.state.memberships.in_room(view.user_id(), &room.id, view.at());
+        let mut info = Self {
+            room_id: room.id.clone(),
+            membership: part.as_ref().map(|part| part.membership),
+            inviter: None,
+            invite: None,
+            messages: None,
+            state: Vec::new(),
+            visibility: if room.is_public() { "public" } else { "private" },
+            account_data: account_data(view, Some(&room.id))?,
+            presence: None,
+            receipts: Vec::new(),
+            typing: None,
+        };
+        if part.as_ref().is_some_and(|part| part.membership == Membership::Join) {
+            info.receipts = receipts(view, room, Offset::ZERO);
+            info.typing = typing(view, room, None);
+        }
+        if let Some(part) = part.filter(|part| part.membership == Membership::Invite)
+            && let Some(invite) = view.events.get(part.offset)?
+        {
+            info.inviter = Some(invite.sender.clone());
+            info.invite = Some(view.client_event(room, &invite, form)?);
+        }
+        if let Some(seen) = view.state_as_of(room)? {
+            let all = EventFilter::default();
+            let limit = page_size(limit.unwrap_or_else(|| MESSAGES.into()), &all);
+            let mut events = view.page_backward(room, seen, Offset::ZERO, limit, &all)?.events;
+            events.reverse();
+            info.messages = Some(Messages {
+                start: cx.app.token(events.first().map_or(seen, |first| first.offset.prev())),
+                end: cx.app.token(seen),
+                chunk: view.client_events(room, &events, form)?,
+            });
+            let state = view.events.get_all(&room.full_state(seen))?;
+            info.state = view.client_events(room, &state, &EventForm::STATE)?;
+        }
+        Ok(info)
+    }
+}
+
+/// What is new after `since` of the presence of those whom the caller sees; without it, of all who
+/// are there.
+fn presence(
+    cx: &Cx<Server>,
+    view: &View<'_>,
+    since: Option<Offset>,
+    rooms: &[RoomMembership],
+) -> Vec<Value> {
+    if !cx.app.config.presence.enabled {
+        return Vec::new();
+    }
+    let events = view.presence(since, rooms, &EventFilter::default());
+    let with_user = |event: Box<RawValue>| {
+        let mut event = to_value(&event);
+        // Who it is stood in the content when these endpoints were new.
+        event["content"]["user_id"] = event["sender"].clone();
+        event
+    };
+    events.into_iter().map(with_user).collect()
+}
+
+/// The room's receipts after `since`.
+fn receipts(view: &View<'_>, room: &Room, since: Offset) -> Vec<Value> {
+    let events = sync::ephemeral::receipts(view, room, since);
+    events.iter().map(|event| of_room(event, &room.id)).collect()
+}
+
+/// Who is typing in the room, if that changed after `since`, or, where that is `None`, if anyone
+/// is.
+fn typing(view: &View<'_>, room: &Room, since: Option<Offset>) -> Option<Value> {
+    let event = sync::ephemeral::typing(view, room, since)?;
+    Some(of_room(&event, &room.id))
+}
+
+fn of_room(event: &RawValue, room_id: &RoomId) -> Value {
+    let mut event = to_value(event);
+    event["room_id"] = room_id.as_str().into();
+    event
+}
+
+/// An event that the server has written.
+fn to_value(event: &RawValue) -> Value {
+    serde_json::from_str(event.get()).unwrap_or_default()
+}
+
+/// The caller's account data of a room, or the global one.
+fn account_data(view: &View<'_>, room_id: Option<&RoomId>) -> Result<Vec<Box<RawValue>>, ApiError> {
+    let Some(account) = view.state.accounts.get(view.user_id()) else { return Ok(Vec::new()) };
+    let filter = EventFilter::default();
+    Ok(match room_id {
+        Some(room_id) => {
+            sync::account_data::of_room(view, &account, room_id, Offset::ZERO, &filter, true)?
+        }
+        None => sync::account_data::global(view, &account, Offset::ZERO, &filter, true)?,
+    })
+}
+
+/// `GET /events`: what has happened in the caller's rooms, or in one room that they may read, as
+/// soon as there is something.
+pub(super) async fn events(cx: Cx<Server>, request: Events) -> Result<Json, ApiError> {
+    #[derive(Serialize)]
+    struct Response {
+        start: String,
+        end: String,
+        chunk: Vec<Told>,
+    }
+    let EventsAfter { from, timeout, room_id } = request.query;
+    let head = cx.app.engine.head();
+    let start = from.map_or_else(|| Ok(head.offset()), |from| cx.app.position(&from))?;
+    let peeked = room_id.map(|room_id| cx.app.room(&room_id)).transpose()?;
+    let longest = Duration::from_secs(cx.app.config.sync.max_timeout_seconds);
+    let deadline = Instant::now() + Duration::from_millis(timeout.unwrap_or_default()).min(longest);
+
+    let _syncing = Syncing::begin(&cx, PresenceState::Online);
+    let listener = head.listen(&cx.caller.user_id);
+    // One who is not in the room is not among those whom its events wake.
+    let mut any_move = head.follow();
+    let mut looked_up_to = start;
+    loop {
+        // Both are made before the look, and awaited after it.
+        let woken = listener.woken();
+        tokio::pin!(woken);
+        woken.as_mut().enable();
+        any_move.borrow_and_update();
+
+        let look = || {
+            let view = cx.view();
+            if let Some(room) = &peeked {
+                readable_as_of(&view, room)?;
+            }
+            News::after(&cx, &view, looked_up_to, peeked.as_deref())
+        };
+        let news = cx.at_length(look).await?;
+        looked_up_to = news.end;
+        if !news.chunk.is_empty() || Instant::now() >= deadline || cx.shutdown.is_given() {
+            let (start, end) = (cx.app.token(start), cx.app.token(news.end));
+            return json(&Response { start, end, chunk: news.chunk });
+        }
+        tokio::select! {
+            woken = timeout_at(deadline, woken) => drop(woken),
+            moved = any_move.changed(), if peeked.is_some() => drop(moved),
+            () = cx.shutdown.given() => {}
+        }
+        still_logged_in(&cx)?;
+    }
+}
+
+/// An event as it is told.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Told {
+    /// One of a room's timeline.
+    OfTimeline(ClientEvent),
+    /// Presence, typing, receipts, account data.
+    Passing(Value),
+}
+
+/// Events that are new to the caller.
+struct News {
+    chunk: Vec<Told>,
+    /// Up to where was looked.
+    end: Offset,
+}
+
+impl News {
+    /// The first events after `after`, oldest first, of `only` or of all rooms of the caller.
+    fn after(
+        cx: &Cx<Server>,
+        view: &View<'_>,
+        after: Offset,
+        only: Option<&Room>,
+    ) -> Result<Self, ApiError> {
+        let limit = page_size(UInt::MAX, &EventFilter::default());
+        let mut end = view.at().max(after);
+        let mut found: Vec<(EventRef, ClientEvent)> = Vec::new();
+        let mut look = |room: &Room, to: Offset| -> Result<(), ApiError> {
+            let page = view.page_forward(room, after, to, limit, &EventFilter::default())?;
+            end = page.next.map_or(end, |next| next.min(end));
+            for event in page.events {
+                let form = view.client_event(room, &event, &EventForm::FULL)?;
+                found.push((event, form));
+            }
+            Ok(())
+        };
+        match only {
+            Some(room) => look(room, Offset::MAX)?,
+            None => {
+                for part in view.state.memberships.of(view.user_id(), view.at()) {
+                    let room = view.state.rooms.get(&part.room_id);
+                    // Of a room that was left, what came before.
+                    let joined = part.membership == Membership::Join;
+                    let to = if joined { Offset::MAX } else { part.offset };
+                    if let Some(room) = room.filter(|room| room.changed() > after && to > after) {
+                        look(&room, to)?;
+                    }
+                }
+            }
+        }
+        found.sort_unstable_by_key(|(event, _)| event.offset);
+        // What lies behind the end of one room's page is for the next look, in all rooms.
+        found.retain(|(event, _)| event.offset <= end);
+        if found.len() > limit {
+            found.truncate(limit);
+            end = found.last().map_or(end, |(last, _)| last.offset);
+        }
+        let mut chunk: Vec<_> = found.into_iter().map(|(_, form)| Told::OfTimeline(form)).collect();
+        if only.is_none() && view.at() > after {
+            chunk.extend(passing(cx, view, after)?.into_iter().map(Told::Passing));
+        }
+        Ok(Self { chunk, end })
+    }
+}
+
+/// What is new after `after` besides the events of timelines.
+fn passing(cx: &Cx<Server>, view: &View<'_>, after: Offset) -> Result<Vec<Value>, ApiError> {
+    let mut found = Vec::new();
+    let account = view.state.accounts.get(view.user_id());
+    let account = account.filter(|account| account.read().changed > after);
+    let mut with_account_data = BTreeSet::new();
+    let all = EventFilter::default();
+    if let Some(account) = &account {
+        with_account_data = sync::account_data::rooms_changed(&account.read(), after, view.at())
+            .into_iter()
+            .collect();
+        let global = sync::account_data::global(view, account, after, &all, false)?;
+        found.extend(global.iter().map(|event| to_value(event)));
+    }
+    let rooms = sync::changed_rooms(view, after, with_account_data.clone());
+    found.extend(presence(cx, view, Some(after), &rooms));
+    for part in rooms {
+        if let Some(account) =
+            account.as_ref().filter(|_| with_account_data.contains(&part.room_id))
+        {
+            let events =
+                sync::account_data::of_room(view, account, &part.room_id, after, &all, false)?;
+            found.extend(events.iter().map(|event| of_room(event, &part.room_id)));
+        }
+        let room = view.state.rooms.get(&part.room_id);
+        if let Some(room) = room.filter(|_| part.membership == Membership::Join) {
+            // Where the caller was not before, all is new.
+            let was_there = room.is_joined(view.user_id(), after);
+            found.extend(receipts(view, &room, if was_there { after } else { Offset::ZERO }));
+            found.extend(typing(view, &room, was_there.then_some(after)));
+        }
+    }
+    Ok(found)
+}

@@ -1,0 +1,158 @@
+//! Presence: who is there, and what they say of it.
+
+use std::sync::Arc;
+
+use futures_util::future::join_all;
+use ruma::{
+    OwnedDeviceId, OwnedUserId,
+    api::client::presence::{get_presence::v3 as get_presence, set_presence::v3 as set_presence},
+    presence::PresenceState as Said,
+};
+use serde_json::json;
+use tokio::sync::Notify;
+
+use crate::{
+    base::{limits, timers::Timed},
+    decide::presence::SetPresence,
+    edge::{
+        api::{Server, json},
+        http::{ApiError, Cx, Json},
+    },
+    record::{Origin, command::PresenceState},
+    service::presence::Seen,
+};
+
+/// What a client says of a device.
+pub(super) fn said(said: &Said) -> Result<PresenceState, ApiError> {
+    match said {
+        Said::Online => Ok(PresenceState::Online),
+        Said::Unavailable => Ok(PresenceState::Unavailable),
+        Said::Offline => Ok(PresenceState::Offline),
+        _ => Err(ApiError::invalid_param("Presence is `online`, `unavailable` or `offline`.")),
+    }
+}
+
+pub(super) async fn set(
+    cx: Cx<Server>,
+    request: set_presence::Request,
+) -> Result<set_presence::Response, ApiError> {
+    cx.must_be(&request.user_id)?;
+    let said = said(&request.presence)?;
+    let status_msg = request.status_msg.filter(|text| !text.is_empty());
+    if status_msg.as_ref().is_some_and(|text| text.len() > limits::STATUS_MSG_BYTES) {
+        let most = limits::STATUS_MSG_BYTES;
+        return Err(ApiError::too_large(format!("`status_msg` has {most} bytes at most.")));
+    }
+    let tracker = &cx.app.presence;
+    if tracker.is_enabled() {
+        let now_ms = cx.app.engine.clock().now_ms();
+        let user_id = &cx.caller.user_id;
+        let seen = tracker.set(user_id, &cx.caller.device_id, said, now_ms);
+        // Whatever becomes of this, and of what the writer has under way: it looks again
+        // afterwards.
+        let _recheck = Recheck { app: &cx.app, user_id };
+        cx.propose(proposal(user_id.clone(), seen, Some(status_msg))).await?.into_inner();
+    }
+    Ok(set_presence::Response::new())
+}
+
+pub(super) async fn get(cx: Cx<Server>, request: get_presence::Request) -> Result<Json, ApiError> {
+    let user_id = &request.user_id;
+    if !cx.app.presence.is_enabled() {
+        return json(&json!({ "presence": "offline" }));
+    }
+    if !cx.app.engine.state().accounts.contains(user_id) {
+        return Err(ApiError::not_found("There is no such user here."));
+    }
+    let view = cx.view();
+    if !view.sees_presence_of(user_id) {
+        return Err(ApiError::forbidden("You are in no room with this user."));
+    }
+    let shown = view.state.presence.get(user_id).unwrap_or_default();
+    // While someone is active, only the tracker knows how long ago the last thing was.
+    let last_active_ms = cx.app.presence.last_active_ms(user_id).max(shown.last_active_ms);
+    json(&shown.content(last_active_ms, view.viewer.now_ms))
+}
+
+fn proposal(user_id: OwnedUserId, seen: Seen, status_msg: Option<Option<String>>) -> SetPresence {
+    let Seen { presence, currently_active, last_active_ms } = seen;
+    SetPresence { user_id, presence, currently_active, last_active_ms, status_msg }
+}
+
+/// Has the writer look at a user again when it goes out of scope.
+struct Recheck<'a> {
+    app: &'a Server,
+    user_id: &'a OwnedUserId,
+}
+
+impl Drop for Recheck<'_> {
+    fn drop(&mut self) {
+        self.app.presence.recheck(self.user_id, self.app.engine.clock().now_ms());
+    }
+}
+
+/// A sync under way: as long as it lasts, the device is there.
+pub(super) struct Syncing(Option<(Arc<Server>, OwnedUserId, OwnedDeviceId)>);
+
+impl Syncing {
+    /// The caller's device begins a sync and says this of itself.
+    pub(super) fn begin(cx: &Cx<Server>, said: PresenceState) -> Self {
+        if said == PresenceState::Offline {
+            return Self(None);
+        }
+        let (user_id, device_id) = (&cx.caller.user_id, &cx.caller.device_id);
+        let now_ms = cx.app.engine.clock().now_ms();
+        cx.app.presence.sync_begins(user_id, device_id, said, now_ms);
+        Self(Some((Arc::clone(&cx.app), user_id.clone(), device_id.clone())))
+    }
+}
+
+impl Drop for Syncing {
+    fn drop(&mut self) {
+        if let Some((app, user_id, device_id)) = &self.0 {
+            app.presence.sync_ends(user_id, device_id, app.engine.clock().now_ms());
+        }
+    }
+}
+
+impl Cx<Server> {
+    /// The caller does something that shows that they are there.
+    pub(crate) fn is_active(&self) {
+        // Whether one who is elsewhere is there, only their application service knows.
+        if self.caller.service.is_some() {
+            return;
+        }
+        let now_ms = self.app.engine.clock().now_ms();
+        self.app.presence.active(&self.caller.user_id, &self.caller.device_id, now_ms);
+    }
+}
+
+/// Records what others are to see, whenever that has changed. No request waits for it.
+pub(crate) struct Writer(pub(crate) Arc<Server>);
+
+impl Timed for Writer {
+    fn next_ms(&self) -> Option<u64> {
+        self.0.presence.next_due_ms()
+    }
+
+    fn changed(&self) -> &Notify {
+        self.0.presence.changed()
+    }
+
+    async fn fire(&self, now_ms: u64) {
+        let Self(app) = self;
+        let record = async |(user_id, seen): (OwnedUserId, Seen)| {
+            let proposal = proposal(user_id.clone(), seen, None);
+            match app.engine.propose(Origin::server(), proposal).await {
+                Ok(recorded) => recorded.into_inner(),
+                Err(error) => {
+                    tracing::debug!(%error, "presence was not recorded");
+                    let wait_ms = u64::try_from(limits::TIMER_RETRY.as_millis()).unwrap_or(5000);
+                    app.presence.recheck(&user_id, now_ms.saturating_add(wait_ms));
+                }
+            }
+        };
+        join_all(app.presence.take_due(now_ms, limits::PRESENCE_BATCH).into_iter().map(record))
+            .await;
+    }
+}
