@@ -58,7 +58,8 @@ pub(super) async fn request_token(
     let statement = Statement { user_id: request.user_id, nonce: random_token() };
     let lasts_ms = u64::try_from(limits::OPENID_TOKEN.as_millis()).unwrap_or(u64::MAX);
     let expires_ms = cx.app.engine.clock().now_ms().saturating_add(lasts_ms);
-    let signed = cx.app.signer.sign(PURPOSE, &statement, expires_ms).map_err(ApiError::internal)?;
+    let signed =
+        cx.app.signing.signer.sign(PURPOSE, &statement, expires_ms).map_err(ApiError::internal)?;
     Ok(request_openid_token::Response::new(
         format!("{PREFIX}{signed}"),
         TokenType::Bearer,
@@ -71,7 +72,7 @@ pub(super) async fn userinfo(cx: Cx<Server, ()>, request: UserInfo) -> Result<Js
     let token = request.query.access_token.ok_or_else(ApiError::missing_token)?;
     let now_ms = cx.app.engine.clock().now_ms();
     let opened = token.strip_prefix(PREFIX);
-    let opened = opened.and_then(|signed| cx.app.signer.open(PURPOSE, signed, now_ms));
+    let opened = opened.and_then(|signed| cx.app.signing.signer.open(PURPOSE, signed, now_ms));
     let (Statement { user_id, .. }, _) = opened.ok_or_else(|| ApiError::unknown_token(false))?;
     match cx.app.engine.state().accounts.standing(&user_id) {
         // One whose account is closed or locked is nobody here. An application service may show who

@@ -91,7 +91,7 @@ pub(crate) fn check_name(
     if caller.is_some_and(|service| !service.owns_user(user_id)) {
         return Err(exclusive("This user name is not in the application service's namespace."));
     }
-    if app.services.user_is_reserved(user_id, caller) {
+    if app.outside.services.user_is_reserved(user_id, caller) {
         return Err(exclusive("This user name belongs to an application service."));
     }
     Ok(())
@@ -107,7 +107,7 @@ pub(crate) fn check_alias(
     if service.is_some_and(|service| !service.owns_alias(alias)) {
         return Err(exclusive("This alias is not in the application service's namespace."));
     }
-    if app.services.alias_is_reserved(alias, service) {
+    if app.outside.services.alias_is_reserved(alias, service) {
         return Err(exclusive("This alias belongs to an application service."));
     }
     Ok(())
@@ -158,8 +158,8 @@ pub(crate) async fn resolve(app: &Server, room: &RoomOrAliasId) -> Result<OwnedR
     if known.is_ok() || alias.server_name() != app.config.server.name {
         return known;
     }
-    for service in app.services.iter().filter(|service| service.owns_alias(alias)) {
-        let asked = app.questions.alias(service, alias).await;
+    for service in app.outside.services.iter().filter(|service| service.owns_alias(alias)) {
+        let asked = app.outside.questions.alias(service, alias).await;
         // Whatever it says, what counts is whether the alias is there now.
         if let Ok(room_id) = app.resolve(room) {
             return Ok(room_id);
@@ -178,8 +178,8 @@ pub(crate) async fn user_exists(app: &Server, user_id: &UserId) -> Result<bool, 
     if is_there() {
         return Ok(true);
     }
-    for service in app.services.iter().filter(|service| service.owns_user(user_id)) {
-        let asked = app.questions.user(service, user_id).await;
+    for service in app.outside.services.iter().filter(|service| service.owns_user(user_id)) {
+        let asked = app.outside.questions.user(service, user_id).await;
         if is_there() {
             return Ok(true);
         }
@@ -212,7 +212,7 @@ pub(super) async fn ping(
     let ask =
         Request { method: Method::POST, body: body.to_string().into(), ..Request::get(&["ping"]) };
     let began = Instant::now();
-    let answer = match cx.app.questions.question(service, ask).await {
+    let answer = match cx.app.outside.questions.question(service, ask).await {
         Ok(answer) => answer,
         Err(error) if error.is_timeout() => {
             let text = "The application service does not answer in time.";
@@ -230,7 +230,7 @@ pub(super) async fn ping(
         return Err(ApiError::new(code, text));
     }
     // What could not be delivered is tried again at once.
-    cx.app.questions.is_back(service).notify_one();
+    cx.app.outside.questions.is_back(service).notify_one();
     Ok(request_ping::Response::new(began.elapsed().max(Duration::from_millis(1))))
 }
 
@@ -242,7 +242,7 @@ const PING_BODY: usize = 4096;
 /// # Errors
 /// When the log takes no writes.
 pub(crate) async fn register_senders(app: &Server) -> Result<(), Rejected> {
-    for service in app.services.iter() {
+    for service in app.outside.services.iter() {
         let user_id = service.sender.clone();
         if app.engine.state().accounts.contains(&user_id) {
             continue;
@@ -263,8 +263,8 @@ pub(crate) async fn register_senders(app: &Server) -> Result<(), Rejected> {
 /// Begins to tell the services what concerns them, until the server goes down.
 pub(crate) fn deliver(app: &Server, shutdown: &Shutdown) {
     let timeout = Duration::from_secs(app.config.appservices.delivery_timeout_seconds);
-    for service in app.services.iter().filter(|service| service.url.is_some()) {
-        let push = Push::new(service, &app.engine, &app.questions, timeout);
+    for service in app.outside.services.iter().filter(|service| service.url.is_some()) {
+        let push = Push::new(service, &app.engine, &app.outside.questions, timeout);
         tokio::spawn(delivery::keep(push, Arc::clone(&app.engine), shutdown.clone()));
     }
 }

@@ -56,7 +56,7 @@ endpoint! {
 }
 
 pub(super) async fn protocols(cx: Cx<Server>, _: Protocols) -> Result<Json, ApiError> {
-    let known = cx.app.services.iter().flat_map(|service| service.protocols.iter());
+    let known = cx.app.outside.services.iter().flat_map(|service| service.protocols.iter());
     let mut names: Vec<&String> = known.collect();
     names.sort_unstable();
     names.dedup();
@@ -86,7 +86,7 @@ pub(super) async fn users(cx: Cx<Server>, request: Users) -> Result<Json, ApiErr
 /// What the services say of a network: what the first one says, with the instances of all of them.
 async fn described(app: &Server, name: &str) -> Option<Map<String, Value>> {
     let bridged: Vec<_> =
-        app.services.iter().filter(|service| is_bridge_to(service, name)).collect();
+        app.outside.services.iter().filter(|service| is_bridge_to(service, name)).collect();
     let path = ["thirdparty", "protocol", name];
     let asked = bridged.iter().map(|service| ask(app, service, Request::get(&path)));
     let answers = join_all(asked).await.into_iter().zip(bridged);
@@ -129,7 +129,7 @@ async fn looked_up(
         query.into_iter().filter(|(name, _)| !OURS.contains(&name.as_str())).collect();
     let mut path = vec!["thirdparty", what];
     path.extend(network);
-    let asked = app.services.iter().filter(|service| match network {
+    let asked = app.outside.services.iter().filter(|service| match network {
         Some(network) => is_bridge_to(service, network),
         None => !service.protocols.is_empty(),
     });
@@ -152,7 +152,7 @@ fn is_bridge_to(service: &Service, network: &str) -> bool {
 
 /// What a service answers, if it does.
 async fn ask(app: &Server, service: &Service, request: Request<'_>) -> Option<Value> {
-    match app.questions.question(service, request).await {
+    match app.outside.questions.question(service, request).await {
         Ok(answer) if answer.status.is_success() => answer.json().ok(),
         Ok(_) => None,
         Err(error) => {

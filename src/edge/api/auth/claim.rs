@@ -95,7 +95,7 @@ pub(super) async fn verified(
         (account.password.latest().cloned().flatten(), account.password.last_change())
     });
     let guess = Guess { name: &name, client };
-    let verdict = app.passwords.check(guess, password, stored.clone()).await?;
+    let verdict = app.auth.passwords.check(guess, password, stored.clone()).await?;
     // No secret: nobody else can have the name.
     if user_id.as_ref().is_some_and(|id| app.engine.state().accounts.is_deactivated(id)) {
         let message = "This account has been deactivated.";

@@ -44,8 +44,8 @@ impl NewTokens {
     pub(super) fn refreshed(app: &Server, presented: &str, login_ms: u64) -> Self {
         let now_ms = app.engine.clock().now_ms();
         Self {
-            access: Kind::Access.derived(&app.signer, presented),
-            refresh: Some(Kind::Refresh.derived(&app.signer, presented)),
+            access: Kind::Access.derived(&app.signing.signer, presented),
+            refresh: Some(Kind::Refresh.derived(&app.signing.signer, presented)),
             made_ms: now_ms,
             expires_ms: expiry(&app.config.tokens, true, login_ms, now_ms),
         }
@@ -75,7 +75,7 @@ impl NewTokens {
         let Self { access, refresh, made_ms, expires_ms } = self;
         let found = app.engine.state().accounts.access_token(&token::hash(&access));
         let token = |kind: Kind, secret: String| match &found {
-            Some(found) => kind.token(&app.lasting, &secret, found.session),
+            Some(found) => kind.token(&app.signing.lasting, &secret, found.session),
             // The device was logged in anew at once.
             None => secret,
         };

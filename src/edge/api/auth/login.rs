@@ -40,7 +40,7 @@ pub(super) async fn login_types(
     cx: Cx<Server, ()>,
     _: get_login_types::Request,
 ) -> Result<get_login_types::Response, ApiError> {
-    let (config, providers) = (&cx.app.config, cx.app.providers.all());
+    let (config, providers) = (&cx.app.config, cx.app.outside.providers.all());
     let mut flows = Vec::new();
     if config.login.password {
         flows.push(LoginType::Password(PasswordLoginType::new()));
@@ -62,7 +62,7 @@ pub(super) async fn login_types(
         token.get_login_token = config.login.get_token;
         flows.push(LoginType::Token(token));
     }
-    if cx.app.services.iter().next().is_some() {
+    if cx.app.outside.services.iter().next().is_some() {
         flows.push(LoginType::ApplicationService(ApplicationServiceLoginType::new()));
     }
     Ok(get_login_types::Response::new(flows))
@@ -135,7 +135,7 @@ async fn by_password(
     }
     let claim = Claim::by_identifier(app, &identifier(&info)?);
     let (user_id, password) = verified(app, client, claim, info.password).await?;
-    app.passwords.seen(&user_id, client);
+    app.auth.passwords.seen(&user_id, client);
     Ok(Proven { user_id, password: Some(password), token: None })
 }
 

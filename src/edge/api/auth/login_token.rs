@@ -42,7 +42,7 @@ struct Statement {
 pub(super) fn make(app: &Server, user_id: &UserId, seconds: u64) -> Result<String, ApiError> {
     let statement = Statement { user_id: user_id.to_owned(), nonce: random_token() };
     let expires_ms = app.engine.clock().now_ms().saturating_add(seconds.saturating_mul(1000));
-    let signed = app.signer.sign(PURPOSE, &statement, expires_ms);
+    let signed = app.signing.signer.sign(PURPOSE, &statement, expires_ms);
     Ok(format!("{PREFIX}{}", signed.map_err(ApiError::internal)?))
 }
 
@@ -51,7 +51,8 @@ pub(super) fn make(app: &Server, user_id: &UserId, seconds: u64) -> Result<Strin
 pub(super) fn open(app: &Server, token: &str) -> Option<LoginToken> {
     let now_ms = app.engine.clock().now_ms();
     let signed = token.strip_prefix(PREFIX)?;
-    let (Statement { user_id, nonce }, expires_ms) = app.signer.open(PURPOSE, signed, now_ms)?;
+    let (Statement { user_id, nonce }, expires_ms) =
+        app.signing.signer.open(PURPOSE, signed, now_ms)?;
     Some(LoginToken { user_id, nonce, expires_ms })
 }
 

@@ -30,7 +30,7 @@ pub(super) async fn change_password(
     check_password(&cx.app, session.user_id.localpart(), &request.new_password)?;
     let auth = request.auth.as_ref();
     confirm_identity(&cx.app, &session, cx.client, "password", &cx.body, auth).await?;
-    let password = cx.app.passwords.hash(request.new_password).await?;
+    let password = cx.app.auth.passwords.hash(request.new_password).await?;
     let log_out = request.logout_devices.then_some(Which::AllBut(session.device_id));
     let user_id = session.user_id;
     cx.propose(SetPassword { user_id, password, log_out }).await?.into_inner();
@@ -56,7 +56,7 @@ async fn reset_password(
     let proof = authenticated.address().cloned().ok_or_else(auth_failed)?;
     let user_id = find_account(&cx.app, &proof.threepid).ok_or_else(auth_failed)?;
     check_password(&cx.app, user_id.localpart(), &request.new_password)?;
-    let password = cx.app.passwords.hash(request.new_password).await?;
+    let password = cx.app.auth.passwords.hash(request.new_password).await?;
     let log_out = request.logout_devices.then_some(Which::All);
     let set = SetPassword { user_id, password, log_out };
     cx.propose(ResetPassword { set, proof }).await?.into_inner();

@@ -74,7 +74,7 @@ async fn register_user(cx: &Caller, mut request: register_v3::Request) -> Result
         check_password(&cx.app, localpart, password)?;
     }
 
-    let offer = cx.app.stages.registration.clone();
+    let offer = cx.app.auth.stages.registration.clone();
     let facts = Facts { user_id: upgraded.clone(), registers: true, client: cx.client };
     let auth = request.auth.as_ref();
     let authenticated =
@@ -109,7 +109,7 @@ async fn register_user(cx: &Caller, mut request: register_v3::Request) -> Result
         Err(Rejected::Refused(Refusal::RegistrationToken)) => {
             let failure = (ErrorCode::Unauthorized, "This registration token is not valid.");
             let stage = AuthType::RegistrationToken;
-            return Err(cx.app.uiaa.take_back(authenticated, &stage, failure));
+            return Err(cx.app.auth.uiaa.take_back(authenticated, &stage, failure));
         }
         Err(error) => return Err(error.into()),
     }
@@ -133,7 +133,7 @@ async fn recall(cx: &Caller, request: &mut register_v3::Request) -> Result<Param
     given.retain(|name, value| NAMES.contains(&name.as_str()) && !value.is_null());
     let session = request.auth.as_ref().and_then(AuthData::session);
     let mut parameters = match session {
-        Some(id) => cx.app.uiaa.parameters(id, cx.app.engine.clock().now_ms()).await,
+        Some(id) => cx.app.auth.uiaa.parameters(id, cx.app.engine.clock().now_ms()).await,
         None => Parameters::default(),
     };
     parameters.0.extend(given);
@@ -179,7 +179,7 @@ async fn beginning(
     request: register_v3::Request,
 ) -> Result<Beginning, ApiError> {
     let password = match request.password {
-        Some(password) => Some(app.passwords.hash(password).await?),
+        Some(password) => Some(app.auth.passwords.hash(password).await?),
         None => None,
     };
     if request.inhibit_login {

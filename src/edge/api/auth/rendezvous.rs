@@ -181,7 +181,7 @@ pub(super) async fn create(
         ));
     }
     let data = bounded(request.body.data)?;
-    let (id, meeting) = cx.app.rendezvous.begin(data, cx.now_ms());
+    let (id, meeting) = cx.app.auth.rendezvous.begin(data, cx.now_ms());
     to_json(&json!({
         "id": id,
         "sequence_token": meeting.writing.to_string(),
@@ -193,7 +193,7 @@ pub(super) async fn get(cx: Anyone, request: Get) -> Result<Json, ApiError> {
     cx.there_are_meetings()?;
     not_a_page(&request.headers)?;
     let now_ms = cx.now_ms();
-    let meeting = cx.app.rendezvous.look(&request.id, now_ms).ok_or_else(no_meeting)?;
+    let meeting = cx.app.auth.rendezvous.look(&request.id, now_ms).ok_or_else(no_meeting)?;
     to_json(&json!({
         "data": String::from_utf8_lossy(&meeting.data),
         "sequence_token": meeting.writing.to_string(),
@@ -210,14 +210,14 @@ pub(super) async fn put(cx: Anyone, request: Put) -> Result<Json, ApiError> {
         return Err(ApiError::invalid_param("The transaction id is too long."));
     }
     let (seen, data) = (sequence_token.parse().ok(), bounded(data)?);
-    let written = cx.app.rendezvous.write(&request.id, transaction, seen, data, cx.now_ms());
+    let written = cx.app.auth.rendezvous.write(&request.id, transaction, seen, data, cx.now_ms());
     let writing = written.map_err(|error| refused(error, false))?.writing;
     to_json(&json!({ "sequence_token": writing.to_string() }))
 }
 
 pub(super) async fn delete(cx: Anyone, request: Delete) -> Result<Json, ApiError> {
     cx.there_are_meetings()?;
-    if cx.app.rendezvous.end(&request.id, cx.now_ms()) {
+    if cx.app.auth.rendezvous.end(&request.id, cx.now_ms()) {
         Ok("{}".into())
     } else {
         Err(no_meeting())
@@ -276,7 +276,7 @@ fn text(data: impl Into<Bytes>) -> Reply {
 pub(super) async fn former_create(cx: Anyone, request: FormerCreate) -> Result<Reply, ApiError> {
     former(&cx)?;
     plain_text(&request.headers)?;
-    let (id, meeting) = cx.app.former_rendezvous.begin(cx.body.clone(), cx.now_ms());
+    let (id, meeting) = cx.app.auth.former_rendezvous.begin(cx.body.clone(), cx.now_ms());
     // Under the prefix by which the client came.
     let path = cx.uri.path().trim_end_matches('/');
     let url = format!("{}{path}/{id}", cx.app.config.public_url());
@@ -287,7 +287,8 @@ pub(super) async fn former_create(cx: Anyone, request: FormerCreate) -> Result<R
 pub(super) async fn former_get(cx: Anyone, request: FormerGet) -> Result<Reply, ApiError> {
     former(&cx)?;
     not_a_page(&request.headers)?;
-    let meeting = cx.app.former_rendezvous.look(&request.id, cx.now_ms()).ok_or_else(no_meeting)?;
+    let meeting =
+        cx.app.auth.former_rendezvous.look(&request.id, cx.now_ms()).ok_or_else(no_meeting)?;
     let known = request.headers.get(IF_NONE_MATCH);
     if known.is_some_and(|known| tags(known).any(|writing| writing == meeting.writing)) {
         return Ok(described(text("").with_status(StatusCode::NOT_MODIFIED), &meeting));
@@ -302,14 +303,14 @@ pub(super) async fn former_put(cx: Anyone, request: FormerPut) -> Result<Reply, 
     let seen = seen.ok_or_else(|| ApiError::missing_param("The header If-Match is missing."))?;
     let seen = tags(seen).next();
     let written =
-        cx.app.former_rendezvous.write(&request.id, None, seen, cx.body.clone(), cx.now_ms());
+        cx.app.auth.former_rendezvous.write(&request.id, None, seen, cx.body.clone(), cx.now_ms());
     let meeting = written.map_err(|error| refused(error, true))?;
     Ok(described(text("").with_status(StatusCode::ACCEPTED), &meeting))
 }
 
 pub(super) async fn former_delete(cx: Anyone, request: FormerDelete) -> Result<Reply, ApiError> {
     former(&cx)?;
-    if cx.app.former_rendezvous.end(&request.id, cx.now_ms()) {
+    if cx.app.auth.former_rendezvous.end(&request.id, cx.now_ms()) {
         Ok(text("").with_status(StatusCode::NO_CONTENT))
     } else {
         Err(no_meeting())

@@ -35,7 +35,7 @@ pub(crate) async fn authenticate(
     token: &str,
     uri: &http::Uri,
 ) -> Result<Session, ApiError> {
-    match app.services.by_token(&TokenHash::of(token)) {
+    match app.outside.services.by_token(&TokenHash::of(token)) {
         Some(service) => assert_identity(app, service, uri),
         None => of_token(app, token).await,
     }
@@ -83,7 +83,7 @@ pub(super) async fn begun(app: &Server, token: &str, client: IpAddr) {
 /// The refusal of a token that is not good, or not any more. As long as its session exists, the
 /// client may log in again as the same device and keep what it has.
 fn unknown(app: &Server, kind: Kind, token: &str) -> ApiError {
-    ApiError::unknown_token(token::is_of_a_session(&app.engine, &app.lasting, kind, token))
+    ApiError::unknown_token(token::is_of_a_session(&app.engine, &app.signing.lasting, kind, token))
 }
 
 /// Whether the requests of a session are not limited in rate: those of administrators, and of

@@ -105,7 +105,7 @@ fn secret(app: &Server) -> Result<&str, ApiError> {
 
 pub(super) async fn nonce(cx: Cx<Server, ()>, _: GetNonce) -> Result<Json, ApiError> {
     secret(&cx.app)?;
-    let nonce = cx.app.nonces.make(cx.app.engine.clock().now_ms());
+    let nonce = cx.app.auth.nonces.make(cx.app.engine.clock().now_ms());
     to_json(&json!({ "nonce": nonce }))
 }
 
@@ -115,7 +115,7 @@ pub(super) async fn register(
 ) -> Result<Json, ApiError> {
     let secret = secret(&cx.app)?;
     // Used up whatever comes of it: a guess at the secret costs a nonce.
-    if !cx.app.nonces.take(&request.nonce, cx.app.engine.clock().now_ms()) {
+    if !cx.app.auth.nonces.take(&request.nonce, cx.app.engine.clock().now_ms()) {
         return Err(ApiError::bad_request("The nonce is not known."));
     }
     if !is_signed(&request, secret) {
@@ -127,7 +127,7 @@ pub(super) async fn register(
     let user_id = free_user_id(&cx.app, &request.username, None)?;
     check_password(&cx.app, user_id.localpart(), &request.password)?;
     let display_name = short_name(request.displayname.filter(|name| !name.is_empty()))?;
-    let password = cx.app.passwords.hash(request.password).await?;
+    let password = cx.app.auth.passwords.hash(request.password).await?;
     let device_id = device_id_or_new(None)?;
     let tokens = NewTokens::make(&cx.app, false);
     let login = (!request.inhibit_login).then(|| Login {

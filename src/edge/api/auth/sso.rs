@@ -148,7 +148,7 @@ pub(super) async fn redirect(cx: Cx<Server, ()>, request: Redirect) -> Result<Re
     let app = &*cx.app;
     let errand = match cx.query("errand")? {
         Some(signed) => {
-            let errand = app.signer.open(ERRAND, &signed, app.engine.clock().now_ms());
+            let errand = app.signing.signer.open(ERRAND, &signed, app.engine.clock().now_ms());
             let errand = errand.map(|(errand, _)| errand);
             errand.ok_or_else(|| ApiError::forbidden("This address is not valid any more."))?
         }
@@ -156,8 +156,8 @@ pub(super) async fn redirect(cx: Cx<Server, ()>, request: Redirect) -> Result<Re
             Errand::Login { redirect_url: redirect_url(&app.config, cx.query("redirectUrl")?)? }
         }
     };
-    let provider = match (request.idp_id, app.providers.all()) {
-        (Some(id), _) => app.providers.get(&id),
+    let provider = match (request.idp_id, app.outside.providers.all()) {
+        (Some(id), _) => app.outside.providers.get(&id),
         (None, [only]) => Some(only),
         (None, []) => None,
         (None, _) => return Ok(choose_provider(app, cx.uri.query().unwrap_or_default())),
@@ -188,14 +188,14 @@ async fn arrive(cx: &Cx<Server, ()>, headers: &HeaderMap, state: &str) -> Result
     let app = &*cx.app;
     let now_ms = app.engine.clock().now_ms();
     let trip = cookies(headers, &cookie_name(state))
-        .find_map(|cookie| app.signer.open::<Trip>(TRIP, cookie, now_ms))
+        .find_map(|cookie| app.signing.signer.open::<Trip>(TRIP, cookie, now_ms))
         .map(|(trip, _)| trip)
         .filter(|trip| trip.state == state)
         .ok_or_else(|| {
             let why = "This browser has not begun to log in, or has taken too long.";
             ApiError::bad_request(why)
         })?;
-    let provider = app.providers.get(&trip.provider);
+    let provider = app.outside.providers.get(&trip.provider);
     let provider = provider
         .ok_or_else(|| ApiError::not_found("There is no such way to log in here any more."))?;
     let code = match (cx.query("error")?, cx.query("code")?) {
@@ -314,10 +314,10 @@ pub(super) async fn choose_account(
 ) -> Result<Json, ApiError> {
     let app = &*cx.app;
     let now_ms = app.engine.clock().now_ms();
-    let pending = app.signer.open::<Pending>(PENDING, &choice.pending, now_ms);
+    let pending = app.signing.signer.open::<Pending>(PENDING, &choice.pending, now_ms);
     let (Pending { provider, subject, display_name, email, errand }, _) =
         pending.ok_or_else(|| ApiError::forbidden("This took too long: log in again."))?;
-    let of = app.providers.get(&provider);
+    let of = app.outside.providers.get(&provider);
     let of = of.ok_or_else(|| ApiError::forbidden("There is no such way to log in any more."))?;
     let redirect_url = match errand {
         Errand::Link { user_id } => {
@@ -357,7 +357,7 @@ pub(super) struct LinkBody {
 
 pub(super) async fn link(cx: Cx<Server>, request: Link) -> Result<Json, ApiError> {
     let app = &*cx.app;
-    let provider = app.providers.get(&request.idp_id);
+    let provider = app.outside.providers.get(&request.idp_id);
     let provider = provider.ok_or_else(|| ApiError::not_found("There is no such provider."))?;
     let purpose = format!("sso_link/{}", provider.id());
     confirm_identity(app, &cx.caller, cx.client, &purpose, &cx.body, request.body.auth.as_ref())
@@ -374,7 +374,7 @@ pub(super) async fn fallback(cx: Cx<Server, ()>, _: StagePage) -> Result<Reply, 
     let app = &*cx.app;
     let now_ms = app.engine.clock().now_ms();
     let session = cx.query("session")?.unwrap_or_default();
-    let open = app.uiaa.open(&session, now_ms);
+    let open = app.auth.uiaa.open(&session, now_ms);
     let Some(user_id) = open.and_then(|open| open.facts().user_id.clone()) else {
         return Err(ApiError::not_found("What was to be confirmed is over."));
     };
@@ -403,7 +403,7 @@ async fn confirm(
     known: Option<OwnedUserId>,
 ) -> Result<Reply, ApiError> {
     let now_ms = app.engine.clock().now_ms();
-    let open = app.uiaa.open(session, now_ms);
+    let open = app.auth.uiaa.open(session, now_ms);
     let asked = open.and_then(|open| open.facts().user_id.clone());
     let check = async {
         match known {
@@ -414,7 +414,7 @@ async fn confirm(
             )),
         }
     };
-    match app.uiaa.complete(session, &AuthType::Sso, now_ms, check).await {
+    match app.auth.uiaa.complete(session, &AuthType::Sso, now_ms, check).await {
         Ok(()) => Ok(uiaa::done().reply()),
         Err(uiaa::Failure::Final(error)) => Err(error),
         Err(uiaa::Failure::Retry(_, why)) => Err(ApiError::forbidden(why)),
@@ -453,7 +453,7 @@ fn with_token(app: &Server, user_id: &UserId, mut redirect_url: Url) -> Result<U
 /// The pages on the way.
 fn choose_provider(app: &Server, query: &str) -> Reply {
     let mut html = String::from("<p>How do you want to log in?</p>\n");
-    html.push_str(&buttons(app, app.providers.all().iter(), query));
+    html.push_str(&buttons(app, app.outside.providers.all().iter(), query));
     Page::new(format!("Log in to {}", app.config.server.name), html).reply()
 }
 
@@ -571,7 +571,7 @@ fn pending(
 /// A statement of this server that it believes again for as long as a browser may be away.
 fn signed(app: &Server, purpose: &str, statement: &impl Serialize) -> Result<String, ApiError> {
     let expires_ms = app.engine.clock().now_ms().saturating_add(AWAY_MS);
-    app.signer.sign(purpose, statement, expires_ms).map_err(ApiError::internal)
+    app.signing.signer.sign(purpose, statement, expires_ms).map_err(ApiError::internal)
 }
 
 fn script(app: &Server, pending: &str) -> String {
@@ -626,7 +626,7 @@ fn place(url: &Url) -> String {
 
 /// The nonce and the PKCE verifier that belong to a state.
 fn secrets(app: &Server, state: &str) -> (String, String) {
-    (app.signer.secret(NONCE, state), app.signer.secret(VERIFIER, state))
+    (app.signing.signer.secret(NONCE, state), app.signing.signer.secret(VERIFIER, state))
 }
 
 fn of_provider(provider: &Provider, error: &OidcError) -> ApiError {

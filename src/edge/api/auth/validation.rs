@@ -155,7 +155,7 @@ request_token! {
 
 /// Whether something can be validated for this at all.
 fn check_offered(app: &Server, purpose: Purpose, medium: Medium) -> Result<(), ApiError> {
-    if !app.messages.reach(medium) {
+    if !app.outside.messages.reach(medium) {
         let what = match medium {
             Medium::Email => "This server sends no e-mail.",
             Medium::Msisdn => "This server sends no text messages.",
@@ -224,7 +224,7 @@ async fn deliver(app: &Server, origin: Origin, asked: Asked) -> Result<String, A
     let Asked { client, purpose, threepid, client_secret, send_attempt, next_link } = asked;
     let (client_secret, send_attempt) = (client_secret.as_str(), u64::from(send_attempt));
     let secret = TokenHash::of(client_secret);
-    let lock = app.deliveries.lock((threepid.clone(), purpose, secret));
+    let lock = app.auth.deliveries.lock((threepid.clone(), purpose, secret));
     let _alone = lock.lock().await;
 
     let owner = app.engine.state().threepids.owner(&threepid);
@@ -272,7 +272,7 @@ async fn deliver(app: &Server, origin: Origin, asked: Asked) -> Result<String, A
         (Purpose::Add, None) => Topic::Add { proof: proof() },
         (Purpose::Register | Purpose::Add, Some(user_id)) => Topic::HasAccount { user_id },
     };
-    if let Err(error) = app.messages.send(&threepid, &topic).await {
+    if let Err(error) = app.outside.messages.send(&threepid, &topic).await {
         warn!(%error, medium = threepid.medium.as_str(), "a message could not be sent");
         return Err(not_sent(error));
     }

@@ -42,7 +42,7 @@ pub(super) async fn page(cx: Cx<Server, ()>, _: LoginPage) -> Result<Reply, ApiE
              </form>\n",
         );
     }
-    let providers = cx.app.providers.all();
+    let providers = cx.app.outside.providers.all();
     let here = address(config, cx.uri.query());
     let here = utf8_percent_encode(&here, NON_ALPHANUMERIC);
     for provider in providers {

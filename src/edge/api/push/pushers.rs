@@ -121,7 +121,7 @@ fn http_pusher(cx: &Cx<Server>, body: &Body, ids: PusherIds) -> Result<PusherSet
 /// Whether the address is the account's own is decided together with setting it.
 fn mail_pusher(cx: &Cx<Server>, body: &Body, ids: PusherIds) -> Result<PusherSet, ApiError> {
     let pusher = pusher(cx, body, ids, PusherKind::Email)?;
-    if !cx.app.messages.reach(Medium::Email) {
+    if !cx.app.outside.messages.reach(Medium::Email) {
         return Err(invalid("This server sends no mail."));
     }
     if pusher.ids.app_id != MAIL_APP_ID {

@@ -266,7 +266,7 @@ fn notification(
     Ok(Some(Notification {
         actions: outcome.actions.clone(),
         event: view.client_event(room, &event, &EventForm::SYNC)?,
-        read: cx.app.unread.has_read(judge, &event, view.at())?,
+        read: cx.app.sync.unread.has_read(judge, &event, view.at())?,
         room_id: RoomId::to_owned(&room.id),
         ts: event.origin_server_ts,
     }))

@@ -50,7 +50,7 @@ pub(crate) fn url(config: &Config) -> String {
 /// The page of a mail's link.
 pub(super) async fn page(cx: Cx<Server, ()>, request: UnsubscribePage) -> Result<Reply, ApiError> {
     let found = request.token.as_ref().and_then(|token| {
-        unsubscription(&cx.app.lasting, &cx.app.engine.state(), token).zip(Some(token))
+        unsubscription(&cx.app.signing.lasting, &cx.app.engine.state(), token).zip(Some(token))
     });
     let Some((found, token)) = found else { return Ok(useless_link(&cx.app)) };
     let Some(ids) = found.ids else { return Ok(ended(&cx.app)) };
@@ -73,7 +73,7 @@ pub(super) async fn page(cx: Cx<Server, ()>, request: UnsubscribePage) -> Result
 pub(super) async fn submit(cx: Cx<Server, ()>, request: Unsubscribe) -> Result<Reply, ApiError> {
     let found = request
         .token
-        .and_then(|token| unsubscription(&cx.app.lasting, &cx.app.engine.state(), &token));
+        .and_then(|token| unsubscription(&cx.app.signing.lasting, &cx.app.engine.state(), &token));
     let Some(found) = found else { return Ok(useless_link(&cx.app)) };
     if let Some(ids) = found.ids {
         let remove = RemovePusher { user_id: found.user_id, ids, because: PusherEnd::Asked };

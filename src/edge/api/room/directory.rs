@@ -296,7 +296,7 @@ fn list(app: &Server, wanted: &Wanted<'_>) -> Result<Page, ApiError> {
         let term = wanted.term.map(text::fold);
         let mut kept = Vec::new();
         for (place, room) in rooms {
-            let described = app.catalogue.describe(app.engine.events(), &room)?;
+            let described = app.listing.catalogue.describe(app.engine.events(), &room)?;
             let room_type = described.room_type.as_ref().map(ToString::to_string);
             let of_type = wanted.types.as_ref().is_none_or(|types| types.contains(&room_type));
             if of_type && term.as_ref().is_none_or(|term| mentions(&described, term)) {
@@ -319,7 +319,8 @@ fn list(app: &Server, wanted: &Wanted<'_>) -> Result<Page, ApiError> {
     let page = rooms.get(start..end.min(rooms.len())).unwrap_or_default();
     let next = page.last().filter(|_| end < rooms.len());
     let previous = page.first().filter(|_| start > 0);
-    let described = page.iter().map(|(_, room)| app.catalogue.describe(app.engine.events(), room));
+    let described =
+        page.iter().map(|(_, room)| app.listing.catalogue.describe(app.engine.events(), room));
     Ok(Page {
         rooms: described.collect::<Result<_, _>>()?,
         next: next.map(|(place, _)| Since::After(*place).to_string()),

@@ -192,13 +192,14 @@ pub(super) async fn threads(
         let key = |token: &str| {
             format!("{} {} {participated} {token}", cx.caller.user_id, request.room_id)
         };
-        let walk = request.from.as_deref().and_then(|from| cx.app.thread_walks.get(&key(from)));
+        let walk =
+            request.from.as_deref().and_then(|from| cx.app.listing.thread_walks.get(&key(from)));
         let wanted = WantedThreads { as_of, before, participated };
         let threads = view.threads(&room, wanted, limit, walk.as_deref())?;
         let next = |before| ThreadsToken { as_of: &cx.app.token(as_of), before }.to_string();
         let next_batch = threads.next.map(next);
         if let Some(token) = &next_batch {
-            cx.app.thread_walks.keep(key(token), threads.walk);
+            cx.app.listing.thread_walks.keep(key(token), threads.walk);
         }
         let chunk = view.thread_roots(&room, &threads.roots, &EventForm::FULL)?;
         json(&Response { chunk, next_batch })

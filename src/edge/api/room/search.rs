@@ -49,7 +49,7 @@ pub(super) async fn search(
     };
     let wanted = Wanted::new(&cx, criteria, request.next_batch.as_deref())?;
     let head = cx.app.engine.head().offset();
-    let complete = cx.app.search.reach(head).await;
+    let complete = cx.app.listing.search.reach(head).await;
     cx.at_length(|| {
         let view = cx.view();
         let until = wanted.after.as_ref().map_or_else(|| complete.min(view.at()), |after| after.at);
@@ -210,7 +210,7 @@ impl Wanted {
             most: limits::SEARCH_HITS,
             looks: limits::SEARCH_TEXTS,
         };
-        let (hits, versions) = cx.app.search.look(|snapshot| {
+        let (hits, versions) = cx.app.listing.search.look(|snapshot| {
             let hits = snapshot.hits(&query)?;
             // Once of each event: one that was edited often has as many hits.
             let mut versions: HashMap<Offset, Vec<Offset>> = HashMap::new();

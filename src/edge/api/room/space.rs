@@ -109,7 +109,7 @@ pub(super) async fn hierarchy(
     cx.at_length(|| {
         let limit = limit.min(limits::HIERARCHY_ROOMS);
         let mut response = get_hierarchy::Response::new();
-        let paused = request.from.as_deref().and_then(|from| cx.app.space_walks.get(from));
+        let paused = request.from.as_deref().and_then(|from| cx.app.listing.space_walks.get(from));
         let mut rooms = walk.rooms(then, now, paused.as_deref())?;
         let (mut begun, mut bytes) = (None, 0);
         while let Some((room, depth)) = rooms.advance()? {
@@ -124,7 +124,7 @@ pub(super) async fn hierarchy(
             {
                 let passed = rooms.state.passed;
                 let token = PageToken { passed, ..page }.write(&cx, &walk);
-                cx.app.space_walks.keep(token.clone(), rooms.pause(&room, depth));
+                cx.app.listing.space_walks.keep(token.clone(), rooms.pause(&room, depth));
                 response.next_batch = Some(token);
                 break;
             }
@@ -442,7 +442,7 @@ impl PageToken {
     fn write(self, cx: &Cx<Server>, walk: &Walk) -> String {
         let way = if self.as_of { 'm' } else { 'p' };
         let position = format!("{}.{}.{way}", cx.app.token(self.at), self.passed);
-        let mac = cx.app.lasting.mac(Self::PURPOSE, &Self::signed(cx, walk, &position));
+        let mac = cx.app.signing.lasting.mac(Self::PURPOSE, &Self::signed(cx, walk, &position));
         format!("{position}.{mac}")
     }
 
@@ -459,7 +459,7 @@ impl PageToken {
             )
         };
         let (position, mac) = token.rsplit_once('.').ok_or_else(unknown)?;
-        if !cx.app.lasting.is_mac(Self::PURPOSE, &Self::signed(cx, walk, position), mac) {
+        if !cx.app.signing.lasting.is_mac(Self::PURPOSE, &Self::signed(cx, walk, position), mac) {
             return Err(unknown());
         }
         let mut parts = position.splitn(3, '.');

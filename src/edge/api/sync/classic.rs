@@ -40,7 +40,7 @@ pub(super) fn sync(
             let mut view = cx.view();
             let device = (view.user_id(), view.viewer.device_id);
             view.viewer.at = sync::to_device::cut(&view.state, device, wanted.since, view.at());
-            let (members, unread) = (&cx.app.known_members, &cx.app.unread);
+            let (members, unread) = (&cx.app.sync.known_members, &cx.app.sync.unread);
             let memory = v3::Memory { members, unread, effort };
             let response = v3::respond(&view, wanted, memory).map_err(|error| match error {
                 LookError::TooLong(too_long) => Stop::TooLong(too_long),

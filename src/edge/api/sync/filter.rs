@@ -119,7 +119,7 @@ fn stored(
 /// The filter of a request to `/sync`: JSON if it begins with `{`, otherwise the id of one that the
 /// caller has uploaded.
 pub(super) fn of_sync(cx: &Cx<Server>) -> Result<Arc<SyncFilter>, ApiError> {
-    let filters = &cx.app.filters;
+    let filters = &cx.app.sync.filters;
     let Some(filter) = cx.query("filter")? else { return filters.of("{}") };
     if filter.starts_with('{') {
         return filters.of(&filter);

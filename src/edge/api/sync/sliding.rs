@@ -66,7 +66,7 @@ pub(super) async fn sync(
         Some(pos) => Some(pos.parse().map_err(|_| unknown_pos(UnknownPos))?),
     };
     let app = Arc::clone(&cx.app);
-    let connections = &app.connections;
+    let connections = &app.sync.connections;
     if let Some(pos) = pos.filter(|pos| pos.token.epoch != cx.app.epoch) {
         connections.begins_anew(cx.caller.session, &name, pos.token);
         return Err(unknown_pos(UnknownPos));
@@ -93,7 +93,7 @@ pub(super) async fn sync(
         if effort == Effort::Short && !goes_on {
             return Err(Stop::TooLong(TooLong));
         }
-        let memory = Memory { unread: &cx.app.unread, epoch: cx.app.epoch, effort };
+        let memory = Memory { unread: &cx.app.sync.unread, epoch: cx.app.epoch, effort };
         let look = sliding::look(&cx.view(), &rules, &resumed, came_from, memory);
         let look = look.map_err(|error| match error {
             SlidingError::UnknownPos(unknown) => Stop::Failed(unknown_pos(unknown)),

@@ -137,7 +137,7 @@ pub(crate) async fn submit(cx: Cx<Server, ()>, request: StageForm) -> Result<Rep
     // Who solves the captcha is who has the page open.
     facts.client = cx.client;
     let check = stages::check(&cx.app, &facts, &auth);
-    let page = match cx.app.uiaa.complete(&id, &subject.stage, now_ms, check).await {
+    let page = match cx.app.auth.uiaa.complete(&id, &subject.stage, now_ms, check).await {
         Ok(()) => match cx.query("then")?.map(AuthType::from) {
             Some(then) if subject.session.is_ahead(&then).await => {
                 return see_other(&page_of(&then, &id, None));
@@ -169,7 +169,7 @@ async fn subject<'a>(
         let page = problem("Nothing to confirm", "The address of this page lacks its session.");
         return Ok(Err(page.status(StatusCode::BAD_REQUEST)));
     };
-    let Some(session) = cx.app.uiaa.open(&id, cx.app.engine.clock().now_ms()) else {
+    let Some(session) = cx.app.auth.uiaa.open(&id, cx.app.engine.clock().now_ms()) else {
         let page = problem(
             "This is over",
             "What you were about to confirm is done, or has taken too long. Go back to your app and \
@@ -216,8 +216,7 @@ impl Subject<'_> {
             }
             AuthType::Terms => {
                 let documents: String = self
-                    .app
-                    .stages
+                    .app.auth.stages
                     .terms
                     .in_language(&self.languages)
                     .into_iter()
@@ -364,7 +363,7 @@ impl Subject<'_> {
     }
 
     fn captcha(&self, form: &dyn Fn(&str, &str, &str, &str) -> Page) -> Page {
-        let Some(captcha) = &self.app.stages.captcha else { return unknown_stage() };
+        let Some(captcha) = &self.app.auth.stages.captcha else { return unknown_stage() };
         let fields = format!(
             "<div class=\"g-recaptcha\" data-sitekey=\"{}\" data-callback=\"solved\"></div>\n\
              <noscript><p class=\"bad\">The captcha needs JavaScript.</p></noscript>\n\

@@ -146,10 +146,10 @@ pub(crate) async fn check(app: &Server, facts: &Facts, auth: &AuthData) -> Resul
         }
         AuthData::Msisdn(given) => threepid(app, facts, Medium::Msisdn, &given.thirdparty_id_creds),
         AuthData::RegistrationToken(given) => registration_token(app, &given.token),
-        AuthData::Terms(_) => Ok(Proof::Terms(app.stages.terms.versions())),
+        AuthData::Terms(_) => Ok(Proof::Terms(app.auth.stages.terms.versions())),
         AuthData::ReCaptcha(given) => {
-            let captcha = app.stages.captcha.as_ref().ok_or_else(not_offered)?;
-            captcha.check(&app.outbound, &given.response, facts.client).await?;
+            let captcha = app.auth.stages.captcha.as_ref().ok_or_else(not_offered)?;
+            captcha.check(&app.outside.outbound, &given.response, facts.client).await?;
             Ok(Proof::Done)
         }
         _ => Err(not_offered()),
@@ -191,12 +191,12 @@ pub(crate) async fn authenticate(
 ) -> Result<Authenticated, ApiError> {
     let now_ms = app.engine.clock().now_ms();
     if let Some(AuthData::FallbackAcknowledgement(given)) = auth
-        && let Some((owner, waiting)) = app.uiaa.waiting(&given.session, now_ms).await
+        && let Some((owner, waiting)) = app.auth.uiaa.waiting(&given.session, now_ms).await
         && let Some(stage) = waiting.auth_type()
     {
         // If it is still not so, what is to be done is what the attempt below says.
         let again = check(app, &owner, &waiting);
-        let _ = app.uiaa.complete(&given.session, &stage, now_ms, again).await;
+        let _ = app.auth.uiaa.complete(&given.session, &stage, now_ms, again).await;
     }
     let check = async {
         match auth {
@@ -205,7 +205,7 @@ pub(crate) async fn authenticate(
         }
     };
     let attempt = Attempt { endpoint, binding, auth, offer, facts: facts.clone() };
-    app.uiaa.attempt(attempt, now_ms, check).await
+    app.auth.uiaa.attempt(attempt, now_ms, check).await
 }
 
 /// How a user can prove again that they are who they are.
@@ -236,7 +236,7 @@ pub(crate) fn providers_of<'a>(
     let account = app.engine.state().accounts.get(user_id);
     let links = account.map(|account| account.read().links.clone()).unwrap_or_default();
     let is_linked = move |provider: &&Provider| links.iter().any(|(id, _)| id == provider.id());
-    app.providers.all().iter().filter(is_linked)
+    app.outside.providers.all().iter().filter(is_linked)
 }
 
 /// Has the caller prove again that they are who they are; an application service vouches for its
@@ -296,7 +296,7 @@ pub(crate) fn ways_to_prove(app: &Server) -> Offer {
 /// The flows by addresses that messages can be sent to.
 fn by_threepid(app: &Server) -> impl Iterator<Item = (Medium, Vec<AuthType>)> {
     let media = [(Medium::Email, AuthType::EmailIdentity), (Medium::Msisdn, AuthType::Msisdn)];
-    let reached = media.into_iter().filter(|(medium, _)| app.messages.reach(*medium));
+    let reached = media.into_iter().filter(|(medium, _)| app.outside.messages.reach(*medium));
     reached.map(|(medium, stage)| (medium, vec![stage]))
 }
 

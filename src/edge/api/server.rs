@@ -1,0 +1,301 @@
+//! The program behind the endpoints, and what handlers ask of it.
+
+use std::{net::IpAddr, sync::Arc};
+
+use futures_util::future::BoxFuture;
+use http::Uri;
+use ruma::{OwnedRoomId, OwnedUserId, RoomId, RoomOrAliasId, UserId};
+
+use super::{
+    account::notices::Notices,
+    auth::{rights, session, shared_secret::Nonces, uiaa, validation::Deliveries},
+    media::files::Media,
+    not_in_it,
+    room::{directory::Catalogue, space, walks::Walks},
+    sync::filter::Filters,
+};
+use crate::{
+    base::{long_work::LongWork, rate::household, signed::Signer},
+    config::Config,
+    decide::Proposal,
+    edge::http::{ApiError, App, Caller, Cx, OpenTo, Session},
+    engine::{Durable, Engine},
+    ops::admin::office::Office,
+    outside::{
+        appservice::{Questions, Service, Services},
+        messages::Messages,
+        oidc::Providers,
+        outbound::Outbound,
+    },
+    read::{
+        events::Viewer,
+        push::Unread,
+        sync::{CameFrom, KnownMembers, sliding::Connections},
+        view::{
+            View,
+            relations::ThreadsWalk,
+            token::{Pos, Token},
+        },
+    },
+    record::{Epoch, Offset, command::TokenHash},
+    search::Search,
+    service::{
+        accounts::identity::IdentityServers, last_seen::LastSeen, passwords::Passwords,
+        presence::Tracker, rendezvous::Meetings,
+    },
+    state::Room,
+};
+
+/// The program behind the endpoints.
+pub(crate) struct Server {
+    pub(crate) config: Config,
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) epoch: Epoch,
+    /// Where what administrators ask for is done.
+    pub(crate) office: Arc<Office>,
+    pub(crate) auth: Authentication,
+    pub(crate) signing: Signing,
+    pub(crate) sync: Synchronisation,
+    pub(crate) listing: Listing,
+    pub(crate) outside: Outside,
+    pub(crate) media: Media,
+    pub(crate) presence: Tracker,
+    pub(crate) last_seen: Arc<LastSeen>,
+    /// How often users may be sent messages.
+    pub(crate) notices: Notices,
+    /// The long work of users, and of those without a login by their address.
+    pub(crate) long_work: LongWork<Whose>,
+}
+
+/// What it takes to find out who somebody is.
+pub(crate) struct Authentication {
+    pub(crate) passwords: Arc<Passwords>,
+    /// Sessions of user-interactive authentication.
+    pub(crate) uiaa: uiaa::Sessions,
+    /// What their stages ask.
+    pub(crate) stages: uiaa::Stages,
+    /// Nonces of registrations by the shared secret.
+    pub(crate) nonces: Nonces,
+    /// Messages under way that validate an address.
+    pub(crate) deliveries: Deliveries,
+    /// Where devices meet that sign each other in.
+    pub(crate) rendezvous: Meetings,
+    pub(crate) former_rendezvous: Meetings,
+}
+
+/// What the server signs with.
+pub(crate) struct Signing {
+    /// Signs with a key that is not in the log: nobody who reads the log can make what it signs.
+    pub(crate) signer: Signer,
+    /// Signs with the server's private key, which is in the log: for what is to hold as long as the
+    /// log does, and by which nobody gains who can read the log.
+    pub(crate) lasting: Signer,
+}
+
+/// What syncs share.
+pub(crate) struct Synchronisation {
+    pub(crate) filters: Filters,
+    pub(crate) known_members: KnownMembers,
+    /// Connections of sliding sync.
+    pub(crate) connections: Connections,
+    /// Unread counts.
+    pub(crate) unread: Arc<Unread>,
+}
+
+/// What is searched, and where pages of lists ended.
+pub(crate) struct Listing {
+    pub(crate) search: Arc<Search>,
+    /// The directory of public rooms.
+    pub(crate) catalogue: Catalogue,
+    pub(crate) thread_walks: Walks<ThreadsWalk>,
+    pub(crate) space_walks: Walks<space::Paused>,
+}
+
+/// Other services.
+pub(crate) struct Outside {
+    pub(crate) outbound: Outbound,
+    pub(crate) messages: Arc<Messages>,
+    /// Providers of single sign-on.
+    pub(crate) providers: Providers,
+    /// Application services, and what they are asked.
+    pub(crate) services: Services,
+    pub(crate) questions: Arc<Questions>,
+}
+
+/// Whose long work is done in turns.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Whose {
+    User(OwnedUserId),
+    Address(IpAddr),
+}
+
+impl App for Server {
+    fn authenticate<'a>(
+        &'a self,
+        token: &'a str,
+        uri: &'a Uri,
+    ) -> BoxFuture<'a, Result<Session, ApiError>> {
+        Box::pin(session::authenticate(self, token, uri))
+    }
+
+    fn service(&self, token: &str) -> Option<Arc<Service>> {
+        self.outside.services.by_token(&TokenHash::of(token))
+    }
+
+    fn exempt(&self, session: &Session) -> bool {
+        session::exempt(self, session)
+    }
+
+    fn seen(&self, session: &Session, client: IpAddr, agent: Option<&str>) {
+        self.auth.passwords.seen(&session.user_id, client);
+        let now_ms = self.engine.clock().now_ms();
+        let device = (&*session.user_id, &*session.device_id, session.session);
+        self.last_seen.see(&self.engine.state(), device, client, agent, now_ms);
+    }
+
+    fn admit(&self, session: &Session, open_to: OpenTo) -> Result<(), ApiError> {
+        rights::admit(self, session, open_to)
+    }
+}
+
+/// What a position names was undone by a restore.
+pub(super) struct Undone(pub(super) CameFrom);
+
+impl Server {
+    /// The room, for a caller who must be in it. A room that does not exist is refused as one that
+    /// the caller may not see, so that nobody learns which rooms exist.
+    pub(super) fn room(&self, room_id: &RoomId) -> Result<Arc<Room>, ApiError> {
+        self.engine.state().rooms.get(room_id).ok_or_else(not_in_it)
+    }
+
+    /// What identity servers are spoken to with.
+    pub(super) fn identity_servers(&self) -> IdentityServers<'_> {
+        let trusted = &self.config.threepids.identity_servers;
+        IdentityServers { engine: &self.engine, outbound: &self.outside.outbound, trusted }
+    }
+
+    /// The room, where it is no secret whether it exists.
+    pub(super) fn known_room(&self, room_id: &RoomId) -> Result<Arc<Room>, ApiError> {
+        let room = self.engine.state().rooms.get(room_id);
+        room.ok_or_else(|| ApiError::not_found("There is no such room."))
+    }
+
+    /// The room that an id or an alias names.
+    pub(super) fn resolve(&self, room: &RoomOrAliasId) -> Result<OwnedRoomId, ApiError> {
+        match <&RoomId>::try_from(room) {
+            Ok(room_id) => Ok(room_id.to_owned()),
+            Err(alias) => self
+                .engine
+                .state()
+                .aliases
+                .get(alias, Offset::MAX)
+                .map(|target| target.room_id)
+                .ok_or_else(|| ApiError::not_found("There is no such alias.")),
+        }
+    }
+
+    /// The position that a token names, if it is of this server's history.
+    pub(super) fn position(&self, token: &str) -> Result<Offset, ApiError> {
+        let position = self.position_or_undone(token)?;
+        position.map_err(|_| ApiError::invalid_param("What this token names was lost."))
+    }
+
+    /// As [`Server::position`], for one who can do with a position that a restore has undone: what
+    /// that names never came to be.
+    pub(super) fn position_or_undone(
+        &self,
+        token: &str,
+    ) -> Result<Result<Offset, Undone>, ApiError> {
+        let not_ours = || ApiError::invalid_param("This is not a token of this server.");
+        // A `pos` of sliding sync is good wherever a token is.
+        let pos = || token.parse::<Pos>().map(|pos| pos.token);
+        self.place(token.parse().or_else(|_| pos()).map_err(|_| not_ours())?)
+    }
+
+    /// As [`Server::position_or_undone`], of a token that was read.
+    pub(super) fn place(&self, token: Token) -> Result<Result<Offset, Undone>, ApiError> {
+        let not_ours = || ApiError::invalid_param("This is not a token of this server.");
+        let offset = token.offset;
+        if token.epoch == self.epoch {
+            let given_out = offset <= self.engine.head().offset();
+            return if given_out { Ok(Ok(offset)) } else { Err(not_ours()) };
+        }
+        let after = self.engine.state().epoch_end(token.epoch).ok_or_else(not_ours)?;
+        Ok(if offset <= after { Ok(offset) } else { Err(Undone(CameFrom { token, after })) })
+    }
+
+    /// The token of a position.
+    pub(super) fn token(&self, offset: Offset) -> String {
+        Token { epoch: self.epoch, offset }.to_string()
+    }
+
+    /// The look of `session` as of the head.
+    pub(super) fn view<'a>(&'a self, session: &'a Session) -> View<'a> {
+        let state = self.engine.state().share();
+        // Others may have taken the place of these projections, and gone on.
+        let at = self.engine.head().offset().min(state.applied());
+        View {
+            state,
+            events: self.engine.events(),
+            viewer: Viewer {
+                user_id: &session.user_id,
+                device_id: &session.device_id,
+                session: session.session,
+                at,
+                now_ms: self.engine.clock().now_ms(),
+            },
+        }
+    }
+
+    /// The time, as events have it.
+    pub(super) fn now(&self) -> ruma::MilliSecondsSinceUnixEpoch {
+        let ms = ruma::UInt::try_from(self.engine.clock().now_ms()).unwrap_or(ruma::UInt::MAX);
+        ruma::MilliSecondsSinceUnixEpoch(ms)
+    }
+}
+
+impl<C: Caller> Cx<Server, C> {
+    /// Does work that may take long (it grows with a room's members or a user's rooms), in the
+    /// caller's turn and within its share: see [`LongWork`].
+    pub(super) async fn at_length<T>(
+        &self,
+        work: impl FnOnce() -> Result<T, ApiError>,
+    ) -> Result<T, ApiError> {
+        let session = self.caller.session();
+        let exempt = session.is_some_and(|session| session::exempt(&self.app, session));
+        let done = self.app.long_work.run(&self.whose(), exempt, work).await;
+        done.map_err(|busy| ApiError::limit_exceeded(busy.retry_after))?
+    }
+
+    /// Whose work this request is.
+    pub(super) fn whose(&self) -> Whose {
+        match self.caller.session() {
+            Some(session) => Whose::User(session.user_id.clone()),
+            None => Whose::Address(household(self.client)),
+        }
+    }
+
+    /// Proposes a change in the caller's name.
+    pub(super) async fn propose<P: Proposal>(
+        &self,
+        proposal: P,
+    ) -> Result<Durable<P::Outcome>, ApiError> {
+        Ok(self.app.engine.propose(self.origin(), proposal).await?)
+    }
+}
+
+impl Cx<Server> {
+    /// The caller's look as of the head.
+    pub(super) fn view(&self) -> View<'_> {
+        self.app.view(&self.caller)
+    }
+
+    /// Only for the user's own data.
+    pub(super) fn must_be(&self, user_id: &UserId) -> Result<(), ApiError> {
+        if user_id == self.caller.user_id {
+            Ok(())
+        } else {
+            Err(ApiError::forbidden("This belongs to another user."))
+        }
+    }
+}
