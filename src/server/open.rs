@@ -1,0 +1,356 @@
+//! Opens what a server consists of, from the log up.
+
+use std::{
+    collections::HashSet,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use tokio::net::TcpListener;
+use tracing::{error, info, warn};
+
+use super::ServerError;
+use crate::{
+    base::{
+        background,
+        clock::{Clock, random_bytes},
+        disk, limits,
+        long_work::LongWork,
+        shutdown::Shutdown,
+        signed::Signer,
+        token_key,
+    },
+    config::{Config, OwnRate, SharedSecret},
+    decide::{
+        account::AccountLimit,
+        ephemeral::Gather,
+        quota::{Exempt, Quotas},
+    },
+    edge::api::{self, uiaa},
+    engine::{self, Engine},
+    log::{
+        Log,
+        archive::{ArchiveOptions, Archiver},
+        sled::{SledLog, SledOptions},
+    },
+    ops::admin::office::Office,
+    outside::{
+        appservice::{Questions, Services},
+        messages::Messages,
+        oidc::Providers,
+        outbound::Outbound,
+        pushers::{Mails, Pushers},
+    },
+    read::{
+        push::Unread,
+        sync::{KnownMembers, sliding::Connections},
+    },
+    record::Offset,
+    search::Search,
+    service::{last_seen::LastSeen, passwords::Passwords, presence::Tracker, rendezvous::Meetings},
+    snapshot::{self, Begun},
+};
+
+/// How many bytes of events are kept in memory. Enough for the recent history of busy rooms; what
+/// is not in it is read from the log.
+const EVENT_CACHE_BYTES: u64 = 64 * 1024 * 1024;
+
+/// What the configuration names besides the data directory, read and checked before anything is
+/// touched.
+pub(super) struct Named {
+    services: Services,
+    outbound: Outbound,
+    messages: Arc<Messages>,
+    stages: uiaa::Stages,
+    providers: Providers,
+    to_gateways: Outbound,
+}
+
+impl Named {
+    pub(super) fn load(config: &Config) -> Result<Self, ServerError> {
+        let services = Services::load(&config.appservices.files, &config.server.name)
+            .map_err(|error| ServerError::Appservice(error.into()))?;
+        let outbound =
+            Outbound::new(&config.outbound).map_err(|error| ServerError::Outbound(error.into()))?;
+        let messages = Messages::new(config, &outbound)
+            .map_err(|error| ServerError::Messages(error.into()))?;
+        let messages = Arc::new(messages);
+        let stages = uiaa::Stages::load(config, &messages).map_err(ServerError::Registration)?;
+        let providers = Providers::load(config, &api::sso_callback(config), &outbound)
+            .map_err(|error| ServerError::Sso(error.into()))?;
+        let to_gateways = Outbound::public_only(&config.outbound, &config.push.allowed_networks)
+            .map_err(|error| ServerError::Outbound(error.into()))?;
+        Ok(Self { services, outbound, messages, stages, providers, to_gateways })
+    }
+}
+
+/// Warns of what is allowed and may not be wanted.
+pub(super) fn warn_of(config: &Config) {
+    let secret = config.registration.shared_secret.as_ref();
+    if secret.is_some_and(SharedSecret::is_short) {
+        warn!("registration.shared_secret has fewer than 16 characters: it may be guessed");
+    }
+    if config.server.discovery && config.announced_url().is_none() {
+        warn!(
+            "clients are not told the server's address, because it is unknown which address they use; set server.public_url"
+        );
+    }
+}
+
+/// Listens on the configured addresses, and puts those that it really has in their place.
+pub(super) async fn listen(config: &mut Config) -> Result<Vec<TcpListener>, ServerError> {
+    let mut listeners = Vec::new();
+    for address in &mut config.server.bind {
+        let bind =
+            async { TcpListener::bind(*address).await.and_then(|l| Ok((l.local_addr()?, l))) };
+        let (actual, listener) =
+            bind.await.map_err(|source| ServerError::Bind { address: *address, source })?;
+        *address = actual;
+        listeners.push(listener);
+    }
+    Ok(listeners)
+}
+
+/// The log, and what is kept of it.
+pub(super) struct Core {
+    pub(super) log: Arc<SledLog>,
+    pub(super) archiver: Option<Archiver>,
+    pub(super) engine: Arc<Engine>,
+    begun: Begun,
+}
+
+impl Core {
+    /// The log must be open already: whoever holds it is the server.
+    pub(super) async fn open(
+        config: &Config,
+        named: &Named,
+        log: Arc<SledLog>,
+    ) -> Result<Self, ServerError> {
+        // Before the log takes appends: an archive that is ahead of the log, or of another one,
+        // stops the server while nothing has been added yet.
+        let archiver = open_archive(config, Arc::clone(&log) as Arc<dyn Log>)?;
+        let quotas = Quotas { exempt: exempt(&named.services, config), ..config.quotas() };
+        let (engine, begun) = open_engine(config, quotas, Arc::clone(&log) as Arc<dyn Log>).await?;
+        watch_for_failure(&log);
+        make_private(config);
+        Ok(Self { log, archiver, engine: Arc::new(engine), begun })
+    }
+}
+
+/// What runs on the core: the program behind the endpoints, and what its background tasks need.
+pub(super) struct Parts {
+    pub(super) app: Arc<api::Server>,
+    pub(super) snapshots: Arc<snapshot::Keeper>,
+    pub(super) pushers: Arc<Pushers>,
+}
+
+impl Parts {
+    pub(super) fn new(
+        config: &Config,
+        named: Named,
+        core: &mut Core,
+        shutdown: &Shutdown,
+    ) -> Result<Self, ServerError> {
+        let Named { services, outbound, messages, stages, providers, to_gateways } = named;
+        let engine = &core.engine;
+        let in_query = config.appservices.token_in_query;
+        let questions = Arc::new(Questions::new(outbound.clone(), &services, in_query));
+        let unread = Arc::new(Unread::default());
+        let snapshots = snapshot::Keeper::new(
+            snapshot::directory(&config.server.data_dir),
+            Arc::clone(engine),
+            config.snapshot_policy(),
+            std::mem::take(&mut core.begun),
+            shutdown.clone(),
+        );
+        let snapshots = Arc::new(snapshots.with_counts(Arc::clone(&unread)));
+        let passwords = Arc::new(Passwords::new(config));
+        let last_seen = Arc::new(LastSeen::new(config.devices.note_last_seen_seconds));
+        let office = Arc::new(Office {
+            engine: Arc::clone(engine),
+            passwords: Arc::clone(&passwords),
+            policy: config.passwords.clone(),
+            identity: Some((outbound.clone(), config.threepids.identity_servers.to_vec())),
+            snapshots: Arc::clone(&snapshots),
+            last_seen: Arc::clone(&last_seen),
+            notices: config.server_notices.clone(),
+            archive: config.archive_dir(),
+        });
+        let search = Search::start(&config.server.data_dir, Arc::clone(engine));
+        let search = Arc::new(search.map_err(ServerError::Search)?);
+        let identity = engine.state().server();
+        let private_key = identity.as_ref().map_or("", |identity| identity.private_key.expose());
+        let lasting = Signer::new(private_key);
+        let unsubscribing = (lasting.clone(), api::unsubscribe_url(config));
+        let mails = Mails::new(config, engine, &unread, &messages, unsubscribing, shutdown);
+        let pushers = Pushers::new(engine, &unread, mails, to_gateways, &config.push, shutdown);
+        let media = api::media::files::Media::open(config)
+            .map_err(|error| ServerError::Media(error.into()))?;
+        let app = Arc::new(api::Server {
+            engine: Arc::clone(engine),
+            epoch: engine.state().epoch(),
+            office,
+            auth: api::Authentication {
+                passwords,
+                uiaa: uiaa::Sessions::default(),
+                stages,
+                nonces: api::auth::shared_secret::Nonces::default(),
+                deliveries: api::Deliveries::default(),
+                rendezvous: Meetings::default(),
+                former_rendezvous: Meetings::default(),
+            },
+            signing: api::Signing { signer: token_key::signer(&config.server.data_dir), lasting },
+            sync: api::Synchronisation {
+                filters: api::sync::filter::Filters::new(config),
+                known_members: KnownMembers::new(limits::KNOWN_MEMBERS_BYTES),
+                connections: Connections::new(
+                    limits::SLIDING_BYTES,
+                    u64::from_be_bytes(random_bytes()),
+                ),
+                unread,
+            },
+            listing: api::Listing {
+                search,
+                catalogue: api::room::directory::Catalogue::default(),
+                thread_walks: Default::default(),
+                space_walks: Default::default(),
+            },
+            outside: api::Outside { outbound, messages, providers, services, questions },
+            media,
+            presence: tracker(config, engine),
+            last_seen,
+            notices: api::account::notices::Notices::new(&config.rate_limits),
+            long_work: LongWork::new(
+                config.rate_limits.enabled.then_some(config.rate_limits.processor_percent),
+            ),
+            config: config.clone(),
+        });
+        Ok(Self { app, snapshots, pushers })
+    }
+}
+
+/// Presence, with those who were around when the server stopped.
+fn tracker(config: &Config, engine: &Engine) -> Tracker {
+    let around = engine.state().presence.around().into_iter();
+    let around =
+        around.filter_map(|user| Some((user.clone(), engine.state().presence.get(&user)?)));
+    Tracker::new(&config.presence, around, engine.clock().now_ms())
+}
+
+/// The users to whom quotas do not apply.
+fn exempt(services: &Services, config: &Config) -> Exempt {
+    let (services, notices) = (services.clone(), config.server_notices.clone());
+    let unlimited = config.rate_limits.users.iter().filter(|user| user.rate == OwnRate::Unlimited);
+    let unlimited: HashSet<_> = unlimited.map(|user| user.user_id.clone()).collect();
+    Exempt::who(move |user_id| {
+        unlimited.contains(user_id)
+            || services.exempt(user_id)
+            // This user is in a room with every user who got a notice.
+            || notices.is_sender(user_id)
+    })
+}
+
+pub(super) fn open_log(config: &Config) -> Result<Arc<SledLog>, ServerError> {
+    let mut options = SledOptions::new(&config.server.data_dir);
+    options.min_free_bytes = config.log.min_free_bytes;
+    options.archive = config.archive_dir();
+    Ok(Arc::new(SledLog::open(options)?))
+}
+
+/// The engine on what the newest snapshot and the records after it add up to, and from what that
+/// was made.
+async fn open_engine(
+    config: &Config,
+    quotas: Quotas,
+    log: Arc<dyn Log>,
+) -> Result<(Engine, Begun), ServerError> {
+    let began = Instant::now();
+    let opened = {
+        let (log, dir) = (Arc::clone(&log), snapshot::directory(&config.server.data_dir));
+        tokio::task::spawn_blocking(move || snapshot::recall(&dir, &*log)).await
+    };
+    let (state, begun) = match opened {
+        Ok(opened) => opened?,
+        Err(panic) => std::panic::resume_unwind(panic.into_panic()),
+    };
+    let held = begun.snapshot.as_ref().map_or(Offset::ZERO, |snapshot| snapshot.offset);
+    info!(
+        snapshot = %held,
+        replayed = state.applied().get() - held.get(),
+        took_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX),
+        "the projections are there"
+    );
+    if !begun.provisional.is_empty() {
+        info!(projections = ?begun.provisional, "computed by another version; rebuilding in the background");
+    }
+    let options = engine::Options {
+        server_name: config.server.name.clone(),
+        event_cache_bytes: EVENT_CACHE_BYTES,
+        gather: Gather {
+            window: Duration::from_millis(config.receipts.gather_ms),
+            members: config.receipts.gather_members,
+        },
+        accounts: AccountLimit {
+            most: Some(config.registration.max_accounts).filter(|most| *most > 0),
+            admin_contact: config.admin_contact(),
+        },
+        quotas: Arc::new(quotas),
+        clock: Clock::system(),
+    };
+    let engine = Engine::start(log, state, options).await?;
+    engine.keep_to(config.sweep_policy().retention);
+    Ok((engine, begun))
+}
+
+fn open_archive(config: &Config, log: Arc<dyn Log>) -> Result<Option<Archiver>, ServerError> {
+    let Some(dir) = config.archive_dir() else {
+        warn!("there is no archive: a damaged log cannot be rebuilt");
+        return Ok(None);
+    };
+    let mut options = ArchiveOptions::new(dir);
+    options.segment_bytes = config.log.archive_segment_bytes;
+    options.compact_percent = config.erasure.compact_percent;
+    Ok(Some(Archiver::start(options, log)?))
+}
+
+/// Says loudly when the log stops taking writes, which every write is told from then on.
+fn watch_for_failure(log: &SledLog) {
+    let mut failure = log.failure();
+    tokio::spawn(async move {
+        if let Ok(reason) = failure.wait_for(Option::is_some).await {
+            let reason = reason.as_deref().unwrap_or_default().to_owned();
+            error!(reason, "the log failed: writes are refused until the server is started again");
+        }
+    });
+}
+
+/// What a server has in its data directory. Other things there are somebody else's.
+const OWN: [&str; 8] =
+    ["log", "log.ready", "archive", "media", "search", "snapshots", "checkpoint.json", "lock"];
+
+/// Takes away, beside everything else, what others than their owner may do with files that an
+/// earlier version made, or that were copied here.
+fn make_private(config: &Config) {
+    let own = OWN.iter().map(|name| config.server.data_dir.join(name));
+    let paths: Vec<_> = own.chain(config.archive_dir()).collect();
+    let work = move || {
+        background::stand_back();
+        let mut changed = 0;
+        for path in paths {
+            match disk::make_private(&path) {
+                Ok(more) => changed += more,
+                Err(error) => {
+                    let path = path.display();
+                    warn!(%path, %error, "other users may be able to read this file");
+                }
+            }
+        }
+        if changed > 0 {
+            info!(changed, "removed other users' access to files in the data directory");
+        }
+    };
+    // Without it, the files are as they were.
+    if let Err(error) = std::thread::Builder::new().name("private".to_owned()).spawn(work) {
+        warn!(%error, "the permissions of the data directory could not be checked");
+    }
+}

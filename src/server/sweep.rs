@@ -1,0 +1,91 @@
+//! The task that erases what is due and compacts the log.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use tokio::sync::watch;
+use tracing::{error, info, warn};
+
+use crate::{
+    base::{background::Pace, shutdown::Shutdown},
+    engine::{Engine, SweepPolicy, Swept},
+    log::sled::{Compacted, SledLog},
+    record::{Command, Offset},
+};
+
+/// How often it is looked whether a sweep is due.
+const SWEEP_TICK: Duration = Duration::from_secs(60);
+
+/// Erases what is due, and takes what was erased off the disk, until the server stops.
+pub(super) async fn sweep(
+    engine: Arc<Engine>,
+    log: Arc<SledLog>,
+    archived: Option<watch::Receiver<Offset>>,
+    policy: SweepPolicy,
+    compact_percent: u64,
+    shutdown: Shutdown,
+) {
+    let mut put_off = Instant::now();
+    loop {
+        tokio::select! {
+            () = tokio::time::sleep(SWEEP_TICK.min(policy.every)) => {}
+            () = shutdown.given() => return,
+        }
+        let upto = archived.as_ref().map_or(Offset::MAX, |archived| *archived.borrow());
+        let swept = match engine.sweep_is_due(&policy) {
+            Ok(true) => engine.sweep(&policy, upto).await,
+            Ok(false) => Ok(Swept::default()),
+            Err(error) => Err(error.into()),
+        };
+        match swept {
+            // If it was due, what is due is not archived yet.
+            Ok(swept) if swept == Swept::default() => {}
+            Ok(Swept { expired, files, erased, superseded }) => {
+                info!(expired, files, erased, superseded, "erased expired content");
+            }
+            Err(error) => warn!(%error, "expired content could not be erased; retrying later"),
+        }
+        if Instant::now() < put_off || !compaction_is_due(&engine, &log, compact_percent) {
+            continue;
+        }
+        let (compacting, stopping) = (Arc::clone(&log), shutdown.clone());
+        let compaction = tokio::task::spawn_blocking(move || {
+            let mut pace = Pace::begin();
+            compacting.compact(|| {
+                pace.rest();
+                !stopping.is_given()
+            })
+        });
+        match compaction.await {
+            Ok(Ok(Compacted { before, after })) => info!(before, after, "compacted the log"),
+            Ok(Err(_)) if shutdown.is_given() => return,
+            Ok(Err(error)) => {
+                warn!(%error, "the log could not be compacted; retrying later");
+                put_off = Instant::now() + policy.every;
+            }
+            Err(error) => {
+                error!(%error, "compacting the log panicked");
+                put_off = Instant::now() + policy.every;
+            }
+        }
+    }
+}
+
+/// Whether something that was erased is still on the disk: a text at once, superseded records when
+/// there are many.
+fn compaction_is_due(engine: &Engine, log: &SledLog, percent: u64) -> bool {
+    let Ok(compacted) = log.compacted() else { return false };
+    let mut superseded = 0;
+    for offset in engine.state().erasures.since(compacted) {
+        match engine.events().command(offset) {
+            Ok(Some(Command::LogErase(erasure))) if erasure.is_of_superseded() => {
+                superseded += erasure.count();
+            }
+            Ok(Some(_)) => return true,
+            _ => {}
+        }
+    }
+    superseded > 0 && superseded.saturating_mul(100) >= engine.head().offset().get() * percent
+}

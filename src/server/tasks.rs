@@ -1,0 +1,188 @@
+//! Background tasks: each has a name, is begun again if it panics, and ends with the server.
+
+use std::{future::Future, panic::AssertUnwindSafe, sync::Arc, time::Duration};
+
+use futures_util::FutureExt as _;
+use tokio::task::JoinHandle;
+use tracing::error;
+
+use super::{
+    open::{Core, Parts},
+    sweep::sweep,
+};
+use crate::{
+    base::{shutdown::Shutdown, timers},
+    config::Config,
+    edge::api,
+    log::archive::Archiver,
+    ops::{admin::shutdown as shutdowns, proof},
+    service::{accounts, last_seen},
+};
+
+/// How long a task that panicked for the first time waits before it begins again. Each further
+/// pause is twice as long, up to [`LONGEST_PAUSE`].
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+
+/// The tasks of a server.
+pub(super) struct Tasks {
+    shutdown: Shutdown,
+    first_pause: Duration,
+    /// Those that the server waits for when it stops, in this order.
+    awaited: Vec<(&'static str, JoinHandle<()>)>,
+}
+
+impl Tasks {
+    pub(super) const fn new(shutdown: Shutdown) -> Self {
+        Self { shutdown, first_pause: FIRST_PAUSE, awaited: Vec::new() }
+    }
+
+    /// Runs what `begin` gives until the server stops. If it panics, that is logged with the name,
+    /// and it begins again after a pause.
+    pub(super) fn keep<F>(
+        &self,
+        name: &'static str,
+        begin: impl Fn() -> F + Send + 'static,
+    ) -> JoinHandle<()>
+    where
+        F: Future<Output = ()> + Send,
+    {
+        let (shutdown, mut pause) = (self.shutdown.clone(), self.first_pause);
+        tokio::spawn(async move {
+            // Unwind safe: what the task shares with others is behind locks of its own.
+            while AssertUnwindSafe(begin()).catch_unwind().await.is_err() {
+                error!(
+                    task = name,
+                    pause_s = pause.as_secs(),
+                    "a background task panicked; it begins again"
+                );
+                tokio::select! {
+                    () = tokio::time::sleep(pause) => {}
+                    () = shutdown.given() => return,
+                }
+                pause = LONGEST_PAUSE.min(pause * 2);
+            }
+        })
+    }
+
+    /// Waits for `task` when the server stops, after those that were added before it.
+    pub(super) fn wait_for(&mut self, name: &'static str, task: JoinHandle<()>) {
+        self.awaited.push((name, task));
+    }
+
+    /// Returns once the tasks that are waited for have ended. The shutdown must have been given.
+    pub(super) async fn end(self) {
+        for (name, task) in self.awaited {
+            if task.await.is_err() {
+                error!(task = name, "a background task panicked while the server stopped");
+            }
+        }
+    }
+}
+
+/// Begins all that a server does by itself. What was under way when it stopped goes on.
+pub(super) async fn begin(config: &Config, core: &Core, parts: Parts, tasks: &mut Tasks) {
+    let Parts { app, snapshots, pushers } = parts;
+    let (engine, shutdown) = (&core.engine, tasks.shutdown.clone());
+    match api::appservice::services::register_senders(&app).await {
+        Ok(()) => {}
+        // A disk that is full, for example: the services are told so when they come.
+        Err(error) => {
+            tracing::warn!(%error, "the application services' own users could not be made")
+        }
+    }
+    api::appservice::services::deliver(&app, &shutdown);
+    api::room::typing::resume(engine);
+    accounts::profile::resume(engine);
+    accounts::closing::resume(engine);
+    shutdowns::resume(engine);
+
+    // What is on its way to a gateway is noted as sent.
+    let pushers = tasks.keep("pushers", move || Arc::clone(&pushers).run());
+    tasks.wait_for("pushers", pushers);
+    let again = (Arc::clone(engine), Arc::clone(&app.last_seen), shutdown.clone());
+    tasks.keep("last seen", move || {
+        let (engine, last_seen, shutdown) = again.clone();
+        last_seen::keep(last_seen, engine, shutdown)
+    });
+    let again = (Arc::clone(engine), shutdown.clone());
+    tasks.keep("guests", move || {
+        let (engine, shutdown) = again.clone();
+        api::auth::guests::keep_out(engine, shutdown)
+    });
+    let again = (Arc::clone(&app), shutdown.clone());
+    tasks.keep("presence", move || {
+        let (app, shutdown) = again.clone();
+        let clock = app.engine.clock().clone();
+        timers::keep(api::sync::presence::Writer(app), clock, shutdown)
+    });
+    // What became due while there was no server is sent now.
+    let again = (Arc::clone(&app), shutdown.clone());
+    tasks.keep("delayed events", move || {
+        let (app, shutdown) = again.clone();
+        let clock = app.engine.clock().clone();
+        timers::keep(api::room::delayed::Sender(app), clock, shutdown)
+    });
+    let again = (Arc::clone(&app), shutdown.clone());
+    tasks.keep("files", move || {
+        let (app, shutdown) = again.clone();
+        api::media::files::sweep(app, shutdown)
+    });
+    let again = (Arc::clone(engine), proof::Policy::of(&config.proofs), shutdown.clone());
+    tasks.keep("proofs", move || {
+        let (engine, policy, shutdown) = again.clone();
+        proof::keep(engine, policy, shutdown)
+    });
+    // A compaction under way is given up; the log is whole without it.
+    let (engine, log) = (Arc::clone(engine), Arc::clone(&core.log));
+    let archived = core.archiver.as_ref().map(Archiver::archived);
+    let (policy, percent) = (config.sweep_policy(), config.erasure.compact_percent);
+    let sweeper = tasks.keep("sweep", move || {
+        let (engine, log, archived) = (Arc::clone(&engine), Arc::clone(&log), archived.clone());
+        sweep(engine, log, archived, policy.clone(), percent, shutdown.clone())
+    });
+    tasks.wait_for("sweep", sweeper);
+    let keeper = tasks.keep("snapshots", move || Arc::clone(&snapshots).run());
+    tasks.wait_for("snapshots", keeper);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_task_that_panics_begins_again_until_it_ends() {
+        let begun = Arc::new(AtomicU32::new(0));
+        let counter = Arc::clone(&begun);
+        let mut tasks = Tasks::new(Shutdown::when(std::future::pending()));
+        tasks.first_pause = Duration::from_millis(1);
+        let task = tasks.keep("test", move || {
+            let nth = counter.fetch_add(1, Ordering::Relaxed);
+            async move { assert!(nth == 2, "as a test") }
+        });
+        task.await.unwrap();
+        assert_eq!(begun.load(Ordering::Relaxed), 3);
+    }
+
+    #[tokio::test]
+    async fn a_task_that_panics_does_not_begin_again_once_the_server_stops() {
+        let tasks = Tasks::new(Shutdown::when(std::future::ready(())));
+        let task = tasks.keep("test", || async { panic!("as a test") });
+        tokio::time::timeout(Duration::from_secs(30), task).await.unwrap().unwrap();
+    }
+
+    #[tokio::test]
+    async fn the_end_waits_for_the_tasks_that_were_named() {
+        let (send, receive) = tokio::sync::oneshot::channel();
+        let mut tasks = Tasks::new(Shutdown::when(std::future::ready(())));
+        tasks.wait_for("test", tokio::spawn(async { receive.await.unwrap() }));
+        let end = tokio::spawn(tasks.end());
+        tokio::task::yield_now().await;
+        assert!(!end.is_finished());
+        send.send(()).unwrap();
+        end.await.unwrap();
+    }
+}
