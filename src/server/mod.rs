@@ -1,5 +1,5 @@
-//! The server as a whole: opens what the configuration names ([`open`]), has it do by itself what it
-//! does by itself ([`tasks`]), serves requests, and takes everything down in order.
+//! The server as a whole: opens what the configuration names ([`open`]), has it do by itself what
+//! it does by itself ([`tasks`]), serves requests, and takes everything down in order.
 
 mod open;
 mod sweep;

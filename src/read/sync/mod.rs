@@ -1,6 +1,6 @@
 //! Sync: what is new for a user between two offsets: for `/sync` in [`v3`], for simplified sliding
-//! sync in [`sliding`], which share the parts beside them. The waiting for it is in `api::sync::classic`,
-//! the waking in `engine::head`.
+//! sync in [`sliding`], which share the parts beside them. The waiting for it is in
+//! `api::sync::classic`, the waking in `engine::head`.
 
 pub(crate) mod account_data;
 pub mod device_lists;
