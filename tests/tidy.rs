@@ -30,15 +30,13 @@ const FOLDERS: [(&str, &str); 17] = [
 
 /// No file is longer, in lines. Those that are have a bound of their own, which may only fall.
 const FILE_LINES: usize = 800;
-const LONG_FILES: [(&str, usize); 18] = [
+const LONG_FILES: [(&str, usize); 16] = [
     ("src/config/mod.rs", 1156),
     ("src/config/value.rs", 1268),
     ("src/decide/account.rs", 892),
     ("src/edge/http/tests/mod.rs", 990),
     ("src/ops/admin/acts.rs", 879),
     ("src/read/push/rules.rs", 933),
-    ("src/record/command.rs", 1671),
-    ("src/state/mod.rs", 932),
     ("src/state/rooms.rs", 1188),
     ("tests/history.rs", 1014),
     ("tests/integration/api/media.rs", 924),

@@ -11,7 +11,6 @@
 use ruma::{RoomId, UserId};
 
 use super::{
-    Command,
     command::{RoomEvent, ToDeviceSend},
     threepid::Threepid,
 };
@@ -47,106 +46,6 @@ pub enum Holds<'c> {
         /// Of which room, or of an event in which room.
         room_id: Option<&'c RoomId>,
     },
-}
-
-impl Command {
-    /// What it holds of people.
-    #[must_use]
-    pub fn holds(&self) -> Holds<'_> {
-        match self {
-            // Passwords and what was agreed to, names, pictures, settings.
-            Self::UserRegister(body) => Holds::Of(&body.user_id),
-            Self::UserUpgrade(body) => Holds::Of(&body.user_id),
-            Self::UserPassword(body) => Holds::Of(&body.user_id),
-            Self::SsoLink(body) => Holds::Of(&body.user_id),
-            Self::ProfileSet(body) => Holds::Of(&body.user_id),
-            Self::AccountDataSet(body) => Holds::Of(&body.user_id),
-            Self::FilterCreate(body) => Holds::Of(&body.user_id),
-            Self::PresenceSet(body) => Holds::Of(&body.user_id),
-            // Why those who run the server did what they did.
-            Self::UserStatus(body) => Holds::Of(&body.user_id),
-            Self::UserDeactivate(body) => Holds::Of(&body.user_id),
-            Self::AdminReason(_) => Holds::Reason,
-            Self::MediaQuarantine(body) => Holds::Files(&body.media_ids),
-            Self::RoomBlock(body) => Holds::Room(&body.room_id),
-            Self::RoomShutdown(body) => Holds::Room(&body.room_id),
-            // Names of devices, and where and on what they were in use.
-            Self::DeviceLogin(body) => Holds::Of(&body.user_id),
-            Self::DeviceRename(body) => Holds::Of(&body.user_id),
-            Self::DeviceDehydrate(body) => Holds::Of(&body.user_id),
-            Self::DeviceSeen(body) => Holds::Of(&body.user_id),
-            // Keys, and what they vouch for.
-            Self::KeysUpload(body) => Holds::Of(&body.user_id),
-            Self::KeysCrossSign(body) => Holds::Of(&body.user_id),
-            Self::KeysSign(body) => Holds::OfBoth(&body.user_id, &body.by),
-            Self::KeyBackupSet(body) => Holds::Of(&body.user_id),
-            Self::KeyBackupDelete(body) => Holds::Of(&body.user_id),
-            Self::KeyBackupPut(body) => Holds::Of(&body.user_id),
-            Self::KeyBackupRemove(body) => Holds::Of(&body.user_id),
-            // What people say, and upload.
-            Self::RoomEvent(body) => Holds::Event(body),
-            Self::DelayedSchedule(body) => Holds::Of(&body.user_id),
-            Self::ToDeviceSend(body) => Holds::Letter(body),
-            Self::ReportCreate(body) => Holds::Report {
-                by: &body.reporter,
-                of: body.user_id.as_deref(),
-                room_id: body.room_id.as_deref(),
-            },
-            // It goes with the file: see `media.remove`.
-            Self::MediaUpload(_) => Holds::Nothing,
-            // Addresses, and where people are told what they missed.
-            Self::ValidationRequest(body) => Holds::Address(&body.threepid),
-            Self::ThreepidAdd(body) => Holds::Of(&body.user_id),
-            Self::ThreepidRemove(body) => Holds::Of(&body.user_id),
-            Self::ThreepidBind(body) => Holds::Of(&body.user_id),
-            Self::ThreepidUnbind(body) => Holds::Of(&body.user_id),
-            Self::PusherSet(body) => Holds::Of(&body.user_id),
-            Self::PusherRemove(body) => Holds::Of(&body.user_id),
-            // The name of a room: it goes with the room.
-            Self::AliasSet(_) | Self::AliasRemove(_) => Holds::Nothing,
-            // Of the server, or of those who run it.
-            Self::ServerIdentity(_)
-            | Self::ServerRestore(_)
-            | Self::BackupMade(_)
-            | Self::LogErase(_)
-            | Self::LogCheckpoint(_)
-            | Self::RegistrationTokenSet(_)
-            | Self::RegistrationTokenRemove(_)
-            | Self::DeliveryAdvance(_)
-            | Self::PusherAdvance(_)
-            // Ids, times, hashes of what was drawn at random.
-            | Self::UserErase(_)
-            | Self::LoginTokenUse(_)
-            | Self::DeviceRefresh(_)
-            | Self::DeviceConfirm(_)
-            | Self::DeviceRemove(_)
-            | Self::KeysClaim(_)
-            | Self::KeysDrop(_)
-            | Self::ToDeviceAck(_)
-            | Self::RoomErase(_)
-            | Self::RoomForget(_)
-            | Self::RoomUndo(_)
-            | Self::RoomVisibility(_)
-            | Self::RoomNetwork(_)
-            | Self::RoomShutdownFinish(_)
-            | Self::NoticeRoom(_)
-            | Self::RoomReceipt(_)
-            | Self::RoomTyping(_)
-            | Self::ReportRemove(_)
-            | Self::DelayedRestart(_)
-            | Self::DelayedFinish(_)
-            | Self::MediaCreate(_)
-            | Self::MediaProtect(_)
-            | Self::MediaRemove(_)
-            | Self::ValidationSent(_)
-            | Self::ValidationMiss(_)
-            | Self::ValidationComplete(_)
-            | Self::ValidationUse(_)
-            | Self::PusherMail(_)
-            // Why a room or a user went, which is what is to be known of it later.
-            | Self::RoomPurge(_) => Holds::Nothing,
-        }
-    }
 }
 
 #[cfg(test)]

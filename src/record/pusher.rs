@@ -7,7 +7,10 @@ use ruma::{OwnedDeviceId, OwnedUserId};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::Offset;
+use super::{
+    Holds, Offset,
+    command::{Content, Erased},
+};
 
 /// What a pusher goes by. Each user has one of a kind.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -63,6 +66,14 @@ pub struct PusherSet {
     pub data: Map<String, Value>,
 }
 
+impl Content for PusherSet {
+    const ERASED: Erased = Erased::All;
+
+    fn holds(&self) -> Holds<'_> {
+        Holds::Of(&self.user_id)
+    }
+}
+
 /// Why a pusher was removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -87,6 +98,14 @@ pub struct PusherRemove {
     pub because: PusherEnd,
 }
 
+impl Content for PusherRemove {
+    const ERASED: Erased = Erased::All;
+
+    fn holds(&self) -> Holds<'_> {
+        Holds::Of(&self.user_id)
+    }
+}
+
 /// Payload of `pusher.advance`. Each says everything: earlier ones are superseded.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PusherAdvance {
@@ -96,6 +115,10 @@ pub struct PusherAdvance {
     /// the record up to which it has been told.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub behind: Vec<(Offset, Offset)>,
+}
+
+impl Content for PusherAdvance {
+    const ERASED: Erased = Erased::All;
 }
 
 /// Payload of `pusher.mail`. A mail was handed over, for a pusher that tells by mail. Each
@@ -110,4 +133,8 @@ pub struct PusherMail {
     pub up_to: Offset,
     /// The how manyth mail it is, from 1, since the user last read anything.
     pub in_a_row: u32,
+}
+
+impl Content for PusherMail {
+    const ERASED: Erased = Erased::All;
 }

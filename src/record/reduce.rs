@@ -6,7 +6,7 @@ use bytes::Bytes;
 use ruma::{CanonicalJsonObject, RoomVersionId, canonical_json::redact};
 use serde_json::value::RawValue;
 
-use super::command::KINDS;
+use super::command::{Erased, KINDS};
 
 /// Why a payload cannot be reduced.
 #[derive(Debug, thiserror::Error)]
@@ -33,44 +33,9 @@ pub enum Remains {
     Everything,
 }
 
-/// What goes of the payload of a kind of which a part is left.
-#[derive(Clone, Copy, Debug)]
-enum Goes {
-    /// What the redaction algorithm takes from its PDU.
-    OfEvent,
-    /// Members that are there become `{}`, and members are gone.
-    Members { emptied: &'static [&'static str], gone: &'static [&'static str] },
-}
-
-/// What goes of a kind of which a part is left; `None` of any other.
-fn goes(kind: &str) -> Option<Goes> {
-    let (emptied, gone): (&[_], &[_]) = match kind {
-        "room.event" => return Some(Goes::OfEvent),
-        "delayed.schedule" => (&["content"], &[]),
-        "to_device.send" => (&["messages"], &[]),
-        "device.dehydrate" => (&["device_data"], &["display_name"]),
-        "device.login" => (&[], &["display_name"]),
-        "media.upload" => (&[], &["name", "content_type"]),
-        "user.register" | "user.upgrade" => (&[], &["password", "terms"]),
-        "user.status" | "user.deactivate" | "report.create" | "media.quarantine" | "room.block"
-        | "room.shutdown" => (&[], &["reason"]),
-        "keys.upload" => (&["device_keys"], &["one_time_keys", "fallback_keys"]),
-        "keys.cross_sign" => (&["master_key", "self_signing_key", "user_signing_key"], &[]),
-        "keys.sign" => (&["signatures"], &[]),
-        _ => return None,
-    };
-    Some(Goes::Members { emptied, gone })
-}
-
-/// The member that a payload of this kind, of which a part is left, never lacks.
-fn required(kind: &str) -> Option<&'static str> {
-    Some(match kind {
-        "delayed.schedule" => "content",
-        "to_device.send" => "messages",
-        "device.dehydrate" => "device_data",
-        "keys.sign" => "signatures",
-        _ => return None,
-    })
+/// What is left of the payloads of this `kind`.
+fn erased(kind: &str) -> Erased {
+    KINDS.iter().find(|of| of.name == kind).map_or(Erased::Never, |of| of.erased)
 }
 
 /// What is left of an erased record of this `kind`. Whose it is that it holds: [`Command::holds`].
@@ -83,17 +48,10 @@ fn required(kind: &str) -> Option<&'static str> {
 /// [`Command::holds`]: super::Command::holds
 #[must_use]
 pub fn remains(kind: &str) -> Remains {
-    if goes(kind).is_some() {
-        return Remains::Part;
-    }
-    match kind {
-        "profile.set" | "account_data.set" | "filter.create" | "device.rename" | "sso.link"
-        | "user.password" | "key_backup.set" | "key_backup.delete" | "key_backup.put"
-        | "key_backup.remove" | "validation.request" | "threepid.add" | "threepid.remove"
-        | "threepid.bind" | "threepid.unbind" | "pusher.set" | "pusher.remove" | "alias.set"
-        | "alias.remove" | "admin.reason" => Remains::Nothing,
-        kind if KINDS.iter().any(|of| of.name == kind && of.ephemeral) => Remains::Nothing,
-        _ => Remains::Everything,
+    match erased(kind) {
+        Erased::Never => Remains::Everything,
+        Erased::All => Remains::Nothing,
+        Erased::Event | Erased::Members { .. } => Remains::Part,
     }
 }
 
@@ -109,14 +67,16 @@ pub fn reduced(
     payload: &[u8],
     room_version: Option<&RoomVersionId>,
 ) -> Result<Bytes, ReduceError> {
-    let goes = goes(kind).ok_or_else(|| ReduceError::Kind(kind.to_owned()))?;
     let bad = |error: &dyn std::fmt::Display| ReduceError::Payload(error.to_string());
     // Whatever else is in the payload stays as it stands, whichever version wrote it.
-    let mut members: BTreeMap<String, Box<RawValue>> =
-        serde_json::from_slice(payload).map_err(|error| bad(&error))?;
-    match goes {
-        Goes::Members { emptied, gone } => {
-            if let Some(absent) = required(kind).filter(|name| !members.contains_key(*name)) {
+    let read = || -> Result<BTreeMap<String, Box<RawValue>>, _> {
+        serde_json::from_slice(payload).map_err(|error| bad(&error))
+    };
+    let members = match erased(kind) {
+        Erased::Never | Erased::All => return Err(ReduceError::Kind(kind.to_owned())),
+        Erased::Members { emptied, gone, required } => {
+            let mut members = read()?;
+            if let Some(absent) = required.filter(|name| !members.contains_key(*name)) {
                 return Err(bad(&format_args!("it has no `{absent}`")));
             }
             for name in emptied {
@@ -126,8 +86,10 @@ pub fn reduced(
                 }
             }
             members.retain(|name, _| !gone.contains(&name.as_str()));
+            members
         }
-        Goes::OfEvent => {
+        Erased::Event => {
+            let mut members = read()?;
             let version = room_version.ok_or_else(|| bad(&"its room's version is not given"))?;
             let rules =
                 version.rules().ok_or_else(|| ReduceError::RoomVersion(version.to_string()))?;
@@ -137,8 +99,9 @@ pub fn reduced(
             let pdu = redact(pdu, &rules.redaction, None).map_err(|error| bad(&error))?;
             let pdu = serde_json::value::to_raw_value(&pdu).map_err(|error| bad(&error))?;
             members.insert("pdu".to_owned(), pdu);
+            members
         }
-    }
+    };
     serde_json::to_vec(&members).map(Bytes::from).map_err(|error| bad(&error))
 }
 

@@ -6,7 +6,10 @@ use std::fmt;
 use ruma::OwnedUserId;
 use serde::{Deserialize, Serialize};
 
-use super::command::TokenHash;
+use super::{
+    Holds,
+    command::{Content, Erased, TokenHash},
+};
 
 /// What kind of identifier it is (appendices, "3PID Types").
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -81,6 +84,14 @@ pub struct ValidationRequest {
     pub expires_ms: u64,
 }
 
+impl Content for ValidationRequest {
+    const ERASED: Erased = Erased::All;
+
+    fn holds(&self) -> Holds<'_> {
+        Holds::Address(&self.threepid)
+    }
+}
+
 /// Payload of `validation.sent`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ValidationSent {
@@ -90,12 +101,16 @@ pub struct ValidationSent {
     pub send_attempt: u64,
 }
 
+impl Content for ValidationSent {}
+
 /// Payload of `validation.miss`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ValidationMiss {
     /// Which.
     pub sid: String,
 }
+
+impl Content for ValidationMiss {}
 
 /// Payload of `validation.complete`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -106,12 +121,16 @@ pub struct ValidationComplete {
     pub validated_ms: u64,
 }
 
+impl Content for ValidationComplete {}
+
 /// Payload of `validation.use`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ValidationUse {
     /// Which.
     pub sid: String,
 }
+
+impl Content for ValidationUse {}
 
 /// Payload of `threepid.add`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -126,6 +145,14 @@ pub struct ThreepidAdd {
     pub added_ms: u64,
 }
 
+impl Content for ThreepidAdd {
+    const ERASED: Erased = Erased::All;
+
+    fn holds(&self) -> Holds<'_> {
+        Holds::Of(&self.user_id)
+    }
+}
+
 /// Payload of `threepid.remove`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ThreepidRemove {
@@ -133,6 +160,14 @@ pub struct ThreepidRemove {
     pub user_id: OwnedUserId,
     /// Which.
     pub threepid: Threepid,
+}
+
+impl Content for ThreepidRemove {
+    const ERASED: Erased = Erased::All;
+
+    fn holds(&self) -> Holds<'_> {
+        Holds::Of(&self.user_id)
+    }
 }
 
 /// Payload of `threepid.bind`.
@@ -146,6 +181,14 @@ pub struct ThreepidBind {
     pub id_server: String,
 }
 
+impl Content for ThreepidBind {
+    const ERASED: Erased = Erased::All;
+
+    fn holds(&self) -> Holds<'_> {
+        Holds::Of(&self.user_id)
+    }
+}
+
 /// Payload of `threepid.unbind`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ThreepidUnbind {
@@ -155,4 +198,12 @@ pub struct ThreepidUnbind {
     pub threepid: Threepid,
     /// The identity server.
     pub id_server: String,
+}
+
+impl Content for ThreepidUnbind {
+    const ERASED: Erased = Erased::All;
+
+    fn holds(&self) -> Holds<'_> {
+        Holds::Of(&self.user_id)
+    }
 }

@@ -1,0 +1,55 @@
+//! Commands of pushers, in words.
+
+use super::{Describe, Description};
+use crate::record::{
+    Record,
+    pusher::{PusherAdvance, PusherEnd, PusherKind, PusherMail, PusherRemove, PusherSet},
+};
+
+impl Describe for PusherSet {
+    fn describe(self, _: &Record, _: String) -> Description {
+        let Self { user_id, ids, kind, app_display_name, device_display_name, .. } = self;
+        let app_id = ids.app_id;
+        let text = match kind {
+            PusherKind::Http => format!(
+                "has notifications sent to {app_display_name} ({app_id}) on {device_display_name}"
+            ),
+            PusherKind::Email => "has mail sent about what they miss".to_owned(),
+        };
+        (user_id.to_string(), text)
+    }
+}
+
+impl Describe for PusherRemove {
+    fn describe(self, _: &Record, _: String) -> Description {
+        let because = match self.because {
+            PusherEnd::Asked => "",
+            PusherEnd::Moved => ": the device is another user's now",
+            PusherEnd::Rejected => ": the push gateway does not know the device any more",
+        };
+        let text = format!("has no notifications sent to {} any more{because}", self.ids.app_id);
+        (self.user_id.to_string(), text)
+    }
+}
+
+impl Describe for PusherAdvance {
+    fn describe(self, _: &Record, who: String) -> Description {
+        let behind = match self.behind.len() {
+            0 => String::new(),
+            number => format!(", but for {number} pusher(s) that are behind"),
+        };
+        let text = format!("has sent all notifications up to record {}{behind}", self.done);
+        (who, text)
+    }
+}
+
+impl Describe for PusherMail {
+    fn describe(self, _: &Record, _: String) -> Description {
+        let again = match self.in_a_row {
+            0 | 1 => String::new(),
+            number => format!(", the {number}th mail in a row of which they read nothing"),
+        };
+        let text = format!("was sent a mail about what they missed up to record {}", self.up_to);
+        (self.user_id.to_string(), text + &again)
+    }
+}

@@ -1,0 +1,206 @@
+//! Commands of devices: sessions and their tokens, and messages to devices.
+
+use std::{collections::BTreeMap, net::IpAddr};
+
+use ruma::{OwnedDeviceId, OwnedUserId};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use super::{Content, Erased, room::Transaction, values::TokenHash};
+use crate::record::{Holds, Offset};
+
+/// Payload of `device.login`. The session it opens is named by this record's offset.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct DeviceLogin {
+    /// The user.
+    pub user_id: OwnedUserId,
+    /// The device; a device of this id that exists already loses its tokens.
+    pub device_id: OwnedDeviceId,
+    /// Display name for a new device; ignored for one that exists.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub display_name: Option<String>,
+    /// The session's first tokens.
+    pub tokens: Tokens,
+}
+
+impl Content for DeviceLogin {
+    const ERASED: Erased =
+        Erased::Members { emptied: &[], gone: &["display_name"], required: None };
+
+    fn holds(&self) -> Holds<'_> {
+        Holds::Of(&self.user_id)
+    }
+}
+
+/// The tokens of a session, as hashes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tokens {
+    /// The access token.
+    pub access: TokenHash,
+    /// When the access token expires, in milliseconds since the Unix epoch; none: never.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expires_ms: Option<u64>,
+    /// The refresh token, for clients that support it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub refresh: Option<TokenHash>,
+}
+
+impl Tokens {
+    /// Whether these are the same tokens, whenever they end.
+    #[must_use]
+    pub fn same_as(&self, other: &Self) -> bool {
+        self.access == other.access && self.refresh == other.refresh
+    }
+}
+
+/// Payload of `device.refresh`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct DeviceRefresh {
+    /// The user.
+    pub user_id: OwnedUserId,
+    /// The device.
+    pub device_id: OwnedDeviceId,
+    /// The new tokens. Those before them stay valid until one of these is used.
+    pub tokens: Tokens,
+}
+
+impl Content for DeviceRefresh {}
+
+/// Payload of `device.confirm`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct DeviceConfirm {
+    /// The user.
+    pub user_id: OwnedUserId,
+    /// The device.
+    pub device_id: OwnedDeviceId,
+}
+
+impl Content for DeviceConfirm {}
+
+/// Payload of `device.remove`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct DeviceRemove {
+    /// The user.
+    pub user_id: OwnedUserId,
+    /// The devices that were removed.
+    pub devices: Vec<OwnedDeviceId>,
+}
+
+impl Content for DeviceRemove {}
+
+/// Payload of `device.rename`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct DeviceRename {
+    /// The user.
+    pub user_id: OwnedUserId,
+    /// The device.
+    pub device_id: OwnedDeviceId,
+    /// The new display name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub display_name: Option<String>,
+}
+
+impl Content for DeviceRename {
+    const ERASED: Erased = Erased::All;
+
+    fn holds(&self) -> Holds<'_> {
+        Holds::Of(&self.user_id)
+    }
+}
+
+/// Payload of `device.dehydrate`. Its keys are in a `keys.upload` of the same batch; an earlier
+/// dehydrated device of the user was removed before, in the same batch.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct DeviceDehydrate {
+    /// The user.
+    pub user_id: OwnedUserId,
+    /// The device, which nobody is logged in on: it takes messages until one of the user's devices
+    /// comes for them.
+    pub device_id: OwnedDeviceId,
+    /// Its name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub display_name: Option<String>,
+    /// Its private keys, encrypted for the user.
+    pub device_data: Box<RawValue>,
+}
+
+impl Content for DeviceDehydrate {
+    const ERASED: Erased = Erased::Members {
+        emptied: &["device_data"],
+        gone: &["display_name"],
+        required: Some("device_data"),
+    };
+
+    fn holds(&self) -> Holds<'_> {
+        Holds::Of(&self.user_id)
+    }
+}
+
+/// Payload of `device.seen`. An earlier one of the same device is superseded.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceSeen {
+    /// The user.
+    pub user_id: OwnedUserId,
+    /// The device.
+    pub device_id: OwnedDeviceId,
+    /// When and from where.
+    #[serde(flatten)]
+    pub sighting: Sighting,
+}
+
+impl Content for DeviceSeen {
+    const ERASED: Erased = Erased::All;
+
+    fn holds(&self) -> Holds<'_> {
+        Holds::Of(&self.user_id)
+    }
+}
+
+/// A use of a device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sighting {
+    /// When, in milliseconds since the Unix epoch.
+    pub seen_ms: u64,
+    /// From where.
+    pub address: IpAddr,
+    /// What the client calls itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent: Option<String>,
+}
+
+/// Payload of `to_device.send`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ToDeviceSend {
+    /// Who sent it.
+    pub sender: OwnedUserId,
+    /// The type.
+    #[serde(rename = "type")]
+    pub event_type: String,
+    /// The content for each device of each user.
+    pub messages: BTreeMap<OwnedUserId, BTreeMap<OwnedDeviceId, Box<RawValue>>>,
+    /// The transaction that sent it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub transaction: Option<Transaction>,
+}
+
+impl Content for ToDeviceSend {
+    const ERASED: Erased =
+        Erased::Members { emptied: &["messages"], gone: &[], required: Some("messages") };
+
+    fn holds(&self) -> Holds<'_> {
+        Holds::Letter(self)
+    }
+}
+
+/// Payload of `to_device.ack`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ToDeviceAck {
+    /// The user.
+    pub user_id: OwnedUserId,
+    /// The device.
+    pub device_id: OwnedDeviceId,
+    /// The last record whose message the device has.
+    pub up_to: Offset,
+}
+
+impl Content for ToDeviceAck {}

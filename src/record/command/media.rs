@@ -1,0 +1,115 @@
+//! Commands of uploaded files.
+
+use ruma::{OwnedRoomId, OwnedUserId};
+use serde::{Deserialize, Serialize};
+
+use super::{Content, Erased, values::FileHash};
+use crate::record::{Holds, Offset};
+
+/// Payload of `media.create`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct MediaCreate {
+    /// The id: what follows the server's name in `mxc://`.
+    pub media_id: String,
+    /// Who may upload to it.
+    pub user_id: OwnedUserId,
+    /// When the id lapses if nothing was uploaded, in milliseconds since the Unix epoch.
+    pub expires_ms: u64,
+}
+
+impl Content for MediaCreate {}
+
+/// Payload of `media.upload`. The bytes are durable in the media store before this is appended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MediaUpload {
+    /// The id: what follows the server's name in `mxc://`.
+    pub media_id: String,
+    /// Who uploaded it; none for what the server fetched by itself, for a preview of a page.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user_id: Option<OwnedUserId>,
+    /// blake3 of the file, which is its name in the store.
+    pub hash: FileHash,
+    /// Its length in bytes.
+    pub size: u64,
+    /// Its type, as the uploader says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub content_type: Option<String>,
+    /// Its name, as the uploader says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+}
+
+impl Content for MediaUpload {
+    // It goes with the file: see `media.remove`.
+    const ERASED: Erased =
+        Erased::Members { emptied: &[], gone: &["name", "content_type"], required: None };
+}
+
+/// Payload of `media.quarantine`. It is the files that are in quarantine: under whatever id they
+/// are, and are put later.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MediaQuarantine {
+    /// The ids under which the files are.
+    pub media_ids: Vec<String>,
+    /// Whether they are in quarantine from now on.
+    pub quarantined: bool,
+    /// Why.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+impl Content for MediaQuarantine {
+    const ERASED: Erased = Erased::Members { emptied: &[], gone: &["reason"], required: None };
+
+    fn holds(&self) -> Holds<'_> {
+        Holds::Files(&self.media_ids)
+    }
+}
+
+/// Payload of `media.protect`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MediaProtect {
+    /// The id.
+    pub media_id: String,
+    /// Whether what is under it can be downloaded even when the file is in quarantine.
+    pub protected: bool,
+}
+
+impl Content for MediaProtect {}
+
+/// Payload of `media.remove`. A file that no id names any more leaves the store after it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MediaRemove {
+    /// The ids.
+    pub media_ids: Vec<String>,
+    /// Why.
+    #[serde(flatten)]
+    pub why: MediaEnd,
+}
+
+impl Content for MediaRemove {}
+
+/// Why files are removed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "why", rename_all = "snake_case")]
+pub enum MediaEnd {
+    /// Files are kept so long.
+    Lifetime {
+        /// Milliseconds from the upload on.
+        lifetime_ms: u64,
+    },
+    /// Whoever uploaded them was erased.
+    Owner {
+        /// Who.
+        user_id: OwnedUserId,
+        /// The `user.deactivate`.
+        because: Offset,
+    },
+    /// Those who run the server wanted them gone. (Not in version 1.)
+    Asked,
+    /// Nothing but a room that was purged named them.
+    Room {
+        /// Which.
+        room_id: OwnedRoomId,
+    },
+}

@@ -1,0 +1,426 @@
+//! The kinds of command, their payloads, and the reading of payloads written by older versions.
+//!
+//! A command is a *fact*: every id, hash, signature and time in it was settled before it was
+//! appended. The names in [`Kind`] are permanent: they are in every log ever written.
+//!
+//! A kind is one row of the list below, and its payload in the file of its family, with what it
+//! holds of people and what is left of it when it is erased ([`Content`]). Each layer above says for
+//! each payload what it has to say, as a trait that [`each_command`] calls: a kind that lacks one
+//! does not compile.
+
+mod account;
+mod device;
+mod keys;
+mod media;
+mod room;
+mod server;
+mod values;
+
+pub use self::{account::*, device::*, keys::*, media::*, room::*, server::*, values::*};
+
+use bytes::Bytes;
+use serde::{Serialize, de::DeserializeOwned};
+
+use super::{
+    Holds,
+    pusher::{PusherAdvance, PusherMail, PusherRemove, PusherSet},
+    threepid::{
+        ThreepidAdd, ThreepidBind, ThreepidRemove, ThreepidUnbind, ValidationComplete,
+        ValidationMiss, ValidationRequest, ValidationSent, ValidationUse,
+    },
+};
+
+/// Whether a command may be undone by restoring the log to an earlier moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    /// A restore to an earlier moment forgets it.
+    Rewindable,
+    /// A restore carries it over: a token that was revoked stays revoked, a key that was handed
+    /// out stays handed out.
+    MustNotRewind,
+}
+
+/// What is fixed about a kind of command.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Kind {
+    /// The name in the record's header. Permanent.
+    pub name: &'static str,
+    /// The payload version that this server writes. It reads all versions up to this one.
+    pub version: u16,
+    /// Whether a restore may forget it.
+    pub class: Class,
+    /// Whether compaction may drop superseded payloads.
+    pub ephemeral: bool,
+    /// What is left of a payload that is erased.
+    pub erased: Erased,
+}
+
+/// What is left of the payloads of a kind when they are erased.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Erased {
+    /// Payloads of this kind are not erased.
+    Never,
+    /// Nothing: a later record says what it said, or took back all that followed from it.
+    All,
+    /// An event: the redaction algorithm says what is left of its PDU.
+    Event,
+    /// A part: members that are there become `{}`, and members are gone.
+    Members {
+        /// Those that become `{}`.
+        emptied: &'static [&'static str],
+        /// Those that are gone.
+        gone: &'static [&'static str],
+        /// The one that a payload never lacks.
+        required: Option<&'static str>,
+    },
+}
+
+/// What is said of each payload beside its form.
+pub trait Content {
+    /// What is left of it when it is erased.
+    const ERASED: Erased = Erased::Never;
+
+    /// What it holds of people.
+    fn holds(&self) -> Holds<'_> {
+        Holds::Nothing
+    }
+}
+
+/// Why a payload could not be read as a command.
+#[derive(Debug, thiserror::Error)]
+pub enum CommandError {
+    /// The kind is not known.
+    #[error("command kind `{0}` is not known to this version of logcabin; a newer one wrote it")]
+    UnknownKind(String),
+    /// The kind is known but its version is newer.
+    #[error(
+        "command `{kind}` has version {found}, this version of logcabin reads up to {known}; a newer one wrote it"
+    )]
+    NewerVersion {
+        /// The kind.
+        kind: &'static str,
+        /// Version in the record.
+        found: u16,
+        /// Newest version this server reads.
+        known: u16,
+    },
+    /// The payload is not what its kind and version say.
+    #[error("payload of `{kind}` does not fit: {source}")]
+    Payload {
+        /// The kind.
+        kind: &'static str,
+        /// What does not fit.
+        source: serde_json::Error,
+    },
+}
+
+macro_rules! commands {
+    ($d:tt $($(#[$doc:meta])* $variant:ident($payload:ty) = $name:literal version $version:literal $class:ident $(, $ephemeral:ident)? $(, from $upcast:path)?;)*) => {
+        /// A write, as a fact.
+        #[derive(Clone, Debug)]
+        pub enum Command {
+            $($(#[$doc])* $variant($payload),)*
+        }
+
+        /// Every kind of command, in the order of `log_format.md`.
+        pub const KINDS: &[Kind] = &[$(<$payload as Body>::KIND),*];
+
+        $(impl Body for $payload {
+            const KIND: Kind = Kind {
+                name: $name,
+                version: $version,
+                class: Class::$class,
+                ephemeral: commands!(@ephemeral $($ephemeral)?),
+                erased: commands!(@erased $payload $(, $ephemeral)?),
+            };
+
+            $(fn upcast(version: u16, payload: &[u8]) -> Result<Self, serde_json::Error> {
+                $upcast(version, payload)
+            })?
+        }
+
+        impl From<$payload> for Command {
+            fn from(body: $payload) -> Self {
+                Self::$variant(body)
+            }
+        })*
+
+        impl Command {
+            /// What is fixed about this command's kind.
+            #[must_use]
+            pub const fn kind(&self) -> &'static Kind {
+                match self { $(Self::$variant(_) => &<$payload as Body>::KIND,)* }
+            }
+
+            /// The payload: one JSON object.
+            #[must_use]
+            pub fn encode(&self) -> Bytes {
+                match self { $(Self::$variant(body) => encode(body),)* }
+            }
+
+            /// Reads the payload of a record, upcasting it when an older version wrote it.
+            ///
+            /// # Errors
+            /// When the kind or version is not known or the payload does not fit.
+            pub fn decode(kind: &str, version: u16, payload: &[u8]) -> Result<Self, CommandError> {
+                match kind {
+                    $($name => decode::<$payload>(version, payload).map(Self::$variant),)*
+                    other => Err(CommandError::UnknownKind(other.to_owned())),
+                }
+            }
+
+            /// What it holds of people.
+            #[must_use]
+            pub fn holds(&self) -> Holds<'_> {
+                match self { $(Self::$variant(body) => Content::holds(body),)* }
+            }
+        }
+
+        /// Does the same with the payload of a command, whichever kind it is.
+        macro_rules! each_command {
+            ($d command:expr, $d body:ident => $d do:expr) => {
+                match $d command {
+                    $($crate::record::Command::$variant($d body) => $d do,)*
+                }
+            };
+        }
+        pub(crate) use each_command;
+    };
+    (@erased $payload:ty, ephemeral) => { Erased::All };
+    (@erased $payload:ty) => { <$payload as Content>::ERASED };
+    (@ephemeral ephemeral) => { true };
+    (@ephemeral) => { false };
+}
+
+commands! {
+    $
+    /// The server's name and signing key, made at its first start.
+    ServerIdentity(ServerIdentity) = "server.identity" version 1 MustNotRewind;
+    /// The log was rebuilt, up to an earlier moment or all of it; a new epoch begins with this
+    /// record.
+    ServerRestore(ServerRestore) = "server.restore" version 2 MustNotRewind;
+    /// A backup of the log and the uploaded files was made.
+    BackupMade(BackupMade) = "backup.made" version 1 MustNotRewind;
+    /// Payloads of earlier records were erased or reduced.
+    LogErase(LogErase) = "log.erase" version 2 MustNotRewind;
+    /// The server vouches for its log up to some record.
+    LogCheckpoint(LogCheckpoint) = "log.checkpoint" version 1 Rewindable;
+    /// An account was made.
+    UserRegister(UserRegister) = "user.register" version 1 MustNotRewind;
+    /// A guest's account became a full one.
+    UserUpgrade(UserUpgrade) = "user.upgrade" version 1 MustNotRewind;
+    /// A registration token was made, or its limits were changed.
+    RegistrationTokenSet(RegistrationTokenSet) = "registration_token.set" version 1 MustNotRewind;
+    /// A registration token was removed.
+    RegistrationTokenRemove(RegistrationTokenRemove) = "registration_token.remove" version 1 MustNotRewind;
+    /// A password was set or its hash renewed.
+    UserPassword(UserPassword) = "user.password" version 2 MustNotRewind;
+    /// A login token was used: it is good for one login.
+    LoginTokenUse(LoginTokenUse) = "login_token.use" version 1 MustNotRewind;
+    /// An account was linked with a person whom a provider of single sign-on knows.
+    SsoLink(SsoLink) = "sso.link" version 1 MustNotRewind;
+    /// An account became, or ceased to be, an administrator's, locked or suspended.
+    UserStatus(UserStatus) = "user.status" version 1 MustNotRewind;
+    /// An account was closed for ever.
+    UserDeactivate(UserDeactivate) = "user.deactivate" version 2 MustNotRewind;
+    /// What was kept of a user whose account was closed is to leave the log.
+    UserErase(UserErase) = "user.erase" version 1 MustNotRewind;
+    /// A device logged in, with new tokens.
+    DeviceLogin(DeviceLogin) = "device.login" version 1 MustNotRewind;
+    /// A session was given new tokens in exchange for its refresh token.
+    DeviceRefresh(DeviceRefresh) = "device.refresh" version 1 MustNotRewind;
+    /// The tokens of a refresh were used for the first time, which revokes the ones before them.
+    DeviceConfirm(DeviceConfirm) = "device.confirm" version 1 MustNotRewind;
+    /// Devices were removed and their tokens revoked.
+    DeviceRemove(DeviceRemove) = "device.remove" version 1 MustNotRewind;
+    /// A device was renamed.
+    DeviceRename(DeviceRename) = "device.rename" version 1 Rewindable;
+    /// A user's dehydrated device was made.
+    DeviceDehydrate(DeviceDehydrate) = "device.dehydrate" version 1 MustNotRewind;
+    /// A device was in use.
+    DeviceSeen(DeviceSeen) = "device.seen" version 1 Rewindable, ephemeral;
+    /// A profile field was set or removed.
+    ProfileSet(ProfileSet) = "profile.set" version 1 Rewindable;
+    /// Account data was set, global or for a room.
+    AccountDataSet(AccountDataSet) = "account_data.set" version 1 Rewindable;
+    /// A filter was stored.
+    FilterCreate(FilterCreate) = "filter.create" version 1 MustNotRewind;
+    /// A device's encryption keys were uploaded.
+    KeysUpload(KeysUpload) = "keys.upload" version 1 MustNotRewind;
+    /// One of a device's one-time or fallback keys was handed out.
+    KeysClaim(KeysClaim) = "keys.claim" version 1 MustNotRewind;
+    /// All one-time keys were dropped: any of them may have been handed out.
+    KeysDrop(KeysDrop) = "keys.drop" version 1 MustNotRewind;
+    /// A user's cross-signing keys were set.
+    KeysCrossSign(KeysCrossSign) = "keys.cross_sign" version 1 MustNotRewind;
+    /// Keys of a user were signed.
+    KeysSign(KeysSign) = "keys.sign" version 1 MustNotRewind;
+    /// A backup of room keys was begun, or what vouches for it changed.
+    KeyBackupSet(KeyBackupSet) = "key_backup.set" version 1 MustNotRewind;
+    /// A backup of room keys was deleted.
+    KeyBackupDelete(KeyBackupDelete) = "key_backup.delete" version 1 MustNotRewind;
+    /// Room keys were put into a backup.
+    KeyBackupPut(KeyBackupPut) = "key_backup.put" version 1 MustNotRewind;
+    /// Room keys were taken out of a backup.
+    KeyBackupRemove(KeyBackupRemove) = "key_backup.remove" version 1 MustNotRewind;
+    /// Messages were sent to devices.
+    ToDeviceSend(ToDeviceSend) = "to_device.send" version 1 MustNotRewind;
+    /// A device has got the messages that were sent to it.
+    ToDeviceAck(ToDeviceAck) = "to_device.ack" version 1 MustNotRewind;
+    /// An event was added to a room.
+    RoomEvent(RoomEvent) = "room.event" version 1 Rewindable;
+    /// Events of a room are gone, and their content is to leave the log.
+    RoomErase(RoomErase) = "room.erase" version 1 MustNotRewind;
+    /// A room is gone, and the content of its events is to leave the log.
+    RoomPurge(RoomPurge) = "room.purge" version 2 MustNotRewind;
+    /// A user forgot a room.
+    RoomForget(RoomForget) = "room.forget" version 1 Rewindable;
+    /// A restore undid how a user came to be in rooms.
+    RoomUndo(RoomUndo) = "room.undo" version 1 MustNotRewind;
+    /// A room was listed in or taken off the public directory.
+    RoomVisibility(RoomVisibility) = "room.visibility" version 1 Rewindable;
+    /// An application service listed a room of its network in the directory, or took it off.
+    RoomNetwork(RoomNetwork) = "room.network" version 1 Rewindable;
+    /// A room was closed to whoever is not in it, or opened again, by those who run the server.
+    RoomBlock(RoomBlock) = "room.block" version 1 MustNotRewind;
+    /// A room began to be shut down: everyone leaves it.
+    RoomShutdown(RoomShutdown) = "room.shutdown" version 2 Rewindable;
+    /// A room was shut down.
+    RoomShutdownFinish(RoomShutdownFinish) = "room.shutdown_finish" version 2 Rewindable;
+    /// A room became the one in which a user is told what those who run the server have to say.
+    NoticeRoom(NoticeRoom) = "notice.room" version 1 Rewindable;
+    /// Receipts in a room moved.
+    RoomReceipt(RoomReceipt) = "room.receipt" version 2 Rewindable, ephemeral, from RoomReceipt::before;
+    /// A user started or stopped typing in a room.
+    RoomTyping(RoomTyping) = "room.typing" version 1 Rewindable, ephemeral;
+    /// A user reported an event, a room or a user to those who run the server.
+    ReportCreate(ReportCreate) = "report.create" version 1 Rewindable;
+    /// A report was dealt with, and is not listed any more.
+    ReportRemove(ReportRemove) = "report.remove" version 1 Rewindable;
+    /// What others see of a user's presence changed.
+    PresenceSet(PresenceSet) = "presence.set" version 1 Rewindable, ephemeral;
+    /// An event was scheduled to be sent later.
+    DelayedSchedule(DelayedSchedule) = "delayed.schedule" version 1 Rewindable;
+    /// The time of a scheduled event began anew.
+    DelayedRestart(DelayedRestart) = "delayed.restart" version 1 Rewindable;
+    /// A scheduled event was sent, cancelled, or could not be sent.
+    DelayedFinish(DelayedFinish) = "delayed.finish" version 1 Rewindable;
+    /// A media id was given out, for a file to be uploaded to.
+    MediaCreate(MediaCreate) = "media.create" version 1 Rewindable;
+    /// A file was uploaded.
+    MediaUpload(MediaUpload) = "media.upload" version 1 Rewindable;
+    /// Files were put into quarantine, where nobody can download them, or taken out of it.
+    MediaQuarantine(MediaQuarantine) = "media.quarantine" version 1 MustNotRewind;
+    /// A media id was exempted from quarantine, or not any more.
+    MediaProtect(MediaProtect) = "media.protect" version 1 MustNotRewind;
+    /// Files were removed.
+    MediaRemove(MediaRemove) = "media.remove" version 2 MustNotRewind;
+    /// An alias was pointed at a room.
+    AliasSet(AliasSet) = "alias.set" version 1 Rewindable;
+    /// An alias was removed.
+    AliasRemove(AliasRemove) = "alias.remove" version 1 Rewindable;
+    /// Someone asked for a third-party identifier to be validated.
+    ValidationRequest(ValidationRequest) = "validation.request" version 1 MustNotRewind;
+    /// The message of a validation was handed over for delivery.
+    ValidationSent(ValidationSent) = "validation.sent" version 1 MustNotRewind;
+    /// Someone tried to complete a validation with the wrong token.
+    ValidationMiss(ValidationMiss) = "validation.miss" version 1 MustNotRewind;
+    /// A third-party identifier was validated.
+    ValidationComplete(ValidationComplete) = "validation.complete" version 1 MustNotRewind;
+    /// What was validated was made use of; a validation serves once.
+    ValidationUse(ValidationUse) = "validation.use" version 1 MustNotRewind;
+    /// A third-party identifier was added to an account.
+    ThreepidAdd(ThreepidAdd) = "threepid.add" version 1 MustNotRewind;
+    /// A third-party identifier was removed from an account.
+    ThreepidRemove(ThreepidRemove) = "threepid.remove" version 1 MustNotRewind;
+    /// A third-party identifier was bound to a user on an identity server.
+    ThreepidBind(ThreepidBind) = "threepid.bind" version 1 MustNotRewind;
+    /// A third-party identifier was unbound from a user on an identity server.
+    ThreepidUnbind(ThreepidUnbind) = "threepid.unbind" version 1 MustNotRewind;
+    /// How far someone outside has been told what is in the log.
+    DeliveryAdvance(DeliveryAdvance) = "delivery.advance" version 1 Rewindable, ephemeral;
+    /// A pusher was made or changed.
+    PusherSet(PusherSet) = "pusher.set" version 1 MustNotRewind;
+    /// A pusher was removed.
+    PusherRemove(PusherRemove) = "pusher.remove" version 1 MustNotRewind;
+    /// How far pushers have told what is in the log.
+    PusherAdvance(PusherAdvance) = "pusher.advance" version 1 Rewindable, ephemeral;
+    /// A mail was handed over for a pusher.
+    PusherMail(PusherMail) = "pusher.mail" version 1 Rewindable, ephemeral;
+    /// Why those who run the server did what stands before it in the same batch.
+    AdminReason(AdminReason) = "admin.reason" version 1 Rewindable;
+}
+
+/// The payload of one kind of command.
+pub trait Body: Serialize + DeserializeOwned {
+    /// What is fixed about the kind.
+    const KIND: Kind;
+
+    /// Reads a payload that an older version wrote. Of most kinds there is none yet.
+    ///
+    /// # Errors
+    /// When the payload does not fit that version.
+    fn upcast(version: u16, payload: &[u8]) -> Result<Self, serde_json::Error> {
+        let _ = version;
+        serde_json::from_slice(payload)
+    }
+}
+
+fn encode<T: Serialize>(body: &T) -> Bytes {
+    // Payload types hold strings, numbers and JSON that was parsed before: they always serialise.
+    serde_json::to_vec(body).map(Bytes::from).expect("command payloads serialise")
+}
+
+fn decode<T: Body>(version: u16, payload: &[u8]) -> Result<T, CommandError> {
+    let kind = T::KIND;
+    let fits = |source| CommandError::Payload { kind: kind.name, source };
+    if version == kind.version {
+        serde_json::from_slice(payload).map_err(fits)
+    } else if version < kind.version {
+        T::upcast(version, payload).map_err(fits)
+    } else {
+        Err(CommandError::NewerVersion { kind: kind.name, found: version, known: kind.version })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ruma::RoomVersionId;
+
+    use super::*;
+
+    #[test]
+    fn an_erasure_and_a_deactivation_of_version_1_are_read() {
+        let hash = "ab".repeat(32);
+        let stored = format!(
+            r#"{{"reduced":[{{"offset":7,"because":9,"room_version":"10","hash":"{hash}"}}],"superseded":[[2,4]]}}"#
+        );
+        let Ok(Command::LogErase(read)) = Command::decode("log.erase", 1, stored.as_bytes()) else {
+            panic!("it is not read")
+        };
+        assert_eq!(read.reduced[0].room_version, Some(RoomVersionId::V10));
+        assert_eq!(read.count(), 4);
+        let stored = br#"{"user_id":"@ann:example.org","erase":true}"#;
+        let Ok(Command::UserDeactivate(read)) = Command::decode("user.deactivate", 1, stored)
+        else {
+            panic!("it is not read")
+        };
+        assert_eq!((read.erase, read.messages, read.media), (true, false, false));
+    }
+
+    #[test]
+    fn a_receipt_of_version_1_is_read() {
+        let stored = br#"{"room_id":"!r:example.org","user_id":"@ann:example.org","receipt_type":"m.read","event_id":"$e","thread_id":"main","ts":7}"#;
+        let Ok(Command::RoomReceipt(read)) = Command::decode("room.receipt", 1, stored) else {
+            panic!("it is not read")
+        };
+        let receipt = Receipt {
+            user_id: "@ann:example.org".try_into().unwrap(),
+            receipt_type: "m.read".to_owned(),
+            event_id: "$e".try_into().unwrap(),
+            thread_id: Some("main".to_owned()),
+            ts: 7,
+        };
+        assert_eq!((read.room_id.as_str(), read.receipts), ("!r:example.org", vec![receipt]));
+    }
+}

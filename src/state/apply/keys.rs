@@ -1,0 +1,80 @@
+//! What follows from commands of end-to-end encryption.
+
+use super::{Applied, Apply, At, wake};
+use crate::{
+    record::command::{
+        KeyBackupDelete, KeyBackupPut, KeyBackupRemove, KeyBackupSet, KeysClaim, KeysCrossSign,
+        KeysDrop, KeysSign, KeysUpload,
+    },
+    state::{Effect, State},
+};
+
+impl Apply for KeysUpload {
+    fn apply(self, state: &State, at: At) -> Applied {
+        let user_id = self.user_id.clone();
+        let renewed = state.keys.upload(at.offset, self);
+        Ok(if renewed { state.device_list(&user_id) } else { wake(&user_id) })
+    }
+}
+
+impl Apply for KeysClaim {
+    fn apply(self, state: &State, at: At) -> Applied {
+        state.keys.claim(at.offset, &self);
+        Ok(wake(&self.user_id))
+    }
+}
+
+impl Apply for KeysDrop {
+    fn apply(self, state: &State, at: At) -> Applied {
+        Ok(state.keys.drop_all(at.offset).into_iter().map(Effect::WakeUser).collect())
+    }
+}
+
+impl Apply for KeysCrossSign {
+    fn apply(self, state: &State, at: At) -> Applied {
+        let user_id = self.user_id.clone();
+        let seen = state.keys.cross_sign(at.offset, self);
+        Ok(if seen { state.device_list(&user_id) } else { wake(&user_id) })
+    }
+}
+
+impl Apply for KeysSign {
+    fn apply(self, state: &State, at: At) -> Applied {
+        let (user_id, by) = (self.user_id.clone(), self.by.clone());
+        state.keys.sign(at.offset, self);
+        Ok(if by == user_id {
+            state.device_list(&user_id)
+        } else {
+            // Whom one has verified is seen by those two alone.
+            vec![Effect::WakeUser(user_id), Effect::WakeUser(by)]
+        })
+    }
+}
+
+impl Apply for KeyBackupSet {
+    fn apply(self, state: &State, at: At) -> Applied {
+        state.backups.set(at.offset, self);
+        Ok(Vec::new())
+    }
+}
+
+impl Apply for KeyBackupDelete {
+    fn apply(self, state: &State, _: At) -> Applied {
+        state.backups.delete(&self);
+        Ok(Vec::new())
+    }
+}
+
+impl Apply for KeyBackupPut {
+    fn apply(self, state: &State, at: At) -> Applied {
+        state.backups.put(at.offset, self);
+        Ok(Vec::new())
+    }
+}
+
+impl Apply for KeyBackupRemove {
+    fn apply(self, state: &State, at: At) -> Applied {
+        state.backups.remove(at.offset, &self);
+        Ok(Vec::new())
+    }
+}

@@ -1,0 +1,43 @@
+//! What follows from commands of uploaded files.
+
+use super::{Applied, Apply, At};
+use crate::{
+    record::command::{MediaCreate, MediaProtect, MediaQuarantine, MediaRemove, MediaUpload},
+    state::{Effect, State},
+};
+
+impl Apply for MediaCreate {
+    fn apply(self, state: &State, at: At) -> Applied {
+        state.media.create(at.time_ms, self);
+        Ok(Vec::new())
+    }
+}
+
+impl Apply for MediaUpload {
+    fn apply(self, state: &State, at: At) -> Applied {
+        state.media.upload(at.offset, at.time_ms, self);
+        Ok(Vec::new())
+    }
+}
+
+impl Apply for MediaQuarantine {
+    fn apply(self, state: &State, at: At) -> Applied {
+        state.media.quarantine(at.offset, &self);
+        Ok(Vec::new())
+    }
+}
+
+impl Apply for MediaProtect {
+    fn apply(self, state: &State, _: At) -> Applied {
+        state.media.protect(self);
+        Ok(Vec::new())
+    }
+}
+
+impl Apply for MediaRemove {
+    fn apply(self, state: &State, at: At) -> Applied {
+        let (records, unnamed) = state.media.remove(&self.media_ids);
+        state.erasures.condemn(at.offset, records);
+        Ok(unnamed.into_iter().map(Effect::Unnamed).collect())
+    }
+}

@@ -1,0 +1,67 @@
+//! What follows from commands of the server as a whole.
+
+use std::sync::Arc;
+
+use super::{Applied, Apply, At};
+use crate::{
+    record::command::{
+        AdminReason, BackupMade, DeliveryAdvance, LogCheckpoint, LogErase, ServerIdentity,
+        ServerRestore,
+    },
+    state::State,
+};
+
+impl Apply for ServerIdentity {
+    fn apply(self, state: &State, _: At) -> Applied {
+        *state.server.write() = Some(Arc::new(self));
+        Ok(Vec::new())
+    }
+}
+
+impl Apply for ServerRestore {
+    fn apply(self, _: &State, _: At) -> Applied {
+        // What it says is in its header, too: see `apply`.
+        Ok(Vec::new())
+    }
+}
+
+impl Apply for BackupMade {
+    fn apply(self, state: &State, at: At) -> Applied {
+        state.copies.made(at.offset, self);
+        Ok(Vec::new())
+    }
+}
+
+impl Apply for LogErase {
+    fn apply(self, state: &State, at: At) -> Applied {
+        let runs = &self.superseded;
+        let over = state.validations.forget(|record| {
+            let at = runs.partition_point(|(_, last)| *last < record);
+            runs.get(at).is_some_and(|(first, _)| *first <= record)
+        });
+        state.erasures.supersede(over);
+        state.erasures.erase(at.offset, at.time_ms, &self);
+        Ok(Vec::new())
+    }
+}
+
+impl Apply for LogCheckpoint {
+    fn apply(self, state: &State, at: At) -> Applied {
+        state.tree.note_checkpoint(at.offset, self.upto, at.time_ms);
+        Ok(Vec::new())
+    }
+}
+
+impl Apply for AdminReason {
+    fn apply(self, _: &State, _: At) -> Applied {
+        // For people to read: nothing follows from it.
+        Ok(Vec::new())
+    }
+}
+
+impl Apply for DeliveryAdvance {
+    fn apply(self, state: &State, at: At) -> Applied {
+        state.erasures.supersede(state.deliveries.advance(at.offset, self));
+        Ok(Vec::new())
+    }
+}
