@@ -4,9 +4,9 @@
 //! appended. The names in [`Kind`] are permanent: they are in every log ever written.
 //!
 //! A kind is one row of the list below, and its payload in the file of its family, with what it
-//! holds of people and what is left of it when it is erased ([`Content`]). Each layer above says for
-//! each payload what it has to say, as a trait that [`each_command`] calls: a kind that lacks one
-//! does not compile.
+//! holds of people and what is left of it when it is erased ([`Content`]). Each layer above says
+//! for each payload what it has to say, as a trait that [`each_command`] calls: a kind that lacks
+//! one does not compile.
 
 mod account;
 mod device;
