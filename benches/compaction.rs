@@ -16,7 +16,8 @@ use std::{
 
 use logcabin::{
     clock::Clock,
-    engine::{Engine, Retention, SweepPolicy},
+    decide::retention::{Retention, SweepPolicy},
+    engine::Engine,
     log::{
         Batch, Log,
         sled::{SledLog, SledOptions},

@@ -16,8 +16,11 @@ use std::{
 
 use logcabin::{
     clock::Clock,
-    decide::ephemeral::{Gather, SetReceipt, SetTyping},
-    engine::{Engine, SweepPolicy},
+    decide::{
+        ephemeral::{Gather, SetReceipt, SetTyping},
+        retention::SweepPolicy,
+    },
+    engine::Engine,
     log::{
         Log,
         archive::{ArchiveOptions, Archiver, archive_dir},

@@ -59,4 +59,5 @@ pub use base::{clock, glob, limits, rate, telemetry, text, work};
 pub use ops::{admin, backup, export, history, proof, restore, socket, source};
 pub use read::{events, push, sync, view};
 pub use record::address as threepid;
+pub use service::erasure;
 pub use snapshot::checkpoint;

@@ -28,12 +28,14 @@ use logcabin::{
         presence::SetPresence,
         pusher::{RemovePusher, SetPusher},
         report::{RemoveReport, Report, Subject},
+        retention::SweepPolicy,
         send::SendEvent,
         status::{Deactivate, SetStatus},
         threepid::{AddThreepid, CompleteValidation, NoteBound, RequestValidation, Validated},
         to_device::{Acknowledge, SendToDevice},
     },
-    engine::{self, Engine, Options, SweepPolicy},
+    engine::{self, Engine, Options},
+    erasure,
     log::{
         Log,
         archive::{ArchiveOptions, Archiver, archive_dir, verify_archive},
@@ -445,7 +447,7 @@ impl World {
         while self.engine.sweep_is_due(&SweepPolicy::at_once()).unwrap() {
             let swept = self.engine.sweep(&SweepPolicy::at_once(), Offset::MAX).await.unwrap();
             self.left += swept.erased + swept.superseded;
-            if swept == engine::Swept::default() {
+            if swept == erasure::Swept::default() {
                 break;
             }
         }

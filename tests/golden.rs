@@ -34,6 +34,7 @@ use logcabin::{
         pusher::{NoteMailed, NoteTold, RemovePusher, SetPusher},
         registration_token::{CreateRegistrationToken, RemoveRegistrationToken},
         report::{RemoveReport, Report, Subject},
+        retention::{Retention, SweepPolicy},
         send::SendEvent,
         status::{Deactivate, SetStatus},
         threepid::{
@@ -42,7 +43,7 @@ use logcabin::{
         },
         to_device::{Acknowledge, SendToDevice},
     },
-    engine::{Engine, Options, Retention, SweepPolicy},
+    engine::{Engine, Options},
     log::{
         Batch, Log,
         archive::{ArchiveOptions, ArchiveReader, Archiver, verify_archive},

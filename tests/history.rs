@@ -19,9 +19,10 @@ use logcabin::{
         account::{Login, Met, Register, RemoveDevices, SetProfile, Which},
         create_room::{CreateRoom, Preset},
         membership::{Change, ChangeMembership},
+        retention::SweepPolicy,
         send::SendEvent,
     },
-    engine::{Engine, Options, SweepPolicy},
+    engine::{Engine, Options},
     history::{
         HistoryError, Look, Moment, Output, Question, Source, What, audit::AuditOptions,
         check::check_all, diff::Scope, query::History, run,

@@ -34,8 +34,11 @@ use value::{Given, Setting};
 
 use crate::{
     base::rate::Rate,
-    decide::{create_room::DEFAULT_ROOM_VERSION, quota},
-    engine::{self, SweepPolicy, retention::Rule},
+    decide::{
+        create_room::DEFAULT_ROOM_VERSION,
+        quota,
+        retention::{self, Rule, SweepPolicy},
+    },
     media::network::Range,
     record::address::Pattern,
     snapshot,
@@ -357,7 +360,7 @@ impl Config {
             EraseAfter::Off => None,
             EraseAfter::Seconds(seconds) => Some(u64::from(*seconds)),
         };
-        let retention = engine::Retention {
+        let retention = retention::Retention {
             default_ms: seconds(&retention.default_seconds).map(ms),
             rooms_say: retention.rooms_say,
             lowest_ms: ms(retention.lowest_seconds),

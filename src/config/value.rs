@@ -8,7 +8,7 @@ use toml::{Value, de::DeValue};
 
 use crate::{
     base::glob::Glob, base::rate::Rate, decide::create_room::ROOM_VERSIONS,
-    engine::retention::Rule, media::network::Range,
+    decide::retention::Rule, media::network::Range,
 };
 
 /// A value as a source gives it.

@@ -29,6 +29,7 @@ pub mod pusher;
 pub mod quota;
 pub mod registration_token;
 pub mod report;
+pub mod retention;
 pub mod send;
 pub mod status;
 pub mod threepid;

@@ -9,13 +9,9 @@
 //! follower with durable records only; the follower applies them, publishes the new head and has
 //! the long-polls woken that they concern; then the append resolves and the replies go out.
 
-mod due;
 mod durable;
 mod head;
-pub mod purge;
-pub mod retention;
 mod service;
-mod sweep;
 mod turns;
 
 use std::{
@@ -29,16 +25,20 @@ use tokio::runtime::Handle;
 
 pub use durable::Durable;
 pub use head::{Head, Listener};
-pub use retention::Retention;
 pub use service::{InService, StateInService};
-pub use sweep::{SweepError, SweepPolicy, Swept};
 pub use turns::Rejected;
 
 use service::Service;
 
 use crate::{
     base::{clock::Clock, limits},
-    decide::{Env, Proposal, ServerKeys, account::AccountLimit, ephemeral::Gather, quota::Quotas},
+    decide::{
+        Env, Proposal, ServerKeys,
+        account::AccountLimit,
+        ephemeral::Gather,
+        quota::Quotas,
+        retention::{Kept, Retention},
+    },
     log::{AppendError, Batch, Log, ReadError, StreamHeads, erase::erasure},
     read::events::EventStore,
     record::{Command, NewRecord, Offset, Origin, Record, Stream, command::ServerIdentity},
@@ -243,7 +243,7 @@ impl Engine {
     /// From now on nobody is shown what has lived long enough by `retention`, whether a sweep came
     /// for it or not. To be called once.
     pub fn keep_to(&self, retention: Arc<Retention>) {
-        self.events.keep_to(Box::new(retention::Kept { retention, clock: self.clock.clone() }));
+        self.events.keep_to(Box::new(Kept { retention, clock: self.clock.clone() }));
     }
 
     /// The bodies.

@@ -10,9 +10,11 @@ use tracing::{error, info, warn};
 
 use crate::{
     base::{background::Pace, shutdown::Shutdown},
-    engine::{Engine, SweepPolicy, Swept},
+    decide::retention::SweepPolicy,
+    engine::Engine,
     log::sled::{Compacted, SledLog},
     record::{Command, Offset},
+    service::erasure::Swept,
 };
 
 /// How often it is looked whether a sweep is due.

@@ -16,14 +16,16 @@ use super::{
 };
 use crate::{
     decide::status::Deactivate,
-    engine::purge::{Purge, PurgeError},
     log::{ReadError, archive},
     ops::history::words,
     record::{
         Command, Offset, Origin, Record,
         command::{BackupMoment, LogErase, MediaRemove},
     },
-    service::accounts::closing,
+    service::{
+        accounts::closing,
+        erasure::purge::{Purge, PurgeError},
+    },
     state::{Copy, Membership},
 };
 

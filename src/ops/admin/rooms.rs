@@ -14,10 +14,10 @@ use super::{
 use crate::{
     base::{background, clock::random_letters, text},
     decide::moderation::{Because, BeginShutdown, BlockRoom, Empowered, HaveJoin, MakeRoomAdmin},
-    engine::purge::PurgeError,
     log::ReadError,
     read::events::as_shown,
     record::{Offset, Origin, command::Replacement},
+    service::erasure::purge::PurgeError,
     state::{Membership, Room},
 };
 

@@ -19,9 +19,9 @@ use crate::{
         membership::{Change, ChangeMembership},
         moderation::{FinishShutdown, MoveAlias, OpenReplacement},
     },
-    engine::{Engine, Rejected, purge::PurgeError},
+    engine::{Engine, Rejected},
     record::{Offset, Origin},
-    service::accounts::closing::leave,
+    service::{accounts::closing::leave, erasure::purge::PurgeError},
     state::{Membership, Room, Shutdown, State},
 };
 

@@ -1,6 +1,6 @@
 //! How long events live: what is configured, and what rooms wish (MSC1763).
 
-use std::{fmt, str::FromStr, sync::Arc};
+use std::{fmt, str::FromStr, sync::Arc, time::Duration};
 
 use ruma::{OwnedRoomId, RoomId};
 
@@ -65,7 +65,7 @@ impl Retention {
     }
 
     /// How long an event lives that is no state, in milliseconds; `None`: for ever.
-    pub(super) fn of_event(&self, room: &Room, event: &StoredEvent) -> Option<u64> {
+    fn of_event(&self, room: &Room, event: &StoredEvent) -> Option<u64> {
         // So it is nearly everywhere.
         if !self.any_ends(room) {
             return None;
@@ -100,10 +100,46 @@ impl Retention {
     }
 }
 
+/// What is erased, and how often.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SweepPolicy {
+    /// How long the content of a redacted event stays in the log; `None`: for ever.
+    pub redacted_after: Option<Duration>,
+    /// How long events live.
+    pub retention: Arc<Retention>,
+    /// How long an uploaded file is kept that is nobody's picture and no room's; `None`: for ever.
+    pub media_after: Option<Duration>,
+    /// The time between two sweeps.
+    pub every: Duration,
+}
+
+impl SweepPolicy {
+    /// Erases at once whatever was redacted or superseded, and keeps all else.
+    #[must_use]
+    pub fn at_once() -> Self {
+        Self {
+            redacted_after: Some(Duration::ZERO),
+            retention: Arc::default(),
+            media_after: None,
+            every: Duration::ZERO,
+        }
+    }
+
+    /// The time up to which redactions are due.
+    pub(crate) fn redacted_until(&self, now_ms: u64) -> Option<u64> {
+        self.redacted_after.map(|after| now_ms.saturating_sub(millis(after)))
+    }
+
+    /// The time up to which files are due.
+    pub(crate) fn media_until(&self, now_ms: u64) -> Option<u64> {
+        self.media_after.map(|after| now_ms.saturating_sub(millis(after)))
+    }
+}
+
 /// How long events live, by the clock.
-pub(super) struct Kept {
-    pub(super) retention: Arc<Retention>,
-    pub(super) clock: Clock,
+pub(crate) struct Kept {
+    pub(crate) retention: Arc<Retention>,
+    pub(crate) clock: Clock,
 }
 
 impl Lifetimes for Kept {
@@ -147,6 +183,10 @@ impl fmt::Display for Rule {
             None => f.write_str("off"),
         }
     }
+}
+
+pub(crate) fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

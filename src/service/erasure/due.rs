@@ -14,11 +14,10 @@ use ruma::{MxcUri, OwnedRoomId, OwnedUserId, RoomId, UserId, events::StateEventT
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::{
-    Engine,
-    sweep::{SweepError, SweepPolicy, millis},
-};
+use super::sweep::SweepError;
 use crate::{
+    decide::retention::{SweepPolicy, millis},
+    engine::Engine,
     log::{Log, ReadError},
     record::{
         Command, Holds, Offset, Record, Remains, Stream,
@@ -296,13 +295,6 @@ impl Engine {
                 && found.records.iter().any(|record| *record < until)
         }));
         asked
-    }
-}
-
-impl SweepPolicy {
-    /// The time up to which files are due.
-    fn media_until(&self, now_ms: u64) -> Option<u64> {
-        self.media_after.map(|after| now_ms.saturating_sub(millis(after)))
     }
 }
 

@@ -4,10 +4,10 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use ruma::{OwnedRoomId, RoomId};
 
-use super::{Engine, Rejected};
 use crate::{
     base::background::Pace,
     decide::purge::PurgeRoom,
+    engine::{Engine, Rejected},
     log::{Log, ReadError},
     record::{
         Holds, Offset, Origin, Record, Stream,

@@ -7,14 +7,11 @@
 //! forgotten over a restart. Each piece of a sweep is one `log.erase` record, which takes the
 //! payloads with it.
 
-use std::{
-    collections::{BTreeMap, BTreeSet, HashSet},
-    sync::Arc,
-    time::Duration,
-};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
-use super::{Engine, retention::Retention};
 use crate::{
+    decide::retention::{SweepPolicy, millis},
+    engine::Engine,
     log::{AppendError, Batch, ReadError, erase::MAX_ERASED},
     record::{
         Command, NewRecord, Offset, Origin, Payload, Record, Remains, Stream,
@@ -33,32 +30,6 @@ const PIECE_BYTES: u64 = 1024 * 1024;
 
 /// About as many records as share a page of the default store.
 const PAGE_RECORDS: u64 = 16;
-
-/// What is erased, and how often.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SweepPolicy {
-    /// How long the content of a redacted event stays in the log; `None`: for ever.
-    pub redacted_after: Option<Duration>,
-    /// How long events live.
-    pub retention: Arc<Retention>,
-    /// How long an uploaded file is kept that is nobody's picture and no room's; `None`: for ever.
-    pub media_after: Option<Duration>,
-    /// The time between two sweeps.
-    pub every: Duration,
-}
-
-impl SweepPolicy {
-    /// Erases at once whatever was redacted or superseded, and keeps all else.
-    #[must_use]
-    pub fn at_once() -> Self {
-        Self {
-            redacted_after: Some(Duration::ZERO),
-            retention: Arc::default(),
-            media_after: None,
-            every: Duration::ZERO,
-        }
-    }
-}
 
 /// What a sweep erased.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -241,13 +212,6 @@ impl Engine {
     }
 }
 
-impl SweepPolicy {
-    /// The time up to which redactions are due.
-    fn redacted_until(&self, now_ms: u64) -> Option<u64> {
-        self.redacted_after.map(|after| now_ms.saturating_sub(millis(after)))
-    }
-}
-
 /// A piece of a sweep.
 struct Piece {
     erase: LogErase,
@@ -288,8 +252,4 @@ impl<'e> Room<'e> {
         }
         self.engine.log().get(offset)?.ok_or(ReadError::Missing(offset)).map(Some)
     }
-}
-
-pub(super) fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

@@ -1,0 +1,8 @@
+//! What is taken away for ever: by a sweep, what is due by the rules of retention or owed to users
+//! who were erased; by a purge, a room with everything in it.
+
+mod due;
+pub mod purge;
+mod sweep;
+
+pub use sweep::{SweepError, Swept};
