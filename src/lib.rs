@@ -60,4 +60,4 @@ pub use ops::{admin, backup, export, history, proof, restore, socket, source};
 pub use read::{events, push, sync, view};
 pub use record::address as threepid;
 pub use service::erasure;
-pub use snapshot::checkpoint;
+pub use snapshot::shutdown_digest;

@@ -13,16 +13,15 @@ use std::{
 
 use logcabin::{
     admin::serve_until,
-    checkpoint::Checkpoint,
     clock::Clock,
     decide::{
         account::{Login, Met, Register, RemoveDevices, SetProfile, Which},
         create_room::{CreateRoom, Preset},
         membership::{Change, ChangeMembership},
-        retention::SweepPolicy,
         send::SendEvent,
     },
     engine::{Engine, Options},
+    erasure::SweepPolicy,
     history::{
         HistoryError, Look, Moment, Output, Question, Source, What, audit::AuditOptions,
         check::check_all, diff::Scope, query::History, run,
@@ -37,6 +36,7 @@ use logcabin::{
         Offset, Origin, Record, codec,
         command::{AccountKind, TokenHash, Tokens},
     },
+    shutdown_digest::ShutdownDigest,
     snapshot,
     socket::socket_path,
     state::{State, sections},
@@ -86,7 +86,7 @@ impl Cabin {
         let Self { engine, log, archiver, .. } = self;
         log.close();
         archiver.stop();
-        Checkpoint::of(&engine.state()).digest
+        ShutdownDigest::of(&engine.state()).digest
     }
 
     fn ts(&self) -> MilliSecondsSinceUnixEpoch {
@@ -741,8 +741,7 @@ async fn of_what_was_erased_it_is_shown_who_took_it_and_when() {
     };
     let (rude, redaction) = (find("something rude").unwrap(), find("be kind").unwrap());
     let swept = cabin.engine.sweep(&SweepPolicy::at_once(), Offset::MAX).await.unwrap();
-    assert_eq!(swept.erased, 1);
-    assert_eq!(find("something rude"), None);
+    assert_eq!((swept.erased, find("something rude")), (1, None));
     cabin.close();
 
     let source = place(directory.path());
@@ -903,7 +902,7 @@ async fn the_commands_replay_verify_and_restore() {
     let (code, _, said) = logcabin(&["replay", "--data-dir", dir]);
     assert_eq!(code, Some(1));
     assert!(said.contains("stop it first"), "{said}");
-    Checkpoint::write(data_dir, &cabin.engine.state()).unwrap();
+    ShutdownDigest::write(data_dir, &cabin.engine.state()).unwrap();
     let digest = cabin.close();
 
     let (code, report, said) = logcabin(&["verify", "--data-dir", dir]);
@@ -1010,6 +1009,6 @@ async fn something_to_look_at() {
     }
     drop(stop);
     served.await.unwrap();
-    Checkpoint::write(data_dir, &cabin.engine.state()).unwrap();
+    ShutdownDigest::write(data_dir, &cabin.engine.state()).unwrap();
     cabin.close();
 }

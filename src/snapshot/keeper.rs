@@ -23,7 +23,7 @@ use crate::{
     log::{Log, verify::Checker},
     read::push::{Unread, unread::written_at},
     record::{Offset, Record},
-    snapshot::checkpoint::Checkpoint,
+    snapshot::shutdown_digest::ShutdownDigest,
     state::{SECTIONS, Section, State},
 };
 
@@ -314,9 +314,9 @@ impl Keeper {
     /// any more. Blocks.
     pub(crate) fn note_state(&self, data_dir: &Path) {
         let noted = if self.are_exact() {
-            Checkpoint::write(data_dir, &self.engine.state()).map(drop)
+            ShutdownDigest::write(data_dir, &self.engine.state()).map(drop)
         } else {
-            Checkpoint::remove(data_dir)
+            ShutdownDigest::remove(data_dir)
         };
         if let Err(error) = noted {
             warn!(%error, "the state digest could not be written");

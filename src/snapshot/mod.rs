@@ -20,9 +20,9 @@
 //!
 //! [`Keeper`] writes them, and compares them and the projections in service with the log.
 
-pub mod checkpoint;
 mod differ;
 mod keeper;
+pub mod shutdown_digest;
 
 use std::{
     fs::{self, File, OpenOptions},

@@ -24,7 +24,7 @@ use crate::{
         restore::{WriteError, Writing},
     },
     record::{Chain, Command, Epoch, Record, command::ServerRestore},
-    snapshot::checkpoint::Checkpoint,
+    snapshot::shutdown_digest::ShutdownDigest,
     state::State,
 };
 
@@ -178,7 +178,7 @@ pub fn import_server(
     fs::rename(&partial, &log).map_err(at(&log))?;
     File::open(data_dir).and_then(|dir| dir.sync_all()).map_err(at(data_dir))?;
     // For `verify`; nothing depends on it.
-    let _ = Checkpoint::write(data_dir, &state);
+    let _ = ShutdownDigest::write(data_dir, &state);
     drop(lock);
     Ok(imported)
 }

@@ -24,7 +24,7 @@ use crate::{
     },
     record::{CHAIN_START, Offset, Record, codec::CodecError},
     snapshot,
-    snapshot::checkpoint::Checkpoint,
+    snapshot::shutdown_digest::ShutdownDigest,
     state::{State, media::Stored},
 };
 
@@ -115,14 +115,15 @@ impl Report {
 /// The checks of the records themselves, in the order in which they are made of each.
 const STEPS: [&str; 4] = ["chain", "payloads", "commands", "replay"];
 
-/// Checks all there is to check about `source`: its records, the checkpoint that its server stored,
-/// and, for a stopped server's log, the archive in `archive_dir` or else the default one.
+/// Checks all there is to check about `source`: its records, the digest that its server stored when
+/// it stopped, and, for a stopped server's log, the archive in `archive_dir` or else the default
+/// one.
 ///
 /// # Errors
 /// When it cannot be read at all; faults of the log are in the report.
 pub fn check_all(source: &Source, archive: Option<&Path>) -> Result<Report, HistoryError> {
-    let checkpoint = source.dir().map(Checkpoint::read).transpose()?.flatten();
-    let mut report = check(source, checkpoint.as_ref())?;
+    let at_shutdown = source.dir().map(ShutdownDigest::read).transpose()?.flatten();
+    let mut report = check(source, at_shutdown.as_ref())?;
     let default = source.dir().map(archive_dir).filter(|dir| dir.is_dir());
     if let Some(dir) = archive.map(Path::to_owned).or(default) {
         check_archive(&mut report, source, &dir)?;
@@ -131,14 +132,17 @@ pub fn check_all(source: &Source, archive: Option<&Path>) -> Result<Report, Hist
 }
 
 /// Checks every record of `source`: place, chain, payload hash, command, replay. Then, that the
-/// state at `checkpoint` is the one that was stored.
+/// state at `at_shutdown` is the one that was stored.
 ///
 /// # Errors
 /// When the source cannot be read at all; faults of the log are in the report.
-pub fn check(source: &Source, checkpoint: Option<&Checkpoint>) -> Result<Report, HistoryError> {
+pub fn check(
+    source: &Source,
+    at_shutdown: Option<&ShutdownDigest>,
+) -> Result<Report, HistoryError> {
     let snapshots = source.dir().map(snapshots_in).unwrap_or_default();
     let at = snapshots.iter().map(|(offset, _)| *offset).collect();
-    let mut walk = Walk::new(source.place(), checkpoint, at);
+    let mut walk = Walk::new(source.place(), at_shutdown, at);
     let mut progress = Progress::begin(source.end().or_else(|error| match fault_of(&error) {
         // The walk will come to it, and say where.
         Some(_) => Ok(Offset::ZERO),
@@ -374,10 +378,10 @@ pub fn check_archive(report: &mut Report, source: &Source, dir: &Path) -> Result
 
 struct Walk<'a> {
     place: String,
-    checkpoint: Option<&'a Checkpoint>,
+    at_shutdown: Option<&'a ShutdownDigest>,
     checker: Checker,
     state: State,
-    /// The digest at the checkpoint.
+    /// The digest at the offset of `at_shutdown`.
     digest: Option<String>,
     /// Where digests are wanted besides.
     wanted: BTreeSet<Offset>,
@@ -390,10 +394,10 @@ struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    fn new(place: &str, checkpoint: Option<&'a Checkpoint>, wanted: BTreeSet<Offset>) -> Self {
+    fn new(place: &str, at_shutdown: Option<&'a ShutdownDigest>, wanted: BTreeSet<Offset>) -> Self {
         let mut walk = Self {
             place: place.to_owned(),
-            checkpoint,
+            at_shutdown,
             checker: Checker::from_start(),
             state: State::default(),
             digest: None,
@@ -426,7 +430,7 @@ impl<'a> Walk<'a> {
 
     fn compare(&mut self) {
         let at = self.state.applied();
-        if self.checkpoint.is_some_and(|checkpoint| checkpoint.offset == at) {
+        if self.at_shutdown.is_some_and(|digest| digest.offset == at) {
             self.digest = Some(self.state.digest().to_hex().to_string());
         }
         if self.wanted.contains(&at) {
@@ -535,12 +539,12 @@ impl<'a> Walk<'a> {
 
     fn compared(&self, report: &mut Report) {
         const NAME: &str = "checkpoint";
-        let Some(Checkpoint { offset, digest, version }) = self.checkpoint else {
+        let Some(ShutdownDigest { offset, digest, version }) = self.at_shutdown else {
             report.add(NAME, Outcome::Skipped, "there is none to compare with; a server stores one in its data directory when it stops");
             return;
         };
         match &self.digest {
-            _ if !self.checkpoint.is_some_and(Checkpoint::is_comparable) => {
+            _ if !self.at_shutdown.is_some_and(ShutdownDigest::is_comparable) => {
                 report.add(
                     NAME,
                     Outcome::Skipped,

@@ -14,7 +14,7 @@ use ruma::OwnedRoomId;
 use crate::{
     log::archive::ArchiveError,
     record::{CommandError, Offset},
-    snapshot::checkpoint::CheckpointError,
+    snapshot::shutdown_digest::ShutdownDigestError,
     state::ApplyError,
 };
 
@@ -53,9 +53,9 @@ pub enum HistoryError {
     /// The records cannot be replayed.
     #[error("the log cannot be replayed: {0}")]
     Apply(#[from] ApplyError),
-    /// The checkpoint cannot be read.
+    /// The digest of the last shutdown cannot be read.
     #[error(transparent)]
-    Checkpoint(#[from] CheckpointError),
+    ShutdownDigest(#[from] ShutdownDigestError),
     /// No room has this name.
     #[error(
         "no room has the id, alias or name `{0}`, nor an id or alias that begins with it; `rooms` lists them"

@@ -20,7 +20,7 @@ use crate::{
     ops::source::{Source, SourceError},
     record::{Chain, Epoch, Offset, Record, command::FileHash},
     snapshot,
-    snapshot::checkpoint::Checkpoint,
+    snapshot::shutdown_digest::ShutdownDigest,
 };
 
 /// Where the new log is made: a data directory of its own.
@@ -127,7 +127,7 @@ pub(super) fn take(
     // What is computed from the log is computed anew.
     remove(&snapshot::directory(data_dir))?;
     remove(&data_dir.join("search"))?;
-    Checkpoint::remove(data_dir)
+    ShutdownDigest::remove(data_dir)
         .map_err(|error| RestoreError::io(data_dir)(io::Error::other(error)))?;
     if let Some(archive) = &request.archive_dir
         && archive.is_dir()

@@ -6,3 +6,5 @@ pub mod purge;
 mod sweep;
 
 pub use sweep::{SweepError, Swept};
+
+pub use crate::decide::retention::SweepPolicy;

@@ -1,7 +1,7 @@
 //! What the projections of a running server were when it stopped, for `logcabin verify` to compare
 //! with what a replay of the log gives.
 //!
-//! A [`Checkpoint`] is one small file in the data directory, replaced whole at each shutdown.
+//! A [`ShutdownDigest`] is one small file in the data directory, replaced whole at each shutdown.
 //! Nothing ever depends on it: it is evidence, not truth.
 
 use std::{
@@ -13,12 +13,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::{base::disk, record::Offset, state::State};
 
-/// The file's name in the data directory.
+/// The file's name in the data directory, which is older than the signed checkpoints of the log
+/// (`ops::proof`) and has nothing to do with them.
 const FILE: &str = "checkpoint.json";
 
 /// The digest of a server's projections as of an offset.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Checkpoint {
+pub struct ShutdownDigest {
     /// The last record that was applied.
     pub offset: Offset,
     /// [`State::digest`] then, in hex.
@@ -28,9 +29,9 @@ pub struct Checkpoint {
     pub version: String,
 }
 
-/// Why a checkpoint could not be read or written.
+/// Why a digest could not be read or written.
 #[derive(Debug, thiserror::Error)]
-pub enum CheckpointError {
+pub enum ShutdownDigestError {
     /// The file or its directory failed.
     #[error("{}: {source}", .path.display())]
     Io {
@@ -39,8 +40,8 @@ pub enum CheckpointError {
         /// Why.
         source: io::Error,
     },
-    /// The file is not a checkpoint.
-    #[error("{} is not a checkpoint: {source}", .path.display())]
+    /// The file is not such a digest.
+    #[error("{} is not the digest of a shutdown: {source}", .path.display())]
     Malformed {
         /// The file.
         path: PathBuf,
@@ -49,8 +50,8 @@ pub enum CheckpointError {
     },
 }
 
-impl Checkpoint {
-    /// The checkpoint of `state` as it stands. To be called while nothing is being applied.
+impl ShutdownDigest {
+    /// The digest of `state` as it stands. To be called while nothing is being applied.
     #[must_use]
     pub fn of(state: &State) -> Self {
         Self {
@@ -60,45 +61,45 @@ impl Checkpoint {
         }
     }
 
-    /// Stores the checkpoint of `state` in `data_dir`, replacing the one before it at once or not
+    /// Stores the digest of `state` in `data_dir`, replacing the one before it at once or not
     /// at all. To be called once the log is closed. Blocks.
     ///
     /// # Errors
     /// When the disk fails.
-    pub fn write(data_dir: &Path, state: &State) -> Result<Self, CheckpointError> {
-        let checkpoint = Self::of(state);
+    pub fn write(data_dir: &Path, state: &State) -> Result<Self, ShutdownDigestError> {
+        let digest = Self::of(state);
         let path = data_dir.join(FILE);
-        let failed = |source| CheckpointError::Io { path: path.clone(), source };
-        let text = serde_json::to_vec(&checkpoint).map_err(|error| failed(error.into()))?;
+        let failed = |source| ShutdownDigestError::Io { path: path.clone(), source };
+        let text = serde_json::to_vec(&digest).map_err(|error| failed(error.into()))?;
         disk::write_whole(&path, &text).map_err(failed)?;
-        Ok(checkpoint)
+        Ok(digest)
     }
 
-    /// The checkpoint in `data_dir`; none if no server has stopped there yet.
+    /// The digest in `data_dir`; none if no server has stopped there yet.
     ///
     /// # Errors
-    /// When the file cannot be read or is not a checkpoint.
-    pub fn read(data_dir: &Path) -> Result<Option<Self>, CheckpointError> {
+    /// When the file cannot be read or is not a digest.
+    pub fn read(data_dir: &Path) -> Result<Option<Self>, ShutdownDigestError> {
         let path = data_dir.join(FILE);
         match std::fs::read(&path) {
             Ok(text) => serde_json::from_slice(&text)
                 .map(Some)
-                .map_err(|source| CheckpointError::Malformed { path, source }),
+                .map_err(|source| ShutdownDigestError::Malformed { path, source }),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(source) => Err(CheckpointError::Io { path, source }),
+            Err(source) => Err(ShutdownDigestError::Io { path, source }),
         }
     }
 
-    /// Removes the checkpoint of `data_dir`, which says nothing about a log that replaces the one
+    /// Removes the digest of `data_dir`, which says nothing about a log that replaces the one
     /// it was made of.
     ///
     /// # Errors
     /// When the file cannot be removed.
-    pub fn remove(data_dir: &Path) -> Result<(), CheckpointError> {
+    pub fn remove(data_dir: &Path) -> Result<(), ShutdownDigestError> {
         let path = data_dir.join(FILE);
         match std::fs::remove_file(&path) {
             Err(source) if source.kind() != io::ErrorKind::NotFound => {
-                Err(CheckpointError::Io { path, source })
+                Err(ShutdownDigestError::Io { path, source })
             }
             _ => Ok(()),
         }
@@ -116,23 +117,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_checkpoint_is_read_as_it_was_written() {
+    fn a_digest_is_read_as_it_was_written() {
         let directory = tempfile::tempdir().unwrap();
-        assert_eq!(Checkpoint::read(directory.path()).unwrap(), None);
+        assert_eq!(ShutdownDigest::read(directory.path()).unwrap(), None);
         let state = State::default();
-        let written = Checkpoint::write(directory.path(), &state).unwrap();
-        assert_eq!(written, Checkpoint::of(&state));
-        assert_eq!(Checkpoint::read(directory.path()).unwrap(), Some(written));
-        Checkpoint::remove(directory.path()).unwrap();
-        Checkpoint::remove(directory.path()).unwrap();
-        assert_eq!(Checkpoint::read(directory.path()).unwrap(), None);
+        let written = ShutdownDigest::write(directory.path(), &state).unwrap();
+        assert_eq!(written, ShutdownDigest::of(&state));
+        assert_eq!(ShutdownDigest::read(directory.path()).unwrap(), Some(written));
+        ShutdownDigest::remove(directory.path()).unwrap();
+        ShutdownDigest::remove(directory.path()).unwrap();
+        assert_eq!(ShutdownDigest::read(directory.path()).unwrap(), None);
     }
 
     #[test]
-    fn a_damaged_checkpoint_is_reported() {
+    fn a_damaged_digest_is_reported() {
         let directory = tempfile::tempdir().unwrap();
         std::fs::write(directory.path().join(FILE), "{\"offset\":").unwrap();
-        let error = Checkpoint::read(directory.path()).unwrap_err();
-        assert!(matches!(error, CheckpointError::Malformed { .. }), "{error}");
+        let error = ShutdownDigest::read(directory.path()).unwrap_err();
+        assert!(matches!(error, ShutdownDigestError::Malformed { .. }), "{error}");
     }
 }
