@@ -13,7 +13,7 @@
 //! config   settings
 //! snapshot projections on the disk
 //! media    uploaded files
-//! engine   deciding and appending in turns; what is due later
+//! engine   the one writer: commits, the live projections, the head
 //! decide   the rules: what a proposal becomes
 //! read     events as clients see them, rooms as of an offset, what is new, what notifies
 //! state    projections of the log
@@ -32,7 +32,7 @@
 //! | offset | a record's place in the log; the only clock that clients see |
 //! | stream | the records that one kind of decision rests on: a room, a user, an alias |
 //! | proposal | what a request asks for, before it is decided |
-//! | turn | the proposals of one stream that are decided and appended together |
+//! | commit | the proposals of one stream that are decided and appended together |
 //! | projection | what the records add up to; disposable |
 //! | head | the last offset that is durable, applied and published |
 

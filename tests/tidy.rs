@@ -19,7 +19,10 @@ const FOLDERS: [(&str, &str); 17] = [
     ("config", "the settings, with their documentation"),
     ("snapshot", "projections on the disk"),
     ("media", "uploaded files and pictures"),
-    ("engine", "decides and appends in turns, and does what is due later"),
+    (
+        "engine",
+        "the one writer: has proposals decided, appended and applied, and publishes the head",
+    ),
     ("decide", "the rules: what a proposal becomes, or why it is refused"),
     ("read", "events as clients see them, rooms as of an offset, what is new, what notifies"),
     ("state", "projections of the log"),

@@ -10,12 +10,12 @@ pub const EVENT_BYTES: usize = 65_536;
 /// `sender`, `room_id`, `state_key`, `type` and `event_id` of an event (same place).
 pub const EVENT_FIELD_BYTES: usize = 255;
 
-/// Proposals decided in one turn. A turn occupies a thread while it decides, at some 100
+/// Proposals decided in one commit. A commit occupies a thread while it decides, at some 100
 /// microseconds for each; beyond this the disk sync is shared well enough.
-pub const TURN_PROPOSALS: usize = 48;
+pub const COMMIT_PROPOSALS: usize = 48;
 
-/// Receipts and typing notices decided in one turn: each takes some microseconds to decide.
-pub const TURN_PASSING: usize = 1000;
+/// Receipts and typing notices decided in one commit: each takes some microseconds to decide.
+pub const COMMIT_PASSING: usize = 1000;
 
 /// Receipts in one record, with room to spare below the largest payload.
 pub const RECEIPTS_BYTES: usize = 160 * 1024;

@@ -34,11 +34,7 @@ use value::{Given, Setting};
 
 use crate::{
     base::rate::Rate,
-    decide::{
-        create_room::DEFAULT_ROOM_VERSION,
-        quota,
-        retention::{self, Rule, SweepPolicy},
-    },
+    decide::{create_room::DEFAULT_ROOM_VERSION, quota, retention},
     media::network::Range,
     record::address::Pattern,
     snapshot,
@@ -349,7 +345,7 @@ impl Config {
 
     /// What is erased, and how often.
     #[must_use]
-    pub fn sweep_policy(&self) -> SweepPolicy {
+    pub fn sweep_policy(&self) -> retention::SweepPolicy {
         let redacted_after = match self.erasure.redacted_after_seconds {
             EraseAfter::Off => None,
             EraseAfter::Seconds(seconds) => Some(Duration::from_secs(seconds.into())),
@@ -367,7 +363,7 @@ impl Config {
             highest_ms: seconds(&retention.highest_seconds).map(ms),
             rules: retention.rules.iter().cloned().collect(),
         };
-        SweepPolicy {
+        retention::SweepPolicy {
             redacted_after,
             retention: Arc::new(retention),
             media_after: seconds(&self.media.lifetime_seconds).map(Duration::from_secs),
@@ -845,7 +841,7 @@ settings! {
         /// What goes before all that: the first of these that fits an event says how many seconds
         /// it lives, or "off". The words are a room's id, a type of event and the seconds; `*`
         /// stands for every room or type.
-        rules: List<Rule> = List::default();
+        rules: List<retention::Rule> = List::default();
     }
 
     /// Receipts and typing notices.

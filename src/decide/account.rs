@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use ruma::{DeviceId, OwnedDeviceId, OwnedRoomId, OwnedUserId, UserId};
 use serde_json::value::RawValue;
 
-use super::{Env, Proposal, Refusal, Turn, threepid::Validated};
+use super::{Commit, Env, Proposal, Refusal, threepid::Validated};
 use crate::{
     base::limits,
     read::events::to_raw,
@@ -100,8 +100,8 @@ pub struct Met {
 }
 
 impl Met {
-    /// Where a registration of `user_id` is decided: those with one token in turns, so that no two
-    /// of them use it for the last time.
+    /// Where a registration of `user_id` is decided: those with one token are decided one after the
+    /// other, so that no two of them use it for the last time.
     fn stream(&self, user_id: &UserId) -> Stream {
         let token = self.requirements.registration_token.as_ref();
         token.map_or_else(|| Stream::user(user_id), Stream::registration_token)
@@ -110,28 +110,28 @@ impl Met {
     /// Adds what the newcomer begins with, after the record that lets them in.
     fn begin(
         &self,
-        turn: &mut Turn<'_>,
+        commit: &mut Commit<'_>,
         user_id: &OwnedUserId,
         display_name: Option<&str>,
         login: Option<&Login>,
     ) -> Result<(), Refusal> {
         for validated in &self.threepids {
-            validated.claim(turn, user_id)?;
+            validated.claim(commit, user_id)?;
         }
         let stream = Stream::user(user_id);
         if let Some(name) = display_name {
             let (user_id, field) = (user_id.clone(), "displayname".to_owned());
-            turn.append(stream.clone(), ProfileSet { user_id, field, value: Some(name.into()) });
+            commit.append(stream.clone(), ProfileSet { user_id, field, value: Some(name.into()) });
         }
         if let Some(login) = login {
-            turn.append(stream, login.command());
+            commit.append(stream, login.command());
         }
         Ok(())
     }
 
-    fn check(&self, turn: &Turn<'_>) -> Result<(), Refusal> {
+    fn check(&self, commit: &Commit<'_>) -> Result<(), Refusal> {
         let Some(token) = &self.requirements.registration_token else { return Ok(()) };
-        let token = turn.env.state.registration_tokens.get(token);
+        let token = commit.env.state.registration_tokens.get(token);
         let good = token.is_some_and(|token| token.is_good(self.now_ms));
         if good { Ok(()) } else { Err(Refusal::RegistrationToken) }
     }
@@ -171,14 +171,14 @@ impl Proposal for Register {
         self.met.stream(&self.user_id)
     }
 
-    fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<(), Refusal> {
         // First, and then the look: others may take the name under another token meanwhile.
-        turn.rests_on(Stream::user(&self.user_id));
-        if turn.env.state.accounts.contains(&self.user_id) {
+        commit.rests_on(Stream::user(&self.user_id));
+        if commit.env.state.accounts.contains(&self.user_id) {
             return Err(Refusal::UserInUse);
         }
-        turn.env.accounts.check(&turn.env.state.accounts)?;
-        self.met.check(turn)?;
+        commit.env.accounts.check(&commit.env.state.accounts)?;
+        self.met.check(commit)?;
         let Self { user_id, kind, password, display_name, login, met } = self;
         let register = UserRegister {
             user_id: user_id.clone(),
@@ -186,8 +186,8 @@ impl Proposal for Register {
             password: password.clone(),
             met: met.requirements.clone(),
         };
-        turn.append(Stream::user(user_id), register);
-        met.begin(turn, user_id, display_name.as_deref(), login.as_ref())
+        commit.append(Stream::user(user_id), register);
+        met.begin(commit, user_id, display_name.as_deref(), login.as_ref())
     }
 }
 
@@ -198,9 +198,9 @@ impl Proposal for UpgradeGuest {
         self.met.stream(&self.user_id)
     }
 
-    fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
-        turn.rests_on(Stream::user(&self.user_id));
-        let account = turn.env.state.accounts.get(&self.user_id).ok_or_else(no_account)?;
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<(), Refusal> {
+        commit.rests_on(Stream::user(&self.user_id));
+        let account = commit.env.state.accounts.get(&self.user_id).ok_or_else(no_account)?;
         {
             let account = account.read();
             may_have_a_session(account.standing)?;
@@ -209,15 +209,15 @@ impl Proposal for UpgradeGuest {
                 return Err(Refusal::UserInUse);
             }
         }
-        self.met.check(turn)?;
+        self.met.check(commit)?;
         let Self { user_id, password, login, met } = self;
         let upgrade = UserUpgrade {
             user_id: user_id.clone(),
             password: password.clone(),
             met: met.requirements.clone(),
         };
-        turn.append(Stream::user(user_id), upgrade);
-        met.begin(turn, user_id, None, login.as_ref())
+        commit.append(Stream::user(user_id), upgrade);
+        met.begin(commit, user_id, None, login.as_ref())
     }
 }
 
@@ -228,8 +228,8 @@ impl Proposal for Login {
         Stream::user(&self.user_id)
     }
 
-    fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
-        let account = turn.env.state.accounts.get(&self.user_id).ok_or_else(no_account)?;
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<(), Refusal> {
+        let account = commit.env.state.accounts.get(&self.user_id).ok_or_else(no_account)?;
         let account = account.read();
         // Here, so that no way of logging in can forget it.
         may_have_a_session(account.standing)?;
@@ -237,13 +237,13 @@ impl Proposal for Login {
             return Err(Refusal::Forbidden("Wrong user name or password.".to_owned()));
         }
         drop(account);
-        turn.env.quotas.device(&turn.env.state, &self.user_id, &self.device_id)?;
-        if is_cross_signing_key(turn.env, &self.user_id, &self.device_id)? {
+        commit.env.quotas.device(&commit.env.state, &self.user_id, &self.device_id)?;
+        if is_cross_signing_key(commit.env, &self.user_id, &self.device_id)? {
             return Err(Refusal::Forbidden(
                 "One of your cross-signing keys has this name: a device cannot have it.".to_owned(),
             ));
         }
-        turn.append(self.stream(), self.command());
+        commit.append(self.stream(), self.command());
         Ok(())
     }
 }
@@ -266,13 +266,13 @@ impl Proposal for LoginByToken {
         self.login.stream()
     }
 
-    fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<(), Refusal> {
         let Self { login, nonce, expires_ms } = self;
-        let account = turn.env.state.accounts.get(&login.user_id).ok_or_else(no_account)?;
+        let account = commit.env.state.accounts.get(&login.user_id).ok_or_else(no_account)?;
         if !account.read().used_login_tokens.allow(*expires_ms, nonce) {
             return Err(Refusal::Forbidden("This login token was used or has expired.".to_owned()));
         }
-        turn.append(
+        commit.append(
             self.stream(),
             LoginTokenUse {
                 user_id: login.user_id.clone(),
@@ -280,7 +280,7 @@ impl Proposal for LoginByToken {
                 expires_ms: *expires_ms,
             },
         );
-        login.decide(turn)
+        login.decide(commit)
     }
 }
 
@@ -299,30 +299,30 @@ impl Proposal for LinkSso {
     /// The user whom the person is: another one than was asked for, if there was a link before.
     type Outcome = OwnedUserId;
 
-    // One person is decided upon in turns, whoever they want to be.
+    // What one person asks for is decided on one stream, whoever they want to be.
     fn stream(&self) -> Stream {
         Stream::sso(&self.provider, &self.subject)
     }
 
-    fn decide(&self, turn: &mut Turn<'_>) -> Result<OwnedUserId, Refusal> {
-        let accounts = &turn.env.state.accounts;
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<OwnedUserId, Refusal> {
+        let accounts = &commit.env.state.accounts;
         if let Some(user_id) = accounts.linked(&self.provider, &self.subject) {
             return Ok(user_id);
         }
-        turn.rests_on(Stream::user(&self.user_id));
+        commit.rests_on(Stream::user(&self.user_id));
         let standing = accounts.standing(&self.user_id).ok_or_else(no_account)?;
         if standing.deactivated.is_some() {
             return Err(Refusal::UserDeactivated);
         }
-        self.append(turn);
+        self.append(commit);
         Ok(self.user_id.clone())
     }
 }
 
 impl LinkSso {
-    fn append(&self, turn: &mut Turn<'_>) {
+    fn append(&self, commit: &mut Commit<'_>) {
         let Self { user_id, provider, subject } = self.clone();
-        turn.append(self.stream(), SsoLink { user_id, provider, subject });
+        commit.append(self.stream(), SsoLink { user_id, provider, subject });
     }
 }
 
@@ -356,23 +356,23 @@ impl Proposal for RegisterLinked {
         Stream::sso(&self.provider, &self.subject)
     }
 
-    fn decide(&self, turn: &mut Turn<'_>) -> Result<OwnedUserId, Refusal> {
-        let accounts = &turn.env.state.accounts;
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<OwnedUserId, Refusal> {
+        let accounts = &commit.env.state.accounts;
         if let Some(user_id) = accounts.linked(&self.provider, &self.subject) {
             return Ok(user_id);
         }
-        turn.rests_on(self.register.stream());
-        self.register.decide(turn)?;
+        commit.rests_on(self.register.stream());
+        self.register.decide(commit)?;
         let user_id = self.register.user_id.clone();
         let (provider, subject) = (self.provider.clone(), self.subject.clone());
-        LinkSso { user_id: user_id.clone(), provider, subject }.append(turn);
+        LinkSso { user_id: user_id.clone(), provider, subject }.append(commit);
         if let Some(Vouched { threepid, now_ms }) = self.address.clone() {
             let stream = Stream::threepid(&threepid);
-            turn.rests_on(stream.clone());
-            if turn.env.state.threepids.owner(&threepid).is_none() {
+            commit.rests_on(stream.clone());
+            if commit.env.state.threepids.owner(&threepid).is_none() {
                 let user_id = user_id.clone();
                 let (validated_ms, added_ms) = (now_ms, now_ms);
-                turn.append(stream, ThreepidAdd { user_id, threepid, validated_ms, added_ms });
+                commit.append(stream, ThreepidAdd { user_id, threepid, validated_ms, added_ms });
             }
         }
         Ok(user_id)
@@ -425,8 +425,8 @@ impl Proposal for Refresh {
         Stream::user(&self.user_id)
     }
 
-    fn decide(&self, turn: &mut Turn<'_>) -> Result<Option<u64>, Refusal> {
-        let accounts = &turn.env.state.accounts;
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<Option<u64>, Refusal> {
+        let accounts = &commit.env.state.accounts;
         let token = accounts.refresh_token(&self.presented);
         let token = token.ok_or(Refusal::UnknownToken)?;
         let standing = accounts.standing(&self.user_id).unwrap_or_default();
@@ -440,12 +440,12 @@ impl Proposal for Refresh {
         }
         if token.unconfirmed {
             // Presenting a new refresh token is a use of it: the tokens before it end.
-            turn.append(
+            commit.append(
                 self.stream(),
                 DeviceConfirm { user_id: self.user_id.clone(), device_id: self.device_id.clone() },
             );
         }
-        turn.append(
+        commit.append(
             self.stream(),
             DeviceRefresh {
                 user_id: self.user_id.clone(),
@@ -475,10 +475,10 @@ impl Proposal for ConfirmTokens {
         Stream::user(&self.user_id)
     }
 
-    fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
-        let token = turn.env.state.accounts.access_token(&self.used);
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<(), Refusal> {
+        let token = commit.env.state.accounts.access_token(&self.used);
         if token.ok_or(Refusal::UnknownToken)?.unconfirmed {
-            turn.append(
+            commit.append(
                 self.stream(),
                 DeviceConfirm { user_id: self.user_id.clone(), device_id: self.device_id.clone() },
             );
@@ -500,8 +500,8 @@ pub enum Which {
 
 impl Which {
     /// The devices of `user_id` that are meant and logged in.
-    fn of(&self, turn: &Turn<'_>, user_id: &UserId) -> Result<Vec<OwnedDeviceId>, Refusal> {
-        let account = turn.env.state.accounts.get(user_id).ok_or_else(no_account)?;
+    fn of(&self, commit: &Commit<'_>, user_id: &UserId) -> Result<Vec<OwnedDeviceId>, Refusal> {
+        let account = commit.env.state.accounts.get(user_id).ok_or_else(no_account)?;
         let wanted = |device_id: &OwnedDeviceId| match self {
             Self::These(devices) => devices.contains(device_id),
             Self::All => true,
@@ -529,10 +529,10 @@ impl Proposal for RemoveDevices {
         Stream::user(&self.user_id)
     }
 
-    fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
-        let devices = self.which.of(turn, &self.user_id)?;
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<(), Refusal> {
+        let devices = self.which.of(commit, &self.user_id)?;
         if !devices.is_empty() {
-            turn.append(self.stream(), DeviceRemove { user_id: self.user_id.clone(), devices });
+            commit.append(self.stream(), DeviceRemove { user_id: self.user_id.clone(), devices });
         }
         Ok(())
     }
@@ -556,12 +556,12 @@ impl Proposal for RenameDevice {
         Stream::user(&self.user_id)
     }
 
-    fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
-        let account = turn.env.state.accounts.get(&self.user_id).ok_or_else(no_account)?;
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<(), Refusal> {
+        let account = commit.env.state.accounts.get(&self.user_id).ok_or_else(no_account)?;
         let device = account.read().device(&self.device_id).cloned();
         let device = device.ok_or_else(|| Refusal::NotFound("No such device.".to_owned()))?;
         if self.display_name.is_some() && device.display_name != self.display_name {
-            turn.append(
+            commit.append(
                 self.stream(),
                 DeviceRename {
                     user_id: self.user_id.clone(),
@@ -592,20 +592,20 @@ impl Proposal for SetPassword {
         Stream::user(&self.user_id)
     }
 
-    fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<(), Refusal> {
         let devices = match &self.log_out {
-            Some(which) => which.of(turn, &self.user_id)?,
+            Some(which) => which.of(commit, &self.user_id)?,
             None => Vec::new(),
         };
-        let standing = turn.env.state.accounts.standing(&self.user_id).ok_or_else(no_account)?;
+        let standing = commit.env.state.accounts.standing(&self.user_id).ok_or_else(no_account)?;
         if standing.deactivated.is_some() {
             return Err(Refusal::UserDeactivated);
         }
         let (user_id, password) = (self.user_id.clone(), self.password.clone());
-        turn.append(self.stream(), UserPassword { user_id, password, renewed: false });
+        commit.append(self.stream(), UserPassword { user_id, password, renewed: false });
         // With the devices go their keys, what waits for them, and the pushers that they set.
         if !devices.is_empty() {
-            turn.append(self.stream(), DeviceRemove { user_id: self.user_id.clone(), devices });
+            commit.append(self.stream(), DeviceRemove { user_id: self.user_id.clone(), devices });
         }
         Ok(())
     }
@@ -629,12 +629,12 @@ impl Proposal for RenewPassword {
         Stream::user(&self.user_id)
     }
 
-    fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
-        let account = turn.env.state.accounts.get(&self.user_id).ok_or_else(no_account)?;
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<(), Refusal> {
+        let account = commit.env.state.accounts.get(&self.user_id).ok_or_else(no_account)?;
         let is_there = account.read().password.latest() == Some(&Some(self.weaker.clone()));
         if is_there {
             let (user_id, password) = (self.user_id.clone(), self.stronger.clone());
-            turn.append(self.stream(), UserPassword { user_id, password, renewed: true });
+            commit.append(self.stream(), UserPassword { user_id, password, renewed: true });
         }
         Ok(())
     }
@@ -659,8 +659,8 @@ impl Proposal for SetProfile {
         Stream::user(&self.user_id)
     }
 
-    fn decide(&self, turn: &mut Turn<'_>) -> Result<bool, Refusal> {
-        let account = turn.env.state.accounts.get(&self.user_id).ok_or_else(no_account)?;
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<bool, Refusal> {
+        let account = commit.env.state.accounts.get(&self.user_id).ok_or_else(no_account)?;
         if account.read().standing.deactivated.is_some() {
             return Err(Refusal::UserDeactivated);
         }
@@ -668,7 +668,7 @@ impl Proposal for SetProfile {
         if before == self.value {
             return Ok(false);
         }
-        turn.append(
+        commit.append(
             self.stream(),
             ProfileSet {
                 user_id: self.user_id.clone(),
@@ -700,15 +700,15 @@ impl Proposal for SetAccountData {
         Stream::user(&self.user_id)
     }
 
-    fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<(), Refusal> {
         let set = AccountDataSet {
             user_id: self.user_id.clone(),
             room_id: self.room_id.clone(),
             event_type: self.event_type.clone(),
             content: self.content.clone(),
         };
-        turn.env.quotas.account_data(&turn.env.state, &set)?;
-        turn.append(self.stream(), set);
+        commit.env.quotas.account_data(&commit.env.state, &set)?;
+        commit.append(self.stream(), set);
         Ok(())
     }
 }
@@ -733,10 +733,10 @@ impl Proposal for SetTag {
         Stream::user(&self.user_id)
     }
 
-    // All tags of a room are one piece of account data. They are read within the turn: of two who
+    // All tags of a room are one piece of account data. They are read within the commit: of two who
     // change them at once, neither undoes what the other did.
-    fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
-        let Env { state, events, .. } = turn.env;
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<(), Refusal> {
+        let Env { state, events, .. } = commit.env;
         if !state.accounts.contains(&self.user_id) {
             return Err(no_account());
         }
@@ -779,7 +779,7 @@ impl Proposal for SetTag {
             event_type: "m.tag".to_owned(),
             content,
         };
-        set.decide(turn)
+        set.decide(commit)
     }
 }
 
@@ -800,16 +800,16 @@ impl Proposal for CreateFilter {
         Stream::user(&self.user_id)
     }
 
-    fn decide(&self, turn: &mut Turn<'_>) -> Result<String, Refusal> {
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<String, Refusal> {
         // The id is a hash of the filter: a client that uploads the same one at each start adds
         // nothing. Hex never begins with `{`.
         let hash = blake3::hash(self.filter.get().as_bytes()).to_hex();
         let filter_id = hash[..16].to_owned();
-        let account = turn.env.state.accounts.get(&self.user_id).ok_or_else(no_account)?;
+        let account = commit.env.state.accounts.get(&self.user_id).ok_or_else(no_account)?;
         if !account.read().filters.contains_key(&filter_id) {
             let length = self.filter.get().len();
-            turn.env.quotas.filter(&turn.env.state, &self.user_id, length)?;
-            turn.append(
+            commit.env.quotas.filter(&commit.env.state, &self.user_id, length)?;
+            commit.append(
                 self.stream(),
                 FilterCreate {
                     user_id: self.user_id.clone(),
@@ -862,9 +862,9 @@ mod tests {
         let late = register(AccountKind::User, Met { requirements, ..Met::default() });
         assert_ne!(late.stream(), Stream::user(&ann()));
         let env = engine.env();
-        let mut turn = Turn::new(&env, &late.stream());
-        assert!(matches!(late.decide(&mut turn), Err(Refusal::UserInUse)));
-        let rests_on: Vec<_> = turn.batch.expect.iter().map(|(stream, _)| stream).collect();
+        let mut commit = Commit::new(&env, &late.stream());
+        assert!(matches!(late.decide(&mut commit), Err(Refusal::UserInUse)));
+        let rests_on: Vec<_> = commit.batch.expect.iter().map(|(stream, _)| stream).collect();
         assert!(rests_on.contains(&&Stream::user(&ann())), "{rests_on:?}");
     }
 

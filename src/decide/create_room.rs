@@ -9,7 +9,7 @@ use ruma::{
 use serde_json::json;
 
 use super::{
-    NewEvent, Proposal, Refusal, RoomDraft, Turn,
+    Commit, NewEvent, Proposal, Refusal, RoomDraft,
     membership::{member_content, must_take_invites, vet_content},
     object,
     powers::raise_tombstone,
@@ -99,12 +99,12 @@ impl Proposal for CreateRoom {
         Stream::room(&self.room_id)
     }
 
-    fn decide(&self, turn: &mut Turn<'_>) -> Result<OwnedRoomId, Refusal> {
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<OwnedRoomId, Refusal> {
         let rules = rules_of(&self.version)?;
-        let (state, quotas) = (&turn.env.state, &turn.env.quotas);
+        let (state, quotas) = (&commit.env.state, &commit.env.quotas);
         quotas.room(state, &self.creator)?;
         if let Some(alias) = &self.alias {
-            turn.rests_on(Stream::alias(alias));
+            commit.rests_on(Stream::alias(alias));
             if state.aliases.get(alias, Offset::MAX).is_some() {
                 return Err(Refusal::RoomInUse(alias.to_string()));
             }
@@ -114,8 +114,8 @@ impl Proposal for CreateRoom {
         // The order is the specification's.
         let create = self.event("m.room.create", "", self.create_content(&rules)?);
         let room_id = (!id_from_create).then(|| self.room_id.clone());
-        let room_id = begin(turn, room_id, &self.version, &rules, create).map_err(in_state)?;
-        self.fill(turn, &rules, &room_id).map_err(in_state)?;
+        let room_id = begin(commit, room_id, &self.version, &rules, create).map_err(in_state)?;
+        self.fill(commit, &rules, &room_id).map_err(in_state)?;
         Ok(room_id)
     }
 }
@@ -124,22 +124,22 @@ impl CreateRoom {
     /// All that comes after the create event.
     fn fill(
         &self,
-        turn: &mut Turn<'_>,
+        commit: &mut Commit<'_>,
         rules: &RoomVersionRules,
         room_id: &OwnedRoomId,
     ) -> Result<(), Refusal> {
-        let join = member_content(turn.env, &self.creator, MembershipState::Join, None);
-        turn.add_event(self.event("m.room.member", self.creator.as_str(), join))?;
+        let join = member_content(commit.env, &self.creator, MembershipState::Join, None);
+        commit.add_event(self.event("m.room.member", self.creator.as_str(), join))?;
         let levels = self.power_level_content(rules);
-        turn.add_event(self.event("m.room.power_levels", "", levels))?;
+        commit.add_event(self.event("m.room.power_levels", "", levels))?;
         if let Some(alias) = &self.alias {
             let set = AliasSet {
                 alias: alias.clone(),
                 room_id: room_id.clone(),
                 creator: self.creator.clone(),
             };
-            turn.append(Stream::alias(alias), set);
-            turn.add_event(self.event(
+            commit.append(Stream::alias(alias), set);
+            commit.add_event(self.event(
                 "m.room.canonical_alias",
                 "",
                 object(json!({ "alias": alias })),
@@ -150,39 +150,39 @@ impl CreateRoom {
                 state.event_type.to_string() == event_type && state.state_key.is_empty()
             };
             if !self.initial_state.iter().any(given) {
-                turn.add_event(self.event(event_type, "", content))?;
+                commit.add_event(self.event(event_type, "", content))?;
             }
         }
         for state in &self.initial_state {
-            self.add_state(turn, state)?;
+            self.add_state(commit, state)?;
         }
         if let Some(name) = &self.name {
-            turn.add_event(self.event("m.room.name", "", object(json!({ "name": name }))))?;
+            commit.add_event(self.event("m.room.name", "", object(json!({ "name": name }))))?;
         }
         if let Some(topic) = &self.topic {
             let content = object(json!({
                 "topic": topic,
                 "m.topic": { "m.text": [{ "body": topic, "mimetype": "text/plain" }] },
             }));
-            turn.add_event(self.event("m.room.topic", "", content))?;
+            commit.add_event(self.event("m.room.topic", "", content))?;
         }
         for invitee in self.invite.iter().filter(|invitee| **invitee != self.creator) {
-            must_take_invites(turn.env, invitee, &self.creator, None)?;
-            let mut content = member_content(turn.env, invitee, MembershipState::Invite, None);
+            must_take_invites(commit.env, invitee, &self.creator, None)?;
+            let mut content = member_content(commit.env, invitee, MembershipState::Invite, None);
             if self.is_direct {
                 content.insert("is_direct".to_owned(), CanonicalJsonValue::Bool(true));
             }
-            turn.settle(self.event("m.room.member", invitee.as_str(), content))?;
+            commit.settle(self.event("m.room.member", invitee.as_str(), content))?;
         }
         if self.public {
             let visibility = RoomVisibility { room_id: room_id.clone(), public: true };
-            turn.append(Stream::room(room_id), visibility);
+            commit.append(Stream::room(room_id), visibility);
         }
         Ok(())
     }
 
     /// Adds an event of `initial_state`, under the conditions under which it could be sent later.
-    fn add_state(&self, turn: &mut Turn<'_>, state: &InitialState) -> Result<(), Refusal> {
+    fn add_state(&self, commit: &mut Commit<'_>, state: &InitialState) -> Result<(), Refusal> {
         let mut content = state.content.clone();
         if state.event_type == TimelineEventType::RoomCanonicalAlias {
             // The room has no alias but the one that it is being made with.
@@ -195,16 +195,16 @@ impl CreateRoom {
         if state.event_type == TimelineEventType::RoomMember
             && let Ok(target) = UserId::parse(&state.state_key)
         {
-            let env = turn.env;
-            vet_content(env, turn.draft()?, &self.creator, &target, &mut content)?;
+            let env = commit.env;
+            vet_content(env, commit.draft()?, &self.creator, &target, &mut content)?;
             let membership = content.get("membership").and_then(CanonicalJsonValue::as_str);
             if membership == Some("invite") {
-                let now = turn.draft()?.membership(env, &target)?;
+                let now = commit.draft()?.membership(env, &target)?;
                 must_take_invites(env, &target, &self.creator, now)?;
             }
         }
         let event_type = state.event_type.to_string();
-        turn.add_event(self.event(&event_type, &state.state_key, content))?;
+        commit.add_event(self.event(&event_type, &state.state_key, content))?;
         Ok(())
     }
 
@@ -297,17 +297,17 @@ pub(super) fn rules_of(version: &RoomVersionId) -> Result<RoomVersionRules, Refu
     offered.ok_or_else(|| Refusal::UnsupportedRoomVersion(version.to_string()))
 }
 
-/// Begins a room as the turn's, with its create event. Without `room_id`, the id is that event's
+/// Begins a room as the commit's, with its create event. Without `room_id`, the id is that event's
 /// hash: two rooms that one user makes in the same millisecond would be one, so the later one's
 /// event is dated on.
 pub(super) fn begin(
-    turn: &mut Turn<'_>,
+    commit: &mut Commit<'_>,
     room_id: Option<OwnedRoomId>,
     version: &RoomVersionId,
     rules: &RoomVersionRules,
     mut create: NewEvent,
 ) -> Result<OwnedRoomId, Refusal> {
-    let env = turn.env;
+    let env = commit.env;
     loop {
         let mut draft = RoomDraft::new(room_id.clone(), version.clone(), rules.clone());
         let body = draft.add(env, create.clone())?;
@@ -316,9 +316,9 @@ pub(super) fn begin(
             create.ts.0 = create.ts.0.saturating_add(ruma::uint!(1));
             continue;
         }
-        turn.must_be_new(stream.clone());
-        turn.begin_room(draft);
-        turn.append(stream, body);
+        commit.must_be_new(stream.clone());
+        commit.begin_room(draft);
+        commit.append(stream, body);
         return Ok(made);
     }
 }

@@ -7,7 +7,7 @@
 use ruma::{OwnedRoomId, OwnedUserId};
 use serde_json::value::RawValue;
 
-use super::{Proposal, Refusal, Turn, not_in_it, send::SendEvent};
+use super::{Commit, Proposal, Refusal, not_in_it, send::SendEvent};
 use crate::{
     record::{
         Command, Stream,
@@ -53,12 +53,12 @@ impl Proposal for Schedule {
         Stream::delayed(&self.user_id)
     }
 
-    fn decide(&self, turn: &mut Turn<'_>) -> Result<String, Refusal> {
-        if let Some(delay_id) = self.scheduled_before(turn)? {
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<String, Refusal> {
+        if let Some(delay_id) = self.scheduled_before(commit)? {
             return Ok(delay_id);
         }
-        turn.rests_on(Stream::user(&self.user_id));
-        let state = &turn.env.state;
+        commit.rests_on(Stream::user(&self.user_id));
+        let state = &commit.env.state;
         if state.accounts.is_deactivated(&self.user_id) {
             return Err(Refusal::UserDeactivated);
         }
@@ -70,7 +70,7 @@ impl Proposal for Schedule {
             let wait_ms = next_due_ms.unwrap_or(self.since_ms).saturating_sub(self.since_ms);
             return Err(Refusal::TooManyDelayed { wait_ms });
         }
-        turn.append(
+        commit.append(
             self.stream(),
             DelayedSchedule {
                 delay_id: self.delay_id.clone(),
@@ -89,9 +89,9 @@ impl Proposal for Schedule {
 }
 
 impl Schedule {
-    fn scheduled_before(&self, turn: &Turn<'_>) -> Result<Option<String>, Refusal> {
+    fn scheduled_before(&self, commit: &Commit<'_>) -> Result<Option<String>, Refusal> {
         let Some(transaction) = &self.transaction else { return Ok(None) };
-        turn.done_by(transaction, |command| match command {
+        commit.done_by(transaction, |command| match command {
             Command::DelayedSchedule(body) if body.transaction.as_ref() == Some(transaction) => {
                 Some(body.delay_id)
             }
@@ -105,8 +105,11 @@ impl Schedule {
 pub type Before = Option<DelayedOutcome>;
 
 /// The delayed event as it stands, or what has become of it.
-fn find(turn: &Turn<'_>, delay_id: &str) -> Result<Result<DelayedEvent, DelayedOutcome>, Refusal> {
-    let event = turn.env.state.delayed.get(delay_id);
+fn find(
+    commit: &Commit<'_>,
+    delay_id: &str,
+) -> Result<Result<DelayedEvent, DelayedOutcome>, Refusal> {
+    let event = commit.env.state.delayed.get(delay_id);
     let event =
         event.ok_or_else(|| Refusal::NotFound("There is no such delayed event.".to_owned()))?;
     Ok(match &event.finished {
@@ -133,12 +136,12 @@ impl Proposal for Restart {
         Stream::delayed(&self.user_id)
     }
 
-    fn decide(&self, turn: &mut Turn<'_>) -> Result<Before, Refusal> {
-        if let Err(outcome) = find(turn, &self.delay_id)? {
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<Before, Refusal> {
+        if let Err(outcome) = find(commit, &self.delay_id)? {
             return Ok(Some(outcome));
         }
         let (delay_id, since_ms) = (self.delay_id.clone(), self.since_ms);
-        turn.append(self.stream(), DelayedRestart { delay_id, since_ms });
+        commit.append(self.stream(), DelayedRestart { delay_id, since_ms });
         Ok(None)
     }
 }
@@ -164,14 +167,14 @@ impl Proposal for GiveUp {
         Stream::delayed(&self.user_id)
     }
 
-    fn decide(&self, turn: &mut Turn<'_>) -> Result<Before, Refusal> {
-        let event = match find(turn, &self.delay_id)? {
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<Before, Refusal> {
+        let event = match find(commit, &self.delay_id)? {
             Ok(event) => event,
             Err(outcome) => return Ok(Some(outcome)),
         };
         let by_action = self.outcome == DelayedOutcome::Cancel;
         if by_action || event.due_ms() <= self.ts {
-            turn.finish_delayed(&event, self.outcome.clone(), by_action, self.ts);
+            commit.finish_delayed(&event, self.outcome.clone(), by_action, self.ts);
         }
         Ok(None)
     }
@@ -199,10 +202,10 @@ impl Proposal for SendDelayed {
         self.event.stream()
     }
 
-    fn decide(&self, turn: &mut Turn<'_>) -> Result<Before, Refusal> {
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<Before, Refusal> {
         // Before the look: whoever changes the delay meanwhile has this decided again.
-        turn.rests_on(Stream::delayed(&self.user_id));
-        let delayed = match find(turn, &self.delay_id)? {
+        commit.rests_on(Stream::delayed(&self.user_id));
+        let delayed = match find(commit, &self.delay_id)? {
             Ok(delayed) => delayed,
             Err(outcome) => return Ok(Some(outcome)),
         };
@@ -210,22 +213,22 @@ impl Proposal for SendDelayed {
             return Ok(None);
         }
         // The schedule was made while they still might; what it sends would be sent now.
-        match turn.env.state.accounts.standing(&self.user_id).unwrap_or_default() {
+        match commit.env.state.accounts.standing(&self.user_id).unwrap_or_default() {
             Standing { deactivated: Some(_), .. } => return Err(Refusal::UserDeactivated),
             Standing { locked: true, .. } => return Err(Refusal::UserLocked),
             Standing { suspended: true, .. } => return Err(Refusal::UserSuspended),
             _ => {}
         }
-        turn.delay_id = Some(self.delay_id.clone());
-        let sent = self.event.decide(turn);
-        turn.delay_id = None;
+        commit.delay_id = Some(self.delay_id.clone());
+        let sent = self.event.decide(commit);
+        commit.delay_id = None;
         let outcome = DelayedOutcome::Send { event_id: sent? };
-        turn.finish_delayed(&delayed, outcome, self.by_action, self.ts);
+        commit.finish_delayed(&delayed, outcome, self.by_action, self.ts);
         Ok(None)
     }
 }
 
-impl Turn<'_> {
+impl Commit<'_> {
     /// Adds the end of a delay.
     fn finish_delayed(
         &mut self,
@@ -273,7 +276,7 @@ impl Turn<'_> {
         }
     }
 
-    /// Whether a delayed event is scheduled no more, be it because of this very turn.
+    /// Whether a delayed event is scheduled no more, be it because of this very commit.
     fn has_finished(&self, delay_id: &str) -> bool {
         let event = self.env.state.delayed.get(delay_id);
         event.is_none_or(|event| event.finished.is_some())

@@ -1,6 +1,6 @@
 //! How far those outside have been told.
 
-use super::{Proposal, Refusal, Turn};
+use super::{Commit, Proposal, Refusal};
 use crate::{
     record::{Stream, command::DeliveryAdvance},
     state::deliveries::Position,
@@ -22,8 +22,8 @@ impl Proposal for Advance {
         Stream::delivery(&self.to)
     }
 
-    fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
-        let before = turn.env.state.deliveries.position(&self.to);
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<(), Refusal> {
+        let before = commit.env.state.deliveries.position(&self.to);
         if before.as_ref() == Some(&self.position) {
             return Ok(());
         }
@@ -32,7 +32,7 @@ impl Proposal for Advance {
             return Err(Refusal::BadState("It has been told of more than that.".to_owned()));
         }
         let Position { done, under_way } = self.position.clone();
-        turn.append(self.stream(), DeliveryAdvance { to: self.to.clone(), done, under_way });
+        commit.append(self.stream(), DeliveryAdvance { to: self.to.clone(), done, under_way });
         Ok(())
     }
 }

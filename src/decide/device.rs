@@ -6,7 +6,7 @@ use ruma::{OwnedDeviceId, OwnedUserId};
 use serde_json::value::RawValue;
 
 use super::{
-    Proposal, Refusal, Turn,
+    Commit, Proposal, Refusal,
     account::{is_cross_signing_key, no_account},
     keys::{same, stored},
 };
@@ -45,9 +45,9 @@ impl Proposal for Dehydrate {
         Stream::user(&self.user_id)
     }
 
-    fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<(), Refusal> {
         let Self { user_id, device_id, .. } = self.refuse_too_many_keys()?;
-        let account = turn.env.state.accounts.get(user_id).ok_or_else(no_account)?;
+        let account = commit.env.state.accounts.get(user_id).ok_or_else(no_account)?;
         let (is_taken, former) = {
             let account = account.read();
             let former = account.dehydrated_device();
@@ -58,24 +58,24 @@ impl Proposal for Dehydrate {
             // One that is sent twice is there once. With other keys it would be another device
             // under the name of this one, of which keys may have been handed out.
             Some((former, session)) if former == *device_id => {
-                return if self.is_stored(turn, session)? { Ok(()) } else { Err(taken()) };
+                return if self.is_stored(commit, session)? { Ok(()) } else { Err(taken()) };
             }
             _ if is_taken => return Err(taken()),
             _ => {}
         }
-        if is_cross_signing_key(turn.env, user_id, device_id)? {
+        if is_cross_signing_key(commit.env, user_id, device_id)? {
             return Err(Refusal::InvalidParam(
                 "One of your cross-signing keys has this name: a device cannot have it.".to_owned(),
             ));
         }
         if former.is_none() {
-            turn.env.quotas.device(&turn.env.state, user_id, device_id)?;
+            commit.env.quotas.device(&commit.env.state, user_id, device_id)?;
         }
         if let Some((former, _)) = former {
             let devices = vec![former];
-            turn.append(self.stream(), DeviceRemove { user_id: user_id.clone(), devices });
+            commit.append(self.stream(), DeviceRemove { user_id: user_id.clone(), devices });
         }
-        turn.append(
+        commit.append(
             self.stream(),
             DeviceDehydrate {
                 user_id: user_id.clone(),
@@ -84,7 +84,7 @@ impl Proposal for Dehydrate {
                 device_data: self.device_data.clone(),
             },
         );
-        turn.append(
+        commit.append(
             self.stream(),
             KeysUpload {
                 user_id: user_id.clone(),
@@ -112,14 +112,14 @@ impl Dehydrate {
     }
 
     /// Whether this is the device that was made by the record at `session`.
-    fn is_stored(&self, turn: &Turn<'_>, session: Offset) -> Result<bool, Refusal> {
-        let made = match turn.env.events.command(session)? {
+    fn is_stored(&self, commit: &Commit<'_>, session: Offset) -> Result<bool, Refusal> {
+        let made = match commit.env.events.command(session)? {
             Some(Command::DeviceDehydrate(made)) => same(&made.device_data, &self.device_data),
             _ => false,
         };
-        let keys = turn.env.state.keys.of_device(&self.user_id, &self.device_id, |k| k.identity);
+        let keys = commit.env.state.keys.of_device(&self.user_id, &self.device_id, |k| k.identity);
         let Some(identity) = keys.flatten() else { return Ok(false) };
-        let keys = stored(turn, identity)?.and_then(|upload| upload.device_keys);
+        let keys = stored(commit, identity)?.and_then(|upload| upload.device_keys);
         Ok(made && keys.is_some_and(|keys| same(&keys, &self.device_keys)))
     }
 }
@@ -135,13 +135,13 @@ impl Proposal for NoteSeen {
         Stream::seen()
     }
 
-    fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<(), Refusal> {
         for (user_id, device_id, sighting) in &self.0 {
-            let account = turn.env.state.accounts.get(user_id);
+            let account = commit.env.state.accounts.get(user_id);
             if account.is_some_and(|account| account.read().device(device_id).is_some()) {
                 let (user_id, device_id) = (user_id.clone(), device_id.clone());
                 let seen = DeviceSeen { user_id, device_id, sighting: sighting.clone() };
-                turn.append(self.stream(), seen);
+                commit.append(self.stream(), seen);
             }
         }
         Ok(())

@@ -6,7 +6,7 @@ use ruma::{
     events::{StateEventType, TimelineEventType},
 };
 
-use super::{Membership, NewEvent, Proposal, Refusal, Turn, not_in_it};
+use super::{Commit, Membership, NewEvent, Proposal, Refusal, not_in_it};
 use crate::record::{
     Offset, Stream,
     command::{AliasRemove, AliasSet, RoomNetwork, RoomVisibility},
@@ -35,9 +35,9 @@ impl Proposal for SetAlias {
         Stream::room(&self.room_id)
     }
 
-    fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
-        turn.rests_on(Stream::alias(&self.alias));
-        let state = &turn.env.state;
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<(), Refusal> {
+        commit.rests_on(Stream::alias(&self.alias));
+        let state = &commit.env.state;
         if state.aliases.get(&self.alias, Offset::MAX).is_some() {
             return Err(Refusal::AliasInUse(self.alias.to_string()));
         }
@@ -46,8 +46,8 @@ impl Proposal for SetAlias {
         if !self.of_service && !room.is_joined(&self.sender, Offset::MAX) {
             return Err(not_in_it());
         }
-        turn.env.quotas.alias(state, &self.sender, &self.room_id)?;
-        turn.append(
+        commit.env.quotas.alias(state, &self.sender, &self.room_id)?;
+        commit.append(
             Stream::alias(&self.alias),
             AliasSet {
                 alias: self.alias.clone(),
@@ -82,25 +82,25 @@ impl Proposal for RemoveAlias {
         Stream::room(&self.room_id)
     }
 
-    fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
-        let env = turn.env;
-        turn.rests_on(Stream::alias(&self.alias));
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<(), Refusal> {
+        let env = commit.env;
+        commit.rests_on(Stream::alias(&self.alias));
         let target = env.state.aliases.get(&self.alias, Offset::MAX);
         let target = target
             .filter(|target| target.room_id == self.room_id)
             .ok_or_else(|| Refusal::NotFound("There is no such alias.".to_owned()))?;
         // Its maker may remove it, and those who may set the room's canonical alias.
-        let room = turn.room(&self.room_id)?;
+        let room = commit.room(&self.room_id)?;
         let member = room.membership(env, &self.sender)? == Some(Membership::Join);
         let may_name = member
             && room.powers(env)?.may_send_state(&self.sender, StateEventType::RoomCanonicalAlias);
         if target.creator != self.sender && !may_name && !self.of_service {
             return Err(Refusal::Forbidden("You may not remove this alias.".to_owned()));
         }
-        turn.append(Stream::alias(&self.alias), AliasRemove { alias: self.alias.clone() });
+        commit.append(Stream::alias(&self.alias), AliasRemove { alias: self.alias.clone() });
         if may_name {
             let gone = |alias: &str| alias == self.alias.as_str();
-            disclaim(turn, &self.room_id, gone, &self.sender, self.ts)?;
+            disclaim(commit, &self.room_id, gone, &self.sender, self.ts)?;
         }
         Ok(())
     }
@@ -108,15 +108,15 @@ impl Proposal for RemoveAlias {
 
 /// Takes the aliases that are `gone` out of a room's canonical alias event.
 pub(super) fn disclaim(
-    turn: &mut Turn<'_>,
+    commit: &mut Commit<'_>,
     room_id: &RoomId,
     gone: impl Fn(&str) -> bool,
     sender: &UserId,
     ts: MilliSecondsSinceUnixEpoch,
 ) -> Result<(), Refusal> {
-    let env = turn.env;
+    let env = commit.env;
     let kind = StateEventType::RoomCanonicalAlias;
-    let Some(event) = turn.room(room_id)?.shown_content(env, &kind, "")? else { return Ok(()) };
+    let Some(event) = commit.room(room_id)?.shown_content(env, &kind, "")? else { return Ok(()) };
     let mut content = event.clone();
     let is_gone = |alias: &CanonicalJsonValue| alias.as_str().is_some_and(&gone);
     if content.get("alias").is_some_and(is_gone) {
@@ -127,7 +127,7 @@ pub(super) fn disclaim(
     }
     if content != event {
         let event_type = TimelineEventType::RoomCanonicalAlias;
-        turn.add_event(NewEvent::state(event_type, "", content, sender, ts))?;
+        commit.add_event(NewEvent::state(event_type, "", content, sender, ts))?;
     }
     Ok(())
 }
@@ -150,9 +150,9 @@ impl Proposal for SetVisibility {
         Stream::room(&self.room_id)
     }
 
-    fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
-        let env = turn.env;
-        let room = turn.room(&self.room_id)?;
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<(), Refusal> {
+        let env = commit.env;
+        let room = commit.room(&self.room_id)?;
         let member = room.membership(env, &self.sender)? == Some(Membership::Join);
         if !member
             || !room.powers(env)?.may_send_state(&self.sender, StateEventType::RoomCanonicalAlias)
@@ -160,7 +160,7 @@ impl Proposal for SetVisibility {
             return Err(Refusal::Forbidden("You may not list this room.".to_owned()));
         }
         let (room_id, public) = (self.room_id.clone(), self.public);
-        turn.append(self.stream(), RoomVisibility { room_id, public });
+        commit.append(self.stream(), RoomVisibility { room_id, public });
         Ok(())
     }
 }
@@ -185,15 +185,15 @@ impl Proposal for SetNetwork {
         Stream::room(&self.room_id)
     }
 
-    fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<(), Refusal> {
         let Self { room_id, service, network_id, listed } = self.clone();
-        let rooms = &turn.env.state.rooms;
+        let rooms = &commit.env.state.rooms;
         if rooms.get(&room_id).is_none() {
             return Err(Refusal::NotFound("There is no such room.".to_owned()));
         }
         let there = rooms.of_network(&service, &network_id);
         if there.iter().any(|room| room.id == room_id) != listed {
-            turn.append(self.stream(), RoomNetwork { room_id, service, network_id, listed });
+            commit.append(self.stream(), RoomNetwork { room_id, service, network_id, listed });
         }
         Ok(())
     }

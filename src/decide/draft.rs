@@ -193,7 +193,7 @@ impl RoomDraft {
     ) -> Result<Option<CanonicalJsonObject>, Refusal> {
         let event = self.state_event(env, event_type, state_key)?;
         let event = match (&self.base, event) {
-            // An event of the turn itself has no offset yet, and no redaction.
+            // An event of the commit itself has no offset yet, and no redaction.
             (Some(room), Some(event)) => Some(as_shown(room, event, Offset::MAX)),
             (None, event) => event,
             (_, None) => None,

@@ -1,8 +1,8 @@
 //! What passes: receipts and typing.
 //!
 //! They are decided on a stream of their own, `ephemeral/<room>`, so that they never stand in the
-//! way of a message. The receipts of one turn are one record; in a large room, turns are put off
-//! for a moment, so that a burst of receipts is few records and wakes those who wait few times.
+//! way of a message. The receipts of one commit are one record; in a large room, commits are put
+//! off for a moment, so that a burst of receipts is few records and wakes those who wait few times.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -10,7 +10,7 @@ use ruma::{EventId, OwnedEventId, OwnedRoomId, OwnedUserId, RoomId, UserId};
 use serde::Deserialize;
 use serde_json::json;
 
-use super::{Env, Proposal, Refusal, Turn};
+use super::{Commit, Env, Proposal, Refusal};
 use crate::{
     base::limits,
     read::events::{EventRef, to_raw},
@@ -44,7 +44,7 @@ impl Gather {
     }
 }
 
-/// What passes in a room in one turn.
+/// What passes in a room in one commit.
 #[derive(Debug, Default)]
 pub(super) struct Passing {
     room_id: Option<OwnedRoomId>,
@@ -53,7 +53,7 @@ pub(super) struct Passing {
 }
 
 impl Passing {
-    /// The records of the turn. What several did together has the server for its origin.
+    /// The records of the commit. What several did together has the server for its origin.
     pub(super) fn into_records(self) -> Vec<NewRecord> {
         let Some(room_id) = self.room_id else { return Vec::new() };
         let mut records = Vec::new();
@@ -127,12 +127,12 @@ impl Proposal for SetReceipt {
         Stream::ephemeral(&self.room_id)
     }
 
-    fn shares_turn(&self) -> bool {
+    fn shares_commit(&self) -> bool {
         true
     }
 
-    fn turn_size(&self) -> usize {
-        limits::TURN_PASSING
+    fn commit_size(&self) -> usize {
+        limits::COMMIT_PASSING
     }
 
     fn lingers(&self, env: &Env) -> Duration {
@@ -140,8 +140,8 @@ impl Proposal for SetReceipt {
     }
 
     /// A receipt that is there already, or further on, stays: nothing is written.
-    fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
-        let env = turn.env;
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<(), Refusal> {
+        let env = commit.env;
         let room = room_of(env, &self.room_id, &self.user_id)?;
         let event = event_of(env, &self.room_id, &self.event_id)?;
         if let Some(thread_id) = &self.thread_id
@@ -150,7 +150,7 @@ impl Proposal for SetReceipt {
             return Err(Refusal::InvalidParam("The event is not in this thread.".to_owned()));
         }
         let key = (self.user_id.clone(), self.receipt_type.clone(), self.thread_id.clone());
-        let before = match turn.passing.receipts.get(&key) {
+        let before = match commit.passing.receipts.get(&key) {
             Some((_, before, _)) => Some(*before),
             None => match room.receipt(&key) {
                 Some(before) => env.events.find(&env.state, &before.event_id)?.map(|e| e.offset),
@@ -167,8 +167,8 @@ impl Proposal for SetReceipt {
             thread_id: self.thread_id.clone(),
             ts: self.ts,
         };
-        turn.passing.room_id = Some(self.room_id.clone());
-        turn.passing.receipts.insert(key, (receipt, event.offset, turn.origin.clone()));
+        commit.passing.room_id = Some(self.room_id.clone());
+        commit.passing.receipts.insert(key, (receipt, event.offset, commit.origin.clone()));
         Ok(())
     }
 }
@@ -242,12 +242,12 @@ impl Proposal for SetFullyRead {
     }
 
     /// As with receipts, a marker that is there already, or further on, stays.
-    fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<(), Refusal> {
         #[derive(Deserialize)]
         struct Content {
             event_id: OwnedEventId,
         }
-        let env = turn.env;
+        let env = commit.env;
         room_of(env, &self.room_id, &self.user_id)?;
         let event = event_of(env, &self.room_id, &self.event_id)?;
         let key = (Some(self.room_id.clone()), "m.fully_read".to_owned());
@@ -263,7 +263,7 @@ impl Proposal for SetFullyRead {
         {
             return Ok(());
         }
-        turn.append(
+        commit.append(
             Stream::user(&self.user_id),
             AccountDataSet {
                 user_id: self.user_id.clone(),
@@ -296,29 +296,29 @@ impl Proposal for SetTyping {
         Stream::ephemeral(&self.room_id)
     }
 
-    fn shares_turn(&self) -> bool {
+    fn shares_commit(&self) -> bool {
         true
     }
 
-    fn turn_size(&self) -> usize {
-        limits::TURN_PASSING
+    fn commit_size(&self) -> usize {
+        limits::COMMIT_PASSING
     }
 
     fn lingers(&self, env: &Env) -> Duration {
         env.gather.lingers(env, &self.room_id)
     }
 
-    fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
-        let room = room_of(turn.env, &self.room_id, &self.user_id)?;
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<(), Refusal> {
+        let room = room_of(commit.env, &self.room_id, &self.user_id)?;
         let typist = room.typist(&self.user_id);
         let before = typist.map_or(0, |typist| typist.until_ms);
-        let until = turn.passing.typing.get(&self.user_id).map_or(before, |(t, _)| t.until_ms);
+        let until = commit.passing.typing.get(&self.user_id).map_or(before, |(t, _)| t.until_ms);
         if until == self.until_ms || self.only_if_until.is_some_and(|only| until != only) {
             return Ok(());
         }
         if before == self.until_ms {
-            // Begun and ended within the turn: nobody has seen it.
-            turn.passing.typing.remove(&self.user_id);
+            // Begun and ended within the commit: nobody has seen it.
+            commit.passing.typing.remove(&self.user_id);
             return Ok(());
         }
         let typing = RoomTyping {
@@ -327,8 +327,8 @@ impl Proposal for SetTyping {
             until_ms: self.until_ms,
             since: typist.map(|typist| typist.since).filter(|_| self.until_ms != 0),
         };
-        turn.passing.room_id = Some(self.room_id.clone());
-        turn.passing.typing.insert(self.user_id.clone(), (typing, turn.origin.clone()));
+        commit.passing.room_id = Some(self.room_id.clone());
+        commit.passing.typing.insert(self.user_id.clone(), (typing, commit.origin.clone()));
         Ok(())
     }
 }

@@ -2,7 +2,7 @@
 
 use serde_json::value::RawValue;
 
-use super::{Proposal, Refusal, Turn, account::Register};
+use super::{Commit, Proposal, Refusal, account::Register};
 use crate::record::{
     Stream,
     command::{AccountDataSet, UserStatus},
@@ -28,8 +28,8 @@ impl Proposal for ImportAccount {
         self.register.stream()
     }
 
-    fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
-        self.register.decide(turn)?;
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<(), Refusal> {
+        self.register.decide(commit)?;
         let user_id = &self.register.user_id;
         let locked = UserStatus {
             user_id: user_id.clone(),
@@ -44,8 +44,8 @@ impl Proposal for ImportAccount {
             event_type: self.event_type.clone(),
             content: self.content.clone(),
         };
-        turn.append(Stream::user(user_id), locked);
-        turn.append(Stream::user(user_id), origin);
+        commit.append(Stream::user(user_id), locked);
+        commit.append(Stream::user(user_id), origin);
         Ok(())
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use ruma::{OwnedRoomId, OwnedUserId, UserId};
 use serde_json::value::RawValue;
 
-use super::{Proposal, Refusal, Turn};
+use super::{Commit, Proposal, Refusal};
 use crate::{
     base::limits,
     record::{
@@ -21,12 +21,12 @@ fn no_backup() -> Refusal {
 
 /// What `look` sees of a backup, and of all of its user's.
 fn with_backup<T>(
-    turn: &Turn<'_>,
+    commit: &Commit<'_>,
     user_id: &UserId,
     version: u64,
     look: impl FnOnce(&UserBackups, &Backup) -> Result<T, Refusal>,
 ) -> Result<T, Refusal> {
-    let backups = turn.env.state.backups.get(user_id).ok_or_else(no_backup)?;
+    let backups = commit.env.state.backups.get(user_id).ok_or_else(no_backup)?;
     let backups = backups.read();
     look(&backups, backups.get(version).ok_or_else(no_backup)?)
 }
@@ -52,8 +52,8 @@ impl Proposal for SetBackup {
         Stream::user(&self.user_id)
     }
 
-    fn decide(&self, turn: &mut Turn<'_>) -> Result<u64, Refusal> {
-        let backups = turn.env.state.backups.get(&self.user_id);
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<u64, Refusal> {
+        let backups = commit.env.state.backups.get(&self.user_id);
         let backups = backups.as_ref().map(|backups| backups.read());
         let version = match self.version {
             Some(version) => {
@@ -69,9 +69,9 @@ impl Proposal for SetBackup {
         };
         drop(backups);
         if self.version.is_none() {
-            turn.env.quotas.key_backup(&turn.env.state, &self.user_id)?;
+            commit.env.quotas.key_backup(&commit.env.state, &self.user_id)?;
         }
-        turn.append(
+        commit.append(
             self.stream(),
             KeyBackupSet {
                 user_id: self.user_id.clone(),
@@ -100,10 +100,10 @@ impl Proposal for DeleteBackup {
         Stream::user(&self.user_id)
     }
 
-    fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
-        with_backup(turn, &self.user_id, self.version, |_, _| Ok(()))?;
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<(), Refusal> {
+        with_backup(commit, &self.user_id, self.version, |_, _| Ok(()))?;
         let (user_id, version) = (self.user_id.clone(), self.version);
-        turn.append(self.stream(), KeyBackupDelete { user_id, version });
+        commit.append(self.stream(), KeyBackupDelete { user_id, version });
         Ok(())
     }
 }
@@ -126,18 +126,17 @@ impl Proposal for PutKeys {
         Stream::user(&self.user_id)
     }
 
-    fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
-        let better =
-            with_backup(turn, &self.user_id, self.version, |backups, backup| {
-                match backups.current().filter(|current| *current != self.version) {
-                    Some(current) => Err(Refusal::WrongBackup { current }),
-                    None => Ok(self.better_than(backup)),
-                }
-            })?;
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<(), Refusal> {
+        let better = with_backup(commit, &self.user_id, self.version, |backups, backup| {
+            match backups.current().filter(|current| *current != self.version) {
+                Some(current) => Err(Refusal::WrongBackup { current }),
+                None => Ok(self.better_than(backup)),
+            }
+        })?;
         let Better { puts, more, more_bytes } = better;
-        turn.env.quotas.room_keys(&turn.env.state, &self.user_id, more, more_bytes)?;
+        commit.env.quotas.room_keys(&commit.env.state, &self.user_id, more, more_bytes)?;
         for put in puts {
-            turn.append(self.stream(), put);
+            commit.append(self.stream(), put);
         }
         Ok(())
     }
@@ -209,13 +208,13 @@ impl Proposal for RemoveKeys {
         Stream::user(&self.user_id)
     }
 
-    fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
-        let holds_any = with_backup(turn, &self.user_id, self.version, |_, backup| {
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<(), Refusal> {
+        let holds_any = with_backup(commit, &self.user_id, self.version, |_, backup| {
             let mut keys = backup.keys(self.room_id.as_deref(), self.session_id.as_deref());
             Ok(keys.next().is_some())
         })?;
         if holds_any {
-            turn.append(
+            commit.append(
                 self.stream(),
                 KeyBackupRemove {
                     user_id: self.user_id.clone(),

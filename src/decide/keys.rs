@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use ruma::{OwnedDeviceId, OwnedUserId};
 use serde_json::{Value, value::RawValue};
 
-use super::{Proposal, Refusal, Turn};
+use super::{Commit, Proposal, Refusal};
 use crate::{
     base::limits,
     record::{
@@ -38,8 +38,8 @@ impl Proposal for UploadKeys {
         Stream::user(&self.user_id)
     }
 
-    fn decide(&self, turn: &mut Turn<'_>) -> Result<Self::Outcome, Refusal> {
-        let env = turn.env;
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<Self::Outcome, Refusal> {
+        let env = commit.env;
         // A device that was removed meanwhile must not be back in the eyes of others.
         let account = env.state.accounts.get(&self.user_id);
         if account.is_none_or(|account| account.read().device(&self.device_id).is_none()) {
@@ -57,7 +57,7 @@ impl Proposal for UploadKeys {
             fallback_keys: BTreeMap::new(),
         };
         if let Some(new) = &self.device_keys {
-            let known = device.identity.map(|offset| stored(turn, offset)).transpose()?.flatten();
+            let known = device.identity.map(|offset| stored(commit, offset)).transpose()?.flatten();
             let known = known.and_then(|upload| upload.device_keys);
             if known.as_ref().is_some_and(|known| have_other_keys(known, new)) {
                 return Err(Refusal::InvalidParam(
@@ -71,7 +71,8 @@ impl Proposal for UploadKeys {
         }
         for (key_id, key) in &self.one_time_keys {
             if let Some(offset) = device.one_time_key(key_id) {
-                let known = stored(turn, offset)?.and_then(|mut u| u.one_time_keys.remove(key_id));
+                let known =
+                    stored(commit, offset)?.and_then(|mut u| u.one_time_keys.remove(key_id));
                 if !known.is_some_and(|known| same(&known, key)) {
                     return Err(Refusal::InvalidParam(format!(
                         "There is a different one-time key `{key_id}` already."
@@ -88,7 +89,8 @@ impl Proposal for UploadKeys {
         }
         for (key_id, key) in &self.fallback_keys {
             let known = device.fallback.get(algorithm(key_id)).filter(|f| f.key_id == *key_id);
-            let known = known.map(|fallback| stored(turn, fallback.record)).transpose()?.flatten();
+            let known =
+                known.map(|fallback| stored(commit, fallback.record)).transpose()?.flatten();
             let known = known.and_then(|mut upload| upload.fallback_keys.remove(key_id));
             if !known.is_some_and(|known| same(&known, key)) {
                 upload.fallback_keys.insert(key_id.clone(), key.clone());
@@ -108,14 +110,14 @@ impl Proposal for UploadKeys {
             && upload.one_time_keys.is_empty()
             && upload.fallback_keys.is_empty();
         if !is_empty {
-            turn.append(self.stream(), upload);
+            commit.append(self.stream(), upload);
         }
         Ok(counts)
     }
 }
 
-pub(super) fn stored(turn: &Turn<'_>, offset: Offset) -> Result<Option<KeysUpload>, Refusal> {
-    match turn.env.events.command(offset)? {
+pub(super) fn stored(commit: &Commit<'_>, offset: Offset) -> Result<Option<KeysUpload>, Refusal> {
+    match commit.env.events.command(offset)? {
         Some(Command::KeysUpload(upload)) => Ok(Some(upload)),
         _ => Ok(None),
     }
@@ -167,8 +169,8 @@ impl Proposal for ClaimKeys {
         Stream::user(&self.user_id)
     }
 
-    fn decide(&self, turn: &mut Turn<'_>) -> Result<Self::Outcome, Refusal> {
-        let Some(keys) = turn.env.state.keys.get(&self.user_id) else { return Ok(Vec::new()) };
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<Self::Outcome, Refusal> {
+        let Some(keys) = commit.env.state.keys.get(&self.user_id) else { return Ok(Vec::new()) };
         let keys = keys.read();
         let mut claimed = Vec::new();
         for (device_id, algorithm) in &self.wanted {
@@ -185,7 +187,7 @@ impl Proposal for ClaimKeys {
                 },
             };
             if !known_used {
-                turn.append(
+                commit.append(
                     self.stream(),
                     KeysClaim {
                         user_id: self.user_id.clone(),
@@ -224,8 +226,8 @@ impl Proposal for SetCrossSigning {
         Stream::user(&self.user_id)
     }
 
-    fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
-        let now = turn.env.state.keys.get(&self.user_id).and_then(|keys| keys.read().master_key);
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<(), Refusal> {
+        let now = commit.env.state.keys.get(&self.user_id).and_then(|keys| keys.read().master_key);
         if now != self.replaces {
             return Err(Refusal::BadState(
                 "The cross-signing keys were changed meanwhile.".to_owned(),
@@ -238,7 +240,7 @@ impl Proposal for SetCrossSigning {
             user_signing_key: self.user_signing_key.clone(),
         };
         // One may have logged in since the request was looked at.
-        let account = turn.env.state.accounts.get(&self.user_id);
+        let account = commit.env.state.accounts.get(&self.user_id);
         let names_device = account.is_some_and(|account| {
             let account = account.read();
             keys.public_keys().any(|key| account.device(key.as_str().into()).is_some())
@@ -248,7 +250,7 @@ impl Proposal for SetCrossSigning {
                 "A key has the name of one of your devices.".to_owned(),
             ));
         }
-        turn.append(self.stream(), keys);
+        commit.append(self.stream(), keys);
         Ok(())
     }
 }
@@ -271,10 +273,10 @@ impl Proposal for SignKeys {
         Stream::user(&self.user_id)
     }
 
-    fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<(), Refusal> {
         if !self.signatures.is_empty() {
             let Self { user_id, by, signatures } = self;
-            let keys = turn.env.state.keys.get(user_id);
+            let keys = commit.env.state.keys.get(user_id);
             let is_full = keys.is_some_and(|keys| {
                 let keys = keys.read();
                 let count = |signed: &String| {
@@ -287,7 +289,7 @@ impl Proposal for SignKeys {
                 let why = format!("You can add at most {most} signatures to one key.");
                 return Err(Refusal::OverQuota(why));
             }
-            turn.append(
+            commit.append(
                 self.stream(),
                 KeysSign {
                     user_id: user_id.clone(),

@@ -1,6 +1,6 @@
 //! What is done for the log as a whole.
 
-use super::{Proposal, Refusal, Turn};
+use super::{Commit, Proposal, Refusal};
 use crate::record::{Stream, command::BackupMade};
 
 /// Note that a backup was made.
@@ -17,8 +17,8 @@ impl Proposal for NoteBackup {
         Stream::server()
     }
 
-    fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
-        turn.append(self.stream(), self.made.clone());
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<(), Refusal> {
+        commit.append(self.stream(), self.made.clone());
         Ok(())
     }
 }

@@ -2,7 +2,7 @@
 
 use ruma::OwnedUserId;
 
-use super::{Proposal, Refusal, Turn};
+use super::{Commit, Proposal, Refusal};
 use crate::{
     base::limits,
     record::{
@@ -37,14 +37,14 @@ impl Proposal for CreateMedia {
         Stream::media(Some(&self.user_id))
     }
 
-    fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
-        let unused = turn.env.state.media.unused_of(&self.user_id, self.now_ms);
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<(), Refusal> {
+        let unused = commit.env.state.media.unused_of(&self.user_id, self.now_ms);
         if unused.len() >= self.most {
             let first = unused.first().copied().unwrap_or(self.expires_ms);
             return Err(Refusal::TooManyUnused { wait_ms: first.saturating_sub(self.now_ms) });
         }
         let Self { user_id, media_id, expires_ms, .. } = self.clone();
-        turn.append(self.stream(), MediaCreate { media_id, user_id, expires_ms });
+        commit.append(self.stream(), MediaCreate { media_id, user_id, expires_ms });
         Ok(())
     }
 }
@@ -125,11 +125,11 @@ impl Proposal for AddMedia {
         Stream::media(self.user_id.as_deref())
     }
 
-    fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
-        self.check(&turn.env.state)?;
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<(), Refusal> {
+        self.check(&commit.env.state)?;
         let Self { media_id, user_id, hash, size, content_type, name, .. } = self.clone();
         let body = MediaUpload { media_id, user_id, hash, size, content_type, name };
-        turn.append(self.stream(), body);
+        commit.append(self.stream(), body);
         Ok(())
     }
 }
@@ -154,8 +154,8 @@ impl Proposal for QuarantineMedia {
         Stream::quarantine()
     }
 
-    fn decide(&self, turn: &mut Turn<'_>) -> Result<Vec<String>, Refusal> {
-        let media = &turn.env.state.media;
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<Vec<String>, Refusal> {
+        let media = &commit.env.state.media;
         let mut changed = self.media_ids.clone();
         // What is protected stays as it is when others go into quarantine.
         changed.retain(|id| matches!(media.get(id), Some(Item::Stored(_))));
@@ -166,7 +166,7 @@ impl Proposal for QuarantineMedia {
         if !changed.is_empty() {
             let (media_ids, quarantined) = (changed.clone(), self.quarantined);
             let reason = self.reason.clone();
-            turn.append(self.stream(), MediaQuarantine { media_ids, quarantined, reason });
+            commit.append(self.stream(), MediaQuarantine { media_ids, quarantined, reason });
         }
         Ok(changed)
     }
@@ -187,13 +187,13 @@ impl Proposal for RemoveMedia {
         Stream::quarantine()
     }
 
-    fn decide(&self, turn: &mut Turn<'_>) -> Result<Vec<String>, Refusal> {
-        let media = &turn.env.state.media;
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<Vec<String>, Refusal> {
+        let media = &commit.env.state.media;
         let mut media_ids = self.media_ids.clone();
         media_ids.retain(|id| matches!(media.get(id), Some(Item::Stored(_))));
         if !media_ids.is_empty() {
             let remove = MediaRemove { media_ids: media_ids.clone(), why: MediaEnd::Asked };
-            turn.append(self.stream(), remove);
+            commit.append(self.stream(), remove);
         }
         Ok(media_ids)
     }
@@ -216,15 +216,15 @@ impl Proposal for ProtectMedia {
         Stream::quarantine()
     }
 
-    fn decide(&self, turn: &mut Turn<'_>) -> Result<bool, Refusal> {
-        let media = &turn.env.state.media;
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<bool, Refusal> {
+        let media = &commit.env.state.media;
         if !matches!(media.get(&self.media_id), Some(Item::Stored(_))) {
             return Err(Refusal::NotFound("There is no such file.".to_owned()));
         }
         let changed = media.is_protected(&self.media_id) != self.protected;
         if changed {
             let Self { media_id, protected } = self.clone();
-            turn.append(self.stream(), MediaProtect { media_id, protected });
+            commit.append(self.stream(), MediaProtect { media_id, protected });
         }
         Ok(changed)
     }

@@ -8,7 +8,7 @@ use ruma::{
 };
 
 use super::{
-    Env, Membership, NewEvent, Proposal, Refusal, RoomDraft, Turn, is_local,
+    Commit, Env, Membership, NewEvent, Proposal, Refusal, RoomDraft, is_local,
     moderation::must_not_be_blocked, not_in_it, notice::may_reject, upgrade::bring_along,
 };
 use crate::{
@@ -74,22 +74,22 @@ impl Proposal for ChangeMembership {
         Stream::room(&self.room_id)
     }
 
-    fn shares_turn(&self) -> bool {
+    fn shares_commit(&self) -> bool {
         // A restricted join looks at the members of other rooms, and at those who may invite.
         self.change != Change::Join
     }
 
-    fn decide(&self, turn: &mut Turn<'_>) -> Result<Changed, Refusal> {
-        let env = turn.env;
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<Changed, Refusal> {
+        let env = commit.env;
         if matches!(self.change, Change::Join | Change::Knock) {
             // Whoever closes their account leaves the rooms they are in after that: none is to
             // follow.
-            turn.rests_on(Stream::user(&self.sender));
+            commit.rests_on(Stream::user(&self.sender));
             if env.state.accounts.is_deactivated(&self.sender) {
                 return Err(Refusal::UserDeactivated);
             }
         }
-        let room = turn.room(&self.room_id).map_err(|refusal| match (refusal, self.change) {
+        let room = commit.room(&self.room_id).map_err(|refusal| match (refusal, self.change) {
             // As one is refused that does not let the user in.
             (Refusal::Forbidden(_), Change::Join) => {
                 Refusal::Forbidden("Cannot join a room that is not `public`.".to_owned())
@@ -129,8 +129,8 @@ impl Proposal for ChangeMembership {
                         signed: signed.clone(),
                         ts: self.ts,
                     };
-                    let invite = accepted.invite(turn)?;
-                    accepted.add(turn, &invite)?;
+                    let invite = accepted.invite(commit)?;
+                    accepted.add(commit, &invite)?;
                 }
                 None => authorise_join(env, room, &self.target, &mut content)?,
             },
@@ -141,7 +141,7 @@ impl Proposal for ChangeMembership {
             }
             _ => {}
         }
-        let (event_id, new) = turn.settle(NewEvent::state(
+        let (event_id, new) = commit.settle(NewEvent::state(
             TimelineEventType::RoomMember,
             self.target.as_str(),
             content,
@@ -151,7 +151,7 @@ impl Proposal for ChangeMembership {
         match self.change {
             // Last, so that only those who may invite learn of it.
             Change::Invite => must_take_invites(env, &self.target, &self.sender, now)?,
-            Change::Join => bring_along(turn, &self.target, &self.room_id)?,
+            Change::Join => bring_along(commit, &self.target, &self.room_id)?,
             _ => {}
         }
         Ok(if new { Changed::To(event_id) } else { Changed::Already })
@@ -210,30 +210,30 @@ impl Proposal for AcceptAddressInvite {
         Stream::room(&self.room_id)
     }
 
-    fn decide(&self, turn: &mut Turn<'_>) -> Result<Changed, Refusal> {
-        let env = turn.env;
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<Changed, Refusal> {
+        let env = commit.env;
         if !env.state.accounts.contains(&self.user_id) {
             return Err(Refusal::NotFound("There is no such user.".to_owned()));
         }
-        let room = turn.room(&self.room_id)?;
+        let room = commit.room(&self.room_id)?;
         must_not_be_blocked(env, room)?;
         let now = room.membership(env, &self.user_id)?;
         if matches!(now, Some(Membership::Join | Membership::Invite)) {
             return Ok(Changed::Already);
         }
-        let invite = self.invite(turn)?;
+        let invite = self.invite(commit)?;
         must_take_invites(env, &self.user_id, &invite.sender, now)?;
-        self.add(turn, &invite)
+        self.add(commit, &invite)
     }
 }
 
 impl AcceptAddressInvite {
     /// The event by which the address was invited.
-    fn invite(&self, turn: &mut Turn<'_>) -> Result<EventRef, Refusal> {
-        let env = turn.env;
+    fn invite(&self, commit: &mut Commit<'_>) -> Result<EventRef, Refusal> {
+        let env = commit.env;
         let token = self.signed.get("token").and_then(CanonicalJsonValue::as_str);
         let kind = StateEventType::RoomThirdPartyInvite;
-        let room = turn.room(&self.room_id)?;
+        let room = commit.room(&self.room_id)?;
         let invite = room.state_event(env, &kind, token.unwrap_or_default())?;
         invite.filter(|invite| is_local(&env.server, &invite.sender)).ok_or_else(|| {
             Refusal::Forbidden("There is no such invite from a user of this server.".to_owned())
@@ -242,23 +242,24 @@ impl AcceptAddressInvite {
 
     /// Invites the user in the name of the one who invited the address. The room's rules check the
     /// signature.
-    fn add(&self, turn: &mut Turn<'_>, invite: &EventRef) -> Result<Changed, Refusal> {
+    fn add(&self, commit: &mut Commit<'_>, invite: &EventRef) -> Result<Changed, Refusal> {
         let name = invite.content_as::<CanonicalJsonObject>().unwrap_or_default();
         let name = name.get("display_name").and_then(CanonicalJsonValue::as_str);
-        let mut content = member_content(turn.env, &self.user_id, MembershipState::Invite, None);
+        let mut content = member_content(commit.env, &self.user_id, MembershipState::Invite, None);
         let third_party = CanonicalJsonObject::from([
             ("display_name".to_owned(), CanonicalJsonValue::String(name.unwrap_or("").to_owned())),
             ("signed".to_owned(), CanonicalJsonValue::Object(self.signed.clone())),
         ]);
         content.insert("third_party_invite".to_owned(), CanonicalJsonValue::Object(third_party));
-        turn.add_event(NewEvent::state(
-            TimelineEventType::RoomMember,
-            self.user_id.as_str(),
-            content,
-            &invite.sender,
-            self.ts,
-        ))
-        .map(Changed::To)
+        commit
+            .add_event(NewEvent::state(
+                TimelineEventType::RoomMember,
+                self.user_id.as_str(),
+                content,
+                &invite.sender,
+                self.ts,
+            ))
+            .map(Changed::To)
     }
 }
 
@@ -465,20 +466,20 @@ impl Proposal for LeaveAndForget {
         self.0.stream()
     }
 
-    fn shares_turn(&self) -> bool {
+    fn shares_commit(&self) -> bool {
         // Whether it is forgotten already is looked up in the state.
         false
     }
 
-    fn decide(&self, turn: &mut Turn<'_>) -> Result<Changed, Refusal> {
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<Changed, Refusal> {
         let ChangeMembership { room_id, target, .. } = &self.0;
-        turn.rests_on(Stream::user(target));
-        let changed = self.0.decide(turn)?;
-        let part = turn.env.state.memberships.part(target, room_id);
+        commit.rests_on(Stream::user(target));
+        let changed = self.0.decide(commit)?;
+        let part = commit.env.state.memberships.part(target, room_id);
         let is_forgotten = part.is_some_and(|part| part.forgotten.latest() == Some(&true));
         if changed != Changed::Already || !is_forgotten {
             let (user_id, room_id) = (target.clone(), room_id.clone());
-            turn.append(Stream::user(target), RoomForget { user_id, room_id });
+            commit.append(Stream::user(target), RoomForget { user_id, room_id });
         }
         Ok(changed)
     }
@@ -500,10 +501,10 @@ impl Proposal for ForgetRoom {
         Stream::user(&self.user_id)
     }
 
-    fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<(), Refusal> {
         // First, and then the look: a membership that changes in between is a conflict.
-        turn.rests_on(Stream::room(&self.room_id));
-        let part = turn.env.state.memberships.part(&self.user_id, &self.room_id);
+        commit.rests_on(Stream::room(&self.room_id));
+        let part = commit.env.state.memberships.part(&self.user_id, &self.room_id);
         let Some(part) = part else {
             return Err(Refusal::NotFound("You were never in this room.".to_owned()));
         };
@@ -514,7 +515,7 @@ impl Proposal for ForgetRoom {
         if part.forgotten.latest() == Some(&true) {
             return Ok(());
         }
-        turn.append(
+        commit.append(
             self.stream(),
             RoomForget { user_id: self.user_id.clone(), room_id: self.room_id.clone() },
         );

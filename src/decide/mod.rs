@@ -2,8 +2,8 @@
 //!
 //! A [`Proposal`] is what a request asks for, with the clock, ids and random values already filled
 //! in. [`Proposal::decide`] is a plain synchronous function of the proposal and the state: it puts
-//! records into a [`Turn`] or refuses. It is called again when the log answers with a conflict,
-//! so it has no effect but on the turn.
+//! records into a [`Commit`] or refuses. It is called again when the log answers with a conflict,
+//! so it has no effect but on the commit.
 
 pub mod account;
 pub mod create_room;
@@ -237,51 +237,52 @@ pub trait Proposal: Send + 'static {
     /// What it gives when it is accepted.
     type Outcome: Send + 'static;
 
-    /// The stream on which it is decided. Proposals on one stream are decided in turns.
+    /// The stream on which it is decided. Proposals on one stream are decided in one commit after
+    /// the other.
     fn stream(&self) -> Stream;
 
-    /// Whether others may be decided after it in the same turn. Only for proposals that look at
-    /// nothing but the turn's room draft, where they see what the ones before them added.
-    fn shares_turn(&self) -> bool {
+    /// Whether others may be decided after it in the same commit. Only for proposals that look at
+    /// nothing but the commit's room draft, where they see what the ones before them added.
+    fn shares_commit(&self) -> bool {
         false
     }
 
-    /// How long a turn that begins with this proposal is put off, so that others get into it.
+    /// How long a commit that begins with this proposal is put off, so that others get into it.
     /// Whoever proposed it waits as long.
     fn lingers(&self, env: &Env) -> Duration {
         let _ = env;
         Duration::ZERO
     }
 
-    /// How many proposals like this one a turn may hold.
-    fn turn_size(&self) -> usize {
-        limits::TURN_PROPOSALS
+    /// How many proposals like this one a commit may hold.
+    fn commit_size(&self) -> usize {
+        limits::COMMIT_PROPOSALS
     }
 
-    /// Decides: adds records to the turn, or refuses, in which case nothing is added.
+    /// Decides: adds records to the commit, or refuses, in which case nothing is added.
     ///
     /// # Errors
     /// The reason of the refusal.
-    fn decide(&self, turn: &mut Turn<'_>) -> Result<Self::Outcome, Refusal>;
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<Self::Outcome, Refusal>;
 }
 
-/// One turn on a stream: the records that are about to be appended as one batch.
+/// A commit on a stream: the records that are about to be appended as one batch.
 #[derive(Debug)]
-pub struct Turn<'a> {
+pub struct Commit<'a> {
     /// What may be looked at.
     pub env: &'a Env,
     origin: Origin,
     batch: Batch,
     room: Option<RoomDraft>,
-    /// What the transactions of this turn have sent, by session, scope and id.
+    /// What the transactions of this commit have sent, by session, scope and id.
     transactions: HashMap<(Offset, String, String), OwnedEventId>,
     /// The delayed event that is being sent.
     delay_id: Option<String>,
-    /// What passes in the turn's room.
+    /// What passes in the commit's room.
     passing: ephemeral::Passing,
 }
 
-impl<'a> Turn<'a> {
+impl<'a> Commit<'a> {
     pub(crate) fn new(env: &'a Env, stream: &Stream) -> Self {
         let expect = vec![(stream.clone(), env.state.streams.head(stream))];
         Self {
@@ -295,7 +296,7 @@ impl<'a> Turn<'a> {
         }
     }
 
-    /// Decides one proposal within this turn; a refusal leaves no trace.
+    /// Decides one proposal within this commit; a refusal leaves no trace.
     pub(crate) fn take<P: Proposal>(
         &mut self,
         proposal: &P,
@@ -304,7 +305,7 @@ impl<'a> Turn<'a> {
         self.origin = origin.clone();
         let (expect, records) = (self.batch.expect.len(), self.batch.records.len());
         let mark = self.room.as_ref().map(RoomDraft::mark);
-        // A panic costs the one whose proposal caused it an answer, not the stream its turns.
+        // A panic costs the one whose proposal caused it an answer, not the stream its commits.
         let outcome = catch_unwind(AssertUnwindSafe(|| proposal.decide(self)));
         let outcome = outcome.unwrap_or(Err(Refusal::Broken));
         if outcome.is_err() {
@@ -323,13 +324,13 @@ impl<'a> Turn<'a> {
         self.batch
     }
 
-    /// How many records the turn holds so far.
+    /// How many records the commit holds so far.
     #[must_use]
     pub fn len(&self) -> usize {
         self.batch.records.len()
     }
 
-    /// Whether the turn holds no record so far.
+    /// Whether the commit holds no record so far.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.batch.records.is_empty()
@@ -354,7 +355,7 @@ impl<'a> Turn<'a> {
         self.batch.expect.push((stream, Offset::ZERO));
     }
 
-    /// The turn's room, as the proposals before this one have left it.
+    /// The commit's room, as the proposals before this one have left it.
     ///
     /// # Errors
     /// [`Refusal::Forbidden`] when there is no such room: nobody is to learn which rooms exist.
@@ -376,7 +377,7 @@ impl<'a> Turn<'a> {
         self.room.as_mut().ok_or_else(not_in_it)
     }
 
-    /// Adds an event to the turn's room: builds, authorises, hashes and signs it.
+    /// Adds an event to the commit's room: builds, authorises, hashes and signs it.
     ///
     /// # Errors
     /// When the room's rules do not allow it, or it is not a valid event.
@@ -395,9 +396,9 @@ impl<'a> Turn<'a> {
         Ok(event_id)
     }
 
-    /// As [`Turn::add_event`], for state that may be so already: when the event of its key has the
-    /// same sender and content, it is not added again. Gives the id of the event that stands, and
-    /// whether it is new.
+    /// As [`Commit::add_event`], for state that may be so already: when the event of its key has
+    /// the same sender and content, it is not added again. Gives the id of the event that stands,
+    /// and whether it is new.
     ///
     /// # Errors
     /// When the room's rules do not allow it, even if it is so already: unless one says again of
@@ -454,7 +455,7 @@ impl<'a> Turn<'a> {
         Ok(None)
     }
 
-    /// Notes that this transaction has sent this event, for proposals later in the turn.
+    /// Notes that this transaction has sent this event, for proposals later in the commit.
     pub fn note_sent(&mut self, transaction: &Transaction, event_id: &OwnedEventId) {
         self.transactions.insert(key(transaction), event_id.clone());
     }

@@ -10,7 +10,7 @@ use ruma::{
 use serde_json::json;
 
 use super::{
-    Env, Membership, NewEvent, Proposal, Refusal, RoomDraft, Turn,
+    Commit, Env, Membership, NewEvent, Proposal, Refusal, RoomDraft,
     create_room::{CreateRoom, DEFAULT_ROOM_VERSION, Preset},
     is_local,
     membership::{Change, ChangeMembership, member_content},
@@ -40,13 +40,13 @@ impl<P: Proposal> Proposal for Because<P> {
         self.of.stream()
     }
 
-    fn decide(&self, turn: &mut Turn<'_>) -> Result<P::Outcome, Refusal> {
-        let before = turn.len();
-        let outcome = self.of.decide(turn)?;
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<P::Outcome, Refusal> {
+        let before = commit.len();
+        let outcome = self.of.decide(commit)?;
         if let Some(reason) = &self.reason
-            && turn.len() > before
+            && commit.len() > before
         {
-            turn.append(self.stream(), AdminReason { reason: reason.clone() });
+            commit.append(self.stream(), AdminReason { reason: reason.clone() });
         }
         Ok(outcome)
     }
@@ -71,12 +71,12 @@ impl Proposal for BlockRoom {
         Stream::room(&self.room_id)
     }
 
-    fn decide(&self, turn: &mut Turn<'_>) -> Result<bool, Refusal> {
-        let is_blocked = turn.env.state.closures.blocked(&self.room_id).is_some();
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<bool, Refusal> {
+        let is_blocked = commit.env.state.closures.blocked(&self.room_id).is_some();
         let changed = is_blocked != self.blocked;
         if changed {
             let Self { room_id, blocked, reason } = self.clone();
-            turn.append(self.stream(), RoomBlock { room_id, blocked, reason });
+            commit.append(self.stream(), RoomBlock { room_id, blocked, reason });
         }
         Ok(changed)
     }
@@ -115,8 +115,8 @@ impl Proposal for BeginShutdown {
         Stream::room(&self.room_id)
     }
 
-    fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
-        let state = &turn.env.state;
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<(), Refusal> {
+        let state = &commit.env.state;
         let Self { id, room_id, block, replacement, purge, reason } = self.clone();
         let room = state.rooms.get(&room_id);
         let room = room.ok_or_else(|| Refusal::NotFound("There is no such room.".to_owned()))?;
@@ -125,18 +125,18 @@ impl Proposal for BeginShutdown {
             return Err(Refusal::InvalidParam(why.to_owned()));
         }
         let begin = RoomShutdown { room_id: room_id.clone(), id, replacement, purge, reason };
-        turn.append(self.stream(), begin);
+        commit.append(self.stream(), begin);
         if block && state.closures.blocked(&room_id).is_none() {
             let blocking = RoomBlock { room_id: room_id.clone(), blocked: true, reason: None };
-            turn.append(self.stream(), blocking);
+            commit.append(self.stream(), blocking);
         }
         if room.is_public() {
             let hidden = RoomVisibility { room_id: room_id.clone(), public: false };
-            turn.append(self.stream(), hidden);
+            commit.append(self.stream(), hidden);
         }
         for (service, network_id) in state.rooms.networks_of(&room_id) {
             let (room_id, listed) = (room_id.clone(), false);
-            turn.append(self.stream(), RoomNetwork { room_id, service, network_id, listed });
+            commit.append(self.stream(), RoomNetwork { room_id, service, network_id, listed });
         }
         Ok(())
     }
@@ -159,9 +159,9 @@ impl Proposal for OpenReplacement {
         Stream::room(&self.replacement.room_id)
     }
 
-    fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<(), Refusal> {
         let Replacement { room_id, creator, name, message } = self.replacement.clone();
-        if turn.env.state.rooms.get(&room_id).is_some() {
+        if commit.env.state.rooms.get(&room_id).is_some() {
             return Ok(());
         }
         let create = CreateRoom {
@@ -180,9 +180,9 @@ impl Proposal for OpenReplacement {
             public: false,
             ts: self.ts,
         };
-        create.decide(turn)?;
+        create.decide(commit)?;
         let content = object(json!({ "msgtype": "m.text", "body": message }));
-        turn.add_event(NewEvent {
+        commit.add_event(NewEvent {
             event_type: TimelineEventType::RoomMessage,
             state_key: None,
             content,
@@ -213,8 +213,8 @@ impl Proposal for MoveAlias {
         Stream::alias(&self.alias)
     }
 
-    fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
-        let target = turn.env.state.aliases.get(&self.alias, Offset::MAX);
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<(), Refusal> {
+        let target = commit.env.state.aliases.get(&self.alias, Offset::MAX);
         let Some(target) = target.filter(|target| target.room_id == self.from) else {
             return Ok(());
         };
@@ -222,9 +222,9 @@ impl Proposal for MoveAlias {
         match self.to.clone() {
             Some(room_id) => {
                 let creator = target.creator;
-                turn.append(self.stream(), AliasSet { alias, room_id, creator });
+                commit.append(self.stream(), AliasSet { alias, room_id, creator });
             }
-            None => turn.append(self.stream(), AliasRemove { alias }),
+            None => commit.append(self.stream(), AliasRemove { alias }),
         }
         Ok(())
     }
@@ -250,11 +250,11 @@ impl Proposal for FinishShutdown {
         Stream::room(&self.room_id)
     }
 
-    fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
-        let shutdown = turn.env.state.closures.shutdown(&self.id);
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<(), Refusal> {
+        let shutdown = commit.env.state.closures.shutdown(&self.id);
         if shutdown.is_some_and(|shutdown| shutdown.ended.is_none()) {
             let Self { room_id, id, failed, left } = self.clone();
-            turn.append(self.stream(), RoomShutdownFinish { room_id, id, failed, left });
+            commit.append(self.stream(), RoomShutdownFinish { room_id, id, failed, left });
         }
         Ok(())
     }
@@ -288,9 +288,9 @@ impl Proposal for MakeRoomAdmin {
         Stream::room(&self.room_id)
     }
 
-    fn decide(&self, turn: &mut Turn<'_>) -> Result<Empowered, Refusal> {
-        let env = turn.env;
-        let room = turn.room(&self.room_id)?;
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<Empowered, Refusal> {
+        let env = commit.env;
+        let room = commit.room(&self.room_id)?;
         let kind = StateEventType::RoomPowerLevels;
         let mut content = room.shown_content(env, &kind, "")?.unwrap_or_default();
         let is_first = content.is_empty();
@@ -322,12 +322,12 @@ impl Proposal for MakeRoomAdmin {
                 users.insert(self.user_id.to_string(), CanonicalJsonValue::Integer(level));
             }
             let event_type = TimelineEventType::RoomPowerLevels;
-            turn.add_event(NewEvent::state(event_type, "", content, &giver, self.ts))?;
+            commit.add_event(NewEvent::state(event_type, "", content, &giver, self.ts))?;
         }
         if invited {
             let invite = member_content(env, &self.user_id, MembershipState::Invite, None);
             let (event_type, key) = (TimelineEventType::RoomMember, self.user_id.as_str());
-            turn.add_event(NewEvent::state(event_type, key, invite, &giver, self.ts))?;
+            commit.add_event(NewEvent::state(event_type, key, invite, &giver, self.ts))?;
         }
         Ok(Empowered { by: (!enough).then_some(giver), invited })
     }
@@ -397,7 +397,7 @@ impl Proposal for HaveJoin {
         Stream::room(&self.room_id)
     }
 
-    fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<(), Refusal> {
         let join = ChangeMembership {
             room_id: self.room_id.clone(),
             sender: self.user_id.clone(),
@@ -408,18 +408,18 @@ impl Proposal for HaveJoin {
             third_party_signed: None,
             ts: self.ts,
         };
-        match join.decide(turn) {
+        match join.decide(commit) {
             Ok(_) => return Ok(()),
             Err(Refusal::Forbidden(_)) => {}
             Err(other) => return Err(other),
         }
-        let env = turn.env;
-        let room = turn.room(&self.room_id)?;
+        let env = commit.env;
+        let room = commit.room(&self.room_id)?;
         must_not_be_blocked(env, room)?;
         let inviter = room.someone_who_may_invite(env)?.ok_or(Refusal::UnableToGrantJoin)?;
         let invite = member_content(env, &self.user_id, MembershipState::Invite, None);
         let (event_type, key) = (TimelineEventType::RoomMember, self.user_id.as_str());
-        turn.add_event(NewEvent::state(event_type, key, invite, &inviter, self.ts))?;
-        join.decide(turn).map(drop)
+        commit.add_event(NewEvent::state(event_type, key, invite, &inviter, self.ts))?;
+        join.decide(commit).map(drop)
     }
 }

@@ -8,7 +8,7 @@ use ruma::{
 use serde_json::json;
 
 use super::{
-    Env, Membership, NewEvent, Proposal, Refusal, Turn,
+    Commit, Env, Membership, NewEvent, Proposal, Refusal,
     account::no_account,
     create_room::{CreateRoom, DEFAULT_ROOM_VERSION, Preset},
     membership::member_content,
@@ -49,8 +49,8 @@ impl Proposal for OpenNoticeRoom {
         Stream::user(&self.user_id)
     }
 
-    fn decide(&self, turn: &mut Turn<'_>) -> Result<OwnedRoomId, Refusal> {
-        let state = &turn.env.state;
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<OwnedRoomId, Refusal> {
+        let state = &commit.env.state;
         let standing = state.accounts.standing(&self.user_id).ok_or_else(no_account)?;
         if standing.deactivated.is_some() {
             return Err(Refusal::UserDeactivated);
@@ -79,11 +79,11 @@ impl Proposal for OpenNoticeRoom {
             public: false,
             ts: self.ts,
         };
-        let room_id = create.decide(turn)?;
-        let invite = invite(turn.env, &self.user_id, &self.sender, self.ts);
-        turn.add_event(invite)?;
+        let room_id = create.decide(commit)?;
+        let invite = invite(commit.env, &self.user_id, &self.sender, self.ts);
+        commit.add_event(invite)?;
         let made = NoticeRoom { user_id: self.user_id.clone(), room_id: room_id.clone() };
-        turn.append(self.stream(), made);
+        commit.append(self.stream(), made);
         // Not by `SetTag`, because a notice must reach a user whose quota of account data is used
         // up. The room is new, so there are no other tags to preserve.
         let tags = AccountDataSet {
@@ -92,7 +92,7 @@ impl Proposal for OpenNoticeRoom {
             event_type: "m.tag".to_owned(),
             content: to_raw(&json!({ "tags": { TAG: {} } })),
         };
-        turn.append(self.stream(), tags);
+        commit.append(self.stream(), tags);
         Ok(room_id)
     }
 }
@@ -127,11 +127,11 @@ impl Proposal for InviteAgain {
         Stream::room(&self.room_id)
     }
 
-    fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
-        let env = turn.env;
-        let now = turn.room(&self.room_id)?.membership(env, &self.user_id)?;
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<(), Refusal> {
+        let env = commit.env;
+        let now = commit.room(&self.room_id)?.membership(env, &self.user_id)?;
         if !matches!(now, Some(Membership::Join | Membership::Invite)) {
-            turn.add_event(invite(env, &self.user_id, &self.sender, self.ts))?;
+            commit.add_event(invite(env, &self.user_id, &self.sender, self.ts))?;
         }
         Ok(())
     }

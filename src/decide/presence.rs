@@ -2,7 +2,7 @@
 
 use ruma::OwnedUserId;
 
-use super::{Proposal, Refusal, Turn};
+use super::{Commit, Proposal, Refusal};
 use crate::record::{
     Stream,
     command::{PresenceSet, PresenceState},
@@ -30,18 +30,18 @@ impl Proposal for SetPresence {
         Stream::presence(&self.user_id)
     }
 
-    fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
-        if !turn.env.state.accounts.contains(&self.user_id) {
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<(), Refusal> {
+        if !commit.env.state.accounts.contains(&self.user_id) {
             return Err(Refusal::NotFound("There is no such user here.".to_owned()));
         }
-        let before = turn.env.state.presence.get(&self.user_id).unwrap_or_default();
+        let before = commit.env.state.presence.get(&self.user_id).unwrap_or_default();
         let status_msg = self.status_msg.clone().unwrap_or_else(|| before.status_msg.clone());
         if (before.presence, before.currently_active) == (self.presence, self.currently_active)
             && before.status_msg == status_msg
         {
             return Ok(());
         }
-        turn.append(
+        commit.append(
             self.stream(),
             PresenceSet {
                 user_id: self.user_id.clone(),

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use ruma::OwnedRoomId;
 
-use super::{Membership, Proposal, Refusal, Turn};
+use super::{Commit, Membership, Proposal, Refusal};
 use crate::record::{
     Offset, Stream,
     command::{MediaEnd, MediaRemove, RoomPurge},
@@ -37,14 +37,14 @@ impl Proposal for PurgeRoom {
         Stream::room(&self.room_id)
     }
 
-    fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
-        let Some(room) = turn.env.state.rooms.get(&self.room_id) else {
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<(), Refusal> {
+        let Some(room) = commit.env.state.rooms.get(&self.room_id) else {
             return Err(Refusal::NotFound("There is no such room.".to_owned()));
         };
         if !room.members(Membership::Join, Offset::MAX).is_empty() {
             return Err(Refusal::Forbidden("Somebody is joined to the room.".to_owned()));
         }
-        let state = &turn.env.state;
+        let state = &commit.env.state;
         let mut records: BTreeSet<Offset> = self.said.iter().copied().collect();
         records.extend(state.aliases.records_of(&self.room_id));
         records.extend(state.reports.of_room(&self.room_id));
@@ -54,7 +54,7 @@ impl Proposal for PurgeRoom {
             let records = pieces.next().unwrap_or_default().to_vec();
             let more = pieces.peek().is_some();
             let (room_id, reason) = (self.room_id.clone(), self.reason.clone());
-            turn.append(self.stream(), RoomPurge { room_id, records, more, reason });
+            commit.append(self.stream(), RoomPurge { room_id, records, more, reason });
             if !more {
                 break;
             }
@@ -62,7 +62,7 @@ impl Proposal for PurgeRoom {
         for media_ids in self.media_ids.chunks(FILES) {
             let why = MediaEnd::Room { room_id: self.room_id.clone() };
             let remove = MediaRemove { media_ids: media_ids.to_vec(), why };
-            turn.append(Stream::server(), remove);
+            commit.append(Stream::server(), remove);
         }
         Ok(())
     }

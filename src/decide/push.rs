@@ -8,15 +8,15 @@ use ruma::{
     },
 };
 
-use super::{Env, Proposal, Refusal, Turn, account::no_account};
+use super::{Commit, Env, Proposal, Refusal, account::no_account};
 use crate::{
     base::limits,
     read::push::{Glob, PART_CHARS, ruleset},
     record::{Offset, Stream, command::AccountDataSet},
 };
 
-/// Change a user's push rules. Read, changed and written in the user's turn, so that of two changes
-/// at the same time none is lost.
+/// Change a user's push rules. Read, changed and written in one commit, so that of two changes at
+/// the same time none is lost.
 #[derive(Clone, Debug)]
 pub struct ChangePushRules {
     /// The user.
@@ -52,8 +52,8 @@ impl Proposal for ChangePushRules {
         Stream::user(&self.user_id)
     }
 
-    fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
-        let Env { state, events, .. } = turn.env;
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<(), Refusal> {
+        let Env { state, events, .. } = commit.env;
         if !state.accounts.contains(&self.user_id) {
             return Err(no_account());
         }
@@ -70,7 +70,7 @@ impl Proposal for ChangePushRules {
         if before.is_some_and(|before| before.get() == content.get()) {
             return Ok(());
         }
-        turn.append(
+        commit.append(
             self.stream(),
             AccountDataSet {
                 user_id: self.user_id.clone(),

@@ -2,7 +2,7 @@
 
 use ruma::{OwnedUserId, UserId};
 
-use super::{Proposal, Refusal, Turn};
+use super::{Commit, Proposal, Refusal};
 use crate::{
     base::limits,
     record::{
@@ -30,10 +30,10 @@ impl Proposal for SetPusher {
         Stream::pusher(&self.pusher.ids)
     }
 
-    fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<(), Refusal> {
         let PusherSet { user_id, device_id, ids, .. } = &self.pusher;
-        let state = &turn.env.state;
-        turn.rests_on(Stream::user(user_id));
+        let state = &commit.env.state;
+        commit.rests_on(Stream::user(user_id));
         let account = state.accounts.get(user_id).ok_or_else(super::account::no_account)?;
         // One who was logged out meanwhile would leave a pusher behind that goes with nothing.
         let is_gone = {
@@ -47,7 +47,7 @@ impl Proposal for SetPusher {
         // Nobody has mail sent to an address that is not shown to be theirs.
         if self.pusher.kind == PusherKind::Email {
             let address = Threepid { medium: Medium::Email, address: ids.pushkey.clone() };
-            turn.rests_on(Stream::threepid(&address));
+            commit.rests_on(Stream::threepid(&address));
             if state.threepids.owner(&address).as_ref() != Some(user_id) {
                 return Err(Refusal::ThreepidNotFound);
             }
@@ -62,12 +62,12 @@ impl Proposal for SetPusher {
         }
         if !self.append {
             for other in others {
-                remove(turn, &other.body.user_id, ids, PusherEnd::Moved);
+                remove(commit, &other.body.user_id, ids, PusherEnd::Moved);
             }
         }
         // Clients set theirs at each start.
         if own.iter().all(|own| own.body != self.pusher) {
-            turn.append(self.stream(), self.pusher.clone());
+            commit.append(self.stream(), self.pusher.clone());
         }
         Ok(())
     }
@@ -92,20 +92,20 @@ impl Proposal for RemovePusher {
         Stream::pusher(&self.ids)
     }
 
-    fn decide(&self, turn: &mut Turn<'_>) -> Result<bool, Refusal> {
-        turn.rests_on(Stream::user(&self.user_id));
-        let held = turn.env.state.pushers.of_ids(&self.ids);
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<bool, Refusal> {
+        commit.rests_on(Stream::user(&self.user_id));
+        let held = commit.env.state.pushers.of_ids(&self.ids);
         let is_there = held.iter().any(|held| held.body.user_id == self.user_id);
         if is_there {
-            remove(turn, &self.user_id, &self.ids, self.because);
+            remove(commit, &self.user_id, &self.ids, self.because);
         }
         Ok(is_there)
     }
 }
 
-fn remove(turn: &mut Turn<'_>, user_id: &UserId, ids: &PusherIds, because: PusherEnd) {
+fn remove(commit: &mut Commit<'_>, user_id: &UserId, ids: &PusherIds, because: PusherEnd) {
     let (user_id, ids) = (user_id.to_owned(), ids.clone());
-    turn.append(Stream::pusher(&ids), PusherRemove { user_id, ids, because });
+    commit.append(Stream::pusher(&ids), PusherRemove { user_id, ids, because });
 }
 
 /// Note how far pushers have told.
@@ -119,8 +119,8 @@ impl Proposal for NoteTold {
         Stream::delivery("pushers")
     }
 
-    fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
-        let before = turn.env.state.pushers.told();
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<(), Refusal> {
+        let before = commit.env.state.pushers.told();
         if before.as_ref() == Some(&self.0) {
             return Ok(());
         }
@@ -128,7 +128,7 @@ impl Proposal for NoteTold {
         if before.is_some_and(|before| before.done > self.0.done) {
             return Err(Refusal::BadState("They have told of more than that.".to_owned()));
         }
-        turn.append(self.stream(), self.0.clone());
+        commit.append(self.stream(), self.0.clone());
         Ok(())
     }
 }
@@ -145,11 +145,11 @@ impl Proposal for NoteMailed {
         Stream::user(&self.0.user_id)
     }
 
-    fn decide(&self, turn: &mut Turn<'_>) -> Result<bool, Refusal> {
-        let pusher = turn.env.state.pushers.get(self.0.pusher);
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<bool, Refusal> {
+        let pusher = commit.env.state.pushers.get(self.0.pusher);
         let is_there = pusher.is_some_and(|pusher| pusher.body.user_id == self.0.user_id);
         if is_there {
-            turn.append(self.stream(), self.0.clone());
+            commit.append(self.stream(), self.0.clone());
         }
         Ok(is_there)
     }

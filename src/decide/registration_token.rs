@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Proposal, Refusal, Turn};
+use super::{Commit, Proposal, Refusal};
 use crate::record::{
     Stream,
     command::{RegistrationTokenRemove, RegistrationTokenSet, TokenHash},
@@ -28,15 +28,15 @@ impl Proposal for CreateRegistrationToken {
         Stream::registration_token(&self.token)
     }
 
-    fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<(), Refusal> {
         let Self { token, label, uses_allowed, expires_ms } = self.clone();
-        if turn.env.state.registration_tokens.get(&token).is_some() {
+        if commit.env.state.registration_tokens.get(&token).is_some() {
             let why = "There is this registration token already.";
             return Err(Refusal::InvalidParam(why.to_owned()));
         }
         let set =
             RegistrationTokenSet { registration_token: token, label, uses_allowed, expires_ms };
-        turn.append(self.stream(), set);
+        commit.append(self.stream(), set);
         Ok(())
     }
 }
@@ -85,8 +85,8 @@ impl Proposal for UpdateRegistrationToken {
         Stream::registration_token(&self.token)
     }
 
-    fn decide(&self, turn: &mut Turn<'_>) -> Result<bool, Refusal> {
-        let before = turn.env.state.registration_tokens.get(&self.token).ok_or_else(no_token)?;
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<bool, Refusal> {
+        let before = commit.env.state.registration_tokens.get(&self.token).ok_or_else(no_token)?;
         let Self { token, label, uses_allowed, expires_ms } = self.clone();
         let was = (before.label, before.uses_allowed, before.expires_ms);
         let is = (label.of(was.0.clone()), uses_allowed.of(was.1), expires_ms.of(was.2));
@@ -95,7 +95,7 @@ impl Proposal for UpdateRegistrationToken {
             let (label, uses_allowed, expires_ms) = is;
             let set =
                 RegistrationTokenSet { registration_token: token, label, uses_allowed, expires_ms };
-            turn.append(self.stream(), set);
+            commit.append(self.stream(), set);
         }
         Ok(changed)
     }
@@ -119,12 +119,12 @@ impl Proposal for RemoveRegistrationToken {
         Stream::registration_token(&self.token)
     }
 
-    fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
-        if turn.env.state.registration_tokens.get(&self.token).is_none() {
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<(), Refusal> {
+        if commit.env.state.registration_tokens.get(&self.token).is_none() {
             return Err(no_token());
         }
         let removed = RegistrationTokenRemove { registration_token: self.token };
-        turn.append(self.stream(), removed);
+        commit.append(self.stream(), removed);
         Ok(())
     }
 }

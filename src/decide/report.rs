@@ -2,7 +2,7 @@
 
 use ruma::{OwnedEventId, OwnedRoomId, OwnedUserId};
 
-use super::{Proposal, Refusal, Turn};
+use super::{Commit, Proposal, Refusal};
 use crate::{
     base::limits,
     record::{
@@ -42,15 +42,15 @@ impl Proposal for Report {
         Stream::user(&self.reporter)
     }
 
-    fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<(), Refusal> {
         if self.reason.as_ref().is_some_and(|r| r.len() > limits::REPORT_REASON_BYTES) {
             return Err(Refusal::TooLarge("The reason is too long.".to_owned()));
         }
         if self.score.is_some_and(|score| !(-100..=0).contains(&score)) {
             return Err(Refusal::InvalidParam("The score is from -100 to 0.".to_owned()));
         }
-        let (state, events) = (&turn.env.state, &turn.env.events);
-        turn.env.quotas.report(state, &self.reporter)?;
+        let (state, events) = (&commit.env.state, &commit.env.events);
+        commit.env.quotas.report(state, &self.reporter)?;
         let mut body = ReportCreate {
             reporter: self.reporter.clone(),
             room_id: None,
@@ -85,7 +85,7 @@ impl Proposal for Report {
                 body.user_id = Some(user_id.clone());
             }
         }
-        turn.append(self.stream(), body);
+        commit.append(self.stream(), body);
         Ok(())
     }
 }
@@ -104,11 +104,11 @@ impl Proposal for RemoveReport {
         Stream::reports()
     }
 
-    fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
-        if turn.env.state.reports.get(self.report).is_none() {
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<(), Refusal> {
+        if commit.env.state.reports.get(self.report).is_none() {
             return Err(Refusal::NotFound("There is no such report.".to_owned()));
         }
-        turn.append(self.stream(), ReportRemove { report: self.report });
+        commit.append(self.stream(), ReportRemove { report: self.report });
         Ok(())
     }
 }

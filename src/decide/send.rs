@@ -8,7 +8,7 @@ use ruma::{
 use serde_json::value::RawValue;
 
 use super::{
-    Membership, NewEvent, Proposal, Refusal, Turn,
+    Commit, Membership, NewEvent, Proposal, Refusal,
     membership::{must_take_invites, vet_content},
     upgrade::bring_along,
 };
@@ -50,7 +50,7 @@ impl Proposal for SendEvent {
         Stream::room(&self.room_id)
     }
 
-    fn shares_turn(&self) -> bool {
+    fn shares_commit(&self) -> bool {
         // A redaction looks up its target in the state, where it is only once it is durable.
         // A member event may rest on other rooms, and a canonical alias on the alias.
         self.redacts.is_none()
@@ -58,30 +58,30 @@ impl Proposal for SendEvent {
             && self.event_type != TimelineEventType::RoomCanonicalAlias
     }
 
-    fn decide(&self, turn: &mut Turn<'_>) -> Result<OwnedEventId, Refusal> {
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<OwnedEventId, Refusal> {
         if let Some(transaction) = &self.transaction
-            && let Some(event_id) = turn.sent_by(transaction)?
+            && let Some(event_id) = commit.sent_by(transaction)?
         {
             return Ok(event_id);
         }
-        let env = turn.env;
-        let room = turn.room(&self.room_id)?;
+        let env = commit.env;
+        let room = commit.room(&self.room_id)?;
         if room.membership(env, &self.sender)? != Some(Membership::Join) && !self.is_membership() {
             return Err(Refusal::Forbidden("You are not in this room.".to_owned()));
         }
         let redacts = match &self.redacts {
-            Some(target) => Some(self.redaction_target(turn, target)?),
+            Some(target) => Some(self.redaction_target(commit, target)?),
             None => None,
         };
         if self.event_type == TimelineEventType::RoomCanonicalAlias {
-            self.check_canonical_alias(turn)?;
+            self.check_canonical_alias(commit)?;
         }
-        self.check_relation(turn)?;
+        self.check_relation(commit)?;
         let mut content = self.content.clone();
         if self.is_membership()
             && let Some(target) = self.state_key.as_deref().and_then(|k| UserId::parse(k).ok())
         {
-            let room = turn.room(&self.room_id)?;
+            let room = commit.room(&self.room_id)?;
             vet_content(env, room, &self.sender, &target, &mut content)?;
             let event = NewEvent::state(
                 self.event_type.clone(),
@@ -90,10 +90,10 @@ impl Proposal for SendEvent {
                 &self.sender,
                 self.ts,
             );
-            return self.add_membership(turn, event, &target);
+            return self.add_membership(commit, event, &target);
         }
         if let Some((target, _)) = &redacts
-            && turn.room(&self.room_id)?.rules().redaction.content_field_redacts
+            && commit.room(&self.room_id)?.rules().redaction.content_field_redacts
         {
             content.insert("redacts".to_owned(), CanonicalJsonValue::String(target.to_string()));
         }
@@ -108,11 +108,11 @@ impl Proposal for SendEvent {
         };
         // State that is there already is not set again.
         let event_id = match event.state_key {
-            Some(_) => turn.settle(event)?.0,
-            None => turn.add_event(event)?,
+            Some(_) => commit.settle(event)?.0,
+            None => commit.add_event(event)?,
         };
         if let Some(transaction) = &self.transaction {
-            turn.note_sent(transaction, &event_id);
+            commit.note_sent(transaction, &event_id);
         }
         Ok(event_id)
     }
@@ -121,20 +121,20 @@ impl Proposal for SendEvent {
 impl SendEvent {
     fn add_membership(
         &self,
-        turn: &mut Turn<'_>,
+        commit: &mut Commit<'_>,
         event: NewEvent,
         target: &UserId,
     ) -> Result<OwnedEventId, Refusal> {
         let membership = event.content.get("membership").and_then(CanonicalJsonValue::as_str);
         let (invites, joins) = (membership == Some("invite"), membership == Some("join"));
-        let env = turn.env;
-        let before = turn.room(&self.room_id)?.membership(env, target)?;
-        let (event_id, _) = turn.settle(event)?;
+        let env = commit.env;
+        let before = commit.room(&self.room_id)?.membership(env, target)?;
+        let (event_id, _) = commit.settle(event)?;
         if invites {
             must_take_invites(env, target, &self.sender, before)?;
         }
         if joins && before != Some(Membership::Join) {
-            bring_along(turn, target, &self.room_id)?;
+            bring_along(commit, target, &self.room_id)?;
         }
         Ok(event_id)
     }
@@ -147,17 +147,17 @@ impl SendEvent {
     /// The event to redact, if the sender may: their own, or any with the level for it.
     fn redaction_target(
         &self,
-        turn: &mut Turn<'_>,
+        commit: &mut Commit<'_>,
         target: &OwnedEventId,
     ) -> Result<(OwnedEventId, Offset), Refusal> {
-        let env = turn.env;
+        let env = commit.env;
         let gone = || Refusal::NotFound("There is no such event in this room.".to_owned());
         let event = env.events.find(&env.state, target)?.ok_or_else(gone)?;
         if event.room_id != self.room_id {
             return Err(gone());
         }
         let own = event.sender == self.sender;
-        let room = turn.room(&self.room_id)?;
+        let room = commit.room(&self.room_id)?;
         if !own && !room.powers(env)?.has_level(&self.sender, RoomPowerLevelsIntField::Redact) {
             return Err(Refusal::Forbidden(
                 "You may redact only your own events in this room.".to_owned(),
@@ -169,7 +169,7 @@ impl SendEvent {
     /// A thread does not begin with an event that relates to another one, and nobody annotates an
     /// event twice with the same (client-server API, "Validation of m.thread relationships" and
     /// "Avoiding duplicate annotations"). What relates to nothing here is not judged.
-    fn check_relation(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
+    fn check_relation(&self, commit: &mut Commit<'_>) -> Result<(), Refusal> {
         if !self.content.contains_key("m.relates_to") {
             return Ok(());
         }
@@ -179,7 +179,7 @@ impl SendEvent {
             return Ok(());
         }
         let Ok(parent) = <&EventId>::try_from(&*relation.event_id) else { return Ok(()) };
-        let env = turn.env;
+        let env = commit.env;
         let parent = env.events.find(&env.state, parent)?;
         let Some(parent) = parent.filter(|parent| parent.room_id == self.room_id) else {
             return Ok(());
@@ -212,7 +212,7 @@ impl SendEvent {
                 return Err(Refusal::DuplicateAnnotation);
             }
         }
-        if turn.room(&self.room_id)?.added().iter().any(|event| is_same(event)) {
+        if commit.room(&self.room_id)?.added().iter().any(|event| is_same(event)) {
             return Err(Refusal::DuplicateAnnotation);
         }
         Ok(())
@@ -220,9 +220,9 @@ impl SendEvent {
 
     /// Aliases that are new in a canonical alias event must point at the room (client-server API,
     /// "m.room.canonical_alias").
-    fn check_canonical_alias(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
-        let env = turn.env;
-        let room = turn.room(&self.room_id)?;
+    fn check_canonical_alias(&self, commit: &mut Commit<'_>) -> Result<(), Refusal> {
+        let env = commit.env;
+        let room = commit.room(&self.room_id)?;
         let kind = ruma::events::StateEventType::RoomCanonicalAlias;
         let before = room.state_event(env, &kind, "")?;
         let before: CanonicalJsonObject =
@@ -234,7 +234,7 @@ impl SendEvent {
             }
             let parsed = <&ruma::RoomAliasId>::try_from(alias.as_str())
                 .map_err(|_| Refusal::InvalidParam(format!("`{alias}` is not a room alias.")))?;
-            turn.rests_on(Stream::alias(parsed));
+            commit.rests_on(Stream::alias(parsed));
             let target = env.state.aliases.get(parsed, Offset::MAX);
             if target.is_none_or(|target| target.room_id != self.room_id) {
                 return Err(Refusal::BadAlias(format!("`{alias}` does not point at this room.")));

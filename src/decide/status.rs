@@ -1,7 +1,7 @@
 //! What an account may do: administrators, locked and suspended accounts, and the end of one.
 
 use super::{
-    Proposal, Refusal, Turn,
+    Commit, Proposal, Refusal,
     account::{Register, no_account},
 };
 use crate::record::{
@@ -26,8 +26,8 @@ impl Proposal for CreateAccount {
         self.register.stream()
     }
 
-    fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
-        self.register.decide(turn)?;
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<(), Refusal> {
+        self.register.decide(commit)?;
         if self.admin {
             let user_id = self.register.user_id.clone();
             let status = UserStatus {
@@ -37,7 +37,7 @@ impl Proposal for CreateAccount {
                 suspended: None,
                 reason: None,
             };
-            turn.append(self.stream(), status);
+            commit.append(self.stream(), status);
         }
         Ok(())
     }
@@ -66,8 +66,8 @@ impl Proposal for SetStatus {
         Stream::user(&self.user_id)
     }
 
-    fn decide(&self, turn: &mut Turn<'_>) -> Result<bool, Refusal> {
-        let standing = turn.env.state.accounts.standing(&self.user_id).ok_or_else(no_account)?;
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<bool, Refusal> {
+        let standing = commit.env.state.accounts.standing(&self.user_id).ok_or_else(no_account)?;
         if standing.deactivated.is_some() {
             return Err(Refusal::UserDeactivated);
         }
@@ -84,7 +84,7 @@ impl Proposal for SetStatus {
         };
         let changes = [status.admin, status.locked, status.suspended].iter().any(Option::is_some);
         if changes {
-            turn.append(self.stream(), status);
+            commit.append(self.stream(), status);
         }
         Ok(changes)
     }
@@ -117,8 +117,8 @@ impl Proposal for Deactivate {
         Stream::user(&self.user_id)
     }
 
-    fn decide(&self, turn: &mut Turn<'_>) -> Result<bool, Refusal> {
-        let account = turn.env.state.accounts.get(&self.user_id).ok_or_else(no_account)?;
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<bool, Refusal> {
+        let account = commit.env.state.accounts.get(&self.user_id).ok_or_else(no_account)?;
         let (standing, devices) = {
             let account = account.read();
             let devices = account.active_devices().map(|(device_id, _)| device_id.clone());
@@ -131,12 +131,12 @@ impl Proposal for Deactivate {
         }
         let user_id = self.user_id.clone();
         if !devices.is_empty() {
-            turn.append(self.stream(), DeviceRemove { user_id: user_id.clone(), devices });
+            commit.append(self.stream(), DeviceRemove { user_id: user_id.clone(), devices });
         }
-        turn.cancel_delayed_of(&user_id, self.ts);
+        commit.cancel_delayed_of(&user_id, self.ts);
         let Self { erase, messages, media, .. } = *self;
         let reason = self.reason.clone();
-        turn.append(self.stream(), UserDeactivate { user_id, erase, messages, media, reason });
+        commit.append(self.stream(), UserDeactivate { user_id, erase, messages, media, reason });
         Ok(true)
     }
 }

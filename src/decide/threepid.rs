@@ -6,7 +6,7 @@
 use ruma::OwnedUserId;
 
 use super::{
-    Proposal, Refusal, Turn,
+    Commit, Proposal, Refusal,
     account::{SetPassword, no_account},
 };
 use crate::{
@@ -80,10 +80,10 @@ impl Proposal for RequestValidation {
         Stream::threepid(&self.threepid)
     }
 
-    fn decide(&self, turn: &mut Turn<'_>) -> Result<Requested, Refusal> {
-        let validations = &turn.env.state.validations;
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<Requested, Refusal> {
+        let validations = &commit.env.state.validations;
         let (threepid, now_ms) = (&self.threepid, self.now_ms);
-        let found = self.found(&turn.env.state);
+        let found = self.found(&commit.env.state);
         if let Some(found) = found.as_ref().filter(|found| self.was_seen(found)) {
             return Ok(Requested { sid: found.sid.clone(), send: false });
         }
@@ -93,7 +93,7 @@ impl Proposal for RequestValidation {
             return Err(Refusal::TooManyMessages { wait_ms });
         }
         let sid = found.map_or_else(|| self.sid.clone(), |found| found.sid);
-        turn.append(
+        commit.append(
             self.stream(),
             ValidationRequest {
                 sid: sid.clone(),
@@ -127,9 +127,9 @@ impl Proposal for NoteSent {
         Stream::threepid(&self.threepid)
     }
 
-    fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<(), Refusal> {
         let (sid, send_attempt) = (self.sid.clone(), self.send_attempt);
-        turn.append(self.stream(), ValidationSent { sid, send_attempt });
+        commit.append(self.stream(), ValidationSent { sid, send_attempt });
         Ok(())
     }
 }
@@ -157,17 +157,17 @@ impl Proposal for CompleteValidation {
         Stream::threepid(&self.threepid)
     }
 
-    fn decide(&self, turn: &mut Turn<'_>) -> Result<bool, Refusal> {
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<bool, Refusal> {
         let (sid, validated_ms) = (self.sid.clone(), self.now_ms);
-        let found = turn.env.state.validations.get(&sid, self.now_ms);
+        let found = commit.env.state.validations.get(&sid, self.now_ms);
         let Some(found) = found.filter(|found| found.client_secret == self.client_secret) else {
             return Ok(false);
         };
         let right = found.is_completed_by(&self.token);
         if right && found.validated_ms.is_none() {
-            turn.append(self.stream(), ValidationComplete { sid, validated_ms });
+            commit.append(self.stream(), ValidationComplete { sid, validated_ms });
         } else if !right && found.misses < limits::VALIDATION_MISSES {
-            turn.append(self.stream(), ValidationMiss { sid });
+            commit.append(self.stream(), ValidationMiss { sid });
         }
         Ok(right)
     }
@@ -188,9 +188,9 @@ pub struct Validated {
 
 impl Validated {
     /// Makes use of it. Gives when it was validated, in milliseconds since the Unix epoch.
-    fn spend(&self, turn: &mut Turn<'_>) -> Result<u64, Refusal> {
-        turn.rests_on(Stream::threepid(&self.threepid));
-        let found = turn
+    fn spend(&self, commit: &mut Commit<'_>) -> Result<u64, Refusal> {
+        commit.rests_on(Stream::threepid(&self.threepid));
+        let found = commit
             .env
             .state
             .validations
@@ -198,23 +198,27 @@ impl Validated {
             .filter(|found| found.threepid == self.threepid && found.purpose == self.purpose);
         let validated_ms =
             found.and_then(|found| found.validated_ms).ok_or(Refusal::ThreepidAuthFailed)?;
-        turn.append(Stream::threepid(&self.threepid), ValidationUse { sid: self.sid.clone() });
+        commit.append(Stream::threepid(&self.threepid), ValidationUse { sid: self.sid.clone() });
         Ok(validated_ms)
     }
 
     /// Makes it an identifier of `user_id`.
-    pub(super) fn claim(&self, turn: &mut Turn<'_>, user_id: &OwnedUserId) -> Result<(), Refusal> {
-        let validated_ms = self.spend(turn)?;
-        match turn.env.state.threepids.owner(&self.threepid) {
+    pub(super) fn claim(
+        &self,
+        commit: &mut Commit<'_>,
+        user_id: &OwnedUserId,
+    ) -> Result<(), Refusal> {
+        let validated_ms = self.spend(commit)?;
+        match commit.env.state.threepids.owner(&self.threepid) {
             Some(owner) if owner == *user_id => return Ok(()),
             Some(_) => return Err(Refusal::ThreepidInUse),
             None => {}
         }
-        if turn.env.state.threepids.of_user(user_id).len() >= limits::THREEPIDS {
+        if commit.env.state.threepids.of_user(user_id).len() >= limits::THREEPIDS {
             let limit = limits::THREEPIDS;
             return Err(Refusal::Forbidden(format!("An account has {limit} addresses at most.")));
         }
-        turn.append(
+        commit.append(
             Stream::threepid(&self.threepid),
             ThreepidAdd {
                 user_id: user_id.clone(),
@@ -238,8 +242,8 @@ impl Proposal for SpendValidation {
         Stream::threepid(&self.0.threepid)
     }
 
-    fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
-        self.0.spend(turn).map(drop)
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<(), Refusal> {
+        self.0.spend(commit).map(drop)
     }
 }
 
@@ -259,13 +263,13 @@ impl Proposal for ResetPassword {
         self.set.stream()
     }
 
-    fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
-        self.proof.spend(turn)?;
-        let owner = turn.env.state.threepids.owner(&self.proof.threepid);
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<(), Refusal> {
+        self.proof.spend(commit)?;
+        let owner = commit.env.state.threepids.owner(&self.proof.threepid);
         if owner.as_ref() != Some(&self.set.user_id) {
             return Err(Refusal::ThreepidAuthFailed);
         }
-        self.set.decide(turn)
+        self.set.decide(commit)
     }
 }
 
@@ -285,12 +289,12 @@ impl Proposal for AddThreepid {
         Stream::user(&self.user_id)
     }
 
-    fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
-        let standing = turn.env.state.accounts.standing(&self.user_id).ok_or_else(no_account)?;
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<(), Refusal> {
+        let standing = commit.env.state.accounts.standing(&self.user_id).ok_or_else(no_account)?;
         if standing.deactivated.is_some() {
             return Err(Refusal::UserDeactivated);
         }
-        self.validated.claim(turn, &self.user_id)
+        self.validated.claim(commit, &self.user_id)
     }
 }
 
@@ -311,14 +315,14 @@ impl Proposal for RemoveThreepid {
         Stream::user(&self.user_id)
     }
 
-    fn decide(&self, turn: &mut Turn<'_>) -> Result<bool, Refusal> {
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<bool, Refusal> {
         let (user_id, threepid) = (self.user_id.clone(), self.threepid.clone());
         let stream = Stream::threepid(&threepid);
-        turn.rests_on(stream.clone());
-        if turn.env.state.threepids.owner(&threepid).as_ref() != Some(&user_id) {
+        commit.rests_on(stream.clone());
+        if commit.env.state.threepids.owner(&threepid).as_ref() != Some(&user_id) {
             return Ok(false);
         }
-        turn.append(stream, ThreepidRemove { user_id, threepid });
+        commit.append(stream, ThreepidRemove { user_id, threepid });
         Ok(true)
     }
 }
@@ -341,11 +345,11 @@ impl Proposal for NoteBound {
         Stream::user(&self.user_id)
     }
 
-    fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<(), Refusal> {
         let Self { user_id, threepid, id_server } = self.clone();
-        let bound = turn.env.state.threepids.bound(&user_id);
+        let bound = commit.env.state.threepids.bound(&user_id);
         if !bound.contains(&(threepid.clone(), id_server.clone())) {
-            turn.append(self.stream(), ThreepidBind { user_id, threepid, id_server });
+            commit.append(self.stream(), ThreepidBind { user_id, threepid, id_server });
         }
         Ok(())
     }
@@ -369,11 +373,11 @@ impl Proposal for NoteUnbound {
         Stream::user(&self.user_id)
     }
 
-    fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<(), Refusal> {
         let Self { user_id, threepid, id_server } = self.clone();
-        let bound = turn.env.state.threepids.bound(&user_id);
+        let bound = commit.env.state.threepids.bound(&user_id);
         if bound.contains(&(threepid.clone(), id_server.clone())) {
-            turn.append(self.stream(), ThreepidUnbind { user_id, threepid, id_server });
+            commit.append(self.stream(), ThreepidUnbind { user_id, threepid, id_server });
         }
         Ok(())
     }

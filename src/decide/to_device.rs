@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use ruma::{OwnedDeviceId, OwnedUserId};
 use serde_json::value::RawValue;
 
-use super::{Env, Proposal, Refusal, Turn, is_local};
+use super::{Commit, Env, Proposal, Refusal, is_local};
 use crate::{
     log::MAX_PAYLOAD_BYTES,
     record::{
@@ -40,8 +40,8 @@ impl Proposal for SendToDevice {
         Stream::user(&self.sender)
     }
 
-    fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
-        if was_sent(turn, &self.transaction)? {
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<(), Refusal> {
+        if was_sent(commit, &self.transaction)? {
             return Ok(());
         }
         let mut records: Vec<ToDeviceSend> = Vec::new();
@@ -49,10 +49,10 @@ impl Proposal for SendToDevice {
         for (user_id, messages) in &self.messages {
             // Those of other servers, and those who are not there, get nothing, as the
             // specification has it.
-            if !is_local(&turn.env.server, user_id) {
+            if !is_local(&commit.env.server, user_id) {
                 continue;
             }
-            let Some(account) = turn.env.state.accounts.get(user_id) else { continue };
+            let Some(account) = commit.env.state.accounts.get(user_id) else { continue };
             let account = account.read();
             let devices: Vec<_> = account.active_devices().map(|(id, _)| id.clone()).collect();
             drop(account);
@@ -65,7 +65,7 @@ impl Proposal for SendToDevice {
                     },
                 };
                 for device_id in to {
-                    let Env { state, quotas, .. } = turn.env;
+                    let Env { state, quotas, .. } = commit.env;
                     if !quotas.to_device(state, user_id, device_id, &self.sender) {
                         full = true;
                         continue;
@@ -93,7 +93,7 @@ impl Proposal for SendToDevice {
         // A transaction that reaches nobody is one nevertheless, but nothing is to be remembered of
         // it.
         for record in records {
-            turn.append(self.stream(), record);
+            commit.append(self.stream(), record);
         }
         Ok(())
     }
@@ -113,8 +113,8 @@ impl SendToDevice {
     }
 }
 
-fn was_sent(turn: &Turn<'_>, transaction: &Transaction) -> Result<bool, Refusal> {
-    let sent = turn.done_by(transaction, |command| match command {
+fn was_sent(commit: &Commit<'_>, transaction: &Transaction) -> Result<bool, Refusal> {
+    let sent = commit.done_by(transaction, |command| match command {
         Command::ToDeviceSend(sent) if sent.transaction.as_ref() == Some(transaction) => Some(()),
         _ => None,
     })?;
@@ -139,10 +139,10 @@ impl Proposal for Acknowledge {
         Stream::user(&self.user_id)
     }
 
-    fn decide(&self, turn: &mut Turn<'_>) -> Result<(), Refusal> {
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<(), Refusal> {
         let Self { user_id, device_id, up_to } = self;
-        if turn.env.state.to_device.unacknowledged(user_id, device_id, *up_to) > 0 {
-            turn.append(
+        if commit.env.state.to_device.unacknowledged(user_id, device_id, *up_to) > 0 {
+            commit.append(
                 self.stream(),
                 ToDeviceAck {
                     user_id: user_id.clone(),

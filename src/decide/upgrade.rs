@@ -12,7 +12,7 @@ use ruma::{
 use serde_json::{json, value::RawValue};
 
 use super::{
-    Membership, NewEvent, Proposal, Refusal, Turn,
+    Commit, Membership, NewEvent, Proposal, Refusal,
     create_room::{begin, rules_of},
     directory::disclaim,
     membership::member_content,
@@ -72,10 +72,10 @@ impl Proposal for UpgradeRoom {
 
     /// One batch: there is never one half of it. The old room's tombstone comes after all of the
     /// new room even so, because a log that is rebuilt from an archive may end in between.
-    fn decide(&self, turn: &mut Turn<'_>) -> Result<OwnedRoomId, Refusal> {
-        let env = turn.env;
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<OwnedRoomId, Refusal> {
+        let env = commit.env;
         let rules = rules_of(&self.version)?;
-        let draft = turn.room(&self.room_id)?;
+        let draft = commit.room(&self.room_id)?;
         if draft.membership(env, &self.sender)? != Some(Membership::Join) {
             return Err(Refusal::Forbidden("You are not in this room.".to_owned()));
         }
@@ -88,10 +88,10 @@ impl Proposal for UpgradeRoom {
         let old = env.state.rooms.get(&self.room_id);
         let old = old.ok_or_else(not_in_it)?;
 
-        let replacement = self.make_room(turn, &old, &old_creators, &rules)?;
-        self.move_aliases(turn, &old, &replacement)?;
-        self.close(turn, &old, &replacement)?;
-        carry_settings(turn, &self.sender, &self.room_id, &replacement)?;
+        let replacement = self.make_room(commit, &old, &old_creators, &rules)?;
+        self.move_aliases(commit, &old, &replacement)?;
+        self.close(commit, &old, &replacement)?;
+        carry_settings(commit, &self.sender, &self.room_id, &replacement)?;
         Ok(replacement)
     }
 }
@@ -105,12 +105,12 @@ impl UpgradeRoom {
     /// whatever the old levels let them do.
     fn make_room(
         &self,
-        turn: &mut Turn<'_>,
+        commit: &mut Commit<'_>,
         old: &Arc<Room>,
         old_creators: &HashSet<OwnedUserId>,
         rules: &RoomVersionRules,
     ) -> Result<OwnedRoomId, Refusal> {
-        let env = turn.env;
+        let env = commit.env;
         let shown = |offset| -> Result<Option<CanonicalJsonObject>, Refusal> {
             let event = env.events.get(offset)?.map(|event| as_shown(old, event, Offset::MAX));
             Ok(event.and_then(|event| event.content_as().ok()))
@@ -124,16 +124,16 @@ impl UpgradeRoom {
         let room_id = (!rules.authorization.room_create_event_id_as_room_id)
             .then(|| self.replacement.clone());
         let create = self.event("m.room.create", "", create);
-        let room_id = begin(turn, room_id, &self.version, rules, create)?;
+        let room_id = begin(commit, room_id, &self.version, rules, create)?;
         let join = member_content(env, &self.sender, MembershipState::Join, None);
-        turn.add_event(self.event("m.room.member", self.sender.as_str(), join))?;
+        commit.add_event(self.event("m.room.member", self.sender.as_str(), join))?;
 
         for event_type in &CARRIED {
             let Some(mut content) = state(event_type)? else { continue };
             if *event_type == StateEventType::RoomJoinRules {
                 fit_join_rule(&mut content, &rules.authorization);
             }
-            turn.add_event(self.event(&event_type.to_string(), "", content))?;
+            commit.add_event(self.event(&event_type.to_string(), "", content))?;
         }
         let banned = old.members(Membership::Ban, Offset::MAX);
         let children = old.state_of_type(&StateEventType::SpaceChild, Offset::MAX);
@@ -146,7 +146,7 @@ impl UpgradeRoom {
         for (state_key, offset) in children {
             // A child without servers is one that was taken out of the space.
             if let Some(content) = shown(offset)?.filter(|content| content.contains_key("via")) {
-                turn.add_event(self.event("m.space.child", &state_key, content))?;
+                commit.add_event(self.event("m.space.child", &state_key, content))?;
             }
         }
         let mut new_creators = HashSet::from([self.sender.clone()]);
@@ -155,7 +155,7 @@ impl UpgradeRoom {
             let reason = shown(offset)?.and_then(|mut content| content.remove("reason"));
             let reason = reason.as_ref().and_then(CanonicalJsonValue::as_str);
             let ban = member_content(env, &user_id, MembershipState::Ban, reason);
-            turn.add_event(self.event("m.room.member", user_id.as_str(), ban))?;
+            commit.add_event(self.event("m.room.member", user_id.as_str(), ban))?;
         }
         let levels = Levels {
             content: state(&StateEventType::RoomPowerLevels)?.unwrap_or_default(),
@@ -163,11 +163,11 @@ impl UpgradeRoom {
             to: &rules.authorization,
         };
         let levels = levels.carried(old_creators, &new_creators);
-        turn.add_event(self.event("m.room.power_levels", "", levels))?;
+        commit.add_event(self.event("m.room.power_levels", "", levels))?;
         if old.is_public() {
             for (room_id, public) in [(&room_id, true), (&self.room_id, false)] {
                 let visibility = RoomVisibility { room_id: room_id.clone(), public };
-                turn.append(Stream::room(room_id), visibility);
+                commit.append(Stream::room(room_id), visibility);
             }
         }
         Ok(room_id)
@@ -210,21 +210,21 @@ impl UpgradeRoom {
     /// the old one was.
     fn move_aliases(
         &self,
-        turn: &mut Turn<'_>,
+        commit: &mut Commit<'_>,
         old: &Room,
         replacement: &RoomId,
     ) -> Result<(), Refusal> {
-        let env = turn.env;
+        let env = commit.env;
         let mut moved = HashSet::new();
         for alias in env.state.aliases.of_room(&old.id, Offset::MAX) {
-            turn.rests_on(Stream::alias(&alias));
+            commit.rests_on(Stream::alias(&alias));
             // Looked up again, now that the decision rests on it.
             let target = env.state.aliases.get(&alias, Offset::MAX);
             let Some(target) = target.filter(|target| target.room_id == old.id) else { continue };
             let room_id = replacement.to_owned();
             moved.insert(alias.to_string());
             let set = AliasSet { alias: alias.clone(), room_id, creator: target.creator };
-            turn.append(Stream::alias(&alias), set);
+            commit.append(Stream::alias(&alias), set);
         }
         let kind = StateEventType::RoomCanonicalAlias;
         let named = match old.state_event(&kind, "", Offset::MAX) {
@@ -244,26 +244,31 @@ impl UpgradeRoom {
             aliases.retain(is_moved);
         }
         if !aliases(&content)?.is_empty() {
-            // The draft of the turn is still the new room's.
-            allowed(turn.add_event(self.event("m.room.canonical_alias", "", content)))?;
+            // The draft of the commit is still the new room's.
+            allowed(commit.add_event(self.event("m.room.canonical_alias", "", content)))?;
         }
         let gone = |alias: &str| moved.contains(alias);
-        allowed(disclaim(turn, &old.id, gone, &self.sender, self.ts))?;
+        allowed(disclaim(commit, &old.id, gone, &self.sender, self.ts))?;
         Ok(())
     }
 
     /// Ends the old room: says what replaced it and, where the sender may, lets no more be said in
     /// it.
-    fn close(&self, turn: &mut Turn<'_>, old: &Room, replacement: &RoomId) -> Result<(), Refusal> {
-        let env = turn.env;
+    fn close(
+        &self,
+        commit: &mut Commit<'_>,
+        old: &Room,
+        replacement: &RoomId,
+    ) -> Result<(), Refusal> {
+        let env = commit.env;
         let tombstone = object(json!({
             "body": "This room has been replaced",
             "replacement_room": replacement,
         }));
-        turn.room(&old.id)?;
-        turn.add_event(self.event("m.room.tombstone", "", tombstone))?;
+        commit.room(&old.id)?;
+        commit.add_event(self.event("m.room.tombstone", "", tombstone))?;
         let kind = StateEventType::RoomPowerLevels;
-        let Some(mut levels) = turn.room(&old.id)?.shown_content(env, &kind, "")? else {
+        let Some(mut levels) = commit.room(&old.id)?.shown_content(env, &kind, "")? else {
             return Ok(());
         };
         let level = |levels: &CanonicalJsonObject, key: &str| {
@@ -274,7 +279,7 @@ impl UpgradeRoom {
             let raised = level(&levels, key).max(closed);
             levels.insert(key.to_owned(), CanonicalJsonValue::Integer(raised));
         }
-        allowed(turn.add_event(self.event("m.room.power_levels", "", levels)).map(drop))
+        allowed(commit.add_event(self.event("m.room.power_levels", "", levels)).map(drop))
     }
 }
 
@@ -373,12 +378,12 @@ impl Levels<'_> {
 /// For a user who comes into a room: if it succeeds one that they were in, what they had set for
 /// that one comes along.
 pub(super) fn bring_along(
-    turn: &mut Turn<'_>,
+    commit: &mut Commit<'_>,
     user_id: &UserId,
     room_id: &RoomId,
 ) -> Result<(), Refusal> {
-    let env = turn.env;
-    let create = turn.room(room_id)?.state_event(env, &StateEventType::RoomCreate, "")?;
+    let env = commit.env;
+    let create = commit.room(room_id)?.state_event(env, &StateEventType::RoomCreate, "")?;
     let Some(before) = create.and_then(|create| named_room(&create, "/predecessor/room_id")) else {
         return Ok(());
     };
@@ -392,7 +397,7 @@ pub(super) fn bring_along(
     if tombstone.and_then(|event| named_room(&event, "/replacement_room")).as_deref()
         == Some(room_id)
     {
-        carry_settings(turn, user_id, &before, room_id)?;
+        carry_settings(commit, user_id, &before, room_id)?;
     }
     Ok(())
 }
@@ -405,13 +410,13 @@ fn named_room(event: &StoredEvent, pointer: &str) -> Option<OwnedRoomId> {
 /// Gives a user for `new` what they had set for `old`: its tags, its place among their direct
 /// chats, and push rules.
 fn carry_settings(
-    turn: &mut Turn<'_>,
+    commit: &mut Commit<'_>,
     user_id: &UserId,
     old: &RoomId,
     new: &RoomId,
 ) -> Result<(), Refusal> {
-    let env = turn.env;
-    turn.rests_on(Stream::user(user_id));
+    let env = commit.env;
+    commit.rests_on(Stream::user(user_id));
     let set = |room_id: Option<&RoomId>, event_type: &str| {
         env.events.account_data(&env.state, user_id, room_id, event_type, Offset::MAX)
     };
@@ -422,7 +427,7 @@ fn carry_settings(
             event_type: event_type.to_owned(),
             content,
         };
-        turn.append(Stream::user(user_id), data);
+        commit.append(Stream::user(user_id), data);
     };
     if let Some(tags) = set(Some(old), "m.tag")?
         && set(Some(new), "m.tag")?.is_none()

@@ -12,7 +12,7 @@ pub struct Durable<T> {
 }
 
 impl<T> Durable<T> {
-    /// For [`super::turns`], once the batch has been appended.
+    /// For [`super::commits`], once the batch has been appended.
     pub(super) const fn proven(value: T, offset: Offset) -> Self {
         Self { value, offset }
     }

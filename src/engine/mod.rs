@@ -1,18 +1,18 @@
 //! The engine: the way of a write, from a proposal to a durable, applied record.
 //!
 //! ```text
-//! proposal → turn of its stream: decide → log: append, durable → apply → publish the head → reply
+//! proposal → commit of its stream: decide → log: append, durable → apply → publish head → reply
 //! ```
 //!
-//! [`Engine::propose`] queues a proposal on its stream. A turn takes what waits for that stream,
+//! [`Engine::propose`] queues a proposal on its stream. A commit takes what waits for that stream,
 //! decides it, and appends the outcome as one batch on one expected version. The log calls the
 //! follower with durable records only; the follower applies them, publishes the new head and has
 //! the long-polls woken that they concern; then the append resolves and the replies go out.
 
+mod commits;
 mod durable;
 mod head;
-mod service;
-mod turns;
+mod projections;
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -23,12 +23,12 @@ use base64::{Engine as _, engine::general_purpose::STANDARD_NO_PAD};
 use ruma::{OwnedServerName, ServerName, signatures::Ed25519KeyPair};
 use tokio::runtime::Handle;
 
+pub use commits::Rejected;
 pub use durable::Durable;
 pub use head::{Head, Listener};
-pub use service::{InService, StateInService};
-pub use turns::Rejected;
+pub use projections::{LiveEnv, LiveState};
 
-use service::Service;
+use projections::Live;
 
 use crate::{
     base::{clock::Clock, limits},
@@ -71,7 +71,7 @@ pub enum OpenError {
         /// The name in the configuration.
         asked: String,
     },
-    /// Projections are being made beside those in service already: see `Engine::beside`.
+    /// Projections are being made beside the live ones already: see `Engine::beside`.
     #[error("projections are already being rebuilt")]
     Beside,
     /// The identity in the log cannot be used.
@@ -172,10 +172,10 @@ impl Options {
 #[derive(Debug)]
 pub struct Engine {
     log: Arc<dyn Log>,
-    service: Arc<Service>,
+    live: Arc<Live>,
     events: Arc<EventStore>,
     head: Arc<Head>,
-    turns: turns::Turns,
+    commits: commits::Commits,
     clock: Clock,
 }
 
@@ -207,7 +207,7 @@ impl Engine {
         let events = Arc::new(EventStore::new(Arc::clone(&log), options.event_cache_bytes));
         let head = Arc::new(Head::new(state.applied()));
         let heads: StreamHeads = state.streams.heads();
-        let service = Arc::new(Service::new(Env {
+        let live = Arc::new(Live::new(Env {
             state: Arc::new(state),
             events: Arc::clone(&events),
             server,
@@ -215,7 +215,7 @@ impl Engine {
             accounts: options.accounts,
             quotas: options.quotas,
         }));
-        log.start(heads, Box::new(follower(&service, &events, &head, Handle::current())));
+        log.start(heads, Box::new(follower(&live, &events, &head, Handle::current())));
 
         if recorded.is_none() {
             let identity = Command::from(ServerIdentity::clone(&identity));
@@ -223,8 +223,8 @@ impl Engine {
             let expect = vec![(Stream::server(), Offset::ZERO)];
             log.append(Batch { expect, records: vec![record] }).await?;
         }
-        let turns = turns::Turns::new(Arc::clone(&service), Arc::clone(&log), Arc::clone(&head));
-        Ok(Self { log, service, events, head, turns, clock: options.clock })
+        let commits = commits::Commits::new(Arc::clone(&live), Arc::clone(&log), Arc::clone(&head));
+        Ok(Self { log, live, events, head, commits, clock: options.clock })
     }
 
     /// Proposes a change. Resolves when it is durable and applied, or refused on durable grounds.
@@ -237,7 +237,7 @@ impl Engine {
         origin: Origin,
         proposal: P,
     ) -> Result<Durable<P::Outcome>, Rejected> {
-        self.turns.propose(origin, proposal).await
+        self.commits.propose(origin, proposal).await
     }
 
     /// From now on nobody is shown what has lived long enough by `retention`, whether a sweep came
@@ -274,12 +274,12 @@ impl Engine {
 /// What the log calls with each group of durable records: applies them, publishes the new head, has
 /// those concerned woken.
 fn follower(
-    service: &Arc<Service>,
+    live: &Arc<Live>,
     events: &Arc<EventStore>,
     head: &Arc<Head>,
     runtime: Handle,
 ) -> impl FnMut(&[Arc<Record>]) + Send + use<> {
-    let (service, events, head) = (Arc::clone(service), Arc::clone(events), Arc::clone(head));
+    let (live, events, head) = (Arc::clone(live), Arc::clone(events), Arc::clone(head));
     let follow = move |state: &Arc<State>, records: &[Arc<Record>]| {
         let mut effects = Vec::new();
         for record in records {
@@ -320,7 +320,7 @@ fn follower(
             });
         }
     };
-    move |records| service.apply(records, |state| follow(state, records))
+    move |records| live.apply(records, |state| follow(state, records))
 }
 
 /// Applies a record that was just appended. An event is kept: it is about to be read by everyone in

@@ -42,16 +42,16 @@ pub const MAX_HEADER_TEXT_BYTES: usize = 2 * 1024;
 /// memory whole; making a room with every option is a few dozen records.
 pub const MAX_BATCH_BYTES: usize = 4 * 1024 * 1024;
 
-/// What the limits of decisions allow fits into the log: a turn is one batch.
+/// What the limits of decisions allow fits into the log: a commit is one batch.
 const _: () = {
     use crate::base::limits::{
-        EVENT_BYTES, IDENTIFIER_BYTES, IMPORTED_ROOM_KEYS, KEY_BACKUP_RECORD_BYTES, KEY_BYTES,
-        RECEIPTS_BYTES, TURN_PASSING, TURN_PROPOSALS,
+        COMMIT_PASSING, COMMIT_PROPOSALS, EVENT_BYTES, IDENTIFIER_BYTES, IMPORTED_ROOM_KEYS,
+        KEY_BACKUP_RECORD_BYTES, KEY_BYTES, RECEIPTS_BYTES,
     };
-    assert!(TURN_PROPOSALS * (EVENT_BYTES + 16 * 1024) <= MAX_BATCH_BYTES);
+    assert!(COMMIT_PROPOSALS * (EVENT_BYTES + 16 * 1024) <= MAX_BATCH_BYTES);
     // Of the identifiers only a thread's is not of this server's making: each of its bytes can
     // become six in JSON.
-    assert!(TURN_PASSING * 10 * IDENTIFIER_BYTES < MAX_BATCH_BYTES);
+    assert!(COMMIT_PASSING * 10 * IDENTIFIER_BYTES < MAX_BATCH_BYTES);
     assert!(IMPORTED_ROOM_KEYS * (KEY_BYTES + 8 * IDENTIFIER_BYTES) < MAX_BATCH_BYTES);
     assert!(RECEIPTS_BYTES + 8 * 1024 < MAX_PAYLOAD_BYTES);
     assert!(KEY_BACKUP_RECORD_BYTES + KEY_BYTES + 8 * IDENTIFIER_BYTES < MAX_PAYLOAD_BYTES);

@@ -3,8 +3,7 @@
 //!
 //! Ids (of users, devices, rooms, events, files), times, and which of them had to do with which are
 //! not meant: a history that lacked them would not be one. What is meant goes when the user is
-//! erased (`service::erasure`) or the room is purged (`service::erasure::purge`); [`remains`] says what is left of
-//! it.
+//! erased or the room is purged (`service::erasure`); [`remains`] says what is left of it.
 //!
 //! [`remains`]: super::remains
 

@@ -1064,14 +1064,12 @@ proptest! {
         runtime().block_on(async {
             // Messages do not live long at all, but only every third time it is looked.
             let rules = vec!["* m.room.message 0".parse().unwrap(), "* m.reaction 0".parse().unwrap()];
-            let retention = Arc::new(Retention { rules, ..Retention::default() });
+            let retention = Retention { rules, ..Retention::default() };
             let plain = SweepPolicy::at_once();
-            let passing = SweepPolicy { retention, ..SweepPolicy::at_once() };
-            let mut world = World::open(Vec::new()).await;
+            let passing = SweepPolicy { retention: Arc::new(retention), ..plain.clone() };
             let stops: Vec<_> = sweeps.iter().map(|index| index.index(ops.len())).collect();
-            // What the log was before anything was erased from it.
-            let mut whole = Vec::new();
-            let mut erased = 0;
+            // `whole` is what the log was before anything was erased from it.
+            let (mut world, mut whole, mut erased) = (World::open(Vec::new()).await, Vec::new(), 0);
             for number in 0..=ops.len() {
                 if stops.contains(&number) || number == ops.len() {
                     let policy = if number % 3 == 0 { &passing } else { &plain };

@@ -1,12 +1,12 @@
-//! Turns: proposals on one stream are decided one turn after the other.
+//! Commits: proposals on one stream are decided one commit after the other.
 //!
-//! A turn takes what waits for its stream, decides it, appends the outcome as one batch and waits
+//! A commit takes what waits for its stream, decides it, appends the outcome as one batch and waits
 //! until that is durable. So a hot room is not limited to one message for each disk sync, and no
 //! one holds a lock while waiting for the disk. A conflict, which only another writer on the same
-//! log can cause, means that the turn is decided again on the newer state.
+//! log can cause, means that the commit is decided again on the newer state.
 //!
-//! A turn whose first proposal [lingers](Proposal::lingers) is put off for that long, to take those
-//! that come meanwhile.
+//! A commit whose first proposal [lingers](Proposal::lingers) is put off for that long, to take
+//! those that come meanwhile.
 
 use std::{
     collections::{HashMap, VecDeque, hash_map::Entry},
@@ -17,14 +17,14 @@ use std::{
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-use super::{Durable, Head, service::Service};
+use super::{Durable, Head, projections::Live};
 use crate::{
-    decide::{Proposal, Refusal, Turn},
+    decide::{Commit, Proposal, Refusal},
     log::{AppendError, Batch, Log},
     record::{Offset, Origin, Stream},
 };
 
-/// How often a turn is decided again after a conflict before its proposals are given up.
+/// How often a commit is decided again after a conflict before its proposals are given up.
 const CONFLICTS: usize = 16;
 
 /// Why a proposal came to nothing.
@@ -41,24 +41,24 @@ pub enum Rejected {
     Broken,
 }
 
-/// The turns of all streams.
+/// The commits of all streams.
 #[derive(Debug)]
-pub(super) struct Turns {
+pub(super) struct Commits {
     shared: Arc<Shared>,
 }
 
 #[derive(Debug)]
 struct Shared {
-    service: Arc<Service>,
+    live: Arc<Live>,
     log: Arc<dyn Log>,
     head: Arc<Head>,
-    /// The streams with a turn under way, each with what waits for the next.
+    /// The streams with a commit under way, each with what waits for the next.
     lanes: Mutex<HashMap<Stream, VecDeque<Box<dyn Job>>>>,
 }
 
-impl Turns {
-    pub(super) fn new(service: Arc<Service>, log: Arc<dyn Log>, head: Arc<Head>) -> Self {
-        Self { shared: Arc::new(Shared { service, log, head, lanes: Mutex::default() }) }
+impl Commits {
+    pub(super) fn new(live: Arc<Live>, log: Arc<dyn Log>, head: Arc<Head>) -> Self {
+        Self { shared: Arc::new(Shared { live, log, head, lanes: Mutex::default() }) }
     }
 
     pub(super) async fn propose<P: Proposal>(
@@ -67,7 +67,7 @@ impl Turns {
         proposal: P,
     ) -> Result<Durable<P::Outcome>, Rejected> {
         let stream = proposal.stream();
-        let lingers = proposal.lingers(&self.shared.service.env());
+        let lingers = proposal.lingers(&self.shared.live.env());
         let (reply, answer) = oneshot::channel();
         let job = Box::new(Pending { proposal, origin, lingers, verdict: None, reply });
         match self.shared.lanes.lock().entry(stream.clone()) {
@@ -81,7 +81,7 @@ impl Turns {
     }
 }
 
-/// Takes turn after turn on one stream until nothing waits for it.
+/// Takes commit after commit on one stream until nothing waits for it.
 async fn run(shared: Arc<Shared>, stream: Stream) {
     let mut occupied = Lane { shared: &shared, stream: &stream, left: false };
     loop {
@@ -91,8 +91,8 @@ async fn run(shared: Arc<Shared>, stream: Stream) {
             .get(&stream)
             .and_then(|lane| Some((lane.front()?, lane.len())))
         {
-            // A full turn gains nothing by waiting.
-            Some((first, waiting)) if waiting < first.turn_size() => first.lingers(),
+            // A full commit gains nothing by waiting.
+            Some((first, waiting)) if waiting < first.commit_size() => first.lingers(),
             _ => Duration::ZERO,
         };
         if !lingers.is_zero() {
@@ -107,12 +107,12 @@ async fn run(shared: Arc<Shared>, stream: Stream) {
             Entry::Occupied(mut lane) => take(lane.get_mut()),
             Entry::Vacant(_) => return,
         };
-        turn(&shared, &stream, jobs).await;
+        commit(&shared, &stream, jobs).await;
     }
 }
 
-/// A stream's lane while its turns are run. Were a turn to panic, the lane must not stay occupied:
-/// those who wait in it are told, and the next proposal begins anew.
+/// A stream's lane while its commits are made. Should one panic, the lane does not stay occupied:
+/// those who wait in it are told, and the next proposal starts over.
 struct Lane<'a> {
     shared: &'a Shared,
     stream: &'a Stream,
@@ -127,25 +127,25 @@ impl Drop for Lane<'_> {
     }
 }
 
-/// The proposals of the next turn: the first, and those behind it as long as all share.
+/// The proposals of the next commit: the first, and those behind it as long as all share.
 fn take(waiting: &mut VecDeque<Box<dyn Job>>) -> Vec<Box<dyn Job>> {
-    let size = waiting.front().map_or(1, |first| first.turn_size());
-    let shares = waiting.iter().take(size).take_while(|job| job.shares_turn());
+    let size = waiting.front().map_or(1, |first| first.commit_size());
+    let shares = waiting.iter().take(size).take_while(|job| job.shares_commit());
     let count = shares.count().max(1).min(waiting.len());
     waiting.drain(..count).collect()
 }
-/// Decides `jobs` on what is in service now: what is to be written, and the last record that had
+/// Decides `jobs` on the projections of now: what is to be written, and the last record that had
 /// been applied by then.
 fn decide(shared: &Shared, stream: &Stream, jobs: &mut [Box<dyn Job>]) -> (Batch, Offset) {
-    let env = shared.service.env();
-    let mut turn = Turn::new(&env, stream);
+    let env = shared.live.env();
+    let mut commit = Commit::new(&env, stream);
     for job in jobs {
-        job.decide(&mut turn);
+        job.decide(&mut commit);
     }
-    (turn.into_batch(), env.state.applied())
+    (commit.into_batch(), env.state.applied())
 }
 
-async fn turn(shared: &Shared, stream: &Stream, mut jobs: Vec<Box<dyn Job>>) {
+async fn commit(shared: &Shared, stream: &Stream, mut jobs: Vec<Box<dyn Job>>) {
     for attempt in 1..=CONFLICTS {
         let (batch, applied) = decide(shared, stream, &mut jobs);
         if batch.records.is_empty() {
@@ -173,10 +173,10 @@ async fn turn(shared: &Shared, stream: &Stream, mut jobs: Vec<Box<dyn Job>>) {
 
 /// A proposal with the one who waits for it, of whatever type.
 trait Job: Send + std::fmt::Debug {
-    fn shares_turn(&self) -> bool;
-    fn turn_size(&self) -> usize;
+    fn shares_commit(&self) -> bool;
+    fn commit_size(&self) -> usize;
     fn lingers(&self) -> Duration;
-    fn decide(&mut self, turn: &mut Turn<'_>);
+    fn decide(&mut self, commit: &mut Commit<'_>);
     fn settle(self: Box<Self>, result: Result<Offset, AppendError>);
 }
 
@@ -195,20 +195,20 @@ impl<P: Proposal> std::fmt::Debug for Pending<P> {
 }
 
 impl<P: Proposal> Job for Pending<P> {
-    fn shares_turn(&self) -> bool {
-        self.proposal.shares_turn()
+    fn shares_commit(&self) -> bool {
+        self.proposal.shares_commit()
     }
 
-    fn turn_size(&self) -> usize {
-        self.proposal.turn_size()
+    fn commit_size(&self) -> usize {
+        self.proposal.commit_size()
     }
 
     fn lingers(&self) -> Duration {
         self.lingers
     }
 
-    fn decide(&mut self, turn: &mut Turn<'_>) {
-        self.verdict = Some(turn.take(&self.proposal, &self.origin));
+    fn decide(&mut self, commit: &mut Commit<'_>) {
+        self.verdict = Some(commit.take(&self.proposal, &self.origin));
     }
 
     fn settle(self: Box<Self>, result: Result<Offset, AppendError>) {
