@@ -1,7 +1,13 @@
 //! What is done for the log as a whole.
 
+use base64::{Engine as _, engine::general_purpose::STANDARD_NO_PAD};
+use ruma::signatures::KeyPair as _;
+
 use super::{Commit, Proposal, Refusal};
-use crate::record::{Stream, command::BackupMade};
+use crate::record::{
+    Stream,
+    command::{BackupMade, LogCheckpoint},
+};
 
 /// Note that a backup was made.
 #[derive(Clone, Debug)]
@@ -19,6 +25,40 @@ impl Proposal for NoteBackup {
 
     fn decide(&self, commit: &mut Commit<'_>) -> Result<(), Refusal> {
         commit.append(self.stream(), self.made.clone());
+        Ok(())
+    }
+}
+
+/// Have the server vouch for all records that have been applied.
+#[derive(Clone, Copy, Debug)]
+pub struct SignCheckpoint {
+    /// The time, in milliseconds since the Unix epoch.
+    pub time_ms: u64,
+}
+
+impl Proposal for SignCheckpoint {
+    type Outcome = ();
+
+    // One after the other: each covers what the one before it does.
+    fn stream(&self) -> Stream {
+        Stream::server()
+    }
+
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<(), Refusal> {
+        let (state, keys) = (&commit.env.state, &commit.env.server);
+        let tree = state.tree.root();
+        let mut said = LogCheckpoint {
+            server_name: keys.name.to_string(),
+            upto: tree.upto,
+            root: tree.root,
+            chain: tree.chain,
+            time_ms: self.time_ms,
+            key_id: state.server().map(|server| server.key_id.clone()).unwrap_or_default(),
+            signature: String::new(),
+        };
+        let signature = keys.key_pair.sign(said.statement().as_bytes());
+        said.signature = STANDARD_NO_PAD.encode(signature.as_bytes());
+        commit.append(self.stream(), said);
         Ok(())
     }
 }

@@ -2,24 +2,19 @@
 
 use std::{sync::Arc, time::Duration};
 
-use base64::{Engine as _, engine::general_purpose::STANDARD_NO_PAD};
-use ruma::signatures::KeyPair as _;
 use tracing::warn;
 
 use crate::{
     base::shutdown::Shutdown,
     config,
-    engine::Engine,
-    log::{AppendError, Batch},
-    record::{Command, NewRecord, Offset, Origin, Stream, command::LogCheckpoint},
+    decide::maintenance::SignCheckpoint,
+    engine::{Engine, Rejected},
+    record::{Offset, Origin},
     state::State,
 };
 
 /// How often it is looked whether one is due.
 const TICK: Duration = Duration::from_secs(5);
-
-/// How often a checkpoint is made anew when something else came between.
-const ATTEMPTS: usize = 16;
 
 /// When the server vouches for its log by itself. When it stops, it does so besides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,40 +88,21 @@ fn is_due(state: &State, policy: Policy, now_ms: u64) -> bool {
 ///
 /// # Errors
 /// When the log takes no writes.
-pub async fn checkpoint(engine: &Engine, origin: Origin) -> Result<Offset, AppendError> {
-    let (state, keys) = (engine.state(), &engine.env().server);
-    let key_id = state.server().map(|server| server.key_id.clone()).unwrap_or_default();
-    for attempt in 1.. {
-        // Two that are made at once would else stand in the wrong order.
-        let expect = vec![(Stream::server(), state.streams.head(&Stream::server()))];
-        let tree = state.tree.root();
-        let mut said = LogCheckpoint {
-            server_name: keys.name.to_string(),
-            upto: tree.upto,
-            root: tree.root,
-            chain: tree.chain,
-            time_ms: engine.clock().now_ms(),
-            key_id: key_id.clone(),
-            signature: String::new(),
-        };
-        let signature = keys.key_pair.sign(said.statement().as_bytes());
-        said.signature = STANDARD_NO_PAD.encode(signature.as_bytes());
-        let record = NewRecord::new(Stream::server(), origin.clone(), &Command::from(said));
-        match engine.log().append(Batch { expect, records: vec![record] }).await {
-            Ok(appended) => return Ok(appended.last),
-            Err(AppendError::Conflict { .. }) if attempt < ATTEMPTS => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Err(AppendError::Closed)
+pub async fn checkpoint(engine: &Engine, origin: Origin) -> Result<Offset, Rejected> {
+    let sign = SignCheckpoint { time_ms: engine.clock().now_ms() };
+    // It is the only record of its commit.
+    engine.propose(origin, sign).await.map(|signed| signed.offset())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::{
-        base::clock::Clock, engine::Options, log::memory::MemoryLog, ops::proof::Witness,
-        record::command::RoomTyping,
+        base::clock::Clock,
+        engine::Options,
+        log::{Batch, memory::MemoryLog},
+        ops::proof::Witness,
+        record::{Command, NewRecord, Stream, command::RoomTyping},
     };
 
     const POLICY: Policy = Policy { every_records: Some(3), every: Some(Duration::from_secs(60)) };

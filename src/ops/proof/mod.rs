@@ -21,8 +21,8 @@ pub(crate) use keeper::{keep, keep_last};
 pub use witness::{Fault, Witness};
 
 use crate::{
-    engine::Engine,
-    log::{AppendError, Log, ReadError},
+    engine::{Engine, Rejected},
+    log::{Log, ReadError},
     record::{
         Command, Offset, Origin, Payload, Record, codec,
         command::{LogCheckpoint, ServerIdentity},
@@ -115,7 +115,7 @@ pub enum ProofError {
     },
     /// No checkpoint could be made.
     #[error("no checkpoint could be made: {0}")]
-    Append(#[from] AppendError),
+    Rejected(#[from] Rejected),
     /// There is no such record.
     #[error("there is no record {offset}; the log ends at {end}")]
     NoRecord {
