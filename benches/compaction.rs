@@ -18,6 +18,7 @@ use logcabin::{
     clock::Clock,
     decide::retention::{Retention, SweepPolicy},
     engine::Engine,
+    erasure,
     log::{
         Batch, Log,
         sled::{SledLog, SledOptions},
@@ -81,7 +82,7 @@ async fn measure(dir: &Path, records: u64) {
 
 async fn sweep(engine: &Engine, policy: &SweepPolicy) -> (u64, Duration) {
     let began = Instant::now();
-    let swept = engine.sweep(policy, Offset::MAX).await.expect("a sweep");
+    let swept = erasure::sweep(engine, policy, Offset::MAX).await.expect("a sweep");
     (swept.erased + swept.superseded, began.elapsed())
 }
 

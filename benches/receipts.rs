@@ -21,6 +21,7 @@ use logcabin::{
         retention::SweepPolicy,
     },
     engine::Engine,
+    erasure,
     log::{
         Log,
         archive::{ArchiveOptions, Archiver, archive_dir},
@@ -154,7 +155,7 @@ async fn measure(dir: &Path) {
 
     let began = Instant::now();
     let policy = SweepPolicy { redacted_after: None, ..SweepPolicy::at_once() };
-    let swept = engine.sweep(&policy, Offset::MAX).await.expect("the log takes writes");
+    let swept = erasure::sweep(&engine, &policy, Offset::MAX).await.expect("the log takes writes");
     println!("swept {} records in {:?}", swept.superseded, began.elapsed());
     let began = Instant::now();
     let compacting = Arc::clone(&log);

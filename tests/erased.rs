@@ -444,8 +444,9 @@ impl World {
     async fn sweep(&mut self) {
         let end = self.engine.head().offset();
         self.archiver.archived().wait_for(|archived| *archived >= end).await.unwrap();
-        while self.engine.sweep_is_due(&SweepPolicy::at_once()).unwrap() {
-            let swept = self.engine.sweep(&SweepPolicy::at_once(), Offset::MAX).await.unwrap();
+        while erasure::sweep_is_due(&self.engine, &SweepPolicy::at_once()).unwrap() {
+            let swept =
+                erasure::sweep(&self.engine, &SweepPolicy::at_once(), Offset::MAX).await.unwrap();
             self.left += swept.erased + swept.superseded;
             if swept == erasure::Swept::default() {
                 break;
@@ -647,7 +648,9 @@ async fn nothing_of_a_room_that_was_purged_is_left_anywhere() {
     world.propose(BlockRoom { room_id: room.clone(), blocked, reason }).await;
     world.change(&room, &bob, Change::Leave, &format!("{HERS}leaves")).await;
     assert!(world.with(HERS).len() >= 10, "{:?}", world.with(HERS));
-    world.engine.purge(Origin::server(), &room, Some("asked for".to_owned())).await.unwrap();
+    erasure::purge::purge(&world.engine, Origin::server(), &room, Some("asked for".to_owned()))
+        .await
+        .unwrap();
     world.sweep().await;
     world.assert_gone(HERS);
     let state = world.engine.state();

@@ -44,6 +44,7 @@ use logcabin::{
         to_device::{Acknowledge, SendToDevice},
     },
     engine::{Engine, Options},
+    erasure,
     log::{
         Batch, Log,
         archive::{ArchiveOptions, ArchiveReader, Archiver, verify_archive},
@@ -246,7 +247,7 @@ async fn make_a_golden_log() {
     let rules = vec!["* m.passing 0".parse().unwrap()];
     let retention = Arc::new(Retention { rules, ..Retention::default() });
     let all = SweepPolicy { retention, ..SweepPolicy::at_once() };
-    let swept = engine.sweep(&all, Offset::MAX).await.unwrap();
+    let swept = erasure::sweep(&engine, &all, Offset::MAX).await.unwrap();
     assert!(swept.erased > 0 && swept.superseded > 0 && swept.expired > 0, "{swept:?}");
     logcabin::proof::checkpoint(&engine, Origin::server()).await.unwrap();
     let last = engine.head().offset();
@@ -747,6 +748,6 @@ async fn fill(engine: &Engine) {
     let closing = Deactivate { user_id: bob.clone(), erase, messages, media, reason, ts: ts_ms };
     assert!(propose!(closing));
     let reason = Some("nobody is in it".to_owned());
-    let said = Vec::new();
-    propose!(PurgeRoom { room_id: emptied, media_ids, said, reason });
+    let (said, looked) = (Vec::new(), engine.state().applied());
+    propose!(PurgeRoom { room_id: emptied, media_ids, said, looked, reason });
 }

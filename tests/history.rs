@@ -21,7 +21,7 @@ use logcabin::{
         send::SendEvent,
     },
     engine::{Engine, Options},
-    erasure::SweepPolicy,
+    erasure::{self, SweepPolicy},
     history::{
         HistoryError, Look, Moment, Output, Question, Source, What, audit::AuditOptions,
         check::check_all, diff::Scope, query::History, run,
@@ -740,7 +740,7 @@ async fn of_what_was_erased_it_is_shown_who_took_it_and_when() {
         records.iter().find(|record| holds(record)).map(Record::offset)
     };
     let (rude, redaction) = (find("something rude").unwrap(), find("be kind").unwrap());
-    let swept = cabin.engine.sweep(&SweepPolicy::at_once(), Offset::MAX).await.unwrap();
+    let swept = erasure::sweep(&cabin.engine, &SweepPolicy::at_once(), Offset::MAX).await.unwrap();
     assert_eq!((swept.erased, find("something rude")), (1, None));
     cabin.close();
 

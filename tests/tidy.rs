@@ -173,6 +173,29 @@ fn a_wrong_arrow_is_found() {
     assert_eq!(against_the_order([("src/loose.rs", "")]).len(), 1);
 }
 
+/// The files that make a batch of records, but for the log, which takes it, and the engine, whose
+/// decisions it comes from.
+fn other_writers<'a>(files: impl IntoIterator<Item = (&'a str, &'a str)>) -> Vec<&'a str> {
+    let may = |file: &str| {
+        ["src/log/", "src/engine/", "src/decide/mod.rs"].iter().any(|own| file.starts_with(own))
+            || file.ends_with("tests.rs")
+    };
+    let others = files.into_iter().filter(|(file, _)| !may(file));
+    others.filter(|(_, text)| code(text).contains("Batch {")).map(|(file, _)| file).collect()
+}
+
+#[test]
+fn nobody_but_the_engine_appends_records() {
+    let files: Vec<(String, String)> = sources("src")
+        .iter()
+        .map(|path| (relative(path), fs::read_to_string(path).expect("a file")))
+        .collect();
+    let others = other_writers(files.iter().map(|(file, text)| (&**file, &**text)));
+    assert!(others.is_empty(), "{others:?} append to the log past the engine");
+    let planted = [("src/ops/x.rs", "log.append(Batch { expect, records })")];
+    assert_eq!(other_writers(planted), ["src/ops/x.rs"]);
+}
+
 #[test]
 fn every_folder_of_the_order_is_there_and_no_other() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");

@@ -13,6 +13,7 @@ pub mod device;
 pub mod directory;
 mod draft;
 pub mod ephemeral;
+pub mod erasure;
 pub mod import;
 pub mod key_backup;
 pub mod keys;
@@ -257,6 +258,13 @@ pub trait Proposal: Send + 'static {
     /// How many proposals like this one a commit may hold.
     fn commit_size(&self) -> usize {
         limits::COMMIT_PROPOSALS
+    }
+
+    /// Whether nothing else is appended between the decision and its records, on whatever stream.
+    /// For what rests on more than the heads of a few streams can say. All other commits wait
+    /// meanwhile.
+    fn is_exclusive(&self) -> bool {
+        false
     }
 
     /// Decides: adds records to the commit, or refuses, in which case nothing is added.

@@ -2,12 +2,15 @@
 
 use std::collections::BTreeSet;
 
-use ruma::OwnedRoomId;
+use ruma::{OwnedRoomId, RoomId};
 
-use super::{Commit, Membership, Proposal, Refusal};
+use super::{
+    Commit, Membership, Proposal, Refusal,
+    erasure::{address_of_files, each_since},
+};
 use crate::record::{
-    Offset, Stream,
-    command::{MediaEnd, MediaRemove, RoomPurge},
+    Holds, Offset, Record, Stream,
+    command::{Body as _, MediaEnd, MediaRemove, RoomEvent, RoomPurge},
     runs,
 };
 
@@ -26,6 +29,8 @@ pub struct PurgeRoom {
     pub media_ids: Vec<String>,
     /// Records in which something is said of the room.
     pub said: Vec<Offset>,
+    /// The last record that was looked at for `media_ids` and `said`.
+    pub looked: Offset,
     /// Why.
     pub reason: Option<String>,
 }
@@ -37,6 +42,11 @@ impl Proposal for PurgeRoom {
         Stream::room(&self.room_id)
     }
 
+    // What names one of its files may be on any stream.
+    fn is_exclusive(&self) -> bool {
+        true
+    }
+
     fn decide(&self, commit: &mut Commit<'_>) -> Result<(), Refusal> {
         let Some(room) = commit.env.state.rooms.get(&self.room_id) else {
             return Err(Refusal::NotFound("There is no such room.".to_owned()));
@@ -44,8 +54,20 @@ impl Proposal for PurgeRoom {
         if !room.members(Membership::Join, Offset::MAX).is_empty() {
             return Err(Refusal::Forbidden("Somebody is joined to the room.".to_owned()));
         }
-        let state = &commit.env.state;
         let mut records: BTreeSet<Offset> = self.said.iter().copied().collect();
+        let mut media_ids: BTreeSet<String> = self.media_ids.iter().cloned().collect();
+        let (stream, address) = (self.stream(), address_of_files(commit.env));
+        each_since(commit.env, self.looked, |record| {
+            if record.header.stream != stream {
+                for named in files_in(record, &address) {
+                    media_ids.remove(&named);
+                }
+            }
+            if is_said_of(record, &self.room_id) {
+                records.insert(record.offset());
+            }
+        })?;
+        let state = &commit.env.state;
         records.extend(state.aliases.records_of(&self.room_id));
         records.extend(state.reports.of_room(&self.room_id));
         let records = runs(records);
@@ -59,11 +81,42 @@ impl Proposal for PurgeRoom {
                 break;
             }
         }
-        for media_ids in self.media_ids.chunks(FILES) {
+        let media_ids: Vec<String> = media_ids.into_iter().collect();
+        for media_ids in media_ids.chunks(FILES) {
             let why = MediaEnd::Room { room_id: self.room_id.clone() };
             let remove = MediaRemove { media_ids: media_ids.to_vec(), why };
             commit.append(Stream::server(), remove);
         }
         Ok(())
     }
+}
+
+/// Whether something is said of the room in a record of another stream.
+pub(crate) fn is_said_of(record: &Record, room_id: &RoomId) -> bool {
+    // Most records are events, and what passes.
+    if record.header.ephemeral || &*record.header.kind == RoomEvent::KIND.name {
+        return false;
+    }
+    let Ok(Some(command)) = record.command() else { return false };
+    match command.holds() {
+        Holds::Room(of) | Holds::Report { room_id: Some(of), .. } => of == room_id,
+        _ => false,
+    }
+}
+
+/// The ids of files that a payload names by their address, which begins with `address`.
+pub(crate) fn files_in<'r>(
+    record: &'r Record,
+    address: &str,
+) -> impl Iterator<Item = String> + use<'r> {
+    let text = record.payload.bytes().and_then(|bytes| std::str::from_utf8(bytes).ok());
+    let mut parts = text.unwrap_or_default().split(address);
+    let is_of_id = |letter: char| letter.is_ascii_alphanumeric() || "-_".contains(letter);
+    parts.next();
+    let address_ends = parts.map(move |part| {
+        let end = part.find(|letter| !is_of_id(letter)).unwrap_or(part.len());
+        part[..end].to_owned()
+    });
+    // `split` borrows the address: what there is, is taken out of it.
+    address_ends.collect::<Vec<_>>().into_iter()
 }

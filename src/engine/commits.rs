@@ -15,7 +15,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use tokio::sync::oneshot;
+use tokio::sync::{RwLock, oneshot};
 
 use super::{Durable, Head, projections::Live};
 use crate::{
@@ -52,13 +52,24 @@ struct Shared {
     live: Arc<Live>,
     log: Arc<dyn Log>,
     head: Arc<Head>,
+    /// Held by each commit from its decision until its records are applied: alone by those that are
+    /// exclusive, together by all others.
+    order: RwLock<()>,
     /// The streams with a commit under way, each with what waits for the next.
     lanes: Mutex<HashMap<Stream, VecDeque<Box<dyn Job>>>>,
 }
 
 impl Commits {
     pub(super) fn new(live: Arc<Live>, log: Arc<dyn Log>, head: Arc<Head>) -> Self {
-        Self { shared: Arc::new(Shared { live, log, head, lanes: Mutex::default() }) }
+        Self {
+            shared: Arc::new(Shared {
+                live,
+                log,
+                head,
+                order: RwLock::new(()),
+                lanes: Mutex::default(),
+            }),
+        }
     }
 
     pub(super) async fn propose<P: Proposal>(
@@ -134,6 +145,7 @@ fn take(waiting: &mut VecDeque<Box<dyn Job>>) -> Vec<Box<dyn Job>> {
     let count = shares.count().max(1).min(waiting.len());
     waiting.drain(..count).collect()
 }
+
 /// Decides `jobs` on the projections of now: what is to be written, and the last record that had
 /// been applied by then.
 fn decide(shared: &Shared, stream: &Stream, jobs: &mut [Box<dyn Job>]) -> (Batch, Offset) {
@@ -146,6 +158,12 @@ fn decide(shared: &Shared, stream: &Stream, jobs: &mut [Box<dyn Job>]) -> (Batch
 }
 
 async fn commit(shared: &Shared, stream: &Stream, mut jobs: Vec<Box<dyn Job>>) {
+    let (_alone, _together);
+    if jobs.iter().any(|job| job.is_exclusive()) {
+        _alone = shared.order.write().await;
+    } else {
+        _together = shared.order.read().await;
+    }
     for attempt in 1..=CONFLICTS {
         let (batch, applied) = decide(shared, stream, &mut jobs);
         if batch.records.is_empty() {
@@ -175,6 +193,7 @@ async fn commit(shared: &Shared, stream: &Stream, mut jobs: Vec<Box<dyn Job>>) {
 trait Job: Send + std::fmt::Debug {
     fn shares_commit(&self) -> bool;
     fn commit_size(&self) -> usize;
+    fn is_exclusive(&self) -> bool;
     fn lingers(&self) -> Duration;
     fn decide(&mut self, commit: &mut Commit<'_>);
     fn settle(self: Box<Self>, result: Result<Offset, AppendError>);
@@ -203,6 +222,10 @@ impl<P: Proposal> Job for Pending<P> {
         self.proposal.commit_size()
     }
 
+    fn is_exclusive(&self) -> bool {
+        self.proposal.is_exclusive()
+    }
+
     fn lingers(&self) -> Duration {
         self.lingers
     }
@@ -223,5 +246,110 @@ impl<P: Proposal> Job for Pending<P> {
         };
         // The one who waited may have hung up.
         let _ = self.reply.send(answer);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::future::join_all;
+    use tokio::sync::watch;
+
+    use super::*;
+    use crate::{
+        base::clock::Clock,
+        decide::Commit,
+        engine::{Engine, Options},
+        log::{Appending, Follower, ReadError, StreamHeads, memory::MemoryLog},
+        record::{Record, command::RoomTyping},
+    };
+
+    /// A log on a disk that takes its time.
+    #[derive(Debug)]
+    struct Slow(MemoryLog);
+
+    impl Log for Slow {
+        fn append(&self, batch: Batch) -> Appending<'_> {
+            Box::pin(async {
+                for _ in 0..10 {
+                    tokio::task::yield_now().await;
+                }
+                self.0.append(batch).await
+            })
+        }
+
+        fn get(&self, offset: Offset) -> Result<Option<Record>, ReadError> {
+            self.0.get(offset)
+        }
+
+        fn read(&self, from: Offset, limit: usize) -> Result<Vec<Record>, ReadError> {
+            self.0.read(from, limit)
+        }
+
+        fn durable(&self) -> watch::Receiver<Offset> {
+            self.0.durable()
+        }
+
+        fn start(&self, heads: StreamHeads, follower: Follower) {
+            self.0.start(heads, follower);
+        }
+
+        fn close(&self) {
+            self.0.close();
+        }
+    }
+
+    /// Adds one record, and gives the last one that it was decided on.
+    struct Add {
+        typing: RoomTyping,
+        is_exclusive: bool,
+    }
+
+    impl Proposal for Add {
+        type Outcome = Offset;
+
+        fn stream(&self) -> Stream {
+            Stream::ephemeral(&self.typing.room_id)
+        }
+
+        fn is_exclusive(&self) -> bool {
+            self.is_exclusive
+        }
+
+        fn decide(&self, commit: &mut Commit<'_>) -> Result<Offset, Refusal> {
+            commit.append(self.stream(), self.typing.clone());
+            Ok(commit.env.state.applied())
+        }
+    }
+
+    #[tokio::test]
+    async fn nothing_comes_between_an_exclusive_decision_and_its_records() {
+        let clock = Clock::manual(1);
+        let log = Arc::new(Slow(MemoryLog::new(clock.clone())));
+        let engine = Engine::open(log, Options::small(clock)).await.unwrap();
+        let add = |number: u64, is_exclusive| Add {
+            typing: RoomTyping {
+                room_id: format!("!{number}:test").try_into().unwrap(),
+                user_id: "@ann:test".try_into().unwrap(),
+                until_ms: 1,
+                since: None,
+            },
+            is_exclusive,
+        };
+        let all =
+            (0..30).map(|number| engine.propose(Origin::server(), add(number, number % 5 == 2)));
+        let (mut alone, mut together) = (0, 0);
+        for (number, added) in join_all(all).await.into_iter().enumerate() {
+            let added = added.unwrap();
+            let (offset, decided_on) = (added.offset(), added.into_inner());
+            match number % 5 == 2 {
+                true => {
+                    assert_eq!(offset, decided_on.next(), "something came in between");
+                    alone += 1;
+                }
+                false => together += usize::from(offset != decided_on.next()),
+            }
+        }
+        assert_eq!(alone, 6);
+        assert!(together > 0, "the others wait for each other");
     }
 }

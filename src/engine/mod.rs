@@ -168,7 +168,9 @@ impl Options {
     }
 }
 
-/// The one way to change anything.
+/// The one way to change anything: whatever is written is a proposal, decided on the state of the
+/// moment. Logs in the making, on which nothing can be decided yet, have an `OfflineWriter`
+/// (`ops::restore`).
 #[derive(Debug)]
 pub struct Engine {
     log: Arc<dyn Log>,

@@ -14,7 +14,7 @@ use crate::{
     engine::Engine,
     log::sled::{Compacted, SledLog},
     record::{Command, Offset},
-    service::erasure::Swept,
+    service::erasure::{self, Swept},
 };
 
 /// How often it is looked whether a sweep is due.
@@ -36,8 +36,8 @@ pub(super) async fn sweep(
             () = shutdown.given() => return,
         }
         let upto = archived.as_ref().map_or(Offset::MAX, |archived| *archived.borrow());
-        let swept = match engine.sweep_is_due(&policy) {
-            Ok(true) => engine.sweep(&policy, upto).await,
+        let swept = match erasure::sweep_is_due(&engine, &policy) {
+            Ok(true) => erasure::sweep(&engine, &policy, upto).await,
             Ok(false) => Ok(Swept::default()),
             Err(error) => Err(error.into()),
         };

@@ -28,7 +28,7 @@ use logcabin::{
         upgrade::UpgradeRoom,
     },
     engine::{Engine, Options, Rejected},
-    erasure::Swept,
+    erasure::{self, Swept},
     events::Viewer,
     log::{Log, memory::MemoryLog},
     record::{
@@ -202,7 +202,7 @@ impl World {
                 };
                 drop(self.engine.propose(origin(), leave).await.unwrap());
             }
-            self.engine.purge(origin(), &room.id, None).await.unwrap();
+            erasure::purge::purge(&self.engine, origin(), &room.id, None).await.unwrap();
             assert!(state.rooms.get(&room.id).is_none());
         }
         let closing = Deactivate {
@@ -1077,10 +1077,10 @@ proptest! {
                         world.purge_and_erase().await;
                     }
                     whole.extend(world.records().split_off(whole.len()));
-                    let swept = world.engine.sweep(policy, Offset::MAX).await.unwrap();
+                    let swept = erasure::sweep(&world.engine, policy, Offset::MAX).await.unwrap();
                     erased += swept.erased + swept.superseded;
                     whole.extend(world.records().split_off(whole.len()));
-                    assert_eq!(world.engine.sweep(policy, Offset::MAX).await.unwrap(), Swept::default());
+                    assert_eq!(erasure::sweep(&world.engine, policy, Offset::MAX).await.unwrap(), Swept::default());
                     let live = world.engine.state().digest();
                     assert_eq!(replayed(&whole).digest(), live, "with everything");
                     assert_eq!(replayed(&world.records()).digest(), live, "without what was erased");

@@ -40,7 +40,7 @@ proptest! {
             let sweep = sweep.index(ops.len() + 1);
             for number in 0..=ops.len() {
                 if number == sweep {
-                    world.engine.sweep(&policy, Offset::MAX).await.unwrap();
+                    erasure::sweep(&world.engine, &policy, Offset::MAX).await.unwrap();
                 }
                 if let Some(op) = ops.get(number) {
                     world.run(op).await;

@@ -24,7 +24,7 @@ use crate::{
     },
     service::{
         accounts::closing,
-        erasure::purge::{Purge, PurgeError},
+        erasure::purge::{self, Purge, PurgeError},
     },
     state::{Copy, Membership},
 };
@@ -136,7 +136,7 @@ impl Office {
             return Err(ActError::Invalid(why));
         }
         self.empty(&origin, &room_id).await;
-        let purge = self.engine.purge(origin, &room_id, reason).await.map_err(of_purge)?;
+        let purge = purge::purge(&self.engine, origin, &room_id, reason).await.map_err(of_purge)?;
         Ok(Done::RoomPurged(RoomPurged {
             room_id,
             events: purge.events,
@@ -151,7 +151,7 @@ impl Office {
     /// What a purge would come to. Looks through the whole log.
     pub(super) async fn effect_of_purge(&self, room: &str) -> Result<Vec<String>, ActError> {
         let room_id = self.room(room)?.id.clone();
-        let looked = self.engine.look_at_purge(&room_id).await.map_err(of_purge)?;
+        let looked = purge::look(&self.engine, &room_id).await.map_err(of_purge)?;
         let Purge { events, bytes, joined, aliases, media_ids, media_bytes, .. } = looked;
         let mut effect = Vec::new();
         if joined > 0 {

@@ -20,6 +20,7 @@ use crate::{
     },
     log::ReadError,
     record::{Command, Offset, Origin},
+    service::erasure,
     state::media::{Item, Stored},
 };
 
@@ -63,7 +64,8 @@ impl Office {
                 Ok((there.collect::<Result<_, _>>()?, Vec::new()))
             }
             MediaOf::Before { before_ms, larger_than, pictures } => {
-                let shown = if *pictures { HashSet::new() } else { self.engine.pictures()? };
+                let shown =
+                    if *pictures { HashSet::new() } else { erasure::pictures(&self.engine)? };
                 let all = self.engine.state().media.all().into_iter();
                 let old = all.filter(|(id, stored)| {
                     stored.time_ms < *before_ms

@@ -21,7 +21,10 @@ use crate::{
     },
     engine::{Engine, Rejected},
     record::{Offset, Origin},
-    service::{accounts::closing::leave, erasure::purge::PurgeError},
+    service::{
+        accounts::closing::leave,
+        erasure::{self, purge::PurgeError},
+    },
     state::{Membership, Room, Shutdown, State},
 };
 
@@ -86,7 +89,7 @@ pub(super) async fn go_on(
     if purge && let Some(room) = engine.state().rooms.get(&room_id) {
         left = gone(&room, begun, Offset::MAX);
         drop(room);
-        match engine.purge(origin.clone(), &room_id, None).await {
+        match erasure::purge::purge(engine, origin.clone(), &room_id, None).await {
             Ok(_) | Err(PurgeError::NoRoom(_)) => {}
             // Somebody is still in it: how it ended says so.
             Err(PurgeError::Rejected(Rejected::Refused(error))) => {

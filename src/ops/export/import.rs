@@ -21,7 +21,7 @@ use crate::{
     },
     ops::{
         history::progress::Progress,
-        restore::{WriteError, Writing},
+        restore::{OfflineWriter, WriteError},
     },
     record::{Chain, Command, Epoch, Record, command::ServerRestore},
     snapshot::shutdown_digest::ShutdownDigest,
@@ -387,7 +387,7 @@ impl Export<'_> {
     ) -> Result<(State, Imported), ImportError> {
         let store = Store::open(dir, DEFAULT_CACHE_BYTES)?;
         let state = State::default();
-        let mut writing = Writing::begin(Some(&store), &checked.targets, &state);
+        let mut writing = OfflineWriter::begin(Some(&store), &checked.targets, &state);
         let checker = self.each_record(|record, place| {
             writing.put(record.clone()).map_err(|error| match error {
                 WriteError::Apply(error) => place(&error),

@@ -31,10 +31,15 @@ use serde::Serialize;
 
 use crate::{
     base::clock::Clock,
-    decide::{account::AccountLimit, ephemeral::Gather, send::SendEvent},
+    decide::{
+        account::AccountLimit,
+        ephemeral::Gather,
+        erasure::{EraseAgain, reduced_event},
+        send::SendEvent,
+    },
     engine::{self, Engine},
     log::{
-        AppendError, Batch, Log, ReadError, VerifyError,
+        Log, ReadError, VerifyError,
         erase::{Targets, erasure},
         sled::{
             self as sled_log, AtRest, DEFAULT_CACHE_BYTES, OpenError, SledLog, SledOptions, Store,
@@ -57,8 +62,8 @@ use crate::{
 };
 use carry::{Carrier, Carry, Key, Redaction};
 use undone::UndoneRooms;
+pub(crate) use writing::OfflineWriter;
 pub use writing::WriteError;
-pub(crate) use writing::Writing;
 
 /// What a log is restored from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -207,7 +212,7 @@ pub enum RestoreError {
     Engine(#[from] engine::OpenError),
     /// The new log does not take what was erased.
     #[error(transparent)]
-    Append(#[from] AppendError),
+    Rejected(#[from] engine::Rejected),
     /// A file or directory failed.
     #[error("{}: {source}", .path.display())]
     Io {
@@ -428,7 +433,7 @@ impl Making {
             epoch: Epoch(survey.epoch.0.saturating_add(1)),
             ..Restored::default()
         };
-        let mut writing = Writing::begin(store, &survey.targets, &state);
+        let mut writing = OfflineWriter::begin(store, &survey.targets, &state);
         let mut records = origins.source.records(Offset::new(1))?;
         for record in records.by_ref() {
             let record = record?;
@@ -594,7 +599,7 @@ async fn go_on(
         // What scheduled the event has the same content.
         let schedule = engine.state().delayed.sent_as(redaction.target);
         for event in [Some(redaction.target), schedule].into_iter().flatten() {
-            if let Some(gone) = engine.reduced(event, restored_at)? {
+            if let Some(gone) = reduced_event(&engine.env(), event, restored_at)? {
                 reduced.insert(gone.offset, gone);
             }
         }
@@ -617,8 +622,7 @@ async fn go_on(
     }
     let taken = taken.into_iter().filter(|piece| piece.count() > 0);
     for erase in in_pieces(reduced.into_values(), superseded).into_iter().chain(taken) {
-        let record = NewRecord::new(Stream::server(), Origin::server(), &Command::from(erase));
-        log.append(Batch { expect: Vec::new(), records: vec![record] }).await?;
+        engine.propose(Origin::server(), EraseAgain { erase }).await?.into_inner();
     }
     let end = *log.durable().borrow();
     drop(engine);

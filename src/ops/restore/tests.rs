@@ -4,6 +4,7 @@ use std::{fs::OpenOptions, path::PathBuf, sync::Arc, time::Duration};
 
 use super::*;
 use crate::log::{
+    Batch,
     archive::{ArchiveOptions, ArchiveReader, Archiver, DEFAULT_SEGMENT_BYTES, archive_dir},
     contract::{batch, erasure, event, one, passing, payload, record, start},
     sled::log_dir,

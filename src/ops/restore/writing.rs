@@ -1,4 +1,9 @@
 //! A log in the making: records as they were elsewhere, then new ones.
+//!
+//! [`OfflineWriter`] is the one exception to the rule that only the engine adds records. It writes
+//! into the store of a log that no server has opened: the engine decides on the state of a whole
+//! log, and this log is not whole yet. Its records were decided when they were written first. Once
+//! it is whole, a restore goes on with it through an engine as well.
 
 use ::sled::Batch;
 
@@ -42,7 +47,7 @@ impl From<StoreError> for WriteError {
 }
 
 /// Writes records, if there is something to write to, and applies them.
-pub(crate) struct Writing<'a> {
+pub(crate) struct OfflineWriter<'a> {
     store: Option<&'a Store>,
     targets: &'a Targets,
     state: &'a State,
@@ -55,7 +60,7 @@ pub(crate) struct Writing<'a> {
     pub(crate) erased: u64,
 }
 
-impl<'a> Writing<'a> {
+impl<'a> OfflineWriter<'a> {
     /// Into `store`, or none for a trial. Nothing of what `targets` name is written. `state` is
     /// empty, and has what the records add up to afterwards.
     pub(crate) fn begin(store: Option<&'a Store>, targets: &'a Targets, state: &'a State) -> Self {

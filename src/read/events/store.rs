@@ -89,6 +89,11 @@ impl EventStore {
         }
     }
 
+    /// The log that it reads.
+    pub(crate) fn log(&self) -> &dyn Log {
+        &*self.log
+    }
+
     /// From now on, events live as long as `lifetimes` says. To be called once.
     pub(crate) fn keep_to(&self, lifetimes: Box<dyn Lifetimes>) {
         // Whoever comes second changes nothing.

@@ -16,23 +16,21 @@ use serde_json::value::RawValue;
 
 use super::sweep::SweepError;
 use crate::{
-    decide::retention::{SweepPolicy, millis},
+    decide::{
+        Env, Proposal,
+        erasure::{AT_ONCE, EraseMedia, EraseMessages, EraseUser, ExpireEvents, ExpireMedia, RUNS},
+        retention::{SweepPolicy, millis},
+    },
     engine::Engine,
     log::{Log, ReadError},
     record::{
-        Command, Holds, Offset, Record, Remains, Stream,
-        command::{EventsEnd, MediaEnd, MediaRemove, MediaUpload, RoomErase, RoomEvent, UserErase},
+        Command, Holds, Offset, Origin, Record, Remains,
+        command::{MediaUpload, RoomEvent},
         remains, runs,
         threepid::{Threepid, ThreepidAdd, ThreepidBind},
     },
     state::erasures::Owed,
 };
-
-/// The most events that one `room.erase` takes, and files that one `media.remove` does.
-const AT_ONCE: usize = 1000;
-
-/// The most runs of records in one `user.erase`: they fit into a payload.
-const RUNS: usize = 4000;
 
 /// How many rooms are looked at in one go.
 const ROOMS: usize = 100;
@@ -48,253 +46,228 @@ struct Expired {
     until: Offset,
 }
 
-impl Engine {
-    /// Whether any event or file has lived long enough.
-    pub(super) fn anything_expired(&self, policy: &SweepPolicy) -> Result<bool, ReadError> {
-        let media = policy.media_until(self.clock().now_ms());
-        if !self.expired(policy, 1)?.is_empty() {
-            return Ok(true);
+/// Whether any event or file has lived long enough.
+pub(super) fn anything_expired(engine: &Engine, policy: &SweepPolicy) -> Result<bool, ReadError> {
+    if !expired(engine, policy, 1)?.is_empty() {
+        return Ok(true);
+    }
+    let media = &engine.state().media;
+    match policy.media_until(engine.clock().now_ms()) {
+        Some(until_ms) if !media.until(until_ms, 1, |_| true).is_empty() => {
+            let kept = pictures(engine)?;
+            Ok(!media.until(until_ms, 1, |id| !kept.contains(id)).is_empty())
         }
-        match media {
-            Some(until_ms) if !self.state().media.until(until_ms, 1, |_| true).is_empty() => {
-                let kept = self.pictures()?;
-                Ok(!self.state().media.until(until_ms, 1, |id| !kept.contains(id)).is_empty())
-            }
-            _ => Ok(false),
+        _ => Ok(false),
+    }
+}
+
+/// Takes events away that have lived long enough. Says how many.
+pub(super) async fn expire_events(
+    engine: &Engine,
+    policy: &SweepPolicy,
+) -> Result<u64, SweepError> {
+    let mut count = 0;
+    loop {
+        let before = count;
+        for Expired { room_id, event_type, lifetime_ms, until } in expired(engine, policy, ROOMS)? {
+            let retention = Arc::clone(&policy.retention);
+            let expire = ExpireEvents { room_id, event_type, lifetime_ms, until, retention };
+            count += repeat(engine, &expire).await?;
+        }
+        if count == before {
+            return Ok(count);
         }
     }
+}
 
-    /// Takes events away that have lived long enough. Says how many.
-    pub(super) async fn expire_events(&self, policy: &SweepPolicy) -> Result<u64, SweepError> {
-        let mut count = 0;
-        loop {
-            let expired = self.expired(policy, ROOMS)?;
-            if expired.is_empty() {
-                return Ok(count);
-            }
-            for Expired { room_id, event_type, lifetime_ms, until } in expired {
-                let why = EventsEnd::Lifetime { event_type: event_type.to_string(), lifetime_ms };
-                let next = || match self.state().rooms.get(&room_id) {
-                    Some(room) => room.messages(&event_type, until, AT_ONCE),
-                    None => Vec::new(),
-                };
-                count += self.erase_events(&room_id, &why, next).await?;
-            }
+/// Proposes what takes away up to [`AT_ONCE`] until nothing is left. Says how much that was.
+async fn repeat<P>(engine: &Engine, proposal: &P) -> Result<u64, SweepError>
+where
+    P: Proposal<Outcome = u64> + Clone,
+{
+    let mut count = 0;
+    loop {
+        let more = engine.propose(Origin::server(), proposal.clone()).await?.into_inner();
+        count += more;
+        if more < AT_ONCE as u64 {
+            return Ok(count);
         }
     }
+}
 
-    /// Takes away what `next` gives, until it gives nothing.
-    async fn erase_events(
-        &self,
-        room_id: &RoomId,
-        why: &EventsEnd,
-        next: impl Fn() -> Vec<Offset>,
-    ) -> Result<u64, SweepError> {
-        let mut count = 0;
-        loop {
-            let events = next();
-            if events.is_empty() {
-                return Ok(count);
-            }
-            count += events.len() as u64;
-            let erase = RoomErase { room_id: room_id.to_owned(), events, why: why.clone() };
-            self.write(Stream::room(room_id), erase).await?;
+/// Up to about `limit` rooms with events that have lived long enough. Costs what is due, and a
+/// look at each lifetime that there is.
+fn expired(engine: &Engine, policy: &SweepPolicy, limit: usize) -> Result<Vec<Expired>, ReadError> {
+    let retention = &policy.retention;
+    let (state, now_ms) = (engine.state(), engine.clock().now_ms());
+    let rooms = &state.rooms;
+    let mut ends: HashMap<u64, Offset> = HashMap::new();
+    let mut end = |lifetime_ms: u64| match ends.get(&lifetime_ms) {
+        Some(end) => Ok::<_, ReadError>(*end),
+        None => {
+            let end = last_until(engine, now_ms.saturating_sub(lifetime_ms))?;
+            ends.insert(lifetime_ms, end);
+            Ok(end)
+        }
+    };
+    let mut expired = Vec::new();
+    for class in rooms.lifetimes.classes() {
+        let lifetime = retention.lifetime_ms(None, &class.event_type, class.own);
+        let Some(lifetime_ms) = lifetime else { continue };
+        let until = end(lifetime_ms)?;
+        let unnamed = |room_id: &RoomId| !retention.names(room_id);
+        for room_id in rooms.lifetimes.rooms(&class, until, limit, unnamed) {
+            let event_type = class.event_type.clone();
+            expired.push(Expired { room_id, event_type, lifetime_ms, until });
+        }
+        if expired.len() >= limit {
+            return Ok(expired);
         }
     }
-
-    /// Up to about `limit` rooms with events that have lived long enough. Costs what is due, and a
-    /// look at each lifetime that there is.
-    fn expired(&self, policy: &SweepPolicy, limit: usize) -> Result<Vec<Expired>, ReadError> {
-        let retention = &policy.retention;
-        let (rooms, now_ms) = (&self.state().rooms, self.clock().now_ms());
-        let mut ends: HashMap<u64, Offset> = HashMap::new();
-        let mut end = |lifetime_ms: u64| match ends.get(&lifetime_ms) {
-            Some(end) => Ok::<_, ReadError>(*end),
-            None => {
-                let end = self.last_until(now_ms.saturating_sub(lifetime_ms))?;
-                ends.insert(lifetime_ms, end);
-                Ok(end)
-            }
-        };
-        let mut expired = Vec::new();
-        for class in rooms.lifetimes.classes() {
-            let lifetime = retention.lifetime_ms(None, &class.event_type, class.own);
+    let named: BTreeSet<&RoomId> = retention.rooms().collect();
+    for room in named.into_iter().filter_map(|room_id| rooms.get(room_id)) {
+        let own = room.lifetime();
+        for event_type in room.message_types() {
+            let lifetime = retention.lifetime_ms(Some(&room.id), &event_type, own);
             let Some(lifetime_ms) = lifetime else { continue };
             let until = end(lifetime_ms)?;
-            let unnamed = |room_id: &RoomId| !retention.names(room_id);
-            for room_id in rooms.lifetimes.rooms(&class, until, limit, unnamed) {
-                let event_type = class.event_type.clone();
+            if !room.messages(&event_type, until, 1).is_empty() {
+                let room_id = room.id.clone();
                 expired.push(Expired { room_id, event_type, lifetime_ms, until });
             }
-            if expired.len() >= limit {
-                return Ok(expired);
-            }
-        }
-        let named: BTreeSet<&RoomId> = retention.rooms().collect();
-        for room in named.into_iter().filter_map(|room_id| rooms.get(room_id)) {
-            let own = room.lifetime();
-            for event_type in room.message_types() {
-                let lifetime = retention.lifetime_ms(Some(&room.id), &event_type, own);
-                let Some(lifetime_ms) = lifetime else { continue };
-                let until = end(lifetime_ms)?;
-                if !room.messages(&event_type, until, 1).is_empty() {
-                    let room_id = room.id.clone();
-                    expired.push(Expired { room_id, event_type, lifetime_ms, until });
-                }
-            }
-        }
-        Ok(expired)
-    }
-
-    /// The last record that was appended at or before `time_ms`.
-    fn last_until(&self, time_ms: u64) -> Result<Offset, ReadError> {
-        // Times do not decrease along the log.
-        let (mut low, mut high) = (0, self.head().offset().get());
-        while low < high {
-            let middle = low + (high - low).div_ceil(2);
-            let offset = Offset::new(middle);
-            let record = self.log().get(offset)?.ok_or(ReadError::Missing(offset))?;
-            if record.header.time_ms <= time_ms {
-                low = middle;
-            } else {
-                high = middle - 1;
-            }
-        }
-        Ok(Offset::new(low))
-    }
-
-    /// Removes files that were kept long enough. Says how many.
-    pub(super) async fn expire_media(&self, policy: &SweepPolicy) -> Result<u64, SweepError> {
-        let Some(until_ms) = policy.media_until(self.clock().now_ms()) else { return Ok(0) };
-        let Some(lifetime_ms) = policy.media_after.map(millis) else { return Ok(0) };
-        if self.state().media.until(until_ms, 1, |_| true).is_empty() {
-            return Ok(0);
-        }
-        let kept = self.pictures()?;
-        let next = || self.state().media.until(until_ms, AT_ONCE, |id| !kept.contains(id));
-        self.remove_media(&MediaEnd::Lifetime { lifetime_ms }, next).await
-    }
-
-    async fn remove_media(
-        &self,
-        why: &MediaEnd,
-        next: impl Fn() -> Vec<Box<str>>,
-    ) -> Result<u64, SweepError> {
-        let mut count = 0;
-        loop {
-            let mut media_ids: Vec<_> = next().into_iter().map(String::from).collect();
-            media_ids.truncate(AT_ONCE);
-            if media_ids.is_empty() {
-                return Ok(count);
-            }
-            count += media_ids.len() as u64;
-            let remove = MediaRemove { media_ids, why: why.clone() };
-            self.write(Stream::server(), remove).await?;
         }
     }
+    Ok(expired)
+}
 
-    /// The files of this server that are the pictures of users and rooms now: these stay.
-    pub(crate) fn pictures(&self) -> Result<HashSet<String>, ReadError> {
-        #[derive(Deserialize)]
-        struct Avatar {
-            url: String,
+/// The last record that was appended at or before `time_ms`.
+fn last_until(engine: &Engine, time_ms: u64) -> Result<Offset, ReadError> {
+    // Times do not decrease along the log.
+    let (mut low, mut high) = (0, engine.head().offset().get());
+    while low < high {
+        let middle = low + (high - low).div_ceil(2);
+        let offset = Offset::new(middle);
+        let record = engine.log().get(offset)?.ok_or(ReadError::Missing(offset))?;
+        if record.header.time_ms <= time_ms {
+            low = middle;
+        } else {
+            high = middle - 1;
         }
-        let state = self.state();
-        let mut pictures = HashSet::new();
-        for user_id in state.accounts.user_ids() {
-            if let Some(account) = state.accounts.get(&user_id)
-                && let Some(url) = account.read().profile_field("avatar_url")
-            {
-                pictures.extend(url.as_str().and_then(|url| self.own_media(url)));
-            }
-        }
-        for room in state.rooms.all() {
-            if let Some(offset) = room.state_event(&StateEventType::RoomAvatar, "", Offset::MAX)
-                && let Some(event) = self.events().get(offset)?
-                && let Ok(avatar) = event.content_as::<Avatar>()
-            {
-                pictures.extend(self.own_media(&avatar.url));
-            }
-        }
-        Ok(pictures)
     }
+    Ok(Offset::new(low))
+}
 
-    /// The media id in an address, if it is one of this server.
-    pub(super) fn own_media(&self, url: &str) -> Option<String> {
-        let (server, media_id) = <&MxcUri>::from(url).parts().ok()?;
-        (*server == self.env().server.name).then(|| media_id.to_owned())
-    }
-
-    /// Finds what is kept of users who were erased, and takes it away. Says how many events that
-    /// were.
-    pub(super) async fn erase_users(&self) -> Result<u64, SweepError> {
-        let owed = self.state().erasures.owed();
-        if owed.is_empty() {
-            return Ok(0);
+/// Removes files that were kept long enough. Says how many.
+pub(super) async fn expire_media(engine: &Engine, policy: &SweepPolicy) -> Result<u64, SweepError> {
+    let Some(until_ms) = policy.media_until(engine.clock().now_ms()) else { return Ok(0) };
+    let Some(lifetime_ms) = policy.media_after.map(millis) else { return Ok(0) };
+    let mut count = 0;
+    while !engine.state().media.until(until_ms, 1, |_| true).is_empty() {
+        // Before it is looked: what is applied meanwhile is looked at in the commit.
+        let looked = engine.state().applied();
+        let pictures = Arc::new(pictures(engine)?);
+        let expire = ExpireMedia { lifetime_ms, until_ms, pictures, looked };
+        let more = engine.propose(Origin::server(), expire).await?.into_inner();
+        if more == 0 {
+            break;
         }
-        let (log, end) = (Arc::clone(self.log()), self.head().offset());
-        let looked_for = LookedFor {
-            users: owed.iter().cloned().collect(),
-            told: self.state().erasures.superseded(usize::MAX).into_iter().collect(),
-        };
-        // It looks through the whole log.
-        let finding = tokio::task::spawn_blocking(move || Traces::find(&*log, end, &looked_for));
-        let mut traces = match finding.await {
-            Ok(found) => found?,
-            Err(panic) => std::panic::resume_unwind(panic.into_panic()),
-        };
-        let mut count = 0;
-        for (user_id, Owed { because, media, .. }) in owed {
-            let Trace { mut records, messages, addresses, .. } =
-                traces.0.remove(&user_id).unwrap_or_default();
-            records.extend(self.asked_of(&addresses, because));
-            let why = EventsEnd::Sender { user_id: user_id.clone(), because };
-            for (room_id, events) in messages {
-                for events in events.chunks(AT_ONCE) {
-                    count += events.len() as u64;
-                    let (room_id, events) = (room_id.clone(), events.to_vec());
-                    let erase = RoomErase { room_id, events, why: why.clone() };
-                    self.write(Stream::room(&erase.room_id), erase).await?;
-                }
-            }
-            if media {
-                let why = MediaEnd::Owner { user_id: user_id.clone(), because };
-                let of_user = || {
-                    let files = self.state().media.of_user(&user_id);
-                    files.into_iter().map(|(media_id, _)| media_id).collect()
-                };
-                self.remove_media(&why, of_user).await?;
-            }
-            let runs = runs(records);
-            let mut pieces = runs.chunks(RUNS).peekable();
-            loop {
-                let records = pieces.next().unwrap_or_default().to_vec();
-                let more = pieces.peek().is_some();
-                let erase = UserErase { user_id: user_id.clone(), because, records, more };
-                self.write(Stream::user(&user_id), erase).await?;
-                if !more {
-                    break;
-                }
-            }
-        }
-        Ok(count)
+        count += more;
     }
+    Ok(count)
+}
 
-    /// The records that asked for these addresses to be validated, before the one at `until`. An
-    /// address that is another's by now is theirs, and so is what they are about to prove.
-    fn asked_of(&self, addresses: &BTreeMap<Threepid, Vec<Offset>>, until: Offset) -> Vec<Offset> {
-        let state = self.state();
-        let is_free = |address: &Threepid| state.threepids.owner(address).is_none();
-        let free = addresses.iter().filter(|(address, _)| is_free(address));
-        let records = free.flat_map(|(_, records)| records.iter().copied());
-        let mut asked: Vec<_> = records.filter(|record| *record < until).collect();
-        // What was begun before and is asked for once more since is one.
-        asked.extend(state.validations.records_of(|found| {
-            addresses.contains_key(&found.threepid)
-                && is_free(&found.threepid)
-                && found.records.iter().any(|record| *record < until)
-        }));
-        asked
+/// The files of this server that are the pictures of users and rooms now: these stay.
+///
+/// # Errors
+/// When the log cannot be read.
+pub(crate) fn pictures(engine: &Engine) -> Result<HashSet<String>, ReadError> {
+    #[derive(Deserialize)]
+    struct Avatar {
+        url: String,
+    }
+    let env = engine.env();
+    let state = &env.state;
+    let mut pictures = HashSet::new();
+    for user_id in state.accounts.user_ids() {
+        if let Some(account) = state.accounts.get(&user_id)
+            && let Some(url) = account.read().profile_field("avatar_url")
+        {
+            pictures.extend(url.as_str().and_then(|url| own_media(&env, url)));
+        }
+    }
+    for room in state.rooms.all() {
+        if let Some(offset) = room.state_event(&StateEventType::RoomAvatar, "", Offset::MAX)
+            && let Some(event) = env.events.get(offset)?
+            && let Ok(avatar) = event.content_as::<Avatar>()
+        {
+            pictures.extend(own_media(&env, &avatar.url));
+        }
+    }
+    Ok(pictures)
+}
+
+/// The media id in an address, if it is one of this server.
+fn own_media(env: &Env, url: &str) -> Option<String> {
+    let (server, media_id) = <&MxcUri>::from(url).parts().ok()?;
+    (*server == env.server.name).then(|| media_id.to_owned())
+}
+
+/// Finds what is kept of users who were erased, and takes it away. Says how many events that were.
+pub(super) async fn erase_users(engine: &Engine) -> Result<u64, SweepError> {
+    let (log, end) = (Arc::clone(engine.log()), engine.head().offset());
+    let (owed, told) = {
+        let erasures = &engine.state().erasures;
+        (erasures.owed(), erasures.superseded(usize::MAX))
+    };
+    if owed.is_empty() {
+        return Ok(0);
+    }
+    let looked_for =
+        LookedFor { users: owed.iter().cloned().collect(), told: told.into_iter().collect() };
+    // It looks through the whole log.
+    let finding = tokio::task::spawn_blocking(move || Traces::find(&*log, end, &looked_for));
+    let mut traces = match finding.await {
+        Ok(found) => found?,
+        Err(panic) => std::panic::resume_unwind(panic.into_panic()),
+    };
+    let mut count = 0;
+    for (user_id, Owed { because, media, .. }) in owed {
+        let trace = traces.0.remove(&user_id).unwrap_or_default();
+        count += erase_user(engine, user_id, because, media, trace).await?;
+    }
+    Ok(count)
+}
+
+/// Takes away what was found of a user. Says how many events that were.
+async fn erase_user(
+    engine: &Engine,
+    user_id: OwnedUserId,
+    because: Offset,
+    media: bool,
+    trace: Trace,
+) -> Result<u64, SweepError> {
+    let mut count = 0;
+    for (room_id, events) in trace.messages {
+        for events in events.chunks(AT_ONCE) {
+            let (user_id, room_id) = (user_id.clone(), room_id.clone());
+            let erase = EraseMessages { user_id, because, room_id, events: events.to_vec() };
+            count += engine.propose(Origin::server(), erase).await?.into_inner();
+        }
+    }
+    if media {
+        repeat(engine, &EraseMedia { user_id: user_id.clone(), because }).await?;
+    }
+    let runs = runs(trace.records);
+    let mut pieces = runs.chunks(RUNS).peekable();
+    loop {
+        let records = pieces.next().unwrap_or_default().to_vec();
+        let more = pieces.peek().is_some();
+        let addresses = if more { BTreeMap::new() } else { trace.addresses.clone() };
+        let erase = EraseUser { user_id: user_id.clone(), because, records, addresses, more };
+        engine.propose(Origin::server(), erase).await?.into_inner();
+        if !more {
+            return Ok(count);
+        }
     }
 }
 

@@ -5,6 +5,10 @@ mod due;
 pub mod purge;
 mod sweep;
 
-pub use sweep::{SweepError, Swept};
+pub(crate) use due::pictures;
+pub use sweep::{SweepError, Swept, sweep, sweep_is_due};
 
 pub use crate::decide::retention::SweepPolicy;
+
+#[cfg(test)]
+mod tests;

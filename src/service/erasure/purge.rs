@@ -6,13 +6,10 @@ use ruma::{OwnedRoomId, RoomId};
 
 use crate::{
     base::background::Pace,
-    decide::purge::PurgeRoom,
+    decide::purge::{PurgeRoom, files_in, is_said_of},
     engine::{Engine, Rejected},
     log::{Log, ReadError},
-    record::{
-        Holds, Offset, Origin, Record, Stream,
-        command::{Body as _, RoomEvent},
-    },
+    record::{Offset, Origin, Stream},
     state::{Membership, media::Item},
 };
 
@@ -36,6 +33,8 @@ pub struct Purge {
     pub media_bytes: u64,
     /// Records in which something was said of it: reports, and why it was blocked or shut down.
     pub said: Vec<Offset>,
+    /// The last record that was looked at.
+    pub looked: Offset,
 }
 
 /// Why a room was not purged.
@@ -52,70 +51,71 @@ pub enum PurgeError {
     Rejected(#[from] Rejected),
 }
 
-impl Engine {
-    /// What would go with a room. Looks through the whole log for who else names its files.
-    ///
-    /// # Errors
-    /// When there is no such room or the log cannot be read.
-    pub async fn look_at_purge(&self, room_id: &RoomId) -> Result<Purge, PurgeError> {
-        let no_room = || PurgeError::NoRoom(room_id.to_owned());
-        let room = self.state().rooms.get(room_id).ok_or_else(no_room)?;
-        let end = self.head().offset();
-        let events = room.events_forward(Offset::ZERO, end, usize::MAX);
-        let joined = room.members(Membership::Join, end).len() as u64;
-        let aliases = self.state().aliases.of_room(room_id, end);
-        let mut purge = Purge {
-            events: events.len() as u64,
-            joined,
-            aliases: aliases.into_iter().map(|alias| alias.to_string()).collect(),
-            ..Purge::default()
-        };
-        let log = Arc::clone(self.log());
-        let address = format!("mxc://{}/", self.env().server.name);
-        let stream = Stream::room(room_id);
-        let looked_for = room_id.to_owned();
-        let looking = tokio::task::spawn_blocking(move || -> Result<_, ReadError> {
-            let (mut bytes, mut named) = (0, BTreeSet::new());
-            for offset in events {
-                let record = log.get(offset)?.ok_or(ReadError::Missing(offset))?;
-                bytes += record.payload.bytes().map_or(0, |payload| payload.len() as u64);
-                named.extend(files_in(&record, &address));
-            }
-            let said = look_elsewhere(&*log, end, &looked_for, &stream, &address, &mut named)?;
-            Ok((bytes, named, said))
-        });
-        let (bytes, named, said) = match looking.await {
-            Ok(found) => found?,
-            Err(panic) => std::panic::resume_unwind(panic.into_panic()),
-        };
-        (purge.bytes, purge.said) = (bytes, said);
-        for media_id in named {
-            if let Some(Item::Stored(stored)) = self.state().media.get(&media_id) {
-                purge.media_bytes += stored.size;
-                purge.media_ids.push(media_id);
-            }
+/// What would go with a room. Looks through the whole log for who else names its files.
+///
+/// # Errors
+/// When there is no such room or the log cannot be read.
+pub async fn look(engine: &Engine, room_id: &RoomId) -> Result<Purge, PurgeError> {
+    let no_room = || PurgeError::NoRoom(room_id.to_owned());
+    let room = engine.state().rooms.get(room_id).ok_or_else(no_room)?;
+    let end = engine.state().applied();
+    let events = room.events_forward(Offset::ZERO, end, usize::MAX);
+    let joined = room.members(Membership::Join, end).len() as u64;
+    let aliases = engine.state().aliases.of_room(room_id, end);
+    let mut purge = Purge {
+        events: events.len() as u64,
+        joined,
+        looked: end,
+        aliases: aliases.into_iter().map(|alias| alias.to_string()).collect(),
+        ..Purge::default()
+    };
+    let log = Arc::clone(engine.log());
+    let address = format!("mxc://{}/", engine.env().server.name);
+    let stream = Stream::room(room_id);
+    let looked_for = room_id.to_owned();
+    let looking = tokio::task::spawn_blocking(move || -> Result<_, ReadError> {
+        let (mut bytes, mut named) = (0, BTreeSet::new());
+        for offset in events {
+            let record = log.get(offset)?.ok_or(ReadError::Missing(offset))?;
+            bytes += record.payload.bytes().map_or(0, |payload| payload.len() as u64);
+            named.extend(files_in(&record, &address));
         }
-        Ok(purge)
+        let said = look_elsewhere(&*log, end, &looked_for, &stream, &address, &mut named)?;
+        Ok((bytes, named, said))
+    });
+    let (bytes, named, said) = match looking.await {
+        Ok(found) => found?,
+        Err(panic) => std::panic::resume_unwind(panic.into_panic()),
+    };
+    (purge.bytes, purge.said) = (bytes, said);
+    for media_id in named {
+        if let Some(Item::Stored(stored)) = engine.state().media.get(&media_id) {
+            purge.media_bytes += stored.size;
+            purge.media_ids.push(media_id);
+        }
     }
+    Ok(purge)
+}
 
-    /// Purges a room to which nobody is joined: nothing of it is there any more once this has
-    /// resolved, and the next sweep takes its payloads off the disk. Gives what went.
-    ///
-    /// # Errors
-    /// When there is no such room, somebody is joined to it, or the log cannot be read or takes no
-    /// writes.
-    pub async fn purge(
-        &self,
-        origin: Origin,
-        room_id: &RoomId,
-        reason: Option<String>,
-    ) -> Result<Purge, PurgeError> {
-        let purge = self.look_at_purge(room_id).await?;
-        let (media_ids, said) = (purge.media_ids.clone(), purge.said.clone());
-        let proposal = PurgeRoom { room_id: room_id.to_owned(), media_ids, said, reason };
-        self.propose(origin, proposal).await?.into_inner();
-        Ok(purge)
-    }
+/// Purges a room to which nobody is joined: nothing of it is there any more once this has
+/// resolved, and the next sweep takes its payloads off the disk. Gives what went, but for what
+/// was said of it and what named its files while it was looked.
+///
+/// # Errors
+/// When there is no such room, somebody is joined to it, or the log cannot be read or takes no
+/// writes.
+pub async fn purge(
+    engine: &Engine,
+    origin: Origin,
+    room_id: &RoomId,
+    reason: Option<String>,
+) -> Result<Purge, PurgeError> {
+    let purge = look(engine, room_id).await?;
+    let (media_ids, said) = (purge.media_ids.clone(), purge.said.clone());
+    let (room_id, looked) = (room_id.to_owned(), purge.looked);
+    let proposal = PurgeRoom { room_id, media_ids, said, looked, reason };
+    engine.propose(origin, proposal).await?.into_inner();
+    Ok(purge)
 }
 
 /// Looks through the records up to `end`: of `files`, keeps those that none names that is not of
@@ -149,30 +149,4 @@ fn look_elsewhere(
         pace.rest();
     }
     Ok(said)
-}
-
-fn is_said_of(record: &Record, room_id: &RoomId) -> bool {
-    // Most records are events, and what passes.
-    if record.header.ephemeral || &*record.header.kind == RoomEvent::KIND.name {
-        return false;
-    }
-    let Ok(Some(command)) = record.command() else { return false };
-    match command.holds() {
-        Holds::Room(of) | Holds::Report { room_id: Some(of), .. } => of == room_id,
-        _ => false,
-    }
-}
-
-/// The ids of files that a payload names by their address, which begins with `address`.
-fn files_in<'r>(record: &'r Record, address: &str) -> impl Iterator<Item = String> + use<'r> {
-    let text = record.payload.bytes().and_then(|bytes| std::str::from_utf8(bytes).ok());
-    let mut parts = text.unwrap_or_default().split(address);
-    let is_of_id = |letter: char| letter.is_ascii_alphanumeric() || "-_".contains(letter);
-    parts.next();
-    let address_ends = parts.map(move |part| {
-        let end = part.find(|letter| !is_of_id(letter)).unwrap_or(part.len());
-        part[..end].to_owned()
-    });
-    // `split` borrows the address: what there is, is taken out of it.
-    address_ends.collect::<Vec<_>>().into_iter()
 }

@@ -1,0 +1,249 @@
+//! What happens between the sweep's look and its commit.
+
+use std::sync::{Arc, OnceLock, atomic::AtomicBool, atomic::Ordering::SeqCst};
+
+use ruma::{
+    CanonicalJsonObject, MilliSecondsSinceUnixEpoch, OwnedRoomId, OwnedUserId, RoomVersionId,
+};
+use serde_json::json;
+use tokio::sync::watch;
+
+use super::*;
+use crate::{
+    base::clock::Clock,
+    decide::{
+        Proposal,
+        account::{Met, Register},
+        create_room::{CreateRoom, InitialState, Preset},
+        media::AddMedia,
+        send::SendEvent,
+    },
+    engine::{Engine, Options},
+    log::{Appending, Batch, Follower, Log, ReadError, StreamHeads, memory::MemoryLog},
+    record::{
+        Command, NewRecord, Offset, Origin, Record, Stream,
+        command::{AccountKind, FileHash, ProfileSet},
+    },
+    state::media::Item,
+};
+
+/// A log to which somebody else adds a record at the moment when a certain one is read.
+#[derive(Debug)]
+struct Interrupted {
+    log: MemoryLog,
+    at: OnceLock<Offset>,
+    record: NewRecord,
+    done: AtomicBool,
+}
+
+impl Interrupted {
+    fn interrupt(&self) {
+        if !self.done.swap(true, SeqCst) {
+            // It is appended before the future is polled.
+            let batch = Batch { expect: Vec::new(), records: vec![self.record.clone()] };
+            drop(self.log.append(batch));
+        }
+    }
+}
+
+impl Log for Interrupted {
+    fn append(&self, batch: Batch) -> Appending<'_> {
+        self.log.append(batch)
+    }
+
+    fn get(&self, offset: Offset) -> Result<Option<Record>, ReadError> {
+        if self.at.get() == Some(&offset) {
+            self.interrupt();
+        }
+        self.log.get(offset)
+    }
+
+    fn read(&self, from: Offset, limit: usize) -> Result<Vec<Record>, ReadError> {
+        // A look through the log comes to its end.
+        if self.at.get().is_some_and(|at| from <= *at && from.get() + limit as u64 > at.get()) {
+            let records = self.log.read(from, limit);
+            self.interrupt();
+            return records;
+        }
+        self.log.read(from, limit)
+    }
+
+    fn durable(&self) -> watch::Receiver<Offset> {
+        self.log.durable()
+    }
+
+    fn start(&self, heads: StreamHeads, follower: Follower) {
+        self.log.start(heads, follower);
+    }
+
+    fn close(&self) {
+        self.log.close();
+    }
+}
+
+struct World {
+    log: Arc<Interrupted>,
+    clock: Clock,
+    engine: Engine,
+}
+
+fn ann() -> OwnedUserId {
+    "@ann:test".try_into().unwrap()
+}
+
+fn room_id(name: &str) -> OwnedRoomId {
+    format!("!{name}:test").try_into().unwrap()
+}
+
+fn ts() -> MilliSecondsSinceUnixEpoch {
+    MilliSecondsSinceUnixEpoch(1_u32.into())
+}
+
+impl World {
+    /// Ann's server, to whose log `record` is added when that is interrupted.
+    async fn new(stream: Stream, record: impl Into<Command>) -> Self {
+        let clock = Clock::manual(1);
+        let record = NewRecord::new(stream, Origin::server(), &record.into());
+        let log = MemoryLog::new(clock.clone());
+        let (at, done) = (OnceLock::new(), AtomicBool::new(false));
+        let log = Arc::new(Interrupted { log, at, record, done });
+        let options = Options::small(clock.clone());
+        let engine = Engine::open(Arc::clone(&log) as Arc<dyn Log>, options).await.unwrap();
+        let world = Self { log, clock, engine };
+        let (password, display_name, login) = (None, None, None);
+        let (user_id, kind, met) = (ann(), AccountKind::User, Met::default());
+        world.propose(Register { user_id, kind, password, display_name, login, met }).await;
+        world
+    }
+
+    async fn propose<P: Proposal>(&self, proposal: P) -> P::Outcome {
+        match self.engine.propose(Origin::server(), proposal).await {
+            Ok(done) => done.into_inner(),
+            Err(error) => panic!("refused: {error}"),
+        }
+    }
+
+    /// The same log with nothing of it in memory but the projections.
+    async fn restart(self) -> Self {
+        let Self { log, clock, engine } = self;
+        drop(engine);
+        let options = Options::small(clock.clone());
+        let engine = Engine::open(Arc::clone(&log) as Arc<dyn Log>, options).await.unwrap();
+        Self { log, clock, engine }
+    }
+
+    async fn room(&self, name: &str, initial_state: Vec<InitialState>) {
+        let create = CreateRoom {
+            room_id: room_id(name),
+            creator: ann(),
+            version: RoomVersionId::V10,
+            preset: Preset::PrivateChat,
+            creation_content: CanonicalJsonObject::new(),
+            power_levels: CanonicalJsonObject::new(),
+            initial_state,
+            name: None,
+            topic: None,
+            alias: None,
+            invite: Vec::new(),
+            is_direct: false,
+            public: false,
+            ts: ts(),
+        };
+        drop(self.propose(create).await);
+    }
+
+    async fn file(&self, media_id: &str) {
+        let add = AddMedia {
+            media_id: media_id.to_owned(),
+            given_out: false,
+            user_id: Some(ann()),
+            hash: FileHash(*blake3::hash(media_id.as_bytes()).as_bytes()),
+            size: 5,
+            content_type: None,
+            name: None,
+            now_ms: 1,
+            quota: 100,
+        };
+        self.propose(add).await;
+    }
+
+    fn has_file(&self, media_id: &str) -> bool {
+        matches!(self.engine.state().media.get(media_id), Some(Item::Stored(_)))
+    }
+}
+
+fn portrait() -> ProfileSet {
+    let value = Some("mxc://test/portrait".into());
+    ProfileSet { user_id: ann(), field: "avatar_url".to_owned(), value }
+}
+
+#[tokio::test]
+async fn a_file_that_becomes_a_picture_between_the_look_and_the_commit_stays() {
+    let world = World::new(Stream::user(&ann()), portrait()).await;
+    let avatar = InitialState {
+        event_type: "m.room.avatar".into(),
+        state_key: String::new(),
+        content: serde_json::from_value(json!({"url": "mxc://test/view"})).unwrap(),
+    };
+    world.room("a", vec![avatar]).await;
+    for media_id in ["portrait", "view", "old"] {
+        world.file(media_id).await;
+    }
+    let world = world.restart().await;
+    // The look comes to the rooms after the users.
+    let room = world.engine.state().rooms.get(&room_id("a")).unwrap();
+    let avatar = room.state_event(&"m.room.avatar".into(), "", Offset::MAX).unwrap();
+    world.log.at.set(avatar).unwrap();
+    world.clock.advance(10_000);
+
+    let policy = SweepPolicy {
+        media_after: Some(std::time::Duration::from_secs(1)),
+        ..SweepPolicy::at_once()
+    };
+    let swept = sweep(&world.engine, &policy, Offset::MAX).await.unwrap();
+    assert!(world.log.done.load(SeqCst), "nobody came in between");
+    assert!(world.has_file("portrait"), "the picture of a user is gone");
+    assert!(world.has_file("view"), "the picture of a room is gone");
+    assert_eq!((swept.files, world.has_file("old")), (1, false));
+}
+
+#[tokio::test]
+async fn a_file_that_is_named_elsewhere_while_a_purge_looks_stays() {
+    let world = World::new(Stream::user(&ann()), portrait()).await;
+    world.room("a", Vec::new()).await;
+    for media_id in ["portrait", "old"] {
+        world.file(media_id).await;
+        let content = json!({"body": "here", "url": format!("mxc://test/{media_id}")});
+        let send = SendEvent {
+            room_id: room_id("a"),
+            sender: ann(),
+            event_type: "m.room.message".into(),
+            state_key: None,
+            content: serde_json::from_value(content).unwrap(),
+            redacts: None,
+            transaction: None,
+            ts: ts(),
+        };
+        drop(world.propose(send).await);
+    }
+    let leave = crate::decide::membership::ChangeMembership {
+        room_id: room_id("a"),
+        sender: ann(),
+        target: ann(),
+        change: crate::decide::membership::Change::Leave,
+        reason: None,
+        is_direct: false,
+        third_party_signed: None,
+        ts: ts(),
+    };
+    drop(world.propose(leave).await);
+    // The last record that the purge looks at.
+    world.file("other").await;
+    world.log.at.set(world.engine.state().applied()).unwrap();
+
+    purge::purge(&world.engine, Origin::server(), &room_id("a"), None).await.unwrap();
+    assert!(world.log.done.load(SeqCst), "nobody came in between");
+    assert!(world.has_file("portrait"), "the picture of a user is gone");
+    assert!(world.has_file("other"), "it has nothing to do with the room");
+    assert!(!world.has_file("old"), "nothing else names this file");
+}
