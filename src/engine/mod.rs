@@ -11,13 +11,11 @@
 
 mod commits;
 mod durable;
+mod follower;
 mod head;
 mod projections;
 
-use std::{
-    panic::{AssertUnwindSafe, catch_unwind},
-    sync::Arc,
-};
+use std::sync::Arc;
 
 use base64::{Engine as _, engine::general_purpose::STANDARD_NO_PAD};
 use ruma::{OwnedServerName, ServerName, signatures::Ed25519KeyPair};
@@ -31,7 +29,7 @@ pub use projections::{LiveEnv, LiveState};
 use projections::Live;
 
 use crate::{
-    base::{clock::Clock, limits},
+    base::clock::Clock,
     decide::{
         Env, Proposal, ServerKeys,
         account::AccountLimit,
@@ -39,10 +37,10 @@ use crate::{
         quota::Quotas,
         retention::{Kept, Retention},
     },
-    log::{AppendError, Batch, Log, ReadError, StreamHeads, erase::erasure},
+    log::{AppendError, Batch, Log, ReadError, StreamHeads},
     read::events::EventStore,
     record::{Command, NewRecord, Offset, Origin, Record, Stream, command::ServerIdentity},
-    state::{ApplyError, Effect, State},
+    state::{ApplyError, State},
 };
 
 /// How many records a replay reads at once: enough to make a read cheap, little enough to keep
@@ -217,7 +215,7 @@ impl Engine {
             accounts: options.accounts,
             quotas: options.quotas,
         }));
-        log.start(heads, Box::new(follower(&live, &events, &head, Handle::current())));
+        log.start(heads, Box::new(follower::follower(&live, &events, &head, Handle::current())));
 
         if recorded.is_none() {
             let identity = Command::from(ServerIdentity::clone(&identity));
@@ -271,74 +269,6 @@ impl Engine {
     pub const fn clock(&self) -> &Clock {
         &self.clock
     }
-}
-
-/// What the log calls with each group of durable records: applies them, publishes the new head, has
-/// those concerned woken.
-fn follower(
-    live: &Arc<Live>,
-    events: &Arc<EventStore>,
-    head: &Arc<Head>,
-    runtime: Handle,
-) -> impl FnMut(&[Arc<Record>]) + Send + use<> {
-    let (live, events, head) = (Arc::clone(live), Arc::clone(events), Arc::clone(head));
-    let follow = move |state: &Arc<State>, records: &[Arc<Record>]| {
-        let mut effects = Vec::new();
-        for record in records {
-            let applied = catch_unwind(AssertUnwindSafe(|| take(state, &events, record)));
-            match applied {
-                Ok(Ok(more)) => effects.extend(more),
-                // Only what this server has just encoded comes here. If it cannot be applied, the
-                // projections no longer say what the log says: nothing more may be answered from
-                // them.
-                Ok(Err(error)) => {
-                    tracing::error!(%error, "a record cannot be applied; the server stops");
-                    std::process::abort();
-                }
-                Err(_) => {
-                    let offset = record.offset();
-                    tracing::error!(%offset, "applying a record panicked; the server stops");
-                    std::process::abort();
-                }
-            }
-            if let Some(erasure) = erasure(record) {
-                events.forget(&erasure);
-            }
-        }
-        let anyone_waits = head.publish(state.applied());
-        if effects.contains(&Effect::Delayed) {
-            head.delayed().notify_one();
-        }
-        head.note_guest_access(&effects);
-        head.note_unnamed(&effects);
-        if anyone_waits && !effects.is_empty() {
-            // Elsewhere, so that thousands who wait do not come before the one who wrote.
-            let (state, head) = (Arc::clone(state), Arc::clone(&head));
-            runtime.spawn(async move {
-                if head.wake_all(&state, effects) {
-                    tokio::time::sleep(limits::PRESENCE_WAVE).await;
-                    head.wake_for_presence(&state);
-                }
-            });
-        }
-    };
-    move |records| live.apply(records, |state| follow(state, records))
-}
-
-/// Applies a record that was just appended. An event is kept: it is about to be read by everyone in
-/// its room.
-fn take(state: &State, events: &EventStore, record: &Record) -> Result<Vec<Effect>, ApplyError> {
-    let offset = record.offset();
-    let command = record.command().map_err(|source| ApplyError::Command { offset, source })?;
-    let event = match &command {
-        Some(Command::RoomEvent(body)) => Some(body.clone()),
-        _ => None,
-    };
-    let effects = state.apply_as(record, command)?;
-    if let Some(event) = event {
-        events.remember(record, event);
-    }
-    Ok(effects)
 }
 
 fn new_identity(name: &ServerName) -> Result<ServerIdentity, OpenError> {

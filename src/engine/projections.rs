@@ -33,12 +33,17 @@ impl Live {
     }
 
     /// Has `apply` change the projections by `records`.
-    pub(super) fn apply(&self, records: &[Arc<Record>], apply: impl FnOnce(&Arc<State>)) {
+    pub(super) fn apply<E>(
+        &self,
+        records: &[Arc<Record>],
+        apply: impl FnOnce(&Arc<State>) -> Result<(), E>,
+    ) -> Result<(), E> {
         let mut lacking = self.applying.lock();
-        apply(&self.env.load().state);
+        apply(&self.env.load().state)?;
         if let Some(lacking) = &mut *lacking {
             lacking.extend_from_slice(records);
         }
+        Ok(())
     }
 }
 

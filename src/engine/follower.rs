@@ -1,0 +1,170 @@
+//! What the log calls with each group of durable records.
+//!
+//! Records that are durable have happened. If one cannot be applied, or applying it panics, memory
+//! may no longer be what the log says: part of a record may be applied, or a lock held by it left
+//! with half of what it guards changed. To refuse writes alone would not do: reads would go on from
+//! such memory, and a clean shutdown would store it in a snapshot. So the process ends at once
+//! ([`or_end`]), and the next start computes memory from the log. If the record is to blame, the start
+//! fails and names it.
+
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    process,
+    sync::Arc,
+};
+
+use tokio::runtime::Handle;
+
+use super::{Head, projections::Live};
+use crate::{
+    base::limits,
+    log::erase::erasure,
+    read::events::EventStore,
+    record::{Command, Record},
+    state::{ApplyError, Effect, State},
+};
+
+/// Applies records, publishes the new head, and has those concerned woken. It does not panic: it
+/// ends the process instead.
+pub(super) fn follower(
+    live: &Arc<Live>,
+    events: &Arc<EventStore>,
+    head: &Arc<Head>,
+    runtime: Handle,
+) -> impl FnMut(&[Arc<Record>]) + Send + use<> {
+    let (live, events, head) = (Arc::clone(live), Arc::clone(events), Arc::clone(head));
+    move |records| {
+        or_end(&live, || {
+            live.apply(records, |state| follow(state, &events, &head, &runtime, records))
+        });
+    }
+}
+
+/// Ends the process if records cannot be applied to what is live: whether `apply` fails or panics.
+fn or_end(live: &Live, apply: impl FnOnce() -> Result<(), ApplyError>) {
+    let error = match catch_unwind(AssertUnwindSafe(apply)) {
+        Ok(Ok(())) => return,
+        Ok(Err(error)) => error.to_string(),
+        Err(_) => "it panicked".to_owned(),
+    };
+    let record = live.env().state.applied().next();
+    tracing::error!(%record, %error, "a durable record cannot be applied; the server stops");
+    process::abort();
+}
+
+/// Applies records, publishes the new head, and has those concerned woken.
+fn follow(
+    state: &Arc<State>,
+    events: &EventStore,
+    head: &Arc<Head>,
+    runtime: &Handle,
+    records: &[Arc<Record>],
+) -> Result<(), ApplyError> {
+    let mut effects = Vec::new();
+    for record in records {
+        effects.extend(take(state, events, record)?);
+        if let Some(erasure) = erasure(record) {
+            events.forget(&erasure);
+        }
+    }
+    let anyone_waits = head.publish(state.applied());
+    if effects.contains(&Effect::Delayed) {
+        head.delayed().notify_one();
+    }
+    head.note_guest_access(&effects);
+    head.note_unnamed(&effects);
+    if anyone_waits && !effects.is_empty() {
+        // Elsewhere, so that thousands who wait do not come before the one who wrote.
+        let (state, head) = (Arc::clone(state), Arc::clone(head));
+        runtime.spawn(async move {
+            if head.wake_all(&state, effects) {
+                tokio::time::sleep(limits::PRESENCE_WAVE).await;
+                head.wake_for_presence(&state);
+            }
+        });
+    }
+    Ok(())
+}
+
+/// Applies a record that was just appended. An event is kept: it is about to be read by everyone in
+/// its room.
+fn take(state: &State, events: &EventStore, record: &Record) -> Result<Vec<Effect>, ApplyError> {
+    let offset = record.offset();
+    let command = record.command().map_err(|source| ApplyError::Command { offset, source })?;
+    let event = match &command {
+        Some(Command::RoomEvent(body)) => Some(body.clone()),
+        _ => None,
+    };
+    let effects = state.apply_as(record, command)?;
+    if let Some(event) = event {
+        events.remember(record, event);
+    }
+    Ok(effects)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        os::unix::process::ExitStatusExt as _,
+        process::{Command as Program, Output},
+    };
+
+    use super::*;
+    use crate::{
+        base::clock::Clock,
+        engine::{Engine, Options},
+        log::{Batch, memory::MemoryLog},
+        record::{NewRecord, Origin, Stream, command::RoomTyping},
+    };
+
+    const SIGABRT: i32 = 6;
+
+    /// The fault that the program below is to meet.
+    const FAULT: &str = "LOGCABIN_TEST_FAULT";
+
+    fn typing() -> NewRecord {
+        let typing = RoomTyping {
+            room_id: "!a:test".try_into().unwrap(),
+            user_id: "@ann:test".try_into().unwrap(),
+            until_ms: 1,
+            since: None,
+        };
+        let stream = Stream::ephemeral(&typing.room_id);
+        NewRecord::new(stream, Origin::server(), &Command::from(typing))
+    }
+
+    #[tokio::test]
+    #[ignore = "it ends the process: the tests below start it"]
+    async fn program() {
+        let Ok(fault) = std::env::var(FAULT) else { return };
+        let clock = Clock::manual(1);
+        let log = Arc::new(MemoryLog::new(clock.clone()));
+        let engine = Engine::open(log, Options::small(clock)).await.unwrap();
+        let mut record = typing();
+        match &*fault {
+            "none" => {}
+            "error" => record.payload = b"{".to_vec().into(),
+            _ => or_end(&engine.live, || panic!("a bug")),
+        }
+        engine.log().append(Batch { expect: Vec::new(), records: vec![record] }).await.unwrap();
+        println!("it goes on");
+    }
+
+    fn run(fault: &str) -> (Option<i32>, bool) {
+        let program = std::env::current_exe().unwrap();
+        let name = "engine::follower::tests::program";
+        let Output { status, stdout, .. } = Program::new(program)
+            .args([name, "--exact", "--ignored", "--nocapture"])
+            .env(FAULT, fault)
+            .output()
+            .unwrap();
+        (status.signal(), String::from_utf8_lossy(&stdout).contains("it goes on"))
+    }
+
+    #[test]
+    fn a_record_that_cannot_be_applied_ends_the_process() {
+        assert_eq!(run("none"), (None, true));
+        assert_eq!(run("error"), (Some(SIGABRT), false));
+        assert_eq!(run("panic"), (Some(SIGABRT), false));
+    }
+}
