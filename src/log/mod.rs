@@ -132,7 +132,8 @@ pub type Appending<'a> = Pin<Box<dyn Future<Output = Result<Appended, AppendErro
 /// Receives every durable record once, in order, from the log's own thread.
 ///
 /// An append resolves only after the follower has returned from its records: what is acknowledged
-/// is durable *and* applied.
+/// is durable *and* applied. A follower does not panic: records that are durable and cannot be
+/// applied end the process (`engine::follower`).
 pub type Follower = Box<dyn FnMut(&[Arc<Record>]) + Send>;
 
 /// An append-only log. See the module's documentation for the contract.

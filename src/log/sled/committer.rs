@@ -1,7 +1,6 @@
 //! The committer: takes what is queued, group by group, and makes it durable, then visible.
 
 use std::{
-    panic::{AssertUnwindSafe, catch_unwind},
     path::PathBuf,
     sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
@@ -9,10 +8,7 @@ use std::{
 
 use tokio::sync::{mpsc, oneshot};
 
-use super::{
-    Current, Shared, Store, aside::ROOM_TO_OPEN, data_dir::free_bytes, decode, recover,
-    store::panic_text,
-};
+use super::{Current, Shared, Store, aside::ROOM_TO_OPEN, data_dir::free_bytes, decode, recover};
 use crate::{
     base::clock::Clock,
     log::{
@@ -274,13 +270,8 @@ impl Committer {
         written.map_err(|error| self.shared.fail(&error.0))?;
         *self.shared.tip.lock() = Noted { offset: self.tip.offset, chain: self.tip.chain };
         self.shared.durable.send_replace(self.tip.offset);
-        catch_unwind(AssertUnwindSafe(|| (self.follower)(&group.records))).map_err(|panic| {
-            self.shared.fail(&format!(
-                "the records up to {} are durable, but applying them panicked: {}",
-                self.tip.offset,
-                panic_text(&*panic)
-            ))
-        })
+        (self.follower)(&group.records);
+        Ok(())
     }
 }
 

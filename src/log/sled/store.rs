@@ -218,7 +218,7 @@ pub(super) fn fenced<T>(
     }
 }
 
-pub(super) fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
+fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
     panic
         .downcast_ref::<&str>()
         .copied()

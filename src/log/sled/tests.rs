@@ -213,18 +213,6 @@ async fn after_a_failed_sync_nothing_is_written_or_shown() {
     assert!(matches!(log.append(batch("a", 1)).await, Err(AppendError::Failed(_))));
 }
 
-#[tokio::test]
-async fn a_panicking_follower_stops_writing() {
-    let dir = tempfile::tempdir().unwrap();
-    let log = SledLog::open(options(&dir)).unwrap();
-    log.start(StreamHeads::new(), Box::new(|_| panic!("a bug")));
-    let error = log.append(batch("a", 1)).await.unwrap_err();
-    assert!(matches!(&error, AppendError::Failed(why) if why.contains("a bug")), "{error}");
-    assert!(matches!(log.append(batch("a", 1)).await, Err(AppendError::Failed(_))));
-    // Durable all the same.
-    assert_eq!(log.read(Offset::new(1), 10).unwrap().len(), 1);
-}
-
 /// The files below `dir` that hold `text`, those that are compressed included.
 fn files_with(dir: &Path, text: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
