@@ -1,9 +1,10 @@
-//! The proof that a write is durable.
+//! The outcome of a write that is durable.
 
 use crate::record::Offset;
 
-/// A value that rests on durable, applied records only. Made by the engine alone, after the log has
-/// said that the records are on disk: an answer that needs one cannot be given early.
+/// A value that rests on durable, applied records only. The engine alone makes one, once the log has
+/// said that the records are on disk. Nothing requires one of an answer: a handler must await
+/// [`Engine::propose`](super::Engine::propose), and unwraps what it gives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct Durable<T> {
@@ -22,7 +23,7 @@ impl<T> Durable<T> {
         self.offset
     }
 
-    /// The value, now that it may be told.
+    /// The value, which may be told.
     pub fn into_inner(self) -> T {
         self.value
     }
