@@ -2,8 +2,8 @@
 
 use crate::record::Offset;
 
-/// A value that rests on durable, applied records only. The engine alone makes one, once the log has
-/// said that the records are on disk. Nothing requires one of an answer: a handler must await
+/// A value that rests on durable, applied records only. The engine alone makes one, once the log
+/// has said that the records are on disk. Nothing requires one of an answer: a handler must await
 /// [`Engine::propose`](super::Engine::propose), and unwraps what it gives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
