@@ -1,6 +1,6 @@
 //! Looks into a log: `cargo run --example history -- COMMAND SOURCE`, for example `stats ./data`.
 //!
-//! The program has the same as a subcommand, `logcabin history`. What answers is public:
+//! `logcabin history` is the same as a subcommand. The module behind both is public:
 //! [`logcabin::history`].
 
 use std::process::ExitCode;

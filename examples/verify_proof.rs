@@ -1,13 +1,13 @@
-//! Checks what `logcabin prove` and `logcabin prove-consistency` write, with nothing of the
+//! Checks the proofs of `logcabin prove` and `logcabin prove-consistency` without any of the
 //! server's code:
 //!
 //! ```sh
 //! cargo run --example verify_proof -- KEY FILE
 //! ```
 //!
-//! KEY is the server's public key in unpadded base64, known from elsewhere than the proof. It says
-//! what was shown and exits with 0, or says why nothing is and exits with 1. `log_format.md`,
-//! "Proofs", has the rules.
+//! KEY is the server's public key in unpadded base64, from a source other than the proof. The
+//! program prints what was proved and exits with 0, or prints why the proof fails and exits with 1.
+//! `log_format.md`, "Proofs", has the rules.
 
 use std::process::ExitCode;
 
@@ -52,7 +52,7 @@ pub(crate) fn verify(key: &str, proof: &[u8]) -> Result<String, String> {
     }
 }
 
-/// What a server signed.
+/// A signed checkpoint.
 struct Checkpoint {
     server: String,
     upto: u64,
@@ -124,7 +124,7 @@ fn consistency(path: &[Hash], first: &Checkpoint, second: &Checkpoint) -> Result
     ))
 }
 
-/// The roots that a path leads to.
+/// The roots of the trees that a path leads to.
 fn roots(path: &[Hash], first: &Checkpoint, second: &Checkpoint) -> Option<(Hash, Hash)> {
     if first.upto == second.upto {
         return path.is_empty().then_some((second.root, first.root));
@@ -141,8 +141,8 @@ fn roots(path: &[Hash], first: &Checkpoint, second: &Checkpoint) -> Option<(Hash
     lead(*begin, path, at, last)
 }
 
-/// Where a path leads from node `at` of a level whose last is `last`: to the root of the tree that
-/// ends with that node, and to that of the whole.
+/// Follows a path up from node `at` of a level whose last node is `last`. Returns the root of the
+/// tree that ends with that node, and the root of the whole tree.
 fn lead(begin: Hash, path: &[Hash], mut at: u64, mut last: u64) -> Option<(Hash, Hash)> {
     let (mut old, mut new) = (begin, begin);
     for beside in path {
@@ -196,6 +196,6 @@ fn base64(text: &str) -> Option<Vec<u8>> {
             bytes.push(u8::try_from(bits >> held & 0xff).ok()?);
         }
     }
-    // What is left over are no bits of a byte.
+    // The remaining bits do not make a byte.
     (bits & ((1 << held) - 1) == 0).then_some(bytes)
 }
