@@ -1,4 +1,4 @@
-//! What every log keeps to, as one suite that runs against each backend.
+//! The contract of every log, as one test suite that runs against each backend.
 
 use std::{
     collections::HashMap,
@@ -59,7 +59,7 @@ impl Backend for OnDisk {
     }
 }
 
-/// A log that seals all there is after each append.
+/// A log that seals everything after each append.
 #[derive(Debug)]
 struct Sealing(SledLog);
 
@@ -68,7 +68,7 @@ impl Log for Sealing {
         let appending = self.0.append(batch);
         Box::pin(async move {
             let appended = appending.await;
-            // Before it is started or once it is closed it has nothing to seal.
+            // It has nothing to seal before it is started or after it is closed.
             let _ = tokio::task::block_in_place(|| self.0.compact(|| true));
             appended
         })
@@ -282,10 +282,10 @@ async fn a_decision_on_an_old_stream_is_refused(backend: &dyn Backend) {
         other => panic!("{other}"),
     }
     assert_eq!(log.append(taken_at(1)).await.unwrap().last, Offset::new(2));
-    // A stream that other records passed by has not moved.
+    // A stream does not move when others do.
     log.append(batch("user/bob", 2)).await.unwrap();
     assert_eq!(log.append(taken_at(2)).await.unwrap().last, Offset::new(5));
-    // In one group, too, each sees the ones before it.
+    // Within one group, each batch sees the ones before it.
     let (one, two) = (log.append(taken_at(5)), log.append(taken_at(5)));
     assert_eq!(one.await.unwrap().last, Offset::new(6));
     assert!(
@@ -385,7 +385,7 @@ async fn of_many_writers_one_wins_each_step(backend: &dyn Backend) {
                     }
                     Err(AppendError::Conflict { actual, .. }) => {
                         refused.fetch_add(1, Ordering::Relaxed);
-                        // A refusal is answered only when what it was decided on can be read.
+                        // A refusal is answered only once the record that caused it can be read.
                         assert!(log.get(actual).unwrap().is_some());
                         at = actual;
                     }
@@ -458,7 +458,7 @@ async fn an_erasure_takes_payloads_with_it(backend: &dyn Backend) {
     assert!(!String::from_utf8_lossy(bytes).contains("secret"), "{bytes:?}");
     assert!(matches!(left[0].command(), Ok(Some(Command::RoomEvent(_)))));
     assert_eq!(verify(&*log, |_| ()).unwrap().erased, 3);
-    // Once more changes nothing.
+    // Repeating it changes nothing.
     log.append(one(erasure(&*log, &[1], &[(2, 3)]))).await.unwrap();
     log.close();
     drop(log);
@@ -495,7 +495,7 @@ async fn an_erasure_that_does_not_fit_is_refused(backend: &dyn Backend) {
 async fn time_never_decreases(backend: &dyn Backend) {
     let mut before = 0;
     for _ in 0..3 {
-        // Each opening starts the test's clock at the same moment again.
+        // Each opening restarts the test's clock at the same moment.
         let log = backend.open();
         start(&*log);
         for _ in 0..5 {

@@ -1,9 +1,9 @@
-//! Erasing: what a `log.erase` record does to the payloads of earlier records.
+//! Erasing: the effect of a `log.erase` record on the payloads of earlier records.
 //!
-//! Whoever stores records carries out the `log.erase` records among them: a log in one step with
-//! the append, the archive soon after, a restore while it reads. [`remainder`] is what is left of
-//! one record, [`Targets`] which records are named, and [`Audit`] the other direction: that every
-//! payload that is gone was named by a record.
+//! Whoever stores records carries out the `log.erase` records among them: a log atomically with the
+//! append, the archive soon after, a restore while it reads. [`remainder`] computes what remains of
+//! one record, [`Targets`] collects the named records, and [`Audit`] checks the reverse: that a
+//! record names every missing payload.
 
 use std::collections::BTreeMap;
 
@@ -14,30 +14,30 @@ use crate::record::{
     reduced, remains,
 };
 
-/// The most payloads that one `log.erase` record takes: each is a frame that is written again in
-/// the group of the append.
+/// The most payloads that one `log.erase` record names. Each frame is rewritten in the group of the
+/// append.
 pub const MAX_ERASED: u64 = 1024;
 
-/// Why a record cannot be erased as it is named.
+/// Why a record cannot be erased as named.
 #[derive(Debug, thiserror::Error)]
 pub enum EraseError {
-    /// The record is not one that may be erased in this way.
+    /// Records of this kind cannot be erased in this way.
     #[error("record {0} may not be erased like this")]
     Kind(Offset),
     /// The event cannot be reduced.
     #[error("record {offset} cannot be reduced: {source}")]
     Reduce {
-        /// The record.
+        /// The record's offset.
         offset: Offset,
         /// Why not.
         source: ReduceError,
     },
-    /// What is left of the event is not what was to be left.
+    /// The remaining part of the event does not have the named hash.
     #[error("the remainder of record {0} does not match the record")]
     Hash(Offset),
 }
 
-/// What `record` says is to be erased; `None` for one of another kind.
+/// The erasures in `record`; `None` if it is of another kind.
 pub(crate) fn erasure(record: &Record) -> Option<LogErase> {
     if &*record.header.kind != LogErase::KIND.name {
         return None;
@@ -48,12 +48,12 @@ pub(crate) fn erasure(record: &Record) -> Option<LogErase> {
     }
 }
 
-/// How a payload goes.
+/// How a payload is erased.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Target {
-    /// It gives way to a reduced one.
+    /// It is replaced by a reduced one.
     Reduced(Reduced),
-    /// Nothing is left of it.
+    /// It is removed.
     Superseded,
 }
 
@@ -65,7 +65,7 @@ pub(crate) struct Targets {
 }
 
 impl Targets {
-    /// Adds what one record names.
+    /// Adds the records that one `log.erase` record names.
     pub(crate) fn add(&mut self, erase: &LogErase) {
         self.reduced.extend(erase.reduced.iter().map(|reduced| (reduced.offset, reduced.clone())));
         self.superseded.extend(erase.runs());
@@ -75,7 +75,7 @@ impl Targets {
         self.reduced.is_empty() && self.superseded.0.is_empty()
     }
 
-    /// How the payload at `offset` goes, if it does.
+    /// How the payload at `offset` is erased, if it is named.
     pub(crate) fn get(&self, offset: Offset) -> Option<Target> {
         if let Some(reduced) = self.reduced.get(&offset) {
             return Some(Target::Reduced(reduced.clone()));
@@ -90,12 +90,12 @@ impl Targets {
         self.superseded.extend(others.superseded.0.iter().copied());
     }
 
-    /// How many there are in `first..=last`.
+    /// How many are in `first..=last`.
     pub(crate) fn count_in(&self, first: Offset, last: Offset) -> u64 {
         self.reduced.range(first..=last).count() as u64 + self.superseded.count_in(first, last)
     }
 
-    /// Takes out those in `first..=last`.
+    /// Removes those in `first..=last`.
     pub(crate) fn remove_in(&mut self, first: Offset, last: Offset) {
         self.reduced.retain(|offset, _| *offset < first || last < *offset);
         self.superseded.remove_in(first, last);
@@ -106,7 +106,7 @@ impl Targets {
         self.reduced.range(first..=last).next().is_some() || self.superseded.any_in(first, last)
     }
 
-    /// Every target, each with how it goes.
+    /// Every target, each with how it is erased.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Offset, Target)> {
         let reduced =
             self.reduced.values().map(|reduced| (reduced.offset, Target::Reduced(reduced.clone())));
@@ -117,15 +117,14 @@ impl Targets {
     }
 }
 
-/// The payload that is left of `record`.
+/// The payload that remains of `record`.
 ///
 /// # Errors
-/// When the record is not of a kind that is erased in this way, or what would be left of it is not
-/// what was said to be left.
+/// When records of this kind cannot be erased in this way, or the remainder is not the named one.
 pub(crate) fn remainder(record: &Record, target: &Target) -> Result<Payload, EraseError> {
     let offset = record.offset();
     match (target, &record.payload) {
-        // The header says it of what an earlier version wrote, too.
+        // The header tells the kind for records of earlier versions, too.
         (Target::Superseded, _)
             if record.header.ephemeral || remains(&record.header.kind) == Remains::Nothing =>
         {
@@ -166,7 +165,7 @@ impl Runs {
         self.0 = merged;
     }
 
-    /// Adds an offset behind all others.
+    /// Adds an offset after all others.
     fn push(&mut self, offset: Offset) {
         match self.0.last_mut() {
             Some((_, last)) if last.next() == offset => *last = offset,
@@ -198,7 +197,7 @@ impl Runs {
         self.0 = std::mem::take(&mut self.0).into_iter().flat_map(cut).collect();
     }
 
-    /// The first offset of these that is not in `others`.
+    /// The first of these offsets that is not in `others`.
     fn first_outside(&self, others: &Self) -> Option<Offset> {
         self.0.iter().find_map(|(first, last)| {
             let at = others.0.partition_point(|(_, end)| end < first);
@@ -210,8 +209,8 @@ impl Runs {
     }
 }
 
-/// Checks that every payload that is gone, or was replaced, was named by a `log.erase` record with
-/// what is left of it. Takes every record of a log, in order.
+/// Checks that a `log.erase` record names every missing or reduced payload, with the right hash. It
+/// takes every record of a log, in order.
 #[derive(Clone, Debug, Default)]
 pub struct Audit {
     named: Targets,
@@ -221,7 +220,7 @@ pub struct Audit {
 }
 
 impl Audit {
-    /// Notes the next record.
+    /// Takes the next record.
     pub fn note(&mut self, record: &Record) {
         let offset = record.offset();
         match &record.payload {
@@ -232,7 +231,7 @@ impl Audit {
             Payload::Erased => self.erased.push(offset),
         }
         if let Some(erase) = erasure(record) {
-            // What comes later is not for this record to name.
+            // A record can only name earlier ones.
             let earlier = |of: Offset| of < offset;
             self.named.add(&LogErase {
                 reduced: erase.reduced.into_iter().filter(|r| earlier(r.offset)).collect(),
@@ -242,30 +241,30 @@ impl Audit {
         }
     }
 
-    /// How many payloads are gone or reduced.
+    /// How many payloads are missing or reduced.
     #[must_use]
     pub fn gone(&self) -> u64 {
         let run = |(first, last): &(Offset, Offset)| last.get() - first.get() + 1;
         self.reduced.len() as u64 + self.erased.0.iter().map(run).sum::<u64>()
     }
 
-    /// How many payloads were named and are still whole: the store is behind with erasing.
+    /// How many named payloads are still complete: the store is behind with erasing.
     #[must_use]
     pub fn behind(&self) -> u64 {
         self.whole().count() as u64
     }
 
-    /// The payloads that were named and are still whole, each with how it is to go.
+    /// The named payloads that are still complete, each with how it is to be erased.
     pub(crate) fn whole(&self) -> impl Iterator<Item = (Offset, Target)> {
         self.named.iter().filter(|(offset, _)| {
             !self.reduced.contains_key(offset) && !self.erased.contains(*offset)
         })
     }
 
-    /// The result, once every record was noted.
+    /// The result, after every record.
     ///
     /// # Errors
-    /// The first payload that is gone or replaced, and not by what a record says.
+    /// The first payload that is missing or reduced without a record that says so.
     pub fn finish(&self) -> Result<(), VerifyError> {
         let named = |offset: &Offset, hash: &[u8; 32]| {
             self.named.reduced.get(offset).is_some_and(|named| named.hash == *hash)

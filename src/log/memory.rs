@@ -1,5 +1,5 @@
-//! A log in memory, for tests and for embedding: the same contract, durable for as long as the
-//! process lives.
+//! A log in memory, for tests and for embedding. It has the same contract, and is durable for as
+//! long as the process lives.
 
 use std::sync::Arc;
 

@@ -1,13 +1,13 @@
 //! The log: append-only, durable, and the only truth.
 //!
-//! [`Log`] is the contract. A backend accepts *batches*: all records of a batch are appended, next
-//! to each other, or none. A batch names the streams that its decision rested on and the last
-//! offset of each; when one has moved on, the batch is refused with a conflict and the decision is
-//! to be taken again. A backend on one machine checks this itself; a replicated log has the same
-//! primitive on its server.
+//! [`Log`] is the contract. A backend accepts *batches*. All records of a batch are appended next
+//! to each other, or none. A batch names the streams that its decision depended on, and the last
+//! offset of each. If one of them has moved on, the batch is refused with a conflict, and the
+//! decision must be made again. A local backend checks this itself; a replicated log has the same
+//! operation on its server.
 //!
-//! Reads are local in every backend: one whose log is remote keeps a local copy up to its durable
-//! watermark.
+//! Reads are local in every backend: a backend with a remote log keeps a local copy up to its
+//! durable watermark.
 
 use std::{fmt, future::Future, pin::Pin, sync::Arc};
 
@@ -30,8 +30,8 @@ pub use verify::{VerifyError, verify};
 
 /// The largest payload of one record.
 ///
-/// Twice the size of the largest event with room to spare, and small enough that no page of the
-/// default backend outgrows what it stores in line: see [`sled`].
+/// Twice the size of the largest event with some margin, and small enough that no page of the
+/// default backend leaves its main file: see [`sled`].
 pub const MAX_PAYLOAD_BYTES: usize = 192 * 1024;
 
 /// The largest sum of the text fields of a record's header: stream, kind, user, device, request.
@@ -39,7 +39,7 @@ pub const MAX_PAYLOAD_BYTES: usize = 192 * 1024;
 pub const MAX_HEADER_TEXT_BYTES: usize = 2 * 1024;
 
 /// The largest sum of the payloads of one batch. A batch is written, sent to followers and kept in
-/// memory whole; making a room with every option is a few dozen records.
+/// memory as a whole. Creating a room with every option takes a few dozen records.
 pub const MAX_BATCH_BYTES: usize = 4 * 1024 * 1024;
 
 /// What the limits of decisions allow fits into the log: a commit is one batch.
@@ -57,10 +57,10 @@ const _: () = {
     assert!(KEY_BACKUP_RECORD_BYTES + KEY_BYTES + 8 * IDENTIFIER_BYTES < MAX_PAYLOAD_BYTES);
 };
 
-/// A set of records that is appended whole or not at all.
+/// Records that are appended atomically.
 #[derive(Clone, Debug, Default)]
 pub struct Batch {
-    /// The streams the decision rested on, each with its last offset then
+    /// The streams that the decision depended on, each with its last offset at that time
     /// ([`Offset::ZERO`] for a stream that must not exist yet).
     pub expect: Vec<(Stream, Offset)>,
     /// The records, in order.
@@ -89,17 +89,17 @@ pub enum AppendError {
         /// Its last offset now.
         actual: Offset,
     },
-    /// The batch or one of its records is larger than the log takes.
+    /// The batch or one of its records exceeds a limit of the log.
     #[error("the write does not fit the log: {0}")]
     TooLarge(String),
-    /// The disk is full, or about to be. Reads go on; writes are taken again once there is room.
+    /// The disk is full, or nearly so. Reads go on; writes are accepted again once there is space.
     #[error("no room for writes: {0}")]
     Full(String),
-    /// A write or sync failed. Nothing after the last durable record is known to be on disk, so
-    /// the log takes no more writes until the server is started anew. Reads go on.
+    /// A write or sync failed. Nothing after the last durable record is known to be on disk, so the
+    /// log takes no more writes until the server is restarted. Reads go on.
     #[error("the log refuses writes since one failed: {0}")]
     Failed(Arc<str>),
-    /// A `log.erase` record does not fit what it names.
+    /// A `log.erase` record does not match the records that it names.
     #[error("nothing was erased: {0}")]
     Erase(String),
     /// The log is shutting down.
@@ -110,7 +110,7 @@ pub enum AppendError {
 /// Why a record could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    /// The store below failed.
+    /// The underlying store failed.
     #[error("reading the log failed: {0}")]
     Storage(String),
     /// The bytes at this offset are not a record.
@@ -121,7 +121,7 @@ pub enum ReadError {
         /// What is wrong.
         source: crate::record::codec::CodecError,
     },
-    /// A record is missing between others.
+    /// A record between others is missing.
     #[error("record {0} is missing")]
     Missing(Offset),
 }
@@ -139,10 +139,10 @@ pub type Follower = Box<dyn FnMut(&[Arc<Record>]) + Send>;
 /// An append-only log. See the module's documentation for the contract.
 pub trait Log: Send + Sync + fmt::Debug + 'static {
     /// Appends all of `batch`, or nothing. Resolves once the batch is durable and the follower has
-    /// seen it. Dropping the future does not take the batch back.
+    /// seen it. Dropping the future does not cancel the append.
     ///
-    /// A `log.erase` record takes the payloads that it names with it, in the same step: it is
-    /// refused if they are not durable yet or are not what it says.
+    /// A `log.erase` record erases the payloads that it names, atomically. It is refused if they
+    /// are not durable yet or do not match it.
     fn append(&self, batch: Batch) -> Appending<'_>;
 
     /// The record at `offset`, if the log is that long.
@@ -157,7 +157,8 @@ pub trait Log: Send + Sync + fmt::Debug + 'static {
     /// When the store fails or a record is damaged or missing.
     fn read(&self, from: Offset, limit: usize) -> Result<Vec<Record>, ReadError>;
 
-    /// The offset up to which what was erased is not only gone for readers, but off the disk.
+    /// The offset up to which erased content has not only been hidden from readers but left the
+    /// disk.
     ///
     /// # Errors
     /// When the store fails.
@@ -165,22 +166,22 @@ pub trait Log: Send + Sync + fmt::Debug + 'static {
         Ok(*self.durable().borrow())
     }
 
-    /// The offset of the last durable record, as it moves.
+    /// The offset of the last durable record, as it advances.
     fn durable(&self) -> watch::Receiver<Offset>;
 
-    /// Begins to take appends. To be called once, after the records up to the durable watermark
-    /// have been read: `heads` gives the last offset of each stream among them. The follower
-    /// receives every record after them.
+    /// Starts to accept appends. Must be called once, after the records up to the durable watermark
+    /// have been read. `heads` is the last offset of each stream among them. The follower receives
+    /// every record after them.
     fn start(&self, heads: StreamHeads, follower: Follower);
 
-    /// Refuses new appends, completes those under way and makes everything durable. Blocks.
+    /// Refuses new appends, completes those in progress and makes everything durable. Blocks.
     fn close(&self);
 }
 
 /// The last offset of each stream.
 pub type StreamHeads = std::collections::HashMap<Stream, Offset>;
 
-/// What [`Log::append`] checks before it takes a batch, the same for every local backend.
+/// Checks a batch before [`Log::append`] takes it, the same for every local backend.
 ///
 /// # Errors
 /// [`AppendError::Conflict`] for the first stream that has moved on.
@@ -198,8 +199,8 @@ pub(crate) fn check_expected(heads: &StreamHeads, batch: &Batch) -> Result<(), A
     Ok(())
 }
 
-/// What the `log.erase` records among `added` leave of the records they name, the same for every
-/// backend. `get` gives a durable record.
+/// What the `log.erase` records among `added` leave of the records that they name, the same for
+/// every backend. `get` returns a durable record.
 ///
 /// # Errors
 /// [`AppendError::Erase`].

@@ -1,32 +1,30 @@
-//! The default log: records in an embedded sled 0.34 tree, nothing to install, and old ones in
-//! volumes.
+//! The default log: new records in an embedded sled 0.34 tree, old ones in volumes.
 //!
 //! Key: the offset as 8 bytes, big-endian. Value: the record's frame (`log_format.md`).
 //!
-//! A database takes the newest records. Once it holds many, another one takes its place, and its
-//! records are *sealed*: written to volumes ([`super::volume`]), which take a fifth of the room and
-//! no time at a start, and the database is removed. `layers` reads all of it as one log, `seal`
+//! A database takes the newest records. When it is full, a new one takes over and its records are
+//! *sealed*: they are written to volumes ([`super::volume`]), which take a fifth of the space and
+//! no time at startup, and the database is removed. `layers` reads all of it as one log, and `seal`
 //! does the sealing.
 //!
-//! One thread, the *committer*, does all writing. It takes every batch that is queued, checks each
-//! against the stream heads as the batches before it leave them, writes what it accepts all or
-//! nothing (as one sled batch, or, if it is one record, as that), makes that durable once, and only
-//! then lets anybody know: watermark, follower, replies, in this order. A refusal waits with the
-//! rest of its group, because the record it was decided against may be in that group. After a group
-//! of many the committer waits a moment for the next.
+//! One thread, the *committer*, does all writing. It takes every queued batch and checks each
+//! against the stream heads as the batches before it leave them. It writes the accepted batches
+//! atomically (as one sled batch, or as a single insert for one record) and syncs once. Only then
+//! does it publish them: first the watermark, then the follower, then the replies. A refusal waits
+//! with the rest of its group, because the record that caused it may be in that group. After a
+//! group of many, the committer waits a moment for the next one.
 //!
-//! sled is behind `store`, which says what is not left to it.
+//! `store` wraps sled and lists what is not left to it.
 //!
-//! **Erasing.** A value that was replaced stays in sled's file until the place is used again, which
-//! may be never. What an erasure leaves of a record is written to the newest database, wherever the
-//! record itself is, and stands for it from then on. [`SledLog::compact`] then seals everything, so
-//! that the databases and the volumes that held what was erased are gone. sled uses paths only
-//! while it opens (but for blobs, of which there are none), so that a directory can be renamed
-//! under it.
+//! **Erasing.** sled keeps a replaced value in its file until it reuses the place, which may be
+//! never. What remains of an erased record is written to the newest database, wherever the record
+//! itself is, and replaces it from then on. [`SledLog::compact`] then seals everything, which
+//! removes the databases and volumes with the erased content. sled uses paths only while it opens
+//! (except for blobs, and there are none), so a directory can be renamed while it is open.
 //!
-//! A failed write or sync ends writing for good: what the disk holds past the last durable record
-//! is unknown, so every append is refused from then on. Reads, which end at the durable watermark,
-//! go on.
+//! A failed write or sync ends writing until a restart. What the disk holds past the last durable
+//! record is unknown, so every append is refused from then on. Reads end at the durable watermark
+//! and go on.
 
 mod aside;
 mod committer;
@@ -89,7 +87,7 @@ pub struct SledOptions {
     pub data_dir: PathBuf,
     /// Where record times come from.
     pub clock: Clock,
-    /// Appends are refused while the disk has less room than this, in bytes.
+    /// Appends are refused while the disk has less free space than this, in bytes.
     pub min_free_bytes: u64,
     /// How much memory sled may use to cache pages, in bytes.
     pub cache_bytes: u64,
@@ -97,9 +95,9 @@ pub struct SledOptions {
     pub verify_tail: u64,
     /// How many records a database takes before they are sealed.
     pub seal_records: u64,
-    /// How many bytes of frames make a volume.
+    /// A volume is completed at this many bytes of frames.
     pub volume_bytes: u64,
-    /// The archive, from which records are read that cannot be read from their volume.
+    /// The archive, which replaces records of a damaged volume.
     pub archive: Option<PathBuf>,
 }
 
@@ -120,24 +118,22 @@ impl SledOptions {
     }
 }
 
-/// Room for a few groups and for what sled writes besides them, so that sled itself never meets a
-/// full disk.
+/// Space for a few groups and for sled's own overhead, so that sled itself never meets a full disk.
 pub const DEFAULT_MIN_FREE_BYTES: u64 = 64 * 1024 * 1024;
 
-/// The newest records are what is read most; the kernel caches the file besides.
+/// Most reads are of the newest records. The kernel caches the file as well.
 pub const DEFAULT_CACHE_BYTES: u64 = 64 * 1024 * 1024;
 
-/// More than a crash can touch, and still only milliseconds of work.
+/// More than a crash can affect, and still only milliseconds of work.
 pub const DEFAULT_VERIFY_TAIL: u64 = 1000;
 
-/// What sled looks through at a start after a crash, which takes it some two microseconds by
-/// record.
+/// sled scans these at startup after a crash, about two microseconds for each.
 pub const DEFAULT_SEAL_RECORDS: u64 = 100_000;
 
-/// Enough that there are few of them, little enough that one is written anew within a second.
+/// Large enough that there are few volumes, small enough that one is rewritten within a second.
 pub const DEFAULT_VOLUME_BYTES: u64 = 64 * 1024 * 1024;
 
-/// Databases that have come to this size are sealed, whatever they hold.
+/// Databases of this size are sealed, however many records they hold.
 const SEAL_BYTES: u64 = 512 * 1024 * 1024;
 
 /// Why a log could not be opened.
@@ -152,7 +148,7 @@ pub enum OpenError {
     InUse {
         /// The data directory.
         data_dir: PathBuf,
-        /// The other process, if it said who it is.
+        /// The other process, if its id is known.
         pid: Option<u32>,
     },
     /// A directory or file could not be made or opened.
@@ -163,7 +159,7 @@ pub enum OpenError {
         /// Why.
         source: io::Error,
     },
-    /// The store below could not be opened or read.
+    /// The underlying store could not be opened or read.
     #[error("the log's store {} cannot be used: {reason}; `logcabin restore --from-archive` can rebuild it from an archive", .path.display())]
     Store {
         /// The store's directory.
@@ -171,7 +167,7 @@ pub enum OpenError {
         /// Why.
         reason: String,
     },
-    /// The disk is full, and there is no room elsewhere for a copy to read from.
+    /// The disk is full, and there is no space elsewhere for a copy to read from.
     #[error(
         "the disk of {} is full: free at least {room} bytes there, or make room in the directory for \
          temporary files, from which the log can be read meanwhile",
@@ -183,7 +179,7 @@ pub enum OpenError {
         /// How many bytes have to be free.
         room: u64,
     },
-    /// Records that were durable are gone or have been replaced.
+    /// Records that were durable are missing or have been replaced.
     #[error(
         "the log ends at record {found}, but record {known} was durable{}: records were lost; \
          `logcabin restore --from-archive` can rebuild the log from an archive (to go on without them, \
@@ -192,14 +188,14 @@ pub enum OpenError {
         .note.display()
     )]
     Lost {
-        /// The last record that is there.
+        /// The last record in the log.
         found: Offset,
         /// A record that was durable before.
         known: Offset,
-        /// The file that says so.
+        /// The file that notes it.
         note: PathBuf,
     },
-    /// An import into the directory did not come to its end.
+    /// An import into the directory was interrupted.
     #[error(
         "an import into {} is incomplete; run `logcabin import` with the same directories again",
         .0.display()
@@ -223,28 +219,28 @@ pub struct SledLog {
     idle: Mutex<Option<Idle>>,
     sealer: Arc<Sealer>,
     seal_records: u64,
-    /// The threads, in the order in which they end.
+    /// The threads, in the order in which they are joined.
     threads: Mutex<Vec<JoinHandle<()>>>,
     log_dir: PathBuf,
     // Released last: only then may another process open the directory.
     _lock: File,
 }
 
-/// All that the log is kept in, of which sealing makes other ones.
+/// The current databases and volumes; sealing replaces them.
 type Current = Arc<RwLock<Arc<Layers>>>;
 
-/// What the committer is made from when the log is started.
+/// The parts of the committer, before the log is started.
 struct Idle {
     queue: mpsc::Receiver<Message>,
     tip: Tip,
     clock: Clock,
 }
 
-/// What the committer and the log's users both see.
+/// State shared by the committer and the log's users.
 struct Shared {
     durable: watch::Sender<Offset>,
     failure: watch::Sender<Option<Arc<str>>>,
-    /// The last durable record, for the note of it.
+    /// The last durable record, for the tip file.
     tip: Mutex<Noted>,
     closing: AtomicBool,
     /// Set once nothing more will become durable.
@@ -262,8 +258,8 @@ impl fmt::Debug for SledLog {
 }
 
 impl SledLog {
-    /// Opens the log, or makes an empty one: verifies its last records and drops a last batch that
-    /// is not whole. Blocks.
+    /// Opens the log, or creates an empty one. Verifies its last records and drops an incomplete
+    /// last batch. Blocks.
     ///
     /// # Errors
     /// When another process uses it, the disk fails, or the log's end is damaged.
@@ -277,14 +273,14 @@ impl SledLog {
         let spare = options.archive.as_deref().map(|dir| Arc::new(Spare::new(dir)));
         let layers = Layers::open(&dir, options.cache_bytes, spare)?;
         let tip = match recover(&layers, &dir, options.verify_tail) {
-            // Who verifies every record asks for the first fault, wherever it was met.
+            // A caller that verifies every record wants the first fault, not the one met here.
             Err(OpenError::Damaged(met)) if options.verify_tail == 0 => {
                 return Err(OpenError::Damaged(first_fault(&layers).unwrap_or(met)));
             }
             recovered => recovered?,
         };
         match check_noted(&layers, &dir, &tip) {
-            // What is there may have a fault before its end.
+            // The remaining records may have a fault before their end.
             Err(lost @ OpenError::Lost { .. }) if options.verify_tail == 0 => {
                 let fault = first_fault(&layers).filter(|fault| fault.offset <= tip.offset);
                 return Err(fault.map_or(lost, OpenError::Damaged));
@@ -334,7 +330,7 @@ impl SledLog {
         self.shared.failure.subscribe()
     }
 
-    /// Changes the room that the disk must have for appends, in bytes.
+    /// Sets how much free space the disk must have for appends, in bytes.
     pub fn set_min_free_bytes(&self, bytes: u64) {
         self.shared.min_free_bytes.store(bytes, Ordering::Relaxed);
     }
@@ -343,7 +339,7 @@ impl SledLog {
         Arc::clone(&self.layers.read())
     }
 
-    /// The bytes that the log takes on the disk.
+    /// The log's size on disk in bytes.
     ///
     /// # Errors
     /// When the disk fails.
@@ -359,14 +355,15 @@ impl SledLog {
         Ok(self.current().compacted()?)
     }
 
-    /// Seals all there is, while appends and reads go on: what was erased is then off the disk.
-    /// `pause` is called after each piece; the compaction is given up when it says false. Blocks.
+    /// Seals everything while appends and reads go on. Afterwards erased content is off the disk.
+    /// `pause` is called after each piece; if it returns false, the compaction is abandoned.
+    /// Blocks.
     ///
-    /// Killed at any moment it leaves the whole log; the next start takes it up again.
+    /// If it is killed, the log stays intact and the next start continues.
     ///
     /// # Errors
-    /// When there is no room for a second copy of what is written anew, a disk fails, a record is
-    /// damaged, or the log is closed; the log goes on as it was.
+    /// When there is not enough space for the copy, a disk fails, a record is damaged, or the log
+    /// is closed. The log goes on as before.
     pub fn compact(&self, pause: impl FnMut() -> bool) -> Result<Compacted, CompactError> {
         if self.idle.lock().is_some() {
             return Err(CompactError::Closed);
@@ -386,7 +383,7 @@ impl SledLog {
 }
 
 impl Shared {
-    /// What an append gets that no committer takes any more.
+    /// The error of an append that no committer takes any more.
     fn gone(&self) -> AppendError {
         self.failure.borrow().clone().map_or(AppendError::Closed, AppendError::Failed)
     }
@@ -408,7 +405,7 @@ impl Log for SledLog {
             return Box::pin(std::future::ready(Err(self.shared.gone())));
         }
         let (reply, outcome) = oneshot::channel();
-        // Queued now rather than when first polled: a caller that goes away does not take it back.
+        // Queued now rather than when first polled, so a caller that goes away does not cancel it.
         match self.queue.try_send(Message::Append(Request { batch, reply })) {
             Ok(()) => Box::pin(self.outcome(outcome)),
             Err(mpsc::error::TrySendError::Full(message)) => Box::pin(async move {
@@ -487,7 +484,7 @@ impl Log for SledLog {
         drop(self.idle.lock().take());
         for thread in self.threads.lock().drain(..) {
             let name = thread.thread().name().unwrap_or_default().to_owned();
-            // The note of the last record comes after the committer.
+            // The tip of the last record is written after the committer has ended.
             self.shared.ended.store(name == "log-tip", Ordering::SeqCst);
             thread.thread().unpark();
             if thread.join().is_err() {
@@ -497,8 +494,8 @@ impl Log for SledLog {
     }
 }
 
-/// Notes how far the log has come, now and then and at the end. Of no consequence to those who
-/// append: a note that cannot be written is tried again.
+/// Notes the end of the log, once a second and at shutdown. Appends do not depend on it: a note
+/// that cannot be written is retried.
 fn note_tip(shared: &Shared, dir: &Path) {
     let (mut noted, mut failing) = (Offset::ZERO, false);
     loop {
@@ -522,10 +519,10 @@ fn note_tip(shared: &Shared, dir: &Path) {
     }
 }
 
-/// How often the end of the log is noted: what is older than this cannot be lost unseen.
+/// How often the end of the log is noted. The loss of older records is always noticed.
 const NOTE_EVERY: Duration = Duration::from_secs(1);
 
-/// Checks that the log still holds what was durable when its end was last noted.
+/// Checks that the log still holds the record that the tip file notes.
 fn check_noted(layers: &Layers, dir: &Path, tip: &Tip) -> Result<(), OpenError> {
     let failed = |source| OpenError::Io { path: tip_file::path(dir), source };
     let Some(known) = tip_file::read(dir).map_err(failed)? else { return Ok(()) };
@@ -545,7 +542,7 @@ impl Drop for SledLog {
     }
 }
 
-/// Drops a last batch that is not whole, verifies the last records, and gives the log's end.
+/// Drops an incomplete last batch, verifies the last records, and returns the log's end.
 fn recover(layers: &Layers, dir: &Path, verify_tail: u64) -> Result<Tip, OpenError> {
     let unusable = |error: StoreError| OpenError::Store { path: dir.to_owned(), reason: error.0 };
     let damaged = |offset, fault| OpenError::Damaged(VerifyError { offset, fault });
@@ -564,7 +561,7 @@ fn recover(layers: &Layers, dir: &Path, verify_tail: u64) -> Result<Tip, OpenErr
     let mut last = end;
     let unfinished = load(end)?.header.batch_remaining;
     if unfinished != 0 && end <= layers.before_tail {
-        // Only what was written last can be interrupted.
+        // Only the newest records can be incomplete.
         return Err(damaged(end.next(), Fault::Unfinished(unfinished)));
     }
     if unfinished != 0 {
@@ -622,7 +619,7 @@ fn first_fault(layers: &Layers) -> Option<VerifyError> {
     }
 }
 
-/// What a compaction came to: the bytes that the log took on the disk before and after it.
+/// The result of a compaction: the log's size on disk, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Compacted {
     /// Before.
@@ -631,30 +628,30 @@ pub struct Compacted {
     pub after: u64,
 }
 
-/// Why a log was not compacted. It goes on as it was.
+/// Why a log was not compacted. It goes on as before.
 #[derive(Debug, thiserror::Error)]
 pub enum CompactError {
-    /// There is no room for what is written anew beside what is there.
+    /// There is not enough space for the rewritten files beside the old ones.
     #[error("rewriting takes {needed} bytes including the reserve, but only {free} are free")]
     Room {
         /// The bytes that must be free.
         needed: u64,
-        /// Those that are.
+        /// The bytes that are free.
         free: u64,
     },
     /// A store failed.
     #[error("{0}")]
     Store(String),
-    /// A directory could not be made, removed or exchanged.
+    /// A directory could not be created, removed or exchanged.
     #[error(transparent)]
     Open(#[from] OpenError),
     /// The disk failed.
     #[error(transparent)]
     Disk(io::Error),
-    /// It was given up.
+    /// It was abandoned.
     #[error("it was abandoned")]
     GivenUp,
-    /// The log takes no writes: it is not started, or closed.
+    /// The log takes no writes: it has not been started, or was closed.
     #[error("the log takes no writes")]
     Closed,
 }
@@ -674,7 +671,8 @@ fn remove_dir(path: &Path) -> Result<(), OpenError> {
     }
 }
 
-/// What is in a log's directory, for one who has the data directory's lock and appends nothing.
+/// The files of a log that no server has open. The owner holds the data directory's lock and
+/// appends nothing.
 pub(crate) struct AtRest(Layers);
 
 impl AtRest {
@@ -694,7 +692,7 @@ impl AtRest {
         self.0.last()?.map_or(Ok(None), |last| self.get(last))
     }
 
-    /// Notes that nothing that was erased up to `offset` was ever written to this directory.
+    /// Notes that this directory never contained what was erased up to `offset`.
     pub(crate) fn note_compacted(&self, offset: Offset) -> Result<(), StoreError> {
         self.0.tail()?.note_compacted(offset)
     }

@@ -1,12 +1,12 @@
-//! How far the log has come, noted outside of sled.
+//! The tip file: how far the log has come, noted outside of sled.
 //!
-//! sled takes damage in its newest part for the end of an interrupted write and drops what follows,
-//! without a word. This file, `log/tip`, remembers the last durable record of at most a second ago,
-//! so that a log that comes back shorter, or different, is not taken for whole.
+//! sled takes damage in its newest part for the end of an interrupted write and silently drops what
+//! follows. This file, `log/tip`, names the last durable record of at most a second ago, so that a
+//! log that comes back shorter or different is noticed.
 //!
-//! 80 bytes: magic, offset (`u64`, big-endian), chain value, blake3 of these 48 bytes. It is
-//! written in place; a write that a crash interrupts leaves a hash that does not fit, and the file
-//! counts for nothing until the next one.
+//! 80 bytes: magic, offset (`u64`, big-endian), chain value, blake3 of these 48 bytes. The file is
+//! overwritten in place. A write that a crash interrupts leaves a hash that does not match, and the
+//! file is ignored until the next write.
 
 use std::{
     fs::{File, OpenOptions},
@@ -21,19 +21,19 @@ const MAGIC: &[u8; 8] = b"LCTIP\r\n\x01";
 const NOTE_BYTES: usize = 8 + 8 + 32;
 const FILE_BYTES: usize = NOTE_BYTES + 32;
 
-/// A record that was durable: where it was, and what the chain was there.
+/// A record that was durable: its offset, and its chain value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Noted {
     pub(super) offset: Offset,
     pub(super) chain: Chain,
 }
 
-/// The file of a log's directory.
+/// The path of the tip file.
 pub(super) fn path(log_dir: &Path) -> PathBuf {
     log_dir.join("tip")
 }
 
-/// Writes the note, durably.
+/// The open tip file.
 pub(super) struct TipFile(File);
 
 impl TipFile {
@@ -55,7 +55,7 @@ impl TipFile {
     }
 }
 
-/// What was noted; `None` where there is no file, or none that a write completed.
+/// The noted record; `None` if there is no file, or its hash does not match.
 pub(super) fn read(log_dir: &Path) -> io::Result<Option<Noted>> {
     let bytes = match std::fs::read(path(log_dir)) {
         Ok(bytes) => bytes,

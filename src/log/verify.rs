@@ -1,8 +1,8 @@
-//! The check of a log from its first record to its last.
+//! Checks a log from its first record to its last.
 //!
-//! [`verify`] walks any [`Log`] through its ordinary reads and names the offset of the first fault.
-//! [`Checker`] is the same check for one record after another; opening a log, reading an archive
-//! and restoring from one all go through it, so that they cannot disagree on what is intact.
+//! [`verify`] reads any [`Log`] and returns the offset of the first fault. [`Checker`] checks one
+//! record after another. Opening a log, reading an archive and restoring from one all use it, so
+//! they agree on what is intact.
 
 use super::{Log, ReadError, Verified, erase::Audit};
 use crate::record::{
@@ -14,8 +14,8 @@ use crate::record::{
 const CHUNK: usize = 512;
 
 /// Checks every record of `log` up to its durable watermark: contiguous offsets, hash chain,
-/// payload hashes, commands that can be read, times and epochs that do not decrease, whole batches,
-/// no payload gone but what a record says was erased. `on_progress` is called now and then with the
+/// payload hashes, decodable commands, times and epochs that do not decrease, complete batches, and
+/// a `log.erase` record for every missing payload. `on_progress` is called now and then with the
 /// last offset checked.
 ///
 /// # Errors
@@ -26,7 +26,8 @@ pub fn verify(log: &dyn Log, mut on_progress: impl FnMut(Offset)) -> Result<Veri
     let mut audit = Audit::default();
     while checker.last() < durable {
         let from = checker.last().next();
-        // Damage anywhere in a chunk fails the whole read; one by one, the first fault is found.
+        // Damage anywhere in a chunk fails the whole read. Reading one by one finds the first
+        // fault.
         let records = match log.read(from, CHUNK) {
             Ok(records) => records,
             Err(_) => log.read(from, 1).map_err(|error| VerifyError::reading(from, error))?,
@@ -47,11 +48,11 @@ pub fn verify(log: &dyn Log, mut on_progress: impl FnMut(Offset)) -> Result<Veri
     checker.finish()
 }
 
-/// The first fault that a check found.
+/// The first fault of a log.
 #[derive(Debug, thiserror::Error)]
 #[error("record {offset}: {fault}")]
 pub struct VerifyError {
-    /// The offset at which it is.
+    /// Its offset.
     pub offset: Offset,
     /// What is wrong.
     #[source]
@@ -75,51 +76,51 @@ impl VerifyError {
 /// What is wrong with a record.
 #[derive(Debug, thiserror::Error)]
 pub enum Fault {
-    /// The store below could not read it.
+    /// The store could not read it.
     #[error("reading it failed: {0}")]
     Storage(String),
-    /// It is not there, though later ones are or should be.
+    /// It is missing, though later ones exist or should exist.
     #[error("the record is missing")]
     Missing,
-    /// Its bytes are not a record, its payload is not the one its header names, or it does not
-    /// follow from the record before it.
+    /// Its bytes are not a record, its payload does not match its header, or it does not continue
+    /// the chain.
     #[error("the record is damaged: {0}")]
     Damaged(#[source] CodecError),
-    /// Another record stands in its place.
+    /// Another record is in its place.
     #[error("the record in this place says that it is record {found}")]
     OutOfOrder {
         /// The offset in the header.
         found: Offset,
     },
-    /// It is older than the record before it.
+    /// It is older than the previous record.
     #[error("the record is {0} ms older than the one before it")]
     Time(u64),
-    /// It belongs to an epoch before that of the record before it.
+    /// Its epoch is lower than that of the previous record.
     #[error("the record's epoch {} comes before {}, that of the record before it", found.0, before.0)]
     Epoch {
         /// The record's epoch.
         found: Epoch,
-        /// The epoch of the record before it.
+        /// The epoch of the previous record.
         before: Epoch,
     },
-    /// The batch of the record before it should go on here with another count.
+    /// Its count does not continue the batch of the previous record.
     #[error("{found} records of a batch should follow; after the record before it, {expected}")]
     Batch {
-        /// What the record says.
+        /// The count in the record.
         found: u32,
-        /// What follows from the record before it.
+        /// The count that follows from the previous record.
         expected: u32,
     },
     /// The log ends inside a batch.
     #[error("the log ends here, {0} records before the end of a batch")]
     Unfinished(u32),
-    /// Its command cannot be read.
+    /// Its command cannot be decoded.
     #[error(transparent)]
     Command(CommandError),
-    /// Its payload is gone, though no record says that it was erased.
+    /// Its payload is missing, and no record says that it was erased.
     #[error("the payload is gone, and no record says that it was erased")]
     Gone,
-    /// Another payload stands in its place than the one that a record says is left of it.
+    /// Its payload was replaced, but not by the reduced payload that a record names.
     #[error("the payload was replaced, and not by what a record says is left of it")]
     Replaced,
 }
@@ -150,7 +151,7 @@ impl Checker {
         Self { last, chain, time_ms: 0, epoch: Epoch(0), batch_remaining: 0, records: 0, erased: 0 }
     }
 
-    /// A checker whose next record follows `record`, which is taken as it is.
+    /// A checker whose next record follows `record`, which is accepted as it is.
     #[must_use]
     pub fn after(record: &Record) -> Self {
         Self {
@@ -179,10 +180,10 @@ impl Checker {
         self.batch_remaining == 0
     }
 
-    /// Checks that `record` is intact and follows the one before it.
+    /// Checks that `record` is intact and follows the previous one.
     ///
     /// # Errors
-    /// The first fault; the checker has not moved then.
+    /// The first fault. The checker does not advance in that case.
     pub fn check(&mut self, record: &Record) -> Result<(), VerifyError> {
         let expected = self.last.next();
         let fault = |fault| VerifyError::at(expected, fault);
@@ -224,10 +225,10 @@ impl Checker {
         Ok(())
     }
 
-    /// The result, once every record was checked.
+    /// The result, after every record.
     ///
     /// # Errors
-    /// When the last record is not the last of its batch.
+    /// When the last record does not end its batch.
     pub const fn finish(self) -> Result<Verified, VerifyError> {
         if self.batch_remaining != 0 {
             return Err(VerifyError::at(self.last, Fault::Unfinished(self.batch_remaining)));

@@ -1,9 +1,9 @@
-//! Volumes: runs of old records in files that never change, compressed and readable at any offset.
+//! Volumes: immutable, compressed files of old records, readable at any offset.
 //!
 //! A volume (`log_format.md`, "Volumes") is a sequence of blocks, each a zstd frame with some
-//! dozens of record frames in it, and an index of them. [`Writer`] makes one under another name and
-//! puts it in its place whole; a [`Volume`] reads one. What is erased from a volume leaves it by
-//! writing it anew: [`super::sled`] does that.
+//! dozens of record frames in it, followed by an index. [`Writer`] writes one under another name
+//! and then renames it; a [`Volume`] reads one. To erase something from a volume, [`super::sled`]
+//! rewrites it.
 
 use std::{
     fs::{File, OpenOptions},
@@ -20,28 +20,28 @@ use crate::{
     record::{Chain, Offset},
 };
 
-/// A block is closed once it holds this many bytes: one is read and decompressed for each record
-/// that is looked up alone, which takes some 30 microseconds.
+/// A block is closed at this many bytes. Looking up one record reads and decompresses one block, in
+/// some 30 microseconds.
 const BLOCK_BYTES: usize = 32 * 1024;
 
-/// The fastest of zstd: the higher ones save a twentieth of the space for twice the time.
+/// The fastest level of zstd: higher ones save a twentieth of the space for twice the time.
 const LEVEL: i32 = 1;
 
-/// A block holds one record at least, so that none is longer than this.
+/// A block holds at least one record, so none is larger than this.
 const MAX_BLOCK_BYTES: u32 = (BLOCK_BYTES + super::archive::MAX_FRAME_BYTES + 4) as u32;
 
-/// What tools for zstd pass over: its magic, and the length of what follows, both little-endian.
+/// The magic number of frames that zstd tools skip. It and the length after it are little-endian.
 const SKIPPABLE: u32 = 0x184D_2A5C;
 
 const MAGIC: &[u8; 8] = b"LCVOL\r\n\x01";
 const END_MAGIC: &[u8; 8] = b"LCEND\r\n\x01";
 
-/// The header with what makes it skippable.
+/// The length of the first frame.
 const HEADER_BYTES: usize = 8 + MAGIC.len();
-/// One block in the index: first offset, position, compressed and full length.
+/// The length of an index entry: first offset, position, compressed and decompressed length.
 const ENTRY_BYTES: usize = 8 + 8 + 4 + 4;
-/// What ends the file: number of blocks, first and last offset, chain values before and after them,
-/// length of all frames, hash, magic.
+/// The length of the trailer: number of blocks, first and last offset, chain values before and
+/// after them, length of all frames, hash, magic.
 const TRAILER_BYTES: usize = 4 + 8 + 8 + 32 + 32 + 8 + 32 + END_MAGIC.len();
 
 pub(crate) const EXTENSION: &str = "lcvol";
@@ -57,7 +57,7 @@ pub enum VolumeError {
         /// Why.
         source: io::Error,
     },
-    /// The file is not what was written.
+    /// The file was altered after it was written.
     #[error("the volume {} is damaged: {what}", .path.display())]
     Damaged {
         /// The file.
@@ -67,8 +67,7 @@ pub enum VolumeError {
     },
 }
 
-/// The volumes in `dir`, in order. One that is not there has none. What was not finished is no
-/// volume.
+/// The volumes in `dir`, in order. A missing directory has none, and unfinished files do not count.
 ///
 /// # Errors
 /// When the directory or one of them cannot be read.
@@ -77,7 +76,7 @@ pub fn list(dir: &Path) -> Result<Vec<Volume>, VolumeError> {
     let mut volumes = Vec::new();
     for path in disk::entries(dir).map_err(failed)? {
         if path.extension().is_some_and(|extension| extension == EXTENSION) {
-            // Where it may be a link, it is named as what it is.
+            // Errors name the volume itself, even if this is a link to it.
             volumes.push(Volume::open(path.canonicalize().map_err(failed)?)?);
         }
     }
@@ -87,7 +86,7 @@ pub fn list(dir: &Path) -> Result<Vec<Volume>, VolumeError> {
 
 static OPENED: AtomicU64 = AtomicU64::new(0);
 
-/// Where one block is, and what is in it.
+/// The position and the records of one block.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     first: Offset,
@@ -101,7 +100,7 @@ struct Entry {
 pub struct Volume {
     path: PathBuf,
     file: File,
-    /// Another one each time that a volume is opened: tells those apart that stood in one place.
+    /// A new number each time a volume is opened. It tells apart volumes that had the same path.
     pub(crate) id: u64,
     /// The first record.
     pub first: Offset,
@@ -111,7 +110,7 @@ pub struct Volume {
     pub before: Chain,
     /// The chain value of the last record.
     pub chain: Chain,
-    /// How many bytes its frames are together.
+    /// The sum of the lengths of its frames, in bytes.
     pub full_bytes: u64,
     index: Vec<Entry>,
 }
@@ -168,7 +167,7 @@ impl Volume {
         Ok(Self { path, file, id, first, last, before, chain, full_bytes, index })
     }
 
-    /// The bytes that it takes on the disk.
+    /// Its size on disk in bytes.
     ///
     /// # Errors
     /// When the disk fails.
@@ -258,23 +257,23 @@ impl Volume {
     }
 }
 
-/// The frames of some records next to each other.
+/// The frames of consecutive records.
 #[derive(Debug)]
 pub struct Block {
     first: Offset,
     frames: Bytes,
     /// Where each frame ends.
     ends: Vec<usize>,
-    /// Whether it stands for a block that cannot be read.
+    /// Whether it replaces a block that cannot be read.
     pub(crate) stands_in: bool,
 }
 
 impl Block {
-    /// The frames of the records from `first` on, in the stead of a block that cannot be read.
+    /// The frames of the records from `first` on, in place of a block that cannot be read.
     pub(crate) fn standing_in(first: Offset, records: impl IntoIterator<Item = Vec<u8>>) -> Self {
         let (mut frames, mut ends) = (Vec::new(), Vec::new());
         for frame in records {
-            // No frame is longer than that: see `MAX_FRAME_BYTES`.
+            // No frame is larger: see `MAX_FRAME_BYTES`.
             frames.extend_from_slice(&u32::try_from(frame.len()).unwrap_or(u32::MAX).to_be_bytes());
             frames.extend_from_slice(&frame);
             ends.push(frames.len());
@@ -288,11 +287,11 @@ impl Block {
         let number = usize::try_from(offset.get().checked_sub(self.first.get())?).ok()?;
         let end = *self.ends.get(number)?;
         let begin = number.checked_sub(1).map_or(0, |before| self.ends[before]);
-        // A copy: a slice would keep the whole block in memory for as long as one record is.
+        // A copy: a slice would keep the whole block in memory for as long as one record.
         Some(Bytes::copy_from_slice(&self.frames[begin + 4..end]))
     }
 
-    /// About how many bytes it takes in memory.
+    /// Its approximate size in memory, in bytes.
     #[must_use]
     pub const fn weight(&self) -> u64 {
         (self.frames.len() + self.ends.len() * 8 + 64) as u64
@@ -309,7 +308,7 @@ pub(crate) struct Writer {
     before: Chain,
     chain: Chain,
     written: u64,
-    /// How many bytes the frames are that were taken.
+    /// The sum of the lengths of the frames so far, in bytes.
     pub(crate) full_bytes: u64,
     block: Vec<u8>,
     block_first: Offset,
@@ -319,7 +318,7 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    /// Begins the volume whose first record is `first`, in `dir`; `before` is the chain value
+    /// Begins the volume whose first record is `first`, in `dir`. `before` is the chain value
     /// before it.
     pub(crate) fn create(dir: &Path, first: Offset, before: Chain) -> Result<Self, VolumeError> {
         let path = dir.join(format!("{:020}.{EXTENSION}", first.get()));
@@ -328,7 +327,7 @@ impl Writer {
         let mut options = OpenOptions::new();
         let file = options.write(true).create(true).truncate(true).mode(0o600).open(&partial);
         let mut packer = zstd::bulk::Compressor::new(LEVEL).map_err(io)?;
-        // A damaged block is known as one when it is read.
+        // The checksum reveals a damaged block when it is read.
         packer.include_checksum(true).map_err(io)?;
         let mut writer = Self {
             file: BufWriter::with_capacity(1 << 18, file.map_err(io)?),
@@ -365,8 +364,8 @@ impl Writer {
         if self.block.len() >= BLOCK_BYTES { self.end_block() } else { Ok(()) }
     }
 
-    /// Ends the volume and puts it in its place, in the stead of one of the same name. Returns once
-    /// that is durable.
+    /// Completes the volume and renames it into place, where it replaces one of the same name.
+    /// Returns once that is durable.
     pub(crate) fn finish(mut self) -> Result<Volume, VolumeError> {
         self.end_block()?;
         let index = std::mem::take(&mut self.index);
@@ -427,7 +426,7 @@ impl Writer {
     }
 }
 
-/// blake3 of the index and of what the trailer says before its hash.
+/// blake3 of the index and of the trailer before its hash.
 fn index_hash(index: &[u8], trailer: &[u8]) -> [u8; 32] {
     let said = TRAILER_BYTES - 32 - END_MAGIC.len();
     let mut hasher = blake3::Hasher::new();
@@ -435,7 +434,7 @@ fn index_hash(index: &[u8], trailer: &[u8]) -> [u8; 32] {
     *hasher.finalize().as_bytes()
 }
 
-/// Takes fields of fixed lengths from the front of bytes that are long enough.
+/// Reads fields of fixed lengths from the front of bytes that are long enough.
 struct Fields<'a>(&'a [u8]);
 
 impl Fields<'_> {
@@ -516,7 +515,7 @@ mod tests {
             let path = dir.path().join("bad");
             std::fs::write(&path, &bad).unwrap();
             let read = Volume::open(path).and_then(read);
-            // Some bits are of no consequence, as those between the blocks and the index.
+            // Some bits do not matter, such as those between the blocks and the index.
             assert!(
                 read.is_err() || read.is_ok_and(|read| read == all),
                 "byte {at} of {}",

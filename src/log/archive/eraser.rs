@@ -1,15 +1,19 @@
-//! Erasing from the archive: segments that hold what `log.erase` records name are written anew.
+//! Erasing from the archive: segments that contain payloads named by `log.erase` records are
+//! rewritten.
 //!
-//! What was erased for a reason (a redaction, a lifetime, a user or a room that is gone) leaves its
-//! segment within seconds. What had only done its work (receipts that moved on, messages that
-//! arrived) waits until there is so much of it in a segment that this is worth the writing, or it
-//! has waited long enough, or the segment is written anew for something else; and it goes at once
-//! when a user is erased or a room purged, as it may have been theirs.
+//! Content that was erased for a reason (a redaction, an expired lifetime, a deleted user or room)
+//! leaves its segment within seconds. Superseded payloads (receipts that moved on, delivered
+//! messages) wait until one of these holds:
 //!
-//! The log has carried out an erasure before its record can be read, so what is left of a payload
-//! is taken from the log. The new segment replaces the old one by a rename: a reader, and a crash,
-//! meet one or the other, whole. How far the archive has come is noted in a file beside the
-//! segments; what is done twice changes nothing.
+//! - They are a large enough share of the segment.
+//! - They have waited long enough.
+//! - The segment is rewritten for another reason.
+//! - A user is erased or a room purged: the payloads may have been theirs.
+//!
+//! The log carries out an erasure before its record can be read, so the eraser takes the remaining
+//! payloads from the log. A rename replaces the old segment: a reader, and a crash, see one or the
+//! other. A file beside the segments notes how far the archive has come. Repeating an erasure
+//! changes nothing.
 
 use std::{
     collections::BTreeMap,
@@ -35,50 +39,50 @@ use crate::{
     },
 };
 
-/// The pause after a failure, which mostly is a damaged segment or a full disk.
+/// The pause after a failure, usually a damaged segment or a full disk.
 const RETRY: Duration = Duration::from_secs(60);
 
-/// How many records of an archive from before are looked through at a time.
+/// How many existing records of an archive are scanned at a time.
 const SCAN: usize = 4096;
 
-/// The note is renewed after this many records without an erasure, so that the next start need not
-/// look through them.
+/// The note is updated after this many records without an erasure, so that the next start does not
+/// scan them.
 const NOTE_EVERY: u64 = 100_000;
 
-/// How often it is looked whether what waits has waited long enough.
+/// How often waiting payloads are checked for whether they have waited long enough.
 const LOOK: Duration = Duration::from_secs(3600);
 
 /// What is to be erased from an archive.
 pub(super) struct Eraser {
     dir: PathBuf,
-    /// What is to go at once.
+    /// Payloads to erase at once.
     targets: Targets,
-    /// By the `log.erase` record, what waits.
+    /// Payloads that wait, by their `log.erase` record.
     waiting: BTreeMap<Offset, Waiting>,
-    /// Whether what waits is to go at once.
+    /// Whether the waiting payloads are to be erased at once, too.
     all: bool,
     /// All `log.erase` records up to here are in `targets`, in `waiting` or carried out.
     scanned: Offset,
-    /// What the note says.
+    /// The content of the note.
     noted: Offset,
-    /// Records that wait as the note says, and are to be read.
+    /// Waiting `log.erase` records from the note, which are still to be read.
     recalled: Vec<Offset>,
-    /// When the last one came.
+    /// When the last `log.erase` record arrived.
     seen: Instant,
-    /// When it was last looked whether anything has waited long enough; none since the last one
-    /// came.
+    /// When the waiting payloads were last checked; `None` if they were not checked since the last
+    /// one arrived.
     looked: Option<Instant>,
     options: ArchiveOptions,
 }
 
-/// What waits of one `log.erase` record.
+/// The waiting payloads of one `log.erase` record.
 struct Waiting {
     time_ms: u64,
     targets: Targets,
 }
 
 impl Eraser {
-    /// Where the archive had come to.
+    /// Reads how far the archive has come.
     pub(super) fn open(options: &ArchiveOptions) -> Result<Self, ArchiveError> {
         let Note { upto, waiting } = read_note(&note_path(&options.dir))?;
         Ok(Self {
@@ -95,7 +99,7 @@ impl Eraser {
         })
     }
 
-    /// Notes what the next archived record says.
+    /// Notes the erasures of the next archived record.
     pub(super) fn note(&mut self, record: &Record) {
         if record.offset() != self.scanned.next() {
             return;
@@ -104,7 +108,7 @@ impl Eraser {
         let kind = &*record.header.kind;
         if [UserErase::KIND.name, RoomPurge::KIND.name].contains(&kind) {
             self.all = true;
-            // What is erased for it comes next, and goes with what waits.
+            // The `log.erase` record for it comes next, and takes the waiting payloads along.
             self.seen = Instant::now();
         }
         if let Some(erasure) = erasure(record) {
@@ -125,10 +129,10 @@ impl Eraser {
         self.looked = None;
     }
 
-    /// Looks through some of the records up to `archived` that were archived before. Says whether
-    /// there are more.
+    /// Scans some of the records up to `archived` that were archived earlier. Returns whether there
+    /// are more.
     pub(super) fn scan(&mut self, log: &dyn Log, archived: Offset) -> Result<bool, ReadError> {
-        // One that cannot be read now is not forgotten.
+        // A record that cannot be read now is kept for later.
         while let Some(offset) = self.recalled.last() {
             let record = log.get(*offset)?;
             self.recalled.pop();
@@ -147,7 +151,7 @@ impl Eraser {
         Ok(self.scanned < archived)
     }
 
-    /// Whether segments are to be written anew at `now_ms`.
+    /// Whether segments are to be rewritten at `now_ms`.
     pub(super) fn is_due(&mut self, now_ms: u64) -> Result<bool, ArchiveError> {
         if self.seen.elapsed() < self.options.erase_quiet {
             return Ok(false);
@@ -163,17 +167,17 @@ impl Eraser {
         Ok(self.plan(now_ms)?.iter().any(|(.., is_due)| *is_due))
     }
 
-    /// Whether nothing is to go at once.
+    /// Whether nothing is to be erased at once.
     fn is_clean(&self) -> bool {
         self.targets.is_empty() && (!self.all || self.waiting.is_empty())
     }
 
-    /// After a failure.
+    /// Puts the work off after a failure.
     pub(super) fn put_off(&mut self) {
         self.seen = Instant::now() + RETRY;
     }
 
-    /// Every segment, with its first and last record, and whether it is to be written anew.
+    /// Every segment, with its first and last record, and whether it is to be rewritten.
     fn plan(&self, now_ms: u64) -> Result<Vec<(PathBuf, Offset, Offset, bool)>, ArchiveError> {
         let segments = segments(&self.dir)?;
         let planned = segments.iter().enumerate().map(|(index, (first, path))| {
@@ -201,7 +205,7 @@ impl Eraser {
             && count.saturating_mul(100) >= records.saturating_mul(self.options.compact_percent)
     }
 
-    /// Writes anew every segment of which that is due. Nobody may be writing the last one.
+    /// Rewrites every segment that is due. Nobody may be writing to the last one.
     pub(super) fn carry_out(&mut self, log: &dyn Log, now_ms: u64) -> Result<(), ArchiveError> {
         let mut all = self.targets.clone();
         self.waiting.values().for_each(|waiting| all.extend(&waiting.targets));
@@ -220,12 +224,12 @@ impl Eraser {
         self.write_note()
     }
 
-    /// How far everything is erased that was for a reason.
+    /// The offset up to which everything that was erased for a reason has left the archive.
     pub(super) fn erased(&self) -> Offset {
         if self.is_clean() { self.scanned } else { self.noted }
     }
 
-    /// Renews the note when it has fallen far behind.
+    /// Updates the note when it has fallen far behind.
     pub(super) fn keep_note(&mut self) -> Result<(), ArchiveError> {
         let behind = self.scanned.get().saturating_sub(self.noted.get());
         if self.is_clean() && behind >= NOTE_EVERY { self.write_note() } else { Ok(()) }
@@ -242,18 +246,18 @@ impl Eraser {
     }
 }
 
-/// What the file `erased` says.
+/// The content of the file `erased`.
 #[derive(Default)]
 struct Note {
-    /// What `log.erase` records up to here erased for a reason has left the archive.
+    /// Everything that `log.erase` records up to here erased for a reason has left the archive.
     upto: Offset,
-    /// Of these, what had only done its work may still be there.
+    /// The `log.erase` records up to there whose superseded payloads may still be in the archive.
     waiting: Vec<Offset>,
 }
 
-/// Whether all that the `log.erase` record at `record`, and those before it, erased for a reason
-/// has left the archive in `dir`, as far as that is noted; with `whole`, also what this one erased
-/// since it had done its work.
+/// Whether everything that the `log.erase` record at `record`, and those before it, erased for a
+/// reason has left the archive in `dir`, according to the note; with `whole`, also the superseded
+/// payloads that this record erased.
 #[must_use]
 pub fn has_erased(dir: &Path, record: Offset, whole: bool) -> bool {
     let Note { upto, waiting } = read_note(&note_path(dir)).unwrap_or_default();
@@ -261,7 +265,7 @@ pub fn has_erased(dir: &Path, record: Offset, whole: bool) -> bool {
 }
 
 /// The offset up to which every `log.erase` record has been carried out in the archive in `dir`;
-/// with `all`, also those that erased what had done its work.
+/// with `all`, superseded payloads included.
 pub(super) fn carried_out(dir: &Path, all: bool) -> Result<Offset, ArchiveError> {
     let Note { upto, waiting } = read_note(&note_path(dir))?;
     let first = waiting.into_iter().min().filter(|_| all);
@@ -278,13 +282,13 @@ fn read_note(path: &Path) -> Result<Note, ArchiveError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Note::default()),
         Err(error) => return Err(ArchiveError::io(path)(error)),
     };
-    // What cannot be read counts for nothing: then all is looked through.
+    // An unreadable note is ignored: then everything is scanned.
     let offsets: Result<Vec<u64>, _> = text.lines().map(|line| line.trim().parse()).collect();
     let mut offsets = offsets.unwrap_or_default().into_iter().map(Offset::new);
     Ok(Note { upto: offsets.next().unwrap_or_default(), waiting: offsets.collect() })
 }
 
-/// Writes a segment anew, with the payloads of its targets as the log has them.
+/// Rewrites a segment, with the payloads of its targets as the log has them.
 fn rewrite(
     path: &Path,
     first: Offset,

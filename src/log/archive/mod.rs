@@ -1,18 +1,17 @@
-//! The archive: every durable record once more, in plain files that need no database to be read.
+//! The archive: a copy of every durable record in plain files that can be read without a database.
 //!
-//! The [`Archiver`] follows the log's durable watermark in a thread of its own and copies what is
-//! new into *segments* (`log_format.md`, "Archive segments"), at most [`LAG`] behind. It only ever
-//! reads the log, so it can be slow, fail and catch up without anybody waiting for it.
-//! [`ArchiveReader`] reads an archive back and verifies all of it; [`crate::ops::restore`] makes a
-//! new log of one. The files follow the way of the data: `archiver`, `segment`, `reader`; `eraser`
-//! writes segments anew when something in them was erased; `spare` gives the log what it cannot
-//! read any more.
+//! The [`Archiver`] follows the log's durable watermark in its own thread and copies new records
+//! into *segments* (`log_format.md`, "Archive segments"), at most [`LAG`] behind. It only reads the
+//! log, so it can be slow, fail and catch up without blocking anything. [`ArchiveReader`] reads an
+//! archive back and verifies it; [`crate::ops::restore`] builds a new log from one. `archiver`
+//! writes `segment` files and `reader` reads them; `eraser` rewrites segments after an erasure;
+//! `spare` serves records that the log itself cannot read.
 //!
 //! **An archive that is not a prefix of the log is refused** ([`ArchiveError::Ahead`],
-//! [`ArchiveError::Foreign`]) rather than moved aside: it may be the only good copy there is.
-//! Whoever lost the log's directory and starts the server anew must be told to restore, before the
-//! server takes a first write that could never be reconciled. Damage at the archive's end, on the
-//! other hand, is cut off and copied again, since the log has those records.
+//! [`ArchiveError::Foreign`]) rather than moved aside: it may be the only good copy. An
+//! administrator who lost the log's directory and starts the server must be told to restore before
+//! the server takes a first write that could never be reconciled. Damage at the archive's end, in
+//! contrast, is cut off and copied again, because the log has those records.
 
 use std::{
     io,
@@ -37,21 +36,22 @@ pub use reader::{ArchiveReader, ArchiveRecords, TornTail, VerifiedArchive, verif
 pub(crate) use segment::{MAGIC, MAX_FRAME_BYTES, Segment, TAG_RECORD, TAG_SEAL};
 pub(crate) use spare::{Erased, Spare, SpareError, Wanted};
 
-/// How far the archive may be behind the log while its disk works.
+/// How far the archive may lag the log while its disk works.
 pub const LAG: Duration = Duration::from_secs(1);
 
 /// Small enough to copy elsewhere one by one, large enough that a year of a busy server is
 /// thousands of files and not millions.
 pub const DEFAULT_SEGMENT_BYTES: u64 = 64 * 1024 * 1024;
 
-/// So that one sweep writes each segment once; far less than the time between two sweeps.
+/// Long enough that one sweep rewrites each segment once; far less than the time between two
+/// sweeps.
 pub const DEFAULT_ERASE_QUIET: Duration = Duration::from_secs(2);
 
-/// A segment is written anew four times, if by then nearly all in it has done its work.
+/// At this share a segment is rewritten at most four times before nearly all of it is superseded.
 pub const DEFAULT_COMPACT_PERCENT: u64 = 25;
 
-/// What has done its work may say who was where, and when: a week, then, in which a segment is
-/// written anew at most once for that.
+/// Superseded payloads may reveal who was where, and when. For these alone, a segment is rewritten
+/// at most once in this time, a week.
 pub const DEFAULT_COMPACT_AFTER_MS: u64 = 7 * 24 * 60 * 60 * 1000;
 
 /// Where and how the archive is kept.
@@ -61,12 +61,12 @@ pub struct ArchiveOptions {
     pub dir: PathBuf,
     /// A segment is sealed at the end of the batch with which it reaches this size, in bytes.
     pub segment_bytes: u64,
-    /// Erasures come in swarms: how long after the last of one its segments are written anew.
+    /// Erasures come in bursts. Segments are rewritten this long after the last one of a burst.
     pub erase_quiet: Duration,
-    /// For records alone that have done their work, a segment is written anew once these are this
-    /// share of its records, in percent.
+    /// A segment is rewritten for superseded payloads alone once these are this share of its
+    /// records, in percent.
     pub compact_percent: u64,
-    /// ... or, in milliseconds, that long after they have.
+    /// ... or once they have waited this long, in milliseconds.
     pub compact_after_ms: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Reading an archive back: its segments one after another, as one verified run of records.
+//! Reads an archive back: its segments in sequence, as one verified series of records.
 
 use std::{
     collections::VecDeque,
@@ -26,8 +26,8 @@ pub struct ArchiveReader {
 }
 
 impl ArchiveReader {
-    /// Opens the archive in `dir`. It may be one that is being written: each segment is read as far
-    /// as it goes when the reader comes to it.
+    /// Opens the archive in `dir`, which may still be growing: each segment is read as far as it
+    /// reaches when the reader gets to it.
     ///
     /// # Errors
     /// When the directory cannot be read.
@@ -35,20 +35,20 @@ impl ArchiveReader {
         Ok(Self { segments: segments(dir)? })
     }
 
-    /// These segments, each with its first offset, in order.
+    /// Reads these segments, each with its first offset, in order.
     pub(crate) const fn of(segments: Vec<(Offset, PathBuf)>) -> Self {
         Self { segments }
     }
 
-    /// The records of one more segment, which follow those that `before` has seen; of the first
-    /// one, none.
+    /// The records of one segment, which must follow those that `before` has checked; `None` for
+    /// the first segment.
     pub(crate) fn segment(path: PathBuf, before: Option<Checker>) -> ArchiveRecords {
         let mut records = Self::of(vec![(Offset::ZERO, path)]).records(Offset::ZERO);
         records.checker = before;
         records
     }
 
-    /// The offset of the archive's first record; none in an empty one.
+    /// The offset of the archive's first record; `None` if it is empty.
     #[must_use]
     pub fn first(&self) -> Option<Offset> {
         self.segments.first().map(|(first, _)| *first)
@@ -59,8 +59,8 @@ impl ArchiveReader {
         self.segments.iter().map(|(first, _)| *first)
     }
 
-    /// The records from `from` on, in order, verified: every hash, the chain from one segment to
-    /// the next, every seal. Ends after an error. Costs the reading of `from`'s segment from its
+    /// The records from `from` on, in order. Every hash, the chain across segments, and every seal
+    /// are verified. The iterator ends after an error. It reads the segment of `from` from its
     /// start.
     #[must_use]
     pub fn records(&self, from: Offset) -> ArchiveRecords {
@@ -81,7 +81,7 @@ pub struct ArchiveRecords {
     segments: VecDeque<PathBuf>,
     from: Offset,
     current: Option<SegmentReader>,
-    /// The end of the segment before.
+    /// The end of the previous segment.
     checker: Option<Checker>,
     torn: Option<TornTail>,
     done: bool,
@@ -97,13 +97,13 @@ impl fmt::Debug for ArchiveRecords {
 }
 
 impl ArchiveRecords {
-    /// What was left out at the archive's end, once the iterator has ended.
+    /// The torn end that was left out, once the iterator has ended.
     #[must_use]
     pub const fn torn(&self) -> Option<&TornTail> {
         self.torn.as_ref()
     }
 
-    /// What has seen all records, once the iterator has ended.
+    /// The checker of all records, once the iterator has ended.
     pub(crate) fn into_checker(self) -> Option<Checker> {
         self.checker
     }
@@ -168,7 +168,7 @@ impl ArchiveRecords {
         Ok(Some(reader))
     }
 
-    /// Takes a fault for the end of the archive if a crash can have caused it: it is in the last
+    /// Treats a fault as the end of the archive if a crash can have caused it: it is in the last
     /// segment and no intact record follows it.
     fn end_torn(&mut self, fault: SegmentFault, last: Offset) -> Result<(), ArchiveError> {
         let follows = !self.segments.is_empty() || record_follows(&fault, last)?.is_some();
@@ -194,8 +194,8 @@ impl Iterator for ArchiveRecords {
     }
 }
 
-/// What follows the last intact record of an archive's last segment: an entry that was being
-/// written when the archiver was stopped, as a crash leaves it.
+/// The bytes after the last intact record of an archive's last segment: an entry that was being
+/// written when the archiver was killed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TornTail {
     /// The segment.
@@ -206,7 +206,7 @@ pub struct TornTail {
     pub bytes: u64,
 }
 
-/// What [`verify_archive`] found.
+/// The result of [`verify_archive`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VerifiedArchive {
     /// How many records were checked.
@@ -219,8 +219,8 @@ pub struct VerifiedArchive {
     pub torn: Option<TornTail>,
 }
 
-/// Verifies a whole archive, that every command in it can be read, and that what is gone from it
-/// was erased. `on_progress` is called with each offset.
+/// Verifies a whole archive, that every command in it can be decoded, and that a `log.erase` record
+/// names every missing payload. `on_progress` is called with each offset.
 ///
 /// # Errors
 /// The first damage or gap.

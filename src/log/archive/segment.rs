@@ -1,8 +1,7 @@
-//! Segment files: written, found again at their end, and read one at a time.
+//! Segment files: writing them, finding their end, and reading them one at a time.
 //!
-//! [`Writer`] appends to the last segment and begins the next one. [`SegmentReader`] reads a
-//! segment and verifies it by itself; [`find_end`] is that for the archive's end, where a writer
-//! goes on.
+//! [`Writer`] appends to the last segment and begins the next one. [`SegmentReader`] reads and
+//! verifies one segment. [`find_end`] finds where a writer continues.
 
 use std::{
     fs::{File, OpenOptions},
@@ -51,15 +50,15 @@ pub(crate) struct Segment {
     file: BufWriter<File>,
     hasher: blake3::Hasher,
     length: u64,
-    /// How much of it is known to be on disk. After a failed sync the rest may look written and not
-    /// be.
+    /// How much of it is known to be on disk. After a failed sync the rest may look written without
+    /// being durable.
     synced: u64,
     count: u64,
 }
 
 impl Writer {
-    /// Opens the archive at its end, once it is clear that it is a prefix of `log`. Whatever
-    /// follows the last whole batch is cut off, and what follows `synced`, if a writer has failed.
+    /// Opens the archive at its end, after checking that it is a prefix of `log`. Everything after
+    /// the last complete batch is cut off, and everything after `synced` if a writer has failed.
     pub(super) fn open(
         options: &ArchiveOptions,
         log: &dyn Log,
@@ -88,7 +87,7 @@ impl Writer {
             return Err(ahead(end.last));
         }
         for fault in &end.faults {
-            // What the log lacks is never cut off, even where damage lies before it.
+            // Records that the log lacks are never cut off, even if there is damage before them.
             if let Some(beyond) = record_follows(fault, durable)? {
                 return Err(ahead(beyond));
             }
@@ -117,7 +116,7 @@ impl Writer {
         let damaged = |source| ReadError::Damaged { offset: record.offset(), source };
         let frame = codec::encode_frame(record).map_err(damaged)?;
         let segment = match &mut self.open {
-            // Only between batches, so that what a torn batch leaves is never in two segments.
+            // Only between batches, so that a torn batch never spans two segments.
             Some(segment) if self.at_batch_end && segment.length >= self.segment_bytes => {
                 segment.seal(&self.chain)?;
                 self.open.insert(Segment::create(&self.dir, record.offset(), &self.chain)?)
@@ -137,7 +136,7 @@ impl Writer {
         self.open.as_mut().map_or(Ok(()), Segment::sync)
     }
 
-    /// How much of the open segment is known to be on disk; those before it are, as a whole.
+    /// How much of the open segment is known to be on disk. The segments before it are durable.
     pub(super) fn synced(&self) -> Option<(PathBuf, u64)> {
         self.open.as_ref().map(|segment| (segment.path.clone(), segment.synced))
     }
@@ -151,7 +150,7 @@ impl Segment {
         Ok(segment)
     }
 
-    /// A segment under any name, which need not survive a power cut yet.
+    /// Creates a segment under any name, which need not survive a power failure yet.
     pub(crate) fn create_at(
         path: PathBuf,
         first: Offset,
@@ -224,13 +223,13 @@ impl Segment {
     }
 }
 
-/// Where an archive ends: after its last whole batch.
+/// The end of an archive, after its last complete batch.
 struct End {
     last: Offset,
     chain: Chain,
-    /// The segment to go on in.
+    /// The segment to continue in.
     unsealed: Option<Unsealed>,
-    /// Segments at the end without a whole batch.
+    /// Segments at the end without a complete batch.
     unusable: Vec<PathBuf>,
     /// Where reading stopped before a segment's end.
     faults: Vec<SegmentFault>,
@@ -258,7 +257,7 @@ impl Unsealed {
                 file.sync_all()?;
             }
             let mut hasher = blake3::Hasher::new();
-            // Leaves the file at its end, where writing goes on.
+            // Leaves the file at its end, where writing continues.
             hasher.update_reader(&mut file)?;
             Ok((file, hasher))
         };
@@ -274,7 +273,7 @@ impl Unsealed {
     }
 }
 
-/// Finds the end, and makes what is before it durable.
+/// Finds the end, and makes everything before it durable.
 fn find_end(dir: &Path) -> Result<End, ArchiveError> {
     let (mut unusable, mut faults) = (Vec::new(), Vec::new());
     for (_, path) in segments(dir)?.into_iter().rev() {
@@ -305,9 +304,9 @@ fn find_end(dir: &Path) -> Result<End, ArchiveError> {
             unusable.push(path);
             continue;
         };
-        // What a process wrote before it was killed need not be on disk yet.
+        // Data that a process wrote before it was killed may not be on disk yet.
         reader.input.get_ref().get_ref().sync_all().map_err(ArchiveError::io(&path))?;
-        // A seal that something follows goes with it.
+        // A seal that is followed by something is cut off with it.
         let sealed = reader.sealed && intact;
         let unsealed = (!sealed).then_some(Unsealed { path, length, count });
         return Ok(End { last, chain, unsealed, unusable, faults });
@@ -340,8 +339,8 @@ pub(super) struct SegmentFault {
     pub(super) reason: String,
 }
 
-/// Reads one segment from its start, verifying it. What is written to it meanwhile is not read: an
-/// entry that the archiver is in the middle of could not be told from damage.
+/// Reads one segment from its start and verifies it. Later writes to the segment are not read: an
+/// incomplete entry of the archiver would look like damage.
 pub(super) struct SegmentReader {
     pub(super) path: PathBuf,
     input: BufReader<Take<File>>,
@@ -477,9 +476,9 @@ impl SegmentReader {
     }
 }
 
-/// A record after `last`, if one can be decoded at `fault` or anywhere after it. A crash leaves
-/// part of an entry at the end of a segment and nothing more. An intact record there means damage:
-/// either what lies before it is damaged, or it is intact and does not follow the record before it.
+/// A record after `last`, if one can be decoded at `fault` or anywhere after it. A crash leaves at
+/// most part of an entry at the end of a segment. An intact record after the fault therefore means
+/// damage: either to the bytes before it, or it does not continue the previous record.
 pub(super) fn record_follows(
     fault: &SegmentFault,
     last: Offset,
@@ -498,7 +497,7 @@ pub(super) fn record_follows(
         }
         if let Ok(Frame { record, .. }) = Frame::decode(&bytes.slice(begin..begin + length))
             && record.offset() > last
-            // The header of an entry may be written and its payload not.
+            // The header of an entry may be written without its payload.
             && (position > start || record.holds_its_payload())
         {
             return Ok(Some(record.offset()));

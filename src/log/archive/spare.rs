@@ -1,7 +1,7 @@
-//! The archive as a second copy: records that the log itself cannot read any more.
+//! The archive as a second copy, for records that the log itself cannot read.
 //!
-//! The archive may still hold what was erased from the log. [`Spare`] knows what that is, and gives
-//! every record as the log had it.
+//! The archive may still contain erased payloads. [`Spare`] knows which, and returns every record
+//! as the log had it.
 
 use std::{
     collections::HashSet,
@@ -19,20 +19,20 @@ use crate::{
     record::{Chain, Offset, Payload, Record},
 };
 
-/// How exactly the records of an archive are to be as the log had them.
+/// Which erasures the archive's records must reflect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Erased {
-    /// Without what was erased for a reason. What had done its work, such as a receipt that moved
-    /// on, may be there.
+    /// Content that was erased for a reason is gone. Superseded payloads, such as a receipt that
+    /// moved on, may be there.
     ForReason,
-    /// Without anything that was erased. This may read the archive of a week.
+    /// Everything erased is gone. This may read a week of the archive.
     All,
 }
 
-/// Why an archive cannot stand in.
+/// Why an archive cannot replace the log's records.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SpareError {
-    /// It does not reach so far.
+    /// It does not contain these records.
     #[error("the archive {} does not hold the records {first} to {last}", .dir.display())]
     Lacks {
         /// The archive.
@@ -42,13 +42,13 @@ pub(crate) enum SpareError {
         /// The last record.
         last: Offset,
     },
-    /// It is another log's.
+    /// It belongs to another log.
     #[error("the archive {} holds other records than the log", .0.display())]
     Foreign(PathBuf),
     /// It cannot be read.
     #[error(transparent)]
     Archive(#[from] ArchiveError),
-    /// What was erased meanwhile cannot be read from the log.
+    /// Erasures that the archive has not seen cannot be read from the log.
     #[error(transparent)]
     Log(#[from] ReadError),
     /// An erasure that the log carried out cannot be carried out on the archive's record.
@@ -56,7 +56,7 @@ pub(crate) enum SpareError {
     Erase(#[from] EraseError),
 }
 
-/// An archive that stands in for the log.
+/// An archive that replaces unreadable records of the log.
 #[derive(Debug)]
 pub(crate) struct Spare {
     dir: PathBuf,
@@ -65,7 +65,7 @@ pub(crate) struct Spare {
     reported: Mutex<HashSet<Offset>>,
 }
 
-/// What is erased from the log and may still be in the archive.
+/// What was erased from the log and may still be in the archive.
 #[derive(Debug)]
 struct Known {
     erased: Erased,
@@ -73,12 +73,13 @@ struct Known {
     targets: Targets,
 }
 
-/// Records that are wanted, and how to tell that they are the log's own.
+/// Wanted records, and how to tell that they are the log's own.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted {
     pub(crate) first: Offset,
     pub(crate) last: Offset,
-    /// A record at or after the last, and its chain value, which the archive must lead to.
+    /// A record at or after the last wanted one, with its chain value, which the archive must lead
+    /// to.
     pub(crate) proof: (Offset, Chain),
 }
 
@@ -88,20 +89,21 @@ impl Spare {
         Self { dir: dir.to_owned(), known: Mutex::default(), reported: Mutex::default() }
     }
 
-    /// Where it is.
+    /// Its directory.
     pub(crate) fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// Whether damage at the record `first` is reported here for the first time.
+    /// Whether damage at the record `first` has not been reported before.
     pub(crate) fn is_news(&self, first: Offset) -> bool {
         self.reported.lock().insert(first)
     }
 
-    /// The wanted records. `get` reads what the log has and the archive has not yet. Blocks.
+    /// The wanted records. `get` reads records that the log has and the archive does not have yet.
+    /// Blocks.
     ///
     /// # Errors
-    /// When the archive does not hold them, is damaged, or is another log's.
+    /// When the archive lacks them, is damaged, or belongs to another log.
     pub(crate) fn records(
         &self,
         wanted: Wanted,
@@ -144,7 +146,7 @@ impl Spare {
         Ok(records)
     }
 
-    /// Brings what is known of erasures up to the log's end.
+    /// Updates the known erasures up to the log's end.
     fn refresh<'a>(
         &self,
         known: &'a mut Option<Known>,

@@ -1,9 +1,8 @@
-//! Reading the newest records on a disk without room.
+//! Reads the newest records when the disk is full.
 //!
-//! sled writes while it opens a database: it notes how far it came. Where there is no room for
-//! that, a copy of the databases is opened in a directory for temporary files. The copy has no name
-//! once it is open, and takes no writes. As soon as there is room, the databases themselves are
-//! opened in its stead.
+//! sled writes while it opens a database. If there is no space for that, a copy of the databases is
+//! opened in a directory for temporary files. The copy is unlinked once it is open, and takes no
+//! writes. As soon as there is space, the databases themselves are opened instead.
 
 use std::{
     env,
@@ -17,11 +16,11 @@ use std::{
 use super::{OpenError, Store, free_bytes};
 use crate::base::{clock::random_bytes, disk};
 
-/// What a disk must have free for a database to be opened on it: sled writes less than one of its
-/// segments of 16 MiB.
+/// The free space that opening a database needs: sled writes less than one of its segments of 16
+/// MiB.
 pub(super) const ROOM_TO_OPEN: u64 = 17 * 1024 * 1024;
 
-/// How much of the room for temporary files is left to others.
+/// How much temporary space is left to others.
 const LEFT: u64 = 64 * 1024 * 1024;
 
 const CHUNK: usize = 64 * 1024;
@@ -57,13 +56,13 @@ pub(super) fn open(
     Ok(stores)
 }
 
-/// A directory that goes when this is dropped. sled uses paths only while it opens.
+/// A directory that is removed when this is dropped. sled uses paths only while it opens.
 struct Copies(PathBuf);
 
 impl Copies {
     fn begin(place: &Path) -> io::Result<Self> {
         let dir = place.join(format!("logcabin-{:032x}", u128::from_be_bytes(random_bytes())));
-        // Not one that somebody else has made.
+        // It must not be one that somebody else created.
         DirBuilder::new().mode(0o700).create(&dir)?;
         Ok(Self(dir))
     }
@@ -103,7 +102,7 @@ fn copy(from: &Path, to: &Path) -> io::Result<()> {
         loop {
             let read = source.read(&mut chunk)?;
             let Some(bytes) = chunk.get(..read).filter(|bytes| !bytes.is_empty()) else { break };
-            // Most of a young database has never been written to.
+            // Most of a new database has never been written to.
             if bytes.iter().all(|byte| *byte == 0) {
                 target.seek(SeekFrom::Current(read.try_into().unwrap_or(i64::MAX)))?;
             } else {

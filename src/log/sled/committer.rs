@@ -1,4 +1,4 @@
-//! The committer: takes what is queued, group by group, and makes it durable, then visible.
+//! The committer: takes queued batches group by group, makes them durable, and then visible.
 
 use std::{
     path::PathBuf,
@@ -24,7 +24,7 @@ use crate::{
 
 pub(super) enum Message {
     Append(Request),
-    /// Go on in another database.
+    /// Continue in another database.
     Swap(Swap),
     /// Wakes the committer so that it sees `closing`.
     Close,
@@ -35,23 +35,23 @@ pub(super) struct Request {
     pub(super) reply: oneshot::Sender<Result<Appended, AppendError>>,
 }
 
-/// An empty database to go on in. The reply says whether that is so.
+/// An empty database to continue in. The reply says whether the committer does.
 pub(super) struct Swap {
     pub(super) number: u64,
     pub(super) store: Arc<Store>,
     pub(super) reply: oneshot::Sender<bool>,
 }
 
-/// How many batches may wait for the committer; further appends wait outside the queue. Some
-/// multiples of what the busiest measured load has under way.
+/// How many batches may wait for the committer; further appends wait outside the queue. A multiple
+/// of what the busiest measured load has in flight.
 pub(super) const QUEUE_BATCHES: usize = 1024;
 
 /// How many batches share one sync.
 const MAX_GROUP_BATCHES: usize = QUEUE_BATCHES;
 
-/// With how many records in a group it is followed by the next no sooner than [`PACE`] after it
-/// began: a sync wakes all of sled's threads, and costs as much as some of the messages that wait
-/// for it. About what a sync takes on a good disk.
+/// After a group of more records than this, the next one begins no sooner than [`PACE`] after it
+/// began. A sync wakes all of sled's threads and costs as much as several messages. The pause is
+/// about as long as a sync on a good disk.
 const CROWD: usize = 4;
 const PACE: Duration = Duration::from_micros(1500);
 
@@ -70,7 +70,7 @@ pub(super) struct Committer {
     follower: Follower,
     /// When the last group began.
     began: Instant,
-    /// Whether it was of many.
+    /// Whether it was a large one.
     crowded: bool,
 }
 
@@ -82,7 +82,7 @@ struct Group {
 }
 
 impl Committer {
-    /// One that goes on after `tip`, with these the last records of the streams.
+    /// A committer that continues after `tip`, with these stream heads.
     pub(super) fn new(
         layers: Current,
         shared: Arc<Shared>,
@@ -105,7 +105,7 @@ impl Committer {
         }
     }
 
-    /// Commits what comes through `queue` until the log closes.
+    /// Commits everything from `queue` until the log closes.
     pub(super) fn run(mut self, mut queue: mpsc::Receiver<Message>) {
         let mut requests = Vec::new();
         while let Some(message) = queue.blocking_recv() {
@@ -121,7 +121,7 @@ impl Committer {
         }
     }
 
-    /// Waits for more to share the next group, if there are likely to be more.
+    /// Waits for more batches to share the next group, if more are likely.
     fn pace(&mut self) {
         if self.crowded
             && let Some(left) = PACE.checked_sub(self.began.elapsed())
@@ -131,7 +131,7 @@ impl Committer {
         self.began = Instant::now();
     }
 
-    /// Commits the group that begins with `message`, and what was met behind it.
+    /// Commits the group that begins with `message`, and whatever ended it.
     fn take(
         &mut self,
         message: Message,
@@ -141,7 +141,7 @@ impl Committer {
         let swap = gather(message, queue, requests);
         self.commit(requests);
         if let Some(Swap { number, store, reply }) = swap {
-            // After a failure nothing may look as if it were sealed or durable.
+            // After a failure nothing may look sealed or durable.
             let goes_on = self.shared.failure.borrow().is_none();
             if goes_on {
                 let mut layers = self.layers.write();
@@ -151,7 +151,7 @@ impl Committer {
         }
     }
 
-    /// Commits one group and answers all of it.
+    /// Commits one group and answers all of its requests.
     fn commit(&mut self, requests: &mut Vec<Request>) {
         if requests.is_empty() {
             return;
@@ -169,14 +169,14 @@ impl Committer {
             answers.push((reply, self.accept(batch, now_ms, &mut group)));
         }
         if let Err(error) = self.publish(group) {
-            // Nothing in the group is known to be on disk, nor what its refusals were decided on.
+            // Nothing in the group is known to be on disk, including what its refusals depended on.
             for (reply, _) in answers {
                 let _ = reply.send(Err(error.clone()));
             }
             return;
         }
         for (reply, answer) in answers {
-            // Whoever asked may be gone; what was appended stays.
+            // The caller may be gone; the append stands.
             let _ = reply.send(answer);
         }
     }
@@ -201,7 +201,7 @@ impl Committer {
         if self.layers.read().are_aside() { self.open_in_place(free) } else { Ok(()) }
     }
 
-    /// Goes on in the databases themselves, once their disk has room again.
+    /// Switches to the databases themselves once their disk has space again.
     fn open_in_place(&self, free: u64) -> Result<(), AppendError> {
         if free < ROOM_TO_OPEN {
             return Err(AppendError::Full(format!("only {free} bytes are free")));
@@ -220,7 +220,7 @@ impl Committer {
         Ok(())
     }
 
-    /// Adds `batch` to the group, as a whole or not at all.
+    /// Adds `batch` to the group, atomically.
     fn accept(
         &mut self,
         batch: Batch,
@@ -275,7 +275,7 @@ impl Committer {
     }
 }
 
-/// Takes what is queued behind `message`, up to the size of a group or to a change of the database.
+/// Collects queued batches after `message`, up to the size of a group or a change of database.
 fn gather(
     message: Message,
     queue: &mut mpsc::Receiver<Message>,
@@ -287,7 +287,7 @@ fn gather(
         match message {
             Message::Append(request) => {
                 for new in &request.batch.records {
-                    // An erasure writes other records again.
+                    // An erasure rewrites other records.
                     let erases = new.kind == LogErase::KIND.name;
                     bytes += if erases { MAX_GROUP_BYTES } else { new.payload.len() };
                 }

@@ -1,4 +1,4 @@
-//! What is in a data directory, as far as the log goes, and the lock on it.
+//! The log's place in a data directory, and the directory's lock.
 
 use std::{
     fs::{DirBuilder, File, OpenOptions, TryLockError},
@@ -10,36 +10,35 @@ use std::{
 use super::{OpenError, remove_dir, shadow};
 use crate::base::disk;
 
-/// The directory of the log in a data directory.
+/// The log's directory in a data directory.
 #[must_use]
 pub fn log_dir(data_dir: &Path) -> PathBuf {
     data_dir.join("log")
 }
 
-/// Where an import makes the log of a data directory, until all of it is there.
+/// Where an import builds the log of a data directory until it is complete.
 pub(crate) fn importing_dir(data_dir: &Path) -> PathBuf {
     data_dir.join("log.importing")
 }
 
-/// Where a restore in place has the log that is about to take the name of the one that is there,
-/// and then that one.
+/// Where an in-place restore keeps the log that is about to replace the present one, and afterwards
+/// the replaced one.
 pub(crate) fn ready_dir(data_dir: &Path) -> PathBuf {
     data_dir.join("log.ready")
 }
 
-/// Where the log is that is there while the two exchange their names, if that takes more than one
-/// step.
+/// Where the present log is while the two swap names, if that takes more than one step.
 pub(crate) fn swapping_dir(data_dir: &Path) -> PathBuf {
     data_dir.join("log.swapping")
 }
 
-/// Whether there is a log in a data directory, be it that it is about to get its name.
+/// Whether a data directory contains a log, even if it is about to get its name.
 pub(crate) fn has_log(data_dir: &Path) -> bool {
     log_dir(data_dir).is_dir() || swapping_dir(data_dir).is_dir()
 }
 
-/// Makes the data directory, if need be, and takes the lock that keeps other processes out of it.
-/// The log has its name then, also if a restore was interrupted.
+/// Creates the data directory, if need be, and takes the lock that keeps other processes out.
+/// Completes an interrupted swap, so that the log has its name.
 pub(crate) fn lock_data_dir(data_dir: &Path) -> Result<File, OpenError> {
     make_private_dir(data_dir)?;
     let path = data_dir.join("lock");
@@ -61,7 +60,7 @@ pub(crate) fn lock_data_dir(data_dir: &Path) -> Result<File, OpenError> {
         }
         Err(TryLockError::Error(source)) => return Err(failed(source)),
     }
-    // Only for the message that another process prints: a full disk is no reason not to go on.
+    // Only for the message of another process: a full disk is no reason to stop.
     let said = file
         .set_len(0)
         .and_then(|()| file.rewind())
@@ -76,7 +75,7 @@ pub(crate) fn lock_data_dir(data_dir: &Path) -> Result<File, OpenError> {
     Ok(file)
 }
 
-/// Makes a directory that only its owner can enter, with those above it.
+/// Creates a directory that only its owner can enter, and its parents.
 pub(crate) fn make_private_dir(path: &Path) -> Result<(), OpenError> {
     let failed = |source| OpenError::Io { path: path.to_owned(), source };
     if path.is_dir() {

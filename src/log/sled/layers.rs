@@ -1,4 +1,4 @@
-//! What the log is kept in, as one: the databases that take writes, and the volumes.
+//! The log's databases and volumes, read as one.
 
 use std::{
     io,
@@ -22,25 +22,25 @@ use crate::{
     record::{CHAIN_START, Offset, Record, codec},
 };
 
-/// How many bytes of blocks are kept in memory: what is read again soon, by those who page back.
+/// How many bytes of blocks are cached, for clients that page back.
 const BLOCK_CACHE_BYTES: u64 = 16 * 1024 * 1024;
 
-/// The directory of the volumes in that of the log.
+/// The directory of the volumes.
 pub(super) fn volumes_dir(log_dir: &Path) -> PathBuf {
     log_dir.join("volumes")
 }
 
-/// The directory of the databases in that of the log.
+/// The directory of the databases.
 pub(super) fn tails_dir(log_dir: &Path) -> PathBuf {
     log_dir.join("tails")
 }
 
-/// The directory of a database. A log that was restored has one, number 0, in its own directory.
+/// The directory of a database. A restored log has one with number 0 in the log's own directory.
 pub(super) fn tail_dir(log_dir: &Path, number: u64) -> PathBuf {
     if number == 0 { log_dir.to_owned() } else { tails_dir(log_dir).join(format!("{number:06}")) }
 }
 
-/// The numbers of the databases that there are, the newest first.
+/// The numbers of the existing databases, newest first.
 pub(super) fn tails(log_dir: &Path) -> Result<Vec<u64>, OpenError> {
     let dir = tails_dir(log_dir);
     let failed = |source| OpenError::Io { path: dir.clone(), source };
@@ -49,7 +49,7 @@ pub(super) fn tails(log_dir: &Path) -> Result<Vec<u64>, OpenError> {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         match name.parse() {
             Ok(number) => numbers.push(number),
-            // One that was being made.
+            // An unfinished one.
             Err(_) => remove_dir(&path)?,
         }
     }
@@ -66,7 +66,7 @@ pub(super) fn remove_tail(log_dir: &Path, number: u64) -> Result<(), OpenError> 
         return remove_dir(&tail_dir(log_dir, number));
     }
     let failed = |source| OpenError::Io { path: log_dir.to_owned(), source };
-    // Without this one, the others count for nothing.
+    // Without this file, the others are ignored.
     std::fs::remove_file(log_dir.join("db")).map_err(failed)?;
     for entry in std::fs::read_dir(log_dir).map_err(failed)? {
         let path = entry.map_err(failed)?.path();
@@ -78,7 +78,7 @@ pub(super) fn remove_tail(log_dir: &Path, number: u64) -> Result<(), OpenError> 
     remove_dir(&log_dir.join("blobs"))
 }
 
-/// The volumes of a log: one after the other, from the first record on.
+/// The volumes of a log in order, from the first record on.
 pub(super) fn volumes(log_dir: &Path) -> Result<Vec<Arc<Volume>>, OpenError> {
     let dir = volumes_dir(log_dir);
     let volumes = volume::list(&dir).map_err(OpenError::Volume)?;
@@ -95,20 +95,19 @@ pub(super) fn volumes(log_dir: &Path) -> Result<Vec<Arc<Volume>>, OpenError> {
     Ok(volumes.into_iter().map(Arc::new).collect())
 }
 
-/// All that a log is kept in at one moment.
+/// All databases and volumes of a log at one moment.
 pub(super) struct Layers {
-    /// The databases, each with its number, the newest first. Only that one takes writes. What is
-    /// in one stands for what is in those after it and in the volumes: so an erasure takes what is
-    /// elsewhere.
+    /// The databases, each with its number, newest first. Only the first takes writes. A record in
+    /// one replaces the same record in later ones and in the volumes; erasures rely on that.
     pub(super) stores: Vec<(u64, Arc<Store>)>,
     pub(super) volumes: Vec<Arc<Volume>>,
-    /// The last record before those that the newest database was begun for.
+    /// The last record before those of the newest database.
     pub(super) before_tail: Offset,
     blocks: Arc<Blocks>,
-    /// Stands in for a volume that cannot be read.
+    /// Replaces volumes that cannot be read.
     spare: Option<Arc<Spare>>,
-    /// Whether the databases are copies, which take no writes, since their disk is full; and how
-    /// much memory they may use to cache pages.
+    /// Set if the databases are copies that take no writes, because their disk is full: how much
+    /// memory they may use to cache pages.
     aside: Option<u64>,
 }
 
@@ -124,7 +123,7 @@ impl Weighter<(u64, usize), Arc<Block>> for ByBytes {
 }
 
 impl Layers {
-    /// What is in a log's directory; begins its first database if there is none.
+    /// Opens what is in a log's directory. Creates the first database if there is none.
     pub(super) fn open(
         log_dir: &Path,
         cache_bytes: u64,
@@ -163,7 +162,7 @@ impl Layers {
         Ok(layers)
     }
 
-    /// One database alone.
+    /// A single database.
     #[cfg(test)]
     pub(super) fn of(store: Store) -> Self {
         Self {
@@ -176,7 +175,7 @@ impl Layers {
         }
     }
 
-    /// These with a new database in front, which goes on after `last`.
+    /// The same with a new database in front, which continues after `last`.
     pub(super) fn with_tail(&self, number: u64, store: Arc<Store>, last: Offset) -> Self {
         let mut stores = vec![(number, store)];
         stores.extend(self.stores.iter().cloned());
@@ -190,7 +189,7 @@ impl Layers {
         }
     }
 
-    /// These with the newest database alone, and other volumes.
+    /// The same with only the newest database, and with other volumes.
     pub(super) fn with_volumes(&self, volumes: Vec<Arc<Volume>>) -> Self {
         let stores = self.stores.iter().take(1).cloned().collect();
         Self {
@@ -203,12 +202,12 @@ impl Layers {
         }
     }
 
-    /// Whether the databases take no writes, since their disk is full.
+    /// Whether the databases take no writes, because their disk is full.
     pub(super) const fn are_aside(&self) -> bool {
         self.aside.is_some()
     }
 
-    /// These with the databases themselves instead of copies. Blocks.
+    /// The same with the databases themselves instead of copies. Blocks.
     pub(super) fn in_place(&self) -> Result<Self, OpenError> {
         let mut stores = Vec::new();
         for (number, copy) in &self.stores {
@@ -225,7 +224,7 @@ impl Layers {
         })
     }
 
-    /// These without the newest database.
+    /// The same without the newest database.
     pub(super) fn older(&self) -> Self {
         Self {
             stores: self.stores.iter().skip(1).cloned().collect(),
@@ -243,12 +242,12 @@ impl Layers {
         newest.ok_or_else(|| StoreError("there is no database".to_owned()))
     }
 
-    /// The last record in volumes.
+    /// The last record in the volumes.
     pub(super) fn sealed(&self) -> Offset {
         self.volumes.last().map_or(Offset::ZERO, |volume| volume.last)
     }
 
-    /// The last record there is.
+    /// The last record of all.
     pub(super) fn last(&self) -> Result<Option<Offset>, StoreError> {
         let mut last = Some(self.sealed()).filter(|sealed| *sealed > Offset::ZERO);
         for (_, store) in &self.stores {
@@ -267,14 +266,14 @@ impl Layers {
         Ok(self.block_at(offset)?.and_then(|block| block.get(offset)))
     }
 
-    /// Whether the record at `offset` is not the one that its volume has, or that volume cannot be
+    /// Whether the record at `offset` differs from the one in its volume, or the volume cannot be
     /// read there.
     pub(super) fn differs_from_volume(&self, offset: Offset) -> Result<bool, StoreError> {
         let Some(block) = self.block_at(offset)? else { return Ok(false) };
         Ok(block.stands_in || block.get(offset) != self.get(offset)?)
     }
 
-    /// The block of a volume that holds a record.
+    /// The block that holds a record.
     fn block_at(&self, offset: Offset) -> Result<Option<Arc<Block>>, StoreError> {
         let block = |volume: &Arc<Volume>| self.block(volume, volume.block_of(offset));
         self.volume_of(offset).map(block).transpose()
@@ -331,8 +330,8 @@ impl Layers {
 
     fn stand_in(&self, spare: &Spare, wanted: Wanted, erased: Erased) -> Result<Block, SpareError> {
         let newer = |offset| {
-            // A record that the archive lacks is not in a volume, unless it fell behind by all that
-            // are not.
+            // A record that the archive lacks is not in a volume, unless the archive lags by all
+            // records outside of volumes.
             let frame = self.stores.iter().find_map(|(_, store)| store.get(offset).transpose());
             let frame = match frame.transpose()? {
                 Some(frame) => Some(frame),
@@ -385,12 +384,12 @@ impl Layers {
         Ok(records)
     }
 
-    /// The offset up to which nothing that was erased is on the disk.
+    /// The offset up to which erased content has left the disk.
     pub(super) fn compacted(&self) -> Result<Offset, StoreError> {
         self.tail()?.compacted()
     }
 
-    /// The bytes that all of it takes on the disk.
+    /// The size on disk of all of it, in bytes.
     pub(super) fn disk_bytes(&self) -> io::Result<u64> {
         let stores = self.stores.iter().map(|(_, store)| store.disk_bytes());
         let volumes = self.volumes.iter().map(|v| v.disk_bytes().map_err(io::Error::other));
@@ -398,7 +397,7 @@ impl Layers {
     }
 }
 
-/// Makes a database that is found by the next start, whole or not at all.
+/// Creates a database atomically: the next start finds it complete or not at all.
 pub(super) fn begin_tail(
     log_dir: &Path,
     number: u64,
@@ -423,15 +422,15 @@ pub(super) fn begin_tail(
 pub(super) struct Frames<'a> {
     layers: &'a Layers,
     cursors: Vec<Cursor>,
-    /// The block that was read last, not through the cache: a run is read once.
+    /// The block that was read last. It bypasses the cache, because a run is read once.
     block: Option<(Offset, usize, Block)>,
     next: Offset,
     to: Offset,
-    /// How a block that is read from the archive is to be.
+    /// Which erasures a block from the archive must reflect.
     erased: Erased,
 }
 
-/// Where a run has come to in one database.
+/// The position of a run in one database.
 struct Cursor {
     values: sled::Iter,
     head: Option<(Offset, sled::IVec)>,
@@ -439,7 +438,7 @@ struct Cursor {
 }
 
 impl Cursor {
-    /// The frame of the record at `offset`, if it is here. Asked for ever larger ones.
+    /// The frame of the record at `offset`, if it is here. The offsets must increase.
     fn at(&mut self, offset: Offset) -> Result<Option<Bytes>, StoreError> {
         while !self.ended && self.head.as_ref().is_none_or(|(head, _)| *head < offset) {
             let next = fenced("reading", || self.values.next().transpose())?;

@@ -1,9 +1,8 @@
-//! Mending volumes that cannot be read, with the records that the archive has.
+//! Repairs unreadable volumes with records from the archive.
 //!
-//! A volume with a damaged block is written again: its other blocks as they are, the damaged ones
-//! from the archive. Of a volume whose index is damaged, all records come from the archive. A new
-//! volume takes the place of the old one whole, and only if its chain is the one that the rest of
-//! the log says it must be.
+//! A volume with damaged blocks is rewritten with its intact blocks, and with the damaged ones from
+//! the archive. If the index is damaged, all records come from the archive. The new volume replaces
+//! the old one only if its chain matches the rest of the log.
 
 use std::{
     collections::BTreeSet,
@@ -28,33 +27,33 @@ use crate::{
     record::{CHAIN_START, Chain, Offset, Record, codec},
 };
 
-/// A volume that was mended.
+/// A volume that was repaired.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Repaired {
     /// The volume.
     pub path: PathBuf,
-    /// The first and the last record of each run that was taken from the archive.
+    /// The first and the last record of each run that came from the archive.
     pub runs: Vec<(Offset, Offset)>,
 }
 
-/// Why a volume cannot be mended. Those that were mended before stay so.
+/// Why a volume cannot be repaired. Volumes repaired earlier stay repaired.
 #[derive(Debug, thiserror::Error)]
 pub enum RepairError {
     /// The log cannot be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// The archive cannot stand in.
+    /// The archive cannot replace the damaged records.
     #[error("{damage}; it cannot be taken from the archive: {reason}")]
     Archive {
         /// What is damaged.
         damage: String,
-        /// Why the archive is of no help.
+        /// Why the archive does not help.
         reason: String,
     },
     /// A volume cannot be written.
     #[error(transparent)]
     Volume(#[from] VolumeError),
-    /// What the volume's records are does not agree with the archive.
+    /// The volume's records contradict the archive.
     #[error("the volume {} cannot be repaired: {reason}", .path.display())]
     Disagreement {
         /// The volume.
@@ -73,10 +72,10 @@ impl From<StoreError> for RepairError {
     }
 }
 
-/// Mends the volumes of a stopped server's log with the archive in `archive`. Blocks.
+/// Repairs the volumes of a stopped server's log with the archive in `archive`. Blocks.
 ///
 /// # Errors
-/// When the log is in use, or the first volume that cannot be mended.
+/// When the log is in use, or the first volume that cannot be repaired.
 pub fn repair(data_dir: &Path, archive: &Path) -> Result<Vec<Repaired>, RepairError> {
     let _lock = lock_data_dir(data_dir)?;
     if importing_dir(data_dir).exists() {
@@ -143,7 +142,7 @@ pub fn repair(data_dir: &Path, archive: &Path) -> Result<Vec<Repaired>, RepairEr
     Ok(repaired)
 }
 
-/// A record that the archive may not have yet, wherever the log has it; none after the last.
+/// A record that the archive may not have yet, from anywhere in the log; `None` after the last.
 fn newer(rest: &Rest, found: &[Found], offset: Offset) -> Result<Option<Record>, ReadError> {
     if offset > rest.last {
         return Ok(None);
@@ -193,7 +192,7 @@ fn found(dir: &Path) -> Result<Vec<Found>, OpenError> {
         found.push(Found { path, first, opened });
     }
     found.sort_by_key(|found| found.first);
-    // One that is gone is as one of which nothing can be read.
+    // A missing volume is treated like an unreadable one.
     let mut next = Some(Offset::new(1));
     let mut gone = Vec::new();
     for Found { first, opened, .. } in &found {
@@ -235,8 +234,8 @@ impl Found {
         what.map(|what| Damage { what, blocks })
     }
 
-    /// The volume's last record, and a record at or after it with its chain value, as the rest of
-    /// the log says.
+    /// The volume's last record, and a record at or after it with its chain value, according to the
+    /// rest of the log.
     fn end(&self, after: &[Self], rest: &Rest) -> Result<(Offset, (Offset, Chain)), RepairError> {
         if let Ok(volume) = &self.opened {
             return Ok((volume.last, (volume.last, volume.chain)));
@@ -266,8 +265,8 @@ fn read_block(volume: &Volume, number: usize) -> Result<Vec<Record>, RepairError
     (first.get()..=last.get()).map(record).collect()
 }
 
-/// Checks records that follow those that `checker` has seen; without one, the first is taken as it
-/// is.
+/// Checks records that follow those that `checker` has seen; without a checker, the first is
+/// accepted as it is.
 fn check(
     mut checker: Option<Checker>,
     records: &[Record],
@@ -281,7 +280,7 @@ fn check(
     Ok(checker)
 }
 
-/// A volume that is being written again.
+/// A volume that is being rewritten.
 struct Writing {
     path: PathBuf,
     writer: Writer,
@@ -307,7 +306,7 @@ impl Writing {
         Ok(())
     }
 
-    /// Puts it in its place, if it ends as it must.
+    /// Puts it in place, if it ends as it must.
     fn end(self, last: Offset, proof: (Offset, Chain)) -> Result<(Offset, Chain), RepairError> {
         let end = (self.checker.last(), *self.checker.chain());
         if end.0 != last || (proof.0 == last && proof.1 != end.1) {
@@ -343,7 +342,7 @@ impl Rest {
         }
         let tip = tip_file::read(log_dir)
             .map_err(|source| OpenError::Io { path: tip_file::path(log_dir), source })?;
-        // What is before a gap stands for records that are in volumes.
+        // Records before a gap replace records that are in volumes.
         let mut first = offsets.last().copied();
         while let Some(before) = first.map(Offset::prev).filter(|before| offsets.contains(before)) {
             first = Some(before);

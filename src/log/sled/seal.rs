@@ -1,13 +1,13 @@
-//! Sealing: old records go from the databases into volumes, and what was erased leaves the disk.
+//! Sealing moves old records from databases into volumes, and removes erased content from the disk.
 //!
-//! 1. The committer goes on in a new database; the one before takes no more writes.
-//! 2. Volumes are written that hold what is in it: those that it has erased something from are
-//!    written anew, and its own records follow, in the last volume if that is small.
-//! 3. It is removed.
+//! 1. The committer continues in a new database. The old one takes no more writes.
+//! 2. Volumes from which the old database erased something are rewritten. Its own records follow,
+//!    in the last volume if that is small.
+//! 3. The old database is removed.
 //!
-//! Every volume is put in its place whole, and holds what can be read without it as well, so that
-//! what is done twice changes nothing: killed at any moment, the next start finds the database
-//! still there and begins again with step 2.
+//! Each volume replaces its predecessor as a whole, and contains only what could be read anyway. So
+//! repeating a step changes nothing: after a kill, the next start finds the old database and
+//! continues with step 2.
 
 use std::{
     collections::BTreeSet,
@@ -34,29 +34,29 @@ use crate::{
     record::{CHAIN_START, Chain, Offset, codec::Frame},
 };
 
-/// It may rest after so many bytes.
+/// It may pause after this many bytes.
 const PIECE_BYTES: usize = 1024 * 1024;
 
-/// How often it is looked whether there is enough to seal.
+/// How often it checks whether there is enough to seal.
 const TICK: Duration = Duration::from_secs(1);
 
-/// What could not be sealed is tried again after this.
+/// How long it waits before it retries after a failure.
 const RETRY: Duration = Duration::from_secs(60);
 
-/// Seals, one at a time.
+/// Seals one database at a time.
 pub(super) struct Sealer {
     pub(super) layers: Current,
     pub(super) shared: Arc<Shared>,
     pub(super) queue: mpsc::Sender<Message>,
     pub(super) log_dir: PathBuf,
     pub(super) cache_bytes: u64,
-    /// A volume is ended once its frames come to this.
+    /// A volume is completed at this many bytes of frames.
     pub(super) volume_bytes: u64,
     pub(super) turn: parking_lot::Mutex<()>,
 }
 
 impl Sealer {
-    /// Seals whenever the newest database has come to `records` records or `bytes` bytes, or when a
+    /// Seals whenever the newest database reaches `records` records or `bytes` bytes, or when a
     /// start has found an older one, until the log closes.
     pub(super) fn run(&self, records: u64, bytes: u64) {
         background::stand_back();
@@ -96,8 +96,8 @@ impl Sealer {
         layers.stores.len() > 1 || new >= records || (new > 0 && large())
     }
 
-    /// Seals all that is in the log now. `pause` is called now and then; it is given up when that
-    /// says false. Blocks.
+    /// Seals everything that is in the log now. `pause` is called now and then; if it returns
+    /// false, sealing is abandoned. Blocks.
     pub(super) fn seal(&self, mut pause: impl FnMut() -> bool) -> Result<(), CompactError> {
         let _one = self.turn.lock();
         if self.shared.closing.load(Ordering::SeqCst) {
@@ -109,7 +109,8 @@ impl Sealer {
             return Err(CompactError::Room { needed, free });
         }
         let began = Instant::now();
-        // What was left by a start or a failure is sealed first: it is not to be met twice.
+        // Leftovers of a start or a failure are sealed first, so that there are never three
+        // databases.
         if self.layers.read().stores.len() > 1 {
             self.seal_older(&mut pause)?;
         }
@@ -127,7 +128,7 @@ impl Sealer {
         Ok(())
     }
 
-    /// Has the committer go on in a new database.
+    /// Makes the committer continue in a new database.
     fn begin_tail(&self) -> Result<(), CompactError> {
         let layers = Arc::clone(&self.layers.read());
         let number = layers.stores.first().map_or(0, |(number, _)| *number) + 1;
@@ -140,7 +141,7 @@ impl Sealer {
         let swapped = if sent { swapped.blocking_recv().ok() } else { None };
         match swapped {
             Some(true) => Ok(()),
-            // It holds nothing, and nobody will write to it.
+            // It is empty, and nobody will write to it.
             Some(false) | None => {
                 layers::remove_tail(&self.log_dir, number)?;
                 Err(CompactError::Closed)
@@ -148,12 +149,12 @@ impl Sealer {
         }
     }
 
-    /// Puts what is in all databases but the newest into volumes, and removes them.
+    /// Moves the records of all databases but the newest into volumes, and removes these databases.
     fn seal_older(&self, pause: &mut impl FnMut() -> bool) -> Result<(), CompactError> {
         let now = Arc::clone(&self.layers.read());
         let Some(last) = now.older().last()? else { return Ok(()) };
         let mut old = now.older();
-        // As they are on the disk: an earlier attempt may have come half-way.
+        // As they are on the disk: an earlier attempt may have stopped half-way.
         let found = layers::volumes(&self.log_dir)?;
         let known = |volume: Arc<Volume>| {
             let known = now.volumes.iter().find(|known| known.is(&volume));
@@ -168,8 +169,8 @@ impl Sealer {
         let tail = Arc::clone(sealed.tail()?);
         *self.layers.write() = sealed;
         tail.note_compacted(last)?;
-        // Those who are reading in it may go on: the disk has its room back when the last has
-        // ended.
+        // Readers of the old database may go on. The disk space is free once the last of them has
+        // finished.
         for (number, _) in &old.stores {
             layers::remove_tail(&self.log_dir, *number)?;
         }
@@ -187,7 +188,7 @@ impl Sealer {
     }
 }
 
-/// Writes the volumes that hold all of `old` up to `last`; gives all that there are then.
+/// Writes the volumes that hold all of `old` up to `last`. Returns all volumes.
 fn write_volumes(
     old: &Layers,
     last: Offset,
@@ -196,7 +197,7 @@ fn write_volumes(
 ) -> Result<Vec<Arc<Volume>>, CompactError> {
     let mut volumes = old.volumes.clone();
     let sealed = old.sealed();
-    // The last one goes on if it is small.
+    // The last volume is extended if it is small.
     let goes_on =
         old.volumes.last().filter(|volume| last > sealed && volume.full_bytes < volume_bytes / 2);
     for number in changed(old)? {
@@ -243,7 +244,7 @@ fn changed(old: &Layers) -> Result<BTreeSet<usize>, CompactError> {
     Ok(changed)
 }
 
-/// A volume that is being written, of records that are verified on their way.
+/// A volume that is being written; its records are verified on the way.
 struct Writing {
     writer: Writer,
     checker: Checker,
@@ -255,7 +256,7 @@ impl Writing {
         Ok(Self { writer, checker: Checker::from_chain(first.prev(), before) })
     }
 
-    /// Appends the records up to `last`, or those with which the volume comes to `bytes` bytes.
+    /// Appends the records up to `last`, or until the volume reaches `bytes` bytes.
     fn copy(
         &mut self,
         old: &Layers,
@@ -288,7 +289,7 @@ impl Writing {
     }
 }
 
-/// Nothing is taken from where it is as long as a part of it cannot be read.
+/// Nothing is removed as long as a part of it cannot be read.
 fn damaged(offset: Offset, what: &dyn std::fmt::Display) -> CompactError {
     CompactError::Store(format!("record {offset} cannot be sealed: {what}"))
 }

@@ -1,11 +1,10 @@
-//! A log to be looked at and not touched.
+//! Opens a copy of a log, so that the log itself stays untouched.
 //!
-//! Opening a log writes: the database below has no other way (it recovers, and writes how far it
-//! came), and what a crash left unfinished is tidied up. So a copy is opened. Of a log most is in
-//! volumes, which are only read and are linked to; the databases are copied, of which there is half
-//! a gigabyte at most, but for a log that was just restored and has not been sealed yet. The copy
-//! is beside the log, where its records are as safe as there, and where file systems that can share
-//! the blocks.
+//! Opening a log writes to it: sled recovers and notes how far it came, and leftovers of a crash
+//! are tidied up. So a copy is opened. The copy links to the volumes, which are only read, and
+//! copies the databases. These take at most half a gigabyte, except in a log that was just restored
+//! and has not been sealed yet. The copy is beside the log, where its records are just as safe, and
+//! where file systems that can share blocks do so.
 
 use std::{
     ffi::OsStr,
@@ -24,23 +23,23 @@ use crate::{
     log::{tip_file, volume},
 };
 
-/// Where the copy is. One that was killed leaves it: it goes with the next lock on the data
-/// directory, since it holds what is to be erased.
+/// Where the copy is. A killed process leaves it behind. The next lock on the data directory
+/// removes it, because it may contain content that is to be erased.
 pub(super) fn shadow_dir(data_dir: &Path) -> PathBuf {
     data_dir.join("verifying")
 }
 
-/// A copy of the log in a data directory. It goes when this is dropped.
+/// A copy of the log in a data directory. It is removed when this is dropped.
 pub(crate) struct Shadow {
     data_dir: PathBuf,
-    /// A data directory with the copy.
+    /// A data directory with the copy in it.
     dir: PathBuf,
-    /// Of the data directory.
+    /// The lock of the original data directory.
     _lock: File,
 }
 
 impl Shadow {
-    /// Copies what opening the log would write to. Blocks.
+    /// Copies the files that opening the log would write to. Blocks.
     pub(crate) fn of(data_dir: &Path) -> Result<Self, OpenError> {
         let failed = |source| OpenError::Io { path: data_dir.to_owned(), source };
         let lock = lock_data_dir(data_dir)?;
@@ -86,13 +85,13 @@ impl Shadow {
         Ok(())
     }
 
-    /// Opens the copy; every record of it is still to be looked at.
+    /// Opens the copy without verifying records.
     pub(crate) fn open(&self) -> Result<SledLog, OpenError> {
         let options = SledOptions { verify_tail: 0, ..SledOptions::new(&self.dir) };
         SledLog::open(options).map_err(|error| self.named(error))
     }
 
-    /// The same error of the log itself.
+    /// The same error, with the paths of the original log.
     fn named(&self, error: OpenError) -> OpenError {
         let real = |path: PathBuf| match path.strip_prefix(&self.dir) {
             Ok(inside) => self.data_dir.join(inside),

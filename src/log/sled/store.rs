@@ -1,18 +1,19 @@
-//! One sled database: its calls fenced, its writes made durable.
+//! One sled database, with panics caught and writes made durable.
 //!
 //! What is not left to sled:
 //!
 //! - **Durability.** sled's `flush` ends in `sync_file_range` on Linux, which neither writes the
-//!   file's metadata nor empties the device's cache. Each flush is followed by `fdatasync` on
+//!   file's metadata nor flushes the device's cache. Each flush is followed by `fdatasync` on
 //!   sled's data file, through a handle of our own. sled's timed flush is off.
-//! - **Blobs.** sled writes a page that is larger than a quarter of a segment to a file of its own,
-//!   and never syncs that file. A page holds up to 17 records, so segments are as large as sled
-//!   takes and [`MAX_PAYLOAD_BYTES`](crate::log::MAX_PAYLOAD_BYTES) keeps 17 of the largest records
-//!   below the quarter. No record is ever in a blob.
-//! - **Reuse of space.** sled may overwrite a segment once all its pages were written again
-//!   elsewhere and flushed *in its sense*. A group writes less than one segment, so between the
-//!   copy and the reuse there is always an `fdatasync` of ours.
-//! - **Panics.** sled panics on some damage. Every call is fenced; a panic counts as a failed call.
+//! - **Blobs.** sled writes a page larger than a quarter of a segment to a file of its own, and
+//!   never syncs that file. A page holds up to 17 records, so segments are as large as sled allows
+//!   and [`MAX_PAYLOAD_BYTES`](crate::log::MAX_PAYLOAD_BYTES) keeps 17 of the largest records below
+//!   the quarter. No record is ever in a blob.
+//! - **Reuse of space.** sled may overwrite a segment once all its pages were rewritten elsewhere
+//!   and flushed *in its sense*. A group writes less than one segment, so our `fdatasync` always
+//!   happens between the copy and the reuse.
+//! - **Panics.** sled panics on some damage. Every call catches panics; a panic counts as a failed
+//!   call.
 
 use std::{
     fs::File,
@@ -27,10 +28,10 @@ use bytes::Bytes;
 use super::OpenError;
 use crate::{base::disk, log::ReadError, record::Offset};
 
-/// sled with its calls fenced and its writes made durable.
+/// A sled database, with panics caught and writes made durable.
 pub(crate) struct Store {
     pub(super) records: sled::Tree,
-    /// What is known of the store itself.
+    /// Facts about the store itself.
     about: sled::Tree,
     db: sled::Db,
     /// sled's data file, through a handle of our own.
@@ -48,20 +49,20 @@ impl From<StoreError> for ReadError {
     }
 }
 
-/// The largest segment that sled takes, see the module's documentation. Fixed for ever: sled
-/// refuses to open a database with another one.
+/// The largest segment that sled allows; see the module's documentation. It can never change: sled
+/// refuses to open a database with another size.
 const SEGMENT_BYTES: usize = 16 * 1024 * 1024;
 
-/// The name of the tree.
+/// The name of the tree of records.
 const TREE: &str = "records";
 
-/// The name of the other tree, and its key: the offset up to which all that was erased is off the
+/// The name of the other tree, and its key: the offset up to which erased content has left the
 /// disk.
 const ABOUT: &str = "about";
 const COMPACTED: &str = "compacted";
 
 /// sled's own threads can hold its lock for a moment after its last handle in this process was
-/// dropped. Nobody else can have it: ours is taken first.
+/// dropped. No other process can have it, because our lock is taken first.
 const LOCK_RETRIES: u32 = 100;
 const LOCK_RETRY_PAUSE: Duration = Duration::from_millis(50);
 
@@ -113,12 +114,12 @@ impl Store {
         Ok(store)
     }
 
-    /// Writes `frames`, all or none of them, and returns once they are durable.
+    /// Writes `frames` atomically, and returns once they are durable.
     pub(super) fn put(&self, mut frames: Vec<(Offset, Vec<u8>)>) -> Result<(), StoreError> {
         if frames.len() == 1
             && let Some((offset, frame)) = frames.pop()
         {
-            // What holds a batch together is written, and waited for, by itself.
+            // The tree of a batch is written, and awaited, by itself.
             fenced("writing", || self.records.insert(key(offset), frame))?;
             return self.sync();
         }
@@ -127,7 +128,7 @@ impl Store {
         self.write(batch)
     }
 
-    /// Applies `batch`, whole or not at all, and returns once it is durable.
+    /// Applies `batch` atomically, and returns once it is durable.
     pub(crate) fn write(&self, batch: sled::Batch) -> Result<(), StoreError> {
         fenced("writing", || self.records.apply_batch(batch))?;
         self.sync()
@@ -139,7 +140,7 @@ impl Store {
         Ok(value.map_or(Offset::ZERO, |value| Offset::new(u64::from_be_bytes(value))))
     }
 
-    /// Notes that nothing that was erased up to `offset` was ever written to this store.
+    /// Notes that this store never contained what was erased up to `offset`.
     pub(crate) fn note_compacted(&self, offset: Offset) -> Result<(), StoreError> {
         fenced("writing", || self.about.insert(COMPACTED, &key(offset)))?;
         self.sync()
@@ -157,7 +158,7 @@ impl Store {
         Ok(value.map(|value| Bytes::copy_from_slice(&value)))
     }
 
-    /// The offsets up to `last` that are here.
+    /// The offsets up to `last` in this store.
     pub(super) fn offsets_to(
         &self,
         last: Offset,
@@ -167,10 +168,10 @@ impl Store {
             .map(|key| offset(&key?))
     }
 
-    /// The bytes that it takes on the disk.
+    /// Its size on disk in bytes.
     pub(super) fn disk_bytes(&self) -> io::Result<u64> {
         use std::os::unix::fs::MetadataExt as _;
-        // Blocks that were given back count for nothing.
+        // Blocks that were given back do not count.
         Ok(self.data.metadata()?.blocks() * 512)
     }
 
@@ -181,9 +182,8 @@ impl Store {
     }
 }
 
-/// Takes away what sled noted when it was last opened, from which it goes on. Without it, sled
-/// reads all of its file; what it has by then is checked as ever, against the note of the last
-/// durable record. Says whether there was any.
+/// Moves away sled's own snapshot, from which it would continue. Without it, sled reads its whole
+/// file. The result is checked against the tip file as usual. Returns whether there was any.
 fn set_snapshots_aside(dir: &Path) -> io::Result<bool> {
     let mut any = false;
     for path in disk::entries(dir)? {
@@ -206,7 +206,7 @@ pub(crate) const fn key(offset: Offset) -> [u8; 8] {
     offset.get().to_be_bytes()
 }
 
-/// Calls into sled, taking a panic for a failure.
+/// Calls into sled and turns a panic into a failure.
 pub(super) fn fenced<T>(
     what: &str,
     call: impl FnOnce() -> sled::Result<T>,
