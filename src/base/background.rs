@@ -1,13 +1,12 @@
-//! Work that is not to be noticed by those who wait for an answer.
+//! Runs background work so that it does not delay requests.
 
 use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, MutexGuard};
 use tracing::warn;
 
-/// From now on, this thread comes after what else there is to do, but not so far that a busy
-/// machine never lets it go on. On Linux alone: elsewhere this would be the priority of the whole
-/// process.
+/// Lowers this thread's priority, but not so far that a busy machine starves it. Only on Linux:
+/// elsewhere this would affect the priority of the whole process.
 pub(crate) fn stand_back() {
     #[cfg(target_os = "linux")]
     if let Err(error) = rustix::process::setpriority_process(None, 10) {
@@ -17,7 +16,7 @@ pub(crate) fn stand_back() {
     }
 }
 
-/// Takes half of a processor at most: rests as long as it took since the last rest.
+/// Uses at most half of a processor: rests for as long as it has worked since the last rest.
 #[derive(Debug)]
 pub(crate) struct Pace(Instant);
 
@@ -34,8 +33,8 @@ impl Pace {
     }
 }
 
-/// Runs work that may take long (it grows with a room's members or a user's rooms) so that the
-/// thread's other tasks go on elsewhere meanwhile.
+/// Runs work that may take long (it grows with a room's members or a user's rooms), and lets the
+/// thread's other tasks continue elsewhere meanwhile.
 pub(crate) fn at_length<T>(work: impl FnOnce() -> T) -> T {
     use tokio::runtime::{Handle, RuntimeFlavor};
     // Without a runtime there are no other tasks.
@@ -47,7 +46,7 @@ pub(crate) fn at_length<T>(work: impl FnOnce() -> T) -> T {
     }
 }
 
-/// Locks what another thread may hold for long.
+/// Locks a mutex that another thread may hold for long.
 pub(crate) fn lock_at_length<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.try_lock().unwrap_or_else(|| at_length(|| mutex.lock()))
 }

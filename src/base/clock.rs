@@ -1,5 +1,5 @@
-//! The only source of time and randomness. Decisions and projections take what they need from
-//! here as inputs, so that they can be repeated exactly.
+//! The only source of time and randomness. Decisions and projections take both as inputs, so that
+//! they can be repeated exactly.
 
 use std::{
     sync::{
@@ -26,7 +26,7 @@ impl Clock {
         Self(Some(Arc::new(AtomicU64::new(now_ms))))
     }
 
-    /// Has a clock for tests go on; that of the machine does so by itself.
+    /// Advances a clock for tests; the machine's clock ignores it.
     pub fn advance(&self, ms: u64) {
         if let Some(now) = &self.0 {
             now.fetch_add(ms, Ordering::Relaxed);
@@ -48,7 +48,7 @@ impl Clock {
 /// Fills `N` bytes with randomness from the operating system.
 ///
 /// # Panics
-/// When the operating system has no source of randomness: nothing secure can be done then.
+/// When the operating system has no source of randomness: nothing secure is possible then.
 #[must_use]
 pub fn random_bytes<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];

@@ -1,4 +1,4 @@
-//! Files and directories that are in their place whole or not at all, also after a power cut.
+//! Atomic replacement of files and directories that survives a power failure.
 
 use std::{
     ffi::OsString,
@@ -8,25 +8,24 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// What ends the name of a file that is not finished.
+/// The extension of an unfinished file.
 const UNFINISHED: &str = "new";
 
-/// Makes durable which names are in a directory.
+/// Makes the names in a directory durable.
 pub(crate) fn sync_dir(dir: &Path) -> io::Result<()> {
     let dir = if dir.as_os_str().is_empty() { Path::new(".") } else { dir };
     File::open(dir)?.sync_all()
 }
 
-/// Renames what is durable itself to `path`, in the stead of what is there, and makes that durable.
+/// Renames a durable file or directory to `path`, replaces what is there, and makes that durable.
 pub(crate) fn put_in_place(made: &Path, path: &Path) -> io::Result<()> {
     fs::rename(made, path)?;
     sync_dir(path.parent().unwrap_or(path))
 }
 
-/// Gives each of two directories beside each other the name of the other, and makes that durable:
-/// in one step where the file system has one, and otherwise by way of the name `aside`. As long as
-/// something has that name, [`finish_exchange`] is to be called before anything else is done with
-/// the two.
+/// Swaps the names of two directories beside each other, and makes that durable. If the file system
+/// cannot do it in one step, the name `aside` is used in between. As long as that name exists,
+/// [`finish_exchange`] must be called before anything else is done with the two.
 pub(crate) fn exchange(one: &Path, other: &Path, aside: &Path) -> io::Result<()> {
     let (cwd, flags) = (rustix::fs::CWD, rustix::fs::RenameFlags::EXCHANGE);
     if rustix::fs::renameat_with(cwd, one, cwd, other, flags).is_ok() {
@@ -36,14 +35,14 @@ pub(crate) fn exchange(one: &Path, other: &Path, aside: &Path) -> io::Result<()>
     finish_exchange(one, other, aside)
 }
 
-/// Brings an exchange that was interrupted to its end; does nothing if there was none.
+/// Completes an interrupted exchange; does nothing if there was none.
 pub(crate) fn finish_exchange(one: &Path, other: &Path, aside: &Path) -> io::Result<()> {
     if !aside.exists() {
         return Ok(());
     }
     if !one.exists() {
         if !other.exists() {
-            // Somebody took it away: then the first gets its name back.
+            // The other one was removed: the first gets its name back.
             return put_in_place(aside, one);
         }
         put_in_place(other, one)?;
@@ -51,7 +50,7 @@ pub(crate) fn finish_exchange(one: &Path, other: &Path, aside: &Path) -> io::Res
     put_in_place(aside, other)
 }
 
-/// Writes a file that its owner alone can read, in the stead of what is there.
+/// Writes a file that only its owner can read, and replaces what is there.
 pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut partial = OsString::from(path);
     partial.push(".");
@@ -59,7 +58,7 @@ pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
     write_aside(partial.as_ref(), path, bytes)
 }
 
-/// As [`write_whole`], by way of `partial`, which is on the same disk.
+/// Like [`write_whole`], by way of `partial`, which must be on the same disk.
 pub(crate) fn write_aside(partial: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut options = OpenOptions::new();
     let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(partial)?;
@@ -68,14 +67,14 @@ pub(crate) fn write_aside(partial: &Path, path: &Path, bytes: &[u8]) -> io::Resu
     put_in_place(partial, path)
 }
 
-/// Takes from everyone but their owner what they may do with `dir` and all that is in it. Gives
-/// with how many files and directories there was something to take. Links are left alone.
+/// Removes the permissions of everyone but the owner on `dir` and everything in it. Returns for how
+/// many files and directories that was necessary. Links are left alone.
 pub(crate) fn make_private(dir: &Path) -> io::Result<u64> {
     let mut changed = 0;
     let mut left = vec![dir.to_owned()];
     while let Some(path) = left.pop() {
         let about = match fs::symlink_metadata(&path) {
-            // It went while others were looked at.
+            // It was removed meanwhile.
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             about => about?,
         };
@@ -97,7 +96,7 @@ pub(crate) fn make_private(dir: &Path) -> io::Result<u64> {
     Ok(changed)
 }
 
-/// What is in `dir`, in no order. One that is not there has nothing.
+/// The entries of `dir`, unordered. A missing directory has none.
 pub(crate) fn entries(dir: &Path) -> io::Result<Vec<PathBuf>> {
     match fs::read_dir(dir) {
         Ok(entries) => entries.map(|entry| Ok(entry?.path())).collect(),
@@ -106,8 +105,7 @@ pub(crate) fn entries(dir: &Path) -> io::Result<Vec<PathBuf>> {
     }
 }
 
-/// Removes from `dir`, if it is there, the files that were not finished. To be called by the only
-/// one who writes there.
+/// Removes unfinished files from `dir`, if it exists. Must be called by its only writer.
 pub(crate) fn remove_unfinished(dir: &Path) -> io::Result<()> {
     for path in entries(dir)? {
         if path.extension().is_some_and(|extension| extension == UNFINISHED) {
@@ -123,7 +121,7 @@ mod tests {
 
     #[test]
     fn two_directories_change_names_whether_in_one_step_or_interrupted_at_any() {
-        // How many steps without an exchange are done before the end.
+        // How many steps without an exchange were done before the crash.
         for done in 0..=3 {
             let dir = tempfile::tempdir().unwrap();
             let [one, other, aside] = ["one", "other", "aside"].map(|name| dir.path().join(name));
@@ -142,7 +140,7 @@ mod tests {
             assert_eq!((held(&one), held(&other)), ("new".into(), "old".into()), "{done}");
             assert!(!aside.exists());
         }
-        // Without the one that was to take the name, all is as it was.
+        // If the directory that was to take the name is missing, nothing changes.
         let dir = tempfile::tempdir().unwrap();
         let [one, other, aside] = ["one", "other", "aside"].map(|name| dir.path().join(name));
         fs::create_dir(&aside).unwrap();

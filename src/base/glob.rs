@@ -1,51 +1,51 @@
-//! Glob patterns of push rules (appendices, "Glob-style matching"), without regard to case.
+//! Case-insensitive glob patterns of push rules (appendices, "Glob-style matching").
 //!
-//! ruma's own matching is not used: it recurses for each word of a text (the text of one event
-//! overflows the stack), compiles an expression at each look, and panics where that grows too
-//! large. Here a look costs one step for each character of the text and part of the pattern,
-//! whatever they hold.
+//! ruma's own matching is not used. It recurses for each word of a text (the text of one event
+//! overflows the stack), compiles a regular expression for each match, and panics if that grows too
+//! large. Here a match costs one step for each character of the text and part of the pattern,
+//! whatever they contain.
 
 use std::{cell::OnceCell, sync::OnceLock};
 
 use memchr::memmem;
 
-/// How many characters a pattern may have between two `*`: as many as fit into the bits of a
-/// number.
+/// How many characters a pattern may have between two `*`: as many as a number has bits.
 pub const PART_CHARS: usize = 128;
 
-/// How many steps it takes to start looking for a word.
+/// How many steps it costs to start searching for a word.
 const STEPS_OF_FIND: u64 = 16;
 
-/// How many bytes a step looks through when it looks for a word.
+/// How many bytes one step searches.
 const BYTES_OF_STEP: u64 = 16;
 
-/// A count of the work done: one step compares one character, which takes about a nanosecond.
+/// A count of the work done. One step compares one character and takes about a nanosecond.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Steps(u64);
 
 impl Steps {
-    /// Counts `steps` more.
+    /// Adds `steps`.
     pub(crate) const fn take(&mut self, steps: u64) {
         self.0 = self.0.saturating_add(steps);
     }
 
-    /// How many were counted.
+    /// The number of steps.
     #[must_use]
     pub const fn count(self) -> u64 {
         self.0
     }
 }
 
-/// A text as patterns are compared with it: in lower case.
+/// A text prepared for matching: in lower case.
 #[derive(Debug)]
 pub struct Text {
     text: String,
-    /// Its characters, once a pattern with wildcards is compared with it: few are.
+    /// Its characters, computed when it is first matched with a pattern that has wildcards, which
+    /// is rare.
     chars: OnceLock<Vec<char>>,
 }
 
 impl Text {
-    /// `text`, made ready for comparisons.
+    /// Prepares `text` for matching.
     #[must_use]
     pub fn new(text: &str) -> Self {
         Self { text: lowercase(text), chars: OnceLock::new() }
@@ -55,12 +55,12 @@ impl Text {
         self.chars.get_or_init(|| self.text.chars().collect())
     }
 
-    /// How many steps it took to make.
+    /// How many steps the preparation took.
     fn steps(&self) -> u64 {
         4 * self.text.len() as u64
     }
 
-    /// Whether `words`, in lower case, stand in it, and begin and end where words do.
+    /// Whether it contains `words`, in lower case, at word boundaries.
     #[must_use]
     pub fn has(&self, words: &str, steps: &mut Steps) -> bool {
         if words.is_empty() {
@@ -68,7 +68,7 @@ impl Text {
         }
         let finder = memmem::Finder::new(words.as_bytes());
         let text = self.text.as_bytes();
-        // Of what is not ASCII, no byte looks as if it were.
+        // No byte of a character outside ASCII looks like ASCII.
         let is_word =
             |index: usize| text.get(index).is_some_and(|c| c.is_ascii_alphanumeric() || *c == b'_');
         let mut from = 0;
@@ -97,7 +97,7 @@ fn is_boundary(is_word: impl Fn(usize) -> bool, index: usize) -> bool {
     index == 0 || !is_word(index - 1) || !is_word(index)
 }
 
-/// Character by character: what a letter becomes does not depend on those beside it.
+/// Character by character: lower case does not depend on neighbouring characters.
 fn lowercase(text: &str) -> String {
     if text.is_ascii() {
         return text.to_ascii_lowercase();
@@ -105,27 +105,27 @@ fn lowercase(text: &str) -> String {
     text.chars().flat_map(char::to_lowercase).collect()
 }
 
-/// A pattern, made ready for comparisons.
+/// A prepared pattern.
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub struct Glob {
-    /// What stands between the stars; the first and the last are bound to the ends.
+    /// The parts between the stars. The first and the last are anchored at the ends.
     parts: Vec<Part>,
-    /// All of it in lower case, for a pattern without wildcards.
+    /// All of it in lower case, if the pattern has no wildcards.
     plain: Option<String>,
 }
 
-/// What a pattern is to match of a text.
+/// Which part of a text a pattern must match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extent {
     /// All of it.
     Whole,
-    /// Any part that begins and ends at the boundary of a word.
+    /// Any part that begins and ends at word boundaries.
     Words,
 }
 
 impl Glob {
-    /// The pattern written as `pattern`, where `*` stands for any characters and `?` for one;
-    /// `None` if there are more than [`PART_CHARS`] characters between two stars.
+    /// Parses `pattern`, in which `*` matches any characters and `?` any one character. `None` if
+    /// there are more than [`PART_CHARS`] characters between two stars.
     #[must_use]
     pub fn new(pattern: &str) -> Option<Self> {
         let parts = pattern.split('*').map(|part| Part::new(part, Some('?')));
@@ -133,7 +133,7 @@ impl Glob {
         Some(Self { parts: parts.collect::<Option<_>>()?, plain })
     }
 
-    /// The pattern that matches `text` alone, whatever is in it.
+    /// The pattern that matches exactly `text`, whatever it contains.
     #[must_use]
     pub fn literal(text: &str) -> Option<Self> {
         let part = Part::new(text, None)?;
@@ -146,8 +146,8 @@ impl Glob {
         self.is_prepared(text, &OnceCell::new(), &mut Steps::default())
     }
 
-    /// As [`Glob::is`], for a text that many patterns are compared with: `prepared` keeps what they
-    /// share.
+    /// Like [`Glob::is`], for a text that is matched with many patterns: `prepared` caches what
+    /// they share.
     pub(crate) fn is_prepared(
         &self,
         text: &str,
@@ -182,7 +182,7 @@ impl Glob {
             Extent::Whole => index == outermost,
             Extent::Words => text.is_boundary(index),
         };
-        // A pattern without anything in it matches a text without anything in it, and no word.
+        // An empty pattern matches an empty text, and no word.
         if let [only] = &self.parts[..]
             && only.chars == 0
         {
@@ -196,7 +196,7 @@ impl Glob {
             }
             let may_begin = |index| number > 0 || bound(index, 0);
             let may_end = |index| number < last || bound(index, end);
-            // The first place where a part fits leaves the most for those after it.
+            // The first position where a part fits leaves the most text for later parts.
             let found = part.find(chars, from, may_begin, may_end);
             steps.take(1 + (found.unwrap_or(end) - from) as u64);
             match found {
@@ -208,13 +208,13 @@ impl Glob {
     }
 }
 
-/// A stretch of a pattern without stars, as a set of positions for each character.
+/// A part of a pattern without stars, as a set of positions for each character.
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct Part {
     chars: usize,
-    /// Where each character stands, in the order of the characters.
+    /// The positions of each character, sorted by character.
     places: Vec<(char, u128)>,
-    /// Where any character may stand.
+    /// The positions that match any character.
     any: u128,
     /// The first character, unless any may come first.
     first: Option<char>,
@@ -244,7 +244,7 @@ impl Part {
         Some(new)
     }
 
-    /// Where the first fit after `from` ends.
+    /// The end of the first match after `from`.
     fn find(
         &self,
         text: &[char],
@@ -253,10 +253,10 @@ impl Part {
         may_end: impl Fn(usize) -> bool,
     ) -> Option<usize> {
         let full = 1 << (self.chars - 1);
-        // Bit n: the last n + 1 characters fit the first n + 1 of the part.
+        // Bit n: the last n + 1 characters match the first n + 1 of the part.
         let mut fits: u128 = 0;
         for (index, c) in text.iter().enumerate().skip(from) {
-            // Nothing has begun, and nothing begins here: so it is nearly everywhere.
+            // The usual case: no match is in progress, and none can begin here.
             if fits == 0 && self.first.is_some_and(|first| first != *c) {
                 continue;
             }
@@ -337,7 +337,7 @@ mod tests {
 
     #[test]
     fn no_text_and_pattern_take_long_or_deep() {
-        // Each of these is more than a matcher that goes back, or into itself, comes out of.
+        // Each of these defeats a matcher that backtracks or recurses.
         let text = Text::new(&"ab ".repeat(21_000));
         for pattern in
             ["a", "a*a*a*a*a*a*a*a*a*c", "?????a?????c", &"a?".repeat(64), &"*a".repeat(500)]
@@ -345,13 +345,13 @@ mod tests {
             let glob = Glob::new(pattern).expect("a pattern within the limits");
             let mut steps = Steps::default();
             let _: bool = glob.matches(&text, Extent::Words, &mut steps);
-            // A word that is looked for costs more steps where it is found again and again.
+            // Searching for a word costs more steps if it occurs often.
             assert!(steps.count() <= STEPS_OF_FIND * 63_000, "{pattern}: {steps:?}");
         }
         assert!(Glob::new(&"?".repeat(PART_CHARS + 1)).is_none());
     }
 
-    /// The meaning of a pattern, written down without a thought to its cost.
+    /// The semantics of a pattern, implemented without regard to cost.
     fn naive(pattern: &[char], text: &[char]) -> bool {
         match pattern.split_first() {
             None => text.is_empty(),

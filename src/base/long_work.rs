@@ -1,10 +1,10 @@
-//! Long work, by whom it is done for.
+//! Fair scheduling of long work among callers.
 //!
-//! A request that reads a lot (an initial sync, a search, a long page) takes a processor for as
-//! long as it reads. [`LongWork`] keeps one caller's requests from taking the time of the others:
-//! each caller does one piece of long work at a time, has a share of one processor in the long run,
-//! and all callers together take a bounded number of threads. The threads that answer short
-//! requests do none of it.
+//! A request that reads a lot (an initial sync, a search, a long page) occupies a processor while
+//! it reads. [`LongWork`] keeps one caller's requests from slowing down the others. Each caller
+//! does one piece of long work at a time and has a share of one processor in the long run, and all
+//! callers together use a bounded number of threads. The threads that answer short requests do none
+//! of it.
 
 use std::{
     hash::Hash,
@@ -21,46 +21,45 @@ use tokio::sync::{Mutex, OwnedMutexGuard, OwnedSemaphorePermit, Semaphore};
 
 use crate::base::{background::at_length, limits};
 
-/// Gives callers their turns.
+/// Schedules callers' long work.
 #[derive(Debug)]
 pub(crate) struct LongWork<K: Hash + Eq> {
     callers: DashMap<K, Arc<Caller>>,
-    /// How many pieces of work are done at once.
+    /// Limits how many pieces of work are done concurrently.
     at_once: Arc<Semaphore>,
     share: Option<Share>,
 }
 
 #[derive(Debug)]
 struct Caller {
-    /// When the caller has its whole allowance back. Locked by the piece of work that is being
-    /// done.
+    /// When the caller will have its whole allowance back. Locked by the piece of work in progress.
     full_at: Arc<Mutex<Instant>>,
-    /// Requests that wait for their turn or work.
+    /// Requests that are waiting or working.
     requests: AtomicUsize,
 }
 
-/// How much of one processor a caller may take.
+/// The share of one processor that a caller may take.
 #[derive(Clone, Copy, Debug)]
 struct Share {
-    /// In hundredths of a processor.
+    /// In percent of a processor.
     percent: u32,
 }
 
-/// The caller asks for more than its share.
+/// The caller has exceeded its share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Busy {
-    /// When it is worth asking again.
+    /// When to try again.
     pub(crate) retry_after: Duration,
 }
 
 impl<K: Hash + Eq + Clone> LongWork<K> {
-    /// Gives each caller `percent` of one processor in the long run, if that is bounded.
+    /// Gives each caller `percent` of one processor in the long run; `None` is unlimited.
     pub(crate) fn new(percent: Option<u32>) -> Self {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         Self::with_places(percent, limits::LONG_WORK_PER_PROCESSOR * processors)
     }
 
-    /// The same, with so many places for all callers together.
+    /// The same, with this many places for all callers together.
     pub(crate) fn with_places(percent: Option<u32>, places: usize) -> Self {
         Self {
             callers: DashMap::new(),
@@ -70,11 +69,11 @@ impl<K: Hash + Eq + Clone> LongWork<K> {
     }
 
     /// Does `work` for `caller` once it is its turn. The work occupies this task's thread; the
-    /// thread's other tasks go on elsewhere. `exempt` callers take turns, too, but may take as much
-    /// as they like.
+    /// thread's other tasks continue elsewhere. `exempt` callers take turns, too, but have no share
+    /// to exceed.
     ///
     /// # Errors
-    /// When the caller has too many requests waiting, or has used up its share for a long time.
+    /// When the caller has too many waiting requests, or has exceeded its share for a long time.
     pub(crate) async fn run<T>(
         &self,
         caller: &K,
@@ -85,7 +84,7 @@ impl<K: Hash + Eq + Clone> LongWork<K> {
         Ok(at_length(|| place.work(work)))
     }
 
-    /// Waits until it is the turn of `caller`: for work that is done on another thread.
+    /// Waits for the turn of `caller`, for work that is done on another thread.
     ///
     /// # Errors
     /// As for [`LongWork::run`].
@@ -104,7 +103,7 @@ impl<K: Hash + Eq + Clone> LongWork<K> {
             }
         }
         let permit = Arc::clone(&self.at_once).acquire_owned().await;
-        // It is closed by nobody.
+        // Nobody closes it.
         let closed = |_| Busy { retry_after: Duration::from_secs(1) };
         Ok(Place { full_at, share, _permit: permit.map_err(closed)? })
     }
@@ -123,18 +122,18 @@ impl<K: Hash + Eq + Clone> LongWork<K> {
         Arc::clone(&self.callers.entry(key.clone()).or_insert_with(new))
     }
 
-    /// Forgets the callers that have their whole allowance.
+    /// Drops the callers that have their whole allowance.
     fn forget_idle(&self) {
         let now = Instant::now();
         self.callers.retain(|_, caller| {
-            // Whoever waits has a reference, and whoever works the lock.
+            // A waiting request holds a reference, and a working one the lock.
             Arc::strong_count(caller) > 1
                 || caller.full_at.try_lock().map_or(true, |full_at| *full_at > now)
         });
     }
 }
 
-/// The turn of a caller.
+/// A caller's turn.
 #[derive(Debug)]
 pub(crate) struct Place {
     full_at: OwnedMutexGuard<Instant>,
@@ -154,12 +153,12 @@ impl Place {
 }
 
 impl Share {
-    /// How far ahead of now a caller may be: the time in which its allowance comes back.
+    /// How far ahead of now a caller may be: the time in which it regains its whole allowance.
     fn depth(self) -> Duration {
         self.earned_in(limits::LONG_WORK_BURST)
     }
 
-    /// How long it takes to be given back `work`.
+    /// The time in which a caller regains `work`.
     fn earned_in(self, work: Duration) -> Duration {
         work.saturating_mul(100) / self.percent
     }
@@ -173,7 +172,7 @@ impl Share {
     }
 }
 
-/// A request that is counted as long as it is there.
+/// Counts a request for as long as it exists.
 struct Request<'a>(&'a Caller);
 
 impl<'a> Request<'a> {
@@ -192,7 +191,7 @@ impl Drop for Request<'_> {
     }
 }
 
-/// What `work` makes, and how much time of a processor that took.
+/// The result of `work`, and the processor time that it took.
 fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
     let now = || {
         let now = clock_gettime(ClockId::ThreadCPUTime);
@@ -249,7 +248,7 @@ mod tests {
         }
         assert!(work.run(&"ann", false, || ()).await.is_err());
         assert_eq!(work.run(&"bob", false, || ()).await, Ok(()));
-        // One that is given up makes room for another.
+        // Giving one up makes room for another.
         waiting.pop();
         let mut another = Box::pin(work.run(&"ann", false, || ()));
         assert!(futures_util::poll!(&mut another).is_pending());
@@ -267,7 +266,7 @@ mod tests {
         let used = share.after(used, now, Duration::from_secs(1));
         assert_eq!(share.wait(used, now), Duration::from_secs(4), "a second takes four to earn");
         assert_eq!(share.wait(used, now + Duration::from_secs(3)), Duration::from_secs(1));
-        // What was not used long ago is not saved up.
+        // Unused allowance does not accumulate.
         let later = now + Duration::from_secs(3600);
         let used = share.after(now, later, limits::LONG_WORK_BURST + Duration::from_secs(1));
         assert_eq!(share.wait(used, later), Duration::from_secs(4));

@@ -1,4 +1,4 @@
-//! What everything else stands on, and what knows nothing of it: time, bounds, text, files,
+//! The foundation of all other folders, without knowledge of them: time, limits, text, files,
 //! secrets.
 
 pub(crate) mod background;

@@ -1,4 +1,4 @@
-//! How often: rates as they are configured, and what holds callers to them.
+//! Rate limits: rates as configured, and the limiters that enforce them.
 
 use std::{
     fmt,
@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 
 use crate::base::limits;
 
-/// So many in a time, and so many at once after a pause: `10/s burst 100`.
+/// A sustained rate and a burst: `10/s burst 100`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate {
     count: NonZeroU32,
@@ -33,7 +33,7 @@ enum Unit {
     Hour,
 }
 
-/// The most that a rate may allow: beyond this it is no limit.
+/// The largest rate: anything above is no limit.
 const MOST: u32 = 1_000_000;
 
 impl Rate {
@@ -49,7 +49,7 @@ impl Rate {
         Self { count: at_least_one(count), unit: Unit::Minute, burst: at_least_one(burst) }
     }
 
-    /// The time in which one is given back.
+    /// The time in which one unit is regained.
     #[must_use]
     pub fn interval(&self) -> Duration {
         let unit = match self.unit {
@@ -60,7 +60,7 @@ impl Rate {
         Duration::from_secs(unit) / self.count.get()
     }
 
-    /// How many may be had at once.
+    /// How many may be used at once.
     #[must_use]
     pub const fn burst(&self) -> NonZeroU32 {
         self.burst
@@ -105,7 +105,7 @@ impl FromStr for Rate {
     }
 }
 
-/// Holds each key to a rate. What a key had is forgotten once all of it has been given back.
+/// Limits each key to a rate. A key is dropped once it has its full allowance again.
 pub(crate) struct Limiter<K: Hash + Eq + Clone> {
     keys: DefaultKeyedRateLimiter<K>,
     burst: NonZeroU32,
@@ -114,7 +114,7 @@ pub(crate) struct Limiter<K: Hash + Eq + Clone> {
 }
 
 impl<K: Hash + Eq + Clone> Limiter<K> {
-    /// A limiter that allows each key this much.
+    /// A limiter with this rate for each key.
     pub(crate) fn new(rate: Rate) -> Self {
         let every = Quota::with_period(rate.interval());
         let quota = every.unwrap_or_else(|| Quota::per_second(NonZeroU32::MAX));
@@ -126,10 +126,10 @@ impl<K: Hash + Eq + Clone> Limiter<K> {
         }
     }
 
-    /// Takes one of what `key` may have.
+    /// Takes one unit of `key`.
     ///
     /// # Errors
-    /// How long to wait for the next.
+    /// How long to wait for the next unit.
     pub(crate) fn take(&self, key: &K) -> Result<(), Duration> {
         self.tidy();
         let taken = self.keys.check_key(key);
@@ -138,8 +138,8 @@ impl<K: Hash + Eq + Clone> Limiter<K> {
         })
     }
 
-    /// Takes `count` at once of what `key` may have. A count above the burst is taken as the burst,
-    /// since it could never be allowed otherwise.
+    /// Takes `count` units of `key` at once. A count above the burst is treated like the burst,
+    /// because it could never be allowed otherwise.
     ///
     /// # Errors
     /// How long to wait until that many are available.
@@ -161,8 +161,8 @@ impl<K: Hash + Eq + Clone> Limiter<K> {
     }
 }
 
-/// Holds each key to a rate of what turns out to count: what is taken can be given back, which the
-/// buckets of [`Limiter`] cannot.
+/// Limits each key to a rate of events that are counted in hindsight: units can be given back,
+/// which the buckets of [`Limiter`] do not allow.
 pub(crate) struct Refundable<K> {
     interval: Duration,
     /// How far ahead of now a key may be.
@@ -173,17 +173,17 @@ pub(crate) struct Refundable<K> {
 }
 
 impl<K: Hash + Eq> Refundable<K> {
-    /// Allows each key this much.
+    /// A limiter with this rate for each key.
     pub(crate) fn new(rate: Rate) -> Self {
         let interval = rate.interval();
         let depth = interval.saturating_mul(rate.burst.get());
         Self { interval, depth, full_at: DashMap::new(), sweep: Sweep::default() }
     }
 
-    /// Takes one of what `key` may have at `now`.
+    /// Takes one unit of `key` at `now`.
     ///
     /// # Errors
-    /// How long to wait for the next.
+    /// How long to wait for the next unit.
     pub(crate) fn take(&self, key: K, now: Instant) -> Result<(), Duration> {
         if self.sweep.is_due(|| self.full_at.len()) {
             self.full_at.retain(|_, full_at| *full_at > now);
@@ -199,7 +199,7 @@ impl<K: Hash + Eq> Refundable<K> {
         Ok(())
     }
 
-    /// Gives back what was taken and did not count.
+    /// Gives back a unit that turned out not to count.
     pub(crate) fn give_back(&self, key: &K) {
         if let Some(mut full_at) = self.full_at.get_mut(key)
             && let Some(before) = full_at.checked_sub(self.interval)
@@ -209,7 +209,7 @@ impl<K: Hash + Eq> Refundable<K> {
     }
 }
 
-/// When to look for keys that can be forgotten.
+/// When to look for keys that can be dropped.
 struct Sweep(Mutex<Instant>);
 
 impl Default for Sweep {
@@ -219,10 +219,9 @@ impl Default for Sweep {
 }
 
 impl Sweep {
-    /// Whether to forget what can be forgotten: every minute, and every second while there are very
-    /// many.
+    /// Whether to clean up: every minute, and every second while there are very many keys.
     fn is_due(&self, keys: impl FnOnce() -> usize) -> bool {
-        // Whoever comes while another looks has nothing to do.
+        // One caller at a time cleans up.
         let Some(mut swept) = self.0.try_lock() else { return false };
         let since = swept.elapsed();
         let due = since >= limits::RATE_LIMIT_SWEEP
@@ -234,7 +233,7 @@ impl Sweep {
     }
 }
 
-/// The address of whoever holds `address`: one customer of a provider is given a whole /64 of IPv6.
+/// The network that stands for `address`: an IPv6 provider gives each customer a whole /64.
 pub(crate) fn household(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(v6) => {

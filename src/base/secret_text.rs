@@ -7,8 +7,8 @@ use serde::{
     de::{self, EnumAccess, MapAccess, SeqAccess, Visitor},
 };
 
-/// A text that is a secret. Where something else is in its place, the error does not say what, as
-/// serde's errors do: it may be the secret, a number for example.
+/// A secret text. If the file has another type in its place, the error does not quote it as serde's
+/// errors do, because that may be the secret, for example a number.
 #[derive(Clone)]
 pub(crate) struct SecretText(String);
 
@@ -38,7 +38,7 @@ impl<'de> Deserialize<'de> for SecretText {
 
 struct Text;
 
-/// What is said of everything that is not a text.
+/// The error for everything that is not a text.
 fn no_text<T, E: de::Error>() -> Result<T, E> {
     Err(E::custom("a secret is a text in quotes"))
 }
@@ -107,7 +107,7 @@ impl<'de> Visitor<'de> for Text {
     }
 }
 
-/// Wrong ways of writing `secret` as the value of a key in TOML: each with what follows `key = `.
+/// Wrong ways to write `secret` as the value of a key in TOML: the text after `key = `.
 #[cfg(test)]
 pub(crate) fn wrong_in_toml(secret: &str) -> Vec<String> {
     let mut wrong: Vec<String> = [
@@ -145,7 +145,7 @@ pub(crate) fn wrong_in_toml(secret: &str) -> Vec<String> {
     .iter()
     .map(|form| form.replace('S', secret))
     .collect();
-    // As a number, of which the digits are the secret.
+    // As a number with the digits of the secret.
     let digits: String = secret.chars().filter(char::is_ascii_digit).collect();
     let numbers =
         ["D", "-D", "+D", "D.5", "0D", "D_", "Dx", "[D]", "{ a = D }", "1979-05-27TD", "0xD"];
@@ -153,7 +153,7 @@ pub(crate) fn wrong_in_toml(secret: &str) -> Vec<String> {
     wrong
 }
 
-/// What a message must not hold of a secret: more than any three of its characters.
+/// Whether a message reveals more of a secret than any three of its characters.
 #[cfg(test)]
 pub(crate) fn is_told(secret: &str, message: &str) -> bool {
     let characters: Vec<char> = secret.chars().collect();

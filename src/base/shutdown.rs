@@ -1,9 +1,9 @@
-//! The signal that the server is going down, for everything that waits: the accept loops, and
-//! long-polls, which answer early with what they have.
+//! The signal that the server is shutting down, for everything that waits: the accept loops, and
+//! long polls, which return early.
 
 use tokio::sync::watch;
 
-/// Says whether the server is going down. Cheap to clone; all clones see the same signal.
+/// The shutdown signal. Cheap to clone; all clones see the same signal.
 #[derive(Clone, Debug)]
 pub(crate) struct Shutdown(watch::Receiver<bool>);
 
@@ -13,7 +13,7 @@ impl Shutdown {
         let (sender, receiver) = watch::channel(false);
         tokio::spawn(async move {
             cause.await;
-            // Nobody left to hear it: then there is nothing to shut down.
+            // There are no receivers left.
             let _ = sender.send(true);
         });
         Self(receiver)
@@ -27,7 +27,7 @@ impl Shutdown {
     /// Waits until the signal is given.
     pub(crate) async fn given(&self) {
         let mut receiver = self.0.clone();
-        // Without a sender (its task died with the runtime) it can no longer be given otherwise.
+        // Without a sender (its task died with the runtime) the signal cannot be given any more.
         let _ = receiver.wait_for(|given| *given).await;
     }
 }

@@ -1,22 +1,21 @@
-//! What the server says to itself by way of someone else: statements that it hands out and knows
-//! again, unchanged and in time, without keeping anything. Login tokens are such, and what is under
-//! way in a browser.
+//! Statements that the server hands out and later recognises, unchanged and in time, without
+//! storing anything. Login tokens are such statements, and so is the state of a login in a browser.
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use sha2::Sha256;
 
-/// How many bytes of a MAC are kept where the whole of it would be long: nobody finds 128 bits by
-/// trying.
+/// How many bytes of a MAC are kept where the whole one would be too long. 128 bits cannot be
+/// guessed.
 const MAC_BYTES: usize = 16;
 
-/// A key of the server, from which one for each purpose is made. A statement of one purpose is none
-/// of another.
+/// A key of the server, from which one key for each purpose is derived. A statement for one purpose
+/// is invalid for another.
 #[derive(Clone)]
 pub(crate) struct Signer(Hmac<Sha256>);
 
-/// A statement and when it ends.
+/// A statement and its expiry.
 #[derive(Serialize, Deserialize)]
 struct Dated<T> {
     #[serde(rename = "s")]
@@ -26,19 +25,19 @@ struct Dated<T> {
 }
 
 impl Signer {
-    /// From a key that nobody else has.
+    /// From a secret key.
     pub(crate) fn new(key: &str) -> Self {
         Self(hmac(key.as_bytes()))
     }
 
-    /// A secret of 256 bits that belongs to this purpose and `name`, always the same, in URL-safe
+    /// A secret of 256 bits derived for this purpose and `name`, always the same, in URL-safe
     /// base64.
     pub(crate) fn secret(&self, purpose: &str, name: &str) -> String {
         URL_SAFE_NO_PAD.encode(self.of(purpose).chain_update(name).finalize().into_bytes())
     }
 
-    /// A statement for this purpose, good until `expires_ms`, as URL-safe text. It can be read by
-    /// anyone.
+    /// Signs a statement for this purpose that expires at `expires_ms`, as URL-safe text. Anyone
+    /// can read it.
     pub(crate) fn sign<T: Serialize>(
         &self,
         purpose: &str,
@@ -50,8 +49,8 @@ impl Signer {
         Ok(format!("{}.{}", URL_SAFE_NO_PAD.encode(text), URL_SAFE_NO_PAD.encode(mac)))
     }
 
-    /// The statement in a text that [`sign`](Self::sign) gave for the same purpose, and when it
-    /// ends; `None` for any other text and for one whose time is over.
+    /// The statement and expiry in a text that [`sign`](Self::sign) returned for the same purpose;
+    /// `None` for any other text and for one that has expired.
     pub(crate) fn open<T: DeserializeOwned>(
         &self,
         purpose: &str,
@@ -73,7 +72,7 @@ impl Signer {
         URL_SAFE_NO_PAD.encode(&mac[..MAC_BYTES])
     }
 
-    /// Whether `mac` is what [`mac`](Self::mac) gave for the same purpose and text.
+    /// Whether `mac` is the result of [`mac`](Self::mac) for the same purpose and text.
     pub(crate) fn is_mac(&self, purpose: &str, text: &str, mac: &str) -> bool {
         let mac = URL_SAFE_NO_PAD.decode(mac).unwrap_or_default();
         mac.len() == MAC_BYTES

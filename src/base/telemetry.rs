@@ -1,5 +1,5 @@
-//! The server's own log: what it looks like and where it goes. Only the program installs it; a
-//! library user brings a subscriber of their own.
+//! The server's log output: its format and destination. Only the program installs it; a library
+//! user brings their own subscriber.
 
 use std::io::{self, IsTerminal as _};
 

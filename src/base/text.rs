@@ -1,20 +1,19 @@
-//! Text as it is looked for: split into words and folded, so that what differs only in case,
-//! accents or the form of its letters is found alike. Full-text search and the user directory share
-//! it. And as it is shown by browsers: see [`html`].
+//! Text for searching: split into words and folded, so that differences in case, accents or letter
+//! forms do not matter. Full-text search and the user directory share it. [`html`] escapes text for
+//! browsers.
 
 use std::ops::Range;
 
 use unicode_normalization::{UnicodeNormalization as _, char::is_combining_mark};
 
-/// Characters of a word that count. A longer one is known by its beginning; where words are this
-/// long, they are addresses or data.
+/// How many characters of a word count. Longer words are known by their beginning; words of this
+/// length are addresses or data.
 const WORD_CHARS: usize = 64;
 
 /// A word of a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Word {
-    /// Where it stands in the text, in bytes. What one word as it is written folds to may be
-    /// several.
+    /// Its byte range in the text. One written word may fold to several.
     pub place: Range<usize>,
     /// The word, folded.
     pub folded: String,
@@ -33,12 +32,12 @@ pub fn words(text: &str) -> Vec<Word> {
                 start = None;
                 let mut folded = fold(&text[from..at]);
                 if text[from..at].is_ascii() {
-                    // Letters and digits stay what they are, each a byte.
+                    // Letters and digits of ASCII stay as they are, one byte each.
                     folded.truncate(WORD_CHARS);
                     words.push(Word { place: from..at, folded });
                     continue;
                 }
-                // Folding may come upon signs that do not belong: ½ is 1⁄2.
+                // Folding may produce separators: ½ becomes 1⁄2.
                 let parts = folded.split(|c| !belongs(c)).filter(|part| !part.is_empty());
                 words.extend(parts.map(|part| Word {
                     place: from..at,
@@ -51,14 +50,14 @@ pub fn words(text: &str) -> Vec<Word> {
     words
 }
 
-/// Whether there may be a word in `text`.
+/// Whether `text` may contain a word.
 #[must_use]
 pub fn has_words(text: &str) -> bool {
     text.chars().any(belongs)
 }
 
-/// `text` without the differences that do not matter when something is looked for: case, accents,
-/// vowel points, widths and ligatures.
+/// `text` without differences that do not matter in a search: case, accents, vowel points, widths
+/// and ligatures.
 #[must_use]
 pub fn fold(text: &str) -> String {
     if text.is_ascii() {
@@ -68,8 +67,8 @@ pub fn fold(text: &str) -> String {
     bare.flat_map(char::to_lowercase).collect()
 }
 
-/// Under what a word is found: the word itself, or, in scripts that put no spaces between words,
-/// each character and each pair of neighbours.
+/// The terms under which a word is indexed: the word itself, or, in scripts without spaces between
+/// words, each character and each pair of neighbours.
 pub fn terms(folded: &str) -> Vec<String> {
     if folded.is_ascii() && !folded.is_empty() {
         return vec![folded.to_owned()];
@@ -87,7 +86,7 @@ pub fn terms(folded: &str) -> Vec<String> {
     terms
 }
 
-/// What one who looks for a word looks for among the [`terms`] of a text: all of these.
+/// The [`terms`] that a text must have to match a search for this word: all of these.
 pub fn sought(folded: &str) -> Vec<String> {
     let mut terms = Vec::new();
     for run in runs(folded) {
@@ -109,8 +108,7 @@ enum Run<'a> {
     Unspaced(Vec<char>),
 }
 
-/// A word split where its script changes from one with spaces between words to one without, or
-/// back.
+/// A word split where its script changes between one with spaces between words and one without.
 fn runs(folded: &str) -> Vec<Run<'_>> {
     let mut runs = Vec::new();
     let mut start = 0;
@@ -134,14 +132,14 @@ fn belongs(c: char) -> bool {
     c.is_alphanumeric() || is_combining_mark(c)
 }
 
-/// Marks that people leave out when they look for something: accents, and the vowel points of
-/// Hebrew and Arabic. Those of other scripts are part of what a word is.
+/// Marks that people omit in searches: accents, and the vowel points of Hebrew and Arabic. Marks of
+/// other scripts are essential parts of a word.
 const fn is_accent(c: char) -> bool {
     matches!(c, '\u{300}'..='\u{36f}' | '\u{591}'..='\u{5c7}' | '\u{64b}'..='\u{65f}' | '\u{670}')
 }
 
-/// Whether `c` is of a script that does not divide words by spaces, or hangs so much on them that
-/// they would not be found (Hangul).
+/// Whether `c` is of a script without spaces between words, or of one that attaches so much to
+/// words that they would not be found (Hangul).
 const fn is_unspaced(c: char) -> bool {
     matches!(c,
         '\u{e00}'..='\u{eff}'       // Thai, Lao
@@ -158,7 +156,7 @@ const fn is_unspaced(c: char) -> bool {
         | '\u{20000}'..='\u{3ffff}')
 }
 
-/// Plain text as HTML, also within quotes of an attribute.
+/// Plain text escaped for HTML, also for use in quoted attributes.
 #[must_use]
 pub fn html(plain: &str) -> String {
     let mut html = String::with_capacity(plain.len());

@@ -1,8 +1,8 @@
-//! Timers: what is to be done at times that are known beforehand.
+//! Timers for work at known times.
 //!
-//! Nobody polls. What is due next is asked of those who know, which for all that must outlive a
-//! restart are the projections; one task for each sleeps until then, or until it is told that this
-//! has changed.
+//! Nothing polls. Each kind of work knows when its next item is due; for work that must survive a
+//! restart, the projections know. One task for each kind sleeps until then, or until it is told
+//! that this time has changed.
 
 use std::{panic::AssertUnwindSafe, time::Duration};
 
@@ -12,26 +12,26 @@ use tracing::error;
 
 use crate::base::{clock::Clock, limits, shutdown::Shutdown};
 
-/// Something that is to be done at known times.
+/// Work that is due at known times.
 pub(crate) trait Timed: Send + Sync + 'static {
-    /// When something is to be done next, in milliseconds since the Unix epoch.
+    /// When the next item is due, in milliseconds since the Unix epoch.
     fn next_ms(&self) -> Option<u64>;
 
-    /// Is notified when [`Timed::next_ms`] may have become earlier.
+    /// Notified when [`Timed::next_ms`] may have become earlier.
     fn changed(&self) -> &Notify;
 
-    /// Does what is due at `now_ms`. Afterwards it is due no more, or has waited for a while: it is
-    /// called again at once for what is still due. May be dropped at any `await`.
+    /// Does what is due at `now_ms`. Afterwards it is no longer due, or this has waited for a
+    /// while: it is called again at once for what is still due. May be dropped at any `await`.
     fn fire(&self, now_ms: u64) -> impl Future<Output = ()> + Send;
 }
 
-/// Does what is due whenever it is, until the server goes down.
+/// Runs due work until the server shuts down.
 pub(crate) async fn keep<T: Timed>(timed: T, clock: Clock, shutdown: Shutdown) {
     loop {
         let now_ms = clock.now_ms();
         let sleep = match timed.next_ms() {
             Some(at_ms) if at_ms <= now_ms => {
-                // A panic costs what was being done, and not all that is to be done after it.
+                // A panic affects only the item in progress, not the later ones.
                 let fire = AssertUnwindSafe(timed.fire(now_ms)).catch_unwind();
                 let fired = tokio::select! {
                     fired = fire => fired,
@@ -50,7 +50,7 @@ pub(crate) async fn keep<T: Timed>(timed: T, clock: Clock, shutdown: Shutdown) {
         };
         tokio::select! {
             () = tokio::time::sleep(sleep) => {}
-            // A notification that came before this is kept for it.
+            // A notification that arrived earlier is kept.
             () = timed.changed().notified() => {}
             () = shutdown.given() => return,
         }
@@ -124,7 +124,8 @@ mod tests {
     async fn a_timer_that_failed_goes_on() {
         let broken = Arc::new(Broken::default());
         let shutdown = Shutdown::when(std::future::pending());
-        // Kept until it waits after the failure: nobody wants to wait for as long in a test.
+        // The notification is kept until after the wait that follows a failure, which is too long
+        // for a test.
         broken.changed.notify_one();
         let task = tokio::spawn(keep(Arc::clone(&broken), Clock::system(), shutdown));
         broken.done.notified().await;
@@ -142,7 +143,7 @@ mod tests {
         let clock = Clock::system();
         let start_ms = clock.now_ms();
         let task = tokio::spawn(keep(Arc::clone(&alarms), clock, shutdown));
-        // Set later, and due earlier, than the one that is slept for.
+        // Set later, and due earlier, than the one being waited for.
         for after in [60_u64, 0, 30] {
             alarms.set.lock().push(start_ms + after);
             alarms.changed.notify_one();

@@ -1,8 +1,8 @@
-//! The key of tokens that the server derives or signs, in a file beside the log.
+//! The key for tokens that the server derives or signs, in a file beside the log.
 //!
-//! It is no part of the log, so that nobody can make tokens who can read the log, an archive or a
-//! backup. To lose it costs little: logins that are under way in a browser begin again, and a
-//! client that asks for the tokens of one refresh for a second time gets others.
+//! It is not in the log, so that access to the log, an archive or a backup does not allow anyone to
+//! forge tokens. Losing it costs little: pending browser logins start over, and a client that
+//! repeats a refresh gets different tokens.
 
 use std::{fs, io, path::Path};
 
@@ -11,13 +11,13 @@ use tracing::warn;
 
 use crate::base::{clock::random_bytes, disk, signed::Signer};
 
-/// The file in the data directory.
+/// The file's name in the data directory.
 const FILE: &str = "tokens.key";
 
 /// How many bytes the key has.
 const KEY_BYTES: usize = 32;
 
-/// The signer with the key in `data_dir`, which is made if it is missing.
+/// The signer with the key in `data_dir`, which is created if it is missing.
 pub(crate) fn signer(data_dir: &Path) -> Signer {
     let path = data_dir.join(FILE);
     let key = match fs::read_to_string(&path) {
@@ -50,7 +50,7 @@ fn random_key() -> String {
 fn new_key(path: &Path) -> String {
     let key = random_key();
     if let Err(error) = disk::write_whole(path, format!("{key}\n").as_bytes()) {
-        // A full disk, for example: the server can do without.
+        // A full disk, for example: the server can run without the file.
         warn!(path = %path.display(), %error, "tokens.key cannot be written; the key will change at the next start");
     }
     key

@@ -1,6 +1,6 @@
-//! Counts what is looked at: events that are read, relations, rooms of a list. How long something
-//! takes depends on the machine; how much it looks at does not, so that tests can hold the bounds
-//! of [`limits`](crate::base::limits).
+//! Counts the items that a request examines: events, relations, rooms of a list. Timing depends on
+//! the machine but these counts do not, so tests can enforce [`limits`](crate::base::limits) with
+//! them.
 //!
 //! Nothing is counted in a release build.
 
@@ -10,13 +10,13 @@ thread_local! {
     static LOOKS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Counts a look.
+/// Counts one item.
 #[inline]
 pub(crate) fn look() {
     looks(1);
 }
 
-/// Counts so many looks.
+/// Counts `count` items.
 #[inline]
 pub(crate) fn looks(count: usize) {
     if cfg!(debug_assertions) {
@@ -24,7 +24,7 @@ pub(crate) fn looks(count: usize) {
     }
 }
 
-/// What `work` gives, and how much it looked at on this thread.
+/// The result of `work`, and how many items it examined on this thread.
 pub fn counted<T>(work: impl FnOnce() -> T) -> (T, u64) {
     let before = LOOKS.with(Cell::get);
     let done = work();

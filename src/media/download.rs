@@ -1,4 +1,4 @@
-//! Reading a file back, and finding out whether it still is the one that was uploaded.
+//! Reads a file back, and checks that it is still the one that was uploaded.
 
 use std::{
     fs::File,
@@ -17,10 +17,10 @@ use crate::{base::limits, record::command::FileHash};
 /// Why a file cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum DownloadError {
-    /// There is no such file.
+    /// It does not exist.
     #[error("the file is gone")]
     Missing,
-    /// It is not the one that was uploaded.
+    /// It differs from the one that was uploaded.
     #[error("the file is damaged: {0}")]
     Damaged(String),
     /// The disk failed.
@@ -32,7 +32,7 @@ impl From<io::Error> for DownloadError {
     fn from(error: io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::NotFound => Self::Missing,
-            // It was cut off after it was opened.
+            // It was truncated after it was opened.
             io::ErrorKind::UnexpectedEof => Self::Damaged("it is too short".to_owned()),
             _ => Self::Io(error),
         }
@@ -62,13 +62,13 @@ impl Download {
         Ok(Self { store: Arc::clone(store), file, hash, length })
     }
 
-    /// How many bytes it has.
+    /// Its length in bytes.
     #[must_use]
     pub const fn length(&self) -> u64 {
         self.length
     }
 
-    /// Reads a part of it, as it is. Blocks.
+    /// Reads a part of it, unchecked. Blocks.
     ///
     /// # Errors
     /// When the disk fails, or the file has become shorter.
@@ -95,7 +95,7 @@ impl Download {
         Ok(Some(bytes))
     }
 
-    /// Whether `hasher` has seen the file that was uploaded.
+    /// Checks that `hasher` has seen the file that was uploaded.
     ///
     /// # Errors
     /// When it has not.
@@ -116,13 +116,13 @@ impl Download {
         self.check(&hasher)
     }
 
-    /// Says that it cannot be served, once for each file.
+    /// Logs that it cannot be served, once for each file.
     pub fn report(&self, error: &DownloadError) {
         self.store.report(&self.hash, error);
     }
 }
 
-/// What is wrong with the file of this hash at `path`, which is to have `size` bytes.
+/// Checks the file with this hash at `path`, which must have `size` bytes.
 ///
 /// # Errors
 /// What is wrong, in words.

@@ -1,8 +1,7 @@
-//! Uploaded files: where their bytes lie, the thumbnails that are made of them, and what previews
-//! of pages are made of.
+//! Uploaded files: where they are stored, their thumbnails, and the data for URL previews.
 //!
-//! Which media id names which file is in the log (`media.upload`), and only a file that a record
-//! names is ever served. The bytes lie beside the log under their own hash, durable before the
+//! The log records which media id names which file (`media.upload`), and only files that a record
+//! names are served. A file is stored beside the log under its own hash, and is durable before the
 //! record is appended.
 
 pub mod download;

@@ -1,4 +1,4 @@
-//! Which addresses are the public internet's, and which are somebody's own network.
+//! Tells addresses of the public internet from those of private networks.
 
 use std::{
     fmt,
@@ -6,7 +6,7 @@ use std::{
     str::FromStr,
 };
 
-/// A range of addresses: one address, or those that begin with the same bits.
+/// A range of addresses: a single address, or all addresses with a common prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Range {
     first: IpAddr,
@@ -50,8 +50,8 @@ impl fmt::Display for Range {
     }
 }
 
-/// Whether this is an address of the public internet: not one of this machine, of a network around
-/// it, or of those that are set aside (the IANA registries of special-purpose addresses).
+/// Whether this is an address of the public internet: not of this machine, of a local network, or
+/// reserved (the IANA registries of special-purpose addresses).
 #[must_use]
 pub fn is_public(address: IpAddr) -> bool {
     match address.to_canonical() {
@@ -68,12 +68,12 @@ fn is_public_v4(address: Ipv4Addr) -> bool {
         || address.is_link_local()
         || address.is_multicast()
         || address.is_documentation()
-        // Between a provider and its customers.
+        // Carrier-grade NAT.
         || a == 100 && b & 0xc0 == 64
-        // Protocols, and relays that lead elsewhere.
+        // Protocol assignments, and relays.
         || a == 192 && b == 0 && c == 0
         || a == 192 && b == 88 && c == 99
-        // Measurements.
+        // Benchmarking.
         || a == 198 && b & 0xfe == 18
         // Reserved, and the broadcast address.
         || a >= 240)
@@ -81,15 +81,15 @@ fn is_public_v4(address: Ipv4Addr) -> bool {
 
 fn is_public_v6(address: Ipv6Addr) -> bool {
     let [a, b, ..] = address.segments();
-    // What is given out to anybody is in 2000::/3: so the loopback address, local networks,
-    // multicast and the forms that hold an address of IPv4 are not.
+    // Public addresses are in 2000::/3. The loopback address, local networks, multicast and forms
+    // that embed an IPv4 address are not.
     a & 0xe000 == 0x2000
-        // Protocols, among them Teredo, which leads to an address of IPv4.
+        // Protocol assignments, among them Teredo, which embeds an IPv4 address.
         && !(a == 0x2001 && b < 0x0200)
         // Documentation.
         && !(a == 0x2001 && b == 0x0db8)
         && !(a == 0x3fff && b < 0x1000)
-        // 6to4, which leads to an address of IPv4.
+        // 6to4, which embeds an IPv4 address.
         && a != 0x2002
 }
 

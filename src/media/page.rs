@@ -1,4 +1,4 @@
-//! What a page on the web says of itself: the OpenGraph data of a preview.
+//! Reads the OpenGraph data of a web page for a preview.
 
 use std::cell::RefCell;
 
@@ -18,17 +18,17 @@ use crate::base::limits;
 /// How many properties are kept.
 const PROPERTIES: usize = 100;
 
-/// Where a page says how it is encoded (HTML, "Determining the character encoding").
+/// Where a page declares its encoding (HTML, "Determining the character encoding").
 const ENCODING_BYTES: usize = 1024;
 
-/// What a page says of itself.
+/// The metadata of a page.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Page {
-    /// OpenGraph properties (`og:title` and such) in the order of the page, each once.
+    /// OpenGraph properties (`og:title` and so on) in the order of the page, each once.
     pub properties: Vec<(String, String)>,
-    /// A picture of it, as the page writes its address.
+    /// The address of its picture, as written in the page.
     pub image: Option<String>,
-    /// The address that relative ones are relative to, as the page writes it.
+    /// The base of relative addresses, as written in the page.
     pub base: Option<String>,
 }
 
@@ -52,14 +52,15 @@ impl Page {
     }
 }
 
-/// The text of a page: by its byte order mark, the response, what it says itself, or as UTF-8.
+/// The text of a page, decoded by its byte order mark, the response's content type, its own
+/// declaration, or as UTF-8.
 fn decode<'a>(bytes: &'a [u8], content_type: &str) -> std::borrow::Cow<'a, str> {
     let named = charset(content_type);
     let encoding = named.or_else(|| {
         let start = &bytes[..bytes.len().min(ENCODING_BYTES)];
         charset(&String::from_utf8_lossy(start))
     });
-    // A byte order mark wins over what is said.
+    // A byte order mark overrides the declared encoding.
     encoding.unwrap_or(UTF_8).decode(bytes).0
 }
 
@@ -73,8 +74,8 @@ fn charset(text: &str) -> Option<&'static Encoding> {
     Encoding::for_label(name.split(end).next()?.as_bytes())
 }
 
-/// Collects while the page is read. Only tags and texts are looked at: no tree is built, whatever
-/// the page is like.
+/// Collects metadata while the page is tokenized. Only tags and texts are examined; no tree is
+/// built, whatever the page is like.
 #[derive(Default)]
 struct Reader(RefCell<Found>);
 
@@ -88,7 +89,7 @@ struct Found {
     icon: Option<String>,
     first_image: Option<String>,
     base: Option<String>,
-    /// Whose text is being read.
+    /// The element whose text is being read.
     within: Option<Text>,
 }
 
@@ -107,7 +108,7 @@ impl TokenSink for Reader {
         match token {
             TagToken(tag) if tag.kind == StartTag => {
                 found.start(&tag);
-                // As a tree builder would have it read, so that no script is taken for tags.
+                // As a tree builder would, so that no script is read as tags.
                 match &*tag.name {
                     "script" => TokenSinkResult::RawData(ScriptData),
                     "style" | "xmp" | "iframe" | "noembed" | "noframes" => {
@@ -163,7 +164,7 @@ impl Found {
                 }
             }
             "img" if self.first_image.is_none() => {
-                // What is tiny is a button or counts visitors.
+                // A tiny picture is a button or a tracking pixel.
                 let side = |name| attribute(name).and_then(|side| side.parse::<u32>().ok());
                 let tiny = |side: Option<u32>| side.is_some_and(|side| side < 32);
                 if !tiny(side("width")) && !tiny(side("height")) {
@@ -206,7 +207,7 @@ impl Found {
             .find_map(|name| other(&page, name))
             .or(self.first_image)
             .or(self.icon);
-        // The picture is told of as it is here, not as the page says.
+        // The picture is described as the server has it, not as the page says.
         page.properties.retain(|(name, _)| {
             let own = ["og:title", "og:description"].contains(&name.as_str());
             name.starts_with("og:") && !own && !name.starts_with("og:image")
@@ -221,7 +222,7 @@ fn is_property(name: &str) -> bool {
     name.len() <= 64 && (name.starts_with("og:") || name.starts_with("twitter:"))
 }
 
-/// A text with single spaces, of bounded length.
+/// A text with single spaces and bounded length.
 fn tidy(text: &str) -> String {
     let mut tidy = String::new();
     for word in text.split_whitespace() {

@@ -1,8 +1,8 @@
-//! Thumbnails: from a picture and a wish to the bytes of a smaller one.
+//! Thumbnails: from a picture and a requested size to the bytes of a smaller picture.
 //!
-//! Pictures are hostile input. What a header promises is held against the limits before anything is
-//! decoded, and whoever calls does so off the async threads, a few at a time, where a panic of a
-//! decoder is one failed thumbnail.
+//! Pictures are hostile input. The dimensions in the header are checked against the limits before
+//! anything is decoded. Callers decode a few at a time, off the async threads, where a decoder's
+//! panic is just a failed thumbnail.
 
 use std::{
     fs::File,
@@ -24,33 +24,33 @@ use image::{
 use super::webp::Animation;
 use crate::base::limits;
 
-/// How good the JPEGs are.
+/// The quality of JPEG thumbnails.
 const JPEG_QUALITY: u8 = 85;
 
-/// How a picture is brought to a size.
+/// How a picture is fitted to a size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Method {
-    /// Cut to the aspect of the size, from its middle.
+    /// Cropped to the aspect ratio of the size, around the centre.
     Crop,
-    /// Kept whole: as large as fits into the size.
+    /// Scaled to fit into the size.
     Scale,
 }
 
-/// A thumbnail that is asked for.
+/// A requested thumbnail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Wish {
     /// The width, in pixels.
     pub width: u32,
     /// The height, in pixels.
     pub height: u32,
-    /// How.
+    /// How the picture is fitted.
     pub method: Method,
-    /// Whether it is to move, if the picture does.
+    /// Whether it should be animated, if the picture is.
     pub animated: bool,
 }
 
-/// The sizes that the specification recommends, each made once a picture is uploaded (client-server
-/// API, "Thumbnails"). There are no others: whoever asks for every size there might be gets these.
+/// The sizes that the specification recommends, each made when a picture is uploaded (client-server
+/// API, "Thumbnails"). There are no others, so requests for arbitrary sizes cost nothing more.
 pub const USUAL: [Wish; 5] = [
     usual(32, 32, Method::Crop),
     usual(96, 96, Method::Crop),
@@ -63,13 +63,13 @@ const fn usual(width: u32, height: u32, method: Method) -> Wish {
     Wish { width, height, method, animated: false }
 }
 
-/// The picture in its own size, for a wish that is larger than any usual size: a thumbnail must not
-/// be smaller than what was asked for.
+/// The picture in its own size, for requests larger than any of [`USUAL`]: a thumbnail must
+/// not be smaller than requested.
 const WHOLE: Wish = usual(u32::MAX, u32::MAX, Method::Scale);
 
 impl Wish {
-    /// The wish whose thumbnail is given for this one: the next larger of the usual sizes, or the
-    /// picture in its own size. What is to be cut to another shape than a usual one is scaled.
+    /// The thumbnail that answers this request: the next larger usual size, or the picture in its
+    /// own size. A crop to an unusual aspect ratio is scaled instead.
     #[must_use]
     pub fn rounded(self) -> Self {
         let find = |method| {
@@ -84,7 +84,7 @@ impl Wish {
         Self { animated: self.animated, ..usual }
     }
 
-    /// What the thumbnail is called in the store, but for the end that says its format.
+    /// The thumbnail's name in the store, without the extension.
     #[must_use]
     pub fn name(self) -> String {
         let method = match self.method {
@@ -99,12 +99,12 @@ impl Wish {
     }
 }
 
-/// The formats of pictures that are read, and of thumbnails.
+/// The supported formats of pictures and thumbnails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// JPEG.
     Jpeg,
-    /// PNG, also such as move.
+    /// PNG, also animated.
     Png,
     /// GIF.
     Gif,
@@ -127,7 +127,7 @@ impl Format {
         }
     }
 
-    /// The end of a file's name.
+    /// The file extension.
     #[must_use]
     pub const fn extension(self) -> &'static str {
         match self {
@@ -149,10 +149,10 @@ impl Format {
     }
 }
 
-/// What answers a wish.
+/// The answer to a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Thumbnail {
-    /// The picture itself, which is not larger.
+    /// The picture itself, because it is not larger.
     Original(Format),
     /// These bytes.
     Made(Format, Vec<u8>),
@@ -161,10 +161,10 @@ pub enum Thumbnail {
 /// Why there is no thumbnail.
 #[derive(Debug, thiserror::Error)]
 pub enum PictureError {
-    /// It is not a picture of a format that is read.
+    /// It is not a picture of a supported format.
     #[error("not a picture of a known format")]
     NotAPicture,
-    /// It is larger than is decoded.
+    /// It is too large to decode.
     #[error("the picture is too large")]
     TooLarge,
     /// It cannot be decoded.
@@ -184,39 +184,39 @@ impl From<ImageError> for PictureError {
     }
 }
 
-/// What a picture's header says.
+/// The information in a picture's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct About {
     /// Its format.
     pub format: Format,
-    /// Its width and height as it is shown, in pixels.
+    /// Its displayed width and height, in pixels.
     pub size: (u32, u32),
 }
 
 /// Reads the header of a picture.
 ///
 /// # Errors
-/// When it is none, or too large to be decoded.
+/// When it is not a picture, or too large to decode.
 pub fn about(bytes: &[u8]) -> Result<About, PictureError> {
     let (format, mut decoder) = open(Cursor::new(bytes))?;
     let orientation = decoder.orientation().unwrap_or(Orientation::NoTransforms);
     Ok(About { format, size: turned(decoder.dimensions(), orientation) })
 }
 
-/// Whether the picture in a file moves.
+/// Whether the picture in a file is animated.
 ///
 /// # Errors
-/// When it is not a picture, or too large to be decoded.
+/// When it is not a picture, or too large to decode.
 pub fn moves(path: &Path) -> Result<bool, PictureError> {
     let (format, _) = open(source(path)?)?;
     moves_as(format, source(path)?)
 }
 
-/// Makes thumbnails of the picture in a file, one for each wish. It takes time and memory: see the
-/// top of this module.
+/// Makes thumbnails of the picture in a file, one for each request. It takes time and memory: see
+/// the module's documentation.
 ///
 /// # Errors
-/// When there can be none.
+/// When none can be made.
 pub fn thumbnails(path: &Path, wishes: &[Wish]) -> Result<Vec<Thumbnail>, PictureError> {
     let (format, mut decoder) = open(source(path)?)?;
     let orientation = decoder.orientation().unwrap_or(Orientation::NoTransforms);
@@ -230,7 +230,7 @@ pub fn thumbnails(path: &Path, wishes: &[Wish]) -> Result<Vec<Thumbnail>, Pictur
         if moves && wish.animated {
             let Some(plan) = plan else { return Ok(Thumbnail::Original(format)) };
             match animate(format, source(path)?, plan)? {
-                // A smaller picture that takes more bytes serves nobody.
+                // A smaller picture with more bytes is useless.
                 Some(made) if made.len() as u64 >= std::fs::metadata(path)?.len() => {
                     return Ok(Thumbnail::Original(format));
                 }
@@ -240,7 +240,7 @@ pub fn thumbnails(path: &Path, wishes: &[Wish]) -> Result<Vec<Thumbnail>, Pictur
         }
         let plan = match plan {
             Some(plan) => plan,
-            // What moves is never given to who has not asked for that: its first picture is.
+            // Clients get an animation only on request, otherwise its first frame.
             None if moves => Plan::whole(size),
             None => return Ok(Thumbnail::Original(format)),
         };
@@ -304,14 +304,13 @@ fn moves_as(format: Format, source: impl BufRead + Seek) -> Result<bool, Picture
         Format::Gif => {
             let mut decoder = GifDecoder::new(source)?;
             decoder.set_limits(bounds())?;
-            // A second frame that is broken is none.
+            // A broken second frame does not count.
             decoder.into_frames().take(2).filter(Result::is_ok).count() == 2
         }
     })
 }
 
-/// The thumbnail of a picture that moves; `None` if there are too many frames of it, or too large
-/// ones.
+/// The thumbnail of an animation; `None` if it has too many frames, or too large ones.
 fn animate(
     format: Format,
     source: impl BufRead + Seek,
@@ -342,7 +341,7 @@ fn animate_frames<'a>(
     for (number, frame) in decoder.into_frames().enumerate() {
         let frame = match frame {
             Ok(frame) => frame,
-            // As browsers do: what can be shown is.
+            // Like browsers: show the frames that can be decoded.
             Err(_) if number > 0 => break,
             Err(error) => return Err(error.into()),
         };
@@ -359,7 +358,7 @@ fn animate_frames<'a>(
     Ok((!animation.is_empty()).then(|| animation.finish(times)))
 }
 
-/// A picture as JPEG, or as PNG if one can see through it.
+/// Encodes a picture as JPEG, or as PNG if it has transparency.
 fn encode(
     picture: &DynamicImage,
     profile: Option<Vec<u8>>,
@@ -379,14 +378,14 @@ fn encode(
     }
     let mut encoder = JpegEncoder::new_with_quality(&mut bytes, JPEG_QUALITY);
     if let Some(profile) = profile {
-        // Without it the colours are a little off, and nothing else.
+        // Without the profile the colours are slightly off.
         let _ = encoder.set_icc_profile(profile);
     }
     encoder.write_image(&picture.to_rgb8(), width, height, ExtendedColorType::Rgb8)?;
     Ok((Format::Jpeg, bytes))
 }
 
-/// Whether a colour profile is one for red, green and blue, as thumbnails have.
+/// Whether a colour profile is for RGB, as in thumbnails.
 fn is_rgb(profile: &[u8]) -> bool {
     profile.get(16..20) == Some(b"RGB ")
 }
@@ -400,7 +399,7 @@ const fn turned(size: (u32, u32), orientation: Orientation) -> (u32, u32) {
     if swaps_sides(orientation) { (size.1, size.0) } else { size }
 }
 
-/// What is done to a picture: a part of it, around its middle, is brought to a size.
+/// How a picture is transformed: a part of it, around the centre, is scaled to a size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Plan {
     part: (u32, u32),
@@ -408,8 +407,8 @@ struct Plan {
 }
 
 impl Plan {
-    /// How a picture of this size answers the wish. `None` if it is not larger: nothing is ever
-    /// made larger.
+    /// How to transform a picture of this size for the request. `None` if it is not larger: nothing
+    /// is ever enlarged.
     fn of(source: (u32, u32), wish: Wish) -> Option<Self> {
         let (width, height) = source;
         if width <= wish.width && height <= wish.height
@@ -422,7 +421,7 @@ impl Plan {
             Method::Crop => {
                 let part = fit((wish.width, wish.height), source);
                 let size = (part.0.min(wish.width), part.1.min(wish.height));
-                // A picture that is too small for one side only: that side decides.
+                // If the picture is too small in one dimension only, that dimension decides.
                 Self { part, size }
             }
         })
@@ -451,7 +450,7 @@ impl Plan {
     }
 }
 
-/// The largest size of the aspect of `shape` that fits into `bounds`, of one pixel at least.
+/// The largest size with the aspect ratio of `shape` that fits into `bounds`, at least one pixel.
 fn fit(shape: (u32, u32), bounds: (u32, u32)) -> (u32, u32) {
     let (width, height) = (u64::from(shape.0.max(1)), u64::from(shape.1.max(1)));
     let (most_width, most_height) = (u64::from(bounds.0), u64::from(bounds.1));

@@ -1,4 +1,4 @@
-//! The store: each file once, under the blake3 of its bytes.
+//! The store of uploaded files: each file once, under the blake3 of its bytes.
 //!
 //! ```text
 //! DATA_DIR/media/ab/cd/abcd…         files, named by their hash
@@ -6,9 +6,9 @@
 //! DATA_DIR/media/thumbnails/ab/…     what can be made again: may be deleted at any time
 //! ```
 //!
-//! A file is written aside, synced, and renamed to its place, so that what is there is whole. It
-//! may be there without a record that names it, when the server was killed in between:
-//! [`Store::sweep`] takes it away after a while. It is never the other way round.
+//! A file is written under a temporary name, synced, and renamed, so that every file in place is
+//! complete. If the server was killed in between, a file may exist without a record that names it;
+//! [`Store::sweep`] deletes it after a while. A record never exists without its file.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -34,7 +34,7 @@ use crate::{
 const INCOMING: &str = "incoming";
 const THUMBNAILS: &str = "thumbnails";
 
-/// A thumbnail's file ends with the hash of what is before.
+/// A thumbnail's file ends with the hash of the rest.
 const CHECK_BYTES: usize = blake3::OUT_LEN;
 
 /// The directory of the files in a data directory.
@@ -43,7 +43,7 @@ pub fn directory(data_dir: &Path) -> PathBuf {
     data_dir.join("media")
 }
 
-/// Where the file with this hash is, in the directory of the files.
+/// The path of the file with this hash, in the directory of the files.
 #[must_use]
 pub fn place(root: &Path, hash: &FileHash) -> PathBuf {
     let name = hash.to_string();
@@ -59,7 +59,7 @@ pub fn files(root: &Path) -> io::Result<Vec<(FileHash, PathBuf)>> {
     let mut files = Vec::new();
     for outer in entries(root)?.into_iter().filter(is_part) {
         for inner in entries(&outer)?.into_iter().filter(is_part) {
-            // What has another name is not ours.
+            // A file with another name does not belong to the store.
             let hash =
                 |path: &PathBuf| path.file_name().and_then(|n| FileHash::from_hex(n.to_str()?));
             files
@@ -73,21 +73,21 @@ pub fn files(root: &Path) -> io::Result<Vec<(FileHash, PathBuf)>> {
 #[derive(Debug)]
 pub struct Store {
     root: PathBuf,
-    /// What stays free on the disk, so that uploads never take it from the log.
+    /// Free space that uploads must leave on the disk for the log.
     min_free_bytes: u64,
     /// How many bytes of thumbnails are kept.
     thumbnail_bytes: u64,
-    /// How many there are, once they were counted.
+    /// Bytes of the existing thumbnails, once they were counted.
     thumbnails: Mutex<Option<u64>>,
-    /// Files that no record may name yet, but soon will, and how many records will.
+    /// Files that no record may name yet but soon will, each with the number of such records.
     held: Mutex<BTreeMap<FileHash, usize>>,
-    /// The files of which it was said that they cannot be served.
+    /// Files that were already logged as not servable.
     reported: Mutex<BTreeSet<FileHash>>,
-    /// Taken to make directories: whoever finds one made finds it durable.
+    /// Held while directories are created, so that an existing directory is known to be durable.
     directories: Mutex<()>,
 }
 
-/// What a sweep took away.
+/// What a sweep deleted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Swept {
     /// Files that no record names.
@@ -96,16 +96,17 @@ pub struct Swept {
     pub thumbnails: u64,
 }
 
-/// What came of looking through the thumbnails.
+/// The result of looking through the thumbnails.
 struct Thumbnails {
-    /// How many bytes are left.
+    /// How many bytes remain.
     kept: u64,
-    /// How many were taken away.
+    /// How many were deleted.
     removed: u64,
 }
 
 impl Store {
-    /// The store in `data_dir`. What was being uploaded when the server last ended is deleted.
+    /// Opens the store in `data_dir`. Deletes uploads that were in progress when the server last
+    /// ended.
     ///
     /// # Errors
     /// When the directory cannot be made or cleared.
@@ -128,13 +129,13 @@ impl Store {
         Ok(store)
     }
 
-    /// Where the file with this hash is.
+    /// The path of the file with this hash.
     #[must_use]
     pub fn path(&self, hash: &FileHash) -> PathBuf {
         place(&self.root, hash)
     }
 
-    /// Says in the server's log that a file cannot be served, once for each.
+    /// Logs that a file cannot be served, once for each file.
     pub fn report(&self, hash: &FileHash, error: &DownloadError) {
         if self.reported.lock().insert(*hash) {
             tracing::error!(
@@ -148,7 +149,7 @@ impl Store {
     /// Begins to receive a file of `length` bytes, if that is known.
     ///
     /// # Errors
-    /// When it cannot be written, or the disk would be too full for the log afterwards
+    /// When it cannot be written, or the disk would become too full for the log
     /// ([`io::ErrorKind::StorageFull`]).
     pub async fn receive(self: &Arc<Self>, length: Option<u64>) -> io::Result<Receiving> {
         let store = Arc::clone(self);
@@ -168,7 +169,7 @@ impl Store {
         begun.await.map_err(io::Error::other)?
     }
 
-    /// Takes away a file that came to nothing, unless something names it or soon will.
+    /// Deletes a file that was not recorded after all, unless something names it or soon will.
     ///
     /// # Errors
     /// When it cannot be removed.
@@ -183,8 +184,7 @@ impl Store {
         Ok(())
     }
 
-    /// The thumbnail of this name of the file with this hash, if it is kept. One that is damaged is
-    /// not. Blocks.
+    /// The thumbnail with this name of the file with this hash, if it is stored and intact. Blocks.
     #[must_use]
     pub fn read_thumbnail(&self, hash: &FileHash, name: &str) -> Option<Bytes> {
         let bytes = Bytes::from(fs::read(self.thumbnail(hash, name)).ok()?);
@@ -193,15 +193,15 @@ impl Store {
         is_whole.then(|| bytes.slice(..kept.len()))
     }
 
-    /// Where the thumbnail of this name of the file with this hash is kept, if it is.
+    /// The path of the thumbnail with this name of the file with this hash.
     #[must_use]
     pub fn thumbnail(&self, hash: &FileHash, name: &str) -> PathBuf {
         let hash = hash.to_string();
         self.root.join(THUMBNAILS).join(&hash[..2]).join(format!("{hash}-{name}"))
     }
 
-    /// Keeps a thumbnail, whole or not at all. If there would be too many, older ones make way. One
-    /// that has no room is not kept, which [`io::ErrorKind::QuotaExceeded`] says.
+    /// Stores a thumbnail atomically. Older ones are deleted to make room. If there is no room for
+    /// it, it is not stored, and the error is [`io::ErrorKind::QuotaExceeded`].
     ///
     /// # Errors
     /// When it cannot be written.
@@ -211,10 +211,11 @@ impl Store {
             return Err(io::ErrorKind::QuotaExceeded.into());
         };
         self.must_have_room(length)?;
-        // Held until it is written, so that two do not take the same room.
+        // Held until it is written, so that two do not use the same space.
         let mut thumbnails = self.thumbnails.lock();
         if thumbnails.is_none_or(|kept| kept > left) {
-            // Somewhat more than this one needs: looking through all of them is not for each.
+            // Deletes somewhat more than this one needs, so that not every thumbnail looks through
+            // all of them.
             let kept = self.sweep_thumbnails(left - left / 8, |_| true)?.kept;
             *thumbnails = Some(kept);
         }
@@ -223,7 +224,7 @@ impl Store {
         let mut file = File::create_new(&temporary.0)?;
         file.write_all(bytes)?;
         file.write_all(blake3::hash(bytes).as_bytes())?;
-        // Else it may be an empty file after a power cut.
+        // Otherwise it may be an empty file after a power failure.
         file.sync_data()?;
         if let Some(parent) = path.parent() {
             DirBuilder::new().recursive(true).mode(0o700).create(parent)?;
@@ -234,18 +235,18 @@ impl Store {
         Ok(())
     }
 
-    /// Takes away files that no record names, if they are older than `age`, and the oldest
-    /// thumbnails, until those that are left are as many as may be kept.
+    /// Deletes files that no record names if they are older than `age`, and the oldest thumbnails
+    /// until the rest are within their limit.
     ///
     /// # Errors
-    /// When a directory cannot be read or a file not be removed.
+    /// When a directory cannot be read or a file cannot be deleted.
     pub fn sweep(&self, named: impl Fn(&FileHash) -> bool, age: Duration) -> io::Result<Swept> {
         let mut swept = Swept::default();
         for (hash, file) in files(&self.root)? {
             if named(&hash) || !is_older(&file, age)? {
                 continue;
             }
-            // Whoever is about to name it holds it, from before it is in its place.
+            // An upload holds its file before it is in place, until a record names it.
             let held = self.held.lock();
             if !held.contains_key(&hash) && !named(&hash) {
                 swept.files += u64::from(remove_if_there(&file)?);
@@ -258,10 +259,10 @@ impl Store {
         Ok(swept)
     }
 
-    /// Removes a file that nothing names, with its thumbnails. Says whether it was there.
+    /// Deletes a file that nothing names, with its thumbnails. Returns whether it existed.
     ///
     /// # Errors
-    /// When it cannot be removed.
+    /// When it cannot be deleted.
     pub fn remove(
         &self,
         hash: &FileHash,
@@ -293,7 +294,7 @@ impl Store {
         let (mut bytes, mut removed) = (0, 0);
         for directory in entries(&self.root.join(THUMBNAILS))? {
             for thumbnail in entries(&directory)? {
-                // Of a file that was removed nothing is to stay.
+                // Nothing of a deleted file may remain.
                 if thumbnail_of(&thumbnail).is_some_and(|of| !named(&of)) {
                     removed += u64::from(remove_if_there(&thumbnail)?);
                     continue;
@@ -326,7 +327,7 @@ impl Store {
         Held { store: Arc::clone(self), hash, size }
     }
 
-    /// Makes a directory and those above it, durable.
+    /// Creates a directory and its parents durably.
     fn make(&self, directory: &Path) -> io::Result<()> {
         let _making = self.directories.lock();
         let missing: Vec<_> = directory.ancestors().take_while(|path| !path.is_dir()).collect();
@@ -344,7 +345,7 @@ impl Store {
 /// with their first file.
 fn entries(directory: &Path) -> io::Result<Vec<PathBuf>> {
     match fs::read_dir(directory) {
-        // A file among the directories is not ours.
+        // A file among the directories does not belong to the store.
         Err(error) if error.kind() == io::ErrorKind::NotADirectory => Ok(Vec::new()),
         entries => match if_there(entries)? {
             Some(entries) => entries.map(|entry| Ok(entry?.path())).collect(),
@@ -373,10 +374,10 @@ fn is_older(file: &Path, age: Duration) -> io::Result<bool> {
     Ok(SystemTime::now().duration_since(modified).is_ok_and(|since| since >= age))
 }
 
-/// A file on its way in. What was written is deleted when this is dropped.
+/// An incoming file. It is deleted when this is dropped.
 #[derive(Debug)]
 pub struct Receiving {
-    /// `None` while it is written to, or after that has failed.
+    /// `None` during a write, or after one has failed.
     writing: Option<Writing>,
     temporary: Temporary,
     waiting: Vec<Bytes>,
@@ -389,7 +390,7 @@ struct Writing {
     file: File,
     hasher: blake3::Hasher,
     size: u64,
-    /// How many bytes may not be on the disk yet.
+    /// How many bytes may not be on disk yet.
     unsynced: usize,
 }
 
@@ -399,7 +400,7 @@ struct Temporary(PathBuf);
 
 impl Drop for Temporary {
     fn drop(&mut self) {
-        // Gone, if it was renamed; left for the next start if it cannot be deleted.
+        // It does not exist if it was renamed. If it cannot be deleted, the next start does it.
         let _ = fs::remove_file(&self.0);
     }
 }
@@ -431,7 +432,7 @@ impl Receiving {
                 writing.size += piece.len() as u64;
                 writing.unsynced += piece.len();
             }
-            // The log's next sync may have to wait for what is not on the disk yet.
+            // The log's next sync may have to wait for unsynced data.
             if writing.unsynced >= limits::MEDIA_SYNC_BYTES {
                 writing.file.sync_data()?;
                 writing.unsynced = 0;
@@ -442,8 +443,7 @@ impl Receiving {
         Ok(())
     }
 
-    /// Puts the file, which is whole now, in its place: durable, and held there until the record
-    /// that names it is.
+    /// Renames the complete file into place, durably, and holds it until a record names it.
     ///
     /// # Errors
     /// When it cannot be written.
@@ -458,7 +458,7 @@ impl Receiving {
             let place = store.path(&held.hash);
             let parent = place.parent().ok_or(io::ErrorKind::NotFound)?;
             store.make(parent)?;
-            // Over one that is there already: it is equal, or damaged.
+            // It replaces an existing file, which is equal or damaged.
             fs::rename(&temporary.0, &place)?;
             File::open(parent)?.sync_all()?;
             Ok(held)
@@ -467,8 +467,7 @@ impl Receiving {
     }
 }
 
-/// A file that is in its place and stays there for as long as this exists, whether a record names
-/// it or not.
+/// A file in its place, which is not deleted while this exists, even if no record names it.
 #[derive(Debug)]
 pub struct Held {
     store: Arc<Store>,
@@ -490,7 +489,7 @@ impl Drop for Held {
     }
 }
 
-/// What is wrong with the file of this hash, which is to have `size` bytes.
+/// Checks the file with this hash, which must have `size` bytes.
 ///
 /// # Errors
 /// What is wrong, in words.
@@ -498,7 +497,7 @@ pub fn verify(data_dir: &Path, hash: &FileHash, size: u64) -> Result<(), String>
     download::verify(&place(&directory(data_dir), hash), hash, size)
 }
 
-/// Of which file a thumbnail is, by its name.
+/// The file that a thumbnail belongs to, by its name.
 fn thumbnail_of(path: &Path) -> Option<FileHash> {
     let (hash, _) = path.file_name()?.to_str()?.split_once('-')?;
     FileHash::from_hex(hash)
@@ -543,7 +542,7 @@ mod tests {
         assert_eq!(entries(&incoming).unwrap().len(), 1);
         drop(receiving);
         assert_eq!(entries(&incoming).unwrap().len(), 0);
-        // Of a server that was killed, it goes when the next one starts.
+        // The leftover of a killed server is deleted at the next start.
         fs::write(incoming.join("left"), "half").unwrap();
         drop(Store::open(directory.path(), 0, 250).unwrap());
         assert_eq!(entries(&incoming).unwrap().len(), 0);
@@ -601,7 +600,7 @@ mod tests {
             assert_eq!(too_large.kind(), io::ErrorKind::QuotaExceeded);
             assert!(kept(&store) > 0, "it took the place of others");
         }
-        // One that is started with less room takes away what is too much.
+        // A store with a smaller limit deletes the excess.
         let smaller = Store::open(directory.path(), 0, 100).unwrap();
         assert!(smaller.sweep(|_| true, ANY_AGE).unwrap().thumbnails > 0);
         assert!(kept(&smaller) <= 100);
@@ -645,7 +644,7 @@ mod tests {
         assert!(check().unwrap_err().contains("4 bytes instead of 5"));
         fs::remove_file(store.path(&held.hash)).unwrap();
         assert!(check().is_err());
-        // Who uploads it again mends it.
+        // Uploading the file again repairs it.
         let again = add(&store, b"hello").await;
         assert_eq!(again.hash, held.hash);
         check().unwrap();

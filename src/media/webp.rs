@@ -1,13 +1,13 @@
-//! Animated WebP: the container around frames that are encoded each by itself.
+//! Animated WebP: the container around individually encoded frames.
 //!
-//! The library that encodes pictures writes single ones only; the container is a few chunks of RIFF
+//! The encoding library writes still pictures only. The container is a few chunks of RIFF
 //! (<https://developers.google.com/speed/webp/docs/riff_container>).
 
 use image::{
     ExtendedColorType, ImageEncoder as _, ImageResult, RgbaImage, codecs::webp::WebPEncoder,
 };
 
-/// An animation that is being put together.
+/// An animation that is being built.
 #[derive(Debug)]
 pub struct Animation {
     size: (u32, u32),
@@ -15,7 +15,7 @@ pub struct Animation {
 }
 
 impl Animation {
-    /// An animation of this width and height in pixels, each from 1 to 16384, without frames.
+    /// An empty animation of this width and height in pixels, each from 1 to 16384.
     #[must_use]
     pub const fn new(size: (u32, u32)) -> Self {
         Self { size, frames: Vec::new() }
@@ -39,19 +39,19 @@ impl Animation {
             return Err(error.into());
         };
         let mut frame = Vec::with_capacity(16 + 8 + picture.len());
-        // In the upper left corner.
+        // At the upper left corner.
         frame.extend([0; 6]);
         frame.extend(three_bytes(self.size.0 - 1));
         frame.extend(three_bytes(self.size.1 - 1));
         frame.extend(three_bytes(milliseconds.min(0xff_ffff)));
-        // Takes the place of the one before, transparent pixels as well.
+        // It replaces the previous frame, including transparent pixels.
         frame.push(0b10);
         push_chunk(&mut frame, *b"VP8L", picture);
         push_chunk(&mut self.frames, *b"ANMF", &frame);
         Ok(())
     }
 
-    /// About how many bytes it has so far.
+    /// The approximate number of bytes so far.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.frames.len()
@@ -63,7 +63,7 @@ impl Animation {
         self.frames.is_empty()
     }
 
-    /// The file. It repeats `times` times; 0: for ever.
+    /// The file. The animation repeats `times` times, or forever if that is 0.
     #[must_use]
     pub fn finish(self, times: u16) -> Vec<u8> {
         const ALPHA: u8 = 0x10;
@@ -71,7 +71,7 @@ impl Animation {
         let mut about = vec![ALPHA | ANIMATED, 0, 0, 0];
         about.extend(three_bytes(self.size.0 - 1));
         about.extend(three_bytes(self.size.1 - 1));
-        // No background, then how often.
+        // No background, then the number of repeats.
         let mut repeats = vec![0; 4];
         repeats.extend(times.to_le_bytes());
         let mut content = b"WEBP".to_vec();

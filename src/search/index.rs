@@ -1,5 +1,5 @@
-//! The index on disk: words to the events that hold them. It has no text of its own, only words,
-//! and nothing of it is truth: any of it can be deleted at any time.
+//! The index on disk: from words to the events that contain them. It stores words but no text, and
+//! it can be deleted at any time.
 
 use std::{
     collections::HashSet,
@@ -30,18 +30,18 @@ use crate::{
     record::Offset,
 };
 
-/// What is in an index of another version is not read but made anew. To be changed with the fields,
-/// with what goes into them, and with how text is split into words.
+/// An index of another version is not read but rebuilt. Change this with the fields, with their
+/// contents, and with how text is split into words.
 const VERSION: u32 = 2;
 
-/// What the writer keeps in memory before it writes: the least that tantivy takes.
+/// The writer's memory before it flushes: the least that tantivy accepts.
 const WRITER_BYTES: usize = 16_000_000;
 
-/// How many times as long as the last purge took is waited before the next: at most a tenth of the
-/// time goes into purges, however large the index.
+/// The pause between two purges, as a multiple of the time that the last one took: at most a tenth
+/// of the time goes into purges, however large the index.
 const PURGE_PAUSE: u32 = 10;
 
-/// The part of an event that a text is.
+/// The part of an event that a text comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Key {
     /// `content.body` of a message.
@@ -55,67 +55,66 @@ pub enum Key {
 /// The order of hits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Order {
-    /// The best first; of equals, the newest.
+    /// The best first; equals by newest first.
     #[default]
     Rank,
     /// The newest first.
     Recent,
 }
 
-/// A text that is to be found.
+/// A text to index.
 #[derive(Debug)]
 pub(super) struct Entry<'a> {
-    /// The room's `created`, which stands for the room.
+    /// The room's `created`, which identifies the room.
     pub(super) room: Offset,
-    /// The event that is found by it.
+    /// The event that a search for it finds.
     pub(super) event: Offset,
-    /// The event that says so: the same, or an edit of it.
+    /// The event that contains the text: the same event, or an edit of it.
     pub(super) version: Offset,
     pub(super) key: Key,
     pub(super) text: &'a str,
 }
 
-/// A place among the hits in their order: the higher, the earlier.
+/// A position in the order of hits: the higher, the earlier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
-    /// How good the hit is, in thousandths; 0 where the order does not ask.
+    /// The relevance of the hit, in thousandths; 0 if the order ignores it.
     pub rank: u32,
     /// The event.
     pub event: Offset,
 }
 
-/// A text that has all words that were looked for.
+/// A text that contains all search words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Hit {
-    /// Its place.
+    /// Its position.
     pub place: Place,
-    /// The event that said so: [`Place::event`] or an edit of it.
+    /// The event that contains the text: [`Place::event`] or an edit of it.
     pub version: Offset,
     /// The `created` of its room.
     pub room: Offset,
-    /// How good it is, in thousandths, in either order.
+    /// The relevance, in thousandths, in either order.
     pub rank: u32,
 }
 
-/// What is looked for.
+/// A search.
 #[derive(Debug)]
 pub struct Query<'a> {
-    /// What a text must have of all of these: see [`text::sought`].
+    /// The terms that a text must all contain: see [`text::sought`].
     pub terms: &'a [String],
-    /// Where to look.
+    /// The parts of events to search.
     pub keys: &'a [Key],
-    /// The `created` of the rooms in which to look.
+    /// The `created` of the rooms to search.
     pub rooms: &'a HashSet<Offset>,
-    /// In which order.
+    /// The order of the hits.
     pub order: Order,
-    /// Only what comes after this place.
+    /// Only hits after this position.
     pub after: Option<Place>,
-    /// Only what was said up to and with this offset.
+    /// Only texts up to and including this offset.
     pub until: Offset,
-    /// How many hits at most.
+    /// The most hits.
     pub most: usize,
-    /// How many texts with the words are looked at, whatever room they are of: others are not
-    /// found.
+    /// How many matching texts are examined, in all rooms together; others are not found.
     pub looks: usize,
 }
 
@@ -132,7 +131,8 @@ struct Fields {
 impl Fields {
     fn new() -> (Schema, Self) {
         let mut schema = Schema::builder();
-        // Words and how often they occur, not where: the text cannot be read off the index.
+        // Words and their frequencies, not their positions: the text cannot be reconstructed from
+        // the index.
         let indexing = TextFieldIndexing::default()
             .set_tokenizer(Terms::NAME)
             .set_index_option(IndexRecordOption::WithFreqs);
@@ -157,8 +157,8 @@ impl Fields {
     }
 }
 
-/// How far an index goes: the last record that it knows, by offset and by chain value, which
-/// together name one log up to one record.
+/// How far an index goes: the offset and the chain value of the last indexed record. Together they
+/// identify a log up to that record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Mark {
     pub(super) offset: Offset,
@@ -179,7 +179,7 @@ impl Mark {
     }
 }
 
-/// Splits a text into what it is found by.
+/// Splits a text into terms.
 #[derive(Clone)]
 struct Terms;
 
@@ -199,8 +199,7 @@ impl Tokenizer for Terms {
 
 type OfWord = fn(Word) -> Vec<String>;
 
-/// What a text is found by, one after the other. Where in the text it stands is not told: the index
-/// has no use for it.
+/// The terms of a text, one after the other. Their positions are not needed.
 struct TermsOf {
     terms: FlatMap<vec::IntoIter<Word>, Vec<String>, OfWord>,
     token: Token,
@@ -223,21 +222,20 @@ impl TokenStream for TermsOf {
     }
 }
 
-/// The index while it is written.
+/// The index, as it is written.
 pub(super) struct Writer {
     index: Index,
     writer: IndexWriter,
     reader: IndexReader,
     fields: Fields,
-    /// Whether something is to be committed.
+    /// Whether there is something to commit.
     dirty: bool,
     /// The earliest time of the next purge.
     purge_from: Instant,
 }
 
 impl Writer {
-    /// Opens the index in `dir` with the mark up to which it goes, if there is one of this version,
-    /// whole to the last byte.
+    /// Opens the index in `dir` with its mark, if it is of this version and intact.
     pub(super) fn open(dir: &Path) -> tantivy::Result<Option<(Self, Mark)>> {
         if !dir.is_dir() || !Index::exists(&MmapDirectory::open(dir)?)? {
             return Ok(None);
@@ -252,7 +250,7 @@ impl Writer {
         Ok(Some((Self::of(index, fields)?, mark)))
     }
 
-    /// Makes an empty index in `dir`, which is emptied first.
+    /// Creates an empty index in `dir`, which is cleared first.
     pub(super) fn create(dir: &Path) -> tantivy::Result<Self> {
         match std::fs::remove_dir_all(dir) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
@@ -294,7 +292,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Takes out what the event at `offset` said, and what it was edited to.
+    /// Removes the texts of the event at `offset`, and of its edits.
     pub(super) fn remove(&mut self, offset: Offset) {
         for field in [self.fields.event, self.fields.version] {
             self.writer.delete_term(Term::from_field_u64(field, offset.get()));
@@ -302,18 +300,18 @@ impl Writer {
         self.dirty = true;
     }
 
-    /// Takes out what was said in the room that was made by the event at `created`.
+    /// Removes the texts of the room that was created by the event at `created`.
     pub(super) fn remove_room(&mut self, created: Offset) {
         self.writer.delete_term(Term::from_field_u64(self.fields.room, created.get()));
         self.dirty = true;
     }
 
-    /// Whether anything was added or taken out since the last commit.
+    /// Whether anything was added or removed since the last commit.
     pub(super) const fn is_dirty(&self) -> bool {
         self.dirty
     }
 
-    /// Writes what was added and taken out, and lets readers see it. The index then goes up to
+    /// Commits additions and removals, and makes them visible to readers. The index then goes up to
     /// `mark`.
     pub(super) fn commit(&mut self, mark: Mark) -> tantivy::Result<()> {
         let mut commit = self.writer.prepare_commit()?;
@@ -323,8 +321,8 @@ impl Writer {
         self.reader.reload()
     }
 
-    /// Writes the segments anew from which something was taken out, so that the files hold nothing
-    /// of it any more. Does nothing if there are none, or if the last time was not long enough ago.
+    /// Rewrites segments that contain removed texts, so that no file contains them any more. Does
+    /// nothing if there are none, or if the last purge was too recent.
     pub(super) fn purge(&mut self) -> tantivy::Result<()> {
         let with_deletions = |index: &Index| -> tantivy::Result<Vec<_>> {
             let metas = index.searchable_segment_metas()?;
@@ -336,12 +334,12 @@ impl Writer {
         }
         let segments = with_deletions(&self.index)?;
         if segments.is_empty() {
-            // Files of before that were still being read when they were to be deleted.
+            // Deletes old files that were still being read before.
             self.writer.garbage_collect_files().wait()?;
             return Ok(());
         }
         for segment in segments {
-            // One that is being merged already cannot be merged here, and need not be.
+            // A segment that is already being merged cannot be merged here, and need not be.
             if let Err(error) = self.writer.merge(&[segment]).wait() {
                 tracing::debug!(%error, "a segment of the search index is purged later");
             }
@@ -354,7 +352,7 @@ impl Writer {
     }
 }
 
-/// The index as it is read. What one reader gives is of one commit.
+/// The index, as it is read. Each snapshot shows one commit.
 #[derive(Clone)]
 pub(super) struct Reader {
     reader: IndexReader,
@@ -362,7 +360,7 @@ pub(super) struct Reader {
 }
 
 impl Reader {
-    /// What is committed now.
+    /// A snapshot of the latest commit.
     pub(super) fn snapshot(&self) -> Snapshot {
         Snapshot { searcher: self.reader.searcher(), fields: self.fields }
     }
@@ -381,8 +379,7 @@ impl std::fmt::Debug for Snapshot {
 }
 
 impl Snapshot {
-    /// The first hits of `query`, in order. An event that was edited may be among them more than
-    /// once.
+    /// The first hits of `query`, in order. An edited event may be among them more than once.
     ///
     /// # Errors
     /// When the index cannot be read.
@@ -410,7 +407,7 @@ impl Snapshot {
         self.searcher.search_with_statistics_provider(&all, &collector, &Evenly)
     }
 
-    /// The events that say, or said, what the event at `event` says, oldest first.
+    /// The events that contain, or contained, the text of the event at `event`, oldest first.
     ///
     /// # Errors
     /// When the index cannot be read.
@@ -436,7 +433,7 @@ impl Snapshot {
         Ok(versions)
     }
 
-    /// Whether any file of the index has this word, found or not.
+    /// Whether any file of the index contains this word, findable or not.
     #[cfg(test)]
     pub(super) fn holds(&self, word: &str) -> bool {
         let term = Term::from_field_text(self.fields.body, word);
@@ -446,7 +443,7 @@ impl Snapshot {
         })
     }
 
-    /// With what the names of its files begin.
+    /// The prefixes of its file names.
     #[cfg(test)]
     pub(super) fn segments(&self) -> Vec<String> {
         let segments = self.searcher.segment_readers().iter();
@@ -454,9 +451,9 @@ impl Snapshot {
     }
 }
 
-/// Numbers in place of those of the whole index: how good a hit is depends on its text alone. So it
-/// is the same before and after others were added, which pages of hits rest on, and tells nothing
-/// about texts that the one who searches may not see.
+/// Constants in place of the statistics of the whole index, so that the relevance of a hit depends
+/// on its text alone. It then stays the same when other texts are added, which paging relies on,
+/// and reveals nothing about texts that the searching user may not see.
 struct Evenly;
 
 impl Bm25StatisticsProvider for Evenly {
@@ -473,14 +470,14 @@ impl Bm25StatisticsProvider for Evenly {
     }
 }
 
-/// Collects the first hits in an order that no index of its own has.
+/// Collects the first hits in an order for which the index has no support.
 struct First {
     rooms: Arc<HashSet<Offset>>,
     order: Order,
     after: Option<Place>,
     until: Offset,
     most: usize,
-    /// How many texts may still be looked at.
+    /// How many texts may still be examined.
     looks: AtomicUsize,
 }
 
@@ -551,8 +548,8 @@ impl Collector for First {
         true
     }
 
-    /// As tantivy does it, but that it comes to an end, and that texts which do not count are not
-    /// rated.
+    /// Like tantivy's own, except that it is bounded, and that texts which do not count are not
+    /// scored.
     fn collect_segment(
         &self,
         weight: &dyn Weight,
@@ -583,7 +580,7 @@ impl Collector for First {
 }
 
 impl FirstOfSegment {
-    /// Whether a text is of one of the rooms, and of the time.
+    /// Whether a text is in one of the rooms, and old enough.
     fn is_wanted(&self, doc: DocId) -> bool {
         self.rooms.contains(&Offset::new(self.room.get_val(doc)))
             && Offset::new(self.version.get_val(doc)) <= self.until
@@ -592,7 +589,7 @@ impl FirstOfSegment {
     fn add(&mut self, doc: DocId, score: Score) {
         let offset = |column: &Arc<dyn ColumnValues<u64>>| Offset::new(column.get_val(doc));
         let (room, version) = (offset(&self.room), offset(&self.version));
-        // In thousandths: the same words may be added up in another order elsewhere.
+        // In thousandths: the same words may be summed in another order elsewhere.
         let rank = (score * 1000.0).round().clamp(0.0, 1e9) as u32;
         let ordered = if self.order == Order::Rank { rank } else { 0 };
         let place = Place { rank: ordered, event: offset(&self.event) };

@@ -1,15 +1,15 @@
-//! Full-text search: an index of what rooms' messages, names and topics say, which follows the log.
+//! Full-text search: an index of messages, room names and topics that follows the log.
 //!
-//! The index is a projection on disk, beside the log and not in the way of writes: a thread of its
-//! own takes new records from the log in batches. It remembers the record up to which it is
-//! complete, goes on from there after a restart, and is made anew when it is missing, damaged, of
-//! another version or of another log. One who searches waits until it has come to the head of that
-//! moment ([`Search::reach`]).
+//! The index is a projection on disk that does not delay writes: a thread of its own takes new
+//! records from the log in batches. It remembers the record up to which it is complete and
+//! continues from there after a restart. It is rebuilt when it is missing, damaged, of another
+//! version or of another log. A search waits until the index has reached the head at that moment
+//! ([`Search::reach`]).
 //!
-//! It holds words with the offsets of their events, and each version of a text that was edited;
-//! which of them a user may see, and which is the newest for them, is asked of the view. What was
-//! redacted is not found from the redaction on, and leaves the files as soon as they are purged: at
-//! once, or, when the last purge took long, after ten times as long as that.
+//! The index holds words with the offsets of their events, and each version of an edited text. The
+//! view decides which of them a user may see, and which is the newest for them. Redacted content is
+//! not found after the redaction. It leaves the files with the next purge: at once, or, if the last
+//! purge took long, after ten times as long as that.
 
 mod index;
 
@@ -41,28 +41,28 @@ use crate::{
     state::Room,
 };
 
-/// How often new records are taken while nobody searches.
+/// How often new records are indexed while nobody searches.
 const PAUSE: Duration = Duration::from_secs(15);
 
-/// How long is waited before the index is opened again after it failed: a full disk, say.
+/// The pause before the index is opened again after a failure, for example a full disk.
 const RETRY: Duration = Duration::from_secs(10);
 
 /// How many records are read at once.
 const RECORDS: usize = 256;
 
-/// After how many records, at the latest, a long way is committed: so much is done again after a
-/// restart.
+/// The most records between two commits while catching up: after a restart, at most this many are
+/// indexed again.
 const COMMIT_RECORDS: u64 = 50_000;
 
-/// How long one who searches waits for the index to have what was sent before.
+/// How long a search waits for the index to contain earlier events.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The index could not be read. It is being made anew.
+/// The index could not be read. It is being rebuilt.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("the search index cannot be read: {0}")]
 pub struct SearchError(String);
 
-/// The index and the thread that keeps it.
+/// The index and the thread that maintains it.
 #[derive(Debug)]
 pub struct Search {
     mailbox: mpsc::Sender<Message>,
@@ -73,7 +73,7 @@ pub struct Search {
 #[derive(Default)]
 struct Shared {
     reader: RwLock<Option<Reader>>,
-    /// Up to where readers find everything.
+    /// The offset up to which readers find everything.
     complete: AtomicU64,
     stopping: AtomicBool,
 }
@@ -85,16 +85,16 @@ impl std::fmt::Debug for Shared {
 }
 
 enum Message {
-    /// Come to this offset and say so.
+    /// Index up to this offset and report it.
     Reach(Offset, oneshot::Sender<()>),
-    /// The index could not be read: make it anew.
+    /// The index could not be read: rebuild it.
     Damaged,
-    /// Look whether to stop.
+    /// Check whether to stop.
     Stop,
 }
 
 impl Search {
-    /// Opens or makes the index in `data_dir` and begins to follow the log of `engine`. Does not
+    /// Opens or creates the index in `data_dir` and begins to follow the log of `engine`. Does not
     /// wait for it to catch up.
     ///
     /// # Errors
@@ -114,23 +114,23 @@ impl Search {
         Ok(Self { mailbox, shared, thread: Mutex::new(Some(thread)) })
     }
 
-    /// Waits, but not for long, until what was appended up to `offset` is found. Gives the offset
-    /// up to which everything is: an earlier one only while the index is being made.
+    /// Waits, but not for long, until everything up to `offset` is indexed. Returns the offset up
+    /// to which everything is; it is earlier only while the index is being built.
     pub async fn reach(&self, offset: Offset) -> Offset {
         if self.complete() < offset {
             let (reached, wait) = oneshot::channel();
             if self.mailbox.send(Message::Reach(offset, reached)).is_ok() {
-                // Whether it came in time is seen below.
+                // The result shows whether it was in time.
                 let _ = tokio::time::timeout(PATIENCE, wait).await;
             }
         }
         self.complete()
     }
 
-    /// Looks at the index as it is now. Blocks on the disk.
+    /// Reads the index as it is now. Blocks on the disk.
     ///
     /// # Errors
-    /// When the index cannot be read, which then is made anew, or is not there yet.
+    /// When the index cannot be read (it is then rebuilt), or does not exist yet.
     pub fn look<T>(
         &self,
         look: impl FnOnce(&Snapshot) -> tantivy::Result<T>,
@@ -138,19 +138,19 @@ impl Search {
         let Some(reader) = self.shared.reader.read().clone() else {
             return Err(SearchError("it is being opened".to_owned()));
         };
-        // tantivy takes what its files say for granted, and panics over some that are damaged.
+        // tantivy trusts the contents of its files, and panics on some damage.
         let seen = catch_unwind(AssertUnwindSafe(|| look(&reader.snapshot())));
         let reason = match seen {
             Ok(Ok(seen)) => return Ok(seen),
             Ok(Err(error)) => error.to_string(),
             Err(_) => "reading it panicked".to_owned(),
         };
-        // Without a worker there is nobody to tell.
+        // Without a worker there is nobody to notify.
         let _ = self.mailbox.send(Message::Damaged);
         Err(SearchError(reason))
     }
 
-    /// Commits what there is and ends the thread. Blocks.
+    /// Commits everything and ends the thread. Blocks.
     pub fn stop(&self) {
         self.shared.stopping.store(true, Ordering::Release);
         // It may have ended already.
@@ -184,13 +184,13 @@ enum Failure {
     Damaged,
 }
 
-/// The thread that keeps the index.
+/// The thread that maintains the index.
 struct Worker {
     dir: PathBuf,
     engine: Arc<Engine>,
     shared: Arc<Shared>,
     messages: mpsc::Receiver<Message>,
-    /// Those who wait for an offset.
+    /// Searches that wait for an offset.
     waiting: Vec<(Offset, oneshot::Sender<()>)>,
 }
 
@@ -212,7 +212,7 @@ impl Worker {
         }
     }
 
-    /// Waits before the next attempt. Those who ask meanwhile are not kept waiting.
+    /// Waits before the next attempt. Searches that arrive meanwhile are answered at once.
     fn rest(&self) {
         let until = std::time::Instant::now() + RETRY;
         while let Some(left) = until.checked_duration_since(std::time::Instant::now())
@@ -229,7 +229,7 @@ impl Worker {
         self.shared.stopping.load(Ordering::Acquire)
     }
 
-    /// Opens the index and keeps it until the server stops.
+    /// Opens the index and maintains it until the server stops.
     fn follow(&mut self, anew: bool) -> Result<(), Failure> {
         let (mut writer, mut committed) = self.open(anew)?;
         let mut taken = committed;
@@ -260,10 +260,10 @@ impl Worker {
         }
     }
 
-    /// The index there is, if it is one of this log; otherwise an empty one. With it, the offset up
-    /// to which it is complete.
+    /// The existing index, if it is of this log; otherwise an empty one. With it, the offset up to
+    /// which it is complete.
     fn open(&self, anew: bool) -> Result<(Writer, Offset), Failure> {
-        // The files may be such that reading them panics.
+        // Reading damaged files may panic.
         let found = catch_unwind(AssertUnwindSafe(|| Writer::open(&self.dir)));
         let found = match found {
             _ if anew => None,
@@ -281,12 +281,12 @@ impl Worker {
             }
         }
         tracing::info!("rebuilding the search index");
-        // Readers of the old one would keep its files.
+        // Readers of the old index would keep its files.
         *self.shared.reader.write() = None;
         Ok((Writer::create(&self.dir)?, Offset::ZERO))
     }
 
-    /// Takes the records up to the head.
+    /// Indexes the records up to the head.
     fn catch_up(
         &mut self,
         writer: &mut Writer,
@@ -313,8 +313,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Takes the `count` records after `taken`. What has just been said is in memory and needs no
-    /// reading.
+    /// Reads the `count` records after `taken`. Recent ones are in memory and need no disk read.
     fn take_next(
         &self,
         writer: &mut Writer,
@@ -324,7 +323,7 @@ impl Worker {
         let known: Vec<_> = successors(Some(taken.next()), |offset| Some(offset.next()))
             .take(count)
             .map(|offset| self.engine.events().recall(offset))
-            // What a redaction takes away is in its record.
+            // The effect of a redaction is in its record.
             .map(|event| event.filter(|event| event.redacts.is_none()))
             .collect();
         for stretch in known.chunk_by(|one, next| one.is_some() == next.is_some()) {
@@ -361,7 +360,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Tells those who wait for what is complete now.
+    /// Tells waiting searches what is complete now.
     fn say(&mut self, complete: Offset) {
         self.shared.complete.store(complete.get(), Ordering::Release);
         for (_, reached) in self.waiting.extract_if(.., |(offset, _)| *offset <= complete) {
@@ -371,7 +370,7 @@ impl Worker {
     }
 }
 
-/// Takes what one record says into the index, and out of it what it takes away.
+/// Indexes one record, and removes what it redacts or deletes.
 fn take(writer: &mut Writer, engine: &Engine, record: &Record) -> Result<(), Failure> {
     if !matches!(&*record.header.kind, "room.event" | "room.erase" | "room.purge") {
         return Ok(());
@@ -398,7 +397,7 @@ fn take(writer: &mut Writer, engine: &Engine, record: &Record) -> Result<(), Fai
     Ok(())
 }
 
-/// Takes what an event says into the index.
+/// Indexes the text of an event.
 fn say(writer: &mut Writer, engine: &Engine, event: &StoredEvent) -> Result<(), Failure> {
     let Some(room) = engine.state().rooms.get(&event.room_id) else { return Ok(()) };
     let Some(text) = Text::of(event) else { return Ok(()) };
@@ -406,12 +405,12 @@ fn say(writer: &mut Writer, engine: &Engine, event: &StoredEvent) -> Result<(), 
         Some(target) => match edited(engine, &room, event, target)? {
             Edited::Event(original) => original.offset,
             Edited::Redacted => return Ok(()),
-            // Nobody's edit: a message like any other.
+            // An invalid edit is a message like any other.
             Edited::Nothing => event.offset,
         },
         None => event.offset,
     };
-    // What is redacted or gone by now, as far as the state goes, need not get in first.
+    // Texts that are already redacted or deleted in the state are not indexed.
     let is_gone = !room.has_event(event.offset) || !room.has_event(original);
     if is_gone || room.redaction_of(event.offset, Offset::MAX).is_some() {
         return Ok(());
@@ -426,7 +425,7 @@ fn say(writer: &mut Writer, engine: &Engine, event: &StoredEvent) -> Result<(), 
     Ok(writer.add(&entry)?)
 }
 
-/// What an edit is an edit of.
+/// The target of an edit.
 enum Edited {
     Event(EventRef),
     Redacted,
@@ -461,19 +460,19 @@ fn is_edit_of(edit: &StoredEvent, original: &StoredEvent) -> bool {
         && Text::of(original).is_none_or(|text| text.edits.is_none())
 }
 
-/// What an event says that is to be found.
+/// The searchable text of an event.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Text {
-    /// What it is.
+    /// The part of the event.
     pub(crate) key: Key,
     /// The text.
     pub(crate) text: String,
-    /// The event of which this is the new text.
+    /// The event that this edits.
     pub(crate) edits: Option<OwnedEventId>,
 }
 
 impl Text {
-    /// What `event` says; `None` if nothing of it is to be found.
+    /// The text of `event`; `None` if it has none.
     pub(crate) fn of(event: &StoredEvent) -> Option<Self> {
         let content: Value = event.content_as().ok()?;
         let text = |path: &str| content.pointer(path).and_then(Value::as_str).map(str::to_owned);
@@ -494,7 +493,7 @@ impl Text {
 
 const NEW_BODY: &str = "/m.new_content/body";
 
-/// The event that a message of this content replaces.
+/// The event that a message with this content replaces.
 fn edits(content: &Value) -> Option<OwnedEventId> {
     let relation =
         content.get("m.relates_to").filter(|relation| relation["rel_type"] == "m.replace")?;

@@ -82,7 +82,7 @@ impl World {
         self.engine.propose(Origin::server(), send).await.unwrap().into_inner()
     }
 
-    /// How many texts have these words, once the index knows all that was sent.
+    /// How many texts contain these words, once everything sent is indexed.
     async fn count(&self, search: &Search, words: &str) -> usize {
         self.count_within(search, words, usize::MAX).await
     }
@@ -125,7 +125,7 @@ async fn what_was_redacted_is_found_no_more_and_leaves_the_files() {
 
     world.send("", Some(secret)).await;
     assert_eq!(world.count(&search, "abracadabra").await, 0);
-    // The files are written anew right after: when the index has nothing else to do.
+    // The files are rewritten soon: when the index has nothing else to do.
     loop {
         let (holds, segments) = search
             .look(|snapshot| Ok((snapshot.holds("abracadabra"), snapshot.segments())))
@@ -153,7 +153,7 @@ async fn an_index_goes_on_where_it_was_and_is_made_anew_when_it_is_not_this_logs
     assert_eq!(world.count(&search, "fish").await, 1);
     search.stop();
 
-    // It goes on: what it had is found before the log is looked at.
+    // It continues: indexed texts are found before the log is read.
     world.send("two fish", None).await;
     let (writer, mark) = Writer::open(&dir.path().join("search")).unwrap().unwrap();
     assert_eq!(mark.offset, world.engine.head().offset().prev());
@@ -162,13 +162,13 @@ async fn an_index_goes_on_where_it_was_and_is_made_anew_when_it_is_not_this_logs
     assert_eq!(world.count(&search, "fish").await, 2);
     search.stop();
 
-    // Each file in turn is damaged, cut short or removed.
+    // Each file in turn is damaged, truncated or removed.
     let intact = files(dir.path());
     assert!(intact.len() > 5, "{intact:?}");
     for name in intact.iter().filter(|name| !name.starts_with('.')) {
         for damage in ["flip", "cut", "remove"] {
             let Some(name) = files(dir.path()).into_iter().find(|now| {
-                // The same file of the index that there is now.
+                // The corresponding file of the present index.
                 now == name || now.len() > 32 && now.get(32..) == name.get(32..)
             }) else {
                 continue;
@@ -211,7 +211,7 @@ async fn one_who_meets_damage_has_the_index_made_anew() {
     assert_eq!(world.count(&search, "fish").await, 1);
     search.look::<()>(|_| panic!("as tantivy does over damaged files")).unwrap_err();
     world.send("two fish", None).await;
-    // One who waited meanwhile was sent away; the next one finds it.
+    // A search that waited meanwhile was turned away; the next one finds it.
     while search.reach(world.engine.head().offset()).await < world.engine.head().offset() {}
     assert_eq!(world.count(&search, "fish").await, 2);
 }

@@ -1,4 +1,5 @@
-//! What differs between two of the same projection, and which record made it what it should be.
+//! Finds the first difference between two versions of a projection, and the record that should have
+//! set it.
 
 use ciborium::Value;
 use serde::{Deserialize, Serialize};
@@ -8,44 +9,43 @@ use crate::{
     state::{Section, State},
 };
 
-/// How much of a value is shown.
+/// The length to which a shown value is cut.
 const SHOWN: usize = 120;
 
-/// The first place at which a projection is not what the log adds up to.
+/// The first place where a projection differs from a replay of the log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Difference {
     /// The projection: see [`crate::state::SECTIONS`].
     pub projection: String,
-    /// Where in it, from the outside in.
+    /// The path within it, outermost first.
     pub place: String,
-    /// The record that makes this place what the log adds up to, if one does: what is there too
-    /// much was made by none.
+    /// The record that sets this place in a replay, if there is one. A surplus entry has none.
     pub record: Option<Offset>,
 }
 
 /// A step into a tree.
 #[derive(Clone, Debug)]
 enum Step {
-    /// What a map has under a key.
+    /// The value under a key of a map.
     Key(Value),
-    /// What a list of pairs has beside this.
+    /// The value paired with this key in a list of pairs.
     Pair(Value),
-    /// What a list has at a place.
+    /// The element of a list at an index.
     Index(usize),
 }
 
-/// A place in a tree.
+/// A path into a tree.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Place(Vec<Step>);
 
 impl Place {
-    /// The first place at which two trees differ.
+    /// The first path at which two trees differ.
     pub(super) fn first(a: &Value, b: &Value) -> Option<Self> {
         let mut steps = Vec::new();
         differ(a, b, &mut steps).then_some(Self(steps))
     }
 
-    /// What is there in `tree`.
+    /// The value at this path in `tree`.
     pub(super) fn of<'a>(&self, tree: &'a Value) -> Option<&'a Value> {
         self.0.iter().try_fold(tree, |tree, step| match (step, tree) {
             (Step::Key(key), Value::Map(entries)) => {
@@ -95,13 +95,13 @@ fn pair(value: &Value) -> Option<(&Value, &Value)> {
     }
 }
 
-/// Whether the trees differ; then where is added to `steps`.
+/// Whether the trees differ; if so, adds the path to `steps`.
 fn differ(a: &Value, b: &Value, steps: &mut Vec<Step>) -> bool {
     match (a, b) {
         (Value::Map(a), Value::Map(b)) => {
             for ((a_key, a_value), (b_key, b_value)) in a.iter().zip(b) {
                 if a_key != b_key {
-                    // The one that the other lacks.
+                    // The pair that the other list lacks.
                     let extra = if b.iter().any(|(key, _)| key == a_key) { b_key } else { a_key };
                     steps.push(Step::Key(extra.clone()));
                     return true;
@@ -156,11 +156,12 @@ fn differ(a: &Value, b: &Value, steps: &mut Vec<Step>) -> bool {
     }
 }
 
-/// Where `section` is another in `held` than in `right`, which is what the log adds up to at `to`,
-/// and since which record `right` has it so. `replayed` gives what the log adds up to at an offset.
+/// The first place where `section` differs between `held` and `right`, the replayed state at `to`,
+/// and the record since which `right` has its value. `replayed` returns the replayed state at an
+/// offset.
 ///
 /// # Errors
-/// Those of `replayed`.
+/// The errors of `replayed`.
 pub(super) fn difference<E>(
     section: &Section,
     held: &Value,

@@ -1,5 +1,5 @@
-//! Writes snapshots beside a running server, and compares them and the projections in service with
-//! what the whole log adds up to.
+//! Writes snapshots while the server runs, and compares them and the live projections with a replay
+//! of the whole log.
 
 use std::{
     path::{Path, PathBuf},
@@ -27,44 +27,44 @@ use crate::{
     state::{SECTIONS, Section, State},
 };
 
-/// The file beside the snapshots that keeps the newest [`Status`].
+/// The file beside the snapshots that stores the newest [`Status`].
 const STATUS: &str = "status.json";
 
-/// The file beside the snapshots that keeps what was counted of unread notifications.
+/// The file beside the snapshots that stores unread counts.
 const COUNTS: &str = "unread.counts";
 
-/// How often it is looked whether something is due.
+/// How often it checks whether something is due.
 const TICK: Duration = Duration::from_secs(5);
 
-/// A snapshot that failed is tried again after this.
+/// The delay before a failed snapshot is retried.
 const RETRY: Duration = Duration::from_secs(10 * 60);
 
-/// A stop that adds fewer records than this to the newest snapshot does not write another.
+/// A shutdown writes no snapshot if it would add fewer records than this to the newest one.
 const WORTH_WRITING: u64 = 1_000;
 
 /// When snapshots are written, and how long they are kept.
 #[derive(Clone, Copy, Debug)]
 pub struct Policy {
-    /// After how many records the next is written.
+    /// The number of records between two snapshots.
     pub every: u64,
     /// How many are kept.
     pub keep: usize,
-    /// How long after the start, and then after each other, the projections are compared with a
-    /// replay of the whole log; `None`: never.
+    /// The time from the start, and then between two scrubs: comparisons of the projections with a
+    /// replay of the whole log. `None`: never.
     pub scrub_every: Option<Duration>,
 }
 
-/// What is known of the projections.
+/// What is known about the projections.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
-    /// Up to and with this record the log was found intact, and the snapshots and the projections
-    /// in service to be what it adds up to.
+    /// Up to this record, the log was intact, and the snapshots and the live projections matched a
+    /// replay.
     pub verified_through: Offset,
     /// When, in milliseconds since 1970.
     pub verified_ms: u64,
-    /// What was not as the log has it when they were compared last.
+    /// What differed in the last comparison.
     pub fault: Option<Fault>,
-    /// The projections in service that another version wrote, which are being made again.
+    /// The live projections that another version wrote and that are being rebuilt.
     #[serde(default)]
     pub provisional: Vec<String>,
     /// The newest snapshot.
@@ -72,31 +72,31 @@ pub struct Status {
     pub snapshot: Offset,
 }
 
-/// Projections that were not what the log adds up to.
+/// Projections that differed from a replay of the log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fault {
-    /// Which.
+    /// Where they were.
     pub held: Holder,
-    /// The last record at which all was as it should be, as far as is known.
+    /// The last record at which everything is known to have matched.
     pub after: Offset,
-    /// The record at which it was not.
+    /// The record at which it did not.
     pub by: Offset,
-    /// The first difference, once it is found.
+    /// The first difference, once it is located.
     pub first: Option<Difference>,
     /// All projections that differed.
     pub projections: Vec<String>,
 }
 
-/// Who holds projections.
+/// Where projections are held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Holder {
-    /// A snapshot, which was removed.
+    /// In a snapshot, which was removed.
     Snapshot,
-    /// The server, which goes on with what the log adds up to.
+    /// In the server, which now uses the replayed projections.
     Server,
-    /// The server, which is to be started anew: where streams end was among what differed, and the
-    /// log goes by that as long as it is open.
+    /// In the server, which must be restarted: the ends of streams differed, and the open log
+    /// depends on them.
     Stale,
 }
 
@@ -105,42 +105,42 @@ pub enum Holder {
 pub struct Keeper {
     dir: PathBuf,
     engine: Arc<Engine>,
-    /// What is counted of these projections and kept beside them, if anything is.
+    /// Unread counts that are stored beside the snapshots, if there are any.
     unread: Option<Arc<Unread>>,
     policy: Policy,
     shutdown: Shutdown,
     status: Mutex<Status>,
-    /// Held by whoever writes or compares.
+    /// Held while writing or comparing.
     turn: AsyncMutex<()>,
 }
 
-/// What a replay of the whole log came to, beside the projections in service.
+/// The result of a replay of the whole log beside the live projections.
 struct Rebuilt {
     state: State,
-    /// The snapshots that are what it adds up to, the newest first.
+    /// The snapshots that matched it, newest first.
     good: Vec<(Offset, PathBuf)>,
     found: Option<Found>,
 }
 
-/// What a comparison with the projections in service came to.
+/// The result of a comparison with the live projections.
 struct Compared {
     through: Offset,
-    /// Whether others are in service now.
+    /// Whether the replayed ones replaced them.
     replaced: bool,
     found: Option<Found>,
 }
 
-/// A fault of which the first difference is still to be found.
+/// A fault whose first difference is still to be located.
 struct Found {
     fault: Fault,
-    /// What was wrong, of the offset that the fault names or later.
+    /// The wrong state, as of the offset in the fault or later.
     held: Arc<State>,
-    /// The first section that was.
+    /// The first wrong section.
     section: &'static Section,
 }
 
 impl Found {
-    /// Finds the first difference, by replays. Blocks.
+    /// Locates the first difference, by replays. Blocks.
     fn locate(
         &self,
         good: &[(Offset, PathBuf)],
@@ -155,8 +155,8 @@ impl Found {
 }
 
 impl Keeper {
-    /// A keeper of the snapshots in `dir`, and of the projections of `engine`, which were begun
-    /// from `begun`.
+    /// A keeper of the snapshots in `dir`, and of the projections of `engine`, which started from
+    /// `begun`.
     pub(crate) fn new(
         dir: PathBuf,
         engine: Arc<Engine>,
@@ -164,11 +164,11 @@ impl Keeper {
         begun: Begun,
         shutdown: Shutdown,
     ) -> Self {
-        // What was seen before is worth telling, and nothing depends on it.
+        // The earlier status is only informative; nothing depends on it.
         let known = std::fs::read(dir.join(STATUS)).ok();
         let known = known.and_then(|text| serde_json::from_slice::<Status>(&text).ok());
         let mut known = known.unwrap_or_default();
-        // This is the start that was asked for.
+        // This is the restart that was asked for.
         if let Some(fault) = known.fault.as_mut().filter(|fault| fault.held == Holder::Stale) {
             fault.held = Holder::Server;
         }
@@ -180,8 +180,7 @@ impl Keeper {
         Self { dir, engine, unread: None, policy, shutdown, status, turn: AsyncMutex::default() }
     }
 
-    /// The same, which keeps the counts of `unread` beside the snapshots, and has read what was
-    /// kept there. Blocks.
+    /// The same, with `unread` counts stored beside the snapshots; reads the stored ones. Blocks.
     pub(crate) fn with_counts(mut self, unread: Arc<Unread>) -> Self {
         if self.are_exact() {
             let generation = self.engine.state().generation();
@@ -195,7 +194,7 @@ impl Keeper {
         self
     }
 
-    /// Writes what was counted by now. Blocks.
+    /// Writes the present unread counts. Blocks.
     fn write_counts(&self) {
         let Some(unread) = self.unread.as_ref().filter(|_| self.are_exact()) else { return };
         let (path, state) = (self.dir.join(COUNTS), self.engine.state());
@@ -210,10 +209,10 @@ impl Keeper {
         self.status.lock().clone()
     }
 
-    /// Writes snapshots and compares them when it is time, until the server stops.
+    /// Writes snapshots and scrubs when they are due, until the server stops.
     pub(crate) async fn run(self: Arc<Self>) {
         let (mut put_off, mut scrubbed) = (Instant::now(), Instant::now());
-        // What another version wrote is made again at once.
+        // Projections of another version are rebuilt at once.
         let mut again = (!self.status().provisional.is_empty()).then(Instant::now);
         loop {
             let is_due = self.policy.scrub_every.is_some_and(|every| scrubbed.elapsed() >= every);
@@ -245,7 +244,7 @@ impl Keeper {
         }
     }
 
-    /// Whether there is so much that no snapshot holds, or something was erased that one may hold.
+    /// Whether enough records are in no snapshot, or a snapshot may contain something erased since.
     fn is_due(&self, every: u64) -> bool {
         let newest = self.newest();
         let (erased, _) = self.engine.state().erasures.last();
@@ -257,11 +256,11 @@ impl Keeper {
         self.status.lock().snapshot
     }
 
-    /// Writes a snapshot of what is durable now: of projections that are made beside those in
-    /// service, from the newest snapshot and what came after it. Gives its header.
+    /// Writes a snapshot of what is durable now, computed beside the live projections from the
+    /// newest snapshot and the records after it. Returns its header.
     ///
     /// # Errors
-    /// When the disk or the log fails, or the server stops meanwhile.
+    /// When the disk or the log fails, or the server stops.
     pub async fn make(&self) -> Result<Header, SnapshotError> {
         let _turn = self.turn.lock().await;
         let (dir, log, shutdown) = self.parts();
@@ -287,8 +286,8 @@ impl Keeper {
         Ok(written)
     }
 
-    /// Writes a snapshot of the projections in service. To be called once nothing is applied any
-    /// more. Blocks.
+    /// Writes a snapshot of the live projections. Must be called once nothing is applied any more.
+    /// Blocks.
     ///
     /// # Errors
     /// When the disk or the log fails.
@@ -302,16 +301,16 @@ impl Keeper {
         self.prune()
     }
 
-    /// Whether the projections in service are what the log adds up to, as far as is known.
+    /// Whether the live projections are known to match the log.
     fn are_exact(&self) -> bool {
         let status = self.status.lock();
         let is_stale = status.fault.as_ref().is_some_and(|fault| fault.held == Holder::Stale);
         status.provisional.is_empty() && !is_stale
     }
 
-    /// Notes the digest of the projections in service in `data_dir`, for `logcabin verify`: no
-    /// digest if they are not exact. Nothing depends on it. To be called once nothing is applied
-    /// any more. Blocks.
+    /// Writes the digest of the live projections to `data_dir`, for `logcabin verify`; no digest if
+    /// they are not exact. Nothing depends on it. Must be called once nothing is applied any more.
+    /// Blocks.
     pub(crate) fn note_state(&self, data_dir: &Path) {
         let noted = if self.are_exact() {
             ShutdownDigest::write(data_dir, &self.engine.state()).map(drop)
@@ -323,8 +322,8 @@ impl Keeper {
         }
     }
 
-    /// Removes the snapshots that are too many, those that may hold what was erased since, and
-    /// those of offsets that the log has not come to: they are another log's.
+    /// Removes surplus snapshots, those that may contain something erased since, and those beyond
+    /// the end of the log, which belong to another log.
     fn prune(&self) -> Result<(), SnapshotError> {
         let (erased, _) = self.engine.state().erasures.last();
         let newest = self.newest();
@@ -347,14 +346,14 @@ impl Keeper {
         Ok(())
     }
 
-    /// Replays the whole log beside the projections in service and checks each record, compares
-    /// what it adds up to with the snapshots and with the projections in service, section by
-    /// section, and removes what differs: a snapshot is deleted, and projections in service that
-    /// differ, or are provisional, make way for those that the replay made. Readers notice nothing;
-    /// what is written waits while a section is hashed.
+    /// Replays the whole log beside the live projections and verifies each record. Compares the
+    /// result with the snapshots and with the live projections, section by section, and removes
+    /// differences: a wrong snapshot is deleted, and live projections that are wrong or provisional
+    /// are replaced by the replayed ones. Readers notice nothing; writes wait while a section is
+    /// hashed.
     ///
     /// # Errors
-    /// When the log is not intact or cannot be replayed, or the server stops meanwhile.
+    /// When the log is not intact or cannot be replayed, or the server stops.
     pub async fn scrub(&self) -> Result<Status, SnapshotError> {
         let _turn = self.turn.lock().await;
         let began = Instant::now();
@@ -364,13 +363,13 @@ impl Keeper {
         let (rebuilt, written) = apart(move || {
             let erased = || engine.state().erasures.last().0;
             let rebuilt = rebuild(&dir, &*log, &erased, &shutdown)?;
-            // The next start is to find what this one did not.
+            // The next start is to find what this one lacked.
             let written = if keep { Some(write(&dir, &*log, &rebuilt.state)?) } else { None };
             Ok((rebuilt, written))
         })
         .await?;
         let Rebuilt { state, good, mut found } = rebuilt;
-        // At the priority of everything else: writes wait for it.
+        // At normal priority, because writes wait for it.
         let (engine, skipped) = (Arc::clone(&self.engine), provisional.clone());
         let (dir, log, shutdown) = self.parts();
         let compared = tokio::task::spawn_blocking({
@@ -407,7 +406,7 @@ impl Keeper {
                 };
                 let (after, by, projections) = (fault.after, fault.by, &fault.projections);
                 error!(%after, %by, ?projections, "projections differed from a replay of the log: {done}");
-                // It takes as long as many replays, and is of use to people alone.
+                // It takes as long as many replays, and is only for people.
                 let located = apart(move || found.locate(&good, &*log, &shutdown)).await;
                 match located {
                     Ok(first) => {
@@ -446,15 +445,15 @@ impl Keeper {
     }
 }
 
-/// The projections of the newest of `known`, the newest of which comes first, that is whole, was
-/// written by this version, and is not after `upto`.
+/// The projections of the newest of `known` (newest first) that is intact, was written by this
+/// version, and is not after `upto`.
 fn exact(known: &[(Offset, PathBuf)], upto: Offset, log: &dyn Log) -> Option<State> {
     let fits = known.iter().filter(|(offset, _)| *offset <= upto);
     fits.map(|(_, path)| read(path, log)?.exact(path)).find_map(Result::ok).map(|(state, _)| state)
 }
 
-/// Makes the projections from the whole log, checks each record, and compares the snapshots on the
-/// way; `erased` is the last erasure by now.
+/// Computes the projections from the whole log, verifies each record, and compares the snapshots on
+/// the way. `erased` is the last erasure so far.
 fn rebuild(
     dir: &Path,
     log: &dyn Log,
@@ -467,10 +466,10 @@ fn rebuild(
     let mut intact = |record: &Record| checker.check(record).map_err(SnapshotError::from);
     let (mut good, mut found) = (Vec::new(), None);
     for (offset, path) in known {
-        // What no start would use as it is is no matter.
+        // A snapshot that no start would use does not matter.
         let Ok((held, _)) = read(&path, log).and_then(|held| held.exact(&path)) else { continue };
         advance(&state, log, offset, shutdown, &mut intact)?;
-        // What was erased since, if only a moment ago, leaves another state there.
+        // Anything erased since, even a moment ago, changes the state there.
         if offset < erased() {
             continue;
         }
@@ -498,8 +497,8 @@ fn rebuild(
     Ok(Rebuilt { state, good, found })
 }
 
-/// Compares `state`, which was made of the log, with what is in service, section by section, and
-/// puts it in its place if that is to be; `skipped` are the sections that are known to be others.
+/// Compares the replayed `state` with the live projections, section by section, and replaces them
+/// if necessary. `skipped` are the sections that are known to differ.
 fn compare(
     engine: &Engine,
     log: &dyn Log,
@@ -552,8 +551,7 @@ fn names(sections: &[&Section]) -> Vec<String> {
     sections.iter().map(|section| section.name.to_owned()).collect()
 }
 
-/// What the log adds up to at an offset, from the nearest of the snapshots that are known to be
-/// good.
+/// The replayed state at an offset, from the nearest of the snapshots that are known to be good.
 fn replayed(
     good: &[(Offset, PathBuf)],
     log: &dyn Log,
@@ -565,8 +563,8 @@ fn replayed(
     Ok(state)
 }
 
-/// Applies the records that `state` lacks up to `end`, each once `check` has looked at it, as long
-/// as the server runs.
+/// Applies the records that `state` lacks up to `end`, each after `check` has accepted it, while
+/// the server runs.
 fn advance(
     state: &State,
     log: &dyn Log,
@@ -582,19 +580,19 @@ fn advance(
     })
 }
 
-/// Runs `work` on a thread of its own, which stands back behind all others.
+/// Runs `work` on a thread of its own with low priority.
 async fn apart<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, SnapshotError> + Send + 'static,
 ) -> Result<T, SnapshotError> {
     let (done, result) = oneshot::channel();
     let run = move || {
         background::stand_back();
-        // Nobody waits any more: then nobody wants to know.
+        // Nobody waits for the result any more.
         let _ = done.send(work());
     };
     let thread = std::thread::Builder::new().name("snapshot".to_owned()).spawn(run);
     thread.map_err(|source| SnapshotError::Io { path: PathBuf::from("(a thread)"), source })?;
-    // A panic in there has been logged.
+    // Its panic has been logged.
     result.await.unwrap_or(Err(SnapshotError::Stopped))
 }
 
@@ -623,8 +621,8 @@ mod tests {
         }
     }
 
-    /// Others take the place of the projections in service again and again while many write: nobody
-    /// misses what they wrote, and in the end all is what the log adds up to.
+    /// The projections are replaced again and again while there are many writes. Nobody misses a
+    /// write, and in the end everything matches the log.
     #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
     async fn projections_make_way_for_others_unnoticed_by_those_who_write() {
         const WRITERS: usize = 4;
@@ -644,7 +642,7 @@ mod tests {
                         engine.propose(Origin::server(), proposal).await.unwrap().into_inner();
                         assert!(engine.state().accounts.contains(&user_id), "{user_id}");
                         number += 1;
-                        // The log is to grow more slowly than it is replayed.
+                        // The log must grow more slowly than it is replayed.
                         tokio::time::sleep(Duration::from_millis(3)).await;
                     }
                     number
@@ -664,7 +662,7 @@ mod tests {
             let status = keeper.scrub().await.unwrap();
             assert_eq!((status.fault, &*status.provisional), (None, &[][..]));
             assert!(!Arc::ptr_eq(&before, &engine.state().share()));
-            // What has made way stays as it was.
+            // The replaced state does not change any more.
             assert!(before.applied() <= status.verified_through);
         }
         done.store(true, Ordering::Release);

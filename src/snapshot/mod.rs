@@ -1,24 +1,24 @@
-//! Snapshots of the projections, so that a start replays the end of the log and not all of it.
+//! Snapshots of the projections, so that a start replays only the end of the log.
 //!
-//! A snapshot is one file, `snapshots/<offset>.snapshot` in the data directory: what all
-//! projections were once the record at that offset was applied. It is disposable. A server uses the
-//! newest that is whole and belongs to its log, which the chain value of its last record tells; any
-//! other is passed over with a warning, and what no snapshot holds is replayed.
+//! A snapshot is one file, `snapshots/<offset>.snapshot` in the data directory: all projections
+//! after the record at that offset was applied. It is disposable. A start uses the newest one that
+//! is intact and belongs to its log, which the chain value of its last record shows. It skips
+//! others with a warning, and replays the records after the snapshot.
 //!
-//! Each projection is a [section](crate::state::SECTIONS) of the file with a version of its own.
-//! One that another version of logcabin wrote is taken as far as it can be, and is *provisional*:
-//! the server goes on with it at once, and [`Keeper`] makes all projections again beside those in
-//! service, from the log alone, and puts them in their place. What acts on the log of a stopped
-//! server does with them, too; all else, and what a snapshot is made of, passes such a file over.
+//! Each projection is a [section](crate::state::SECTIONS) of the file with a version of its own. A
+//! section that another version of logcabin wrote is loaded as far as possible and is
+//! *provisional*: the server uses it at once, while [`Keeper`] rebuilds all projections from the
+//! log and then replaces them. Commands that act on the log of a stopped server use provisional
+//! sections, too. Everything else, including the writing of snapshots, skips such a file.
 //!
 //! # The file
 //!
-//! A line of JSON ([`Header`]) padded with spaces to [`HEADER_BYTES`], then the sections in the
-//! binary form of `postcard`, one after the other, whose lengths and blake3 the header has. `head
-//! -n 1` shows what a file is. Like the log, it holds hashes of passwords and the server's private
-//! key: its mode is 0600.
+//! The file is a line of JSON ([`Header`]) padded with spaces to [`HEADER_BYTES`], followed by the
+//! sections in the binary format of `postcard`. The header has their lengths and blake3. `head -n
+//! 1` shows what a file is. Like the log, it contains password hashes and the server's private key,
+//! so its mode is 0600.
 //!
-//! [`Keeper`] writes them, and compares them and the projections in service with the log.
+//! [`Keeper`] writes snapshots, and compares them and the live projections with the log.
 
 mod differ;
 mod keeper;
@@ -49,26 +49,26 @@ use crate::{
     },
 };
 
-/// The form of the file.
+/// The version of the file format.
 const FORMAT: u32 = 2;
 
 /// The length of the header with its padding.
 pub const HEADER_BYTES: usize = 8192;
 
-/// What the first line of a snapshot says.
+/// The first line of a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Header {
-    /// The form of the file.
+    /// The version of the file format.
     pub snapshot: u32,
     /// The version of logcabin that wrote it.
     pub version: String,
-    /// The last record that had been applied.
+    /// The last record that was applied.
     pub offset: Offset,
     /// The chain value of that record, in hex.
     pub chain: String,
     /// [`State::digest`], in hex.
     pub digest: String,
-    /// The length of all sections.
+    /// The length of all sections, in bytes.
     pub bytes: u64,
     /// The sections, in their order in the file.
     pub sections: Vec<Part>,
@@ -79,30 +79,30 @@ pub struct Header {
 pub struct Part {
     /// Its name: see [`SECTIONS`].
     pub name: String,
-    /// The version of what it holds.
+    /// The version of its content.
     pub version: u32,
-    /// Its length.
+    /// Its length in bytes.
     pub bytes: u64,
     /// Its blake3, in hex.
     pub blake3: String,
 }
 
-/// What a snapshot holds.
+/// The content of a snapshot.
 #[derive(Debug)]
 pub struct Held {
     /// The projections.
     pub state: State,
     /// What the snapshot's header says.
     pub header: Header,
-    /// The names of the projections that are provisional: another version wrote them.
+    /// The names of the provisional projections, which another version wrote.
     pub provisional: Vec<&'static str>,
 }
 
 impl Held {
-    /// What is held if none of it is provisional.
+    /// The content, if none of it is provisional.
     ///
     /// # Errors
-    /// When some is.
+    /// When some of it is.
     pub fn exact(self, path: &Path) -> Result<(State, Header), SnapshotError> {
         if self.provisional.is_empty() {
             return Ok((self.state, self.header));
@@ -111,10 +111,10 @@ impl Held {
     }
 }
 
-/// From what projections were made.
+/// What the projections were started from.
 #[derive(Clone, Debug, Default)]
 pub struct Begun {
-    /// The header of the snapshot, if there was one that could be used.
+    /// The header of the snapshot, if a usable one existed.
     pub snapshot: Option<Header>,
     /// The names of the projections that are provisional.
     pub provisional: Vec<&'static str>,
@@ -148,7 +148,7 @@ pub enum SnapshotError {
         /// What is wrong.
         what: String,
     },
-    /// The file is one that this version does not read.
+    /// The file has a version that this version of logcabin does not read.
     #[error("{} was written by logcabin {version}, which stores other facts", .path.display())]
     Version {
         /// The file.
@@ -156,7 +156,7 @@ pub enum SnapshotError {
         /// The version.
         version: String,
     },
-    /// The file is of another log.
+    /// The file belongs to another log.
     #[error("{} is not a snapshot of this log", .path.display())]
     Foreign {
         /// The file.
@@ -179,10 +179,10 @@ pub fn directory(data_dir: &Path) -> PathBuf {
     data_dir.join("snapshots")
 }
 
-/// The snapshots in `dir` by their names, the newest first.
+/// The snapshots in `dir` by name, newest first.
 ///
 /// # Errors
-/// When the directory cannot be read. One that is not there has none.
+/// When the directory cannot be read. A missing directory has none.
 pub fn list(dir: &Path) -> Result<Vec<(Offset, PathBuf)>, SnapshotError> {
     let failed = |source| SnapshotError::Io { path: dir.to_owned(), source };
     let mut found = Vec::new();
@@ -197,11 +197,10 @@ pub fn list(dir: &Path) -> Result<Vec<(Offset, PathBuf)>, SnapshotError> {
     Ok(found)
 }
 
-/// What `log` adds up to: the newest snapshot in `dir` that can be used and the records after it.
-/// Blocks.
+/// The state of `log`: the newest usable snapshot in `dir` and the records after it. Blocks.
 ///
 /// # Errors
-/// When the log cannot be replayed. What is wrong with snapshots is logged.
+/// When the log cannot be replayed. Faults of snapshots are only logged.
 pub fn recall(dir: &Path, log: &dyn Log) -> Result<(State, Begun), OpenError> {
     let snapshots = list(dir).unwrap_or_else(|error| {
         warn!(%error, "the snapshots cannot be read; the whole log is replayed");
@@ -218,7 +217,7 @@ pub fn recall(dir: &Path, log: &dyn Log) -> Result<(State, Begun), OpenError> {
     };
     let (end, mut told) = (*log.durable().borrow(), Instant::now());
     replay_onto(&state, log, end, |_| {
-        // A long replay says that it goes on.
+        // A long replay reports progress.
         if told.elapsed().as_secs() >= 5 {
             told = Instant::now();
             info!(at = %state.applied(), %end, "replaying the log");
@@ -231,7 +230,7 @@ pub fn recall(dir: &Path, log: &dyn Log) -> Result<(State, Begun), OpenError> {
 /// Reads the header of a snapshot.
 ///
 /// # Errors
-/// When there is none, or it is not one.
+/// When the file does not exist or is not a snapshot.
 pub fn header(path: &Path) -> Result<Header, SnapshotError> {
     open(path).map(|(header, _)| header)
 }
@@ -253,13 +252,12 @@ fn open(path: &Path) -> Result<(Header, File), SnapshotError> {
 /// Reads a snapshot of `log`.
 ///
 /// # Errors
-/// When it is not whole, of another version of which this one cannot make its own, or of another
-/// log.
+/// When it is not intact, of a version that this one cannot convert, or of another log.
 pub fn read(path: &Path, log: &dyn Log) -> Result<Held, SnapshotError> {
     read_with(path, |offset| Ok(log.get(offset)?.map(|record| record.chain)))
 }
 
-/// Reads a snapshot of the log that has the chain values which `chain` gives.
+/// Reads a snapshot of the log whose chain values `chain` returns.
 ///
 /// # Errors
 /// As for [`read`].
@@ -275,7 +273,7 @@ pub fn read_with(
     if chain(header.offset)?.is_none_or(|chain| hex(&chain) != header.chain) {
         return Err(SnapshotError::Foreign { path: path.to_owned() });
     }
-    // No more than the file has is asked for.
+    // Never allocate more than the file's length.
     let length = file.metadata().map(|metadata| metadata.len().saturating_sub(HEADER_BYTES as u64));
     let told = header.sections.iter().try_fold(0_u64, |sum, part| sum.checked_add(part.bytes));
     if told != Some(header.bytes) || length.as_ref().is_ok_and(|length| *length != header.bytes) {
@@ -311,9 +309,8 @@ pub fn read_with(
     Ok(Held { state, header, provisional })
 }
 
-/// Writes a snapshot of `state`, which is what `log` adds up to at the offset that has been
-/// applied, under its name in `dir`: whole or not at all. To be called while nothing is being
-/// applied. Blocks.
+/// Writes a snapshot of `state`, which must be the state of `log` at the applied offset, to `dir`,
+/// atomically. Must be called while nothing is being applied. Blocks.
 ///
 /// # Errors
 /// When the disk or the log fails.
@@ -370,7 +367,7 @@ pub fn write(dir: &Path, log: &dyn Log, state: &State) -> Result<Header, Snapsho
     Ok(header)
 }
 
-/// Counts and hashes what is written.
+/// Counts and hashes the bytes written.
 struct Hashing<'a, W> {
     out: &'a mut W,
     hasher: blake3::Hasher,

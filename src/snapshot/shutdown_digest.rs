@@ -1,5 +1,5 @@
-//! What the projections of a running server were when it stopped, for `logcabin verify` to compare
-//! with what a replay of the log gives.
+//! The digest of a server's projections when it stopped, for `logcabin verify` to compare with a
+//! replay of the log.
 //!
 //! A [`ShutdownDigest`] is one small file in the data directory, replaced whole at each shutdown.
 //! Nothing ever depends on it: it is evidence, not truth.
@@ -22,10 +22,10 @@ const FILE: &str = "checkpoint.json";
 pub struct ShutdownDigest {
     /// The last record that was applied.
     pub offset: Offset,
-    /// [`State::digest`] then, in hex.
+    /// [`State::digest`] at that offset, in hex.
     pub digest: String,
-    /// The version of logcabin that wrote it. Another version may project other facts, so that its
-    /// digests cannot be compared.
+    /// The version of logcabin that wrote it. Another version may compute other projections, so
+    /// digests are comparable only within one version.
     pub version: String,
 }
 
@@ -105,7 +105,7 @@ impl ShutdownDigest {
         }
     }
 
-    /// Whether this version's digests can be compared with it.
+    /// Whether this version's digests are comparable with it.
     #[must_use]
     pub fn is_comparable(&self) -> bool {
         self.version == env!("CARGO_PKG_VERSION")
