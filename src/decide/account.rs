@@ -26,17 +26,17 @@ pub(super) fn no_account() -> Refusal {
     Refusal::NotFound("There is no such user here.".to_owned())
 }
 
-/// How many accounts there may be.
+/// The limit on the number of accounts.
 #[derive(Clone, Debug, Default)]
 pub struct AccountLimit {
-    /// This many; none means any number.
+    /// The most accounts; `None` is unlimited.
     pub most: Option<usize>,
-    /// How to reach whoever can change that, as a URI.
+    /// The administrator's contact as a URI, for users who are refused.
     pub admin_contact: String,
 }
 
 impl AccountLimit {
-    /// Refuses when there are as many as there may be.
+    /// Refuses if the limit is reached.
     ///
     /// # Errors
     /// [`Refusal::TooManyAccounts`].
@@ -49,7 +49,7 @@ impl AccountLimit {
     }
 }
 
-/// Refuses new tokens to an account that is closed or locked.
+/// Refuses new tokens for an account that is deactivated or locked.
 fn may_have_a_session(standing: Standing) -> Result<(), Refusal> {
     match standing {
         Standing { deactivated: Some(_), .. } => Err(Refusal::UserDeactivated),
@@ -58,7 +58,7 @@ fn may_have_a_session(standing: Standing) -> Result<(), Refusal> {
     }
 }
 
-/// Make an account, and log its first device in.
+/// Create an account and log in its first device.
 #[derive(Clone, Debug)]
 pub struct Register {
     /// The new user.
@@ -67,35 +67,35 @@ pub struct Register {
     pub kind: AccountKind,
     /// The password's hash.
     pub password: Option<Secret>,
-    /// The display name that the profile begins with.
+    /// The initial display name.
     pub display_name: Option<String>,
-    /// The first device, unless the client does not want one.
+    /// The first device, unless the client wants none.
     pub login: Option<Login>,
-    /// What the newcomer met.
+    /// The requirements that the newcomer met.
     pub met: Met,
 }
 
-/// Make a guest's account a full one.
+/// Turn a guest's account into a full one.
 #[derive(Clone, Debug)]
 pub struct UpgradeGuest {
     /// The guest.
     pub user_id: OwnedUserId,
     /// The password's hash.
     pub password: Option<Secret>,
-    /// The device that logs in, unless the client does not want one.
+    /// The device that logs in, unless the client wants none.
     pub login: Option<Login>,
-    /// What the newcomer met.
+    /// The requirements that the newcomer met.
     pub met: Met,
 }
 
-/// What a newcomer met to be let in, and when.
+/// The requirements that a newcomer met, and when.
 #[derive(Clone, Debug, Default)]
 pub struct Met {
-    /// What is remembered of it.
+    /// The recorded requirements.
     pub requirements: Requirements,
-    /// The addresses that are theirs, and become the account's.
+    /// The newcomer's validated addresses, which the account gets.
     pub threepids: Vec<Validated>,
-    /// The time, by which a registration token may have expired.
+    /// The time, to check the expiry of a registration token.
     pub now_ms: u64,
 }
 
@@ -107,7 +107,7 @@ impl Met {
         token.map_or_else(|| Stream::user(user_id), Stream::registration_token)
     }
 
-    /// Adds what the newcomer begins with, after the record that lets them in.
+    /// Adds the newcomer's initial data, after the record of the account.
     fn begin(
         &self,
         commit: &mut Commit<'_>,
@@ -148,8 +148,8 @@ pub struct Login {
     pub display_name: Option<String>,
     /// The session's tokens.
     pub tokens: Tokens,
-    /// When the password was set that the login was verified against. If it has been set since, it
-    /// was changed while the login was being verified, and the login is refused.
+    /// When the password was set that the login was verified with. If it has been set since, it was
+    /// changed during the verification, and the login is refused.
     pub verified: Option<Offset>,
 }
 
@@ -204,7 +204,7 @@ impl Proposal for UpgradeGuest {
         {
             let account = account.read();
             may_have_a_session(account.standing)?;
-            // Of two upgrades at once, one comes too late.
+            // Of two concurrent upgrades, the second is refused.
             if account.kind != AccountKind::Guest {
                 return Err(Refusal::UserInUse);
             }
@@ -231,7 +231,7 @@ impl Proposal for Login {
     fn decide(&self, commit: &mut Commit<'_>) -> Result<(), Refusal> {
         let account = commit.env.state.accounts.get(&self.user_id).ok_or_else(no_account)?;
         let account = account.read();
-        // Here, so that no way of logging in can forget it.
+        // Checked here, so that it covers every kind of login.
         may_have_a_session(account.standing)?;
         if self.verified.is_some_and(|verified| verified != account.password.last_change()) {
             return Err(Refusal::Forbidden("Wrong user name or password.".to_owned()));
@@ -253,7 +253,7 @@ impl Proposal for Login {
 pub struct LoginByToken {
     /// The login.
     pub login: Login,
-    /// What tells the token from others.
+    /// Identifies the token.
     pub nonce: String,
     /// When it expires.
     pub expires_ms: u64,
@@ -284,19 +284,19 @@ impl Proposal for LoginByToken {
     }
 }
 
-/// Link an account with a person whom a provider of single sign-on knows.
+/// Link an account with a person at a single sign-on provider.
 #[derive(Clone, Debug)]
 pub struct LinkSso {
     /// The user.
     pub user_id: OwnedUserId,
     /// The provider's id.
     pub provider: String,
-    /// What it calls the person.
+    /// The provider's id of the person.
     pub subject: String,
 }
 
 impl Proposal for LinkSso {
-    /// The user whom the person is: another one than was asked for, if there was a link before.
+    /// The user that the person is linked with: if there was a link already, that one.
     type Outcome = OwnedUserId;
 
     // What one person asks for is decided on one stream, whoever they want to be.
@@ -326,30 +326,30 @@ impl LinkSso {
     }
 }
 
-/// Make an account for a person whom a provider of single sign-on knows.
+/// Create an account for a person at a single sign-on provider.
 #[derive(Clone, Debug)]
 pub struct RegisterLinked {
     /// The account.
     pub register: Register,
     /// The provider's id.
     pub provider: String,
-    /// What it calls the person.
+    /// The provider's id of the person.
     pub subject: String,
-    /// The person's address, which the provider has verified. The account has it if it is free.
+    /// The person's address, verified by the provider. The account gets it if it is free.
     pub address: Option<Vouched>,
 }
 
-/// An address that another service vouches for.
+/// An address that another service has verified.
 #[derive(Clone, Debug)]
 pub struct Vouched {
     /// The address.
     pub threepid: Threepid,
-    /// When it said so, in milliseconds since the Unix epoch.
+    /// When the service said so, in milliseconds since the Unix epoch.
     pub now_ms: u64,
 }
 
 impl Proposal for RegisterLinked {
-    /// The user whom the person is: another one than was asked for, if there was a link before.
+    /// The user that the person is linked with: if there was a link already, that one.
     type Outcome = OwnedUserId;
 
     fn stream(&self) -> Stream {
@@ -379,8 +379,8 @@ impl Proposal for RegisterLinked {
     }
 }
 
-/// Whether a device of this id would have the name of one of the user's cross-signing keys, so that
-/// a signature of the one could be taken for one of the other.
+/// Whether a device with this id would have the name of one of the user's cross-signing keys, so
+/// that a signature of one could be mistaken for a signature of the other.
 pub(super) fn is_cross_signing_key(
     env: &Env,
     user_id: &UserId,
@@ -412,13 +412,12 @@ pub struct Refresh {
     pub presented: TokenHash,
     /// The new tokens.
     pub tokens: Tokens,
-    /// If the session has been given these tokens already, they are given a new end only if they
-    /// would end before this.
+    /// If the session already has these tokens, their expiry is extended only if it is before this.
     pub good_enough_ms: Option<u64>,
 }
 
 impl Proposal for Refresh {
-    /// When the access token ends.
+    /// When the access token expires.
     type Outcome = Option<u64>;
 
     fn stream(&self) -> Stream {
@@ -431,7 +430,7 @@ impl Proposal for Refresh {
         let token = token.ok_or(Refusal::UnknownToken)?;
         let standing = accounts.standing(&self.user_id).unwrap_or_default();
         may_have_a_session(standing)?;
-        // The answer was lost, or another process of the client asks, too.
+        // The response was lost, or another process of the client refreshes, too.
         let given = accounts.unconfirmed(&self.user_id, &self.device_id);
         if let Some(given) = given.filter(|given| given.same_as(&self.tokens))
             && given.expires_ms >= self.good_enough_ms
@@ -457,7 +456,7 @@ impl Proposal for Refresh {
     }
 }
 
-/// Note the first use of the tokens of a refresh.
+/// Record the first use of refreshed tokens.
 #[derive(Clone, Debug)]
 pub struct ConfirmTokens {
     /// The user.
@@ -487,7 +486,7 @@ impl Proposal for ConfirmTokens {
     }
 }
 
-/// Which devices are to be removed.
+/// Which devices to remove.
 #[derive(Clone, Debug)]
 pub enum Which {
     /// These.
@@ -545,7 +544,7 @@ pub struct RenameDevice {
     pub user_id: OwnedUserId,
     /// The device.
     pub device_id: OwnedDeviceId,
-    /// The new name; none leaves it as it is.
+    /// The new name; `None` leaves it unchanged.
     pub display_name: Option<String>,
 }
 
@@ -581,7 +580,7 @@ pub struct SetPassword {
     pub user_id: OwnedUserId,
     /// The password's hash.
     pub password: Secret,
-    /// The devices that are logged out with it.
+    /// The devices to log out.
     pub log_out: Option<Which>,
 }
 
@@ -611,14 +610,14 @@ impl Proposal for SetPassword {
     }
 }
 
-/// Keep a password under a stronger hash.
+/// Store a password under a stronger hash.
 #[derive(Clone, Debug)]
 pub struct RenewPassword {
     /// The user.
     pub user_id: OwnedUserId,
-    /// The hash that is to go. If another one has taken its place already, nothing is done.
+    /// The present hash. If it was replaced meanwhile, nothing is done.
     pub weaker: Secret,
-    /// The hash that is to come.
+    /// The new hash.
     pub stronger: Secret,
 }
 
@@ -647,7 +646,7 @@ pub struct SetProfile {
     pub user_id: OwnedUserId,
     /// The field.
     pub field: String,
-    /// Its new value; none removes it.
+    /// Its new value; `None` removes it.
     pub value: Option<serde_json::Value>,
 }
 
@@ -722,7 +721,7 @@ pub struct SetTag {
     pub room_id: OwnedRoomId,
     /// The tag.
     pub tag: String,
-    /// What is said with it; none removes the tag.
+    /// The tag's content; `None` removes the tag.
     pub info: Option<serde_json::Map<String, serde_json::Value>>,
 }
 
@@ -745,7 +744,7 @@ impl Proposal for SetTag {
         let before: serde_json::Map<String, serde_json::Value> =
             before.and_then(|before| serde_json::from_str(before.get()).ok()).unwrap_or_default();
         let mut content = before.clone();
-        // A client may have set anything as the account data of this type.
+        // A client may have set any content for this type.
         let tags = content.entry("tags").or_insert_with(|| serde_json::json!({}));
         if !tags.is_object() {
             *tags = serde_json::json!({});
@@ -769,7 +768,7 @@ impl Proposal for SetTag {
             return Ok(());
         }
         let content = to_raw(&content);
-        // Removing a tag always works, even from content that is too large already.
+        // Removing a tag always works, even if the content is too large already.
         if self.info.is_some() && content.get().len() > limits::ACCOUNT_DATA_BYTES {
             return Err(Refusal::TooLarge("The room has too many tags.".to_owned()));
         }

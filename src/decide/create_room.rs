@@ -1,4 +1,4 @@
-//! Making a room: all of its first events in one batch.
+//! Creating a room: all of its initial events in one batch.
 
 use ruma::{
     CanonicalJsonObject, CanonicalJsonValue, MilliSecondsSinceUnixEpoch, OwnedRoomAliasId,
@@ -20,10 +20,10 @@ use crate::record::{
     command::{AliasSet, RoomVisibility},
 };
 
-/// The room version that rooms get when a client asks for none.
+/// The default version of new rooms.
 pub const DEFAULT_ROOM_VERSION: RoomVersionId = RoomVersionId::V10;
 
-/// The room versions that are offered, all stable.
+/// The supported room versions, all stable.
 pub const ROOM_VERSIONS: [RoomVersionId; 10] = [
     RoomVersionId::V3,
     RoomVersionId::V4,
@@ -37,12 +37,12 @@ pub const ROOM_VERSIONS: [RoomVersionId; 10] = [
     RoomVersionId::V12,
 ];
 
-/// Which state a room begins with (client-server API, `POST /createRoom`, `preset`).
+/// The initial state of a room (client-server API, `POST /createRoom`, `preset`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Preset {
     /// Invited users may join.
     PrivateChat,
-    /// As private, and those who are invited have the creator's power.
+    /// Like private, and invited users have the creator's power.
     TrustedPrivateChat,
     /// Everyone may join.
     PublicChat,
@@ -59,20 +59,20 @@ pub struct InitialState {
     pub content: CanonicalJsonObject,
 }
 
-/// Make a room.
+/// Create a room.
 #[derive(Clone, Debug)]
 pub struct CreateRoom {
-    /// The id it gets, unless its version takes the id from the create event.
+    /// Its id, unless its version derives the id from the create event.
     pub room_id: OwnedRoomId,
-    /// Who makes it.
+    /// The creator.
     pub creator: OwnedUserId,
     /// Its version.
     pub version: RoomVersionId,
-    /// Which state it begins with.
+    /// The preset of its initial state.
     pub preset: Preset,
     /// Further content of the create event.
     pub creation_content: CanonicalJsonObject,
-    /// Keys that replace those of the power levels it would get.
+    /// Keys that override those of its default power levels.
     pub power_levels: CanonicalJsonObject,
     /// Further state.
     pub initial_state: Vec<InitialState>,
@@ -82,13 +82,13 @@ pub struct CreateRoom {
     pub topic: Option<String>,
     /// An alias for it, which becomes its canonical one.
     pub alias: Option<OwnedRoomAliasId>,
-    /// Who is invited.
+    /// The invited users.
     pub invite: Vec<OwnedUserId>,
     /// Whether the invites are to a direct chat.
     pub is_direct: bool,
     /// Whether the public directory lists it.
     pub public: bool,
-    /// When, by the server's clock.
+    /// The time, by the server's clock.
     pub ts: MilliSecondsSinceUnixEpoch,
 }
 
@@ -111,7 +111,7 @@ impl Proposal for CreateRoom {
             quotas.alias(state, &self.creator, &self.room_id)?;
         }
         let id_from_create = rules.authorization.room_create_event_id_as_room_id;
-        // The order is the specification's.
+        // The order is that of the specification.
         let create = self.event("m.room.create", "", self.create_content(&rules)?);
         let room_id = (!id_from_create).then(|| self.room_id.clone());
         let room_id = begin(commit, room_id, &self.version, &rules, create).map_err(in_state)?;
@@ -121,7 +121,7 @@ impl Proposal for CreateRoom {
 }
 
 impl CreateRoom {
-    /// All that comes after the create event.
+    /// Adds everything after the create event.
     fn fill(
         &self,
         commit: &mut Commit<'_>,
@@ -185,7 +185,7 @@ impl CreateRoom {
     fn add_state(&self, commit: &mut Commit<'_>, state: &InitialState) -> Result<(), Refusal> {
         let mut content = state.content.clone();
         if state.event_type == TimelineEventType::RoomCanonicalAlias {
-            // The room has no alias but the one that it is being made with.
+            // The room's only alias is the one that it is created with.
             let own = self.alias.as_ref().map(|alias| alias.as_str());
             if let Some(alias) = aliases(&content)?.into_iter().find(|alias| Some(&**alias) != own)
             {
@@ -291,7 +291,7 @@ impl CreateRoom {
     }
 }
 
-/// The rules of a room version, if rooms of it can be made.
+/// The rules of a room version, if it is supported.
 pub(super) fn rules_of(version: &RoomVersionId) -> Result<RoomVersionRules, Refusal> {
     let offered = ROOM_VERSIONS.contains(version).then(|| version.rules()).flatten();
     offered.ok_or_else(|| Refusal::UnsupportedRoomVersion(version.to_string()))
@@ -323,7 +323,7 @@ pub(super) fn begin(
     }
 }
 
-/// What is wrong with state that the client gave is named as such.
+/// Reports errors in the client's initial state as such.
 fn in_state(refusal: Refusal) -> Refusal {
     match refusal {
         Refusal::Forbidden(reason) | Refusal::BadJson(reason) => Refusal::InvalidRoomState(reason),

@@ -1,8 +1,8 @@
-//! Delayed events (MSC4140): scheduled now, sent later, unless they are put off or called off.
+//! Delayed events (MSC4140): scheduled now and sent later, unless restarted or cancelled.
 //!
-//! What concerns the schedule alone is decided on the stream of the user's delayed events. Sending
-//! is decided on the room's stream and rests on the other: the event and the end of its delay are
-//! one batch, so that it is sent once or not at all.
+//! The schedule is decided on the stream of the user's delayed events. Sending is decided on the
+//! room's stream and depends on the other one. The event and the end of its delay are one batch, so
+//! it is sent exactly once or not at all.
 
 use ruma::{OwnedRoomId, OwnedUserId};
 use serde_json::value::RawValue;
@@ -16,16 +16,16 @@ use crate::{
     state::{DelayedEvent, Standing},
 };
 
-/// The code of the error with which an event is given up when someone else has set the state that
-/// it was to set.
+/// The error code of an event that is given up because another user has set the state that it was
+/// to set.
 pub const CANCELLED_BY_STATE_UPDATE: &str = "M_CANCELLED_BY_STATE_UPDATE";
 
 /// Schedule an event.
 #[derive(Clone, Debug)]
 pub struct Schedule {
-    /// The id to give out for it.
+    /// The id of the delay.
     pub delay_id: String,
-    /// Who sends it.
+    /// The sender.
     pub user_id: OwnedUserId,
     /// The room.
     pub room_id: OwnedRoomId,
@@ -35,18 +35,18 @@ pub struct Schedule {
     pub state_key: Option<String>,
     /// The event's content: a JSON object.
     pub content: Box<RawValue>,
-    /// How long it waits, in milliseconds.
+    /// The delay, in milliseconds.
     pub delay_ms: u64,
-    /// Since when, in milliseconds since the Unix epoch.
+    /// When the delay began, in milliseconds since the Unix epoch.
     pub since_ms: u64,
     /// The client's transaction, if the endpoint has one.
     pub transaction: Option<Transaction>,
-    /// How many events the user may have scheduled.
+    /// How many scheduled events the user may have.
     pub most: usize,
 }
 
 impl Proposal for Schedule {
-    /// The id: of the event that the transaction has scheduled before, if it has.
+    /// The id. If the transaction has scheduled an event before, the id of that one.
     type Outcome = String;
 
     fn stream(&self) -> Stream {
@@ -100,8 +100,8 @@ impl Schedule {
     }
 }
 
-/// What had become of a delayed event before it was to be changed; `None` if nothing had, and it
-/// was changed as asked.
+/// How a delayed event had ended before it was to be changed; `None` if it had not ended, and was
+/// changed.
 pub type Before = Option<DelayedOutcome>;
 
 /// The delayed event as it stands, or what has become of it.
@@ -118,14 +118,14 @@ fn find(
     })
 }
 
-/// Have the time of a delayed event begin anew.
+/// Restart the delay of a delayed event.
 #[derive(Clone, Debug)]
 pub struct Restart {
-    /// Which.
+    /// The id of the delay.
     pub delay_id: String,
-    /// Whose.
+    /// Its user.
     pub user_id: OwnedUserId,
-    /// Since when it waits, in milliseconds since the Unix epoch.
+    /// When the delay begins again, in milliseconds since the Unix epoch.
     pub since_ms: u64,
 }
 
@@ -146,17 +146,17 @@ impl Proposal for Restart {
     }
 }
 
-/// Give a delayed event up.
+/// Give up a delayed event.
 #[derive(Clone, Debug)]
 pub struct GiveUp {
-    /// Which.
+    /// The id of the delay.
     pub delay_id: String,
-    /// Whose.
+    /// Its user.
     pub user_id: OwnedUserId,
-    /// Why: [`DelayedOutcome::Cancel`], or the error for which it cannot be sent. An error counts
+    /// The reason: [`DelayedOutcome::Cancel`], or the error that prevents sending. An error counts
     /// only while the event is due.
     pub outcome: DelayedOutcome,
-    /// When, in milliseconds since the Unix epoch.
+    /// The time, in milliseconds since the Unix epoch.
     pub ts: u64,
 }
 
@@ -183,15 +183,15 @@ impl Proposal for GiveUp {
 /// Send a delayed event.
 #[derive(Clone, Debug)]
 pub struct SendDelayed {
-    /// Which.
+    /// The id of the delay.
     pub delay_id: String,
-    /// Whose.
+    /// Its user.
     pub user_id: OwnedUserId,
     /// The event.
     pub event: SendEvent,
-    /// Whether someone asked for it to be sent now; otherwise it is sent only if it is due.
+    /// Whether a client asked for it to be sent now; otherwise it is sent only if it is due.
     pub by_action: bool,
-    /// When, in milliseconds since the Unix epoch.
+    /// The time, in milliseconds since the Unix epoch.
     pub ts: u64,
 }
 
@@ -242,7 +242,7 @@ impl Commit<'_> {
         self.append(Stream::delayed(&event.user_id), finish);
     }
 
-    /// Cancels all that a user has scheduled.
+    /// Cancels everything that a user has scheduled.
     pub(super) fn cancel_delayed_of(&mut self, user_id: &ruma::UserId, ts: u64) {
         self.rests_on(Stream::delayed(user_id));
         for event in self.env.state.delayed.of(user_id) {
@@ -252,8 +252,8 @@ impl Commit<'_> {
         }
     }
 
-    /// Gives up the delayed events that were to set a state which someone else has just set:
-    /// whoever scheduled them did not know of that.
+    /// Gives up delayed events that would set a state which another user has just set. Their
+    /// senders could not know of that.
     pub(super) fn give_up_delayed(
         &mut self,
         events: impl IntoIterator<Item = std::sync::Arc<DelayedEvent>>,

@@ -1,4 +1,4 @@
-//! How far those outside have been told.
+//! Delivery positions of outside receivers.
 
 use super::{Commit, Proposal, Refusal};
 use crate::{
@@ -6,12 +6,12 @@ use crate::{
     state::deliveries::Position,
 };
 
-/// Note how far someone outside has been told.
+/// Record the delivery position of an outside receiver.
 #[derive(Clone, Debug)]
 pub struct Advance {
-    /// Who.
+    /// The receiver.
     pub to: String,
-    /// How far.
+    /// Its position.
     pub position: Position,
 }
 
@@ -27,7 +27,7 @@ impl Proposal for Advance {
         if before.as_ref() == Some(&self.position) {
             return Ok(());
         }
-        // It only goes on: what has arrived has arrived.
+        // A position never moves back.
         if before.is_some_and(|before| before.done > self.position.done) {
             return Err(Refusal::BadState("It has been told of more than that.".to_owned()));
         }

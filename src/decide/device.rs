@@ -1,4 +1,4 @@
-//! Devices beside their logins: dehydrated ones, and when each was in use.
+//! Devices apart from logins: dehydrated devices, and last use.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,7 +19,7 @@ use crate::{
     state::keys::algorithm,
 };
 
-/// Make a dehydrated device (MSC3814), in place of the user's former one.
+/// Create a dehydrated device (MSC3814), which replaces the user's previous one.
 #[derive(Debug)]
 pub struct Dehydrate {
     /// The user.
@@ -55,8 +55,8 @@ impl Proposal for Dehydrate {
             (account.device(device_id).is_some(), former)
         };
         match former {
-            // One that is sent twice is there once. With other keys it would be another device
-            // under the name of this one, of which keys may have been handed out.
+            // Repeating the request has no effect. With other keys it would be another device under
+            // this id, whose keys may have been handed out.
             Some((former, session)) if former == *device_id => {
                 return if self.is_stored(commit, session)? { Ok(()) } else { Err(taken()) };
             }
@@ -124,7 +124,7 @@ impl Dehydrate {
     }
 }
 
-/// Note when devices were in use.
+/// Record the last use of devices.
 #[derive(Debug)]
 pub struct NoteSeen(pub Vec<(OwnedUserId, OwnedDeviceId, Sighting)>);
 

@@ -1,4 +1,4 @@
-//! The directory: aliases, and which rooms are listed.
+//! The directory: aliases, and the listed rooms.
 
 use ruma::{
     CanonicalJsonValue, MilliSecondsSinceUnixEpoch, OwnedRoomAliasId, OwnedRoomId, OwnedUserId,
@@ -19,18 +19,18 @@ pub struct SetAlias {
     pub alias: OwnedRoomAliasId,
     /// The room.
     pub room_id: OwnedRoomId,
-    /// Who does it.
+    /// The user.
     pub sender: OwnedUserId,
-    /// Whether an application service does it, in its namespace: there it needs no leave of the
-    /// room's.
+    /// Whether an application service does it, in its namespace. It then needs no permission in the
+    /// room.
     pub of_service: bool,
 }
 
 impl Proposal for SetAlias {
     type Outcome = ();
 
-    // Of the two, the room is the busy one: a decision that only rested on it would be taken again
-    // and again while people talk.
+    // The room is the busier of the two streams: a decision that merely depended on it would be
+    // repeated whenever somebody sends a message.
     fn stream(&self) -> Stream {
         Stream::room(&self.room_id)
     }
@@ -66,12 +66,12 @@ pub struct RemoveAlias {
     pub alias: OwnedRoomAliasId,
     /// The room that it points at.
     pub room_id: OwnedRoomId,
-    /// Who does it.
+    /// The user.
     pub sender: OwnedUserId,
-    /// Whether an application service does it, in its namespace: there it needs no leave of the
-    /// room's.
+    /// Whether an application service does it, in its namespace. It then needs no permission in the
+    /// room.
     pub of_service: bool,
-    /// When, by the server's clock.
+    /// The time, by the server's clock.
     pub ts: MilliSecondsSinceUnixEpoch,
 }
 
@@ -106,7 +106,7 @@ impl Proposal for RemoveAlias {
     }
 }
 
-/// Takes the aliases that are `gone` out of a room's canonical alias event.
+/// Removes the aliases in `gone` from a room's canonical alias event.
 pub(super) fn disclaim(
     commit: &mut Commit<'_>,
     room_id: &RoomId,
@@ -132,12 +132,12 @@ pub(super) fn disclaim(
     Ok(())
 }
 
-/// List a room in the public directory, or take it off.
+/// List a room in the public directory, or remove it.
 #[derive(Clone, Debug)]
 pub struct SetVisibility {
     /// The room.
     pub room_id: OwnedRoomId,
-    /// Who does it.
+    /// The user.
     pub sender: OwnedUserId,
     /// Whether the directory lists it.
     pub public: bool,
@@ -165,14 +165,14 @@ impl Proposal for SetVisibility {
     }
 }
 
-/// List a room with those of a network that an application service is a bridge to, or take it off.
+/// List a room for a network of an application service, or remove it.
 #[derive(Clone, Debug)]
 pub struct SetNetwork {
     /// The room.
     pub room_id: OwnedRoomId,
     /// The service.
     pub service: String,
-    /// Its name of the network.
+    /// The service's id of the network.
     pub network_id: String,
     /// Whether the directory lists the room there.
     pub listed: bool,

@@ -1,4 +1,4 @@
-//! A room with the events that are about to be added to it.
+//! A room with the events that a turn is about to add.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -25,7 +25,7 @@ use crate::{
     state::{Membership, Room, rooms::Tip},
 };
 
-/// An event before it has its place in the room.
+/// An event that has no place in the room yet.
 #[derive(Clone, Debug)]
 pub struct NewEvent {
     /// The type.
@@ -34,9 +34,9 @@ pub struct NewEvent {
     pub state_key: Option<String>,
     /// The content.
     pub content: CanonicalJsonObject,
-    /// Who sends it.
+    /// The sender.
     pub sender: OwnedUserId,
-    /// When, by the server's clock.
+    /// The time, by the server's clock.
     pub ts: MilliSecondsSinceUnixEpoch,
     /// For a redaction: the event that it redacts, and its offset.
     pub redacts: Option<(OwnedEventId, Offset)>,
@@ -66,7 +66,7 @@ impl NewEvent {
     }
 }
 
-/// A room as it is, with events on top that are not in the log yet.
+/// A room with additional events that are not in the log yet.
 #[derive(Debug)]
 pub struct RoomDraft {
     room_id: Option<OwnedRoomId>,
@@ -78,7 +78,7 @@ pub struct RoomDraft {
     tip: Option<Tip>,
 }
 
-/// Where a draft stood, to go back to.
+/// A state of a draft to return to.
 #[derive(Debug)]
 pub(super) struct Mark {
     added: usize,
@@ -86,7 +86,7 @@ pub(super) struct Mark {
 }
 
 impl RoomDraft {
-    /// The room as it is.
+    /// A draft of an existing room.
     pub(super) fn of(room: Arc<Room>) -> Self {
         Self {
             room_id: Some(room.id.clone()),
@@ -99,8 +99,8 @@ impl RoomDraft {
         }
     }
 
-    /// A room that does not exist yet. `room_id` is `None` for versions that take the id from the
-    /// create event.
+    /// A draft of a new room. `room_id` is `None` for versions that derive the id from the create
+    /// event.
     pub(super) fn new(
         room_id: Option<OwnedRoomId>,
         version: RoomVersionId,
@@ -166,7 +166,7 @@ impl RoomDraft {
         }
         let Some(room) = &self.base else { return Ok(None) };
         match room.state_event(event_type, state_key, Offset::MAX) {
-            // A redaction counts at once, not only when the content has left the log.
+            // A redaction takes effect at once, before the content has left the log.
             Some(offset) => {
                 let event = env.events.get(offset)?;
                 Ok(event.map(|event| as_shown(room, event, Offset::MAX)))
@@ -175,13 +175,13 @@ impl RoomDraft {
         }
     }
 
-    /// The events on top, which are not in the log yet.
+    /// The additional events, which are not in the log yet.
     #[must_use]
     pub fn added(&self) -> &[EventRef] {
         &self.added
     }
 
-    /// The content of the state event of this key, without what a redaction took away.
+    /// The content of the state event of this key, without redacted parts.
     ///
     /// # Errors
     /// When the log cannot be read.
@@ -215,7 +215,7 @@ impl RoomDraft {
         Ok(content.and_then(|content| Membership::from_ruma(&content.membership)))
     }
 
-    /// Who may do what, as of now.
+    /// The present powers in the room.
     ///
     /// # Errors
     /// When the log cannot be read.
@@ -225,7 +225,7 @@ impl RoomDraft {
         Ok(Powers::new(&self.rules.authorization, create, levels))
     }
 
-    /// A joined user of this server who may invite, for joins that one of them must authorise.
+    /// A joined local user who may invite, for joins that one of them must authorise.
     ///
     /// # Errors
     /// When the log cannot be read.
@@ -236,7 +236,7 @@ impl RoomDraft {
             is_local(&env.server, user_id)
                 && powers.has_level(user_id, RoomPowerLevelsIntField::Invite)
         };
-        // Those who have a level of their own first: they are few, and likely to be able.
+        // Users with a level of their own come first: they are few, and likely to be able to.
         let joined = |user_id: &OwnedUserId| room.is_joined(user_id, Offset::MAX);
         if let Some(user_id) = powers.named().into_iter().find(|id| joined(id) && may(id)) {
             return Ok(Some(user_id));
@@ -245,8 +245,7 @@ impl RoomDraft {
         Ok(members.map(|(user_id, _)| user_id).find(may))
     }
 
-    /// Builds the event on the room's tip, checks it by the room's rules, hashes and signs it, and
-    /// puts it on top.
+    /// Builds the event on the room's tip, authorises it, hashes and signs it, and adds it.
     pub(super) fn add(&mut self, env: &Env, new: NewEvent) -> Result<RoomEvent, Refusal> {
         check_lengths(&new)?;
         let is_create = self.tip.is_none();
@@ -359,7 +358,8 @@ impl RoomDraft {
 
     fn authorise(&self, env: &Env, event: &EventRef) -> Result<(), Refusal> {
         let rules = &self.rules.authorization;
-        // The rules ask through closures that cannot fail; a failed read is kept and reported.
+        // The rules call closures that cannot fail, so a failed read is stored and reported
+        // afterwards.
         let failed = std::cell::RefCell::new(None);
         let keep = |result: Result<Option<EventRef>, Refusal>| {
             result.unwrap_or_else(|refusal| {
@@ -385,7 +385,7 @@ impl RoomDraft {
     }
 }
 
-/// The limits on single fields (client-server API, "Size limits").
+/// The limits of single fields (client-server API, "Size limits").
 fn check_lengths(new: &NewEvent) -> Result<(), Refusal> {
     let event_type = new.event_type.to_string();
     let fields = [
@@ -408,7 +408,7 @@ fn check_lengths(new: &NewEvent) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// A rule's reason as a sentence.
+/// Turns a rule's reason into a sentence.
 fn sentence(reason: &str) -> String {
     let mut chars = reason.chars();
     let first = chars.next().map(|first| first.to_uppercase().to_string()).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What passes: receipts and typing.
+//! Receipts and typing.
 //!
 //! They are decided on a stream of their own, `ephemeral/<room>`, so that they never stand in the
 //! way of a message. The receipts of one commit are one record; in a large room, commits are put
@@ -21,12 +21,12 @@ use crate::{
     state::{Room, rooms::ReceiptKey},
 };
 
-/// How what passes in large rooms is gathered.
+/// How receipts and typing in large rooms are batched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gather {
-    /// For how long.
+    /// The delay of a turn.
     pub window: Duration,
-    /// In rooms with at least as many joined users.
+    /// The fewest joined users of a large room.
     pub members: u64,
 }
 
@@ -83,14 +83,15 @@ impl Passing {
 
 type Moved = (Receipt, Offset, Origin);
 
-/// Cuts receipts into pieces that fit a record each.
+/// Splits receipts so that each part fits into a record.
 fn pieces(receipts: Vec<Moved>) -> Vec<Vec<Moved>> {
     let mut pieces: Vec<Vec<Moved>> = Vec::new();
     let mut room = 0;
     for moved in receipts {
         let Receipt { user_id, receipt_type, event_id, thread_id, .. } = &moved.0;
         let thread = thread_id.as_ref().map_or(0, String::len);
-        // Each byte of an identifier can become six in JSON; names and punctuation are below 128.
+        // Each byte of an identifier can become six in JSON; names and punctuation take less than
+        // 128.
         let ids = user_id.as_str().len() + event_id.as_str().len() + thread;
         let bytes = 128 + receipt_type.len() + 6 * ids;
         if room < bytes {
@@ -108,15 +109,15 @@ fn pieces(receipts: Vec<Moved>) -> Vec<Vec<Moved>> {
 pub struct SetReceipt {
     /// The room.
     pub room_id: OwnedRoomId,
-    /// Whose receipt.
+    /// The user.
     pub user_id: OwnedUserId,
     /// `m.read` or `m.read.private`.
     pub receipt_type: String,
-    /// Where to.
+    /// The event.
     pub event_id: OwnedEventId,
-    /// The thread, as the client named it.
+    /// The thread, as given by the client.
     pub thread_id: Option<String>,
-    /// When, in milliseconds since the Unix epoch.
+    /// The time, in milliseconds since the Unix epoch.
     pub ts: u64,
 }
 
@@ -185,9 +186,9 @@ fn event_of(env: &Env, room_id: &RoomId, event_id: &EventId) -> Result<EventRef,
     event.ok_or_else(|| Refusal::NotFound("There is no such event here.".to_owned()))
 }
 
-/// Whether a receipt of this thread may be put at `event` (client-server API, "Threaded read
-/// receipts"): a thread's root is in the main timeline, and clients put the thread's first receipt
-/// there. What a redacted event belonged to is not known any more.
+/// Whether a receipt in this thread may be set to `event` (client-server API, "Threaded read
+/// receipts"). A thread's root is in the main timeline, but clients put the thread's first receipt
+/// there. The thread of a redacted event is unknown.
 fn is_in_thread(env: &Env, room: &Room, event: &EventRef, thread: &str) -> Result<bool, Refusal> {
     #[derive(Deserialize)]
     struct Content {
@@ -205,7 +206,7 @@ fn is_in_thread(env: &Env, room: &Room, event: &EventRef, thread: &str) -> Resul
         return Ok(true);
     }
     let mut event = event.clone();
-    // The event and those it is about, as far as the specification advises to follow.
+    // The event and its targets, as far as the specification recommends to follow.
     for _ in 0..=3 {
         if room.redaction_of(event.offset, Offset::MAX).is_some() {
             return Ok(true);
@@ -223,14 +224,14 @@ fn is_in_thread(env: &Env, room: &Room, event: &EventRef, thread: &str) -> Resul
     Ok(thread == "main")
 }
 
-/// Move the fully-read marker: account data of the room that is set in no other way.
+/// Move the fully-read marker, which is account data of the room that cannot be set otherwise.
 #[derive(Clone, Debug)]
 pub struct SetFullyRead {
     /// The room.
     pub room_id: OwnedRoomId,
-    /// Whose marker.
+    /// The user.
     pub user_id: OwnedUserId,
-    /// Where to.
+    /// The event.
     pub event_id: OwnedEventId,
 }
 
@@ -281,11 +282,11 @@ impl Proposal for SetFullyRead {
 pub struct SetTyping {
     /// The room.
     pub room_id: OwnedRoomId,
-    /// Who types.
+    /// The user.
     pub user_id: OwnedUserId,
-    /// Until when, in milliseconds since the Unix epoch; 0 stops.
+    /// When it expires, in milliseconds since the Unix epoch; 0 stops.
     pub until_ms: u64,
-    /// Only if the typing there is ends at this time: for the timer that ends it.
+    /// Only if the present typing expires at this time: for the timer that ends it.
     pub only_if_until: Option<u64>,
 }
 

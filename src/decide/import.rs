@@ -1,4 +1,4 @@
-//! An account from the export of a user.
+//! Importing an account from the export of a user.
 
 use serde_json::value::RawValue;
 
@@ -8,14 +8,14 @@ use crate::record::{
     command::{AccountDataSet, UserStatus},
 };
 
-/// Make an account that nobody can use yet, in one step with what says where it came from.
+/// Create a locked account, atomically with the account data that says where it came from.
 #[derive(Clone, Debug)]
 pub struct ImportAccount {
     /// The account.
     pub register: Register,
     /// Why it is locked.
     pub reason: String,
-    /// The type of the account data that says where it came from.
+    /// The type of that account data.
     pub event_type: String,
     /// Its content.
     pub content: Box<RawValue>,

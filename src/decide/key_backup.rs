@@ -1,4 +1,4 @@
-//! Backups of room keys.
+//! Room key backups.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ fn no_backup() -> Refusal {
     Refusal::NotFound("There is no such backup.".to_owned())
 }
 
-/// What `look` sees of a backup, and of all of its user's.
+/// Calls `look` with a backup and all of its user's backups.
 fn with_backup<T>(
     commit: &Commit<'_>,
     user_id: &UserId,
@@ -31,16 +31,16 @@ fn with_backup<T>(
     look(&backups, backups.get(version).ok_or_else(no_backup)?)
 }
 
-/// Begin a backup, or change what vouches for one.
+/// Create a backup, or change its authentication data.
 #[derive(Debug)]
 pub struct SetBackup {
     /// The user.
     pub user_id: OwnedUserId,
-    /// The backup that is changed; none: a new one is begun.
+    /// The backup to change; `None` creates a new one.
     pub version: Option<u64>,
-    /// The algorithm, which stays as it is once the backup was begun.
+    /// The algorithm, which cannot change later.
     pub algorithm: String,
-    /// What belongs to the algorithm.
+    /// The data of the algorithm.
     pub auth_data: Box<RawValue>,
 }
 
@@ -108,7 +108,7 @@ impl Proposal for DeleteBackup {
     }
 }
 
-/// Put keys into a backup: those that are better than what it holds.
+/// Put keys into a backup, where they are better than the stored ones.
 #[derive(Debug)]
 pub struct PutKeys {
     /// The user.
@@ -142,13 +142,13 @@ impl Proposal for PutKeys {
     }
 }
 
-/// Keys that are better than what a backup holds.
+/// Keys that are better than those in a backup.
 struct Better {
-    /// In records of a bounded size.
+    /// The keys in records of bounded size.
     puts: Vec<KeyBackupPut>,
-    /// How many keys they add to the backup.
+    /// How many keys the backup grows by.
     more: usize,
-    /// By how many bytes they change its size.
+    /// How many bytes the backup grows by.
     more_bytes: i64,
 }
 
@@ -170,7 +170,7 @@ impl PutKeys {
                 more += usize::from(known.is_none());
                 let before = known.map_or(0, |known| known.bytes);
                 more_bytes += i64::from(key_bytes(key)) - i64::from(before);
-                // With what is around it; the room is counted for each.
+                // With the surrounding JSON; the room is counted for each key.
                 let size = key.session_data.get().len() + 8 * limits::IDENTIFIER_BYTES;
                 if bytes + size > limits::KEY_BACKUP_RECORD_BYTES && bytes > 0 {
                     puts.push(std::mem::replace(&mut put, empty()));
@@ -188,16 +188,16 @@ impl PutKeys {
     }
 }
 
-/// Take keys out of a backup.
+/// Remove keys from a backup.
 #[derive(Debug)]
 pub struct RemoveKeys {
     /// The user.
     pub user_id: OwnedUserId,
     /// The backup.
     pub version: u64,
-    /// The room; none: all.
+    /// The room; `None`: all.
     pub room_id: Option<OwnedRoomId>,
-    /// The session; none: all.
+    /// The session; `None`: all.
     pub session_id: Option<String>,
 }
 

@@ -79,7 +79,7 @@ impl Proposal for UploadKeys {
                     )));
                 }
             } else if !device.was_claimed(key_id) {
-                // One that was handed out once is never taken again.
+                // A key that was handed out is never accepted again.
                 upload.one_time_keys.insert(key_id.clone(), key.clone());
             }
         }
@@ -129,8 +129,9 @@ pub(super) fn same(a: &RawValue, b: &RawValue) -> bool {
     a.get() == b.get() || parsed(a).is_some_and(|a| parsed(b) == Some(a))
 }
 
-/// Whether `new` has other public keys than `known`. Others may trust those, and may be in the
-/// middle of a conversation with them. What earlier versions took without any can be replaced.
+/// Whether `new` has other public keys than `known`. Others may trust the known ones and have
+/// sessions with them. Entries that earlier versions accepted without any public key can be
+/// replaced.
 fn have_other_keys(known: &RawValue, new: &RawValue) -> bool {
     let keys = |raw: &RawValue| {
         let parsed = serde_json::from_str::<Value>(raw.get()).unwrap_or_default();
@@ -140,12 +141,12 @@ fn have_other_keys(known: &RawValue, new: &RawValue) -> bool {
     !known.is_empty() && known != keys(new)
 }
 
-/// Hand out keys of one user's devices: of each device one of an algorithm.
+/// Hand out keys of one user's devices, one key for each device.
 #[derive(Debug)]
 pub struct ClaimKeys {
-    /// Whose keys.
+    /// The owner of the keys.
     pub user_id: OwnedUserId,
-    /// The devices, each with the algorithm that is wanted.
+    /// The devices, each with the requested algorithm.
     pub wanted: Vec<(OwnedDeviceId, String)>,
 }
 
@@ -175,7 +176,7 @@ impl Proposal for ClaimKeys {
         let mut claimed = Vec::new();
         for (device_id, algorithm) in &self.wanted {
             let Some(device) = keys.devices.get(device_id) else { continue };
-            // The oldest first: the client forgets those it made longest ago.
+            // The oldest first: the client forgets its oldest keys first.
             let first = device.one_time.get(algorithm).and_then(|left| left.first());
             let (key_id, record, fallback, known_used) = match first {
                 Some((record, key_id)) => (key_id.clone(), *record, false, false),
@@ -204,7 +205,7 @@ impl Proposal for ClaimKeys {
     }
 }
 
-/// Set cross-signing keys. What is `None` stays as it is.
+/// Set cross-signing keys. `None` leaves a key unchanged.
 #[derive(Debug)]
 pub struct SetCrossSigning {
     /// The user.
@@ -215,7 +216,7 @@ pub struct SetCrossSigning {
     pub self_signing_key: Option<Box<RawValue>>,
     /// The user-signing key.
     pub user_signing_key: Option<Box<RawValue>>,
-    /// The record of the master key that the user's right to do this was judged on.
+    /// The record of the master key for which the user's permission was checked.
     pub replaces: Option<Offset>,
 }
 
@@ -255,14 +256,14 @@ impl Proposal for SetCrossSigning {
     }
 }
 
-/// Add signatures to one user's keys; they were checked before.
+/// Add signatures to one user's keys. They have been verified.
 #[derive(Debug)]
 pub struct SignKeys {
-    /// Whose keys are signed.
+    /// The owner of the keys.
     pub user_id: OwnedUserId,
-    /// Who signs.
+    /// The signer.
     pub by: OwnedUserId,
-    /// By device id or public key: the signatures, each by the id of the key that made it.
+    /// The signatures, by device id or public key, and then by the id of the signing key.
     pub signatures: BTreeMap<String, BTreeMap<String, String>>,
 }
 

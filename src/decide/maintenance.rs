@@ -1,4 +1,4 @@
-//! What is done for the log as a whole.
+//! Maintenance of the log.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD_NO_PAD};
 use ruma::signatures::KeyPair as _;
@@ -9,10 +9,10 @@ use crate::record::{
     command::{BackupMade, LogCheckpoint},
 };
 
-/// Note that a backup was made.
+/// Record that a backup was made.
 #[derive(Clone, Debug)]
 pub struct NoteBackup {
-    /// Which.
+    /// The backup.
     pub made: BackupMade,
 }
 

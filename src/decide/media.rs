@@ -1,4 +1,4 @@
-//! Media: ids that are given out, and files that are uploaded.
+//! Media: reserved ids, and uploaded files.
 
 use ruma::OwnedUserId;
 
@@ -15,18 +15,18 @@ use crate::{
     state::{State, media::Item},
 };
 
-/// Give out a media id, for a file to be uploaded to.
+/// Reserve a media id for a later upload.
 #[derive(Clone, Debug)]
 pub struct CreateMedia {
-    /// To whom.
+    /// The user.
     pub user_id: OwnedUserId,
     /// A new id.
     pub media_id: String,
-    /// When it lapses if nothing was uploaded, in milliseconds since the Unix epoch.
+    /// When it expires if nothing is uploaded, in milliseconds since the Unix epoch.
     pub expires_ms: u64,
     /// The time, in milliseconds since the Unix epoch.
     pub now_ms: u64,
-    /// How many of these a user may have that nothing was uploaded to.
+    /// How many unused reserved ids a user may have.
     pub most: usize,
 }
 
@@ -49,16 +49,16 @@ impl Proposal for CreateMedia {
     }
 }
 
-/// Put a file under a media id. The file is in the store, and durable.
+/// Put a file under a media id. The file is in the store and durable.
 #[derive(Clone, Debug)]
 pub struct AddMedia {
-    /// The id: a new one, or one that was given out before.
+    /// The id: a new or a reserved one.
     pub media_id: String,
-    /// Whether it was given out before.
+    /// Whether it was reserved before.
     pub given_out: bool,
-    /// Who uploads; `None` for what the server fetched by itself.
+    /// The uploader; `None` for a file that the server fetched.
     pub user_id: Option<OwnedUserId>,
-    /// Which file it is.
+    /// The file's hash.
     pub hash: FileHash,
     /// Its length in bytes.
     pub size: u64,
@@ -68,17 +68,15 @@ pub struct AddMedia {
     pub name: Option<String>,
     /// The time, in milliseconds since the Unix epoch.
     pub now_ms: u64,
-    /// How many bytes the files of one user may have together, or those that the server fetches by
-    /// itself.
+    /// How many bytes the files of one user, or those that the server fetched, may have together.
     pub quota: u64,
 }
 
 impl AddMedia {
-    /// Whether it may be. Also to be asked before the file has arrived, with the size that it will
-    /// have at least.
+    /// Checks the upload. Can also be called before the file has arrived, with its minimum size.
     ///
     /// # Errors
-    /// Why not; [`Refusal::CannotOverwriteMedia`] when there is a file already.
+    /// The reason; [`Refusal::CannotOverwriteMedia`] if there is a file already.
     pub fn check(&self, state: &State) -> Result<(), Refusal> {
         let too_long = |text: &Option<String>| {
             text.as_ref().is_some_and(|text| text.len() > limits::MEDIA_NAME_BYTES)
@@ -134,20 +132,20 @@ impl Proposal for AddMedia {
     }
 }
 
-/// Put files into quarantine, or take them out of it. Ids without a file, and those whose file is
-/// so already, are passed over.
+/// Quarantine files, or end that. Ids without a file, and files that are in that state already, are
+/// skipped.
 #[derive(Clone, Debug)]
 pub struct QuarantineMedia {
-    /// The ids under which the files are: at most [`limits::QUARANTINE_IDS`].
+    /// Ids of the files, at most [`limits::QUARANTINE_IDS`].
     pub media_ids: Vec<String>,
-    /// Whether nobody can download them from now on.
+    /// Whether downloads are refused from now on.
     pub quarantined: bool,
-    /// Why.
+    /// The reason.
     pub reason: Option<String>,
 }
 
 impl Proposal for QuarantineMedia {
-    /// The ids for which it was not so already.
+    /// The ids whose files changed.
     type Outcome = Vec<String>;
 
     fn stream(&self) -> Stream {
@@ -157,7 +155,7 @@ impl Proposal for QuarantineMedia {
     fn decide(&self, commit: &mut Commit<'_>) -> Result<Vec<String>, Refusal> {
         let media = &commit.env.state.media;
         let mut changed = self.media_ids.clone();
-        // What is protected stays as it is when others go into quarantine.
+        // Protected files are not quarantined with the others.
         changed.retain(|id| matches!(media.get(id), Some(Item::Stored(_))));
         changed.retain(|id| match self.quarantined {
             true => media.quarantined(id).is_none() && !media.is_protected(id),
@@ -172,7 +170,7 @@ impl Proposal for QuarantineMedia {
     }
 }
 
-/// Remove files for ever.
+/// Delete files permanently.
 #[derive(Clone, Debug)]
 pub struct RemoveMedia {
     /// Their ids: at most [`limits::QUARANTINE_IDS`].
@@ -180,7 +178,7 @@ pub struct RemoveMedia {
 }
 
 impl Proposal for RemoveMedia {
-    /// The ids of those that were there.
+    /// The ids of those that existed.
     type Outcome = Vec<String>;
 
     fn stream(&self) -> Stream {
@@ -209,7 +207,7 @@ pub struct ProtectMedia {
 }
 
 impl Proposal for ProtectMedia {
-    /// Whether it was not so already.
+    /// Whether that changed.
     type Outcome = bool;
 
     fn stream(&self) -> Stream {

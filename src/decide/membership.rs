@@ -16,24 +16,24 @@ use crate::{
     record::{Offset, Stream, command::RoomForget},
 };
 
-/// What is to become of a membership.
+/// A change of a membership.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     /// The sender joins.
     Join,
-    /// The sender leaves, rejects an invite or takes back a knock.
+    /// The sender leaves, rejects an invite or withdraws a knock.
     Leave,
-    /// The sender asks to be let in.
+    /// The sender knocks.
     Knock,
     /// The target is invited.
     Invite,
-    /// The target is made to leave.
+    /// The target is kicked.
     Kick,
     /// The target is banned.
     Ban,
     /// The target's ban ends.
     Unban,
-    /// The sender's profile changed and is brought to a room in which they are joined.
+    /// The sender's changed profile is copied to a room that they are joined to.
     Profile,
 }
 
@@ -42,28 +42,28 @@ pub enum Change {
 pub struct ChangeMembership {
     /// The room.
     pub room_id: OwnedRoomId,
-    /// Who asks for it.
+    /// The sender.
     pub sender: OwnedUserId,
-    /// Whose membership it is.
+    /// The user whose membership changes.
     pub target: OwnedUserId,
-    /// What is to become of it.
+    /// The change.
     pub change: Change,
     /// The reason given.
     pub reason: Option<String>,
     /// For invites to direct chats.
     pub is_direct: bool,
-    /// For joins on a third-party invite: its signed part, as the client sent it.
+    /// For a join by third-party invite: its signed part, as the client sent it.
     pub third_party_signed: Option<CanonicalJsonObject>,
-    /// When, by the server's clock.
+    /// The time, by the server's clock.
     pub ts: MilliSecondsSinceUnixEpoch,
 }
 
-/// What became of a membership.
+/// The result of a membership change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Changed {
-    /// The event that says so.
+    /// The new member event.
     To(OwnedEventId),
-    /// It was so already.
+    /// The membership was like that already.
     Already,
 }
 
@@ -149,7 +149,7 @@ impl Proposal for ChangeMembership {
             self.ts,
         ))?;
         match self.change {
-            // Last, so that only those who may invite learn of it.
+            // Last, so that only users who may invite learn of it.
             Change::Invite => must_take_invites(env, &self.target, &self.sender, now)?,
             Change::Join => bring_along(commit, &self.target, &self.room_id)?,
             _ => {}
@@ -159,8 +159,8 @@ impl Proposal for ChangeMembership {
 }
 
 impl ChangeMembership {
-    /// The membership to set, given the one there is; `None` when there is nothing to change.
-    /// Refuses what the endpoint is not for; the room's rules judge the rest.
+    /// The membership to set, given the present one; `None` if nothing changes. Refuses what the
+    /// endpoint is not for; the room's rules decide the rest.
     fn checked(&self, now: Option<Membership>) -> Result<Option<MembershipState>, Refusal> {
         let forbidden = |text: &str| Err(Refusal::Forbidden(text.to_owned()));
         match (self.change, now) {
@@ -189,7 +189,7 @@ impl ChangeMembership {
     }
 }
 
-/// Turn an invitation by e-mail address or phone number into a membership of the user to whom an
+/// Turn an invitation by email address or phone number into a membership of the user with whom an
 /// identity server has bound the address (client-server API, "Third-party invites").
 #[derive(Clone, Debug)]
 pub struct AcceptAddressInvite {
@@ -197,9 +197,9 @@ pub struct AcceptAddressInvite {
     pub room_id: OwnedRoomId,
     /// The user.
     pub user_id: OwnedUserId,
-    /// What the identity server has signed: the user's id and the invitation's token.
+    /// The data signed by the identity server: the user's id and the invitation's token.
     pub signed: CanonicalJsonObject,
-    /// When, by the server's clock.
+    /// The time, by the server's clock.
     pub ts: MilliSecondsSinceUnixEpoch,
 }
 
@@ -263,10 +263,10 @@ impl AcceptAddressInvite {
     }
 }
 
-/// Refuses one who may not invite to this room, before an identity server is asked for them.
+/// Refuses a user who may not invite to this room, before an identity server is contacted.
 ///
 /// # Errors
-/// When they are not in the room, or lack the power.
+/// When they are not in the room, or lack the power level.
 pub fn must_be_able_to_invite(
     env: &Env,
     room_id: &RoomId,
@@ -285,7 +285,7 @@ pub fn must_be_able_to_invite(
     }
 }
 
-/// Refuses to let a guest into a room that takes none (client-server API, "Guest Access").
+/// Refuses a guest if the room does not admit guests (client-server API, "Guest Access").
 fn must_take_guests(env: &Env, room: &RoomDraft, user_id: &UserId) -> Result<(), Refusal> {
     if !env.state.accounts.is_guest(user_id) {
         return Ok(());
@@ -299,7 +299,7 @@ fn must_take_guests(env: &Env, room: &RoomDraft, user_id: &UserId) -> Result<(),
     }
 }
 
-/// Checks the quota of rooms for a user who is about to join or knock. `now`: their present
+/// Checks the quota of rooms for a user who is about to join or knock. `now` is their present
 /// membership.
 fn may_come(env: &Env, user_id: &UserId, now: Option<Membership>) -> Result<(), Refusal> {
     // A knock already counts.
@@ -309,8 +309,9 @@ fn may_come(env: &Env, user_id: &UserId, now: Option<Membership>) -> Result<(), 
     env.quotas.room(&env.state, user_id)
 }
 
-/// Refuses an invite of one who takes none (client-server API, "Invite permission"), who is gone,
-/// or whose quota of pending invites is used up. `now`: their membership before the invite.
+/// Refuses an invite of a user who blocks invites (client-server API, "Invite permission"), is
+/// deactivated, or has used up the quota of pending invites. `now` is their membership before the
+/// invite.
 pub(super) fn must_take_invites(
     env: &Env,
     user_id: &UserId,
@@ -329,8 +330,8 @@ pub(super) fn must_take_invites(
     env.quotas.invite(&env.state, user_id, inviter)
 }
 
-/// The content of the member event before, with the profile that is in `content`. What was said of
-/// the join itself is not said again.
+/// The content of the previous member event with the profile in `content`. Members about the join
+/// itself are left out.
 fn with_the_rest_of(
     mut before: CanonicalJsonObject,
     content: CanonicalJsonObject,
@@ -342,10 +343,10 @@ fn with_the_rest_of(
     before
 }
 
-/// The key that names the user by whose power one joins a restricted room.
+/// The key that names the user whose power authorises a join to a restricted room.
 const AUTHORISED_VIA: &str = "join_authorised_via_users_server";
 
-/// For a restricted room: names a user who may invite in the content of `target`'s join, if the
+/// For a restricted room: adds a user who may invite to the content of `target`'s join, if the
 /// target is in one of the rooms that the join rules name (client-server API, "Restricted rooms").
 fn authorise_join(
     env: &Env,
@@ -383,8 +384,8 @@ fn authorise_join(
     Ok(())
 }
 
-/// What a client sends as the content of a member event is not taken at its word where the server
-/// answers for it: who authorises a join to a restricted room.
+/// Checks the parts of a client's member event content for which the server is responsible: who
+/// authorises a join to a restricted room.
 pub(super) fn vet_content(
     env: &Env,
     room: &RoomDraft,
@@ -455,7 +456,7 @@ pub(super) fn member_content(
     content
 }
 
-/// Leave a room, and forget it with that: both or neither.
+/// Leave a room and forget it, atomically.
 #[derive(Clone, Debug)]
 pub struct LeaveAndForget(pub ChangeMembership);
 
@@ -485,10 +486,10 @@ impl Proposal for LeaveAndForget {
     }
 }
 
-/// Forget a room that one has left.
+/// Forget a room that the user has left.
 #[derive(Clone, Debug)]
 pub struct ForgetRoom {
-    /// Who forgets it.
+    /// The user.
     pub user_id: OwnedUserId,
     /// The room.
     pub room_id: OwnedRoomId,

@@ -1,4 +1,4 @@
-//! Decisions: may this happen, and what exactly happens?
+//! Decisions: whether a request is allowed, and which records it produces.
 //!
 //! A [`Proposal`] is what a request asks for, with the clock, ids and random values already filled
 //! in. [`Proposal::decide`] is a plain synchronous function of the proposal and the state: it puts
@@ -63,20 +63,20 @@ use crate::{
 
 pub use crate::state::Membership;
 
-/// What a decision may look at.
+/// The inputs of a decision.
 #[derive(Clone, Debug)]
 pub struct Env {
     /// The projections.
     pub state: Arc<State>,
-    /// The bodies.
+    /// The event bodies.
     pub events: Arc<EventStore>,
     /// The server's name and key.
     pub server: Arc<ServerKeys>,
-    /// How what passes in large rooms is gathered.
+    /// How receipts and typing in large rooms are batched.
     pub gather: ephemeral::Gather,
-    /// How many accounts there may be.
+    /// The limit on the number of accounts.
     pub accounts: account::AccountLimit,
-    /// How much one user may store.
+    /// The quotas of users.
     pub quotas: Arc<quota::Quotas>,
 }
 
@@ -94,7 +94,7 @@ impl std::fmt::Debug for ServerKeys {
     }
 }
 
-/// The refusal for a room that the caller is not in, and for one that does not exist.
+/// The refusal for a room that the caller is not in, or that does not exist.
 fn not_in_it() -> Refusal {
     Refusal::Forbidden("You are not in this room.".to_owned())
 }
@@ -105,49 +105,49 @@ pub enum Refusal {
     /// The rules do not allow it.
     #[error("{0}")]
     Forbidden(String),
-    /// What it is about does not exist, or not for this user.
+    /// The subject does not exist, or is hidden from this user.
     #[error("{0}")]
     NotFound(String),
     /// The user name is taken.
     #[error("this user name is taken")]
     UserInUse,
-    /// There are as many accounts as there may be.
+    /// The limit on the number of accounts is reached.
     #[error("this server has reached its maximum number of accounts")]
     TooManyAccounts {
-        /// How to reach whoever can change that.
+        /// The administrator's contact.
         admin_contact: String,
     },
-    /// The alias that a new room was to have is taken.
+    /// The alias for a new room is taken.
     #[error("the alias `{0}` is in use")]
     RoomInUse(String),
-    /// The alias that was to be made exists.
+    /// The alias exists already.
     #[error("the alias `{0}` exists already")]
     AliasInUse(String),
-    /// Whoever is invited takes no invites.
+    /// The invited user blocks invites.
     #[error("`{0}` does not accept invites")]
     InviteBlocked(OwnedUserId),
-    /// The conditions of a restricted room are about rooms that this server does not know.
+    /// The conditions of a restricted room refer to rooms that this server does not know.
     #[error("this server knows none of the rooms whose members may join")]
     UnableToAuthoriseJoin,
-    /// A condition of a restricted room is met, and nobody here may let the user in.
+    /// A condition of a restricted room is met, but no local user can authorise the join.
     #[error("nobody on this server who is in the room may invite")]
     UnableToGrantJoin,
     /// The alias in a canonical alias event does not point at the room.
     #[error("{0}")]
     BadAlias(String),
-    /// The event relates to another one in a way that it must not.
+    /// The event relates to another one in an invalid way.
     #[error("{0}")]
     BadRelation(String),
-    /// The sender has annotated the event with the same before.
+    /// The sender has already annotated the event in the same way.
     #[error("you have sent this annotation already")]
     DuplicateAnnotation,
     /// The initial state of a room is not valid.
     #[error("{0}")]
     InvalidRoomState(String),
-    /// The room version is not offered.
+    /// The room version is not supported.
     #[error("room version `{0}` is not supported")]
     UnsupportedRoomVersion(String),
-    /// The event is larger than an event may be.
+    /// The event is too large.
     #[error("{0}")]
     TooLarge(String),
     /// A quota of the user is used up. Clients get `M_TOO_LARGE`. The other codes would mislead
@@ -156,46 +156,46 @@ pub enum Refusal {
     /// password.
     #[error("{0}")]
     OverQuota(String),
-    /// The content is not what an event may hold.
+    /// The content is invalid for an event.
     #[error("{0}")]
     BadJson(String),
-    /// The change does not fit what is there now.
+    /// The change conflicts with the present state.
     #[error("{0}")]
     BadState(String),
-    /// Whoever is in a room cannot forget it.
+    /// A joined user cannot forget the room.
     #[error("leave the room before you forget it")]
     StillInRoom,
-    /// A parameter has a value that it may not have.
+    /// A parameter has an invalid value.
     #[error("{0}")]
     InvalidParam(String),
-    /// The user has as many events scheduled as they may.
+    /// The user has the maximum number of scheduled events.
     #[error("the maximum number of delayed events has been reached")]
     TooManyDelayed {
-        /// In how many milliseconds the first of them is due.
+        /// When the first of them is due, in milliseconds from now.
         wait_ms: u64,
     },
-    /// Room keys go into the newest backup alone.
+    /// Room keys go only into the newest backup.
     #[error("room keys go into backup {current}, which is the newest")]
     WrongBackup {
         /// Its version.
         current: u64,
     },
-    /// The e-mail address or phone number belongs to another account.
+    /// The email address or phone number belongs to another account.
     #[error("an account here has this address already")]
     ThreepidInUse,
-    /// The e-mail address is none of the account's own.
+    /// The email address does not belong to the account.
     #[error("this address is not one that was confirmed for your account")]
     ThreepidNotFound,
-    /// The e-mail address or phone number was not shown to be the user's.
+    /// The email address or phone number was not validated by the user.
     #[error("this address has not been confirmed")]
     ThreepidAuthFailed,
-    /// An address was sent as many messages as it may be.
+    /// The address has been sent the maximum number of messages.
     #[error("this address was sent too many messages")]
     TooManyMessages {
-        /// In how many milliseconds there may be another.
+        /// When the next one is possible, in milliseconds from now.
         wait_ms: u64,
     },
-    /// The account is closed for ever.
+    /// The account is deactivated.
     #[error("this account has been deactivated")]
     UserDeactivated,
     /// The account is locked.
@@ -204,28 +204,28 @@ pub enum Refusal {
     /// The account is suspended.
     #[error("this cannot be done while the account is suspended")]
     UserSuspended,
-    /// The room takes no guests.
+    /// The room does not admit guests.
     #[error("this room does not take guests")]
     GuestAccessForbidden,
-    /// The registration token is used up, has expired, or is none.
+    /// The registration token is used up, expired or unknown.
     #[error("the registration token is not valid")]
     RegistrationToken,
-    /// The user has as many media ids without a file as they may.
+    /// The user has the maximum number of unused media ids.
     #[error("too many reserved media ids have no upload yet")]
     TooManyUnused {
-        /// In how many milliseconds the first of them lapses.
+        /// When the first of them expires, in milliseconds from now.
         wait_ms: u64,
     },
-    /// There is a file under this media id.
+    /// This media id has a file already.
     #[error("there is a file under this media id already")]
     CannotOverwriteMedia,
-    /// The invite to the room of the server's notices cannot be rejected.
+    /// The invite to the room of server notices cannot be rejected.
     #[error("the invite to the room of this server's notices cannot be rejected")]
     CannotLeaveServerNoticeRoom,
-    /// The token is not in force (any more).
+    /// The token is not valid (any more).
     #[error("the token is not known")]
     UnknownToken,
-    /// The decision itself failed, in a way that it must not.
+    /// The decision failed because of a bug.
     #[error("an internal error")]
     Broken,
     /// The log could not be read.
@@ -233,9 +233,9 @@ pub enum Refusal {
     Read(#[from] ReadError),
 }
 
-/// What a request asks for.
+/// A request, ready to be decided.
 pub trait Proposal: Send + 'static {
-    /// What it gives when it is accepted.
+    /// The result if it is accepted.
     type Outcome: Send + 'static;
 
     /// The stream on which it is decided. Proposals on one stream are decided in one commit after
@@ -350,7 +350,7 @@ impl<'a> Commit<'a> {
         self.batch.records.push(record);
     }
 
-    /// Makes the decision rest on another stream too: if that moves on, it is taken again.
+    /// Makes the decision depend on another stream, too: if that moves on, it is decided again.
     pub fn rests_on(&mut self, stream: Stream) {
         if self.batch.expect.iter().all(|(known, _)| *known != stream) {
             let head = self.env.state.streams.head(&stream);
@@ -358,7 +358,7 @@ impl<'a> Commit<'a> {
         }
     }
 
-    /// Makes the decision rest on `stream` having no record yet.
+    /// Makes the decision depend on `stream` having no record yet.
     pub fn must_be_new(&mut self, stream: Stream) {
         self.batch.expect.push((stream, Offset::ZERO));
     }
@@ -366,7 +366,7 @@ impl<'a> Commit<'a> {
     /// The commit's room, as the proposals before this one have left it.
     ///
     /// # Errors
-    /// [`Refusal::Forbidden`] when there is no such room: nobody is to learn which rooms exist.
+    /// [`Refusal::Forbidden`] if there is no such room: the existence of rooms is not revealed.
     pub fn room(&mut self, room_id: &RoomId) -> Result<&mut RoomDraft, Refusal> {
         if self.room.as_ref().is_none_or(|draft| draft.room_id().is_none_or(|id| id != room_id)) {
             let room = self.env.state.rooms.get(room_id);
@@ -388,7 +388,7 @@ impl<'a> Commit<'a> {
     /// Adds an event to the commit's room: builds, authorises, hashes and signs it.
     ///
     /// # Errors
-    /// When the room's rules do not allow it, or it is not a valid event.
+    /// When the room's rules forbid it, or it is not a valid event.
     pub fn add_event(&mut self, new: NewEvent) -> Result<OwnedEventId, Refusal> {
         let env = self.env;
         let (sender, ts) = (new.sender.clone(), u64::from(new.ts.get()));
@@ -409,8 +409,8 @@ impl<'a> Commit<'a> {
     /// and whether it is new.
     ///
     /// # Errors
-    /// When the room's rules do not allow it, even if it is so already: unless one says again of
-    /// oneself what one has said.
+    /// When the room's rules forbid it, even if it is set already. The exception is a user who
+    /// repeats their own membership.
     pub fn settle(&mut self, new: NewEvent) -> Result<(OwnedEventId, bool), Refusal> {
         let env = self.env;
         let draft = self.draft()?;
@@ -418,7 +418,7 @@ impl<'a> Commit<'a> {
         let event_type = StateEventType::from(new.event_type.to_string());
         let standing = draft.state_event(env, &event_type, &key)?;
         let standing = standing.filter(|event| event.sender == new.sender);
-        // Of one that was redacted, not all stands.
+        // A redacted event has lost part of its content.
         let stands = draft.shown_content(env, &event_type, &key)?.as_ref() == Some(&new.content);
         let standing = standing.filter(|_| stands);
         let Some(standing) = standing else { return Ok((self.add_event(new)?, true)) };
@@ -430,7 +430,7 @@ impl<'a> Commit<'a> {
         Ok((standing.event_id.clone(), false))
     }
 
-    /// The event that this transaction has sent already.
+    /// The event that this transaction has already sent.
     ///
     /// # Errors
     /// When the log cannot be read.
@@ -443,8 +443,7 @@ impl<'a> Commit<'a> {
         Ok(sent.map(|event| event.event_id.clone()))
     }
 
-    /// What a transaction that is not an event's has done already, as far as `pick` finds it in a
-    /// command.
+    /// The result of a transaction that does not send an event, if `pick` finds one in a command.
     ///
     /// # Errors
     /// When the log cannot be read.
@@ -476,7 +475,7 @@ fn key(transaction: &Transaction) -> (Offset, String, String) {
 /// `content` as canonical JSON.
 ///
 /// # Errors
-/// [`Refusal::BadJson`] for numbers that canonical JSON lacks and for what is not an object.
+/// [`Refusal::BadJson`] for numbers outside of canonical JSON, and if it is not an object.
 pub fn canonical(content: &RawValue) -> Result<CanonicalJsonObject, Refusal> {
     let bad = |error: &dyn std::fmt::Display| {
         Refusal::BadJson(format!("Not an event's content: {error}"))
@@ -492,7 +491,7 @@ pub fn canonical(content: &RawValue) -> Result<CanonicalJsonObject, Refusal> {
     })
 }
 
-/// A JSON object that is written in the code, as canonical JSON.
+/// A JSON object written in the code, as canonical JSON.
 fn object(value: serde_json::Value) -> CanonicalJsonObject {
     match CanonicalJsonValue::try_from(value) {
         Ok(CanonicalJsonValue::Object(object)) => object,

@@ -1,5 +1,5 @@
-//! What those who run the server do with rooms: block them, shut them down, put somebody in charge
-//! of one or into one; and why they do whatever they do.
+//! What administrators do with rooms: block them, shut them down, make a user the admin of one or
+//! join one; and the reasons for administrative acts.
 
 use ruma::{
     CanonicalJsonObject, CanonicalJsonValue, Int, MilliSecondsSinceUnixEpoch, OwnedRoomAliasId,
@@ -24,12 +24,12 @@ use crate::record::{
     },
 };
 
-/// Do something, and record why.
+/// A proposal with a recorded reason.
 #[derive(Clone, Debug)]
 pub struct Because<P> {
-    /// What.
+    /// The proposal.
     pub of: P,
-    /// Why.
+    /// The reason.
     pub reason: Option<String>,
 }
 
@@ -52,19 +52,19 @@ impl<P: Proposal> Proposal for Because<P> {
     }
 }
 
-/// Block a room, which need not exist here, or end that.
+/// Block a room, which need not exist, or unblock it.
 #[derive(Clone, Debug)]
 pub struct BlockRoom {
     /// The room.
     pub room_id: OwnedRoomId,
-    /// Whether nobody may get into it from now on.
+    /// Whether entering it is refused from now on.
     pub blocked: bool,
-    /// Why.
+    /// The reason.
     pub reason: Option<String>,
 }
 
 impl Proposal for BlockRoom {
-    /// Whether it was not so already.
+    /// Whether that changed.
     type Outcome = bool;
 
     fn stream(&self) -> Stream {
@@ -82,7 +82,7 @@ impl Proposal for BlockRoom {
     }
 }
 
-/// Refuses whoever wants to get into a blocked room, or to get somebody into it.
+/// Refuses joins, knocks and invites for a blocked room.
 pub(super) fn must_not_be_blocked(env: &Env, room: &RoomDraft) -> Result<(), Refusal> {
     let blocked = room.room_id().and_then(|room_id| env.state.closures.blocked(room_id));
     match blocked {
@@ -91,20 +91,20 @@ pub(super) fn must_not_be_blocked(env: &Env, room: &RoomDraft) -> Result<(), Ref
     }
 }
 
-/// Begin to shut a room down. Whoever proposes it goes on with what follows.
+/// Begin to shut a room down. The caller does the rest.
 #[derive(Clone, Debug)]
 pub struct BeginShutdown {
-    /// What the shutdown is to be known by: new.
+    /// The id of the shutdown: a new one.
     pub id: String,
     /// The room.
     pub room_id: OwnedRoomId,
-    /// Whether nobody may get into it from now on.
+    /// Whether to block the room.
     pub block: bool,
-    /// The room to which its members and aliases are to move.
+    /// The room to which members and aliases move.
     pub replacement: Option<Replacement>,
     /// Whether it is purged at the end.
     pub purge: bool,
-    /// Why.
+    /// The reason.
     pub reason: Option<String>,
 }
 
@@ -142,13 +142,13 @@ impl Proposal for BeginShutdown {
     }
 }
 
-/// Make the room that takes the place of one that is shut down: everyone may join it, and only its
-/// creator may say anything.
+/// Create the replacement of a room that is shut down: everyone may join it, and only its creator
+/// may send messages.
 #[derive(Clone, Debug)]
 pub struct OpenReplacement {
-    /// What it is to be like.
+    /// Its properties.
     pub replacement: Replacement,
-    /// When, by the server's clock.
+    /// The time, by the server's clock.
     pub ts: MilliSecondsSinceUnixEpoch,
 }
 
@@ -195,14 +195,14 @@ impl Proposal for OpenReplacement {
     }
 }
 
-/// Have an alias of a room that is shut down point at another room, or at none.
+/// Point an alias of a room that is shut down at another room, or remove it.
 #[derive(Clone, Debug)]
 pub struct MoveAlias {
     /// The alias.
     pub alias: OwnedRoomAliasId,
-    /// The room that it points at.
+    /// The room that it points at now.
     pub from: OwnedRoomId,
-    /// The room that it is to point at.
+    /// The new room; `None` removes the alias.
     pub to: Option<OwnedRoomId>,
 }
 
@@ -230,16 +230,16 @@ impl Proposal for MoveAlias {
     }
 }
 
-/// Record that a shutdown has come to its end.
+/// Record the end of a shutdown.
 #[derive(Clone, Debug)]
 pub struct FinishShutdown {
     /// The room.
     pub room_id: OwnedRoomId,
-    /// Which.
+    /// The id of the shutdown.
     pub id: String,
-    /// Who could not be made to leave.
+    /// Users who could not be removed.
     pub failed: Vec<OwnedUserId>,
-    /// Of a room that was purged, who left.
+    /// For a purged room, the users who left.
     pub left: Vec<OwnedUserId>,
 }
 
@@ -260,22 +260,22 @@ impl Proposal for FinishShutdown {
     }
 }
 
-/// Give a user as much power in a room as a user of this server has who is in it, and invite them
+/// Give a user as much power in a room as its most powerful local member can grant, and invite them
 /// if they could not join otherwise.
 #[derive(Clone, Debug)]
 pub struct MakeRoomAdmin {
     /// The room.
     pub room_id: OwnedRoomId,
-    /// Who gets the power.
+    /// The user.
     pub user_id: OwnedUserId,
-    /// When, by the server's clock.
+    /// The time, by the server's clock.
     pub ts: MilliSecondsSinceUnixEpoch,
 }
 
-/// Who gave what.
+/// The result of [`MakeRoomAdmin`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Empowered {
-    /// Whose power was shared; none if the user had as much already.
+    /// The user who granted the power; `None` if it was there already.
     pub by: Option<OwnedUserId>,
     /// Whether the user was invited.
     pub invited: bool,
@@ -316,7 +316,7 @@ impl Proposal for MakeRoomAdmin {
                 .or_insert_with(|| CanonicalJsonValue::Object(CanonicalJsonObject::new()));
             if let CanonicalJsonValue::Object(users) = users {
                 if is_first && !above {
-                    // What the creator had without being named.
+                    // The creator's implicit level is written out.
                     users.insert(giver.to_string(), CanonicalJsonValue::Integer(level));
                 }
                 users.insert(self.user_id.to_string(), CanonicalJsonValue::Integer(level));
@@ -333,7 +333,7 @@ impl Proposal for MakeRoomAdmin {
     }
 }
 
-/// The user of this server in the room who can give away the most power, and how much that is.
+/// The local user in the room who can grant the most power, and how much that is.
 fn most_powerful(
     env: &Env,
     room: &RoomDraft,
@@ -356,7 +356,7 @@ fn most_powerful(
         }
     }
     Ok(best.map(|(creator, level, user_id)| {
-        // A creator's own power cannot be given away; all that others can have, can.
+        // A creator's own power cannot be granted, but everything below it can.
         let most = if creator || levels.is_empty() { greatest(levels) } else { level };
         (user_id, most)
     }))
@@ -370,7 +370,7 @@ fn level_of(levels: &CanonicalJsonObject, user_id: &UserId) -> Int {
     own.or_else(default).unwrap_or_default()
 }
 
-/// A level that is enough for all that levels are asked for.
+/// A level that is sufficient for every action.
 fn greatest(levels: &CanonicalJsonObject) -> Int {
     let events = levels.get("events").and_then(CanonicalJsonValue::as_object);
     let events = events.into_iter().flat_map(|events| events.values());
@@ -378,15 +378,14 @@ fn greatest(levels: &CanonicalJsonObject) -> Int {
     asked.max().unwrap_or_default().max(int!(100))
 }
 
-/// Have a user join a room: as they could themselves, or else by an invite of somebody in it who
-/// may invite.
+/// Make a user join a room: by their own right, or else by an invite of a member who may invite.
 #[derive(Clone, Debug)]
 pub struct HaveJoin {
     /// The room.
     pub room_id: OwnedRoomId,
-    /// Who.
+    /// The user.
     pub user_id: OwnedUserId,
-    /// When, by the server's clock.
+    /// The time, by the server's clock.
     pub ts: MilliSecondsSinceUnixEpoch,
 }
 

@@ -1,5 +1,5 @@
-//! Server notices: what those who run the server have to say to a user, in a room for that alone
-//! (client-server API, "Server Notices").
+//! Server notices: messages of administrators to a user, in a room for that purpose (client-server
+//! API, "Server Notices").
 
 use ruma::{
     CanonicalJsonObject, MilliSecondsSinceUnixEpoch, OwnedRoomId, OwnedUserId, UserId,
@@ -22,21 +22,21 @@ use crate::{
     },
 };
 
-/// The tag by which clients know the room.
+/// The tag that identifies the room to clients.
 const TAG: &str = "m.server_notice";
 
-/// Have a room for the notices to a user: the one that there is, or a new one.
+/// Open the room for notices to a user: the existing one, or a new one.
 #[derive(Clone, Debug)]
 pub struct OpenNoticeRoom {
-    /// Who is told.
+    /// The recipient.
     pub user_id: OwnedUserId,
-    /// Who tells.
+    /// The sender of notices.
     pub sender: OwnedUserId,
     /// The id that a new room gets.
     pub room_id: OwnedRoomId,
     /// The name of a new room.
     pub name: String,
-    /// When, by the server's clock.
+    /// The time, by the server's clock.
     pub ts: MilliSecondsSinceUnixEpoch,
 }
 
@@ -44,7 +44,7 @@ impl Proposal for OpenNoticeRoom {
     /// The room.
     type Outcome = OwnedRoomId;
 
-    // Of the user, so that nobody gets two.
+    // The user's stream, so that nobody gets two rooms.
     fn stream(&self) -> Stream {
         Stream::user(&self.user_id)
     }
@@ -57,7 +57,7 @@ impl Proposal for OpenNoticeRoom {
         }
         if let Some(room_id) = state.notices.room_of(&self.user_id) {
             let room = state.rooms.get(&room_id);
-            // Of a sender that was configured before, the room is left behind.
+            // The room of a previously configured sender is abandoned.
             if room.is_some_and(|room| room.is_joined(&self.sender, Offset::MAX)) {
                 return Ok(room_id);
             }
@@ -73,7 +73,7 @@ impl Proposal for OpenNoticeRoom {
             name: Some(self.name.clone()),
             topic: None,
             alias: None,
-            // Not here: those who take no invites get this one.
+            // The invite is sent separately, because it also goes to users who block invites.
             invite: Vec::new(),
             is_direct: false,
             public: false,
@@ -107,16 +107,16 @@ fn invite(
     NewEvent::state(TimelineEventType::RoomMember, user_id.as_str(), content, sender, ts)
 }
 
-/// Invite one who has left the room of their notices.
+/// Invite a user again who has left the room of their notices.
 #[derive(Clone, Debug)]
 pub struct InviteAgain {
     /// The room.
     pub room_id: OwnedRoomId,
-    /// Who is told.
+    /// The recipient.
     pub user_id: OwnedUserId,
-    /// Who tells.
+    /// The sender of notices.
     pub sender: OwnedUserId,
-    /// When, by the server's clock.
+    /// The time, by the server's clock.
     pub ts: MilliSecondsSinceUnixEpoch,
 }
 
@@ -137,8 +137,8 @@ impl Proposal for InviteAgain {
     }
 }
 
-/// Refuses to reject the invite to the room of one's notices. Those whose accounts are closed leave
-/// all the same, and everyone does when the room is shut down.
+/// Refuses to reject the invite to the room of server notices. Deactivated users leave it
+/// nevertheless, and so does everyone when the room is shut down.
 pub(super) fn may_reject(
     env: &Env,
     room_id: &ruma::RoomId,

@@ -1,5 +1,5 @@
-//! Power levels, for what the authorisation rules leave to the server: who may redact others'
-//! events, remove aliases, let people into restricted rooms.
+//! Power levels, where the authorisation rules leave checks to the server: redacting others'
+//! events, removing aliases, admitting users to restricted rooms.
 
 use std::collections::HashSet;
 
@@ -13,7 +13,7 @@ use ruma::{
 
 use crate::read::events::EventRef;
 
-/// Who may do what in a room.
+/// The powers of users in a room.
 pub struct Powers<'a> {
     rules: &'a AuthorizationRules,
     creators: HashSet<OwnedUserId>,
@@ -34,7 +34,7 @@ impl<'a> Powers<'a> {
         }
     }
 
-    /// The creators, where they stand above all, and those who have a level of their own.
+    /// The creators, if they are above all levels, and the users with levels of their own.
     #[must_use]
     pub fn named(&self) -> Vec<OwnedUserId> {
         let levels =
@@ -49,12 +49,12 @@ impl<'a> Powers<'a> {
         &self.creators
     }
 
-    /// Creators are above all levels in the versions that say so, and in rooms without levels.
+    /// Creators are above all levels in versions that say so, and in rooms without levels.
     fn creators_above(&self) -> bool {
         self.rules.explicitly_privilege_room_creators || self.levels.is_none()
     }
 
-    /// Whether `user_id` may do what needs the level `field`.
+    /// Whether `user_id` has the level `field`.
     #[must_use]
     pub fn has_level(&self, user_id: &UserId, field: RoomPowerLevelsIntField) -> bool {
         self.reaches(user_id, || match &self.levels {
@@ -82,13 +82,13 @@ impl<'a> Powers<'a> {
             Some(levels) => levels.user_power_level(user_id, self.rules),
             None => Ok(Int::from(0)),
         };
-        // Levels that cannot be read give nobody any power.
+        // Invalid levels give nobody any power.
         matches!((level, needed()), (Ok(level), Ok(needed)) if level >= needed)
     }
 }
 
-/// For rooms whose creators stand above all levels: only they may end the room, so the level for
-/// that is above what can be expected to be given away, and above `state_default` in any case
+/// For versions whose creators are above all levels: only they may end the room. So the level for a
+/// tombstone is above any level likely to be granted, and in any case above `state_default`
 /// (client-server API, `POST /createRoom`).
 pub(super) fn raise_tombstone(levels: &mut CanonicalJsonObject) {
     let level = |value: Option<&CanonicalJsonValue>| value.and_then(CanonicalJsonValue::as_integer);
@@ -96,7 +96,7 @@ pub(super) fn raise_tombstone(levels: &mut CanonicalJsonObject) {
     let events = levels
         .entry("events".to_owned())
         .or_insert_with(|| CanonicalJsonValue::Object(CanonicalJsonObject::new()));
-    // What is not an object is refused by the room's rules.
+    // The room's rules refuse anything but an object.
     if let CanonicalJsonValue::Object(events) = events
         && level(events.get("m.room.tombstone"))
             .is_none_or(|level| level <= state_default.max(int!(100)))
@@ -134,7 +134,8 @@ mod tests {
         EventRef::new(StoredEvent::new(Offset::ZERO, body).unwrap())
     }
 
-    /// Whether the creator, one with level 50 where there are levels, and one who is not named may.
+    /// Whether the creator, a user with level 50 (where there are levels), and an unlisted user
+    /// may.
     fn who(
         version: &RoomVersionId,
         levels: Option<Value>,

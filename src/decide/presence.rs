@@ -8,18 +8,18 @@ use crate::record::{
     command::{PresenceSet, PresenceState},
 };
 
-/// Have others see a user's presence as it is.
+/// Change a user's presence as others see it.
 #[derive(Clone, Debug)]
 pub struct SetPresence {
     /// The user.
     pub user_id: OwnedUserId,
-    /// There, idle, or gone.
+    /// Online, idle, or offline.
     pub presence: PresenceState,
-    /// Whether the user did something just now.
+    /// Whether the user was active just now.
     pub currently_active: bool,
-    /// When the user last did something, in milliseconds since the Unix epoch; 0: not known.
+    /// When the user was last active, in milliseconds since the Unix epoch; 0: unknown.
     pub last_active_ms: u64,
-    /// The user's own words, if they are to change: none takes them away.
+    /// The status message, if it changes: `Some(None)` removes it.
     pub status_msg: Option<Option<String>>,
 }
 

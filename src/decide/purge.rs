@@ -1,4 +1,4 @@
-//! Rooms that are taken out of the server.
+//! Purging rooms.
 
 use std::collections::BTreeSet;
 
@@ -17,17 +17,17 @@ use crate::record::{
 /// The most files in one record.
 const FILES: usize = 1000;
 
-/// The most runs of records in one `room.purge`: they fit into a payload.
+/// The most ranges of records in one `room.purge`: they fit into a payload.
 const RUNS: usize = 4000;
 
-/// Take a room out of the server, to which nobody is joined.
+/// Purge a room without joined members.
 #[derive(Clone, Debug)]
 pub struct PurgeRoom {
     /// The room.
     pub room_id: OwnedRoomId,
-    /// The files that nothing but the room names.
+    /// The files that only the room refers to.
     pub media_ids: Vec<String>,
-    /// Records in which something is said of the room.
+    /// Other records that contain data of the room.
     pub said: Vec<Offset>,
     /// The last record that was looked at for `media_ids` and `said`.
     pub looked: Offset,

@@ -21,7 +21,7 @@ use crate::{
 pub struct ChangePushRules {
     /// The user.
     pub user_id: OwnedUserId,
-    /// What is to change.
+    /// The change.
     pub change: RuleChange,
 }
 
@@ -32,9 +32,9 @@ pub enum RuleChange {
     Put {
         /// The rule.
         rule: NewPushRule,
-        /// The rule that it is to come right before.
+        /// Place it right before this rule.
         before: Option<String>,
-        /// The rule that it is to come right after; `before` wins.
+        /// Place it right after this rule; `before` takes precedence.
         after: Option<String>,
     },
     /// Remove a rule.
@@ -62,7 +62,7 @@ impl Proposal for ChangePushRules {
         let mut rules = ruleset::shown(&self.user_id, before.as_deref());
         change(&mut rules, self.change.clone())?;
         let content = ruleset::kept(&self.user_id, rules);
-        // Whoever has more from before this bound may still make it less.
+        // A user who exceeds a newer limit may still reduce the number.
         let bytes_before = before.as_ref().map_or(0, |before| before.get().len());
         if content.get().len() > limits::PUSH_RULES_BYTES.max(bytes_before) {
             return Err(too_many());
@@ -89,7 +89,7 @@ fn change(rules: &mut Ruleset, change: RuleChange) -> Result<(), Refusal> {
         RuleChange::Put { mut rule, before, after } => {
             check(&mut rule)?;
             let (kind, rule_id) = (rule.kind(), rule.rule_id().to_owned());
-            // ruma finds the new rule itself, and panics.
+            // ruma panics if the new rule itself is named.
             if [&before, &after].into_iter().flatten().any(|other| *other == rule_id) {
                 let nowhere = "A rule has no place next to itself.";
                 return Err(Refusal::InvalidParam(nowhere.to_owned()));
@@ -97,7 +97,7 @@ fn change(rules: &mut Ruleset, change: RuleChange) -> Result<(), Refusal> {
             let existing = rules.get(kind.clone(), &rule_id).map(AnyPushRuleRef::enabled);
             let moves = before.is_some() || after.is_some();
             if let Some(enabled) = existing.filter(|_| moves && !rule_id.starts_with('.')) {
-                // Taken out and put in again: ruma counts places as if a rule that moves were new.
+                // Removed and added again: ruma computes positions as if a moving rule were new.
                 rules.remove(kind.clone(), &rule_id).map_err(|_| no_rule())?;
                 insert(rules, rule, before, after)?;
                 return rules.set_enabled(kind, &rule_id, enabled).map_err(|_| no_rule());
@@ -138,7 +138,7 @@ fn too_many() -> Refusal {
     Refusal::TooLarge("These are too many push rules.".to_owned())
 }
 
-/// How many conditions and patterns the user's own rules have.
+/// The number of conditions and patterns in the user's own rules.
 fn own_conditions(rules: &Ruleset) -> usize {
     let conditional = rules.override_.iter().chain(&rules.underride);
     let own = conditional.filter(|rule| !rule.default);
@@ -171,7 +171,7 @@ fn insert(
     })
 }
 
-/// Refuses what a rule may not hold.
+/// Refuses invalid parts of a rule.
 fn check(rule: &mut NewPushRule) -> Result<(), Refusal> {
     let invalid = |what: String| Err(Refusal::InvalidParam(what));
     if rule.rule_id().is_empty() || rule.rule_id().len() > limits::IDENTIFIER_BYTES {
@@ -221,8 +221,7 @@ fn check(rule: &mut NewPushRule) -> Result<(), Refusal> {
     }
 }
 
-/// Refuses actions that are not known, and leaves out those that mean nothing any more
-/// (client-server API, "Historical Actions").
+/// Refuses unknown actions, and removes obsolete ones (client-server API, "Historical Actions").
 fn check_actions(actions: &mut Vec<Action>) -> Result<(), Refusal> {
     let name = |action: &Action| serde_json::to_value(action).ok();
     let historical =
@@ -263,9 +262,9 @@ mod tests {
             ("b", None, None, "b a"),
             ("c", None, Some("b"), "b c a"),
             ("d", Some("a"), None, "b c d a"),
-            // One that is there stays where it is…
+            // An existing rule stays in its place…
             ("c", None, None, "b c d a"),
-            // … or moves, also over others and to an end.
+            // … or moves, also past others and to an end.
             ("b", Some("a"), None, "c d b a"),
             ("c", None, Some("a"), "d b a c"),
             ("c", Some("d"), None, "c d b a"),
@@ -328,7 +327,7 @@ mod tests {
             let refused = change(&mut rules.clone(), more);
             assert!(matches!(refused, Err(Refusal::TooLarge(_))), "{refused:?}");
         }
-        // What makes no more of them goes on: another pattern in place of one, and fewer.
+        // Changes that do not exceed it further still work: replacing a pattern, and removing some.
         change(&mut rules, conditional("last", left, 9)).expect("as many");
         change(&mut rules, conditional("0", 1, 8)).expect("fewer");
         change(&mut rules, put("word", None, None)).expect("there is room again");

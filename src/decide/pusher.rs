@@ -1,4 +1,4 @@
-//! Pushers (client-server API, "Push notifications", `/pushers/set`), and how far they have told.
+//! Pushers (client-server API, "Push notifications", `/pushers/set`), and their delivery positions.
 
 use ruma::{OwnedUserId, UserId};
 
@@ -14,12 +14,12 @@ use crate::{
     },
 };
 
-/// Make a pusher, or change one.
+/// Create or change a pusher.
 #[derive(Clone, Debug)]
 pub struct SetPusher {
     /// The pusher.
     pub pusher: PusherSet,
-    /// Whether other users keep theirs of the same ids.
+    /// Whether other users keep their pushers with the same ids.
     pub append: bool,
 }
 
@@ -35,7 +35,7 @@ impl Proposal for SetPusher {
         let state = &commit.env.state;
         commit.rests_on(Stream::user(user_id));
         let account = state.accounts.get(user_id).ok_or_else(super::account::no_account)?;
-        // One who was logged out meanwhile would leave a pusher behind that goes with nothing.
+        // A user who was logged out meanwhile would leave a pusher that nothing removes.
         let is_gone = {
             let account = account.read();
             let logged_out = |device_id| account.device(device_id).is_none();
@@ -44,7 +44,7 @@ impl Proposal for SetPusher {
         if is_gone {
             return Err(Refusal::UnknownToken);
         }
-        // Nobody has mail sent to an address that is not shown to be theirs.
+        // Mail is only sent to validated addresses of the user.
         if self.pusher.kind == PusherKind::Email {
             let address = Threepid { medium: Medium::Email, address: ids.pushkey.clone() };
             commit.rests_on(Stream::threepid(&address));
@@ -65,7 +65,7 @@ impl Proposal for SetPusher {
                 remove(commit, &other.body.user_id, ids, PusherEnd::Moved);
             }
         }
-        // Clients set theirs at each start.
+        // Clients set their pushers at each start.
         if own.iter().all(|own| own.body != self.pusher) {
             commit.append(self.stream(), self.pusher.clone());
         }
@@ -76,11 +76,11 @@ impl Proposal for SetPusher {
 /// Remove a pusher.
 #[derive(Clone, Debug)]
 pub struct RemovePusher {
-    /// Whose.
+    /// The user.
     pub user_id: OwnedUserId,
-    /// Which.
+    /// The pusher.
     pub ids: PusherIds,
-    /// Why.
+    /// The reason.
     pub because: PusherEnd,
 }
 
@@ -108,7 +108,7 @@ fn remove(commit: &mut Commit<'_>, user_id: &UserId, ids: &PusherIds, because: P
     commit.append(Stream::pusher(&ids), PusherRemove { user_id, ids, because });
 }
 
-/// Note how far pushers have told.
+/// Record the delivery positions of pushers.
 #[derive(Clone, Debug)]
 pub struct NoteTold(pub PusherAdvance);
 
@@ -124,7 +124,7 @@ impl Proposal for NoteTold {
         if before.as_ref() == Some(&self.0) {
             return Ok(());
         }
-        // It only goes on: what has arrived has arrived.
+        // A position never moves back.
         if before.is_some_and(|before| before.done > self.0.done) {
             return Err(Refusal::BadState("They have told of more than that.".to_owned()));
         }
@@ -133,7 +133,7 @@ impl Proposal for NoteTold {
     }
 }
 
-/// Note that a mail was handed over for a pusher.
+/// Record that a mail was handed over for a pusher.
 #[derive(Clone, Debug)]
 pub struct NoteMailed(pub PusherMail);
 

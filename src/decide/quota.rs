@@ -53,7 +53,7 @@ pub struct Quotas {
     pub room_key_bytes: u64,
     /// Open reports made by the user.
     pub reports: usize,
-    /// To whom they do not apply.
+    /// Users without quotas.
     pub exempt: Exempt,
 }
 
@@ -81,7 +81,7 @@ impl Default for Quotas {
     }
 }
 
-/// Users to whom quotas do not apply.
+/// Users without quotas.
 #[derive(Clone, Default)]
 pub struct Exempt(Option<Arc<IsExempt>>);
 
@@ -130,7 +130,7 @@ impl Quotas {
         Ok(())
     }
 
-    /// Checks a new filter of so many bytes.
+    /// Checks a new filter of this many bytes.
     pub(super) fn filter(
         &self,
         state: &State,
@@ -221,9 +221,9 @@ impl Quotas {
         Ok(())
     }
 
-    /// Whether a device's inbox takes another message from `sender`. If it does not, the new
-    /// message is dropped and those already waiting are kept, so that no sender can push out what
-    /// others sent.
+    /// Whether a device's inbox accepts another message from `sender`. If it does not, the new
+    /// message is dropped and the pending ones are kept, so that no sender can push out messages of
+    /// others.
     pub(super) fn to_device(
         &self,
         state: &State,
@@ -245,7 +245,7 @@ impl Quotas {
         Err(over(why + " Delete an old one first."))
     }
 
-    /// Checks adding so many room keys, and so many bytes, to the backups of `user_id`.
+    /// Checks adding this many room keys and bytes to the backups of `user_id`.
     pub(super) fn room_keys(
         &self,
         state: &State,

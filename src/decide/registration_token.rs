@@ -1,4 +1,4 @@
-//! Registration tokens, as those who run the server set them.
+//! Registration tokens, as administrators set them.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,16 +8,16 @@ use crate::record::{
     command::{RegistrationTokenRemove, RegistrationTokenSet, TokenHash},
 };
 
-/// Make a registration token.
+/// Create a registration token.
 #[derive(Clone, Debug)]
 pub struct CreateRegistrationToken {
     /// The token.
     pub token: TokenHash,
-    /// What it is called.
+    /// Its label.
     pub label: Option<String>,
-    /// How many accounts can be made with it in all; none: any number.
+    /// How many accounts can be created with it in all; `None`: any number.
     pub uses_allowed: Option<u64>,
-    /// When it expires, in milliseconds since the Unix epoch; none: never.
+    /// When it expires, in milliseconds since the Unix epoch; `None`: never.
     pub expires_ms: Option<u64>,
 }
 
@@ -41,16 +41,16 @@ impl Proposal for CreateRegistrationToken {
     }
 }
 
-/// What becomes of something that need not be there.
+/// A change of an optional value.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Change<T> {
-    /// It stays as it is.
+    /// Unchanged.
     #[default]
     Keep,
-    /// It is there no longer.
+    /// Removed.
     Clear,
-    /// It is this.
+    /// Set to this.
     To(T),
 }
 
@@ -64,21 +64,21 @@ impl<T> Change<T> {
     }
 }
 
-/// Set anew what a registration token is good for. How often it was used stays.
+/// Change the limits of a registration token. Its use count is kept.
 #[derive(Clone, Debug)]
 pub struct UpdateRegistrationToken {
     /// The token.
     pub token: TokenHash,
-    /// What it is called.
+    /// Its label.
     pub label: Change<String>,
-    /// How many accounts can be made with it in all; none: any number.
+    /// How many accounts can be created with it in all; `None`: any number.
     pub uses_allowed: Change<u64>,
-    /// When it expires, in milliseconds since the Unix epoch; none: never.
+    /// When it expires, in milliseconds since the Unix epoch; `None`: never.
     pub expires_ms: Change<u64>,
 }
 
 impl Proposal for UpdateRegistrationToken {
-    /// Whether it was not so already.
+    /// Whether anything changed.
     type Outcome = bool;
 
     fn stream(&self) -> Stream {

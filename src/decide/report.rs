@@ -1,4 +1,4 @@
-//! Reports: what users think that those who run the server should look at.
+//! Reports of users to administrators.
 
 use ruma::{OwnedEventId, OwnedRoomId, OwnedUserId};
 
@@ -11,27 +11,27 @@ use crate::{
     },
 };
 
-/// Report something. Whether the reporter may see an event is for the one who proposes to ask.
+/// Report something. The caller checks whether the reporter may see an event.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// Who reports.
+    /// The reporter.
     pub reporter: OwnedUserId,
-    /// What.
+    /// The subject.
     pub subject: Subject,
-    /// Why.
+    /// The reason.
     pub reason: Option<String>,
-    /// How bad it is: from -100, the worst, to 0.
+    /// The severity: from -100, the worst, to 0.
     pub score: Option<i8>,
 }
 
-/// What is reported.
+/// The subject of a report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Subject {
-    /// An event, by one who is in its room.
+    /// An event; the reporter must be in its room.
     Event(OwnedRoomId, OwnedEventId),
-    /// A room, by anyone.
+    /// A room; anyone may report it.
     Room(OwnedRoomId),
-    /// A user, by anyone.
+    /// A user; anyone may report them.
     User(OwnedUserId),
 }
 
@@ -90,7 +90,7 @@ impl Proposal for Report {
     }
 }
 
-/// Take a report that was dealt with off the list.
+/// Close a report.
 #[derive(Clone, Debug)]
 pub struct RemoveReport {
     /// The record of the report.

@@ -27,7 +27,7 @@ use crate::{
 pub struct SendEvent {
     /// The room.
     pub room_id: OwnedRoomId,
-    /// Who sends it.
+    /// The sender.
     pub sender: OwnedUserId,
     /// Its type.
     pub event_type: TimelineEventType,
@@ -35,11 +35,11 @@ pub struct SendEvent {
     pub state_key: Option<String>,
     /// Its content.
     pub content: CanonicalJsonObject,
-    /// For a redaction: what it redacts.
+    /// For a redaction: the redacted event.
     pub redacts: Option<OwnedEventId>,
     /// The client's transaction, if the endpoint has one.
     pub transaction: Option<Transaction>,
-    /// When, by the server's clock.
+    /// The time, by the server's clock.
     pub ts: MilliSecondsSinceUnixEpoch,
 }
 
@@ -106,7 +106,7 @@ impl Proposal for SendEvent {
             redacts,
             transaction: self.transaction.clone(),
         };
-        // State that is there already is not set again.
+        // State that is set already is not set again.
         let event_id = match event.state_key {
             Some(_) => commit.settle(event)?.0,
             None => commit.add_event(event)?,
@@ -139,12 +139,13 @@ impl SendEvent {
         Ok(event_id)
     }
 
-    /// A member event may be sent by one who is not joined (it is how one joins); the rules judge.
+    /// A user who is not joined may send a member event (to join); the rules decide.
     fn is_membership(&self) -> bool {
         self.event_type == TimelineEventType::RoomMember && self.state_key.is_some()
     }
 
-    /// The event to redact, if the sender may: their own, or any with the level for it.
+    /// The event to redact, if the sender may redact it: their own, or any with the power level for
+    /// it.
     fn redaction_target(
         &self,
         commit: &mut Commit<'_>,
@@ -218,7 +219,7 @@ impl SendEvent {
         Ok(())
     }
 
-    /// Aliases that are new in a canonical alias event must point at the room (client-server API,
+    /// New aliases in a canonical alias event must point at the room (client-server API,
     /// "m.room.canonical_alias").
     fn check_canonical_alias(&self, commit: &mut Commit<'_>) -> Result<(), Refusal> {
         let env = commit.env;

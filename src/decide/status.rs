@@ -1,4 +1,4 @@
-//! What an account may do: administrators, locked and suspended accounts, and the end of one.
+//! Account status: administrators, locked and suspended accounts, and deactivation.
 
 use super::{
     Commit, Proposal, Refusal,
@@ -10,7 +10,7 @@ use crate::record::{
 };
 use ruma::OwnedUserId;
 
-/// Make an account in the name of those who run the server.
+/// Create an account on behalf of an administrator.
 #[derive(Clone, Debug)]
 pub struct CreateAccount {
     /// The account.
@@ -43,18 +43,18 @@ impl Proposal for CreateAccount {
     }
 }
 
-/// Change what an account may do.
+/// Change the status of an account.
 #[derive(Clone, Debug)]
 pub struct SetStatus {
     /// The user.
     pub user_id: OwnedUserId,
-    /// Whether they administer the server; none leaves it as it is, and so below.
+    /// Whether they are an administrator; `None` leaves it unchanged, as below.
     pub admin: Option<bool>,
     /// Whether the account is locked.
     pub locked: Option<bool>,
     /// Whether it is suspended.
     pub suspended: Option<bool>,
-    /// Why.
+    /// The reason.
     pub reason: Option<String>,
 }
 
@@ -90,27 +90,27 @@ impl Proposal for SetStatus {
     }
 }
 
-/// Close an account for ever (client-server API, "Account deactivation"). The rooms are left
-/// afterwards.
+/// Deactivate an account permanently (client-server API, "Account deactivation"). It leaves its
+/// rooms afterwards.
 #[derive(Clone, Debug)]
 pub struct Deactivate {
     /// The user.
     pub user_id: OwnedUserId,
-    /// Whether what they sent is kept from those who have not seen it, and what is kept of them
-    /// goes.
+    /// Whether the user's messages are hidden from those who have not seen them, and the user's
+    /// data is deleted.
     pub erase: bool,
-    /// With `erase`: whether what they sent goes, too.
+    /// With `erase`: whether their messages are deleted, too.
     pub messages: bool,
-    /// With `erase`: whether the files that they uploaded go, too.
+    /// With `erase`: whether their files are deleted, too.
     pub media: bool,
-    /// Why.
+    /// The reason.
     pub reason: Option<String>,
-    /// When, in milliseconds since the Unix epoch.
+    /// The time, in milliseconds since the Unix epoch.
     pub ts: u64,
 }
 
 impl Proposal for Deactivate {
-    /// Whether anything changed: one that is closed may still be erased.
+    /// Whether anything changed: a deactivated account can still be erased.
     type Outcome = bool;
 
     fn stream(&self) -> Stream {

@@ -1,7 +1,7 @@
-//! Third-party identifiers: their validation, to whom they belong, where they are published.
+//! Third-party identifiers: their validation, ownership and publication.
 //!
-//! What concerns one identifier rests on its stream, so that of two who claim it at once one is
-//! refused.
+//! Decisions about an identifier depend on its stream, so that only one of two concurrent claims
+//! succeeds.
 
 use ruma::OwnedUserId;
 
@@ -22,30 +22,30 @@ use crate::{
     state::{State, validations::Validation},
 };
 
-/// Ask for an identifier to be validated.
+/// Request the validation of an identifier.
 #[derive(Clone, Debug)]
 pub struct RequestValidation {
-    /// The id for it, if this client has asked for none yet.
+    /// The session id, if this client has none for it yet.
     pub sid: String,
-    /// What for.
+    /// The purpose.
     pub purpose: Purpose,
-    /// What is to be validated.
+    /// The identifier.
     pub threepid: Threepid,
     /// The hash of the client's secret.
     pub client_secret: TokenHash,
-    /// The hash of what will complete it, if anything.
+    /// The hash of the token that completes it, if there is one.
     pub token: Option<TokenHash>,
     /// The client's count of its requests.
     pub send_attempt: u64,
-    /// When it ends, in milliseconds since the Unix epoch.
+    /// When it expires, in milliseconds since the Unix epoch.
     pub expires_ms: u64,
     /// The time, in milliseconds since the Unix epoch.
     pub now_ms: u64,
-    /// How many messages an address is sent at most by validations that are not over.
+    /// The most messages that unexpired validations may send to one address.
     pub most_messages: u64,
 }
 
-/// What came of asking for a validation.
+/// The result of a validation request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Requested {
     /// The id of the validation.
@@ -55,7 +55,7 @@ pub struct Requested {
 }
 
 impl RequestValidation {
-    /// Whether a message is to be sent, for all that is known now.
+    /// Whether a message would be sent, as of `state`.
     #[must_use]
     pub fn sends(&self, state: &State) -> bool {
         !self.found(state).is_some_and(|found| self.was_seen(&found))
@@ -66,7 +66,7 @@ impl RequestValidation {
         state.validations.find(&self.threepid, self.purpose, client_secret, self.now_ms)
     }
 
-    /// An attempt counts as seen once its message is out: until then it may be repeated.
+    /// An attempt counts only once its message was sent; until then it can be repeated.
     fn was_seen(&self, found: &Validation) -> bool {
         let out = found.send_attempt == self.send_attempt && found.sent;
         out || found.send_attempt > self.send_attempt
@@ -109,14 +109,14 @@ impl Proposal for RequestValidation {
     }
 }
 
-/// Note that the message of a validation was handed over for delivery.
+/// Record that the message of a validation was handed over for delivery.
 #[derive(Clone, Debug)]
 pub struct NoteSent {
     /// What is being validated.
     pub threepid: Threepid,
     /// The validation.
     pub sid: String,
-    /// Which of the client's requests.
+    /// The client's count of its requests.
     pub send_attempt: u64,
 }
 
@@ -134,7 +134,7 @@ impl Proposal for NoteSent {
     }
 }
 
-/// Show the token that was sent.
+/// Submit the token that was sent.
 #[derive(Clone, Debug)]
 pub struct CompleteValidation {
     /// What is being validated.
@@ -150,7 +150,7 @@ pub struct CompleteValidation {
 }
 
 impl Proposal for CompleteValidation {
-    /// Whether the token is the right one.
+    /// Whether the token is correct.
     type Outcome = bool;
 
     fn stream(&self) -> Stream {
@@ -173,14 +173,14 @@ impl Proposal for CompleteValidation {
     }
 }
 
-/// An identifier that was validated, about to be made use of.
+/// A validated identifier that is about to be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Validated {
     /// The validation.
     pub sid: String,
-    /// What it was for.
+    /// Its purpose.
     pub purpose: Purpose,
-    /// What was validated.
+    /// The identifier.
     pub threepid: Threepid,
     /// The time, in milliseconds since the Unix epoch.
     pub now_ms: u64,
@@ -231,7 +231,7 @@ impl Validated {
     }
 }
 
-/// Make use of a validation for something that is in no log: a proof of who someone is.
+/// Use up a validation for something outside of the log, as proof of identity.
 #[derive(Clone, Debug)]
 pub struct SpendValidation(pub Validated);
 
@@ -247,10 +247,10 @@ impl Proposal for SpendValidation {
     }
 }
 
-/// Set a new password, by proof that an identifier of the account is one's own.
+/// Reset a password, with proof that the user owns an identifier of the account.
 #[derive(Clone, Debug)]
 pub struct ResetPassword {
-    /// What is set.
+    /// The new password.
     pub set: SetPassword,
     /// The proof.
     pub proof: Validated,
@@ -308,7 +308,7 @@ pub struct RemoveThreepid {
 }
 
 impl Proposal for RemoveThreepid {
-    /// Whether it was there.
+    /// Whether it existed.
     type Outcome = bool;
 
     fn stream(&self) -> Stream {
@@ -327,7 +327,7 @@ impl Proposal for RemoveThreepid {
     }
 }
 
-/// Note that an identifier was bound to a user on an identity server.
+/// Record that an identifier was bound to a user on an identity server.
 #[derive(Clone, Debug)]
 pub struct NoteBound {
     /// The user.
@@ -355,7 +355,7 @@ impl Proposal for NoteBound {
     }
 }
 
-/// Note that an identifier was unbound from a user on an identity server.
+/// Record that an identifier was unbound from a user on an identity server.
 #[derive(Clone, Debug)]
 pub struct NoteUnbound {
     /// The user.

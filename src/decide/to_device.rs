@@ -1,4 +1,4 @@
-//! Messages to devices.
+//! To-device messages.
 
 use std::collections::BTreeMap;
 
@@ -20,17 +20,17 @@ use crate::{
 /// [`Quotas`]: super::quota::Quotas
 #[derive(Debug)]
 pub struct SendToDevice {
-    /// Who sends.
+    /// The sender.
     pub sender: OwnedUserId,
     /// The type.
     pub event_type: String,
-    /// What each user's devices get.
+    /// The messages for each user's devices.
     pub messages: BTreeMap<OwnedUserId, Vec<Message>>,
     /// The client's transaction.
     pub transaction: Transaction,
 }
 
-/// A device with the content of what it gets; `None` stands for all devices of the user.
+/// A device with its message; `None` stands for all devices of the user.
 pub type Message = (Option<OwnedDeviceId>, Box<RawValue>);
 
 impl Proposal for SendToDevice {
@@ -90,8 +90,7 @@ impl Proposal for SendToDevice {
             let why = "The inboxes of these devices are full. Try again once they have synced.";
             return Err(Refusal::OverQuota(why.to_owned()));
         }
-        // A transaction that reaches nobody is one nevertheless, but nothing is to be remembered of
-        // it.
+        // A transaction without recipients is still a transaction, but has nothing to remember.
         for record in records {
             commit.append(self.stream(), record);
         }
@@ -99,7 +98,7 @@ impl Proposal for SendToDevice {
     }
 }
 
-/// A message that one record can hold, with what is around it.
+/// The largest message that fits into one record with its envelope.
 const MOST: usize = MAX_PAYLOAD_BYTES - 8 * 1024;
 
 impl SendToDevice {
@@ -121,14 +120,14 @@ fn was_sent(commit: &Commit<'_>, transaction: &Transaction) -> Result<bool, Refu
     Ok(sent.is_some())
 }
 
-/// Note that a device has got its messages.
+/// Record that a device has received its messages.
 #[derive(Debug)]
 pub struct Acknowledge {
     /// The user.
     pub user_id: OwnedUserId,
     /// The device.
     pub device_id: OwnedDeviceId,
-    /// The last record whose message it has.
+    /// The last record that it has received.
     pub up_to: Offset,
 }
 

@@ -1,4 +1,4 @@
-//! Upgrading a room: a new one takes its place (client-server API, "Room upgrades").
+//! Room upgrades: a new room replaces an old one (client-server API, "Room upgrades").
 
 use std::{collections::HashSet, sync::Arc};
 
@@ -33,7 +33,7 @@ use crate::{
     state::Room,
 };
 
-/// State with an empty key that a new room takes over, beside the power levels.
+/// State with an empty key that is copied to the new room, in addition to the power levels.
 const CARRIED: [StateEventType; 8] = [
     StateEventType::RoomJoinRules,
     StateEventType::RoomHistoryVisibility,
@@ -50,16 +50,15 @@ const CARRIED: [StateEventType; 8] = [
 pub struct UpgradeRoom {
     /// The room.
     pub room_id: OwnedRoomId,
-    /// The id of the new one, unless its version takes the id from the create event.
+    /// The id of the new one, unless its version derives the id from the create event.
     pub replacement: OwnedRoomId,
     /// The version of the new one.
     pub version: RoomVersionId,
-    /// Who is to be a creator of the new one beside the sender, in versions that know of more than
-    /// one.
+    /// Creators of the new room in addition to the sender, in versions that allow more than one.
     pub additional_creators: Vec<OwnedUserId>,
-    /// Who does it.
+    /// The sender.
     pub sender: OwnedUserId,
-    /// When, by the server's clock.
+    /// The time, by the server's clock.
     pub ts: MilliSecondsSinceUnixEpoch,
 }
 
@@ -101,8 +100,8 @@ impl UpgradeRoom {
         NewEvent::state(event_type.into(), state_key, content, &self.sender, self.ts)
     }
 
-    /// Makes the new room. Its power levels come last: until then its creator may set all of it,
-    /// whatever the old levels let them do.
+    /// Creates the new room. Its power levels come last: until then its creator may set everything,
+    /// whatever the old levels say.
     fn make_room(
         &self,
         commit: &mut Commit<'_>,
@@ -144,7 +143,7 @@ impl UpgradeRoom {
             )));
         }
         for (state_key, offset) in children {
-            // A child without servers is one that was taken out of the space.
+            // A child without servers was removed from the space.
             if let Some(content) = shown(offset)?.filter(|content| content.contains_key("via")) {
                 commit.add_event(self.event("m.space.child", &state_key, content))?;
             }
@@ -181,7 +180,7 @@ impl UpgradeRoom {
     ) -> CanonicalJsonObject {
         let rules = &rules.authorization;
         let mut content = old_content.unwrap_or_default();
-        // The rest of it was said of the old room.
+        // The rest of its content was about the old room.
         content.retain(|key, _| matches!(key.as_str(), "type" | "m.federate"));
         let mut predecessor = json!({ "room_id": self.room_id });
         if !rules.room_create_event_id_as_room_id
@@ -206,8 +205,8 @@ impl UpgradeRoom {
         content
     }
 
-    /// Points the old room's aliases at the new one, with whose they are, and names it by them as
-    /// the old one was.
+    /// Points the old room's aliases at the new one, keeps their creators, and makes them its
+    /// canonical aliases as in the old one.
     fn move_aliases(
         &self,
         commit: &mut Commit<'_>,
@@ -283,7 +282,7 @@ impl UpgradeRoom {
     }
 }
 
-/// What may be done is done; what may not is left.
+/// Skips what the sender lacks the power for.
 fn allowed<T>(done: Result<T, Refusal>) -> Result<(), Refusal> {
     match done {
         Ok(_) | Err(Refusal::Forbidden(_)) => Ok(()),
@@ -291,7 +290,7 @@ fn allowed<T>(done: Result<T, Refusal>) -> Result<(), Refusal> {
     }
 }
 
-/// A join rule that the new version does not know would let nobody in, ever.
+/// Nobody could ever join by a join rule that the new version does not know.
 fn fit_join_rule(content: &mut CanonicalJsonObject, rules: &AuthorizationRules) {
     let rule = content.get("join_rule").and_then(CanonicalJsonValue::as_str);
     let fit = match rule {
@@ -305,7 +304,7 @@ fn fit_join_rule(content: &mut CanonicalJsonObject, rules: &AuthorizationRules) 
     content.insert("join_rule".to_owned(), CanonicalJsonValue::String(fit.to_owned()));
 }
 
-/// An integer, or a string of one, as versions before 10 take it.
+/// An integer, or one in a string, which versions before 10 accept.
 fn integer(value: &CanonicalJsonValue) -> Option<Int> {
     match value {
         CanonicalJsonValue::Integer(int) => Some(*int),
@@ -314,7 +313,7 @@ fn integer(value: &CanonicalJsonValue) -> Option<Int> {
     }
 }
 
-/// Power levels on their way from a room of one version to a room of another.
+/// Power levels that are converted from one room version to another.
 struct Levels<'a> {
     content: CanonicalJsonObject,
     from: &'a AuthorizationRules,
@@ -322,8 +321,8 @@ struct Levels<'a> {
 }
 
 impl Levels<'_> {
-    /// The levels for the new room: all of them integers, its creators where its version wants
-    /// them, and those who were above all levels with a level that is as high as any.
+    /// The levels for the new room: all of them integers, without its creators if its version
+    /// requires that, and users who were above all levels get the highest level.
     fn carried(
         mut self,
         old_creators: &HashSet<OwnedUserId>,
@@ -331,7 +330,7 @@ impl Levels<'_> {
     ) -> CanonicalJsonObject {
         const LEVELS: [&str; 7] =
             ["users_default", "events_default", "state_default", "ban", "kick", "redact", "invite"];
-        // Above all levels, or in a room without any.
+        // Above all levels, or in a room without levels.
         let creators_had_none =
             self.from.explicitly_privilege_room_creators || self.content.is_empty();
         for key in LEVELS {
@@ -365,7 +364,7 @@ impl Levels<'_> {
         self.content
     }
 
-    /// The highest level that anything needs, 100 at least.
+    /// The highest level that any action needs, at least 100.
     fn highest(&self) -> Int {
         let single = self.content.values().filter_map(CanonicalJsonValue::as_integer);
         let events = self.content.get("events").and_then(CanonicalJsonValue::as_object);
@@ -375,8 +374,7 @@ impl Levels<'_> {
     }
 }
 
-/// For a user who comes into a room: if it succeeds one that they were in, what they had set for
-/// that one comes along.
+/// For a user who joins a room that replaces one of theirs: copies their settings of the old room.
 pub(super) fn bring_along(
     commit: &mut Commit<'_>,
     user_id: &UserId,
@@ -389,7 +387,7 @@ pub(super) fn bring_along(
     };
     let part = env.state.memberships.part(user_id, &before);
     let Some(old) = part.and_then(|_| env.state.rooms.get(&before)) else { return Ok(()) };
-    // Anyone can claim to succeed a room: that one has to say so, too.
+    // Any room can claim to replace another: the old one must say so, too.
     let Some(offset) = old.state_event(&StateEventType::RoomTombstone, "", Offset::MAX) else {
         return Ok(());
     };
@@ -407,8 +405,8 @@ fn named_room(event: &StoredEvent, pointer: &str) -> Option<OwnedRoomId> {
     content.pointer(pointer)?.as_str()?.try_into().ok()
 }
 
-/// Gives a user for `new` what they had set for `old`: its tags, its place among their direct
-/// chats, and push rules.
+/// Copies a user's settings of `old` to `new`: tags, their entry among the direct chats, and push
+/// rules.
 fn carry_settings(
     commit: &mut Commit<'_>,
     user_id: &UserId,
@@ -449,8 +447,8 @@ fn carry_settings(
     Ok(())
 }
 
-/// In the lists of rooms by user of `m.direct`: adds `new` wherever `old` is. Whether that changed
-/// it.
+/// In `m.direct`, the lists of rooms by user: adds `new` wherever `old` is. Returns whether that
+/// changed anything.
 fn add_beside(direct: &mut serde_json::Value, old: &RoomId, new: &RoomId) -> bool {
     let mut changed = false;
     let lists = direct.as_object_mut().into_iter().flat_map(|direct| direct.values_mut());
