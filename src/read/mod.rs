@@ -1,4 +1,4 @@
-//! What is read: events as clients see them, rooms as of an offset, what is new, and what notifies.
+//! Reads: events as clients see them, rooms as of an offset, sync, and notifications.
 
 pub mod events;
 pub mod push;

@@ -1,5 +1,5 @@
-//! The forms of an event that clients get, and what a redaction takes away. What goes into the
-//! `unsigned` part for the one who looks is decided in [`crate::read::view`].
+//! The formats of an event for clients, and redaction. [`crate::read::view`] decides what goes into
+//! `unsigned` for a particular viewer.
 
 use std::sync::{Arc, LazyLock, OnceLock};
 
@@ -18,7 +18,7 @@ use serde_json::value::RawValue;
 use super::{EventRef, EventStore, Fields, StoredEvent};
 use crate::{log::ReadError, record::Offset, state::Room};
 
-/// Who looks at an event, and as of when.
+/// The viewer of an event, and the offset of the view.
 #[derive(Clone, Copy, Debug)]
 pub struct Viewer<'a> {
     /// The user.
@@ -27,53 +27,52 @@ pub struct Viewer<'a> {
     pub device_id: &'a DeviceId,
     /// The session, which decides whether a transaction id is the viewer's own.
     pub session: Offset,
-    /// As of which offset.
+    /// The offset of the view.
     pub at: Offset,
     /// The time, for `age`.
     pub now_ms: u64,
 }
 
-/// Which form of events is wanted.
+/// The requested format of events.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EventForm {
-    /// The stored event as servers exchange it, without anything added, instead of the client's
-    /// form.
+    /// The stored event as servers exchange it, with nothing added, instead of the client format.
     pub federation: bool,
-    /// Whether the client's form names the room.
+    /// Whether the client format has `room_id`.
     pub room_id: bool,
-    /// Whether the client's form comes with what relates to the event (client-server API,
-    /// "Aggregations of child events").
+    /// Whether the client format includes bundled aggregations (client-server API, "Aggregations of
+    /// child events").
     pub bundled: bool,
-    /// The fields that are wanted; `None` for all.
+    /// The requested fields; `None` for all.
     pub fields: Option<Arc<Fields>>,
 }
 
 impl EventForm {
-    /// From endpoints that return single events or pages of history.
+    /// For endpoints that return single events or pages of history.
     pub const FULL: Self = Self { federation: false, room_id: true, bundled: true, fields: None };
-    /// From endpoints that return a room's state, and in `/sync`.
+    /// For endpoints that return a room's state, and for `/sync`.
     pub const STATE: Self = Self { bundled: false, ..Self::FULL };
-    /// Inside a part of an answer that names the room itself.
+    /// For parts of a response that name the room themselves.
     pub const SYNC: Self = Self { room_id: false, bundled: false, ..Self::FULL };
 
-    /// This form, with or without what relates to the events.
+    /// This format, with or without bundled aggregations.
     #[must_use]
     pub fn bundled(&self, bundled: bool) -> Self {
         Self { bundled, ..self.clone() }
     }
 
-    /// `event`, which is in this form but for the fields, with the fields that are wanted.
+    /// Reduces `event`, which is in this format apart from the fields, to the requested fields.
     pub(crate) fn with_wanted_fields(&self, event: ClientEvent) -> ClientEvent {
         let Some(fields) = &self.fields else { return event };
         match serde_json::from_str(event.get()) {
             Ok(event) => to_raw(&fields.of(&event)).into(),
-            // It was made as an object.
+            // It was created as an object.
             Err(_) => event,
         }
     }
 }
 
-/// The client's form of an event, but for what depends on who looks and on where it is shown.
+/// The part of the client format that is the same for every viewer.
 #[derive(Serialize)]
 struct ForEveryone<'a> {
     #[serde(rename = "type")]
@@ -86,24 +85,24 @@ struct ForEveryone<'a> {
     state_key: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     redacts: Option<&'a EventId>,
-    /// The last one: it can be cut off.
+    /// The last member, so that it can be cut off.
     room_id: &'a RoomId,
 }
 
-/// That part of an event as JSON, up to where more members can follow: made once, as a message is
-/// given to everyone in its room.
+/// That part as JSON, up to the point where more members can follow. It is serialized once, because
+/// a message goes to everyone in its room.
 #[derive(Debug, Default)]
 pub(crate) struct Shared(OnceLock<Made>);
 
 #[derive(Debug)]
 struct Made {
     text: Box<str>,
-    /// Where the room's id begins.
+    /// The position of the room id.
     room_id: usize,
 }
 
 impl Clone for Shared {
-    /// Nothing: whoever copies an event does so to change it.
+    /// A copy starts empty: events are only copied to be changed.
     fn clone(&self) -> Self {
         Self::default()
     }
@@ -131,7 +130,7 @@ impl Shared {
     }
 }
 
-/// What the server adds to an event.
+/// The additions of the server to an event.
 #[derive(Default, Serialize)]
 pub(crate) struct Unsigned<'a> {
     pub(crate) age: i64,
@@ -157,7 +156,7 @@ pub(crate) struct Unsigned<'a> {
     pub(crate) relations: Option<Relations>,
 }
 
-/// What relates to an event.
+/// Bundled aggregations of an event.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Relations {
     #[serde(rename = "m.replace", skip_serializing_if = "Option::is_none")]
@@ -168,7 +167,7 @@ pub(crate) struct Relations {
     pub(crate) reference: Option<References>,
 }
 
-/// The thread of which an event is the root.
+/// The thread that begins with an event.
 #[derive(Debug, Serialize)]
 pub(crate) struct Thread {
     pub(crate) latest_event: ClientEvent,
@@ -187,7 +186,7 @@ pub(crate) struct Reference {
     pub(crate) event_id: OwnedEventId,
 }
 
-/// The client's form of `event`, from which what was redacted is gone already.
+/// The client format of `event`, which has been redacted if necessary.
 pub(crate) fn client_event(
     room: &Room,
     event: &StoredEvent,
@@ -198,24 +197,24 @@ pub(crate) fn client_event(
     let mut json = Vec::with_capacity(shared.len() + UNSIGNED_BYTES);
     json.extend_from_slice(shared.as_bytes());
     json.extend_from_slice(b",\"unsigned\":");
-    // Strings, numbers and JSON that was parsed before: it serialises.
+    // Strings, numbers and parsed JSON always serialize.
     serde_json::to_writer(&mut json, unsigned).expect("client data serialises");
     json.push(b'}');
     ClientEvent(String::from_utf8(json).expect("JSON is text"))
 }
 
-/// How many bytes `unsigned` takes with its name: little more than most do.
+/// Space for `unsigned` with its name: slightly more than most events need.
 const UNSIGNED_BYTES: usize = 128;
 
-/// An event in the form that a client gets, as JSON that is written into answers as it is.
+/// An event in the client format, as JSON that is copied into responses unchanged.
 ///
-/// Not a [`RawValue`], which cannot be made but by parsing or copying what is known to be JSON:
-/// that took longer than all else of making an answer.
+/// Not a [`RawValue`], which can only be created by parsing or copying known JSON. That took longer
+/// than everything else in a response.
 #[derive(Clone, Debug)]
 pub struct ClientEvent(String);
 
 impl ClientEvent {
-    /// The JSON of it.
+    /// Its JSON.
     #[must_use]
     pub fn get(&self) -> &str {
         &self.0
@@ -238,7 +237,7 @@ impl Serialize for ClientEvent {
     }
 }
 
-/// Writes `json` as serde_json has its own raw values written.
+/// Writes `json` in the way that serde_json writes its own raw values.
 fn write_json<S: Serializer>(json: &str, serializer: S) -> Result<S::Ok, S::Error> {
     const TOKEN: &str = "$serde_json::private::RawValue";
     let mut raw = serializer.serialize_struct(TOKEN, 1)?;
@@ -246,7 +245,7 @@ fn write_json<S: Serializer>(json: &str, serializer: S) -> Result<S::Ok, S::Erro
     raw.end()
 }
 
-/// Whether [`write_json`] is how serde_json does it: no promise of its says so.
+/// Whether [`write_json`] works with this serde_json, which does not promise it.
 static TAKES_JSON: LazyLock<bool> = LazyLock::new(|| {
     struct Json(&'static str);
     impl Serialize for Json {
@@ -259,8 +258,8 @@ static TAKES_JSON: LazyLock<bool> = LazyLock::new(|| {
 });
 
 impl EventStore {
-    /// A text in the content of the room's state of this type (with an empty key) as of `at`, as it
-    /// is to be shown: none where it is missing, empty, not a text, or redacted.
+    /// A text in the content of the state event of this type (with an empty key) as of `at`; `None`
+    /// if it is missing, empty, not a text, or redacted.
     ///
     /// # Errors
     /// When the log cannot be read.
@@ -279,7 +278,7 @@ impl EventStore {
     }
 }
 
-/// `event` as it is to be shown as of `at`: without what a redaction took away.
+/// `event` as shown as of `at`, without redacted parts.
 pub(crate) fn as_shown(room: &Room, event: EventRef, at: Offset) -> EventRef {
     match room.redaction_of(event.offset, at) {
         Some(_) => redacted(room, &event),
@@ -287,8 +286,8 @@ pub(crate) fn as_shown(room: &Room, event: EventRef, at: Offset) -> EventRef {
     }
 }
 
-/// The content of a redaction in a room whose version keeps `redacts` outside of it: newer clients
-/// look for it inside (room version 11, "Moving the `redacts` property").
+/// The content of a redaction in a room whose version has `redacts` outside of the content: newer
+/// clients look for it inside (room version 11, "Moving the `redacts` property").
 fn content_with_redacts(room: &Room, event: &StoredEvent) -> Option<Box<RawValue>> {
     if event.event_type != TimelineEventType::RoomRedaction
         || room.rules.redaction.content_field_redacts
@@ -307,7 +306,7 @@ pub(crate) fn age(event: &StoredEvent, now_ms: u64) -> i64 {
     i64::try_from(now_ms).unwrap_or(i64::MAX).saturating_sub(sent)
 }
 
-/// The event with what its room version's redaction rules take away gone.
+/// The event after redaction by the rules of its room version.
 pub(crate) fn redacted(room: &Room, event: &EventRef) -> EventRef {
     let rules = &room.rules.redaction;
     let strip = || -> Option<StoredEvent> {
@@ -317,14 +316,14 @@ pub(crate) fn redacted(room: &Room, event: &EventRef) -> EventRef {
         let content = to_raw(pdu.get("content")?);
         Some(StoredEvent {
             content,
-            // Where it stays in the content, it stays what clients are told beside it.
+            // If it stays in the content, clients also keep getting it beside the content.
             redacts: event.redacts.clone().filter(|_| rules.keep_room_redaction_redacts),
             transaction: None,
             pdu: to_raw(&pdu),
             ..StoredEvent::clone(event)
         })
     };
-    // Every stored event is canonical JSON and can be redacted; were one not, nothing of its
+    // Every stored event is canonical JSON and can be redacted. If one could not, none of its
     // content may be shown.
     let stripped = strip().unwrap_or_else(|| StoredEvent {
         content: to_raw(&CanonicalJsonObject::new()),
@@ -335,7 +334,7 @@ pub(crate) fn redacted(room: &Room, event: &EventRef) -> EventRef {
 
 /// `value` as raw JSON.
 pub(crate) fn to_raw<T: Serialize + ?Sized>(value: &T) -> Box<RawValue> {
-    // Strings, numbers and JSON that was parsed before: it serialises.
+    // Strings, numbers and parsed JSON always serialize.
     serde_json::value::to_raw_value(value).expect("client data serialises")
 }
 

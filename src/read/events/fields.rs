@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
-/// Which fields of an event are wanted: a tree of names.
+/// The requested fields of an event, as a tree of names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Fields(BTreeMap<String, Wanted>);
 
@@ -37,7 +37,7 @@ impl Fields {
         }
     }
 
-    /// What of `object` is wanted. A path that leads nowhere leaves nothing behind.
+    /// The requested part of `object`. A path that does not exist adds nothing.
     #[must_use]
     pub fn of(&self, object: &Map<String, Value>) -> Map<String, Value> {
         let part = |(name, wanted): (&String, &Wanted)| {
@@ -55,8 +55,8 @@ impl Fields {
     }
 }
 
-/// The names that a path consists of. `\.` and `\\` stand for a dot and a backslash within a name;
-/// any other backslash is itself.
+/// The names in a path. `\.` and `\\` stand for a dot and a backslash within a name; any other
+/// backslash stands for itself.
 fn names(path: &str) -> Vec<String> {
     let mut names = vec![String::new()];
     let mut chars = path.chars().peekable();

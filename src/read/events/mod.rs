@@ -1,5 +1,4 @@
-//! Events as they stand in the log: read by offset through a bounded cache, and turned into the
-//! form that clients get.
+//! Events from the log: read by offset through a bounded cache, and converted to the client format.
 
 mod client;
 mod fields;
@@ -30,28 +29,27 @@ use crate::record::{
     command::{RoomEvent, Transaction},
 };
 
-/// An event with the facts that decisions and responses need.
+/// An event with the fields that decisions and responses need.
 #[derive(Clone, Debug)]
 pub struct StoredEvent {
-    /// Where it is in the log; [`Offset::ZERO`] while it is still being decided.
+    /// Its offset; [`Offset::ZERO`] while it is being decided.
     pub offset: Offset,
     /// Its id.
     pub event_id: OwnedEventId,
     /// Its room.
     pub room_id: OwnedRoomId,
-    /// Whether it names its room itself: all do but the create events of versions in which the room
-    /// is named after them.
+    /// Whether its PDU has a `room_id`. Only create events of versions that derive the room id from
+    /// them do not.
     pub names_room: bool,
     /// Its type.
     pub event_type: TimelineEventType,
-    /// Who sent it.
+    /// The sender.
     pub sender: OwnedUserId,
     /// Its state key, if it is a state event.
     pub state_key: Option<Box<str>>,
-    /// When it was appended, in milliseconds since the Unix epoch; 0 while it is still being
-    /// decided.
+    /// When it was appended, in milliseconds since the Unix epoch; 0 while it is being decided.
     pub time_ms: u64,
-    /// When, by the sending server's clock.
+    /// Its time, by the sending server's clock.
     pub origin_server_ts: MilliSecondsSinceUnixEpoch,
     /// Its content.
     pub content: Box<RawValue>,
@@ -61,7 +59,7 @@ pub struct StoredEvent {
     pub prev_events: Vec<OwnedEventId>,
     /// The events that authorise it.
     pub auth_events: Vec<OwnedEventId>,
-    /// The event it redacts, wherever the room version puts that.
+    /// The event that it redacts, wherever the room version has it.
     pub redacts: Option<OwnedEventId>,
     /// The transaction that sent it.
     pub transaction: Option<Transaction>,
@@ -69,7 +67,7 @@ pub struct StoredEvent {
     pub delay_id: Option<Box<str>>,
     /// The event in federation format.
     pub pdu: Box<RawValue>,
-    /// What of the client's form is the same for everyone.
+    /// The part of the client format that is the same for everyone.
     pub(crate) shared: client::Shared,
 }
 
@@ -141,14 +139,14 @@ impl StoredEvent {
         serde_json::from_str(self.content.get())
     }
 
-    /// About how many bytes it takes in memory.
+    /// Its approximate size in memory, in bytes.
     fn weight(&self) -> u64 {
-        // The content is in the part for clients, too.
+        // The client format also contains the content.
         (768 + self.pdu.get().len() + 2 * self.content.get().len()) as u64
     }
 }
 
-/// What ruma's authorisation rules ask of an event.
+/// The interface for ruma's authorisation rules.
 impl ruma::state_res::Event for StoredEvent {
     type Id = OwnedEventId;
 

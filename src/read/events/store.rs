@@ -1,4 +1,4 @@
-//! Bodies from the log, through a cache bounded in bytes.
+//! Reads event bodies from the log, through a cache bounded in bytes.
 
 use std::{
     any::{Any, TypeId},
@@ -28,28 +28,28 @@ use crate::{
 pub struct EventStore {
     log: Arc<dyn Log>,
     cache: Cache<Offset, EventRef, ByBytes>,
-    /// How often something was erased.
+    /// The number of erasures so far.
     erasures: AtomicU64,
     derived: Cache<(TypeId, Offset), Arc<dyn Derived>, ByBytes>,
     lifetimes: OnceLock<Box<dyn Lifetimes>>,
 }
 
-/// How long events that are no state live.
+/// The lifetimes of events other than state.
 pub(crate) trait Lifetimes: Send + Sync {
-    /// Whether the event has lived long enough by now.
+    /// Whether the event has expired.
     fn is_over(&self, room: &Room, event: &StoredEvent) -> bool;
 
-    /// Until when an event of the room was appended that may have lived long enough by now, in
-    /// milliseconds since the Unix epoch; `None` if none has.
+    /// The time before which events of the room may have expired, in milliseconds since the Unix
+    /// epoch; `None` if none has.
     fn youngest_over_ms(&self, room: &Room) -> Option<u64>;
 }
 
-/// How many bytes of what was made of payloads are kept: the push rules of some ten thousand users.
+/// Bytes of the cache of values derived from payloads: the push rules of some ten thousand users.
 const DERIVED_BYTES: u64 = 32 * 1024 * 1024;
 
-/// What is made of one payload alone and worth keeping beside it, for example a parsed list.
+/// A value derived from one payload that is worth caching, for example a parsed list.
 pub trait Derived: Any + Send + Sync {
-    /// About how many bytes it takes in memory.
+    /// Its approximate size in memory, in bytes.
     fn weight(&self) -> u64;
 }
 
@@ -78,7 +78,7 @@ impl EventStore {
     /// A store over `log` that caches up to about `cache_bytes`.
     #[must_use]
     pub fn new(log: Arc<dyn Log>, cache_bytes: u64) -> Self {
-        // The estimate only sizes the cache's table at the start: events take about 2 KiB.
+        // The estimate only sizes the cache's initial table: events take about 2 KiB.
         let estimated = usize::try_from(cache_bytes / 2048).unwrap_or(1024).clamp(64, 1 << 20);
         Self {
             log,
@@ -96,21 +96,19 @@ impl EventStore {
 
     /// From now on, events live as long as `lifetimes` says. To be called once.
     pub(crate) fn keep_to(&self, lifetimes: Box<dyn Lifetimes>) {
-        // Whoever comes second changes nothing.
+        // A second call has no effect.
         let _ = self.lifetimes.set(lifetimes);
     }
 
-    /// Until when an event of the room was appended that may have lived long enough, in
-    /// milliseconds since the Unix epoch: of those that came later none has. `None` if events of
-    /// the room do not end.
+    /// The time before which events of the room may have expired, in milliseconds since the Unix
+    /// epoch; later ones have not. `None` if events of the room do not expire.
     #[must_use]
     pub fn youngest_over_ms(&self, room: &Room) -> Option<u64> {
         self.lifetimes.get()?.youngest_over_ms(room)
     }
 
-    /// Whether the event has lived long enough, so that nobody is shown it any more. From the next
-    /// sweep on it is not there, either (`room.erase`). State stays, and redactions go with what
-    /// they redacted.
+    /// Whether the event has expired and must be hidden. The next sweep deletes it (`room.erase`).
+    /// State does not expire, and redactions expire with their targets.
     #[must_use]
     pub fn is_over(&self, room: &Room, event: &StoredEvent) -> bool {
         let Some(lifetimes) = self.lifetimes.get() else { return false };
@@ -119,10 +117,11 @@ impl EventStore {
             && lifetimes.is_over(room, event)
     }
 
-    /// What `make` makes of the payload at `offset`: kept until the payload is erased.
+    /// The value that `make` derives from the payload at `offset`, cached until the payload is
+    /// erased.
     ///
     /// # Errors
-    /// Those of `make`.
+    /// The errors of `make`.
     pub fn derived<T: Derived>(
         &self,
         offset: Offset,
@@ -156,13 +155,13 @@ impl EventStore {
         let Some(event) = parse(&record, body) else { return Ok(None) };
         self.cache.insert(offset, Arc::clone(&event));
         if self.erasures.load(Ordering::SeqCst) != erasures {
-            // It may have been read before it was erased, and kept after it was forgotten.
+            // It may have been read before its erasure, and cached after it.
             self.cache.remove(&offset);
         }
         Ok(Some(event))
     }
 
-    /// The events at `offsets`, in that order, without those that are gone.
+    /// The events at `offsets`, in that order, without missing ones.
     ///
     /// # Errors
     /// When the log cannot be read.
@@ -174,7 +173,7 @@ impl EventStore {
         Ok(events)
     }
 
-    /// The event of this id, as far as `state` goes.
+    /// The event with this id, if `state` has it.
     ///
     /// # Errors
     /// When the log cannot be read.
@@ -182,7 +181,7 @@ impl EventStore {
         for offset in state.events.candidates(event_id) {
             if let Some(event) = self.get(offset)?
                 && event.event_id == event_id
-                // It may be gone with its time, or with its room.
+                // It may have expired, or its room may have been purged.
                 && state.rooms.get(&event.room_id).is_some_and(|room| room.has_event(offset))
             {
                 return Ok(Some(event));
@@ -220,17 +219,17 @@ impl EventStore {
         Ok(self.log.get(offset)?.map(|record| record.header.time_ms))
     }
 
-    /// The command at `offset`, for what is not an event.
+    /// The command at `offset`, for records other than events.
     ///
     /// # Errors
     /// When the log cannot be read.
     pub fn command(&self, offset: Offset) -> Result<Option<Command>, ReadError> {
         let record = self.log.get(offset)?;
-        // What was applied could be decoded; it can be decoded again.
+        // It could be decoded when it was applied.
         Ok(record.and_then(|record| record.command().ok().flatten()))
     }
 
-    /// The account data of a user, global or of a room, as of `at`, as it is kept.
+    /// A user's account data as of `at`, global or of a room, as stored.
     ///
     /// # Errors
     /// When the log cannot be read.
@@ -251,7 +250,7 @@ impl EventStore {
         })
     }
 
-    /// Whether a user takes no invites (client-server API, "Invite permission").
+    /// Whether a user blocks invites (client-server API, "Invite permission").
     ///
     /// # Errors
     /// When the log cannot be read.
@@ -263,13 +262,13 @@ impl EventStore {
         }
         let event_type = "m.invite_permission_config";
         let config = self.account_data(state, user_id, None, event_type, Offset::MAX)?;
-        // What cannot be read blocks nothing.
+        // Invalid settings block nothing.
         let config =
             config.as_ref().and_then(|raw| serde_json::from_str::<Config<'_>>(raw.get()).ok());
         Ok(config.is_some_and(|config| config.default_action == "block"))
     }
 
-    /// Forgets what was erased from the log.
+    /// Drops what was erased from the log.
     pub(crate) fn forget(&self, erasure: &LogErase) {
         self.erasures.fetch_add(1, Ordering::SeqCst);
         for reduced in &erasure.reduced {
@@ -283,12 +282,12 @@ impl EventStore {
         self.derived.retain(|(_, offset), _| !erased(offset));
     }
 
-    /// The event at `offset` if it is in memory.
+    /// The event at `offset`, if it is cached.
     pub(crate) fn recall(&self, offset: Offset) -> Option<EventRef> {
         self.cache.get(&offset)
     }
 
-    /// Keeps the event of a record.
+    /// Caches the event of a record.
     pub(crate) fn remember(&self, record: &Record, body: RoomEvent) {
         if let Some(event) = parse(record, body) {
             self.cache.insert(record.offset(), event);

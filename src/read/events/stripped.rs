@@ -1,5 +1,5 @@
-//! Stripped state: what one who is invited to a room or knocks on it is shown of it (client-server
-//! API, "Stripped state").
+//! Stripped state: what a room shows to users who are invited or knock (client-server API,
+//! "Stripped state").
 
 use ruma::{
     UserId,
@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 use super::{EventRef, EventStore, StoredEvent, as_shown, to_raw};
 use crate::{log::ReadError, record::Offset, state::Room};
 
-/// The state that helps to recognise a room.
+/// The state that identifies a room to people.
 const STRIPPED: [StateEventType; 8] = [
     StateEventType::RoomCreate,
     StateEventType::RoomName,
@@ -24,8 +24,8 @@ const STRIPPED: [StateEventType; 8] = [
 ];
 
 impl EventStore {
-    /// The stripped state that belongs to `member`, an invite or a knock: as of that event, with
-    /// the membership of the one who invites, and without what was redacted up to `at`.
+    /// The stripped state for `member`, an invite or a knock: as of that event, with the membership
+    /// of the inviter, and without what was redacted up to `at`.
     ///
     /// # Errors
     /// When the log cannot be read.
@@ -48,7 +48,7 @@ impl EventStore {
     }
 }
 
-/// An event with only what stripped state has.
+/// An event reduced to the fields of stripped state.
 pub(crate) fn strip(event: &EventRef) -> Box<RawValue> {
     #[derive(Serialize)]
     struct Stripped<'a> {

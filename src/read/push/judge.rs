@@ -1,5 +1,4 @@
-//! What is to be done about an event, as its moment has it: the rules, the name and the power
-//! levels of then.
+//! Evaluates push rules for an event, with the rules, display name and power levels at that time.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -18,16 +17,16 @@ use crate::{
     state::{RelatesTo, Room, State, reads::Thread, relations::THREAD},
 };
 
-/// How many relations are followed to find the thread of an event (client-server API, "Receiving
+/// How many relations are followed to find an event's thread (client-server API, "Receiving
 /// notifications").
 const HOPS: usize = 3;
 
-/// Judges events of one room for one user.
+/// Evaluates events of one room for one user.
 #[derive(Clone, Copy, Debug)]
 pub struct Judge<'a> {
     /// The projections.
     pub state: &'a State,
-    /// The bodies.
+    /// The event bodies.
     pub events: &'a EventStore,
     /// The user.
     pub user_id: &'a UserId,
@@ -36,8 +35,8 @@ pub struct Judge<'a> {
 }
 
 impl Judge<'_> {
-    /// What is to be done about `event`: nothing if no rule matches, or if it is the user's own or
-    /// of one whom they ignored.
+    /// The outcome for `event`: `None` if no rule matches, or if the user or somebody they ignored
+    /// sent it.
     ///
     /// # Errors
     /// When the log cannot be read.
@@ -82,7 +81,7 @@ impl Judge<'_> {
             let Some(relation) = RelatesTo::of(&current.content) else { return Ok(Thread::Main) };
             let target = <&ruma::EventId>::try_from(&*relation.event_id).ok();
             let target = target.and_then(|id| self.state.event_in_room(&self.room.id, id));
-            // What relates to an event that is not there, or not yet, is in no thread.
+            // An event that relates to a missing or later event is in no thread.
             let Some(target) = target.filter(|target| *target < current.offset) else {
                 return Ok(Thread::Main);
             };
@@ -97,7 +96,7 @@ impl Judge<'_> {
         Ok(Thread::Main)
     }
 
-    /// The user's rules, of which the record at `kept` holds what they have changed.
+    /// The user's rules, whose changes are in the record at `kept`.
     fn rules(&self, kept: Option<Offset>) -> Result<Arc<Rules>, ReadError> {
         let Some(kept) = kept else { return Ok(Rules::defaults()) };
         self.events.derived(kept, || {
@@ -130,7 +129,7 @@ impl Judge<'_> {
     }
 }
 
-/// The moment of an event, as the projections have it.
+/// The circumstances of an event, read from the projections.
 struct At<'a> {
     judge: Judge<'a>,
     at: Offset,
@@ -156,7 +155,7 @@ impl Moment for At<'_> {
     }
 }
 
-/// A display name as a pattern; none if there is none.
+/// A display name as a pattern; empty if there is none.
 struct Name(Option<Glob>);
 
 impl Name {
@@ -177,7 +176,7 @@ impl Derived for Name {
     }
 }
 
-/// Whom a user ignores (client-server API, "Ignoring Users").
+/// The users whom a user ignores (client-server API, "Ignoring Users").
 #[derive(Debug, Default)]
 pub struct Ignored(BTreeSet<OwnedUserId>);
 
@@ -188,7 +187,7 @@ impl Ignored {
         &self.0
     }
 
-    /// Whether what `user_id` sends is kept from the user.
+    /// Whether messages of `user_id` are hidden from the user.
     #[must_use]
     pub fn contains(&self, user_id: &UserId) -> bool {
         self.0.contains(user_id)
@@ -201,10 +200,10 @@ impl Derived for Ignored {
     }
 }
 
-/// The type of the account data that says whom a user ignores.
+/// The type of the account data with the ignored users.
 const IGNORED: &str = "m.ignored_user_list";
 
-/// Whom `user_id` ignores as of `at`. Nobody can ignore themselves.
+/// The users whom `user_id` ignores as of `at`. Users cannot ignore themselves.
 ///
 /// # Errors
 /// When the log cannot be read.
@@ -219,7 +218,7 @@ pub fn ignored(
     list.map_or_else(|| Ok(Arc::default()), |list| ignored_by(events, user_id, list))
 }
 
-/// Whom `user_id` ignores, as the record at `list` has it.
+/// The users whom `user_id` ignores, according to the record at `list`.
 fn ignored_by(
     events: &EventStore,
     user_id: &UserId,

@@ -11,13 +11,13 @@ use ruma::{
 
 use crate::read::events::{Derived, EventRef};
 
-/// The level that a kind of notification needs unless the power levels say otherwise.
+/// The default level for a kind of notification.
 const NOTIFICATION_LEVEL: i32 = 50;
 
-/// What a room's power levels say about notifications.
+/// The power levels of a room for notifications.
 #[derive(Debug, Default)]
 pub struct Levels {
-    /// Those who are above all levels.
+    /// The users who are above all levels.
     above: HashSet<OwnedUserId>,
     users: BTreeMap<OwnedUserId, Int>,
     users_default: Int,
@@ -25,8 +25,7 @@ pub struct Levels {
 }
 
 impl Levels {
-    /// The levels of a room of a version with these rules. What cannot be read gives nobody any
-    /// power.
+    /// The levels of a room of a version with these rules. Invalid levels give nobody any power.
     #[must_use]
     pub fn new(
         rules: &AuthorizationRules,

@@ -1,8 +1,8 @@
-//! Push rules: which events notify a user, and how many of them are unread (client-server API,
+//! Push rules: which events notify a user, and how many of these are unread (client-server API,
 //! "Push notifications", "Receiving notifications").
 //!
-//! Nothing of this is written when an event is sent. [`Judge`] answers for one event under the
-//! rules of its moment, and [`Unread`] counts, for the one who asks, what came since they read.
+//! Sending an event writes nothing for this. [`Judge`] evaluates one event under the rules at its
+//! time, and [`Unread`] counts on demand what arrived since the user last read.
 
 mod judge;
 mod levels;

@@ -1,11 +1,11 @@
-//! One user's push rules made ready to judge events, and the judgement (client-server API, "Push
+//! One user's push rules prepared for evaluation, and the evaluation (client-server API, "Push
 //! rules").
 //!
-//! A judgement is a pure function of the rules, the event and its circumstances.
+//! The outcome is a pure function of the rules, the event and its circumstances.
 //!
-//! A message is judged for everyone in its room, so it matters what one judgement looks at. The
-//! default rules are written so that they are the same for everyone who has not changed them: one
-//! set of them for all. And what they ask of the event alone is answered once for each event.
+//! A message is evaluated for everyone in its room, so a single evaluation must be cheap. All users
+//! who have not changed the default rules share one set of them. And conditions on the event alone
+//! are evaluated once for each event.
 
 use std::{
     cell::OnceCell,
@@ -38,16 +38,16 @@ use crate::{
     read::events::Derived,
 };
 
-/// What an event's room and the user in it were when the event came. It is looked at as far as a
-/// rule needs it.
+/// The circumstances of an event: its room and the user in it at that time. They are looked up only
+/// if a rule needs them.
 pub trait Moment {
     /// The user.
     fn user_id(&self) -> &UserId;
 
-    /// How many were joined.
+    /// The number of joined members.
     fn members(&self) -> u64;
 
-    /// Whether the user's display name in the room stands in `text`.
+    /// Whether `text` contains the user's display name in the room.
     ///
     /// # Errors
     /// When the log cannot be read.
@@ -60,12 +60,12 @@ pub trait Moment {
     fn may_notify(&self, sender: &str, key: &str) -> Result<bool, ReadError>;
 }
 
-/// A moment that is known already.
+/// Circumstances that are already known.
 #[derive(Clone, Copy, Debug)]
 pub struct Circumstances<'a> {
     /// The user.
     pub user_id: &'a UserId,
-    /// How many were joined.
+    /// The number of joined members.
     pub members: u64,
     /// The user's display name in the room, as a pattern.
     pub display_name: Option<&'a Glob>,
@@ -91,12 +91,12 @@ impl Moment for Circumstances<'_> {
     }
 }
 
-/// What is to be done about an event.
+/// The outcome for an event.
 #[derive(Debug)]
 pub struct Outcome {
-    /// The rule.
+    /// The matching rule.
     pub rule_id: Box<str>,
-    /// The actions, as the rule has them.
+    /// The actions of the rule.
     pub actions: Vec<Action>,
     /// Whether the user is notified.
     pub notify: bool,
@@ -107,7 +107,7 @@ pub struct Outcome {
 impl Outcome {
     fn new(rule_id: &str, actions: &[Action]) -> Arc<Self> {
         let notify = actions.iter().any(Action::should_notify);
-        // Of several tweaks of one name, the last counts.
+        // If a tweak occurs more than once, the last one counts.
         let is_highlight = |action: &&Action| matches!(action, Action::SetTweak(tweak) if tweak.set_tweak() == "highlight");
         let highlight = actions.iter().rfind(is_highlight).is_some_and(Action::is_highlight);
         let rule_id = rule_id.into();
@@ -120,7 +120,7 @@ impl Outcome {
     }
 }
 
-/// A user's rules. Those that are not enabled are left out.
+/// A user's enabled rules.
 #[derive(Debug, Default)]
 pub struct Rules {
     overriding: Vec<Rule>,
@@ -128,18 +128,18 @@ pub struct Rules {
     rooms: HashMap<OwnedRoomId, Arc<Outcome>>,
     senders: HashMap<OwnedUserId, Arc<Outcome>>,
     underride: Vec<Rule>,
-    /// The patterns of all these rules, each once, and where in an event they look.
+    /// The distinct patterns of all these rules, with the property that each is matched with.
     patterns: Patterns,
-    /// Whether an event was too much for these rules.
+    /// Whether an event has exceeded the budget of these rules.
     exhausted: AtomicBool,
     bytes: u64,
 }
 
-/// Patterns, each of which is matched once for an event however many conditions name it.
+/// Patterns. Each is matched at most once for an event, however many conditions use it.
 #[derive(Debug, Default)]
 struct Patterns {
     patterns: Vec<Pattern>,
-    /// The properties that patterns look at, besides `content.body`.
+    /// The properties that patterns are matched with, besides `content.body`.
     paths: Vec<Vec<String>>,
 }
 
@@ -149,18 +149,18 @@ struct Pattern {
     glob: Glob,
 }
 
-/// Where a pattern looks.
+/// What a pattern is matched with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Place {
-    /// At the words of `content.body`.
+    /// The words of `content.body`.
     Body,
-    /// At the whole of the property with this number in [`Patterns::paths`].
+    /// The whole value of the property with this index in [`Patterns::paths`].
     Property(usize),
 }
 
 #[derive(Debug)]
 struct Rule {
-    /// Those of its conditions that are among [`COMMON`], a bit for each.
+    /// Its conditions among [`COMMON`], one bit each.
     common: u64,
     /// Its other conditions.
     conditions: Vec<Condition>,
@@ -170,7 +170,7 @@ struct Rule {
 #[derive(Debug)]
 enum Condition {
     OfEvent(OfEvent),
-    /// That the pattern of this number in [`Patterns::patterns`] matches.
+    /// The pattern with this index in [`Patterns::patterns`] matches.
     Pattern(usize),
     /// Like [`OfEvent::Match`], for the user's own id.
     MatchUser(Vec<String>),
@@ -183,24 +183,24 @@ enum Condition {
     SenderMayNotify(String),
 }
 
-/// A condition that asks nothing of anyone but the event.
+/// A condition on the event alone.
 #[derive(Debug, PartialEq)]
 enum OfEvent {
     Match(Vec<String>, Glob),
     BodyMatch(Glob),
     Is(Vec<String>, Value),
     Contains(Vec<String>, Value),
-    /// For the rules that `m.mentions` has replaced.
+    /// For the rules that `m.mentions` replaced.
     NoMentions,
-    /// Not known, or not possible.
+    /// Unknown or impossible.
     Never,
 }
 
-/// The rules that are there only for events that do not say themselves whom they mention.
+/// The rules for events without `m.mentions`.
 pub(super) const WITHOUT_MENTIONS: [&str; 3] =
     [".m.rule.contains_display_name", ".m.rule.roomnotif", ".m.rule.contains_user_name"];
 
-/// The conditions of default rules that are about the event alone, each with a bit of its own.
+/// The conditions of default rules on the event alone, one bit each.
 static COMMON: LazyLock<Vec<OfEvent>> = LazyLock::new(|| {
     let someone = someone();
     let rules = ruleset::defaults(someone);
@@ -218,7 +218,7 @@ static COMMON: LazyLock<Vec<OfEvent>> = LazyLock::new(|| {
     common
 });
 
-/// Which of [`COMMON`] hold for an event.
+/// The conditions in [`COMMON`] that hold for an event.
 pub(super) fn common(subject: &Subject) -> u64 {
     static NONE: Patterns = Patterns { patterns: Vec::new(), paths: Vec::new() };
     let mut look = Look::new(&NONE, subject, &Nobody);
@@ -228,19 +228,19 @@ pub(super) fn common(subject: &Subject) -> u64 {
         .fold(0, |bits, (bit, condition)| bits | (u64::from(condition.is_met(&mut look)) << bit))
 }
 
-/// Whose rules stand for those of everyone: nobody has this id.
+/// The user whose rules stand for everyone's: nobody has this id.
 fn someone() -> &'static UserId {
     ruma::user_id!("@someone:rules.invalid")
 }
 
-/// The rules of all who have changed none.
+/// The rules of all users who have changed none.
 static DEFAULTS: LazyLock<Arc<Rules>> = LazyLock::new(|| {
     let someone = someone();
     Arc::new(Rules::new(&ruleset::shown(someone, None), someone))
 });
 
 impl Rules {
-    /// The rules of all who have changed none.
+    /// The rules of all users who have changed none.
     #[must_use]
     pub fn defaults() -> Arc<Self> {
         Arc::clone(&DEFAULTS)
@@ -274,12 +274,12 @@ impl Rules {
         new
     }
 
-    /// What is to be done about `subject`, which is not of the user themselves: the outcome of the
-    /// first rule that matches, if one does. An event that takes more than [`limits::PUSH_STEPS`]
-    /// to judge matches no rule.
+    /// Evaluates the rules for `subject`, which must not be the user's own event: the outcome of
+    /// the first matching rule, if there is one. If the evaluation exceeds [`limits::PUSH_STEPS`],
+    /// no rule matches.
     ///
     /// # Errors
-    /// Those of `moment`.
+    /// The errors of `moment`.
     pub fn judge(
         &self,
         subject: &Subject,
@@ -321,12 +321,12 @@ impl Rules {
     }
 }
 
-/// What came of judging an event.
+/// The result of an evaluation.
 #[derive(Clone, Copy, Debug)]
 pub enum Judgement<'a> {
-    /// The outcome of the first rule that matches, if one does.
+    /// The outcome of the first matching rule, if there is one.
     Of(Option<&'a Arc<Outcome>>),
-    /// Judging took more than [`limits::PUSH_STEPS`], so that the event counts as matching no rule.
+    /// The evaluation exceeded [`limits::PUSH_STEPS`], so no rule matches.
     Exhausted {
         /// Whether this is the first such event for these rules.
         first: bool,
@@ -344,9 +344,9 @@ impl<'a> Judgement<'a> {
     }
 }
 
-/// Why judging ended without an answer.
+/// Why an evaluation ended early.
 enum Stop {
-    /// It took too many steps.
+    /// It exceeded its budget.
     Exhausted,
     Failed(ReadError),
 }
@@ -357,7 +357,7 @@ impl From<ReadError> for Stop {
     }
 }
 
-/// Gathers the patterns of a user's rules.
+/// Collects the patterns of a user's rules.
 #[derive(Default)]
 struct Interner {
     patterns: HashMap<(Place, Glob), usize>,
@@ -365,7 +365,7 @@ struct Interner {
 }
 
 impl Interner {
-    /// The number of a pattern on a property, or on `content.body`.
+    /// The index of a pattern for a property, or for `content.body`.
     fn number(&mut self, path: Option<Vec<String>>, glob: Glob) -> usize {
         let of = path.map_or(Place::Body, |path| {
             let next = self.paths.len();
@@ -387,21 +387,21 @@ impl Interner {
     }
 }
 
-/// One look at an event: what it has found out and how much it took.
+/// The evaluation of one event: its intermediate results and its cost.
 struct Look<'a, M> {
     patterns: &'a Patterns,
     subject: &'a Subject,
     moment: &'a M,
     steps: Steps,
-    /// Whether each pattern matches, once that is known.
+    /// Whether each pattern matches, if known.
     matched: Vec<Option<bool>>,
-    /// The texts of the properties that patterns look at, made ready for comparisons.
+    /// The texts of the properties that patterns are matched with, prepared.
     texts: Vec<OnceCell<glob::Text>>,
 }
 
 impl<'a, M: Moment> Look<'a, M> {
     fn new(patterns: &'a Patterns, subject: &'a Subject, moment: &'a M) -> Self {
-        // Default rules have no patterns but those that are matched for everyone at once.
+        // The only patterns of default rules are those that are matched for everyone at once.
         Self {
             patterns,
             subject,
@@ -412,7 +412,7 @@ impl<'a, M: Moment> Look<'a, M> {
         }
     }
 
-    /// Goes on unless that was enough.
+    /// Stops if the budget is used up.
     const fn go_on(&self) -> Result<(), Stop> {
         if self.steps.count() > limits::PUSH_STEPS { Err(Stop::Exhausted) } else { Ok(()) }
     }
@@ -551,7 +551,7 @@ impl Condition {
         }
     }
 
-    /// The same, with its pattern among those of all rules.
+    /// The same, with its pattern among the shared ones.
     fn interned(self, interned: &mut Interner) -> Self {
         match self {
             Self::OfEvent(OfEvent::Match(path, glob)) => {
@@ -594,7 +594,7 @@ impl Condition {
     }
 }
 
-/// Whose rules are looked at does not matter to what is asked of the event alone.
+/// A condition on the event alone does not depend on the user.
 struct Nobody;
 
 impl Moment for Nobody {
@@ -635,7 +635,7 @@ impl OfEvent {
 }
 
 fn scalar(value: &ruma::push::ScalarJsonValue) -> Value {
-    // Strings, whole numbers, booleans and null: it serialises.
+    // Strings, whole numbers, booleans and null always serialize.
     serde_json::to_value(value).unwrap_or_default()
 }
 
@@ -675,7 +675,7 @@ mod tests {
         StoredEvent::new(Offset::new(1), body).expect("an event")
     }
 
-    /// The index of the override rule that matches, by these rules and by ruma's.
+    /// The index of the matching override rule, by this code and by ruma.
     fn both(set: &Ruleset, pdu: &Value, members: u64) -> (Option<String>, Option<String>) {
         let (ann, room_id) = (user_id!("@ann:test"), room_id!("!room:test"));
         let user_id = user_id!("@bob:test");
@@ -719,7 +719,7 @@ mod tests {
         ])
     }
 
-    /// Patterns without two wildcards in a row, of which ruma takes one for a character.
+    /// Patterns without two adjacent wildcards: ruma mistakes one of them for a literal character.
     const PATTERN: &str = "[abAB ]{0,2}[*?]?[abAB ]{1,2}[*?]?[abAB ]{0,1}";
 
     fn condition() -> impl Strategy<Value = Value> {
@@ -818,7 +818,7 @@ mod tests {
         assert_eq!(outcome(json!(["notify", on, off])), (true, false));
     }
 
-    /// The judgement of a message by `user_id`'s `overriding` rules, and the steps that it took.
+    /// The outcome of a message under `user_id`'s `overriding` rules, and the number of steps.
     fn judged(overriding: &[Value], body: &str) -> (Option<Arc<Outcome>>, bool, u64) {
         let set: Ruleset =
             serde_json::from_value(json!({ "override": overriding })).expect("a ruleset");
@@ -860,7 +860,7 @@ mod tests {
             let (_, _, steps) = judged(&[patterned("0", key, &pattern)], &body);
             let with_all: Vec<_> = (0..60)
                 .map(|rule| {
-                    // The last condition does not hold, so that each rule is looked at as a whole.
+                    // The last condition fails, so every rule is evaluated completely.
                     let mut patterns = vec!["*b".to_owned(); 31];
                     patterns.push("x".to_owned());
                     patterned(&rule.to_string(), key, &patterns)
@@ -878,7 +878,7 @@ mod tests {
     #[test]
     fn judging_ends_when_its_budget_is_spent_and_the_event_matches_nothing() {
         let body = format!("{}b", "a".repeat(59_000));
-        // Sixty different patterns, none of which matches, before a rule that matches everything.
+        // Sixty different patterns that do not match, before a rule that always matches.
         let mut rules: Vec<_> = (0..60)
             .map(|rule| patterned(&rule.to_string(), "content.body", &[format!("*{rule}")]))
             .collect();
@@ -886,7 +886,7 @@ mod tests {
         let (outcome, exhausted, steps) = judged(&rules, &body);
         assert!(outcome.is_none() && exhausted, "{steps} steps");
         assert!(steps <= limits::PUSH_STEPS + 2 * 60_000, "{steps} steps");
-        // The same rules judge a message of the usual length.
+        // The same rules work for a message of usual length.
         let (outcome, exhausted, _) = judged(&rules, "the usual length, of some thirty words");
         assert!(!exhausted);
         assert_eq!(outcome.as_ref().map(|outcome| &*outcome.rule_id), Some("all"));
@@ -926,7 +926,7 @@ mod tests {
             outcome.expect("all is known").outcome().map(Arc::clone)
         };
         assert!(judge(&Rules::new(&set, user_id)).is_some());
-        // `ab` is this user's name, but the event says itself whom it mentions.
+        // `ab` is this user's name, but the event has `m.mentions`.
         let outcome = judge(&Rules::defaults());
         assert!(outcome.is_some_and(|outcome| outcome.notify && !outcome.highlight));
     }

@@ -1,10 +1,9 @@
-//! A user's push rules as they are kept and as they are shown (client-server API, "Predefined
-//! rules").
+//! A user's push rules as stored and as shown (client-server API, "Predefined rules").
 //!
-//! Kept, as account data of type `m.push_rules`, is only what the user has changed: rules of their
-//! own and default rules with another state than the default one. Shown are the server's default
-//! rules of today with that laid over them, so that a new or changed default rule reaches every
-//! user who has not said otherwise.
+//! Only the user's changes are stored, as account data of type `m.push_rules`: their own rules, and
+//! default rules whose state they have changed. Clients see these changes applied to the server's
+//! current default rules. A new or changed default rule therefore reaches every user who has not
+//! changed it.
 
 use ruma::{
     RoomId, UserId,
@@ -47,8 +46,7 @@ pub fn defaults(user_id: &UserId) -> Ruleset {
             ConditionalPushRuleInit { actions, default: true, enabled: true, rule_id, conditions };
         ConditionalPushRule::from(init)
     };
-    // ruma leaves out the rules that `m.mentions` has replaced; clients that do not write it are
-    // many still.
+    // ruma lacks the rules that `m.mentions` replaced, but many clients still do not send it.
     let [display_name, roomnotif, user_name] = WITHOUT_MENTIONS;
     let after = |rules: &Ruleset, rule_id: &str| {
         rules.override_.get_index_of(rule_id).map_or(rules.override_.len(), |index| index + 1)
@@ -72,7 +70,7 @@ pub fn defaults(user_id: &UserId) -> Ruleset {
     rules
 }
 
-/// The rules of `user_id`, of whom `kept` is kept.
+/// The rules of `user_id`, whose stored changes are `kept`.
 #[must_use]
 pub fn shown(user_id: &UserId, kept: Option<&RawValue>) -> Ruleset {
     let kept = kept.and_then(|kept| serde_json::from_str::<Content>(kept.get()).ok());
@@ -85,14 +83,14 @@ pub fn shown(user_id: &UserId, kept: Option<&RawValue>) -> Ruleset {
     }
 }
 
-/// The content of the account data as clients get it.
+/// The content of the account data as shown to clients.
 #[must_use]
 pub fn shown_content(user_id: &UserId, kept: Option<&RawValue>) -> Box<RawValue> {
     to_raw(&Content { global: shown(user_id, kept) })
 }
 
-/// The rules of a user for a room that succeeds `old`: those of `kept`, and each that names `old`
-/// once more for `new`. `None` if that changes nothing, or would be more than a user may have.
+/// The rules of a user for a room that replaces `old`: those in `kept`, with a copy for `new` of
+/// each rule that names `old`. `None` if that changes nothing or exceeds the limits.
 #[must_use]
 pub fn carried(kept: &RawValue, old: &RoomId, new: &RoomId) -> Option<Box<RawValue>> {
     let mut content: Value = serde_json::from_str(kept.get()).ok()?;
@@ -106,7 +104,7 @@ pub fn carried(kept: &RawValue, old: &RoomId, new: &RoomId) -> Option<Box<RawVal
             .filter(|(_, copy)| rules.iter().all(|rule| rule["rule_id"] != copy["rule_id"]))
             .collect();
         changed |= !copies.is_empty();
-        // From the last on, so that the places before stay what they are.
+        // From the last one on, so that earlier positions do not change.
         for (place, copy) in copies.into_iter().rev() {
             rules.insert(place, copy);
         }
@@ -115,7 +113,7 @@ pub fn carried(kept: &RawValue, old: &RoomId, new: &RoomId) -> Option<Box<RawVal
     (changed && carried.get().len() <= limits::PUSH_RULES_BYTES).then_some(carried)
 }
 
-/// A rule that names `old`, for `new`.
+/// A copy for `new` of a rule that names `old`.
 fn renamed(kind: &str, rule: &Value, old: &RoomId, new: &RoomId) -> Option<Value> {
     let rule_id = rule["rule_id"].as_str()?;
     let mut copy = rule.clone();
@@ -135,7 +133,7 @@ fn renamed(kind: &str, rule: &Value, old: &RoomId, new: &RoomId) -> Option<Value
     names.then_some(copy)
 }
 
-/// What is to be kept of `rules`, in the form of [`shown`]'s `kept`.
+/// The changes to store for `rules`, in the format of [`shown`]'s `kept`.
 #[must_use]
 pub fn kept(user_id: &UserId, mut rules: Ruleset) -> Box<RawValue> {
     let defaults = defaults(user_id);
@@ -220,7 +218,7 @@ mod tests {
         let stored = content(&kept);
         assert_eq!(stored["global"]["override"].as_array().map(Vec::len), Some(2), "{stored}");
         assert_eq!(stored["global"]["underride"].as_array().map(Vec::len), Some(1), "{stored}");
-        // What an older version kept, which knew another default rule and lacked most of today's.
+        // Stored by an older version, which had another default rule and lacked most present ones.
         let mut older = stored;
         let gone = json!({ "rule_id": ".m.rule.gone", "default": true, "enabled": false, "conditions": [], "actions": [] });
         older["global"]["override"].as_array_mut().expect("a list").push(gone);

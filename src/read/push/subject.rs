@@ -1,4 +1,4 @@
-//! An event as push rules look at it.
+//! An event as push rules see it.
 
 use std::sync::OnceLock;
 
@@ -10,7 +10,7 @@ use crate::{
     read::events::{Derived, StoredEvent},
 };
 
-/// An event made ready for push rules: once, for all users for whom it is judged.
+/// An event prepared for push rules, once for all users.
 #[derive(Debug)]
 pub struct Subject {
     event: Value,
@@ -20,7 +20,7 @@ pub struct Subject {
 }
 
 impl Subject {
-    /// The event in the form that clients get, without `unsigned`.
+    /// The event in the client format, without `unsigned`.
     #[must_use]
     pub fn new(event: &StoredEvent) -> Self {
         let text = |text: &str| Value::String(text.to_owned());
@@ -33,13 +33,13 @@ impl Subject {
         if let Some(state_key) = &event.state_key {
             whole.insert("state_key".to_owned(), text(state_key));
         }
-        // Every stored content is an object; were one not, no rule on it would match.
+        // Every stored content is an object. If one were not, no rule about it would match.
         whole.insert("content".to_owned(), event.content_as().unwrap_or_default());
         let bytes = 1024 + 4 * event.content.get().len() as u64;
         Self { event: Value::Object(whole), bytes, body: OnceLock::new(), common: OnceLock::new() }
     }
 
-    /// What stands at a path of property names.
+    /// The value at a path of property names.
     #[must_use]
     pub fn get(&self, path: &[String]) -> Option<&Value> {
         path.iter().try_fold(&self.event, |value, name| value.get(name))
@@ -58,12 +58,12 @@ impl Subject {
         self.body.get_or_init(body).as_ref()
     }
 
-    /// Which of the conditions hold that the rules of most users have in common.
+    /// Which of the common conditions hold.
     pub(super) fn common(&self) -> u64 {
         *self.common.get_or_init(|| rules::common(self))
     }
 
-    /// Whether it says itself whom it mentions (`m.mentions`).
+    /// Whether it has `m.mentions`.
     #[must_use]
     pub fn has_mentions(&self) -> bool {
         self.event["content"].get("m.mentions").is_some()

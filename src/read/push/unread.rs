@@ -1,15 +1,18 @@
-//! How many notifications of a room a user has not read (client-server API, "Receiving
-//! notifications", "Threaded read receipts").
+//! A user's unread notifications in a room (client-server API, "Receiving notifications", "Threaded
+//! read receipts").
 //!
-//! The counts are a function of user, room and offset: of the [`limits::UNREAD_EVENTS`] newest
-//! events of the room as of the offset, those count that came after the user joined and after what
-//! they had read by then, were not redacted by then, and notify under the rules of their own
-//! moment. With more events than that unread, the counts say "at least". A message of the user's
-//! own reads the conversation that it is in, up to itself.
+//! The counts are a function of user, room and offset. Of the [`limits::UNREAD_EVENTS`] newest
+//! events of the room as of the offset, those count that
 //!
-//! Nothing but time takes an event's place in the counts away, and nothing gives it back. So the
-//! counts are a projection that is made on demand: it is kept for the next one who asks, also over
-//! a restart ([`kept`]), and is brought up to date with what came since.
+//! - came after the user joined and after their read receipts at that offset,
+//! - were not redacted by then, and
+//! - notify under the rules of their own time.
+//!
+//! With more unread events than that, the counts are a lower bound. A message of the user's own
+//! marks its conversation as read up to itself.
+//!
+//! An event that stops counting never counts again. So the counts are a projection that is computed
+//! on demand, cached (across restarts, too: see [`kept`]) and updated with new events.
 
 mod kept;
 
@@ -37,13 +40,13 @@ use crate::{
     },
 };
 
-/// How many bytes of counts are kept.
+/// Bytes of the cache of counts.
 const KEPT_BYTES: u64 = 32 * 1024 * 1024;
 
-/// How many events are read from the log in one go.
+/// How many events are read from the log at a time.
 const CHUNK: usize = 256;
 
-/// An event that notifies a user, which they have not read.
+/// An unread event that notifies a user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnreadEvent {
     /// The event.
@@ -73,12 +76,12 @@ impl std::ops::AddAssign for Count {
 pub struct Counts {
     /// Outside of threads.
     pub main: Count,
-    /// In each thread that has any, by the offset of the event that the thread begins with.
+    /// In each thread that has any, by the offset of the thread's root.
     pub threads: BTreeMap<Offset, Count>,
 }
 
 impl Counts {
-    /// Those of the room as a whole.
+    /// The sum for the room.
     #[must_use]
     pub fn total(&self) -> Count {
         let mut total = self.main;
@@ -95,7 +98,7 @@ impl Counts {
         count.highlights += u64::from(entry.highlight);
     }
 
-    /// Takes back what [`Counts::add`] added.
+    /// Reverses [`Counts::add`].
     fn take(&mut self, entry: &Entry) {
         let count = match entry.thread {
             Thread::Main => &mut self.main,
@@ -111,7 +114,7 @@ impl Counts {
     }
 }
 
-/// What was counted, by user and room: bounded, and made again when it is gone.
+/// The cached counts, by user and room. The cache is bounded; evicted counts are computed again.
 pub struct Unread(Cache<(OwnedUserId, OwnedRoomId), Kept, BySize>);
 
 impl std::fmt::Debug for Unread {
@@ -127,7 +130,7 @@ impl Default for Unread {
 }
 
 impl Unread {
-    /// The counts of `user_id` in `room` as of `at`; none for one who is not joined then.
+    /// The counts of `user_id` in `room` as of `at`; zero for a user who is not joined then.
     ///
     /// # Errors
     /// When the log cannot be read.
@@ -142,7 +145,7 @@ impl Unread {
         self.look(Judge { state, events, user_id, room }, at, Memo::counts)
     }
 
-    /// How many unread notifications `user_id` has as of `at` in all rooms that they are joined to.
+    /// The number of unread notifications of `user_id` as of `at` in all joined rooms.
     ///
     /// # Errors
     /// When the log cannot be read.
@@ -164,8 +167,8 @@ impl Unread {
         Ok(unread)
     }
 
-    /// Whether the counts as of `at` may be others than as of `since`. They are if the user read
-    /// on, wrote, or was notified in between; it costs no more than the counts as of `at`.
+    /// Whether the counts as of `at` may differ from those as of `since`: if the user read, wrote,
+    /// or was notified in between. It costs no more than the counts as of `at`.
     ///
     /// # Errors
     /// When the log cannot be read.
@@ -189,9 +192,9 @@ impl Unread {
         })
     }
 
-    /// How many events have to be judged for the counts as of `at`: those that came since they were
-    /// known last. Where no more than `few` are unread, the answer is their number, which takes
-    /// less to find out.
+    /// How many events must be evaluated for the counts as of `at`: those since the counts were
+    /// last known. If no more than `few` are unread, it returns their number, which is cheaper to
+    /// compute.
     #[must_use]
     pub fn distance(
         &self,
@@ -213,7 +216,7 @@ impl Unread {
         let kept = self.0.get(&(user_id.to_owned(), room.id.clone()));
         let mut known = Offset::ZERO;
         if let Some(kept) = kept {
-            // Somebody counts now: nobody can say how far they have to go.
+            // Another thread is counting: the distance is unknown.
             let Some(memo) = kept.memo.try_lock() else { return usize::MAX };
             if memo.fits(room, joined, state.generation(), at) {
                 known = memo.to;
@@ -238,7 +241,7 @@ impl Unread {
         if joined.is_some_and(|joined| event.offset > joined.max(too_old)) {
             return self.look(judge, at, |memo, _| memo.holds(event.offset)).map(|unread| !unread);
         }
-        // It is not among those that are counted: it is read if a receipt says so.
+        // It is not among the counted events: a receipt decides.
         let thread = judge.thread(event)?;
         let read = judge.state.reads.look(user_id, &room.id, |marks| marks.read_up_to(thread, at));
         Ok(event.offset <= read)
@@ -278,8 +281,7 @@ impl Unread {
         let generation = judge.state.generation();
         let fits = memo.fits(judge.room, joined, generation, at);
         if !fits && at < memo.to {
-            // One who looks at an earlier moment does not undo the work of those who look at later
-            // ones.
+            // A request for an earlier offset must not discard the work for later ones.
             let mut earlier = Memo::begin(joined, generation);
             earlier.go_on(judge, at)?;
             return Ok(look(&earlier, at));
@@ -288,13 +290,13 @@ impl Unread {
             *memo = Memo::begin(joined, generation);
         }
         if memo.to < at {
-            // Taken out, so that what fails half-way is begun anew.
+            // Taken out, so that a failure starts over.
             let mut next = std::mem::take(&mut *memo);
             next.go_on(judge, at)?;
             *memo = next;
             let bytes = memo.bytes();
             if kept.bytes != bytes {
-                // New, or of another size: the cache is told.
+                // It is new or has changed its size, so the cache must be told.
                 self.0.insert(key, Kept { bytes, memo: Arc::clone(&kept.memo) });
             }
         }
@@ -305,7 +307,7 @@ impl Unread {
 #[derive(Clone, Debug, Default)]
 struct Kept {
     memo: Arc<Mutex<Memo>>,
-    /// About how many bytes it took in memory when it was put into the cache.
+    /// Its approximate size in bytes when it was put into the cache.
     bytes: u64,
 }
 
@@ -324,22 +326,22 @@ impl Weighter<(OwnedUserId, OwnedRoomId), Kept> for BySize {
     }
 }
 
-/// What was counted.
+/// The state of a count.
 #[derive(Debug, Default)]
 struct Memo {
-    /// Since when the user is joined.
+    /// When the user joined.
     joined: Offset,
-    /// Of which projections: see [`State::generation`].
+    /// The generation of the projections: see [`State::generation`].
     generation: u64,
-    /// The entries are right for each offset from here…
+    /// The entries are valid for each offset from here…
     from: Offset,
     /// …to here.
     to: Offset,
-    /// What is unread and notifies, oldest first.
+    /// The unread events that notify, oldest first.
     entries: VecDeque<Entry>,
     /// Their number.
     counts: Counts,
-    /// The last message of the user's own up to `to`.
+    /// The last message by the user up to `to`.
     wrote: Offset,
 }
 
@@ -355,20 +357,20 @@ impl Memo {
         Self { joined, generation, ..Self::default() }
     }
 
-    /// About how many bytes it takes in memory.
+    /// Its approximate size in memory, in bytes.
     fn bytes(&self) -> u64 {
         let entries = self.entries.capacity() * size_of::<Entry>();
         (256 + entries + 64 * self.counts.threads.len()) as u64
     }
 
-    /// Whether what is known serves one who looks as of `at`.
+    /// Whether the cached entries can be used as of `at`.
     fn fits(&self, room: &Room, joined: Offset, generation: u64, at: Offset) -> bool {
         let is_same = self.joined == joined && self.generation == generation;
-        // Events that are gone were counted.
+        // Erased events may have been counted.
         is_same && self.from <= at && room.erased() <= self.to
     }
 
-    /// The counts as of an offset for which the entries are right.
+    /// The counts as of an offset for which the entries are valid.
     fn counts(&self, at: Offset) -> Counts {
         if at == self.to {
             return self.counts.clone();
@@ -383,7 +385,7 @@ impl Memo {
         self.entries.binary_search_by_key(&offset, |entry| entry.offset).is_ok()
     }
 
-    /// Goes on to `at`.
+    /// Advances to `at`.
     fn go_on(&mut self, judge: Judge<'_>, at: Offset) -> Result<(), ReadError> {
         let Judge { state, events, user_id, room } = judge;
         let read_up_to =
@@ -394,7 +396,7 @@ impl Memo {
         let first = self.to == Offset::ZERO;
         let too_old = room.before_last(limits::UNREAD_EVENTS, at);
 
-        // What is taken away below was there as of the moments before.
+        // Entries that are removed below existed as of earlier offsets.
         let mut from = if first { at } else { self.from };
         let mut gone = BTreeSet::new();
         for (redaction, target) in room.redacted_between(self.to.max(self.joined), at) {
@@ -424,8 +426,7 @@ impl Memo {
                 position = *offset;
                 let Some(event) = events.get(*offset)? else { continue };
                 if event.sender == user_id {
-                    // The state one sends, such as a new name in every room, says nothing of
-                    // reading.
+                    // Sending state, such as a new name in every room, does not mean reading.
                     if event.state_key.is_none() {
                         let thread = judge.thread(&event)?;
                         from = from.max(*offset);

@@ -1,4 +1,4 @@
-//! Account data in a sync: what of it changed (client-server API, "Client Config").
+//! Changed account data in a sync (client-server API, "Client Config").
 
 use parking_lot::RwLock;
 use ruma::{OwnedRoomId, RoomId};
@@ -24,7 +24,7 @@ struct AccountData<'a> {
     content: &'a RawValue,
 }
 
-/// The user's global account data that changed after `since`; all of it where `initial`.
+/// The user's global account data that changed after `since`; all of it if `initial`.
 ///
 /// # Errors
 /// When the log cannot be read.
@@ -38,7 +38,7 @@ pub(crate) fn global(
     let changed = changed(view, account, None, since);
     let has_push_rules = changed.iter().any(|(event_type, _)| event_type == ruleset::EVENT_TYPE);
     let mut events = events(view, changed, filter, initial)?;
-    // Push rules that the user never changed are the server's own.
+    // Push rules that the user never changed are the defaults.
     if initial && !has_push_rules && filter.wants(ruleset::EVENT_TYPE, None) {
         let content = ruleset::shown_content(view.user_id(), None);
         events.push(to_raw(&AccountData { event_type: ruleset::EVENT_TYPE, content: &content }));
@@ -46,7 +46,7 @@ pub(crate) fn global(
     Ok(events)
 }
 
-/// The user's account data of a room that changed after `since`; all of it where `from_start`.
+/// The user's account data of a room that changed after `since`; all of it if `from_start`.
 ///
 /// # Errors
 /// When the log cannot be read.
@@ -65,8 +65,8 @@ pub(crate) fn of_room(
     events(view, changed, filter, from_start)
 }
 
-/// The types that changed, each with its record: looked up at once, as what is new about the
-/// account must not wait while they are read.
+/// The changed types, each with its record. They are collected at once, so that writes to the
+/// account need not wait while the records are read.
 fn changed(
     view: &View<'_>,
     account: &RwLock<Account>,
@@ -78,7 +78,7 @@ fn changed(
     changed.map(|(event_type, offset)| (event_type.to_owned(), offset)).collect()
 }
 
-/// The rooms whose account data changed after `since`, up to and with `to`.
+/// The rooms whose account data changed after `since`, up to and including `to`.
 pub(crate) fn rooms_changed(account: &Account, since: Offset, to: Offset) -> Vec<OwnedRoomId> {
     let changed = account.account_data.iter().filter_map(|((room, _), history)| {
         let room = room.as_ref()?;
@@ -102,11 +102,10 @@ fn events(
     let none = to_raw(&json!({}));
     let mut events = Vec::new();
     for (event_type, offset) in changed {
-        // It has no sender, as far as events go.
+        // It has no sender.
         if filter.wants(&event_type, None)
             && let Some(Command::AccountDataSet(mut body)) = view.events.command(offset)?
-            // That it was deleted is news only to one who may know of it, in the form of an empty
-            // object.
+            // A deletion is reported, as an empty object, only to a client that may know the data.
             && !(from_start && is_deleted(&body.content))
         {
             if event_type == ruleset::EVENT_TYPE {

@@ -1,5 +1,5 @@
-//! Whose devices a client is to look at anew, and whose no more (client-server API, "Tracking the
-//! device list for a user").
+//! Users whose device lists a client must query again or can forget (client-server API, "Tracking
+//! the device list for a user").
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use crate::{
     state::{Membership, RoomMembership},
 };
 
-/// What changed.
+/// The changes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct DeviceLists {
     /// Users who changed their devices or cross-signing keys, or with whom the user now shares an
@@ -29,8 +29,7 @@ impl DeviceLists {
         self.changed.is_empty() && self.left.is_empty()
     }
 
-    /// What changed for the user who looks, after `since`. `rooms` are those of the user's rooms in
-    /// which anything happened since.
+    /// The changes after `since` for the viewer. `rooms` are the user's rooms with any news since.
     #[must_use]
     pub fn between(view: &View<'_>, since: Offset, rooms: &[RoomMembership]) -> Self {
         let (me, at) = (view.user_id(), view.at());
@@ -51,7 +50,7 @@ impl DeviceLists {
     }
 }
 
-/// Users of whom it may have changed whether an encrypted room is shared with them.
+/// Users who may have begun or ceased to share an encrypted room.
 fn candidates(view: &View<'_>, since: Offset, rooms: &[RoomMembership]) -> BTreeSet<OwnedUserId> {
     let (me, at) = (view.user_id(), view.at());
     let mut found = BTreeSet::new();
@@ -63,7 +62,7 @@ fn candidates(view: &View<'_>, since: Offset, rooms: &[RoomMembership]) -> BTree
         let is_joined = part.membership == Membership::Join;
         let was_joined = room.is_joined(me, since);
         if is_joined != was_joined || (is_joined && encrypted > since) {
-            // Everyone who is or was there.
+            // Everyone who is or was in the room.
             for as_of in [since, at] {
                 let members = room.members(Membership::Join, as_of).into_iter();
                 found.extend(members.map(|(user_id, _)| user_id));
@@ -76,9 +75,9 @@ fn candidates(view: &View<'_>, since: Offset, rooms: &[RoomMembership]) -> BTree
     found
 }
 
-/// Whether the user who looks was in an encrypted room with `other` as of `at`.
+/// Whether the viewer shared an encrypted room with `other` as of `at`.
 fn shares_encrypted(view: &View<'_>, other: &UserId, at: Offset) -> bool {
-    // Whoever is in fewer rooms is asked for them.
+    // Iterate over the rooms of the user who has fewer.
     let me = view.user_id();
     let memberships = &view.state.memberships;
     let (one, two) =

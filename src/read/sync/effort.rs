@@ -1,7 +1,7 @@
-//! How much work a look may be.
+//! Limits the work of a sync on a request thread.
 //!
-//! Most looks of a sync find one new event, and take less time than it takes to hand them to
-//! another thread. A look that may be more is told so before it begins: it goes where long work is
+//! Most attempts of a sync find one new event, which takes less time than handing them to another
+//! thread. An attempt that may be longer is refused before it begins, and runs where long work is
 //! done.
 
 use crate::{
@@ -12,24 +12,24 @@ use crate::{
     state::{Membership, RoomMembership},
 };
 
-/// How much work a look may be.
+/// How much work an attempt may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effort {
-    /// A short piece of work, on a thread that answers requests: see [`limits`].
+    /// Short work, on a thread that answers requests: see [`limits`].
     Short,
-    /// Whatever it takes.
+    /// Unlimited.
     Any,
 }
 
-/// A look that was to be a short piece of work would be a long one.
+/// An attempt that was to be short would be long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("this is no short piece of work")]
 pub struct TooLong;
 
-/// Why a look failed.
+/// Why an attempt failed.
 #[derive(Debug, thiserror::Error)]
 pub enum LookError {
-    /// It is more work than it may be.
+    /// It needs more work than allowed.
     #[error(transparent)]
     TooLong(#[from] TooLong),
     /// The log cannot be read.
@@ -38,9 +38,8 @@ pub enum LookError {
 }
 
 impl Effort {
-    /// Refuses a look that would be more work than this. It looks at what is new after `since` in
-    /// `rooms`, which are all of the user's rooms in which anything is, and at what is unread
-    /// there.
+    /// Refuses an attempt that would need more work than this. It covers everything new after
+    /// `since` in `rooms`, which are all of the user's rooms with news, and unread events there.
     pub(super) fn suffices(
         self,
         view: &View<'_>,
@@ -53,7 +52,7 @@ impl Effort {
     }
 }
 
-/// Unread events of a room that may be judged rather than found out to be known.
+/// Unread events of a room that may be evaluated without checking whether their counts are cached.
 const FEW: usize = limits::SHORT_SYNC / 4;
 
 fn is_short(view: &View<'_>, since: Offset, rooms: &[RoomMembership], unread: &Unread) -> bool {
@@ -68,7 +67,7 @@ fn is_short(view: &View<'_>, since: Offset, rooms: &[RoomMembership], unread: &U
         && rooms.iter().all(|part| {
             let Some(room) = view.state.rooms.get(&part.room_id) else { return take(1) };
             let new = room.event_count(view.at()).saturating_sub(room.event_count(since));
-            // One who comes into a room is told all of it.
+            // A user who enters a room gets all of it.
             let is_known = part.offset <= since || part.membership != Membership::Join;
             is_known
                 && take(1 + new)

@@ -1,4 +1,4 @@
-//! What a room shows besides its events: receipts and typing.
+//! Ephemeral events of a room: receipts and typing.
 
 use ruma::UserId;
 use serde_json::{Map, Value, json, value::RawValue};
@@ -9,13 +9,13 @@ use crate::{
     state::Room,
 };
 
-/// The `m.receipt` events of the receipts that moved after `since`, as far as the user may know of
-/// them: none, one, or where a user has both an unthreaded receipt and one of a thread for the same
-/// event, which one such event cannot say, a second with those of threads.
+/// The `m.receipt` events with the receipts that moved after `since` and that the user may see.
+/// There is at most one, unless a user has both an unthreaded and a threaded receipt for the same
+/// event: one event cannot express that, so a second one has the threaded receipts.
 pub(crate) fn receipts(view: &View<'_>, room: &Room, since: Offset) -> Vec<Box<RawValue>> {
     let (mut first, mut second) = (Map::new(), Map::new());
     for (key, receipt) in room.receipts_between(since, view.at()) {
-        // In this order the unthreaded receipt comes before those of threads.
+        // In this order the unthreaded receipt comes before threaded ones.
         let (of, receipt_type, thread_id) = &*key;
         let of_user = of.as_str();
         if receipt_type == "m.read.private" && of != view.user_id() {
@@ -31,21 +31,21 @@ pub(crate) fn receipts(view: &View<'_>, room: &Room, since: Offset) -> Vec<Box<R
         };
         let content = if taken(&first) { &mut second } else { &mut first };
         let of_event = content.entry(event_id).or_insert_with(|| json!({}));
-        // `of_event` and what it holds are objects made right here.
+        // `of_event` and its values are objects created here.
         of_event[receipt_type.as_str()][of_user] = data;
     }
     [first, second].into_iter().filter_map(|content| event("m.receipt", content)).collect()
 }
 
-/// The `m.typing` event, if who types changed after `since`, or, where that is `None`, if anyone
-/// does.
+/// The `m.typing` event, if the typing users changed after `since`, or, if `since` is `None`, if
+/// anyone is typing.
 pub(crate) fn typing(view: &View<'_>, room: &Room, since: Option<Offset>) -> Option<Box<RawValue>> {
     let (typing, changed) = room.typing();
     let news = match since {
         Some(since) => changed > since,
         None => !typing.is_empty(),
     };
-    // What changed after this response's offset is news for the next one.
+    // Changes after this response's offset belong to the next one.
     if !news || changed > view.at() {
         return None;
     }

@@ -1,6 +1,5 @@
-//! What a client is told of rooms that its user is not in any more, when it begins anew in the
-//! middle of its life: it comes from a future that a restore undid, and has rooms that it would
-//! keep for ever.
+//! Tells a client that starts over about rooms that its user is no longer in. Such a client comes
+//! from a future that a restore undid, and would keep those rooms forever.
 
 use std::collections::BTreeMap;
 
@@ -18,17 +17,17 @@ use crate::{
     state::Membership,
 };
 
-/// Where a client was that begins anew.
+/// The earlier position of a client that starts over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CameFrom {
     /// The position that it named.
     pub token: Token,
-    /// The last record of what it knows that is still there.
+    /// The last record before it that still exists.
     pub after: Offset,
 }
 
-/// The rooms that the user left after `from`, or that were taken from them: each with the record
-/// because of which it is so.
+/// The rooms that the user left after `from`, or that were taken from them, each with the record
+/// that caused it.
 pub(super) fn rooms(view: &View<'_>, from: CameFrom) -> BTreeMap<OwnedRoomId, Offset> {
     let (user_id, at) = (view.user_id(), view.at());
     let CameFrom { token, after } = from;
@@ -51,9 +50,9 @@ pub(super) fn rooms(view: &View<'_>, from: CameFrom) -> BTreeMap<OwnedRoomId, Of
     gone
 }
 
-/// The event that says that the user is not in the room, in the form in which a sync has it. Where
-/// a restore or a purge left none, it is one that is in no room and no log, made for the client,
-/// which believes nothing else; the same words have the same id.
+/// The event that tells a client that the user is not in the room, in the format of a sync. If a
+/// restore or a purge left none, the event exists in no room and no log; it is created for the
+/// client, which needs one. The same content has the same id.
 ///
 /// # Errors
 /// When the log cannot be read.

@@ -1,11 +1,10 @@
-//! Which member events a device already has: what makes lazily loaded members redundant
-//! (client-server API, "Lazy-loading room members").
+//! Tracks which member events a device already has, to omit redundant ones (client-server API,
+//! "Lazy-loading room members").
 //!
-//! A member event counts as known once the device comes back with a `since` at or after the
-//! response that held it, for then it has that response. One that comes back with an older `since`
-//! lost what was answered later, and that is forgotten here, too. All of this is memory alone: a
-//! device that the server knows nothing of (after a restart, or when memory is short) is sent
-//! members it may already have, which is allowed.
+//! A device has a member event once it comes back with a `since` at or after the response that
+//! contained it. A device that comes back with an older `since` has lost later responses, and they
+//! are forgotten here, too. All of this is in memory only: after a restart or an eviction, a device
+//! is sent members that it may already have, which is allowed.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -14,28 +13,27 @@ use quick_cache::{Weighter, sync::Cache};
 
 use crate::{base::background::lock_at_length, record::Offset};
 
-/// The memory for all devices, bounded: those not heard of for longest are forgotten.
+/// The known members of all devices. The cache is bounded; the least recently used are evicted.
 #[derive(Debug)]
 pub struct KnownMembers(Cache<Offset, Kept, ByWeight>);
 
-/// What one session of a device was sent.
+/// The members that one session of a device was sent.
 #[derive(Debug, Default)]
 pub(super) struct Device {
-    /// Member event → the position of the response that held it.
+    /// Member event → the position of the response that contained it.
     sent: HashMap<Offset, Offset>,
     newest: Offset,
-    /// Room, by its creation → the position of the response with which the device began with it
-    /// anew. What it knew of the room before, it may have thrown away.
+    /// Room, by its creation → the position of the response in which the device started over with
+    /// it. It may have discarded what it knew of the room before.
     begun: HashMap<Offset, Offset>,
-    /// Where the device was when it asked last.
+    /// The `since` of its last request.
     since: Offset,
 }
 
 #[derive(Clone, Debug)]
 struct Kept {
     device: Arc<Mutex<Device>>,
-    /// In bytes, as of when it was put there: a cache must find what it put there to weigh the
-    /// same.
+    /// In bytes, when it was put into the cache: a cache requires that weights do not change.
     weight: u64,
 }
 
@@ -49,22 +47,22 @@ impl Weighter<Offset, Kept> for ByWeight {
 }
 
 impl KnownMembers {
-    /// A memory of about this many bytes.
+    /// A cache of about this many bytes.
     #[must_use]
     pub fn new(bytes: u64) -> Self {
         Self(Cache::with_weighter(1024, bytes, ByWeight))
     }
 
-    /// What the device of this session knows when it asks for what is new after `since`.
+    /// What the device of this session knows when it syncs from `since`.
     pub(super) fn of(&self, session: Offset, since: Option<Offset>) -> Arc<Mutex<Device>> {
         let known = self.0.get(&session).map_or_else(Arc::default, |kept| kept.device);
         lock_at_length(&known).forget_after(since.unwrap_or(Offset::ZERO));
         known
     }
 
-    /// Keeps what was noted of the device.
+    /// Stores what a device was sent.
     pub(super) fn keep(&self, session: Offset, device: Arc<Mutex<Device>>) {
-        // What an entry takes in the map, and what a device takes besides.
+        // The size of an entry in the map, and of a device without entries.
         let inner = lock_at_length(&device);
         let weight = (inner.sent.len() + inner.begun.len()) as u64 * 24 + 192;
         drop(inner);
@@ -79,14 +77,14 @@ impl Device {
         self.sent.get(&member).is_some_and(|position| *position >= begun)
     }
 
-    /// Notes that the device begins with a room anew with the response at `position`.
+    /// Records that the device starts over with a room in the response at `position`.
     pub(super) fn begin(&mut self, room: Offset, position: Offset) {
         self.begun.insert(room, position);
     }
 
-    /// Notes that the response at `position` holds this member event. Not of a response that brings
-    /// the device no further (to `full_state`, say): that it arrived could not be told from that it
-    /// was lost.
+    /// Records that the response at `position` contains this member event. Not for a response that
+    /// does not advance the position (to `full_state`, for example): whether it arrived could not
+    /// be told.
     pub(super) fn note(&mut self, member: Offset, position: Offset) {
         if position > self.since {
             self.sent.insert(member, position);

@@ -1,6 +1,6 @@
-//! Sync: what is new for a user between two offsets: for `/sync` in [`v3`], for simplified sliding
-//! sync in [`sliding`], which share the parts beside them. The waiting for it is in
-//! `api::sync::classic`, the waking in `engine::head`.
+//! Sync: what is new for a user between two offsets. [`v3`] is `/sync` and [`sliding`] is
+//! simplified sliding sync; they share the other modules here. `api::sync` waits for news, and
+//! `engine::head` wakes it.
 
 pub(crate) mod account_data;
 pub mod device_lists;
@@ -24,9 +24,8 @@ use ruma::{OwnedRoomId, RoomId};
 
 use crate::{read::view::View, record::Offset, state::RoomMembership};
 
-/// The user's rooms that may have something new after `since`, and the rooms `also`. Either each
-/// room of the user is asked, or, when fewer records than that have come, the journal is: whichever
-/// is less to look at.
+/// The user's rooms that may have news after `since`, and the rooms in `also`. Either each room of
+/// the user is checked, or, if there are fewer new records than rooms, the journal is read.
 pub(crate) fn changed_rooms(
     view: &View<'_>,
     since: Offset,
@@ -47,7 +46,7 @@ pub(crate) fn changed_rooms(
     let mut parts = memberships.of(view.user_id(), view.at());
     parts.retain(|part| {
         let room = view.state.rooms.get(&part.room_id);
-        // One that was purged changed when that made its members leave.
+        // A purged room changed when its members left.
         let changed = room.map_or(part.offset, |room| room.changed());
         changed > since || also.contains(&part.room_id)
     });

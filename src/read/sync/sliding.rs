@@ -1,11 +1,9 @@
-//! Simplified sliding sync (MSC4186): the rooms that a client has a window on, and what is new in
-//! them.
+//! Simplified sliding sync (MSC4186): the rooms in a client's windows, and what is new in them.
 //!
-//! A connection follows the log from one response to the next. What it has been sent is in
-//! [`connection`]; the lists it has windows on, and their order, in [`list`]. An answer is exact as
-//! of one offset. Its cost follows what changed: as long as a client asks for the same, only the
-//! user's rooms that the log's journal names are looked at, and those that their moving has pushed
-//! into a window.
+//! A connection follows the log from one response to the next. [`connection`] stores what it has
+//! been sent; [`list`] keeps its lists and their order. A response is exact as of one offset. Its
+//! cost is proportional to the changes: as long as a client repeats the same request, only the
+//! rooms in the log's journal are examined, and those that their moves have pushed into a window.
 
 mod connection;
 mod extensions;
@@ -45,17 +43,16 @@ use crate::{
     state::{Account, Membership, Room},
 };
 
-/// Up to how many rooms are each looked for in a list, rather than the list gone through for all of
-/// them.
+/// Up to this many rooms are located in a list one by one; for more, the list is scanned.
 const FEW_ROOMS: usize = 16;
 
-/// Why there is no answer.
+/// Why there is no response.
 #[derive(Debug, thiserror::Error)]
 pub enum SlidingError {
-    /// The client has to begin anew.
+    /// The client must start over.
     #[error(transparent)]
     UnknownPos(#[from] UnknownPos),
-    /// It is more work than it may be.
+    /// It needs more work than allowed.
     #[error(transparent)]
     TooLong(#[from] TooLong),
     /// The log cannot be read.
@@ -79,7 +76,7 @@ struct ListResult {
     count: usize,
 }
 
-/// An answer that may yet be thrown away: the connection does not know of it.
+/// A response that may still be discarded: the connection does not know of it.
 #[derive(Debug)]
 pub struct Look {
     lists: BTreeMap<String, ListResult>,
@@ -91,13 +88,13 @@ pub struct Look {
 }
 
 impl Look {
-    /// Whether there is nothing new in it.
+    /// Whether it contains nothing new.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.is_empty
     }
 
-    /// The response, which the connection is told to be under way.
+    /// The response. The connection records that it is in flight.
     ///
     /// # Errors
     /// When a later request has moved the connection on.
@@ -113,23 +110,23 @@ impl Look {
     }
 }
 
-/// What a look uses besides the projections and the connection.
+/// The caches and limits of an attempt.
 #[derive(Clone, Copy, Debug)]
 pub struct Memory<'a> {
-    /// What was counted.
+    /// The cache of unread counts.
     pub unread: &'a Unread,
-    /// The epoch in which positions are given out.
+    /// The current epoch, for positions.
     pub epoch: Epoch,
-    /// How much work the look may be.
+    /// How much work the attempt may do.
     pub effort: Effort,
 }
 
-/// What is new for a connection under these rules, as of the view's offset; for one that begins,
-/// also what became of the rooms that the client has from where it came from.
+/// What is new for a connection under these rules, as of the view's offset. For one that starts
+/// over, also what became of the rooms that the client had before.
 ///
 /// # Errors
-/// When a later request has moved the connection on, it is more work than it may be, or the log
-/// cannot be read.
+/// When a later request has moved the connection on, the attempt needs more work than allowed, or
+/// the log cannot be read.
 pub fn look(
     view: &View<'_>,
     rules: &Rules,
@@ -139,7 +136,7 @@ pub fn look(
 ) -> Result<Look, SlidingError> {
     let mut connection = resumed.lock()?;
     let account = view.state.accounts.get(view.user_id());
-    // Read for a moment at a time: what is new about the account must not wait for a long look.
+    // Locked for a moment at a time: writes to the account must not wait for a long attempt.
     let account = account.as_deref();
     let since = connection.has.at;
     let direct = connection.direct(view, account)?;
@@ -180,11 +177,10 @@ pub fn look(
                 Some(rule) => Some(sync.joined(rule)?),
                 None => has.map(|has| unwanted(&has.sent, since)),
             },
-            // Of an invite that the user is not to be told of, one who has nothing of the room
-            // learns nothing.
+            // A client that has nothing of the room learns nothing of a hidden invite.
             Membership::Invite if has.is_none() && !view.shows_invite(&part)? => None,
-            // Those who have the room learn that they are not in it now, whether they want it or
-            // not.
+            // A client that has the room learns that the user is no longer in it, whether the room
+            // is in a list or not.
             Membership::Invite | Membership::Knock if rule.is_some() || has.is_some() => {
                 sync.stripped()?
             }
@@ -232,7 +228,7 @@ pub fn look(
     Ok(Look { lists, rooms, extensions, is_empty, epoch, addition })
 }
 
-/// What is wanted of a room. Rooms that are in the same lists share it.
+/// What is requested of a room. Rooms in the same lists share it.
 fn rule(
     combined: &mut HashMap<rules::Lists, Rule>,
     rules: &Rules,
@@ -246,17 +242,17 @@ fn rule(
     combined.entry(matched.lists).or_insert_with(of_lists).clone()
 }
 
-/// A room that the client has and does not want now: what comes after `since` is not sent.
+/// A room that the client has but no longer requests: news after `since` is not sent.
 fn unwanted(sent: &Sent, since: Offset) -> Outcome {
     let mut sent = sent.clone();
     sent.events = sent.events.behind(since);
     Outcome { result: None, sent: Some(sent), members: Vec::new(), all_members: false }
 }
 
-/// The user's rooms that may have something new after `since`.
+/// The user's rooms that may have news after `since`.
 fn touched(view: &View<'_>, since: Offset, facts: Facts<'_>) -> Result<Vec<Touched>, ReadError> {
     if since == Offset::ZERO {
-        // All lists are made from the beginning.
+        // All lists are built from scratch.
         return Ok(Vec::new());
     }
     let mut also = BTreeSet::new();
@@ -270,7 +266,8 @@ fn touched(view: &View<'_>, since: Offset, facts: Facts<'_>) -> Result<Vec<Touch
                 let invites = parts.filter(|part| part.membership == Membership::Invite);
                 also.extend(invites.map(|part| part.room_id));
             }
-            // Whatever was a direct chat at any time since: a list may have been made in between.
+            // Rooms that were a direct chat at any time since: a list may have been built in
+            // between.
             let versions = list::direct_changes(&account.read(), since, view.at());
             if !versions.is_empty() {
                 for at in versions.into_iter().chain([since]) {
@@ -287,11 +284,11 @@ fn touched(view: &View<'_>, since: Offset, facts: Facts<'_>) -> Result<Vec<Touch
     Ok(with_room.collect())
 }
 
-/// The rooms that may have to be sent, or not to be sent any more, each with why it is wanted.
+/// The rooms that may have to be sent, or are no longer to be sent, each with the reasons.
 ///
-/// Where the client asks for the same as before (`same`), a room that was not touched can only have
-/// come into a window because touched ones moved past it, one place for each: so it is that near to
-/// an end of the window.
+/// If the request is the `same` as before, an untouched room can only have come into a window
+/// because touched ones moved past it, one place for each. So it is at most that far from an end of
+/// the window.
 fn candidates(
     view: &View<'_>,
     connection: &Connection,
@@ -373,7 +370,8 @@ impl Connection {
         Ok(direct)
     }
 
-    /// Brings the lists to the view's offset. Says whether each of them only had to be moved along.
+    /// Updates the lists to the view's offset. Returns whether all of them could be updated without
+    /// rebuilding.
     fn follow(
         &mut self,
         view: &View<'_>,

@@ -1,5 +1,5 @@
-//! What a room is called where it has no name: how many are in it, and who (client-server API,
-//! "Room Summary").
+//! The summary of a room, from which clients compute a name: the member counts and some members
+//! (client-server API, "Room Summary").
 
 use ruma::{OwnedUserId, events::StateEventType};
 
@@ -10,23 +10,23 @@ use crate::{
     state::{Membership, Room},
 };
 
-/// How many heroes name a room that has no name (client-server API, `m.heroes`).
+/// The number of heroes (client-server API, `m.heroes`).
 const HEROES: usize = 5;
 
 /// The summary of a room.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Summary {
-    /// The members that name the room, in the order in which they came; `None` for a room with a
+    /// The members that name the room, in the order in which they joined; `None` for a room with a
     /// name.
     pub(super) heroes: Option<Vec<OwnedUserId>>,
-    /// How many are joined.
+    /// The number of joined members.
     pub(super) joined: u64,
-    /// How many are invited.
+    /// The number of invited members.
     pub(super) invited: u64,
 }
 
 impl Summary {
-    /// The summary for the user who looks.
+    /// The summary for the viewer.
     ///
     /// # Errors
     /// When the log cannot be read.

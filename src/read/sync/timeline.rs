@@ -1,4 +1,4 @@
-//! The newest stretch of a room's timeline on its way to a client.
+//! The newest events of a room's timeline for a client.
 
 use crate::{
     log::ReadError,
@@ -10,22 +10,22 @@ use crate::{
     state::Room,
 };
 
-/// A stretch of a timeline.
+/// A part of a timeline.
 #[derive(Debug)]
 pub(super) struct Stretch {
     /// The events, oldest first.
     pub(super) events: Vec<EventRef>,
     /// Whether visible events between `since` and the first one were left out.
     pub(super) limited: bool,
-    /// The first offset that the stretch covers: all visible events from here on are in it. Before
-    /// it there may be events that are not visible even if the stretch is not limited.
+    /// The first offset of the part: it contains all visible events from here on. Even if it is not
+    /// limited, there may be invisible events before it.
     pub(super) start: Offset,
     /// The last offset that the stretch covers.
     pub(super) at: Offset,
 }
 
 impl Stretch {
-    /// The newest visible events after `since`, up to and with `at`: `limit` of them at most.
+    /// The newest visible events after `since`, up to and including `at`, at most `limit`.
     ///
     /// # Errors
     /// When the log cannot be read.
@@ -59,7 +59,7 @@ impl Stretch {
         Ok(Self { events, limited, start, at })
     }
 
-    /// A stretch of single events, with everything between them left unsaid.
+    /// A part with only the event at `at`, without a claim about earlier ones.
     ///
     /// # Errors
     /// When the log cannot be read.
@@ -68,7 +68,7 @@ impl Stretch {
         Ok(Self { events, limited: false, start: at, at })
     }
 
-    /// The position right before the stretch, from which a client pages back.
+    /// The position right before it, from which a client pages back.
     pub(super) fn before(&self) -> Offset {
         self.start.prev().min(self.at)
     }

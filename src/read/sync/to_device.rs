@@ -1,4 +1,4 @@
-//! Messages to the device that syncs.
+//! To-device messages for the syncing device.
 
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -11,9 +11,9 @@ use crate::{
     state::State,
 };
 
-/// As of when a sync is answered that would be answered as of `head`: earlier, if more messages
-/// wait for the device than one answer holds. Everything else in the answer is as of then, too, so
-/// that one token covers all of it; the client asks again at once.
+/// The offset as of which a sync is answered when the head is `head`. It is earlier if more
+/// messages are pending than one response holds. The whole response is as of that offset, so that
+/// one token covers all of it; the client syncs again at once.
 #[must_use]
 pub fn cut(
     state: &State,
@@ -30,7 +30,7 @@ pub fn cut(
     }
 }
 
-/// The messages after `since` to the device of whoever looks.
+/// The messages after `since` to the viewer's device.
 ///
 /// # Errors
 /// When the log cannot be read.
@@ -38,7 +38,7 @@ pub fn messages(view: &View<'_>, since: Offset) -> Result<Vec<Box<RawValue>>, Re
     Ok(waiting(view, since)?.into_iter().map(|(_, message)| message).collect())
 }
 
-/// As [`messages`], each with its record.
+/// Like [`messages`], each with its record.
 ///
 /// # Errors
 /// When the log cannot be read.

@@ -1,9 +1,9 @@
-//! `/sync`: the answer as of one offset (client-server API, "Syncing").
+//! The response of `/sync` as of one offset (client-server API, "Syncing").
 //!
-//! [`respond`] is a function of the user, `since` and the head: the same three give the same
-//! answer, whatever is applied meanwhile; but for members that the device already has
-//! ([`super::lazy`]). Its cost follows what changed: the log's journal names the streams that were
-//! touched, and only the user's rooms among them are looked at.
+//! [`respond`] is a function of the user, `since` and the head: the same inputs give the same
+//! response, whatever is applied meanwhile. The one exception is members that the device already
+//! has ([`super::lazy`]). Its cost is proportional to the changes: the log's journal lists the
+//! touched streams, and only the user's rooms among them are examined.
 
 mod rooms;
 
@@ -33,60 +33,60 @@ use crate::{
     state::{Membership, RoomMembership},
 };
 
-/// What is asked for.
+/// A sync request.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// Where the client has got to; `None` for an initial sync.
+    /// The client's position; `None` for an initial sync.
     pub since: Option<Offset>,
-    /// For one who begins anew since a restore undid where they had got to: where that was.
+    /// For a client whose position was undone by a restore: that position.
     pub came_from: Option<CameFrom>,
-    /// Whether the whole state of every joined room is wanted.
+    /// Whether the full state of every joined room is requested.
     pub full_state: bool,
-    /// Whether the state after the timeline is wanted rather than the one before it.
+    /// Whether the state after the timeline is requested instead of the one before it.
     pub use_state_after: bool,
-    /// The filter, which others may ask for, too.
+    /// The filter, which other requests may share.
     pub filter: Arc<SyncFilter>,
-    /// The epoch in which tokens are given out.
+    /// The current epoch, for tokens.
     pub epoch: Epoch,
 }
 
-/// A filter, taken apart.
+/// A parsed filter.
 #[derive(Clone, Debug)]
 pub struct SyncFilter {
-    /// On global account data.
+    /// For global account data.
     pub account_data: EventFilter,
-    /// On presence.
+    /// For presence.
     pub presence: EventFilter,
-    /// On rooms.
+    /// For rooms.
     pub room: RoomFilters,
 }
 
-/// The part of a filter that is about rooms.
+/// The part of a filter for rooms.
 #[derive(Clone, Debug)]
 pub struct RoomFilters {
-    /// Which rooms.
+    /// The selected rooms.
     pub selection: RoomSelection,
-    /// Whether rooms that were left are wanted in an initial sync.
+    /// Whether an initial sync includes rooms that were left.
     pub include_leave: bool,
-    /// On timelines.
+    /// For timelines.
     pub timeline: EventFilter,
-    /// On state.
+    /// For state.
     pub state: EventFilter,
-    /// On account data of rooms.
+    /// For account data of rooms.
     pub account_data: EventFilter,
-    /// On typing and receipts.
+    /// For typing and receipts.
     pub ephemeral: EventFilter,
-    /// How many events of a timeline are returned, within the server's bounds.
+    /// How many events a timeline has, within the server's limits.
     pub timeline_limit: usize,
-    /// Whether unread counts are wanted by thread.
+    /// Whether unread counts are requested by thread.
     pub unread_by_thread: bool,
-    /// The form of events.
+    /// The format of events.
     pub form: EventForm,
 }
 
 impl SyncFilter {
-    /// A filter with its bounds. Timelines have `default_limit` events unless the filter says
-    /// otherwise, and `max_limit` at most.
+    /// A filter with its limits. Timelines have `default_limit` events unless the filter says
+    /// otherwise, and at most `max_limit`.
     #[must_use]
     pub fn new(filter: Filter, default_limit: usize, max_limit: usize) -> Self {
         let form = filter.form(&EventForm::STATE);
@@ -132,7 +132,7 @@ struct Rooms {
     leave: ByRoom<LeftRoom>,
 }
 
-/// Rooms, each of which comes once: an object in JSON. A map would move them about.
+/// Rooms as a JSON object. Each comes once, so no map is needed.
 #[derive(Debug)]
 struct ByRoom<T>(Vec<(OwnedRoomId, T)>);
 
@@ -170,7 +170,7 @@ impl<E> Default for Events<E> {
 }
 
 impl Response {
-    /// Whether there is nothing new in it.
+    /// Whether it contains nothing new.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.account_data.events.is_empty()
@@ -185,21 +185,22 @@ impl Response {
     }
 }
 
-/// What makes answers cheaper, which may be forgotten at any time; and how much they may cost.
+/// Caches that make responses cheaper and may be dropped at any time; and how much work a response
+/// may be.
 #[derive(Clone, Copy, Debug)]
 pub struct Memory<'a> {
-    /// What devices know of members.
+    /// The members that devices have.
     pub members: &'a KnownMembers,
-    /// What was counted.
+    /// The cache of unread counts.
     pub unread: &'a Unread,
-    /// How much work the answer may be.
+    /// How much work the response may be.
     pub effort: Effort,
 }
 
-/// The answer to `request` as of the view's offset.
+/// The response to `request` as of the view's offset.
 ///
 /// # Errors
-/// When it is more work than it may be, or the log cannot be read.
+/// When it needs more work than allowed, or the log cannot be read.
 pub fn respond(
     view: &View<'_>,
     request: &Request,
@@ -208,8 +209,8 @@ pub fn respond(
     let since = request.since.unwrap_or(Offset::ZERO);
     let initial = request.since.is_none();
     let filter = &request.filter;
-    // Locked for a moment at a time: a look at a room locks it itself, and one who locks it for a
-    // second time while a writer waits would wait for ever, and the writer with them.
+    // Locked for a moment at a time. Processing a room locks it again, and locking it twice while a
+    // writer waits would deadlock both.
     let account = view.state.accounts.get(view.user_id());
     let mut with_account_data = BTreeSet::new();
     let has_account_data =
@@ -235,7 +236,7 @@ pub fn respond(
         response.account_data.events =
             account_data::global(view, account, since, &filter.account_data, initial)?;
     }
-    // A client that begins anew in the middle of its life keeps what it knows of others' devices.
+    // A client that starts over because of a restore keeps what it knows of others' devices.
     if let Some(known) = request.since.or_else(|| request.came_from.map(|from| from.after)) {
         response.device_lists = DeviceLists::between(view, known, &rooms);
     }
@@ -247,7 +248,7 @@ pub fn respond(
             continue;
         }
         let Some(room) = view.state.rooms.get(&part.room_id) else {
-            // It was purged: those who follow are told that they are not in it any more.
+            // It was purged: clients learn that the user is no longer in it.
             if part.offset > since && !initial {
                 let left = LeftRoom::without_room(view, request, &part.room_id, part.offset)?;
                 response.rooms.leave.insert(part.room_id, left);
@@ -279,7 +280,7 @@ pub fn respond(
             Membership::Knock if changed => {
                 response.rooms.knock.insert(part.room_id, sync.knocked()?);
             }
-            // Those who follow are told of a leave even if the room was forgotten right after.
+            // Clients learn of a leave even if the room was forgotten right after.
             Membership::Leave | Membership::Ban
                 if changed
                     && (!initial

@@ -1,7 +1,7 @@
-//! Filters: what a client wants of what there is (client-server API, "Filtering").
+//! Filters of clients (client-server API, "Filtering").
 //!
-//! This is the one reading of filters for all endpoints. A [`Filter`] is what is uploaded or given
-//! to `/sync`, an [`EventFilter`] one of its parts, and what `/messages` and others take.
+//! All endpoints use this implementation. A [`Filter`] is uploaded or given to `/sync`. An
+//! [`EventFilter`] is one of its parts, and the filter of `/messages` and others.
 
 use std::{collections::HashSet, hash::Hash, sync::Arc};
 
@@ -27,30 +27,30 @@ pub struct Filter {
     #[serde(deserialize_with = "fields")]
     event_fields: Option<Arc<Fields>>,
     event_format: EventFormat,
-    /// On presence.
+    /// For presence.
     pub presence: EventFilter,
-    /// On global account data.
+    /// For global account data.
     pub account_data: EventFilter,
-    /// On rooms.
+    /// For rooms.
     pub room: RoomFilter,
 }
 
-/// The part of a filter that is about rooms.
+/// The part of a filter for rooms.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct RoomFilter {
-    /// Which rooms, before all the other parts.
+    /// The selected rooms, which applies before all other parts.
     #[serde(flatten)]
     pub selection: RoomSelection,
-    /// Whether rooms that were left are wanted.
+    /// Whether rooms that were left are included.
     pub include_leave: bool,
-    /// On account data of rooms.
+    /// For account data of rooms.
     pub account_data: EventFilter,
-    /// On typing and receipts.
+    /// For typing and receipts.
     pub ephemeral: EventFilter,
-    /// On state.
+    /// For state.
     pub state: EventFilter,
-    /// On timelines.
+    /// For timelines.
     pub timeline: EventFilter,
 }
 
@@ -62,7 +62,7 @@ enum EventFormat {
     Federation,
 }
 
-/// A filter on events, whatever kind of filter it was in the request.
+/// A filter of events, whatever part of a request it was.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct EventFilter {
@@ -73,28 +73,28 @@ pub struct EventFilter {
     #[serde(flatten)]
     rooms: RoomSelection,
     contains_url: Option<bool>,
-    /// Only events to which one of these users has sent an event that relates to it (MSC3440).
+    /// Only events with a related event by one of these users (MSC3440).
     #[serde(alias = "io.element.relation_senders", deserialize_with = "few")]
     related_by_senders: Option<HashSet<OwnedUserId>>,
-    /// Only events to which another one relates in one of these ways (MSC3440).
+    /// Only events with a related event of one of these relation types (MSC3440).
     #[serde(alias = "io.element.relation_types", deserialize_with = "few")]
     related_by_rel_types: Option<HashSet<String>>,
-    /// The most events that are wanted, if the filter says. Whoever uses it bounds it.
+    /// The requested number of events, if given. The caller limits it.
     pub limit: Option<u64>,
-    /// Whether member events are wanted only for those who sent the events returned.
+    /// Whether to include only member events of the senders of returned events.
     #[serde(deserialize_with = "true_or_not")]
     pub lazy_load_members: bool,
-    /// Whether these are wanted even if the client has them.
+    /// Whether to include them even if the client has them.
     #[serde(deserialize_with = "true_or_not")]
     pub include_redundant_members: bool,
-    /// Whether unread counts are wanted for each thread (for `/sync` alone).
+    /// Whether unread counts are requested by thread (only for `/sync`).
     pub unread_thread_notifications: bool,
 }
 
-/// How many patterns a filter tries in about the time that a look at an event takes without it.
+/// How many patterns are matched in about the time that examining an event takes otherwise.
 const PATTERNS_PER_LOOK: usize = 10;
 
-/// Which rooms are wanted.
+/// The selected rooms.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct RoomSelection {
@@ -102,7 +102,7 @@ pub struct RoomSelection {
     not_rooms: HashSet<OwnedRoomId>,
 }
 
-/// Event types, some of them with stars.
+/// Event types, some of them patterns.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(try_from = "Vec<String>")]
 struct Types {
@@ -111,15 +111,15 @@ struct Types {
 }
 
 impl Filter {
-    /// The filter that this JSON object is.
+    /// Parses a filter from JSON.
     ///
     /// # Errors
-    /// When it is not a filter: a field has a value that it may not have.
+    /// When it is not a filter: a field has an invalid value.
     pub fn parse(json: &str) -> Result<Self, BadFilter> {
         Ok(serde_json::from_str(json)?)
     }
 
-    /// The form in which events of rooms are wanted, of those that `form` stands for.
+    /// The requested format of room events, among variants of `form`.
     #[must_use]
     pub fn form(&self, form: &EventForm) -> EventForm {
         EventForm {
@@ -131,7 +131,7 @@ impl Filter {
 }
 
 impl RoomSelection {
-    /// Whether this room is wanted.
+    /// Whether this room is selected.
     #[must_use]
     pub fn includes(&self, room_id: &RoomId) -> bool {
         !self.not_rooms.contains(room_id)
@@ -144,36 +144,37 @@ impl RoomSelection {
 }
 
 impl EventFilter {
-    /// The filter that this JSON object is.
+    /// Parses a filter from JSON.
     ///
     /// # Errors
-    /// When it is not a filter: a field has a value that it may not have.
+    /// When it is not a filter: a field has an invalid value.
     pub fn parse(json: &str) -> Result<Self, BadFilter> {
         Ok(serde_json::from_str(json)?)
     }
 
-    /// A filter that wants everything but what these users sent.
+    /// A filter for everything not sent by these users.
     #[must_use]
     pub fn without_senders(senders: impl IntoIterator<Item = OwnedUserId>) -> Self {
         Self { not_senders: senders.into_iter().collect(), ..Self::default() }
     }
 
-    /// How many looks it counts as to ask it of an event: those with many patterns take their time.
+    /// The cost of applying it to an event, in examined events: one with many patterns takes
+    /// longer.
     #[must_use]
     pub fn looks(&self) -> usize {
         let types = [self.types.as_ref(), Some(&self.not_types)].into_iter().flatten();
         1 + types.map(|types| types.patterns.len()).sum::<usize>() / PATTERNS_PER_LOOK
     }
 
-    /// The same filter, for events of this type alone.
+    /// The same filter, only for events of this type.
     #[must_use]
     pub fn of_type(self, event_type: &str) -> Self {
         let exact = HashSet::from([event_type.to_owned()]);
         Self { types: Some(Types { exact, ..Types::default() }), ..self }
     }
 
-    /// Whether the filter wants this event of `room`, as it is as of `at`: what was redacted then
-    /// has no `url`, and relates to nothing.
+    /// Whether the filter matches this event of `room` as of `at`. A redacted event has no `url`,
+    /// and relates to nothing.
     #[must_use]
     pub fn matches(&self, room: &Room, event: &StoredEvent, at: Offset) -> bool {
         if self.is_open() {
@@ -185,8 +186,8 @@ impl EventFilter {
             && self.wants_related(room, event.offset, at)
     }
 
-    /// Whether the filter wants what has this type and sender. What has no sender is not wanted by
-    /// a filter that lists senders.
+    /// Whether the filter matches this type and sender. A filter that lists senders does not match
+    /// something without a sender.
     #[must_use]
     pub fn wants(&self, event_type: &str, sender: Option<&UserId>) -> bool {
         self.wants_type(event_type)
@@ -197,34 +198,34 @@ impl EventFilter {
             && !sender.is_some_and(|sender| self.not_senders.contains(sender))
     }
 
-    /// Whether the filter wants events of this type, as far as the type decides.
+    /// Whether the filter can match events of this type.
     #[must_use]
     pub fn wants_type(&self, event_type: &str) -> bool {
         !self.not_types.include(event_type)
             && self.types.as_ref().is_none_or(|types| types.include(event_type))
     }
 
-    /// Whether the filter wants events of this sender, as far as the sender decides.
+    /// Whether the filter can match events of this sender.
     #[must_use]
     pub fn wants_sender(&self, sender: &UserId) -> bool {
         !self.not_senders.iter().any(|id| id == sender)
             && self.senders.as_ref().is_none_or(|senders| senders.iter().any(|id| id == sender))
     }
 
-    /// A filter that wants nothing.
+    /// A filter that matches nothing.
     #[must_use]
     pub fn nothing() -> Self {
         Self { types: Some(Types::default()), ..Self::default() }
     }
 
-    /// Whether the filter wants anything of this room.
+    /// Whether the filter can match anything in this room.
     #[must_use]
     pub fn wants_room(&self, room_id: &RoomId) -> bool {
         self.rooms.includes(room_id)
     }
 
-    /// Whether what relates to the event at `offset` is what the filter asks for. Asked for both,
-    /// one child has to be of one of the senders and of one of the kinds.
+    /// Whether the event at `offset` has a related event as requested. If both senders and types
+    /// are given, one related event must match both.
     fn wants_related(&self, room: &Room, offset: Offset, at: Offset) -> bool {
         let (senders, rel_types) = (&self.related_by_senders, &self.related_by_rel_types);
         if senders.is_none() && rel_types.is_none() {
@@ -246,7 +247,7 @@ impl EventFilter {
 }
 
 fn has_url(room: &Room, event: &StoredEvent, at: Offset) -> bool {
-    // No version's rules keep a `url` when an event is redacted.
+    // Every version's redaction removes `url`.
     room.redaction_of(event.offset, at).is_none()
         && event
             .content_as::<serde_json::Map<String, serde_json::Value>>()
@@ -289,7 +290,7 @@ fn fields<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Arc<Field
     Ok(Some(Arc::new(Fields::new(&paths))))
 }
 
-/// What is looked for among the events that relate to each event.
+/// A set that is limited, because each event is checked for all of its elements.
 fn few<'de, D, T>(deserializer: D) -> Result<Option<HashSet<T>>, D::Error>
 where
     D: Deserializer<'de>,
@@ -305,7 +306,7 @@ where
     Ok(given)
 }
 
-/// Clients write `null` for what they do not set.
+/// Clients send `null` for members that they do not set.
 fn true_or_not<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
     Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }

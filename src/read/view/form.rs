@@ -1,5 +1,4 @@
-//! An event in the form that its reader gets: what the server adds to it for this user, the events
-//! that relate to it among it.
+//! The client format of an event for a particular viewer, with bundled aggregations.
 
 use std::{
     cell::{Cell, OnceCell},
@@ -29,19 +28,18 @@ use crate::{
     },
 };
 
-/// A look at one room's events, which finds out what it needs of the viewer once, when it is
-/// needed.
+/// Formats one room's events. What it needs to know of the viewer is looked up once, on demand.
 pub(super) struct Sight<'v> {
     view: &'v View<'v>,
     room: &'v Room,
     visibility: OnceCell<Visibility<'v>>,
     ignored: OnceCell<Arc<Ignored>>,
     stretches: OnceCell<Vec<(Offset, Offset)>>,
-    /// How many events may still be read of those that relate to others.
+    /// How many related events may still be read.
     looks: Cell<usize>,
 }
 
-/// Which of the events that relate to an event come with it.
+/// Which related events are bundled with an event.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Bundle {
     Everything,
@@ -62,7 +60,7 @@ impl<'v> Sight<'v> {
         }
     }
 
-    /// The event in this form.
+    /// The event in this format.
     pub(super) fn form(
         &self,
         event: &EventRef,
@@ -72,7 +70,7 @@ impl<'v> Sight<'v> {
         Ok(form.with_wanted_fields(self.event(event, form, bundle)?))
     }
 
-    /// As [`Sight::form`], with its content gone as if it had been redacted.
+    /// Like [`Sight::form`], without content, as if it had been redacted.
     pub(super) fn form_without_content(
         &self,
         event: &EventRef,
@@ -110,12 +108,12 @@ impl<'v> Sight<'v> {
         if let Some(offset) = redaction
             && let Some(redaction) = self.view.events.get(offset)?
         {
-            // The redaction of that redaction is left out: a chain of them has no end.
+            // A redaction of that redaction is left out, or the chain would have no end.
             let redaction = as_shown(room, redaction, at);
             let unsigned_too = self.unsigned(&redaction);
             unsigned.redacted_because = Some(client_event(room, &redaction, form, &unsigned_too));
         }
-        // For the one whom it concerns: others who see the event see the state itself.
+        // For the user whom it concerns; others who see the event see the state itself.
         if shown.event_type == TimelineEventType::RoomMember
             && shown.state_key.as_deref() == Some(self.view.user_id().as_str())
         {
@@ -133,7 +131,7 @@ impl<'v> Sight<'v> {
         Ok(client_event(room, &shown, form, &unsigned))
     }
 
-    /// What is added to every event.
+    /// The additions to every event.
     fn unsigned<'e>(&self, shown: &'e StoredEvent) -> Unsigned<'e> {
         let viewer = self.view.viewer;
         let membership = self.room.membership(viewer.user_id, shown.offset);
@@ -205,7 +203,7 @@ impl<'v> Sight<'v> {
         let sought = self.sought(self.stretches()?)?;
         let mut edits = self.room.newest_children_of(parent, REPLACE, sender, &sought, most);
         edits.retain(|edit| *edit.event_type == *event_type);
-        // The newest by the clock, and of several of one moment that with the largest id.
+        // The newest by its timestamp; of several with the same one, the largest id.
         edits.sort_by_key(|edit| Reverse(edit.ts));
         let mut newest: Option<(u64, EventRef)> = None;
         for edit in edits {
@@ -250,7 +248,7 @@ impl<'v> Sight<'v> {
             Some(user_id) => self.room.newest_children_of(root, THREAD, user_id, sought, most),
             None => self.room.newest_children(root, THREAD, sought, most),
         };
-        // The first is nearly always it.
+        // Nearly always it is the first.
         for (passed, most) in [(0, 1), (1, limits::SCANNED_CHILDREN)] {
             for reply in newest(most).into_iter().skip(passed) {
                 if let Some(event) = self.counting(reply.offset)? {
@@ -261,8 +259,8 @@ impl<'v> Sight<'v> {
         Ok(None)
     }
 
-    /// How many of the replies that are counted have lived long enough and wait for the next sweep:
-    /// they are among the oldest.
+    /// How many of the counted replies have expired and wait for the next sweep. They are among the
+    /// oldest.
     fn over(&self, root: Offset, sought: &Sought<'_>) -> Result<usize, ReadError> {
         let (room, at) = (self.room, self.view.at());
         let Some(youngest_ms) = self.view.events.youngest_over_ms(room) else { return Ok(0) };
@@ -295,14 +293,14 @@ impl<'v> Sight<'v> {
         Ok((!chunk.is_empty()).then_some(References { chunk }))
     }
 
-    /// The event, unless it has lived long enough.
+    /// The event, unless it has expired.
     fn counting(&self, offset: Offset) -> Result<Option<EventRef>, ReadError> {
         let event = self.view.events.get(offset)?;
         Ok(event.filter(|event| !self.view.events.is_over(self.room, event)))
     }
 
-    /// Asks for what the user sees of these stretches: what is not redacted, and not of someone
-    /// they ignore.
+    /// A query for the visible events in these ranges: not redacted, and not by a user whom the
+    /// viewer ignores.
     pub(super) fn sought<'a>(
         &'a self,
         stretches: &'a [(Offset, Offset)],
@@ -310,7 +308,7 @@ impl<'v> Sight<'v> {
         Ok(Sought { stretches, without: self.ignored()?, at: self.view.at() })
     }
 
-    /// The stretches of the timeline that the user may see.
+    /// The visible ranges of the timeline.
     pub(super) fn stretches(&self) -> Result<&[(Offset, Offset)], ReadError> {
         if let Some(stretches) = self.stretches.get() {
             return Ok(stretches);
@@ -333,8 +331,8 @@ impl<'v> Sight<'v> {
     }
 }
 
-/// Whether an event that says it replaces another one of the same type and sender may do so. What
-/// an encrypted one holds is not known.
+/// Whether an event that replaces another one of the same type and sender is a valid edit. The
+/// content of an encrypted one is unknown.
 fn is_valid_edit(edit: &StoredEvent) -> bool {
     #[derive(Deserialize)]
     struct Content {

@@ -1,4 +1,4 @@
-//! The room keys that a backup holds.
+//! The room keys in a backup.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ use crate::{
 /// Keys by room and session.
 pub type RoomKeys = BTreeMap<OwnedRoomId, BTreeMap<String, BackedUpKey>>;
 
-/// The keys in a user's backup of `room_id` (none: of all rooms) and `session_id` (none: of all
+/// The keys in a user's backup of `room_id` (`None`: all rooms) and `session_id` (`None`: all
 /// sessions); `None` if there is no such backup. Each record is read once.
 ///
 /// # Errors
@@ -56,11 +56,11 @@ pub fn room_keys(
     Ok(Some(rooms))
 }
 
-/// A key with its room and its session.
+/// A key with its room and session.
 pub type PlacedKey = (OwnedRoomId, String, BackedUpKey);
 
-/// The next keys of a backup after `after`, which is a room and a session, in their order: as many
-/// as are read within bounds, none at the end. `None` if there is no such backup.
+/// The next keys of a backup after `after`, a room and a session, in order: as many as the limits
+/// allow, none at the end. `None` if there is no such backup.
 ///
 /// # Errors
 /// When the log cannot be read.

@@ -1,7 +1,7 @@
-//! What a user sees: the way of a read, from projections as of an offset to the JSON of events.
+//! A user's view of the server: from projections as of an offset to the JSON of events.
 //!
-//! A [`View`] is one user's look at the server as of one offset. Every path an event can take to a
-//! client goes through it, so that visibility and redaction are judged in one place.
+//! A [`View`] is one user's view as of one offset. Every event goes to a client through it, so
+//! visibility and redaction are decided in one place.
 
 pub mod filter;
 mod form;
@@ -31,24 +31,24 @@ use crate::{
     state::{Membership, Room, RoomMembership, State},
 };
 
-/// One user's look at the server as of one offset.
+/// One user's view of the server as of one offset.
 #[derive(Clone, Debug)]
 pub struct View<'a> {
     /// The projections.
     pub state: Arc<State>,
-    /// The bodies.
+    /// The event bodies.
     pub events: &'a EventStore,
-    /// Who looks, and as of when.
+    /// The viewer, and the offset.
     pub viewer: Viewer<'a>,
 }
 
-/// How many events a page has at most, and what it takes its bytes from. A page has fewer events if
-/// they are large, but one at least.
+/// The most events on a page, and its byte budget. A page of large events has fewer of them, but at
+/// least one.
 #[derive(Clone, Copy, Debug)]
 pub struct PageLimit<'a> {
-    /// How many events.
+    /// The most events.
     pub events: usize,
-    /// What all pages of one answer have left.
+    /// The remaining budget of all pages in one response.
     pub budget: Option<&'a ByteBudget>,
 }
 
@@ -65,60 +65,60 @@ impl PageLimit<'_> {
     }
 }
 
-/// How many bytes of events an answer of several pages may still have.
+/// The remaining bytes of events in a response with several pages.
 #[derive(Debug)]
 pub struct ByteBudget(Cell<usize>);
 
 impl ByteBudget {
-    /// So many.
+    /// A budget of this many bytes.
     #[must_use]
     pub const fn new(bytes: usize) -> Self {
         Self(Cell::new(bytes))
     }
 
-    /// How many are left.
+    /// The remaining bytes.
     #[must_use]
     pub const fn left(&self) -> usize {
         self.0.get()
     }
 
-    /// Takes what there is of `bytes`.
+    /// Takes `bytes`, or what is left.
     pub fn take(&self, bytes: usize) {
         self.0.set(self.left().saturating_sub(bytes));
     }
 }
 
-/// About how many bytes an event takes in an answer.
+/// The approximate size of an event in a response, in bytes.
 #[must_use]
 pub fn shown_bytes(event: &StoredEvent) -> usize {
-    /// What comes with the content: identifiers, the time, `unsigned`.
+    /// Everything beside the content: identifiers, the time, `unsigned`.
     const ENVELOPE: usize = 512;
     event.content.get().len() + ENVELOPE
 }
 
-/// A stretch of a room's timeline.
+/// A part of a room's timeline.
 #[derive(Debug, Default)]
 pub struct Page {
-    /// The events, in the order in which they were looked for.
+    /// The events, in the requested direction.
     pub events: Vec<EventRef>,
-    /// The position after the last event that was looked at; `None` at the end of the stretch.
+    /// The position after the last examined event; `None` at the end of the range.
     pub next: Option<Offset>,
 }
 
 impl<'a> View<'a> {
-    /// The user who looks.
+    /// The viewer.
     #[must_use]
     pub const fn user_id(&self) -> &'a UserId {
         self.viewer.user_id
     }
 
-    /// As of which offset.
+    /// The offset of the view.
     #[must_use]
     pub const fn at(&self) -> Offset {
         self.viewer.at
     }
 
-    /// Whom the user ignores.
+    /// The users whom the viewer ignores.
     ///
     /// # Errors
     /// When the log cannot be read.
@@ -126,13 +126,13 @@ impl<'a> View<'a> {
         push::ignored(&self.state, self.events, self.user_id(), self.at())
     }
 
-    /// Whether the user is told of this invite of theirs: not by someone whom they ignore, nor
-    /// where they take none.
+    /// Whether the user sees this invite to them: not if it is by somebody whom they ignore, or if
+    /// they block invites.
     ///
     /// # Errors
     /// When the log cannot be read.
     pub fn shows_invite(&self, invite: &RoomMembership) -> Result<bool, ReadError> {
-        // What those who run the server have to say is for everyone.
+        // Server notices reach everyone.
         if self.state.notices.is_room_of(self.user_id(), &invite.room_id) {
             return Ok(true);
         }
@@ -147,8 +147,8 @@ impl<'a> View<'a> {
         Ok(event.is_none_or(|event| !ignored.contains(&event.sender)))
     }
 
-    /// The event in this form: redacted if it was, and with what the server adds for the user.
-    /// Whether they may see it is asked before.
+    /// The event in this format, redacted if it was, with the server's additions for the user. The
+    /// caller has checked that they may see it.
     ///
     /// # Errors
     /// When the log cannot be read.
@@ -161,7 +161,7 @@ impl<'a> View<'a> {
         Sight::new(self, room).form(event, form)
     }
 
-    /// As [`View::client_event`], for several events.
+    /// Like [`View::client_event`], for several events.
     ///
     /// # Errors
     /// When the log cannot be read.
@@ -175,9 +175,9 @@ impl<'a> View<'a> {
         events.iter().map(|event| sight.form(event, form)).collect()
     }
 
-    /// Whether the event's sender had what they sent erased before the user could see it: the user
+    /// Whether the event's sender had their messages erased before the user could see it: the user
     /// then gets it without its content (client-server API, `POST /account/deactivate`, `erase`).
-    /// What a room is, its state, stays; what its members said of themselves does not.
+    /// State of the room stays; the content of member events does not.
     ///
     /// # Errors
     /// When the log cannot be read.
@@ -205,8 +205,8 @@ impl<'a> View<'a> {
         Visibility::of(self, room).shows(self, event)
     }
 
-    /// Up to `limit` visible events that pass the filter, newest first: from `from` (included) back
-    /// to `after` (not included).
+    /// Up to `limit` visible events that match the filter, newest first: from `from` (inclusive)
+    /// back to `after` (exclusive).
     ///
     /// # Errors
     /// When the log cannot be read.
@@ -223,8 +223,8 @@ impl<'a> View<'a> {
         self.page(room, start, limit.into(), filter, next, Offset::prev, |_| Ok(true))
     }
 
-    /// Up to `limit` visible events that pass the filter, oldest first: after `after`, up to and
-    /// with `to`.
+    /// Up to `limit` visible events that match the filter, oldest first: after `after`, up to and
+    /// including `to`.
     ///
     /// # Errors
     /// When the log cannot be read.
@@ -241,9 +241,9 @@ impl<'a> View<'a> {
         self.page(room, after, limit.into(), filter, next, |offset| offset, |_| Ok(true))
     }
 
-    /// Looks at what `next` gives from a position on, until there is enough, nothing more, or
-    /// enough looked at. `passed` is the position when an event has been looked at, and `wanted`
-    /// what else is asked of it.
+    /// Examines what `next` returns from a position on, until there are enough events, no more
+    /// events, or too many were examined. `passed` returns the position after an examined event,
+    /// and `wanted` is an additional condition.
     #[expect(clippy::too_many_arguments, reason = "each says something else")]
     fn page(
         &self,
@@ -290,8 +290,8 @@ impl<'a> View<'a> {
         }
     }
 
-    /// The member events of those who sent `events`, and of `also`, as of `at`: what a client that
-    /// loads members lazily needs.
+    /// The member events as of `at` of the senders of `events` and of `also`, for clients that load
+    /// members lazily.
     ///
     /// # Errors
     /// When the log cannot be read.
@@ -325,8 +325,9 @@ impl<'a> View<'a> {
         room.membership_changes(self.user_id(), self.at())
     }
 
-    /// The offset as of which the user sees the room's state: now while joined, otherwise when
-    /// they left. `None` for one who was never in the room, unless everyone may read it.
+    /// The offset as of which the user sees the room's state: the present one while joined,
+    /// otherwise that of their leave. `None` for a user who was never in the room, unless everyone
+    /// may read it.
     ///
     /// # Errors
     /// When the log cannot be read.
@@ -349,8 +350,8 @@ impl<'a> View<'a> {
         Ok(left)
     }
 
-    /// Whether the user may see what the room's state was at `at`, an earlier offset than that of
-    /// [`View::state_as_of`]: as the events there, it is history.
+    /// Whether the user may see the room's state at `at`, an earlier offset than that of
+    /// [`View::state_as_of`]: like events there, it is history.
     ///
     /// # Errors
     /// When the log cannot be read.
@@ -358,7 +359,7 @@ impl<'a> View<'a> {
         Visibility::of(self, room).shows_at(self, at)
     }
 
-    /// The state that one who is invited to a room or knocks on it is shown (client-server API,
+    /// The stripped state for a user who is invited to a room or knocks on it (client-server API,
     /// "Stripped state"): as of their own member event, which is part of it.
     ///
     /// # Errors
@@ -375,8 +376,8 @@ impl<'a> View<'a> {
     }
 }
 
-/// How many offsets are looked at in one go: what is wanted and some more, as a few may not be
-/// visible, within what one look under the room's lock should cost.
+/// How many offsets are read at a time: slightly more than requested, because a few may be
+/// invisible, but not too many for one lock of the room.
 const fn chunk(limit: usize) -> usize {
     if limit >= 1000 { 1000 } else { limit + 16 }
 }

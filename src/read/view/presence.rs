@@ -1,4 +1,4 @@
-//! Whose presence a user sees (client-server API, "Presence"): that of those who are in a room with
+//! The presence that a user sees (client-server API, "Presence"): of users who share a room with
 //! them, and their own.
 
 use std::collections::BTreeSet;
@@ -15,12 +15,12 @@ use crate::{
 };
 
 impl View<'_> {
-    /// The `m.presence` events that are new after `since`: of those whose presence changed, and of
-    /// those who have come into a room with the user and are there. Without `since`, of all who are
-    /// there.
+    /// The `m.presence` events that are new after `since`: of users whose presence changed, and of
+    /// online users who began to share a room with the user. Without `since`, of all online users.
     ///
-    /// `rooms` holds at least those of the user's rooms whose members changed after `since`. Costs
-    /// the changes of presence and of those members; in an initial sync, the users who are there.
+    /// `rooms` contains at least those of the user's rooms whose members changed after `since`. The
+    /// cost is proportional to the changes of presence and of those members; in an initial sync, to
+    /// the online users.
     #[must_use]
     pub fn presence(
         &self,
@@ -41,13 +41,13 @@ impl View<'_> {
         }
         users.retain(|user_id| filter.wants_sender(user_id) && self.sees_presence_of(user_id));
         let of = |user_id: &OwnedUserId| {
-            // What has changed again since is news for the next look, and told then.
+            // A later change belongs to the next sync.
             let shown = self.state.presence.get(user_id).filter(|shown| shown.offset <= self.at());
             Some((user_id.clone(), shown?))
         };
         let mut found: Vec<_> = users.iter().filter_map(of).collect();
         if let Some(limit) = filter.limit.and_then(|limit| usize::try_from(limit).ok()) {
-            // The newest are worth most.
+            // The newest are the most useful.
             found.sort_unstable_by_key(|(_, shown)| std::cmp::Reverse(shown.offset));
             found.truncate(limit);
         }
@@ -61,7 +61,7 @@ impl View<'_> {
         own || self.state.memberships.share_a_room(self.user_id(), other, self.at())
     }
 
-    /// Those who are there and have come into a room with the user after `since`.
+    /// Online users who began to share a room with the user after `since`.
     fn newcomers(&self, since: Offset, rooms: &[RoomMembership]) -> Vec<OwnedUserId> {
         let joined = rooms.iter().filter(|part| part.membership == Membership::Join);
         let rooms = joined.filter_map(|part| self.state.rooms.get(&part.room_id));
@@ -94,7 +94,7 @@ struct Event<'a> {
     event_type: &'static str,
 }
 
-/// What a presence event says, and what one who asks for a user's presence is told.
+/// The content of a presence event, and of the response to a request for a user's presence.
 #[derive(Debug, Serialize)]
 pub struct Content<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -107,7 +107,7 @@ pub struct Content<'a> {
 }
 
 impl Shown {
-    /// The presence event of `user_id`, of whom this is shown.
+    /// The presence event of `user_id` with this presence.
     pub(crate) fn event(&self, user_id: &UserId, now_ms: u64) -> Box<RawValue> {
         to_raw(&Event {
             content: self.content(self.last_active_ms, now_ms),
@@ -116,7 +116,7 @@ impl Shown {
         })
     }
 
-    /// The content of a presence event, for one who last did something at `last_active_ms`.
+    /// The content of a presence event for a user who was last active at `last_active_ms`.
     #[must_use]
     pub fn content(&self, last_active_ms: u64, now_ms: u64) -> Content<'_> {
         Content {

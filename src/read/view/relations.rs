@@ -1,4 +1,4 @@
-//! Pages of events that relate to others: the children of an event, and the threads of a room.
+//! Pages of related events: the children of an event, and the threads of a room.
 
 use std::collections::{BTreeSet, BinaryHeap};
 
@@ -13,19 +13,19 @@ use crate::{
     state::{RelatesTo, Room},
 };
 
-/// Which of the events that relate to an event are wanted.
+/// The requested related events.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Wanted<'a> {
-    /// Those that relate in this way.
+    /// The relation type.
     pub rel_type: Option<&'a str>,
-    /// Those of this type.
+    /// The event type.
     pub event_type: Option<&'a str>,
-    /// Over how many relations: 1 for the event's own children.
+    /// The depth of relations: 1 for the event's own children.
     pub depth: usize,
 }
 
-/// The beginning and end of a page: `Backward` goes from an offset (included) back to one that is
-/// not included, `Forward` from after an offset up to and with another.
+/// The range of a page: `Backward` goes from an offset (inclusive) back to another (exclusive),
+/// `Forward` from one (exclusive) to another (inclusive).
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs, reason = "said above")]
 pub enum Stretch {
@@ -33,34 +33,34 @@ pub enum Stretch {
     Forward { after: Offset, to: Offset },
 }
 
-/// Some of a room's threads, the one with the newest reply first.
+/// Some of a room's threads, by newest reply first.
 #[derive(Debug, Default)]
 pub struct Threads {
     /// The roots.
     pub roots: Vec<EventRef>,
-    /// Where the next page begins; `None` if this is the last.
+    /// The beginning of the next page; `None` if this is the last.
     pub next: Option<Offset>,
-    /// How it goes on from there.
+    /// The state for the next page.
     pub walk: ThreadsWalk,
 }
 
-/// Which threads are wanted.
+/// The requested threads.
 #[derive(Clone, Copy, Debug)]
 pub struct WantedThreads {
-    /// As they stood as of this offset.
+    /// As of this offset.
     pub as_of: Offset,
-    /// Those with the newest reply before this one.
+    /// With a newest reply before this one.
     pub before: Offset,
-    /// Those that the user takes part in.
+    /// Only threads in which the user participates.
     pub participated: bool,
 }
 
-/// Where a walk through a room's threads is.
+/// The position of a walk through a room's threads.
 #[derive(Clone, Debug)]
 pub struct ThreadsWalk {
-    /// Threads with a newest reply from here on were looked at.
+    /// Threads with a newest reply from here on have been examined.
     position: Offset,
-    /// The newest reply and the root of those of them that stand further back.
+    /// Of these, the threads that are sorted further back, each with its newest reply and its root.
     waiting: BinaryHeap<(Offset, Offset)>,
 }
 
@@ -71,7 +71,7 @@ impl Default for ThreadsWalk {
 }
 
 impl ThreadsWalk {
-    /// About how many bytes it takes in memory.
+    /// Its approximate size in memory, in bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         (self.waiting.capacity() * size_of::<(Offset, Offset)>() + 64) as u64
@@ -127,8 +127,8 @@ impl View<'_> {
         self.stretch(room, stretch, limit, &filter, next, is_related)
     }
 
-    /// A page of a stretch of what `next` gives: of up to so many of what lies after an offset and
-    /// up to and with another, from the one end or, backward, from the other.
+    /// A page of a range, where `next` returns up to a number of elements after one offset, up to
+    /// and including another, from its end if `backward`.
     fn stretch(
         &self,
         room: &Room,
@@ -152,8 +152,8 @@ impl View<'_> {
         }
     }
 
-    /// The events that relate to the one at `parent`, directly or through others; `None` if there
-    /// are many.
+    /// The events that relate to the one at `parent`, directly or indirectly; `None` if there are
+    /// too many.
     fn related(&self, room: &Room, parent: Offset, wanted: Wanted<'_>) -> Option<BTreeSet<Offset>> {
         let mut found = BTreeSet::new();
         let mut parents = vec![parent];
@@ -164,7 +164,7 @@ impl View<'_> {
                 for child in room.children(parent, self.at(), left + 1) {
                     left = left.checked_sub(1)?;
                     children.push(child.offset);
-                    // Further on, what is not wanted may have children that are.
+                    // Events of another type may have matching children.
                     if wanted.rel_type.is_none_or(|rel_type| *child.rel_type == *rel_type) {
                         found.insert(child.offset);
                     }
@@ -175,7 +175,7 @@ impl View<'_> {
         Some(found)
     }
 
-    /// Whether `event` relates to the one at `parent`, directly or through others.
+    /// Whether `event` relates to the one at `parent`, directly or indirectly.
     fn descends(
         &self,
         room: &Room,
@@ -205,14 +205,14 @@ impl View<'_> {
     }
 
     /// Up to `limit` of the threads that the room had as of `as_of` whose newest reply then was
-    /// before `before`; with `participated`, those that the user takes part in. Replies that came
-    /// after `as_of` move no thread, so that pages as of one offset have no gap. Redactions count
-    /// as of the view, whichever `as_of` a client names: a thread whose newest reply is redacted
-    /// between two pages moves back, and may be on both.
+    /// before `before`; with `participated`, only those in which the user participates. Replies
+    /// after `as_of` move no thread, so pages as of one offset have no gaps. Redactions apply as of
+    /// the view, whatever `as_of` a client names: a thread whose newest reply is redacted between
+    /// two pages moves back, and may be on both.
     ///
-    /// `walk` is where the page before ended; without it, the threads before that are looked at
-    /// again, as far as there are not too many. A page has fewer threads than `limit` if many had
-    /// to be looked at for them, or if they are large.
+    /// `walk` is where the previous page ended. Without it, earlier threads are examined again, if
+    /// there are not too many. A page has fewer than `limit` threads if many had to be examined, or
+    /// if they are large.
     ///
     /// # Errors
     /// When the log cannot be read.
@@ -231,8 +231,8 @@ impl View<'_> {
         let me = self.user_id();
         let mut threads = Threads::default();
         // A thread's newest reply may not count (it is newer than `as_of`, redacted, or hidden from
-        // the user), and then the thread stands further back. So a thread is taken once all that
-        // could stand before it have been looked at.
+        // the user). The thread is then sorted further back. So a thread is returned once all
+        // threads that could be sorted before it have been examined.
         let mut walk = walk.cloned().unwrap_or_default();
         let (mut looks, mut passed, mut bytes) = (0, 0, 0);
         loop {
@@ -254,7 +254,7 @@ impl View<'_> {
             {
                 if newest < before
                     && let Some(root) = self.events.get(offset)?
-                    // What relates to another event itself is not the root of a thread.
+                    // An event that relates to another one is not the root of a thread.
                     && RelatesTo::of(&root.content).is_none()
                     && sight.visibility().admits(self, &root)?
                     && (!participated
@@ -265,7 +265,7 @@ impl View<'_> {
                         threads.walk = walk;
                         return Ok(threads);
                     }
-                    // The newest reply comes with it.
+                    // The newest reply is bundled with it.
                     let reply = self.events.get(newest)?;
                     bytes += shown_bytes(&root) + reply.map_or(0, |reply| shown_bytes(&reply));
                     threads.roots.push(root);
@@ -283,14 +283,13 @@ impl View<'_> {
                 return Ok(threads);
             }
             if passed >= limits::THREADS_PASSED && walk.position > before {
-                // They have been told, but for such as stand further back than it seems.
+                // They have been returned, except those that are sorted further back.
                 walk.position = before;
             }
         }
     }
 
-    /// The roots of threads in the form that clients get: of a user whom the viewer ignores,
-    /// without the content.
+    /// The roots of threads in the client format; without content if the viewer ignores the sender.
     ///
     /// # Errors
     /// When the log cannot be read.

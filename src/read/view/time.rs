@@ -1,5 +1,5 @@
-//! The event closest to a moment. Events say their time by the clock of who sent them, which does
-//! not always move forward along the timeline.
+//! Finds the event closest to a time. The timestamp of an event is by its sender's clock, and does
+//! not always increase along the timeline.
 
 use ruma::{api::Direction, events::StateEventType};
 
@@ -7,11 +7,11 @@ use super::View;
 use crate::{log::ReadError, read::events::EventRef, record::Offset, state::Room};
 
 impl View<'_> {
-    /// The visible event whose time is closest to `ts` (milliseconds since the Unix epoch), not
-    /// before it when looking forward, not after it when looking backward. Of several at the same
-    /// time, the first in the direction of looking. Reads few events: of those with times in order
-    /// the place is found by halving, and a stretch of which the user may see nothing is passed
-    /// over whole.
+    /// The visible event whose timestamp is closest to `ts` (milliseconds since the Unix epoch), at
+    /// or after it when looking forward, at or before it when looking backward. Of several with the
+    /// same timestamp, it is the first in that direction. It reads few events: a binary search
+    /// finds the position among the events with increasing timestamps, and invisible ranges are
+    /// skipped.
     ///
     /// # Errors
     /// When the log cannot be read.
@@ -35,7 +35,7 @@ impl View<'_> {
         })
     }
 
-    /// The place on the timeline before which all events in order are before `ts`, and after which
+    /// The index in the timeline before which all ordered events are before `ts`, and after which
     /// none is.
     fn place_of(&self, room: &Room, ts: u64) -> Result<usize, ReadError> {
         let (mut low, mut high) = (0, room.event_count(self.at()));
@@ -49,7 +49,7 @@ impl View<'_> {
         Ok(low)
     }
 
-    /// The first event from `index` on, before `end`, that has its place by its time.
+    /// The first ordered event from `index` on, before `end`.
     fn in_order_from(
         &self,
         room: &Room,
@@ -65,7 +65,8 @@ impl View<'_> {
         Ok(None)
     }
 
-    /// The event at this place, unless it says an earlier time than one before it or was erased.
+    /// The event at this index, unless its timestamp is earlier than that of an event before it, or
+    /// it was erased.
     fn in_order(&self, room: &Room, index: usize) -> Result<Option<EventRef>, ReadError> {
         match room.nth_event(index).filter(|offset| !room.is_late(*offset)) {
             Some(offset) => self.events.get(offset),
@@ -80,7 +81,7 @@ impl View<'_> {
             if self.may_see(room, &event)? {
                 return Ok(Some(event));
             }
-            // What follows is as invisible, up to the next turn.
+            // The following events are just as invisible, up to the next turn.
             let next = turns.partition_point(|turn| *turn <= event.offset);
             let Some(turn) = turns.get(next) else { return Ok(None) };
             index = room.event_count(turn.prev()).max(found + 1);
@@ -96,7 +97,8 @@ impl View<'_> {
             if self.may_see(room, &event)? {
                 return Ok(Some(event));
             }
-            // What came before is as invisible, back to the last turn; the turn itself may be seen.
+            // The earlier events are just as invisible, back to the last turn; the turn itself may
+            // be visible.
             let last = turns.partition_point(|turn| *turn <= event.offset).checked_sub(1);
             let turn = last.and_then(|last| turns.get(last)).copied().unwrap_or_default();
             if turn < event.offset {
@@ -106,8 +108,8 @@ impl View<'_> {
         Ok(None)
     }
 
-    /// Where it may change what the user sees: between two of these, they see either all or
-    /// nothing.
+    /// The offsets at which visibility may change for the user: between two of these, they see
+    /// either all events or none.
     pub(super) fn turns(&self, room: &Room) -> Vec<Offset> {
         let visibility = &StateEventType::RoomHistoryVisibility;
         let mut turns = room.state_events_of(visibility, "", self.at());

@@ -1,14 +1,14 @@
-//! Positions as clients see them: opaque to them, an offset of an epoch to us.
+//! Positions in the log as opaque tokens for clients.
 
 use std::{fmt, str::FromStr};
 
 use crate::record::{Epoch, Offset};
 
-/// A position in the log: after this offset. `since`, `next_batch`, `prev_batch`, `from`, `to`,
-/// `start` and `end` are all of this form: `s<epoch>_<offset>`.
+/// A position in the log, after this offset. `since`, `next_batch`, `prev_batch`, `from`, `to`,
+/// `start` and `end` all have this form: `s<epoch>_<offset>`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Token {
-    /// The life of the log that the offset is of.
+    /// The epoch of the offset.
     pub epoch: Epoch,
     /// The offset.
     pub offset: Offset,
@@ -35,13 +35,14 @@ impl FromStr for Token {
             epoch: Epoch(epoch.parse().map_err(|_| BadToken)?),
             offset: Offset::new(offset.parse().map_err(|_| BadToken)?),
         };
-        // One position has one form: `+5` and `05` parse as numbers but were never given out.
+        // Each position has exactly one form: `+5` and `05` parse as numbers but were never given
+        // out.
         if token.to_string() == text { Ok(token) } else { Err(BadToken) }
     }
 }
 
-/// A position in the list of a room's threads: as of a position in the log, before the thread whose
-/// newest reply then was at an offset. It is of the form `<token>.<offset>`.
+/// A position in the list of a room's threads, as of a position in the log: before the thread whose
+/// newest reply then was at an offset. It has the form `<token>.<offset>`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ThreadsToken<'a> {
     /// The token of the position in the log.
@@ -66,8 +67,8 @@ impl<'a> TryFrom<&'a str> for ThreadsToken<'a> {
     }
 }
 
-/// A position of a sliding-sync connection: `s<epoch>_<offset>_<ticket>`. The ticket names the
-/// response, of which there can be several at one offset.
+/// A position of a sliding sync connection: `s<epoch>_<offset>_<ticket>`. The ticket identifies the
+/// response, because there can be several at one offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pos {
     /// The position in the log.

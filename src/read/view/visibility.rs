@@ -17,22 +17,22 @@ use crate::{
     state::{Membership, Room},
 };
 
-/// What decides for one user in one room.
+/// The visibility of one room for one user.
 #[derive(Debug)]
 pub(super) struct Visibility<'a> {
     room: &'a Room,
     /// The user's memberships, oldest first.
     memberships: Vec<(Offset, Membership)>,
-    /// Until when the user was last joined; [`Offset::MAX`] while they are.
+    /// The end of the user's last time in the room; [`Offset::MAX`] while they are joined.
     joined_until: Offset,
-    /// The setting that was looked up last, by the state event that made it: most events that are
-    /// looked at together have the same.
+    /// The last setting that was looked up, with its state event: most events that are checked
+    /// together have the same one.
     last_setting: Cell<Option<(Offset, Setting)>>,
-    /// Whose messages the user does not get.
+    /// The users whose messages are hidden.
     ignored: OnceCell<Arc<Ignored>>,
 }
 
-/// From the most to the least private.
+/// History visibility, from the most to the least private.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Setting {
     Joined,
@@ -42,7 +42,7 @@ enum Setting {
 }
 
 impl Setting {
-    /// The setting of this name. What is missing or not known counts as `shared`, the default.
+    /// The setting with this name. A missing or unknown one counts as `shared`, the default.
     fn named(name: &str) -> Self {
         match name {
             "joined" => Self::Joined,
@@ -84,21 +84,21 @@ impl<'a> Visibility<'a> {
         Ok(self.ignored.get_or_init(|| ignored))
     }
 
-    /// Whether the user never had anything to do with the room.
+    /// Whether the user was never in the room, invited to it or knocking.
     pub(super) fn is_strangers(&self) -> bool {
         self.memberships.is_empty()
     }
 
     /// Whether the user may see this event.
     pub(super) fn shows(&self, view: &View<'_>, event: &StoredEvent) -> Result<bool, ReadError> {
-        // State is seen whoever sent it, or the room would look different to this user.
+        // State is visible regardless of its sender, or the room would look different to this user.
         if event.state_key.is_none() && self.ignored(view)?.contains(&event.sender) {
             return Ok(false);
         }
         self.admits(view, event)
     }
 
-    /// As [`Visibility::shows`], whoever sent the event.
+    /// Like [`Visibility::shows`], regardless of the sender.
     pub(super) fn admits(&self, view: &View<'_>, event: &StoredEvent) -> Result<bool, ReadError> {
         if self.is_own_membership(view, event) {
             return Ok(true);
@@ -107,8 +107,7 @@ impl<'a> Visibility<'a> {
             return Ok(false);
         }
         if event.event_type == TimelineEventType::RoomHistoryVisibility {
-            // A change of the setting is seen by those who see what came before or what comes
-            // after.
+            // A change of the setting is visible to those who see events before it or after it.
             let before = self.setting(view, event.offset.prev())?;
             let after = self.setting(view, event.offset)?;
             return Ok(self.shows_under(before.max(after), event.offset));
@@ -117,7 +116,7 @@ impl<'a> Visibility<'a> {
     }
 
     /// Whether the user may see an event at this offset that is neither their own membership nor a
-    /// change of the history's visibility.
+    /// change of the history visibility.
     pub(super) fn shows_at(&self, view: &View<'_>, offset: Offset) -> Result<bool, ReadError> {
         if self.membership_at(offset) == Some(Membership::Join) {
             return Ok(true);
@@ -125,15 +124,14 @@ impl<'a> Visibility<'a> {
         Ok(self.shows_under(self.setting(view, offset)?, offset))
     }
 
-    /// The stretches of the room's timeline that the user may see, as far as single events are none
-    /// of those of [`Visibility::admits`]: each after an offset, up to and with another, oldest
-    /// first.
+    /// The visible ranges of the room's timeline, apart from the exceptions in
+    /// [`Visibility::admits`]: each after an offset, up to and including another, oldest first.
     pub(super) fn stretches(&self, view: &View<'_>) -> Result<Vec<(Offset, Offset)>, ReadError> {
         let turns = view.turns(self.room);
         let first = turns.first().map_or_else(|| view.at(), |turn| turn.prev());
         let ends = turns.iter().skip(1).map(|turn| turn.prev()).chain([view.at()]);
-        // Nothing was in the room before its first turn but, where the user sees all, its first
-        // events.
+        // There is nothing before the first turn, except the room's first events if the user sees
+        // all.
         let mut pieces = vec![(Offset::ZERO, first, first)];
         pieces.extend(turns.iter().zip(ends).map(|(turn, end)| (turn.prev(), end, *turn)));
         let mut stretches: Vec<(Offset, Offset)> = Vec::new();
@@ -165,7 +163,7 @@ impl<'a> Visibility<'a> {
         index.checked_sub(1).and_then(|i| self.memberships.get(i)).map(|(_, is)| *is)
     }
 
-    /// What happened to the user's own membership is never hidden from them.
+    /// A change of the user's own membership is never hidden from them.
     fn is_own_membership(&self, view: &View<'_>, event: &StoredEvent) -> bool {
         event.event_type == TimelineEventType::RoomMember
             && event.state_key.as_deref() == Some(view.user_id().as_str())
@@ -186,7 +184,7 @@ impl<'a> Visibility<'a> {
     }
 }
 
-/// The setting that the state event at `offset` made.
+/// The setting in the state event at `offset`.
 fn setting_of(view: &View<'_>, offset: Offset) -> Result<Setting, ReadError> {
     #[derive(Deserialize)]
     struct Content {

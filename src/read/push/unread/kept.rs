@@ -1,9 +1,9 @@
-//! The counts on disk, so that after a restart only what is new has to be counted.
+//! Stores the counts on disk, so that after a restart only new events are counted.
 //!
-//! One file, disposable like a snapshot: a line of JSON ([`Header`]), then the counts in the binary
-//! form of `postcard`. It holds offsets and the names of users and rooms, and no content. A file of
-//! another version, of another log, or one that is damaged is passed over, which costs counting
-//! again.
+//! The counts are in one file, disposable like a snapshot: a line of JSON ([`Header`]), then the
+//! counts in the binary format of `postcard`. It contains offsets and names of users and rooms, but
+//! no content. A file that is damaged, of another version or of another log is ignored, and the
+//! counts are computed again.
 
 use std::{fs::DirBuilder, io, os::unix::fs::DirBuilderExt as _, path::Path};
 
@@ -18,25 +18,25 @@ use crate::{
     state::State,
 };
 
-/// The form of the file.
+/// The version of the file format.
 const FORMAT: u32 = 1;
 
 /// The first line of the file.
 #[derive(Debug, Serialize, Deserialize)]
 struct Header {
-    /// The form of the file.
+    /// The version of the file format.
     counts: u32,
-    /// The version of logcabin that wrote it: another may judge events otherwise.
+    /// The version of logcabin that wrote it; another one may evaluate events differently.
     version: String,
-    /// A record that the counts do not go beyond.
+    /// A record at or after everything counted.
     offset: Offset,
-    /// The chain value of that record, in hex: it names the log.
+    /// The chain value of that record, in hex, which identifies the log.
     chain: String,
-    /// The blake3 of what follows, in hex.
+    /// The blake3 of the rest, in hex.
     blake3: String,
 }
 
-/// What was counted for a user in a room.
+/// The counts of a user in a room.
 #[derive(Serialize, Deserialize)]
 struct Counted {
     user_id: OwnedUserId,
@@ -57,14 +57,14 @@ pub enum CountsError {
     /// The log failed.
     #[error(transparent)]
     Read(#[from] ReadError),
-    /// The file is not one of this version and this log.
+    /// The file is of another version or log.
     #[error("the file of unread counts {0}")]
     Unusable(&'static str),
 }
 
 impl Unread {
-    /// Writes the counts of those who are in the rooms now to `path`: all or none. `state` is what
-    /// `log` adds up to, or its beginning. Blocks.
+    /// Writes the counts of present members to `path`, atomically. `state` is the state of `log` or
+    /// of its beginning. Blocks.
     ///
     /// # Errors
     /// When the disk or the log fails.
@@ -74,7 +74,7 @@ impl Unread {
         let generation = state.generation();
         let counted = self.0.iter().filter_map(|((user_id, room_id), kept)| {
             let room = state.rooms.get(&room_id)?;
-            // One that is being counted now is counted again after a restart.
+            // Counts that are being computed now are computed again after a restart.
             let memo = kept.memo.try_lock()?;
             let is_there = room.joined_since(&user_id, offset) == Some(memo.joined);
             (is_there && memo.generation == generation && memo.to <= offset).then(|| Counted {
@@ -108,12 +108,11 @@ impl Unread {
         Ok(disk::write_whole(path, &file)?)
     }
 
-    /// Takes the counts at `path`, if they are of `log`, for projections of this `generation`.
-    /// Gives how many there are. Blocks.
+    /// Loads the counts at `path`, if they are of `log`, for projections of this `generation`.
+    /// Returns their number. Blocks.
     ///
     /// # Errors
-    /// When the file is not of this version and this log, or cannot be read. One that is not there
-    /// holds none.
+    /// When the file is of another version or log, or cannot be read. A missing file has none.
     pub fn read(&self, path: &Path, log: &dyn Log, generation: u64) -> Result<usize, CountsError> {
         let file = match std::fs::read(path) {
             Ok(file) => file,
@@ -148,13 +147,13 @@ impl Unread {
     }
 }
 
-/// From which record on nothing that was erased is named in the file at `path`; `None` if there is
-/// no such file.
+/// The record after which nothing erased is named in the file at `path`; `None` if there is no such
+/// file.
 pub(crate) fn written_at(path: &Path) -> Option<Offset> {
     use io::BufRead as _;
     let file = std::fs::File::open(path).ok()?;
     let mut line = String::new();
-    // A header is short. What has none is not used, and may go.
+    // A header is short. A file without one is not used and may be deleted.
     io::BufReader::new(io::Read::take(file, 4096)).read_line(&mut line).ok();
     let header = serde_json::from_str::<Header>(&line);
     Some(header.map_or(Offset::ZERO, |header| header.offset))

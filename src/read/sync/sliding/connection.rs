@@ -1,12 +1,11 @@
 //! What each connection has been sent (MSC4186, "Connections").
 //!
-//! A response is taken to have arrived once the client comes back with its `pos`. Until then the
-//! connection knows both: what the client has for certain, and what each response under way adds to
-//! it. So a lost response is answered again, from what the client has; and a `pos` of neither is
-//! not known any more.
+//! A response has arrived once the client comes back with its `pos`. Until then the connection
+//! stores what the client has for certain, and what each response in flight adds to it. A lost
+//! response is sent again, from what the client has. Any other `pos` is unknown.
 //!
-//! All of this is memory alone, and bounded. A client whose connection was forgotten (after a
-//! restart, or when memory is short) is told `M_UNKNOWN_POS` and begins anew.
+//! All of this is in memory only, and bounded. After a restart or an eviction, a client gets
+//! `M_UNKNOWN_POS` and starts over.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet, VecDeque},
@@ -30,33 +29,30 @@ use crate::{
     record::{Epoch, Offset},
 };
 
-/// The memory for all connections, bounded: those of sessions not heard of for longest are
-/// forgotten.
+/// All connections. The cache is bounded; the least recently used sessions are evicted.
 #[derive(Debug)]
 pub struct Connections {
     sessions: Cache<Offset, Kept, ByWeight>,
-    /// The last ticket given out. It begins at random, so that none is given out again after a
-    /// restart.
+    /// The last ticket. It starts at a random number, so that none is repeated after a restart.
     ticket: AtomicU64,
 }
 
-/// The connections of one session, the one not used for longest first.
+/// The connections of one session, least recently used first.
 type OfSession = VecDeque<(Box<str>, Arc<Slot>)>;
 
 #[derive(Debug, Default)]
 struct Slot {
     connection: Mutex<Connection>,
-    /// For one that begins anew: where the client was, until it has come back.
+    /// For a client that starts over: its earlier position, until it has come back.
     came_from: Mutex<Option<Token>>,
-    /// In bytes, as of the last response: known without waiting for one who looks.
+    /// In bytes, as of the last response, so that it is known without waiting for the lock.
     weight: AtomicU64,
 }
 
 #[derive(Clone, Debug)]
 struct Kept {
     connections: Arc<Mutex<OfSession>>,
-    /// In bytes, as of when it was put there: a cache must find what it put there to weigh the
-    /// same.
+    /// In bytes, when it was put into the cache: a cache requires that weights do not change.
     weight: u64,
 }
 
@@ -69,17 +65,17 @@ impl Weighter<Offset, Kept> for ByWeight {
     }
 }
 
-/// A `pos` that is not known, or not any more: the client has to begin anew.
+/// An unknown or outdated `pos`: the client must start over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a position of this connection that is still known")]
 pub struct UnknownPos;
 
-/// A connection, as one request found it.
+/// A connection, as a request found it.
 #[derive(Clone, Debug)]
 pub struct Resumed {
     slot: Arc<Slot>,
     session: Offset,
-    /// What the client has, by its ticket; 0 for one that begins.
+    /// The ticket of what the client has; 0 for a new connection.
     ticket: u64,
 }
 
@@ -88,9 +84,9 @@ pub struct Resumed {
 pub(super) struct Connection {
     /// What the client has.
     pub(super) has: Has,
-    /// What the responses under way add to it, the oldest first.
+    /// What the responses in flight add to it, oldest first.
     under_way: VecDeque<(u64, Addition)>,
-    /// By name, the lists of the last request.
+    /// The lists of the last request, by name.
     pub(super) orders: BTreeMap<String, Order>,
     /// The user's direct chats, with the offset of the `m.direct` that names them.
     pub(super) direct: Option<(Offset, Arc<HashSet<OwnedRoomId>>)>,
@@ -100,19 +96,19 @@ pub(super) struct Connection {
 #[derive(Debug, Default)]
 pub(super) struct Has {
     ticket: u64,
-    /// Up to where; [`Offset::ZERO`] before the first response.
+    /// The position; [`Offset::ZERO`] before the first response.
     pub(super) at: Offset,
-    /// The rules of the last request.
+    /// A fingerprint of the last request's rules.
     pub(super) fingerprint: u64,
-    /// How long the lists are.
+    /// The lengths of the lists.
     pub(super) counts: BTreeMap<String, usize>,
-    /// Up to where it has the global account data.
+    /// The position of the global account data.
     pub(super) account_data: Offset,
-    /// By the offset of the room's creation.
+    /// The rooms, by the offset of their creation.
     pub(super) rooms: HashMap<Offset, HasRoom>,
-    /// How many member events the rooms know.
+    /// How many member events the rooms have.
     members: usize,
-    /// The states of the rooms, each with how many of them have it.
+    /// The required states of the rooms, each with the number of rooms that share it.
     states: HashMap<Arc<RequiredState>, usize>,
     states_weight: u64,
 }
@@ -129,44 +125,44 @@ pub(super) struct HasRoom {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Sent {
     pub(super) form: Form,
-    /// The events and all that follows from them.
+    /// The position of its events and everything derived from them.
     pub(super) events: Reach,
     pub(super) receipts: Reach,
     pub(super) typing: Reach,
     pub(super) account_data: Reach,
-    /// Which state it is kept up to date with.
+    /// The required state that is kept up to date.
     pub(super) state: Arc<RequiredState>,
     pub(super) timeline_limit: usize,
-    /// From here on all visible events were sent.
+    /// All visible events from here on were sent.
     pub(super) timeline_start: Offset,
     pub(super) is_dm: bool,
 }
 
-/// In which form a room was sent.
+/// How a room was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
-    /// As to one who is joined.
+    /// As a joined room.
     Joined,
-    /// As to one who is invited or knocked, by this member event.
+    /// As an invited or knocked room, with this member event.
     Stripped(Offset),
-    /// As to one who was thrown out, by this member event.
+    /// As a room that the user was removed from, with this member event.
     Ended(Offset),
 }
 
-/// Up to where something was sent.
+/// The position up to which something was sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Reach {
     /// Not at all.
     #[default]
     Nothing,
-    /// Up to this offset; what came later was not wanted.
+    /// Up to this offset; later news was not requested.
     Until(Offset),
-    /// As far as the connection has got.
+    /// Up to the connection's position.
     Current,
 }
 
 impl Reach {
-    /// Up to which offset, where the connection has got to `at`; `None` for what was never sent.
+    /// The offset, if the connection is at `at`; `None` for what was never sent.
     pub(super) const fn offset(self, at: Offset) -> Option<Offset> {
         match self {
             Self::Nothing => None,
@@ -175,7 +171,7 @@ impl Reach {
         }
     }
 
-    /// What remains where something came after `at` that was not sent.
+    /// What remains if news after `at` was not sent.
     pub(super) const fn behind(self, at: Offset) -> Self {
         match self {
             Self::Current => Self::Until(at),
@@ -189,43 +185,43 @@ impl Reach {
 pub(super) struct Addition {
     pub(super) at: Offset,
     pub(super) fingerprint: u64,
-    /// How long the request was that it answers.
+    /// The length of the request that it answers, in bytes.
     pub(super) asked_bytes: usize,
     pub(super) counts: BTreeMap<String, usize>,
     pub(super) account_data: Offset,
     pub(super) rooms: Vec<(Offset, RoomChange)>,
 }
 
-/// What a response changes of what the client has of a room.
+/// How a response changes what the client has of a room.
 #[derive(Debug)]
 pub(super) enum RoomChange {
-    /// It was sent so far.
+    /// It was sent up to here.
     Sent {
         sent: Sent,
         members: Vec<Offset>,
-        /// Whether `members` are all that it has.
+        /// Whether `members` replace those that it had.
         all_members: bool,
     },
-    /// It is not among the user's rooms any more.
+    /// It is no longer among the user's rooms.
     Gone,
 }
 
 impl Connections {
-    /// A memory of about this many bytes, whose tickets begin after `first_ticket`: a random
-    /// number.
+    /// A cache of about this many bytes, whose tickets begin after `first_ticket`, a random number.
     #[must_use]
     pub fn new(bytes: u64, first_ticket: u64) -> Self {
         let ticket = AtomicU64::new(first_ticket >> 1);
-        // As few as this make a cache of one part: of several, none would keep what is larger than
-        // it, and a client whose connection is not kept would begin anew for ever.
+        // With this few entries, the cache has a single shard. With several, none would keep an
+        // entry larger than itself, and a client whose connection is not kept would start over
+        // forever.
         Self { sessions: Cache::with_weighter(32, bytes, ByWeight), ticket }
     }
 
-    /// The connection of this name in a session as of `pos`; a new one in its place without a
+    /// The connection with this name in a session as of `pos`; a new one in its place without a
     /// `pos`.
     ///
     /// # Errors
-    /// When `pos` is none of the last two that the connection was given, or it is forgotten.
+    /// When `pos` is not one of the connection's last two, or was evicted.
     pub fn resume(
         &self,
         session: Offset,
@@ -264,17 +260,17 @@ impl Connections {
         Ok(Resumed { slot, session, ticket: pos.ticket })
     }
 
-    /// Notes that the client of this connection was at `token` and is to begin anew.
+    /// Records that the client of this connection was at `token` and must start over.
     pub fn begins_anew(&self, session: Offset, name: &str, token: Token) {
         if let Ok(resumed) = self.resume(session, name, None) {
             *resumed.slot.came_from.lock() = Some(token);
         }
     }
 
-    /// Notes that the response that makes this addition goes out; gives its `pos`.
+    /// Records that the response with this addition is sent; returns its `pos`.
     ///
     /// # Errors
-    /// When a later request has moved the connection on: nobody waits for this one any more.
+    /// When a later request has moved the connection on: nobody waits for this response any more.
     pub(super) fn sent(
         &self,
         resumed: &Resumed,
@@ -285,7 +281,7 @@ impl Connections {
         let token = Token { epoch, offset: addition.at };
         let mut connection = resumed.lock()?;
         connection.under_way.push_back((ticket, addition));
-        // A request that the client took back may be answered after the one that it sent instead.
+        // A cancelled request may be answered after the one that replaced it.
         if connection.under_way.len() > 2 {
             connection.under_way.pop_front();
         }
@@ -307,20 +303,20 @@ impl Connections {
 }
 
 impl Resumed {
-    /// Whether the client asks for the same as before: then a look costs what changed, and
-    /// otherwise what is asked for.
+    /// Whether the client repeats the same request: then an attempt costs what changed, and
+    /// otherwise what is requested.
     #[must_use]
     pub fn goes_on(&self, rules: &Rules) -> bool {
         lock_at_length(&self.slot.connection).has.fingerprint == rules.fingerprint
     }
 
-    /// For one that begins anew: where the client was.
+    /// For a client that starts over: its earlier position.
     #[must_use]
     pub fn came_from(&self) -> Option<Token> {
         *self.slot.came_from.lock()
     }
 
-    /// The connection, as long as it stands where the request found it.
+    /// Locks the connection, if it is still as the request found it.
     ///
     /// # Errors
     /// When a later request has moved it on.
@@ -331,7 +327,7 @@ impl Resumed {
 }
 
 impl Connection {
-    /// The client has come back with this `pos`, and so it has what that response held.
+    /// The client has come back with this `pos`, so it has that response.
     fn arrived(&mut self, pos: Pos) -> Result<(), UnknownPos> {
         if self.has.ticket == pos.ticket && self.has.at == pos.token.offset {
             return Ok(());
@@ -340,19 +336,20 @@ impl Connection {
             |(ticket, add): &(u64, Addition)| *ticket == pos.ticket && add.at == pos.token.offset;
         let index = self.under_way.iter().position(known).ok_or(UnknownPos)?;
         let (ticket, addition) = self.under_way.remove(index).ok_or(UnknownPos)?;
-        // Responses to the same request that the client did not get, or threw away.
+        // Other responses to the same request, which the client lost or discarded.
         self.under_way.clear();
         self.has.add(ticket, addition);
         Ok(())
     }
 
-    /// About how many bytes it takes. It costs what the responses under way hold.
+    /// Its approximate size in bytes. Computing it costs as much as the responses in flight
+    /// contain.
     fn weight(&self) -> u64 {
         let under_way: usize = self.under_way.iter().map(|(_, add)| add.rooms.len()).sum();
         let listed: usize = self.orders.values().map(Order::len).sum();
         let direct = self.direct.as_ref().map_or(0, |(_, rooms)| rooms.len());
-        // What each takes in its map or list, roughly; and the names and filters, which are part of
-        // the requests.
+        // The approximate size of each in its map or list. Names and filters are counted with the
+        // requests.
         let rooms = (self.has.rooms.len() + under_way) * 256;
         let asked: usize = self.under_way.iter().map(|(_, add)| add.asked_bytes * 2).sum();
         let rest = self.has.members * 16 + listed * 16 + direct * 96 + asked + 512;
@@ -380,14 +377,14 @@ impl Has {
                 self.rooms.insert(room, HasRoom { sent, members: known });
             }
         }
-        // What is forgotten here is sent again, which is allowed.
+        // Forgotten members are sent again, which is allowed.
         if self.members > limits::SLIDING_MEMBERS {
             self.rooms.values_mut().for_each(|room| room.members = HashSet::new());
             self.members = 0;
         }
     }
 
-    /// The one copy of this state that all rooms which are sent so share.
+    /// The copy of this state that all rooms with the same state share.
     fn hold(&mut self, state: Arc<RequiredState>) -> Arc<RequiredState> {
         if let Some((held, rooms)) = self.states.remove_entry(&state) {
             self.states.insert(Arc::clone(&held), rooms + 1);

@@ -1,4 +1,4 @@
-//! The extensions: what a response holds besides rooms (MSC3884, MSC3885, MSC3959, MSC3960,
+//! Extensions: the parts of a response other than rooms (MSC3884, MSC3885, MSC3959, MSC3960,
 //! MSC3961).
 
 use std::collections::BTreeMap;
@@ -65,18 +65,18 @@ struct Rooms {
     rooms: BTreeMap<OwnedRoomId, Box<RawValue>>,
 }
 
-/// What they are made from.
+/// The inputs of the extensions.
 pub(super) struct Source<'a> {
     pub(super) view: View<'a>,
     pub(super) rules: &'a Rules,
     pub(super) account: Option<&'a RwLock<Account>>,
-    /// Up to where the connection has got.
+    /// The connection's position.
     pub(super) since: Offset,
     pub(super) epoch: Epoch,
 }
 
 impl Extensions {
-    /// Those that are asked for, with nothing of any room in them yet.
+    /// The requested extensions, without rooms yet.
     ///
     /// # Errors
     /// When the log cannot be read.
@@ -105,8 +105,8 @@ impl Extensions {
         to_device && e2ee && account_data && none(&self.receipts) && none(&self.typing)
     }
 
-    /// Adds the global account data after `since`, if it is asked for; gives up to where the client
-    /// has it then.
+    /// Adds the global account data after `since`, if requested; returns the client's new position
+    /// in it.
     pub(super) fn add_global(
         &mut self,
         source: &Source<'_>,
@@ -124,8 +124,8 @@ impl Extensions {
         Ok(view.at())
     }
 
-    /// Adds what is new of a room that the user is joined to, of which the connection has what
-    /// `sent` says: that is brought up to date.
+    /// Adds the news of a joined room, of which the connection has what `sent` says, and updates
+    /// `sent`.
     pub(super) fn add_room(
         &mut self,
         source: &Source<'_>,
@@ -150,8 +150,8 @@ impl Extensions {
         }
         if rules.receipts.as_ref().is_some_and(includes) {
             let from = sent.receipts.offset(since).unwrap_or(Offset::ZERO);
-            // There is room for one event here. A receipt of a thread that is left out is for an
-            // event up to which the user has read everything.
+            // Only one event fits here. A threaded receipt that is left out is for an event that
+            // the user has also read unthreaded.
             let event = ephemeral::receipts(view, room, from).into_iter().next();
             if let Some((to, event)) = self.receipts.as_mut().zip(event) {
                 to.rooms.insert(room.id.clone(), event);
@@ -173,11 +173,11 @@ impl Extensions {
     }
 }
 
-/// Messages to the device (MSC3885): those after the position that the client names, which has a
-/// life of its own beside `pos`.
+/// To-device messages (MSC3885): those after the position that the client names, which is
+/// independent of `pos`.
 fn to_device(source: &Source<'_>, since: Option<&str>) -> Result<ToDevice, ReadError> {
     let mut view = source.view.clone();
-    // A client that names no position of this history gets all that wait for it.
+    // A client without a position of this history gets all pending messages.
     let since = since.and_then(|since| since.parse::<Token>().ok());
     let since = since.filter(|since| since.epoch == source.epoch).map(|since| since.offset);
     let device = (view.user_id(), view.viewer.device_id);
@@ -187,7 +187,7 @@ fn to_device(source: &Source<'_>, since: Option<&str>) -> Result<ToDevice, ReadE
     Ok(ToDevice { next_batch: next_batch.to_string(), events })
 }
 
-/// Keys of devices (MSC3884).
+/// Device keys (MSC3884).
 fn e2ee(source: &Source<'_>, touched: &[Touched]) -> E2ee {
     let (view, since) = (&source.view, source.since);
     let mut e2ee = E2ee { key_counts: KeyCounts::of(view, since), ..E2ee::default() };

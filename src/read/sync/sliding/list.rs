@@ -1,6 +1,6 @@
-//! The lists of a connection: a user's rooms, those with the newest event first, through a filter.
+//! The lists of a connection: a user's rooms that pass a filter, most recently active first.
 //!
-//! A list is kept and moved along with the log: only the rooms that changed are looked at again.
+//! A list is kept and updated with the log: only changed rooms are examined again.
 
 use std::{collections::HashSet, sync::Arc};
 
@@ -21,15 +21,15 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct Order {
     filters: Filters,
-    /// As of when.
+    /// The offset of the list.
     at: Offset,
-    /// With the offset that gives each its place, the newest first.
+    /// The rooms with the offsets that they are sorted by, newest first.
     rooms: Vec<(Offset, Arc<Room>)>,
-    /// The rooms that are in the spaces of the filter.
+    /// The rooms in the spaces of the filter.
     in_spaces: HashSet<OwnedRoomId>,
 }
 
-/// What the filters ask about the user.
+/// What the filters need to know about the user.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Facts<'a> {
     pub(super) account: Option<&'a RwLock<Account>>,
@@ -44,7 +44,7 @@ pub(super) struct Touched {
 }
 
 impl Order {
-    /// The list as of the view's offset, from the user's rooms one by one.
+    /// The list as of the view's offset, built from all of the user's rooms.
     pub(super) fn new(
         view: &View<'_>,
         filters: &Filters,
@@ -67,9 +67,9 @@ impl Order {
         Ok(order)
     }
 
-    /// Whether [`Order::follow`] brings it to the view's offset, given the rooms that were touched
-    /// after `since`: that is so if it is for the same filter, neither too old nor newer than the
-    /// view, and none of its spaces was touched.
+    /// Whether [`Order::follow`] can update it to the view's offset, given the rooms that were
+    /// touched after `since`: if the filter is the same, the list is neither too old nor newer than
+    /// the view, and none of its spaces was touched.
     pub(super) fn can_follow(
         &self,
         view: &View<'_>,
@@ -83,7 +83,7 @@ impl Order {
             && !touched.iter().any(|touched| spaces.contains(&touched.room.id))
     }
 
-    /// Brings the list to the view's offset, given all of the user's rooms that may have changed.
+    /// Updates the list to the view's offset, given all of the user's rooms that may have changed.
     pub(super) fn follow(
         &mut self,
         view: &View<'_>,
@@ -113,12 +113,12 @@ impl Order {
         self.rooms[from.min(to)..to].iter().map(|(_, room)| room)
     }
 
-    /// The room's place in the list.
+    /// The room's index in the list.
     pub(super) fn index(&self, room: &Arc<Room>) -> Option<usize> {
         self.rooms.iter().position(|(_, other)| Arc::ptr_eq(room, other))
     }
 
-    /// The offset that gives the room its place among the user's rooms, if the filter wants it.
+    /// The offset that the room is sorted by, if it passes the filter.
     fn place(
         &self,
         view: &View<'_>,
@@ -145,7 +145,7 @@ impl Order {
     ) -> Result<bool, ReadError> {
         let filters = &self.filters;
         let is = |wanted: Option<bool>, is: &dyn Fn() -> bool| wanted.is_none_or(|w| w == is());
-        // One who is not in the room knows of it as of when that came to be.
+        // A user who is not in the room sees it as of the event that made it so.
         let seen = if part.membership == Membership::Join { view.at() } else { part.offset };
         let encryption = || room.state_event(&StateEventType::RoomEncryption, "", seen).is_some();
         if !is(filters.is_invite, &|| part.membership == Membership::Invite)
@@ -177,8 +177,8 @@ impl Order {
     }
 }
 
-/// Whether a room stays among the user's rooms though they are not in it: those do that they were
-/// thrown out of, until they forget them. Who left by themselves knows that.
+/// Whether a room stays in the lists although the user is not in it: if they were removed by
+/// somebody else, until they forget it.
 pub(super) fn stays(
     view: &View<'_>,
     part: &RoomMembership,
@@ -191,8 +191,8 @@ pub(super) fn stays(
     Ok(event.is_some_and(|event| event.sender != view.user_id()))
 }
 
-/// Whether the user said after `since`, up to and with `to`, of whom they take invites: then each
-/// invite may be told of or not.
+/// Whether the user changed whose invites they accept after `since`, up to and including `to`: then
+/// any invite may appear or disappear.
 pub(super) fn takes_other_invites(account: &Account, since: Offset, to: Offset) -> bool {
     ["m.ignored_user_list", "m.invite_permission_config"].into_iter().any(|event_type| {
         let history = account.account_data.get(&(None, event_type.to_owned()));
@@ -200,14 +200,14 @@ pub(super) fn takes_other_invites(account: &Account, since: Offset, to: Offset) 
     })
 }
 
-/// The rooms that the user's `m.direct` names as of `at`.
+/// The rooms in the user's `m.direct` as of `at`.
 pub(super) fn direct(view: &View<'_>, at: Offset) -> Result<HashSet<OwnedRoomId>, ReadError> {
     let content = account_data(view, None, "m.direct", at)?;
     let rooms = content.values().filter_map(Value::as_array).flatten().filter_map(Value::as_str);
     Ok(rooms.filter_map(|room_id| room_id.try_into().ok()).collect())
 }
 
-/// When the user's `m.direct` changed after `since`, up to and with `to`.
+/// When the user's `m.direct` changed after `since`, up to and including `to`.
 pub(super) fn direct_changes(account: &Account, since: Offset, to: Offset) -> Vec<Offset> {
     let history = account.account_data.get(&(None, "m.direct".to_owned()));
     history.map_or_else(Vec::new, |history| {
@@ -235,7 +235,7 @@ fn account_data(
     Ok(content.unwrap_or_default())
 }
 
-/// The children of those of `spaces` that the user is joined to.
+/// The children of those `spaces` that the user is joined to.
 fn in_spaces(view: &View<'_>, spaces: &[OwnedRoomId]) -> Result<HashSet<OwnedRoomId>, ReadError> {
     #[derive(Deserialize)]
     struct Child {
@@ -251,7 +251,7 @@ fn in_spaces(view: &View<'_>, spaces: &[OwnedRoomId]) -> Result<HashSet<OwnedRoo
         let offsets = space.state_like(Some(&StateEventType::SpaceChild), None, view.at());
         for event in view.events.get_all(&offsets)? {
             let event = crate::read::events::as_shown(&space, event, view.at());
-            // A child without servers to find it by has been taken out.
+            // A child without servers was removed.
             if event.content_as::<Child>().is_ok_and(|child| !child.via.is_empty())
                 && let Some(Ok(child)) = event.state_key.as_deref().map(TryInto::try_into)
             {

@@ -26,12 +26,12 @@ use crate::{
     state::{Room, RoomMembership, rooms::is_activity},
 };
 
-/// A room, as far as there is something new about it.
+/// A room, reduced to what is new.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct RoomResult {
     #[serde(skip_serializing_if = "is_false")]
     initial: bool,
-    /// `Some(None)` where it has none any more.
+    /// `Some(None)` if the name was removed.
     #[serde(skip_serializing_if = "Option::is_none")]
     name: Option<Option<String>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -40,14 +40,14 @@ pub(super) struct RoomResult {
     heroes: Option<Vec<Hero>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     is_dm: Option<bool>,
-    /// The stripped state of a room that one is invited to or knocked on.
+    /// The stripped state of an invited or knocked room.
     #[serde(skip_serializing_if = "Option::is_none")]
     invite_state: Option<Vec<Box<RawValue>>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     required_state: Vec<ClientEvent>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     timeline: Vec<ClientEvent>,
-    /// Whether events are in the timeline that are older than what was sent before.
+    /// Whether the timeline has events that are older than those sent before.
     #[serde(skip_serializing_if = "is_false")]
     unstable_expanded_timeline: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -67,7 +67,7 @@ pub(super) struct RoomResult {
 }
 
 impl RoomResult {
-    /// Of a room of which there is nothing to tell but that the user is not in it.
+    /// A room about which the client only learns that the user is not in it.
     pub(super) fn gone(leave: ClientEvent, because: Offset) -> Self {
         Self {
             initial: true,
@@ -87,7 +87,7 @@ struct Hero {
     avatar_url: Option<String>,
 }
 
-/// How much of a room the user has not read.
+/// The unread counts of a room.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct Unread {
     notification_count: u64,
@@ -104,7 +104,7 @@ pub(super) struct RoomSync<'a> {
     pub(super) view: View<'a>,
     pub(super) room: &'a Room,
     pub(super) part: &'a RoomMembership,
-    /// Up to where the connection has got; [`Offset::ZERO`] for one that begins.
+    /// The connection's position; [`Offset::ZERO`] for a new one.
     pub(super) since: Offset,
     pub(super) epoch: Epoch,
     pub(super) has: Option<&'a HasRoom>,
@@ -113,16 +113,16 @@ pub(super) struct RoomSync<'a> {
     pub(super) budget: &'a ByteBudget,
 }
 
-/// What comes of a look at a room.
+/// The result for a room.
 #[derive(Debug)]
 pub(super) struct Outcome {
-    /// What there is to be sent.
+    /// What to send.
     pub(super) result: Option<RoomResult>,
-    /// What the client has then; `None` for a room that is not among the user's any more.
+    /// What the client has then; `None` for a room that is no longer among the user's.
     pub(super) sent: Option<Sent>,
     /// The member events that are sent because a timeline needs them.
     pub(super) members: Vec<Offset>,
-    /// Whether `members` are all that the client has then.
+    /// Whether `members` replace those that the client had.
     pub(super) all_members: bool,
 }
 
@@ -133,7 +133,7 @@ impl Outcome {
 }
 
 impl RoomSync<'_> {
-    /// The room of one who is joined, as `rule` wants it.
+    /// The room of a joined user, as `rule` requests it.
     pub(super) fn joined(&self, rule: &Rule) -> Result<Outcome, ReadError> {
         let (room, at) = (self.room, self.view.at());
         let has = self.has.filter(|has| has.sent.form == Form::Joined);
@@ -152,7 +152,7 @@ impl RoomSync<'_> {
         let is_lazy_now = rule.state.lazy_members && !has.sent.state.lazy_members;
         if is_longer || is_lazy_now {
             let longest = self.stretch(Offset::ZERO, at, rule.timeline_limit)?;
-            // Events that were sent before they needed their members need them now.
+            // Events that were sent when their members were not requested need them now.
             for_members.clone_from(&longest.events);
             let first = longest.events.first().map_or(Offset::MAX, |event| event.offset);
             if is_longer && first < timeline_start {
@@ -180,7 +180,7 @@ impl RoomSync<'_> {
             }
             sent.state = Arc::clone(&rule.state);
         }
-        // Clients throw their members away where there is a gap.
+        // Clients discard their members at a gap.
         let known = (!timeline.limited).then_some(&has.members);
         let members = self.members(rule, &for_members, known)?;
         let told = members.iter().map(|event| event.offset).collect();
@@ -214,7 +214,7 @@ impl RoomSync<'_> {
             || result.joined_count.is_some()
             || result.is_dm.is_some()
             || result.bump_stamp.is_some()
-            // A receipt of one's own may change the counts alone.
+            // The user's own receipt may change only the counts.
             || self.unread_changed()?;
         let all_members = timeline.limited;
         if is_news {
@@ -225,7 +225,7 @@ impl RoomSync<'_> {
         Ok(Outcome { result, sent: Some(sent), members: told, all_members })
     }
 
-    /// The room of one who is joined, of which the connection has nothing.
+    /// The room of a joined user, of which the connection has nothing.
     fn joined_first(&self, rule: &Rule) -> Result<Outcome, ReadError> {
         let (room, at) = (self.room, self.view.at());
         let timeline = self.stretch(Offset::ZERO, at, rule.timeline_limit)?;
@@ -255,7 +255,7 @@ impl RoomSync<'_> {
         Ok(Outcome { members: told, ..Outcome::new(result, sent) })
     }
 
-    /// The room of one who is invited or has knocked; `None` if the connection has it.
+    /// The room of an invited or knocking user; `None` if the connection has it.
     pub(super) fn stripped(&self) -> Result<Option<Outcome>, ReadError> {
         let form = Form::Stripped(self.part.offset);
         if self.has.is_some_and(|has| has.sent.form == form && has.sent.is_dm == self.is_dm) {
@@ -272,8 +272,8 @@ impl RoomSync<'_> {
         Ok(Some(Outcome::new(result, sent)))
     }
 
-    /// The room of one who is not in it any more, as it was when they left: for a connection that
-    /// has it, and for one that is to have it as `rule` wants it.
+    /// The room of a user who is no longer in it, as of their leave: for a connection that has it,
+    /// and for one that requests it with `rule`.
     pub(super) fn ended(&self, rule: Option<&Rule>) -> Result<Option<Outcome>, ReadError> {
         if rule.is_none() && self.has.is_none() {
             return Ok(None);
@@ -298,8 +298,8 @@ impl RoomSync<'_> {
             bump_stamp: Some(at.get()),
             ..RoomResult::default()
         };
-        // One who was not in the room learns what became of their invite, ban or knock, and no
-        // more; as does one who has forgotten it.
+        // A user who was never joined, or has forgotten the room, only learns what became of their
+        // invite, ban or knock.
         let departed = self.room.departed(self.view.user_id(), at);
         let departed = departed.filter(|departed| {
             !self.part.forgotten && (stays || since.is_some_and(|since| *departed > since))
@@ -320,7 +320,7 @@ impl RoomSync<'_> {
                 (timeline, state)
             }
         };
-        // What tells the client that the user is not in the room any more.
+        // The event that tells the client that the user is no longer in the room.
         let me = Some(self.view.user_id().as_str());
         state.retain(|event| {
             event.event_type != TimelineEventType::RoomMember || event.state_key.as_deref() != me
@@ -350,7 +350,7 @@ impl RoomSync<'_> {
         Stretch::newest(&self.view, self.room, since, at, limit, &EventFilter::default())
     }
 
-    /// The member events that those who see `events` need, without those that they have.
+    /// The member events that a viewer of `events` needs, without those that they have.
     fn members(
         &self,
         rule: &Rule,
@@ -362,7 +362,8 @@ impl RoomSync<'_> {
         Ok(members)
     }
 
-    /// The member events as of `at` of those who sent `events` and of those whom they are about.
+    /// The member events as of `at` of the senders of `events` and of the users that these are
+    /// about.
     fn members_as_of(
         &self,
         rule: &Rule,
@@ -430,7 +431,7 @@ impl RoomSync<'_> {
         if last <= at {
             return Ok(last);
         }
-        // There was activity right after the offset of this look; the one before it is not far.
+        // There was activity right after this offset; the previous one is not far.
         let mut from = at;
         loop {
             let offsets = self.room.events_backward(from, Offset::ZERO, 64);
@@ -444,7 +445,7 @@ impl RoomSync<'_> {
         }
     }
 
-    /// How much of the room the user has not read, threads included.
+    /// The unread counts of the room, including threads.
     fn unread(&self, at: Offset) -> Result<Unread, ReadError> {
         let View { state, events, .. } = &self.view;
         let counts = self.unread.counts(state, events, self.view.user_id(), self.room, at)?;
@@ -452,7 +453,7 @@ impl RoomSync<'_> {
         Ok(Unread { notification_count: total.notifications, highlight_count: total.highlights })
     }
 
-    /// Whether that may be other than as of `since`.
+    /// Whether they may differ from those as of `since`.
     fn unread_changed(&self) -> Result<bool, ReadError> {
         let View { state, events, .. } = &self.view;
         let judge = push::Judge { state, events, user_id: self.view.user_id(), room: self.room };

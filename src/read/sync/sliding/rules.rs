@@ -1,6 +1,6 @@
-//! What a client asks for: lists, subscriptions, extensions (MSC4186, "Request Body").
+//! A client's request: lists, subscriptions, extensions (MSC4186, "Request Body").
 //!
-//! The form is that of the unstable path, as clients send it today.
+//! The format is that of the unstable path, as clients use it today.
 
 use std::{
     collections::{BTreeMap, BTreeSet, hash_map::DefaultHasher},
@@ -20,17 +20,17 @@ use crate::{base::limits, record::Offset, state::Room};
 /// One list.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct ListConfig {
-    /// Which places of the list, both ends included.
+    /// The ranges of the list, both ends inclusive.
     pub ranges: Vec<(u64, u64)>,
-    /// What of its rooms.
+    /// What is requested of its rooms.
     #[serde(flatten)]
     pub room: RoomConfig,
-    /// Which rooms are in it.
+    /// The rooms in it.
     #[serde(default)]
     pub filters: Option<Filters>,
 }
 
-/// What of a room is wanted.
+/// What is requested of a room.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct RoomConfig {
     /// Pairs of event type and state key.
@@ -40,13 +40,13 @@ pub struct RoomConfig {
     pub timeline_limit: u64,
 }
 
-/// Which rooms are in a list: those that pass all of it. What is absent does not matter.
+/// A filter of rooms: all of its conditions must hold. An absent condition always holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Filters {
     /// Direct chats, by the user's `m.direct`.
     #[serde(default)]
     pub is_dm: Option<bool>,
-    /// Children of these spaces, of those that the user is joined to.
+    /// Children of these spaces, if the user is joined to the space.
     #[serde(default)]
     pub spaces: Option<Vec<OwnedRoomId>>,
     /// Rooms with encryption.
@@ -69,7 +69,7 @@ pub struct Filters {
     pub not_tags: Option<Vec<String>>,
 }
 
-/// Why a request cannot be answered: what is beyond the server's limits or means nothing.
+/// Why a request is refused: it exceeds a limit or is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadRules {
     /// More lists than [`limits::SLIDING_LISTS`].
@@ -89,7 +89,7 @@ pub enum BadRules {
     Range(u64, u64),
 }
 
-/// Everything asked for, taken apart.
+/// A parsed request.
 #[derive(Clone, Debug, Default)]
 pub struct Rules {
     /// The lists, in the order of their names.
@@ -100,29 +100,29 @@ pub struct Rules {
     pub(super) typing: Option<Scope>,
     pub(super) to_device: Option<extensions::ToDevice>,
     pub(super) e2ee: bool,
-    /// Equal for two requests that ask for the same rooms and the same of them.
+    /// Equal for two requests for the same rooms and the same parts of them.
     pub(super) fingerprint: u64,
-    /// How long the request was.
+    /// The length of the request, in bytes.
     pub(super) bytes: usize,
 }
 
 #[derive(Clone, Debug)]
 pub(super) struct List {
     pub(super) name: String,
-    /// Half-open ranges of places.
+    /// Half-open ranges of indexes.
     pub(super) ranges: Vec<(usize, usize)>,
     pub(super) rule: Rule,
     pub(super) filters: Filters,
 }
 
-/// What of a room is wanted, within the server's bounds.
+/// What is requested of a room, within the server's limits.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Rule {
     pub(super) state: Arc<RequiredState>,
     pub(super) timeline_limit: usize,
 }
 
-/// Which lists, and which of the subscribed rooms, an extension is for.
+/// The lists, and the subscribed rooms, that an extension applies to.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Scope {
     lists: Lists,
@@ -130,11 +130,11 @@ pub(super) struct Scope {
     rooms: Option<BTreeSet<OwnedRoomId>>,
 }
 
-/// A set of lists, by their places among [`Rules::lists`].
+/// A set of lists, by their indexes in [`Rules::lists`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Lists(u128);
 
-// A set has a bit for each list.
+// A set has one bit for each list.
 const _: () = assert!(limits::SLIDING_LISTS <= 128);
 
 impl Lists {
@@ -178,11 +178,11 @@ impl Scope {
 }
 
 impl Rules {
-    /// The rules of a request of `user_id` that was `bytes` long. Timelines have
-    /// `max_timeline_limit` events at most.
+    /// The rules of a request of `user_id` that was `bytes` long. A timeline has at most
+    /// `max_timeline_limit` events.
     ///
     /// # Errors
-    /// When the request is beyond the limits or has a range that means nothing.
+    /// When the request exceeds a limit or has an invalid range.
     pub fn new(
         user_id: &UserId,
         lists: BTreeMap<String, ListConfig>,
@@ -234,7 +234,7 @@ impl Rules {
         Ok(rules)
     }
 
-    /// What of a room is wanted that matched for these reasons: all that any of them asks for.
+    /// What is requested of a room that matched for these reasons: the union of their requests.
     pub(super) fn combined(&self, room_id: &RoomId, matched: Matched) -> Rule {
         let of_lists = self.lists.iter().enumerate();
         let of_lists = of_lists.filter(|(list, _)| matched.lists.contains(*list));
@@ -295,7 +295,7 @@ impl Scope {
                 ExtensionRoomConfig::Room(room_id) => Some(room_id),
                 _ => None,
             };
-            // One that stands for all makes a set of all: `None`.
+            // A wildcard makes the set include all: `None`.
             rooms.into_iter().map(id).collect()
         });
         Self { lists, rooms }
@@ -316,22 +316,22 @@ fn ranges(ranges: Vec<(u64, u64)>) -> Result<Vec<(usize, usize)>, BadRules> {
     ranges.into_iter().map(half_open).collect()
 }
 
-/// Which state is wanted: a set of keys, in part without an end.
+/// The requested state: a set of keys, partly unbounded.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct RequiredState {
     whole: Whole,
-    /// Pairs of type and key, in which `None` stands for any; never for both.
+    /// Pairs of type and key, in which `None` is a wildcard; never both.
     pairs: BTreeSet<(Option<StateEventType>, Option<Box<str>>)>,
-    /// Whether the members are wanted that a timeline needs.
+    /// Whether the members of a timeline are requested.
     pub(super) lazy_members: bool,
 }
 
-/// How much of the state is wanted whatever its key is.
+/// How much of the state is requested regardless of its key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Whole {
     #[default]
     Nothing,
-    /// What `*`, `*` means beside lazily loaded members.
+    /// The meaning of `*`, `*` together with lazily loaded members.
     ButMembers,
     Everything,
 }
@@ -366,7 +366,7 @@ impl RequiredState {
         state
     }
 
-    /// Whether the state event of this key is wanted.
+    /// Whether the state event of this key is requested.
     pub(super) fn wants(&self, event_type: &StateEventType, state_key: &str) -> bool {
         let whole = match self.whole {
             Whole::Nothing => false,
@@ -380,7 +380,7 @@ impl RequiredState {
             })
     }
 
-    /// The offsets of the room's state as of `at` that is wanted, in order.
+    /// The offsets of the requested state of the room as of `at`, in order.
     pub(super) fn of(&self, room: &Room, at: Offset) -> Vec<Offset> {
         let mut state = match self.whole {
             Whole::Everything => return room.full_state(at),
@@ -395,7 +395,7 @@ impl RequiredState {
         state
     }
 
-    /// Whether all that `other` wants is wanted here, as far as a glance tells.
+    /// Whether this includes everything in `other`, by a conservative check.
     pub(super) fn covers(&self, other: &Self) -> bool {
         self.whole >= other.whole
             && self.lazy_members >= other.lazy_members
@@ -410,7 +410,7 @@ impl RequiredState {
         }
     }
 
-    /// About how many bytes it takes in memory.
+    /// Its approximate size in memory, in bytes.
     pub(super) fn weight(&self) -> u64 {
         128 + self.pairs.len() as u64 * 96
     }

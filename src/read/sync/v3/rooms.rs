@@ -54,7 +54,7 @@ pub(super) struct LeftRoom {
 }
 
 impl LeftRoom {
-    /// One of which there is nothing to tell but that the user is not in it, because of the record
+    /// A room about which the client only learns that the user is not in it, because of the record
     /// at `because`.
     pub(super) fn without_room(
         view: &View<'_>,
@@ -64,7 +64,7 @@ impl LeftRoom {
     ) -> Result<Self, ReadError> {
         let leave = gone::leave(view, room_id, because)?;
         let prev_batch = Token { epoch: request.epoch, offset: because }.to_string();
-        // Those who are given the state after the timeline take none out of it.
+        // With the state after the timeline, the timeline's own state events are not left out.
         let state = if request.use_state_after {
             State::After(Events { events: vec![leave.clone()] })
         } else {
@@ -88,7 +88,7 @@ pub(super) struct KnockedRoom {
     knock_state: Events,
 }
 
-/// Changes of state, up to where the timeline begins or up to where it ends: as was asked.
+/// Changes of state, up to the beginning or the end of the timeline, as requested.
 #[derive(Debug, Serialize)]
 enum State {
     #[serde(rename = "state")]
@@ -124,7 +124,7 @@ impl From<Summary> for RoomSummary {
     }
 }
 
-/// One room, for one who asks what is new in it.
+/// One room in a sync.
 pub(super) struct RoomSync<'a> {
     pub(super) view: View<'a>,
     pub(super) room: &'a Room,
@@ -137,7 +137,7 @@ pub(super) struct RoomSync<'a> {
 }
 
 impl RoomSync<'_> {
-    /// The room of one who is joined; `None` if there is nothing new.
+    /// The room of a joined user; `None` if there is nothing new.
     pub(super) fn joined(
         &self,
         device: Option<&mut lazy::Device>,
@@ -156,8 +156,8 @@ impl RoomSync<'_> {
             && ephemeral.is_empty()
             && account_data.is_empty();
         let quiet = quiet && !resummed;
-        // A receipt of one's own, or an event that the filter leaves out, may change the counts
-        // alone.
+        // The user's own receipt, or an event that the filter leaves out, may change only the
+        // counts.
         if quiet && !self.unread_changed()? {
             return Ok(None);
         }
@@ -186,19 +186,18 @@ impl RoomSync<'_> {
         }))
     }
 
-    /// The room of one who is not in it any more: as it was when they left.
+    /// The room of a user who is no longer in it, as of their leave.
     pub(super) fn left(
         &self,
         part: &RoomMembership,
         device: Option<&mut lazy::Device>,
     ) -> Result<LeftRoom, ReadError> {
-        // Those who have left and forgotten it learn on their other devices that they left, and no
-        // more.
+        // For a user who has left and forgotten it, other devices only learn of the leave.
         if part.forgotten {
             return self.only_leaving(part.offset);
         }
         let at = part.offset;
-        // One who was not in the room learns what became of their invite, ban or knock.
+        // A user who was never joined learns what became of their invite, ban or knock.
         let departed = self.room.departed(self.view.user_id(), at);
         let Some(departed) = departed.filter(|departed| *departed > self.since) else {
             return self.only_leaving(at);
@@ -206,7 +205,7 @@ impl RoomSync<'_> {
         let first = self.is_first();
         let since = if first { Offset::ZERO } else { self.since };
         let timeline = self.timeline(since, at)?;
-        // A ban, say, may have come long after they left: the state is that of the leave.
+        // A ban, for example, may be long after the leave: the state is as of the leave.
         let state = self.state(&timeline, first, departed, device)?;
         Ok(LeftRoom {
             state: self.client_state(&state)?,
@@ -220,20 +219,20 @@ impl RoomSync<'_> {
         self.unread.counts(state, events, self.view.user_id(), self.room, at)
     }
 
-    /// Whether the counts may be others than as of `since`.
+    /// Whether the counts may differ from those as of `since`.
     fn unread_changed(&self) -> Result<bool, ReadError> {
         let View { state, events, .. } = &self.view;
         let judge = Judge { state, events, user_id: self.view.user_id(), room: self.room };
         self.unread.changed(judge, self.since, self.view.at())
     }
 
-    /// The room of one who is invited to it.
+    /// The room of an invited user.
     pub(super) fn invited(&self) -> Result<InvitedRoom, ReadError> {
         let events = self.view.stripped_state(&self.room.id)?;
         Ok(InvitedRoom { invite_state: Events { events } })
     }
 
-    /// The room of one who knocked on it.
+    /// The room of a knocking user.
     pub(super) fn knocked(&self) -> Result<KnockedRoom, ReadError> {
         let events = self.view.stripped_state(&self.room.id)?;
         Ok(KnockedRoom { knock_state: Events { events } })
@@ -248,7 +247,8 @@ impl RoomSync<'_> {
         })
     }
 
-    /// Whether the client has nothing of the room, or only what it was before the user came (back).
+    /// Whether the client has nothing of the room, or only its state from before the user came
+    /// (back).
     fn is_first(&self) -> bool {
         self.request.since.is_none() || !self.was_joined()
     }
@@ -262,8 +262,8 @@ impl RoomSync<'_> {
         Stretch::newest(&self.view, self.room, since, at, limit, &self.filter.timeline)
     }
 
-    /// The state that, with the timeline on top, brings the client to the state as of `at`; or,
-    /// where that was asked for, the state that does so without the timeline.
+    /// The state that brings the client, together with the timeline, to the state as of `at`; or,
+    /// if requested, without the timeline.
     fn state(
         &self,
         timeline: &Stretch,
@@ -285,7 +285,7 @@ impl RoomSync<'_> {
             self.room.state_delta(self.since, to)
         };
         if !self.request.use_state_after {
-            // Changes that the timeline's filter left out would otherwise reach the client nowhere.
+            // Otherwise changes that the timeline's filter left out would never reach the client.
             let from = if whole { Offset::ZERO } else { self.since };
             let within = self.room.state_delta(to.max(from), at);
             offsets.extend(within.into_iter().filter(|offset| !shown.contains(offset)));
@@ -315,7 +315,7 @@ impl RoomSync<'_> {
         let (filter, at) = (&self.filter.state, self.view.at());
         state.retain(|event| filter.matches(self.room, event, at) && !repeats(event));
         state.sort_unstable_by_key(|event| event.offset);
-        // Of each key, the newest.
+        // The newest event of each key.
         let mut seen = HashSet::new();
         let mut newest: Vec<_> = state
             .into_iter()
@@ -356,7 +356,7 @@ impl RoomSync<'_> {
     }
 
     fn client_timeline(&self, timeline: &Stretch) -> Result<Timeline, ReadError> {
-        // Where nothing was left out, the client has seen what relates to these events.
+        // If nothing was left out, the client has seen the events that relate to these.
         let form = self.filter.form.bundled(timeline.limited);
         Ok(Timeline {
             events: self.view.client_events(self.room, &timeline.events, &form)?,
