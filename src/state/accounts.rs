@@ -20,7 +20,7 @@ use crate::record::{
     },
 };
 
-/// Types of account data that come and go as a user reads: only what they are now is kept.
+/// Types of account data that change as a user reads: only their present value is kept.
 const PASSING: [&str; 3] = ["m.fully_read", "m.marked_unread", "com.famedly.marked_unread"];
 
 /// One user's account.
@@ -34,22 +34,22 @@ pub struct Account {
     pub registered: Offset,
     /// What the account may do.
     pub standing: Standing,
-    /// Password hash in PHC form; none for accounts without a password. A stronger hash of the same
-    /// password takes the place of the weaker one: that is no change of the password.
+    /// Password hash in PHC format; `None` for accounts without a password. Rehashing the same
+    /// password replaces the hash and is no change of the password.
     pub password: History<Option<Secret>>,
     /// Devices by id; a removed device is `None` from then on.
     pub devices: BTreeMap<OwnedDeviceId, History<Option<Device>>>,
-    /// How many of them are active.
+    /// The number of active devices.
     #[serde(skip)]
     active: usize,
     /// Profile fields by name.
     pub profile: BTreeMap<String, ProfileField>,
-    /// Account data by room (none: global) and type. The content is in the log, at the offset.
+    /// Account data by room (`None`: global) and type. The content is in the log, at the offset.
     pub account_data: BTreeMap<(Option<OwnedRoomId>, String), History<()>>,
     /// Filters by id. The filter is in the log, at the offset.
     pub filters: BTreeMap<String, Offset>,
-    /// Who the user is at providers of single sign-on: the provider's id, and what it calls the
-    /// person.
+    /// The user's links to single sign-on providers: the provider's id, and the provider's id of
+    /// the person.
     pub links: BTreeSet<(String, String)>,
     /// Login tokens that were used.
     pub used_login_tokens: UsedLoginTokens,
@@ -57,17 +57,17 @@ pub struct Account {
     pub changed: Offset,
 }
 
-/// The login tokens of a user that were used and had not expired when the last one was.
+/// The used login tokens of a user that had not expired when the last one was used.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct UsedLoginTokens {
-    /// When each expires, and its nonce.
+    /// The expiry and the nonce of each.
     used: BTreeSet<(u64, String)>,
-    /// Those that expired until then are forgotten.
+    /// Tokens that expired by then are forgotten.
     forgotten_ms: u64,
 }
 
 impl UsedLoginTokens {
-    /// Whether a token can still be used, as far as its uses tell.
+    /// Whether a token can still be used, according to its earlier uses.
     #[must_use]
     pub fn allow(&self, expires_ms: u64, nonce: &str) -> bool {
         expires_ms > self.forgotten_ms && !self.used.contains(&(expires_ms, nonce.to_owned()))
@@ -80,27 +80,27 @@ impl UsedLoginTokens {
     }
 }
 
-/// What an account may do, as those who run the server have decided.
+/// The status of an account, as decided by administrators.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Standing {
-    /// It is a guest's.
+    /// It is a guest account.
     pub guest: bool,
-    /// It is an administrator's.
+    /// It is an administrator.
     pub admin: bool,
-    /// Nobody may use it for now.
+    /// It is locked: nobody may use it for now.
     pub locked: bool,
-    /// It may read, and little else.
+    /// It is suspended: it may read, and little else.
     pub suspended: bool,
-    /// It is closed for ever, since this offset.
+    /// It was deactivated at this offset.
     pub deactivated: Option<Offset>,
-    /// What it sent is kept from those who had not seen it by this offset.
+    /// Its messages are hidden from users who had not seen them by this offset.
     pub erased: Option<Offset>,
 }
 
 /// A field of a profile.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct ProfileField {
-    /// Its value now; none once it was removed.
+    /// Its present value; `None` once it was removed.
     #[serde(with = "kept::json")]
     pub value: Option<serde_json::Value>,
     /// When it changed. Earlier values are in the log, at these offsets.
@@ -112,27 +112,27 @@ pub struct ProfileField {
 pub struct Device {
     /// The offset of the `device.login` that opened the session, or of the `device.dehydrate`.
     pub session: Offset,
-    /// When that was.
+    /// The time of that record.
     pub login_ms: u64,
     /// Display name.
     pub display_name: Option<String>,
-    /// The tokens in force; none of a dehydrated device, which nobody is logged in on.
+    /// The valid tokens; `None` for a dehydrated device, which has no login.
     pub tokens: Option<IssuedTokens>,
-    /// Tokens of a refresh that have not been used yet.
+    /// Refreshed tokens that have not been used yet.
     pub unconfirmed: Option<IssuedTokens>,
 }
 
-/// Tokens and when they were given out.
+/// Tokens with the time of issue.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct IssuedTokens {
     /// The tokens.
     #[serde(with = "every_field")]
     pub tokens: Tokens,
-    /// When they were given out.
+    /// The time of issue.
     pub issued_ms: u64,
 }
 
-/// Tokens with the fields that are absent named, too: in a log's JSON those are left out.
+/// Tokens with absent fields written out: the log's JSON leaves them out.
 mod every_field {
     use super::*;
 
@@ -152,13 +152,13 @@ mod every_field {
 }
 
 impl Account {
-    /// The device of this id, while it is logged in or dehydrated.
+    /// The device with this id, if it is logged in or dehydrated.
     #[must_use]
     pub fn device(&self, device_id: &DeviceId) -> Option<&Device> {
         self.devices.get(device_id)?.latest()?.as_ref()
     }
 
-    /// The user's dehydrated device: one that nobody is logged in on.
+    /// The user's dehydrated device, which has no login.
     #[must_use]
     pub fn dehydrated_device(&self) -> Option<(&OwnedDeviceId, &Device)> {
         self.active_devices().find(|(_, device)| device.tokens.is_none())
@@ -181,7 +181,7 @@ impl Account {
         self.profile.get(field)?.value.as_ref()
     }
 
-    /// The offset of the account data of this type of `room` (none: global) as of `at`.
+    /// The offset of the account data of this type for `room` (`None`: global) as of `at`.
     #[must_use]
     pub fn account_data_at(
         &self,
@@ -193,7 +193,7 @@ impl Account {
         self.account_data.get(&key)?.at(at).map(|(offset, ())| offset)
     }
 
-    /// The types of account data of `room` (none: global) that changed after `since` up to `to`,
+    /// The types of account data of `room` (`None`: global) that changed after `since` up to `to`,
     /// each with the offset of its value as of `to`.
     pub fn account_data_between(
         &self,
@@ -213,7 +213,7 @@ impl Account {
     }
 }
 
-/// All accounts, and which token belongs to whom.
+/// All accounts, and the owners of tokens.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(from = "Users")]
 pub struct Accounts {
@@ -221,16 +221,16 @@ pub struct Accounts {
     users: DashMap<OwnedUserId, Arc<RwLock<Account>>>,
     #[serde(skip)]
     tokens: DashMap<TokenHash, TokenOwner>,
-    /// By provider of single sign-on and what it calls the person.
+    /// By single sign-on provider and the provider's id of the person.
     #[serde(skip)]
     links: DashMap<(String, String), OwnedUserId>,
-    /// Those who had what they sent erased, and when: few, and asked for with every event that is
-    /// shown.
+    /// The users whose messages are hidden, and since when. They are few, and looked up for every
+    /// event that is shown.
     #[serde(skip)]
     erased: RwLock<HashMap<OwnedUserId, Offset>>,
 }
 
-/// All accounts, from which the rest follows.
+/// All accounts; everything else is derived from them.
 #[derive(Deserialize)]
 struct Users(#[serde(with = "kept::by_key")] DashMap<OwnedUserId, Arc<RwLock<Account>>>);
 
@@ -256,7 +256,7 @@ impl From<Users> for Accounts {
     }
 }
 
-/// Whose a token is.
+/// The owner of a token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenOwner {
     /// The user.
@@ -265,10 +265,10 @@ pub struct TokenOwner {
     pub device_id: OwnedDeviceId,
 }
 
-/// What a device's access token or refresh token is good for.
+/// What a device's access token or refresh token is valid for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenUse {
-    /// Whose it is.
+    /// The owner.
     pub owner: TokenOwner,
     /// The session.
     pub session: Offset,
@@ -276,9 +276,9 @@ pub struct TokenUse {
     pub expires_ms: Option<u64>,
     /// When the session began.
     pub login_ms: u64,
-    /// When the token was given out.
+    /// When the token was issued.
     pub issued_ms: u64,
-    /// Whether this is the first use of the tokens of a refresh, which is to be recorded.
+    /// Whether this is the first use of refreshed tokens, which must be recorded.
     pub unconfirmed: bool,
 }
 
@@ -295,7 +295,7 @@ impl Accounts {
         self.users.contains_key(user_id)
     }
 
-    /// What the account of `user_id` may do; `None` if there is no such account.
+    /// The status of the account of `user_id`; `None` if there is no such account.
     #[must_use]
     pub fn standing(&self, user_id: &UserId) -> Option<Standing> {
         let account = self.get(user_id)?;
@@ -303,19 +303,20 @@ impl Accounts {
         Some(standing)
     }
 
-    /// Whether there was an account of this id that is closed now.
+    /// Whether the account with this id is deactivated.
     #[must_use]
     pub fn is_deactivated(&self, user_id: &UserId) -> bool {
         self.standing(user_id).is_some_and(|standing| standing.deactivated.is_some())
     }
 
-    /// Whether the account is a guest's.
+    /// Whether it is a guest account.
     #[must_use]
     pub fn is_guest(&self, user_id: &UserId) -> bool {
         self.standing(user_id).is_some_and(|standing| standing.guest)
     }
 
-    /// Since when what `user_id` sent is kept from those who had not seen it; `None` if it is not.
+    /// The offset since which messages of `user_id` are hidden from those who had not seen them;
+    /// `None` if they are not.
     #[must_use]
     pub fn erased(&self, user_id: &UserId) -> Option<Offset> {
         let erased = self.erased.read();
@@ -342,26 +343,26 @@ impl Accounts {
         ids
     }
 
-    /// The user who is linked with this person at this provider of single sign-on.
+    /// The user who is linked with this person at this single sign-on provider.
     #[must_use]
     pub fn linked(&self, provider: &str, subject: &str) -> Option<OwnedUserId> {
         let key = (provider.to_owned(), subject.to_owned());
         self.links.get(&key).map(|user_id| user_id.clone())
     }
 
-    /// What this access token is good for; `None` for one that is not in force.
+    /// What this access token is valid for; `None` if it is not valid.
     #[must_use]
     pub fn access_token(&self, token: &TokenHash) -> Option<TokenUse> {
         self.token_use(token, |tokens| tokens.access == *token)
     }
 
-    /// What this refresh token is good for; `None` for one that is not in force.
+    /// What this refresh token is valid for; `None` if it is not valid.
     #[must_use]
     pub fn refresh_token(&self, token: &TokenHash) -> Option<TokenUse> {
         self.token_use(token, |tokens| tokens.refresh.as_ref() == Some(token))
     }
 
-    /// The tokens of a refresh that the device has been given and not used yet.
+    /// The device's refreshed tokens that have not been used yet.
     #[must_use]
     pub fn unconfirmed(&self, user_id: &UserId, device_id: &DeviceId) -> Option<Tokens> {
         let account = self.get(user_id)?;
@@ -518,7 +519,7 @@ impl Accounts {
             let given = IssuedTokens { tokens: body.tokens.clone(), issued_ms: time_ms };
             device.unconfirmed.replace(given)
         });
-        // The same tokens may be given a new end.
+        // The same tokens may get a new expiry.
         if let Some(replaced) = replaced.flatten()
             && !replaced.tokens.same_as(&body.tokens)
         {
@@ -576,7 +577,7 @@ impl Accounts {
         });
     }
 
-    /// Gives the record that says nothing any more, of what has no past.
+    /// Returns the superseded record, for a type without history.
     pub(super) fn set_account_data(&self, offset: Offset, body: AccountDataSet) -> Option<Offset> {
         let superseded = self.change(&body.user_id, offset, |account| {
             let has_past = !PASSING.contains(&&*body.event_type);
@@ -591,13 +592,13 @@ impl Accounts {
         superseded.flatten()
     }
 
-    /// Nobody has account data of a room that is gone, whether they were in it or not. Gives the
-    /// records that held any.
+    /// Deletes all account data of a purged room, also of users who were never in it. Returns the
+    /// records that contained it.
     pub(super) fn forget_room(&self, offset: Offset, room_id: &RoomId) -> Vec<Offset> {
         let mut records = Vec::new();
         for account in self.user_ids().iter().filter_map(|user_id| self.get(user_id)) {
             let mut account = account.write();
-            // Whether they had any or not: that is not known any more once the records are erased.
+            // Whether they had any or not: that is unknown once the records are erased.
             account.changed = offset;
             let first = (Some(room_id.to_owned()), String::new());
             let of_room = account.account_data.range(first..);

@@ -12,16 +12,16 @@ use crate::record::{
     command::{AliasRemove, AliasSet},
 };
 
-/// Where an alias points.
+/// The target of an alias.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Target {
     /// The room.
     pub room_id: OwnedRoomId,
-    /// Who made the alias.
+    /// The user who created the alias.
     pub creator: OwnedUserId,
 }
 
-/// All aliases with their past.
+/// All aliases with their history.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Aliases(#[serde(with = "kept::locked")] RwLock<Inner>);
 
@@ -29,7 +29,7 @@ pub struct Aliases(#[serde(with = "kept::locked")] RwLock<Inner>);
 #[serde(from = "Stored")]
 struct Inner {
     aliases: BTreeMap<OwnedRoomAliasId, History<Option<Target>>>,
-    /// The aliases that point at a room, or ever did.
+    /// The aliases that point at a room, or once did.
     of_room: BTreeMap<OwnedRoomId, BTreeSet<OwnedRoomAliasId>>,
     #[serde(skip)]
     counts: Counts,
@@ -99,7 +99,7 @@ impl Inner {
 }
 
 impl Aliases {
-    /// Where `alias` points as of `at`.
+    /// The target of `alias` as of `at`.
     #[must_use]
     pub fn get(&self, alias: &RoomAliasId, at: Offset) -> Option<Target> {
         self.0.read().aliases.get(alias)?.at(at)?.1.clone()
@@ -116,7 +116,7 @@ impl Aliases {
         of_room.get(room_id).into_iter().flatten().filter(points_here).cloned().collect()
     }
 
-    /// The number of existing aliases that `creator` made.
+    /// The number of existing aliases created by `creator`.
     #[must_use]
     pub fn count_by(&self, creator: &UserId) -> usize {
         self.0.read().counts.by_creator.get(creator).copied().unwrap_or_default()
@@ -128,7 +128,7 @@ impl Aliases {
         self.0.read().counts.by_room.get(room_id).copied().unwrap_or_default()
     }
 
-    /// Every alias as of `at` with where it points, in order.
+    /// Every alias as of `at` with its target, in order.
     #[must_use]
     pub fn all(&self, at: Offset) -> Vec<(OwnedRoomAliasId, Target)> {
         let aliases = &self.0.read().aliases;
@@ -149,9 +149,8 @@ impl Aliases {
         self.0.write().change(body.alias, |history| history.push(offset, None));
     }
 
-    /// The records of an alias of this room that are to go with it: all of an alias that points at
-    /// it, or does not point anywhere any more; of one that points elsewhere now, those that had it
-    /// point here.
+    /// The records of aliases that are erased with this room: all records of an alias that points
+    /// at it or nowhere; for an alias that points elsewhere now, the records that pointed it here.
     #[must_use]
     pub fn records_of(&self, room_id: &RoomId) -> Vec<Offset> {
         let Inner { aliases, of_room, .. } = &*self.0.read();
@@ -170,7 +169,7 @@ impl Aliases {
         records
     }
 
-    /// Takes out what these records said, as if they had never been.
+    /// Removes the effects of these records, as if they had never existed.
     pub(super) fn forget(&self, room_id: &RoomId, is_one: impl Fn(Offset) -> bool) {
         let inner = &mut *self.0.write();
         for alias in inner.of_room.get(room_id).cloned().unwrap_or_default() {
@@ -193,7 +192,7 @@ impl Aliases {
         }
     }
 
-    /// A room is gone: nothing points at it.
+    /// The room was purged: nothing points at it.
     pub(super) fn end_room(&self, offset: Offset, room_id: &RoomId) {
         let mut inner = self.0.write();
         for alias in inner.of_room.remove(room_id).unwrap_or_default() {

@@ -1,5 +1,5 @@
-//! Backups of room keys (client-server API, "Server-side key backups"): which keys each holds and
-//! where they are in the log.
+//! Room key backups (client-server API, "Server-side key backups"): the keys of each and their
+//! offsets in the log.
 
 use std::{collections::BTreeMap, ops::Bound, sync::Arc};
 
@@ -17,9 +17,9 @@ use crate::record::{
 /// The backups of one user.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct UserBackups {
-    /// Those that are not deleted, by version.
+    /// The existing backups, by version.
     backups: BTreeMap<u64, Backup>,
-    /// The highest version there ever was.
+    /// The highest version so far.
     last: u64,
 }
 
@@ -28,18 +28,18 @@ pub struct UserBackups {
 pub struct Backup {
     /// The algorithm that its keys are encrypted with.
     pub algorithm: String,
-    /// The record that holds what vouches for it.
+    /// The record with its `auth_data`.
     pub set: Offset,
-    /// How many keys it holds.
+    /// The number of its keys.
     pub count: u64,
-    /// The size of these keys.
+    /// The size of these keys, in bytes.
     pub bytes: u64,
     /// The last record that changed its keys.
     pub changed: Offset,
     rooms: BTreeMap<OwnedRoomId, BTreeMap<Box<str>, StoredKey>>,
 }
 
-/// What is known of a key in a backup, and where it is.
+/// A key in a backup: its metadata and its offset.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct StoredKey {
     /// The record that holds it.
@@ -51,7 +51,7 @@ pub struct StoredKey {
     is_verified: bool,
 }
 
-/// The size of a key: that of its encrypted data, which `limits::KEY_BYTES` bounds.
+/// The size of a key: that of its encrypted data, which `limits::KEY_BYTES` limits.
 #[must_use]
 pub fn key_bytes(key: &BackedUpKey) -> u32 {
     u32::try_from(key.session_data.get().len()).unwrap_or(u32::MAX)
@@ -65,8 +65,8 @@ impl StoredKey {
         Self { record, first_message_index, forwarded_count, bytes, is_verified }
     }
 
-    /// Whether `key` is to take the place of this one: a verified key of one that is not, then one
-    /// that decrypts more, then one that came a shorter way.
+    /// Whether `key` is better than this one: a verified key beats an unverified one, then the one
+    /// that decrypts more, then the one that was forwarded less often.
     #[must_use]
     pub fn gives_way_to(&self, key: &BackedUpKey) -> bool {
         let rank = |is_verified: bool, first: u64, forwarded: u64| (!is_verified, first, forwarded);
@@ -76,13 +76,13 @@ impl StoredKey {
 }
 
 impl UserBackups {
-    /// The version of the backup that is in use: the newest.
+    /// The version of the present backup: the newest.
     #[must_use]
     pub fn current(&self) -> Option<u64> {
         self.backups.keys().next_back().copied()
     }
 
-    /// The version that the next backup has.
+    /// The version of the next backup.
     #[must_use]
     pub const fn next(&self) -> u64 {
         self.last + 1
@@ -129,7 +129,7 @@ impl Backup {
         self.rooms.get(room_id)?.get(session_id)
     }
 
-    /// Where the keys are of `room_id` (none: of all rooms) and `session_id` (none: of all
+    /// The offsets of the keys of `room_id` (`None`: of all rooms) and `session_id` (`None`: of all
     /// sessions).
     pub fn keys<'a>(
         &'a self,
@@ -144,8 +144,7 @@ impl Backup {
         })
     }
 
-    /// The keys of `room_id` (none: of all rooms) after `after`, which is a room and a session, in
-    /// their order.
+    /// The keys of `room_id` (`None`: of all rooms) after `after`, a room and a session, in order.
     pub fn keys_after<'a>(
         &'a self,
         room_id: Option<&'a RoomId>,
@@ -180,7 +179,7 @@ impl Backups {
         self.users.get(user_id).map(|backups| Arc::clone(&backups))
     }
 
-    /// A user who was erased has none, and never had.
+    /// The user was erased: they have no backups, and never had.
     pub(super) fn forget(&self, user_id: &UserId) {
         self.users.remove(user_id);
     }
@@ -261,7 +260,7 @@ impl Backups {
     }
 }
 
-/// The forms that earlier versions wrote into snapshots.
+/// The formats of earlier versions in snapshots.
 pub(super) mod former {
     use super::*;
 
@@ -397,7 +396,7 @@ mod tests {
 
     #[test]
     fn only_a_better_key_takes_the_place_of_another() {
-        // From the best to the worst.
+        // From best to worst.
         let ranked = [key(true, 0, 0), key(true, 0, 3), key(true, 5, 0), key(false, 0, 0)];
         for (a, better) in ranked.iter().enumerate() {
             for (b, worse) in ranked.iter().enumerate() {

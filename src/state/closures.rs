@@ -1,5 +1,4 @@
-//! The rooms that those who run the server have closed: blocked ones, which nobody can get into,
-//! and those that are being shut down, or were.
+//! Rooms closed by administrators: blocked rooms, and rooms that are or were being shut down.
 
 use std::collections::BTreeMap;
 
@@ -13,36 +12,36 @@ use crate::record::{
     command::{Replacement, RoomBlock, RoomShutdown, RoomShutdownFinish},
 };
 
-/// Blocked rooms, and what became of each shutdown.
+/// Blocked rooms, and the state of each shutdown.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Closures(#[serde(with = "kept::locked")] RwLock<Inner>);
 
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Inner {
-    /// Each with the record that blocked it.
+    /// The blocked rooms, each with the record that blocked it.
     blocked: BTreeMap<OwnedRoomId, Offset>,
-    /// By id.
+    /// The shutdowns by id.
     shutdowns: BTreeMap<String, Shutdown>,
 }
 
 /// The shutdown of a room.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shutdown {
-    /// What it is known by.
+    /// Its id.
     pub id: String,
     /// The room.
     pub room_id: OwnedRoomId,
-    /// The record with which it began.
+    /// The record that began it.
     pub begun: Offset,
     /// The room to which members and aliases move.
     pub replacement: Option<Replacement>,
     /// Whether the room is purged at the end.
     pub purge: bool,
-    /// The record with which it ended; none while it is under way.
+    /// The record that ended it; `None` while it is in progress.
     pub ended: Option<Offset>,
-    /// Who could not be made to leave.
+    /// Users who could not be removed.
     pub failed: Vec<OwnedUserId>,
-    /// Of a room that was purged, who left.
+    /// For a purged room, the users who left.
     pub left: Vec<OwnedUserId>,
 }
 
@@ -75,7 +74,7 @@ impl Closures {
         shutdowns
     }
 
-    /// The shutdowns that have begun and not ended, the oldest first.
+    /// The shutdowns in progress, oldest first.
     #[must_use]
     pub fn under_way(&self) -> Vec<Shutdown> {
         let inner = self.0.read();

@@ -1,4 +1,4 @@
-//! Which backups were made of the log, and are still there as far as is known (`backup.made`).
+//! The known backups of the log (`backup.made`).
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::record::{
     command::{BackupMade, BackupMoment, FileHash},
 };
 
-/// All backups that are known to be there.
+/// All known backups.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Copies(
     /// By destination and moment.
@@ -29,9 +29,9 @@ struct Noted {
 /// A backup.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Copy {
-    /// Where it is, as whoever made it named it.
+    /// Its directory, as named when it was made.
     pub destination: String,
-    /// Up to which moment it goes.
+    /// The moment that it restores.
     #[serde(flatten)]
     pub moment: BackupMoment,
     /// blake3 of its manifest, in hex.
@@ -47,14 +47,15 @@ impl Copies {
         self.holding(Offset::ZERO, Offset::MAX)
     }
 
-    /// Those that hold the record at `offset`, and were begun before the record `erased` said that
-    /// its payload is gone: they have it whole. ([`Offset::MAX`] for what is about to be erased.)
+    /// The backups that contain the payload of the record at `offset`, because they were started
+    /// before the record `erased` took it. ([`Offset::MAX`] for a payload that is about to be
+    /// erased.)
     #[must_use]
     pub fn holding(&self, offset: Offset, erased: Offset) -> Vec<Copy> {
         let all = self.0.read();
         let holding = all.iter().filter(|((_, moment), _)| {
-            // What is after the end of an epoch that was undone is another record; it is listed
-            // rather than forgotten.
+            // An offset after the end of an undone epoch belongs to another record; it is listed
+            // rather than missed.
             moment.offset >= offset && moment.offset < erased
         });
         holding
@@ -111,7 +112,7 @@ mod tests {
         };
         assert_eq!(holding(5, Offset::MAX), [10, 20]);
         assert_eq!(holding(15, Offset::MAX), [20]);
-        // The second was made when it was erased already.
+        // The second was made after the erasure.
         assert_eq!(holding(5, Offset::new(15)), [10]);
         make(31, 30, &[10]);
         assert_eq!(holding(5, Offset::MAX), [20, 30]);

@@ -1,5 +1,5 @@
-//! Delayed events (MSC4140): what is scheduled and when it is due, and for a while what became of
-//! it.
+//! Delayed events (MSC4140): the scheduled ones with their times, and for a while the finished
+//! ones.
 //!
 //! The contents are in the log, at the offsets of the `delayed.schedule` records.
 
@@ -18,20 +18,20 @@ use crate::record::{
     command::{DelayedFinish, DelayedOutcome, DelayedRestart, DelayedSchedule},
 };
 
-/// How many finished events of each user are remembered, as MSC4140 recommends.
+/// How many finished events of each user are kept, as MSC4140 recommends.
 const FINISHED_KEPT: usize = 1000;
 
-/// For how long finished events are remembered, in milliseconds: seven days, from there too.
+/// How long finished events are kept, in milliseconds: seven days, as MSC4140 recommends.
 pub(crate) const FINISHED_KEPT_MS: u64 = 7 * 24 * 60 * 60 * 1000;
 
 /// One delayed event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DelayedEvent {
-    /// The record that scheduled it, which holds its content.
+    /// The record that scheduled it, which contains its content.
     pub offset: Offset,
-    /// The id given out for it.
+    /// The id of the delay.
     pub delay_id: String,
-    /// Who sends it.
+    /// The sender.
     pub user_id: OwnedUserId,
     /// The room.
     pub room_id: OwnedRoomId,
@@ -39,28 +39,28 @@ pub struct DelayedEvent {
     pub event_type: String,
     /// The event's state key, for a state event.
     pub state_key: Option<String>,
-    /// How long it waits, in milliseconds.
+    /// The delay, in milliseconds.
     pub delay_ms: u64,
-    /// Since when, in milliseconds since the Unix epoch.
+    /// When the delay began, in milliseconds since the Unix epoch.
     pub since_ms: u64,
-    /// What became of it; `None` while it is scheduled.
+    /// How it ended; `None` while it is scheduled.
     pub finished: Option<Finished>,
 }
 
-/// What became of a delayed event.
+/// The end of a delayed event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finished {
-    /// Sent, cancelled, or not to be sent.
+    /// Whether it was sent, cancelled, or failed.
     #[serde(with = "kept::json")]
     pub outcome: DelayedOutcome,
-    /// Whether someone asked for it.
+    /// Whether a client asked for it.
     pub by_action: bool,
-    /// When, in milliseconds since the Unix epoch.
+    /// The time, in milliseconds since the Unix epoch.
     pub ts: u64,
 }
 
 impl DelayedEvent {
-    /// When it is to be sent, in milliseconds since the Unix epoch.
+    /// When it is due, in milliseconds since the Unix epoch.
     #[must_use]
     pub const fn due_ms(&self) -> u64 {
         self.since_ms.saturating_add(self.delay_ms)
@@ -77,25 +77,25 @@ struct Inner {
     events: BTreeMap<Offset, Arc<DelayedEvent>>,
     #[serde(with = "kept::sorted")]
     by_id: HashMap<String, Offset>,
-    /// What is scheduled, in the order in which it is due.
+    /// The scheduled events, in the order in which they are due.
     due: BTreeSet<(u64, Offset)>,
     /// The scheduled state events of each key.
     #[serde(with = "kept::sorted")]
     state: HashMap<(OwnedRoomId, String, String), BTreeSet<Offset>>,
     users: BTreeMap<OwnedUserId, OfUser>,
-    /// From each event that was sent to the record that scheduled it, for when it is redacted.
+    /// The record that scheduled each sent event, in case the event is redacted.
     sent: BTreeMap<Offset, Offset>,
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct OfUser {
     scheduled: BTreeSet<Offset>,
-    /// In the order in which they finished.
+    /// The finished events, by time.
     finished: BTreeSet<(u64, Offset)>,
 }
 
 impl Delayed {
-    /// The delayed event of this id.
+    /// The delayed event with this id.
     #[must_use]
     pub fn get(&self, delay_id: &str) -> Option<Arc<DelayedEvent>> {
         let inner = self.0.read();
@@ -116,7 +116,7 @@ impl Delayed {
         due.filter_map(|(_, offset)| inner.events.get(offset).cloned()).collect()
     }
 
-    /// What `user_id` has scheduled, and what became of what they had, in the order of scheduling.
+    /// The scheduled and finished events of `user_id`, in the order of scheduling.
     #[must_use]
     pub fn of(&self, user_id: &UserId) -> Vec<Arc<DelayedEvent>> {
         let inner = self.0.read();
@@ -127,7 +127,7 @@ impl Delayed {
         offsets.iter().filter_map(|offset| inner.events.get(offset).cloned()).collect()
     }
 
-    /// How many events `user_id` has scheduled, and when the first of them is due.
+    /// The number of scheduled events of `user_id`, and when the first of them is due.
     #[must_use]
     pub fn scheduled(&self, user_id: &UserId) -> (usize, Option<u64>) {
         let inner = self.0.read();
@@ -159,7 +159,7 @@ impl Delayed {
         self.0.read().sent.get(&event).copied()
     }
 
-    /// The records that hold the content of what is, or was lately, scheduled for a room.
+    /// The records with the content of events that are, or were lately, scheduled for a room.
     #[must_use]
     pub fn of_room(&self, room_id: &RoomId) -> Vec<Offset> {
         let inner = self.0.read();
@@ -167,8 +167,7 @@ impl Delayed {
         events.map(|event| event.offset).collect()
     }
 
-    /// The id of the delayed event that the record at `offset` scheduled, if it is still to be
-    /// sent.
+    /// The id of the delayed event that the record at `offset` scheduled, if it is still scheduled.
     #[must_use]
     pub fn waits_at(&self, offset: Offset) -> Option<String> {
         let inner = self.0.read();
@@ -198,7 +197,7 @@ impl Delayed {
         inner.events.insert(offset, Arc::new(event));
     }
 
-    /// The event at `event` is the delayed one.
+    /// Records that the event at `event` is the delayed one.
     pub(super) fn send(&self, event: Offset, delay_id: &str) {
         let mut inner = self.0.write();
         if let Some(schedule) = inner.by_id.get(delay_id).copied() {
@@ -251,7 +250,7 @@ impl Delayed {
     }
 
     pub(super) fn digest(&self, digest: &mut super::digest::Digest) {
-        // All else is an index of these.
+        // All other fields are indexes of these.
         let inner = self.0.read();
         digest.add(&inner.events);
         digest.add(&inner.sent);

@@ -1,4 +1,4 @@
-//! How far those outside who are told of the log, application services among them, have been told.
+//! Delivery positions of outside receivers, such as application services.
 
 use std::collections::BTreeMap;
 
@@ -11,28 +11,28 @@ use crate::record::{
     command::{DeliveryAdvance, UnderWay},
 };
 
-/// How far everyone who is told has been told.
+/// The delivery position of every receiver.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Deliveries(#[serde(with = "kept::locked")] RwLock<BTreeMap<String, (Offset, Position)>>);
 
-/// How far one has been told.
+/// A delivery position.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Position {
-    /// Everything up to here has arrived, or is nothing to the receiver.
+    /// Everything up to here has been delivered or does not concern the receiver.
     pub done: Offset,
-    /// What is on its way.
+    /// The delivery in progress.
     #[serde(with = "kept::json")]
     pub under_way: Option<UnderWay>,
 }
 
 impl Deliveries {
-    /// How far `to` has been told; `None` for one who never was.
+    /// The position of `to`; `None` if nothing was ever delivered to it.
     #[must_use]
     pub fn position(&self, to: &str) -> Option<Position> {
         self.0.read().get(to).map(|(_, position)| position.clone())
     }
 
-    /// Gives the record that said so before.
+    /// Returns the superseded record.
     pub(super) fn advance(&self, offset: Offset, body: DeliveryAdvance) -> Option<Offset> {
         let DeliveryAdvance { to, done, under_way } = body;
         let before = self.0.write().insert(to, (offset, Position { done, under_way }));

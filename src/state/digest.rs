@@ -1,4 +1,4 @@
-//! A hash of all projections, in an order that does not depend on hash maps or threads.
+//! A hash of all projections that does not depend on the order of hash maps or threads.
 
 use serde::Serialize;
 
@@ -7,9 +7,9 @@ use serde::Serialize;
 pub(super) struct Digest(blake3::Hasher);
 
 impl Digest {
-    /// Adds one value. Its serialisation must be canonical: ordered maps, no hash maps.
+    /// Adds one value. It must serialize canonically: ordered maps, no hash maps.
     pub(super) fn add<T: Serialize + ?Sized>(&mut self, value: &T) {
-        // Our own types, all of known length, into a hasher that takes every byte.
+        // Our own types, all of known length, into a hasher that accepts every byte.
         postcard::to_io(value, &mut self.0).expect("projections serialise");
     }
 

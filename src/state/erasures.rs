@@ -1,10 +1,9 @@
 //! What is to be erased from the log, and what was: redacted events that still have their content,
-//! records that are gone with a room, a user or their time, and those that later ones have
-//! superseded.
+//! records of deleted rooms and users or expired events, and superseded records.
 //!
 //! From a `log.erase` record on, the projections are the same whether the payloads that it names
-//! are there or not. For this to hold, what `apply` takes from an event's content must either be
-//! left by redaction or be gone once the redaction has been applied.
+//! are there or not. So whatever `apply` reads from an event's content must either survive
+//! redaction or be removed when the redaction is applied.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,17 +20,15 @@ pub struct Erasures(#[serde(with = "kept::locked")] RwLock<Inner>);
 
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Inner {
-    /// By the offset of the redaction and their own, the records that still have the content it
-    /// took.
+    /// The records that still have redacted content, by the offset of the redaction and their own.
     redacted: BTreeMap<(Offset, Offset), Redacted>,
-    /// The records that are to lose their content without grace, each with the record for which it
-    /// does.
+    /// The records whose content is to be erased without delay, each with the reason.
     condemned: BTreeMap<Offset, Offset>,
     /// The rooms that were purged.
     purged: BTreeMap<OwnedRoomId, Purged>,
-    /// The users of whom what is kept is still to be found, and condemned.
+    /// The users whose records are still to be found and condemned.
     owed: BTreeMap<OwnedUserId, Owed>,
-    /// The records that say nothing any more.
+    /// The superseded records.
     superseded: BTreeSet<Offset>,
     /// The `log.erase` records.
     done: Vec<Offset>,
@@ -61,20 +58,20 @@ pub struct Purged {
     pub created: Offset,
 }
 
-/// What is still to be done for a user who is to be erased.
+/// The remaining work of erasing a user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Owed {
     /// The `user.deactivate`.
     pub because: Offset,
-    /// Whether what they sent is to go.
+    /// Whether their messages are erased.
     pub messages: bool,
-    /// Whether the files that they uploaded are to go.
+    /// Whether their uploaded files are deleted.
     pub media: bool,
 }
 
 impl Erasures {
-    /// Up to `limit` records whose events were redacted at or before `until_ms` and that still have
-    /// their content, in the order of their redactions.
+    /// Up to `limit` records that still have content redacted at or before `until_ms`, in the order
+    /// of the redactions.
     #[must_use]
     pub fn redacted(&self, until_ms: u64, limit: usize) -> Vec<Redacted> {
         let inner = self.0.read();
@@ -83,46 +80,46 @@ impl Erasures {
         due.take(limit).copied().collect()
     }
 
-    /// Up to `limit` records that are condemned and still have their content, in order, each with
-    /// the record for which it is.
+    /// Up to `limit` condemned records that still have their content, in order, each with the
+    /// reason.
     #[must_use]
     pub fn condemned(&self, limit: usize) -> Vec<(Offset, Offset)> {
         let inner = self.0.read();
         inner.condemned.iter().take(limit).map(|(record, because)| (*record, *because)).collect()
     }
 
-    /// How many records are still to lose their content for the one at `because`.
+    /// How many records still have content that is condemned because of the record at `because`.
     #[must_use]
     pub fn condemned_for(&self, because: Offset) -> u64 {
         self.0.read().condemned.values().filter(|of| **of == because).count() as u64
     }
 
-    /// What is known of a room that was purged.
+    /// The purge of a room.
     #[must_use]
     pub fn purged(&self, room_id: &RoomId) -> Option<Purged> {
         self.0.read().purged.get(room_id).cloned()
     }
 
-    /// The users for whom something is still to be done, in order.
+    /// The users with remaining work, in order.
     #[must_use]
     pub fn owed(&self) -> Vec<(OwnedUserId, Owed)> {
         self.0.read().owed.iter().map(|(user_id, owed)| (user_id.clone(), *owed)).collect()
     }
 
-    /// Whether anything is to be done without waiting for its time.
+    /// Whether anything is to be erased without delay.
     #[must_use]
     pub fn is_urgent(&self) -> bool {
         let inner = self.0.read();
         !inner.condemned.is_empty() || !inner.owed.is_empty()
     }
 
-    /// Up to `limit` records that are superseded and still have their payload, in order.
+    /// Up to `limit` superseded records that still have their payload, in order.
     #[must_use]
     pub fn superseded(&self, limit: usize) -> Vec<Offset> {
         self.0.read().superseded.iter().take(limit).copied().collect()
     }
 
-    /// How many records are superseded and still have their payload.
+    /// How many superseded records still have their payload.
     #[must_use]
     pub fn superseded_count(&self) -> usize {
         self.0.read().superseded.len()
@@ -183,7 +180,7 @@ impl Erasures {
             inner.superseded.remove(&reduced.offset);
         }
         for (first, last) in body.runs() {
-            // The record was written by whoever wrote the log: it need not make sense.
+            // The record comes from a log, and may be malformed.
             if first > last {
                 continue;
             }
@@ -201,8 +198,8 @@ impl Erasures {
     }
 }
 
-/// The records in these runs, as far as they come before the one at `offset`: what comes later is
-/// not for it to name.
+/// The records in these runs that are before the one at `offset`: a record can only name earlier
+/// ones.
 pub(super) fn named(runs: &[(Offset, Offset)], offset: Offset) -> BTreeSet<Offset> {
     let runs = runs.iter().map(|(first, last)| (*first, (*last).min(offset.prev())));
     runs.filter(|(first, last)| first <= last)

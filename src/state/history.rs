@@ -1,13 +1,13 @@
-//! A value with its past: what it was as of any offset.
+//! A value with its history: what it was as of any offset.
 
 use serde::{Deserialize, Serialize};
 
 use crate::record::Offset;
 
-/// The values something had, each with the offset of the record that gave it that value.
+/// The values of something, each with the offset of the record that set it.
 ///
-/// Offsets only grow, so a read *as of* an offset is a binary search, and a reader that holds an
-/// older offset is not disturbed by newer records being applied.
+/// Offsets only grow, so a read *as of* an offset is a binary search, and applying newer records
+/// does not disturb a reader at an older offset.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct History<T>(Vec<(Offset, T)>);
 
@@ -36,20 +36,20 @@ impl<T> History<T> {
         self.0.last().map(|(_, value)| value)
     }
 
-    /// Records that the value became `value` at `offset`, of what has no past: gives the offset of
-    /// the one whose place it takes.
+    /// Records that a value without history became `value` at `offset`; returns the offset that it
+    /// replaces.
     pub(super) fn replace(&mut self, offset: Offset, value: T) -> Option<Offset> {
         let before = self.0.pop().map(|(offset, _)| offset);
         self.push(offset, value);
         before
     }
 
-    /// Takes out the changes that `is_kept` does not keep, as if they had never been.
+    /// Removes the changes that `is_kept` rejects, as if they had never existed.
     pub(super) fn retain(&mut self, mut is_kept: impl FnMut(Offset) -> bool) {
         self.0.retain(|(offset, _)| is_kept(*offset));
     }
 
-    /// The newest value, to be changed in place for facts that have no past of their own.
+    /// The newest value, for in-place changes of facts without history.
     pub(super) fn latest_mut(&mut self) -> Option<&mut T> {
         self.0.last_mut().map(|(_, value)| value)
     }
@@ -59,7 +59,7 @@ impl<T> History<T> {
         self.0.iter().map(|(offset, value)| (*offset, value))
     }
 
-    /// The changes after `since`, up to and with `to`, oldest first.
+    /// The changes after `since`, up to and including `to`, oldest first.
     pub fn between(
         &self,
         since: Offset,

@@ -1,5 +1,4 @@
-//! Indexes into the log: where an event is, what a transaction sent, what a stretch of the log
-//! touched.
+//! Indexes of the log: events by id, transactions, and streams by offset.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -19,12 +18,12 @@ use serde::{
 use super::kept;
 use crate::record::{Offset, Stream, command::Transaction};
 
-/// Where each event is. Holds 8 bytes of hash for each event, so that a look-up gives candidates;
-/// the caller compares the id in the log.
+/// The offset of each event. It stores 8 bytes of hash for each event, so a lookup returns
+/// candidates, and the caller compares the id in the log.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct EventIndex(#[serde(with = "kept::locked")] RwLock<Offsets>);
 
-/// Where each transaction's event is, by session.
+/// The offset of each transaction's event, by session.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Transactions(#[serde(with = "kept::locked")] RwLock<BTreeMap<Offset, Offsets>>);
 
@@ -32,7 +31,7 @@ pub struct Transactions(#[serde(with = "kept::locked")] RwLock<BTreeMap<Offset, 
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Offsets {
     first: First,
-    /// The rest where several things have the same hash.
+    /// Further offsets for hashes that several entries share.
     more: BTreeMap<u64, Vec<Offset>>,
 }
 
@@ -62,15 +61,14 @@ impl Offsets {
 /// From a hash to one offset.
 #[derive(Debug, Default)]
 struct First {
-    /// What was read from a snapshot, in the order of the hashes, each of which is there once. A
-    /// list is there as soon as it is read: to make a map of ten million takes longer than all else
-    /// at a start.
+    /// Entries from a snapshot, ordered by hash, each hash once. A list can be used as soon as it
+    /// is read: building a map of ten million entries would take most of the startup time.
     read: Vec<(u64, Offset)>,
-    /// What came since. None of its hashes is in `read`.
+    /// Later entries. None of their hashes is in `read`.
     since: HashMap<u64, Offset, Hashed>,
 }
 
-/// Hashes a number that is a hash already: by taking it.
+/// Hashes a number that is already a hash: the identity.
 type Hashed = BuildHasherDefault<Taken>;
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -101,8 +99,8 @@ impl First {
         })
     }
 
-    /// The part of what was read in which `key` is, if it is there. Hashes lie evenly: it is about
-    /// where its size says.
+    /// The part of the list that contains `key`, if the list does. Hashes are evenly distributed,
+    /// so its position is close to its proportional one.
     fn near(&self, key: u64) -> &[(u64, Offset)] {
         let length = self.read.len();
         let guess = (u128::from(key) * length as u128) >> u64::BITS;
@@ -114,7 +112,7 @@ impl First {
         }
     }
 
-    /// All of it in the order of the hashes. Only what came since is copied.
+    /// All entries ordered by hash. Only the later ones are copied.
     fn in_order(&self) -> InOrder<'_> {
         let mut since: Vec<_> = self.since.iter().map(|(key, offset)| (*key, *offset)).collect();
         since.sort_unstable();
@@ -122,7 +120,7 @@ impl First {
     }
 }
 
-/// Two lists in order, as one.
+/// Merges two ordered lists.
 struct InOrder<'a> {
     read: Peekable<slice::Iter<'a, (u64, Offset)>>,
     since: Peekable<vec::IntoIter<(u64, Offset)>>,
@@ -139,7 +137,7 @@ impl Iterator for InOrder<'_> {
         }
     }
 
-    // A list is written after its length.
+    // A list is written with its length.
     fn size_hint(&self) -> (usize, Option<usize>) {
         let length = self.read.len() + self.since.len();
         (length, Some(length))
@@ -163,7 +161,7 @@ impl<'de> Deserialize<'de> for First {
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<First, A::Error> {
-                // What is told of the length is not believed further than this.
+                // A claimed length is trusted only up to this.
                 let length = map.size_hint().unwrap_or_default().min(1 << 24);
                 let mut read = Vec::with_capacity(length);
                 while let Some((key, offset)) = map.next_entry()? {
@@ -190,7 +188,7 @@ pub(super) fn hash(parts: &[&str]) -> u64 {
 }
 
 impl EventIndex {
-    /// The offsets at which the event may be: nearly always one.
+    /// Candidate offsets of the event: nearly always one.
     #[must_use]
     pub fn candidates(&self, event_id: &EventId) -> Vec<Offset> {
         self.0.read().get(hash(&[event_id.as_str()]))
@@ -206,14 +204,14 @@ impl EventIndex {
 }
 
 impl Transactions {
-    /// The offsets at which the event of a transaction may be: nearly always none or one.
+    /// Candidate offsets of a transaction's event: nearly always none or one.
     #[must_use]
     pub fn candidates(&self, session: Offset, scope: &str, id: &str) -> Vec<Offset> {
         let sessions = self.0.read();
         sessions.get(&session).map_or_else(Vec::new, |offsets| offsets.get(hash(&[scope, id])))
     }
 
-    /// Notes that `transaction`, if there is one, did what the record at `offset` says.
+    /// Records that `transaction`, if there is one, caused the record at `offset`.
     pub(super) fn note(&self, offset: Offset, transaction: Option<&Transaction>) {
         if let Some(Transaction { session, id, scope }) = transaction {
             self.0.write().entry(*session).or_default().insert(hash(&[scope, id]), offset);
@@ -233,8 +231,8 @@ impl Transactions {
     }
 }
 
-/// The last offset of every stream, and which stream each record belongs to, so that "what changed
-/// after this offset" costs what changed.
+/// The last offset of every stream, and the stream of each record, so that finding the changes
+/// after an offset costs only what changed.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Streams(#[serde(with = "kept::locked")] RwLock<StreamsInner>);
 
@@ -244,11 +242,11 @@ struct StreamsInner {
     #[serde(skip)]
     numbers: HashMap<Stream, u32>,
     streams: Vec<(Stream, Offset)>,
-    /// By offset - 1, the number of the record's stream.
+    /// The index of the stream of each record, by offset - 1.
     journal: Vec<u32>,
 }
 
-/// [`StreamsInner`] as it is written.
+/// The serialized form of [`StreamsInner`].
 type KeptStreams = (Vec<(Stream, Offset)>, Vec<u32>);
 
 impl From<KeptStreams> for StreamsInner {
@@ -273,7 +271,7 @@ impl Streams {
         self.0.read().streams.iter().cloned().collect()
     }
 
-    /// The streams with records after `since`, up to and with `to`, each once.
+    /// The streams with records after `since`, up to and including `to`, each once.
     #[must_use]
     pub fn touched(&self, since: Offset, to: Offset) -> Vec<Stream> {
         let inner = self.0.read();
@@ -292,7 +290,7 @@ impl Streams {
         let number = match inner.numbers.get(stream) {
             Some(number) => *number,
             None => {
-                // Bounded by the number of records, which memory bounds far below 2^32.
+                // Bounded by the number of records, which memory limits to far below 2^32.
                 let number = u32::try_from(inner.streams.len()).unwrap_or(u32::MAX);
                 inner.numbers.insert(stream.clone(), number);
                 inner.streams.push((stream.clone(), offset));
@@ -322,7 +320,7 @@ mod tests {
         postcard::from_bytes(&postcard::to_stdvec(offsets).unwrap()).unwrap()
     }
 
-    /// Hashes as they are, those that meet others, and those at the ends.
+    /// Ordinary hashes, colliding ones, and those at the ends.
     fn hash() -> impl Strategy<Value = u64> {
         prop_oneof![any::<u64>(), 0..8_u64, (u64::MAX - 8)..=u64::MAX]
     }

@@ -1,13 +1,12 @@
-//! How projections are written into a snapshot and read back: serde helpers for what serde or its
-//! binary form has no form of its own for.
+//! Serde helpers for projections in snapshots, for types that serde or its binary format does not
+//! cover.
 //!
-//! What follows from the rest (an index, a list in another order) is not written but made again.
-//! Whatever has no order of its own is written in that of its keys: equal projections are equal
-//! bytes.
+//! Derived data (an index, a list in another order) is not written but rebuilt. Unordered
+//! collections are written ordered by key, so that equal projections have equal bytes.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::DeserializeOwned};
 
-/// What is behind a lock.
+/// For a value behind a lock.
 pub(super) mod locked {
     use parking_lot::RwLock;
 
@@ -27,7 +26,7 @@ pub(super) mod locked {
     }
 }
 
-/// What each of many has, behind a lock of its own.
+/// For a map whose values have locks of their own.
 pub(super) mod by_key {
     use std::{hash::Hash, sync::Arc};
 
@@ -72,7 +71,7 @@ pub(super) mod by_key {
     }
 }
 
-/// A map that many change at once, in the order of its keys.
+/// For a concurrent map, ordered by key.
 pub(super) mod shared {
     use std::hash::Hash;
 
@@ -101,7 +100,7 @@ pub(super) mod shared {
     }
 }
 
-/// A hash map, in the order of its keys.
+/// For a hash map, ordered by key.
 pub(super) mod sorted {
     use std::{
         collections::HashMap,
@@ -137,7 +136,7 @@ pub(super) mod sorted {
     }
 }
 
-/// What has a form in JSON alone, as the bodies of commands have, as its JSON text.
+/// For a type that only serializes to JSON, such as the bodies of commands: its JSON text.
 pub(super) mod json {
     use super::*;
 

@@ -28,7 +28,7 @@ pub struct UserKeys {
     pub self_signing_key: Option<Offset>,
     /// The record that holds the user-signing key.
     pub user_signing_key: Option<Offset>,
-    /// By who signed and what (a device id or a public key): the records that hold the signatures.
+    /// By signer and target (a device id or a public key): the records with the signatures.
     pub signatures: BTreeMap<(OwnedUserId, String), Vec<Offset>>,
 }
 
@@ -37,13 +37,13 @@ pub struct UserKeys {
 pub struct DeviceKeys {
     /// The record that holds the identity keys.
     pub identity: Option<Offset>,
-    /// By algorithm, the one-time keys that are left: the record that holds each, and its id.
+    /// The remaining one-time keys, by algorithm: the record and the id of each.
     pub one_time: BTreeMap<String, BTreeSet<(Offset, String)>>,
-    /// By algorithm, the fallback key.
+    /// The fallback keys, by algorithm.
     pub fallback: BTreeMap<String, Fallback>,
-    /// Hashes of the ids of the one-time keys that were handed out: none of them is taken again.
+    /// Hashes of the ids of handed-out one-time keys: none of them is accepted again.
     claimed: BTreeSet<u64>,
-    /// The last record that changed how many keys are left.
+    /// The last record that changed the number of remaining keys.
     pub counts_changed: Offset,
 }
 
@@ -59,8 +59,8 @@ pub struct Fallback {
 }
 
 impl DeviceKeys {
-    /// How many one-time keys of each algorithm are left. `signed_curve25519` is always named, so
-    /// that a client sees that it has none.
+    /// The number of remaining one-time keys by algorithm. `signed_curve25519` is always included,
+    /// so that a client sees when it has none.
     #[must_use]
     pub fn counts(&self) -> BTreeMap<String, u64> {
         let mut counts: BTreeMap<_, _> =
@@ -69,14 +69,14 @@ impl DeviceKeys {
         counts
     }
 
-    /// The algorithms whose fallback key has not been handed out.
+    /// The algorithms with an unused fallback key.
     #[must_use]
     pub fn unused_fallback(&self) -> Vec<String> {
         let unused = self.fallback.iter().filter(|(_, fallback)| !fallback.used);
         unused.map(|(algorithm, _)| algorithm.clone()).collect()
     }
 
-    /// Where the one-time key of this id is, if it is left.
+    /// The record of the one-time key with this id, if it remains.
     #[must_use]
     pub fn one_time_key(&self, key_id: &str) -> Option<Offset> {
         let keys = self.one_time.get(algorithm(key_id))?;
@@ -105,13 +105,13 @@ pub struct Keys {
     changes: RwLock<Vec<Change>>,
 }
 
-/// A change of someone's devices or cross-signing keys.
+/// A change of a user's devices or cross-signing keys.
 #[derive(Debug, Serialize, Deserialize)]
 struct Change {
     offset: Offset,
     of: OwnedUserId,
-    /// The other user who signed a key, which is seen by those two alone; `None` for what all may
-    /// see.
+    /// For a signature by another user: that user. Only these two see it. `None` for changes that
+    /// everyone sees.
     signed_by: Option<OwnedUserId>,
 }
 
@@ -122,7 +122,7 @@ impl Keys {
         self.users.get(user_id).map(|keys| Arc::clone(&keys))
     }
 
-    /// Everyone who has keys, each with the devices that have, in order.
+    /// Everyone with keys, each with the devices that have keys, in order.
     #[must_use]
     pub fn devices(&self) -> Vec<(OwnedUserId, Vec<OwnedDeviceId>)> {
         let of = |keys: &RwLock<UserKeys>| keys.read().devices.keys().cloned().collect();
@@ -132,7 +132,7 @@ impl Keys {
         users
     }
 
-    /// What `look` finds of a device's keys; `None` if it has none.
+    /// Calls `look` with a device's keys; `None` if it has none.
     pub fn of_device<T>(
         &self,
         user_id: &UserId,
@@ -144,7 +144,8 @@ impl Keys {
         keys.devices.get(device_id).map(look)
     }
 
-    /// Whose devices changed after `since`, up to and with `to`, as far as `user_id` sees it.
+    /// The users whose devices changed after `since`, up to and including `to`, as far as `user_id`
+    /// may see it.
     #[must_use]
     pub fn changed_between(
         &self,
@@ -165,7 +166,7 @@ impl Keys {
         self.changes.write().push(Change { offset, of, signed_by });
     }
 
-    /// Returns whether others are to look at the user's devices anew.
+    /// Returns whether others must query the user's devices again.
     pub(super) fn upload(&self, offset: Offset, body: KeysUpload) -> bool {
         let renewed = body.device_keys.is_some();
         self.change(&body.user_id, |keys| {
@@ -212,7 +213,7 @@ impl Keys {
         });
     }
 
-    /// Returns whose keys there are.
+    /// Returns the users with keys.
     pub(super) fn drop_all(&self, offset: Offset) -> Vec<OwnedUserId> {
         let users: Vec<_> = self.devices().into_iter().map(|(user_id, _)| user_id).collect();
         for user_id in &users {
@@ -230,7 +231,7 @@ impl Keys {
         users
     }
 
-    /// Returns whether the device has keys, so that others know it by the name that was changed.
+    /// Returns whether the device has keys, so that others know it by its name.
     pub(super) fn rename_device(
         &self,
         offset: Offset,
@@ -245,8 +246,8 @@ impl Keys {
         has_keys
     }
 
-    /// Returns whether others are to look at the user's keys anew: a user-signing key is its
-    /// owner's alone.
+    /// Returns whether others must query the user's keys again: a user-signing key is visible to
+    /// its owner only.
     pub(super) fn cross_sign(&self, offset: Offset, body: KeysCrossSign) -> bool {
         let is_seen = body.master_key.is_some() || body.self_signing_key.is_some();
         self.change(&body.user_id, |keys| {
@@ -296,7 +297,7 @@ impl Keys {
         removed
     }
 
-    /// All keys of one who is gone. Returns whether there were any.
+    /// Removes all keys of a deactivated user. Returns whether there were any.
     pub(super) fn forget(&self, offset: Offset, user_id: &UserId) -> bool {
         if self.users.remove(user_id).is_none() {
             return false;
@@ -305,7 +306,7 @@ impl Keys {
         true
     }
 
-    /// What one who was erased has signed is signed by nobody.
+    /// Removes all signatures by an erased user.
     pub(super) fn forget_signer(&self, user_id: &UserId) {
         for keys in &self.users {
             keys.value().write().signatures.retain(|(by, _), _| by != user_id);

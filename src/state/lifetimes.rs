@@ -1,9 +1,9 @@
-//! How old the oldest events of each room are: by this those are found that have lived long enough,
-//! at a cost that follows what is due.
+//! The oldest events of each room. They lead to expired events at a cost proportional to what is
+//! due.
 //!
-//! How long events live is for the configuration to say, for the room's own wish (the state event
-//! `m.room.retention`) and for their type. So rooms stand together that wish the same, with events
-//! of one type, in the order of their oldest event.
+//! The lifetime of an event depends on the configuration, on the room (the state event
+//! `m.room.retention`) and on its type. So rooms with the same state are grouped, by type of event,
+//! in the order of their oldest event.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,21 +14,21 @@ use serde::{Deserialize, Serialize};
 use super::kept;
 use crate::record::Offset;
 
-/// How long events live in a room as its state says, in milliseconds, as far as it does.
+/// The lifetime of events in a room according to its state, in milliseconds.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 pub struct Own {
-    /// At most.
+    /// The maximum.
     pub max_ms: Option<u64>,
-    /// At least.
+    /// The minimum.
     pub min_ms: Option<u64>,
 }
 
-/// Events that live equally long, but for what is configured of single rooms.
+/// Events with the same lifetime, apart from configuration for single rooms.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Class {
-    /// How long events live in their room as its state says.
+    /// The lifetime according to the room's state.
     pub own: Own,
     /// Their type.
     pub event_type: Box<str>,
@@ -41,14 +41,14 @@ type Oldest = BTreeMap<Class, BTreeSet<(Offset, OwnedRoomId)>>;
 pub struct Lifetimes(#[serde(with = "kept::locked")] RwLock<Oldest>);
 
 impl Lifetimes {
-    /// The classes of which there is any event.
+    /// The classes with any events.
     #[must_use]
     pub fn classes(&self) -> Vec<Class> {
         self.0.read().keys().cloned().collect()
     }
 
-    /// Up to `limit` rooms of which the oldest event of this class is at or before `until`, those
-    /// with the oldest first, as far as `wanted` says so.
+    /// Up to `limit` rooms whose oldest event of this class is at or before `until`, oldest first,
+    /// among those that `wanted` accepts.
     #[must_use]
     pub fn rooms(
         &self,
@@ -67,7 +67,7 @@ impl Lifetimes {
         self.0.write().entry(class).or_default().insert((oldest, room_id.to_owned()));
     }
 
-    /// Does what may change which events are the oldest of a room.
+    /// Runs a change that may affect which events of a room are the oldest.
     pub(super) fn change<T>(
         &self,
         room_id: &RoomId,

@@ -1,6 +1,6 @@
-//! What was uploaded: which file each media id names, whose it is, and how much each user has.
+//! Uploads: the file of each media id, its owner, and the usage of each user.
 //!
-//! Names and types of files are read from the log, where `Stored::offset` says.
+//! The names and types of files are in the log, at `Stored::offset`.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -21,48 +21,48 @@ pub struct Media(#[serde(with = "kept::locked")] RwLock<Inner>);
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Inner {
     items: BTreeMap<Box<str>, Item>,
-    /// By user; `None` is for what the server fetched by itself.
+    /// By user; `None` is the server itself.
     users: BTreeMap<Option<OwnedUserId>, Usage>,
-    /// How many ids name each file.
+    /// The number of ids of each file.
     files: BTreeMap<FileHash, u64>,
-    /// The files that nobody can download, each with the record that says so.
+    /// The quarantined files, each with the record that says so.
     quarantined: BTreeMap<FileHash, Offset>,
-    /// The ids under which they can be downloaded all the same.
+    /// The ids that are exempt from quarantine.
     protected: BTreeSet<Box<str>>,
-    /// The ids with a file, in the order in which it came.
+    /// The ids with a file, in the order of upload.
     uploads: BTreeMap<Offset, Box<str>>,
-    /// The files that lost their last id by each of the last records that removed any.
+    /// For each of the last records that removed files: the files that lost their last id.
     unnamed: VecDeque<Vec<FileHash>>,
 }
 
-/// Of how many records that removed files it is known which: a server that was killed may not have
-/// come to delete those of the last few.
+/// For how many records that is kept: a server that was killed may not have deleted the files of
+/// the last few.
 const REMOVALS_KNOWN: usize = 16;
 
-/// What is under a media id.
+/// The state of a media id.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Item {
-    /// Nothing yet.
+    /// No file yet.
     Unused {
         /// Who may upload to it.
         user_id: OwnedUserId,
-        /// When it lapses, in milliseconds since the Unix epoch.
+        /// When it expires, in milliseconds since the Unix epoch.
         expires_ms: u64,
     },
     /// A file.
     Stored(Stored),
 }
 
-/// A file under a media id.
+/// The file of a media id.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stored {
-    /// The record that says so, and what the file is called.
+    /// The record that says so and has the file's name.
     pub offset: Offset,
     /// When it was uploaded, in milliseconds since the Unix epoch.
     pub time_ms: u64,
-    /// Who uploaded it; `None` for what the server fetched by itself.
+    /// The uploader; `None` for a file that the server fetched.
     pub user_id: Option<OwnedUserId>,
-    /// Which file of the store it is.
+    /// The file's hash.
     pub hash: FileHash,
     /// Its length in bytes.
     pub size: u64,
@@ -70,28 +70,27 @@ pub struct Stored {
 
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Usage {
-    /// How long the user's files are together, equal ones counted each.
+    /// The size of the user's files together; equal files count each.
     bytes: u64,
-    /// The ids that nothing was uploaded to yet, and when they lapse.
+    /// The unused ids, by expiry.
     unused: BTreeSet<(u64, Box<str>)>,
 }
 
 impl Media {
-    /// What is under `media_id`; `None` if it was never given out, or has lapsed and been
+    /// The state of `media_id`; `None` if it was never given out, or has expired and been
     /// forgotten.
     #[must_use]
     pub fn get(&self, media_id: &str) -> Option<Item> {
         self.0.read().items.get(media_id).cloned()
     }
 
-    /// How long the files of `user_id` are together, in bytes; without a user, those that the
-    /// server fetched by itself.
+    /// The size of the files of `user_id` together, in bytes; `None` is the server itself.
     #[must_use]
     pub fn bytes_of(&self, user_id: Option<&UserId>) -> u64 {
         self.0.read().users.get(&user_id.map(UserId::to_owned)).map_or(0, |usage| usage.bytes)
     }
 
-    /// The times at which the unused ids of `user_id` lapse that have not at `now_ms`, in order.
+    /// When the unused ids of `user_id` expire, for those that have not at `now_ms`, in order.
     #[must_use]
     pub fn unused_of(&self, user_id: &UserId, now_ms: u64) -> Vec<u64> {
         let inner = self.0.read();
@@ -109,7 +108,7 @@ impl Media {
         self.0.read().files.contains_key(file)
     }
 
-    /// The record that put the file under `media_id` into quarantine, if nobody can download it.
+    /// The record that quarantined the file under `media_id`, if downloads are refused.
     #[must_use]
     pub fn quarantined(&self, media_id: &str) -> Option<Offset> {
         let inner = self.0.read();
@@ -118,13 +117,13 @@ impl Media {
         by.filter(|_| !inner.protected.contains(media_id))
     }
 
-    /// Whether what is under `media_id` is exempt from quarantine.
+    /// Whether `media_id` is exempt from quarantine.
     #[must_use]
     pub fn is_protected(&self, media_id: &str) -> bool {
         self.0.read().protected.contains(media_id)
     }
 
-    /// The ids of a user with their files, in the order of the ids.
+    /// The ids of a user with their files, ordered by id.
     #[must_use]
     pub fn of_user(&self, user_id: &UserId) -> Vec<(Box<str>, Stored)> {
         let inner = self.0.read();
@@ -137,7 +136,7 @@ impl Media {
         own.collect()
     }
 
-    /// Every id with its file, in the order of the ids.
+    /// Every id with its file, ordered by id.
     #[must_use]
     pub fn all(&self) -> Vec<(Box<str>, Stored)> {
         let inner = self.0.read();
@@ -148,8 +147,8 @@ impl Media {
         stored.collect()
     }
 
-    /// Up to `limit` ids whose file came at or before `until_ms` (milliseconds since the Unix
-    /// epoch), the oldest first, as far as `wanted` says so.
+    /// Up to `limit` ids whose file was uploaded at or before `until_ms` (milliseconds since the
+    /// Unix epoch), oldest first, among those that `wanted` accepts.
     #[must_use]
     pub fn until(
         &self,
@@ -166,8 +165,7 @@ impl Media {
         due.filter(|id| wanted(id)).take(limit).cloned().collect()
     }
 
-    /// Takes ids away. Gives the records that gave them a file, and the files that no id names any
-    /// more.
+    /// Removes ids. Returns the records of their uploads, and the files without any id left.
     pub(super) fn remove(&self, media_ids: &[String]) -> (Vec<Offset>, Vec<FileHash>) {
         let (mut records, mut unnamed) = (Vec::new(), Vec::new());
         let inner = &mut *self.0.write();
@@ -197,7 +195,7 @@ impl Media {
         (records, unnamed)
     }
 
-    /// The files that lost their last id lately. Some may have another one by now.
+    /// Files that lately lost their last id. Some may have another one by now.
     #[must_use]
     pub fn lately_unnamed(&self) -> Vec<FileHash> {
         self.0.read().unnamed.iter().flatten().copied().collect()
@@ -208,7 +206,7 @@ impl Media {
         let media_id: Box<str> = media_id.into();
         let inner = &mut *self.0.write();
         let usage = inner.users.entry(Some(user_id.clone())).or_default();
-        // Nobody can upload to those any more: what has lapsed does not pile up.
+        // Nobody can upload to expired ids any more, so they are dropped.
         while let Some((expired, _)) = usage.unused.first()
             && *expired <= time_ms
         {

@@ -1,4 +1,4 @@
-//! Which rooms a user has to do with, and since when.
+//! The rooms of each user, with the history of their memberships.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -11,12 +11,12 @@ use super::kept;
 use super::{history::History, rooms::Membership};
 use crate::record::Offset;
 
-/// One user's part in one room.
+/// A user's relation to a room.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Part {
     /// The user's memberships.
     pub membership: History<Membership>,
-    /// Whether the user has forgotten the room; a new membership takes that back.
+    /// Whether the user has forgotten the room; a new membership undoes that.
     pub forgotten: History<bool>,
 }
 
@@ -39,7 +39,7 @@ impl Part {
     }
 }
 
-/// A user's part in each room.
+/// A user's relation to each room.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(from = "BTreeMap<OwnedRoomId, Part>")]
 struct Parts {
@@ -61,7 +61,7 @@ impl From<BTreeMap<OwnedRoomId, Part>> for Parts {
 pub struct Memberships(#[serde(with = "kept::by_key")] DashMap<OwnedUserId, Arc<RwLock<Parts>>>);
 
 impl Memberships {
-    /// The rooms that `user_id` has a membership in as of `at`, in the order of their ids.
+    /// The rooms with a membership of `user_id` as of `at`, ordered by id.
     #[must_use]
     pub fn of(&self, user_id: &UserId, at: Offset) -> Vec<RoomMembership> {
         let Some(parts) = self.parts(user_id) else { return Vec::new() };
@@ -108,15 +108,16 @@ impl Memberships {
         })
     }
 
-    /// Whether both are joined to one room as of `at`. Costs what the one of the two has who is in
-    /// fewer rooms.
+    /// Whether both share a joined room as of `at`. The cost is proportional to the rooms of the
+    /// user with fewer.
     #[must_use]
     pub fn share_a_room(&self, one: &UserId, other: &UserId, at: Offset) -> bool {
         let (Some(one), Some(other)) = (self.parts(one), self.parts(other)) else { return false };
         if Arc::ptr_eq(&one, &other) {
             return one.read().rooms.values().any(|part| part.is_joined(at));
         }
-        // One after the other: two who hold one lock each and want the other's would wait for ever.
+        // Locked one after the other: two threads that hold one lock each and wait for the other
+        // would deadlock.
         let (few, many) = if one.read().rooms.len() <= other.read().rooms.len() {
             (one, other)
         } else {
@@ -133,7 +134,7 @@ impl Memberships {
         joined.iter().any(|room_id| many.rooms.get(room_id).is_some_and(|part| part.is_joined(at)))
     }
 
-    /// The rooms that `user_id` forgot after `since`, up to and with `to`.
+    /// The rooms that `user_id` forgot after `since`, up to and including `to`.
     #[must_use]
     pub fn forgotten_between(
         &self,
@@ -149,7 +150,7 @@ impl Memberships {
         rooms.map(|(room_id, _)| room_id.clone()).collect()
     }
 
-    /// The part of `user_id` in one room.
+    /// The relation of `user_id` to one room.
     #[must_use]
     pub fn part(&self, user_id: &UserId, room_id: &RoomId) -> Option<Part> {
         self.parts(user_id)?.read().rooms.get(room_id).cloned()
@@ -196,7 +197,7 @@ impl Memberships {
         self.change(user_id, room_id, |part| part.forgotten.push(offset, true));
     }
 
-    /// A room is gone: whoever was in it has left and forgotten it.
+    /// The room was purged: its members have left and forgotten it.
     pub(super) fn end_room(&self, offset: Offset, room_id: &RoomId, members: &[OwnedUserId]) {
         for user_id in members {
             self.change(user_id, room_id, |part| {

@@ -1,4 +1,4 @@
-//! Under which names users are found: an index of the words of their ids and display names.
+//! The names by which users are found: an index of the words in ids and display names.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::kept;
 use crate::base::{limits, text};
 
-/// The names of all local users, as they are now. Follows from accounts alone.
+/// The present names of all local users, derived from the accounts.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Names(#[serde(with = "kept::locked")] RwLock<Inner>);
 
@@ -18,7 +18,7 @@ struct Inner {
     users: Vec<Named>,
     #[serde(with = "kept::sorted")]
     numbers: HashMap<OwnedUserId, u32>,
-    /// From a word to the users in whose names it is, by their place in `users`.
+    /// The users with each word in their names, by their index in `users`.
     words: BTreeMap<Box<str>, BTreeSet<u32>>,
 }
 
@@ -28,7 +28,7 @@ struct Named {
     display_name: Option<Box<str>>,
 }
 
-/// How well a name fits what was looked for, the best first.
+/// How well a name matches a search, best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fit {
     /// It is the whole name.
@@ -39,10 +39,10 @@ pub enum Fit {
     Words,
 }
 
-/// A user who was found.
+/// A search result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// How well the name fits.
+    /// How well the name matches.
     pub fit: Fit,
     /// The user.
     pub user_id: OwnedUserId,
@@ -51,10 +51,10 @@ pub struct Found {
 }
 
 impl Names {
-    /// The users of whose id or display name each word of `term` begins a word, in no order. Case
-    /// and accents do not matter. A user id, or the beginning of one with its `@` or its `:`, finds
-    /// by the id, too. Costs what each of its words finds by itself, of which the first
-    /// [`limits::SEARCH_WORDS`] count.
+    /// The users in whose id or display name each word of `term` begins a word, in no order. Case
+    /// and accents do not matter. A user id, or the beginning of one with its `@` or its `:`, also
+    /// matches the id. The cost is proportional to the matches of its single words, of which the
+    /// first [`limits::SEARCH_WORDS`] count.
     #[must_use]
     pub fn find(&self, term: &str) -> Vec<Found> {
         let inner = self.0.read();
@@ -92,7 +92,7 @@ impl Names {
         inner.index(number);
     }
 
-    /// The user is found no more.
+    /// Removes a user from the index.
     pub(super) fn remove(&self, user_id: &UserId) {
         let mut inner = self.0.write();
         let Some(number) = inner.numbers.remove(user_id) else { return };

@@ -1,4 +1,4 @@
-//! Where each user is told what those who run the server have to say: one room for each.
+//! The server notices room of each user.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ impl Notices {
         self.0.read().get(user_id).cloned()
     }
 
-    /// Whether this room is the user's.
+    /// Whether this is the user's server notices room.
     #[must_use]
     pub fn is_room_of(&self, user_id: &UserId, room_id: &RoomId) -> bool {
         self.0.read().get(user_id).is_some_and(|own| own == room_id)

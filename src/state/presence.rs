@@ -1,7 +1,7 @@
-//! What others see of each user's presence: the newest of each, and in which order they changed.
+//! The presence of each user as others see it, and the order of changes.
 //!
-//! Only what was recorded is here. What leads to a record (which devices are there, who is idle
-//! since when) is judged in [`crate::service::presence`].
+//! Only recorded presence is here. [`crate::service::presence`] decides what is recorded (the
+//! devices that are online, idle times).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,35 +24,34 @@ struct Inner {
     users: BTreeMap<OwnedUserId, Shown>,
     /// Each user once, at the offset of their newest record.
     changes: BTreeMap<Offset, OwnedUserId>,
-    /// Those who are not offline.
+    /// Users who are not offline.
     around: BTreeSet<OwnedUserId>,
 }
 
-/// What others see of one user.
+/// A user's presence as others see it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shown {
     /// The record that says so.
     pub offset: Offset,
-    /// There, idle, or gone.
+    /// Online, idle, or offline.
     pub presence: PresenceState,
-    /// The user's own words.
+    /// The status message.
     pub status_msg: Option<String>,
-    /// Whether the user did something within the last minute.
+    /// Whether the user was active within the last minute.
     pub currently_active: bool,
-    /// When the user last did something, as far as it is recorded, in milliseconds since the Unix
-    /// epoch; 0: not known.
+    /// The last recorded activity, in milliseconds since the Unix epoch; 0: unknown.
     pub last_active_ms: u64,
 }
 
 impl Presence {
-    /// What others see of `user_id`; `None` for one who never was there.
+    /// The presence of `user_id`; `None` if there never was any.
     #[must_use]
     pub fn get(&self, user_id: &UserId) -> Option<Shown> {
         self.0.read().users.get(user_id).cloned()
     }
 
-    /// Those whose newest change came after `since`, up to and with `to`, in the order of their
-    /// changes. Whoever changed again after `to` is not among them: that is news for a later look.
+    /// Users whose newest change came after `since`, up to and including `to`, in the order of the
+    /// changes. A user who changed again after `to` is left out: that belongs to a later sync.
     #[must_use]
     pub fn changed(&self, since: Offset, to: Offset) -> Vec<OwnedUserId> {
         if since >= to {
@@ -61,13 +60,13 @@ impl Presence {
         self.0.read().changes.range(since.next()..=to).map(|(_, user_id)| user_id.clone()).collect()
     }
 
-    /// Those who are not offline.
+    /// Users who are not offline.
     #[must_use]
     pub fn around(&self) -> Vec<OwnedUserId> {
         self.0.read().around.iter().cloned().collect()
     }
 
-    /// What was said of a user who was erased is gone. Gives the record that said it.
+    /// Removes the presence of an erased user. Returns its record.
     pub(super) fn forget(&self, user_id: &UserId) -> Option<Offset> {
         let mut inner = self.0.write();
         let shown = inner.users.remove(user_id)?;
@@ -76,7 +75,7 @@ impl Presence {
         Some(shown.offset)
     }
 
-    /// Gives the record that said so before.
+    /// Returns the superseded record.
     pub(super) fn set(&self, offset: Offset, body: PresenceSet) -> Option<Offset> {
         let PresenceSet { user_id, presence, status_msg, currently_active, last_active_ms } = body;
         let mut inner = self.0.write();

@@ -1,5 +1,4 @@
-//! Pushers: to which gateways and addresses notifications of which users go, and how far that has
-//! come.
+//! Pushers: the gateways and addresses of users' notifications, and the delivery positions.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,26 +18,25 @@ use crate::record::{
 /// A pusher.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Pusher {
-    /// The record that it was first set with, by which it is known. It tells of what came after
-    /// that.
+    /// The record that first set it, which identifies it. It notifies of later events.
     pub since: Offset,
     /// When it was last set, in milliseconds since the Unix epoch.
     pub set_ms: u64,
-    /// What was set.
+    /// Its settings.
     #[serde(with = "kept::json")]
     pub body: PusherSet,
-    /// The last mail, of one that tells by mail.
+    /// For a mail pusher: the last mail.
     pub mailed: Option<Mailed>,
 }
 
 impl Pusher {
-    /// Whether it tells by mail.
+    /// Whether it sends mail.
     #[must_use]
     pub fn is_mail(&self) -> bool {
         self.body.kind == PusherKind::Email
     }
 
-    /// The record after which there is something to tell by mail.
+    /// The record after which events are to be mailed.
     #[must_use]
     pub fn mailed_up_to(&self) -> Offset {
         self.mailed.map_or(self.since, |mailed| mailed.up_to.max(self.since))
@@ -50,11 +48,11 @@ impl Pusher {
 pub struct Mailed {
     /// The record that says so.
     pub record: Offset,
-    /// When, in milliseconds since the Unix epoch.
+    /// The time, in milliseconds since the Unix epoch.
     pub at_ms: u64,
-    /// It told what was unread up to this record.
+    /// It listed unread messages up to this record.
     pub up_to: Offset,
-    /// The how manyth it is, from 1, since the user last read anything.
+    /// How many mails were sent since the user last read anything, including this one.
     pub in_a_row: u32,
     /// Whether the user has read something since.
     pub read: bool,
@@ -69,33 +67,33 @@ struct Inner {
     all: BTreeMap<Offset, Arc<Pusher>>,
     users: BTreeMap<OwnedUserId, BTreeSet<Offset>>,
     holders: BTreeMap<PusherIds, BTreeSet<Offset>>,
-    /// Those of whom a mail was sent of which nothing was read yet.
+    /// Users with mailed notifications of which they have read nothing yet.
     unread: BTreeMap<OwnedUserId, BTreeSet<Offset>>,
-    /// How far all have been told, with the record that says so.
+    /// The common delivery position, with its record.
     #[serde(with = "kept::json")]
     told: Option<(Offset, PusherAdvance)>,
 }
 
 impl Pushers {
-    /// The pusher that was first set with this record, while it is there.
+    /// The pusher that this record first set, if it still exists.
     #[must_use]
     pub fn get(&self, since: Offset) -> Option<Arc<Pusher>> {
         self.0.read().all.get(&since).cloned()
     }
 
-    /// All of them, the oldest first.
+    /// All pushers, oldest first.
     #[must_use]
     pub fn all(&self) -> Vec<Arc<Pusher>> {
         self.0.read().all.values().cloned().collect()
     }
 
-    /// Whether there is none.
+    /// Whether there are no pushers.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.read().all.is_empty()
     }
 
-    /// Those of one user, the oldest first.
+    /// The pushers of a user, oldest first.
     #[must_use]
     pub fn of_user(&self, user_id: &UserId) -> Vec<Arc<Pusher>> {
         let inner = self.0.read();
@@ -103,25 +101,25 @@ impl Pushers {
         own.filter_map(|since| inner.all.get(since).cloned()).collect()
     }
 
-    /// Whether the user has any.
+    /// Whether the user has pushers.
     #[must_use]
     pub fn has_any(&self, user_id: &UserId) -> bool {
         self.0.read().users.contains_key(user_id)
     }
 
-    /// How many users have any.
+    /// The number of users with pushers.
     #[must_use]
     pub fn user_count(&self) -> usize {
         self.0.read().users.len()
     }
 
-    /// Those who have any, as far as `wanted` says so.
+    /// The users with pushers, among those that `wanted` accepts.
     pub fn users(&self, wanted: impl Fn(&UserId) -> bool) -> Vec<OwnedUserId> {
         let inner = self.0.read();
         inner.users.keys().filter(|user_id| wanted(user_id)).cloned().collect()
     }
 
-    /// Those of these ids, of whomever.
+    /// All users' pushers with these ids.
     #[must_use]
     pub fn of_ids(&self, ids: &PusherIds) -> Vec<Arc<Pusher>> {
         let inner = self.0.read();
@@ -129,7 +127,7 @@ impl Pushers {
         held.filter_map(|since| inner.all.get(since).cloned()).collect()
     }
 
-    /// How far all have been told; `None` before any was.
+    /// The common delivery position; `None` before the first delivery.
     #[must_use]
     pub fn told(&self) -> Option<PusherAdvance> {
         self.0.read().told.as_ref().map(|(_, told)| told.clone())
@@ -148,8 +146,7 @@ impl Pushers {
         inner.all.insert(since, Arc::new(Pusher { since, set_ms: time_ms, body, mailed }));
     }
 
-    /// Gives the record that says nothing any more: the one before, or this one of a pusher that is
-    /// gone.
+    /// Returns the superseded record: the previous one, or this one if the pusher no longer exists.
     pub(super) fn mail(&self, offset: Offset, time_ms: u64, body: &PusherMail) -> Option<Offset> {
         let PusherMail { user_id, pusher: since, up_to, in_a_row } = body;
         let mut inner = self.0.write();
@@ -179,7 +176,7 @@ impl Pushers {
         }
     }
 
-    /// Those that tell by mail to this address go with it.
+    /// Removes the pushers that send mail to this address.
     pub(super) fn remove_address(&self, user_id: &UserId, address: &str) -> Vec<Offset> {
         self.remove_of(user_id, |pusher| pusher.is_mail() && pusher.body.ids.pushkey == address)
     }
@@ -189,7 +186,7 @@ impl Pushers {
         self.remove_of(&body.user_id, |pusher| pusher.body.ids == *ids)
     }
 
-    /// Those that these devices set go with them.
+    /// Removes the pushers that these devices set.
     pub(super) fn remove_devices(
         &self,
         user_id: &UserId,
@@ -203,7 +200,7 @@ impl Pushers {
         self.remove_of(user_id, |_| true)
     }
 
-    /// Gives the records of mails that say nothing any more.
+    /// Returns the superseded records of mails.
     fn remove_of(&self, user_id: &UserId, is_gone: impl Fn(&Pusher) -> bool) -> Vec<Offset> {
         let mut mails = Vec::new();
         let mut inner = self.0.write();
@@ -236,7 +233,7 @@ impl Pushers {
         mails
     }
 
-    /// Gives the record that said so before.
+    /// Returns the superseded record.
     pub(super) fn advance(&self, offset: Offset, body: PusherAdvance) -> Option<Offset> {
         let before = self.0.write().told.replace((offset, body));
         before.map(|(offset, _)| offset)
@@ -248,7 +245,7 @@ impl Pushers {
             .all
             .values()
             .map(|pusher| {
-                // As the log's JSON has it: a field that is absent there is absent here.
+                // As in the log's JSON, which leaves out absent fields.
                 let body = serde_json::to_string(&pusher.body).unwrap_or_default();
                 (pusher.since, pusher.set_ms, body)
             })
@@ -332,7 +329,7 @@ mod tests {
         assert_eq!(last(), None);
         assert_eq!(pushers.mail(Offset::new(5), 50, &mail(4, 1)), None);
         pushers.note_read(&body("bob", "", "").user_id);
-        // Setting it again changes nothing about that.
+        // Setting it again does not change that.
         pushers.set(Offset::new(6), 60, ann.clone());
         let first = Mailed {
             record: Offset::new(5),
@@ -344,7 +341,7 @@ mod tests {
         assert_eq!(last(), Some(first));
         pushers.note_read(&ann.user_id);
         assert_eq!(last(), Some(Mailed { read: true, ..first }));
-        // The record before says nothing any more.
+        // The previous record is superseded.
         assert_eq!(pushers.mail(Offset::new(7), 70, &mail(6, 2)), Some(Offset::new(5)));
         assert!(last().is_some_and(|mailed| !mailed.read && mailed.in_a_row == 2));
         pushers.remove_address(&ann.user_id, "other@example.org");

@@ -1,6 +1,6 @@
-//! How far each user has read each room (client-server API, "Receipts"), with its past.
+//! How far each user has read each room (client-server API, "Receipts"), with history.
 //!
-//! `m.read` and `m.read.private` count alike here: whichever is ahead says how far.
+//! `m.read` and `m.read.private` count alike: the later one applies.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -24,13 +24,13 @@ pub enum Covers {
 /// A conversation within a room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Thread {
-    /// What is in no thread.
+    /// Events outside of threads.
     Main,
-    /// The thread that begins with the event at this offset.
+    /// The thread whose root is the event at this offset.
     Root(Offset),
 }
 
-/// How far one user has read one room: the offsets of the last events read.
+/// A user's read positions in a room: the offsets of the last events read.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Marks {
     all: History<Offset>,
@@ -48,7 +48,7 @@ impl Marks {
         }
     }
 
-    /// Where the receipts that cover exactly this stood as of `at`.
+    /// The position of receipts that cover exactly this as of `at`.
     #[must_use]
     pub fn at(&self, covers: Covers, at: Offset) -> Offset {
         let mark = self.history(covers).and_then(|history| history.at(at));
@@ -61,13 +61,13 @@ impl Marks {
         self.at(Covers::All, at).max(self.at(Covers::Only(thread), at))
     }
 
-    /// When any of this last changed, after `since` up to and with `to`.
+    /// The last change of any position after `since`, up to and including `to`.
     #[must_use]
     pub fn moved(&self, since: Offset, to: Offset) -> Option<Offset> {
         self.moved.between(since, to).next_back().map(|(offset, ())| offset)
     }
 
-    /// Where everything stands now: all that is left when records that were superseded are erased.
+    /// The present positions: all that remains when superseded records are erased.
     fn newest(&self) -> Vec<(Option<Offset>, Option<&Offset>)> {
         let threads = self.threads.iter().map(|(root, history)| (Some(*root), history.latest()));
         let room = [(None, self.all.latest()), (Some(Offset::ZERO), self.main.latest())];
@@ -94,7 +94,7 @@ type ByRoom = BTreeMap<OwnedRoomId, Marks>;
 pub struct Reads(#[serde(with = "kept::by_key")] DashMap<OwnedUserId, Arc<RwLock<ByRoom>>>);
 
 impl Reads {
-    /// Looks at how far `user_id` has read in `room_id`.
+    /// Calls `look` with the positions of `user_id` in `room_id`.
     pub fn look<T>(&self, user_id: &UserId, room_id: &RoomId, look: impl FnOnce(&Marks) -> T) -> T {
         let rooms = self.0.get(user_id).map(|rooms| Arc::clone(&rooms));
         match rooms {
@@ -106,7 +106,7 @@ impl Reads {
         }
     }
 
-    /// Nobody has read a room that is gone.
+    /// Removes the positions in a purged room.
     pub(super) fn forget_room(&self, room_id: &RoomId) {
         for user in &self.0 {
             user.value().write().remove(room_id);

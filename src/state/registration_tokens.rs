@@ -1,4 +1,4 @@
-//! Registration tokens: who has one of them can make an account.
+//! Registration tokens, which allow people to register.
 
 use std::collections::BTreeMap;
 
@@ -8,21 +8,21 @@ use serde::{Deserialize, Serialize};
 use super::kept;
 use crate::record::command::{RegistrationTokenSet, TokenHash};
 
-/// A registration token. The token itself is not kept.
+/// A registration token. The token itself is not stored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RegistrationToken {
-    /// What it is called among those who run the server.
+    /// Its label for administrators.
     pub label: Option<String>,
-    /// How many accounts can be made with it; none: any number.
+    /// How many accounts can be created with it; `None`: any number.
     pub uses_allowed: Option<u64>,
-    /// How many were made.
+    /// How many were created.
     pub uses: u64,
-    /// When it expires, in milliseconds since the Unix epoch; none: never.
+    /// When it expires, in milliseconds since the Unix epoch; `None`: never.
     pub expires_ms: Option<u64>,
 }
 
 impl RegistrationToken {
-    /// Whether one more account can be made with it.
+    /// Whether another account can be created with it.
     #[must_use]
     pub fn is_good(&self, now_ms: u64) -> bool {
         self.uses_allowed.is_none_or(|allowed| self.uses < allowed)
@@ -37,7 +37,7 @@ pub struct RegistrationTokens(
 );
 
 impl RegistrationTokens {
-    /// What is known of this token.
+    /// The limits and uses of this token.
     #[must_use]
     pub fn get(&self, token: &TokenHash) -> Option<RegistrationToken> {
         self.0.read().get(token).cloned()

@@ -1,8 +1,8 @@
-//! Which events of a room relate to which: for each parent its children, and the threads by their
-//! newest reply (client-server API, "Forming relationships between events").
+//! The relations between events of a room: the children of each parent, and the threads by newest
+//! reply (client-server API, "Forming relationships between events").
 //!
-//! A relation is what the child's content said when it was sent. A child that was redacted is still
-//! here, for those who look as of an earlier offset; the room leaves it out for all others.
+//! A relation is as in the child's content when it was sent. Redacted children stay here for
+//! readers at earlier offsets; the room leaves them out for all others.
 
 mod index;
 
@@ -32,22 +32,22 @@ pub const REFERENCE: &str = "m.reference";
 /// The `rel_type` of a reaction.
 pub const ANNOTATION: &str = "m.annotation";
 
-/// What an event's content says it relates to.
+/// The relation in an event's content.
 #[derive(Clone, Debug, Deserialize)]
 pub struct RelatesTo<'a> {
-    /// How it relates, for example `m.thread`.
+    /// The relation type, for example `m.thread`.
     #[serde(borrow)]
     pub rel_type: Cow<'a, str>,
     /// The parent.
     #[serde(borrow)]
     pub event_id: Cow<'a, str>,
-    /// For an annotation: which, as JSON.
+    /// For an annotation: its key, as JSON.
     #[serde(borrow, default)]
     pub key: Option<&'a RawValue>,
 }
 
 impl<'a> RelatesTo<'a> {
-    /// The relation in an event's content; `None` if there is none, or nothing that is one.
+    /// The relation in an event's content; `None` if there is none or it is invalid.
     #[must_use]
     pub fn of(content: &'a RawValue) -> Option<Self> {
         #[derive(Deserialize)]
@@ -55,8 +55,8 @@ impl<'a> RelatesTo<'a> {
             #[serde(rename = "m.relates_to", borrow)]
             relates_to: RelatesTo<'a>,
         }
-        // Stored events are canonical JSON, in which the name has this one form. Most events relate
-        // to nothing, and are not parsed.
+        // Stored events are canonical JSON, in which the name has only this form. Most events have
+        // no relation, and are not parsed.
         if !content.get().contains("\"m.relates_to\"") {
             return None;
         }
@@ -73,20 +73,20 @@ impl<'a> RelatesTo<'a> {
 pub struct Child {
     /// The event.
     pub offset: Offset,
-    /// When it was sent by its server's clock, in milliseconds since the Unix epoch.
+    /// Its timestamp by its server's clock, in milliseconds since the Unix epoch.
     pub ts: u64,
-    /// How it relates.
+    /// The relation type.
     pub rel_type: Arc<str>,
     /// Its type.
     pub event_type: Arc<str>,
-    /// Who sent it.
+    /// The sender.
     pub sender: Arc<str>,
 }
 
-/// A relation on its way into a room.
+/// A relation that is about to be added to a room.
 #[derive(Clone, Debug)]
 pub(super) struct NewRelation {
-    /// Where the parent may be. The room takes the one that is its own.
+    /// Candidate offsets of the parent. The room uses the one that is its own.
     pub(super) parents: Vec<Offset>,
     pub(super) rel_type: String,
     pub(super) event_type: String,
@@ -97,7 +97,7 @@ pub(super) struct NewRelation {
 /// The relations of one room.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Relations {
-    /// By parent, its children, oldest first.
+    /// The children of each parent, oldest first.
     children: BTreeMap<Offset, Vec<Entry>>,
     /// The newest reply of each thread, redacted or not → the thread's root.
     threads: BTreeMap<Offset, Offset>,
@@ -118,7 +118,7 @@ struct Entry {
     sender: u32,
 }
 
-/// Texts that recur, by number.
+/// Interned texts.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(from = "Texts")]
 struct Words {
@@ -127,7 +127,7 @@ struct Words {
     numbers: HashMap<Arc<str>, u32>,
 }
 
-/// [`Words`] in order, from which the numbers follow.
+/// The texts of [`Words`] in order, from which their numbers follow.
 #[derive(Deserialize)]
 struct Texts(Vec<Arc<str>>);
 
@@ -195,12 +195,12 @@ impl Relations {
         }
     }
 
-    /// Notes that an event was redacted for the first time.
+    /// Records that an event was redacted for the first time.
     pub(super) fn redact(&mut self, event: Offset, redaction: Offset) {
         self.index.redact(event, redaction);
     }
 
-    /// Makes the index.
+    /// Builds the index.
     pub(super) fn index(&mut self, redactions: &Redactions) {
         self.index = Index::default();
         for (parent, children) in &self.children {
@@ -210,7 +210,8 @@ impl Relations {
         }
     }
 
-    /// Forgets these events, as parents and as children; `redactions` are those of what stays.
+    /// Removes these events, as parents and as children; `redactions` are those of the remaining
+    /// events.
     pub(super) fn forget(&mut self, gone: &BTreeSet<Offset>, redactions: &Redactions) {
         if self.children.is_empty() {
             return;
@@ -233,7 +234,7 @@ impl Relations {
         self.children.contains_key(&parent)
     }
 
-    /// The children of `parent` up to and with `at`, redacted or not, oldest first.
+    /// The children of `parent` up to and including `at`, redacted or not, oldest first.
     pub(super) fn children<'a>(
         &'a self,
         parent: Offset,
@@ -248,8 +249,8 @@ impl Relations {
         self.children.get(&parent).map(Vec::as_slice).unwrap_or_default()
     }
 
-    /// The children of `parent` by a relation, of one sender or of all, that were not redacted as
-    /// of `at`.
+    /// The children of `parent` by relation type, of one sender or of all, that were not redacted
+    /// as of `at`.
     fn kin(
         &self,
         parent: Offset,
@@ -276,8 +277,8 @@ impl Relations {
         Some(self.child(&children[at]))
     }
 
-    /// How many children of `parent` by this relation a user sees. Costs the same however many
-    /// there are, or, of few, a look at each.
+    /// The number of visible children of `parent` with this relation type. The cost does not depend
+    /// on their number, except that a few are examined one by one.
     pub(super) fn count(
         &self,
         parent: Offset,
@@ -299,8 +300,7 @@ impl Relations {
         sought.count(&all).saturating_sub(left_out.sum())
     }
 
-    /// Up to `limit` of the children of `parent` by this relation that a user sees, the newest,
-    /// newest first.
+    /// Up to `limit` visible children of `parent` with this relation type, newest first.
     pub(super) fn newest(
         &self,
         parent: Offset,
@@ -317,7 +317,7 @@ impl Relations {
             if found.len() == limit {
                 return found;
             }
-            // Whose are left out may have sent nearly all.
+            // Ignored users may have sent nearly all of them.
             looked_at += 1;
             if looked_at > limit + limits::SCANNED_CHILDREN {
                 return self.newest_by_sender(parent, rel_type, sought, limit, redactions);
@@ -348,8 +348,8 @@ impl Relations {
         found
     }
 
-    /// Up to `limit` of the children of `parent` by this relation that `sender` sent and a user
-    /// sees, the newest, newest first. Whom `sought` leaves out makes no difference.
+    /// Up to `limit` visible children of `parent` with this relation type by `sender`, newest
+    /// first, even if `sought` ignores the sender.
     pub(super) fn newest_of(
         &self,
         parent: Offset,
@@ -368,9 +368,9 @@ impl Relations {
         children.filter_map(|child| self.one(parent, child)).collect()
     }
 
-    /// Up to `count` children of `parent` by this relation, or by any and then redacted or not,
-    /// after `after`, up to and with `to`: the oldest of them, oldest first, or, `backward`, the
-    /// newest, newest first.
+    /// Up to `count` children of `parent` after `after`, up to and including `to`: with this
+    /// relation type, or, without one, of any type and redacted or not. They are the oldest, oldest
+    /// first, or, `backward`, the newest, newest first.
     #[expect(clippy::too_many_arguments, reason = "each says something else")]
     pub(super) fn page(
         &self,
@@ -402,8 +402,8 @@ impl Relations {
         }
     }
 
-    /// Whether a child of `parent` that was not redacted as of `at` is by one of these relations
-    /// and of one of these senders, as far as either is given. Of relations, so many are looked at.
+    /// Whether a child of `parent` that was not redacted as of `at` has one of these relation types
+    /// and one of these senders, if given. A limited number of children is examined.
     pub(super) fn is_related(
         &self,
         parent: Offset,
@@ -458,8 +458,8 @@ impl Relations {
         }
     }
 
-    /// Adds to `digest` what has not been redacted: a replay after the content of a redacted event
-    /// was erased does not find its relation any more.
+    /// Adds everything that has not been redacted to `digest`: after the content of a redacted
+    /// event was erased, a replay does not find its relation.
     pub(super) fn digest(
         &self,
         digest: &mut super::digest::Digest,
@@ -475,7 +475,7 @@ impl Relations {
     }
 }
 
-/// Puts the children of one parent into the index.
+/// Adds the children of one parent to the index.
 fn index(index: &mut Index, parent: Offset, children: &[Entry], redactions: &Redactions) {
     for Entry { offset, rel_type, sender, .. } in children {
         index.add(parent, *offset, *rel_type, *sender, redactions.get(offset).copied());
@@ -566,14 +566,14 @@ mod tests {
         format!("@{number}:x").try_into().unwrap()
     }
 
-    /// What happens in a room of one parent.
+    /// A step in a room with one parent.
     #[derive(Clone, Debug)]
     enum Step {
         Child {
             rel_type: usize,
             sender: usize,
         },
-        /// Of one of the children there are.
+        /// Redacts one of the existing children.
         Redact(usize),
         Forget(usize),
     }
@@ -589,8 +589,8 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(48))]
-        /// With few children all of them are gone through, with many the index is asked: both say
-        /// what a look at each child says.
+        /// A few children are examined one by one; for many, the index is used. Both must agree
+        /// with examining each child.
         #[test]
         fn of_many_children_the_same_is_said_as_of_few(
             steps in prop::collection::vec(step(), 1..4 * MANY),
@@ -632,7 +632,7 @@ mod tests {
                     _ => {}
                 }
             }
-            // As it is read from a snapshot.
+            // As read from a snapshot.
             let bytes = postcard::to_stdvec(&relations).unwrap();
             let mut read: Relations = postcard::from_bytes(&bytes).unwrap();
             read.index(&redactions);
@@ -663,7 +663,7 @@ mod tests {
                         let number = relations.words.numbers.get(rel_type).copied().unwrap_or(99);
                         let by_sender =
                             relations.newest_by_sender(parent, number, &sought, limit, &redactions);
-                        // Whoever had all of theirs redacted is not asked as of then.
+                        // A sender whose children were all redacted is not asked for.
                         prop_assert!(by_sender.iter().all(|child| expected.contains(&child.offset)));
                         if redactions.values().all(|by| *by <= at) {
                             let found: Vec<_> = by_sender.iter().map(|child| child.offset).collect();

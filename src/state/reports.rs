@@ -1,5 +1,4 @@
-//! The reports that nobody has dealt with yet: who reported what. Their reasons are in the log, at
-//! their offsets.
+//! The open reports. Their reasons are in the log, at their offsets.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -37,29 +36,29 @@ impl From<BTreeMap<Offset, Report>> for Open {
     }
 }
 
-/// What is looked for in reports.
+/// A report.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
     /// When it was made, in milliseconds since the Unix epoch.
     pub time_ms: u64,
-    /// Who reports.
+    /// The reporter.
     pub reporter: OwnedUserId,
-    /// The room that is reported, or the room of the event.
+    /// The reported room, or the room of the reported event.
     pub room_id: Option<OwnedRoomId>,
-    /// The event that is reported.
+    /// The reported event.
     pub event_id: Option<OwnedEventId>,
-    /// The user who is reported.
+    /// The reported user.
     pub user_id: Option<OwnedUserId>,
 }
 
 impl Reports {
-    /// The report of this record, if it is open.
+    /// The report in this record, if it is open.
     #[must_use]
     pub fn get(&self, offset: Offset) -> Option<Report> {
         self.0.read().reports.get(&offset).cloned()
     }
 
-    /// All that are open, the oldest first.
+    /// All open reports, oldest first.
     #[must_use]
     pub fn all(&self) -> Vec<(Offset, Report)> {
         let open = self.0.read();
@@ -72,7 +71,7 @@ impl Reports {
         self.0.read().by_reporter.get(reporter).copied().unwrap_or_default()
     }
 
-    /// The records of those that are open and are about a room, or an event in it.
+    /// The records of open reports about a room or its events.
     #[must_use]
     pub fn of_room(&self, room_id: &RoomId) -> Vec<Offset> {
         let open = self.0.read();

@@ -1,6 +1,6 @@
-//! Rooms: timeline, state with its past, members, receipts, typing, and the place in the directory.
+//! Rooms: timeline, state with its history, members, receipts, typing, and directory listing.
 //!
-//! A room holds offsets and small facts. The events themselves are read from the log.
+//! A room stores offsets and small facts. The events themselves are read from the log.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashSet},
@@ -31,20 +31,20 @@ use crate::record::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Membership {
-    /// Takes part.
+    /// Joined.
     Join,
-    /// Is invited.
+    /// Invited.
     Invite,
-    /// Asked to be let in.
+    /// Knocked.
     Knock,
     /// Left, was kicked, or rejected an invite.
     Leave,
-    /// May not come back.
+    /// Banned.
     Ban,
 }
 
 impl Membership {
-    /// The membership that a member event's content names; `None` for one that Matrix lacks.
+    /// The membership in a member event's content; `None` for an unknown one.
     #[must_use]
     pub fn from_ruma(membership: &MembershipState) -> Option<Self> {
         Some(match membership {
@@ -57,7 +57,7 @@ impl Membership {
         })
     }
 
-    /// The word in the member event's content.
+    /// The value in the member event's content.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -88,34 +88,34 @@ pub struct Room {
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Inner {
     timeline: Vec<Offset>,
-    /// The greatest time of an event.
+    /// The highest timestamp of an event.
     latest_ts: u64,
-    /// The events that say an earlier time than one before them, with that time. The times of the
-    /// others never decrease along the timeline.
+    /// The events whose timestamp is lower than that of an earlier one, with the timestamp. Those
+    /// of all other events never decrease along the timeline.
     late: BTreeMap<Offset, u64>,
-    /// The events that go once they have lived long enough, by type, oldest first: all but state,
-    /// and redactions, which go with what they redacted.
+    /// The events that can expire, by type, oldest first: all but state, and redactions, which
+    /// expire with their targets.
     messages: BTreeMap<Box<str>, Vec<Offset>>,
-    /// How long they live as the state says: the state event with what it says, under
-    /// the name of the specification proposal when it is stable and under the one until then.
+    /// The lifetimes in the room's state: the state event with its content, under the stable and
+    /// the unstable name of the specification proposal.
     lifetimes: [Option<(Offset, Own)>; 2],
-    /// The last record that took events away.
+    /// The last record that removed events.
     erased: Offset,
     /// Every change of state, as (offset, index into `keys`).
     state_log: Vec<(Offset, u32)>,
     keys: Vec<(StateEventType, Box<str>)>,
     #[serde(skip)]
     key_index: BTreeMap<StateEventType, BTreeMap<Box<str>, u32>>,
-    /// By key index, the offsets at which the key changed.
+    /// The offsets at which each key changed, by key index.
     state: Vec<Vec<Offset>>,
     members: BTreeMap<OwnedUserId, History<Membership>>,
-    /// Who is joined or invited now: those whom an event wakes.
+    /// Users who are joined or invited now, and are woken by events.
     present: BTreeSet<OwnedUserId>,
     counts: History<MemberCounts>,
     tip: Option<Tip>,
     /// Redacted event → the redaction.
     redactions: BTreeMap<Offset, Offset>,
-    /// In the digest by itself: see [`Relations::digest`].
+    /// Has its own part in the digest: see [`Relations::digest`].
     #[serde(skip)]
     relations: Relations,
     /// The same by redaction, in order.
@@ -123,7 +123,7 @@ struct Inner {
     redaction_log: Vec<(Offset, Offset)>,
     public: History<bool>,
     receipts: BTreeMap<Arc<ReceiptKey>, ReceiptEntry>,
-    /// By record, the receipts that are still where it put them.
+    /// By record, the receipts that it set and that have not moved since.
     #[serde(skip)]
     moved: BTreeMap<Offset, Vec<Arc<ReceiptKey>>>,
     typing: BTreeMap<OwnedUserId, Typist>,
@@ -131,12 +131,12 @@ struct Inner {
     /// The last record of each user's typing.
     typing_records: BTreeMap<OwnedUserId, Offset>,
     changed: Offset,
-    /// The last event that is activity: see [`is_activity`].
+    /// The last event that counts as activity: see [`is_activity`].
     #[serde(skip)]
     last_activity: Offset,
 }
 
-/// A room as it is written: with what the digest has by itself, or not at all.
+/// The serialized form of a room: with parts that the digest covers separately or not at all.
 type KeptRoom = (OwnedRoomId, RoomVersionId, Offset, Inner, Relations, Offset);
 
 impl Serialize for Room {
@@ -172,8 +172,7 @@ impl TryFrom<KeptRoom> for Room {
     }
 }
 
-/// Whether an event of this type brings its room to the top of a list of rooms (MSC4186,
-/// `bump_stamp`).
+/// Whether an event of this type moves its room to the top of a room list (MSC4186, `bump_stamp`).
 #[must_use]
 pub fn is_activity(event_type: &str) -> bool {
     matches!(
@@ -206,35 +205,35 @@ pub struct MemberCounts {
     pub invited: u64,
 }
 
-/// Whose receipt it is: user, receipt type, thread.
+/// The owner of a receipt: user, receipt type, thread.
 pub type ReceiptKey = (OwnedUserId, String, Option<String>);
 
-/// Where a receipt points.
+/// A receipt's position.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ReceiptEntry {
-    /// The record that put it there.
+    /// The record that set it.
     pub offset: Offset,
     /// The event.
     pub event_id: OwnedEventId,
-    /// When, in milliseconds since the Unix epoch.
+    /// The time, in milliseconds since the Unix epoch.
     pub ts: u64,
 }
 
-/// One who types.
+/// A typing user.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Typist {
-    /// When it ends by itself, in milliseconds since the Unix epoch.
+    /// When it expires, in milliseconds since the Unix epoch.
     pub until_ms: u64,
-    /// The record with which it began.
+    /// The record that began it.
     pub since: Offset,
 }
 
-/// The facts of an event that a room keeps.
+/// The facts about an event that a room stores.
 #[derive(Clone, Debug)]
 pub(super) struct EventFacts {
     pub(super) event_id: OwnedEventId,
     pub(super) event_type: Box<str>,
-    /// For a state event that says how long events live: under which name, and what.
+    /// For a state event with lifetimes: the index of its name, and the lifetimes.
     pub(super) lifetime: Option<(usize, Option<Own>)>,
     pub(super) depth: u64,
     pub(super) ts: u64,
@@ -258,7 +257,7 @@ impl Room {
         self.inner.read().tip.clone()
     }
 
-    /// The offset of the last event up to and with `at`.
+    /// The offset of the last event up to and including `at`.
     #[must_use]
     pub fn last_event(&self, at: Offset) -> Option<Offset> {
         let inner = self.inner.read();
@@ -266,13 +265,13 @@ impl Room {
         end.checked_sub(1).and_then(|last| inner.timeline.get(last).copied())
     }
 
-    /// The offset of the newest event that is activity ([`is_activity`]), however new it is.
+    /// The offset of the newest event that counts as activity ([`is_activity`]), however new it is.
     #[must_use]
     pub fn last_activity(&self) -> Offset {
         self.inner.read().last_activity
     }
 
-    /// Up to `limit` events after `after`, up to and with `to`, oldest first.
+    /// Up to `limit` events after `after`, up to and including `to`, oldest first.
     #[must_use]
     pub fn events_forward(&self, after: Offset, to: Offset, limit: usize) -> Vec<Offset> {
         let inner = self.inner.read();
@@ -280,7 +279,7 @@ impl Room {
         inner.timeline[from..].iter().copied().take_while(|o| *o <= to).take(limit).collect()
     }
 
-    /// Up to `limit` events up to and with `from`, back to but without `after`, newest first.
+    /// Up to `limit` events from `from` (inclusive) back to `after` (exclusive), newest first.
     #[must_use]
     pub fn events_backward(&self, from: Offset, after: Offset, limit: usize) -> Vec<Offset> {
         let inner = self.inner.read();
@@ -289,32 +288,32 @@ impl Room {
         events.take_while(|offset| *offset > after).take(limit).collect()
     }
 
-    /// How many events the room has as of `at`.
+    /// The number of events in the room as of `at`.
     #[must_use]
     pub fn event_count(&self, at: Offset) -> usize {
         self.inner.read().timeline.partition_point(|offset| *offset <= at)
     }
 
-    /// The event at this place of the timeline, counted from 0.
+    /// The event at this index of the timeline, from 0.
     #[must_use]
     pub fn nth_event(&self, index: usize) -> Option<Offset> {
         self.inner.read().timeline.get(index).copied()
     }
 
-    /// Whether the event at `offset` says an earlier time than one before it.
+    /// Whether the timestamp of the event at `offset` is lower than that of an earlier one.
     #[must_use]
     pub fn is_late(&self, offset: Offset) -> bool {
         self.inner.read().late.contains_key(&offset)
     }
 
-    /// The events up to and with `at` that say an earlier time than one before them, each with its
-    /// time in milliseconds since the Unix epoch.
+    /// The events up to and including `at` whose timestamp is lower than that of an earlier one,
+    /// each with its timestamp in milliseconds since the Unix epoch.
     #[must_use]
     pub fn late_events(&self, at: Offset) -> Vec<(Offset, u64)> {
         self.inner.read().late.range(..=at).map(|(offset, ts)| (*offset, *ts)).collect()
     }
 
-    /// The position before the last `count` events up to and with `at`.
+    /// The position before the last `count` events up to and including `at`.
     #[must_use]
     pub fn before_last(&self, count: usize, at: Offset) -> Offset {
         let inner = self.inner.read();
@@ -342,7 +341,7 @@ impl Room {
         as_of(inner.state.get(index as usize)?, at)
     }
 
-    /// The offsets of all state events that this key had up to and with `at`, oldest first.
+    /// The offsets of all state events with this key up to and including `at`, oldest first.
     #[must_use]
     pub fn state_events_of(
         &self,
@@ -358,7 +357,7 @@ impl Room {
         })
     }
 
-    /// The offset of the state event that held this key right before `before`.
+    /// The offset of the state event of this key right before `before`.
     #[must_use]
     pub fn state_before(
         &self,
@@ -409,8 +408,8 @@ impl Room {
         state
     }
 
-    /// The offsets of the state events of this type (none: of every type) with this key (none: with
-    /// every key) as of `at`, in order.
+    /// The offsets of the state events of this type (`None`: of every type) with this key (`None`:
+    /// with every key) as of `at`, in order.
     #[must_use]
     pub fn state_like(
         &self,
@@ -436,8 +435,8 @@ impl Room {
         state
     }
 
-    /// The offsets of the state events as of `to` whose key changed after `since`, in order.
-    /// Costs what changed, not what exists.
+    /// The offsets of the state events as of `to` whose key changed after `since`, in order. The
+    /// cost is proportional to the changes, not to the state.
     #[must_use]
     pub fn state_delta(&self, since: Offset, to: Offset) -> Vec<Offset> {
         let inner = self.inner.read();
@@ -457,7 +456,7 @@ impl Room {
         delta
     }
 
-    /// Every change of state up to and with `at`: offset, type, state key; oldest first.
+    /// Every change of state up to and including `at`: offset, type, state key; oldest first.
     #[must_use]
     pub fn state_changes(&self, at: Offset) -> Vec<(Offset, StateEventType, String)> {
         let inner = self.inner.read();
@@ -485,8 +484,8 @@ impl Room {
         matches!(self.membership(user_id, at), Some((_, Membership::Join)))
     }
 
-    /// Since when `user_id` has been joined without a break; `None` if they are not joined as of
-    /// `at`.
+    /// The offset since which `user_id` has been joined without a break; `None` if they are not
+    /// joined as of `at`.
     #[must_use]
     pub fn joined_since(&self, user_id: &UserId, at: Offset) -> Option<Offset> {
         let inner = self.inner.read();
@@ -495,7 +494,7 @@ impl Room {
         joined.last().map(|(offset, _)| offset)
     }
 
-    /// All memberships that `user_id` had up to and with `at`, oldest first.
+    /// All memberships of `user_id` up to and including `at`, oldest first.
     #[must_use]
     pub fn membership_changes(&self, user_id: &UserId, at: Offset) -> Vec<(Offset, Membership)> {
         let inner = self.inner.read();
@@ -504,7 +503,7 @@ impl Room {
         })
     }
 
-    /// When `user_id` last stopped being joined, up to and with `at`.
+    /// When `user_id` last stopped being joined, up to and including `at`.
     #[must_use]
     pub fn departed(&self, user_id: &UserId, at: Offset) -> Option<Offset> {
         let changes = self.membership_changes(user_id, at);
@@ -544,8 +543,8 @@ impl Room {
         joined.for_each(&mut found);
     }
 
-    /// The users who are joined as of `to` and were not as of `since`, in the order of their ids.
-    /// Costs what changed in the room's state.
+    /// The users who are joined as of `to` and were not as of `since`, ordered by id. The cost is
+    /// proportional to the changes of the room's state.
     #[must_use]
     pub fn joined_between(&self, since: Offset, to: Offset) -> Vec<OwnedUserId> {
         let inner = self.inner.read();
@@ -577,14 +576,15 @@ impl Room {
         self.inner.read().counts.at(at).map(|(_, counts)| *counts).unwrap_or_default()
     }
 
-    /// The users whose membership or profile changed after `since`, up to and with `to`.
+    /// The users whose membership or profile changed after `since`, up to and including `to`.
     #[must_use]
     pub fn members_changed(&self, since: Offset, to: Offset) -> BTreeSet<OwnedUserId> {
         let inner = self.inner.read();
         inner.members_changed(since, to).into_iter().map(ToOwned::to_owned).collect()
     }
 
-    /// Whether how many are joined or invited changed after `since`, even if it changed back.
+    /// Whether the number of joined or invited users changed after `since`, even if it changed
+    /// back.
     #[must_use]
     pub fn counts_changed(&self, since: Offset, to: Offset) -> bool {
         self.inner.read().counts.between(since, to).next().is_some()
@@ -596,14 +596,14 @@ impl Room {
         self.inner.read().redactions.get(&event).copied().filter(|redaction| *redaction <= at)
     }
 
-    /// Whether any event relates to the one at `parent`, or did.
+    /// Whether any event relates to the one at `parent`, or once did.
     #[must_use]
     pub fn has_children(&self, parent: Offset) -> bool {
         self.inner.read().relations.has_children(parent)
     }
 
-    /// Up to `most` of the events that relate to the one at `parent` as of `at`, the newest, newest
-    /// first. Those that were redacted do not count.
+    /// Up to `most` events that relate to the one at `parent` as of `at`, newest first, without
+    /// redacted ones.
     #[must_use]
     pub fn children(&self, parent: Offset, at: Offset, most: usize) -> Vec<Child> {
         let inner = self.inner.read();
@@ -611,15 +611,14 @@ impl Room {
         children.filter(|child| !inner.is_redacted(child.offset, at)).take(most).collect()
     }
 
-    /// How many of the events that relate to the one at `parent` in this way a user sees.
+    /// The number of visible events that relate to the one at `parent` in this way.
     #[must_use]
     pub fn count_children(&self, parent: Offset, rel_type: &str, sought: &Sought<'_>) -> usize {
         let inner = self.inner.read();
         inner.relations.count(parent, rel_type, sought, &inner.redactions)
     }
 
-    /// Up to `limit` of the events that relate to the one at `parent` in this way and that a user
-    /// sees: the newest, newest first.
+    /// Up to `limit` visible events that relate to the one at `parent` in this way, newest first.
     #[must_use]
     pub fn newest_children(
         &self,
@@ -632,7 +631,7 @@ impl Room {
         inner.relations.newest(parent, rel_type, sought, limit, &inner.redactions)
     }
 
-    /// As [`Room::newest_children`], of those that `sender` sent.
+    /// Like [`Room::newest_children`], only those by `sender`.
     #[must_use]
     pub fn newest_children_of(
         &self,
@@ -646,9 +645,9 @@ impl Room {
         inner.relations.newest_of(parent, rel_type, sender, sought, limit, &inner.redactions)
     }
 
-    /// Up to `count` events that relate to the one at `parent` in this way as of `at`, or in any
-    /// way and then redacted or not, after an offset, up to and with another: the oldest of them,
-    /// oldest first, or, `backward`, the newest, newest first.
+    /// Up to `count` events that relate to the one at `parent` as of `at`, after one offset, up to
+    /// and including another: with this relation type, or, without one, of any type and redacted or
+    /// not. They are the oldest, oldest first, or, `backward`, the newest, newest first.
     #[must_use]
     pub fn page_of_children(
         &self,
@@ -664,8 +663,8 @@ impl Room {
         inner.relations.page(parent, rel_type, at, stretch, backward, count, redactions)
     }
 
-    /// Whether an event relates to the one at `parent` as of `at` in one of these ways and is of
-    /// one of these senders, as far as either is given.
+    /// Whether an event relates to the one at `parent` as of `at` with one of these relation types
+    /// and by one of these senders, if given.
     #[must_use]
     pub fn is_related(
         &self,
@@ -685,7 +684,7 @@ impl Room {
         self.inner.read().relations.threads(before, limit)
     }
 
-    /// The events that were redacted after `since` up to and with `to`, each as (redaction, event),
+    /// The events that were redacted after `since` up to and including `to`, as (redaction, event),
     /// in the order of the redactions.
     #[must_use]
     pub fn redacted_between(&self, since: Offset, to: Offset) -> Vec<(Offset, Offset)> {
@@ -701,8 +700,8 @@ impl Room {
         self.inner.read().public.latest().copied().unwrap_or(false)
     }
 
-    /// The receipts that moved after `since` up to and with `to`, in the order in which they did.
-    /// Costs what moved, not what exists.
+    /// The receipts that moved after `since` up to and including `to`, in order. The cost is
+    /// proportional to these.
     #[must_use]
     pub fn receipts_between(
         &self,
@@ -723,8 +722,8 @@ impl Room {
         self.inner.read().receipts.get(key).cloned()
     }
 
-    /// The users who type, each with the time at which it ends, and the offset at which someone
-    /// last began or stopped.
+    /// The typing users, each with the expiry, and the offset at which someone last began or
+    /// stopped.
     #[must_use]
     pub fn typing(&self) -> (Vec<(OwnedUserId, u64)>, Offset) {
         let inner = self.inner.read();
@@ -732,20 +731,20 @@ impl Room {
         (inner.typing.iter().map(user).collect(), inner.typing_changed)
     }
 
-    /// How this user types, if they do.
+    /// The typing of this user, if they are typing.
     #[must_use]
     pub fn typist(&self, user_id: &UserId) -> Option<Typist> {
         self.inner.read().typing.get(user_id).copied()
     }
 
-    /// How long events live in the room as its state says.
+    /// The lifetimes of events according to the room's state.
     #[must_use]
     pub fn lifetime(&self) -> Own {
         self.inner.read().lifetime()
     }
 
-    /// Up to `limit` events of this type up to and with `until`, oldest first, that may go once
-    /// they have lived long enough.
+    /// Up to `limit` events of this type up to and including `until`, oldest first, that can
+    /// expire.
     #[must_use]
     pub fn messages(&self, event_type: &str, until: Offset, limit: usize) -> Vec<Offset> {
         let inner = self.inner.read();
@@ -753,13 +752,13 @@ impl Room {
         all.take_while(|offset| *offset <= until).take(limit).collect()
     }
 
-    /// The types of the events that may go once they have lived long enough.
+    /// The types of the events that can expire.
     #[must_use]
     pub fn message_types(&self) -> Vec<Box<str>> {
         self.inner.read().messages.keys().cloned().collect()
     }
 
-    /// The last record that took events out of the room.
+    /// The last record that removed events from the room.
     #[must_use]
     pub fn erased(&self) -> Offset {
         self.inner.read().erased
@@ -775,7 +774,7 @@ impl Room {
         oldest.collect()
     }
 
-    /// Takes events away, and the redactions of them. Gives all that are gone.
+    /// Removes events and their redactions. Returns all removed events.
     fn erase(&self, offset: Offset, events: &[Offset]) -> BTreeSet<Offset> {
         let mut inner = self.inner.write();
         let inner = &mut *inner;
@@ -785,7 +784,7 @@ impl Room {
             gone.extend(take_out(offsets, &wanted));
             !offsets.is_empty()
         });
-        // A redaction may have been redacted itself.
+        // A redaction may itself have been redacted.
         let mut targets: Vec<_> = gone.iter().copied().collect();
         while let Some(target) = targets.pop() {
             if let Some(redaction) = inner.redactions.remove(&target) {
@@ -806,7 +805,7 @@ impl Room {
         gone
     }
 
-    /// Adds an event; gives the one that it is the first to redact.
+    /// Adds an event; returns the event that it is the first to redact.
     fn add_event(&self, offset: Offset, facts: EventFacts) -> Option<Offset> {
         let mut inner = self.inner.write();
         inner.timeline.push(offset);
@@ -837,8 +836,8 @@ impl Room {
             inner.set_membership(offset, user_id, membership);
         }
         if let Some(relation) = facts.relation
-            // Two ids in one room of which half the hash is the same have never been seen; if there
-            // are, the older event is the parent.
+            // Two event ids of one room that share half of their hash have never been seen. If
+            // there are any, the older event is the parent.
             && let Some(parent) = relation.parents.iter().find(|at| inner.has_event(**at))
         {
             let Inner { relations, redactions, .. } = &mut *inner;
@@ -857,7 +856,7 @@ impl Room {
     }
 }
 
-/// Takes `wanted` out of offsets that ascend; gives those that were there.
+/// Removes `wanted` from ascending offsets; returns those that were there.
 fn take_out(offsets: &mut Vec<Offset>, wanted: &BTreeSet<Offset>) -> Vec<Offset> {
     let (Some(first), Some(last)) = (wanted.first(), wanted.last()) else { return Vec::new() };
     let from = offsets.partition_point(|offset| offset < first);
@@ -904,7 +903,7 @@ impl Inner {
         index
     }
 
-    /// Moves a receipt; gives the record that has no receipt any more where it put it.
+    /// Moves a receipt; returns the record whose receipts have now all moved on.
     fn set_receipt(&mut self, offset: Offset, receipt: Receipt) -> Option<Offset> {
         let key = (receipt.user_id, receipt.receipt_type, receipt.thread_id);
         let entry = ReceiptEntry { offset, event_id: receipt.event_id, ts: receipt.ts };
@@ -959,30 +958,30 @@ fn as_of(changes: &[Offset], at: Offset) -> Option<Offset> {
 pub struct Rooms {
     #[serde(with = "kept_rooms")]
     rooms: DashMap<OwnedRoomId, Arc<Room>>,
-    /// Those that the public directory lists.
+    /// The rooms in the public directory.
     #[serde(with = "kept::locked")]
     public: RwLock<BTreeSet<OwnedRoomId>>,
-    /// By application service and network: those that it lists with others of the network.
+    /// The rooms in an application service's list of a network, by both.
     #[serde(with = "kept::locked")]
     networks: RwLock<BTreeMap<(String, String), BTreeSet<OwnedRoomId>>>,
-    /// How old the oldest events are.
+    /// The oldest events of rooms.
     pub lifetimes: Lifetimes,
 }
 
-/// What a room leaves behind that was purged.
+/// What remains of a purged room.
 #[derive(Debug)]
 pub(super) struct Remains {
     pub(super) version: RoomVersionId,
     pub(super) created: Offset,
     /// Its events.
     pub(super) events: Vec<Offset>,
-    /// Where its receipts and typing stand.
+    /// The records of its present receipts and typing.
     pub(super) ephemeral: Vec<Offset>,
-    /// Whoever had a membership in it.
+    /// Everyone with a membership in it.
     pub(super) members: Vec<OwnedUserId>,
 }
 
-/// Rooms by their ids, which they hold.
+/// Serializes rooms by id; each contains its id.
 mod kept_rooms {
     use super::*;
 
@@ -1033,13 +1032,13 @@ impl Rooms {
         in_order(&self.rooms)
     }
 
-    /// The rooms that the public directory lists, in the order of their ids.
+    /// The rooms in the public directory, ordered by id.
     #[must_use]
     pub fn public(&self) -> Vec<Arc<Room>> {
         self.public.read().iter().filter_map(|room_id| self.get(room_id)).collect()
     }
 
-    /// The rooms that an application service lists of a network, in the order of their ids.
+    /// The rooms in an application service's list of a network, ordered by id.
     #[must_use]
     pub fn of_network(&self, service: &str, network_id: &str) -> Vec<Arc<Room>> {
         let networks = self.networks.read();
@@ -1047,8 +1046,7 @@ impl Rooms {
         rooms.flatten().filter_map(|room_id| self.get(room_id)).collect()
     }
 
-    /// The networks with whose rooms this one is listed: each as the application service and its
-    /// name of the network.
+    /// The networks that list this room: the application service and its id of the network.
     #[must_use]
     pub fn networks_of(&self, room_id: &RoomId) -> Vec<(String, String)> {
         let networks = self.networks.read();
@@ -1056,8 +1054,7 @@ impl Rooms {
         listing.map(|(network, _)| network.clone()).collect()
     }
 
-    /// The rooms that the directory lists, by itself or with those of a network, in the order of
-    /// their ids.
+    /// The rooms in the public directory or in the list of a network, ordered by id.
     #[must_use]
     pub fn of_all_networks(&self) -> Vec<Arc<Room>> {
         let mut listed = self.public.read().clone();
@@ -1070,12 +1067,12 @@ impl Rooms {
         let Some(rules) = version.rules() else { return false };
         let room =
             Room { id: id.clone(), version, rules, created: offset, inner: RwLock::default() };
-        // A room is made once: decisions see to that, and nothing replaces one that there is.
+        // Decisions ensure that a room is created once; an existing one is never replaced.
         self.rooms.entry(id).or_insert_with(|| Arc::new(room));
         true
     }
 
-    /// Adds an event to its room; gives the event that it is the first to redact.
+    /// Adds an event to its room; returns the event that it is the first to redact.
     pub(super) fn add_event(
         &self,
         offset: Offset,
@@ -1097,7 +1094,7 @@ impl Rooms {
         self.lifetimes.change(room_id, || room.oldest(), || room.add_event(offset, facts))
     }
 
-    /// Takes events out of a room, with the redactions of them. Gives all that are gone.
+    /// Removes events and their redactions from a room. Returns all removed events.
     pub(super) fn erase(&self, offset: Offset, room_id: &RoomId, events: &[Offset]) -> Vec<Offset> {
         let Some(room) = self.get(room_id) else { return Vec::new() };
         let erase = || room.erase(offset, events);
@@ -1149,21 +1146,21 @@ impl Rooms {
         }
     }
 
-    /// Moves receipts; gives the records that have none any more where they put them.
+    /// Moves receipts; returns the records whose receipts have all moved on.
     pub(super) fn set_receipts(&self, offset: Offset, body: RoomReceipt) -> Vec<Offset> {
         let Some(room) = self.get(&body.room_id) else { return Vec::new() };
         let mut inner = room.inner.write();
         inner.changed = offset;
         let receipts = body.receipts.into_iter();
-        // A receipt twice in one record would leave the record that it is in.
+        // A receipt that is twice in one record would make the record supersede itself.
         receipts.filter_map(|r| inner.set_receipt(offset, r)).filter(|o| *o < offset).collect()
     }
 
-    /// Sets how a user types; gives the record that said so before.
+    /// Sets the typing of a user; returns the superseded record.
     pub(super) fn set_typing(&self, offset: Offset, body: RoomTyping) -> Option<Offset> {
         let room = self.get(&body.room_id)?;
         let mut inner = room.inner.write();
-        // Whether the record with which it began is still there makes no difference.
+        // The record that began it may have been erased.
         let since = body.since.map_or(offset, |since| since.min(offset));
         if body.until_ms == 0 {
             inner.typing.remove(&body.user_id);

@@ -1,5 +1,5 @@
-//! The projections by name, each with the version of what it holds: how snapshots write them and
-//! read what an earlier version wrote, how each is hashed, and how one is looked into.
+//! The projections by name, each with the version of its content: how snapshots write them and read
+//! those of earlier versions, and how each is hashed and inspected.
 
 use std::{
     io::{self, BufWriter, Write},
@@ -16,10 +16,10 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use super::{Epoch, History, ServerIdentity, State, digest::Digest};
 use crate::record::Offset;
 
-/// Puts a projection that was read into the others.
+/// Moves a projection that was read into the state.
 type Put = Box<dyn FnOnce(&mut State) + Send>;
 
-/// Reads a projection from the bytes that some version wrote.
+/// Reads a projection from the bytes of some version.
 type Read = fn(&[u8]) -> Result<Put, postcard::Error>;
 
 /// A projection.
@@ -27,13 +27,13 @@ type Read = fn(&[u8]) -> Result<Put, postcard::Error>;
 pub struct Section {
     /// Its name in snapshots.
     pub name: &'static str,
-    /// The version of what it holds. To be raised with every change of its bytes or of what they
-    /// say; a test tells when.
+    /// The version of its content. It must be increased with every change of the bytes or of their
+    /// meaning; a test says when.
     pub version: u32,
-    /// What earlier versions wrote can be read by these, well enough to go on with until it has
-    /// been made again from the log: whatever decisions rest on must be there.
+    /// Readers for earlier versions, sufficient until the projection has been rebuilt from the log:
+    /// everything that decisions depend on must be there.
     upcasts: &'static [(u32, Read)],
-    /// Nothing is decided by it, so that it may be empty until it has been made from the log.
+    /// No decision depends on it, so it may be empty until it has been rebuilt from the log.
     may_begin_empty: bool,
     write: fn(&State, &mut dyn Write) -> io::Result<()>,
     read: Read,
@@ -42,19 +42,19 @@ pub struct Section {
 }
 
 impl Section {
-    /// Writes it as it stands in `state`: equal projections are equal bytes. To be called while
-    /// nothing is being applied, as all that follows.
+    /// Writes the projection in `state`: equal projections have equal bytes. This method and the
+    /// following ones must be called while nothing is being applied.
     ///
     /// # Errors
-    /// When `out` takes no more.
+    /// When `out` fails.
     pub fn write(&self, state: &State, out: &mut dyn Write) -> io::Result<()> {
         (self.write)(state, out)
     }
 
-    /// How many bytes it has as it stands in `state`.
+    /// The length of the projection in `state`, in bytes.
     #[must_use]
     pub fn bytes(&self, state: &State) -> u64 {
-        /// Counts what is written.
+        /// Counts the bytes written.
         struct Count(u64);
         impl Write for Count {
             fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
@@ -66,12 +66,12 @@ impl Section {
             }
         }
         let mut count = Count(0);
-        // What counts takes every byte.
+        // Counting cannot fail.
         let _ = self.write(state, &mut count);
         count.0
     }
 
-    /// A hash of what it says in `state`.
+    /// A hash of the projection in `state`.
     #[must_use]
     pub fn digest(&self, state: &State) -> blake3::Hash {
         let mut digest = Digest::default();
@@ -83,13 +83,13 @@ impl Section {
         (self.digest)(state, digest);
     }
 
-    /// All of it as a tree, to look for what differs between two.
+    /// The projection as a tree, to look for differences.
     pub(crate) fn outline(&self, state: &State) -> Value {
         (self.outline)(state)
     }
 }
 
-/// What is before everything else.
+/// The data that everything else builds on.
 #[derive(Serialize, Deserialize)]
 struct Base {
     applied: Offset,
@@ -123,7 +123,7 @@ fn from_bytes<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, postcard::Error> {
     if left.is_empty() { Ok(value) } else { Err(postcard::Error::DeserializeBadEncoding) }
 }
 
-/// Whatever is in memory has a form.
+/// Every projection can be serialized.
 fn tree(value: &impl Serialize) -> Value {
     Value::serialized(value).unwrap_or(Value::Null)
 }
@@ -134,7 +134,7 @@ macro_rules! sections {
         $(, may begin $empty:ident)?
         $(, reads $old:literal as $former:ty)* ;
     )*) => {
-        /// All projections, in the order in which they are written and hashed.
+        /// All projections, in the order of writing and hashing.
         pub const SECTIONS: &[Section] = &[
             Section {
                 name: "base",
@@ -171,7 +171,7 @@ macro_rules! sections {
             },)*
         ];
 
-        /// Fails to compile when a projection is in no section.
+        /// Fails to compile if a projection is in no section.
         const _: fn(State) = |state| {
             let State { applied: _, generation: _, server: _, epochs: _, $($field: _,)* } = state;
         };
@@ -212,12 +212,12 @@ sections! {
     tree, "tree", 1;
 }
 
-/// A section as some version wrote it.
+/// A section as written by some version.
 #[derive(Clone, Copy, Debug)]
 pub struct Written<'a> {
     /// Its name.
     pub name: &'a str,
-    /// The version of what it holds.
+    /// The version of its content.
     pub version: u32,
     /// Its bytes.
     pub bytes: &'a [u8],
@@ -228,40 +228,39 @@ pub struct Written<'a> {
 /// Why projections cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum SectionError {
-    /// A section is missing, or is of a version of which this one cannot make its own.
+    /// A section is missing, or has a version that this one cannot convert.
     #[error("its section `{0}` is of another version")]
     Version(&'static str),
-    /// A section is not what was written.
+    /// A section was altered after it was written.
     #[error("its section `{0}` {1}")]
     Damaged(&'static str, String),
 }
 
-/// The projections that `written` holds, and the names of those that are provisional, as another
-/// version wrote them: these are to be made again from the log. Reads several at once. Blocks.
+/// The projections in `written`, and the names of those that are provisional because another
+/// version wrote them: these must be rebuilt from the log. Reads several concurrently. Blocks.
 ///
 /// # Errors
-/// When what decisions rest on cannot be had from it.
+/// When it lacks data that decisions depend on.
 pub fn read(written: &[Written<'_>]) -> Result<(State, Vec<&'static str>), SectionError> {
     read_as(SECTIONS, written)
 }
 
-/// The bytes of all sections of `state`, one after the other. To be called while nothing is being
-/// applied.
+/// The bytes of all sections of `state`. Must be called while nothing is being applied.
 #[must_use]
 pub fn bytes(state: &State) -> Vec<u8> {
     let mut bytes = Vec::new();
     for section in SECTIONS {
-        // A list of bytes takes every byte.
+        // Writing to memory cannot fail.
         let _ = section.write(state, &mut bytes);
     }
     bytes
 }
 
-/// The same projections once more, written and read back. To be called while nothing is being
+/// A copy of the projections, by writing and reading. Must be called while nothing is being
 /// applied.
 ///
 /// # Errors
-/// When what was written cannot be read.
+/// When the written bytes cannot be read.
 pub fn copy(state: &State) -> Result<State, SectionError> {
     let mut sections = Vec::new();
     for section in SECTIONS {
@@ -303,7 +302,7 @@ fn read_as(
             _ => return Err(SectionError::Version(section.name)),
         }
     }
-    // The largest first, so that no thread is left with it at the end.
+    // The largest first, so that no thread has to read it alone at the end.
     todo.sort_by_key(|(_, _, written)| std::cmp::Reverse(written.bytes.len()));
     let (next, parts) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     let work = || {
@@ -337,7 +336,7 @@ mod tests {
 
     const BASE: Section = SECTIONS[0];
     const NAMES: Section = Section { name: "names", may_begin_empty: true, ..BASE };
-    /// What was the offset alone has more in it now.
+    /// The value was only the offset, and has more fields now.
     const GROWN: &[Section] = &[
         Section {
             version: 2,
@@ -378,12 +377,12 @@ mod tests {
         assert_eq!((state.applied(), provisional), (Offset::new(7), vec![]));
         let (state, provisional) = read(&[names(), part("base", 1, &Offset::new(8))]).unwrap();
         assert_eq!((state.applied(), provisional), (Offset::new(8), vec!["base"]));
-        // What nothing rests on may be missing, or be of a version to come.
+        // Sections that no decision depends on may be missing, or have a later version.
         let (_, provisional) = read(&[part("base", 2, &base())]).unwrap();
         assert_eq!(provisional, ["names"]);
         let later = part("names", 9, &base());
         assert_eq!(read(&[part("base", 2, &base()), later]).unwrap().1, ["names"]);
-        // What decisions rest on may not.
+        // Sections that decisions depend on may not.
         let later = part("base", 3, &base());
         assert!(matches!(read(&[later, names()]), Err(SectionError::Version("base"))));
         assert!(matches!(read(&[names()]), Err(SectionError::Version("base"))));

@@ -1,5 +1,5 @@
-//! When each device was last in use, as far as it was recorded. What was not recorded yet is in
-//! [`crate::service::last_seen`].
+//! The recorded last use of each device. [`crate::service::last_seen`] has what is not recorded
+//! yet.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::record::{
     command::{DeviceSeen, Sighting},
 };
 
-/// When each device was last in use.
+/// The last use of each device.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Seen(#[serde(with = "kept::locked")] RwLock<BTreeMap<OwnedUserId, Devices>>);
 
@@ -28,7 +28,7 @@ struct Noted {
 }
 
 impl Seen {
-    /// When and from where this device was last in use.
+    /// When and from where this device was last used.
     #[must_use]
     pub fn get(&self, user_id: &UserId, device_id: &DeviceId) -> Option<Sighting> {
         let seen = self.0.read();
@@ -36,8 +36,8 @@ impl Seen {
         Some(Sighting { seen_ms: *seen_ms, address: address.parse().ok()?, agent: agent.clone() })
     }
 
-    /// Gives the record that says nothing any more: the one before, or this one, if the device is
-    /// not `there`, since it may have been removed meanwhile.
+    /// Returns the superseded record: the previous one, or this one if the device is not `there`,
+    /// because it may have been removed meanwhile.
     pub(super) fn note(&self, offset: Offset, body: DeviceSeen, there: bool) -> Option<Offset> {
         if !there {
             return Some(offset);
@@ -49,7 +49,7 @@ impl Seen {
         before.map(|noted| noted.record)
     }
 
-    /// Gives the records of devices that are gone.
+    /// Returns the records of devices that no longer exist.
     pub(super) fn remove_devices(
         &self,
         user_id: &UserId,

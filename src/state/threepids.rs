@@ -1,4 +1,4 @@
-//! Third-party identifiers: whose each is, and on which identity servers it was published.
+//! Third-party identifiers: the owner of each, and the identity servers that publish it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +14,7 @@ use crate::record::threepid::{
 /// An identifier of an account.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Owned {
-    /// Whose it is.
+    /// The owner.
     pub user_id: OwnedUserId,
     /// When it was validated, in milliseconds since the Unix epoch.
     pub validated_ms: u64,
@@ -35,12 +35,12 @@ struct Inner {
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct OfUser {
     own: BTreeSet<Threepid>,
-    /// What was bound to the user on an identity server, with the server's name.
+    /// The user's identifiers on identity servers, with the server's name.
     bound: BTreeSet<(Threepid, String)>,
 }
 
 impl Threepids {
-    /// Whose this is.
+    /// The owner of this identifier.
     #[must_use]
     pub fn owner(&self, threepid: &Threepid) -> Option<OwnedUserId> {
         self.0.read().owners.get(threepid).map(|owned| owned.user_id.clone())
@@ -56,7 +56,7 @@ impl Threepids {
         own.into_iter().flatten().filter_map(owned).collect()
     }
 
-    /// What is bound to a user, and on which identity server, in order.
+    /// The identifiers of a user on identity servers, in order.
     #[must_use]
     pub fn bound(&self, user_id: &UserId) -> Vec<(Threepid, String)> {
         let inner = self.0.read();
@@ -96,8 +96,8 @@ impl Threepids {
         inner.tidy(&user_id);
     }
 
-    /// Takes all identifiers from a user whose account ended: others may have them. Where they are
-    /// bound stays known, so that unbinding can be tried again.
+    /// Removes all identifiers of a deactivated user, so that others can add them. Bindings on
+    /// identity servers stay known, so that unbinding can be retried.
     pub(super) fn drop_user(&self, user_id: &UserId) {
         let mut inner = self.0.write();
         let own = inner.users.get_mut(user_id).map(|user| std::mem::take(&mut user.own));
@@ -107,7 +107,7 @@ impl Threepids {
         inner.tidy(user_id);
     }
 
-    /// A user who was erased has none, and where they were bound is not known any more, either.
+    /// Removes all identifiers of an erased user, and their bindings.
     pub(super) fn forget(&self, user_id: &UserId) {
         self.drop_user(user_id);
         self.0.write().users.remove(user_id);

@@ -1,5 +1,5 @@
-//! Messages that were sent to devices and that those have not acknowledged (client-server API,
-//! "Send-to-Device messaging"). The messages themselves are in the log.
+//! To-device messages that have not been acknowledged (client-server API, "Send-to-Device
+//! messaging"). The messages themselves are in the log.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
@@ -14,11 +14,11 @@ use crate::record::{
     command::{ToDeviceAck, ToDeviceSend},
 };
 
-/// What each device has not acknowledged.
+/// The unacknowledged messages of each device.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(from = "Stored")]
 pub struct ToDevice {
-    /// Those of devices that something waits for.
+    /// The devices with pending messages.
     #[serde(with = "kept::shared")]
     inboxes: DashMap<OwnedUserId, BTreeMap<OwnedDeviceId, Inbox>>,
     /// The records that are in at least one inbox.
@@ -28,17 +28,17 @@ pub struct ToDevice {
 
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Inbox {
-    /// The records that hold a message for the device, oldest first.
+    /// The records with a message for the device, oldest first.
     waiting: VecDeque<Offset>,
-    /// The number of records by sender, with the sender as a hash.
+    /// The number of records by sender, which is stored as a hash.
     #[serde(skip)]
     by_sender: HashMap<u64, usize>,
 }
 
-/// A waiting record.
+/// A pending record.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Open {
-    /// The number of inboxes it is in.
+    /// The number of inboxes that it is in.
     count: u32,
     /// The sender, as a hash.
     sender: u64,
@@ -73,7 +73,7 @@ impl Inbox {
         *self.by_sender.entry(sender).or_default() += 1;
     }
 
-    /// Takes out the first `count` records.
+    /// Removes the first `count` records.
     fn take_first(&mut self, count: usize, open: &BTreeMap<Offset, Open>) -> Vec<Offset> {
         let taken: Vec<_> = self.waiting.drain(..count).collect();
         for sender in taken.iter().filter_map(|record| Some(open.get(record)?.sender)) {
@@ -89,7 +89,7 @@ impl Inbox {
 }
 
 impl ToDevice {
-    /// Up to `limit` records with messages for the device after `since`, up to and with `to`.
+    /// Up to `limit` records with messages for the device after `since`, up to and including `to`.
     #[must_use]
     pub fn waiting(
         &self,
@@ -107,14 +107,14 @@ impl ToDevice {
         .unwrap_or_default()
     }
 
-    /// How many messages up to and with `up_to` the device has not acknowledged.
+    /// The number of unacknowledged messages up to and including `up_to`.
     #[must_use]
     pub fn unacknowledged(&self, user_id: &UserId, device_id: &DeviceId, up_to: Offset) -> usize {
         let count = |inbox: &Inbox| inbox.waiting.partition_point(|offset| *offset <= up_to);
         self.look(user_id, device_id, count).unwrap_or_default()
     }
 
-    /// The number of messages waiting for the device, and the number of those from `sender`.
+    /// The number of pending messages for the device, and of those from `sender`.
     #[must_use]
     pub fn count(&self, user_id: &UserId, device_id: &DeviceId, sender: &UserId) -> (usize, usize) {
         let sender = hash(&[sender.as_str()]);
@@ -133,9 +133,9 @@ impl ToDevice {
         self.inboxes.get(user_id)?.get(device_id).map(look)
     }
 
-    /// A device that is not `there` gets nothing: it may have been removed while the message was
-    /// decided on, and its inbox would wait for one that is given the same id later. Gives the
-    /// record if nobody gets it.
+    /// A device that is not `there` gets nothing. It may have been removed while the message was
+    /// decided, and its inbox would wait for a later device with the same id. Returns the record if
+    /// no device gets it.
     pub(super) fn send(
         &self,
         offset: Offset,
@@ -157,14 +157,13 @@ impl ToDevice {
         None
     }
 
-    /// Gives the records that every device has now for which they were.
+    /// Returns the records that all of their devices have received now.
     pub(super) fn acknowledge(&self, body: &ToDeviceAck) -> Vec<Offset> {
         let Some(mut inboxes) = self.inboxes.get_mut(&body.user_id) else { return Vec::new() };
         let Some(inbox) = inboxes.get_mut(&body.device_id) else { return Vec::new() };
         let acknowledged = inbox.waiting.partition_point(|offset| *offset <= body.up_to);
         let delivered = inbox.take_first(acknowledged, &self.open.read());
-        // No inbox is left of one that was emptied, as there is none of one that never held
-        // anything.
+        // An empty inbox is removed, like one that never had a message.
         if inbox.waiting.is_empty() {
             inboxes.remove(&body.device_id);
         }
@@ -173,7 +172,7 @@ impl ToDevice {
         self.close(delivered)
     }
 
-    /// Gives the records that are for no device any more.
+    /// Returns the records without any recipient left.
     pub(super) fn remove_devices(
         &self,
         user_id: &UserId,
@@ -191,7 +190,7 @@ impl ToDevice {
         self.inboxes.remove_if(user_id, |_, inboxes| inboxes.is_empty());
     }
 
-    /// Takes these records out of one inbox each. Gives those that are in none any more.
+    /// Removes these records from one inbox each. Returns those that are in none any more.
     fn close(&self, records: Vec<Offset>) -> Vec<Offset> {
         let mut open = self.open.write();
         let mut closed = records;
@@ -218,7 +217,7 @@ impl ToDevice {
     }
 }
 
-/// The forms that earlier versions wrote into snapshots.
+/// The formats of earlier versions in snapshots.
 pub(super) mod former {
     use super::*;
 

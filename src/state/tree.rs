@@ -1,8 +1,7 @@
-//! The [Merkle tree](crate::record::merkle) over the records, and which checkpoints say what it
-//! was.
+//! The [Merkle tree](crate::record::merkle) over the records, and the checkpoints of it.
 //!
-//! Kept of it are its frontier, for its root, and the roots over each [`BLOCK`] of leaves, from
-//! which any proof is made with a look at no more records than two blocks have.
+//! It stores the frontier, which gives the root, and the roots over each [`BLOCK`] of leaves. With
+//! these, a proof needs to read at most two blocks of records.
 
 use parking_lot::RwLock;
 use serde::{Deserialize, Serialize};
@@ -13,7 +12,7 @@ use crate::record::{
     merkle::{self, Frontier, Hash},
 };
 
-/// How many leaves share a root that is kept: 32 bytes of memory for as many records.
+/// The number of leaves under each stored root, which takes 32 bytes of memory.
 pub const BLOCK: u64 = 1 << BLOCK_LEVEL;
 const BLOCK_LEVEL: u32 = 10;
 
@@ -28,7 +27,7 @@ struct Inner {
     chain: Chain,
     blocks: Vec<Hash>,
     checkpoints: Vec<Covered>,
-    /// The time of the last checkpoint in milliseconds; of the first record while there is none.
+    /// The time of the last checkpoint, or else of the first record, in milliseconds.
     since_ms: u64,
 }
 
@@ -37,14 +36,14 @@ struct Inner {
 pub struct Covered {
     /// The record of the checkpoint.
     pub record: Offset,
-    /// The last record that it vouches for, which is earlier.
+    /// The last record that it covers, an earlier one.
     pub upto: Offset,
 }
 
 /// The tree as of its last leaf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Root {
-    /// The last record: how many leaves there are.
+    /// The last record, which is the number of leaves.
     pub upto: Offset,
     /// The root.
     pub root: Hash,
@@ -53,7 +52,7 @@ pub struct Root {
 }
 
 impl Tree {
-    /// The tree as it stands.
+    /// The present tree.
     #[must_use]
     pub fn root(&self) -> Root {
         let inner = self.0.read();
@@ -72,8 +71,8 @@ impl Tree {
         inner.checkpoints[..after].last().copied()
     }
 
-    /// When the last checkpoint was made, or before the first the first record written, in
-    /// milliseconds since the Unix epoch.
+    /// The time of the last checkpoint, or else of the first record, in milliseconds since the Unix
+    /// epoch.
     #[must_use]
     pub fn since_ms(&self) -> u64 {
         self.0.read().since_ms
@@ -87,7 +86,7 @@ impl Tree {
     }
 
     pub(super) fn add(&self, record: &Record) {
-        // What was read from a log fits its format.
+        // A record from a log fits its format.
         let header = codec::encode_header(&record.header).unwrap_or_default();
         let mut inner = self.0.write();
         let Inner { frontier, blocks, .. } = &mut *inner;

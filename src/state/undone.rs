@@ -1,5 +1,4 @@
-//! The rooms that restores took away from users: those that a user came to be in by records that
-//! were undone.
+//! Memberships that restores undid.
 
 use std::collections::BTreeMap;
 
@@ -14,14 +13,14 @@ use crate::record::{Epoch, Offset, command::RoomUndo};
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Undone(#[serde(with = "kept::locked")] RwLock<BTreeMap<OwnedUserId, Vec<UndonePart>>>);
 
-/// A user's part in a room that was undone.
+/// A user's membership that was undone.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UndonePart {
     /// The room.
     pub room_id: OwnedRoomId,
-    /// The epoch of the record with which it came to be.
+    /// The epoch of the record that made it.
     pub epoch: Epoch,
-    /// Where that record was.
+    /// The offset of that record.
     pub offset: Offset,
     /// The epoch that the restore began.
     pub begun: Epoch,
@@ -30,7 +29,7 @@ pub struct UndonePart {
 }
 
 impl Undone {
-    /// What one who had got to `offset` of `epoch` knew of the user and is not so any more.
+    /// The undone memberships of the user that a client at `offset` of `epoch` knew.
     #[must_use]
     pub fn known_at(&self, user_id: &UserId, epoch: Epoch, offset: Offset) -> Vec<UndonePart> {
         let parts = self.0.read();

@@ -18,7 +18,7 @@ use crate::record::command::{AccountDataSet, FilterCreate};
 /// rules, which have limits of their own.
 const NOT_COUNTED: [&str; 2] = ["m.fully_read", "m.push_rules"];
 
-/// The overhead of a piece of account data, in bytes: about what it takes in memory.
+/// The overhead of an account data entry, in bytes: about what it takes in memory.
 const DATA_OVERHEAD: usize = 64;
 
 /// How much each user stores.
@@ -27,7 +27,7 @@ pub struct Usage(#[serde(with = "kept::shared")] DashMap<OwnedUserId, OfUser>);
 
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct OfUser {
-    /// The size of each piece of account data that is not deleted, by hashes of its room and type.
+    /// The size of each existing account data entry, by hashes of its room and type.
     data: BTreeMap<DataKey, u32>,
     /// The sum of these sizes.
     data_bytes: u64,
@@ -39,7 +39,7 @@ struct OfUser {
 
 type DataKey = (u64, u64);
 
-/// A number of things, and their total size.
+/// A number of items, and their total size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Kept {
     /// The number.
@@ -119,7 +119,7 @@ impl Usage {
         self.change(&body.user_id, |of| of.filter_bytes += bytes);
     }
 
-    /// The user was erased: account data and filters are gone.
+    /// Removes account data and filters of an erased user.
     pub(super) fn forget(&self, user_id: &UserId) {
         self.change(user_id, |of| {
             of.data.clear();
@@ -143,7 +143,7 @@ impl Usage {
         }
     }
 
-    /// The room was purged, along with all account data for it.
+    /// Removes all account data of a purged room.
     pub(super) fn end_room(&self, room_id: &RoomId) {
         let (first, last) = ((room_key(room_id), 0), (room_key(room_id), u64::MAX));
         self.0.retain(|_, of| {

@@ -1,10 +1,9 @@
-//! Validations under way: someone says that an e-mail address or a phone number is theirs, and is
-//! sent a token there.
+//! Validations in progress: someone claims an email address or a phone number, and is sent a token
+//! there.
 //!
-//! They end by themselves, and with that they are forgotten: with each record about any of them,
-//! those whose time was over at the time of that record, and with a `log.erase` those whose records
-//! it names. What asked for one, and so has the address, says nothing any more once it is
-//! forgotten.
+//! An expired validation is forgotten with the next record about any validation whose time is after
+//! its expiry. A `log.erase` that names its records forgets it, too. The records that requested a
+//! forgotten validation, which contain the address, are superseded.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,41 +26,41 @@ use crate::{
 /// A validation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Validation {
-    /// The id given out for it.
+    /// Its session id.
     pub sid: String,
-    /// What for.
+    /// The purpose.
     pub purpose: Purpose,
-    /// What is to be validated.
+    /// The identifier.
     pub threepid: Threepid,
     /// The hash of the client's secret.
     pub client_secret: TokenHash,
-    /// The hash of what completes it; none if nothing does.
+    /// The hash of what completes it; `None` if nothing does.
     pub token: Option<TokenHash>,
-    /// The client's count of the messages that it asked for.
+    /// The client's count of the messages that it requested.
     pub send_attempt: u64,
     /// Whether the last of them was handed over for delivery.
     pub sent: bool,
-    /// How many were.
+    /// How many messages were sent.
     pub messages: u64,
-    /// How often a wrong token was tried.
+    /// How often a wrong token was submitted.
     pub misses: u64,
     /// When it was completed, in milliseconds since the Unix epoch.
     pub validated_ms: Option<u64>,
-    /// When it ends, in milliseconds since the Unix epoch.
+    /// When it expires, in milliseconds since the Unix epoch.
     pub expires_ms: u64,
-    /// The records that asked for it, in order.
+    /// The records that requested it, in order.
     pub records: Vec<Offset>,
 }
 
 impl Validation {
-    /// Whether a token, of which this is the hash with the client's secret, completes it.
+    /// Whether a token completes it; `token` is its hash together with the client's secret.
     #[must_use]
     pub fn is_completed_by(&self, token: &TokenHash) -> bool {
         self.misses < limits::VALIDATION_MISSES && self.token.as_ref() == Some(token)
     }
 }
 
-/// What a token is kept as: a short one could be found by trying all, were it hashed alone.
+/// The stored hash of a token. Hashed alone, a short token could be found by trying all.
 #[must_use]
 pub fn token_hash(client_secret: &str, token: &str) -> TokenHash {
     TokenHash::of(&format!("{client_secret}\n{token}"))
@@ -71,7 +70,7 @@ pub fn token_hash(client_secret: &str, token: &str) -> TokenHash {
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Validations(#[serde(with = "kept::locked")] RwLock<Inner>);
 
-/// Who asked for what: the client's secret tells them apart.
+/// What distinguishes requests: the client's secret is part of it.
 type Key = (Threepid, Purpose, TokenHash);
 
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -82,14 +81,14 @@ struct Inner {
 }
 
 impl Validations {
-    /// The validation of this id, if it is not over at `now_ms`.
+    /// The validation with this id, unless it has expired at `now_ms`.
     #[must_use]
     pub fn get(&self, sid: &str, now_ms: u64) -> Option<Validation> {
         let inner = self.0.read();
         inner.validations.get(sid).filter(|found| found.expires_ms > now_ms).cloned()
     }
 
-    /// The validation that this client has asked for already, if it is not over at `now_ms`.
+    /// The validation that this client has requested before, unless it has expired at `now_ms`.
     #[must_use]
     pub fn find(
         &self,
@@ -103,8 +102,8 @@ impl Validations {
         inner.validations.get(sid).filter(|found| found.expires_ms > now_ms).cloned()
     }
 
-    /// How many messages an address was sent, or is being sent, by the validations that are not
-    /// over at `now_ms`, and when the first of these ends.
+    /// How many messages an address has been or is being sent by the validations that have not
+    /// expired at `now_ms`, and when the first of these expires.
     #[must_use]
     pub fn messages(&self, threepid: &Threepid, now_ms: u64) -> (u64, Option<u64>) {
         let inner = self.0.read();
@@ -119,19 +118,20 @@ impl Validations {
         (messages, first_end)
     }
 
-    /// How many there are.
+    /// The number of validations.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.read().validations.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no validations.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Up to `limit` records that asked for what is over at `now_ms` and not forgotten yet.
+    /// Up to `limit` records of validations that have expired at `now_ms` and are not forgotten
+    /// yet.
     #[must_use]
     pub fn ended(&self, now_ms: u64, limit: usize) -> Vec<Offset> {
         let inner = self.0.read();
@@ -140,8 +140,7 @@ impl Validations {
         ended.flat_map(|ended| ended.records.iter().copied()).take(limit).collect()
     }
 
-    /// The records that asked for those of the validations that are meant, as far as they are not
-    /// forgotten yet.
+    /// The records of the validations that `is_meant` selects, if they are not forgotten yet.
     #[must_use]
     pub fn records_of(&self, is_meant: impl Fn(&Validation) -> bool) -> Vec<Offset> {
         let inner = self.0.read();
@@ -149,7 +148,7 @@ impl Validations {
         meant.flat_map(|found| found.records.iter().copied()).collect()
     }
 
-    /// Gives the records that say nothing any more, here and below.
+    /// Returns the superseded records, as do the following methods.
     pub(super) fn request(
         &self,
         offset: Offset,
@@ -176,7 +175,7 @@ impl Validations {
             sent: false,
             messages: before.as_ref().map_or(0, |before| before.messages),
             misses: before.as_ref().map_or(0, |before| before.misses),
-            // Who asks for another message does not lose what the first has brought.
+            // Requesting another message does not lose a validation that was completed.
             validated_ms: before.as_ref().and_then(|before| before.validated_ms),
             expires_ms: body.expires_ms,
             records: before.into_iter().flat_map(|before| before.records).chain([offset]).collect(),
@@ -209,7 +208,8 @@ impl Validations {
         gone
     }
 
-    /// Forgets what any of these records asked for. Gives all the records that did.
+    /// Forgets the validations that these records requested. Returns all records that requested
+    /// them.
     pub(super) fn forget(&self, is_one: impl Fn(Offset) -> bool) -> Vec<Offset> {
         let mut inner = self.0.write();
         let found = inner.validations.values();

@@ -1,7 +1,7 @@
-//! The children of events that have many, by relation and sender: what is asked of them costs about
-//! the same, however many there are.
+//! An index of the children of events that have many, by relation type and sender, so that queries
+//! cost about the same however many there are.
 //!
-//! It follows from the children and the redactions, and is in no snapshot.
+//! It is derived from the children and the redactions, and is not in snapshots.
 
 use std::{
     borrow::Cow,
@@ -13,26 +13,26 @@ use ruma::{OwnedUserId, UserId};
 use super::Child;
 use crate::record::Offset;
 
-/// From how many children on a parent is in the index. Fewer are gone through.
+/// The least number of children of an indexed parent. Fewer are scanned.
 pub(super) const MANY: usize = 64;
 
 /// The index.
 #[derive(Debug, Default)]
 pub(super) struct Index {
-    /// By parent and relation.
+    /// By parent and relation type.
     kinds: BTreeMap<Offset, BTreeMap<u32, Kind>>,
     /// By child.
     parents: BTreeMap<Offset, (Offset, u32, u32)>,
 }
 
-/// The children of one parent by one relation.
+/// The children of one parent with one relation type.
 #[derive(Debug, Default)]
 struct Kind {
-    /// Those that were not redacted, oldest first.
+    /// Those that are not redacted, oldest first.
     live: Vec<Offset>,
     /// The same by sender.
     by_sender: BTreeMap<u32, Vec<Offset>>,
-    /// The others, in the order of their redactions.
+    /// The redacted ones, in the order of their redactions.
     gone: Vec<Gone>,
     /// The newest, redacted or not.
     newest: Offset,
@@ -50,7 +50,7 @@ impl Index {
         self.kinds.contains_key(&parent)
     }
 
-    /// Adds a child that is newer than all others. One that was redacted already comes with its
+    /// Adds a child that is newer than all others. A child that is redacted already comes with its
     /// redaction.
     pub(super) fn add(
         &mut self,
@@ -89,13 +89,13 @@ impl Index {
         kind.gone.push(Gone { redaction, child, sender: *sender });
     }
 
-    /// The newest child of `parent` by this relation, redacted or not.
+    /// The newest child of `parent` with this relation type, redacted or not.
     pub(super) fn newest(&self, parent: Offset, rel_type: u32) -> Option<Offset> {
         Some(self.kinds.get(&parent)?.get(&rel_type)?.newest)
     }
 
-    /// The children of `parent` by this relation, of one sender or of all, that were not redacted
-    /// as of `at`.
+    /// The children of `parent` with this relation type, of one sender or of all, that were not
+    /// redacted as of `at`.
     pub(super) fn kin(
         &self,
         parent: Offset,
@@ -121,13 +121,13 @@ impl Index {
         Kin { live: Cow::Borrowed(live), since }
     }
 
-    /// Those who sent children of `parent` by this relation that were not redacted.
+    /// The senders of children of `parent` with this relation type that are not redacted.
     pub(super) fn senders(&self, parent: Offset, rel_type: u32) -> impl Iterator<Item = u32> {
         let kind = self.kinds.get(&parent).and_then(|kinds| kinds.get(&rel_type));
         kind.into_iter().flat_map(|kind| kind.by_sender.keys().copied())
     }
 
-    /// The relations by which there are children of `parent`.
+    /// The relation types of children of `parent`.
     pub(super) fn rel_types(&self, parent: Offset) -> impl Iterator<Item = u32> {
         self.kinds.get(&parent).into_iter().flat_map(|kinds| kinds.keys().copied())
     }
@@ -143,18 +143,17 @@ fn take(offsets: &mut Vec<Offset>, offset: Offset) {
 #[derive(Debug, Default)]
 pub(super) struct Kin<'a> {
     live: Cow<'a, [Offset]>,
-    /// Those that were redacted later, oldest first. Whoever looks as of now finds few here or
-    /// none.
+    /// Those that were redacted later, oldest first. As of the present there are few or none.
     since: Vec<Offset>,
 }
 
 impl Kin<'_> {
-    /// These, of a parent that is not in the index.
+    /// These children, of a parent that is not indexed.
     pub(super) fn few(children: impl Iterator<Item = Offset>) -> Self {
         Self { live: children.collect(), since: Vec::new() }
     }
 
-    /// How many there are after `after`, up to and with `to`.
+    /// How many there are after `after`, up to and including `to`.
     pub(super) fn count(&self, after: Offset, to: Offset) -> usize {
         let count = |offsets: &[Offset]| {
             let up_to = |offset| offsets.partition_point(|of| *of <= offset);
@@ -163,7 +162,7 @@ impl Kin<'_> {
         count(&self.live) + count(&self.since)
     }
 
-    /// Those up to and with `to` and after `after`, newest first.
+    /// Those up to and including `to` and after `after`, newest first.
     pub(super) fn back(&self, after: Offset, to: Offset) -> impl Iterator<Item = Offset> {
         let up_to = |offsets: &[Offset]| offsets.partition_point(|of| *of <= to);
         let (mut live, mut since) = (up_to(&self.live), up_to(&self.since));
@@ -180,7 +179,7 @@ impl Kin<'_> {
         })
     }
 
-    /// Those after `after`, up to and with `to`, oldest first.
+    /// Those after `after`, up to and including `to`, oldest first.
     pub(super) fn forward(&self, after: Offset, to: Offset) -> impl Iterator<Item = Offset> {
         let up_to = |offsets: &[Offset]| offsets.partition_point(|of| *of <= after);
         let (mut live, mut since) = (up_to(&self.live), up_to(&self.since));
@@ -201,19 +200,20 @@ impl Kin<'_> {
     }
 }
 
-/// Which children are asked about: those that a user sees.
+/// A query for the children that are visible to a user.
 #[derive(Clone, Copy, Debug)]
 pub struct Sought<'a> {
-    /// The stretches of the timeline, oldest first: each after an offset, up to and with another.
+    /// The visible ranges of the timeline, oldest first: each after an offset, up to and including
+    /// another.
     pub stretches: &'a [(Offset, Offset)],
-    /// Whose are left out.
+    /// The ignored senders.
     pub without: &'a BTreeSet<OwnedUserId>,
-    /// As of when.
+    /// As of this offset.
     pub at: Offset,
 }
 
 impl Sought<'_> {
-    /// All that was not redacted.
+    /// Everything that is not redacted.
     pub const EVERYTHING: Self = Sought {
         stretches: &[(Offset::ZERO, Offset::MAX)],
         without: &BTreeSet::new(),
@@ -233,7 +233,7 @@ impl Sought<'_> {
         !self.without.is_empty() && sender.map_or(true, |sender| self.without.contains(sender))
     }
 
-    /// Whether this offset is in one of the stretches.
+    /// Whether this offset is in one of the ranges.
     #[must_use]
     pub fn holds(&self, child: Offset) -> bool {
         let after = self.stretches.partition_point(|(after, _)| *after < child);
